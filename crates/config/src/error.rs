@@ -1,0 +1,144 @@
+//! What is said about a value that cannot be used.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+
+/// Longest part of a value that a message repeats, in characters.
+const SHOWN: usize = 200;
+
+/// What is wrong with a value, before the variable that held it is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    pub problem: String,
+    pub wanted: String,
+}
+
+impl Problem {
+    pub fn new(problem: impl Into<String>, wanted: impl Into<String>) -> Self {
+        Self {
+            problem: problem.into(),
+            wanted: wanted.into(),
+        }
+    }
+
+    /// The same problem, with the variable and the value that have it.
+    pub fn in_variable(self, name: &str, value: &OsStr) -> BadValue {
+        BadValue {
+            name: name.to_owned(),
+            value: shown(value),
+            problem: self.problem,
+            wanted: self.wanted,
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (wanted: {})", self.problem, self.wanted)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+/// A variable whose value cannot be used. Its text is always a single line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadValue {
+    /// The variable that was really set, where several names mean the same.
+    pub name: String,
+    /// The value as it may be printed: escaped, and cut at 200 characters.
+    pub value: String,
+    pub problem: String,
+    pub wanted: String,
+}
+
+impl fmt::Display for BadValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            value,
+            problem,
+            wanted,
+        } = self;
+        write!(f, "{name}=\"{value}\": {problem} (wanted: {wanted})")
+    }
+}
+
+impl std::error::Error for BadValue {}
+
+/// `value` without line breaks, control characters or terminal sequences, and no longer than a
+/// line should be. Bytes that are no UTF-8 show as `\xNN`.
+pub fn shown(value: &OsStr) -> String {
+    let mut out = String::new();
+    let mut left = SHOWN;
+    for chunk in value.as_bytes().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if left == 0 {
+                return out + "…";
+            }
+            left -= 1;
+            match c {
+                // A regex is hard enough to read with its backslashes single.
+                '\\' | '\'' => out.push(c),
+                _ => out.extend(c.escape_debug()),
+            }
+        }
+        for byte in chunk.invalid() {
+            if left == 0 {
+                return out + "…";
+            }
+            left -= 1;
+            out.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    out
+}
+
+/// A part of a value, in quotes, for use inside a message.
+pub(crate) fn quoted(part: &str) -> String {
+    format!("\"{}\"", shown(OsStr::new(part)))
+}
+
+/// The value as text, or the problem that it is none.
+pub(crate) fn text(value: &OsStr) -> Result<&str, Problem> {
+    value
+        .to_str()
+        .ok_or_else(|| Problem::new("it is not UTF-8", "plain text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bad(value: &[u8]) -> String {
+        Problem::new("what is wrong", "what was wanted")
+            .in_variable("NAME", OsStr::from_bytes(value))
+            .to_string()
+    }
+
+    #[test]
+    fn has_the_documented_form() {
+        assert_eq!(
+            bad(b"a b"),
+            "NAME=\"a b\": what is wrong (wanted: what was wanted)"
+        );
+    }
+
+    #[test]
+    fn stays_on_one_line() {
+        assert_eq!(
+            bad(b"a\nb\r\x1b[31m\"\\(\xff"),
+            "NAME=\"a\\nb\\r\\u{1b}[31m\\\"\\(\\xff\": what is wrong (wanted: what was wanted)"
+        );
+    }
+
+    #[test]
+    fn is_cut() {
+        assert_eq!(shown(OsStr::new(&"é".repeat(200))), "é".repeat(200));
+        assert_eq!(shown(OsStr::new(&"é".repeat(201))), "é".repeat(200) + "…");
+        assert_eq!(
+            shown(OsStr::from_bytes(&[0xff; 300])),
+            "\\xff".repeat(200) + "…"
+        );
+    }
+}

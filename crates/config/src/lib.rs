@@ -1,0 +1,39 @@
+//! The variables of tllmprof: names, grammar and defaults.
+//!
+//! The preloaded library and the command both read them through [`Settings::from_env`], so a value
+//! that one of them accepts means the same to the other, and a value that is wrong is told in the
+//! same words. Nothing here panics or prints: it runs in the constructor of a library that lives in
+//! somebody else's process.
+
+pub mod calls;
+pub mod error;
+pub mod flag;
+pub mod function;
+pub mod level;
+pub mod number;
+pub mod nvtx_name;
+pub mod range;
+pub mod ranks;
+pub mod router;
+pub mod settings;
+pub mod step;
+pub mod template;
+pub mod variables;
+pub mod warmup;
+
+mod nearest;
+
+pub use calls::{CALLS, Call, CallInfo};
+pub use error::{BadValue, Problem};
+pub use function::PyFunction;
+pub use level::Level;
+pub use nearest::nearest;
+pub use nvtx_name::NvtxName;
+pub use range::{Window, Windows};
+pub use ranks::{RANK_VARIABLES, Ranks, rank};
+pub use router::PerfectRouter;
+pub use settings::Settings;
+pub use step::Step;
+pub use template::{PathTemplate, Place};
+pub use variables::{VARIABLES, Variable};
+pub use warmup::Warmup;

@@ -1,0 +1,78 @@
+//! Whole numbers, in decimal digits and nothing else.
+
+use crate::error::{Problem, quoted};
+
+/// # Errors
+/// Signs, blanks inside, other digits than `0`–`9`, and numbers over `u64::MAX`.
+pub fn parse(text: &str, wanted: &str) -> Result<u64, Problem> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Err(Problem::new("a number is missing", wanted));
+    }
+    if !text.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(Problem::new(
+            format!("{} is not a number", quoted(text)),
+            wanted,
+        ));
+    }
+    // Only the size can be wrong now.
+    text.parse()
+        .map_err(|_| Problem::new(format!("{} is over {}", quoted(text), u64::MAX), wanted))
+}
+
+/// A number of bytes, with `K`, `M` or `G` (of 1024) behind it if one likes.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_bytes(text: &str) -> Result<u64, Problem> {
+    const WANTED: &str = "a number of bytes, such as 500M or 2G";
+    let text = text.trim();
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    parse(digits, WANTED)?
+        .checked_mul(1 << shift)
+        .ok_or_else(|| {
+            Problem::new(
+                format!("{} is over {} bytes", quoted(text), u64::MAX),
+                WANTED,
+            )
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_only() {
+        assert_eq!(parse(" 007 ", ""), Ok(7));
+        assert_eq!(parse("18446744073709551615", ""), Ok(u64::MAX));
+        for bad in [
+            "",
+            "+1",
+            "-1",
+            "1 2",
+            "0x10",
+            "1e3",
+            "٣",
+            "18446744073709551616",
+        ] {
+            assert!(parse(bad, "").is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn bytes() {
+        assert_eq!(parse_bytes("12"), Ok(12));
+        assert_eq!(parse_bytes("2k"), Ok(2048));
+        assert_eq!(parse_bytes("500 M"), Ok(500 << 20));
+        assert_eq!(parse_bytes("2G"), Ok(2 << 30));
+        for bad in ["", "G", "1T", "1.5G", "18446744073709551615K"] {
+            assert!(parse_bytes(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The name of an iteration's NVTX range.
+
+use std::fmt;
+
+use crate::error::Problem;
+
+/// A name with `{n}` where the number of the iteration goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NvtxName {
+    /// The text before, between and after the numbers: always one more than there are numbers.
+    texts: Vec<String>,
+}
+
+impl NvtxName {
+    pub const DEFAULT: &str = "iteration {n}";
+
+    /// # Errors
+    /// A name without a number, which would give every iteration the same name.
+    pub fn parse(text: &str) -> Result<Self, Problem> {
+        let texts: Vec<String> = text.split("{n}").map(str::to_owned).collect();
+        if texts.len() < 2 {
+            return Err(Problem::new(
+                "it has no {n}",
+                "a name with {n} in place of the number, such as \"iteration {n}\"",
+            ));
+        }
+        Ok(Self { texts })
+    }
+
+    /// The name of iteration `n`.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write(&self, n: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+        for (k, text) in self.texts.iter().enumerate() {
+            if k > 0 {
+                write!(out, "{n}")?;
+            }
+            out.write_str(text)?;
+        }
+        Ok(())
+    }
+}
+
+impl Default for NvtxName {
+    fn default() -> Self {
+        Self {
+            texts: Self::DEFAULT.split("{n}").map(str::to_owned).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(template: &str, n: u64) -> String {
+        let mut out = String::new();
+        NvtxName::parse(template)
+            .unwrap()
+            .write(n, &mut out)
+            .unwrap();
+        out
+    }
+
+    #[test]
+    fn numbers_take_their_places() {
+        assert_eq!(name(NvtxName::DEFAULT, 12), "iteration 12");
+        assert_eq!(name("{n}", u64::MAX), u64::MAX.to_string());
+        assert_eq!(name("{n}/{n} {{n}}", 7), "7/7 {7}");
+        assert_eq!(NvtxName::parse(NvtxName::DEFAULT), Ok(NvtxName::default()));
+    }
+
+    #[test]
+    fn a_name_needs_its_number() {
+        for bad in ["", "step", "{N}", "{ n }", "{n"] {
+            assert!(NvtxName::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Windows of iterations: `A-B`, `N`, `A-`, `all`, and comma lists of them.
+
+use std::fmt;
+
+use crate::error::{Problem, quoted};
+use crate::number;
+
+/// One window of iterations, both ends inclusive, counted from 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    pub first: u64,
+    /// Nothing: to the end of the process.
+    pub last: Option<u64>,
+}
+
+impl Window {
+    pub const fn contains(&self, iteration: u64) -> bool {
+        match self.last {
+            Some(last) => self.first <= iteration && iteration <= last,
+            None => self.first <= iteration,
+        }
+    }
+
+    fn parse(text: &str, wanted: &str) -> Result<Self, Problem> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Err(Problem::new("an item of the list is empty", wanted));
+        }
+        if text.eq_ignore_ascii_case("all") {
+            return Ok(Self {
+                first: 0,
+                last: None,
+            });
+        }
+        let Some((first, last)) = text.split_once('-') else {
+            let only = number::parse(text, wanted)?;
+            return Ok(Self {
+                first: only,
+                last: Some(only),
+            });
+        };
+        if first.trim().is_empty() {
+            return Err(Problem::new(
+                format!("{} has no start", quoted(text)),
+                wanted,
+            ));
+        }
+        if last.contains('-') {
+            return Err(Problem::new(
+                format!("{} has more than two ends", quoted(text)),
+                wanted,
+            ));
+        }
+        let first = number::parse(first, wanted)?;
+        if last.trim().is_empty() {
+            return Ok(Self { first, last: None });
+        }
+        let last = number::parse(last, wanted)?;
+        if last < first {
+            let problem = format!("{} ends before it starts", quoted(text));
+            return Err(Problem::new(problem, wanted));
+        }
+        Ok(Self {
+            first,
+            last: Some(last),
+        })
+    }
+
+    /// Whether `next`, which starts no earlier, overlaps this window or starts right behind it.
+    fn reaches(&self, next: &Self) -> bool {
+        self.last
+            .is_none_or(|last| next.first <= last.saturating_add(1))
+    }
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.first, self.last) {
+            (0, None) => f.write_str("all"),
+            (first, None) => write!(f, "{first}-"),
+            (first, Some(last)) if first == last => write!(f, "{first}"),
+            (first, Some(last)) => write!(f, "{first}-{last}"),
+        }
+    }
+}
+
+/// Windows in ascending order, with at least one iteration between each and the next.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Windows(Vec<Window>);
+
+impl Windows {
+    pub const WANTED: &str = "A-B, N, A- or all, or a comma list of them";
+
+    /// # Errors
+    /// Text outside the grammar, a reversed range, and numbers over `u64::MAX`.
+    pub fn parse(text: &str) -> Result<Self, Problem> {
+        Self::parse_as(text, Self::WANTED)
+    }
+
+    /// As [`Windows::parse`], for lists of something else.
+    pub(crate) fn parse_as(text: &str, wanted: &str) -> Result<Self, Problem> {
+        if text.trim().is_empty() {
+            return Err(Problem::new("it is empty", wanted));
+        }
+        let mut windows = text
+            .split(',')
+            .map(|item| Window::parse(item, wanted))
+            .collect::<Result<Vec<_>, _>>()?;
+        windows.sort_by_key(|window| window.first);
+        let mut merged: Vec<Window> = Vec::with_capacity(windows.len());
+        for window in windows {
+            match merged.last_mut() {
+                Some(before) if before.reaches(&window) => {
+                    before.last = before.last.zip(window.last).map(|(a, b)| a.max(b));
+                }
+                _ => merged.push(window),
+            }
+        }
+        Ok(Self(merged))
+    }
+
+    pub fn as_slice(&self) -> &[Window] {
+        &self.0
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn contains(&self, iteration: u64) -> bool {
+        self.0.iter().any(|window| window.contains(iteration))
+    }
+}
+
+impl fmt::Display for Windows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (k, window) in self.0.iter().enumerate() {
+            if k > 0 {
+                f.write_str(",")?;
+            }
+            write!(f, "{window}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn normal(text: &str) -> String {
+        Windows::parse(text)
+            .unwrap_or_else(|e| panic!("{text:?}: {e}"))
+            .to_string()
+    }
+
+    #[test]
+    fn every_form() {
+        for same in ["5-9", "7", "30-", "all", "2-3,7,30-", "0", "0-0,2"] {
+            assert_eq!(normal(same), same.replace("0-0", "0"));
+        }
+        assert_eq!(normal("0-"), "all");
+        assert_eq!(normal(" 100 - 150 , 7 ,\t30 - "), "7,30-");
+        assert_eq!(normal("ALL"), "all");
+    }
+
+    #[test]
+    fn touching_and_overlapping_are_one() {
+        assert_eq!(normal("5-9,10-12"), "5-12");
+        assert_eq!(normal("10-12,5-9"), "5-12");
+        assert_eq!(normal("5-9,11-12"), "5-9,11-12");
+        assert_eq!(normal("1-100,5-9,50"), "1-100");
+        assert_eq!(normal("30-,40-50,29"), "29-");
+        assert_eq!(normal("3,all,7-9"), "all");
+        assert_eq!(normal("7,7,7"), "7");
+    }
+
+    #[test]
+    fn ends_at_the_largest_number() {
+        let max = u64::MAX;
+        assert_eq!(normal(&format!("{max}")), format!("{max}"));
+        assert_eq!(normal(&format!("{max}-")), format!("{max}-"));
+        assert_eq!(normal(&format!("3-{max},{max}")), format!("3-{max}"));
+        assert_eq!(normal(&format!("3-{max},5-")), "3-");
+        assert!(Windows::parse("18446744073709551616").is_err());
+        assert!(Windows::parse("1-99999999999999999999999").is_err());
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for (text, problem) in [
+            ("", "it is empty"),
+            ("  ", "it is empty"),
+            (",", "an item of the list is empty"),
+            ("5,", "an item of the list is empty"),
+            ("9-5", "\"9-5\" ends before it starts"),
+            ("-3", "\"-3\" has no start"),
+            ("-", "\"-\" has no start"),
+            ("5-9-12", "\"5-9-12\" has more than two ends"),
+            ("5--9", "\"5--9\" has more than two ends"),
+            ("5 9", "\"5 9\" is not a number"),
+            ("+5", "\"+5\" is not a number"),
+            ("a-b", "\"a\" is not a number"),
+            ("5–9", "\"5–9\" is not a number"),
+            ("1-2\n,x\ny", "\"x\\ny\" is not a number"),
+            (
+                "18446744073709551616",
+                "\"18446744073709551616\" is over 18446744073709551615",
+            ),
+        ] {
+            let error = Windows::parse(text).expect_err(text);
+            assert_eq!(error.problem, problem);
+            assert_eq!(error.wanted, Windows::WANTED);
+        }
+    }
+
+    #[test]
+    fn contains_both_ends() {
+        let windows = Windows::parse("2-3,7,30-").unwrap();
+        let inside: Vec<u64> = (0..33).filter(|n| windows.contains(*n)).collect();
+        assert_eq!(inside, [2, 3, 7, 30, 31, 32]);
+    }
+}

@@ -1,0 +1,42 @@
+//! Whether MoE routers are replaced by balanced ones.
+
+use crate::error::{Problem, quoted};
+use crate::flag;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PerfectRouter {
+    Off,
+    On,
+    /// Only inside windows.
+    Window,
+}
+
+impl PerfectRouter {
+    /// # Errors
+    /// Neither a flag nor `window`.
+    pub fn parse(text: &str) -> Result<Self, Problem> {
+        let text = text.trim();
+        match flag::recognised(text) {
+            Some(true) => Ok(Self::On),
+            Some(false) => Ok(Self::Off),
+            None if text.eq_ignore_ascii_case("window") => Ok(Self::Window),
+            None => Err(Problem::new(
+                format!("{} is neither on, off nor window", quoted(text)),
+                "1, 0 or window",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_values() {
+        assert_eq!(PerfectRouter::parse("1"), Ok(PerfectRouter::On));
+        assert_eq!(PerfectRouter::parse(""), Ok(PerfectRouter::Off));
+        assert_eq!(PerfectRouter::parse("Window"), Ok(PerfectRouter::Window));
+        assert!(PerfectRouter::parse("windows").is_err());
+    }
+}

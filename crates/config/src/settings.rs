@@ -1,0 +1,458 @@
+//! All variables at once.
+
+use std::ffi::{OsStr, OsString};
+
+use crate::error::{BadValue, Problem, text};
+use crate::function::PyFunction;
+use crate::level::Level;
+use crate::nvtx_name::NvtxName;
+use crate::range::Windows;
+use crate::ranks::Ranks;
+use crate::router::PerfectRouter;
+use crate::step::Step;
+use crate::template::PathTemplate;
+use crate::variables::{ROUTER_VARIABLES, WINDOW_VARIABLES};
+use crate::warmup::Warmup;
+use crate::{flag, number};
+
+/// GIL ranges shorter than this are counted, not kept.
+const GIL_MIN_US: u64 = 100;
+/// Steps of a window that `TLLMPROF_KERNELS=1` records kernels in.
+const KERNEL_STEPS: u64 = 20;
+const TRACE_MAX: u64 = 1 << 30;
+
+/// What the variables say, with a default for each that is not set.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// None at all: nothing is gated.
+    pub windows: Windows,
+    pub step: Step,
+    pub warmup: Warmup,
+    /// Nothing: every rank opens windows.
+    pub ranks: Option<Ranks>,
+    /// The device is made idle before the profiler is stopped.
+    pub drain: bool,
+    pub nvtx: bool,
+    pub nvtx_name: NvtxName,
+    pub log: Level,
+    pub nvtx_debug: bool,
+    pub llmapi: bool,
+    pub py_ranges: Vec<PyFunction>,
+    pub record_gc: bool,
+    pub gil: bool,
+    pub gil_min_us: u64,
+    pub torch_trace: Option<String>,
+    pub perfect_router: PerfectRouter,
+    pub trace: Option<PathTemplate>,
+    /// Steps of each window in which GPU kernels are recorded.
+    pub kernels: Option<u64>,
+    /// Bytes.
+    pub trace_max: u64,
+}
+
+impl Settings {
+    /// The settings that an environment gives.
+    ///
+    /// # Errors
+    /// The first value that does not parse.
+    pub fn from_env(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, BadValue> {
+        let env = Environment { get };
+        let step = env.set("TLLMPROF_STEP", Step::parse)?.unwrap_or(Step::Auto);
+        let warmup = env
+            .set("TLLMPROF_WARMUP", Warmup::parse)?
+            .unwrap_or(match step {
+                Step::Auto => Warmup::Capture,
+                _ => Warmup::Iterations(0),
+            });
+        // Checked here, so that a slip is told; read again when the first iteration opens.
+        env.set("TLLMPROF_RANK", |rank| {
+            number::parse(rank, "the number of this rank")
+        })?;
+        Ok(Self {
+            windows: env
+                .first_set(&WINDOW_VARIABLES, Windows::parse)?
+                .unwrap_or_default(),
+            step,
+            warmup,
+            ranks: env.set("TLLMPROF_RANKS", Ranks::parse)?,
+            drain: env.flag("TLLMPROF_DRAIN", true)?,
+            nvtx: env.flag("TLLMPROF_NVTX", true)?,
+            nvtx_name: env
+                .set("TLLMPROF_NVTX_NAME", NvtxName::parse)?
+                .unwrap_or_default(),
+            log: env
+                .set("TLLMPROF_LOG", Level::parse)?
+                .unwrap_or(Level::Info),
+            nvtx_debug: env.flag("TLLM_NVTX_DEBUG", false)?,
+            llmapi: env.flag("TLLM_LLMAPI_ENABLE_NVTX", false)?,
+            py_ranges: env
+                .set("TLLMPROF_PY_RANGES", PyFunction::parse_list)?
+                .unwrap_or_default(),
+            record_gc: env.flag("TLLM_PROFILE_RECORD_GC", false)?,
+            gil: env.flag("TLLMPROF_GIL", false)?,
+            gil_min_us: env
+                .set("TLLMPROF_GIL_MIN_US", |us| {
+                    number::parse(us, "a number of microseconds")
+                })?
+                .unwrap_or(GIL_MIN_US),
+            torch_trace: env.set("TLLM_TORCH_PROFILE_TRACE", |path| Ok(path.to_owned()))?,
+            perfect_router: env
+                .first_set(&ROUTER_VARIABLES, PerfectRouter::parse)?
+                .unwrap_or(PerfectRouter::Off),
+            trace: env.set_os("TLLMPROF_TRACE", PathTemplate::parse)?,
+            kernels: env.set("TLLMPROF_KERNELS", parse_kernels)?.flatten(),
+            trace_max: env
+                .set("TLLMPROF_TRACE_MAX", number::parse_bytes)?
+                .unwrap_or(TRACE_MAX),
+        })
+    }
+
+    /// Variables that ask for what this version does not have.
+    pub fn unavailable(&self) -> Vec<&'static str> {
+        [
+            ("TLLM_NVTX_DEBUG", self.nvtx_debug),
+            ("TLLM_LLMAPI_ENABLE_NVTX", self.llmapi),
+            ("TLLMPROF_PY_RANGES", !self.py_ranges.is_empty()),
+            ("TLLM_PROFILE_RECORD_GC", self.record_gc),
+            ("TLLMPROF_GIL", self.gil),
+            ("TLLM_TORCH_PROFILE_TRACE", self.torch_trace.is_some()),
+            (
+                "ENABLE_PERFECT_ROUTER",
+                self.perfect_router != PerfectRouter::Off,
+            ),
+            ("TLLMPROF_TRACE", self.trace.is_some()),
+            ("TLLMPROF_KERNELS", self.kernels.is_some()),
+        ]
+        .into_iter()
+        .filter_map(|(name, asked)| asked.then_some(name))
+        .collect()
+    }
+}
+
+fn parse_kernels(text: &str) -> Result<Option<u64>, Problem> {
+    match flag::recognised(text) {
+        Some(true) => Ok(Some(KERNEL_STEPS)),
+        Some(false) => Ok(None),
+        None => match number::parse(text, "1, 0, or a number of steps")? {
+            0 => Ok(None),
+            steps => Ok(Some(steps)),
+        },
+    }
+}
+
+struct Environment<Get> {
+    get: Get,
+}
+
+impl<Get: Fn(&str) -> Option<OsString>> Environment<Get> {
+    /// The value of a variable. One that is set to nothing counts as unset.
+    fn set_os<T>(
+        &self,
+        name: &str,
+        parse: impl Fn(&OsStr) -> Result<T, Problem>,
+    ) -> Result<Option<T>, BadValue> {
+        match (self.get)(name) {
+            Some(value) if !value.as_encoded_bytes().trim_ascii().is_empty() => parse(&value)
+                .map(Some)
+                .map_err(|problem| problem.in_variable(name, &value)),
+            _ => Ok(None),
+        }
+    }
+
+    fn set<T>(
+        &self,
+        name: &str,
+        parse: impl Fn(&str) -> Result<T, Problem>,
+    ) -> Result<Option<T>, BadValue> {
+        self.set_os(name, |value| parse(text(value)?))
+    }
+
+    /// The first of several names for the same thing that is set.
+    fn first_set<T>(
+        &self,
+        names: &[&str],
+        parse: impl Fn(&str) -> Result<T, Problem>,
+    ) -> Result<Option<T>, BadValue> {
+        for name in names {
+            if let Some(value) = self.set(name, &parse)? {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A flag. Set to nothing it is off, whatever its default.
+    fn flag(&self, name: &str, default: bool) -> Result<bool, BadValue> {
+        match (self.get)(name) {
+            None => Ok(default),
+            Some(value) => text(&value)
+                .and_then(flag::parse)
+                .map_err(|problem| problem.in_variable(name, &value)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+    use std::os::unix::ffi::OsStringExt;
+
+    use super::*;
+    use crate::variables::VARIABLES;
+
+    fn from(set: &[(&str, &str)]) -> Result<Settings, BadValue> {
+        Settings::from_env(|name| {
+            set.iter()
+                .find(|(n, _)| *n == name)
+                .map(|(_, value)| value.into())
+        })
+    }
+
+    #[test]
+    fn defaults() {
+        let settings = from(&[]).unwrap();
+        assert!(settings.windows.is_empty());
+        assert!(matches!(settings.step, Step::Auto));
+        assert_eq!(settings.warmup, Warmup::Capture);
+        assert_eq!(settings.ranks, None);
+        assert!(settings.drain && settings.nvtx);
+        assert_eq!(settings.nvtx_name, NvtxName::default());
+        assert_eq!(settings.log, Level::Info);
+        assert!(settings.unavailable().is_empty());
+    }
+
+    #[test]
+    fn warmup_follows_the_rule() {
+        let settings = from(&[("TLLMPROF_STEP", "cudaGraphLaunch")]).unwrap();
+        assert_eq!(settings.warmup, Warmup::Iterations(0));
+        let settings = from(&[
+            ("TLLMPROF_STEP", "cudaGraphLaunch"),
+            ("TLLMPROF_WARMUP", "capture"),
+        ]);
+        assert_eq!(settings.unwrap().warmup, Warmup::Capture);
+    }
+
+    #[test]
+    fn our_window_wins_and_an_empty_one_is_unset() {
+        let all = [
+            ("TLLMPROF_START_STOP", "1"),
+            ("TLLM_PROFILE_START_STOP", "2"),
+            ("TLLM_GPTM_PROFILE_START_STOP", "3"),
+        ];
+        for k in 0..3 {
+            let mut set = all;
+            for earlier in &mut set[..k] {
+                earlier.1 = " ";
+            }
+            assert_eq!(from(&set).unwrap().windows.to_string(), (k + 1).to_string());
+        }
+    }
+
+    #[test]
+    fn the_variable_that_was_set_is_named() {
+        let error = from(&[("TLLM_GPTM_PROFILE_START_STOP", "9-5")]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "TLLM_GPTM_PROFILE_START_STOP=\"9-5\": \"9-5\" ends before it starts \
+             (wanted: A-B, N, A- or all, or a comma list of them)"
+        );
+    }
+
+    #[test]
+    fn flags() {
+        assert!(!from(&[("TLLM_PROFILE_RECORD_GC", "0")]).unwrap().record_gc);
+        assert!(
+            from(&[("TLLM_PROFILE_RECORD_GC", "Yes")])
+                .unwrap()
+                .record_gc
+        );
+        assert!(!from(&[("TLLMPROF_DRAIN", "")]).unwrap().drain);
+        assert!(from(&[("TLLMPROF_NVTX", "maybe")]).is_err());
+    }
+
+    #[test]
+    fn kernels_and_router() {
+        let kernels = |v| from(&[("TLLMPROF_KERNELS", v)]).unwrap().kernels;
+        assert_eq!(
+            [
+                kernels("1"),
+                kernels("on"),
+                kernels("7"),
+                kernels("0"),
+                kernels("00"),
+                kernels("")
+            ],
+            [Some(20), Some(20), Some(7), None, None, None]
+        );
+        let router = from(&[
+            ("TLLMPROF_PERFECT_ROUTER", "0"),
+            ("ENABLE_PERFECT_ROUTER", "1"),
+        ]);
+        assert_eq!(router.unwrap().perfect_router, PerfectRouter::Off);
+        let router = from(&[("ENABLE_PERFECT_ROUTER", "window")]).unwrap();
+        assert_eq!(router.perfect_router, PerfectRouter::Window);
+    }
+
+    #[test]
+    fn what_is_not_there_yet_is_listed() {
+        let set = [
+            ("TLLM_NVTX_DEBUG", "1"),
+            ("TLLM_LLMAPI_ENABLE_NVTX", "1"),
+            ("TLLMPROF_PY_RANGES", "m:f"),
+            ("TLLM_PROFILE_RECORD_GC", "1"),
+            ("TLLMPROF_GIL", "1"),
+            ("TLLM_TORCH_PROFILE_TRACE", "/tmp/t.json"),
+            ("ENABLE_PERFECT_ROUTER", "1"),
+            ("TLLMPROF_TRACE", "x-%p"),
+            ("TLLMPROF_KERNELS", "1"),
+        ];
+        let names: Vec<_> = set.iter().map(|(name, _)| *name).collect();
+        assert_eq!(from(&set).unwrap().unavailable(), names);
+        for one in set {
+            assert_eq!(from(&[one]).unwrap().unavailable(), [one.0]);
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_not_text_is_told() {
+        for name in [
+            "TLLM_PROFILE_START_STOP",
+            "TLLMPROF_NVTX",
+            "TLLM_TORCH_PROFILE_TRACE",
+        ] {
+            let error =
+                Settings::from_env(|n| (n == name).then(|| OsString::from_vec(vec![b'5', 0xff])))
+                    .unwrap_err();
+            assert!(
+                error
+                    .to_string()
+                    .starts_with(&format!("{name}=\"5\\xff\": it is not UTF-8")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_table_lists_exactly_what_is_read() {
+        let read = RefCell::new(BTreeSet::new());
+        Settings::from_env(|name| {
+            read.borrow_mut().insert(name.to_owned());
+            None
+        })
+        .unwrap();
+        let listed: BTreeSet<_> = VARIABLES.iter().map(|v| v.name.to_owned()).collect();
+        assert_eq!(read.into_inner(), listed);
+        assert_eq!(listed.len(), VARIABLES.len(), "a name is listed twice");
+        assert!(VARIABLES.iter().all(|v| !v.meaning.is_empty()));
+    }
+
+    /// Bytes that are random, or nearly a value: most of them from the grammar's own alphabet.
+    fn any_value(seed: &mut u64) -> Vec<u8> {
+        let mut next = || {
+            // xorshift64
+            *seed ^= *seed << 13;
+            *seed ^= *seed >> 7;
+            *seed ^= *seed << 17;
+            *seed
+        };
+        const PIECES: &[&str] = &[
+            "-",
+            ",",
+            "/",
+            ":",
+            "@",
+            "%",
+            "{n}",
+            "{",
+            "}",
+            " ",
+            "all",
+            "0",
+            "9",
+            "18446744073709551615",
+            "18446744073709551616",
+            "sym:",
+            "py:",
+            "nvtx:",
+            "auto",
+            "cudaGraphLaunch",
+            "(",
+            "[",
+            "\\",
+            "*",
+            "capture",
+            "%q{A}",
+            "é",
+            "\n",
+            "1",
+            "window",
+            "K",
+            "a.b",
+        ];
+        let mut value = Vec::new();
+        for _ in 0..next() % 12 {
+            if next() % 4 == 0 {
+                // An environment cannot hold a zero byte.
+                value.push((next() % 255 + 1) as u8);
+            } else {
+                let piece = PIECES[next() as usize % PIECES.len()];
+                value.extend_from_slice(piece.as_bytes());
+            }
+        }
+        value
+    }
+
+    #[test]
+    fn no_value_panics_and_no_message_breaks_the_line() {
+        let mut seed = 0x9e37_79b9_7f4a_7c15;
+        let (mut good, mut bad) = (0, 0);
+        for _ in 0..3000 {
+            let value = OsString::from_vec(any_value(&mut seed));
+            for variable in VARIABLES {
+                let result = Settings::from_env(|n| (n == variable.name).then(|| value.clone()));
+                match result {
+                    Ok(_) => good += 1,
+                    Err(error) => {
+                        bad += 1;
+                        let line = error.to_string();
+                        assert_eq!(error.name, variable.name);
+                        assert!(!line.contains(|c: char| c.is_control()), "{line:?}");
+                        assert!(line.chars().count() < 3000, "{line:?}");
+                    }
+                }
+            }
+        }
+        assert!(good > 1000 && bad > 1000, "{good} good, {bad} bad");
+    }
+
+    #[test]
+    fn windows_hold_what_their_items_hold() {
+        let mut seed = 42_u64;
+        for _ in 0..2000 {
+            let mut items: Vec<(u64, u64)> = Vec::new();
+            for _ in 0..1 + seed % 6 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let first = (seed >> 33) % 40;
+                items.push((first, first + (seed >> 50) % 6));
+            }
+            let list: Vec<_> = items.iter().map(|(a, b)| format!("{a}-{b}")).collect();
+            let windows = Windows::parse(&list.join(",")).unwrap();
+            for n in 0..50 {
+                let wanted = items.iter().any(|(a, b)| (*a..=*b).contains(&n));
+                assert_eq!(
+                    windows.contains(n),
+                    wanted,
+                    "{n} in {windows}, from {list:?}"
+                );
+            }
+            for pair in windows.as_slice().windows(2) {
+                assert!(
+                    pair[0].last.unwrap() + 1 < pair[1].first,
+                    "{windows} from {list:?}"
+                );
+            }
+            assert_eq!(Windows::parse(&windows.to_string()).unwrap(), windows);
+        }
+    }
+}

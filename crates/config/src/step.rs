@@ -1,0 +1,382 @@
+//! The rule that says what an iteration is.
+
+use std::fmt;
+
+use regex::bytes::{Regex, RegexBuilder};
+
+use crate::calls::{CALLS, Call};
+use crate::error::{Problem, quoted};
+use crate::function::PyFunction;
+use crate::nearest::nearest;
+use crate::number;
+
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Every `every`-th call of a CUDA function.
+    Call {
+        call: Call,
+        /// The function as the user wrote it, such as `cudaGraphLaunch`.
+        name: String,
+        every: u64,
+    },
+    /// Every `every`-th call of a native function whose name matches.
+    Symbol {
+        name: Regex,
+        library: Option<Regex>,
+        every: u64,
+    },
+    /// Every `every`-th call of a Python function.
+    Python {
+        function: PyFunction,
+        every: u64,
+    },
+    /// Every `every`-th range that the program opens by a matching name.
+    Nvtx {
+        name: Regex,
+        domain: Option<String>,
+        every: u64,
+    },
+    Auto,
+}
+
+impl Step {
+    pub const WANTED: &str = "auto, a CUDA call such as cudaGraphLaunch or cudaGraphLaunch/4, \
+                              sym:REGEX, py:MODULE:QUALNAME or nvtx:REGEX";
+
+    /// # Errors
+    /// An unknown call or kind of rule, a regex that does not compile, and `/0`.
+    pub fn parse(text: &str) -> Result<Self, Problem> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Err(Problem::new("it is empty", Self::WANTED));
+        }
+        if text.eq_ignore_ascii_case("auto") {
+            return Ok(Self::Auto);
+        }
+        let (rule, every) = split_every(text)?;
+        match rule.split_once(':') {
+            Some(("sym", rule)) => {
+                let (name, library) = split_at_sign(rule);
+                let library = library.map(|l| regex(l, "library", "sym:REGEX@LIBREGEX"));
+                let name = regex(
+                    name,
+                    "function",
+                    "sym:REGEX, sym:REGEX@LIBREGEX or either with /N",
+                )?;
+                Ok(Self::Symbol {
+                    name,
+                    library: library.transpose()?,
+                    every,
+                })
+            }
+            Some(("py", rule)) => {
+                let function = PyFunction::parse(rule).map_err(|p| {
+                    Problem::new(p.problem, "py:MODULE:QUALNAME or py:MODULE:QUALNAME/N")
+                })?;
+                Ok(Self::Python { function, every })
+            }
+            Some(("nvtx", rule)) => {
+                let (name, domain) = split_at_sign(rule);
+                let name = regex(
+                    name,
+                    "range",
+                    "nvtx:REGEX, nvtx:REGEX@DOMAIN or either with /N",
+                )?;
+                if domain == Some("") {
+                    let problem = "the domain behind the @ is missing";
+                    return Err(Problem::new(problem, "nvtx:REGEX@DOMAIN"));
+                }
+                Ok(Self::Nvtx {
+                    name,
+                    domain: domain.map(str::to_owned),
+                    every,
+                })
+            }
+            Some((kind, _)) => Err(Problem::new(
+                format!("there is no kind of rule {}", quoted(kind)),
+                Self::WANTED,
+            )),
+            None => Self::parse_call(rule, every),
+        }
+    }
+
+    fn parse_call(name: &str, every: u64) -> Result<Self, Problem> {
+        let Some(call) = Call::by_name(name) else {
+            let known = countable().flat_map(|row| row.names()).chain(["auto"]);
+            let problem = match nearest(name, known) {
+                Some(near) => format!("{} is no call that is counted; {near} is", quoted(name)),
+                None => format!("{} is no call that is counted", quoted(name)),
+            };
+            return Err(Problem::new(problem, Self::WANTED));
+        };
+        if !call.kind().counts() {
+            let problem = format!("{} neither opens nor closes an iteration", quoted(name));
+            let known: Vec<_> = countable()
+                .filter_map(|row| row.runtime.first().copied())
+                .collect();
+            return Err(Problem::new(
+                problem,
+                format!("one of {}", known.join(", ")),
+            ));
+        }
+        Ok(Self::Call {
+            call,
+            name: name.to_owned(),
+            every,
+        })
+    }
+
+    /// Whether this version counts by this rule.
+    ///
+    /// # Errors
+    /// It does not; the problem says so.
+    pub fn available(&self) -> Result<(), Problem> {
+        let kind = match self {
+            Self::Call { .. } | Self::Auto => return Ok(()),
+            Self::Symbol { .. } => "sym:",
+            Self::Python { .. } => "py:",
+            Self::Nvtx { .. } => "nvtx:",
+        };
+        Err(Problem::new(
+            format!("this version does not count by {kind} rules"),
+            "auto, or a CUDA call such as cudaGraphLaunch or cudaGraphLaunch/4",
+        ))
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let every = match self {
+            Self::Auto => return f.write_str("auto"),
+            Self::Call { name, every, .. } => {
+                f.write_str(name)?;
+                every
+            }
+            Self::Symbol {
+                name,
+                library,
+                every,
+            } => {
+                write!(f, "sym:{name}")?;
+                if let Some(library) = library {
+                    write!(f, "@{library}")?;
+                }
+                every
+            }
+            Self::Python { function, every } => {
+                write!(f, "py:{function}")?;
+                every
+            }
+            Self::Nvtx {
+                name,
+                domain,
+                every,
+            } => {
+                write!(f, "nvtx:{name}")?;
+                if let Some(domain) = domain {
+                    write!(f, "@{domain}")?;
+                }
+                every
+            }
+        };
+        if *every > 1 {
+            write!(f, "/{every}")?;
+        }
+        Ok(())
+    }
+}
+
+fn countable() -> impl Iterator<Item = &'static crate::calls::CallInfo> {
+    CALLS.iter().filter(|row| row.kind.counts())
+}
+
+/// The rule, and the number behind its last slash. In a regex a slash that has no number behind it
+/// is part of the regex.
+fn split_every(text: &str) -> Result<(&str, u64), Problem> {
+    const WANTED: &str = "/N with N at least 1";
+    let Some((rule, every)) = text.rsplit_once('/') else {
+        return Ok((text, 1));
+    };
+    let is_number = !every.trim().is_empty() && every.trim().bytes().all(|b| b.is_ascii_digit());
+    if rule.contains(':') && !is_number {
+        return Ok((text, 1));
+    }
+    match number::parse(every, WANTED)? {
+        0 => Err(Problem::new("every 0th call is none", WANTED)),
+        every => Ok((rule.trim_end(), every)),
+    }
+}
+
+/// The parts before and behind the last `@` that is neither escaped nor in brackets.
+fn split_at_sign(rule: &str) -> (&str, Option<&str>) {
+    let (mut escaped, mut in_class, mut at) = (false, false, None);
+    for (index, byte) in rule.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'[' => in_class = true,
+            b']' => in_class = false,
+            b'@' if !in_class => at = Some(index),
+            _ => {}
+        }
+    }
+    match at {
+        Some(at) => (&rule[..at], Some(&rule[at + 1..])),
+        None => (rule, None),
+    }
+}
+
+fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Problem> {
+    if pattern.is_empty() {
+        return Err(Problem::new(
+            format!("the regex for the {what} is empty"),
+            wanted,
+        ));
+    }
+    // Symbols are bytes, and the tables that Unicode classes need would be most of the library.
+    RegexBuilder::new(pattern)
+        .unicode(false)
+        .build()
+        .map_err(|error| {
+            // The error draws the pattern over several lines; the last one says what is wrong.
+            let error = error.to_string();
+            let last = error.lines().last().unwrap_or_default();
+            let reason = last.strip_prefix("error: ").unwrap_or(last);
+            Problem::new(
+                format!("the regex {} does not compile: {reason}", quoted(pattern)),
+                wanted,
+            )
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(text: &str) -> String {
+        Step::parse(text)
+            .unwrap_or_else(|e| panic!("{text:?}: {e}"))
+            .to_string()
+    }
+
+    fn problem(text: &str) -> String {
+        Step::parse(text).expect_err(text).problem
+    }
+
+    #[test]
+    fn rules_are_shown_as_written() {
+        for rule in [
+            "auto",
+            "cudaGraphLaunch",
+            "cudaGraphLaunch/4",
+            "cuGraphLaunch_ptsz",
+            "cudaStreamSynchronize",
+            "sym:^Engine::step$",
+            "sym:a/b",
+            "sym:step/3",
+            "sym:step@libengine\\.so/3",
+            "py:vllm.v1.engine.core:EngineCore.step",
+            "py:a:b/2",
+            "nvtx:^step \\d+$@engine/7",
+        ] {
+            assert_eq!(written(rule), rule);
+        }
+        assert_eq!(written(" AUTO "), "auto");
+        assert_eq!(written(" cudaGraphLaunch / 4 "), "cudaGraphLaunch/4");
+        assert_eq!(written("cudaGraphLaunch/1"), "cudaGraphLaunch");
+    }
+
+    #[test]
+    fn both_names_are_one_call() {
+        for name in ["cudaGraphLaunch", "cuGraphLaunch", "cudaGraphLaunch_ptsz"] {
+            let step = Step::parse(name).unwrap();
+            assert!(
+                matches!(
+                    step,
+                    Step::Call {
+                        call: Call::GraphLaunch,
+                        every: 1,
+                        ..
+                    }
+                ),
+                "{step}"
+            );
+        }
+    }
+
+    #[test]
+    fn parts_of_a_symbol_rule() {
+        let Step::Symbol {
+            name,
+            library,
+            every,
+        } = Step::parse(r"sym:a\@b[@]@lib@c\.so/5").unwrap()
+        else {
+            panic!("no symbol rule");
+        };
+        assert_eq!(name.as_str(), r"a\@b[@]@lib");
+        assert_eq!(
+            library.map(|l| l.as_str().to_owned()).as_deref(),
+            Some(r"c\.so")
+        );
+        assert_eq!(every, 5);
+        let Step::Symbol { name, .. } = Step::parse("sym:st.p").unwrap() else {
+            panic!("no symbol rule");
+        };
+        assert!(name.is_match(b"_Z4st\xffp"), "names are bytes");
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        assert_eq!(problem(""), "it is empty");
+        assert_eq!(
+            problem("cudaGraphLunch"),
+            "\"cudaGraphLunch\" is no call that is counted; cudaGraphLaunch is"
+        );
+        assert_eq!(
+            problem("cudagraphlaunch/4"),
+            "\"cudagraphlaunch\" is no call that is counted; cudaGraphLaunch is"
+        );
+        assert_eq!(
+            problem("cudaMalloc"),
+            "\"cudaMalloc\" is no call that is counted"
+        );
+        assert_eq!(
+            problem("cudaProfilerStart"),
+            "\"cudaProfilerStart\" neither opens nor closes an iteration"
+        );
+        assert_eq!(problem("cudaGraphLaunch/0"), "every 0th call is none");
+        assert_eq!(problem("sym:f/0"), "every 0th call is none");
+        assert_eq!(problem("cudaGraphLaunch/"), "a number is missing");
+        assert_eq!(problem("cudaGraphLaunch/x"), "\"x\" is not a number");
+        assert_eq!(problem("cudaGraphLaunch/-1"), "\"-1\" is not a number");
+        assert_eq!(problem("sum:f"), "there is no kind of rule \"sum\"");
+        assert_eq!(problem("sym:"), "the regex for the function is empty");
+        assert_eq!(problem("sym:f@"), "the regex for the library is empty");
+        assert_eq!(
+            problem("sym:(f"),
+            "the regex \"(f\" does not compile: unclosed group"
+        );
+        assert_eq!(problem("nvtx:f@"), "the domain behind the @ is missing");
+        assert_eq!(problem("py:f"), "\"f\" has no \":\" behind the module");
+    }
+
+    #[test]
+    fn a_regex_too_large_is_an_error_in_one_line() {
+        let problem = problem("sym:(((a{1000}){1000}){1000})");
+        assert!(
+            problem.contains("does not compile") && !problem.contains('\n'),
+            "{problem}"
+        );
+    }
+
+    #[test]
+    fn rules_that_are_not_counted_yet_say_so() {
+        for rule in ["auto", "cudaGraphLaunch/2"] {
+            assert_eq!(Step::parse(rule).unwrap().available(), Ok(()));
+        }
+        for rule in ["sym:f", "py:m:f", "nvtx:f"] {
+            assert!(Step::parse(rule).unwrap().available().is_err(), "{rule}");
+        }
+    }
+}

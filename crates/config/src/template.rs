@@ -1,0 +1,166 @@
+//! Paths with the process's own particulars in them.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use crate::error::{Problem, shown};
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Piece {
+    Text(Vec<u8>),
+    Pid,
+    Rank,
+    Host,
+    Variable(String),
+}
+
+/// A path with `%p` (process), `%r` (rank), `%h` (host), `%q{NAME}` (a variable) and `%%`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PathTemplate(Vec<Piece>);
+
+/// What a template is filled with.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    pub pid: u32,
+    /// A process without a rank writes as rank 0.
+    pub rank: Option<u64>,
+    pub host: &'a OsStr,
+}
+
+const WANTED: &str = "a path with %p, %r, %h, %q{NAME} or %%";
+
+impl PathTemplate {
+    /// # Errors
+    /// An empty path, and a `%` with something else behind it.
+    pub fn parse(text: &OsStr) -> Result<Self, Problem> {
+        let mut rest = text.as_bytes();
+        if rest.is_empty() {
+            return Err(Problem::new("it is empty", WANTED));
+        }
+        let mut pieces = Vec::new();
+        let mut literal = Vec::new();
+        while let Some((&byte, after)) = rest.split_first() {
+            rest = after;
+            if byte != b'%' {
+                literal.push(byte);
+                continue;
+            }
+            let (piece, length) = match rest {
+                [b'%', ..] => {
+                    literal.push(b'%');
+                    rest = &rest[1..];
+                    continue;
+                }
+                [b'p', ..] => (Piece::Pid, 1),
+                [b'r', ..] => (Piece::Rank, 1),
+                [b'h', ..] => (Piece::Host, 1),
+                [b'q', b'{', name @ ..] => {
+                    let Some(end) = name.iter().position(|b| *b == b'}') else {
+                        return Err(Problem::new("%q{ has no } behind it", WANTED));
+                    };
+                    let name = str::from_utf8(&name[..end]).unwrap_or_default();
+                    if name.is_empty() || name.contains('=') {
+                        return Err(Problem::new("%q{…} does not name a variable", WANTED));
+                    }
+                    (Piece::Variable(name.to_owned()), name.len() + 3)
+                }
+                [b'q', ..] => return Err(Problem::new("%q has no {NAME} behind it", WANTED)),
+                [] => return Err(Problem::new("it ends with a single %", WANTED)),
+                [..] => {
+                    // The whole character, should it be longer than a byte.
+                    let unknown = shown(OsStr::from_bytes(rest)).chars().next().unwrap_or('?');
+                    return Err(Problem::new(format!("%{unknown} means nothing"), WANTED));
+                }
+            };
+            if !literal.is_empty() {
+                pieces.push(Piece::Text(std::mem::take(&mut literal)));
+            }
+            pieces.push(piece);
+            rest = &rest[length..];
+        }
+        if !literal.is_empty() {
+            pieces.push(Piece::Text(literal));
+        }
+        Ok(Self(pieces))
+    }
+
+    /// The path for one process. A variable that is not set leaves nothing.
+    pub fn fill(&self, place: &Place<'_>, get: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+        let mut path = Vec::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(text) => path.extend_from_slice(text),
+                Piece::Pid => path.extend_from_slice(place.pid.to_string().as_bytes()),
+                Piece::Rank => {
+                    path.extend_from_slice(place.rank.unwrap_or(0).to_string().as_bytes());
+                }
+                Piece::Host => path.extend_from_slice(place.host.as_bytes()),
+                Piece::Variable(name) => {
+                    path.extend_from_slice(get(name).unwrap_or_default().as_bytes());
+                }
+            }
+        }
+        PathBuf::from(OsString::from_vec(path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(template: &str) -> String {
+        let place = Place {
+            pid: 42,
+            rank: Some(3),
+            host: OsStr::new("node7"),
+        };
+        let get = |name: &str| (name == "JOB").then(|| OsString::from("j1"));
+        let path = PathTemplate::parse(OsStr::new(template))
+            .unwrap()
+            .fill(&place, get);
+        path.into_os_string().into_string().unwrap()
+    }
+
+    #[test]
+    fn every_field() {
+        assert_eq!(
+            filled("./tllmprof-%h-%r-%p.tllmprof"),
+            "./tllmprof-node7-3-42.tllmprof"
+        );
+        assert_eq!(filled("/d/%q{JOB}/%q{NONE}x%%p"), "/d/j1/x%p");
+        assert_eq!(filled("plain"), "plain");
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for (template, problem) in [
+            ("", "it is empty"),
+            ("a%", "it ends with a single %"),
+            ("a%x", "%x means nothing"),
+            ("%é", "%é means nothing"),
+            ("%q", "%q has no {NAME} behind it"),
+            ("%q{A", "%q{ has no } behind it"),
+            ("%q{}", "%q{…} does not name a variable"),
+        ] {
+            let error = PathTemplate::parse(OsStr::new(template)).expect_err(template);
+            assert_eq!(error.problem, problem);
+        }
+    }
+
+    #[test]
+    fn a_path_need_not_be_utf8() {
+        let template = PathTemplate::parse(OsStr::from_bytes(b"\xff-%p")).unwrap();
+        let place = Place {
+            pid: 1,
+            rank: None,
+            host: OsStr::new("h"),
+        };
+        assert_eq!(
+            template.fill(&place, |_| None).as_os_str().as_bytes(),
+            b"\xff-1"
+        );
+        assert!(PathTemplate::parse(OsStr::from_bytes(b"%q{\xff}")).is_err());
+        assert!(PathTemplate::parse(OsStr::from_bytes(b"%\xff")).is_err());
+    }
+}

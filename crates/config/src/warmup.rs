@@ -1,0 +1,54 @@
+//! Iterations that are not counted.
+
+use std::fmt;
+
+use crate::error::{Problem, quoted};
+use crate::number;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Warmup {
+    /// That many iterations come before iteration 0.
+    Iterations(u64),
+    /// The count starts again at 0 after every stream capture, until the first window opens.
+    Capture,
+}
+
+impl Warmup {
+    /// # Errors
+    /// Neither a number nor `capture`.
+    pub fn parse(text: &str) -> Result<Self, Problem> {
+        const WANTED: &str = "a number of iterations, or capture";
+        let text = text.trim();
+        if text.eq_ignore_ascii_case("capture") {
+            return Ok(Self::Capture);
+        }
+        if text.starts_with(|c: char| c.is_alphabetic()) {
+            let problem = format!("{} is neither a number nor capture", quoted(text));
+            return Err(Problem::new(problem, WANTED));
+        }
+        number::parse(text, WANTED).map(Self::Iterations)
+    }
+}
+
+impl fmt::Display for Warmup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Iterations(n) => write!(f, "{n}"),
+            Self::Capture => f.write_str("capture"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_capture() {
+        assert_eq!(Warmup::parse(" 10"), Ok(Warmup::Iterations(10)));
+        assert_eq!(Warmup::parse("Capture "), Ok(Warmup::Capture));
+        for bad in ["", "-1", "captures", "1,2", "1-2"] {
+            assert!(Warmup::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What is switched on for a window, and off after it.
+
+mod driver;
+pub mod nvtx;
+mod worker;
+
+use core::time::Duration;
+use std::time::Instant;
+
+use tllmprof_config::{Settings, Window};
+
+use crate::lock::Lock;
+use crate::log;
+use crate::window::Edge;
+use driver::Driver;
+use nvtx::Ranges;
+use worker::Job;
+
+/// How long the device may take to become idle at the end of a window.
+const DRAIN: Duration = Duration::from_secs(5);
+/// How long closing a window may hold up the end of a process.
+const LAST: Duration = Duration::from_secs(3);
+
+static STATE: Lock<Capture> = Lock::new(Capture::new());
+
+struct Capture {
+    ranges: Option<Ranges>,
+    open: Option<Open>,
+    drains: bool,
+}
+
+/// A window under way.
+struct Open {
+    window: Window,
+    iteration: u64,
+    since: Instant,
+    profiling: bool,
+}
+
+/// How a place in the sequence of iterations is told.
+pub struct Place<'a> {
+    /// The iteration that begins here; none where the count starts again.
+    pub iteration: Option<u64>,
+    /// The rule, and the rank if there is one.
+    pub by: core::fmt::Arguments<'a>,
+    /// A stream capture is under way in the process: the device must be let be.
+    pub capturing: bool,
+}
+
+impl Capture {
+    const fn new() -> Self {
+        Self {
+            ranges: None,
+            open: None,
+            drains: true,
+        }
+    }
+}
+
+/// Runs what it is given so that no call made meanwhile counts.
+pub type Uncounted = fn(&mut dyn FnMut());
+
+/// Gets ready for a process that has begun to use CUDA.
+pub fn start(settings: &Settings, uncounted: Uncounted) {
+    worker::set_uncounted(uncounted);
+    let mut state = STATE.lock();
+    state.drains = settings.drain;
+    if settings.nvtx && nvtx::has_consumer() {
+        state.ranges = Some(Ranges::new(&settings.nvtx_name));
+    }
+}
+
+/// Moves from one iteration to the next.
+///
+/// One thread at a time; may take long, as profilers do.
+pub fn switch(place: &Place<'_>, edge: Edge) {
+    let mut state = STATE.lock();
+    if let Some(ranges) = &mut state.ranges {
+        ranges.end_iteration();
+    }
+    if edge.close.is_some() {
+        let drained = place.capturing || !state.drains || drain();
+        state.close(place.iteration, drained);
+    }
+    if let Some(window) = edge.open {
+        state.open(window, place);
+    }
+    if let (Some(ranges), Some(iteration)) = (&mut state.ranges, place.iteration) {
+        ranges.begin_iteration(iteration);
+    }
+}
+
+/// Closes what is open at the end of the process, after `iterations`.
+///
+/// The work is done on a thread of its own with a time limit: the process may be ending because
+/// the device hangs, or from a signal handler that interrupted the driver.
+pub fn finish(iterations: u64, capturing: bool) {
+    let Some(patience) = STATE
+        .lock_for(LAST)
+        .map(|state| state.open.is_some().then_some(LAST))
+    else {
+        return;
+    };
+    match patience {
+        // Only ranges are open: ending them calls nothing that could wait.
+        None => close_all(iterations, false),
+        Some(patience) => {
+            if !worker::run(
+                Job::Close {
+                    iterations,
+                    drain: !capturing,
+                },
+                patience,
+            ) {
+                log::say!(
+                    Warn,
+                    "the window could not be closed within {patience:?} at the end"
+                );
+            }
+        }
+    }
+}
+
+/// Ends ranges and closes the window; for [`finish`].
+fn close_all(iterations: u64, drain: bool) {
+    let drains = STATE
+        .lock_for(LAST)
+        .is_some_and(|state| state.drains && state.open.is_some());
+    if let Some(mut state) = STATE.lock_for(LAST)
+        && let Some(ranges) = &mut state.ranges
+    {
+        ranges.end_iteration();
+    }
+    if drain && drains {
+        drain_here();
+    }
+    if let Some(mut state) = STATE.lock_for(LAST) {
+        state.close(Some(iterations), true);
+    }
+}
+
+/// Waits for the device, for a bounded time; false if it is still busy.
+fn drain() -> bool {
+    worker::run(Job::Drain, DRAIN)
+}
+
+/// Waits for the device. On the worker's thread.
+fn drain_here() {
+    if let Some(driver) = Driver::get() {
+        driver.synchronize_all();
+    }
+}
+
+impl Capture {
+    fn open(&mut self, window: Window, place: &Place<'_>) {
+        let iteration = place.iteration.unwrap_or(window.first);
+        let driver = Driver::get();
+        if let Some(driver) = driver {
+            driver.remember_context();
+        }
+        worker::start();
+        let profiling = driver.is_some_and(Driver::start_profiler);
+        if let Some(ranges) = &mut self.ranges {
+            ranges.begin_window();
+        }
+        self.open = Some(Open {
+            window,
+            iteration,
+            since: Instant::now(),
+            profiling,
+        });
+        log::say!(
+            Info,
+            "window {window} opened at iteration {iteration} ({})",
+            place.by
+        );
+    }
+
+    fn close(&mut self, iteration: Option<u64>, drained: bool) {
+        let Some(open) = self.open.take() else { return };
+        let elapsed = open.since.elapsed();
+        if let Some(ranges) = &mut self.ranges {
+            ranges.end_window();
+        }
+        if open.profiling
+            && let Some(driver) = Driver::get()
+        {
+            driver.stop_profiler();
+        }
+        if !drained {
+            log::say!(
+                Warn,
+                "the device was still busy {DRAIN:?} after window {}: its last work may be missing",
+                open.window
+            );
+        }
+        let iterations = iteration.map_or(0, |now| now.saturating_sub(open.iteration));
+        log::say!(
+            Info,
+            "window {} closed: {iterations} iterations in {:.3} ms",
+            open.window,
+            elapsed.as_secs_f64() * 1e3
+        );
+    }
+}
+
+/// The main thread is ending, and not by the end of the process.
+pub fn main_thread_leaves() {
+    worker::main_thread_leaves();
+}
+
+/// Forgets what the parent process had open. For the child of a fork.
+///
+/// # Safety
+/// No other thread may be running.
+pub unsafe fn after_fork() {
+    // SAFETY: the caller's promise.
+    unsafe {
+        STATE.break_open();
+        worker::after_fork();
+    }
+    let mut state = STATE.lock();
+    state.open = None;
+    if let Some(ranges) = &mut state.ranges {
+        ranges.forget();
+    }
+}

@@ -1,0 +1,384 @@
+//! The assembler of the doors, for x86-64 (System V ABI).
+//!
+//! Everything that runs on every intercepted call is here, a dozen instructions: the stubs, which
+//! name the thunk, and [`count`], which adds one to the calling thread's cell and jumps to the real
+//! function. It touches only `rax`, `r10`, `r11` and the flags, none of which carries an argument
+//! of a C function, so it serves functions of any signature and leaves no frame behind: return
+//! addresses, exceptions and stack traces are the caller's own. Whatever needs thought goes
+//! through [`slow`], which saves the arguments and asks Rust.
+//!
+//! Thread-local storage is a block of initial-exec TLS, 64 bytes so that a process which loads
+//! many libraries still finds room in the static TLS area:
+//!
+//! | offset | field |
+//! |---|---|
+//! | 0 | address of the thread's cells, 0 before its first call |
+//! | 8 | where the return address of the outermost intercepted call lies on the stack, 0 for none |
+//! | 16 | that return address |
+//! | 24 | address of all that is kept of the thread |
+
+use core::arch::{asm, global_asm, naked_asm};
+use core::ffi::c_void;
+
+use super::thunk::{THUNK_COUNT, THUNK_SIZE, Thunk};
+use crate::step::threads::Slot;
+
+/// Saves the argument registers and the thunk below `rbp`, as [`Frame`] lays them out.
+macro_rules! save {
+    () => {
+        "mov qword ptr [rbp - 0x40], r11
+         mov qword ptr [rbp - 0x38], rdi
+         mov qword ptr [rbp - 0x30], rsi
+         mov qword ptr [rbp - 0x28], rdx
+         mov qword ptr [rbp - 0x20], rcx
+         mov qword ptr [rbp - 0x18], r8
+         mov qword ptr [rbp - 0x10], r9
+         movups xmmword ptr [rbp - 0xc0], xmm0
+         movups xmmword ptr [rbp - 0xb0], xmm1
+         movups xmmword ptr [rbp - 0xa0], xmm2
+         movups xmmword ptr [rbp - 0x90], xmm3
+         movups xmmword ptr [rbp - 0x80], xmm4
+         movups xmmword ptr [rbp - 0x70], xmm5
+         movups xmmword ptr [rbp - 0x60], xmm6
+         movups xmmword ptr [rbp - 0x50], xmm7"
+    };
+}
+
+/// Puts the argument registers back; leaves `rax` and `r11`.
+macro_rules! restore {
+    () => {
+        "mov rdi, qword ptr [rbp - 0x38]
+         mov rsi, qword ptr [rbp - 0x30]
+         mov rdx, qword ptr [rbp - 0x28]
+         mov rcx, qword ptr [rbp - 0x20]
+         mov r8, qword ptr [rbp - 0x18]
+         mov r9, qword ptr [rbp - 0x10]
+         movups xmm0, xmmword ptr [rbp - 0xc0]
+         movups xmm1, xmmword ptr [rbp - 0xb0]
+         movups xmm2, xmmword ptr [rbp - 0xa0]
+         movups xmm3, xmmword ptr [rbp - 0x90]
+         movups xmm4, xmmword ptr [rbp - 0x80]
+         movups xmm5, xmmword ptr [rbp - 0x70]
+         movups xmm6, xmmword ptr [rbp - 0x60]
+         movups xmm7, xmmword ptr [rbp - 0x50]"
+    };
+}
+
+/// Saves the arguments of a look-up; keeps the stack aligned for a call.
+macro_rules! push {
+    () => {
+        "push rdi
+         .cfi_adjust_cfa_offset 8
+         push rsi
+         .cfi_adjust_cfa_offset 8
+         push rdx
+         .cfi_adjust_cfa_offset 8"
+    };
+}
+
+/// Puts the arguments of a look-up back.
+macro_rules! pop {
+    () => {
+        "pop rdx
+         .cfi_adjust_cfa_offset -8
+         pop rsi
+         .cfi_adjust_cfa_offset -8
+         pop rdi
+         .cfi_adjust_cfa_offset -8"
+    };
+}
+
+/// Bytes of one stub of the pool.
+pub const STUB_SIZE: usize = 16;
+
+/// How many stack words of arguments an intercepted call that returns to us gets copied.
+///
+/// `cudaLaunchKernel` has two (its `dim3`s take four registers); eight leave room.
+const STACK_WORDS: usize = 8;
+
+/// What [`slow`] saved of a call.
+#[repr(C)]
+pub struct Frame {
+    /// The thunk that the call came through.
+    pub thunk: *const Thunk,
+    /// The integer arguments that came in registers.
+    pub args: [usize; 6],
+    spare: usize,
+    frame_pointer: usize,
+    /// Where the call returns to: in its caller.
+    pub return_address: usize,
+}
+
+global_asm!(
+    // The thread-local block.
+    ".section .tbss.tllmprof,\"awT\",@nobits",
+    ".p2align 6",
+    ".hidden tllmprof_tls",
+    ".globl tllmprof_tls",
+    ".type tllmprof_tls,@object",
+    ".size tllmprof_tls,64",
+    "tllmprof_tls: .zero 64",
+    // The pool: stub i loads the address of thunk i and jumps to its handler.
+    ".section .text.tllmprof_stubs,\"ax\",@progbits",
+    ".p2align 6",
+    ".hidden tllmprof_stubs",
+    ".globl tllmprof_stubs",
+    ".type tllmprof_stubs,@function",
+    "tllmprof_stubs:",
+    ".cfi_startproc",
+    ".set tllmprof_i, 0",
+    ".rept {count}",
+    ".p2align 4",
+    "lea r11, [rip + {thunks} + tllmprof_i]",
+    "jmp qword ptr [r11]",
+    ".set tllmprof_i, tllmprof_i + {size}",
+    ".endr",
+    ".cfi_endproc",
+    ".size tllmprof_stubs, . - tllmprof_stubs",
+    ".text",
+    count = const THUNK_COUNT,
+    size = const THUNK_SIZE,
+    thunks = sym super::thunk::THUNKS,
+);
+
+unsafe extern "C" {
+    static tllmprof_stubs: [u8; STUB_SIZE * THUNK_COUNT];
+}
+
+/// The address that callers get for thunk `index`.
+pub fn stub(index: usize) -> *mut c_void {
+    // SAFETY: the symbol is the start of THUNK_COUNT stubs of STUB_SIZE bytes; index is below it.
+    unsafe {
+        (&raw const tllmprof_stubs)
+            .cast::<u8>()
+            .add(index * STUB_SIZE)
+            .cast_mut()
+            .cast()
+    }
+}
+
+/// The calling thread's block.
+#[repr(C)]
+pub struct Tls {
+    /// The thread's cells, null before its first call.
+    pub cells: *const c_void,
+    /// Where the outermost intercepted call's return address lies, 0 for none.
+    pub outer: usize,
+    /// What that return address is.
+    pub outer_return: usize,
+    /// All that is kept of the thread, null before its first call.
+    pub slot: *const Slot,
+}
+
+/// The calling thread's block; never null, valid as long as the thread lives.
+#[inline]
+pub fn tls() -> *mut Tls {
+    let block: *mut Tls;
+    // SAFETY: reads the thread pointer and the offset that the loader put in the GOT; both are
+    // valid in any thread, since a preloaded library's initial-exec block exists from its start.
+    unsafe {
+        asm!(
+            "mov {block}, qword ptr fs:[0]",
+            "add {block}, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
+            block = out(reg) block,
+            options(pure, nomem, nostack),
+        );
+    }
+    block
+}
+
+/// Handler: jumps to the real function.
+#[unsafe(naked)]
+pub unsafe extern "C" fn pass() {
+    naked_asm!("jmp qword ptr [r11 + 8]")
+}
+
+/// Handler: counts the call in the thread's cell, then jumps to the real function.
+///
+/// A count past the cell's limit, a thread without cells, or a call that may be nested in another
+/// go the slow way.
+#[unsafe(naked)]
+pub unsafe extern "C" fn count() {
+    naked_asm!(
+        "mov r10, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
+        "cmp rsp, qword ptr fs:[r10 + 8]",
+        "jb 2f",
+        "3:",
+        "mov rax, qword ptr fs:[r10]",
+        "test rax, rax",
+        "jz {slow}",
+        "add rax, qword ptr [r11 + 16]",
+        "mov r10, qword ptr [rax]",
+        "inc r10",
+        "mov qword ptr [rax], r10",
+        "cmp r10, qword ptr [rax + 8]",
+        "ja {slow}",
+        "jmp qword ptr [r11 + 8]",
+        // Below the mark of an outer call: nested in it, unless that was left by longjmp, in which
+        // case its return address no longer lies there.
+        "2:",
+        "mov rax, qword ptr fs:[r10 + 8]",
+        "mov rax, qword ptr [rax]",
+        "cmp rax, qword ptr fs:[r10 + 16]",
+        "jne 3b",
+        "jmp qword ptr [r11 + 8]",
+        slow = sym slow,
+    )
+}
+
+/// Handler: asks [`super::dispatch::before`], then either jumps to the real function or calls it
+/// and asks [`super::dispatch::after`].
+///
+/// Saves what may carry arguments: six integer and eight vector registers. The frame has call
+/// frame information and no personality, so that an exception passes through it.
+#[unsafe(naked)]
+pub unsafe extern "C" fn slow() {
+    naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        "sub rsp, 0xc0",
+        save!(),
+        "lea rdi, [rbp - 0x40]",
+        "call {before}",
+        restore!(),
+        "test eax, eax",
+        "jnz 2f",
+        "mov r11, qword ptr [rbp - 0x40]",
+        "leave",
+        ".cfi_remember_state",
+        ".cfi_def_cfa rsp, 8",
+        "jmp qword ptr [r11 + 8]",
+        ".cfi_restore_state",
+        "2:",
+        "sub rsp, 8 * {words}",
+        ".set tllmprof_word, 0",
+        ".rept {words}",
+        "mov r10, qword ptr [rbp + 16 + tllmprof_word]",
+        "mov qword ptr [rsp + tllmprof_word], r10",
+        ".set tllmprof_word, tllmprof_word + 8",
+        ".endr",
+        "mov r11, qword ptr [rbp - 0x40]",
+        "xor eax, eax",
+        "call qword ptr [r11 + 8]",
+        "mov qword ptr [rbp - 0x08], rax",
+        "lea rdi, [rbp - 0x40]",
+        "mov rsi, rax",
+        "call {after}",
+        "mov rax, qword ptr [rbp - 0x08]",
+        "leave",
+        ".cfi_def_cfa rsp, 8",
+        "ret",
+        ".cfi_endproc",
+        before = sym super::dispatch::before,
+        after = sym super::dispatch::after,
+        words = const STACK_WORDS,
+    )
+}
+
+/// Where an exported function arrives, with its [`super::export::Export`] in `r11`.
+///
+/// The caller's module decides which real function it means. Four modules are remembered for each
+/// export; another goes to [`super::export::bind`].
+#[unsafe(naked)]
+pub unsafe extern "C" fn exported() {
+    naked_asm!(
+        ".irp slot, 0, 8, 16, 24",
+        "mov rax, qword ptr [rsp]",
+        "mov r10, qword ptr [r11 + \\slot]",
+        "sub rax, qword ptr [r10]",
+        "cmp rax, qword ptr [r10 + 8]",
+        "jb 2f",
+        ".endr",
+        "jmp {bind}",
+        "2:",
+        "mov r11, qword ptr [r10 + 16]",
+        "jmp qword ptr [r11]",
+        bind = sym bind,
+    )
+}
+
+/// Asks [`super::export::bind`] for the thunk of this caller and goes on to it.
+#[unsafe(naked)]
+unsafe extern "C" fn bind() {
+    naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        "sub rsp, 0xc0",
+        save!(),
+        "mov rdi, r11",
+        "mov rsi, qword ptr [rbp + 8]",
+        "call {bind}",
+        "mov r11, rax",
+        restore!(),
+        "leave",
+        ".cfi_def_cfa rsp, 8",
+        "jmp qword ptr [r11]",
+        ".cfi_endproc",
+        bind = sym super::export::bind,
+    )
+}
+
+/// Handler of a function that is nowhere to be found: says `not initialised`, which is error 3 of
+/// both the driver and the runtime.
+#[unsafe(naked)]
+pub unsafe extern "C" fn missing() {
+    naked_asm!("mov eax, 3", "ret")
+}
+
+/// A look-up function that examines its return address to learn who asks: whatever is not about
+/// CUDA is passed on by a jump that leaves that address in place.
+macro_rules! door {
+    ($name:ident, caller in $caller:literal, $lookup:path, $real:path) => {
+        /// The exported look-up function of this name.
+        // SAFETY: the symbol is meant to take the place of libc's, and goes on to it.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                "cmp rdi, -1", // RTLD_NEXT means: after the caller
+                "je 2f",
+                "test rsi, rsi",
+                "jz 2f",
+                "cmp byte ptr [rsi], 0x63", // c
+                "jne 2f",
+                "cmp byte ptr [rsi + 1], 0x75", // u
+                "jne 2f",
+                push!(),
+                "mov rdi, rsi",
+                "call {wanted}",
+                pop!(),
+                "test eax, eax",
+                "jz 2f",
+                concat!("mov ", $caller, ", qword ptr [rsp]"),
+                "jmp {lookup}",
+                "2:",
+                "mov rax, qword ptr [rip + {real}]",
+                "test rax, rax",
+                "jz 3f",
+                "jmp rax",
+                // Called before our constructor ran.
+                "3:",
+                push!(),
+                "call {find}",
+                pop!(),
+                "jmp qword ptr [rip + {real}]",
+                ".cfi_endproc",
+                wanted = sym super::dlsym::wanted,
+                lookup = sym $lookup,
+                find = sym super::dlsym::find_real,
+                real = sym $real,
+            )
+        }
+    };
+}
+door!(dlsym, caller in "rdx", super::dlsym::lookup, super::dlsym::REAL_DLSYM);
+door!(dlvsym, caller in "rcx", super::dlsym::lookup_version, super::dlsym::REAL_DLVSYM);

@@ -1,0 +1,133 @@
+//! The `dlsym` door: functions that a program looks up by name.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use tllmprof_config::calls::Call;
+
+use super::resolve::{self, Scope};
+use super::thunk::{Role, Thunk};
+
+type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+/// The next `dlsym` in line.
+pub static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+/// The next `dlvsym` in line.
+pub static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Finds both, as early as somebody asks: libraries' constructors may run before ours.
+pub extern "C" fn find_real() {
+    for (place, name) in [(&REAL_DLSYM, c"dlsym"), (&REAL_DLVSYM, c"dlvsym")] {
+        if let Some(real) = resolve::next(name) {
+            place.store(real, Ordering::Release);
+        }
+    }
+}
+
+/// What a symbol is to us.
+pub fn role_of(name: &CStr) -> Option<Role> {
+    let name = name.to_str().ok()?;
+    if matches!(name, "cuGetProcAddress" | "cuGetProcAddress_v2") {
+        return Some(Role::ProcAddress);
+    }
+    let call = Call::by_name(name)?;
+    Some(if name.starts_with("cuda") {
+        Role::Runtime(call)
+    } else {
+        Role::Driver(call)
+    })
+}
+
+/// Whether `name` is one that we stand in for.
+///
+/// # Safety
+/// `name` is a terminated string.
+pub unsafe extern "C" fn wanted(name: *const c_char) -> bool {
+    // SAFETY: the caller's promise.
+    crate::has_business() && role_of(unsafe { CStr::from_ptr(name) }).is_some()
+}
+
+/// `dlsym` for a wanted name, asked from `caller`.
+///
+/// # Safety
+/// As `dlsym`.
+pub unsafe extern "C" fn lookup(
+    handle: *mut c_void,
+    name: *const c_char,
+    caller: usize,
+) -> *mut c_void {
+    if REAL_DLSYM.load(Ordering::Acquire).is_null() {
+        find_real();
+    }
+    // SAFETY: the pointer is the real dlsym, and the arguments are its caller's own.
+    unsafe {
+        let dlsym: Dlsym = core::mem::transmute(REAL_DLSYM.load(Ordering::Acquire));
+        let found = dlsym(handle, name);
+        stand_in(found, CStr::from_ptr(name), None, caller)
+    }
+}
+
+/// `dlvsym` for a wanted name, asked from `caller`.
+///
+/// # Safety
+/// As `dlvsym`.
+pub unsafe extern "C" fn lookup_version(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+    caller: usize,
+) -> *mut c_void {
+    if REAL_DLVSYM.load(Ordering::Acquire).is_null() {
+        find_real();
+    }
+    // SAFETY: the pointer is the real dlvsym, and the arguments are its caller's own.
+    unsafe {
+        let dlvsym: Dlvsym = core::mem::transmute(REAL_DLVSYM.load(Ordering::Acquire));
+        let found = dlvsym(handle, name, version);
+        let version = (!version.is_null()).then(|| CStr::from_ptr(version));
+        stand_in(found, CStr::from_ptr(name), version, caller)
+    }
+}
+
+/// What the program gets in place of what the look-up found.
+///
+/// Nothing found stays nothing found, and `dlerror` keeps its message.
+unsafe fn stand_in(
+    found: *mut c_void,
+    name: &CStr,
+    version: Option<&CStr>,
+    caller: usize,
+) -> *mut c_void {
+    if found.is_null() || resolve::is_ours(caller) {
+        return found;
+    }
+    crate::touched();
+    if !crate::is_active() {
+        return found;
+    }
+    let Some(role) = role_of(name) else {
+        return found;
+    };
+    let mut real = found;
+    if resolve::is_ours(found.addr()) {
+        // The global scope was searched, and our own export comes first in it. It must not seem
+        // as if CUDA were there when it is not.
+        match resolve::resolve(caller, name, version, Scope::Caller) {
+            Some(behind) => real = behind,
+            None if resolve::resolve(caller, name, version, Scope::All).is_some() => return found,
+            None => {
+                // SAFETY: RTLD_NEXT from here looks behind this library, where nothing is: the
+                // result is null, and dlerror tells of the program's own name.
+                return unsafe {
+                    let dlsym: Dlsym = core::mem::transmute(REAL_DLSYM.load(Ordering::Acquire));
+                    dlsym(libc::RTLD_NEXT, name.as_ptr())
+                };
+            }
+        }
+    }
+    if let Role::Driver(call) = role {
+        resolve::feed(caller, call);
+    }
+    Thunk::of(real, role).map_or(real, Thunk::stub)
+}

@@ -1,0 +1,407 @@
+//! Symbol look-up in loaded modules, without the dynamic loader's lock.
+//!
+//! `dlsym` takes the lock that `dlopen` holds while it runs constructors. A first CUDA call on one
+//! thread must not wait for a constructor that waits for that call, so the doors read the modules'
+//! own tables, as the loader does when it binds a symbol lazily. Layouts: the System V ABI, and
+//! GNU hash tables and symbol versions as in glibc's `elf/dl-lookup.c`.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+
+use libc::{Elf64_Addr, Elf64_Phdr, Elf64_Sym, dl_phdr_info};
+
+const DT_NULL: i64 = 0;
+const DT_NEEDED: i64 = 1;
+const DT_HASH: i64 = 4;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_SONAME: i64 = 14;
+const DT_VERSYM: i64 = 0x6fff_fff0;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
+const DT_VERDEF: i64 = 0x6fff_fffc;
+const DT_VERNEED: i64 = 0x6fff_fffe;
+
+const STT_GNU_IFUNC: u8 = 10;
+const STT_TLS: u8 = 6;
+const VERSYM_HIDDEN: u16 = 0x8000;
+
+#[repr(C)]
+struct Dyn {
+    tag: i64,
+    value: usize,
+}
+
+#[repr(C)]
+struct Verneed {
+    version: u16,
+    count: u16,
+    file: u32,
+    aux: u32,
+    next: u32,
+}
+
+#[repr(C)]
+struct Vernaux {
+    hash: u32,
+    flags: u16,
+    other: u16,
+    name: u32,
+    next: u32,
+}
+
+#[repr(C)]
+struct Verdef {
+    version: u16,
+    flags: u16,
+    index: u16,
+    count: u16,
+    hash: u32,
+    aux: u32,
+    next: u32,
+}
+
+/// A loaded module: its place and its tables.
+///
+/// Valid as long as the module stays loaded; [`walk`] keeps it so during its visit.
+#[derive(Clone, Copy)]
+pub struct Module {
+    base: usize,
+    /// The first mapped address.
+    pub start: usize,
+    /// The first address behind it.
+    pub end: usize,
+    dynamic: *const Dyn,
+    symbols: *const Elf64_Sym,
+    strings: *const c_char,
+    gnu_hash: *const u32,
+    hash: *const u32,
+    versym: *const u16,
+    verneed: *const Verneed,
+    verdef: *const Verdef,
+}
+
+/// Visits the loaded modules in the loader's order, until the visitor returns true.
+///
+/// No module is unloaded meanwhile.
+pub fn walk(mut visit: impl FnMut(&Module) -> bool) {
+    unsafe extern "C" fn each<V: FnMut(&Module) -> bool>(
+        info: *mut dl_phdr_info,
+        _: usize,
+        visit: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader passes a valid description, and `visit` is the closure given below,
+        // which is used by this call alone.
+        unsafe {
+            let visit = &mut *visit.cast::<V>();
+            Module::new(&*info)
+                .is_some_and(|module| visit(&module))
+                .into()
+        }
+    }
+    fn each_of<V: FnMut(&Module) -> bool>(
+        _: &V,
+    ) -> unsafe extern "C" fn(*mut dl_phdr_info, usize, *mut c_void) -> c_int {
+        each::<V>
+    }
+    let callback = each_of(&visit);
+    // SAFETY: the callback gets the closure back as the type it has, and the closure outlives the
+    // call.
+    unsafe {
+        libc::dl_iterate_phdr(Some(callback), (&raw mut visit).cast());
+    }
+}
+
+/// The module that `address` lies in.
+pub fn containing(address: usize) -> Option<Module> {
+    let mut found = None;
+    walk(|module| {
+        let here = module.contains(address);
+        if here {
+            found = Some(*module);
+        }
+        here
+    });
+    found
+}
+
+impl Module {
+    /// Reads what the loader tells of a module; `None` if it has no symbols.
+    ///
+    /// # Safety
+    /// `info` describes a module that is loaded.
+    unsafe fn new(info: &dl_phdr_info) -> Option<Self> {
+        // SAFETY: the loader's description holds that many program headers.
+        let headers: &[Elf64_Phdr] =
+            unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+        let base = usize::try_from(info.dlpi_addr).ok()?;
+        let address = |at: Elf64_Addr| base.wrapping_add(at as usize);
+        let mut module = Self {
+            base,
+            start: usize::MAX,
+            end: 0,
+            dynamic: core::ptr::null(),
+            symbols: core::ptr::null(),
+            strings: core::ptr::null(),
+            gnu_hash: core::ptr::null(),
+            hash: core::ptr::null(),
+            versym: core::ptr::null(),
+            verneed: core::ptr::null(),
+            verdef: core::ptr::null(),
+        };
+        for header in headers {
+            match header.p_type {
+                libc::PT_LOAD => {
+                    module.start = module.start.min(address(header.p_vaddr));
+                    module.end = module.end.max(address(header.p_vaddr + header.p_memsz));
+                }
+                libc::PT_DYNAMIC => {
+                    module.dynamic = core::ptr::with_exposed_provenance(address(header.p_vaddr))
+                }
+                _ => {}
+            }
+        }
+        if module.dynamic.is_null() {
+            return None;
+        }
+        // glibc has made these addresses absolute, except where it cannot write, as in the vDSO.
+        let (start, raw) = (module.start, module);
+        raw.each_dynamic(|tag, value| {
+            let at = if value < start {
+                base.wrapping_add(value)
+            } else {
+                value
+            };
+            let place = core::ptr::with_exposed_provenance::<c_void>(at);
+            match tag {
+                DT_SYMTAB => module.symbols = place.cast(),
+                DT_STRTAB => module.strings = place.cast(),
+                DT_GNU_HASH => module.gnu_hash = place.cast(),
+                DT_HASH => module.hash = place.cast(),
+                DT_VERSYM => module.versym = place.cast(),
+                DT_VERNEED => module.verneed = place.cast(),
+                DT_VERDEF => module.verdef = place.cast(),
+                _ => {}
+            }
+        });
+        (!module.symbols.is_null() && !module.strings.is_null()).then_some(module)
+    }
+
+    /// Whether `address` lies in the module.
+    pub const fn contains(&self, address: usize) -> bool {
+        address >= self.start && address < self.end
+    }
+
+    fn each_dynamic(&self, mut visit: impl FnMut(i64, usize)) {
+        let mut entry = self.dynamic;
+        // SAFETY: the module's dynamic section ends with DT_NULL.
+        unsafe {
+            while (*entry).tag != DT_NULL {
+                visit((*entry).tag, (*entry).value);
+                entry = entry.add(1);
+            }
+        }
+    }
+
+    fn string(&self, offset: usize) -> &CStr {
+        // SAFETY: offsets in the module's own tables lead to terminated strings of its table.
+        unsafe { CStr::from_ptr(self.strings.add(offset)) }
+    }
+
+    /// The name that others need it by.
+    pub fn soname(&self) -> Option<&CStr> {
+        let mut name = None;
+        self.each_dynamic(|tag, value| {
+            if tag == DT_SONAME {
+                name = Some(value);
+            }
+        });
+        name.map(|offset| self.string(offset))
+    }
+
+    /// Visits the names of the modules that it needs, in order.
+    pub fn each_needed(&self, mut visit: impl FnMut(&CStr)) {
+        self.each_dynamic(|tag, value| {
+            if tag == DT_NEEDED {
+                visit(self.string(value));
+            }
+        });
+    }
+
+    /// The address of the function that the module defines under `name`, in `version` if the
+    /// module has versions at all; without one, in its default version.
+    pub fn defines(&self, name: &CStr, version: Option<&CStr>) -> Option<*mut c_void> {
+        let index = self.find(name, |index, symbol| {
+            symbol.st_shndx != 0
+                && symbol.st_value != 0
+                && !matches!(symbol.st_info & 0xf, STT_TLS | STT_GNU_IFUNC)
+                && symbol.st_info >> 4 != 0
+                && self.version_fits(index, version)
+        })?;
+        // SAFETY: `find` returns indices of the symbol table.
+        let value = unsafe { (*self.symbols.add(index)).st_value };
+        Some(core::ptr::with_exposed_provenance_mut(
+            self.base.wrapping_add(value as usize),
+        ))
+    }
+
+    /// The version in which the module asks for the function `name`, if it asks for one.
+    pub fn wants(&self, name: &CStr) -> Option<&CStr> {
+        if self.verneed.is_null() || self.versym.is_null() {
+            return None;
+        }
+        // Undefined symbols need not be in a GNU hash table: the list is searched, rarely.
+        let index = self.undefined(name)?;
+        // SAFETY: the version table has an entry for each symbol, and the module's version needs
+        // are chained by offsets that end in 0.
+        unsafe {
+            let wanted = *self.versym.add(index) & !VERSYM_HIDDEN;
+            let mut need = self.verneed;
+            loop {
+                let mut aux = need.byte_add((*need).aux as usize).cast::<Vernaux>();
+                loop {
+                    if (*aux).other & !VERSYM_HIDDEN == wanted {
+                        return Some(self.string((*aux).name as usize));
+                    }
+                    if (*aux).next == 0 {
+                        break;
+                    }
+                    aux = aux.byte_add((*aux).next as usize);
+                }
+                if (*need).next == 0 {
+                    return None;
+                }
+                need = need.byte_add((*need).next as usize);
+            }
+        }
+    }
+
+    fn version_fits(&self, index: usize, version: Option<&CStr>) -> bool {
+        if self.versym.is_null() {
+            return true;
+        }
+        // SAFETY: the version table has an entry for each symbol.
+        let has = unsafe { *self.versym.add(index) };
+        match version {
+            None => has & VERSYM_HIDDEN == 0,
+            Some(_) if self.verdef.is_null() => true,
+            Some(wanted) => self.version_name(has & !VERSYM_HIDDEN) == Some(wanted),
+        }
+    }
+
+    fn version_name(&self, index: u16) -> Option<&CStr> {
+        let mut definition = self.verdef;
+        // SAFETY: version definitions are chained by offsets that end in 0; each has a first
+        // auxiliary entry, which starts with the name's offset.
+        unsafe {
+            while !definition.is_null() {
+                if (*definition).index == index {
+                    let aux = definition
+                        .byte_add((*definition).aux as usize)
+                        .cast::<u32>();
+                    return Some(self.string(*aux as usize));
+                }
+                if (*definition).next == 0 {
+                    return None;
+                }
+                definition = definition.byte_add((*definition).next as usize);
+            }
+        }
+        None
+    }
+
+    /// The first symbol called `name` that `fits`, by the hash table that the module has.
+    fn find(&self, name: &CStr, fits: impl Fn(usize, &Elf64_Sym) -> bool) -> Option<usize> {
+        let matches = |index: usize| {
+            // SAFETY: the hash tables hold indices of the symbol table.
+            let symbol = unsafe { &*self.symbols.add(index) };
+            self.string(symbol.st_name as usize) == name && fits(index, symbol)
+        };
+        // SAFETY: header and tables lie behind one another as the format says; chains end where
+        // their last entry is marked.
+        unsafe {
+            if !self.gnu_hash.is_null() {
+                let (buckets, first, words) =
+                    (*self.gnu_hash, *self.gnu_hash.add(1), *self.gnu_hash.add(2));
+                if buckets == 0 {
+                    return None;
+                }
+                let hash = gnu_hash(name);
+                let bucket = self.gnu_hash.add(4 + 2 * words as usize);
+                let chain = bucket.add(buckets as usize);
+                let mut index = *bucket.add((hash % buckets) as usize);
+                if index < first {
+                    return None;
+                }
+                loop {
+                    let entry = *chain.add((index - first) as usize);
+                    if entry | 1 == hash | 1 && matches(index as usize) {
+                        return Some(index as usize);
+                    }
+                    if entry & 1 == 1 {
+                        return None;
+                    }
+                    index += 1;
+                }
+            }
+            if !self.hash.is_null() {
+                let (buckets, chains) = (*self.hash, *self.hash.add(1));
+                let (bucket, chain) = (self.hash.add(2), self.hash.add(2 + buckets as usize));
+                if buckets == 0 {
+                    return None;
+                }
+                let mut index = *bucket.add((sysv_hash(name) % buckets) as usize);
+                while index != 0 && index < chains {
+                    if matches(index as usize) {
+                        return Some(index as usize);
+                    }
+                    index = *chain.add(index as usize);
+                }
+            }
+        }
+        None
+    }
+
+    /// The index of the undefined symbol `name`.
+    fn undefined(&self, name: &CStr) -> Option<usize> {
+        (1..self.undefined_end()).find(|&index| {
+            // SAFETY: the index is within the symbol table.
+            let symbol = unsafe { &*self.symbols.add(index) };
+            symbol.st_shndx == 0 && self.string(symbol.st_name as usize) == name
+        })
+    }
+
+    /// An index that all undefined symbols are below.
+    fn undefined_end(&self) -> usize {
+        // SAFETY: both tables start with their sizes. In a GNU table the symbols before the first
+        // hashed one are the undefined ones, unless none is hashed at all.
+        unsafe {
+            if !self.gnu_hash.is_null() && *self.gnu_hash.add(1) > 1 {
+                return *self.gnu_hash.add(1) as usize;
+            }
+            if !self.hash.is_null() {
+                return *self.hash.add(1) as usize;
+            }
+        }
+        // Linkers put the strings right behind the symbols.
+        let (symbols, strings) = (self.symbols.addr(), self.strings.addr());
+        let inside = self.contains(symbols) && self.contains(strings);
+        if inside {
+            strings.saturating_sub(symbols) / size_of::<Elf64_Sym>()
+        } else {
+            0
+        }
+    }
+}
+
+fn gnu_hash(name: &CStr) -> u32 {
+    name.to_bytes().iter().fold(5381, |hash: u32, &byte| {
+        hash.wrapping_mul(33).wrapping_add(byte.into())
+    })
+}
+
+fn sysv_hash(name: &CStr) -> u32 {
+    name.to_bytes().iter().fold(0, |hash: u32, &byte| {
+        let hash = (hash << 4).wrapping_add(byte.into());
+        let high = hash & 0xf000_0000;
+        (hash ^ (high >> 24)) & !high
+    })
+}

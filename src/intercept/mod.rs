@@ -1,0 +1,45 @@
+//! How a call reaches us, and how it goes on.
+//!
+//! Three doors lead to the same [`thunk`]s: functions that callers are linked to ([`export`]),
+//! functions that they look up by name ([`dlsym`]), and functions that the driver hands out
+//! ([`proc_address`]). [`dispatch`] is where a call that has to be thought about leaves the
+//! assembler ([`arch`]). Nothing here decides what a step is.
+
+#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]
+mod arch;
+mod dispatch;
+mod dlsym;
+mod elf;
+mod exit;
+mod export;
+mod proc_address;
+mod resolve;
+mod thunk;
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
+compile_error!("the doors are written for x86-64 Linux with glibc");
+
+pub use arch::tls;
+
+/// Gets the doors ready. For the constructor.
+pub fn start() {
+    resolve::remember_initial();
+    dlsym::find_real();
+}
+
+/// Runs `act` so that no call that it makes on this thread counts: they look nested in one that
+/// has been counted.
+#[inline(never)]
+pub fn uncounted(act: &mut dyn FnMut()) {
+    let mark: usize = 0;
+    let mark = core::hint::black_box(&raw const mark);
+    // SAFETY: the block is the calling thread's own; the mark lies in this frame until the old one
+    // is back.
+    unsafe {
+        let block = tls();
+        let outer = ((*block).outer, (*block).outer_return);
+        ((*block).outer, (*block).outer_return) = (mark.addr(), *mark);
+        act();
+        ((*block).outer, (*block).outer_return) = outer;
+    }
+}

@@ -1,0 +1,37 @@
+//! The `cuGetProcAddress` door: functions that the driver hands out.
+
+use core::ffi::{CStr, c_char, c_void};
+
+use super::arch::Frame;
+use super::dlsym::role_of;
+use super::resolve;
+use super::thunk::{Role, Thunk};
+
+/// `cuGetProcAddress` has returned: puts a thunk in place of what it handed out.
+///
+/// Both of its ABIs have the name first and the place for the result second. The result means
+/// something only on success; the place may be null, and so may the name in a first query.
+///
+/// # Safety
+/// `frame` is of a call to `cuGetProcAddress` in either ABI that returned success.
+pub unsafe fn handed_out(frame: &Frame) {
+    let [name, place, ..] = frame.args;
+    let name = core::ptr::with_exposed_provenance::<c_char>(name);
+    let place = core::ptr::with_exposed_provenance_mut::<*mut c_void>(place);
+    if name.is_null() || place.is_null() || !crate::is_active() {
+        return;
+    }
+    // SAFETY: the driver has read the name and, on success, written the place.
+    let (name, real) = unsafe { (CStr::from_ptr(name), *place) };
+    if real.is_null() {
+        return;
+    }
+    let Some(role) = role_of(name) else { return };
+    if let Role::Driver(call) = role {
+        resolve::feed(frame.return_address, call);
+    }
+    if let Some(thunk) = Thunk::of(real, role) {
+        // SAFETY: as above.
+        unsafe { *place = thunk.stub() };
+    }
+}

@@ -1,0 +1,152 @@
+//! Thunks: what a caller gets in place of a real function.
+//!
+//! A thunk stands for one real function, never for a name: the driver hands out different
+//! functions under one name (legacy and per-thread default stream), and a process may hold two
+//! runtimes. All doors lead to the same thunk for the same real function.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use tllmprof_config::calls::{Call, Kind};
+
+use super::arch;
+use crate::log;
+use crate::step::threads;
+
+/// Thunks that a process can have. A process uses about two for each row of the table; libraries
+/// that are unloaded and loaded again elsewhere use new ones.
+pub const THUNK_COUNT: usize = 1024;
+/// Bytes of a [`Thunk`]; the pool's stubs count on it.
+pub const THUNK_SIZE: usize = size_of::<Thunk>();
+
+/// The pool. Entries below [`USED`] are complete and, but for the handler, never change.
+pub static THUNKS: [Thunk; THUNK_COUNT] = [const { Thunk::new() }; THUNK_COUNT];
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// Serialises creation; held for a few stores, never across a call out.
+static CREATING: crate::lock::Lock<()> = crate::lock::Lock::new(());
+
+/// What a thunk's function is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// A function of the driver.
+    Driver(Call),
+    /// A function of the runtime, which will call the driver.
+    Runtime(Call),
+    /// `cuGetProcAddress` in either of its ABIs: the result is what matters.
+    ProcAddress,
+}
+
+impl Role {
+    const fn encode(self) -> u32 {
+        match self {
+            Self::Driver(call) => call as u32,
+            Self::Runtime(call) => 0x100 | call as u32,
+            Self::ProcAddress => 0x200,
+        }
+    }
+
+    /// The handler that a thunk of this role starts with.
+    fn handler(self) -> *mut c_void {
+        match self {
+            Self::Driver(_) => arch::count as *mut c_void,
+            Self::Runtime(_) | Self::ProcAddress => arch::slow as *mut c_void,
+        }
+    }
+
+    /// Where in a thread's cells the fast path counts, in bytes.
+    fn cell(self) -> usize {
+        match self {
+            Self::Driver(call) | Self::Runtime(call) => threads::cell_offset(call),
+            Self::ProcAddress => 0,
+        }
+    }
+}
+
+/// One entry of the pool. The assembler knows the first three fields by their offsets.
+#[repr(C)]
+pub struct Thunk {
+    handler: AtomicPtr<c_void>,
+    real: AtomicPtr<c_void>,
+    cell: AtomicUsize,
+    role: AtomicU32,
+}
+
+impl Thunk {
+    const fn new() -> Self {
+        Self {
+            handler: AtomicPtr::new(core::ptr::null_mut()),
+            real: AtomicPtr::new(core::ptr::null_mut()),
+            cell: AtomicUsize::new(0),
+            role: AtomicU32::new(0),
+        }
+    }
+
+    /// The thunk for `real`, made on first sight; `None` when the pool is used up.
+    pub fn of(real: *mut c_void, role: Role) -> Option<&'static Self> {
+        if let Some(known) = Self::find(real, role) {
+            return Some(known);
+        }
+        let _creating = CREATING.lock();
+        if let Some(known) = Self::find(real, role) {
+            return Some(known);
+        }
+        let index = USED.load(Ordering::Relaxed);
+        let Some(thunk) = THUNKS.get(index) else {
+            log::once!(
+                Warn,
+                "over {THUNK_COUNT} CUDA functions were looked up: later ones are not counted"
+            );
+            return None;
+        };
+        thunk.real.store(real, Ordering::Relaxed);
+        thunk.cell.store(role.cell(), Ordering::Relaxed);
+        thunk.role.store(role.encode(), Ordering::Relaxed);
+        thunk.handler.store(role.handler(), Ordering::Relaxed);
+        USED.store(index + 1, Ordering::Release);
+        Some(thunk)
+    }
+
+    fn find(real: *mut c_void, role: Role) -> Option<&'static Self> {
+        let code = role.encode();
+        THUNKS[..USED.load(Ordering::Acquire)].iter().find(|t| {
+            t.real.load(Ordering::Relaxed) == real && t.role.load(Ordering::Relaxed) == code
+        })
+    }
+
+    /// What to hand to the program in place of the real function.
+    pub fn stub(&self) -> *mut c_void {
+        let offset = core::ptr::from_ref(self).addr() - THUNKS.as_ptr().addr();
+        arch::stub(offset / THUNK_SIZE)
+    }
+
+    /// The real function.
+    pub fn real(&self) -> *mut c_void {
+        self.real.load(Ordering::Relaxed)
+    }
+
+    /// What the function is.
+    pub fn role(&self) -> Role {
+        use tllmprof_config::calls::CALLS;
+        let code = self.role.load(Ordering::Relaxed);
+        let call = CALLS[(code & 0xff) as usize].call;
+        match code >> 8 {
+            0 => Role::Driver(call),
+            1 => Role::Runtime(call),
+            _ => Role::ProcAddress,
+        }
+    }
+
+    /// From now on calls go straight to the real function.
+    pub fn make_transparent(&self) {
+        self.handler
+            .store(arch::pass as *mut c_void, Ordering::Release);
+    }
+
+    /// Whether the kind of this call has to be seen when it returns.
+    pub fn is_followed(call: Call) -> bool {
+        matches!(
+            call.kind(),
+            Kind::Wait | Kind::CaptureBegin | Kind::CaptureEnd
+        )
+    }
+}

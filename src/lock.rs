@@ -1,0 +1,140 @@
+//! A lock that a host can survive: it can be given up on, and broken in a forked child.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const CONTENDED: u32 = 2;
+
+/// A mutual exclusion lock on a futex. Not reentrant: whoever may already hold it uses
+/// [`Lock::lock_for`].
+pub struct Lock<T> {
+    word: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only through a guard, and one guard exists at a time.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+/// Access to a locked value; unlocks when dropped.
+pub struct Guard<'a, T>(&'a Lock<T>);
+
+impl<T> Lock<T> {
+    /// A free lock.
+    pub const fn new(value: T) -> Self {
+        Self {
+            word: AtomicU32::new(FREE),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits for the lock.
+    pub fn lock(&self) -> Guard<'_, T> {
+        loop {
+            if let Some(guard) = self.lock_for(Duration::from_secs(3600)) {
+                return guard;
+            }
+        }
+    }
+
+    /// Waits for the lock until `patience` is used up.
+    pub fn lock_for(&self, patience: Duration) -> Option<Guard<'_, T>> {
+        if self
+            .word
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+        {
+            return Some(Guard(self));
+        }
+        for _ in 0..100 {
+            if self.word.load(Ordering::Relaxed) == FREE
+                && self
+                    .word
+                    .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                return Some(Guard(self));
+            }
+            core::hint::spin_loop();
+        }
+        let deadline = std::time::Instant::now() + patience;
+        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            wait(&self.word, CONTENDED, left);
+        }
+        Some(Guard(self))
+    }
+
+    /// Unlocks what a forgotten guard holds.
+    pub fn release(&self) {
+        drop(Guard(self));
+    }
+
+    /// Makes the lock free whoever held it.
+    ///
+    /// # Safety
+    /// No other thread may hold or want the lock, as in a forked child.
+    pub unsafe fn break_open(&self) {
+        self.word.store(FREE, Ordering::Release);
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: this guard holds the lock.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this guard holds the lock.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        if self.0.word.swap(FREE, Ordering::Release) == CONTENDED {
+            wake(&self.0.word, 1);
+        }
+    }
+}
+
+/// Sleeps while `word` holds `value`, for `patience` at most. May return early.
+pub fn wait(word: &AtomicU32, value: u32, patience: Duration) {
+    let time = libc::timespec {
+        tv_sec: patience.as_secs().cast_signed(),
+        tv_nsec: patience.subsec_nanos().into(),
+    };
+    // SAFETY: the futex word and the time outlive the call, which keeps neither.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            &raw const time,
+        );
+    }
+}
+
+/// Wakes up to `count` sleepers of `word`.
+pub fn wake(word: &AtomicU32, count: i32) {
+    // SAFETY: the kernel only compares the address of the futex word.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            count,
+        );
+    }
+}

@@ -1,0 +1,132 @@
+//! One line at a time on standard error, and never any harm by it.
+
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+pub use tllmprof_config::Level;
+
+const LONGEST: usize = 1024;
+
+static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
+/// Device and inode of standard error when the library was loaded; 0 for none.
+static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// Remembers what standard error is. A descriptor 2 that is closed now belongs to the host: what
+/// it opens there later is not for our lines. For the constructor; what has to be told earlier,
+/// in another library's constructor, does it, too.
+pub fn start() {
+    if STARTED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    if let Some(stat) = stat() {
+        STDERR[0].store(stat.st_dev, Ordering::Relaxed);
+        STDERR[1].store(stat.st_ino, Ordering::Relaxed);
+    }
+}
+
+/// Sets what is told.
+pub fn set_level(level: Level) {
+    LEVEL.store(level as u8, Ordering::Relaxed);
+}
+
+/// Whether lines of `level` are told.
+pub fn tells(level: Level) -> bool {
+    level as u8 <= LEVEL.load(Ordering::Relaxed)
+}
+
+/// Writes `tllmprof: ` and the message as one line.
+pub fn line(level: Level, message: fmt::Arguments<'_>) {
+    start();
+    if !tells(level) || !is_ours() {
+        return;
+    }
+    let mut text = Text {
+        bytes: [0; LONGEST],
+        length: 0,
+    };
+    // Text never fails; a longer message is cut.
+    let _ = write!(text, "tllmprof: {message}");
+    text.bytes[text.length] = b'\n';
+    write_quietly(&text.bytes[..=text.length]);
+}
+
+macro_rules! say {
+    ($level:ident, $($message:tt)*) => {
+        $crate::log::line($crate::log::Level::$level, format_args!($($message)*))
+    };
+}
+pub(crate) use say;
+
+macro_rules! once {
+    ($level:ident, $($message:tt)*) => {{
+        static SAID: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
+        if !SAID.swap(true, core::sync::atomic::Ordering::Relaxed) {
+            $crate::log::say!($level, $($message)*);
+        }
+    }};
+}
+pub(crate) use once;
+
+struct Text {
+    bytes: [u8; LONGEST],
+    length: usize,
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // One byte is kept for the end of the line.
+        let room = LONGEST - 1 - self.length;
+        let end = text.floor_char_boundary(room.min(text.len()));
+        self.bytes[self.length..self.length + end].copy_from_slice(&text.as_bytes()[..end]);
+        self.length += end;
+        Ok(())
+    }
+}
+
+fn stat() -> Option<libc::stat> {
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: fstat fills the structure when it returns 0, and only then is it read.
+    unsafe { (libc::fstat(2, stat.as_mut_ptr()) == 0).then(|| stat.assume_init()) }
+}
+
+/// Whether descriptor 2 still is a place for messages: what it was at the start, or something that
+/// takes lines from many writers. A data file that happens to have got the number 2 is not.
+fn is_ours() -> bool {
+    let known = STDERR.each_ref().map(|part| part.load(Ordering::Relaxed));
+    if known == [0, 0] {
+        return false;
+    }
+    let Some(now) = stat() else { return false };
+    if [now.st_dev, now.st_ino] == known || now.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return true;
+    }
+    // SAFETY: fcntl with F_GETFL takes no further argument and changes nothing.
+    unsafe { libc::fcntl(2, libc::F_GETFL) & libc::O_APPEND != 0 }
+}
+
+/// Writes without raising SIGPIPE in the host: where the reader is gone, the line is.
+fn write_quietly(bytes: &[u8]) {
+    // SAFETY: the signal sets are initialised by sigemptyset before use, and every pointer is to a
+    // local that outlives its call. Blocking and unblocking concerns this thread alone; a SIGPIPE
+    // that our write raised is taken off before the old mask returns, one that was pending stays.
+    unsafe {
+        let mut pipe = core::mem::zeroed::<libc::sigset_t>();
+        let mut old = core::mem::zeroed::<libc::sigset_t>();
+        let mut pending = core::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut pipe);
+        libc::sigaddset(&raw mut pipe, libc::SIGPIPE);
+        libc::sigpending(&raw mut pending);
+        let was_pending = libc::sigismember(&raw const pending, libc::SIGPIPE) == 1;
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut old);
+        let written = libc::write(2, bytes.as_ptr().cast(), bytes.len());
+        if written < 0 && *libc::__errno_location() == libc::EPIPE && !was_pending {
+            let now = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            libc::sigtimedwait(&raw const pipe, core::ptr::null_mut(), &raw const now);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, core::ptr::null_mut());
+    }
+}

@@ -1,0 +1,98 @@
+//! The constructor, and when the library has anything to do.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+use std::ffi::OsString;
+
+use once_cell::race::OnceBox;
+use tllmprof_config::{BadValue, Settings};
+
+use crate::{capture, intercept, log};
+
+/// What the library has to do in this process.
+const UNDECIDED: u8 = 0;
+/// Nothing: every door leads straight on.
+const IDLE: u8 = 1;
+/// To count.
+const ACTIVE: u8 = 2;
+/// To tell what is wrong with a variable, once the process uses CUDA.
+const COMPLAINING: u8 = 3;
+
+static STATE: AtomicU8 = AtomicU8::new(UNDECIDED);
+static READ: OnceBox<Result<Settings, BadValue>> = OnceBox::new();
+
+#[ctor::ctor(unsafe)]
+fn constructor() {
+    log::start();
+    intercept::start();
+    read();
+}
+
+fn read() -> &'static Result<Settings, BadValue> {
+    READ.get_or_init(|| {
+        Box::new(Settings::from_env(variable).and_then(|settings| {
+            settings.step.available().map_err(|problem| {
+                let rule = variable("TLLMPROF_STEP").unwrap_or_default();
+                problem.in_variable("TLLMPROF_STEP", &rule)
+            })?;
+            Ok(settings)
+        }))
+    })
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+/// What the variables say; nothing where one of them is wrong.
+pub fn settings() -> Option<&'static Settings> {
+    read().as_ref().ok()
+}
+
+fn state() -> u8 {
+    let state = STATE.load(Ordering::Relaxed);
+    if state == UNDECIDED { decide() } else { state }
+}
+
+/// Decides when a door first meets a name of CUDA: by then a profiler that is preloaded, too, has
+/// set its variables.
+#[cold]
+fn decide() -> u8 {
+    let state = match read() {
+        Err(_) => COMPLAINING,
+        Ok(settings) if !settings.windows.is_empty() => ACTIVE,
+        Ok(settings) if settings.nvtx && capture::nvtx::has_consumer() => ACTIVE,
+        Ok(_) => IDLE,
+    };
+    STATE.store(state, Ordering::Relaxed);
+    state
+}
+
+/// Whether a door has to look at what passes it.
+pub fn has_business() -> bool {
+    state() != IDLE
+}
+
+/// Whether calls are counted.
+pub fn is_active() -> bool {
+    state() == ACTIVE
+}
+
+/// The process uses CUDA: what there is to say about the variables is said now.
+pub fn touched() {
+    if state() != COMPLAINING || STATE.swap(IDLE, Ordering::AcqRel) != COMPLAINING {
+        return;
+    }
+    if let Err(bad) = read() {
+        log::say!(Error, "{bad}");
+    }
+}
+
+/// Says, once, what was asked for that this version does not have.
+pub fn tell_unavailable(settings: &Settings) {
+    for name in settings.unavailable() {
+        log::say!(
+            Warn,
+            "{name} is set, but this version cannot do that yet: it is left out"
+        );
+    }
+}

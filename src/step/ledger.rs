@@ -1,0 +1,202 @@
+//! Numbers calls exactly without a shared counter on the way.
+//!
+//! While the next interesting call is far off, the calls until then are handed out to the threads
+//! as credit: each may count so many by itself. The credit given out never exceeds the distance,
+//! so the interesting call always stops and asks. A thread that has used its credit up calls
+//! everybody's back, learns how many calls there were, and hands out what is left. Close to the
+//! interesting call nobody has credit, and each call is numbered here.
+//!
+//! Calling back needs every thread to see its new limit before its count is read, though threads
+//! use no fences: the process-wide barrier of [`Fence`] makes it so.
+
+use tllmprof_config::calls::Call;
+
+use super::threads::{Slot, UNLIMITED};
+
+/// Credit is handed out only when at least so many calls a thread are left.
+const WORTHWHILE: u64 = 64;
+
+/// Makes the stores of every thread visible and its next loads fresh; false where it cannot.
+pub type Fence = fn() -> bool;
+
+/// The numbers that the calls of one row get.
+pub struct Ledger {
+    call: Call,
+    numbered: u64,
+    credit_out: bool,
+    fence: Fence,
+}
+
+impl Ledger {
+    /// Nothing numbered, no credit given.
+    pub const fn new(call: Call, fence: Fence) -> Self {
+        Self {
+            call,
+            numbered: 0,
+            credit_out: false,
+            fence,
+        }
+    }
+
+    /// The call whose calls are numbered.
+    pub const fn call(&self) -> Call {
+        self.call
+    }
+
+    /// Calls numbered so far; all there were, right after [`Ledger::settle`].
+    pub const fn numbered(&self) -> u64 {
+        self.numbered
+    }
+
+    /// Calls all credit back and numbers what was made on it.
+    pub fn settle(&mut self, slots: &[&Slot]) {
+        if !self.credit_out {
+            return;
+        }
+        self.credit_out = false;
+        let call = self.call;
+        let mut given = Vec::with_capacity(slots.len());
+        for slot in slots {
+            given.push(slot.live(call).limit());
+            slot.live(call).set_limit(slot.settled(call));
+        }
+        (self.fence)();
+        for (slot, limit) in slots.iter().zip(given) {
+            // A count past the limit belongs to a call that is on its way here to be numbered.
+            let made = slot.live(call).count().min(limit);
+            self.numbered += made - slot.settled(call);
+            slot.set_settled(call, made);
+            slot.live(call).set_limit(made);
+        }
+    }
+
+    /// Numbers the call that the thread of `slot` has stopped at; `None` if it was made on credit
+    /// that has been called back meanwhile and has its number already.
+    pub fn number(&mut self, slots: &[&Slot], slot: &Slot) -> Option<u64> {
+        self.settle(slots);
+        let cell = slot.live(self.call);
+        let count = cell.count();
+        if count <= slot.settled(self.call) {
+            return None;
+        }
+        slot.set_settled(self.call, count);
+        cell.set_limit(count);
+        self.numbered += 1;
+        Some(self.numbered - 1)
+    }
+
+    /// Hands out credit up to, and not including, call number `next`; `None`: no call is of
+    /// interest any more.
+    pub fn hand_out(&mut self, slots: &[&Slot], next: Option<u64>) {
+        self.settle(slots);
+        let Some(next) = next else {
+            for slot in slots {
+                slot.live(self.call).set_limit(UNLIMITED);
+            }
+            self.credit_out = true;
+            return;
+        };
+        if next.saturating_sub(self.numbered) < WORTHWHILE {
+            return;
+        }
+        let threads = slots.iter().filter(|slot| slot.is_taken()).count().max(1) as u64;
+        let share = next.saturating_sub(self.numbered) / threads;
+        if share < WORTHWHILE || !(self.fence)() {
+            return;
+        }
+        for slot in slots.iter().filter(|slot| slot.is_taken()) {
+            let cell = slot.live(self.call);
+            cell.set_limit(slot.settled(self.call) + share);
+        }
+        self.credit_out = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicU64, Ordering, fence};
+    use std::sync::Mutex;
+
+    const CALL: Call = Call::GraphLaunch;
+
+    fn slots(count: usize) -> Vec<&'static Slot> {
+        (0..count)
+            .map(|_| &*Box::leak(Box::new(Slot::new(|_| 0))))
+            .collect()
+    }
+
+    /// What the assembler does; true when the thread has to ask.
+    fn count(slot: &Slot) -> bool {
+        slot.live(CALL).add();
+        fence(Ordering::SeqCst);
+        slot.live(CALL).count() > slot.live(CALL).limit()
+    }
+
+    #[test]
+    fn one_thread_is_numbered_in_order() {
+        let slots = slots(1);
+        let mut ledger = Ledger::new(CALL, || true);
+        let mut asked = Vec::new();
+        for _ in 0..1000 {
+            if count(slots[0]) {
+                let number = ledger.number(&slots, slots[0]);
+                asked.extend(number);
+                ledger.hand_out(
+                    &slots,
+                    Some(500).filter(|&next| number.is_none_or(|n| n < next)),
+                );
+            }
+        }
+        assert!(asked.contains(&500), "{asked:?}");
+        assert!(asked.len() < 200, "credit was used: {}", asked.len());
+        ledger.settle(&slots);
+        assert_eq!(ledger.numbered(), 1000);
+    }
+
+    #[test]
+    fn without_a_fence_every_call_asks() {
+        let slots = slots(1);
+        let mut ledger = Ledger::new(CALL, || false);
+        for expected in 0..300 {
+            assert!(count(slots[0]));
+            assert_eq!(ledger.number(&slots, slots[0]), Some(expected));
+            ledger.hand_out(&slots, Some(1_000_000));
+        }
+    }
+
+    #[test]
+    fn threads_meet_the_interesting_call_once_and_lose_none() {
+        const THREADS: usize = 6;
+        const CALLS: u64 = 40_000;
+        const NEXT: u64 = 100_003;
+        let slots = slots(THREADS);
+        // The fence of a test: every count above is followed by one.
+        let ledger = Mutex::new(Ledger::new(CALL, || {
+            fence(Ordering::SeqCst);
+            true
+        }));
+        let met = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for slot in &slots {
+                let (slots, ledger, met) = (&slots, &ledger, &met);
+                scope.spawn(move || {
+                    for _ in 0..CALLS {
+                        if count(slot) {
+                            let mut ledger = ledger.lock().unwrap();
+                            if ledger.number(slots, slot) == Some(NEXT) {
+                                met.fetch_add(1, Ordering::Relaxed);
+                            }
+                            let next = Some(NEXT).filter(|&next| ledger.numbered() <= next);
+                            ledger.hand_out(slots, next);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(met.load(Ordering::Relaxed), 1);
+        let mut ledger = ledger.into_inner().unwrap();
+        ledger.settle(&slots);
+        assert_eq!(ledger.numbered(), THREADS as u64 * CALLS);
+    }
+}

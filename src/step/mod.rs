@@ -1,0 +1,320 @@
+//! Is it a step? From the calls of many threads to one sequence of iterations.
+
+pub mod ledger;
+pub mod numbering;
+pub mod threads;
+
+use tllmprof_config::calls::{Call, Kind};
+use tllmprof_config::{Settings, Step, Warmup};
+
+use ledger::{Fence, Ledger};
+use numbering::Numbering;
+use threads::{Slot, UNLIMITED};
+
+/// What makes an iteration.
+pub enum Rule {
+    /// Every so many calls of one function.
+    Calls(Ledger),
+    /// The first launch after a host wait.
+    LaunchAfterWait {
+        /// A wait has returned since the last counted launch.
+        waited: bool,
+        /// Launches counted so far.
+        launches: u64,
+    },
+}
+
+/// Counts iterations of a process.
+pub struct Counter {
+    rule: Rule,
+    numbering: Numbering,
+    /// The count starts again after a stream capture.
+    restarts: bool,
+    /// Iteration 0 of a rule that closes iterations is open, and nobody has been told yet.
+    to_begin: bool,
+}
+
+impl Counter {
+    /// A counter as the settings want it; `None` for a rule that this version cannot count.
+    pub fn new(settings: &Settings, fence: Fence) -> Option<Self> {
+        let (rule, every, closes) = match &settings.step {
+            Step::Call { call, every, .. } => (
+                Rule::Calls(Ledger::new(*call, fence)),
+                *every,
+                call.kind() == Kind::Wait,
+            ),
+            Step::Auto => (
+                Rule::LaunchAfterWait {
+                    waited: true,
+                    launches: 0,
+                },
+                1,
+                false,
+            ),
+            _ => return None,
+        };
+        let (warmup, restarts) = match settings.warmup {
+            Warmup::Iterations(count) => (count, false),
+            Warmup::Capture => (0, true),
+        };
+        let numbering = Numbering {
+            every,
+            closes,
+            warmup,
+            start: 0,
+        };
+        Some(Self {
+            rule,
+            numbering,
+            restarts,
+            to_begin: numbering.begins_open(),
+        })
+    }
+
+    /// The limit that a new thread's cell of `call` starts with.
+    pub fn first_limit(&self, call: Call) -> u64 {
+        let asks = match call.kind() {
+            Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler => true,
+            _ if self.to_begin => true,
+            kind => match &self.rule {
+                Rule::Calls(ledger) => ledger.call() == call,
+                Rule::LaunchAfterWait { .. } => kind.launches() || kind == Kind::Wait,
+            },
+        };
+        if asks { 0 } else { UNLIMITED }
+    }
+
+    /// A call has been entered: the iteration that it opens, if it does.
+    ///
+    /// A call that closes iterations is not counted here but when it returns.
+    pub fn entered(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<u64> {
+        let began = (self.to_begin && call.kind().counts()).then(|| self.begin(slots));
+        let opened = match &mut self.rule {
+            Rule::Calls(ledger) if ledger.call() == call && !self.numbering.closes => {
+                ledger.number(slots, slot)
+            }
+            Rule::LaunchAfterWait { waited, launches } if *waited && call.kind().launches() => {
+                *waited = false;
+                *launches += 1;
+                Some(*launches - 1)
+            }
+            _ => None,
+        };
+        opened
+            .and_then(|number| self.numbering.begins_at(number))
+            .or(began)
+    }
+
+    /// A call has returned: the iteration that is open from here, if one is closed.
+    pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<u64> {
+        match &mut self.rule {
+            Rule::Calls(ledger) if ledger.call() == call && self.numbering.closes => {
+                let number = ledger.number(slots, slot)?;
+                self.numbering.begins_at(number)
+            }
+            Rule::LaunchAfterWait { waited, .. } if call.kind() == Kind::Wait => {
+                *waited = true;
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// A stream capture has ended: whether the count starts again.
+    pub fn captured(&mut self, slots: &[&Slot]) -> bool {
+        if !self.restarts {
+            return false;
+        }
+        self.numbering.start = self.calls(slots);
+        self.to_begin = self.numbering.begins_open();
+        if let Rule::LaunchAfterWait { waited, .. } = &mut self.rule {
+            *waited = true;
+        }
+        if self.to_begin {
+            self.set_limits(slots);
+        }
+        true
+    }
+
+    /// No stream capture starts the count again from now on.
+    pub fn keep_counting(&mut self) {
+        self.restarts = false;
+    }
+
+    /// Lets the threads run up to where `iteration` begins; `None`: nobody asks for any.
+    pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
+        if let Rule::Calls(ledger) = &mut self.rule {
+            match iteration {
+                None => ledger.hand_out(slots, None),
+                Some(iteration) => {
+                    if let Some(call) = self.numbering.call_of(iteration) {
+                        ledger.hand_out(slots, Some(call));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether launches are of no interest until a wait returns.
+    pub fn awaits_wait(&self) -> bool {
+        !self.to_begin && matches!(self.rule, Rule::LaunchAfterWait { waited: false, .. })
+    }
+
+    /// Iterations so far.
+    pub fn iterations(&mut self, slots: &[&Slot]) -> u64 {
+        let calls = self.calls(slots);
+        self.numbering.iterations(calls)
+    }
+
+    fn calls(&mut self, slots: &[&Slot]) -> u64 {
+        match &mut self.rule {
+            Rule::Calls(ledger) => {
+                ledger.settle(slots);
+                ledger.numbered()
+            }
+            Rule::LaunchAfterWait { launches, .. } => *launches,
+        }
+    }
+
+    fn begin(&mut self, slots: &[&Slot]) -> u64 {
+        self.to_begin = false;
+        self.set_limits(slots);
+        0
+    }
+
+    /// Sets the limits of all calls that are not numbered by the ledger.
+    fn set_limits(&self, slots: &[&Slot]) {
+        use tllmprof_config::calls::CALLS;
+        let ledgers = match &self.rule {
+            Rule::Calls(ledger) => Some(ledger.call()),
+            Rule::LaunchAfterWait { .. } => None,
+        };
+        for row in CALLS.iter().filter(|row| Some(row.call) != ledgers) {
+            for slot in slots {
+                slot.live(row.call).set_limit(self.first_limit(row.call));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Process {
+        counter: Counter,
+        slot: &'static Slot,
+        begun: Vec<u64>,
+        asked: u64,
+    }
+
+    impl Process {
+        fn new(variables: &[(&str, &str)]) -> Self {
+            let settings = Settings::from_env(|name| {
+                variables
+                    .iter()
+                    .find(|(known, _)| *known == name)
+                    .map(|(_, value)| (*value).into())
+            })
+            .unwrap();
+            let counter = Counter::new(&settings, || true).unwrap();
+            let slot = Box::leak(Box::new(Slot::new(|call| counter.first_limit(call))));
+            Self {
+                counter,
+                slot,
+                begun: Vec::new(),
+                asked: 0,
+            }
+        }
+
+        /// One call, as the doors make it.
+        fn call(&mut self, call: Call) {
+            let cell = self.slot.live(call);
+            cell.add();
+            if cell.count() <= cell.limit() {
+                return;
+            }
+            self.asked += 1;
+            let slots = [self.slot];
+            self.begun
+                .extend(self.counter.entered(call, &slots, self.slot));
+            self.begun
+                .extend(self.counter.returned(call, &slots, self.slot));
+        }
+
+        fn calls(&mut self, calls: &[Call]) {
+            calls.iter().for_each(|&call| self.call(call));
+        }
+    }
+
+    use Call::{GraphLaunch, LaunchKernel, StreamSynchronize};
+
+    #[test]
+    fn a_launch_opens_every_fourth_time() {
+        let mut process = Process::new(&[("TLLMPROF_STEP", "cudaGraphLaunch/4")]);
+        process.calls(&[GraphLaunch; 9]);
+        assert_eq!(process.begun, [0, 1, 2]);
+        assert_eq!(process.counter.iterations(&[process.slot]), 3);
+    }
+
+    #[test]
+    fn a_wait_closes_and_the_first_call_begins_iteration_0() {
+        let mut process = Process::new(&[("TLLMPROF_STEP", "cudaStreamSynchronize")]);
+        process.call(GraphLaunch);
+        assert_eq!(process.begun, [0]);
+        let asked = process.asked;
+        process.call(GraphLaunch);
+        assert_eq!(process.asked, asked, "a launch is of no interest any more");
+        process.calls(&[StreamSynchronize, GraphLaunch, StreamSynchronize]);
+        assert_eq!(process.begun, [0, 1, 2]);
+    }
+
+    #[test]
+    fn auto_counts_the_first_launch_after_a_wait() {
+        let mut process = Process::new(&[]);
+        process.calls(&[
+            LaunchKernel,
+            LaunchKernel,
+            StreamSynchronize,
+            StreamSynchronize,
+        ]);
+        process.calls(&[GraphLaunch, LaunchKernel, StreamSynchronize]);
+        assert_eq!(process.begun, [0, 1]);
+    }
+
+    #[test]
+    fn a_capture_starts_the_count_again_until_told_to_keep_it() {
+        let mut process = Process::new(&[
+            ("TLLMPROF_STEP", "cudaGraphLaunch"),
+            ("TLLMPROF_WARMUP", "capture"),
+        ]);
+        process.calls(&[GraphLaunch; 3]);
+        assert!(process.counter.captured(&[process.slot]));
+        process.calls(&[GraphLaunch; 2]);
+        process.counter.keep_counting();
+        assert!(!process.counter.captured(&[process.slot]));
+        process.call(GraphLaunch);
+        assert_eq!(process.begun, [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn warm_up_iterations_are_not_counted() {
+        let mut process = Process::new(&[
+            ("TLLMPROF_STEP", "cudaStreamSynchronize/2"),
+            ("TLLMPROF_WARMUP", "1"),
+        ]);
+        process.calls(&[StreamSynchronize; 7]);
+        assert_eq!(process.begun, [0, 1, 2]);
+        assert_eq!(process.counter.iterations(&[process.slot]), 2);
+    }
+
+    #[test]
+    fn far_from_the_next_window_calls_do_not_ask() {
+        let mut process = Process::new(&[("TLLMPROF_STEP", "cudaGraphLaunch")]);
+        process.call(GraphLaunch);
+        process.counter.run_to(&[process.slot], Some(10_000));
+        process.calls(&[GraphLaunch; 10_000]);
+        assert_eq!(process.begun.last(), Some(&10_000));
+        assert!(process.asked < 200, "{}", process.asked);
+    }
+}

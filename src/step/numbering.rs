@@ -1,0 +1,128 @@
+//! From calls to iterations.
+
+/// Which iteration begins at which call, calls counted from 0.
+///
+/// A call that opens an iteration does so before it goes on; one that closes an iteration does so
+/// when it returns, and the next iteration is open from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbering {
+    /// Calls an iteration.
+    pub every: u64,
+    /// The call closes iterations instead of opening them.
+    pub closes: bool,
+    /// Iterations at the start that are not counted.
+    pub warmup: u64,
+    /// Calls before this one are not counted.
+    pub start: u64,
+}
+
+impl Numbering {
+    fn base(&self) -> u64 {
+        self.start
+            .saturating_add(self.warmup.saturating_mul(self.every))
+    }
+
+    /// The iteration that begins at call number `call`, if one does.
+    pub fn begins_at(&self, call: u64) -> Option<u64> {
+        let calls = (call + u64::from(self.closes)).checked_sub(self.base())?;
+        calls
+            .is_multiple_of(self.every)
+            .then_some(calls / self.every)
+    }
+
+    /// The number of the call at which `iteration` begins; `None` where no call begins it, as the
+    /// first of a rule that closes iterations.
+    pub fn call_of(&self, iteration: u64) -> Option<u64> {
+        self.base()
+            .saturating_add(iteration.saturating_mul(self.every))
+            .checked_sub(u64::from(self.closes))
+            .filter(|&call| call >= self.start)
+    }
+
+    /// Whether iteration 0 is open from the start, without a call that begins it.
+    pub const fn begins_open(&self) -> bool {
+        self.closes && self.warmup == 0
+    }
+
+    /// How many iterations `calls` calls make: those begun, or those closed.
+    pub fn iterations(&self, calls: u64) -> u64 {
+        let counted = calls.saturating_sub(self.base());
+        if self.closes {
+            counted / self.every
+        } else {
+            counted.div_ceil(self.every)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_opening_call_begins_its_iteration() {
+        let numbering = Numbering {
+            every: 4,
+            closes: false,
+            warmup: 0,
+            start: 0,
+        };
+        assert_eq!(numbering.begins_at(0), Some(0));
+        assert_eq!(numbering.begins_at(3), None);
+        assert_eq!(numbering.begins_at(20), Some(5));
+        assert_eq!(numbering.call_of(5), Some(20));
+        assert_eq!(numbering.iterations(0), 0);
+        assert_eq!(numbering.iterations(1), 1);
+        assert_eq!(numbering.iterations(8), 2);
+        assert!(!numbering.begins_open());
+    }
+
+    #[test]
+    fn a_closing_call_begins_the_next_iteration() {
+        let numbering = Numbering {
+            every: 1,
+            closes: true,
+            warmup: 0,
+            start: 0,
+        };
+        assert_eq!(numbering.begins_at(0), Some(1));
+        assert_eq!(numbering.call_of(0), None);
+        assert_eq!(numbering.call_of(5), Some(4));
+        assert_eq!(numbering.iterations(5), 5);
+        assert!(numbering.begins_open());
+    }
+
+    #[test]
+    fn warm_up_and_a_later_start_are_not_counted() {
+        let opens = Numbering {
+            every: 2,
+            closes: false,
+            warmup: 3,
+            start: 10,
+        };
+        assert_eq!(opens.begins_at(15), None);
+        assert_eq!(opens.begins_at(16), Some(0));
+        assert_eq!(opens.call_of(1), Some(18));
+        let closes = Numbering {
+            closes: true,
+            ..opens
+        };
+        assert_eq!(closes.begins_at(15), Some(0));
+        assert_eq!(closes.begins_at(17), Some(1));
+        assert_eq!(closes.iterations(17), 0);
+        assert_eq!(closes.iterations(18), 1);
+    }
+
+    #[test]
+    fn ends_of_the_number_range_do_not_overflow() {
+        let numbering = Numbering {
+            every: u64::MAX,
+            closes: true,
+            warmup: u64::MAX,
+            start: 5,
+        };
+        assert_eq!(numbering.call_of(u64::MAX), Some(u64::MAX - 1));
+        assert_eq!(numbering.begins_at(7), None);
+        assert_eq!(numbering.iterations(u64::MAX), 0);
+    }
+}

@@ -1,0 +1,152 @@
+//! Where each thread counts its calls.
+//!
+//! A thread adds to its own cells with plain stores, so that sixteen threads count as cheaply as
+//! one. A cell's *limit* is how far its thread may count before it has to stop and ask; see
+//! [`super::ledger`]. Cells outlive their thread: the next new thread takes them over, counts and
+//! all, so that no call is forgotten and ten thousand short threads need no more cells than ever
+//! ran at once.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tllmprof_config::calls::{CALLS, Call};
+
+/// Rows of the table of calls.
+pub const ROWS: usize = CALLS.len();
+/// A limit that is never passed.
+pub const UNLIMITED: u64 = u64::MAX;
+
+/// One thread's count of one call. The assembler knows the layout.
+#[repr(C)]
+pub struct Cell {
+    count: AtomicU64,
+    limit: AtomicU64,
+}
+
+impl Cell {
+    const fn new(limit: u64) -> Self {
+        Self {
+            count: AtomicU64::new(0),
+            limit: AtomicU64::new(limit),
+        }
+    }
+
+    /// Calls so far.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Counts a call; only the cell's own thread may.
+    pub fn add(&self) {
+        self.count.store(self.count() + 1, Ordering::Relaxed);
+    }
+
+    /// The count up to which the thread needs not ask.
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Sets the count up to which the thread needs not ask.
+    pub fn set_limit(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+}
+
+/// Bytes from a thread's first cell to the one of `call`.
+pub const fn cell_offset(call: Call) -> usize {
+    call.index() * size_of::<Cell>()
+}
+
+/// All that is kept of one thread at a time.
+#[repr(C)]
+pub struct Slot {
+    live: [Cell; ROWS],
+    captured: [Cell; ROWS],
+    settled: [AtomicU64; ROWS],
+    taken: AtomicBool,
+}
+
+impl Slot {
+    /// A slot in use, its limits from `limit` for calls outside a stream capture; inside one,
+    /// only what ends it is asked about.
+    pub fn new(limit: impl Fn(Call) -> u64) -> Self {
+        use tllmprof_config::calls::Kind;
+        Self {
+            live: core::array::from_fn(|row| Cell::new(limit(CALLS[row].call))),
+            captured: core::array::from_fn(|row| {
+                Cell::new(match CALLS[row].kind {
+                    Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler => 0,
+                    _ => UNLIMITED,
+                })
+            }),
+            settled: [const { AtomicU64::new(0) }; ROWS],
+            taken: AtomicBool::new(true),
+        }
+    }
+
+    /// Where calls outside a stream capture are counted.
+    pub fn live(&self, call: Call) -> &Cell {
+        &self.live[call.index()]
+    }
+
+    /// The first of the cells that calls made now count in.
+    pub fn cells(&self, capturing: bool) -> &Cell {
+        if capturing {
+            &self.captured[0]
+        } else {
+            &self.live[0]
+        }
+    }
+
+    /// How many of the thread's calls have got their number.
+    pub fn settled(&self, call: Call) -> u64 {
+        self.settled[call.index()].load(Ordering::Relaxed)
+    }
+
+    /// Says how many of the thread's calls have got their number.
+    pub fn set_settled(&self, call: Call, count: u64) {
+        self.settled[call.index()].store(count, Ordering::Relaxed);
+    }
+
+    /// Takes the slot of a thread that is gone.
+    pub fn take(&self) -> bool {
+        self.taken
+            .compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Leaves the slot to the next new thread.
+    pub fn leave(&self) {
+        self.taken.store(false, Ordering::Release);
+    }
+
+    /// Whether a thread counts here.
+    pub fn is_taken(&self) -> bool {
+        self.taken.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_lie_where_the_assembler_looks() {
+        let slot = Slot::new(|_| 7);
+        let first: *const Cell = slot.cells(false);
+        for row in CALLS {
+            let cell: *const Cell = slot.live(row.call);
+            assert_eq!(first.addr() + cell_offset(row.call), cell.addr());
+        }
+        assert_eq!(core::mem::offset_of!(Cell, count), 0);
+        assert_eq!(core::mem::offset_of!(Cell, limit), 8);
+    }
+
+    #[test]
+    fn a_left_slot_is_taken_once() {
+        let slot = Slot::new(|_| 0);
+        assert!(!slot.take());
+        slot.leave();
+        assert!(slot.take());
+        assert!(!slot.take());
+    }
+}
