@@ -1,0 +1,72 @@
+/* The log: one line a call, one write(2) a line, on a descriptor that stays out
+ * of the way of the program's own (and of 0-2, which it may have closed). */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { LOWEST_DESCRIPTOR = 100 };
+
+static int descriptor = -1;
+static unsigned long sequence;
+static __thread const char *via = "-";
+
+/* Says which runtime the calling thread is in; returns what it said before. The
+ * names are kept here, as the runtime that gave one may be unloaded. */
+const char *standin_via(const char *name)
+{
+    static const char *const known[] = {"cudart12", "cudart13", "cudart_static", "-"};
+    const char *before = via;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i], name) == 0)
+            via = known[i];
+    return before;
+}
+
+static int open_log(void)
+{
+    const char *path = getenv("STANDIN_LOG");
+    if (path == NULL || *path == '\0')
+        return -1;
+    int low = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (low < 0)
+        return -1;
+    int high = fcntl(low, F_DUPFD_CLOEXEC, LOWEST_DESCRIPTOR);
+    close(low);
+    return high;
+}
+
+void log_call(const char *mark, const char *function, const char *suffix, const void *first)
+{
+    int saved_errno = errno;
+    if (descriptor < 0)
+        descriptor = open_log();
+    if (descriptor >= 0) {
+        char line[256];
+        int length = snprintf(line, sizeof line, "%lu %d %ld %s%s%s%s 0x%lx via=%s\n", sequence++,
+                              getpid(), syscall(SYS_gettid), mark, *mark ? " " : "", function,
+                              suffix, (unsigned long)first, via);
+        if (write(descriptor, line, (size_t)length) < 0 && errno == EBADF) {
+            /* The program closed descriptors that it did not open. */
+            descriptor = open_log();
+            if (descriptor >= 0 && write(descriptor, line, (size_t)length) < 0)
+                descriptor = -1;
+        }
+    }
+    errno = saved_errno;
+}
+
+/* A forked child numbers its own lines, on its own descriptor. */
+void log_forget(void)
+{
+    if (descriptor >= 0)
+        close(descriptor);
+    descriptor = -1;
+    sequence = 0;
+}

@@ -1,0 +1,212 @@
+/* Device memory, which is host memory here, and what a kernel does to it. */
+#include "driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct allocation {
+    struct allocation *next;
+    size_t bytes;
+    uint64_t words[];
+};
+
+static struct allocation *allocations;
+
+static CUdeviceptr address_of(struct allocation *allocation)
+{
+    return (CUdeviceptr)(uintptr_t)allocation->words;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
+{
+    if (bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!has_current_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    struct allocation *made = calloc(1, sizeof *made + bytes + 8);
+    if (made == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    made->bytes = bytes;
+    driver_lock();
+    made->next = allocations;
+    allocations = made;
+    driver_unlock();
+    *pointer = address_of(made);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr pointer)
+{
+    driver_lock();
+    struct allocation **at = &allocations, *found;
+    while (*at != NULL && address_of(*at) != pointer)
+        at = &(*at)->next;
+    found = *at;
+    if (found != NULL)
+        *at = found->next;
+    driver_unlock();
+    free(found);
+    return pointer == 0 || found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* A kernel whose first parameter is a buffer changes the buffer's first word in
+ * a way that depends on every launch before it: a lost, doubled or reordered
+ * launch shows in the program's result. (PTX: `mix` in tests/fixtures.) */
+void run_kernel(CUdeviceptr buffer)
+{
+    struct allocation *found = allocations;
+    while (found != NULL && address_of(found) != buffer)
+        found = found->next;
+    if (found != NULL && found->bytes >= 2 * sizeof(uint64_t))
+        found->words[0] = found->words[0] * UINT64_C(6364136223846793005) +
+                          UINT64_C(1442695040888963407) + found->words[1];
+}
+
+/* These copies are no table calls: the log does not show them. */
+static CUresult copy_plain(void *to, const void *from, size_t bytes)
+{
+    if (!has_current_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    driver_lock();
+    memcpy(to, from, bytes);
+    driver_unlock();
+    return CUDA_SUCCESS;
+}
+
+static void *host(CUdeviceptr pointer)
+{
+    return (void *)(uintptr_t)pointer;
+}
+
+CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    return copy_plain(host(to), host(from), bytes);
+}
+
+CUresult cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    return copy_plain(host(to), host(from), bytes);
+}
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
+{
+    return copy_plain(host(to), from, bytes);
+}
+
+CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t bytes)
+{
+    return copy_plain(host(to), from, bytes);
+}
+
+static CUresult copy_in(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+    if (!has_current_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    driver_lock();
+    CUresult result = submit(
+        stream, (struct node){.is_copy = true, .to = host(to), .from = from, .bytes = bytes});
+    driver_unlock();
+    return result;
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+    return copy_in(to, from, bytes, stream_of(stream, false));
+}
+
+CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+    return copy_in(to, from, bytes, stream_of(stream, true));
+}
+
+/* Blocking copies to the host wait for the device, on the legacy stream or the thread's own. */
+static CUresult copy_out(const char *function, void *to, CUdeviceptr from, size_t bytes,
+                         bool per_thread)
+{
+    CUstream stream = stream_of(NULL, per_thread);
+    driver_lock();
+    CUresult result = refuse_under_capture(function, to, stream);
+    if (result == CUDA_SUCCESS)
+        result = call_admit(function, to, NEEDS_CONTEXT);
+    driver_unlock();
+    if (result == CUDA_SUCCESS) {
+        host_wait();
+        driver_lock();
+        memcpy(to, host(from), bytes);
+        log_call("", function, "_end", to);
+        driver_unlock();
+    }
+    return call_end(function, result);
+}
+
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
+{
+    return copy_out("cuMemcpyDtoH_v2", to, from, bytes, false);
+}
+
+CUresult cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes)
+{
+    return copy_out("cuMemcpyDtoH_v2_ptds", to, from, bytes, true);
+}
+
+static CUresult copy_out_async(const char *function, void *to, CUdeviceptr from, size_t bytes,
+                               CUstream stream)
+{
+    driver_lock();
+    CUresult result = call_admit(function, to, NEEDS_CONTEXT);
+    if (result == CUDA_SUCCESS)
+        result = submit(
+            stream, (struct node){.is_copy = true, .to = to, .from = host(from), .bytes = bytes});
+    driver_unlock();
+    return call_end(function, result);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    return copy_out_async("cuMemcpyDtoHAsync_v2", to, from, bytes, stream_of(stream, false));
+}
+
+CUresult cuMemcpyDtoHAsync_v2_ptsz(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    return copy_out_async("cuMemcpyDtoHAsync_v2_ptsz", to, from, bytes, stream_of(stream, true));
+}
+
+/* The forms of CUDA 2 and 3 take 32-bit addresses, under which nothing lies here:
+ * they are logged, and may copy nothing. */
+static CUresult copy_out_v1(const char *function, const void *to, size_t bytes, bool waits)
+{
+    driver_lock();
+    CUresult result = call_admit(function, to, NEEDS_CONTEXT);
+    if (result == CUDA_SUCCESS && waits)
+        log_call("", function, "_end", to);
+    if (result == CUDA_SUCCESS && bytes > 0)
+        result = CUDA_ERROR_INVALID_VALUE;
+    driver_unlock();
+    return call_end(function, result);
+}
+
+CUresult cuMemcpyDtoH(void *to, CUdeviceptr_v1 from, unsigned int bytes)
+{
+    (void)from;
+    return copy_out_v1("cuMemcpyDtoH", to, bytes, true);
+}
+
+CUresult cuMemcpyDtoH_ptds(void *to, CUdeviceptr_v1 from, unsigned int bytes)
+{
+    (void)from;
+    return copy_out_v1("cuMemcpyDtoH_ptds", to, bytes, true);
+}
+
+CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream)
+{
+    (void)from;
+    (void)stream;
+    return copy_out_v1("cuMemcpyDtoHAsync", to, bytes, false);
+}
+
+CUresult cuMemcpyDtoHAsync_ptsz(void *to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream)
+{
+    (void)from;
+    (void)stream;
+    return copy_out_v1("cuMemcpyDtoHAsync_ptsz", to, bytes, false);
+}

@@ -1,0 +1,107 @@
+/* The driver's life in its process: initialised, forked away from, shut down. */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+static enum { FRESH, INITIALISED, FORKED, DEINITIALISED } state;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(void (*)(const char *)) callback;
+static long wait_us;
+
+void driver_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void driver_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+/* As in the real driver, a child cannot use what its parent initialised. */
+static void in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    log_forget();
+    if (state == INITIALISED)
+        state = FORKED;
+}
+
+__attribute__((constructor)) static void on_load(void)
+{
+    const char *text = getenv("STANDIN_WAIT_US");
+    wait_us = text != NULL ? atol(text) : 0;
+    pthread_atfork(driver_lock, driver_unlock, in_child);
+}
+
+/* The real driver, too, is gone once its destructors have run. */
+__attribute__((destructor)) static void on_exit_of_process(void)
+{
+    driver_lock();
+    state = DEINITIALISED;
+    driver_unlock();
+}
+
+CUresult driver_init(void)
+{
+    driver_lock();
+    if (state == FRESH)
+        state = INITIALISED;
+    CUresult result = driver_state();
+    driver_unlock();
+    return result;
+}
+
+CUresult driver_state(void)
+{
+    switch (state) {
+    case INITIALISED:
+        return CUDA_SUCCESS;
+    case DEINITIALISED:
+        return CUDA_ERROR_DEINITIALIZED;
+    default:
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+}
+
+CUresult call_admit(const char *function, const void *first, enum need need)
+{
+    static const char *const marks[] = {"UNINITIALIZED", "", "FORKED", "DEINITIALIZED"};
+    CUresult result = driver_state();
+    const char *mark = marks[state];
+    if (result == CUDA_SUCCESS && need == NEEDS_CONTEXT && !has_current_context()) {
+        result = CUDA_ERROR_INVALID_CONTEXT;
+        mark = "NOCONTEXT";
+    }
+    log_call(mark, function, "", first);
+    return result;
+}
+
+void standin_set_callback(void (*function)(const char *))
+{
+    atomic_store(&callback, function);
+}
+
+CUresult call_end(const char *function, CUresult result)
+{
+    void (*called)(const char *) = atomic_load(&callback);
+    if (called != NULL)
+        called(function);
+    return result;
+}
+
+void host_wait(void)
+{
+    if (wait_us <= 0)
+        return;
+    int saved_errno = errno;
+    struct timespec left = {wait_us / 1000000, wait_us % 1000000 * 1000};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR)
+        ;
+    errno = saved_errno;
+}

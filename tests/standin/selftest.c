@@ -1,0 +1,191 @@
+/* Checks that the stand-in is what its README says, above all that it refuses what
+ * the real driver refuses: tests lean on that to prove that nobody asked for it. */
+#define _GNU_SOURCE
+#define STANDIN_SOURCE
+#include "standin_driver.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int failures;
+
+#define WANT(condition)                                               \
+    do {                                                              \
+        if (!(condition)) {                                           \
+            fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition); \
+            failures++;                                               \
+        }                                                             \
+    } while (0)
+
+static char log_path[] = "/tmp/standin_selftest.XXXXXX";
+
+/* Whether the log's last line names this: "cuGraphLaunch" or "ILLEGAL cuGraphLaunch". */
+static int last_is(const char *wanted)
+{
+    static char text[1 << 16];
+    FILE *file = fopen(log_path, "r");
+    size_t length = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
+    if (file != NULL)
+        fclose(file);
+    text[length] = '\0';
+    char *last = text, *line = strtok(text, "\n"), found[128] = "";
+    for (; line != NULL; line = strtok(NULL, "\n"))
+        last = line;
+    sscanf(last, "%*u %*d %*d %127[^\n]", found);
+    return strncmp(found, wanted, strlen(wanted)) == 0 &&
+           strncmp(found + strlen(wanted), " 0x", 3) == 0;
+}
+
+static void *look(const char *name, int version, cuuint64_t flags)
+{
+    void *found = (void *)1;
+    CUdriverProcAddressQueryResult status = (CUdriverProcAddressQueryResult)77;
+    CUresult result = cuGetProcAddress_v2(name, &found, version, flags, &status);
+    WANT((result == CUDA_SUCCESS) == (found != NULL));
+    WANT((result == CUDA_SUCCESS) == (status == CU_GET_PROC_ADDRESS_SUCCESS));
+    void *by_v1 = (void *)1;
+    WANT(cuGetProcAddress(name, &by_v1, version, flags) == result && by_v1 == found);
+    return found;
+}
+
+static void check_look_up(void)
+{
+    WANT(look("", 0, 0) == NULL);
+    WANT(look("cuNoSuchFunction", 13000, 0) == NULL);
+    WANT(look("cuGraphLaunch_ptsz", 13000, 0) == NULL);
+    WANT(look("cuGraphLaunch", 10000, 0) == (void *)cuGraphLaunch);
+    WANT(look("cuGraphLaunch", 10000, 1) == (void *)cuGraphLaunch);
+    WANT(look("cuGraphLaunch", 10000, 2) == (void *)cuGraphLaunch_ptsz);
+    WANT(look("cuGraphLaunch", 9000, 0) == NULL);
+    WANT(look("cuEventSynchronize", 2000, 2) == (void *)cuEventSynchronize);
+    WANT(look("cuStreamBeginCapture", 10000, 0) == (void *)cuStreamBeginCapture);
+    WANT(look("cuStreamBeginCapture", 10010, 0) == (void *)cuStreamBeginCapture_v2);
+    WANT(look("cuStreamBeginCapture", 12000, 2) == (void *)cuStreamBeginCapture_v2_ptsz);
+    WANT(look("cuMemcpyDtoH", 7000, 2) == (void *)cuMemcpyDtoH_v2_ptds);
+    WANT(look("cuCtxSynchronize", 12000, 0) == (void *)cuCtxSynchronize);
+    WANT(look("cuCtxSynchronize", 13000, 0) == (void *)cuCtxSynchronize_v2);
+    WANT(look("cuGetProcAddress", 11030, 0) == (void *)cuGetProcAddress);
+    WANT(look("cuGetProcAddress", 12000, 0) == (void *)cuGetProcAddress_v2);
+    WANT(cuGetProcAddress_v2("cuGraphLaunch", NULL, 12000, 0, NULL) == CUDA_ERROR_INVALID_VALUE);
+    setenv("STANDIN_LACKS", "cuLaunchKernelEx,cuStreamBeginCapture_v2", 1);
+    WANT(look("cuLaunchKernelEx", 12000, 0) == NULL);
+    WANT(look("cuLaunchKernelEx", 12000, 2) == NULL);
+    WANT(look("cuLaunchKernel", 12000, 0) == (void *)cuLaunchKernel);
+    WANT(look("cuStreamBeginCapture", 12000, 0) == (void *)cuStreamBeginCapture);
+    unsetenv("STANDIN_LACKS");
+}
+
+static void *without_context(void *unused)
+{
+    WANT(cuProfilerStart() == CUDA_ERROR_INVALID_CONTEXT);
+    WANT(last_is("NOCONTEXT cuProfilerStart"));
+    return unused;
+}
+
+static void check_contexts(void)
+{
+    CUcontext context = NULL;
+    WANT(cuProfilerStart() == CUDA_ERROR_NOT_INITIALIZED);
+    WANT(last_is("UNINITIALIZED cuProfilerStart"));
+    WANT(cuInit(0) == CUDA_SUCCESS);
+    WANT(cuProfilerStop() == CUDA_ERROR_INVALID_CONTEXT);
+    WANT(last_is("NOCONTEXT cuProfilerStop"));
+    WANT(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    WANT(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    WANT(cuProfilerStart() == CUDA_SUCCESS && last_is("cuProfilerStart"));
+    WANT(cuProfilerStop() == CUDA_SUCCESS && last_is("cuProfilerStop"));
+    pthread_t thread;
+    pthread_create(&thread, NULL, without_context, NULL);
+    pthread_join(thread, NULL);
+}
+
+static void check_captures(void)
+{
+    CUstream stream, other;
+    CUgraph graph = (CUgraph)1;
+    CUevent event;
+    CUstreamCaptureStatus status;
+    char byte;
+    WANT(cuStreamCreate(&stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+    WANT(cuStreamCreate(&other, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+    WANT(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+
+    /* Left alone, and beside waits on other streams, a capture succeeds. */
+    WANT(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    WANT(cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == 1);
+    WANT(cuStreamSynchronize(other) == CUDA_SUCCESS && last_is("cuStreamSynchronize_end"));
+    WANT(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS && graph != NULL);
+    WANT(cuGraphDestroy(graph) == CUDA_SUCCESS);
+
+    /* Every wait that reaches it spoils it. */
+    for (int wait = 0; wait < 4; wait++) {
+        WANT(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+        switch (wait) {
+        case 0:
+            WANT(cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+            WANT(last_is("ILLEGAL cuCtxSynchronize"));
+            break;
+        case 1:
+            WANT(cuStreamSynchronize(stream) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+            WANT(last_is("ILLEGAL cuStreamSynchronize"));
+            break;
+        case 2:
+            WANT(cuMemcpyDtoH_v2(&byte, 0, 1) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+            WANT(last_is("ILLEGAL cuMemcpyDtoH_v2"));
+            break;
+        default:
+            WANT(cuCtxSynchronize_v2(NULL) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+            WANT(last_is("ILLEGAL cuCtxSynchronize_v2"));
+        }
+        WANT(cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == 2);
+        WANT(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        WANT(graph == NULL);
+        WANT(cuCtxSynchronize() == CUDA_SUCCESS && last_is("cuCtxSynchronize_end"));
+    }
+    WANT(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    WANT(cuEventRecord(event, stream) == CUDA_SUCCESS);
+    WANT(cuEventSynchronize(event) == CUDA_ERROR_CAPTURED_EVENT);
+    WANT(last_is("ILLEGAL cuEventSynchronize"));
+    WANT(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+    WANT(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    WANT(cuStreamDestroy_v2(stream) == CUDA_SUCCESS && cuStreamDestroy_v2(other) == CUDA_SUCCESS);
+    WANT(cuEventDestroy_v2(event) == CUDA_SUCCESS);
+}
+
+static void check_process(void)
+{
+    errno = 55;
+    WANT(cuProfilerStart() == CUDA_SUCCESS && errno == 55);
+    for (int fd = 100; fd < 110; fd++)
+        close(fd); /* as daemons do; the log comes back */
+    errno = 55;
+    WANT(cuProfilerStop() == CUDA_SUCCESS && errno == 55 && last_is("cuProfilerStop"));
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        failures = 0;
+        WANT(cuProfilerStop() == CUDA_ERROR_NOT_INITIALIZED && last_is("FORKED cuProfilerStop"));
+        _exit(failures);
+    }
+    int status = -1;
+    WANT(waitpid(child, &status, 0) == child && status == 0);
+}
+
+int main(void)
+{
+    alarm(60);
+    close(mkstemp(log_path));
+    setenv("STANDIN_LOG", log_path, 1);
+    check_look_up();
+    check_contexts();
+    check_captures();
+    check_process();
+    unlink(log_path);
+    puts(failures == 0 ? "selftest: as documented" : "selftest: failed");
+    return failures != 0;
+}
