@@ -15,6 +15,8 @@ type Context = *mut c_void;
 type Device = c_int;
 type Status = c_int;
 
+const DEINITIALIZED: Status = 4;
+const CONTEXT_IS_DESTROYED: Status = 709;
 const RTLD_NOLOAD: c_int = libc::RTLD_NOLOAD;
 
 macro_rules! functions {
@@ -94,9 +96,13 @@ impl Driver {
             return;
         };
         // SAFETY: the function takes nothing.
-        let status = unsafe { stop() };
-        if status != 0 {
-            log::say!(Warn, "cuProfilerStop failed with error {status}");
+        match unsafe { stop() } {
+            0 => {}
+            // The program has taken CUDA down before the end of the process closed the window.
+            status @ (DEINITIALIZED | CONTEXT_IS_DESTROYED) => {
+                log::say!(Debug, "cuProfilerStop came too late: error {status}");
+            }
+            status => log::say!(Warn, "cuProfilerStop failed with error {status}"),
         }
     }
 

@@ -1,0 +1,78 @@
+//! How a program reaches CUDA, and by which door its calls are seen.
+
+use super::finding::Section;
+use super::search::{Closure, Loaded};
+
+const DRIVER: &str = "libcuda.so";
+const RUNTIME: &str = "libcudart.so";
+
+/// The ways to CUDA that can be told from the files.
+pub fn describe(section: &mut Section, closure: &Closure) {
+    let runtime = closure.find(RUNTIME);
+    if let Some(runtime) = runtime {
+        section.good(format_args!(
+            "{} is {}: seen by the runtime's exported names, and below them by dlsym and \
+             cuGetProcAddress",
+            runtime.name,
+            runtime.path.display()
+        ));
+    }
+    let driver = closure.find(DRIVER);
+    if let Some(driver) = driver {
+        section.good(format_args!(
+            "{} is {}: seen by the driver's exported names and cuGetProcAddress",
+            driver.name,
+            driver.path.display()
+        ));
+    }
+    let with_static: Vec<_> = closure
+        .loaded
+        .iter()
+        .filter(|l| asks_the_driver(l))
+        .collect();
+    for Loaded { name, elf, .. } in &with_static {
+        if elf.has_cuda_symbols {
+            section.good(format_args!(
+                "{name} has a static CUDA runtime, which looks the driver up: seen by dlsym and \
+                 cuGetProcAddress"
+            ));
+        } else {
+            section.good(format_args!(
+                "{name} asks libcuda.so.1 for its functions by name, as a static CUDA runtime \
+                 does: seen by dlsym and cuGetProcAddress"
+            ));
+        }
+    }
+    for (name, by) in &closure.missing {
+        if name.starts_with(RUNTIME) || name.starts_with(DRIVER) {
+            section.note(format_args!(
+                "{by} needs {name}, which is not found here: the program starts only where it is"
+            ));
+        }
+    }
+    let missing = closure
+        .missing
+        .iter()
+        .any(|(name, _)| name.starts_with("libcuda"));
+    if runtime.is_none() && driver.is_none() && with_static.is_empty() && !missing {
+        section.note(
+            "no CUDA library is linked; one that is opened later (dlopen, Python modules, plugins) \
+             is seen by dlsym, cuGetProcAddress and the exported names",
+        );
+    }
+    section.note(
+        "a library opened with RTLD_DEEPBIND passes the exported names by; no file shows whether \
+         that happens",
+    );
+}
+
+/// Whether it does what a static runtime does: open the driver by name, and ask it for the rest.
+fn asks_the_driver(loaded: &Loaded) -> bool {
+    const STRINGS: [&str; 2] = ["libcuda.so.1", "cuGetProcAddress"];
+    !loaded.name.starts_with("libcuda")
+        && (loaded.elf.has_cuda_symbols
+            || loaded
+                .elf
+                .has_strings(&loaded.path, &STRINGS)
+                .unwrap_or(false))
+}

@@ -1,0 +1,252 @@
+//! What an ELF file says about how it is loaded.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use object::elf;
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader, Sym};
+use object::read::{ReadCache, ReadRef, StringTable};
+use object::{Endianness, FileKind};
+
+use super::version::Version;
+
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Elf {
+    pub is_64: bool,
+    pub machine: u16,
+    /// The dynamic linker that it asks for. Without one nothing is preloaded into it.
+    pub interpreter: Option<String>,
+    pub needed: Vec<String>,
+    pub rpath: Option<String>,
+    pub runpath: Option<String>,
+    /// The highest `GLIBC_x.y` that it demands.
+    pub glibc_demanded: Option<Version>,
+    /// The highest `GLIBC_x.y` that it has, if it is a C library.
+    pub glibc_provided: Option<Version>,
+    /// Names in its symbol tables that begin with `cuda`, if it was not stripped.
+    pub has_cuda_symbols: bool,
+    /// Its `.rodata` in the file: offset and size.
+    rodata: Option<(u64, u64)>,
+}
+
+#[derive(Debug)]
+pub enum NotRead {
+    Io(io::Error),
+    /// Some other kind of file.
+    NotElf,
+    /// Damaged, or a format of the future.
+    Malformed(object::Error),
+}
+
+impl Elf {
+    /// # Errors
+    /// The file cannot be read, or is no ELF file, or a damaged one.
+    pub fn read(path: &Path) -> Result<Self, NotRead> {
+        let file = File::open(path).map_err(NotRead::Io)?;
+        // Programs can be gigabytes; only the parts that are asked for are read.
+        let cache = ReadCache::new(file);
+        let parsed = match FileKind::parse(&cache) {
+            Ok(FileKind::Elf64) => read_as::<elf::FileHeader64<Endianness>, _>(&cache),
+            Ok(FileKind::Elf32) => read_as::<elf::FileHeader32<Endianness>, _>(&cache),
+            _ => return Err(NotRead::NotElf),
+        };
+        parsed.map_err(NotRead::Malformed)
+    }
+
+    pub fn same_architecture(&self, other: &Self) -> bool {
+        self.is_64 == other.is_64 && self.machine == other.machine
+    }
+
+    pub fn architecture(&self) -> String {
+        let bits = if self.is_64 { 64 } else { 32 };
+        match self.machine {
+            elf::EM_X86_64 if !self.is_64 => "x32".to_owned(),
+            elf::EM_X86_64 => "x86-64".to_owned(),
+            elf::EM_386 => "i386".to_owned(),
+            elf::EM_AARCH64 => "aarch64".to_owned(),
+            elf::EM_PPC64 => "ppc64".to_owned(),
+            elf::EM_RISCV => format!("riscv{bits}"),
+            machine => format!("machine {machine}, {bits}-bit"),
+        }
+    }
+
+    /// Whether all of these strings are among its constants.
+    pub fn has_strings(&self, path: &Path, strings: &[&str]) -> io::Result<bool> {
+        let Some((start, size)) = self.rodata else {
+            return Ok(false);
+        };
+        const CHUNK: usize = 1 << 20;
+        let file = File::open(path)?;
+        let overlap = strings.iter().map(|s| s.len()).max().unwrap_or(0);
+        let mut missing: Vec<&str> = strings.to_vec();
+        let mut buffer = vec![0; CHUNK + overlap];
+        let mut offset = 0;
+        while offset < size && !missing.is_empty() {
+            let left = usize::try_from(size - offset).unwrap_or(usize::MAX);
+            let wanted = buffer.len().min(left);
+            let got = read_full(&file, &mut buffer[..wanted], start + offset)?;
+            missing.retain(|string| !contains(&buffer[..got], string.as_bytes()));
+            if got < wanted {
+                break;
+            }
+            offset += CHUNK as u64;
+        }
+        Ok(missing.is_empty())
+    }
+}
+
+fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    let Some((&first, _)) = needle.split_first() else {
+        return true;
+    };
+    let mut rest = haystack;
+    while let Some(at) = rest.iter().position(|byte| *byte == first) {
+        if rest[at..].starts_with(needle) {
+            return true;
+        }
+        rest = &rest[at + 1..];
+    }
+    false
+}
+
+fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut got = 0;
+    while got < buffer.len() {
+        match file.read_at(&mut buffer[got..], offset + got as u64) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(got)
+}
+
+fn read_as<'data, Header, Data>(data: Data) -> object::Result<Elf>
+where
+    Header: FileHeader<Endian = Endianness>,
+    Data: ReadRef<'data>,
+{
+    let header = Header::parse(data)?;
+    let endian = header.endian()?;
+    let mut found = Elf {
+        is_64: header.is_type_64(),
+        machine: header.e_machine(endian),
+        ..Elf::default()
+    };
+    let segments = header.program_headers(endian, data)?;
+    for segment in segments {
+        if let Some(path) = segment.interpreter(endian, data)? {
+            found.interpreter = Some(String::from_utf8_lossy(path).into_owned());
+        }
+        if let Some(entries) = segment.dynamic(endian, data)? {
+            read_dynamic::<Header, _>(&mut found, segments, entries, endian, data)?;
+        }
+    }
+    // Section headers may be stripped away; what is above does not need them.
+    read_sections::<Header, _>(&mut found, header, endian, data)?;
+    Ok(found)
+}
+
+fn read_dynamic<'data, Header, Data>(
+    found: &mut Elf,
+    segments: &[Header::ProgramHeader],
+    entries: &[Header::Dyn],
+    endian: Endianness,
+    data: Data,
+) -> object::Result<()>
+where
+    Header: FileHeader<Endian = Endianness>,
+    Data: ReadRef<'data>,
+{
+    let value = |tag| {
+        entries
+            .iter()
+            .find(|e| e.tag32(endian) == Some(tag))
+            .map(|e| e.d_val(endian).into())
+    };
+    let (Some(address), Some(size)) = (value(elf::DT_STRTAB), value(elf::DT_STRSZ)) else {
+        return Ok(());
+    };
+    // The table is given by address; the segment that is loaded there has it in the file.
+    let offset = segments.iter().find_map(|segment| {
+        let start: u64 = segment.p_vaddr(endian).into();
+        let length: u64 = segment.p_filesz(endian).into();
+        let base: u64 = segment.p_offset(endian).into();
+        let inside = address
+            .checked_sub(start)
+            .filter(|inside| *inside < length)?;
+        (segment.p_type(endian) == elf::PT_LOAD).then(|| base.wrapping_add(inside))
+    });
+    let Some(offset) = offset else {
+        return Ok(());
+    };
+    let strings = StringTable::new(data, offset, offset.saturating_add(size));
+    for entry in entries {
+        let tag = entry.tag32(endian);
+        if tag == Some(elf::DT_NULL) {
+            break;
+        }
+        if !matches!(tag, Some(elf::DT_NEEDED | elf::DT_RPATH | elf::DT_RUNPATH)) {
+            continue;
+        }
+        let offset = u32::try_from(entry.d_val(endian).into());
+        let Some(text) = offset.ok().and_then(|offset| strings.get(offset).ok()) else {
+            continue;
+        };
+        let text = String::from_utf8_lossy(text).into_owned();
+        match tag {
+            Some(elf::DT_NEEDED) => found.needed.push(text),
+            Some(elf::DT_RPATH) => found.rpath = Some(text),
+            _ => found.runpath = Some(text),
+        }
+    }
+    Ok(())
+}
+
+fn read_sections<'data, Header, Data>(
+    found: &mut Elf,
+    header: &Header,
+    endian: Endianness,
+    data: Data,
+) -> object::Result<()>
+where
+    Header: FileHeader<Endian = Endianness>,
+    Data: ReadRef<'data>,
+{
+    let sections = header.sections(endian, data)?;
+    if let Some((mut needs, link)) = sections.gnu_verneed(endian, data)? {
+        let strings = sections.strings(endian, data, link)?;
+        while let Some((_, mut names)) = needs.next()? {
+            while let Some(name) = names.next()? {
+                let version = Version::of_glibc(name.name(endian, strings)?);
+                found.glibc_demanded = found.glibc_demanded.max(version);
+            }
+        }
+    }
+    if let Some((mut definitions, link)) = sections.gnu_verdef(endian, data)? {
+        let strings = sections.strings(endian, data, link)?;
+        while let Some((_, mut names)) = definitions.next()? {
+            if let Some(name) = names.next()? {
+                let version = Version::of_glibc(name.name(endian, strings)?);
+                found.glibc_provided = found.glibc_provided.max(version);
+            }
+        }
+    }
+    for (_, section) in sections.enumerate() {
+        if sections.section_name(endian, section)? == b".rodata" {
+            found.rodata = section.file_range(endian);
+        }
+    }
+    let symbols = sections.symbols(endian, data, elf::SHT_SYMTAB)?;
+    found.has_cuda_symbols = symbols.iter().any(|symbol| {
+        symbol.st_type() == elf::STT_FUNC
+            && !symbol.is_undefined(endian)
+            && symbol
+                .name(endian, symbols.strings())
+                .is_ok_and(|name| name == b"cudaGraphLaunch" || name == b"cudaGetDriverEntryPoint")
+    });
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! What this machine has: driver, devices, profilers.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::elf::Elf;
+use super::finding::Section;
+use super::search::Search;
+use crate::profiler::{NCU, NSYS, Profiler};
+
+pub fn describe(section: &mut Section, search: &Search, program: &Elf) {
+    match search.by_name("libcuda.so.1", program) {
+        Some(path) => section.good(format_args!("the driver library is {}", path.display())),
+        None => section
+            .note("there is no libcuda.so.1: no CUDA program runs here, and nothing is captured"),
+    }
+    match (devices(), driver_version()) {
+        (0, _) => section.note("no NVIDIA device is visible"),
+        (devices, Some(version)) => {
+            section.good(format_args!("NVIDIA devices: {devices}; driver {version}"));
+        }
+        (devices, None) => section.good(format_args!("NVIDIA devices: {devices}")),
+    }
+    profiler(section, &NSYS);
+    profiler(section, &NCU);
+    taken(
+        section,
+        "NVTX_INJECTION64_PATH",
+        "it receives the NVTX ranges, ours among them",
+    );
+    taken(
+        section,
+        "CUDA_INJECTION64_PATH",
+        "it is loaded into the driver, beside us",
+    );
+}
+
+fn taken(section: &mut Section, name: &str, meaning: &str) {
+    if let Some(path) = env::var_os(name).filter(|path| !path.is_empty()) {
+        section.note(format_args!(
+            "{name} is taken by {}: {meaning}",
+            path.display()
+        ));
+    }
+}
+
+/// Devices that have a file: `/dev/nvidia0` and so on, or WSL's one door to all of them.
+pub fn devices() -> usize {
+    let numbered = fs::read_dir("/dev")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| {
+            let name = entry.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix("nvidia"));
+            number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+        });
+    match numbered.count() {
+        0 => usize::from(Path::new("/dev/dxg").exists()),
+        count => count,
+    }
+}
+
+fn driver_version() -> Option<String> {
+    let text = fs::read_to_string("/proc/driver/nvidia/version").ok()?;
+    let is_version =
+        |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
+    text.lines()
+        .next()?
+        .split_whitespace()
+        .find(is_version)
+        .map(str::to_owned)
+}
+
+fn profiler(section: &mut Section, profiler: &Profiler) {
+    let name = profiler.name;
+    match profiler.find() {
+        Ok(Some(path)) => {
+            let version =
+                version(&path).unwrap_or_else(|| "it does not tell its version".to_owned());
+            section.good(format_args!("{name} is {}: {version}", path.display()));
+        }
+        Ok(None) => section.note(format_args!("{name} was not found: run --{name} needs it")),
+        Err(error) => section.note(error),
+    }
+}
+
+/// The line with the number in it.
+fn version(path: &Path) -> Option<String> {
+    let child = Command::new(path)
+        .arg("--version")
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let text = output_within(child, Duration::from_secs(10))?;
+    let has_number = |line: &&str| line.to_lowercase().contains("version");
+    text.lines()
+        .find(has_number)
+        .map(|line| line.trim().to_owned())
+}
+
+/// What a child prints, which has to be less than a pipe holds.
+fn output_within(mut child: Child, limit: Duration) -> Option<String> {
+    let started = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(_)) => break,
+            Ok(None) if started.elapsed() < limit => sleep(Duration::from_millis(10)),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return None;
+            }
+        }
+    }
+    let output = child.wait_with_output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,218 @@
+//! `tllmprof doctor`: what would and would not be intercepted, and why.
+
+mod cuda;
+mod elf;
+mod finding;
+mod machine;
+mod program;
+mod reach;
+mod search;
+mod variables;
+mod version;
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::{library, output};
+use elf::{Elf, NotRead};
+use finding::Section;
+use program::Program;
+use search::{Closure, Search};
+
+#[derive(clap::Args)]
+#[command(after_help = "Exit status: 0 if the program's CUDA calls will be intercepted, 1 if not.")]
+pub struct Arguments {
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let name = arguments
+        .command
+        .first()
+        .map_or(OsStr::new(""), OsString::as_os_str);
+    let library_path = library::find()?;
+    let sections = examine(name, &library_path);
+
+    let mut text: String = sections
+        .iter()
+        .map(|section| format!("{section}\n"))
+        .collect();
+    let good = !sections.iter().any(Section::is_bad);
+    text.push_str(if good {
+        "The CUDA calls of this program will be intercepted.\n"
+    } else {
+        "The CUDA calls of this program will NOT be intercepted.\n"
+    });
+    output::print(text.as_bytes())?;
+    Ok(if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Why a program is out of the library's reach, if it is.
+pub fn out_of_reach(program: &Path, library: &Path) -> Option<String> {
+    let program = Program::of_command(program.as_os_str()).ok()?;
+    let library = Elf::read(library).ok()?;
+    let reasons = reach::obstacles(&program, &library);
+    (!reasons.is_empty()).then(|| reasons.join("; "))
+}
+
+fn examine(command: &OsStr, library_path: &Path) -> Vec<Section> {
+    let mut about_library = Section::new("Library");
+    let library = match Elf::read(library_path) {
+        Ok(library) => {
+            about_library.good(format_args!(
+                "{}: {}",
+                library_path.display(),
+                library.architecture()
+            ));
+            Some(library)
+        }
+        Err(error) => {
+            about_library.bad(format_args!(
+                "{}: {}",
+                library_path.display(),
+                reason(&error)
+            ));
+            None
+        }
+    };
+
+    let mut about_program = Section::new("Program");
+    let mut about_cuda = Section::new("CUDA");
+    let mut about_machine = Section::new("Machine");
+    let search = Search::new();
+    match Program::of_command(command) {
+        Err(problem) => about_program.bad(problem),
+        Ok(program) => {
+            let closure = search.closure(&program);
+            describe_program(&mut about_program, &program, library.as_ref());
+            if program.elf.interpreter.is_some() {
+                if let Some(library) = &library {
+                    describe_glibc(&mut about_library, &search, &program, &closure, library);
+                }
+                cuda::describe(&mut about_cuda, &closure);
+                for (name, by) in closure
+                    .missing
+                    .iter()
+                    .filter(|(n, _)| !n.starts_with("libcuda"))
+                {
+                    about_program.note(format_args!("{by} needs {name}, which is not found here"));
+                }
+            } else {
+                about_cuda.bad("its calls stay inside the executable, where nothing sees them");
+            }
+            machine::describe(&mut about_machine, &search, &program.elf);
+        }
+    }
+
+    let mut about_variables = Section::new("Variables");
+    variables::describe(&mut about_variables);
+    vec![
+        about_program,
+        about_library,
+        about_cuda,
+        about_machine,
+        about_variables,
+    ]
+    .into_iter()
+    .filter(|section| !section.is_empty())
+    .collect()
+}
+
+fn reason(error: &NotRead) -> String {
+    match error {
+        NotRead::Io(error) => error.to_string(),
+        NotRead::NotElf => "it is no ELF file, and cannot be preloaded".to_owned(),
+        NotRead::Malformed(error) => format!("it is damaged: {error}"),
+    }
+}
+
+fn describe_program(section: &mut Section, program: &Program, library: Option<&Elf>) {
+    let linker = program.elf.interpreter.as_ref();
+    let path = program.path().display();
+    for pair in program.chain.windows(2) {
+        section.good(format_args!(
+            "{} is a script for {}",
+            pair[0].display(),
+            pair[1].display()
+        ));
+    }
+    match linker {
+        Some(linker) => section.good(format_args!(
+            "{path}: {}, loaded by {linker}",
+            program.elf.architecture()
+        )),
+        None => section.note(format_args!("{path}: {}", program.elf.architecture())),
+    }
+    if let Some(library) = library {
+        for obstacle in reach::obstacles(program, library) {
+            section.bad(obstacle);
+        }
+    }
+    describe_kind(section, program);
+}
+
+/// What is known of programs by their names.
+fn describe_kind(section: &mut Section, program: &Program) {
+    let name = program.file_name();
+    if name.starts_with("python") || name.starts_with("pypy") {
+        let home = program.path().parent().and_then(Path::parent);
+        if let Some(home) = home.filter(|home| home.join("pyvenv.cfg").is_file()) {
+            section.note(format_args!(
+                "it is the virtual environment {}",
+                home.display()
+            ));
+        }
+        section.note("Python loads CUDA with its modules, which no file shows before it runs");
+    }
+    match name {
+        "docker" | "podman" | "nerdctl" | "kubectl" | "singularity" | "apptainer" => section
+            .note("containers do not inherit variables: see tllmprof env --format docker, or k8s"),
+        "mpirun" | "mpiexec" | "orterun" | "prterun" | "srun" | "ssh" => section.note(
+            "processes on other hosts may not inherit variables: see tllmprof env --format mpirun",
+        ),
+        "sh" | "bash" | "dash" | "zsh" | "env" | "nice" | "nohup" | "numactl" | "setsid"
+        | "stdbuf" | "taskset" | "timeout" | "xargs" => section
+            .note("the programs that it starts inherit the library: ask doctor about each of them"),
+        _ => {}
+    }
+}
+
+fn describe_glibc(
+    section: &mut Section,
+    search: &Search,
+    program: &Program,
+    closure: &Closure,
+    library: &Elf,
+) {
+    let Some(demanded) = library.glibc_demanded else {
+        return;
+    };
+    let provided = match closure.find("libc.so.6") {
+        Some(libc) => libc.elf.glibc_provided,
+        None => search
+            .by_name("libc.so.6", &program.elf)
+            .and_then(|path| Elf::read(&path).ok())
+            .and_then(|libc| libc.glibc_provided),
+    };
+    match provided {
+        Some(provided) if provided < demanded => section.bad(format_args!(
+            "it demands glibc {demanded}, and the program's is {provided}: with it preloaded the \
+             program would not start"
+        )),
+        Some(provided) => section.good(format_args!(
+            "it demands glibc {demanded}, and the program's is {provided}"
+        )),
+        None => section.note(format_args!(
+            "it demands glibc {demanded}; the program's was not found"
+        )),
+    }
+}

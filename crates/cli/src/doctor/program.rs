@@ -1,0 +1,114 @@
+//! The executable that a command comes down to, through scripts and their interpreters.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::elf::{Elf, NotRead};
+use crate::which::{Found, which};
+
+/// Scripts whose interpreters are scripts: the kernel follows no more than this.
+const DEPTH: usize = 5;
+
+/// The executable and how it was come by.
+#[derive(Debug)]
+pub struct Program {
+    /// The script and its interpreters, the executable last.
+    pub chain: Vec<PathBuf>,
+    pub elf: Elf,
+}
+
+impl Program {
+    pub fn path(&self) -> &Path {
+        self.chain.last().map_or(Path::new(""), PathBuf::as_path)
+    }
+
+    pub fn file_name(&self) -> &str {
+        self.path()
+            .file_name()
+            .and_then(OsStr::to_str)
+            .unwrap_or_default()
+    }
+
+    /// # Errors
+    /// What keeps the command from starting, in words.
+    pub fn of_command(command: &OsStr) -> Result<Self, String> {
+        let first = match which(command) {
+            Found::Program(path) => path,
+            Found::NotExecutable(path) => {
+                return Err(format!("{} may not be executed", path.display()));
+            }
+            Found::Nothing => return Err(format!("there is no program {}", command.display())),
+        };
+        let mut chain = vec![first.clone()];
+        let mut path = first;
+        while chain.len() <= DEPTH {
+            match Elf::read(&path) {
+                Ok(elf) => return Ok(Self { chain, elf }),
+                Err(NotRead::NotElf) => {}
+                Err(NotRead::Io(error)) => return Err(format!("{}: {error}", path.display())),
+                Err(NotRead::Malformed(error)) => {
+                    return Err(format!("{} is damaged: {error}", path.display()));
+                }
+            }
+            path = interpreter(&path)?;
+            chain.push(path.clone());
+        }
+        Err(format!("{} has too many interpreters", chain[0].display()))
+    }
+}
+
+/// The program that runs a script.
+fn interpreter(script: &Path) -> Result<PathBuf, String> {
+    let mut start = Vec::new();
+    // The kernel looks no further than 256 bytes for the end of the line.
+    File::open(script)
+        .and_then(|file| file.take(256).read_to_end(&mut start))
+        .map_err(|error| format!("{}: {error}", script.display()))?;
+    let Some(line) = start.strip_prefix(b"#!") else {
+        // What a shell, and execvp(3), make of it.
+        return Ok(PathBuf::from("/bin/sh"));
+    };
+    let line = line
+        .split(|b| *b == b'\n')
+        .next()
+        .unwrap_or_default()
+        .trim_ascii();
+    let (name, argument) = match line.iter().position(|b| b" \t".contains(b)) {
+        Some(at) => (&line[..at], line[at..].trim_ascii()),
+        None => (line, &b""[..]),
+    };
+    let name = Path::new(OsStr::from_bytes(name));
+    if name.file_name() == Some(OsStr::new("env")) && !argument.is_empty() {
+        return through_env(script, argument);
+    }
+    match which(name.as_os_str()) {
+        Found::Program(path) => Ok(path),
+        _ => Err(format!(
+            "{} asks for the interpreter {}, which is not there",
+            script.display(),
+            name.display()
+        )),
+    }
+}
+
+/// `#!/usr/bin/env python3`, with `-S` and assignments if there are any.
+fn through_env(script: &Path, argument: &[u8]) -> Result<PathBuf, String> {
+    let is_program = |word: &&[u8]| !word.starts_with(b"-") && !word.contains(&b'=');
+    let mut words = argument
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty());
+    let name = OsString::from(OsStr::from_bytes(
+        words.find(is_program).unwrap_or_default(),
+    ));
+    match which(&name) {
+        Found::Program(path) => Ok(path),
+        _ => Err(format!(
+            "{} asks env for {}, which is not on PATH",
+            script.display(),
+            name.display()
+        )),
+    }
+}

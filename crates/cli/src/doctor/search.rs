@@ -1,0 +1,258 @@
+//! Shared libraries as the dynamic linker would find them, without running it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::env;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::elf::Elf;
+use super::program::Program;
+
+/// A file that is loaded.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The name that it was asked for by.
+    pub name: String,
+    pub path: PathBuf,
+    pub elf: Elf,
+}
+
+/// Everything that is loaded before `main`.
+#[derive(Debug, Default)]
+pub struct Closure {
+    /// The executable first.
+    pub loaded: Vec<Loaded>,
+    /// Names that lead nowhere, and who asks for them.
+    pub missing: Vec<(String, String)>,
+}
+
+impl Closure {
+    pub fn find(&self, prefix: &str) -> Option<&Loaded> {
+        self.loaded
+            .iter()
+            .find(|loaded| loaded.name.starts_with(prefix))
+    }
+}
+
+/// Where libraries are looked for.
+#[derive(Debug)]
+pub struct Search {
+    library_path: Vec<PathBuf>,
+    /// `/etc/ld.so.cache`: paths by name.
+    cache: HashMap<String, Vec<PathBuf>>,
+}
+
+impl Search {
+    pub fn new() -> Self {
+        let library_path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        Self {
+            library_path: folders(library_path.as_bytes()),
+            cache: ["/sbin/ldconfig", "/usr/sbin/ldconfig", "ldconfig"]
+                .iter()
+                .find_map(|command| Command::new(command).arg("-p").output().ok())
+                .map(|output| parse_cache(&String::from_utf8_lossy(&output.stdout)))
+                .unwrap_or_default(),
+        }
+    }
+
+    /// The libraries that the program needs, and those that these need.
+    pub fn closure(&self, program: &Program) -> Closure {
+        let mut closure = Closure::default();
+        closure.loaded.push(Loaded {
+            name: program.file_name().to_owned(),
+            path: program.path().to_owned(),
+            elf: program.elf.clone(),
+        });
+        let mut seen = HashSet::new();
+        let mut waiting: VecDeque<(String, usize)> = VecDeque::new();
+        waiting.extend(program.elf.needed.iter().map(|name| (name.clone(), 0)));
+        while let Some((name, by)) = waiting.pop_front() {
+            if !seen.insert(name.clone()) {
+                continue;
+            }
+            let (executable, asking) = (&closure.loaded[0], &closure.loaded[by]);
+            match self.resolve(&name, asking, executable) {
+                Some((path, elf)) => {
+                    let index = closure.loaded.len();
+                    waiting.extend(elf.needed.iter().map(|needed| (needed.clone(), index)));
+                    closure.loaded.push(Loaded { name, path, elf });
+                }
+                None => closure.missing.push((name, asking.name.clone())),
+            }
+        }
+        closure
+    }
+
+    /// A library that somebody opens by name, without a RUNPATH.
+    pub fn by_name(&self, name: &str, like: &Elf) -> Option<PathBuf> {
+        let cached = self.cache.get(name).into_iter().flatten().cloned();
+        self.library_path
+            .iter()
+            .map(|folder| folder.join(name))
+            .chain(cached)
+            .chain(
+                system_folders(like)
+                    .into_iter()
+                    .map(|folder| folder.join(name)),
+            )
+            .find(|path| Elf::read(path).is_ok_and(|elf| elf.same_architecture(like)))
+    }
+
+    fn resolve(&self, name: &str, asking: &Loaded, executable: &Loaded) -> Option<(PathBuf, Elf)> {
+        let fits = |path: PathBuf| {
+            let elf = Elf::read(&path).ok()?;
+            elf.same_architecture(&executable.elf)
+                .then_some((path, elf))
+        };
+        if name.contains('/') {
+            return fits(PathBuf::from(name));
+        }
+        // RPATH is the old kind: it comes before LD_LIBRARY_PATH, and goes where there is RUNPATH.
+        let rpath = if asking.elf.runpath.is_some() {
+            Vec::new()
+        } else {
+            let mut folders = run_path(asking.elf.rpath.as_deref(), &asking.path);
+            folders.extend(run_path(executable.elf.rpath.as_deref(), &executable.path));
+            folders
+        };
+        let runpath = run_path(asking.elf.runpath.as_deref(), &asking.path);
+        let cached = self.cache.get(name).into_iter().flatten().cloned();
+        rpath
+            .into_iter()
+            .chain(self.library_path.iter().cloned())
+            .chain(runpath)
+            .map(|folder| folder.join(name))
+            .chain(cached)
+            .chain(
+                system_folders(&executable.elf)
+                    .into_iter()
+                    .map(|folder| folder.join(name)),
+            )
+            .find_map(fits)
+    }
+}
+
+/// Folders that are searched without being named. The dynamic linker's own is among them: that is
+/// where the C library of a toolchain elsewhere lies.
+fn system_folders(elf: &Elf) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    let linker = elf
+        .interpreter
+        .as_ref()
+        .and_then(|path| Path::new(path).canonicalize().ok());
+    folders.extend(linker.and_then(|path| path.parent().map(Path::to_owned)));
+    let names = if elf.is_64 {
+        ["/lib64", "/usr/lib64"]
+    } else {
+        ["/lib32", "/usr/lib32"]
+    };
+    folders.extend(
+        names
+            .into_iter()
+            .chain(["/lib", "/usr/lib"])
+            .map(PathBuf::from),
+    );
+    folders
+}
+
+fn folders(list: &[u8]) -> Vec<PathBuf> {
+    if list.is_empty() {
+        return Vec::new();
+    }
+    list.split(|b| b":;".contains(b))
+        .map(|folder| if folder.is_empty() { b"." } else { folder })
+        .map(|folder| PathBuf::from(OsStr::from_bytes(folder)))
+        .collect()
+}
+
+/// The folders of a RPATH or RUNPATH, with the tokens that stand for places filled in.
+fn run_path(list: Option<&str>, of: &Path) -> Vec<PathBuf> {
+    let Some(list) = list else {
+        return Vec::new();
+    };
+    let origin = of
+        .canonicalize()
+        .ok()
+        .and_then(|path| path.parent().map(Path::to_owned));
+    let origin = origin.unwrap_or_default().display().to_string();
+    list.split(':')
+        .filter(|folder| !folder.is_empty())
+        .flat_map(|folder| {
+            let folder = folder
+                .replace("${ORIGIN}", &origin)
+                .replace("$ORIGIN", &origin);
+            // What $LIB stands for differs between distributions.
+            [
+                "lib",
+                "lib64",
+                "lib/x86_64-linux-gnu",
+                "lib/aarch64-linux-gnu",
+            ]
+            .map(|lib| folder.replace("${LIB}", lib).replace("$LIB", lib))
+        })
+        .map(PathBuf::from)
+        .fold(Vec::new(), |mut all, folder| {
+            if !all.contains(&folder) {
+                all.push(folder);
+            }
+            all
+        })
+}
+
+/// Lines such as `libm.so.6 (libc6,x86-64) => /lib/x86_64-linux-gnu/libm.so.6`.
+fn parse_cache(text: &str) -> HashMap<String, Vec<PathBuf>> {
+    let mut cache: HashMap<String, Vec<PathBuf>> = HashMap::new();
+    for line in text.lines() {
+        if let Some((name, path)) = line.split_once(" => ")
+            && let Some((name, _)) = name.trim().split_once(' ')
+        {
+            cache
+                .entry(name.to_owned())
+                .or_default()
+                .push(PathBuf::from(path));
+        }
+    }
+    cache
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_is_read() {
+        let cache = parse_cache(
+            "2 libs found in cache `/etc/ld.so.cache'\n\
+             \tlibm.so.6 (libc6,x86-64, OS ABI: Linux 3.2.0) => /lib/libm.so.6\n\
+             \tlibm.so.6 (libc6) => /lib32/libm.so.6\n\
+             Cache generated by: ldconfig\n",
+        );
+        assert_eq!(cache.len(), 1);
+        assert_eq!(
+            cache["libm.so.6"],
+            [Path::new("/lib/libm.so.6"), Path::new("/lib32/libm.so.6")]
+        );
+    }
+
+    #[test]
+    fn tokens_are_filled_in() {
+        assert_eq!(
+            run_path(
+                Some("$ORIGIN/../x:/y:${ORIGIN}"),
+                Path::new("/bin/nothing-there")
+            ),
+            ["/../x", "/y", ""].map(PathBuf::from)
+        );
+        assert_eq!(run_path(Some("/a/$LIB"), Path::new("/x")).len(), 4);
+        assert!(run_path(None, Path::new("/x")).is_empty());
+    }
+
+    #[test]
+    fn a_list_of_folders() {
+        assert_eq!(folders(b"/a:/b;/c"), ["/a", "/b", "/c"].map(PathBuf::from));
+        assert_eq!(folders(b"/a:"), ["/a", "."].map(PathBuf::from));
+        assert!(folders(b"").is_empty());
+    }
+}

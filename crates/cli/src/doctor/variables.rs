@@ -1,0 +1,96 @@
+//! The variables that are set here, and what the library makes of them.
+
+use std::env;
+use std::path::Path;
+
+use tllmprof_config::{RANK_VARIABLES, Settings, VARIABLES, nearest};
+
+use super::finding::Section;
+use crate::options::available;
+
+pub fn describe(section: &mut Section) {
+    for variable in VARIABLES {
+        if let Some(value) = env::var_os(variable.name) {
+            section.note(format_args!("{}={}", variable.name, value.display()));
+        }
+    }
+    match Settings::from_env(|name| env::var_os(name)) {
+        Err(error) => section.bad(format_args!("{error}: the library stays out of the way")),
+        Ok(settings) => {
+            if let Err(error) = available(&settings, |name| env::var_os(name)) {
+                section.bad(format_args!("{error}: the library stays out of the way"));
+            } else if settings.windows.is_empty() {
+                section.note("no window is set: iterations are marked in NVTX, nothing is gated");
+            } else {
+                section.good(format_args!(
+                    "windows {} of iterations by {}, warm-up {}",
+                    settings.windows, settings.step, settings.warmup
+                ));
+            }
+            for name in settings.unavailable() {
+                section.note(format_args!(
+                    "{name} asks for what this version does not have"
+                ));
+            }
+            ranks(section, &settings);
+        }
+    }
+    misspelled(section);
+    preloaded(section);
+}
+
+fn ranks(section: &mut Section, settings: &Settings) {
+    let Some(ranks) = &settings.ranks else {
+        return;
+    };
+    let opens = |rank| {
+        if ranks.contains(rank) {
+            "opens windows"
+        } else {
+            "opens no windows"
+        }
+    };
+    match tllmprof_config::rank(|name| env::var_os(name)) {
+        Some(rank) => section.note(format_args!(
+            "as rank {rank} a process here {}",
+            opens(rank)
+        )),
+        None => section.note(format_args!(
+            "no rank is set here ({}); launchers set it",
+            RANK_VARIABLES.join(", ")
+        )),
+    }
+}
+
+/// Names that begin as ours do and are none of ours.
+fn misspelled(section: &mut Section) {
+    // Read by the command, not by the library.
+    const OF_THE_COMMAND: [&str; 4] = [
+        "TLLMPROF_LIB",
+        "TLLMPROF_NSYS",
+        "TLLMPROF_NCU",
+        "TLLMPROF_ENGINE",
+    ];
+    let known =
+        |name: &str| VARIABLES.iter().any(|v| v.name == name) || OF_THE_COMMAND.contains(&name);
+    let set = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in set.filter(|name| name.starts_with("TLLMPROF") && !known(name)) {
+        match nearest(&name, VARIABLES.iter().map(|v| v.name)) {
+            Some(near) => section.note(format_args!("{name} means nothing; {near} does")),
+            None => section.note(format_args!("{name} means nothing")),
+        }
+    }
+}
+
+fn preloaded(section: &mut Section) {
+    let Ok(list) = env::var("LD_PRELOAD") else {
+        return;
+    };
+    for entry in list.split([':', ' ']).filter(|entry| !entry.is_empty()) {
+        if entry.contains('/') && !Path::new(entry).exists() {
+            section.note(format_args!("LD_PRELOAD names {entry}, which is not there"));
+        } else {
+            section.note(format_args!("LD_PRELOAD names {entry}"));
+        }
+    }
+}

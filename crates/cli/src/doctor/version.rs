@@ -1,0 +1,50 @@
+//! Versions of the C library.
+
+use std::fmt;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Version {
+    major: u32,
+    minor: u32,
+}
+
+impl Version {
+    /// The version in a symbol version such as `GLIBC_2.34`.
+    pub fn of_glibc(name: &[u8]) -> Option<Self> {
+        let mut numbers = str::from_utf8(name)
+            .ok()?
+            .strip_prefix("GLIBC_")?
+            .split('.');
+        // GLIBC_PRIVATE and GLIBC_ABI_DT_RELR are no versions.
+        let major = numbers.next()?.parse().ok()?;
+        let minor = numbers.next()?.parse().ok()?;
+        Some(Self { major, minor })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        let version = |name: &str| Version::of_glibc(name.as_bytes());
+        assert!(version("GLIBC_2.4") < version("GLIBC_2.34"));
+        assert_eq!(version("GLIBC_2.2.5"), version("GLIBC_2.2"));
+        for none in [
+            "GLIBC_PRIVATE",
+            "GLIBC_ABI_DT_RELR",
+            "GLIBCXX_3.4",
+            "GLIBC_2",
+            "",
+        ] {
+            assert_eq!(version(none), None, "{none}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Where the preloaded library is.
+
+use std::collections::HashSet;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{self, Path, PathBuf};
+
+use anyhow::Result;
+
+use crate::failure::usage;
+
+const NAME: &str = "libtllmprof.so";
+/// Folders that hold it, from the folder of this executable: beside it, in an installation, in the
+/// other half of a build folder.
+const FOLDERS: [&str; 4] = [".", "../lib", "../release", "../debug"];
+
+/// The library's absolute path, fit for `LD_PRELOAD`.
+///
+/// # Errors
+/// There is none, or its path cannot be written in `LD_PRELOAD`.
+pub fn find() -> Result<PathBuf> {
+    let found = match env::var_os("TLLMPROF_LIB").filter(|path| !path.is_empty()) {
+        Some(given) => {
+            let given = PathBuf::from(given);
+            if !given.is_file() {
+                let shown = given.display();
+                return Err(usage(format_args!(
+                    "TLLMPROF_LIB=\"{shown}\": there is no such file (wanted: the path of {NAME})"
+                )));
+            }
+            given
+        }
+        None => search()?,
+    };
+    let absolute = path::absolute(found)?;
+    check(&absolute)?;
+    Ok(absolute)
+}
+
+fn search() -> Result<PathBuf> {
+    let executable = env::current_exe()?;
+    let beside = executable.parent().unwrap_or(Path::new("/"));
+    let mut candidates: Vec<_> = FOLDERS
+        .iter()
+        .map(|folder| tidy(&beside.join(folder)).join(NAME))
+        .collect();
+    // One half of a build folder is the one that this executable is in.
+    let mut seen = HashSet::new();
+    candidates.retain(|candidate| seen.insert(candidate.clone()));
+    match candidates.iter().find(|candidate| candidate.is_file()) {
+        Some(candidate) => Ok(candidate.clone()),
+        None => {
+            let places: Vec<_> = candidates.iter().map(|c| c.display().to_string()).collect();
+            Err(usage(format_args!(
+                "{NAME} was not found: TLLMPROF_LIB is not set, and there is no {}",
+                places.join(", no ")
+            )))
+        }
+    }
+}
+
+/// The path without `.` and `..`. The executable's own path has no links to go astray with.
+fn tidy(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            path::Component::CurDir => {}
+            path::Component::ParentDir => {
+                out.pop();
+            }
+            part => out.push(part),
+        }
+    }
+    out
+}
+
+/// Refuses what the dynamic linker would read as several paths or as a token.
+fn check(library: &Path) -> Result<()> {
+    let bytes = library.as_os_str().as_bytes();
+    match bytes.iter().find(|byte| b" :$".contains(byte)) {
+        None => Ok(()),
+        Some(&byte) => Err(usage(format_args!(
+            "{} cannot be preloaded: the dynamic linker does not take a \"{}\" in a path \
+             (copy the library to another folder, or link to it from there, and set TLLMPROF_LIB)",
+            library.display(),
+            char::from(byte)
+        ))),
+    }
+}
+
+/// `LD_PRELOAD` with the library before whatever is preloaded already.
+pub fn preload(library: &Path, existing: Option<OsString>) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    let Some(existing) = existing else {
+        return value;
+    };
+    let is_library = |entry: &&[u8]| *entry == library.as_os_str().as_bytes();
+    for entry in existing
+        .as_bytes()
+        .split(|b| b" :".contains(b))
+        .filter(|e| !e.is_empty())
+    {
+        if !is_library(&entry) {
+            value.push(":");
+            value.push(OsStr::from_bytes(entry));
+        }
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comes_first_and_once() {
+        let library = Path::new("/l/libtllmprof.so");
+        let with = |existing: &str| {
+            preload(library, Some(existing.into()))
+                .into_string()
+                .unwrap()
+        };
+        assert_eq!(preload(library, None), "/l/libtllmprof.so");
+        assert_eq!(with(""), "/l/libtllmprof.so");
+        assert_eq!(with("/a.so b.so::"), "/l/libtllmprof.so:/a.so:b.so");
+        assert_eq!(with("/a.so:/l/libtllmprof.so"), "/l/libtllmprof.so:/a.so");
+    }
+
+    #[test]
+    fn a_path_that_would_be_split_is_refused() {
+        assert!(check(Path::new("/a/libtllmprof.so")).is_ok());
+        for bad in [
+            "/a b/libtllmprof.so",
+            "/a:b/libtllmprof.so",
+            "/$LIB/libtllmprof.so",
+        ] {
+            let error = check(Path::new(bad)).unwrap_err().to_string();
+            assert!(error.contains(bad) && !error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn dots_are_resolved() {
+        assert_eq!(tidy(Path::new("/a/b/../lib/.")), Path::new("/a/lib"));
+        assert_eq!(tidy(Path::new("/../lib")), Path::new("/lib"));
+    }
+}

@@ -1,0 +1,53 @@
+//! The tllmprof command.
+//!
+//! Results go to standard output, everything else to standard error. Exit statuses: 0 done, 1 the
+//! work failed, 2 the command line or a variable is wrong; `run` ends as its program does.
+
+mod demo;
+mod doctor;
+mod env;
+mod failure;
+mod library;
+mod options;
+mod output;
+mod profiler;
+mod quote;
+mod run;
+mod which;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Profile any CUDA program by iteration
+#[derive(Parser)]
+#[command(name = "tllmprof", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run a program with its iterations counted and its windows captured
+    Run(run::Arguments),
+    /// Print the variables, for launchers that must be told
+    Env(env::Arguments),
+    /// Say what would and would not be intercepted, and why
+    Doctor(doctor::Arguments),
+    /// Capture iterations 5 to 9 of the bundled example
+    Demo(demo::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().verb {
+        Verb::Run(arguments) => run::run(&arguments),
+        Verb::Env(arguments) => env::run(&arguments),
+        Verb::Doctor(arguments) => doctor::run(&arguments),
+        Verb::Demo(arguments) => demo::run(&arguments),
+    };
+    result.unwrap_or_else(|error| {
+        output::say(format_args!("{error:#}"));
+        failure::status(&error)
+    })
+}

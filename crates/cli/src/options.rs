@@ -1,0 +1,218 @@
+//! The options that `run` and `env` share. Each stands for a variable.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+
+use anyhow::Result;
+use clap::Args;
+use tllmprof_config::{BadValue, Settings};
+
+use crate::failure::usage;
+
+#[derive(Args, Debug, Default)]
+pub struct Options {
+    /// Windows of iterations: A-B, N, A-, all, and comma lists of them
+    #[arg(long, value_name = "W")]
+    window: Option<OsString>,
+    /// What an iteration is: auto, or a CUDA call such as cudaGraphLaunch or cudaGraphLaunch/4
+    #[arg(long, value_name = "RULE")]
+    step: Option<OsString>,
+    /// Iterations not counted: a number of them; or capture, to start again after stream captures
+    #[arg(long, value_name = "W")]
+    warmup: Option<OsString>,
+    /// Ranks that open windows: 0,2-3
+    #[arg(long, value_name = "LIST")]
+    ranks: Option<OsString>,
+    /// Do not make the device idle before the profiler is stopped
+    #[arg(long)]
+    no_drain: bool,
+    /// No NVTX ranges for iterations and windows
+    #[arg(long)]
+    no_nvtx: bool,
+    /// What is told on standard error: off, error, warn, info or debug
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<OsString>,
+
+    // Part of the interface and not of this version: told by name, and kept out of the help.
+    #[arg(long, value_name = "PATH", hide = true, conflicts_with = "no_trace")]
+    trace: Option<OsString>,
+    #[arg(long, hide = true)]
+    no_trace: bool,
+    #[arg(long, value_name = "STEPS", hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    kernels: Option<OsString>,
+    #[arg(long, hide = true)]
+    gc: bool,
+    #[arg(long, hide = true)]
+    gil: bool,
+    #[arg(long, hide = true)]
+    nvtx_debug: bool,
+    #[arg(long, hide = true)]
+    llmapi: bool,
+    #[arg(long, value_name = "PATH", hide = true)]
+    torch_trace: Option<OsString>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    perfect_router: Option<OsString>,
+    #[arg(long, hide = true)]
+    gpu_metrics: bool,
+}
+
+/// A variable that an option sets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Given {
+    pub option: &'static str,
+    pub variable: &'static str,
+    pub value: OsString,
+}
+
+impl Options {
+    /// The variables that these options set.
+    pub fn given(&self) -> Vec<Given> {
+        let on = |flag: bool, value: &str| flag.then(|| OsString::from(value));
+        [
+            ("--window", "TLLMPROF_START_STOP", self.window.clone()),
+            ("--step", "TLLMPROF_STEP", self.step.clone()),
+            ("--warmup", "TLLMPROF_WARMUP", self.warmup.clone()),
+            ("--ranks", "TLLMPROF_RANKS", self.ranks.clone()),
+            ("--no-drain", "TLLMPROF_DRAIN", on(self.no_drain, "0")),
+            ("--no-nvtx", "TLLMPROF_NVTX", on(self.no_nvtx, "0")),
+            ("--log", "TLLMPROF_LOG", self.log.clone()),
+            ("--trace", "TLLMPROF_TRACE", self.trace.clone()),
+            ("--no-trace", "TLLMPROF_TRACE", on(self.no_trace, "")),
+            ("--kernels", "TLLMPROF_KERNELS", self.kernels.clone()),
+            ("--gc", "TLLM_PROFILE_RECORD_GC", on(self.gc, "1")),
+            ("--gil", "TLLMPROF_GIL", on(self.gil, "1")),
+            ("--nvtx-debug", "TLLM_NVTX_DEBUG", on(self.nvtx_debug, "1")),
+            ("--llmapi", "TLLM_LLMAPI_ENABLE_NVTX", on(self.llmapi, "1")),
+            (
+                "--torch-trace",
+                "TLLM_TORCH_PROFILE_TRACE",
+                self.torch_trace.clone(),
+            ),
+            (
+                "--perfect-router",
+                "TLLMPROF_PERFECT_ROUTER",
+                self.perfect_router.clone(),
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(option, variable, value)| {
+            Some(Given {
+                option,
+                variable,
+                value: value?,
+            })
+        })
+        .collect()
+    }
+
+    /// What the library will read: this environment with the options over it.
+    ///
+    /// # Errors
+    /// A value that does not parse, and an option or rule that this version does not have.
+    pub fn settings(&self) -> Result<Settings> {
+        let given = self.given();
+        let settings = Settings::from_env(|name| lookup(&given, name)).map_err(usage)?;
+        available(&settings, |name| lookup(&given, name)).map_err(usage)?;
+        if self.gpu_metrics {
+            return Err(usage(
+                "--gpu-metrics: this version does not have it \
+                 (wanted: nsys's own option for it, in --nsys=ARGS)",
+            ));
+        }
+        // What the environment asks for in vain is told by the library, which then goes on.
+        let in_vain = |given: &&Given| {
+            let alone = |name: &str| (name == given.variable).then(|| given.value.clone());
+            Settings::from_env(alone).is_ok_and(|settings| !settings.unavailable().is_empty())
+        };
+        match given.iter().find(in_vain) {
+            Some(given) => Err(usage(format_args!(
+                "{}: this version does not have it",
+                given.option
+            ))),
+            None => Ok(settings),
+        }
+    }
+}
+
+/// Whether the step rule is one that this version counts by.
+pub fn available(
+    settings: &Settings,
+    get: impl Fn(&str) -> Option<OsString>,
+) -> Result<(), BadValue> {
+    const STEP: &str = "TLLMPROF_STEP";
+    settings
+        .step
+        .available()
+        .map_err(|problem| problem.in_variable(STEP, &get(STEP).unwrap_or_default()))
+}
+
+fn lookup(given: &[Given], name: &str) -> Option<OsString> {
+    match given.iter().find(|given| given.variable == name) {
+        Some(given) => Some(given.value.clone()),
+        None => env::var_os(name),
+    }
+}
+
+/// Splits what follows `--nsys=` or `--ncu=` as a shell would.
+///
+/// # Errors
+/// Quotes that do not close, and text that is not UTF-8.
+pub fn split_arguments(option: &str, text: &OsStr) -> Result<Vec<String>> {
+    let bad = |problem: &str| {
+        let shown = text.to_string_lossy();
+        usage(format_args!(
+            "{option}=\"{shown}\": {problem} (wanted: arguments as in a shell)"
+        ))
+    };
+    let text = text.to_str().ok_or_else(|| bad("it is not UTF-8"))?;
+    shell_words::split(text).map_err(|_| bad("a quote does not close"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use tllmprof_config::VARIABLES;
+
+    use super::*;
+
+    #[test]
+    fn every_option_sets_a_variable_that_is_read() {
+        let all = Options {
+            window: Some("1".into()),
+            step: Some("auto".into()),
+            warmup: Some("1".into()),
+            ranks: Some("1".into()),
+            no_drain: true,
+            no_nvtx: true,
+            log: Some("off".into()),
+            trace: Some("x".into()),
+            no_trace: true,
+            kernels: Some("1".into()),
+            gc: true,
+            gil: true,
+            nvtx_debug: true,
+            llmapi: true,
+            torch_trace: Some("x".into()),
+            perfect_router: Some("1".into()),
+            gpu_metrics: true,
+        };
+        let known: BTreeSet<_> = VARIABLES.iter().map(|v| v.name).collect();
+        let given = all.given();
+        assert_eq!(given.len(), 16);
+        for given in given {
+            assert!(known.contains(given.variable), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_split_as_in_a_shell() {
+        let split = |text: &str| split_arguments("--nsys", OsStr::new(text));
+        assert_eq!(
+            split("-o 'a b' -t cuda").unwrap(),
+            ["-o", "a b", "-t", "cuda"]
+        );
+        assert!(split("").unwrap().is_empty());
+        assert!(split("-o 'a").is_err());
+    }
+}

@@ -1,0 +1,19 @@
+//! Results to standard output, messages to standard error.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Write};
+
+/// Writes a result. A reader that has seen enough is no error.
+pub fn print(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// Writes a message in the form that the preloaded library uses too.
+pub fn say(message: fmt::Arguments<'_>) {
+    // Where standard error is gone there is nobody left to tell.
+    let _ = writeln!(io::stderr().lock(), "tllmprof: {message}");
+}

@@ -1,0 +1,113 @@
+//! `tllmprof run`: the program in this process's place, with the library preloaded.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::Result;
+use tllmprof_config::{Level, Settings};
+
+use crate::failure::with_status;
+use crate::options::{Options, split_arguments};
+use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
+use crate::which::{Found, which};
+use crate::{doctor, library, output};
+
+/// Statuses of env(1) and timeout(1) for a program that cannot be started.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "With several windows nsys needs about 90 ms between the end of one and the \
+                        start of the next to be ready again; closer ones may be missed."
+)]
+pub struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    /// Under nsys, which captures the windows; ARGS are more arguments for it
+    #[arg(long, value_name = "ARGS", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with = "ncu")]
+    nsys: Option<OsString>,
+    /// Under ncu, which profiles the kernels of the windows; ARGS are more arguments for it
+    #[arg(long, value_name = "ARGS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    ncu: Option<OsString>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let settings = arguments.options.settings()?;
+    let (name, rest) = arguments
+        .command
+        .split_first()
+        .map_or((OsStr::new(""), &[][..]), |(n, r)| (n, r));
+    let windows = settings.windows.as_slice().len();
+    let mut command = if let Some(theirs) = &arguments.nsys {
+        let mut command = Command::new(NSYS.required()?);
+        command
+            .args(nsys_arguments(windows, &split_arguments("--nsys", theirs)?))
+            .arg(name);
+        command
+    } else if let Some(theirs) = &arguments.ncu {
+        let mut command = Command::new(NCU.required()?);
+        command
+            .args(ncu_arguments(windows, &split_arguments("--ncu", theirs)?))
+            .arg(name);
+        command
+    } else {
+        Command::new(name)
+    };
+    command.args(rest);
+
+    let library = library::find()?;
+    // nsys and ncu hand their environment on to the program. The library is inert in them, and
+    // their own way to set variables would split values at commas, of which windows are full.
+    command.env(
+        "LD_PRELOAD",
+        library::preload(&library, env::var_os("LD_PRELOAD")),
+    );
+    for given in arguments.options.given() {
+        command.env(given.variable, given.value);
+    }
+
+    match which(name) {
+        Found::Program(program) => warn_if_out_of_reach(&program, &library, &settings),
+        Found::NotExecutable(_) => {
+            return Err(cannot_start(name, &io::ErrorKind::PermissionDenied.into()));
+        }
+        Found::Nothing => return Err(cannot_start(name, &io::ErrorKind::NotFound.into())),
+    }
+    let error = command.exec();
+    Err(cannot_start(command.get_program(), &error))
+}
+
+/// A library that the dynamic linker leaves out says nothing, so it is said here.
+fn warn_if_out_of_reach(program: &Path, library: &Path, settings: &Settings) {
+    if settings.log < Level::Warn {
+        return;
+    }
+    if let Some(reason) = doctor::out_of_reach(program, library) {
+        output::say(format_args!(
+            "{}: {reason}: nothing will be captured",
+            program.display()
+        ));
+    }
+}
+
+fn cannot_start(name: &OsStr, error: &io::Error) -> anyhow::Error {
+    let name = name.display();
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            with_status(NOT_FOUND, format_args!("{name}: there is no such program"))
+        }
+        io::ErrorKind::PermissionDenied => with_status(
+            NOT_EXECUTABLE,
+            format_args!("{name}: it may not be executed"),
+        ),
+        _ => with_status(NOT_EXECUTABLE, format_args!("{name}: {error}")),
+    }
+}

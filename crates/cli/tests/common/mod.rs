@@ -1,0 +1,157 @@
+//! A folder of its own for each test, a library to preload, and children that cannot hang.
+
+#![allow(dead_code)] // each test file uses its part
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What a child left behind.
+#[derive(Debug)]
+pub struct Ended {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ended {
+    pub fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+}
+
+/// Runs a command to its end, and fails the test if that takes too long.
+pub fn finish(command: &mut Command) -> Ended {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let stdout = reader(child.stdout.take().unwrap());
+    let stderr = reader(child.stderr.take().unwrap());
+    let status = wait(&mut child).unwrap_or_else(|| panic!("{command:?} did not end"));
+    Ended {
+        status,
+        stdout: stdout.join().unwrap(),
+        stderr: stderr.join().unwrap(),
+    }
+}
+
+fn reader(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+fn wait(child: &mut Child) -> Option<ExitStatus> {
+    let started = Instant::now();
+    while started.elapsed() < LIMIT {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    None
+}
+
+/// A folder that goes when the test ends.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tllmprof-cli-{}-{count}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        // As the dynamic linker and readlink will show it.
+        Self(path.canonicalize().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// An executable script.
+    pub fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.write(name, text);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// Compiles C with the given arguments besides source and output.
+    pub fn compile(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
+        let output = self.path(name);
+        fs::create_dir_all(output.parent().unwrap()).unwrap();
+        let source = self.write(&format!("{name}.c"), source);
+        let mut cc = Command::new("cc");
+        cc.arg("-o")
+            .arg(&output)
+            .arg(source)
+            .args(arguments)
+            .current_dir(&self.0);
+        let ended = finish(&mut cc);
+        assert!(ended.status.success(), "{cc:?}: {}", ended.stderr);
+        output
+    }
+
+    /// A library that says on standard error that it was loaded.
+    pub fn library(&self) -> PathBuf {
+        self.compile(
+            "libtllmprof.so",
+            "#include <stdio.h>\n\
+             #include <stdlib.h>\n\
+             __attribute__((constructor)) static void loaded(void) {\n\
+                 if (getenv(\"SAY_LOADED\")) fputs(\"loaded\\n\", stderr);\n\
+             }\n",
+            &["-shared", "-fPIC"],
+        )
+    }
+
+    /// The command, with a plain environment and this folder's library.
+    pub fn tllmprof(&self) -> Command {
+        let library = self.path("libtllmprof.so");
+        let library = if library.exists() {
+            library
+        } else {
+            self.library()
+        };
+        let mut command = plain(Path::new(env!("CARGO_BIN_EXE_tllmprof")));
+        command.env("TLLMPROF_LIB", library);
+        command
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A command whose environment is a path and nothing else.
+pub fn plain(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin");
+    command
+}

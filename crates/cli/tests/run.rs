@@ -1,0 +1,450 @@
+//! `tllmprof run`: what the program gets, and what comes back.
+
+mod common;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+
+use common::{Scratch, finish, plain};
+
+#[test]
+fn the_program_has_library_and_variables() {
+    let scratch = Scratch::new();
+    let mut run = scratch.tllmprof();
+    run.args([
+        "run",
+        "--window",
+        "2-3,7",
+        "--step",
+        "cudaGraphLaunch/4",
+        "--warmup",
+        "3",
+    ])
+    .args([
+        "--ranks",
+        "0,2-3",
+        "--no-drain",
+        "--no-nvtx",
+        "--log",
+        "debug",
+        "--no-trace",
+    ])
+    .args(["--", "sh", "-c", "env"])
+    .env("SAY_LOADED", "1");
+    let ended = finish(&mut run);
+    assert_eq!(ended.code(), Some(0), "{ended:?}");
+    // sh and env, and not the command itself.
+    assert_eq!(ended.stderr, "loaded\nloaded\n");
+    for line in [
+        "TLLMPROF_START_STOP=2-3,7",
+        "TLLMPROF_STEP=cudaGraphLaunch/4",
+        "TLLMPROF_WARMUP=3",
+        "TLLMPROF_RANKS=0,2-3",
+        "TLLMPROF_DRAIN=0",
+        "TLLMPROF_NVTX=0",
+        "TLLMPROF_LOG=debug",
+        "TLLMPROF_TRACE=",
+        &format!("LD_PRELOAD={}", scratch.path("libtllmprof.so").display()),
+    ] {
+        assert!(
+            ended.stdout.lines().any(|l| l == line),
+            "no {line} in {}",
+            ended.stdout
+        );
+    }
+}
+
+#[test]
+fn it_is_loaded_before_what_was_preloaded() {
+    let scratch = Scratch::new();
+    let other = scratch.compile("other.so", "int other;", &["-shared", "-fPIC"]);
+    let mut run = scratch.tllmprof();
+    run.args(["run", "sh", "-c", "echo $LD_PRELOAD"])
+        .env("LD_PRELOAD", &other);
+    let library = scratch.path("libtllmprof.so");
+    assert_eq!(
+        finish(&mut run).stdout,
+        format!("{}:{}\n", library.display(), other.display())
+    );
+}
+
+#[test]
+fn a_relative_library_is_made_absolute() {
+    let scratch = Scratch::new();
+    let library = scratch.library();
+    let mut run = scratch.tllmprof();
+    run.args(["run", "sh", "-c", "cd / && echo $LD_PRELOAD"])
+        .env("TLLMPROF_LIB", "./libtllmprof.so")
+        .current_dir(library.parent().unwrap());
+    assert_eq!(finish(&mut run).stdout, format!("{}\n", library.display()));
+}
+
+#[test]
+fn status_and_signal_are_the_programs() {
+    let scratch = Scratch::new();
+    let ended = finish(
+        scratch
+            .tllmprof()
+            .args(["run", "--", "sh", "-c", "exit 37"]),
+    );
+    assert_eq!(ended.code(), Some(37));
+    let ended = finish(
+        scratch
+            .tllmprof()
+            .args(["run", "--", "sh", "-c", "kill -TERM $$"]),
+    );
+    assert_eq!(ended.status.signal(), Some(15));
+}
+
+#[test]
+fn the_program_takes_the_commands_place() {
+    let scratch = Scratch::new();
+    let parent = "\"$0\" run -- sh -c 'echo $$' & wait; echo $!";
+    let mut run = scratch.tllmprof();
+    let tllmprof = run.get_program().to_owned();
+    let mut sh = plain("/bin/sh".as_ref());
+    sh.arg("-c").arg(parent).arg(tllmprof);
+    sh.env(
+        "TLLMPROF_LIB",
+        run.env("X", "")
+            .get_envs()
+            .find(|e| e.0 == "TLLMPROF_LIB")
+            .unwrap()
+            .1
+            .unwrap(),
+    );
+    let ended = finish(&mut sh);
+    let pids: Vec<_> = ended.stdout.lines().collect();
+    assert!(pids.len() == 2 && pids[0] == pids[1], "{ended:?}");
+}
+
+#[test]
+fn the_programs_own_options_are_its_own() {
+    let scratch = Scratch::new();
+    for command in [
+        &["--", "echo", "--window", "9-5", "--nsys"][..],
+        &["echo", "--window", "9-5", "--nsys"],
+    ] {
+        let ended = finish(scratch.tllmprof().arg("run").args(command));
+        assert_eq!(ended.stdout, "--window 9-5 --nsys\n");
+    }
+}
+
+/// A value, and what its line says.
+const BAD: &[(&str, &str, &str)] = &[
+    (
+        "--window",
+        "9-5",
+        "TLLMPROF_START_STOP=\"9-5\": \"9-5\" ends before it starts",
+    ),
+    (
+        "--window",
+        ",",
+        "TLLMPROF_START_STOP=\",\": an item of the list is empty",
+    ),
+    ("--step", "cudaGraphLunch", "cudaGraphLaunch is"),
+    (
+        "--step",
+        "cudaGraphLaunch/0",
+        "TLLMPROF_STEP=\"cudaGraphLaunch/0\": ",
+    ),
+    (
+        "--step",
+        "sym:step",
+        "TLLMPROF_STEP=\"sym:step\": this version does not count",
+    ),
+    ("--warmup", "-1", "TLLMPROF_WARMUP=\"-1\": "),
+    ("--ranks", "x", "TLLMPROF_RANKS=\"x\": "),
+    ("--log", "loud", "TLLMPROF_LOG=\"loud\": "),
+];
+
+#[test]
+fn a_bad_option_is_told_before_the_program_starts() {
+    let scratch = Scratch::new();
+    for (option, value, told) in BAD {
+        let mut run = scratch.tllmprof();
+        run.arg("run")
+            .arg(format!("{option}={value}"))
+            .args(["--", "sh", "-c", "echo started"]);
+        let ended = finish(&mut run);
+        assert_eq!(
+            (ended.code(), ended.stdout.as_str()),
+            (Some(2), ""),
+            "{ended:?}"
+        );
+        assert!(ended.stderr.starts_with("tllmprof: "), "{ended:?}");
+        assert!(ended.stderr.contains(told), "{ended:?}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    }
+}
+
+#[test]
+fn a_bad_variable_is_told_before_the_program_starts() {
+    let scratch = Scratch::new();
+    for (name, value) in [
+        ("TLLM_PROFILE_START_STOP", "5-9-12"),
+        ("TLLM_GPTM_PROFILE_START_STOP", "-3"),
+        ("TLLMPROF_NVTX_NAME", "step"),
+        ("TLLMPROF_GIL", "maybe"),
+    ] {
+        let mut run = scratch.tllmprof();
+        let ended = finish(run.args(["run", "echo", "started"]).env(name, value));
+        assert_eq!(
+            (ended.code(), ended.stdout.as_str()),
+            (Some(2), ""),
+            "{ended:?}"
+        );
+        let start = format!("tllmprof: {name}=\"{value}\": ");
+        assert!(ended.stderr.starts_with(&start), "{ended:?}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    }
+}
+
+#[test]
+fn an_option_goes_before_the_variable() {
+    let scratch = Scratch::new();
+    let mut run = scratch.tllmprof();
+    run.args([
+        "run",
+        "--window",
+        "5",
+        "sh",
+        "-c",
+        "echo $TLLMPROF_START_STOP",
+    ]);
+    run.env("TLLMPROF_START_STOP", "wrong")
+        .env("TLLM_PROFILE_START_STOP", "7");
+    assert_eq!(finish(&mut run).stdout, "5\n");
+}
+
+#[test]
+fn what_this_version_lacks_is_refused_by_name() {
+    let scratch = Scratch::new();
+    for option in [
+        "--trace=x",
+        "--kernels",
+        "--kernels=5",
+        "--gc",
+        "--gil",
+        "--nvtx-debug",
+        "--llmapi",
+        "--torch-trace=x",
+        "--perfect-router",
+        "--perfect-router=window",
+        "--gpu-metrics",
+    ] {
+        let ended = finish(
+            scratch
+                .tllmprof()
+                .args(["run", option, "--", "echo", "started"]),
+        );
+        assert_eq!(
+            (ended.code(), ended.stdout.as_str()),
+            (Some(2), ""),
+            "{ended:?}"
+        );
+        let name = option.split('=').next().unwrap();
+        assert!(
+            ended.stderr.starts_with(&format!("tllmprof: {name}: ")),
+            "{ended:?}"
+        );
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    }
+}
+
+#[test]
+fn a_program_that_cannot_start() {
+    let scratch = Scratch::new();
+    let plain_file = scratch.write("plain", "");
+    let ended = finish(scratch.tllmprof().args(["run", "no-such-program"]));
+    assert_eq!(
+        (ended.code(), ended.stderr.lines().count()),
+        (Some(127), 1),
+        "{ended:?}"
+    );
+    let ended = finish(scratch.tllmprof().arg("run").arg(&plain_file));
+    assert_eq!(
+        (ended.code(), ended.stderr.lines().count()),
+        (Some(126), 1),
+        "{ended:?}"
+    );
+    let ended = finish(scratch.tllmprof().args(["run", "--"]));
+    assert_eq!(ended.code(), Some(2), "{ended:?}");
+    let ended = finish(
+        scratch
+            .tllmprof()
+            .args(["run", "--no-such-option", "--", "true"]),
+    );
+    assert_eq!(ended.code(), Some(2), "{ended:?}");
+}
+
+#[test]
+fn a_static_program_runs_and_is_told_of() {
+    let scratch = Scratch::new();
+    let program = scratch.compile("still", "int main(void) { return 7; }", &["-static"]);
+    let ended = finish(scratch.tllmprof().arg("run").arg(&program));
+    assert_eq!(ended.code(), Some(7));
+    assert!(ended.stderr.contains("statically linked"), "{ended:?}");
+    let ended = finish(
+        scratch
+            .tllmprof()
+            .args(["run", "--log", "off"])
+            .arg(&program),
+    );
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(7), ""));
+}
+
+#[test]
+fn a_library_that_cannot_be_preloaded() {
+    let scratch = Scratch::new();
+    let library = scratch.library();
+    for folder in ["a b", "a:b"] {
+        let there = scratch.path(folder).join("libtllmprof.so");
+        fs::create_dir(there.parent().unwrap()).unwrap();
+        fs::copy(&library, &there).unwrap();
+        let ended = finish(
+            scratch
+                .tllmprof()
+                .args(["run", "true"])
+                .env("TLLMPROF_LIB", &there),
+        );
+        assert_eq!(
+            (ended.code(), ended.stderr.lines().count()),
+            (Some(2), 1),
+            "{ended:?}"
+        );
+        assert!(ended.stderr.contains("TLLMPROF_LIB"), "{ended:?}");
+    }
+    let ended = finish(
+        scratch
+            .tllmprof()
+            .args(["run", "true"])
+            .env("TLLMPROF_LIB", "/none.so"),
+    );
+    assert_eq!(
+        (ended.code(), ended.stderr.lines().count()),
+        (Some(2), 1),
+        "{ended:?}"
+    );
+    assert!(
+        ended
+            .stderr
+            .starts_with("tllmprof: TLLMPROF_LIB=\"/none.so\": "),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn the_library_is_found_beside_the_command_and_in_lib() {
+    let scratch = Scratch::new();
+    let library = scratch.library();
+    let command = scratch.path("prefix/bin/tllmprof");
+    fs::create_dir_all(command.parent().unwrap()).unwrap();
+    fs::create_dir_all(scratch.path("prefix/lib")).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_tllmprof"), &command).unwrap();
+    let preloaded = || finish(plain(&command).args(["run", "sh", "-c", "echo $LD_PRELOAD"]));
+
+    let ended = preloaded();
+    assert_eq!(ended.code(), Some(2), "{ended:?}");
+    assert!(
+        ended
+            .stderr
+            .contains(&scratch.path("prefix/lib").display().to_string()),
+        "{ended:?}"
+    );
+    for place in ["prefix/lib/libtllmprof.so", "prefix/bin/libtllmprof.so"] {
+        fs::copy(&library, scratch.path(place)).unwrap();
+        assert_eq!(
+            preloaded().stdout,
+            format!("{}\n", scratch.path(place).display())
+        );
+    }
+}
+
+/// Stands in for a profiler: shows how it was called, then runs what is behind its options.
+const PROFILER: &str = "#!/bin/sh\n\
+    printf 'argument %s\\n' \"$@\"\n\
+    printf 'preload %s\\n' \"$LD_PRELOAD\"\n\
+    printf 'window %s\\n' \"$TLLMPROF_START_STOP\"\n\
+    while [ \"$1\" != echo ]; do shift; done\n\
+    \"$@\"\n\
+    exit 9\n";
+
+#[test]
+fn nsys_is_told_of_the_windows() {
+    let scratch = Scratch::new();
+    let nsys = scratch.script("tools/nsys", PROFILER);
+    let path = format!("{}:/usr/bin:/bin", nsys.parent().unwrap().display());
+    for (windows, end) in [("5-9", "stop"), ("2-3,4,7,30-", "repeat:3")] {
+        let mut run = scratch.tllmprof();
+        run.args([
+            "run",
+            "--window",
+            windows,
+            "--nsys=-o 'a b' --trace=cuda",
+            "--",
+            "echo",
+            "hi",
+        ]);
+        let ended = finish(run.env("PATH", &path));
+        assert_eq!(ended.code(), Some(9), "{ended:?}");
+        let wanted = format!(
+            "argument profile\n\
+             argument --trace-fork-before-exec=true\n\
+             argument --capture-range=cudaProfilerApi\n\
+             argument --capture-range-end={end}\n\
+             argument -o\nargument a b\nargument --trace=cuda\n\
+             argument echo\nargument hi\n\
+             preload {}\nwindow {windows}\nhi\n",
+            scratch.path("libtllmprof.so").display()
+        );
+        assert_eq!(ended.stdout, wanted);
+    }
+}
+
+#[test]
+fn ncu_profiles_from_the_window_on() {
+    let scratch = Scratch::new();
+    let ncu = scratch.script("elsewhere/my-ncu", PROFILER);
+    let mut run = scratch.tllmprof();
+    run.args(["run", "--window", "5", "--ncu", "--", "echo", "hi"])
+        .env("TLLMPROF_NCU", ncu);
+    let ended = finish(&mut run);
+    assert_eq!(ended.code(), Some(9), "{ended:?}");
+    assert!(
+        ended.stdout.starts_with(
+            "argument --target-processes=all\nargument --profile-from-start=off\n\
+             argument echo\nargument hi\n"
+        ),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn a_profiler_that_is_not_there() {
+    let scratch = Scratch::new();
+    let mut run = scratch.tllmprof();
+    run.args(["run", "--nsys", "true"])
+        .env("TLLMPROF_NSYS", "/none/nsys");
+    let ended = finish(&mut run);
+    assert_eq!(
+        (ended.code(), ended.stderr.lines().count()),
+        (Some(2), 1),
+        "{ended:?}"
+    );
+    let ended = finish(
+        scratch
+            .tllmprof()
+            .args(["run", "--nsys", "--ncu", "--", "true"]),
+    );
+    assert_eq!(ended.code(), Some(2), "{ended:?}");
+    let mut run = scratch.tllmprof();
+    run.args(["run", "--nsys=-o 'a", "true"])
+        .env("TLLMPROF_NSYS", "/bin/true");
+    let ended = finish(&mut run);
+    assert_eq!(
+        (ended.code(), ended.stderr.lines().count()),
+        (Some(2), 1),
+        "{ended:?}"
+    );
+}

@@ -1,0 +1,140 @@
+#!/bin/sh
+# Runs a program with libtllmprof.so preloaded, for hosts that have the library and not the command.
+# It sets the variables that `tllmprof run` sets; the library itself checks their values.
+set -eu
+
+usage() {
+    cat <<'END'
+Usage: tllmprof.sh [OPTIONS] [--] COMMAND...
+
+  --window W       windows of iterations: A-B, N, A-, all, and comma lists of them
+  --step RULE      what an iteration is: auto, or a CUDA call such as cudaGraphLaunch/4
+  --warmup W       iterations not counted: a number of them, or capture
+  --ranks LIST     ranks that open windows: 0,2-3
+  --nsys[=ARGS]    under nsys, which captures the windows; ARGS are more arguments for it
+  --help           this text
+
+The library is TLLMPROF_LIB, or libtllmprof.so beside this script, in ../lib or in
+../target/release.
+END
+}
+
+fail() {
+    printf 'tllmprof: %s\n' "$2" >&2
+    exit "$1"
+}
+
+find_library() {
+    if [ -n "${TLLMPROF_LIB:-}" ]; then
+        [ -f "$TLLMPROF_LIB" ] ||
+            fail 2 "TLLMPROF_LIB=\"$TLLMPROF_LIB\": there is no such file (wanted: the path of libtllmprof.so)"
+        folder=$(cd -- "$(dirname -- "$TLLMPROF_LIB")" && pwd)
+        library=$folder/$(basename -- "$TLLMPROF_LIB")
+        return
+    fi
+    here=$(dirname -- "$(readlink -f -- "$0")")
+    for folder in "$here" "$here/../lib" "$here/../target/release"; do
+        if [ -f "$folder/libtllmprof.so" ]; then
+            library=$(cd -- "$folder" && pwd)/libtllmprof.so
+            return
+        fi
+    done
+    fail 2 "libtllmprof.so was not found: TLLMPROF_LIB is not set, and there is none in $here, $here/../lib, $here/../target/release"
+}
+
+# The number of items in a list of windows. Windows that touch are one, so this may be too many:
+# nsys then waits for more of them until the program ends, and has captured all there were.
+count_windows() {
+    (
+        IFS=,
+        set -f
+        # shellcheck disable=SC2086 # to be split at commas
+        set -- $1
+        echo $#
+    )
+}
+
+# Whether the user gave nsys an option of one of these names: it refuses to be told twice.
+nsys_has() {
+    for name; do
+        case " $nsys_arguments " in
+        *" $name "* | *" $name="*) return 0 ;;
+        esac
+    done
+    return 1
+}
+
+nsys=no
+nsys_arguments=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --window | --step | --warmup | --ranks)
+        [ $# -ge 2 ] || fail 2 "$1: a value is missing"
+        option=$1=$2
+        shift 2
+        ;;
+    --)
+        shift
+        break
+        ;;
+    -*)
+        option=$1
+        shift
+        ;;
+    *) break ;;
+    esac
+    value=${option#*=}
+    case $option in
+    --window=*) export TLLMPROF_START_STOP="$value" ;;
+    --step=*) export TLLMPROF_STEP="$value" ;;
+    --warmup=*) export TLLMPROF_WARMUP="$value" ;;
+    --ranks=*) export TLLMPROF_RANKS="$value" ;;
+    --nsys) nsys=yes ;;
+    --nsys=*)
+        nsys=yes
+        nsys_arguments=$value
+        ;;
+    -h | --help)
+        usage
+        exit 0
+        ;;
+    *) fail 2 "there is no option ${option%%=*} (see tllmprof.sh --help)" ;;
+    esac
+done
+if [ $# -eq 0 ]; then
+    usage >&2
+    exit 2
+fi
+
+library=
+find_library
+case $library in
+*[\ :$]*)
+    fail 2 "$library cannot be preloaded: the dynamic linker does not take a space, \":\" or \"\$\" in a path (copy the library to another folder, and set TLLMPROF_LIB)"
+    ;;
+esac
+
+if [ $nsys = yes ]; then
+    command -v nsys >/dev/null || fail 2 "nsys was not found on PATH"
+    windows=${TLLMPROF_START_STOP:-${TLLM_PROFILE_START_STOP:-${TLLM_GPTM_PROFILE_START_STOP:-}}}
+    set -f
+    # shellcheck disable=SC2086 # several arguments
+    set -- $nsys_arguments "$@"
+    set +f
+    if [ -n "$windows" ]; then
+        count=$(count_windows "$windows")
+        # By default nsys ends the program at the first stop.
+        end=stop
+        [ "$count" -eq 1 ] || end=repeat:$count
+        nsys_has --capture-range-end || set -- --capture-range-end="$end" "$@"
+        nsys_has -c --capture-range || set -- --capture-range=cudaProfilerApi "$@"
+    fi
+    # Engines fork their workers, and without this nsys does not see into them.
+    nsys_has --trace-fork-before-exec || set -- --trace-fork-before-exec=true "$@"
+    nsys_has -t --trace || set -- --trace=cuda,nvtx,osrt "$@"
+    set -- nsys profile "$@"
+fi
+
+# Not earlier: what ran so far is no target.
+export LD_PRELOAD="$library${LD_PRELOAD:+:$LD_PRELOAD}"
+exec "$@"
