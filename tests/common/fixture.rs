@@ -1,0 +1,107 @@
+//! A fixture under the shim, on the stand-in, and what the driver saw of it.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::{Output, Record, Scratch, command, read_log, run, shim, standin};
+
+/// Longer than any fixture needs on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A program of the stand-in's `bin`, to be run.
+pub struct Fixture {
+    command: Command,
+    scratch: Scratch,
+}
+
+/// What became of it.
+pub struct Ran {
+    pub output: Output,
+    pub log: Vec<Record>,
+}
+
+/// The profiler's switch as the driver saw it.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub enum Switch {
+    /// `cuProfilerStart` after so many launches were entered and so many waits had returned.
+    Start { launches: usize, waits: usize },
+    /// `cuProfilerStop` after so many launches were entered and so many waits had returned.
+    Stop { launches: usize, waits: usize },
+}
+
+impl Fixture {
+    /// The program without the shim.
+    pub fn plain(program: &str) -> Self {
+        let standin = standin();
+        let scratch = Scratch::new("fixture");
+        let mut command = command(standin.join("bin").join(program));
+        command
+            .env("LD_LIBRARY_PATH", &standin)
+            .env("STANDIN_LOG", scratch.path("log"))
+            .current_dir(scratch.folder());
+        Self { command, scratch }
+    }
+
+    /// The program with the shim preloaded.
+    pub fn new(program: &str) -> Self {
+        Self::plain(program).env("LD_PRELOAD", shim())
+    }
+
+    pub fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// The windows and the rule.
+    pub fn window(self, windows: &str, step: &str) -> Self {
+        self.env("TLLM_PROFILE_START_STOP", windows)
+            .env("TLLMPROF_STEP", step)
+    }
+
+    /// Arguments, separated by spaces.
+    pub fn args(mut self, args: &str) -> Self {
+        self.command.args(args.split_whitespace());
+        self
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.scratch.folder()
+    }
+
+    pub fn run(mut self) -> Ran {
+        let output = run(&mut self.command, PATIENCE);
+        let log = read_log(&self.scratch.path("log"));
+        Ran { output, log }
+    }
+}
+
+impl Ran {
+    /// Where the profiler was switched, by all processes of the run together. Waits of our own,
+    /// which make the device idle before a stop, come from another thread than the program's and
+    /// are left out.
+    pub fn switches(&self) -> Vec<Switch> {
+        let program = self.log.first().map(|first| first.tid);
+        let (mut launches, mut waits) = (0, 0);
+        let mut switches = Vec::new();
+        for record in &self.log {
+            match record.function.as_str() {
+                "cuProfilerStart" => switches.push(Switch::Start { launches, waits }),
+                "cuProfilerStop" => switches.push(Switch::Stop { launches, waits }),
+                name if name.starts_with("cuGraphLaunch") => launches += 1,
+                name if name.ends_with("_end") && Some(record.tid) == program => waits += 1,
+                _ => {}
+            }
+        }
+        switches
+    }
+
+    /// The lines of standard error that are ours.
+    pub fn said(&self) -> Vec<String> {
+        self.output
+            .err()
+            .lines()
+            .filter_map(|line| line.strip_prefix("tllmprof: ").map(str::to_owned))
+            .collect()
+    }
+}

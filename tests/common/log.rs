@@ -1,0 +1,51 @@
+//! The stand-in's log (`STANDIN_LOG`): one line a driver call, in the order in which the calls arrived.
+
+use std::fs;
+use std::path::Path;
+
+/// One line: `SEQUENCE PID TID [MARK] FUNCTION ARGUMENT via=RUNTIME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Counts from 0 in each process.
+    pub sequence: u64,
+    pub pid: u32,
+    pub tid: u32,
+    /// Why the driver refused the call, such as `ILLEGAL` in a stream capture; empty if it did not.
+    pub mark: String,
+    /// The driver's own name of the function; a wait has a second line, `…_end`, when it returns.
+    pub function: String,
+    /// The first argument, as the function got it.
+    pub argument: u64,
+    /// The runtime that the calling thread is in: `cudart12`, `cudart13`, `cudart_static` or `-`.
+    pub via: String,
+}
+
+/// Panics on a line that is none of the stand-in's; a log that nobody wrote is empty.
+pub fn read_log(path: &Path) -> Vec<Record> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(e) => panic!("read {}: {e}", path.display()),
+    };
+    text.lines()
+        .map(|line| parse(line).unwrap_or_else(|| panic!("not a line of the stand-in's: {line}")))
+        .collect()
+}
+
+fn parse(line: &str) -> Option<Record> {
+    let mut words: Vec<&str> = line.split_whitespace().collect();
+    let mark = match words.len() {
+        7 => words.remove(3),
+        6 => "",
+        _ => return None,
+    };
+    Some(Record {
+        sequence: words[0].parse().ok()?,
+        pid: words[1].parse().ok()?,
+        tid: words[2].parse().ok()?,
+        mark: mark.to_owned(),
+        function: words[3].to_owned(),
+        argument: u64::from_str_radix(words[4].strip_prefix("0x")?, 16).ok()?,
+        via: words[5].strip_prefix("via=")?.to_owned(),
+    })
+}

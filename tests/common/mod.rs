@@ -1,0 +1,209 @@
+//! What the integration tests share: where the shim and the stand-in are, children that cannot hang,
+//! and the stand-in's log.
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "every test binary has its own copy of this module and uses a part of it"
+)]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+mod fixture;
+mod log;
+pub use fixture::{Fixture, Ran, Switch};
+pub use log::{Record, read_log};
+
+/// The root of the repository.
+pub fn repo() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Cargo's target folder, wherever `CARGO_TARGET_DIR` put it.
+pub fn target() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .parent()
+        .expect("cargo's tmp folder lies in its target folder")
+}
+
+/// The library under test: `TLLMPROF_LIB`, else the release build, else the debug build.
+pub fn shim() -> PathBuf {
+    if let Some(path) = std::env::var_os("TLLMPROF_LIB") {
+        return fs::canonicalize(&path)
+            .unwrap_or_else(|e| panic!("TLLMPROF_LIB={}: {e}", path.display()));
+    }
+    ["release", "debug"]
+        .iter()
+        .map(|profile| target().join(profile).join("libtllmprof.so"))
+        .find(|path| path.is_file())
+        .unwrap_or_else(|| {
+            panic!(
+                "no libtllmprof.so under {}: run `cargo build --release` first",
+                target().display()
+            )
+        })
+}
+
+/// The folder of the stand-in for CUDA: its libraries, and `bin/` with the programs. Built on the first call; test
+/// binaries run side by side, and the makefile sees to it that their makes wait for each other.
+pub fn standin() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT
+        .get_or_init(|| {
+            let out = target().join("standin");
+            let mut make = Command::new("make");
+            make.arg("-s")
+                .arg("-C")
+                .arg(repo().join("tests/standin"))
+                .arg(format!("OUT={}", out.display()))
+                // Under `make test` the outer make's job server is not ours to use.
+                .env_remove("MAKEFLAGS")
+                .env_remove("MAKELEVEL");
+            let built = run(&mut make, Duration::from_secs(300));
+            assert!(
+                built.status.success(),
+                "make -C tests/standin: {}\n{}{}",
+                built.status,
+                built.out(),
+                built.err()
+            );
+            out
+        })
+        .clone()
+}
+
+/// A command without the variables that steer the shim, whatever the shell that started the tests has set.
+pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("TLLM") || name == "LD_PRELOAD" || name == "NVTX_INJECTION64_PATH" {
+            command.env_remove(&*name);
+        }
+    }
+    command
+}
+
+/// Says that the running test does not do its work, and why, past the test harness, which keeps quiet about tests
+/// that pass.
+pub fn skipped(why: &str) {
+    let test = std::thread::current();
+    let line = format!("skipped: {}: {why}\n", test.name().unwrap_or("a test"));
+    // To a closed standard error there is nothing to say.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// How a child ended and what it wrote.
+#[derive(Debug)]
+pub struct Output {
+    pub status: ExitStatus,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+}
+
+impl Output {
+    pub fn out(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    pub fn err(&self) -> String {
+        String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+}
+
+/// Runs a child with nothing on its standard input and waits for it and for what it left in its process group.
+///
+/// Panics, with what the child wrote, if it is not done within `timeout`; its process group is killed then.
+pub fn run(command: &mut Command, timeout: Duration) -> Output {
+    // Files, not pipes: a grandchild that keeps a pipe open would keep a reader waiting.
+    let scratch = Scratch::new("run");
+    let (out, err) = (scratch.path("stdout"), scratch.path("stderr"));
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(append(&out))
+        .stderr(append(&err))
+        .process_group(0)
+        .spawn()
+        .unwrap_or_else(|e| panic!("start {command:?}: {e}"));
+    let group = -(child.id() as libc::pid_t);
+    let deadline = Instant::now() + timeout;
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("wait for a child") {
+            break Some(status);
+        }
+        if Instant::now() >= deadline {
+            break None;
+        }
+        sleep(Duration::from_millis(2));
+    };
+    // What the child left running may still write; it gets a little time and is then ended.
+    let grace = Instant::now() + Duration::from_secs(if status.is_some() { 5 } else { 0 });
+    while signal(group, 0) && Instant::now() < grace {
+        sleep(Duration::from_millis(2));
+    }
+    signal(group, libc::SIGKILL);
+    let status = status.unwrap_or_else(|| {
+        let _ = child.wait();
+        panic!(
+            "{command:?} was not done in {timeout:?}\n{}{}",
+            String::from_utf8_lossy(&fs::read(&out).unwrap_or_default()),
+            String::from_utf8_lossy(&fs::read(&err).unwrap_or_default()),
+        )
+    });
+    Output {
+        status,
+        stdout: fs::read(&out).expect("read what a child wrote"),
+        stderr: fs::read(&err).expect("read what a child wrote"),
+    }
+}
+
+fn append(path: &Path) -> File {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .unwrap_or_else(|e| panic!("create {}: {e}", path.display()))
+}
+
+/// Whether there was somebody to send it to.
+fn signal(pid: libc::pid_t, number: libc::c_int) -> bool {
+    // SAFETY: kill takes no pointers; the process group is one that `run` made.
+    unsafe { libc::kill(pid, number) == 0 }
+}
+
+/// A folder that goes away with its value.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
+            "{name}-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        ));
+        fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("create {}: {e}", folder.display()));
+        Self(folder)
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,377 @@
+//! A program of 40 iterations: in every linkage the profiler starts before the first call of the
+//! window and stops after its last, whatever makes an iteration and however the process ends.
+
+mod common;
+
+use common::{Fixture, Ran, Switch};
+
+/// Every way in which the fixture reaches CUDA.
+const LINKAGES: [&str; 21] = [
+    "shared12",
+    "shared13",
+    "static",
+    "noplt",
+    "znow",
+    "fnptr",
+    "ptsz",
+    "static_ptsz",
+    "dlsym",
+    "dlvsym",
+    "driver",
+    "driver_ptsz",
+    "driver_dlsym",
+    "driver_dlsym_ptsz",
+    "driver_gpa1",
+    "driver_gpa2",
+    "driver_gpa2_ptsz",
+    "rtld_local",
+    "two_cudarts",
+    "tail",
+    "early_ctor",
+];
+
+fn start(launches: usize, waits: usize) -> Switch {
+    Switch::Start { launches, waits }
+}
+
+fn stop(launches: usize, waits: usize) -> Switch {
+    Switch::Stop { launches, waits }
+}
+
+/// The result and the status are those of a run without the shim, and so are the driver's calls.
+#[track_caller]
+fn assert_unharmed(ran: &Ran, plain: &Ran) {
+    assert_eq!(ran.output.out(), plain.output.out());
+    assert_eq!(
+        ran.output.status,
+        plain.output.status,
+        "{}",
+        ran.output.err()
+    );
+    let program = |ran: &Ran| {
+        let thread = ran.log.first().map(|first| first.tid);
+        let own = |function: &&String| !function.starts_with("cuProfiler");
+        let of_program = ran.log.iter().filter(|record| Some(record.tid) == thread);
+        of_program
+            .map(|record| &record.function)
+            .filter(own)
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(program(ran), program(plain));
+    assert!(
+        ran.log.iter().all(|record| record.mark.is_empty()),
+        "{:?}",
+        ran.log
+    );
+}
+
+/// Runs the fixture in every linkage and compares where the profiler was switched.
+#[track_caller]
+fn in_every_linkage(windows: &str, step: &str, args: &str, expected: &[Switch]) {
+    for linkage in LINKAGES {
+        let program = format!("steps_{linkage}");
+        let ran = Fixture::new(&program)
+            .window(windows, step)
+            .args(args)
+            .run();
+        assert_eq!(
+            ran.switches(),
+            expected,
+            "{program} {args} by {step}\n{}",
+            ran.output.err()
+        );
+        assert_unharmed(&ran, &Fixture::plain(&program).args(args).run());
+    }
+}
+
+#[test]
+fn one_window_by_graph_launches() {
+    in_every_linkage("5-9", "cudaGraphLaunch", "", &[start(5, 5), stop(10, 10)]);
+}
+
+#[test]
+fn one_window_by_the_drivers_name() {
+    in_every_linkage("5-9", "cuGraphLaunch", "", &[start(5, 5), stop(10, 10)]);
+}
+
+#[test]
+fn one_window_by_stream_waits() {
+    in_every_linkage(
+        "5-9",
+        "cudaStreamSynchronize",
+        "",
+        &[start(5, 5), stop(10, 10)],
+    );
+}
+
+#[test]
+fn four_graphs_a_step() {
+    in_every_linkage(
+        "5-9",
+        "cudaGraphLaunch/4",
+        "--graphs 4",
+        &[start(20, 5), stop(40, 10)],
+    );
+}
+
+#[test]
+fn three_windows_one_of_them_open_ended() {
+    in_every_linkage(
+        "2-3,7,30-",
+        "cudaGraphLaunch",
+        "",
+        &[
+            start(2, 2),
+            stop(4, 4),
+            start(7, 7),
+            stop(8, 8),
+            start(30, 30),
+            stop(40, 40),
+        ],
+    );
+}
+
+#[test]
+fn the_first_launch_after_a_wait_by_default() {
+    in_every_linkage("5-9", "auto", "--kernels 3", &[start(5, 5), stop(10, 10)]);
+}
+
+#[test]
+fn windows_at_the_very_start_and_end() {
+    let cases = [
+        ("0", "cudaGraphLaunch", [start(0, 0), stop(1, 1)]),
+        ("0", "cudaStreamSynchronize", [start(0, 0), stop(1, 1)]),
+        ("39", "cudaGraphLaunch", [start(39, 39), stop(40, 40)]),
+        ("39", "cudaStreamSynchronize", [start(39, 39), stop(40, 40)]),
+        ("all", "cudaGraphLaunch", [start(0, 0), stop(40, 40)]),
+        (
+            "3-1000000",
+            "cudaStreamSynchronize",
+            [start(3, 3), stop(40, 40)],
+        ),
+    ];
+    for (windows, step, expected) in cases {
+        let ran = Fixture::new("steps_shared13").window(windows, step).run();
+        assert_eq!(ran.switches(), expected, "{windows} by {step}");
+    }
+}
+
+#[test]
+fn every_kind_of_call_can_be_the_rule() {
+    let cases = [
+        (
+            "cudaLaunchKernel/3",
+            "--kernels 3",
+            [start(5, 5), stop(10, 10)],
+        ),
+        (
+            "cudaLaunchKernelExC/2",
+            "--kernels 2 --kernel ex",
+            [start(5, 5), stop(10, 10)],
+        ),
+        (
+            "cuLaunchCooperativeKernel",
+            "--kernels 1 --kernel cooperative",
+            [start(5, 5), stop(10, 10)],
+        ),
+        (
+            "cudaEventSynchronize",
+            "--sync event",
+            [start(5, 5), stop(10, 10)],
+        ),
+        (
+            "cudaDeviceSynchronize",
+            "--sync device",
+            [start(5, 5), stop(10, 10)],
+        ),
+        (
+            "cuCtxSynchronize",
+            "--sync device",
+            [start(5, 5), stop(10, 10)],
+        ),
+        ("cudaMemcpy", "--sync memcpy", [start(5, 5), stop(10, 10)]),
+        (
+            "cuMemcpyDtoHAsync",
+            "--copy-out",
+            [start(6, 5), stop(11, 10)],
+        ),
+    ];
+    for (step, args, expected) in cases {
+        for program in [
+            "steps_shared12",
+            "steps_static",
+            "steps_driver",
+            "steps_driver_dlsym",
+        ] {
+            let ran = Fixture::new(program).window("5-9", step).args(args).run();
+            let said = ran.output.err();
+            assert_eq!(
+                ran.switches(),
+                expected,
+                "{program} {args} by {step}\n{said}"
+            );
+            assert_unharmed(&ran, &Fixture::plain(program).args(args).run());
+        }
+    }
+}
+
+#[test]
+fn an_open_window_is_closed_at_every_kind_of_exit() {
+    let closed = [start(30, 30), stop(40, 40)];
+    for ending in [
+        "return",
+        "exit",
+        "_exit",
+        "_Exit",
+        "quick_exit",
+        "pthread_exit",
+        "fork-child",
+    ] {
+        for program in [
+            "steps_shared12",
+            "steps_static",
+            "steps_rtld_local",
+            "steps_driver",
+        ] {
+            for step in ["cudaGraphLaunch", "cudaStreamSynchronize"] {
+                let args = format!("--exit {ending} --status 3");
+                let ran = Fixture::new(program).window("30-", step).args(&args).run();
+                let said = ran.output.err();
+                assert_eq!(
+                    ran.switches(),
+                    closed,
+                    "{program} {ending} by {step}\n{said}"
+                );
+                assert_unharmed(&ran, &Fixture::plain(program).args(&args).run());
+            }
+        }
+    }
+}
+
+#[test]
+fn an_open_window_is_closed_when_sigterm_is_handled() {
+    for ending in ["sigterm-handled", "sigterm-_exit"] {
+        let args = format!("--exit {ending}");
+        let ran = Fixture::new("steps_shared13")
+            .window("30-", "cudaGraphLaunch")
+            .args(&args)
+            .run();
+        assert_eq!(
+            ran.switches(),
+            [start(30, 30), stop(40, 40)],
+            "{}",
+            ran.output.err()
+        );
+        assert_unharmed(&ran, &Fixture::plain("steps_shared13").args(&args).run());
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_dies_as_it_would() {
+    for ending in ["sigterm", "abort"] {
+        let args = format!("--exit {ending}");
+        let ran = Fixture::new("steps_static")
+            .window("30-", "cudaGraphLaunch")
+            .args(&args)
+            .run();
+        assert_eq!(ran.switches(), [start(30, 30)]);
+        assert_unharmed(&ran, &Fixture::plain("steps_static").args(&args).run());
+    }
+}
+
+#[test]
+fn a_far_window_is_as_exact_as_a_near_one() {
+    for step in ["cudaGraphLaunch", "cudaStreamSynchronize"] {
+        let ran = Fixture::new("steps_static")
+            .window("5000-5001", step)
+            .args("--steps 6000")
+            .run();
+        assert_eq!(
+            ran.switches(),
+            [start(5000, 5000), stop(5002, 5002)],
+            "by {step}"
+        );
+        assert!(
+            ran.said()
+                .last()
+                .is_some_and(|line| line.contains("6000 iterations")),
+            "{:?}",
+            ran.said()
+        );
+    }
+}
+
+#[test]
+fn the_three_lines() {
+    let ran = Fixture::new("steps_shared12")
+        .window("5-9", "cudaGraphLaunch")
+        .run();
+    let said = ran.said();
+    assert_eq!(said.len(), 3, "{said:?}");
+    assert_eq!(
+        said[0],
+        "window 5-9 opened at iteration 5 (cudaGraphLaunch)"
+    );
+    assert!(
+        said[1].starts_with("window 5-9 closed: 5 iterations in "),
+        "{said:?}"
+    );
+    assert_eq!(
+        said[2],
+        "window 5-9 captured: 40 iterations by cudaGraphLaunch"
+    );
+}
+
+#[test]
+fn a_window_that_never_opens_is_told_and_why() {
+    let ran = Fixture::new("steps_shared12")
+        .window("100-150", "cudaGraphLaunch")
+        .run();
+    assert_eq!(
+        ran.said(),
+        ["window 100-150 never opened: 40 iterations by cudaGraphLaunch"]
+    );
+    let ran = Fixture::new("steps_static")
+        .window("3,100-150", "cudaEventSynchronize")
+        .args("--kernels 2")
+        .run();
+    assert_eq!(
+        ran.said(),
+        [
+            "windows 3,100-150 never opened: 0 iterations by cudaEventSynchronize; it made 40 graph \
+          launches, 80 kernel launches and 40 stream waits: try auto"
+        ]
+    );
+    let ran = Fixture::new("steps_static")
+        .window("7,100-150", "cudaGraphLaunch")
+        .run();
+    assert_eq!(
+        ran.said().last().map(String::as_str),
+        Some("window 7 captured; window 100-150 never opened: 40 iterations by cudaGraphLaunch")
+    );
+}
+
+#[test]
+fn a_bad_range_gives_its_line_and_nothing_else() {
+    let plain = Fixture::plain("steps_shared12").run();
+    let ran = Fixture::new("steps_shared12")
+        .window("9-5", "cudaGraphLaunch")
+        .run();
+    let said = ran.said();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(
+        said[0].starts_with("TLLM_PROFILE_START_STOP=\"9-5\": "),
+        "{said:?}"
+    );
+    assert!(ran.switches().is_empty());
+    assert_unharmed(&ran, &plain);
+    assert_eq!(ran.log.len(), plain.log.len());
+}
+
+#[test]
+fn without_a_window_nothing_is_said_or_switched() {
+    let ran = Fixture::new("steps_shared12").run();
+    assert_eq!(ran.output.err(), "");
+    assert!(ran.switches().is_empty());
+}
