@@ -44,4 +44,4 @@ mod step;
 mod window;
 
 #[cfg(not(test))]
-use start::{has_business, is_active, settings, touched};
+use start::{is_active, settings, touched};

@@ -1,7 +1,7 @@
 //! One line at a time on standard error, and never any harm by it.
 
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 pub use tllmprof_config::Level;
 
@@ -11,18 +11,32 @@ static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
 /// Device and inode of standard error when the library was loaded; 0 for none.
 static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 static STARTED: AtomicBool = AtomicBool::new(false);
+static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 /// Remembers what standard error is. A descriptor 2 that is closed now belongs to the host: what
 /// it opens there later is not for our lines. For the constructor; what has to be told earlier,
 /// in another library's constructor, does it, too.
 pub fn start() {
-    if STARTED.swap(true, Ordering::AcqRel) {
-        return;
+    if !STARTED.swap(true, Ordering::AcqRel) {
+        // SAFETY: always succeeds.
+        PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+        learn();
     }
-    if let Some(stat) = stat() {
-        STDERR[0].store(stat.st_dev, Ordering::Relaxed);
-        STDERR[1].store(stat.st_ino, Ordering::Relaxed);
+}
+
+/// The host has redirected descriptor `new`. Not for a child that shares the memory of its parent
+/// until it runs another program: what it redirects is its own.
+pub fn redirected(new: i32) {
+    // SAFETY: always succeeds.
+    if new == 2 && PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() } {
+        learn();
     }
+}
+
+fn learn() {
+    let (device, inode) = stat().map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
+    STDERR[0].store(device, Ordering::Relaxed);
+    STDERR[1].store(inode, Ordering::Relaxed);
 }
 
 /// Sets what is told.
@@ -90,19 +104,11 @@ fn stat() -> Option<libc::stat> {
     unsafe { (libc::fstat(2, stat.as_mut_ptr()) == 0).then(|| stat.assume_init()) }
 }
 
-/// Whether descriptor 2 still is a place for messages: what it was at the start, or something that
-/// takes lines from many writers. A data file that happens to have got the number 2 is not.
+/// Whether descriptor 2 still is what it was, or what the host has made it since. What happens to
+/// have got the number after a close is the host's own file.
 fn is_ours() -> bool {
     let known = STDERR.each_ref().map(|part| part.load(Ordering::Relaxed));
-    if known == [0, 0] {
-        return false;
-    }
-    let Some(now) = stat() else { return false };
-    if [now.st_dev, now.st_ino] == known || now.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return true;
-    }
-    // SAFETY: fcntl with F_GETFL takes no further argument and changes nothing.
-    unsafe { libc::fcntl(2, libc::F_GETFL) & libc::O_APPEND != 0 }
+    known != [0, 0] && stat().is_some_and(|now| [now.st_dev, now.st_ino] == known)
 }
 
 /// Writes without raising SIGPIPE in the host: where the reader is gone, the line is.

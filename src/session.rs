@@ -5,14 +5,15 @@
 //! long, so it happens outside the lock: one thread at a time has the *turn*, and whoever comes to
 //! a call that is counted meanwhile waits for it, but not for ever.
 
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
 
-use tllmprof_config::calls::{CALLS, Call, Kind};
+use tllmprof_config::calls::{CALLS, Call, Calls, Kind};
 use tllmprof_config::{Settings, Step, rank};
 
 use crate::capture::{self, Place};
-use crate::intercept::{tls, uncounted};
+use crate::intercept::{Tls, attend, tls, uncounted};
 use crate::lock::{Guard, Lock, wait, wake};
 use crate::log;
 use crate::step::Counter;
@@ -35,6 +36,9 @@ static FINISHED: AtomicBool = AtomicBool::new(false);
 /// A launch or wait of the moment is of no interest, so it need not lock: `auto` has counted a
 /// launch, and no wait has returned since.
 static QUIET: AtomicBool = AtomicBool::new(false);
+/// Calls whose runtime functions count, too. At first all do: the runtime looks the driver's
+/// functions up in its first call.
+static ATTENDED: AtomicU32 = AtomicU32::new(Calls::ALL.bits());
 /// Moves on each time a turn ends; what those who wait for it sleep on.
 static TURNS: AtomicU32 = AtomicU32::new(0);
 /// Threads that wait for a turn to end.
@@ -94,6 +98,11 @@ impl State {
             self.gate.next_edge()
         };
         self.counter.run_to(&self.slots, next);
+        let left = |next: u64| next.saturating_sub(self.turn.done.unwrap_or(0));
+        let close = next.map_or(Calls::NONE, |next| self.counter.close_calls(left(next)));
+        if ATTENDED.swap(close.bits(), Ordering::AcqRel) != close.bits() {
+            attend(close);
+        }
         QUIET.store(
             self.counter.awaits_wait() && !self.turn.taken,
             Ordering::Release,
@@ -146,14 +155,34 @@ fn slot() -> Option<&'static Slot> {
     unsafe { (*tls()).slot.as_ref() }
 }
 
-fn set_slot(slot: Option<&'static Slot>, capturing: bool) {
+/// Gives the calling thread a slot, or none. Under the lock of the state.
+fn set_slot(slot: Option<&'static Slot>) {
     let cells = slot.map_or(core::ptr::null(), |slot| {
-        core::ptr::from_ref(slot.cells(capturing))
+        core::ptr::from_ref(slot.cells(false))
     });
+    let block = tls();
     // SAFETY: the block is the thread's own.
     unsafe {
-        (*tls()).slot = slot.map_or(core::ptr::null(), core::ptr::from_ref);
-        (*tls()).cells = cells.cast();
+        if let Some(old) = (*block).slot.as_ref() {
+            old.set_block(0);
+        }
+        (*block).slot = slot.map_or(core::ptr::null(), core::ptr::from_ref);
+        (*block).cells = cells.cast();
+    }
+    if let Some(slot) = slot {
+        slot.set_block(block.expose_provenance());
+    }
+}
+
+/// Says whether the calls of the thread that counts in `slot` are being captured. Under the lock
+/// of the state, which is what keeps the thread from ending meanwhile.
+fn set_capturing(slot: &Slot, capturing: bool) {
+    let block = core::ptr::with_exposed_provenance_mut::<Tls>(slot.block());
+    if !block.is_null() {
+        let cells: *const c_void = core::ptr::from_ref(slot.cells(capturing)).cast();
+        // SAFETY: the thread is alive, as its slot has its block; the program orders its captures,
+        // so that the thread does not read the word while another thread's call ends them.
+        unsafe { (&raw mut (*block).cells).write_volatile(cells) };
     }
 }
 
@@ -179,8 +208,8 @@ pub fn new_thread() {
             state.slots.push(slot);
             slot
         });
+    set_slot(Some(slot));
     drop(guard);
-    set_slot(Some(slot), false);
     // SAFETY: the key was made by `begin`; its value is a static's address.
     unsafe {
         libc::pthread_setspecific(
@@ -195,7 +224,7 @@ fn begin(settings: &'static Settings) {
     extern "C" fn at_exit() {
         finish();
     }
-    unsafe extern "C" fn thread_ends(slot: *mut core::ffi::c_void) {
+    unsafe extern "C" fn thread_ends(slot: *mut c_void) {
         // SAFETY: the value is the address of a slot, which is never freed.
         leave(unsafe { &*slot.cast::<Slot>() });
     }
@@ -223,8 +252,8 @@ fn begin(settings: &'static Settings) {
 
 /// A thread has ended: another may count where it did.
 fn leave(slot: &'static Slot) {
-    set_slot(None, false);
     let mut guard = STATE.lock();
+    set_slot(None);
     if let Some(state) = guard.as_mut() {
         let before = state.captures.len();
         state
@@ -241,10 +270,15 @@ fn leave(slot: &'static Slot) {
     }
 }
 
+/// Whether the runtime's function for `call` counts, though the driver's would.
+pub fn attends(call: Call) -> bool {
+    Calls::from_bits(ATTENDED.load(Ordering::Acquire)).contains(call)
+}
+
 /// Counts a call that the assembler did not count.
 pub fn count(call: Call) {
     if let Some(slot) = slot() {
-        slot.live(call).add();
+        slot.cell(call, is_capturing()).add();
     }
 }
 
@@ -402,7 +436,7 @@ fn capture_began(stream: usize, succeeded: bool) {
     match (slot, guard.as_mut()) {
         (Some(slot), Some(state)) => {
             state.captures.push((stream, slot));
-            set_slot(Some(slot), true);
+            set_capturing(slot, true);
         }
         _ => {
             CAPTURES.fetch_sub(1, Ordering::SeqCst);
@@ -424,11 +458,9 @@ fn capture_ended(stream: usize) {
     let Some(index) = mine.or_else(|| state.captures.iter().position(|(s, _)| *s == stream)) else {
         return;
     };
-    state.captures.swap_remove(index);
+    let (_, owner) = state.captures.swap_remove(index);
     CAPTURES.fetch_sub(1, Ordering::SeqCst);
-    // A thread whose capture another one ended finds out here, when it ends one itself, or never
-    // counts again; programs do not do that between iterations.
-    set_slot(Some(here), is_on(&state.captures, here));
+    set_capturing(owner, is_on(&state.captures, owner));
     if !state.gate.has_opened() && state.captures.is_empty() && state.counter.captured(&state.slots)
     {
         reach(guard, None);
@@ -467,7 +499,7 @@ pub fn finish() {
     let settings = state.settings;
     let rank = state.rank;
     let captured = state.gate.captured().to_vec();
-    let calls = Calls::of(&state.slots);
+    let calls = Tally::of(&state.slots);
     drop(guard);
     let capturing = CAPTURES.load(Ordering::SeqCst) != 0;
     if closed.is_some() || settings.nvtx {
@@ -479,13 +511,13 @@ pub fn finish() {
 }
 
 /// Calls of a process by what they do.
-struct Calls {
+struct Tally {
     graphs: u64,
     kernels: u64,
     waits: u64,
 }
 
-impl Calls {
+impl Tally {
     fn of(slots: &[&Slot]) -> Self {
         let sum = |kind: Kind| {
             let rows = CALLS.iter().filter(move |row| row.kind == kind);
@@ -506,7 +538,7 @@ fn say_what_became(
     rank: Rank,
     captured: &[tllmprof_config::Window],
     iterations: u64,
-    calls: &Calls,
+    calls: &Tally,
 ) {
     use core::fmt::Write;
     let by = By {
@@ -539,7 +571,7 @@ fn say_what_became(
     }
     let mut hint = String::new();
     if iterations == 0 && !matches!(settings.step, Step::Auto) {
-        let Calls {
+        let Tally {
             graphs,
             kernels,
             waits,
@@ -579,8 +611,9 @@ extern "C" fn after_fork_in_child() {
     }
     FORKING.store(false, Ordering::Relaxed);
     QUIET.store(false, Ordering::Relaxed);
+    ATTENDED.store(Calls::ALL.bits(), Ordering::Relaxed);
     WAITERS.store(0, Ordering::Relaxed);
-    set_slot(None, false);
+    set_slot(None);
     OWNER.store(0, Ordering::Relaxed);
     FINISHED.store(false, Ordering::Relaxed);
     CAPTURES.store(0, Ordering::Relaxed);

@@ -67,11 +67,6 @@ fn decide() -> u8 {
     state
 }
 
-/// Whether a door has to look at what passes it.
-pub fn has_business() -> bool {
-    state() != IDLE
-}
-
 /// Whether calls are counted.
 pub fn is_active() -> bool {
     state() == ACTIVE

@@ -72,12 +72,15 @@ fn driver(call: Call) -> bool {
 }
 
 /// A runtime function leads to the driver. Where the driver's functions come from us, they are
-/// counted there; else here, and what they call meanwhile is part of this call.
+/// counted there, and the runtime's cost nothing; else here, and what they call meanwhile is part
+/// of this call. Close to an edge of a window they are counted here in any case: a profiler that
+/// is switched between two calls of the program sees each of them whole.
 fn runtime(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
-    if is_nested() {
+    if is_nested(frame) {
         return false;
     }
-    if !crate::is_active() || resolve::is_fed(thunk.real().addr(), call) {
+    let counted_below = || resolve::is_fed(thunk.real().addr(), call);
+    if !crate::is_active() || (!session::attends(call) && counted_below()) {
         thunk.make_transparent();
         return false;
     }
@@ -104,13 +107,15 @@ fn is_the_call(call: Call, frame: &Frame) -> bool {
 }
 
 /// Whether this call comes from within another intercepted call of the thread.
-fn is_nested() -> bool {
-    let here = 0u8;
-    // SAFETY: the block is the calling thread's own. A mark above us on the stack is readable; if
-    // the call that set it was left by longjmp, its return address no longer lies there.
+///
+/// An exception or `longjmp` that leaves a call leaves its mark, too. The return address that it
+/// marks is soon overwritten by other calls, and one from the same place is no deeper than it was.
+fn is_nested(frame: &Frame) -> bool {
+    // SAFETY: the block is the calling thread's own, and a mark above us on the stack is readable.
     unsafe {
         let tls = &*tls();
         let mark = core::ptr::with_exposed_provenance::<usize>(tls.outer);
-        (&raw const here).addr() < tls.outer && mark.read_volatile() == tls.outer_return
+        (&raw const frame.return_address).addr() < tls.outer
+            && mark.read_volatile() == tls.outer_return
     }
 }

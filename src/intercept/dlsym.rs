@@ -45,7 +45,7 @@ pub fn role_of(name: &CStr) -> Option<Role> {
 /// `name` is a terminated string.
 pub unsafe extern "C" fn wanted(name: *const c_char) -> bool {
     // SAFETY: the caller's promise.
-    crate::has_business() && role_of(unsafe { CStr::from_ptr(name) }).is_some()
+    role_of(unsafe { CStr::from_ptr(name) }).is_some()
 }
 
 /// `dlsym` for a wanted name, asked from `caller`.
@@ -102,10 +102,6 @@ unsafe fn stand_in(
     if found.is_null() || resolve::is_ours(caller) {
         return found;
     }
-    crate::touched();
-    if !crate::is_active() {
-        return found;
-    }
     let Some(role) = role_of(name) else {
         return found;
     };
@@ -125,6 +121,11 @@ unsafe fn stand_in(
                 };
             }
         }
+    }
+    // A mere question in a process without CUDA is no use of CUDA; an answer may be.
+    crate::touched();
+    if !crate::is_active() {
+        return real;
     }
     if let Role::Driver(call) = role {
         resolve::feed(caller, call);

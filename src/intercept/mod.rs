@@ -10,21 +10,30 @@ mod arch;
 mod dispatch;
 mod dlsym;
 mod elf;
-mod exit;
 mod export;
+mod libc_hooks;
 mod proc_address;
 mod resolve;
 mod thunk;
 
+use thunk::Thunk;
+use tllmprof_config::calls::Calls;
+
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 compile_error!("the doors are written for x86-64 Linux with glibc");
 
-pub use arch::tls;
+pub use arch::{Tls, tls};
+
+/// Has the runtime's functions for `calls` seen, too, and no others where the driver's suffice.
+pub fn attend(calls: Calls) {
+    Thunk::attend(calls);
+}
 
 /// Gets the doors ready. For the constructor.
 pub fn start() {
     resolve::remember_initial();
     dlsym::find_real();
+    libc_hooks::find_real();
 }
 
 /// Runs `act` so that no call that it makes on this thread counts: they look nested in one that

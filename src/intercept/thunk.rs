@@ -7,7 +7,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use tllmprof_config::calls::{Call, Kind};
+use tllmprof_config::calls::{Call, Calls, Kind};
 
 use super::arch;
 use crate::log;
@@ -133,6 +133,19 @@ impl Thunk {
             0 => Role::Driver(call),
             1 => Role::Runtime(call),
             _ => Role::ProcAddress,
+        }
+    }
+
+    /// Makes the runtime's functions for `calls` seen again, or lets them become transparent.
+    pub fn attend(calls: Calls) {
+        for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
+            if let Role::Runtime(call) = thunk.role()
+                && calls.contains(call)
+            {
+                thunk
+                    .handler
+                    .store(arch::slow as *mut c_void, Ordering::Release);
+            }
         }
     }
 

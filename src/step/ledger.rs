@@ -9,6 +9,8 @@
 //! Calling back needs every thread to see its new limit before its count is read, though threads
 //! use no fences: the process-wide barrier of [`Fence`] makes it so.
 
+use core::ops::Range;
+
 use tllmprof_config::calls::Call;
 
 use super::threads::{Slot, UNLIMITED};
@@ -24,6 +26,7 @@ pub struct Ledger {
     call: Call,
     numbered: u64,
     credit_out: bool,
+    unlimited: bool,
     fence: Fence,
 }
 
@@ -34,6 +37,7 @@ impl Ledger {
             call,
             numbered: 0,
             credit_out: false,
+            unlimited: false,
             fence,
         }
     }
@@ -48,12 +52,23 @@ impl Ledger {
         self.numbered
     }
 
+    /// Whether the next call of interest is close: no thread has credit.
+    pub const fn is_close(&self) -> bool {
+        !self.credit_out
+    }
+
+    /// The limit for the cell of a thread that is new.
+    pub const fn first_limit(&self) -> u64 {
+        if self.unlimited { UNLIMITED } else { 0 }
+    }
+
     /// Calls all credit back and numbers what was made on it.
     pub fn settle(&mut self, slots: &[&Slot]) {
         if !self.credit_out {
             return;
         }
         self.credit_out = false;
+        self.unlimited = false;
         let call = self.call;
         let mut given = Vec::with_capacity(slots.len());
         for slot in slots {
@@ -70,19 +85,20 @@ impl Ledger {
         }
     }
 
-    /// Numbers the call that the thread of `slot` has stopped at; `None` if it was made on credit
+    /// Numbers the call that the thread of `slot` has stopped at, and those before it that never
+    /// came back to be numbered, as waits that an exception left. None, if it was made on credit
     /// that has been called back meanwhile and has its number already.
-    pub fn number(&mut self, slots: &[&Slot], slot: &Slot) -> Option<u64> {
+    pub fn number(&mut self, slots: &[&Slot], slot: &Slot) -> Range<u64> {
         self.settle(slots);
         let cell = slot.live(self.call);
         let count = cell.count();
-        if count <= slot.settled(self.call) {
-            return None;
+        let first = self.numbered;
+        if let Some(fresh) = count.checked_sub(slot.settled(self.call)) {
+            slot.set_settled(self.call, count);
+            cell.set_limit(count);
+            self.numbered += fresh;
         }
-        slot.set_settled(self.call, count);
-        cell.set_limit(count);
-        self.numbered += 1;
-        Some(self.numbered - 1)
+        first..self.numbered
     }
 
     /// Hands out credit up to, and not including, call number `next`; `None`: no call is of
@@ -94,6 +110,7 @@ impl Ledger {
                 slot.live(self.call).set_limit(UNLIMITED);
             }
             self.credit_out = true;
+            self.unlimited = true;
             return;
         };
         if next.saturating_sub(self.numbered) < WORTHWHILE {
@@ -140,7 +157,7 @@ mod tests {
         let mut asked = Vec::new();
         for _ in 0..1000 {
             if count(slots[0]) {
-                let number = ledger.number(&slots, slots[0]);
+                let number = ledger.number(&slots, slots[0]).last();
                 asked.extend(number);
                 ledger.hand_out(
                     &slots,
@@ -155,12 +172,22 @@ mod tests {
     }
 
     #[test]
+    fn calls_that_never_came_back_are_numbered_with_the_next() {
+        let slots = slots(1);
+        let mut ledger = Ledger::new(CALL, || true);
+        count(slots[0]);
+        count(slots[0]);
+        assert_eq!(ledger.number(&slots, slots[0]), 0..2);
+        assert!(ledger.number(&slots, slots[0]).is_empty());
+    }
+
+    #[test]
     fn without_a_fence_every_call_asks() {
         let slots = slots(1);
         let mut ledger = Ledger::new(CALL, || false);
         for expected in 0..300 {
             assert!(count(slots[0]));
-            assert_eq!(ledger.number(&slots, slots[0]), Some(expected));
+            assert_eq!(ledger.number(&slots, slots[0]), expected..expected + 1);
             ledger.hand_out(&slots, Some(1_000_000));
         }
     }
@@ -184,7 +211,7 @@ mod tests {
                     for _ in 0..CALLS {
                         if count(slot) {
                             let mut ledger = ledger.lock().unwrap();
-                            if ledger.number(slots, slot) == Some(NEXT) {
+                            if ledger.number(slots, slot).contains(&NEXT) {
                                 met.fetch_add(1, Ordering::Relaxed);
                             }
                             let next = Some(NEXT).filter(|&next| ledger.numbered() <= next);

@@ -4,7 +4,7 @@ pub mod ledger;
 pub mod numbering;
 pub mod threads;
 
-use tllmprof_config::calls::{Call, Kind};
+use tllmprof_config::calls::{Call, Calls, Kind};
 use tllmprof_config::{Settings, Step, Warmup};
 
 use ledger::{Fence, Ledger};
@@ -77,7 +77,8 @@ impl Counter {
             Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler => true,
             _ if self.to_begin => true,
             kind => match &self.rule {
-                Rule::Calls(ledger) => ledger.call() == call,
+                Rule::Calls(ledger) if ledger.call() == call => return ledger.first_limit(),
+                Rule::Calls(_) => false,
                 Rule::LaunchAfterWait { .. } => kind.launches() || kind == Kind::Wait,
             },
         };
@@ -91,26 +92,23 @@ impl Counter {
         let began = (self.to_begin && call.kind().counts()).then(|| self.begin(slots));
         let opened = match &mut self.rule {
             Rule::Calls(ledger) if ledger.call() == call && !self.numbering.closes => {
-                ledger.number(slots, slot)
+                self.numbering.last_begun(ledger.number(slots, slot))
             }
             Rule::LaunchAfterWait { waited, launches } if *waited && call.kind().launches() => {
                 *waited = false;
                 *launches += 1;
-                Some(*launches - 1)
+                self.numbering.begins_at(*launches - 1)
             }
             _ => None,
         };
-        opened
-            .and_then(|number| self.numbering.begins_at(number))
-            .or(began)
+        opened.or(began)
     }
 
     /// A call has returned: the iteration that is open from here, if one is closed.
     pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<u64> {
         match &mut self.rule {
             Rule::Calls(ledger) if ledger.call() == call && self.numbering.closes => {
-                let number = ledger.number(slots, slot)?;
-                self.numbering.begins_at(number)
+                self.numbering.last_begun(ledger.number(slots, slot))
             }
             Rule::LaunchAfterWait { waited, .. } if call.kind() == Kind::Wait => {
                 *waited = true;
@@ -152,6 +150,18 @@ impl Counter {
                     }
                 }
             }
+        }
+    }
+
+    /// The calls at which the next edge may be met soon, if `iterations` are left until there.
+    pub fn close_calls(&self, iterations: u64) -> Calls {
+        const CLOSE: u64 = 64;
+        match &self.rule {
+            Rule::Calls(ledger) if ledger.is_close() => Calls::which(|call| call == ledger.call()),
+            Rule::LaunchAfterWait { .. } if iterations <= CLOSE => {
+                Calls::which(|call| call.kind().launches() || call.kind() == Kind::Wait)
+            }
+            _ => Calls::NONE,
         }
     }
 

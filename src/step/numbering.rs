@@ -1,5 +1,7 @@
 //! From calls to iterations.
 
+use core::ops::Range;
+
 /// Which iteration begins at which call, calls counted from 0.
 ///
 /// A call that opens an iteration does so before it goes on; one that closes an iteration does so
@@ -28,6 +30,11 @@ impl Numbering {
         calls
             .is_multiple_of(self.every)
             .then_some(calls / self.every)
+    }
+
+    /// The last iteration that begins at one of `calls`.
+    pub fn last_begun(&self, calls: Range<u64>) -> Option<u64> {
+        calls.rev().find_map(|call| self.begins_at(call))
     }
 
     /// The number of the call at which `iteration` begins; `None` where no call begins it, as the

@@ -6,7 +6,7 @@
 //! all, so that no call is forgotten and ten thousand short threads need no more cells than ever
 //! ran at once.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use tllmprof_config::calls::{CALLS, Call};
 
@@ -63,6 +63,8 @@ pub struct Slot {
     captured: [Cell; ROWS],
     settled: [AtomicU64; ROWS],
     taken: AtomicBool,
+    /// The address of what the thread reaches its cells by; 0 for none.
+    block: AtomicUsize,
 }
 
 impl Slot {
@@ -80,12 +82,22 @@ impl Slot {
             }),
             settled: [const { AtomicU64::new(0) }; ROWS],
             taken: AtomicBool::new(true),
+            block: AtomicUsize::new(0),
         }
     }
 
     /// Where calls outside a stream capture are counted.
     pub fn live(&self, call: Call) -> &Cell {
         &self.live[call.index()]
+    }
+
+    /// Where calls are counted, outside a stream capture or inside one.
+    pub fn cell(&self, call: Call, capturing: bool) -> &Cell {
+        if capturing {
+            &self.captured[call.index()]
+        } else {
+            self.live(call)
+        }
     }
 
     /// The first of the cells that calls made now count in.
@@ -105,6 +117,16 @@ impl Slot {
     /// Says how many of the thread's calls have got their number.
     pub fn set_settled(&self, call: Call, count: u64) {
         self.settled[call.index()].store(count, Ordering::Relaxed);
+    }
+
+    /// Where the thread that counts here keeps the address of its cells; 0 for none.
+    pub fn block(&self) -> usize {
+        self.block.load(Ordering::Relaxed)
+    }
+
+    /// Says where the thread that counts here keeps the address of its cells.
+    pub fn set_block(&self, block: usize) {
+        self.block.store(block, Ordering::Relaxed);
     }
 
     /// Takes the slot of a thread that is gone.

@@ -196,6 +196,46 @@ impl Call {
     }
 }
 
+/// A set of calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Calls(u32);
+
+impl Calls {
+    /// No call.
+    pub const NONE: Self = Self(0);
+    /// Every call.
+    pub const ALL: Self = Self(u32::MAX);
+
+    /// The calls that `belongs` says yes to.
+    pub fn which(belongs: impl Fn(Call) -> bool) -> Self {
+        let bits = CALLS
+            .iter()
+            .filter(|row| belongs(row.call))
+            .map(|row| 1 << row.call.index());
+        Self(bits.sum())
+    }
+
+    /// Whether `call` is one of them.
+    #[must_use]
+    pub const fn contains(self, call: Call) -> bool {
+        self.0 & 1 << call.index() != 0
+    }
+
+    /// The set as a number, for an atomic.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The set that [`Calls::bits`] gave.
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+}
+
+const _: () = assert!(CALLS.len() <= 32, "a set of calls has 32 bits");
+
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

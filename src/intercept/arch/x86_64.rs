@@ -356,7 +356,7 @@ macro_rules! door {
                 "mov rdi, rsi",
                 "call {wanted}",
                 pop!(),
-                "test eax, eax",
+                "test al, al", // a bool: the rest of eax may hold anything
                 "jz 2f",
                 concat!("mov ", $caller, ", qword ptr [rsp]"),
                 "jmp {lookup}",

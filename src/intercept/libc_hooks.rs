@@ -1,4 +1,5 @@
-//! Ways out of the process that run no destructor, and modules that go.
+//! libc's own functions that we have to know of: ways out of the process that run no destructor,
+//! modules that go, descriptors that are redirected.
 //!
 //! None of these is hot, and what comes after us is what they mean, so `redhook` does them.
 
@@ -14,7 +15,7 @@ use core::ffi::{c_int, c_void};
 
 use super::export;
 use crate::errno::Kept;
-use crate::session;
+use crate::{log, session};
 
 redhook::hook! {
     unsafe fn _exit(status: c_int) => finish_and_exit {
@@ -38,6 +39,42 @@ redhook::hook! {
         // SAFETY: the real function with its own argument.
         unsafe { redhook::real!(quick_exit)(status) }
     }
+}
+
+redhook::hook! {
+    unsafe fn dup2(old: c_int, new: c_int) -> c_int => duplicate {
+        // SAFETY: the real function with its own arguments.
+        let result = unsafe { redhook::real!(dup2)(old, new) };
+        tell_redirected(result, new);
+        result
+    }
+}
+
+redhook::hook! {
+    unsafe fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int => duplicate_with_flags {
+        // SAFETY: the real function with its own arguments.
+        let result = unsafe { redhook::real!(dup3)(old, new, flags) };
+        tell_redirected(result, new);
+        result
+    }
+}
+
+fn tell_redirected(result: c_int, new: c_int) {
+    let _errno = Kept::new();
+    if result >= 0 {
+        log::redirected(new);
+    }
+}
+
+/// Finds the real functions now: some of them may be called in a signal handler or in the child of
+/// a fork, where nothing can be looked up. For the constructor.
+pub fn find_real() {
+    let _ = redhook::real!(_exit);
+    let _ = redhook::real!(_Exit);
+    let _ = redhook::real!(quick_exit);
+    let _ = redhook::real!(dup2);
+    let _ = redhook::real!(dup3);
+    let _ = redhook::real!(dlclose);
 }
 
 redhook::hook! {
