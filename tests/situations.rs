@@ -1,0 +1,21 @@
+//! Situations that a preloaded library gets into, one test each. In every one the program's output,
+//! status and calls are those of a run without the shim, and the window is exact.
+
+mod common;
+
+mod situations {
+    mod twice;
+
+    mod captures;
+    mod children;
+    mod control_flow;
+    mod descriptors;
+    mod drivers;
+    mod lookups;
+    mod other_preloads;
+    mod ranks;
+    mod reach;
+    mod settings;
+    mod threads;
+    mod values;
+}

@@ -1,0 +1,203 @@
+//! Stream captures: what is launched under one is no iteration, and none is spoilt.
+
+use super::twice::{Both, Situation, count, start, stop, workers};
+
+const MODES: [&str; 3] = ["global", "thread", "relaxed"];
+const PROGRAMS: [&str; 4] = [
+    "steps_shared12",
+    "steps_static",
+    "steps_driver_gpa2",
+    "steps_ptsz",
+];
+
+#[track_caller]
+fn assert_captures_held(both: &Both) {
+    assert!(
+        both.log.iter().all(|record| record.mark.is_empty()),
+        "{:#?}",
+        both.log
+    );
+    both.assert_same_calls();
+}
+
+#[test]
+fn launches_under_capture_are_no_iterations() {
+    // The capture at step 7 launches a graph, so the log has one launch more from there.
+    for program in PROGRAMS {
+        for mode in MODES {
+            for step in [
+                "cudaGraphLaunch",
+                "cudaLaunchKernel/2",
+                "cudaStreamSynchronize",
+            ] {
+                let both = Situation::new(program)
+                    .args(format!("--kernels 2 --capture-at 7 --capture-mode {mode}"))
+                    .window("5-9", step)
+                    .run();
+                let said = both.output.err();
+                assert_eq!(
+                    both.switches(),
+                    [start(5, 5), stop(11, 10)],
+                    "{program} {mode} by {step}\n{said}"
+                );
+                assert_eq!(both.total(), 40);
+                assert_captures_held(&both);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_capture_lies_on_the_edge_of_a_window() {
+    for mode in MODES {
+        for program in PROGRAMS {
+            // Before the launch that opens iteration 5: the captured launch comes first.
+            let opens = Situation::new(program)
+                .args(format!("--capture-at 5 --capture-mode {mode}"))
+                .window("5-9", "cudaGraphLaunch")
+                .run();
+            assert_eq!(
+                opens.switches(),
+                [start(6, 5), stop(11, 10)],
+                "{program} {mode}"
+            );
+            assert_captures_held(&opens);
+            // Between the wait that closes iteration 9 and the launch that opens iteration 10.
+            let closes = Situation::new(program)
+                .args(format!("--capture-at 10 --capture-mode {mode}"))
+                .window("5-9", "cudaGraphLaunch")
+                .run();
+            assert_eq!(
+                closes.switches(),
+                [start(5, 5), stop(11, 10)],
+                "{program} {mode}"
+            );
+            assert_captures_held(&closes);
+        }
+    }
+}
+
+#[test]
+fn the_count_starts_again_after_a_capture_until_a_window_opens() {
+    for (step, program) in [
+        ("auto", "steps_shared12"),
+        ("cudaGraphLaunch", "steps_static"),
+        ("cudaStreamSynchronize", "steps_driver"),
+    ] {
+        let situation = |at: u32| {
+            Situation::new(program)
+                .args(format!("--capture-at {at}"))
+                .env("TLLMPROF_WARMUP", "capture")
+                .window("5-9", step)
+                .run()
+        };
+        // Step 3 is iteration 0 then.
+        let before = situation(3);
+        assert_eq!(
+            before.switches(),
+            [start(9, 8), stop(14, 13)],
+            "{step}\n{}",
+            before.output.err()
+        );
+        assert_eq!(before.total(), 37, "{step}");
+        assert_captures_held(&before);
+        for at in [7, 20] {
+            let after = situation(at);
+            let last = if at == 7 { 11 } else { 10 };
+            assert_eq!(
+                after.switches(),
+                [start(5, 5), stop(last, 10)],
+                "{step} at {at}"
+            );
+            assert_eq!(after.total(), 40, "{step} at {at}");
+            assert_captures_held(&after);
+        }
+    }
+}
+
+#[test]
+fn auto_warms_up_by_captures_by_itself() {
+    let both = Situation::new("steps_shared13")
+        .args("--kernels 2 --capture-at 3")
+        .env("TLLM_PROFILE_START_STOP", "5-9")
+        .run();
+    assert_eq!(both.switches(), [start(9, 8), stop(14, 13)]);
+    assert_eq!(both.total(), 37);
+    assert_captures_held(&both);
+}
+
+#[test]
+fn a_number_of_iterations_is_warm_up() {
+    for step in ["cudaGraphLaunch", "cudaStreamSynchronize", "auto"] {
+        let both = Situation::new("steps_static")
+            .env("TLLMPROF_WARMUP", "3")
+            .window("5-9", step)
+            .run();
+        assert_eq!(both.switches(), [start(8, 8), stop(13, 13)], "by {step}");
+        assert_eq!(both.total(), 37, "by {step}");
+        both.assert_same_calls();
+    }
+}
+
+#[test]
+fn a_window_opens_and_closes_while_another_thread_captures() {
+    for mode in MODES {
+        for program in ["two_threads", "two_threads_static"] {
+            for step in ["cudaGraphLaunch", "cudaStreamSynchronize"] {
+                let both = Situation::new(program)
+                    .args(format!("capture-elsewhere {mode}"))
+                    .window("5-9", step)
+                    .run();
+                let said = both.output.err();
+                assert_eq!(
+                    both.switches(),
+                    [start(5, 5), stop(10, 10)],
+                    "{program} {mode} by {step}\n{said}"
+                );
+                // Waiting for the device would have spoilt the capture.
+                assert_eq!(count(&both.log, "cuCtxSynchronize"), 0);
+                assert_captures_held(&both);
+                assert_eq!(both.total(), 40);
+            }
+        }
+    }
+}
+
+#[test]
+fn after_the_other_threads_capture_the_device_is_drained_again() {
+    let both = Situation::new("two_threads")
+        .args("capture-elsewhere global")
+        .window("5-9,20-24", "cudaGraphLaunch")
+        .run();
+    assert_eq!(
+        both.switches(),
+        [start(5, 5), stop(10, 10), start(20, 20), stop(25, 25)]
+    );
+    assert_eq!(
+        workers(&both.log).len(),
+        1,
+        "the second Stop had the device made idle"
+    );
+    assert_captures_held(&both);
+}
+
+#[test]
+fn a_relaxed_capture_ends_on_another_thread() {
+    for program in ["two_threads", "two_threads_static"] {
+        for step in ["cudaGraphLaunch", "cudaStreamSynchronize"] {
+            let both = Situation::new(program)
+                .args("capture-ends-elsewhere relaxed")
+                .window("5-9,20-24", step)
+                .run();
+            let expected = [start(5, 5), stop(10, 10), start(20, 20), stop(25, 25)];
+            assert_eq!(
+                both.switches(),
+                expected,
+                "{program} by {step}\n{}",
+                both.output.err()
+            );
+            assert_captures_held(&both);
+            assert_eq!(both.total(), 40);
+        }
+    }
+}

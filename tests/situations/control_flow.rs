@@ -1,0 +1,184 @@
+//! Calls that do not simply return.
+
+use super::twice::{Situation, start, stop};
+
+const PROGRAMS: [&str; 3] = ["throws", "throws_noplt", "throws_static"];
+
+/// At every eighth step of 40 a call is left, and the program catches that.
+#[track_caller]
+fn left(
+    how: &str,
+    from: &str,
+    step: &str,
+    windows: &str,
+    expected: &[crate::common::Switch],
+    total: u64,
+) {
+    for program in PROGRAMS {
+        let both = Situation::new(program)
+            .args(format!("--how {how} --from {from}"))
+            .window(windows, step)
+            .run();
+        assert!(
+            both.output.out().contains("caught 5"),
+            "{}",
+            both.output.out()
+        );
+        let said = both.output.err();
+        assert_eq!(
+            both.switches(),
+            expected,
+            "{program}: {how} from {from} by {step}\n{said}"
+        );
+        assert_eq!(
+            both.total(),
+            total,
+            "{program}: {how} from {from} by {step}"
+        );
+        // After a longjmp out of the stand-in's runtime the last column means nothing.
+        let functions = |log: &[crate::common::Record]| -> Vec<String> {
+            let of_program = log.iter().filter(|r| r.tid == log[0].tid);
+            let own = of_program.map(|r| r.function.clone());
+            own.filter(|function| !function.starts_with("cuProfiler"))
+                .collect()
+        };
+        assert_eq!(
+            functions(&both.log),
+            functions(&both.plain.log),
+            "{program}: {how} from {from}"
+        );
+    }
+}
+
+#[test]
+fn an_exception_leaves_a_wait() {
+    let expected = [start(5, 5), stop(10, 10), start(17, 17), stop(19, 19)];
+    left(
+        "throw",
+        "wait",
+        "cudaGraphLaunch",
+        "5-9,17-18",
+        &expected,
+        40,
+    );
+}
+
+#[test]
+fn longjmp_leaves_a_wait() {
+    let expected = [start(5, 5), stop(10, 10), start(17, 17), stop(19, 19)];
+    left(
+        "longjmp",
+        "wait",
+        "cudaGraphLaunch",
+        "5-9,17-18",
+        &expected,
+        40,
+    );
+}
+
+#[test]
+fn an_exception_leaves_a_launch() {
+    // Launches 7 and 15 have no wait behind them.
+    let expected = [start(5, 5), stop(10, 9), start(17, 15), stop(19, 17)];
+    left(
+        "throw",
+        "launch",
+        "cudaGraphLaunch",
+        "5-9,17-18",
+        &expected,
+        40,
+    );
+}
+
+#[test]
+fn longjmp_leaves_a_launch() {
+    let expected = [start(5, 5), stop(10, 9), start(17, 15), stop(19, 17)];
+    left(
+        "longjmp",
+        "launch",
+        "cudaGraphLaunch",
+        "5-9,17-18",
+        &expected,
+        40,
+    );
+}
+
+#[test]
+fn a_launch_is_left_while_waits_are_counted() {
+    for how in ["throw", "longjmp"] {
+        // Waits 5 and 9 belong to launches 5 and 10, as launch 7 was left: 5 of 40 have no wait.
+        let expected = [start(5, 5), stop(11, 10), start(19, 17), stop(21, 19)];
+        left(
+            how,
+            "launch",
+            "cudaStreamSynchronize",
+            "5-9,17-18",
+            &expected,
+            35,
+        );
+    }
+}
+
+#[test]
+fn a_wait_is_left_while_waits_are_counted() {
+    for how in ["throw", "longjmp"] {
+        let expected = [start(5, 5), stop(10, 10), start(17, 17), stop(19, 19)];
+        left(
+            how,
+            "wait",
+            "cudaStreamSynchronize",
+            "5-9,17-18",
+            &expected,
+            40,
+        );
+    }
+}
+
+#[test]
+fn sigterm_comes_in_the_middle_of_a_wait() {
+    for program in ["sigterm", "sigterm_static"] {
+        for (step, windows) in [("cudaGraphLaunch", "5-"), ("cudaStreamSynchronize", "5-9")] {
+            let both = Situation::new(program)
+                .args("cuStreamSynchronize 7")
+                .window(windows, step)
+                .run();
+            assert_eq!(both.output.status.code(), Some(9));
+            // The wait of step 7 is over for the device, but has not returned to the program.
+            assert_eq!(
+                both.switches(),
+                [start(5, 5), stop(8, 8)],
+                "{program} by {step}\n{}",
+                both.output.err()
+            );
+            both.assert_same_calls();
+        }
+    }
+}
+
+#[test]
+fn sigterm_comes_in_the_middle_of_a_launch() {
+    let both = Situation::new("sigterm")
+        .args("cuGraphLaunch 7")
+        .window("5-9", "cudaGraphLaunch")
+        .run();
+    assert_eq!(both.output.status.code(), Some(9));
+    assert_eq!(both.switches(), [start(5, 5), stop(8, 7)]);
+    both.assert_same_calls();
+}
+
+#[test]
+fn sigterm_comes_while_the_profiler_is_switched() {
+    for (function, switched) in [("cuProfilerStart", 1), ("cuProfilerStop", 2)] {
+        let situation = Situation::new("sigterm")
+            .args(format!("{function} 0"))
+            .window("5-9", "cudaGraphLaunch");
+        let ran = situation.run_shimmed();
+        assert_eq!(
+            ran.output.status.code(),
+            Some(9),
+            "{function}\n{}",
+            ran.output.err()
+        );
+        assert_eq!(ran.switches().len(), switched, "{function}");
+    }
+}

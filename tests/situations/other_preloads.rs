@@ -1,0 +1,80 @@
+//! Another preloaded library that interposes the same functions.
+
+use super::twice::{Both, Situation, start, stop};
+use crate::common::standin;
+
+fn interposer() -> String {
+    standin().join("bin/interposer.so").display().to_string()
+}
+
+/// The program with the other library behind the shim, and in front of it.
+fn in_both_orders(situation: &Situation) -> [Both; 2] {
+    let behind = situation.clone().preload_after_shim(interposer()).run();
+    let in_front = situation.clone().preload_before_shim(interposer()).run();
+    [behind, in_front]
+}
+
+#[test]
+fn another_interposer_counts_what_it_would() {
+    for program in ["shared12", "shared13", "noplt", "znow", "fnptr"] {
+        for step in ["cudaGraphLaunch", "cudaStreamSynchronize"] {
+            let situation = Situation::new(format!("steps_{program}")).window("5-9", step);
+            for both in in_both_orders(&situation) {
+                // Its own line is on both standard errors, which are compared.
+                let line = "interposer: 40 graph launches, dlsym seen, dlopen seen\n";
+                assert!(both.output.err().contains(line), "{}", both.output.err());
+                assert_eq!(
+                    both.switches(),
+                    [start(5, 5), stop(10, 10)],
+                    "{program} by {step}"
+                );
+                assert_eq!(both.assert_same_calls().total(), 40);
+            }
+        }
+    }
+}
+
+#[test]
+fn another_interposer_wraps_dlsym() {
+    let situation = Situation::new("steps_dlsym").window("5-9", "cudaGraphLaunch");
+    let [behind, in_front] = in_both_orders(&situation);
+    assert_eq!(behind.switches(), [start(5, 5), stop(10, 10)]);
+    behind.assert_same_calls();
+    // It asks for libc's dlsym by version, which passes us by: nothing can be counted, and nothing
+    // is harmed.
+    in_front.assert_same_calls();
+}
+
+#[test]
+fn libraries_are_found_by_the_callers_runpath_and_dlerror_survives() {
+    let situation = Situation::new("runpath_host").window("5-9", "cudaGraphLaunch");
+    let alone = situation.run();
+    assert!(alone.output.status.success());
+    alone.assert_untouched();
+    for both in in_both_orders(&situation) {
+        both.assert_untouched();
+    }
+}
+
+#[test]
+fn an_interposer_that_finds_no_runtime_gives_its_own_error() {
+    // The runtime is RTLD_LOCAL, so RTLD_NEXT finds none. With the shim in the line it may find
+    // one.
+    let situation = Situation::new("steps_rtld_local").window("5-9", "cudaGraphLaunch");
+    let plain = situation
+        .clone()
+        .preload_after_shim(interposer())
+        .run_plain();
+    assert!(
+        plain.output.err().contains("failed: 999"),
+        "{}",
+        plain.output.err()
+    );
+    for situation in [
+        situation.clone().preload_after_shim(interposer()),
+        situation.clone().preload_before_shim(interposer()),
+    ] {
+        let ran = situation.run_shimmed();
+        assert!(ran.output.status.code().is_some(), "{}", ran.output.err());
+    }
+}

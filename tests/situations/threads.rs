@@ -1,0 +1,182 @@
+//! Many threads, and threads that wait for each other.
+
+use std::collections::BTreeSet;
+
+use super::twice::{Situation, start, stop, total};
+use crate::common::{Ran, Switch};
+
+/// The only Start and the only Stop: launches that had reached the driver before each.
+#[track_caller]
+fn edges(ran: &Ran) -> (usize, usize) {
+    match ran.switches()[..] {
+        [
+            Switch::Start {
+                launches: first, ..
+            },
+            Switch::Stop { launches: end, .. },
+        ] => (first, end),
+        ref other => panic!("{other:?}\n{}", ran.output.err()),
+    }
+}
+
+#[test]
+fn sixty_four_threads_launch_at_once() {
+    const THREADS: usize = 64;
+    for program in ["threads", "threads_static"] {
+        let situation = Situation::new(program).args("--launchers 64 --launches 100 --short 0");
+        let plain = situation.run_plain();
+        for _ in 0..4 {
+            let ran = situation
+                .clone()
+                .window("3000-3999", "cudaGraphLaunch")
+                .run_shimmed();
+            assert_eq!(ran.output.out(), plain.output.out());
+            assert_eq!(ran.output.status, plain.output.status);
+            assert_eq!(total(&ran.said()), 6400, "{program}");
+            let (first, end) = edges(&ran);
+            // Each other thread may have a launch on its way whose number is lower, or one that was
+            // let go on.
+            assert!(
+                first.abs_diff(3000) <= THREADS,
+                "{program}: Start after {first} launches"
+            );
+            assert!(
+                end >= 4000 - THREADS,
+                "{program}: Stop after {end} launches"
+            );
+            assert_eq!(ran.said().len(), 3, "{:?}", ran.said());
+            assert!(ran.log.iter().all(|record| record.mark.is_empty()));
+        }
+    }
+}
+
+#[test]
+fn sixty_four_threads_wait_at_once() {
+    let situation = Situation::new("threads").args("--launchers 64 --launches 100 --short 0");
+    let ran = situation
+        .window("3000-3999", "cudaStreamSynchronize")
+        .run_shimmed();
+    assert!(ran.output.status.success());
+    assert_eq!(total(&ran.said()), 6400);
+    edges(&ran);
+}
+
+#[test]
+fn many_narrow_windows_among_many_threads() {
+    let windows: Vec<String> = (1..40)
+        .map(|n| format!("{}-{}", n * 100, n * 100 + 9))
+        .collect();
+    let ran = Situation::new("threads")
+        .args("--launchers 32 --launches 125 --short 0")
+        .window(&windows.join(","), "cudaGraphLaunch")
+        .run_shimmed();
+    assert_eq!(total(&ran.said()), 4000);
+    let mut open = false;
+    let switches = ran.switches();
+    for switch in &switches {
+        assert_ne!(open, matches!(switch, Switch::Start { .. }), "{switches:?}");
+        open = !open;
+    }
+    assert!(!open);
+    // A step over a whole window leaves it out; it is then told as never opened.
+    assert!(switches.len() > 2);
+}
+
+#[test]
+fn two_thousand_threads_live_for_one_step() {
+    for program in ["threads", "threads_static"] {
+        let both = Situation::new(program)
+            .args("--launchers 0 --short 2000 --at-once 16")
+            .window("1000-1499", "cudaGraphLaunch")
+            .run();
+        assert_eq!(both.total(), 2000, "{program}");
+        let (first, end) = edges(&both);
+        assert!(
+            first.abs_diff(1000) <= 16,
+            "{program}: Start after {first} launches"
+        );
+        assert!(end >= 1500 - 16, "{program}: Stop after {end} launches");
+        let tids: BTreeSet<u32> = both.log.iter().map(|record| record.tid).collect();
+        assert!(tids.len() > 100, "threads came and went: {}", tids.len());
+    }
+}
+
+#[test]
+fn threads_follow_each_other() {
+    for step in ["cudaGraphLaunch", "cudaStreamSynchronize"] {
+        let both = Situation::new("threads")
+            .args("--launchers 0 --short 300 --at-once 1")
+            .window("100-149,250-", step)
+            .run();
+        let expected = [(100, "Start"), (150, "Stop"), (250, "Start"), (300, "Stop")];
+        let seen: Vec<(usize, &str)> = both
+            .switches()
+            .iter()
+            .map(|switch| match switch {
+                Switch::Start { launches, .. } => (*launches, "Start"),
+                Switch::Stop { launches, .. } => (*launches, "Stop"),
+            })
+            .collect();
+        assert_eq!(seen, expected, "by {step}");
+        assert_eq!(both.assert_same_calls().total(), 300);
+    }
+}
+
+#[test]
+fn another_thread_waits_than_launches() {
+    for program in ["two_threads", "two_threads_static"] {
+        for step in ["cudaStreamSynchronize", "cudaGraphLaunch", "auto"] {
+            let both = Situation::new(program)
+                .args("wait-elsewhere")
+                .env("TLLMPROF_WARMUP", "0")
+                .window("5-9,30-", step)
+                .run();
+            let said = both.output.err();
+            let expected = [start(5, 5), stop(10, 10), start(30, 30), stop(40, 40)];
+            assert_eq!(
+                super::twice::switches(&both.log),
+                expected,
+                "{program} by {step}\n{said}"
+            );
+            assert_eq!(both.assert_same_calls().total(), 40);
+        }
+    }
+}
+
+#[test]
+fn a_step_waits_for_another_threads_launch() {
+    for program in ["two_threads", "two_threads_static"] {
+        // Even launches are the main thread's, odd ones come from inside its wait.
+        for (step, windows, expected) in [
+            ("cudaGraphLaunch/2", "5-9", [start(10, 5), stop(20, 10)]),
+            ("cudaGraphLaunch", "10-19", [start(10, 5), stop(20, 10)]),
+            ("cudaGraphLaunch", "11-12", [start(11, 6), stop(13, 7)]),
+            ("cudaStreamSynchronize", "5-9", [start(10, 5), stop(20, 10)]),
+        ] {
+            let both = Situation::new(program)
+                .args("wait-needs-launch")
+                .window(windows, step)
+                .run();
+            assert_eq!(
+                both.switches(),
+                expected,
+                "{program} {windows} by {step}\n{}",
+                both.output.err()
+            );
+            both.assert_same_calls();
+        }
+    }
+}
+
+#[test]
+fn the_device_becomes_idle_only_by_another_threads_launch() {
+    // That launch must not be held up by the closing that waits for it.
+    let both = Situation::new("two_threads")
+        .args("drain-needs-launch")
+        .window("5-9", "cudaGraphLaunch")
+        .run_shimmed();
+    assert!(both.output.status.success(), "{}", both.output.err());
+    assert_eq!(both.switches(), [start(5, 5), stop(11, 10)]);
+    assert!(!both.output.err().contains("busy"), "{}", both.output.err());
+    assert_eq!(total(&both.said()), 41);
+}

@@ -1,0 +1,253 @@
+//! A program twice, as it is and under the shim, and how the two runs compare.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::ops::Deref;
+
+use crate::common::{Fixture, Ran, Record, Switch, shim};
+
+/// A program and what it is run with.
+#[derive(Clone)]
+pub struct Situation {
+    program: String,
+    args: String,
+    env: Vec<(String, OsString)>,
+    before_shim: Vec<String>,
+    after_shim: Vec<String>,
+}
+
+/// The run under the shim, and the one without.
+pub struct Both {
+    pub plain: Ran,
+    ran: Ran,
+}
+
+impl Deref for Both {
+    type Target = Ran;
+    fn deref(&self) -> &Ran {
+        &self.ran
+    }
+}
+
+impl Situation {
+    /// A fixture, or a program by its absolute path.
+    pub fn new(program: impl Into<String>) -> Self {
+        Self {
+            program: program.into(),
+            args: String::new(),
+            env: Vec::new(),
+            before_shim: Vec::new(),
+            after_shim: Vec::new(),
+        }
+    }
+
+    pub fn args(mut self, args: impl Into<String>) -> Self {
+        self.args = args.into();
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.env.push((name.to_owned(), value.into()));
+        self
+    }
+
+    pub fn window(self, windows: &str, step: &str) -> Self {
+        self.env("TLLM_PROFILE_START_STOP", windows)
+            .env("TLLMPROF_STEP", step)
+    }
+
+    /// Another library to preload, in both runs.
+    pub fn preload_before_shim(mut self, library: impl Into<String>) -> Self {
+        self.before_shim.push(library.into());
+        self
+    }
+
+    /// Another library to preload, in both runs.
+    pub fn preload_after_shim(mut self, library: impl Into<String>) -> Self {
+        self.after_shim.push(library.into());
+        self
+    }
+
+    fn fixture(&self, shim: Option<String>) -> Fixture {
+        let mut preload = self.before_shim.clone();
+        preload.extend(shim);
+        preload.extend(self.after_shim.iter().cloned());
+        let mut fixture = Fixture::plain(&self.program).args(&self.args);
+        if !preload.is_empty() {
+            fixture = fixture.env("LD_PRELOAD", preload.join(":"));
+        }
+        for (name, value) in &self.env {
+            fixture = fixture.env(name, value);
+        }
+        fixture
+    }
+
+    /// The program without the shim.
+    pub fn run_plain(&self) -> Ran {
+        self.fixture(None).run()
+    }
+
+    /// The program under the shim.
+    pub fn run_shimmed(&self) -> Ran {
+        self.fixture(Some(shim().display().to_string())).run()
+    }
+
+    /// Both. The output and the status are the same, and the shim adds nothing to standard error
+    /// but lines of its own.
+    #[track_caller]
+    pub fn run(&self) -> Both {
+        let both = Both {
+            plain: self.run_plain(),
+            ran: self.run_shimmed(),
+        };
+        let (output, plain) = (&both.output, &both.plain.output);
+        let said = format!(
+            "{} {}\n{}without the shim:\n{}",
+            self.program,
+            self.args,
+            output.err(),
+            plain.err()
+        );
+        assert_eq!(output.out(), plain.out(), "{said}");
+        assert_eq!(output.status, plain.status, "{said}");
+        let others: String = output
+            .err()
+            .split_inclusive('\n')
+            .filter(|line| !(line.starts_with("tllmprof: ") && line.ends_with('\n')))
+            .collect();
+        assert_eq!(others, plain.err(), "{said}");
+        both
+    }
+}
+
+impl Both {
+    /// The program's calls came to the driver in the same order, as the same functions, by the same
+    /// runtimes and with the same success. For programs whose order of calls is certain.
+    #[track_caller]
+    pub fn assert_same_calls(&self) -> &Self {
+        assert_eq!(
+            calls(&self.ran.log),
+            calls(&self.plain.log),
+            "{}",
+            self.output.err()
+        );
+        self
+    }
+
+    /// Exactly so many lines of our own; each holds what is wanted of it.
+    #[track_caller]
+    pub fn assert_said(&self, wanted: &[&str]) -> &Self {
+        let said = self.said();
+        assert_eq!(said.len(), wanted.len(), "{said:#?}");
+        for (line, part) in said.iter().zip(wanted) {
+            assert!(line.contains(part), "wanted {part:?} in {said:#?}");
+        }
+        self
+    }
+
+    /// Nothing of ours in the log and nothing on standard error.
+    #[track_caller]
+    pub fn assert_untouched(&self) -> &Self {
+        assert_eq!(self.said(), Vec::<String>::new());
+        assert_eq!(words(&self.ran.log), words(&self.plain.log));
+        self
+    }
+
+    /// Iterations that the last line tells of.
+    #[track_caller]
+    pub fn total(&self) -> u64 {
+        total(&self.said())
+    }
+}
+
+#[track_caller]
+pub fn total(said: &[String]) -> u64 {
+    let words: Vec<&str> = said
+        .last()
+        .map_or(Vec::new(), |line| line.split(' ').collect());
+    words
+        .windows(2)
+        .find(|pair| pair[1] == "iterations")
+        .and_then(|pair| pair[0].parse().ok())
+        .unwrap_or_else(|| panic!("no total in {said:#?}"))
+}
+
+pub fn start(launches: usize, waits: usize) -> Switch {
+    Switch::Start { launches, waits }
+}
+
+pub fn stop(launches: usize, waits: usize) -> Switch {
+    Switch::Stop { launches, waits }
+}
+
+/// Processes that called the driver, in the order of their first calls.
+pub fn processes(log: &[Record]) -> Vec<u32> {
+    let mut seen = BTreeSet::new();
+    let pids = log.iter().map(|record| record.pid);
+    pids.filter(|pid| seen.insert(*pid)).collect()
+}
+
+/// One process's part of a log.
+pub fn of_process(log: &[Record], pid: u32) -> Vec<Record> {
+    log.iter()
+        .filter(|record| record.pid == pid)
+        .cloned()
+        .collect()
+}
+
+/// Where the profiler was switched: after how many graph launches and how many waits that returned.
+pub fn switches(log: &[Record]) -> Vec<Switch> {
+    let workers = workers(log);
+    let (mut launches, mut waits) = (0, 0);
+    let mut switches = Vec::new();
+    for record in log {
+        match record.function.as_str() {
+            "cuProfilerStart" => switches.push(start(launches, waits)),
+            "cuProfilerStop" => switches.push(stop(launches, waits)),
+            name if name.starts_with("cuGraphLaunch") => launches += 1,
+            name if name.ends_with("_end") && !workers.contains(&record.tid) => waits += 1,
+            _ => {}
+        }
+    }
+    switches
+}
+
+/// Threads that only wait for the device and switch the profiler: ours, as no fixture has such a
+/// one.
+pub fn workers(log: &[Record]) -> BTreeSet<u32> {
+    let ours = |record: &Record| {
+        let name = record.function.as_str();
+        name.starts_with("cuCtxSynchronize") || name.starts_with("cuProfiler")
+    };
+    let all: BTreeSet<u32> = log.iter().map(|record| record.tid).collect();
+    let busy: BTreeSet<u32> = log
+        .iter()
+        .filter(|r| !ours(r))
+        .map(|record| record.tid)
+        .collect();
+    &all - &busy
+}
+
+/// The program's own calls, but those that switch the profiler.
+fn calls(log: &[Record]) -> Vec<String> {
+    let workers = workers(log);
+    let own = |record: &&Record| {
+        !workers.contains(&record.tid) && !record.function.starts_with("cuProfiler")
+    };
+    log.iter().filter(own).map(word).collect()
+}
+
+fn words(log: &[Record]) -> Vec<String> {
+    log.iter().map(word).collect()
+}
+
+fn word(record: &Record) -> String {
+    format!("{} {} via={}", record.mark, record.function, record.via)
+}
+
+/// How often the driver got a function.
+pub fn count(log: &[Record], function: &str) -> usize {
+    log.iter()
+        .filter(|record| record.function == function)
+        .count()
+}

@@ -1,0 +1,141 @@
+//! Values that do not parse: one line, and the program as if the shim were not there.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use tllmprof_config::VARIABLES;
+
+use super::twice::Situation;
+
+/// Every variable with values that mean nothing.
+const BAD: &[(&str, &[&[u8]])] = &[
+    (
+        "TLLMPROF_START_STOP",
+        &[
+            b"9-5",
+            b"x",
+            b"1,,2",
+            b"5-9-12",
+            b"-3",
+            b"18446744073709551616",
+            b"5\xff",
+            b"a\nb",
+        ],
+    ),
+    (
+        "TLLM_PROFILE_START_STOP",
+        &[b"9-5", b"5 9", b"1-2\ntllmprof: x"],
+    ),
+    ("TLLM_GPTM_PROFILE_START_STOP", &[b"9-5", b"+5"]),
+    (
+        "TLLMPROF_STEP",
+        &[
+            b"cudaGraphLunch",
+            b"cudaMalloc",
+            b"cudaProfilerStart",
+            b"cudaGraphLaunch/0",
+            b"cudaGraphLaunch/x",
+            b"sum:f",
+            b"sym:(f",
+            b"py:f",
+            b"nvtx:f@",
+        ],
+    ),
+    ("TLLMPROF_WARMUP", &[b"-1", b"captures", b"1,2"]),
+    ("TLLMPROF_RANKS", &[b"3-1", b"a"]),
+    ("TLLMPROF_RANK", &[b"-1", b"one"]),
+    ("TLLMPROF_DRAIN", &[b"maybe", b"2"]),
+    ("TLLMPROF_NVTX", &[b"maybe"]),
+    ("TLLMPROF_NVTX_NAME", &[b"iteration"]),
+    ("TLLM_NVTX_DEBUG", &[b"2"]),
+    ("TLLM_LLMAPI_ENABLE_NVTX", &[b"enable"]),
+    ("TLLMPROF_PY_RANGES", &[b"f", b"a b:c", b"m:1f"]),
+    ("TLLM_PROFILE_RECORD_GC", &[b"gc"]),
+    ("TLLMPROF_GIL", &[b"3"]),
+    ("TLLMPROF_GIL_MIN_US", &[b"1.5", b"-1"]),
+    ("TLLM_TORCH_PROFILE_TRACE", &[b"/tmp/\xff.json"]),
+    ("TLLMPROF_PERFECT_ROUTER", &[b"windows"]),
+    ("ENABLE_PERFECT_ROUTER", &[b"perhaps"]),
+    ("TLLMPROF_TRACE", &[b"a%", b"%x", b"%q{A"]),
+    ("TLLMPROF_TRACE_MAX", &[b"1T", b"G"]),
+    ("TLLMPROF_KERNELS", &[b"many", b"-5"]),
+    ("TLLMPROF_LOG", &[b"loud"]),
+];
+
+fn with_bad(program: &str, name: &str, value: &[u8]) -> Situation {
+    let mut situation = Situation::new(program);
+    // A window and a rule that would open, but where the bad value takes their place.
+    if !name.ends_with("_START_STOP") {
+        situation = situation.env("TLLM_PROFILE_START_STOP", "5-9");
+    }
+    if name != "TLLMPROF_STEP" {
+        situation = situation.env("TLLMPROF_STEP", "cudaGraphLaunch");
+    }
+    situation.env(name, OsString::from_vec(value.to_vec()))
+}
+
+#[test]
+fn every_variable_is_tried() {
+    let tried: BTreeSet<&str> = BAD.iter().map(|(name, _)| *name).collect();
+    let known: BTreeSet<&str> = VARIABLES.iter().map(|variable| variable.name).collect();
+    assert_eq!(tried, known);
+}
+
+#[test]
+fn every_bad_value_gives_one_line_and_nothing_else() {
+    let programs = [
+        "steps_shared12",
+        "steps_static",
+        "steps_dlsym",
+        "steps_driver_gpa2",
+        "steps_ptsz",
+    ];
+    let values = BAD
+        .iter()
+        .flat_map(|(name, values)| values.iter().map(move |value| (*name, *value)));
+    for ((name, value), program) in values.zip(programs.into_iter().cycle()) {
+        let both = with_bad(program, name, value).run();
+        let shown = format!("{name}=\"{}\": ", escaped(value));
+        let said = both.said();
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].starts_with(&shown), "wanted {shown:?} in {said:?}");
+        assert!(said[0].contains("(wanted: "), "{said:?}");
+        let functions = |log: &[crate::common::Record]| -> Vec<(String, String, String)> {
+            log.iter()
+                .map(|r| (r.mark.clone(), r.function.clone(), r.via.clone()))
+                .collect()
+        };
+        assert_eq!(functions(&both.log), functions(&both.plain.log), "{shown}");
+    }
+}
+
+#[test]
+fn a_bad_value_is_told_once_by_each_process_that_uses_cuda() {
+    let both = Situation::new("forks")
+        .args("--who works")
+        .env("TLLM_PROFILE_START_STOP", "9-5")
+        .run();
+    assert_eq!(
+        both.said().len(),
+        1,
+        "the parent uses none: {:?}",
+        both.said()
+    );
+    let both = Situation::new("threads")
+        .args("--launchers 16 --launches 10 --short 0")
+        .env("TLLM_PROFILE_START_STOP", "9-5")
+        .run();
+    assert_eq!(both.said().len(), 1, "{:?}", both.said());
+}
+
+/// The value as a message shows it.
+fn escaped(value: &[u8]) -> String {
+    let text = String::from_utf8_lossy(value).replace('\n', "\\n");
+    let bad = OsStr::from_bytes(value).to_str().is_none();
+    if bad {
+        text.replace('\u{fffd}', "\\xff")
+    } else {
+        text
+    }
+}

@@ -1,0 +1,20 @@
+# The shell itself: forks, traps, pipes, file descriptors, its own status.
+set -u
+declare -A table=([one]=1 [two]=2)
+for key in one two; do echo "$key=${table[$key]}"; done
+diff <(printf 'a\nb\n') <(printf 'a\nc\n')
+echo "diff: $?"
+trap 'echo trapped USR1' USR1
+kill -USR1 $BASHPID
+coproc upper { tr a-z A-Z; }
+echo shout >&"${upper[1]}"
+eval "exec ${upper[1]}>&-"
+cat <&"${upper[0]}"
+for i in 1 2 3 4 5 6 7 8; do (exit "$i") & pids[i]=$!; done
+for i in "${!pids[@]}"; do wait "${pids[i]}"; echo "child $i: $?"; done
+exec 7>kept; echo through seven >&7; exec 7>&-; cat kept
+false | true | (exit 5); echo "${PIPESTATUS[@]}"
+no-such-command-here; echo "missing: $?"
+echo $((1 << 20)) "$(ulimit -n > /dev/null; echo nested "$(echo deep)")"
+trap 'echo at exit' EXIT
+exit 7
