@@ -1,0 +1,154 @@
+// Times one CUDA call through one door: calls DOOR CALL THREADS ROUNDS
+//   DOOR  plt      the driver's exported symbol, as linked
+//         dlsym    the same symbol by dlsym
+//         getproc  the pointer that cuGetProcAddress_v2 gives
+//         runtime  the runtime's exported symbol, as linked; it calls the driver in turn
+//   CALL  launch   graph launch         wait  stream synchronize
+//         step     one of each          query stream query, which no tool counts (not by runtime)
+// Prints one JSON object: CPU nanoseconds a call (min and median of the rounds; with threads, the median thread)
+// and the number of calls made. CPU time, so that threads beyond the cores do not count as cost.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+int cuGraphLaunch(void *, void *);
+int cuStreamSynchronize(void *);
+int cuStreamQuery(void *);
+int cudaGraphLaunch(void *, void *);
+int cudaStreamSynchronize(void *);
+
+typedef int (*call2)(void *, void *);
+typedef int (*call1)(void *);
+static call2 launch;
+static call1 wait_, query;
+
+enum { MAX_THREADS = 64, MAX_ROUNDS = 64 };
+static const double ROUND_NS = 15e6;
+static const long MOST_CALLS = 20000000;
+
+// Four sites to a turn of the loop, as programs have many: with one, some processors mispredict an indirect call.
+enum { SITES = 4 };
+#define LOOP(body) for (long i = 0; i < n; i += SITES) { body; body; body; body; }
+// One loop a door, so that a linked call stays a call through the PLT and a pointer one through a register.
+static void plt_launch(long n) { LOOP(cuGraphLaunch(0, 0)) }
+static void plt_wait(long n) { LOOP(cuStreamSynchronize(0)) }
+static void plt_query(long n) { LOOP(cuStreamQuery(0)) }
+static void plt_step(long n) { LOOP(cuGraphLaunch(0, 0); cuStreamSynchronize(0)) }
+static void runtime_launch(long n) { LOOP(cudaGraphLaunch(0, 0)) }
+static void runtime_wait(long n) { LOOP(cudaStreamSynchronize(0)) }
+static void runtime_step(long n) { LOOP(cudaGraphLaunch(0, 0); cudaStreamSynchronize(0)) }
+static void pointer_launch(long n) { call2 f = launch; LOOP(f(0, 0)) }
+static void pointer_wait(long n) { call1 f = wait_; LOOP(f(0)) }
+static void pointer_query(long n) { call1 f = query; LOOP(f(0)) }
+static void pointer_step(long n) { call2 f = launch; call1 g = wait_; LOOP(f(0, 0); g(0)) }
+
+static const struct { const char *door, *call; void (*loop)(long); } LOOPS[] = {
+    { "plt", "launch", plt_launch },         { "plt", "wait", plt_wait },
+    { "plt", "query", plt_query },           { "plt", "step", plt_step },
+    { "runtime", "launch", runtime_launch }, { "runtime", "wait", runtime_wait },
+    { "runtime", "step", runtime_step },
+    { "pointer", "launch", pointer_launch }, { "pointer", "wait", pointer_wait },
+    { "pointer", "query", pointer_query },   { "pointer", "step", pointer_step },
+};
+
+static void (*loop)(long);
+static int threads, rounds, calls_a_turn = 1;
+static long turns, made[MAX_THREADS];
+static double cost[MAX_ROUNDS][MAX_THREADS];
+static pthread_barrier_t together;
+
+static double cpu_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+static double timed(long n) {
+    double from = cpu_ns();
+    loop(n);
+    return cpu_ns() - from;
+}
+
+static void *work(void *argument) {
+    long id = (long)argument;
+    loop(turns / SITES); // warm: lazy binding, this thread's first call
+    made[id] += turns / SITES;
+    for (int round = 0; round < rounds; round++) {
+        pthread_barrier_wait(&together);
+        cost[round][id] = timed(turns) / turns / calls_a_turn;
+        made[id] += turns;
+    }
+    return 0;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int n) {
+    qsort(values, n, sizeof *values, ascending);
+    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+static void need(int ok, const char *what) {
+    if (ok) return;
+    fprintf(stderr, "calls: %s\n", what);
+    exit(2);
+}
+
+int main(int argc, char **argv) {
+    need(argc == 5, "usage: calls plt|dlsym|getproc|runtime launch|wait|step|query THREADS ROUNDS");
+    const char *door = argv[1], *call = argv[2];
+    threads = atoi(argv[3]), rounds = atoi(argv[4]);
+    need(threads > 0 && threads <= MAX_THREADS && rounds > 0 && rounds <= MAX_ROUNDS, "too many threads or rounds");
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    need(driver != 0, "no libcuda.so.1");
+    if (!strcmp(door, "dlsym")) {
+        *(void **)&launch = dlsym(driver, "cuGraphLaunch");
+        *(void **)&wait_ = dlsym(driver, "cuStreamSynchronize");
+        *(void **)&query = dlsym(driver, "cuStreamQuery");
+        door = "pointer";
+    } else if (!strcmp(door, "getproc")) {
+        int (*get)(const char *, void **, int, uint64_t, int *);
+        *(void **)&get = dlsym(driver, "cuGetProcAddress_v2");
+        need(get && !get("cuGraphLaunch", (void **)&launch, 10000, 0, 0) &&
+             !get("cuStreamSynchronize", (void **)&wait_, 2000, 0, 0) &&
+             !get("cuStreamQuery", (void **)&query, 2000, 0, 0), "cuGetProcAddress_v2 failed");
+        door = "pointer";
+    }
+    for (unsigned i = 0; i < sizeof LOOPS / sizeof *LOOPS; i++)
+        if (!strcmp(LOOPS[i].door, door) && !strcmp(LOOPS[i].call, call)) loop = LOOPS[i].loop;
+    need(loop != 0, "no such door or call");
+    if (!strcmp(call, "step")) calls_a_turn = 2;
+
+    long probe = 1000, extra = 0;
+    double took = timed(probe);
+    extra += probe;
+    while (took < ROUND_NS / 8 && probe < MOST_CALLS / 4) {
+        probe *= 2;
+        took = timed(probe);
+        extra += probe;
+    }
+    turns = took > 0 ? (long)(ROUND_NS / took * probe) : MOST_CALLS;
+    if (turns > MOST_CALLS) turns = MOST_CALLS;
+    turns = turns < SITES * SITES ? SITES * SITES : turns / (SITES * SITES) * (SITES * SITES);
+
+    pthread_t handle[MAX_THREADS];
+    pthread_barrier_init(&together, 0, threads);
+    for (long id = 1; id < threads; id++) need(!pthread_create(&handle[id], 0, work, (void *)id), "no thread");
+    work(0);
+    for (long id = 1; id < threads; id++) pthread_join(handle[id], 0);
+
+    double by_round[MAX_ROUNDS];
+    for (int round = 0; round < rounds; round++) by_round[round] = median(cost[round], threads);
+    double middle = median(by_round, rounds);
+    for (long id = 0; id < threads; id++) extra += made[id];
+    printf("{\"min\": %.3f, \"median\": %.3f, \"turns\": %ld}\n", by_round[0], middle, extra);
+    return 0;
+}

@@ -1,0 +1,1 @@
+// A preload that holds nothing: what the dynamic linker itself takes for one more library.

@@ -1,0 +1,26 @@
+//! Counts two calls with the `redhook` crate, the way its documentation shows.
+
+use libc::{c_int, c_void};
+use std::cell::Cell;
+
+thread_local! {
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    CALLS.with(|calls| calls.set(calls.get() + 1));
+}
+
+redhook::hook! {
+    unsafe fn cuGraphLaunch(exec: *mut c_void, stream: *mut c_void) -> c_int => count_launch {
+        count();
+        redhook::real!(cuGraphLaunch)(exec, stream)
+    }
+}
+
+redhook::hook! {
+    unsafe fn cuStreamSynchronize(stream: *mut c_void) -> c_int => count_wait {
+        count();
+        redhook::real!(cuStreamSynchronize)(stream)
+    }
+}
