@@ -28,7 +28,11 @@
 #![cfg_attr(test, allow(dead_code))] // what only the doors use, which tests are built without
 
 #[cfg(not(test))]
+mod cancel;
+#[cfg(not(test))]
 mod capture;
+#[cfg(not(test))]
+mod elf;
 #[cfg(not(test))]
 mod errno;
 #[cfg(not(test))]

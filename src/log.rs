@@ -3,6 +3,7 @@
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
+use crate::cancel::Uncancelled;
 pub use tllmprof_config::Level;
 
 const LONGEST: usize = 1024;
@@ -111,8 +112,21 @@ fn is_ours() -> bool {
     known != [0, 0] && stat().is_some_and(|now| [now.st_dev, now.st_ino] == known)
 }
 
-/// Writes without raising SIGPIPE in the host: where the reader is gone, the line is.
+/// Writes without raising SIGPIPE in the host, and without waiting: where the reader is gone or does
+/// not read, the line is lost.
 fn write_quietly(bytes: &[u8]) {
+    let _uncancelled = Uncancelled::new();
+    let mut place = libc::pollfd {
+        fd: 2,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY: one entry, which outlives the call. A pipe that is ready takes a whole page, and a
+    // line is shorter.
+    let ready = unsafe { libc::poll(&raw mut place, 1, 0) };
+    if ready != 1 || place.revents & libc::POLLOUT == 0 {
+        return;
+    }
     // SAFETY: the signal sets are initialised by sigemptyset before use, and every pointer is to a
     // local that outlives its call. Blocking and unblocking concerns this thread alone; a SIGPIPE
     // that our write raised is taken off before the old mask returns, one that was pending stays.

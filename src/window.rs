@@ -27,6 +27,8 @@ impl Gate {
     pub fn new(windows: &[Window]) -> Self {
         Self {
             windows: windows.to_vec(),
+            // The last one is closed where nothing may be allocated.
+            captured: Vec::with_capacity(windows.len()),
             ..Self::default()
         }
     }

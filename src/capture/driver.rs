@@ -1,45 +1,53 @@
 //! The driver's own functions, for our own use.
 //!
 //! The profiler is switched by the driver and not by a runtime, so that it works however the
-//! program was linked.
+//! program was linked. Its functions are found in its own tables: `dlsym` would take the loader's
+//! lock in the middle of a launch, and `dlerror` would lose what the program has not read yet.
 
-use core::ffi::{c_int, c_uint, c_void};
+use core::cell::Cell;
+use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use libloading::os::unix::{Library, RTLD_LAZY};
-use once_cell::race::OnceBox;
-
-use crate::log;
+use crate::{elf, log};
 
 type Context = *mut c_void;
 type Device = c_int;
 type Status = c_int;
 
+const NAME: &CStr = c"libcuda.so.1";
+const NOT_INITIALIZED: Status = 3;
 const DEINITIALIZED: Status = 4;
+const INVALID_CONTEXT: Status = 201;
 const CONTEXT_IS_DESTROYED: Status = 709;
-const RTLD_NOLOAD: c_int = libc::RTLD_NOLOAD;
 
 macro_rules! functions {
     ($($field:ident: fn($($arg:ty),*) = $($name:literal)|+;)*) => {
         /// What is used of libcuda; a function that it lacks is none.
         pub struct Driver {
+            /// Where it is loaded.
+            start: usize,
             $($field: Option<unsafe extern "C" fn($($arg),*) -> Status>,)*
         }
 
         impl Driver {
             fn load() -> Option<Self> {
-                // SAFETY: with RTLD_NOLOAD nothing is loaded and no constructor runs.
-                let library = unsafe { Library::open(Some("libcuda.so.1"), RTLD_LAZY | RTLD_NOLOAD) };
-                let library = library.ok()?;
-                let driver = Self {
-                    $($field: [$($name),+].into_iter().find_map(|name: &core::ffi::CStr| {
-                        // SAFETY: the types are those of cuda.h for these names.
-                        unsafe { library.get(name.to_bytes_with_nul()).ok().map(|symbol| *symbol) }
-                    }),)*
-                };
-                // The reference keeps the driver loaded, as the pointers need.
-                core::mem::forget(library);
-                Some(driver)
+                let mut driver = None;
+                elf::walk(|module| {
+                    if module.soname() == Some(NAME) {
+                        driver = Some(Self {
+                            start: module.start,
+                            $($field: [$($name),+].into_iter().find_map(|name| {
+                                let address = module.defines(name, None)?;
+                                // SAFETY: the types are those of cuda.h for these names.
+                                Some(unsafe {
+ core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> Status>(address)
+ })
+                            }),)*
+                        });
+                    }
+                    driver.is_some()
+                });
+                driver
             }
         }
     };
@@ -58,16 +66,31 @@ functions! {
     primary_ctx_release: fn(Device) = c"cuDevicePrimaryCtxRelease_v2" | c"cuDevicePrimaryCtxRelease";
 }
 
-static DRIVER: OnceBox<Driver> = OnceBox::new();
+static DRIVER: AtomicPtr<Driver> = AtomicPtr::new(core::ptr::null_mut());
 /// The context that was current where the window opened.
 static CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Driver {
     /// The process's driver, if it has loaded one.
+    ///
+    /// Looked for again when the one that was known has been unloaded.
     pub fn get() -> Option<&'static Self> {
-        DRIVER
-            .get_or_try_init(|| Self::load().map(Box::new).ok_or(()))
-            .ok()
+        // SAFETY: the pointer is null or of a leaked box.
+        let known = unsafe { DRIVER.load(Ordering::Acquire).as_ref() };
+        let is_there = |driver: &&Self| {
+            elf::containing(driver.start)
+                .is_some_and(|module| module.start == driver.start && module.soname() == Some(NAME))
+        };
+        known.filter(is_there).or_else(|| {
+            let driver: &'static Self = Box::leak(Box::new(Self::load()?));
+            DRIVER.store(core::ptr::from_ref(driver).cast_mut(), Ordering::Release);
+            Some(driver)
+        })
+    }
+
+    /// Whether the process has loaded its driver at any time.
+    pub fn is_known() -> bool {
+        !DRIVER.load(Ordering::Acquire).is_null() || Self::get().is_some()
     }
 
     /// Starts the profiler; whether it did.
@@ -79,15 +102,30 @@ impl Driver {
             );
             return false;
         };
+        let status = Cell::new(0);
         // SAFETY: the function takes nothing.
-        let status = unsafe { start() };
-        if status != 0 {
-            log::say!(
-                Warn,
-                "cuProfilerStart failed with error {status}: only NVTX ranges mark this window"
-            );
+        self.in_a_context(|| status.set(unsafe { start() }));
+        match status.get() {
+            0 => true,
+            status @ (NOT_INITIALIZED | INVALID_CONTEXT) => {
+                log::say!(Debug, "cuProfilerStart came too early: error {status}");
+                false
+            }
+            status => {
+                log::say!(Warn, "cuProfilerStart failed with error {status}");
+                false
+            }
         }
-        status == 0
+    }
+
+    /// Starts the profiler where it could not be started before, without a word.
+    pub fn start_profiler_late(&self) -> bool {
+        let status = Cell::new(NOT_INITIALIZED);
+        if let Some(start) = self.profiler_start {
+            // SAFETY: the function takes nothing.
+            self.in_a_context(|| status.set(unsafe { start() }));
+        }
+        status.get() == 0
     }
 
     /// Stops the profiler.
@@ -95,8 +133,10 @@ impl Driver {
         let Some(stop) = self.profiler_stop else {
             return;
         };
+        let status = Cell::new(0);
         // SAFETY: the function takes nothing.
-        match unsafe { stop() } {
+        self.in_a_context(|| status.set(unsafe { stop() }));
+        match status.get() {
             0 => {}
             // The program has taken CUDA down before the end of the process closed the window.
             status @ (DEINITIALIZED | CONTEXT_IS_DESTROYED) => {
@@ -108,12 +148,19 @@ impl Driver {
 
     /// Remembers the calling thread's context for the worker.
     pub fn remember_context(&self) {
+        let context = self.context();
+        if !context.is_null() {
+            CONTEXT.store(context, Ordering::Relaxed);
+        }
+    }
+
+    fn context(&self) -> Context {
         let mut context = core::ptr::null_mut();
         if let Some(get) = self.ctx_get_current {
             // SAFETY: writes the context to the local that it is given.
             let _ = unsafe { get(&raw mut context) };
         }
-        CONTEXT.store(context, Ordering::Relaxed);
+        context
     }
 
     /// Makes the remembered context the calling thread's.
@@ -132,15 +179,16 @@ impl Driver {
     /// Changes the calling thread's context: for the worker alone.
     pub fn synchronize_all(&self) {
         self.adopt_context();
-        self.synchronize();
-        let mut count = 0;
-        if let Some(get_count) = self.device_get_count {
-            // SAFETY: writes the number of devices to the local.
-            let _ = unsafe { get_count(&raw mut count) };
+        let remembered = !self.context().is_null();
+        if remembered {
+            self.synchronize();
         }
-        // A single device has been waited for, by the context that the window opened in.
-        for ordinal in 0..if count > 1 { count } else { 0 } {
-            self.synchronize_primary(ordinal);
+        // A single device has been waited for then.
+        if !remembered || self.devices() > 1 {
+            self.each_primary_context(|| {
+                self.synchronize();
+                false
+            });
         }
         self.adopt_context();
     }
@@ -152,27 +200,63 @@ impl Driver {
         }
     }
 
-    /// Waits for a device's primary context, if the program uses it.
-    fn synchronize_primary(&self, ordinal: c_int) -> Option<()> {
+    fn devices(&self) -> c_int {
+        let mut count = 0;
+        if let Some(get_count) = self.device_get_count {
+            // SAFETY: writes the number of devices to the local.
+            let _ = unsafe { get_count(&raw mut count) };
+        }
+        count
+    }
+
+    /// Acts in some context: the calling thread's own, or, where the runtime has not given it one
+    /// yet, a primary context that the program uses, or the last that was seen.
+    fn in_a_context(&self, act: impl Fn()) {
+        let acted = self.context().is_null()
+            && self.each_primary_context(|| {
+                act();
+                true
+            });
+        if acted {
+            return;
+        }
+        let had_one = !self.context().is_null();
+        if !had_one {
+            self.adopt_context();
+        }
+        act();
+        if !had_one && let Some(set) = self.ctx_set_current {
+            // SAFETY: takes the context away that the thread has been given.
+            let _ = unsafe { set(core::ptr::null_mut()) };
+        }
+    }
+
+    /// Acts in the primary contexts that the program uses, until the act says that it is enough;
+    /// whether it did. The calling thread has no context afterwards.
+    fn each_primary_context(&self, mut act: impl FnMut() -> bool) -> bool {
+        (0..self.devices()).any(|ordinal| self.in_primary_context(ordinal, &mut act) == Some(true))
+    }
+
+    fn in_primary_context(&self, ordinal: c_int, act: &mut dyn FnMut() -> bool) -> Option<bool> {
         let (get, state) = (self.device_get?, self.primary_ctx_get_state?);
         let (retain, release) = (self.primary_ctx_retain?, self.primary_ctx_release?);
         let set = self.ctx_set_current?;
         let (mut device, mut flags, mut active) = (0, 0, 0);
         let mut context = core::ptr::null_mut();
         // SAFETY: each function writes to the locals it is given and succeeds before the next uses
-        // them; the context is retained while it is waited for, and only if it was active.
+        // them; the context is retained while it is used, and only if it was active.
         unsafe {
             let usable = get(&raw mut device, ordinal) == 0
                 && state(device, &raw mut flags, &raw mut active) == 0
                 && active != 0
                 && retain(&raw mut context, device) == 0;
-            if usable {
-                if set(context) == 0 {
-                    self.synchronize();
-                }
-                let _ = release(device);
+            if !usable {
+                return None;
             }
+            let enough = set(context) == 0 && act();
+            let _ = set(core::ptr::null_mut());
+            let _ = release(device);
+            Some(enough)
         }
-        Some(())
     }
 }

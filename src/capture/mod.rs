@@ -60,14 +60,20 @@ impl Capture {
 /// Runs what it is given so that no call made meanwhile counts.
 pub type Uncounted = fn(&mut dyn FnMut());
 
+/// Whether the process has loaded the driver.
+pub fn has_driver() -> bool {
+    Driver::is_known()
+}
+
 /// Gets ready for a process that has begun to use CUDA.
 pub fn start(settings: &Settings, uncounted: Uncounted) {
     worker::set_uncounted(uncounted);
+    // Loads the tool: nothing is locked meanwhile.
+    let wanted = settings.nvtx && nvtx::has_consumer();
+    let ranges = wanted.then(|| Ranges::new(&settings.nvtx_name));
     let mut state = STATE.lock();
     state.drains = settings.drain;
-    if settings.nvtx && nvtx::has_consumer() {
-        state.ranges = Some(Ranges::new(&settings.nvtx_name));
-    }
+    state.ranges = ranges;
 }
 
 /// Moves from one iteration to the next.
@@ -79,11 +85,20 @@ pub fn switch(place: &Place<'_>, edge: Edge) {
         ranges.end_iteration();
     }
     if edge.close.is_some() {
+        // The program may have another context by now than where the window opened.
+        if let Some(driver) = Driver::get() {
+            driver.remember_context();
+        }
         let drained = place.capturing || !state.drains || drain();
         state.close(place.iteration, drained);
     }
     if let Some(window) = edge.open {
         state.open(window, place);
+    } else if let Some(open) = &mut state.open
+        && !open.profiling
+    {
+        // There was no context, maybe, where the window opened.
+        open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
     if let (Some(ranges), Some(iteration)) = (&mut state.ranges, place.iteration) {
         ranges.begin_iteration(iteration);
@@ -94,30 +109,19 @@ pub fn switch(place: &Place<'_>, edge: Edge) {
 ///
 /// The work is done on a thread of its own with a time limit: the process may be ending because
 /// the device hangs, or from a signal handler that interrupted the driver.
-pub fn finish(iterations: u64, capturing: bool) {
-    let Some(patience) = STATE
-        .lock_for(LAST)
-        .map(|state| state.open.is_some().then_some(LAST))
-    else {
-        return;
-    };
-    match patience {
-        // Only ranges are open: ending them calls nothing that could wait.
-        None => close_all(iterations, false),
-        Some(patience) => {
-            if !worker::run(
-                Job::Close {
-                    iterations,
-                    drain: !capturing,
-                },
-                patience,
-            ) {
-                log::say!(
-                    Warn,
-                    "the window could not be closed within {patience:?} at the end"
-                );
-            }
+///
+/// `drain`: the device may be waited for. `here`: without a worker, ranges may be ended on the
+/// calling thread.
+pub fn finish(iterations: u64, drain: bool, here: bool) {
+    if !worker::is_there() {
+        if here {
+            close_all(iterations, false);
         }
+    } else if !worker::run(Job::Close { iterations, drain }, LAST) {
+        log::say!(
+            Warn,
+            "the window could not be closed within {LAST:?} at the end"
+        );
     }
 }
 
@@ -195,6 +199,13 @@ impl Capture {
             );
         }
         let iterations = iteration.map_or(0, |now| now.saturating_sub(open.iteration));
+        if !open.profiling {
+            log::say!(
+                Warn,
+                "window {} is marked by NVTX ranges alone: the profiler did not start",
+                open.window
+            );
+        }
         log::say!(
             Info,
             "window {} closed: {iterations} iterations in {:.3} ms",

@@ -80,7 +80,12 @@ fn main_thread_has_left() -> bool {
     // SAFETY: copies one byte of this frame to another of it.
     let copied =
         unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) };
-    copied < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    if copied == 1 {
+        return false;
+    }
+    // Where the kernel is not to be asked, what the thread said itself has to do.
+    std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+        || MAIN_THREAD_LEFT.load(Ordering::Acquire)
 }
 
 /// Whether the process has only this thread left, besides the entry of the main one.
@@ -127,9 +132,12 @@ pub fn start() {
     }
 }
 
-/// Has the worker do `job`; false if it was not done within `patience`.
-///
-/// Without a worker, what cannot be left undone is done here.
+/// Whether there is a worker.
+pub fn is_there() -> bool {
+    WORD.load(Ordering::Acquire) != NO_THREAD
+}
+
+/// Has the worker do `job`; false if it was not done within `patience`, or there is no worker.
 pub fn run(job: Job, patience: Duration) -> bool {
     let code = match job {
         Job::Drain => DRAINING,
@@ -142,16 +150,7 @@ pub fn run(job: Job, patience: Duration) -> bool {
     loop {
         match WORD.compare_exchange(ASLEEP, code, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => break,
-            Err(NO_THREAD) => {
-                if let Job::Close { iterations, .. } = job {
-                    if let Some(driver) = Driver::get() {
-                        driver.adopt_context();
-                    }
-                    super::close_all(iterations, false);
-                    return true;
-                }
-                return false;
-            }
+            Err(NO_THREAD) => return false,
             Err(busy) if !sleep(busy, deadline) => return false,
             Err(_) => {}
         }
@@ -188,7 +187,7 @@ fn work() {
     loop {
         let code = WORD.load(Ordering::Acquire);
         if code == ASLEEP {
-            let left = MAIN_THREAD_LEFT.load(Ordering::Acquire) || main_thread_has_left();
+            let left = main_thread_has_left();
             wait(&WORD, ASLEEP, if left { LOOK_CLOSELY } else { LOOK });
             if WORD.load(Ordering::Acquire) == ASLEEP && is_alone() {
                 // As the last thread to return, this one ends the process.

@@ -11,7 +11,7 @@ use crate::errno::Kept;
 use crate::session;
 
 /// `cudaMemcpyDeviceToHost`.
-const DEVICE_TO_HOST: usize = 2;
+const DEVICE_TO_HOST: u32 = 2;
 
 /// A call has been entered; says whether to call the real function and come back (1), or to jump
 /// to it (0).
@@ -79,6 +79,10 @@ fn runtime(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
     if is_nested(frame) {
         return false;
     }
+    if !crate::capture::has_driver() {
+        // This call will load it, and make a context; the driver's function is the one to count.
+        return false;
+    }
     let counted_below = || resolve::is_fed(thunk.real().addr(), call);
     if !crate::is_active() || (!session::attends(call) && counted_below()) {
         thunk.make_transparent();
@@ -103,7 +107,8 @@ fn runtime(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
 
 /// Whether the runtime's call, by its arguments, is the one of the table's row.
 fn is_the_call(call: Call, frame: &Frame) -> bool {
-    !call.info().device_to_host_only || frame.args[3] == DEVICE_TO_HOST
+    // An enumeration: the upper half of its register may hold anything.
+    !call.info().device_to_host_only || frame.args[3] as u32 == DEVICE_TO_HOST
 }
 
 /// Whether this call comes from within another intercepted call of the thread.

@@ -84,8 +84,15 @@ pub unsafe extern "C" fn lookup_version(
     // SAFETY: the pointer is the real dlvsym, and the arguments are its caller's own.
     unsafe {
         let dlvsym: Dlvsym = core::mem::transmute(REAL_DLVSYM.load(Ordering::Acquire));
-        let found = dlvsym(handle, name, version);
-        let version = (!version.is_null()).then(|| CStr::from_ptr(version));
+        let wanted = (!version.is_null()).then(|| CStr::from_ptr(version));
+        // The caller's scope, not ours, is meant by RTLD_DEFAULT; our exports have no versions.
+        let found = if handle == libc::RTLD_DEFAULT {
+            resolve::resolve(caller, CStr::from_ptr(name), wanted, Scope::Caller)
+        } else {
+            None
+        };
+        let found = found.unwrap_or_else(|| dlvsym(handle, name, version));
+        let version = wanted;
         stand_in(found, CStr::from_ptr(name), version, caller)
     }
 }
@@ -99,6 +106,7 @@ unsafe fn stand_in(
     version: Option<&CStr>,
     caller: usize,
 ) -> *mut c_void {
+    crate::session::mind_forks();
     if found.is_null() || resolve::is_ours(caller) {
         return found;
     }

@@ -6,13 +6,14 @@
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
+use core::time::Duration;
+
 use once_cell::race::OnceBox;
 
 use super::arch;
-use super::elf;
 use super::resolve::{self, Scope};
 use super::thunk::{Role, Thunk};
-use crate::log;
+use crate::{elf, log};
 
 /// Bindings of all exports together that are remembered; more are found again at each call.
 const BINDINGS: usize = 1024;
@@ -42,6 +43,7 @@ impl Binding {
 /// Contains no address.
 static NONE: Binding = Binding::none();
 static ALL: [Binding; BINDINGS] = [const { Binding::none() }; BINDINGS];
+const PATIENCE: Duration = Duration::from_millis(20);
 static ANY: AtomicBool = AtomicBool::new(false);
 static BINDING: crate::lock::Lock<()> = crate::lock::Lock::new(());
 
@@ -91,6 +93,7 @@ pub unsafe extern "C" fn bind(export: &'static Export, caller: usize) -> *const 
 }
 
 fn bound(export: &'static Export, caller: usize) -> *const c_void {
+    crate::session::mind_forks();
     crate::touched();
     if let Some(binding) = known(export, caller) {
         remember(export, binding);
@@ -113,7 +116,12 @@ fn bound(export: &'static Export, caller: usize) -> *const c_void {
     };
     if let Some(module) = elf::containing(caller) {
         let _binding = BINDING.lock();
-        let free = |binding: &&Binding| binding.length.load(Ordering::Relaxed) == 0;
+        // One that another export had may still be being read by a thread that calls that one.
+        let free = |binding: &&Binding| {
+            let had = binding.export.load(Ordering::Relaxed);
+            binding.length.load(Ordering::Relaxed) == 0
+                && (had.is_null() || core::ptr::eq(had, export))
+        };
         if known(export, caller).is_none()
             && let Some(binding) = ALL.iter().find(free)
         {
@@ -185,6 +193,24 @@ pub fn forget_unloaded() {
             let _ = recent.compare_exchange(ours, none, Ordering::AcqRel, Ordering::Relaxed);
         }
         binding.length.store(0, Ordering::Release);
+    }
+}
+
+/// Keeps bindings and thunks from being made over a fork, which would leave them locked.
+pub fn before_fork() -> [bool; 2] {
+    [
+        BINDING.lock_for(PATIENCE).map(core::mem::forget).is_some(),
+        super::thunk::before_fork(),
+    ]
+}
+
+/// Undoes what [`before_fork`] did.
+pub fn after_fork(kept: [bool; 2]) {
+    if kept[1] {
+        super::thunk::after_fork();
+    }
+    if kept[0] {
+        BINDING.release();
     }
 }
 

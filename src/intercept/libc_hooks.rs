@@ -19,7 +19,7 @@ use crate::{log, session};
 
 redhook::hook! {
     unsafe fn _exit(status: c_int) => finish_and_exit {
-        session::finish();
+        session::finish_at_once();
         // SAFETY: the real function with its own argument.
         unsafe { redhook::real!(_exit)(status) }
     }
@@ -27,7 +27,7 @@ redhook::hook! {
 
 redhook::hook! {
     unsafe fn _Exit(status: c_int) => finish_and_exit_too {
-        session::finish();
+        session::finish_at_once();
         // SAFETY: the real function with its own argument.
         unsafe { redhook::real!(_Exit)(status) }
     }
@@ -35,7 +35,7 @@ redhook::hook! {
 
 redhook::hook! {
     unsafe fn quick_exit(status: c_int) => finish_and_quick_exit {
-        session::finish();
+        session::finish_at_once();
         // SAFETY: the real function with its own argument.
         unsafe { redhook::real!(quick_exit)(status) }
     }

@@ -9,7 +9,6 @@
 mod arch;
 mod dispatch;
 mod dlsym;
-mod elf;
 mod export;
 mod libc_hooks;
 mod proc_address;
@@ -23,6 +22,28 @@ use tllmprof_config::calls::Calls;
 compile_error!("the doors are written for x86-64 Linux with glibc");
 
 pub use arch::{Tls, tls};
+
+/// What is locked in the doors over a fork.
+pub struct Kept {
+    tables: [bool; 2],
+    walk: bool,
+}
+
+/// Keeps the doors' locks over a fork: a child must not find them held by a thread that it lacks.
+pub fn before_fork() -> Kept {
+    Kept {
+        tables: export::before_fork(),
+        walk: crate::elf::before_fork(),
+    }
+}
+
+/// After the fork, in parent and child.
+pub fn after_fork(kept: &Kept) {
+    if kept.walk {
+        crate::elf::after_fork();
+    }
+    export::after_fork(kept.tables);
+}
 
 /// Has the runtime's functions for `calls` seen, too, and no others where the driver's suffice.
 pub fn attend(calls: Calls) {

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tllmprof_config::calls::Call;
 
-use super::elf::{self, Module};
+use crate::elf::{self, Module};
 
 /// Modules that the process started with, at most so many are remembered.
 const INITIAL: usize = 512;

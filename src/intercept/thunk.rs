@@ -25,6 +25,17 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// Serialises creation; held for a few stores, never across a call out.
 static CREATING: crate::lock::Lock<()> = crate::lock::Lock::new(());
 
+/// Keeps thunks from being made over a fork; false if that could not be had.
+pub fn before_fork() -> bool {
+    let patience = core::time::Duration::from_millis(20);
+    CREATING.lock_for(patience).map(core::mem::forget).is_some()
+}
+
+/// Lets thunks be made again, where [`before_fork`] kept them from it.
+pub fn after_fork() {
+    CREATING.release();
+}
+
 /// What a thunk's function is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {

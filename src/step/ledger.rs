@@ -70,15 +70,14 @@ impl Ledger {
         self.credit_out = false;
         self.unlimited = false;
         let call = self.call;
-        let mut given = Vec::with_capacity(slots.len());
         for slot in slots {
-            given.push(slot.live(call).limit());
+            slot.set_given(slot.live(call).limit());
             slot.live(call).set_limit(slot.settled(call));
         }
         (self.fence)();
-        for (slot, limit) in slots.iter().zip(given) {
+        for slot in slots {
             // A count past the limit belongs to a call that is on its way here to be numbered.
-            let made = slot.live(call).count().min(limit);
+            let made = slot.live(call).count().min(slot.given());
             self.numbered += made - slot.settled(call);
             slot.set_settled(call, made);
             slot.live(call).set_limit(made);

@@ -62,6 +62,8 @@ pub struct Slot {
     live: [Cell; ROWS],
     captured: [Cell; ROWS],
     settled: [AtomicU64; ROWS],
+    /// The credit that is being called back.
+    given: AtomicU64,
     taken: AtomicBool,
     /// The address of what the thread reaches its cells by; 0 for none.
     block: AtomicUsize,
@@ -81,6 +83,7 @@ impl Slot {
                 })
             }),
             settled: [const { AtomicU64::new(0) }; ROWS],
+            given: AtomicU64::new(0),
             taken: AtomicBool::new(true),
             block: AtomicUsize::new(0),
         }
@@ -117,6 +120,16 @@ impl Slot {
     /// Says how many of the thread's calls have got their number.
     pub fn set_settled(&self, call: Call, count: u64) {
         self.settled[call.index()].store(count, Ordering::Relaxed);
+    }
+
+    /// The credit that is being called back.
+    pub fn given(&self) -> u64 {
+        self.given.load(Ordering::Relaxed)
+    }
+
+    /// Remembers the credit that is being called back.
+    pub fn set_given(&self, limit: u64) {
+        self.given.store(limit, Ordering::Relaxed);
     }
 
     /// Where the thread that counts here keeps the address of its cells; 0 for none.

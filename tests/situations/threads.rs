@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::twice::{Situation, start, stop, total};
+use super::twice::{Situation, processes, start, stop, total};
 use crate::common::{Ran, Switch};
 
 /// The only Start and the only Stop: launches that had reached the driver before each.
@@ -71,13 +71,8 @@ fn many_narrow_windows_among_many_threads() {
         .window(&windows.join(","), "cudaGraphLaunch")
         .run_shimmed();
     assert_eq!(total(&ran.said()), 4000);
-    let mut open = false;
     let switches = ran.switches();
-    for switch in &switches {
-        assert_ne!(open, matches!(switch, Switch::Start { .. }), "{switches:?}");
-        open = !open;
-    }
-    assert!(!open);
+    assert_alternating(&switches);
     // A step over a whole window leaves it out; it is then told as never opened.
     assert!(switches.len() > 2);
 }
@@ -144,6 +139,24 @@ fn another_thread_waits_than_launches() {
 }
 
 #[test]
+fn every_launch_comes_from_a_fresh_thread() {
+    for program in ["two_threads", "two_threads_static"] {
+        let both = Situation::new(program)
+            .args("fresh-threads")
+            .window("5-9,30-", "cudaGraphLaunch")
+            .run();
+        let expected = [start(5, 5), stop(10, 10), start(30, 30), stop(40, 40)];
+        let said = both.output.err();
+        assert_eq!(
+            super::twice::switches(&both.log),
+            expected,
+            "{program}\n{said}"
+        );
+        assert_eq!(both.assert_same_calls().total(), 40);
+    }
+}
+
+#[test]
 fn a_step_waits_for_another_threads_launch() {
     for program in ["two_threads", "two_threads_static"] {
         // Even launches are the main thread's, odd ones come from inside its wait.
@@ -179,4 +192,53 @@ fn the_device_becomes_idle_only_by_another_threads_launch() {
     assert_eq!(both.switches(), [start(5, 5), stop(11, 10)]);
     assert!(!both.output.err().contains("busy"), "{}", both.output.err());
     assert_eq!(total(&both.said()), 41);
+}
+
+#[test]
+fn children_are_forked_while_threads_launch() {
+    let windows: Vec<String> = (1..20)
+        .map(|n| format!("{}-{}", n * 100, n * 100 + 49))
+        .collect();
+    for program in ["among_threads", "among_threads_static"] {
+        for step in ["cudaGraphLaunch", "cudaStreamSynchronize"] {
+            let both = Situation::new(program)
+                .args("forks")
+                .window(&windows.join(","), step)
+                .run();
+            assert_eq!(both.total(), 2400, "{program} by {step}");
+            assert_eq!(processes(&both.log).len(), 1, "{program} by {step}");
+            assert_alternating(&both.switches());
+        }
+    }
+}
+
+#[test]
+fn the_process_ends_while_threads_launch() {
+    for program in ["among_threads", "among_threads_static"] {
+        for ending in ["return", "_exit", "quick_exit", "sigterm"] {
+            for windows in ["100-", "100-120,900-"] {
+                let both = Situation::new(program)
+                    .args(ending)
+                    .window(windows, "cudaGraphLaunch")
+                    .run();
+                assert_eq!(both.output.status.code(), Some(5));
+                let switches = both.switches();
+                assert_alternating(&switches);
+                let wanted = if windows == "100-" { 2 } else { 4 };
+                assert_eq!(switches.len(), wanted, "{program} {ending}: {switches:?}");
+                assert!(both.total() >= 1000, "{program} {ending}");
+            }
+        }
+    }
+}
+
+/// A Start, then a Stop, and so on; a Stop at the end.
+#[track_caller]
+fn assert_alternating(switches: &[Switch]) {
+    for (k, switch) in switches.iter().enumerate() {
+        let starts = matches!(switch, Switch::Start { .. });
+        assert_eq!(starts, k % 2 == 0, "{switches:?}");
+    }
+    assert!(switches.len().is_multiple_of(2), "{switches:?}");
+    assert!(!switches.is_empty());
 }

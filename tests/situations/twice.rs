@@ -93,7 +93,7 @@ impl Situation {
     }
 
     /// Both. The output and the status are the same, and the shim adds nothing to standard error
-    /// but lines of its own.
+    /// but lines of its own. The driver refuses none of our calls.
     #[track_caller]
     pub fn run(&self) -> Both {
         let both = Both {
@@ -116,6 +116,18 @@ impl Situation {
             .filter(|line| !(line.starts_with("tllmprof: ") && line.ends_with('\n')))
             .collect();
         assert_eq!(others, plain.err(), "{said}");
+        let workers = workers(&both.ran.log);
+        let refused: Vec<String> = both
+            .ran
+            .log
+            .iter()
+            .filter(|record| !record.mark.is_empty())
+            .filter(|record| {
+                workers.contains(&record.tid) || record.function.starts_with("cuProfiler")
+            })
+            .map(word)
+            .collect();
+        assert_eq!(refused, Vec::<String>::new(), "{said}");
         both
     }
 }

@@ -7,6 +7,9 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
+use crate::lock::Lock;
+use core::time::Duration;
+
 use libc::{Elf64_Addr, Elf64_Phdr, Elf64_Sym, dl_phdr_info};
 
 const DT_NULL: i64 = 0;
@@ -14,6 +17,7 @@ const DT_NEEDED: i64 = 1;
 const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
+const DT_STRSZ: i64 = 10;
 const DT_SONAME: i64 = 14;
 const DT_VERSYM: i64 = 0x6fff_fff0;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
@@ -23,6 +27,9 @@ const DT_VERNEED: i64 = 0x6fff_fffe;
 const STT_GNU_IFUNC: u8 = 10;
 const STT_TLS: u8 = 6;
 const VERSYM_HIDDEN: u16 = 0x8000;
+
+static WALKING: Lock<()> = Lock::new(());
+const PATIENCE: Duration = Duration::from_millis(20);
 
 #[repr(C)]
 struct Dyn {
@@ -69,9 +76,12 @@ pub struct Module {
     pub start: usize,
     /// The first address behind it.
     pub end: usize,
+    /// The end of the mapped segment that the symbols lie in.
+    segment_end: usize,
     dynamic: *const Dyn,
     symbols: *const Elf64_Sym,
     strings: *const c_char,
+    strings_size: usize,
     gnu_hash: *const u32,
     hash: *const u32,
     versym: *const u16,
@@ -81,7 +91,8 @@ pub struct Module {
 
 /// Visits the loaded modules in the loader's order, until the visitor returns true.
 ///
-/// No module is unloaded meanwhile.
+/// No module is unloaded meanwhile. The loader's lock for this is one that a fork does not give
+/// back in the child, so that none may happen meanwhile: see [`before_fork`].
 pub fn walk(mut visit: impl FnMut(&Module) -> bool) {
     unsafe extern "C" fn each<V: FnMut(&Module) -> bool>(
         info: *mut dl_phdr_info,
@@ -103,11 +114,23 @@ pub fn walk(mut visit: impl FnMut(&Module) -> bool) {
         each::<V>
     }
     let callback = each_of(&visit);
+    // Not for long: the host may be walking, too, with the loader's lock in hand.
+    let _walking = WALKING.lock_for(PATIENCE);
     // SAFETY: the callback gets the closure back as the type it has, and the closure outlives the
     // call.
     unsafe {
         libc::dl_iterate_phdr(Some(callback), (&raw mut visit).cast());
     }
+}
+
+/// Keeps other threads from walking over a fork; false if one could not be kept.
+pub fn before_fork() -> bool {
+    WALKING.lock_for(PATIENCE).map(core::mem::forget).is_some()
+}
+
+/// Lets other threads walk again, where [`before_fork`] kept them from it.
+pub fn after_fork() {
+    WALKING.release();
 }
 
 /// The module that `address` lies in.
@@ -138,9 +161,11 @@ impl Module {
             base,
             start: usize::MAX,
             end: 0,
+            segment_end: 0,
             dynamic: core::ptr::null(),
             symbols: core::ptr::null(),
             strings: core::ptr::null(),
+            strings_size: 0,
             gnu_hash: core::ptr::null(),
             hash: core::ptr::null(),
             versym: core::ptr::null(),
@@ -174,6 +199,7 @@ impl Module {
             match tag {
                 DT_SYMTAB => module.symbols = place.cast(),
                 DT_STRTAB => module.strings = place.cast(),
+                DT_STRSZ => module.strings_size = value,
                 DT_GNU_HASH => module.gnu_hash = place.cast(),
                 DT_HASH => module.hash = place.cast(),
                 DT_VERSYM => module.versym = place.cast(),
@@ -182,6 +208,18 @@ impl Module {
                 _ => {}
             }
         });
+        let symbols = module.symbols.addr();
+        module.segment_end = headers
+            .iter()
+            .filter(|header| header.p_type == libc::PT_LOAD)
+            .map(|header| {
+                (
+                    address(header.p_vaddr),
+                    address(header.p_vaddr + header.p_filesz),
+                )
+            })
+            .find(|(start, end)| (*start..*end).contains(&symbols))
+            .map_or(0, |(_, end)| end);
         (!module.symbols.is_null() && !module.strings.is_null()).then_some(module)
     }
 
@@ -328,7 +366,7 @@ impl Module {
                 let bucket = self.gnu_hash.add(4 + 2 * words as usize);
                 let chain = bucket.add(buckets as usize);
                 let mut index = *bucket.add((hash % buckets) as usize);
-                if index < first {
+                if index == 0 || index < first {
                     return None;
                 }
                 loop {
@@ -365,7 +403,9 @@ impl Module {
         (1..self.undefined_end()).find(|&index| {
             // SAFETY: the index is within the symbol table.
             let symbol = unsafe { &*self.symbols.add(index) };
-            symbol.st_shndx == 0 && self.string(symbol.st_name as usize) == name
+            symbol.st_shndx == 0
+                && (symbol.st_name as usize) < self.strings_size
+                && self.string(symbol.st_name as usize) == name
         })
     }
 
@@ -381,14 +421,19 @@ impl Module {
                 return *self.hash.add(1) as usize;
             }
         }
-        // Linkers put the strings right behind the symbols.
-        let (symbols, strings) = (self.symbols.addr(), self.strings.addr());
-        let inside = self.contains(symbols) && self.contains(strings);
-        if inside {
-            strings.saturating_sub(symbols) / size_of::<Elf64_Sym>()
-        } else {
-            0
-        }
+        // What lies behind the symbols in memory bounds them: another table, or the end of the
+        // module.
+        let tables = [
+            self.strings.addr(),
+            self.versym.addr(),
+            self.gnu_hash.addr(),
+            self.verneed.addr(),
+            self.verdef.addr(),
+            self.segment_end,
+        ];
+        let symbols = self.symbols.addr();
+        let end = tables.into_iter().filter(|&table| table > symbols).min();
+        end.map_or(0, |end| (end - symbols) / size_of::<Elf64_Sym>())
     }
 }
 

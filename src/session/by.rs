@@ -1,0 +1,29 @@
+//! The rule and the rank, as messages name them.
+
+use tllmprof_config::Step;
+
+/// The rank of the process, once it has been looked up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Rank {
+    NotAsked,
+    Known(Option<u64>),
+}
+
+/// The rule as messages name it, and the rank where there is one.
+pub struct By<'a> {
+    pub step: &'a Step,
+    pub rank: Rank,
+}
+
+impl core::fmt::Display for By<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.step {
+            Step::Auto => f.write_str("auto: the first launch after a host wait")?,
+            step => write!(f, "{step}")?,
+        }
+        match self.rank {
+            Rank::Known(Some(rank)) => write!(f, ", rank {rank}"),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The end of the process: the window is closed, and what became of the windows is said.
+//!
+//! `_exit` may be called in a signal handler that interrupted the allocator, so nothing here
+//! allocates or frees.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::time::Instant;
+
+use tllmprof_config::calls::{CALLS, Kind};
+use tllmprof_config::{Settings, Step, Window};
+
+use super::by::{By, Rank};
+use super::{OWNER, STATE, process_id, stream_capture, turn};
+use crate::cancel::Uncancelled;
+use crate::capture;
+use crate::intercept::uncounted;
+use crate::log;
+use crate::step::threads::Slot;
+
+/// How long the end of the process waits for a thread that has the turn.
+const ENDING: Duration = Duration::from_secs(1);
+
+static FINISHED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the windows are closed for good: calls are of no interest any more.
+pub fn has_finished() -> bool {
+    FINISHED.load(Ordering::Acquire)
+}
+
+/// The child of a fork has its own end.
+pub fn after_fork() {
+    FINISHED.store(false, Ordering::Relaxed);
+}
+
+/// The process ends, by its exit handlers.
+pub fn finish() {
+    end(true);
+}
+
+/// The process ends now, maybe from a signal handler: what a profiler has to do for it is done on
+/// another thread or not at all.
+pub fn finish_at_once() {
+    end(false);
+}
+
+/// Closes the window and says what became of it. Once.
+fn end(may_run_profilers_here: bool) {
+    let owner = OWNER.load(Ordering::Relaxed);
+    if owner == 0 || owner != process_id() || FINISHED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let _uncancelled = Uncancelled::new();
+    let Some(mut guard) = STATE.lock_for(ENDING) else {
+        return;
+    };
+    if guard.as_ref().is_some_and(|state| state.turn.taken) {
+        turn::wait_for_end(guard, Instant::now() + ENDING);
+        match STATE.lock_for(ENDING) {
+            Some(again) => guard = again,
+            None => return,
+        }
+    }
+    let Some(state) = guard.as_mut() else { return };
+    if state.turn.taken {
+        log::say!(
+            Warn,
+            "the process ends while a window is being switched: it is left as it is"
+        );
+        return;
+    }
+    // Nobody switches from here on.
+    state.turn.taken = true;
+    let iterations = state.counter.iterations(&state.slots);
+    let closed = state.gate.finish();
+    let gate = core::mem::ManuallyDrop::new(core::mem::take(&mut state.gate));
+    let (settings, rank) = (state.settings, state.rank);
+    let calls = Tally::of(&state.slots);
+    // Handlers that run after ours may still make calls, and so may other threads.
+    state.counter.run_to(&state.slots, None);
+    drop(guard);
+    if closed.is_some() || settings.nvtx {
+        let drain = !stream_capture::is_any_under_way();
+        uncounted(&mut || capture::finish(iterations, drain, may_run_profilers_here));
+    }
+    if !settings.windows.is_empty() {
+        let captured = gate.captured();
+        log::say!(
+            Info,
+            "{}",
+            Outcome {
+                settings,
+                rank,
+                captured,
+                iterations,
+                calls
+            }
+        );
+    }
+}
+
+/// Calls of a process by what they do.
+struct Tally {
+    graphs: u64,
+    kernels: u64,
+    waits: u64,
+}
+
+impl Tally {
+    fn of(slots: &[&Slot]) -> Self {
+        let sum = |kind: Kind| {
+            let rows = CALLS.iter().filter(move |row| row.kind == kind);
+            rows.flat_map(|row| slots.iter().map(|slot| slot.live(row.call).count()))
+                .sum()
+        };
+        Self {
+            graphs: sum(Kind::GraphLaunch),
+            kernels: sum(Kind::KernelLaunch),
+            waits: sum(Kind::Wait),
+        }
+    }
+}
+
+/// The last line.
+struct Outcome<'a> {
+    settings: &'a Settings,
+    rank: Rank,
+    captured: &'a [Window],
+    iterations: u64,
+    calls: Tally,
+}
+
+impl fmt::Display for Outcome<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            settings,
+            rank,
+            captured,
+            iterations,
+            calls,
+        } = self;
+        let by = By {
+            step: &settings.step,
+            rank: *rank,
+        };
+        if let (Some(ranks), Rank::Known(known)) = (&settings.ranks, rank)
+            && !ranks.contains(known.unwrap_or(0))
+        {
+            return write!(
+                f,
+                "no window here by TLLMPROF_RANKS: {iterations} iterations by {by}"
+            );
+        }
+        let mut separator = "";
+        for (what, are_captured) in [("captured", true), ("never opened", false)] {
+            let all = settings.windows.as_slice().iter();
+            let mut windows = all.filter(|window| captured.contains(window) == are_captured);
+            let Some(first) = windows.next() else {
+                continue;
+            };
+            let s = if windows.clone().next().is_some() {
+                "s"
+            } else {
+                ""
+            };
+            write!(f, "{separator}window{s} {first}")?;
+            for window in windows {
+                write!(f, ",{window}")?;
+            }
+            write!(f, " {what}")?;
+            separator = "; ";
+        }
+        write!(f, ": {iterations} iterations by {by}")?;
+        if *iterations == 0 && !matches!(settings.step, Step::Auto) {
+            let Tally {
+                graphs,
+                kernels,
+                waits,
+            } = calls;
+            write!(
+                f,
+                "; it made {graphs} graph launches, {kernels} kernel launches and {waits} stream \
+                 waits: try auto"
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! Forks: the parent goes on, the child begins anew.
+//!
+//! Our locks are held over the fork, so that the child, which has none of the other threads, finds
+//! them free and what they guard whole. Each is given up on after a while: a fork may come from a
+//! signal handler that interrupted us.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+
+use tllmprof_config::calls::Calls;
+
+use super::threads::set_slot;
+use super::{ATTENDED, OWNER, QUIET, STATE, ending, stream_capture, turn};
+use crate::lock::Lock;
+use crate::{capture, intercept};
+
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// What is held over a fork. One fork at a time holds it, and a second one goes without.
+static HELD: Lock<Option<Held>> = Lock::new(None);
+
+struct Held {
+    thread: i32,
+    state: bool,
+    doors: intercept::Kept,
+}
+
+/// Has the handlers called at each fork. Once, before the first look-up or call of a program.
+pub fn register() {
+    static ONCE: AtomicBool = AtomicBool::new(false);
+    if !ONCE.load(Ordering::Relaxed) && !ONCE.swap(true, Ordering::AcqRel) {
+        // SAFETY: the handlers are functions of this library, which is never unloaded.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    }
+}
+
+fn this_thread() -> i32 {
+    // SAFETY: always succeeds.
+    unsafe { libc::gettid() }
+}
+
+extern "C" fn before() {
+    let Some(mut held) = HELD.lock_for(PATIENCE) else {
+        return;
+    };
+    if held.is_none() {
+        let state = STATE.lock_for(PATIENCE).map(core::mem::forget).is_some();
+        let doors = intercept::before_fork();
+        *held = Some(Held {
+            thread: this_thread(),
+            state,
+            doors,
+        });
+    }
+}
+
+extern "C" fn in_parent() {
+    let Some(mut held) = HELD.lock_for(PATIENCE) else {
+        return;
+    };
+    if held
+        .as_ref()
+        .is_some_and(|held| held.thread == this_thread())
+        && let Some(held) = held.take()
+    {
+        intercept::after_fork(&held.doors);
+        if held.state {
+            STATE.release();
+        }
+    }
+}
+
+/// The child starts anew: nothing counted, nothing open, one thread.
+extern "C" fn in_child() {
+    // SAFETY: the child has one thread.
+    unsafe {
+        HELD.break_open();
+        STATE.break_open();
+        capture::after_fork();
+    }
+    if let Some(held) = HELD.lock().take() {
+        intercept::after_fork(&held.doors);
+    }
+    QUIET.store(false, Ordering::Relaxed);
+    ATTENDED.store(Calls::ALL.bits(), Ordering::Relaxed);
+    turn::after_fork();
+    stream_capture::after_fork();
+    ending::after_fork();
+    set_slot(None);
+    OWNER.store(0, Ordering::Relaxed);
+    // The parent's state is left where it is: the allocator may be in any condition.
+    core::mem::forget(STATE.lock().take());
+}

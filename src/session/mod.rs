@@ -1,0 +1,170 @@
+//! The process's one run of the line from calls to captures.
+//!
+//! The doors report calls here; the counter turns them into iterations, the gate those into
+//! windows, and the capture switches. The state is locked for moments only. Switching may take
+//! long, so it happens outside the lock: one thread at a time has the *turn*, and whoever comes to
+//! a call that is counted meanwhile waits for it, but not for ever.
+
+mod barrier;
+mod by;
+mod ending;
+mod fork;
+mod stream_capture;
+mod threads;
+mod turn;
+
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+
+use tllmprof_config::calls::{Call, Calls, Kind};
+use tllmprof_config::{Settings, rank};
+
+use crate::capture;
+use crate::intercept::attend;
+use crate::lock::Lock;
+use crate::log;
+use crate::step::Counter;
+use crate::step::threads::Slot;
+use crate::window::Gate;
+
+use by::Rank;
+pub use ending::{finish, finish_at_once};
+pub use fork::register as mind_forks;
+pub use threads::{count, new_thread};
+use turn::Turn;
+
+static STATE: Lock<Option<State>> = Lock::new(None);
+/// The process whose calls are counted; another is a child that shares our memory, as after
+/// `vfork`, or a copy that no handler told of, and is left alone.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+/// A launch or wait of the moment is of no interest, so it need not lock: `auto` has counted a
+/// launch, and no wait has returned since.
+static QUIET: AtomicBool = AtomicBool::new(false);
+/// Calls whose runtime functions count, too. At first all do: the runtime looks the driver's
+/// functions up in its first call.
+static ATTENDED: AtomicU32 = AtomicU32::new(Calls::ALL.bits());
+
+struct State {
+    settings: &'static Settings,
+    counter: Counter,
+    gate: Gate,
+    slots: Vec<&'static Slot>,
+    captures: Vec<(usize, &'static Slot)>,
+    turn: Turn,
+    rank: Rank,
+    follows_each: bool,
+}
+
+impl State {
+    fn new() -> Option<Self> {
+        let settings = crate::settings()?;
+        Some(Self {
+            settings,
+            counter: Counter::new(settings, barrier::process_wide)?,
+            gate: Gate::new(settings.windows.as_slice()),
+            slots: Vec::new(),
+            captures: Vec::new(),
+            turn: Turn::default(),
+            rank: Rank::NotAsked,
+            follows_each: settings.nvtx && capture::nvtx::has_consumer(),
+        })
+    }
+
+    /// Lets the threads run to where the next thing happens.
+    fn run_on(&mut self) {
+        let next = if self.follows_each {
+            Some(self.turn.done.map_or(0, |done| done.saturating_add(1)))
+        } else {
+            self.gate.next_edge()
+        };
+        self.counter.run_to(&self.slots, next);
+        let left = |next: u64| next.saturating_sub(self.turn.done.unwrap_or(0));
+        let close = next.map_or(Calls::NONE, |next| self.counter.close_calls(left(next)));
+        if ATTENDED.swap(close.bits(), Ordering::AcqRel) != close.bits() {
+            attend(close);
+        }
+        QUIET.store(
+            self.counter.awaits_wait() && !self.turn.taken,
+            Ordering::Release,
+        );
+    }
+
+    /// Whether `iteration` begins without anything to switch.
+    fn has_nothing_at(&self, iteration: Option<u64>) -> bool {
+        let before_edge = |iteration| self.gate.next_edge().is_none_or(|edge| iteration < edge);
+        !self.follows_each && iteration.is_none_or(before_edge)
+    }
+
+    /// Looks the rank up, late, as engines set it late; a rank that is not wanted opens nothing.
+    fn ask_rank(&mut self) {
+        if self.rank != Rank::NotAsked {
+            return;
+        }
+        let rank = rank(|name| std::env::var_os(name));
+        self.rank = Rank::Known(rank);
+        if let Some(ranks) = &self.settings.ranks
+            && !ranks.contains(rank.unwrap_or(0))
+        {
+            self.gate = Gate::default();
+        }
+    }
+}
+
+/// Whether the runtime's function for `call` counts, though the driver's would.
+pub fn attends(call: Call) -> bool {
+    Calls::from_bits(ATTENDED.load(Ordering::Acquire)).contains(call)
+}
+
+/// A call has been entered and goes on when this returns.
+pub fn entered(call: Call) {
+    match call.kind() {
+        Kind::CaptureBegin => return stream_capture::begins(),
+        Kind::CaptureEnd => return,
+        Kind::Profiler => {
+            log::once!(
+                Info,
+                "the program controls the profiler itself, too: {call} is passed through"
+            );
+            return;
+        }
+        _ => {}
+    }
+    if QUIET.load(Ordering::Acquire) || ending::has_finished() {
+        return;
+    }
+    let Some(slot) = threads::slot().filter(|_| !stream_capture::is_under_way()) else {
+        return;
+    };
+    let mut guard = STATE.lock();
+    let Some(state) = guard.as_mut() else { return };
+    match state.counter.entered(call, &state.slots, slot) {
+        Some(iteration) => turn::reach(guard, Some(iteration)),
+        None if state.turn.taken && call.kind() != Kind::Wait => turn::wait_for(guard),
+        None => state.run_on(),
+    }
+}
+
+/// A call that was followed has returned. `stream` is its first argument.
+pub fn returned(call: Call, stream: usize, succeeded: bool) {
+    match call.kind() {
+        Kind::CaptureBegin => return stream_capture::began(stream, succeeded),
+        Kind::CaptureEnd => return stream_capture::ended(stream),
+        _ => {}
+    }
+    if ending::has_finished() {
+        return;
+    }
+    let Some(slot) = threads::slot().filter(|_| !stream_capture::is_under_way()) else {
+        return;
+    };
+    let mut guard = STATE.lock();
+    let Some(state) = guard.as_mut() else { return };
+    match state.counter.returned(call, &state.slots, slot) {
+        Some(iteration) => turn::reach(guard, Some(iteration)),
+        None => state.run_on(),
+    }
+}
+
+fn process_id() -> i32 {
+    // SAFETY: always succeeds.
+    unsafe { libc::getpid() }
+}

@@ -1,0 +1,133 @@
+//! The threads that make calls, from the first call of each to its end.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use tllmprof_config::Settings;
+use tllmprof_config::calls::Call;
+
+use super::{OWNER, STATE, State, process_id, stream_capture, turn};
+use crate::cancel::Uncancelled;
+use crate::intercept::{tls, uncounted};
+use crate::step::threads::Slot;
+use crate::{capture, log};
+
+const NO_KEY: u32 = u32::MAX;
+/// Tells when a thread ends that has a slot.
+static THREAD_KEY: AtomicU32 = AtomicU32::new(NO_KEY);
+
+/// The calling thread's slot, if it has one.
+pub fn slot() -> Option<&'static Slot> {
+    // SAFETY: the block is the thread's own; slots are never freed.
+    unsafe { (*tls()).slot.as_ref() }
+}
+
+/// Gives the calling thread a slot, or none. Under the lock of the state.
+pub fn set_slot(slot: Option<&'static Slot>) {
+    let cells = slot.map_or(core::ptr::null(), |slot| {
+        core::ptr::from_ref(slot.cells(false))
+    });
+    let block = tls();
+    // SAFETY: the block is the thread's own.
+    unsafe {
+        if let Some(old) = (*block).slot.as_ref() {
+            old.set_block(0);
+        }
+        (*block).slot = slot.map_or(core::ptr::null(), core::ptr::from_ref);
+        (*block).cells = cells.cast();
+    }
+    if let Some(slot) = slot {
+        slot.set_block(block.expose_provenance());
+    }
+}
+
+/// Gives the calling thread a place to count, and begins the session with the first.
+pub fn new_thread() {
+    let mut guard = STATE.lock();
+    let is_first = guard.is_none();
+    if is_first {
+        *guard = State::new();
+        register_handlers();
+    }
+    let Some(state) = guard.as_mut() else { return };
+    OWNER.store(process_id(), Ordering::Relaxed);
+    let settings = state.settings;
+    let left = state.slots.iter().copied().find(|slot| slot.take());
+    let slot = left.unwrap_or_else(|| {
+        let first_limit = |call| state.counter.first_limit(call);
+        let slot: &'static Slot = Box::leak(Box::new(Slot::new(first_limit)));
+        state.slots.push(slot);
+        slot
+    });
+    if is_first {
+        // Calls of other threads wait until the profilers are ready.
+        turn::take(state);
+    }
+    set_slot(Some(slot));
+    drop(guard);
+    let key = THREAD_KEY.load(Ordering::Relaxed);
+    if key != NO_KEY {
+        // SAFETY: the key has been made; its value is a static's address.
+        unsafe { libc::pthread_setspecific(key, core::ptr::from_ref(slot).cast()) };
+    }
+    if is_first {
+        begin(settings);
+        turn::run(STATE.lock());
+    }
+}
+
+/// The process has made its first call. No lock is held: a profiler's code may make calls, too.
+fn begin(settings: &'static Settings) {
+    let _uncancelled = Uncancelled::new();
+    log::set_level(settings.log);
+    crate::start::tell_unavailable(settings);
+    uncounted(&mut || capture::start(settings, uncounted));
+}
+
+fn register_handlers() {
+    extern "C" fn at_exit() {
+        super::finish();
+    }
+    unsafe extern "C" fn thread_ends(slot: *mut c_void) {
+        // SAFETY: the value is the address of a slot, which is never freed.
+        leave(unsafe { &*slot.cast::<Slot>() });
+    }
+    static ONCE: AtomicBool = AtomicBool::new(false);
+    if ONCE.swap(true, Ordering::AcqRel) {
+        return; // a forked child has them already
+    }
+    let mut key = 0;
+    let has_key;
+    // SAFETY: the handlers are functions of this library, which is never unloaded. Registered now,
+    // the exit handler runs before those that the driver registered when it was initialised.
+    unsafe {
+        has_key = libc::pthread_key_create(&raw mut key, Some(thread_ends)) == 0;
+        libc::atexit(at_exit);
+    }
+    // Without a key the slots of threads that end are not used again.
+    if has_key {
+        THREAD_KEY.store(key, Ordering::Relaxed);
+    }
+}
+
+/// A thread has ended: another may count where it did.
+fn leave(slot: &'static Slot) {
+    let mut guard = STATE.lock();
+    set_slot(None);
+    if let Some(state) = guard.as_mut() {
+        stream_capture::forget(state, slot);
+    }
+    slot.leave();
+    drop(guard);
+    // SAFETY: always succeeds.
+    if process_id() == unsafe { libc::gettid() } {
+        capture::main_thread_leaves();
+    }
+}
+
+/// Counts a call that the assembler did not count.
+pub fn count(call: Call) {
+    if let Some(slot) = slot() {
+        slot.cell(call, stream_capture::is_under_way()).add();
+    }
+}

@@ -1,0 +1,140 @@
+//! Who switches: one thread at a time has the turn, and the others wait for it, but not for ever.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+use std::time::Instant;
+
+use super::by::By;
+use super::{OWNER, QUIET, STATE, State, process_id, stream_capture};
+use crate::cancel::Uncancelled;
+use crate::capture::{self, Place};
+use crate::intercept::uncounted;
+use crate::lock::{Guard, wait, wake};
+use crate::window::Edge;
+
+/// How long others wait for a window to open.
+const OPENING: Duration = Duration::from_secs(2);
+/// How long others wait for a window to close. Short: the device may need their launches to become
+/// idle.
+const CLOSING: Duration = Duration::from_millis(50);
+
+/// Moves on each time a turn ends; what those who wait for it sleep on.
+static TURNS: AtomicU32 = AtomicU32::new(0);
+/// Threads that wait for a turn to end.
+static WAITERS: AtomicU32 = AtomicU32::new(0);
+
+/// Who switches, and to where.
+#[derive(Default)]
+pub struct Turn {
+    pub taken: bool,
+    /// How long others wait for it to end; none while nothing is switched.
+    pub until: Option<Instant>,
+    pub target: Option<u64>,
+    pub done: Option<u64>,
+}
+
+/// Moves the process on to where `iteration` begins, or to a count that starts again.
+///
+/// If another thread has the turn, it will go on to there; this one waits a while for that.
+pub fn reach(mut guard: Guard<'_, Option<State>>, iteration: Option<u64>) {
+    if OWNER.load(Ordering::Relaxed) != process_id() {
+        return; // a copy of the process that no handler told of
+    }
+    let Some(state) = guard.as_mut() else { return };
+    state.turn.target = iteration;
+    if state.turn.taken {
+        return wait_for(guard);
+    }
+    if state.has_nothing_at(iteration) {
+        state.turn.done = iteration;
+        return state.run_on();
+    }
+    take(state);
+    state.ask_rank();
+    run(guard);
+}
+
+/// Takes the turn.
+pub fn take(state: &mut State) {
+    state.turn.taken = true;
+    state.turn.until = Some(Instant::now() + OPENING);
+    QUIET.store(false, Ordering::Release);
+}
+
+/// Switches until there is nothing left to switch, and gives the turn back.
+pub fn run(mut guard: Guard<'_, Option<State>>) {
+    let _uncancelled = Uncancelled::new();
+    loop {
+        let Some(state) = guard.as_mut() else { return };
+        let target = state.turn.target;
+        if target == state.turn.done {
+            state.turn.taken = false;
+            state.turn.until = None;
+            state.run_on();
+            break;
+        }
+        let edge = target.map_or(Edge::default(), |iteration| state.gate.advance(iteration));
+        let patience = if edge.close.is_some() {
+            CLOSING
+        } else {
+            OPENING
+        };
+        state.turn.until = Some(Instant::now() + patience);
+        if edge.open.is_some() {
+            state.counter.keep_counting();
+        }
+        let (step, rank) = (&state.settings.step, state.rank);
+        drop(guard);
+        let capturing = stream_capture::about_to_drain(edge.close.is_some());
+        uncounted(&mut || {
+            let by = By { step, rank };
+            capture::switch(
+                &Place {
+                    iteration: target,
+                    by: format_args!("{by}"),
+                    capturing,
+                },
+                edge,
+            );
+        });
+        stream_capture::drained();
+        guard = STATE.lock();
+        if let Some(state) = guard.as_mut() {
+            state.turn.done = target;
+        }
+    }
+    drop(guard);
+    TURNS.fetch_add(1, Ordering::SeqCst);
+    if WAITERS.load(Ordering::SeqCst) != 0 {
+        wake(&TURNS, i32::MAX);
+    }
+}
+
+/// Waits until the thread that has the turn has switched, but all in all not longer than a turn may
+/// hold others up.
+pub fn wait_for(guard: Guard<'_, Option<State>>) {
+    let until = guard.as_ref().and_then(|state| state.turn.until);
+    if let Some(until) = until {
+        wait_for_end(guard, until);
+    }
+}
+
+/// Unlocks the state and waits until a turn ends, until `deadline` at most.
+pub fn wait_for_end(guard: Guard<'_, Option<State>>, deadline: Instant) {
+    let turn = TURNS.load(Ordering::SeqCst);
+    drop(guard);
+    WAITERS.fetch_add(1, Ordering::SeqCst);
+    while TURNS.load(Ordering::SeqCst) == turn {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        wait(&TURNS, turn, left);
+    }
+    WAITERS.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Nobody else waits in the child of a fork.
+pub fn after_fork() {
+    WAITERS.store(0, Ordering::Relaxed);
+}
