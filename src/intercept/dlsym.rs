@@ -48,6 +48,24 @@ pub unsafe extern "C" fn wanted(name: *const c_char) -> bool {
     role_of(unsafe { CStr::from_ptr(name) }).is_some()
 }
 
+/// The next `dlsym` in line; none in a process without one, as with an old glibc and no libdl.
+fn real_dlsym() -> Option<Dlsym> {
+    if REAL_DLSYM.load(Ordering::Acquire).is_null() {
+        find_real();
+    }
+    // SAFETY: the pointer is null or the real dlsym.
+    unsafe { core::mem::transmute(REAL_DLSYM.load(Ordering::Acquire)) }
+}
+
+/// The next `dlvsym` in line.
+fn real_dlvsym() -> Option<Dlvsym> {
+    if REAL_DLVSYM.load(Ordering::Acquire).is_null() {
+        find_real();
+    }
+    // SAFETY: the pointer is null or the real dlvsym.
+    unsafe { core::mem::transmute(REAL_DLVSYM.load(Ordering::Acquire)) }
+}
+
 /// `dlsym` for a wanted name, asked from `caller`.
 ///
 /// # Safety
@@ -57,15 +75,11 @@ pub unsafe extern "C" fn lookup(
     name: *const c_char,
     caller: usize,
 ) -> *mut c_void {
-    if REAL_DLSYM.load(Ordering::Acquire).is_null() {
-        find_real();
-    }
-    // SAFETY: the pointer is the real dlsym, and the arguments are its caller's own.
-    unsafe {
-        let dlsym: Dlsym = core::mem::transmute(REAL_DLSYM.load(Ordering::Acquire));
-        let found = dlsym(handle, name);
-        stand_in(found, CStr::from_ptr(name), None, caller)
-    }
+    let Some(dlsym) = real_dlsym() else {
+        return core::ptr::null_mut();
+    };
+    // SAFETY: the arguments are the real function's caller's own.
+    unsafe { stand_in(dlsym(handle, name), CStr::from_ptr(name), None, caller) }
 }
 
 /// `dlvsym` for a wanted name, asked from `caller`.
@@ -78,12 +92,11 @@ pub unsafe extern "C" fn lookup_version(
     version: *const c_char,
     caller: usize,
 ) -> *mut c_void {
-    if REAL_DLVSYM.load(Ordering::Acquire).is_null() {
-        find_real();
-    }
-    // SAFETY: the pointer is the real dlvsym, and the arguments are its caller's own.
+    let Some(dlvsym) = real_dlvsym() else {
+        return core::ptr::null_mut();
+    };
+    // SAFETY: the arguments are the real function's caller's own.
     unsafe {
-        let dlvsym: Dlvsym = core::mem::transmute(REAL_DLVSYM.load(Ordering::Acquire));
         let wanted = (!version.is_null()).then(|| CStr::from_ptr(version));
         // The caller's scope, not ours, is meant by RTLD_DEFAULT; our exports have no versions.
         let found = if handle == libc::RTLD_DEFAULT {
@@ -92,8 +105,7 @@ pub unsafe extern "C" fn lookup_version(
             None
         };
         let found = found.unwrap_or_else(|| dlvsym(handle, name, version));
-        let version = wanted;
-        stand_in(found, CStr::from_ptr(name), version, caller)
+        stand_in(found, CStr::from_ptr(name), wanted, caller)
     }
 }
 
@@ -123,10 +135,9 @@ unsafe fn stand_in(
             None => {
                 // SAFETY: RTLD_NEXT from here looks behind this library, where nothing is: the
                 // result is null, and dlerror tells of the program's own name.
-                return unsafe {
-                    let dlsym: Dlsym = core::mem::transmute(REAL_DLSYM.load(Ordering::Acquire));
+                return real_dlsym().map_or(core::ptr::null_mut(), |dlsym| unsafe {
                     dlsym(libc::RTLD_NEXT, name.as_ptr())
-                };
+                });
             }
         }
     }
