@@ -79,7 +79,8 @@ impl State {
         self.counter.run_to(&self.slots, next);
         let left = |next: u64| next.saturating_sub(self.turn.done.unwrap_or(0));
         let close = next.map_or(Calls::NONE, |next| self.counter.close_calls(left(next)));
-        if ATTENDED.swap(close.bits(), Ordering::AcqRel) != close.bits() {
+        if ATTENDED.load(Ordering::Relaxed) != close.bits() {
+            ATTENDED.store(close.bits(), Ordering::Release);
             attend(close);
         }
         QUIET.store(

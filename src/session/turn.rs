@@ -37,9 +37,6 @@ pub struct Turn {
 ///
 /// If another thread has the turn, it will go on to there; this one waits a while for that.
 pub fn reach(mut guard: Guard<'_, Option<State>>, iteration: Option<u64>) {
-    if OWNER.load(Ordering::Relaxed) != process_id() {
-        return; // a copy of the process that no handler told of
-    }
     let Some(state) = guard.as_mut() else { return };
     state.turn.target = iteration;
     if state.turn.taken {
@@ -48,6 +45,9 @@ pub fn reach(mut guard: Guard<'_, Option<State>>, iteration: Option<u64>) {
     if state.has_nothing_at(iteration) {
         state.turn.done = iteration;
         return state.run_on();
+    }
+    if OWNER.load(Ordering::Relaxed) != process_id() {
+        return; // a copy of the process that no handler told of
     }
     take(state);
     state.ask_rank();

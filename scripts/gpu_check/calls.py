@@ -1,0 +1,55 @@
+"""What the shim costs a call on this machine's processor: the rows of scripts/bench that throughput depends on."""
+import os
+import subprocess
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+
+from . import programs, throughput
+
+NAME = "throughput a call"
+ROUNDS = 5
+
+
+def load_bench():
+    """scripts/bench as a module; it has no .py to be imported by."""
+    loader = SourceFileLoader("bench", os.path.join(programs.ROOT, "scripts", "bench"))
+    module = module_from_spec(spec_from_loader("bench", loader))
+    loader.exec_module(module)
+    return module
+
+
+def cases(bench, shim):
+    """Calls by the pointers that cuGetProcAddress gives, as a CUDA runtime of any linkage makes them."""
+
+    def far(rule):
+        return {"TLLMPROF_START_STOP": throughput.FAR, "TLLMPROF_STEP": rule}
+
+    rows = []
+    for call, ways in (("launch", [("counted", "cudaGraphLaunch", 1)]), ("wait", [("uncounted", "cudaGraphLaunch", 0)]),
+                       ("step", [("one counted, one not", "cudaGraphLaunch", 1), ("auto", "auto", None)])):
+        rows.append(bench.Case("none", "getproc", call))
+        rows += [bench.Case(f"shim, window closed, {text}", "getproc", call, shim, far(rule), base=rows[-1], sees=sees)
+                 for text, rule, sees in ways]
+    return rows
+
+
+def table(shim, folder):
+    """Lines of Markdown. The driver is bench's own, which does nothing: what is left is the call and the shim."""
+    bench = load_bench()
+    bench.BUILT = os.path.join(folder, "bench")
+    try:
+        bench.build()
+    except (OSError, subprocess.CalledProcessError) as error:
+        yield f"Not measured: {error}"
+        return
+    rows = cases(bench, shim)
+    for _ in range(ROUNDS):
+        for row in rows:
+            if not row.failed:
+                row.run(5)
+    yield f"{bench.machine()}; CPU time against a driver that does nothing, the median of {ROUNDS} rounds in turn."
+    yield ""
+    yield from bench.calls_table(rows)
+    for row in rows:
+        if row.failed:
+            yield f"\n{row.tool}, {row.call}: {row.failed}"

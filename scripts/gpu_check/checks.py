@@ -1,0 +1,342 @@
+"""The checks. Each gives one row: what was wanted, what was captured, and whether they agree."""
+import csv
+import io
+import os
+import re
+from dataclasses import dataclass, replace
+
+from . import child, nsys
+from .expect import (AUTO, GRAPH_LAUNCH, READ, STREAM_WAIT, Expected, described, differences, found, from_whole_run,
+                     known, not_in_a_row, runs, steady_rule)
+
+FIRST, LAST, STEPS = 100, 150, 160
+
+
+@dataclass
+class Row:
+    program: str
+    linkage: str
+    rule: str
+    wanted: str
+    got: str
+    ok: object  # True, False, or None where it was skipped
+
+
+@dataclass
+class Bench:
+    """What all checks share."""
+
+    nsys: str
+    ncu: str
+    shim: str
+    command: str  # the tllmprof command, or None
+    folder: str
+    programs: dict
+    gpus: int
+    graph_trace: str
+
+    def variables(self, **more):
+        return child.variables(TRUTH_LIBRARY=os.path.join(self.folder, "bin", "libtruth.so"),
+                               # JAX else takes most of the GPU's memory from the programs beside it.
+                               XLA_PYTHON_CLIENT_PREALLOCATE="false", TOKENIZERS_PARALLELISM="false",
+                               HF_HUB_OFFLINE="1", CUBLAS_WORKSPACE_CONFIG=":4096:8", **more)
+
+    def shimmed(self, window, rule, **more):
+        return self.variables(LD_PRELOAD=self.shim, TLLM_PROFILE_START_STOP=window, TLLMPROF_STEP=rule, **more)
+
+
+class Check:
+    """Base of all checks: `name` for --only, `run` for the row."""
+
+    def __init__(self, program, label, rule_text, wanted, apart=False):
+        self.program, self.label, self.rule_text, self.wanted = program, label, rule_text, wanted
+        self.apart = apart  # must not run beside other checks
+
+    @property
+    def name(self):
+        return f"{self.program.name} {self.label}".strip()
+
+    def skip(self, bench):
+        return self.program.missing or (None if bench.nsys else "no nsys")
+
+    def row(self, got, ok, wanted=None, rule=None):
+        return Row(self.name, self.program.linkage, rule or self.rule_text, wanted or self.wanted, got, ok)
+
+    def run(self, bench):
+        why = self.skip(bench)
+        if why:
+            return self.row(f"skipped: {why}", None)
+        try:
+            return self.measure(bench)
+        except nsys.Failed as failed:
+            return self.row(str(failed), False)
+
+
+def said_by_shim(ended):
+    return " / ".join(line for line in ended.err.split("\n") if line.startswith("tllmprof:"))[-300:]
+
+
+class Windows(Check):
+    """Windows whose contents are known from how the program is made."""
+
+    def __init__(self, program, label, rule, expected, window=None, words=(), variables=None, steps=STEPS, needs_gpus=1):
+        self.window = window or f"{FIRST}-{LAST}"
+        super().__init__(program, label, f"{rule.text}, {self.window}", "; ".join(described(e) for e in expected))
+        self.rule, self.expected, self.words, self.steps = rule, expected, words, steps
+        self.more, self.needs_gpus = variables or {}, needs_gpus
+
+    def skip(self, bench):
+        if bench.gpus < self.needs_gpus:
+            return f"{bench.gpus} GPU"
+        return super().skip(bench)
+
+    def traces(self, bench):
+        end = "stop" if len(self.expected) == 1 else f"repeat:{len(self.expected)}"
+        return nsys.traces(bench.nsys, self.program.words(self.steps, *self.words),
+                           bench.shimmed(self.window, self.rule.text, **self.more), bench.folder, self.name, end,
+                           bench.graph_trace)
+
+    def measure(self, bench):
+        ended, traces = self.traces(bench)
+        return self.judge(ended, traces)
+
+    def judge(self, ended, traces):
+        wrong = []
+        if len(traces) != len(self.expected):
+            wrong.append(f"{len(traces)} captures, not {len(self.expected)}")
+        late = (self.rule.kind,) if self.program.inlined_runtime else ()
+        for trace, expected in zip(traces, self.expected):
+            wrong += differences(trace, expected, late)
+        got = "; ".join(found(trace, expected.calls) for trace, expected in zip(traces, self.expected))
+        if wrong:
+            got += f" ({'; '.join(wrong)}; the shim said: {said_by_shim(ended) or 'nothing'})"
+        return self.row(got, not wrong)
+
+
+class ByCommand(Windows):
+    """The same through `tllmprof run --nsys`."""
+
+    def skip(self, bench):
+        return super().skip(bench) or (None if bench.command else "no tllmprof command built")
+
+    def traces(self, bench):
+        base = nsys.report_base(bench.folder, self.name)
+        arguments = " ".join(nsys.profile_arguments(base, None, bench.graph_trace))
+        ended = child.run([bench.command, "run", "--window", self.window, "--step", self.rule.text,
+                           f"--nsys={arguments}", "--", *self.program.words(self.steps, *self.words)],
+                          bench.variables(TLLMPROF_NSYS=bench.nsys, TLLMPROF_LIB=bench.shim))
+        return ended, nsys.read(bench.nsys, base, ended)
+
+
+class Auto(Windows):
+    """The rule `auto`: as many iterations, one step of the program in each; where its count begins is its own."""
+
+    def judge(self, ended, traces):
+        marks = [n for _, n in traces[0].marks] if traces else []
+        if marks and abs(marks[0] - FIRST) <= 1:
+            shift = marks[0] - FIRST
+            self.expected[0].marks = [n + shift for n in range(FIRST, LAST + 1)]
+        return super().judge(ended, traces)
+
+
+class Closed(Check):
+    """A process that must open no window: nsys makes no report."""
+
+    def __init__(self, program, label, words, variables):
+        super().__init__(program, label, f"cudaGraphLaunch, {FIRST}-{LAST}", "nothing captured")
+        self.words, self.more = words, variables
+
+    def measure(self, bench):
+        ended, traces = nsys.traces(bench.nsys, self.program.words(STEPS, *self.words),
+                                    bench.shimmed(f"{FIRST}-{LAST}", "cudaGraphLaunch", **self.more), bench.folder,
+                                    self.name, "stop", bench.graph_trace, expect=False)
+        opened = " opened at " in ended.err
+        finished = "loop: " in ended.out
+        got = "nothing captured" if not traces and not opened else f"{len(traces)} captures"
+        if not finished:
+            got += f"; the program did not end well: {ended.why()}"
+        return self.row(got, not traces and not opened and finished)
+
+
+class AgainstWholeRun(Check):
+    """Windows whose contents are worked out from a whole run of the program without the shim."""
+
+    def __init__(self, program, candidates, label="", words=(), steps=STEPS + 20, warmup=None):
+        super().__init__(program, label, f"{FIRST}-{LAST}", "as in a whole run without the shim")
+        self.candidates, self.words, self.steps, self.warmup = candidates, words, steps, warmup
+
+    def measure(self, bench):
+        words = self.program.words(self.steps, *self.words)
+        _, (whole,) = nsys.traces(bench.nsys, words, bench.variables(), bench.folder, self.name + " whole", None,
+                                  bench.graph_trace)
+        # Steps from 90 on: a program may do more in its first ones.
+        rule = (steady_rule(whole, self.candidates, FIRST - 10, LAST + 10) if whole.marks else self.candidates[0])
+        if not rule:
+            return self.row("no call that every step makes equally often: "
+                            + found(whole, [c.kind for c in self.candidates]), False)
+        expected = from_whole_run(whole, rule, FIRST, LAST)
+        if not expected:
+            return self.row(f"the whole run is too short for {rule.text}: " + found(whole, [rule.kind]), False)
+        more = {"TLLMPROF_WARMUP": self.warmup} if self.warmup else {}
+        ended, traces = nsys.traces(bench.nsys, words, bench.shimmed(f"{FIRST}-{LAST}", rule.text, **more), bench.folder,
+                                    self.name, "stop", bench.graph_trace)
+        wrong = [f"{len(traces)} captures, not 1"] if len(traces) != 1 else []
+        wrong += differences(traces[0], expected, (rule.kind,) if self.program.inlined_runtime else ())
+        got = found(traces[0], [kind for kind, n in expected.calls.items() if n])
+        if wrong:
+            got += f" ({'; '.join(wrong)}; the shim said: {said_by_shim(ended) or 'nothing'})"
+        return self.row(got, not wrong, described(expected), f"{rule.text}, {FIRST}-{LAST}")
+
+
+class StepsInARow(Check):
+    """A window that may begin at any of the program's steps: as many consecutive ones as it has iterations.
+
+    For a program that makes the counted call before its loop, too, and as often as it likes: JAX does so some 250 times
+    while XLA tries out its kernels.
+    """
+
+    def __init__(self, program, rule, first, last, steps):
+        self.rule, self.steps, self.window = rule, steps, f"{first}-{last}"
+        self.length = last + 1 - first
+        self.expected = Expected(first, last, None, {rule.kind: self.length})
+        super().__init__(program, "", f"{rule.text}, {self.window}",
+                         described(self.expected) + f", marks of {self.length} steps in a row")
+
+    def measure(self, bench):
+        ended, traces = nsys.traces(bench.nsys, self.program.words(self.steps), bench.shimmed(self.window, self.rule.text),
+                                    bench.folder, self.name, "stop", bench.graph_trace)
+        wrong = [f"{len(traces)} captures, not 1"] if len(traces) != 1 else []
+        wrong += differences(traces[0], self.expected) + not_in_a_row(traces[0], self.rule.kind, self.length)
+        got = found(traces[0], [self.rule.kind])
+        if wrong:
+            got += f" ({'; '.join(wrong)}; the shim said: {said_by_shim(ended) or 'nothing'})"
+        return self.row(got, not wrong)
+
+
+class KernelsUnderNcu(Check):
+    """ncu profiles the kernels of the window and no other: a kernel's grid says which step launched it."""
+
+    WINDOW = (10, 13)
+
+    def __init__(self, program):
+        first, last = self.WINDOW
+        super().__init__(program, "under ncu", f"cudaStreamSynchronize, {first}-{last}",
+                         f"kernels of steps {first}–{last}", apart=True)
+
+    def skip(self, bench):
+        return self.program.missing or (None if bench.ncu else "no ncu")
+
+    def measure(self, bench):
+        first, last = self.WINDOW
+        log = os.path.join(bench.folder, re.sub(r"[^\w.-]+", "-", self.name) + ".csv")
+        ended = child.run([bench.ncu, "--profile-from-start", "off", "--csv", "--page", "raw", "--metrics",
+                           "launch__grid_size", "--clock-control", "none", "--log-file", log,
+                           *self.program.words(20, "--graphs", "0")],
+                          bench.shimmed(f"{first}-{last}", "cudaStreamSynchronize"))
+        try:
+            with open(log) as file:
+                grids = grid_sizes(file.read())
+        except OSError as error:
+            return self.row(f"{error}; {ended.why()}", False)
+        got = f"kernels of steps {runs(g - 1 for g in grids)}"
+        ok = grids == [i + 1 for i in range(first, last + 1)]
+        return self.row(got if ok else f"{got} (ncu: {ended.why()}; the shim said: {said_by_shim(ended) or 'nothing'})", ok)
+
+
+def grid_sizes(text):
+    """The launch__grid_size column of ncu's CSV, in the order of the launches."""
+    start = text.find('"ID"')
+    if start < 0:
+        return []
+    rows = csv.DictReader(io.StringIO(text[start:]))
+    return [int(row["launch__grid_size"].replace(",", "")) for row in rows if (row["ID"] or "").isdigit()]
+
+
+class Unharmed(Check):
+    """No profiler: standard output and exit status as without the shim, and the window opened and closed."""
+
+    def __init__(self, program, rule, words=(), steps=STEPS, warmup=None, label="without nsys"):
+        super().__init__(program, label, f"{rule}, {FIRST}-{LAST}", "output and status as without the shim")
+        self.rule, self.words, self.steps = rule, words, steps
+        self.more = {"TLLMPROF_WARMUP": warmup} if warmup else {}
+
+    def skip(self, bench):
+        return self.program.missing
+
+    def measure(self, bench):
+        words = self.program.words(self.steps, *self.words)
+        without = child.run(words, bench.variables())
+        with_shim = child.run(words, bench.shimmed(f"{FIRST}-{LAST}", self.rule, **self.more))
+        wrong = []
+        if without.status != with_shim.status:
+            wrong.append(f"status {with_shim.status}, not {without.status}")
+        if timeless(without.out) != timeless(with_shim.out):
+            wrong.append(f"it printed {with_shim.out.strip()[-200:]!r}, not {without.out.strip()[-200:]!r}")
+        if not timeless(without.out).strip():
+            wrong.append(f"it printed nothing either way: {without.why()}")
+        lines = said_by_shim(with_shim)
+        if not (" opened " in lines and " closed" in lines):
+            wrong.append(f"no window opened and closed; the shim said: {lines or 'nothing'}")
+        got = f"status {with_shim.status}, {timeless(with_shim.out).strip()!r}"
+        return self.row("; ".join(wrong) if wrong else got, not wrong)
+
+
+def timeless(text):
+    """Output without the lines that state a speed."""
+    return "\n".join(line for line in text.split("\n") if "steps/s" not in line)
+
+
+class RankWindows(Windows):
+    """The rank that opens windows; on the second GPU where there is one."""
+
+    def skip(self, bench):
+        self.words = ("--device", str(min(1, bench.gpus - 1)))
+        return super().skip(bench)
+
+
+def rank_checks(program):
+    return [
+        Closed(program, "rank 0 of ranks 1", ("--device", "0"), {"RANK": 0, "TLLMPROF_RANKS": "1"}),
+        RankWindows(program, "rank 1 of ranks 1", GRAPH_LAUNCH, [known(FIRST, LAST, grids=True)],
+                    variables={"RANK": 1, "TLLMPROF_RANKS": "1"}),
+    ]
+
+
+def all_checks(programs):
+    static, shared, per_thread = (programs[f"loop-{name}"] for name in ("static", "shared", "per-thread"))
+    torch, hf, jax = programs["torch_graph"], programs["hf_generate"], programs["jax_jit"]
+    window = [known(FIRST, LAST, grids=True)]
+    checks = []
+    # The slowest first, so that none is left alone at the end.
+    checks.append(AgainstWholeRun(hf, [STREAM_WAIT, READ], warmup="capture"))
+    checks.append(StepsInARow(jax, READ, 1000, 1050, 1200))
+    checks.append(AgainstWholeRun(torch, [GRAPH_LAUNCH]))
+    checks.append(AgainstWholeRun(programs["cupy_graph"], [GRAPH_LAUNCH]))
+    checks.append(Auto(torch, "auto", AUTO, [known(FIRST, LAST, kernels=None)]))
+    checks.append(Windows(torch, "open at os._exit", GRAPH_LAUNCH, [known(FIRST, STEPS - 1, kernels=None, waits_after=1)],
+                          f"{FIRST}-", ("os._exit",)))  # the read of its result waits, too
+    checks.append(AgainstWholeRun(programs["engine"], [GRAPH_LAUNCH], words=("--prefill",)))
+    for program in (static, shared, per_thread):
+        checks.append(Windows(program, "", GRAPH_LAUNCH, window))
+        checks.append(Windows(program, "stream waits", STREAM_WAIT, window))
+        checks.append(Windows(program, "4 graphs", replace(GRAPH_LAUNCH, every=4), [known(FIRST, LAST, graphs=4, grids=True)],
+                              words=("--graphs", "4")))
+        checks.append(Windows(program, "two windows", GRAPH_LAUNCH,
+                              [known(100, 120, grids=True), known(140, 150, grids=True)], "100-120,140-150",
+                              ("--pause-after", "130")))
+    checks.append(ByCommand(static, "by tllmprof run", GRAPH_LAUNCH, window))
+    for style in ("return", "exit", "_exit", "quick_exit", "term"):
+        checks.append(Windows(static, f"open at {style}", GRAPH_LAUNCH, [known(FIRST, STEPS - 1, grids=True)],
+                              f"{FIRST}-", ("--end", style)))
+    checks.append(Windows(static, "two GPUs, a thread each", GRAPH_LAUNCH, window, words=("--devices", "2"),
+                          needs_gpus=2))
+    checks += rank_checks(shared)
+    checks.append(Unharmed(hf, "cudaStreamSynchronize", warmup="capture"))
+    checks.append(Unharmed(torch, "cudaGraphLaunch", ("os._exit",)))
+    for program in (jax, programs["cupy_graph"], programs["engine"], static, shared, per_thread):
+        checks.append(Unharmed(program, "cudaGraphLaunch"))
+    for style in ("exit", "_exit", "quick_exit", "term"):
+        checks.append(Unharmed(static, "cudaGraphLaunch", ("--end", style), label=f"without nsys, {style}"))
+    checks.append(KernelsUnderNcu(static))
+    checks.append(KernelsUnderNcu(shared))
+    return checks

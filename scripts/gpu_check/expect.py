@@ -1,0 +1,173 @@
+"""What a window must hold: known from the program's own making, or worked out from a whole run without the shim."""
+from dataclasses import dataclass, field
+from math import inf
+
+RESET = -1  # the mark at which a count starts again
+
+
+@dataclass(frozen=True)
+class Rule:
+    name: str  # as TLLMPROF_STEP has it, without /N
+    kind: str  # of the calls in a trace
+    opens: bool  # an iteration begins where the call is entered; else the next one begins where it returns
+    every: int = 1
+
+    @property
+    def text(self):
+        return self.name if self.every == 1 else f"{self.name}/{self.every}"
+
+
+GRAPH_LAUNCH = Rule("cudaGraphLaunch", "graph launch", True)
+STREAM_WAIT = Rule("cudaStreamSynchronize", "stream wait", False)
+READ = Rule("cudaMemcpyAsync", "read", True)
+AUTO = Rule("auto", "graph launch", True)
+
+
+@dataclass
+class Expected:
+    """One window's contents; a field that is None is not compared."""
+
+    first: int
+    last: int
+    marks: list
+    calls: dict = field(default_factory=dict)  # kind -> how many
+    graphs: int = None  # executed on the GPU
+    grids: list = None  # of the kernels that ran outside graphs
+
+
+def known(first, last, graphs=1, kernels=1, grids=False, waits_after=0):
+    """For a program whose step i launches so many graphs and kernels (None: its framework decides), marks i, and
+    waits once. grids: its kernels tell their step by their grids. waits_after: the waits that it makes after its last
+    step, for a window that lasts to its end."""
+    steps = range(first, last + 1)
+    calls = {"graph launch": graphs * len(steps), "stream wait": len(steps) + waits_after}
+    if kernels is not None:
+        calls["kernel launch"] = kernels * len(steps)
+    return Expected(first, last, list(steps), calls, graphs * len(steps), [i + 1 for i in steps] if grids else None)
+
+
+def after_reset(trace):
+    """Calls and marks from the last reset on."""
+    since = max((ns for ns, n in trace.marks if n == RESET), default=-inf)
+    return ([call for call in trace.calls if call.start >= since],
+            [(ns, n) for ns, n in trace.marks if ns > since])
+
+
+def steady_rule(trace, candidates, first, last):
+    """The first candidate of whose calls every step of the program holds the same number; None if none does."""
+    calls, marks = after_reset(trace)
+    at = {n: ns for ns, n in marks}
+    for rule in candidates:
+        counts = set()
+        for n in range(first, last + 1):
+            if n not in at or n + 1 not in at:
+                return None
+            counts.add(sum(call.kind == rule.kind and at[n] <= call.start < at[n + 1] for call in calls))
+        if len(counts) == 1 and (every := counts.pop()) > 0:
+            return Rule(rule.name, rule.kind, rule.opens, every)
+    return None
+
+
+def from_whole_run(trace, rule, first, last):
+    """What iterations `first` to `last` by `rule` hold in the trace of a whole run; None if it is too short."""
+    calls, marks = after_reset(trace)
+    counted = [call for call in calls if call.kind == rule.kind]
+
+    def begin(iteration):
+        at = iteration * rule.every
+        if rule.opens:
+            return counted[at].start if at < len(counted) else None
+        if at == 0:
+            return -inf
+        return counted[at - 1].end if at <= len(counted) else None
+
+    start, end = begin(first), begin(last + 1)
+    if start is None or end is None:
+        return None
+    inside = [call for call in calls if start <= call.start < end]
+    kinds = ("graph launch", "kernel launch", rule.kind)
+    counts = {kind: sum(call.kind == kind for call in inside) for kind in kinds}
+    return Expected(first, last, [n for ns, n in marks if start <= ns < end], counts, counts["graph launch"])
+
+
+def not_in_a_row(trace, kind, count):
+    """What speaks against `count` consecutive steps, each with one call of that kind before its mark, in words."""
+    numbers = [n for _, n in trace.marks]
+    if not numbers or numbers != list(range(numbers[0], numbers[0] + count)):
+        return [f"marks {runs(numbers)}, not {count} in a row"]
+    wrong, since = [], -inf
+    for ns, n in trace.marks:
+        if (made := sum(call.kind == kind and since < call.start < ns for call in trace.calls)) != 1:
+            wrong.append(f"{made} {plural(kind, made)} before mark {n}, not 1")
+        since = ns
+    return wrong[:3]
+
+
+def runs(numbers):
+    """[1, 2, 3, 7] -> 1–3, 7"""
+    parts, numbers = [], list(numbers)
+    while numbers:
+        end = 1
+        while end < len(numbers) and numbers[end] == numbers[end - 1] + 1:
+            end += 1
+        parts.append(str(numbers[0]) if end == 1 else f"{numbers[0]}–{numbers[end - 1]}")
+        numbers = numbers[end:]
+    return ", ".join(parts) or "none"
+
+
+def described(expected):
+    words = [f"iterations {runs(range(expected.first, expected.last + 1))}"]
+    words += [f"{n} {plural(kind, n)}" for kind, n in expected.calls.items() if n]
+    if expected.marks:
+        words.append(f"marks {runs(expected.marks)}")
+    return ", ".join(words)
+
+
+def plural(kind, n):
+    return kind if n == 1 else kind + ("es" if kind.endswith("ch") else "s")
+
+
+def number(iteration):
+    """N of the range `iteration N`."""
+    return int(iteration.text.split()[1])
+
+
+def found(trace, kinds):
+    """The same words for what a trace holds."""
+    numbers = [number(r) for r in trace.ranges if r.text.startswith("iteration ")]
+    words = [f"iterations {runs(numbers)}"]
+    words += [f"{trace.count(kind)} {plural(kind, trace.count(kind))}" for kind in kinds]
+    if trace.marks:
+        words.append(f"marks {runs(n for _, n in trace.marks)}")
+    if trace.graphs:
+        words.append(f"{trace.graphs} graphs run")
+    return ", ".join(words)
+
+
+def differences(trace, expected, late_by_one=()):
+    """Everything in which a captured window differs from what it must hold, in words.
+
+    late_by_one: kinds of call whose first record the profiler may lack, because it was switched on inside that call:
+    a runtime linked into the program is entered before the driver call that the shim sees.
+    """
+    wrong = []
+    iterations = [r for r in trace.ranges if r.text.startswith("iteration ")]
+    wanted = list(range(expected.first, expected.last + 1))
+    if (got := [number(r) for r in iterations]) != wanted:
+        wrong.append(f"iteration ranges {runs(got)}, not {runs(wanted)}")
+    if any(r.end is None for r in iterations):
+        wrong.append("an iteration range without an end")
+    captures = [r for r in trace.ranges if r.text == "capture"]
+    if len(captures) != 1 or captures[0].end is None:
+        wrong.append(f"{len(captures)} capture ranges, not one with an end")
+    if expected.marks is not None and [n for _, n in trace.marks] != expected.marks:
+        wrong.append(f"marks {runs(n for _, n in trace.marks)}, not {runs(expected.marks)}")
+    for kind, n in expected.calls.items():
+        if (got := trace.count(kind)) != n and not (kind in late_by_one and got == n - 1):
+            threads = trace.by_thread(kind)
+            wrong.append(f"{got} {plural(kind, got)}, not {n}" + (f": {threads}" if threads else ""))
+    if expected.graphs is not None and trace.graphs != expected.graphs:
+        wrong.append(f"{trace.graphs} graphs run on the GPU, not {expected.graphs}")
+    if expected.grids is not None and trace.grids != expected.grids:
+        wrong.append(f"kernels of steps {runs(g - 1 for g in trace.grids)}, not {runs(g - 1 for g in expected.grids)}")
+    return wrong

@@ -1,0 +1,133 @@
+"""Command line, order of the checks, and the page."""
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from . import calls, host, programs, throughput
+from .checks import Bench, Row, all_checks
+
+SHIM = os.path.join(programs.ROOT, "target", "release", "libtllmprof.so")
+BLOCK_SECONDS = 0.06
+COMMAND = os.path.join(programs.ROOT, "target", "release", "tllmprof")
+
+
+def options(doc):
+    parser = argparse.ArgumentParser(prog="gpu-check", description=doc.strip().split("\n")[0])
+    parser.add_argument("--out", metavar="FILE", help="also write the page to FILE")
+    parser.add_argument("--only", metavar="NAME", action="append", default=[],
+                        help="only checks whose name contains NAME, speeds if it begins with `throughput`; "
+                             "may be repeated (see --list)")
+    parser.add_argument("--jobs", type=int, default=max(1, min(8, (os.cpu_count() or 2) // 2)),
+                        help="checks that run at a time (default: %(default)s)")
+    parser.add_argument("--lib", default=SHIM, help="the shim (default: target/release/libtllmprof.so)")
+    parser.add_argument("--graph-trace", choices=("graph", "node"), default="graph",
+                        help="how nsys records CUDA graphs (default: %(default)s)")
+    parser.add_argument("--keep", metavar="FOLDER", help="leave reports and exports in FOLDER")
+    parser.add_argument("--no-throughput", action="store_true", help="captures only")
+    parser.add_argument("--rounds", type=int, default=24,
+                        help="rounds of the throughput part for each start (default: %(default)s)")
+    parser.add_argument("--list", action="store_true", help="print the names of the checks and run none")
+    return parser.parse_args()
+
+
+def wanted(given, name):
+    """Whether a measurement of speed is asked for; a program's name alone asks for none."""
+    return not given.no_throughput and (not given.only or any(
+        only in name for only in given.only if only.startswith("throughput")))
+
+
+def cell(text):
+    return str(text).replace("|", "\\|").replace("\n", " ")
+
+
+def line(row):
+    ok = {True: "yes", False: "**NO**", None: "skipped"}[row.ok]
+    return "| " + " | ".join(cell(c) for c in (row.program, row.linkage, row.rule, row.wanted, row.got, ok)) + " |"
+
+
+def guarded(check, bench, told):
+    began = time.monotonic()
+    try:
+        row = check.run(bench)
+    except Exception as error:  # one check's fault must not lose the others' rows
+        row = Row(check.name, check.program.linkage, check.rule_text, check.wanted,
+                  f"{type(error).__name__}: {error}", False)
+    told(f"{'ok' if row.ok else 'skipped' if row.ok is None else 'DIFFERS'}: {row.program} ({row.rule}), "
+         f"{time.monotonic() - began:.0f} s")
+    return row
+
+
+def main(doc):
+    given = options(doc)
+    began = time.monotonic()
+    talking = threading.Lock()
+
+    def told(text):
+        with talking:
+            print(f"[{time.monotonic() - began:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+    if given.list:
+        table = programs.all_programs("", {})
+        for check in all_checks(table):
+            print(f"{check.name} ({check.rule_text})")
+        print("\n".join([loop.name for loop in throughput.loops(table)] + [calls.NAME]))
+        return 0
+    cuda, nsys, ncu, gpus = host.find_cuda(), host.find_nsys(), host.find_ncu(), host.gpus()
+    shim = os.path.abspath(given.lib)
+    for what, there in ((f"{shim} (build it with: cargo build --release)", os.path.exists(shim)),
+                        ("an NVIDIA GPU that nvidia-smi lists", gpus), ("CUDA's compiler: nvcc", cuda),
+                        ("nsys (TLLMPROF_NSYS, PATH, /opt/nvidia)", nsys)):
+        if not there:
+            print(f"gpu-check: it needs {what}", file=sys.stderr)
+            return 2
+    folder = os.path.abspath(given.keep) if given.keep else tempfile.mkdtemp(prefix="tllmprof-gpu-check-")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        told("building the programs")
+        built = os.path.join(folder, "bin")
+        table = programs.all_programs(built, programs.build(cuda, built))
+        bench = Bench(nsys, ncu, shim, COMMAND if os.access(COMMAND, os.X_OK) else None, folder, table, len(gpus),
+                      given.graph_trace)
+        checks = [check for check in all_checks(table) if not given.only or
+                  any(name in check.name for name in given.only)]
+        loops = [loop for loop in throughput.loops(table) if wanted(given, loop.name)]
+        if not (checks or loops or wanted(given, calls.NAME)):
+            print(f"gpu-check: no check has {' or '.join(given.only)} in its name (see --list)", file=sys.stderr)
+            return 2
+        together = [check for check in checks if not check.apart]
+        with ThreadPoolExecutor(given.jobs) as pool:
+            rows = dict(zip(together, pool.map(lambda check: guarded(check, bench, told), together)))
+        for check in checks:
+            if check.apart:
+                rows[check] = guarded(check, bench, told)
+        page = ["# Captured on a real GPU", "", time.strftime("%Y-%m-%d"), "", "| what | version |", "|---|---|"]
+        page += [f"| {what} | {cell(version)} |" for what, version in host.versions(cuda, nsys, ncu)]
+        page += ["", "## What the windows held", "", "| program | linkage | rule, window | wanted | got | ok |",
+                 "|---|---|---|---|---|---|"]
+        page += [line(rows[check]) for check in checks]
+        if loops:
+            told("throughput")  # after all else: it wants the machine to itself
+            page += ["", "## Throughput", ""]
+            page += throughput.table(loops, bench, given.rounds, BLOCK_SECONDS)
+        if wanted(given, calls.NAME):
+            told("a call's cost")
+            page += ["", "## A call", ""]
+            page += calls.table(shim, folder)
+    finally:
+        if not given.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    wrong = [row for row in rows.values() if row.ok is False]
+    skipped = sum(row.ok is None for row in rows.values())
+    page += ["", f"{sum(row.ok is True for row in rows.values())} as wanted, {len(wrong)} different, {skipped} skipped, "
+             f"in {time.monotonic() - began:.0f} s.", ""]
+    text = "\n".join(page)
+    print(text)
+    if given.out:
+        with open(given.out, "w") as out:
+            out.write(text)
+    return 1 if wrong else 0

@@ -1,0 +1,59 @@
+"""Runs a program under nsys and gives back the traces that it made."""
+import glob
+import os
+import re
+import shutil
+
+from . import child
+from .trace import Trace
+
+
+class Failed(Exception):
+    """nsys gave no trace; the text says why."""
+
+
+def profile_arguments(base, capture_end, graph_trace):
+    arguments = ["-t", "cuda,nvtx", "-s", "none", "--cpuctxsw=none", f"--cuda-graph-trace={graph_trace}",
+                 "--force-overwrite=true", "-o", base]
+    if capture_end:
+        arguments += ["-c", "cudaProfilerApi", f"--capture-range-end={capture_end}"]
+    return arguments
+
+
+def report_base(folder, name):
+    """Where a check's reports go: a folder of its own, empty, and the start of their names."""
+    own = os.path.join(folder, "reports", re.sub(r"[^\w.-]+", "-", name))
+    shutil.rmtree(own, ignore_errors=True)
+    os.makedirs(own)
+    return os.path.join(own, "report")
+
+
+def traces(nsys, command, environment, folder, name, capture_end="stop", graph_trace="graph", expect=True):
+    """(how the program ended, its traces in order). capture_end None: the whole run, and no capture range."""
+    base = report_base(folder, name)
+    ended = child.run([nsys, "profile", *profile_arguments(base, capture_end, graph_trace), *command], environment)
+    return ended, read(nsys, base, ended, expect)
+
+
+def read(nsys, base, ended, expect=True):
+    """Exports and reads the reports whose names begin with `base`."""
+    if ended.status == "time-out":
+        raise Failed(ended.why())
+    number = lambda path: [int(n) for n in re.findall(r"\d+", path[len(base):])]  # noqa: E731
+    reports = sorted(glob.glob(glob.escape(base) + "*.nsys-rep"), key=number)
+    if not reports:
+        if glob.glob(glob.escape(base) + "*.qdstrm"):
+            raise Failed("nsys could not import its own record (are libdw.so.1 and libelf.so.1 installed?): "
+                         + ended.why())
+        if expect:
+            raise Failed("no report: " + ended.why())
+        return []
+    result = []
+    for report in reports:
+        database = report.removesuffix(".nsys-rep") + ".sqlite"
+        exported = child.run([nsys, "export", "--type=sqlite", "--force-overwrite=true", f"--output={database}", report],
+                             child.variables())
+        if exported.status != 0 or not os.path.exists(database):
+            raise Failed("nsys export: " + exported.why())
+        result.append(Trace(database))
+    return result

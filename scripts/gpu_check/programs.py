@@ -1,0 +1,81 @@
+"""The programs that are run, and how they are built."""
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from . import host
+
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+@dataclass(frozen=True)
+class Program:
+    name: str
+    linkage: str  # how it comes to CUDA
+    command: tuple  # without the number of steps
+    missing: str = None  # why it cannot be run here
+    inlined_runtime: bool = False  # its runtime calls are entered before the shim sees them
+    count_option: tuple = ()  # words before the number of steps
+
+    def words(self, steps, *more):
+        return [*self.command, *self.count_option, str(steps), *more]
+
+
+def build(cuda, folder):
+    """Builds what is compiled into `folder`; {name: what the compiler said} for what failed."""
+    os.makedirs(folder, exist_ok=True)
+    nvcc, loop = os.path.join(cuda, "bin", "nvcc"), os.path.join(HERE, "loop.cu")
+    cc = os.environ.get("CC") or shutil.which("cc") or "gcc"
+    flags = ["-O2", "-arch=native", "-I", HERE]
+    lib = next((p for p in (f"{cuda}/lib64", f"{cuda}/targets/x86_64-linux/lib", f"{cuda}/lib") if os.path.isdir(p)), "")
+    commands = {
+        "loop-static": [nvcc, *flags, "--cudart", "static", "-o", f"{folder}/loop-static", loop, "-ldl", "-lpthread"],
+        "loop-shared": [nvcc, *flags, "--cudart", "shared", "-Xlinker", f"-rpath={lib}", "-o", f"{folder}/loop-shared",
+                        loop, "-ldl", "-lpthread"],
+        "loop-per-thread": [nvcc, *flags, "--default-stream", "per-thread", "-o", f"{folder}/loop-per-thread", loop,
+                            "-ldl", "-lpthread"],
+        "libtruth.so": [cc, "-O2", "-shared", "-fPIC", "-I", f"{cuda}/include", "-o", f"{folder}/libtruth.so",
+                        os.path.join(HERE, "truth.c"), "-ldl"],
+        "engine": [cc, "-O2", "-o", f"{folder}/engine", os.path.join(ROOT, "examples", "engine.c"), "-ldl"],
+    }
+
+    def compile_one(item):
+        name, command = item
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return name, str(error)
+        return name, None if done.returncode == 0 else (done.stderr or done.stdout).strip()[-300:].replace("\n", " / ")
+
+    with ThreadPoolExecutor(len(commands)) as pool:
+        return {name: error for name, error in pool.map(compile_one, commands.items()) if error}
+
+
+def all_programs(folder, failed):
+    """Every program by name; `folder` is the one that they were built into."""
+
+    def compiled(name, target, linkage, **more):
+        missing = f"not built: {failed[target]}" if target in failed else None
+        return Program(name, linkage, (os.path.join(folder, target),), missing, count_option=("--steps",), **more)
+
+    def python(name, module, linkage, **more):
+        missing = None if host.has_module(module) else f"no {module}"
+        if "libtruth.so" in failed:
+            missing = f"libtruth.so was not built: {failed['libtruth.so']}"
+        return Program(name, linkage, (sys.executable, os.path.join(HERE, f"{name}.py")), missing, **more)
+
+    programs = [
+        compiled("loop-static", "loop-static", "static cudart", inlined_runtime=True),
+        compiled("loop-shared", "loop-shared", "shared cudart"),
+        compiled("loop-per-thread", "loop-per-thread", "static cudart, per-thread streams", inlined_runtime=True),
+        compiled("engine", "engine", "driver only, by dlopen"),
+        python("torch_graph", "torch", "torch, RTLD_LOCAL"),
+        python("hf_generate", "transformers", "transformers on torch"),
+        python("jax_jit", "jax", "JAX, driver only"),
+        python("cupy_graph", "cupy", "CuPy, its own cudart", inlined_runtime=True),
+    ]
+    return {program.name: program for program in programs}

@@ -1,0 +1,197 @@
+// An engine's loop in miniature, by the runtime API. Built several ways: shared and static cudart, per-thread streams.
+//
+//   loop [--steps N] [--graphs G] [--device D] [--devices D] [--pause-after I] [--end STYLE] [--blocks] [--decode]
+//
+// Step i launches G graphs of three kernels (default 1; 0: none), then one kernel with a grid of i + 1 blocks,
+// so that a profile tells by itself which steps it holds; marks i; and waits for its stream.
+//   --devices D      D threads, a device each, take the steps in turn
+//   --pause-after I  sleeps half a second after step I
+//   --end STYLE      return, exit, _exit, quick_exit, or term (a SIGTERM handler that calls _exit); status 3
+//   --blocks         runs steps for as many seconds as each line of standard input says (for throughput)
+//   --decode         the graph is 20 kernels of about 20 us, as long as the decode step of a small model
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <mutex>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include "truth.h"
+
+static const int STATUS = 3;
+
+#define CHECK(call)                                                                              \
+    do {                                                                                         \
+        cudaError_t error = (call);                                                              \
+        if (error != cudaSuccess) {                                                              \
+            fprintf(stderr, "loop: %s: %s\n", #call, cudaGetErrorString(error));                 \
+            _exit(1);                                                                            \
+        }                                                                                        \
+    } while (0)
+
+__global__ void tick(unsigned long long *count) {
+    if (threadIdx.x == 0) atomicAdd(count, 1ull);
+}
+
+// Dependent arithmetic, the same in every step: its time depends on the clock alone.
+__global__ void busy(float *state) {
+    float x = state[threadIdx.x];
+    for (int i = 0; i < 5000; i++) x = 3.9f * __fmaf_rn(-x, x, x);
+    state[threadIdx.x] = x;
+}
+
+struct Lane {
+    int device, graphs;
+    cudaStream_t stream = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    unsigned long long *count = nullptr;
+    float *state = nullptr;
+
+    Lane(int device, int graphs, bool decode) : device(device), graphs(graphs) {
+        CHECK(cudaSetDevice(device));
+        CHECK(cudaMalloc(&count, sizeof *count));
+        CHECK(cudaMemset(count, 0, sizeof *count));
+        CHECK(cudaMalloc(&state, 128 * sizeof *state));
+        CHECK(cudaMemset(state, 0x3e, 128 * sizeof *state));
+        cudaStream_t own;
+        CHECK(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking));
+        cudaGraph_t graph;
+        CHECK(cudaStreamBeginCapture(own, cudaStreamCaptureModeThreadLocal));
+        if (decode)
+            for (int i = 0; i < 20; i++) busy<<<64, 128, 0, own>>>(state);
+        else
+            for (int i = 0; i < 3; i++) tick<<<1, 32, 0, own>>>(count);
+        CHECK(cudaStreamEndCapture(own, &graph));
+        CHECK(cudaGraphInstantiate(&exec, graph, 0));
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+        stream = nullptr; // the thread's own default stream
+#else
+        stream = own;
+#endif
+        // Not a stream wait: none may be counted before step 0.
+        CHECK(cudaDeviceSynchronize());
+    }
+
+    void step(unsigned i) {
+        for (int g = 0; g < graphs; g++) CHECK(cudaGraphLaunch(exec, stream));
+        tick<<<i + 1, 32, 0, stream>>>(count);
+        CHECK(cudaGetLastError());
+        truth(i);
+        CHECK(cudaStreamSynchronize(stream));
+    }
+
+    // What one graph takes on the GPU.
+    double graph_us() {
+        const int times = 50;
+        cudaEvent_t begin, end;
+        float ms;
+        CHECK(cudaEventCreate(&begin));
+        CHECK(cudaEventCreate(&end));
+        for (int i = 0; i <= times; i++) {
+            if (i == 1) CHECK(cudaEventRecord(begin, stream)); // the first one warms up
+            CHECK(cudaGraphLaunch(exec, stream));
+        }
+        CHECK(cudaEventRecord(end, stream));
+        CHECK(cudaEventSynchronize(end));
+        CHECK(cudaEventElapsedTime(&ms, begin, end));
+        return ms * 1000 / times;
+    }
+
+    unsigned long long ticks() {
+        unsigned long long value;
+        CHECK(cudaSetDevice(device));
+        CHECK(cudaMemcpy(&value, count, sizeof value, cudaMemcpyDeviceToHost));
+        return value;
+    }
+};
+
+static double now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+static void serve_blocks(Lane &lane) {
+    double seconds;
+    printf("graph %.1f us\nready\n", lane.graph_us());
+    fflush(stdout);
+    while (scanf("%lf", &seconds) == 1) {
+        long steps = 0;
+        // What a sleeping process has lost: caches, the GPU's attention.
+        for (int i = 0; i < 20; i++) lane.step(0);
+        double began = now(), elapsed;
+        while ((elapsed = now() - began) < seconds)
+            for (int i = 0; i < 20; i++, steps++) lane.step(0);
+        printf("%ld %.9f\n", steps, elapsed);
+        fflush(stdout);
+    }
+}
+
+// One thread a device, strictly in turn: which step is whose does not depend on the scheduler.
+static void take_turns(std::vector<Lane> &lanes, int steps) {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int turn = 0, lane_count = (int)lanes.size();
+    std::vector<std::thread> threads;
+    for (int id = 0; id < lane_count; id++)
+        threads.emplace_back([&, id] {
+            CHECK(cudaSetDevice(lanes[id].device));
+            for (int i = id; i < steps; i += lane_count) {
+                std::unique_lock<std::mutex> lock(mutex);
+                changed.wait(lock, [&] { return turn == i; });
+                lanes[id].step(i);
+                turn++;
+                changed.notify_all();
+            }
+        });
+    for (auto &thread : threads) thread.join();
+}
+
+static void end_here(int) { _exit(STATUS); }
+
+int main(int argc, char **argv) {
+    int steps = 200, graphs = 1, device = 0, devices = 1, pause_after = -1;
+    bool blocks = false, decode = false;
+    const char *end = "return";
+    for (int i = 1; i < argc; i++) {
+        const char *option = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
+        if (!strcmp(option, "--blocks")) blocks = true;
+        else if (!strcmp(option, "--decode")) decode = true;
+        else if (!strcmp(option, "--steps")) steps = atoi(value), i++;
+        else if (!strcmp(option, "--graphs")) graphs = atoi(value), i++;
+        else if (!strcmp(option, "--device")) device = atoi(value), i++;
+        else if (!strcmp(option, "--devices")) devices = atoi(value), i++;
+        else if (!strcmp(option, "--pause-after")) pause_after = atoi(value), i++;
+        else if (!strcmp(option, "--end")) end = value, i++;
+        else return fprintf(stderr, "loop: unknown option %s\n", option), 2;
+    }
+    std::vector<Lane> lanes;
+    for (int id = 0; id < devices; id++) lanes.emplace_back(device + id, graphs, decode);
+    CHECK(cudaSetDevice(device));
+    if (blocks) {
+        serve_blocks(lanes[0]);
+        return 0;
+    }
+    if (devices > 1) take_turns(lanes, steps);
+    else
+        for (int i = 0; i < steps; i++) {
+            lanes[0].step(i);
+            if (i == pause_after) usleep(500000);
+        }
+    unsigned long long ticks = 0;
+    for (auto &lane : lanes) ticks += lane.ticks();
+    printf("loop: %d steps, %llu ticks\n", steps, ticks);
+    fflush(stdout);
+    if (!strcmp(end, "exit")) exit(STATUS);
+    if (!strcmp(end, "_exit")) _exit(STATUS);
+    if (!strcmp(end, "quick_exit")) quick_exit(STATUS);
+    if (!strcmp(end, "term")) {
+        signal(SIGTERM, end_here);
+        raise(SIGTERM);
+    }
+    return STATUS;
+}

@@ -1,0 +1,339 @@
+"""The logic of gpu-check on exports made by hand: python3 -m unittest discover -s scripts/gpu_check -t scripts"""
+import os
+import sqlite3
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+from gpu_check import calls, child, nsys, throughput  # noqa: E402
+from gpu_check.checks import all_checks, grid_sizes, timeless  # noqa: E402
+from gpu_check.expect import (GRAPH_LAUNCH, READ, RESET, STREAM_WAIT, Rule, described, differences,  # noqa: E402
+                              found, from_whole_run, known, not_in_a_row, runs, steady_rule)
+from gpu_check.programs import Program, all_programs  # noqa: E402
+from gpu_check.trace import Trace, plain  # noqa: E402
+
+SCHEMA = """
+CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INT, end INT, eventClass INT, globalTid INT, correlationId INT, nameId INT);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INT, end INT, copyKind INT, correlationId INT);
+CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INT, end INT, correlationId INT, graphId INT);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, correlationId INT, gridX INT, graphNodeId INT);
+CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, textId INT, domainId INT);
+"""
+OURS, THEIRS = 1, 2
+
+
+class Export:
+    """An nsys export of a loop: a graph launch, a kernel launch, a mark, a wait; times are 100 a step."""
+
+    def __init__(self, path):
+        self.db = sqlite3.connect(path)
+        self.db.executescript(SCHEMA)
+        self.strings, self.correlation = {}, 0
+        self.insert("NVTX_EVENTS", 0, None, 75, "tllmprof", None, OURS)
+        self.insert("NVTX_EVENTS", 0, None, 75, None, self.string("truth"), THEIRS)
+
+    def insert(self, table, *values):
+        self.db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
+
+    def string(self, text):
+        if text not in self.strings:
+            self.strings[text] = len(self.strings) + 1
+            self.insert("StringIds", self.strings[text], text)
+        return self.strings[text]
+
+    def call(self, start, end, name, thread=7):
+        self.correlation += 1
+        self.insert("CUPTI_ACTIVITY_KIND_RUNTIME", start, end, 0, thread, self.correlation, self.string(name))
+        return self.correlation
+
+    def mark(self, at, n):
+        self.insert("NVTX_EVENTS", at, None, 34, f"truth {n}", None, THEIRS)
+
+    def step(self, n, node=False, launch=True):
+        t = 100 * n + 1000
+        self.call(t + 10, t + 20, "cudaGraphLaunch_ptsz_v10000") if launch else None
+        inner = self.call(t + 12, t + 18, "cuGraphLaunch_ptsz") if launch else self.correlation + 10**6
+        if node:
+            for _ in range(3):
+                self.insert("CUPTI_ACTIVITY_KIND_KERNEL", t, t, inner, 1, 77)
+        else:
+            self.insert("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", t, t, inner, 1)
+        eager = self.call(t + 30, t + 40, "cudaLaunchKernel_v7000")
+        self.insert("CUPTI_ACTIVITY_KIND_KERNEL", t, t, eager, n + 1, None)
+        self.mark(t + 50, n)
+        self.call(t + 60, t + 70, "cudaStreamSynchronize_v3020")
+
+    def iteration(self, n, end=True):
+        t = 100 * n + 1005
+        self.insert("NVTX_EVENTS", t, t + 90 if end else None, 60, f"iteration {n}", None, OURS)
+
+    def capture(self):
+        self.insert("NVTX_EVENTS", 0, 10**6, 60, None, self.string("capture"), OURS)
+
+    def trace(self):
+        self.db.commit()
+        return Trace(self.db.execute("PRAGMA database_list").fetchone()[2])
+
+
+class ExportCase(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.export = Export(os.path.join(self.folder.name, "x.sqlite"))
+
+    def tearDown(self):
+        self.export.db.close()
+        self.folder.cleanup()
+
+
+class WindowTest(ExportCase):
+    def window(self, first, last, steps=None, **more):
+        self.export.capture()
+        for n in range(first, last + 1):
+            self.export.iteration(n)
+        for n in steps if steps is not None else range(first, last + 1):
+            self.export.step(n, **more)
+        return self.export.trace()
+
+    def test_names(self):
+        for name in ("cudaGraphLaunch", "cudaGraphLaunch_v10000", "cudaGraphLaunch_ptsz_v10000"):
+            self.assertEqual(plain(name), "cudaGraphLaunch")
+        self.assertEqual(plain("cuMemcpyDtoHAsync_v2_ptsz"), "cuMemcpyDtoHAsync")
+        self.assertEqual(plain("__cudaLaunchKernel_v13000"), "cudaLaunchKernel")
+
+    def test_the_right_window_has_no_differences(self):
+        for node in (False, True):
+            with self.subTest(node=node):
+                self.tearDown(), self.setUp()
+                trace = self.window(100, 150, node=node)
+                self.assertEqual(trace.count("graph launch"), 51, "a runtime call and its driver call are one")
+                self.assertEqual(differences(trace, known(100, 150, grids=True)), [])
+                self.assertIn("iterations 100–150", found(trace, ["graph launch"]))
+
+    def test_one_step_too_many_or_too_few_is_seen(self):
+        wrong = differences(self.window(100, 150, range(100, 152)), known(100, 150, grids=True))
+        self.assertTrue(any("marks 100–151" in w for w in wrong), wrong)
+        self.assertTrue(any("52 graph launches, not 51" in w for w in wrong), wrong)
+        self.assertTrue(any("kernels of steps 100–151" in w for w in wrong), wrong)
+        self.tearDown(), self.setUp()
+        wrong = differences(self.window(100, 150, range(101, 151)), known(100, 150))
+        self.assertTrue(any("50 graphs run" in w for w in wrong), wrong)
+
+    def test_ranges_that_lack_or_never_end_are_seen(self):
+        self.export.iteration(150, end=False)
+        wrong = differences(self.window(100, 149, range(100, 151)), known(100, 150))
+        self.assertTrue(any("without an end" in w for w in wrong), wrong)
+        self.tearDown(), self.setUp()
+        wrong = differences(self.window(100, 149, range(100, 151)), known(100, 150))
+        self.assertTrue(any("iteration ranges 100–149, not 100–150" in w for w in wrong), wrong)
+
+    def test_ranges_of_other_domains_are_not_ours(self):
+        self.export.insert("NVTX_EVENTS", 1, 2, 59, "iteration 5", None, THEIRS)
+        self.assertEqual(self.export.trace().ranges, [])
+
+    def test_a_launch_entered_before_the_profiler_may_lack_its_record_and_nothing_else(self):
+        self.export.step(100, launch=False)
+        trace = self.window(100, 150, range(101, 151))
+        self.assertEqual(differences(trace, known(100, 150, grids=True), ("graph launch",)), [])
+        self.assertEqual(len(differences(trace, known(100, 150, grids=True))), 1)
+
+    def test_the_drain_of_a_thread_of_our_own_is_none_of_the_programs_waits(self):
+        for n, name in enumerate(("cuCtxSetCurrent", "cuCtxSynchronize", "cuProfilerStop")):
+            self.export.call(90000 + n * 10, 90005 + n * 10, name, thread=8)
+        self.assertEqual(differences(self.window(100, 150), known(100, 150, grids=True)), [])
+
+    def test_a_difference_says_which_thread_made_how_many(self):
+        self.export.db.execute("CREATE TABLE ThreadNames (nameId INT, priority INT, globalTid INT)")
+        self.export.insert("ThreadNames", self.export.string("worker"), 0, 8)
+        self.export.call(90000, 90005, "cudaStreamSynchronize_v3020", thread=8)
+        wrong = differences(self.window(100, 150), known(100, 150))
+        self.assertEqual(wrong, ["52 stream waits, not 51: 51 by 7, 1 by worker"])
+
+    def test_a_window_to_the_end_holds_the_waits_after_the_last_step(self):
+        self.export.call(90000, 90005, "cudaStreamSynchronize_v3020")
+        trace = self.window(100, 150)
+        self.assertEqual(differences(trace, known(100, 150, waits_after=1)), [])
+        self.assertNotEqual(differences(trace, known(100, 150)), [])
+
+    def test_steps_in_a_row_may_begin_anywhere_and_lack_nothing(self):
+        trace = self.window(100, 150)
+        self.assertEqual(not_in_a_row(trace, "kernel launch", 51), [])
+        self.assertEqual(not_in_a_row(trace, "kernel launch", 50), ["marks 100–150, not 50 in a row"])
+        self.export.call(100 * 120 + 1001, 100 * 120 + 1002, "cudaLaunchKernel")
+        self.assertEqual(not_in_a_row(self.export.trace(), "kernel launch", 51),
+                         ["2 kernel launches before mark 120, not 1"])
+        self.tearDown(), self.setUp()
+        self.assertEqual(not_in_a_row(self.window(100, 101, (100, 102)), "kernel launch", 2),
+                         ["marks 100, 102, not 2 in a row"])
+        self.tearDown(), self.setUp()
+        self.assertEqual(not_in_a_row(self.export.trace(), "kernel launch", 2), ["marks none, not 2 in a row"])
+
+    def test_only_device_to_host_copies_are_reads(self):
+        for kind in (1, 2, 8):
+            self.export.insert("CUPTI_ACTIVITY_KIND_MEMCPY", 0, 1, kind, self.export.call(kind * 10, kind * 10 + 5,
+                                                                                          "cudaMemcpyAsync_v3020"))
+        self.assertEqual(self.export.trace().count("read"), 1)
+
+    def test_a_read_by_name_needs_no_record_of_a_copy(self):
+        self.export.call(10, 15, "cuMemcpyDtoHAsync_v2")
+        self.assertEqual(self.export.trace().count("read"), 1)
+
+    def test_an_export_without_gpu_tables_and_with_text_of_any_encoding_can_be_read(self):
+        for table in ("RUNTIME", "MEMCPY", "GRAPH_TRACE", "KERNEL"):
+            self.export.db.execute(f"DROP TABLE CUPTI_ACTIVITY_KIND_{table}")
+        self.export.mark(5, 1)
+        self.export.db.execute("INSERT INTO StringIds VALUES (1000, CAST(x'41ff42' AS TEXT))")
+        trace = self.export.trace()
+        self.assertEqual((trace.calls, trace.graphs, trace.marks), ([], 0, [(5, 1)]))
+
+
+class WholeRunTest(ExportCase):
+    """Two waits a step, five before the first, as in a generate() after a warm-up of its own."""
+
+    def setUp(self):
+        super().setUp()
+        self.export.call(1, 2, "cudaStreamSynchronize_v3020")
+        self.export.mark(10, RESET)
+        for k in range(5):
+            self.export.call(20 + k * 10, 25 + k * 10, "cudaStreamSynchronize_v3020")
+        for n in range(40):
+            t = 1000 + n * 100
+            self.export.mark(t, n)
+            self.export.call(t + 10, t + 12, "cudaLaunchKernel_v7000")
+            self.export.call(t + 20, t + 30, "cudaStreamSynchronize_v3020")
+            self.export.call(t + 40, t + 42, "cudaLaunchKernel_v7000")
+            self.export.call(t + 50, t + 60, "cudaStreamSynchronize_v3020")
+
+    def test_the_rule_is_the_call_that_every_step_makes_equally_often(self):
+        trace = self.export.trace()
+        rule = steady_rule(trace, [GRAPH_LAUNCH, READ, STREAM_WAIT], 5, 30)
+        self.assertEqual(rule.text, "cudaStreamSynchronize/2")
+        self.assertIsNone(steady_rule(trace, [GRAPH_LAUNCH, READ], 5, 30))
+        self.assertIsNone(steady_rule(trace, [STREAM_WAIT], 5, 60), "the run has no such steps")
+
+    def test_a_window_of_waits_begins_where_the_wait_before_it_returns(self):
+        trace = self.export.trace()
+        rule = steady_rule(trace, [STREAM_WAIT], 5, 30)
+        expected = from_whole_run(trace, rule, 10, 12)
+        # 20 waits end before it: five at the start, two in each of steps 0 to 6, one in step 7.
+        self.assertEqual(expected.marks, [8, 9, 10])
+        self.assertEqual(expected.calls, {"graph launch": 0, "kernel launch": 6, "stream wait": 6})
+        self.assertIsNone(from_whole_run(trace, rule, 10, 500))
+
+    def test_a_window_of_launches_begins_where_the_launch_is_entered(self):
+        expected = from_whole_run(self.export.trace(), Rule("cudaLaunchKernel", "kernel launch", True, 2), 10, 12)
+        self.assertEqual(expected.marks, [11, 12, 13], "a mark comes before its step's first launch")
+        self.assertEqual(expected.calls["kernel launch"], 6)
+        self.assertEqual(expected.graphs, 0)
+
+
+class WordsTest(unittest.TestCase):
+    def test_runs(self):
+        self.assertEqual(runs([]), "none")
+        self.assertEqual(runs([1, 2, 3, 7, 9, 10]), "1–3, 7, 9–10")
+
+    def test_what_is_wanted_says_the_counts(self):
+        self.assertEqual(described(known(100, 150)),
+                         "iterations 100–150, 51 graph launches, 51 stream waits, 51 kernel launches, marks 100–150")
+
+    def test_grid_sizes_of_ncu(self):
+        text = ('==PROF== Connected to process 1\n"ID","Process ID","Kernel Name","launch__grid_size"\n'
+                '"","","",""\n"0","1","tick","11"\n"1","1","tick","1,012"\n')
+        self.assertEqual(grid_sizes(text), [11, 1012])
+        self.assertEqual(grid_sizes("==ERROR== none"), [])
+
+    def test_speeds_are_no_output(self):
+        self.assertEqual(timeless("a\nengine: 12.3 steps/s on x\nb"), "a\nb")
+
+    def test_every_check_has_its_own_name(self):
+        names = [check.name for check in all_checks(all_programs("", {}))]
+        self.assertEqual(len(names), len(set(names)))
+
+
+class ReportsTest(unittest.TestCase):
+    def test_a_check_reads_its_own_reports_and_no_other(self):
+        with tempfile.TemporaryDirectory() as folder:
+            first, second = nsys.report_base(folder, "loop"), nsys.report_base(folder, "loop 4 graphs")
+            with open(second + ".nsys-rep", "w"):
+                pass
+            self.assertEqual(nsys.read("nsys", first, child.Ended(0, "", ""), expect=False), [])
+            nsys.report_base(folder, "loop 4 graphs")
+            self.assertEqual(nsys.read("nsys", second, child.Ended(0, "", ""), expect=False), [], "an old run's")
+
+
+    def test_no_check_is_called_like_a_file_of_a_program(self):
+        with tempfile.TemporaryDirectory() as folder:
+            built = os.path.join(folder, "bin")
+            os.mkdir(built)
+            table = all_programs(built, {})
+            for name in ("engine", "loop-static", "libtruth.so"):
+                with open(os.path.join(built, name), "w"):
+                    pass
+            for check in all_checks(table):
+                nsys.report_base(folder, check.name)
+            self.assertTrue(os.path.isfile(table["engine"].command[0]))
+
+
+class ChildTest(unittest.TestCase):
+    def test_a_child_that_hangs_is_ended_with_its_children(self):
+        ended = child.run(["sh", "-c", "echo begun; sleep 60 & sleep 60"], child.variables(), seconds=1)
+        self.assertEqual((ended.status, ended.out), ("time-out", "begun\n"))
+
+    def test_variables_that_steer_the_shim_are_not_inherited(self):
+        os.environ["TLLMPROF_STEP"] = "x"
+        try:
+            self.assertNotIn("TLLMPROF_STEP", child.variables())
+            self.assertEqual(child.variables(TLLMPROF_STEP="y", RANK=1)["RANK"], "1")
+        finally:
+            del os.environ["TLLMPROF_STEP"]
+
+
+class NoShim:
+    variables = staticmethod(child.variables)
+
+    @staticmethod
+    def shimmed(window, rule):
+        return child.variables(TLLM_PROFILE_START_STOP=window, TLLMPROF_STEP=rule)
+
+
+class ThroughputTest(unittest.TestCase):
+    def test_four_ways_in_turn(self):
+        blocks = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
+        program = Program("steps", "none", (
+            sys.executable, "-c", f"import sys; sys.path.insert(0, {blocks!r}); import blocks; "
+                                  "print('graph 12.5 us'); blocks.serve(lambda: sum(range(100)))"))
+        speeds, graph_us = throughput.measure(throughput.Loop(program, "tiny", "a sum", starts=2), NoShim, 4, 0.01)
+        self.assertEqual([speed.way for speed in speeds], [way for way, _ in throughput.WAYS])
+        self.assertTrue(all(speed.steps_a_second > 0 for speed in speeds))
+        self.assertEqual(graph_us, 12.5)
+
+    def test_a_program_that_ends_is_told(self):
+        gone = Program("gone", "none", (sys.executable, "-c", "pass"))
+        loops = throughput.loops({"loop-static": gone, "torch_graph": gone})
+        lines = list(throughput.table(loops, NoShim, 2, 0.01))
+        self.assertEqual(sum("failed: it ended" in line for line in lines), 4)
+
+    def test_a_ratio_is_to_the_blocks_of_its_own_round(self):
+        self.assertEqual(throughput.ratios([[100, 200], [300, 200], [100, 300], [400, 100]]),
+                         [[1, 1], [3, 1], [0.5, 1.5], [2, 0.5]])
+
+    def test_no_way_always_runs_in_the_same_ones_wake(self):
+        places, wakes = set(), []
+        for order in throughput.ORDERS:
+            places |= set(enumerate(order))
+            wakes += zip(order, order[1:])
+        self.assertEqual((len(places), len(set(wakes)), len(wakes)), (16, 12, 12))
+
+
+class CallsTest(unittest.TestCase):
+    def test_every_row_of_the_shim_has_one_without_it(self):
+        rows = calls.cases(calls.load_bench(), "libtllmprof.so")
+        self.assertEqual([row.call for row in rows if row.preload], ["launch", "wait", "step", "step"])
+        for row in rows:
+            if row.preload:
+                self.assertEqual((row.base.preload, row.base.door, row.base.call), (None, row.door, row.call))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,179 @@
+"""Steps a second with and without the shim, its window closed.
+
+Four processes of the same program live at the same time and run in turn, a short block each, so that a change in the
+machine's speed falls on all alike. Two of the four are without the shim: what they differ by is the noise. They are
+started afresh several times, as one process can be faster than its twin for as long as it lives.
+"""
+import os
+import re
+import select
+import statistics
+import subprocess
+import time
+from dataclasses import dataclass
+
+WAYS = (
+    ("without", None),
+    ("without, again", None),
+    ("cudaGraphLaunch, window closed", "cudaGraphLaunch"),
+    ("auto, window closed", "auto"),
+)
+FAR = "1000000000"
+# One way a place. In four rounds each way has had every place and has followed each of the others once.
+ORDERS = ((0, 1, 3, 2), (1, 2, 0, 3), (2, 3, 1, 0), (3, 0, 2, 1))
+START_SECONDS = 90
+
+
+@dataclass
+class Loop:
+    """A program's loop that is measured."""
+
+    program: object
+    size: str
+    text: str  # what a step is
+    words: tuple = ()
+    starts: int = 6
+
+    @property
+    def name(self):
+        return f"throughput {self.program.name} {self.size}"
+
+
+@dataclass
+class Speed:
+    """What one way of running it gave.
+
+    A ratio is to the same round's blocks without the shim: to both, and for the second of these to the first.
+    """
+
+    way: str
+    steps_a_second: float  # median
+    ratio: float  # median
+    quartiles: tuple
+    of_starts: tuple  # lowest and highest of the medians of each start
+
+
+def loops(programs):
+    """The shortest steps there are, where every nanosecond shows, and steps as long as a served model's."""
+    static, torch = programs["loop-static"], programs["torch_graph"]
+    return [
+        Loop(static, "decode", "graph of 20 kernels of arithmetic, 1 kernel, wait", ("--decode",)),
+        Loop(torch, "decode", "graph of 17 kernels of 36 000 cycles and 3 tiny ones, 1 kernel, wait", ("--decode",)),
+        Loop(static, "tiny", "graph of 3 tiny kernels, 1 tiny kernel, wait", starts=3),
+        Loop(torch, "tiny", "graph of 3 tiny kernels, 1 tiny kernel, wait", starts=3),
+    ]
+
+
+class Block:
+    """A program that runs steps for as long as it is told, when it is told."""
+
+    def __init__(self, command, environment):
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL, bufsize=0)
+        self.graph_us = None  # what its graph takes on the GPU, where it says so
+        self.unread = b""
+
+    def line(self, seconds):
+        """The next line it prints; raises where none comes in time."""
+        until = time.monotonic() + seconds
+        while b"\n" not in self.unread:
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0, until - time.monotonic()))
+            part = os.read(self.process.stdout.fileno(), 4096) if ready else b""
+            if not part:
+                raise RuntimeError("it ended or hung" if ready else "it did not answer in time")
+            self.unread += part
+        text, self.unread = self.unread.split(b"\n", 1)
+        return text.decode()
+
+    def wait_until_ready(self):
+        while (line := self.line(START_SECONDS)).strip() != "ready":
+            if found := re.fullmatch(r"graph ([\d.]+) us", line.strip()):
+                self.graph_us = float(found.group(1))
+
+    def steps_a_second(self, seconds):
+        self.process.stdin.write(f"{seconds}\n".encode())
+        steps, elapsed = self.line(seconds * 4 + 20).split()
+        return int(steps) / float(elapsed)
+
+    def end(self):
+        try:
+            self.process.stdin.close()
+            self.process.wait(20)
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+
+def run_in_turn(loop, bench, rounds, seconds, alone):
+    """(a list of speeds for each way, what the graph takes on the GPU where the program says so).
+
+    alone: the first process says so before the others begin, which would share the GPU with it.
+    """
+    speeds, blocks = [[] for _ in WAYS], []
+    try:
+        for _, rule in WAYS:
+            environment = bench.shimmed(FAR, rule) if rule else bench.variables()
+            blocks.append(Block([*loop.program.command, "--blocks", *loop.words], environment))
+            if alone and len(blocks) == 1:
+                blocks[0].wait_until_ready()
+        for block in blocks[1 if alone else 0:]:
+            block.wait_until_ready()
+        for block in blocks:
+            block.steps_a_second(seconds)  # warm
+        for turn in range(rounds):
+            for way in ORDERS[turn % len(ORDERS)]:
+                speeds[way].append(blocks[way].steps_a_second(seconds))
+        return speeds, blocks[0].graph_us
+    finally:
+        for block in blocks:
+            block.end()
+
+
+def ratios(speeds):
+    """For each way, its ratio in each round."""
+    first, second = speeds[:2]
+    both = [(a + b) / 2 for a, b in zip(first, second)]
+    return [[a / b for a, b in zip(speed, first if way < 2 else both)] for way, speed in enumerate(speeds)]
+
+
+def measure(loop, bench, rounds, seconds):
+    """(a Speed for each way, what the graph takes on the GPU in µs or None)"""
+    starts = [run_in_turn(loop, bench, rounds, seconds, alone=start == 0) for start in range(loop.starts)]
+    of_starts = [ratios(speeds) for speeds, _ in starts]
+    result = []
+    for way, (name, _) in enumerate(WAYS):
+        all_ratios = [ratio for start in of_starts for ratio in start[way]]
+        medians = [statistics.median(start[way]) for start in of_starts]
+        low, middle, high = statistics.quantiles(all_ratios, n=4)
+        speed = statistics.median(one for speeds, _ in starts for one in speeds[way])
+        result.append(Speed(name, speed, middle, (low, high), (min(medians), max(medians))))
+    return result, starts[0][1]
+
+
+def table(chosen, bench, rounds, seconds):
+    yield (f"A step is a graph launch, an eager kernel and a wait for the stream. Blocks of {seconds} s in turn, {rounds} "
+           "rounds for each start of all four processes. «Of without»: the median of the rounds' ratios, their quartiles, "
+           "and the lowest and highest median of a start. «Without, again» is the noise.")
+    yield ""
+    yield ("| program | step | graph on the GPU, µs | starts | shim | step, µs | steps/s, of without | quartiles | "
+           "starts' medians |")
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for loop in chosen:
+        name = f"| {loop.program.name} | {loop.text}"
+        if loop.program.missing:
+            yield f"{name} |  |  |  |  | skipped: {loop.program.missing} |  |  |"
+            continue
+        try:
+            speeds, graph_us = measure(loop, bench, rounds, seconds)
+        except (RuntimeError, OSError, ValueError) as error:
+            yield f"{name} |  |  |  |  | failed: {error} |  |  |"
+            continue
+        name += f" | {graph_us:.0f}" if graph_us else " | "
+        for speed in speeds:
+            begin = f"{name} | {loop.starts} | {speed.way} | {1e6 / speed.steps_a_second:.2f} |"
+            if speed is speeds[0]:
+                yield f"{begin} 1 |  |  |"
+            else:
+                (low, high), (least, most) = speed.quartiles, speed.of_starts
+                yield f"{begin} {speed.ratio:.4f} | {low:.4f}–{high:.4f} | {least:.4f}–{most:.4f} |"
