@@ -127,7 +127,11 @@ impl Thunk {
     /// What to hand to the program in place of the real function.
     pub fn stub(&self) -> *mut c_void {
         let offset = core::ptr::from_ref(self).addr() - THUNKS.as_ptr().addr();
-        arch::stub(offset / THUNK_SIZE)
+        let index = offset / THUNK_SIZE;
+        match self.role() {
+            Role::Driver(_) => arch::counting_stub(index),
+            Role::Runtime(_) | Role::ProcAddress => arch::stub(index),
+        }
     }
 
     /// The real function.

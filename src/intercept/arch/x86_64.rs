@@ -89,7 +89,9 @@ macro_rules! pop {
 }
 
 /// Bytes of one stub of the pool.
-pub const STUB_SIZE: usize = 16;
+const STUB_SIZE: usize = 16;
+/// Bytes of one stub that counts.
+const COUNTING_STUB_SIZE: usize = 64;
 
 /// How many stack words of arguments an intercepted call that returns to us gets copied.
 ///
@@ -135,26 +137,70 @@ global_asm!(
     ".endr",
     ".cfi_endproc",
     ".size tllmprof_stubs, . - tllmprof_stubs",
+    // The same for functions of the driver, with what `count` does in place: a jump less.
+    ".p2align 6",
+    ".hidden tllmprof_counting_stubs",
+    ".globl tllmprof_counting_stubs",
+    ".type tllmprof_counting_stubs,@function",
+    "tllmprof_counting_stubs:",
+    ".cfi_startproc",
+    ".set tllmprof_i, 0",
+    ".rept {count}",
+    ".p2align 6",
+    "mov r10, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
+    "lea r11, [rip + {thunks} + tllmprof_i]",
+    "mov rax, qword ptr fs:[r10]",
+    "cmp rsp, qword ptr fs:[r10 + 8]",
+    "jb 2f",
+    "test rax, rax",
+    "jz 2f",
+    "add rax, qword ptr [r11 + 16]",
+    "mov r10, qword ptr [rax]",
+    "inc r10",
+    "mov qword ptr [rax], r10",
+    "cmp r10, qword ptr [rax + 8]",
+    "ja {slow}",
+    "jmp qword ptr [r11 + 8]",
+    "2: jmp {handler}",
+    ".set tllmprof_i, tllmprof_i + {size}",
+    ".endr",
+    ".p2align 6",
+    ".hidden tllmprof_counting_stubs_end",
+    ".globl tllmprof_counting_stubs_end",
+    "tllmprof_counting_stubs_end:",
+    ".cfi_endproc",
+    ".size tllmprof_counting_stubs, . - tllmprof_counting_stubs",
     ".text",
     count = const THUNK_COUNT,
     size = const THUNK_SIZE,
     thunks = sym super::thunk::THUNKS,
+    handler = sym count,
+    slow = sym slow,
 );
 
 unsafe extern "C" {
     static tllmprof_stubs: [u8; STUB_SIZE * THUNK_COUNT];
+    static tllmprof_counting_stubs: [u8; COUNTING_STUB_SIZE * THUNK_COUNT];
+    static tllmprof_counting_stubs_end: u8;
 }
 
-/// The address that callers get for thunk `index`.
+/// The address that callers get for thunk `index`: a stub that goes to its handler.
 pub fn stub(index: usize) -> *mut c_void {
+    let pool = (&raw const tllmprof_stubs).cast::<u8>();
     // SAFETY: the symbol is the start of THUNK_COUNT stubs of STUB_SIZE bytes; index is below it.
-    unsafe {
-        (&raw const tllmprof_stubs)
-            .cast::<u8>()
-            .add(index * STUB_SIZE)
-            .cast_mut()
-            .cast()
+    unsafe { pool.add(index * STUB_SIZE).cast_mut().cast() }
+}
+
+/// The address that callers get for thunk `index` whose handler is [`count`] for good.
+pub fn counting_stub(index: usize) -> *mut c_void {
+    let pool = (&raw const tllmprof_counting_stubs).cast::<u8>();
+    // The assembler chooses how long its jumps are; should they not fit, the handler serves.
+    let length = (&raw const tllmprof_counting_stubs_end).addr() - pool.addr();
+    if length != COUNTING_STUB_SIZE * THUNK_COUNT {
+        return stub(index);
     }
+    // SAFETY: as above, with stubs of COUNTING_STUB_SIZE bytes.
+    unsafe { pool.add(index * COUNTING_STUB_SIZE).cast_mut().cast() }
 }
 
 /// The calling thread's block.
