@@ -27,7 +27,10 @@ pub fn read_log(path: &Path) -> Vec<Record> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
         Err(e) => panic!("read {}: {e}", path.display()),
     };
-    text.lines()
+    // A process that ends while one of its threads writes may leave a line unfinished.
+    let end = text.rfind('\n').map_or(0, |last| last + 1);
+    text[..end]
+        .lines()
         .map(|line| parse(line).unwrap_or_else(|| panic!("not a line of the stand-in's: {line}")))
         .collect()
 }
