@@ -1,7 +1,7 @@
 //! The exported functions: what callers bind to by linking.
 //!
-//! Each export is a stub of two instructions. The assembler looks the caller's module up in the
-//! export's four bindings; [`bind`] makes new ones.
+//! Each export is a stub that looks the caller's module up in the first of the export's four
+//! bindings; the assembler looks in the others, and [`bind`] makes new ones.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -236,7 +236,13 @@ macro_rules! exports {
                 unsafe extern "C" fn $name() {
                     core::arch::naked_asm!(
                         "lea r11, [rip + {export}]",
-                        "jmp {exported}",
+                        "mov rax, qword ptr [rsp]",
+                        "mov r10, qword ptr [r11]",
+                        "sub rax, qword ptr [r10]",
+                        "cmp rax, qword ptr [r10 + 8]",
+                        "jae {exported}",
+                        "mov r11, qword ptr [r10 + 16]",
+                        "jmp qword ptr [r11]",
                         export = sym EXPORT,
                         exported = sym arch::exported,
                     )

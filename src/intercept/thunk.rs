@@ -166,8 +166,7 @@ impl Thunk {
 
     /// From now on calls go straight to the real function.
     pub fn make_transparent(&self) {
-        self.handler
-            .store(arch::pass as *mut c_void, Ordering::Release);
+        self.handler.store(self.real(), Ordering::Release);
     }
 
     /// Whether the kind of this call has to be seen when it returns.

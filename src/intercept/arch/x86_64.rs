@@ -233,12 +233,6 @@ pub fn tls() -> *mut Tls {
     block
 }
 
-/// Handler: jumps to the real function.
-#[unsafe(naked)]
-pub unsafe extern "C" fn pass() {
-    naked_asm!("jmp qword ptr [r11 + 8]")
-}
-
 /// Handler: counts the call in the thread's cell, then jumps to the real function.
 ///
 /// A count past the cell's limit, a thread without cells, or a call that may be nested in another
@@ -328,11 +322,11 @@ pub unsafe extern "C" fn slow() {
 /// Where an exported function arrives, with its [`super::export::Export`] in `r11`.
 ///
 /// The caller's module decides which real function it means. Four modules are remembered for each
-/// export; another goes to [`super::export::bind`].
+/// export, of which its stub has looked at the first; another goes to [`super::export::bind`].
 #[unsafe(naked)]
 pub unsafe extern "C" fn exported() {
     naked_asm!(
-        ".irp slot, 0, 8, 16, 24",
+        ".irp slot, 8, 16, 24",
         "mov rax, qword ptr [rsp]",
         "mov r10, qword ptr [r11 + \\slot]",
         "sub rax, qword ptr [r10]",
