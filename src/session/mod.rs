@@ -139,7 +139,9 @@ pub fn entered(call: Call) {
     let Some(state) = guard.as_mut() else { return };
     match state.counter.entered(call, &state.slots, slot) {
         Some(iteration) => turn::reach(guard, Some(iteration)),
+        // Nobody gets credit while something is switched; work waits for it, waits need not.
         None if state.turn.taken && call.kind() != Kind::Wait => turn::wait_for(guard),
+        None if state.turn.taken => {}
         None => state.run_on(),
     }
 }
@@ -161,6 +163,7 @@ pub fn returned(call: Call, stream: usize, succeeded: bool) {
     let Some(state) = guard.as_mut() else { return };
     match state.counter.returned(call, &state.slots, slot) {
         Some(iteration) => turn::reach(guard, Some(iteration)),
+        None if state.turn.taken => {}
         None => state.run_on(),
     }
 }
