@@ -1,0 +1,365 @@
+//! Hosts that do what a preloaded library does not expect: each ends as it does without the library, with the same
+//! result, and the windows are still right.
+//!
+//! The programs are C, in `tests/hostile/`; each test builds its own.
+
+mod common;
+#[allow(dead_code, reason = "the situations use the rest of it")]
+#[path = "situations/twice.rs"]
+mod twice;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Scratch, Switch, repo, run, standin};
+use twice::{Both, Situation, count, start, stop, switches};
+
+const RUNTIME: &[&str] = &["-Wl,--no-as-needed", "-l:libcudart.so.12"];
+const NO_CUDA: &[&str] = &[];
+
+/// A folder with what a test builds.
+struct Workshop(Scratch);
+
+impl Workshop {
+    fn new() -> Self {
+        Self(Scratch::new("hostile"))
+    }
+
+    /// Builds `tests/hostile/NAME.c`.
+    fn build(&self, name: &str, output: &str, options: &[&str]) -> PathBuf {
+        let standin = standin();
+        let built = self.0.path(output);
+        let mut cc = Command::new("cc");
+        cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"])
+            .args(["-pthread", "-fexceptions", "-DSTANDIN"])
+            .arg(format!("-I{}", repo().join("tests/standin").display()))
+            .arg(format!("-I{}", repo().join("tests/fixtures").display()))
+            .arg(format!("-L{}", standin.display()))
+            .arg("-o")
+            .arg(&built)
+            .arg(repo().join("tests/hostile").join(format!("{name}.c")))
+            .args(options);
+        let output = run(&mut cc, Duration::from_secs(120));
+        assert!(output.status.success(), "{cc:?}\n{}", output.err());
+        built
+    }
+
+    fn library(&self, name: &str, options: &[&str]) -> PathBuf {
+        let options = [&["-shared", "-fPIC"], options].concat();
+        self.build(name, &format!("{name}.so"), &options)
+    }
+
+    fn program(&self, name: &str, options: &[&str]) -> Situation {
+        let program = self.build(name, name, options);
+        Situation::new(program.to_str().expect("cargo's folders have UTF-8 names"))
+    }
+}
+
+/// The profiler was switched just there.
+#[track_caller]
+fn assert_switches(both: &Both, wanted: &[Switch]) {
+    let said = both.output.err();
+    assert_eq!(switches(&both.log), wanted, "{said}");
+}
+
+#[test]
+fn exit_handlers_may_launch() {
+    let shop = Workshop::new();
+    let program = shop.program("exit_handlers", RUNTIME);
+    for step in ["cudaGraphLaunch", "cudaStreamSynchronize", "auto"] {
+        for (windows, wanted) in [
+            ("100-150", vec![]),
+            ("5-9", vec![start(5, 5), stop(10, 10)]),
+            ("30-", vec![start(30, 30), stop(40, 40)]),
+        ] {
+            let both = program
+                .clone()
+                .args("alone")
+                .window(windows, step)
+                .env("TLLMPROF_WARMUP", "0")
+                .run();
+            assert_eq!(both.output.status.code(), Some(6));
+            both.assert_same_calls();
+            assert_eq!(both.total(), 40, "{windows} by {step}");
+            assert_switches(&both, &wanted);
+        }
+    }
+}
+
+#[test]
+fn exit_handlers_wait_for_a_thread_that_launches() {
+    let shop = Workshop::new();
+    let program = shop.program("exit_handlers", RUNTIME);
+    for step in ["cudaGraphLaunch", "cudaStreamSynchronize", "auto"] {
+        let both = program
+            .clone()
+            .args("thread")
+            .window("30-", step)
+            .env("TLLMPROF_WARMUP", "0")
+            .run();
+        assert_eq!(both.total(), 40, "by {step}");
+        assert_switches(&both, &[start(30, 30), stop(40, 40)]);
+        assert_eq!(count(&both.log, "cuGraphLaunch"), 1040);
+    }
+}
+
+/// However long it takes, others are held up once for it and not once a call.
+#[test]
+fn a_profiler_that_starts_only_after_many_launches() {
+    let shop = Workshop::new();
+    let program = shop.program("slow_profiler", RUNTIME);
+    let both = program.window("5-9", "cudaGraphLaunch").run();
+    assert_eq!(count(&both.log, "cuProfilerStart"), 1);
+    assert_eq!(count(&both.log, "cuProfilerStop"), 1);
+    assert_eq!(count(&both.log, "cuGraphLaunch"), 240);
+    assert_eq!(both.total(), 240);
+}
+
+#[test]
+fn every_thread_key_is_taken() {
+    let shop = Workshop::new();
+    let program = shop.program("every_thread_key", RUNTIME);
+    let both = program.window("2-3", "cudaGraphLaunch").run();
+    assert!(both.output.out().contains("lost: 0\n"));
+    both.assert_same_calls();
+    assert_eq!(both.total(), 8);
+    assert_switches(&both, &[start(2, 2), stop(4, 4)]);
+}
+
+#[test]
+fn a_full_pipe_is_not_waited_for() {
+    let shop = Workshop::new();
+    let program = shop.program("full_pipe", RUNTIME);
+    for (windows, wanted) in [
+        ("2-3", [start(2, 2), stop(4, 4)]),
+        ("2-", [start(2, 2), stop(8, 8)]),
+    ] {
+        let both = program.clone().window(windows, "cudaGraphLaunch").run();
+        both.assert_same_calls();
+        assert_switches(&both, &wanted);
+    }
+    // Neither the message about a bad value nor that of `never opened` is waited for.
+    program.clone().window("two", "auto").run();
+    program.window("100-", "cudaGraphLaunch").run();
+}
+
+#[test]
+fn dlerror_is_the_programs() {
+    let shop = Workshop::new();
+    let program = shop.program("dlerror", RUNTIME);
+    let both = program.window("2-3,5-", "cudaGraphLaunch").run();
+    assert!(both.output.out().contains("/no/such.so"));
+    let wanted = [start(2, 2), stop(4, 4), start(5, 5), stop(8, 8)];
+    assert_switches(&both, &wanted);
+}
+
+#[test]
+fn exit_from_a_handler_that_interrupted_malloc() {
+    let shop = Workshop::new();
+    let program = shop.program("exit_in_malloc", RUNTIME);
+    let mut closed = 0;
+    for n in 0..25 {
+        let program = program.clone().args(format!("{}", 1000 + 137 * n));
+        let both = program.window("2-30", "cudaGraphLaunch").run();
+        assert_eq!(both.output.status.code(), Some(9));
+        both.assert_same_calls();
+        closed += usize::from(switches(&both.log) == [start(2, 2), stop(8, 8)]);
+    }
+    assert_eq!(closed, 25);
+}
+
+#[test]
+fn exit_on_a_signal_stack_of_8_kilobytes() {
+    let shop = Workshop::new();
+    let program = shop.program("small_signal_stack", RUNTIME);
+    for windows in ["2-30", "100-"] {
+        let both = program.clone().window(windows, "cudaGraphLaunch").run();
+        assert_eq!(both.output.status.code(), Some(9));
+        assert_eq!(both.total(), 8);
+    }
+}
+
+#[test]
+fn a_constructor_waits_for_a_launch() {
+    let shop = Workshop::new();
+    let program = shop.program("constructor_waits", &[RUNTIME, &["-rdynamic"]].concat());
+    shop.library("constructor_waits_library", RUNTIME);
+    for (windows, wanted) in [
+        ("2-3", [start(2, 2), stop(4, 4)]),
+        ("0-", [start(0, 0), stop(8, 8)]),
+    ] {
+        let both = program.clone().window(windows, "cudaGraphLaunch").run();
+        both.assert_same_calls();
+        assert_eq!(both.total(), 8);
+        assert_switches(&both, &wanted);
+    }
+}
+
+#[test]
+fn a_constructor_waits_for_a_launch_under_an_nvtx_tool() {
+    let shop = Workshop::new();
+    let program = shop.program("constructor_waits", &[RUNTIME, &["-rdynamic"]].concat());
+    shop.library("constructor_waits_library", RUNTIME);
+    let tool = shop.library("tool", NO_CUDA);
+    for (args, step) in [("", "cudaGraphLaunch"), ("first", "cudaLaunchKernel")] {
+        let both = program
+            .clone()
+            .args(args)
+            .window("2-3", step)
+            .env("NVTX_INJECTION64_PATH", &tool)
+            .run();
+        assert_eq!(both.total(), 8, "{args}");
+        assert_eq!(count(&both.log, "cuProfilerStart"), 1, "{args}");
+        assert_eq!(count(&both.log, "cuProfilerStop"), 1, "{args}");
+        both.assert_same_calls();
+    }
+}
+
+#[test]
+fn a_tool_makes_cuda_calls_when_it_is_loaded() {
+    let shop = Workshop::new();
+    let tool = shop.library("tool", NO_CUDA);
+    for does in ["call", "thread"] {
+        for program in ["steps_shared12", "steps_static"] {
+            let both = Situation::new(program)
+                .window("2-3", "cudaGraphLaunch")
+                .env("NVTX_INJECTION64_PATH", &tool)
+                .env("TOOL", does)
+                .run();
+            // The tool's own, and the one before the stop.
+            assert_eq!(count(&both.log, "cuCtxSynchronize"), 2, "{program} {does}");
+            let said = both.output.err();
+            let [
+                Switch::Start { launches: 2, .. },
+                Switch::Stop { launches: 4, .. },
+            ] = switches(&both.log)[..]
+            else {
+                panic!("{program} {does}: {said}");
+            };
+            assert_eq!(both.total(), 40, "{program} {does}");
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_thread_exits() {
+    let shop = Workshop::new();
+    let program = shop.program("cancelled", RUNTIME).args("exits");
+    for windows in ["2-3", "2-", "100-"] {
+        let both = program.clone().window(windows, "cudaGraphLaunch").run();
+        assert_eq!(both.output.status.code(), Some(4), "{windows}");
+        assert_eq!(both.total(), 8);
+    }
+}
+
+#[test]
+fn a_cancelled_thread_looks_up() {
+    let shop = Workshop::new();
+    let program = shop.program("cancelled", RUNTIME).args("looks-up");
+    for windows in ["2-3", "two-three"] {
+        let both = program.clone().window(windows, "cudaGraphLaunch").run();
+        assert_eq!(both.output.status.code(), Some(4), "{windows}");
+    }
+}
+
+#[test]
+fn no_cuda_seems_to_be_there() {
+    let shop = Workshop::new();
+    let program = shop.program("no_cuda", NO_CUDA);
+    let nothing_set = program.run();
+    assert!(nothing_set.output.out().contains("cudaGraphLaunch: 0 0 "));
+    for windows in ["2-3", "two-three"] {
+        program.clone().window(windows, "cudaGraphLaunch").run();
+    }
+}
+
+#[test]
+fn a_copy_kind_has_32_bits() {
+    let shop = Workshop::new();
+    let runtime = shop.library("copy_kind_runtime", NO_CUDA);
+    let runtime = runtime.to_str().expect("cargo's folders have UTF-8 names");
+    let program = shop.program(
+        "copy_kind",
+        &[runtime, "-Wl,--no-as-needed", "-l:libcuda.so.1"],
+    );
+    let both = program.window("100-", "cudaMemcpyAsync").run();
+    assert_eq!(both.total(), 8);
+}
+
+#[test]
+fn fork_while_another_thread_looks_up() {
+    let shop = Workshop::new();
+    let program = shop.program("fork_in_lookup", RUNTIME);
+    program.window("2-3", "cudaGraphLaunch").run();
+}
+
+#[test]
+fn a_thread_ends_anothers_capture() {
+    for step in ["cudaGraphLaunch", "cudaStreamSynchronize", "auto"] {
+        let both = Situation::new("two_threads")
+            .args("capture-ends-elsewhere relaxed")
+            .env("TLLMPROF_WARMUP", "0")
+            .window("2-9", step)
+            .run();
+        both.assert_same_calls();
+        assert_eq!(both.total(), 40, "by {step}");
+        assert_switches(&both, &[start(2, 2), stop(10, 10)]);
+    }
+}
+
+#[test]
+fn a_versioned_name_in_the_callers_scope() {
+    let shop = Workshop::new();
+    shop.library("versioned_lookup_library", RUNTIME);
+    let program = shop.program("versioned_lookup", NO_CUDA);
+    program.run();
+    let both = program.window("2-3", "cudaGraphLaunch").run();
+    assert!(both.output.out().starts_with("versioned: found\n"));
+}
+
+#[test]
+fn strings_far_from_symbols() {
+    let shop = Workshop::new();
+    let options = [
+        "-no-pie",
+        "-nostartfiles",
+        "-Wl,--section-start=.dynstr=0x800000",
+    ];
+    let program = shop.program("far_strings", &options);
+    let both = program.window("2-3", "cudaGraphLaunch").run();
+    assert_eq!(both.output.status.code(), Some(6));
+}
+
+#[test]
+fn a_window_opens_with_the_driver() {
+    let shop = Workshop::new();
+    let program = shop.program("late_driver", RUNTIME);
+    for (step, iterations) in [
+        ("cudaStreamSynchronize", 8),
+        ("cudaDeviceSynchronize", 2),
+        ("cudaGraphLaunch", 8),
+    ] {
+        let both = program.clone().window("0-1", step).run();
+        both.assert_same_calls();
+        assert_eq!(both.total(), iterations, "by {step}");
+        assert_eq!(count(&both.log, "cuProfilerStart"), 1, "by {step}");
+        assert_eq!(count(&both.log, "cuProfilerStop"), 1, "by {step}");
+    }
+}
+
+#[test]
+fn main_thread_leaves_by_pthread_exit() {
+    let shop = Workshop::new();
+    let program = shop.program("main_leaves", RUNTIME);
+    for (windows, wanted) in [
+        ("5-9", [start(5, 5), stop(10, 10)]),
+        ("5-19", [start(5, 5), stop(20, 20)]),
+        ("15-", [start(15, 15), stop(40, 40)]),
+    ] {
+        let both = program.clone().window(windows, "cudaGraphLaunch").run();
+        both.assert_same_calls();
+        assert_eq!(both.total(), 40, "{windows}");
+        assert_switches(&both, &wanted);
+    }
+}

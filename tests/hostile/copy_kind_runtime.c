@@ -1,0 +1,13 @@
+/* A runtime whose driver calls nobody sees. */
+#include <string.h>
+
+#include "standin.h"
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    (void)kind;
+    (void)stream;
+    memcpy(to, from, bytes);
+    return cudaSuccess;
+}

@@ -1,0 +1,11 @@
+/* Linked without start files, and with its dynamic strings far from its symbols. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+#include <unistd.h>
+
+__attribute__((force_align_arg_pointer)) void _start(void)
+{
+    void *found = dlsym(RTLD_DEFAULT, "cudaGraphLaunch");
+    _exit(found == NULL ? 6 : 5);
+}

@@ -1,0 +1,10 @@
+/* A library opened RTLD_LOCAL asks for what only its own libraries have. */
+#include "hostile.h"
+
+int main(void)
+{
+    hostile_begin();
+    void *library = open_beside("versioned_lookup_library.so", RTLD_NOW | RTLD_LOCAL);
+    ((void (*)(void))find(library, "look_up"))();
+    return 0;
+}

@@ -1,0 +1,20 @@
+/* Asks for names of the runtime that it is linked to. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+
+static void show(const char *what, void *found)
+{
+    const char *message = dlerror();
+    printf("%s: %s%s\n", what, found != NULL ? "found" : "missing",
+           message != NULL ? ", with a message" : "");
+}
+
+void look_up(void)
+{
+    const char *name = "cudaGraphLaunch";
+    show("versioned", dlvsym(RTLD_DEFAULT, name, "libcudart.so.12"));
+    show("plain", dlsym(RTLD_DEFAULT, name));
+    show("another version", dlvsym(RTLD_DEFAULT, name, "libcudart.so.7"));
+    show("versioned, of none", dlvsym(RTLD_DEFAULT, "cuGraphLaunch", "libcuda.so.7"));
+}
