@@ -28,14 +28,15 @@ find_library() {
     if [ -n "${TLLMPROF_LIB:-}" ]; then
         [ -f "$TLLMPROF_LIB" ] ||
             fail 2 "TLLMPROF_LIB=\"$TLLMPROF_LIB\": there is no such file (wanted: the path of libtllmprof.so)"
-        folder=$(cd -- "$(dirname -- "$TLLMPROF_LIB")" && pwd)
+        # With CDPATH, cd may go elsewhere, and says where.
+        folder=$(CDPATH='' cd -- "$(dirname -- "$TLLMPROF_LIB")" && pwd)
         library=$folder/$(basename -- "$TLLMPROF_LIB")
         return
     fi
     here=$(dirname -- "$(readlink -f -- "$0")")
     for folder in "$here" "$here/../lib" "$here/../target/release"; do
         if [ -f "$folder/libtllmprof.so" ]; then
-            library=$(cd -- "$folder" && pwd)/libtllmprof.so
+            library=$(CDPATH='' cd -- "$folder" && pwd)/libtllmprof.so
             return
         fi
     done
@@ -59,6 +60,13 @@ nsys_has() {
     for name; do
         case " $nsys_arguments " in
         *" $name "* | *" $name="*) return 0 ;;
+        esac
+        case $name in
+        --*) continue ;;
+        esac
+        # A short option may have its value with it.
+        case " $nsys_arguments" in
+        *" $name"*) return 0 ;;
         esac
     done
     return 1

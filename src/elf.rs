@@ -7,10 +7,13 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
-use crate::lock::Lock;
+use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
+use std::time::Instant;
 
 use libc::{Elf64_Addr, Elf64_Phdr, Elf64_Sym, dl_phdr_info};
+
+use crate::lock::{wait, wake};
 
 const DT_NULL: i64 = 0;
 const DT_NEEDED: i64 = 1;
@@ -28,8 +31,17 @@ const STT_GNU_IFUNC: u8 = 10;
 const STT_TLS: u8 = 6;
 const VERSYM_HIDDEN: u16 = 0x8000;
 
-static WALKING: Lock<()> = Lock::new(());
-const PATIENCE: Duration = Duration::from_millis(20);
+/// Threads that walk. They do not keep each other out: the host may be walking, too, with the
+/// loader's lock in hand, and look something up meanwhile.
+static WALKERS: AtomicU32 = AtomicU32::new(0);
+/// The thread that forks, 0 for none. Nobody else starts to walk meanwhile.
+static FORKING: AtomicU32 = AtomicU32::new(0);
+/// Moves on in each child, which has none of its parent's walkers.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+/// How long a fork waits for walks to end: a walk is short, but its thread may not be running.
+const WALK: Duration = Duration::from_secs(1);
+/// How long a walk waits for a fork to end: that of a large process takes a while.
+const FORK: Duration = Duration::from_secs(10);
 
 #[repr(C)]
 struct Dyn {
@@ -114,8 +126,7 @@ pub fn walk(mut visit: impl FnMut(&Module) -> bool) {
         each::<V>
     }
     let callback = each_of(&visit);
-    // Not for long: the host may be walking, too, with the loader's lock in hand.
-    let _walking = WALKING.lock_for(PATIENCE);
+    let _walking = Walking::begin();
     // SAFETY: the callback gets the closure back as the type it has, and the closure outlives the
     // call.
     unsafe {
@@ -123,14 +134,82 @@ pub fn walk(mut visit: impl FnMut(&Module) -> bool) {
     }
 }
 
-/// Keeps other threads from walking over a fork; false if one could not be kept.
+/// A walk that is under way.
+struct Walking {
+    generation: u32,
+}
+
+impl Walking {
+    fn begin() -> Self {
+        let mut deadline = None;
+        loop {
+            WALKERS.fetch_add(1, Ordering::SeqCst);
+            let generation = GENERATION.load(Ordering::Relaxed);
+            let walking = Self { generation };
+            let forking = FORKING.load(Ordering::SeqCst);
+            // The thread that forks may walk in the handlers of others.
+            if forking == 0 || forking == this_thread() {
+                return walking;
+            }
+            let until = *deadline.get_or_insert_with(|| Instant::now() + FORK);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return walking;
+            }
+            drop(walking);
+            wait(&FORKING, forking, left);
+        }
+    }
+}
+
+impl Drop for Walking {
+    fn drop(&mut self) {
+        // The child of a fork in a signal handler that interrupted the walk has no walkers.
+        if self.generation == GENERATION.load(Ordering::Relaxed)
+            && WALKERS.fetch_sub(1, Ordering::SeqCst) == 1
+            && FORKING.load(Ordering::SeqCst) != 0
+        {
+            wake(&WALKERS, 1);
+        }
+    }
+}
+
+fn this_thread() -> u32 {
+    // SAFETY: always succeeds.
+    unsafe { libc::gettid() }.cast_unsigned()
+}
+
+/// Keeps other threads from walking over a fork; false if another thread forks, too.
 pub fn before_fork() -> bool {
-    WALKING.lock_for(PATIENCE).map(core::mem::forget).is_some()
+    let us = this_thread();
+    if FORKING
+        .compare_exchange(0, us, Ordering::SeqCst, Ordering::Relaxed)
+        .is_err()
+    {
+        return false;
+    }
+    let deadline = Instant::now() + WALK;
+    loop {
+        let walkers = WALKERS.load(Ordering::SeqCst);
+        let left = deadline.saturating_duration_since(Instant::now());
+        if walkers == 0 || left.is_zero() {
+            return true;
+        }
+        wait(&WALKERS, walkers, left);
+    }
 }
 
 /// Lets other threads walk again, where [`before_fork`] kept them from it.
 pub fn after_fork() {
-    WALKING.release();
+    FORKING.store(0, Ordering::SeqCst);
+    wake(&FORKING, i32::MAX);
+}
+
+/// The child has no other threads, whatever they did.
+pub fn in_child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    WALKERS.store(0, Ordering::Relaxed);
+    FORKING.store(0, Ordering::Relaxed);
 }
 
 /// The module that `address` lies in.

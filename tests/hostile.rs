@@ -268,7 +268,7 @@ fn no_cuda_seems_to_be_there() {
     let shop = Workshop::new();
     let program = shop.program("no_cuda", NO_CUDA);
     let nothing_set = program.run();
-    assert!(nothing_set.output.out().contains("cudaGraphLaunch: 0 0 "));
+    assert!(nothing_set.output.out().contains("cudaGraphLaunch: 0 0 0 "));
     for windows in ["2-3", "two-three"] {
         program.clone().window(windows, "cudaGraphLaunch").run();
     }

@@ -208,8 +208,9 @@ impl Capture {
         }
         log::say!(
             Info,
-            "window {} closed: {iterations} iterations in {:.3} ms",
+            "window {} closed: {iterations} iteration{} in {:.3} ms",
             open.window,
+            if iterations == 1 { "" } else { "s" },
             elapsed.as_secs_f64() * 1e3
         );
     }

@@ -41,11 +41,17 @@ pub fn role_of(name: &CStr) -> Option<Role> {
 
 /// Whether `name` is one that we stand in for.
 ///
+/// RTLD_NEXT means what comes after the caller, and is asked by a jump that leaves the caller's
+/// address in place. Where nothing but us has the name it would find our own export: that question
+/// is for [`lookup`], after which nothing comes.
+///
 /// # Safety
 /// `name` is a terminated string.
-pub unsafe extern "C" fn wanted(name: *const c_char) -> bool {
+pub unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> bool {
     // SAFETY: the caller's promise.
-    role_of(unsafe { CStr::from_ptr(name) }).is_some()
+    let name = unsafe { CStr::from_ptr(name) };
+    role_of(name).is_some()
+        && (handle != libc::RTLD_NEXT || resolve::resolve(0, name, None, Scope::All).is_none())
 }
 
 /// The next `dlsym` in line; none in a process without one, as with an old glibc and no libdl.

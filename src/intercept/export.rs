@@ -204,6 +204,18 @@ pub fn before_fork() -> [bool; 2] {
     ]
 }
 
+/// Makes the locks free, whoever held them. What they guard is whole after each single store.
+///
+/// # Safety
+/// The process has one thread.
+pub unsafe fn in_child() {
+    // SAFETY: the caller's promise.
+    unsafe {
+        BINDING.break_open();
+        super::thunk::in_child();
+    }
+}
+
 /// Undoes what [`before_fork`] did.
 pub fn after_fork(kept: [bool; 2]) {
     if kept[1] {

@@ -37,7 +37,17 @@ pub fn before_fork() -> Kept {
     }
 }
 
-/// After the fork, in parent and child.
+/// After the fork, in the child: whoever held the doors' locks is not there any more.
+///
+/// # Safety
+/// The process has one thread.
+pub unsafe fn in_child() {
+    crate::elf::in_child();
+    // SAFETY: the caller's promise.
+    unsafe { export::in_child() };
+}
+
+/// After the fork, in the parent.
 pub fn after_fork(kept: &Kept) {
     if kept.walk {
         crate::elf::after_fork();

@@ -31,6 +31,15 @@ pub fn before_fork() -> bool {
     CREATING.lock_for(patience).map(core::mem::forget).is_some()
 }
 
+/// Lets thunks be made in the child of a fork.
+///
+/// # Safety
+/// The process has one thread.
+pub unsafe fn in_child() {
+    // SAFETY: the caller's promise.
+    unsafe { CREATING.break_open() };
+}
+
 /// Lets thunks be made again, where [`before_fork`] kept them from it.
 pub fn after_fork() {
     CREATING.release();

@@ -76,11 +76,10 @@ extern "C" fn in_child() {
     unsafe {
         HELD.break_open();
         STATE.break_open();
+        intercept::in_child();
         capture::after_fork();
     }
-    if let Some(held) = HELD.lock().take() {
-        intercept::after_fork(&held.doors);
-    }
+    *HELD.lock() = None;
     QUIET.store(false, Ordering::Relaxed);
     ATTENDED.store(Calls::ALL.bits(), Ordering::Relaxed);
     turn::after_fork();

@@ -7,6 +7,7 @@ mod demo;
 mod doctor;
 mod env;
 mod failure;
+mod inherited;
 mod library;
 mod options;
 mod output;

@@ -3,18 +3,17 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 use tllmprof_config::{Level, Settings};
 
-use crate::failure::with_status;
+use crate::failure::{usage, with_status};
 use crate::options::{Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
 use crate::which::{Found, which};
-use crate::{doctor, library, output};
+use crate::{doctor, inherited, library, output};
 
 /// Statuses of env(1) and timeout(1) for a program that cannot be started.
 const NOT_FOUND: u8 = 127;
@@ -64,6 +63,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     command.args(rest);
 
     let library = library::find()?;
+    if let Some(reason) = doctor::unfit(&library) {
+        let path = library.display();
+        return Err(usage(format_args!(
+            "{path}: {reason} (wanted: libtllmprof.so)"
+        )));
+    }
     // nsys and ncu hand their environment on to the program. The library is inert in them, and
     // their own way to set variables would split values at commas, of which windows are full.
     command.env(
@@ -81,7 +86,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         Found::Nothing => return Err(cannot_start(name, &io::ErrorKind::NotFound.into())),
     }
-    let error = command.exec();
+    let error = inherited::exec(&mut command);
     Err(cannot_start(command.get_program(), &error))
 }
 

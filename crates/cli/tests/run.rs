@@ -335,6 +335,40 @@ fn a_library_that_cannot_be_preloaded() {
 }
 
 #[test]
+fn a_file_that_is_no_library() {
+    let scratch = Scratch::new();
+    let ended = finish(
+        scratch
+            .tllmprof()
+            .args(["run", "--", "true"])
+            .env("TLLMPROF_LIB", "/etc/passwd"),
+    );
+    assert_eq!(ended.code(), Some(2), "{ended:?}");
+    assert!(
+        ended.stderr.starts_with("tllmprof: /etc/passwd: "),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn an_ignored_sigpipe_and_closed_descriptors_are_inherited() {
+    let scratch = Scratch::new();
+    // Bit 13 of the mask of ignored signals is SIGPIPE; descriptor 2 is closed.
+    let look = "grep -c 'SigIgn:.*1[0-9a-f]\\{3\\}$' /proc/self/status; [ -e /proc/self/fd/2 ] || echo closed";
+    let script = format!("trap '' PIPE; exec 2>&-; exec \"$0\" run -- sh -c \"{look}\"");
+    let command = scratch.tllmprof();
+    let mut shell = plain("sh".as_ref());
+    shell.args(["-c", &script]).arg(command.get_program());
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value {
+            shell.env(name, value);
+        }
+    }
+    let ended = finish(&mut shell);
+    assert_eq!(ended.stdout, "1\nclosed\n", "{ended:?}");
+}
+
+#[test]
 fn the_library_is_found_beside_the_command_and_in_lib() {
     let scratch = Scratch::new();
     let library = scratch.library();

@@ -384,8 +384,6 @@ macro_rules! door {
         pub unsafe extern "C" fn $name() {
             naked_asm!(
                 ".cfi_startproc",
-                "cmp rdi, -1", // RTLD_NEXT means: after the caller
-                "je 2f",
                 "test rsi, rsi",
                 "jz 2f",
                 "cmp byte ptr [rsi], 0x63", // c
@@ -393,7 +391,6 @@ macro_rules! door {
                 "cmp byte ptr [rsi + 1], 0x75", // u
                 "jne 2f",
                 push!(),
-                "mov rdi, rsi",
                 "call {wanted}",
                 pop!(),
                 "test al, al", // a bool: the rest of eax may hold anything

@@ -56,6 +56,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
+/// Why a file cannot be the library, if it cannot.
+pub fn unfit(library: &Path) -> Option<String> {
+    Elf::read(library).err().map(|error| reason(&error))
+}
+
 /// Why a program is out of the library's reach, if it is.
 pub fn out_of_reach(program: &Path, library: &Path) -> Option<String> {
     let program = Program::of_command(program.as_os_str()).ok()?;
