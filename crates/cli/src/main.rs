@@ -14,6 +14,7 @@ mod output;
 mod profiler;
 mod quote;
 mod run;
+mod streams;
 mod which;
 
 use std::process::ExitCode;
@@ -36,6 +37,8 @@ enum Verb {
     Env(env::Arguments),
     /// Say what would and would not be intercepted, and why
     Doctor(doctor::Arguments),
+    /// Replay recorded call streams through the step learner
+    Streams(streams::Arguments),
     /// Capture iterations 5 to 9 of the bundled example
     Demo(demo::Arguments),
 }
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Env(arguments) => env::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
+        Verb::Streams(arguments) => streams::run(&arguments),
         Verb::Demo(arguments) => demo::run(&arguments),
     };
     result.unwrap_or_else(|error| {

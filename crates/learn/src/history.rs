@@ -1,0 +1,100 @@
+//! The waits and copies of late, and the work between them.
+
+use crate::call::SiteCall;
+use crate::site::{Keys, LEVELS};
+use crate::trail::Work;
+
+/// Entries kept.
+pub(crate) const LENGTH: usize = 3072;
+
+/// A wait or copy, or (without `call`) work that another thread did before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub keys: Keys,
+    /// What the thread launched since its last entry.
+    launches: u16,
+    graphs: u16,
+    pub thread: u8,
+    pub call: Option<SiteCall>,
+    pub helper: bool,
+}
+
+impl Entry {
+    const NONE: Self = Self {
+        keys: [0; LEVELS],
+        launches: 0,
+        graphs: 0,
+        thread: 0,
+        call: None,
+        helper: false,
+    };
+
+    pub fn new(
+        thread: usize,
+        work: Work,
+        call: Option<SiteCall>,
+        keys: Keys,
+        helper: bool,
+    ) -> Self {
+        Self {
+            keys,
+            launches: u16::try_from(work.launches).unwrap_or(u16::MAX),
+            graphs: u16::try_from(work.graphs).unwrap_or(u16::MAX),
+            thread: thread as u8,
+            call,
+            helper,
+        }
+    }
+
+    pub const fn work(&self) -> Work {
+        Work {
+            launches: self.launches as u32,
+            graphs: self.graphs as u32,
+        }
+    }
+}
+
+/// The last entries, the oldest first.
+#[derive(Debug)]
+pub(crate) struct History {
+    entries: [Entry; LENGTH],
+    length: usize,
+}
+
+impl History {
+    pub const fn new() -> Self {
+        Self {
+            entries: [Entry::NONE; LENGTH],
+            length: 0,
+        }
+    }
+
+    /// Adds an entry. Where there is no room, the older half goes, and it says so.
+    pub fn push(&mut self, entry: Entry) -> bool {
+        let full = self.length == LENGTH;
+        if full {
+            self.keep(LENGTH / 2);
+        }
+        if let Some(free) = self.entries.get_mut(self.length) {
+            *free = entry;
+            self.length += 1;
+        }
+        full
+    }
+
+    /// Forgets all but the last entries.
+    pub fn keep(&mut self, last: usize) {
+        if last < self.length {
+            self.entries.copy_within(self.length - last..self.length, 0);
+            self.length = last;
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.length = 0;
+    }
+
+    pub fn entries(&self) -> &[Entry] {
+        self.entries.get(..self.length).unwrap_or(&[])
+    }
+}

@@ -1,0 +1,539 @@
+//! The learner: calls in, iterations out.
+
+use crate::call::{Call, SiteCall, Wait, token};
+use crate::choose::{self, Scratch};
+use crate::history::{self, Entry, History};
+use crate::rule::Rule;
+use crate::site::{self, LEVELS};
+use crate::trail::{THREADS, Trails, Work, slot};
+
+/// Entries before the history is looked at for the first time.
+const FIRST_LOOK: usize = 16;
+/// The pattern is gone when there was so many times the work of the longest period, and some …
+const GONE: u32 = 4;
+const GONE_WORK: u32 = 128;
+/// … or so many times the waits of a period, and some, without an occurrence.
+const GONE_PERIODS: u32 = 8;
+const GONE_WAITS: u32 = 64;
+/// Iterations that a rule must have counted for them to stand when it is gone. What fewer were,
+/// was a warm-up.
+const STANDING: u64 = 96;
+/// Entries watched after a choice, and where there is doubt about it.
+const WATCHED: usize = 2 * history::LENGTH;
+const DOUBTFUL: usize = 512;
+/// Of so many periods …
+const JUDGED: u32 = 32;
+/// … so many unusual ones cast doubt on the choice.
+const DOUBTED: u32 = 4;
+
+/// What the learner knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Nothing yet: no iteration opens.
+    Learning,
+    /// What an iteration is.
+    Settled,
+    /// What an iteration was: the pattern is gone, and no iteration opens until there is another.
+    Lost,
+}
+
+/// An iteration opens here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Boundary {
+    /// Iterations that have closed, which is the number of the one that opens.
+    pub iteration: u64,
+}
+
+/// Learns which site ends an iteration, and then says when it does.
+#[derive(Debug)]
+pub struct Learner {
+    history: History,
+    scratch: Scratch,
+    state: State,
+    rule: Rule,
+    /// Iterations closed, those found in hindsight included.
+    closed: u64,
+    /// Of them, those before the history begins.
+    before: u64,
+    /// Of them, those that a rule counted whose watch has ended.
+    confirmed: u64,
+    /// Entries are kept, to choose or to check a choice.
+    recording: bool,
+    /// Entries until the history is looked at next.
+    look: usize,
+    /// Entries since it was last checked who launches.
+    check: usize,
+    /// The followed thread has stopped and others go on: a choice is wanted soon.
+    hurried: bool,
+    /// The thread that launched most when that was last checked.
+    foremost: usize,
+    /// Entries until the watch after a choice ends.
+    watch: usize,
+    /// Work of each thread at its last entry.
+    seen: [Work; THREADS],
+    /// The followed thread's work when the last iteration closed.
+    at: Work,
+    /// The thread whose copy closed an iteration and that has not waited for it yet.
+    pending: Option<u32>,
+    /// Waits of launching threads since the last occurrence.
+    waits: u32,
+    /// Calls that were not the site.
+    misses: u32,
+    /// Entries kept since the last occurrence.
+    entries_since: usize,
+    /// Periods of late and those among them that were unusual.
+    judged: u32,
+    unusual: u32,
+    /// Unusual periods that it takes to doubt.
+    patience: u32,
+    /// Another thread that reached the site, its work and the followed thread's work then.
+    heir: Option<(u32, Work, Work)>,
+}
+
+impl Learner {
+    /// Knows nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            history: History::new(),
+            scratch: Scratch::new(),
+            state: State::Learning,
+            rule: Rule::NONE,
+            closed: 0,
+            before: 0,
+            confirmed: 0,
+            recording: true,
+            look: FIRST_LOOK,
+            check: 0,
+            foremost: 0,
+            hurried: false,
+            watch: 0,
+            seen: [Work {
+                launches: 0,
+                graphs: 0,
+            }; THREADS],
+            at: Work {
+                launches: 0,
+                graphs: 0,
+            },
+            pending: None,
+            waits: 0,
+            misses: 0,
+            entries_since: 0,
+            judged: 0,
+            unusual: 0,
+            patience: DOUBTED,
+            heir: None,
+        }
+    }
+
+    /// What is known.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// What an iteration is, or was.
+    #[must_use]
+    pub fn rule(&self) -> Option<&Rule> {
+        (self.state != State::Learning).then_some(&self.rule)
+    }
+
+    /// Iterations that have closed, those found in hindsight included.
+    #[must_use]
+    pub const fn detected(&self) -> u64 {
+        self.closed
+    }
+
+    /// Takes a call in, in the order of the process's calls, and says whether an iteration opens
+    /// at it: at a launch before it goes on, at a wait when it has returned.
+    #[inline]
+    pub fn event(&mut self, trails: &Trails, thread: u32, call: Call) -> Option<Boundary> {
+        match call {
+            Call::Launch(kernel) => {
+                if trails.launch(thread, kernel) {
+                    return self.launch(trails, thread);
+                }
+            }
+            Call::GraphLaunch => {
+                if trails.graph_launch(thread) {
+                    return self.launch(trails, thread);
+                }
+            }
+            Call::CopyToHost => self.copy_to_host(trails, thread),
+            Call::CopyToDevice => trails.copy_to_device(thread),
+            Call::Returned(wait) => return self.returned(trails, thread, wait),
+            Call::CaptureBegin => trails.capture(thread, true),
+            Call::CaptureEnd => trails.capture(thread, false),
+        }
+        None
+    }
+
+    /// A launch for which [`Trails::launch`] said that an iteration may open.
+    pub fn launch(&mut self, trails: &Trails, thread: u32) -> Option<Boundary> {
+        let copier = self.pending?;
+        if slot(thread) != self.rule.thread as usize && slot(thread) != slot(copier) {
+            return None;
+        }
+        Some(self.open(trails))
+    }
+
+    /// A copy to the host that may return before it is done. Where it ends an iteration, the next
+    /// opens when its thread has waited, or where launching goes on without that.
+    #[inline]
+    pub fn copy_to_host(&mut self, trails: &Trails, thread: u32) {
+        if trails.capturing(thread) {
+            return;
+        }
+        let ends = self.site(trails, thread, SiteCall::CopyToHost);
+        if ends {
+            self.pending = Some(thread);
+            trails.arm(true);
+        }
+        trails.push(thread, SiteCall::CopyToHost.token());
+    }
+
+    /// A wait has returned.
+    #[inline]
+    pub fn returned(&mut self, trails: &Trails, thread: u32, wait: Wait) -> Option<Boundary> {
+        if trails.capturing(thread) {
+            return None;
+        }
+        let call = if trails.last(thread).next() == Some(token::COPY_TO_DEVICE) {
+            SiteCall::Upload
+        } else {
+            SiteCall::from(wait)
+        };
+        let ends = self.site(trails, thread, call);
+        trails.push(thread, call.token());
+        let copied = self
+            .pending
+            .is_some_and(|copier| slot(copier) == slot(thread));
+        (ends || copied).then(|| self.open(trails))
+    }
+
+    fn open(&mut self, trails: &Trails) -> Boundary {
+        self.pending = None;
+        trails.arm(false);
+        Boundary {
+            iteration: self.closed,
+        }
+    }
+
+    /// Whether an iteration ends at this call.
+    #[inline]
+    fn site(&mut self, trails: &Trails, thread: u32, call: SiteCall) -> bool {
+        let ends = self.state == State::Settled && self.occurs(trails, thread, call);
+        if self.recording {
+            return self.record(trails, thread, call, ends);
+        }
+        ends
+    }
+
+    #[inline]
+    fn occurs(&mut self, trails: &Trails, thread: u32, call: SiteCall) -> bool {
+        let rule = &self.rule;
+        let own = slot(thread) == rule.thread as usize;
+        if call != rule.call {
+            return self.miss(trails, thread);
+        }
+        let helper = trails.helper(thread);
+        if helper != rule.helper
+            || site::key(trails, thread, call, helper, rule.level as usize) != rule.key
+        {
+            return self.miss(trails, thread);
+        }
+        if !own && !rule.helper && !self.inherit(trails, thread) {
+            return self.miss(trails, thread);
+        }
+        let work = trails.work(u32::from(self.rule.thread));
+        let since = work.since(self.at).weight();
+        if since == 0 {
+            return false;
+        }
+        self.at = work;
+        self.waits = 0;
+        self.entries_since = 0;
+        self.closed += 1;
+        if self.rule.context[0] == 0 {
+            self.note_context(trails, thread);
+        }
+        self.judge(trails, since);
+        true
+    }
+
+    /// Another thread has reached the site. It takes the place of the followed one if that is
+    /// silent from one time to the next; or at once if it has just begun to launch, and the
+    /// followed one is between iterations. Servers that run each request on a thread of its own
+    /// need that.
+    fn inherit(&mut self, trails: &Trails, thread: u32) -> bool {
+        if self.rule.rivals & 1 << slot(thread) != 0 {
+            return false;
+        }
+        let followed = trails.work(u32::from(self.rule.thread));
+        let work = trails.work(thread);
+        let usual = |work: Work| {
+            let (work, median) = (u64::from(work.weight()), u64::from(self.rule.median));
+            work * 2 >= median && work <= median * 2
+        };
+        let idle = followed.since(self.at).weight() <= self.rule.median / 8;
+        let start = match self.heir {
+            Some((heir, then, at)) if heir == thread && followed == at => {
+                // The period that made it the heir counts as well.
+                self.closed += u64::from(usual(work.since(then)));
+                then
+            }
+            _ if idle && usual(work) => Work::default(),
+            _ => {
+                self.heir = Some((thread, work, followed));
+                return false;
+            }
+        };
+        if !usual(work.since(start)) {
+            return false;
+        }
+        self.rule.thread = slot(thread) as u8;
+        self.heir = None;
+        self.at = start;
+        true
+    }
+
+    /// A call that is not the site: is the pattern gone?
+    fn miss(&mut self, trails: &Trails, thread: u32) -> bool {
+        self.misses = self.misses.wrapping_add(1);
+        // A thread that only polls says nothing by it.
+        self.waits = self.waits.saturating_add(u32::from(!trails.helper(thread)));
+        if !self.misses.is_multiple_of(4) {
+            return false;
+        }
+        let since = trails.work(u32::from(self.rule.thread)).since(self.at);
+        let work = self.rule.longest.saturating_mul(GONE);
+        let waits = (self.rule.waits / 10).saturating_mul(GONE_PERIODS);
+        if since.weight() > work.saturating_add(GONE_WORK)
+            || self.waits > waits.saturating_add(GONE_WAITS)
+        {
+            self.lose(trails);
+        }
+        false
+    }
+
+    /// The iterations that stand when the rule is gone.
+    fn standing(&self) -> u64 {
+        if self.closed.saturating_sub(self.confirmed) < STANDING {
+            self.confirmed
+        } else {
+            self.closed
+        }
+    }
+
+    fn lose(&mut self, trails: &Trails) {
+        self.state = State::Lost;
+        self.pending = None;
+        trails.arm(false);
+        self.closed = self.standing();
+        if self.recording {
+            // What came after the last occurrence is the new pattern's.
+            self.history.keep(self.entries_since);
+            self.before = self.closed;
+            self.confirmed = self.closed;
+            self.look = 0;
+        } else {
+            self.start_recording(trails);
+        }
+    }
+
+    /// Watches whether periods still look as they did when the rule was chosen.
+    fn judge(&mut self, trails: &Trails, since: u32) {
+        let (since, median) = (u64::from(since), u64::from(self.rule.median));
+        self.judged += 1;
+        self.rule.longest = self.rule.longest.max(since as u32);
+        if since * 2 < median || since * 4 > median * 7 {
+            self.unusual += 1;
+        }
+        if self.judged >= JUDGED {
+            self.judged = 0;
+            self.unusual = 0;
+        }
+        if self.unusual >= self.patience && !self.recording {
+            self.judged = 0;
+            self.unusual = 0;
+            // Doubt that came to nothing comes less easily the next time.
+            self.patience = (self.patience * 2).min(JUDGED);
+            self.start_recording(trails);
+            self.watch = DOUBTFUL;
+        }
+    }
+
+    fn start_recording(&mut self, trails: &Trails) {
+        self.recording = true;
+        self.history.clear();
+        self.before = self.closed;
+        self.confirmed = self.closed;
+        self.look = FIRST_LOOK;
+        for (thread, seen) in self.seen.iter_mut().enumerate() {
+            *seen = trails.work(thread as u32);
+        }
+    }
+
+    /// Keeps the call, and looks whether it is time for a choice. Says whether an iteration ends.
+    #[cold]
+    fn record(&mut self, trails: &Trails, thread: u32, call: SiteCall, ends: bool) -> bool {
+        let own = slot(thread);
+        let mut idle = true;
+        let mut dropped = false;
+        for other in 0..(trails.used() as usize).min(THREADS) {
+            let work = self.fresh(trails, other);
+            idle &= work == Work::default();
+            if other != own && work != Work::default() {
+                dropped |= self
+                    .history
+                    .push(Entry::new(other, work, None, [0; LEVELS], false));
+            }
+            if other != own {
+                self.seen[other] = trails.work(other as u32);
+            }
+        }
+        let copied = trails.last(thread).next() == Some(token::COPY_TO_HOST);
+        if idle && call != SiteCall::CopyToHost && !copied {
+            // Nothing was launched since the last entry, so that one stands for this one as well:
+            // waits in a row, weights on their way to the device, polling.
+            return ends;
+        }
+        let work = self.fresh(trails, own);
+        self.seen[own] = trails.work(thread);
+        let helper = trails.helper(thread);
+        let keys = site::keys(trails, thread, call, helper);
+        dropped |= self
+            .history
+            .push(Entry::new(own, work, Some(call), keys, helper));
+        if dropped {
+            self.rebase();
+        }
+        self.entries_since = self.entries_since.saturating_add(1);
+        self.watch = self.watch.saturating_sub(1);
+        self.look = self.look.saturating_sub(1);
+        self.check = (self.check + 1) % choose::LATE;
+        if self.check == 0 {
+            self.check_who_launches();
+        }
+        if self.look > 0 {
+            return ends;
+        }
+        self.look(trails, thread, call, ends)
+    }
+
+    /// Looks soon where another thread than before is the one that launches.
+    fn check_who_launches(&mut self) {
+        let settled = self.state == State::Settled;
+        let followed = if settled {
+            self.rule.thread as usize
+        } else {
+            self.foremost
+        };
+        let entries = self.history.entries();
+        if choose::active(entries, followed) {
+            return;
+        }
+        self.foremost = choose::most_active(entries);
+        if choose::stale(entries) {
+            self.history.keep(choose::LATE);
+            self.rebase();
+        } else if !settled || !choose::handed_over(entries, followed) {
+            return;
+        }
+        self.look = 0;
+        self.hurried = true;
+    }
+
+    /// Counts anew what came before the history.
+    fn rebase(&mut self) {
+        if self.state == State::Settled {
+            let (within, _) = choose::occurrences(self.history.entries(), &self.rule);
+            self.before = self.closed.saturating_sub(u64::from(within));
+        }
+    }
+
+    fn fresh(&self, trails: &Trails, thread: usize) -> Work {
+        let seen = self.seen.get(thread).copied().unwrap_or_default();
+        trails.work(thread as u32).since(seen)
+    }
+
+    fn look(&mut self, trails: &Trails, thread: u32, call: SiteCall, ends: bool) -> bool {
+        let entries = self.history.entries();
+        let length = entries.len();
+        let settled = self.state == State::Settled;
+        self.look = Self::next_look(length, settled && !self.hurried);
+        let choice = self.scratch.choose(entries, settled.then_some(&self.rule));
+        let Some(choice) = choice else {
+            return self.stop_watching(ends);
+        };
+        self.hurried = false;
+        let new = choice.rule;
+        let same =
+            (new.key, new.level, new.thread) == (self.rule.key, self.rule.level, self.rule.thread);
+        if settled && same {
+            (self.rule.median, self.rule.rivals) = (new.median, new.rivals);
+            return self.stop_watching(ends);
+        }
+        let last = entries.last().copied();
+        if settled && new.thread != self.rule.thread {
+            // It was counted on a thread whose work was something else.
+            self.before = self.standing();
+        } else if settled && choice.replaced > 0 {
+            // What came before was counted by a site that is none: as often, as far as one can see.
+            let (new, old) = (u64::from(choice.occurrences), u64::from(choice.replaced));
+            if new * 13 < old * 10 || new * 10 > old * 13 {
+                self.before = self.before.saturating_mul(new) / old;
+            }
+        }
+        self.closed = self.before + u64::from(choice.occurrences);
+        self.state = State::Settled;
+        self.rule = new;
+        self.at = trails.work(u32::from(new.thread)).since(choice.since);
+        self.waits = 0;
+        self.entries_since = 0;
+        self.judged = 0;
+        self.unusual = 0;
+        self.heir = None;
+        self.watch = WATCHED;
+        let is_site = last.is_some_and(|entry| {
+            (entry.thread == new.thread || new.helper)
+                && new.matches(call, entry.helper, &entry.keys)
+        });
+        if is_site {
+            self.note_context(trails, thread);
+        }
+        is_site
+    }
+
+    /// Entries until the next look: few enough for little to be missed after a long warm-up, and
+    /// enough for looking to cost little a call.
+    fn next_look(length: usize, settled: bool) -> usize {
+        let next = if settled {
+            length / 2
+        } else {
+            (length / 4).min(32 + length / 32)
+        };
+        next.max(4)
+    }
+
+    /// Keeps what led to the site, for the message.
+    fn note_context(&mut self, trails: &Trails, thread: u32) {
+        for (token, last) in self.rule.context.iter_mut().zip(trails.last(thread)) {
+            *token = last;
+        }
+    }
+
+    fn stop_watching(&mut self, ends: bool) -> bool {
+        if self.state == State::Settled && self.watch == 0 {
+            self.recording = false;
+        }
+        ends
+    }
+}
+
+impl Default for Learner {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,300 @@
+//! Engines of shapes that no recorded stream has.
+
+use tllmprof_learn::{Boundary, Call, Learner, State, Trails, Wait};
+
+const KERNEL: u64 = 1 << 32;
+
+/// A process whose calls are told to a learner.
+struct Process {
+    trails: Trails,
+    learner: Box<Learner>,
+    /// Boundaries in each iteration since [`Process::iteration`].
+    boundaries: Vec<u32>,
+    last: Option<Boundary>,
+}
+
+impl Process {
+    fn new() -> Self {
+        Self {
+            trails: Trails::new(),
+            learner: Box::new(Learner::new()),
+            boundaries: Vec::new(),
+            last: None,
+        }
+    }
+
+    fn call(&mut self, thread: u32, call: Call) {
+        if let Some(boundary) = self.learner.event(&self.trails, thread, call) {
+            self.last = Some(boundary);
+            if let Some(count) = self.boundaries.last_mut() {
+                *count += 1;
+            }
+        }
+    }
+
+    fn iteration(&mut self) {
+        self.boundaries.push(0);
+    }
+
+    /// Launches `count` kernels, numbered from `first`.
+    fn launch(&mut self, thread: u32, first: u64, count: u64) {
+        for kernel in first..first + count {
+            self.call(thread, Call::Launch(KERNEL + kernel));
+        }
+    }
+
+    /// Reads results back and waits for them.
+    fn read(&mut self, thread: u32) {
+        self.call(thread, Call::CopyToHost);
+        self.call(thread, Call::Returned(Wait::Stream));
+    }
+
+    /// All iterations but the first `learning` hold one boundary.
+    fn assert_each_once(&self, learning: usize) {
+        let wrong: Vec<_> = self.boundaries[learning..]
+            .iter()
+            .enumerate()
+            .filter(|&(_, &count)| count != 1)
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:?} {:?}", self.learner.rule());
+    }
+}
+
+#[test]
+fn kernels_and_a_wait() {
+    let mut process = Process::new();
+    for _ in 0..100 {
+        process.iteration();
+        process.launch(0, 0, 10);
+        process.call(0, Call::Returned(Wait::Stream));
+    }
+    process.assert_each_once(32);
+    assert_eq!(process.learner.detected(), 100);
+    assert_eq!(process.last.unwrap().iteration, 100);
+}
+
+#[test]
+fn another_thread_waits_one_step_late() {
+    let mut process = Process::new();
+    for step in 0..200u64 {
+        process.iteration();
+        process.launch(1, 0, 1);
+        process.call(1, Call::GraphLaunch);
+        for kernel in 0..5 {
+            if step > 0 && kernel == step % 4 {
+                process.call(2, Call::Returned(Wait::Event));
+            }
+            process.launch(1, 10 + kernel, 1);
+        }
+        process.call(1, Call::CopyToHost);
+    }
+    process.assert_each_once(32);
+}
+
+#[test]
+fn another_thread_waits_and_nobody_copies() {
+    let mut process = Process::new();
+    for step in 0..200u64 {
+        process.iteration();
+        for kernel in 0..60 {
+            if step > 0 && kernel == 10 + step % 4 {
+                process.call(2, Call::Returned(Wait::Event));
+            }
+            process.launch(1, kernel, 1);
+        }
+    }
+    process.assert_each_once(32);
+}
+
+#[test]
+fn two_waits_a_step() {
+    let mut process = Process::new();
+    for _ in 0..100 {
+        process.iteration();
+        for half in 0..2 {
+            process.launch(0, 0, 60);
+            process.launch(0, 100 + half, 1);
+            process.call(0, Call::Returned(Wait::Stream));
+        }
+    }
+    process.assert_each_once(32);
+}
+
+#[test]
+fn every_layer_reads_back() {
+    for (layers, work) in [(24, 12), (48, 12), (60, 24), (32, 60)] {
+        let mut process = Process::new();
+        for _ in 0..60 {
+            process.iteration();
+            process.launch(0, 1000, 20);
+            for _ in 0..layers {
+                process.launch(0, 0, work / 2);
+                process.read(0);
+                process.launch(0, 100, work / 2);
+            }
+            process.launch(0, 2000, 15);
+            process.read(0);
+        }
+        process.assert_each_once(32);
+        assert_eq!(process.learner.detected(), 60, "{layers} layers of {work}");
+    }
+}
+
+#[test]
+fn drafts_vary_in_number() {
+    let mut process = Process::new();
+    for step in 0..150u64 {
+        process.iteration();
+        for _ in 0..1 + (step * 7 + step / 3) % 6 {
+            process.launch(0, 0, 60);
+            process.launch(0, 100, 2);
+            process.read(0);
+        }
+        process.launch(0, 200, 120);
+        process.launch(0, 101, 1);
+        process.read(0);
+    }
+    process.assert_each_once(32);
+}
+
+#[test]
+fn idle_polling_is_no_iteration() {
+    let mut process = Process::new();
+    for step in 0..200u64 {
+        process.iteration();
+        for _ in 0..step % 5 * 20 {
+            process.call(1, Call::Returned(Wait::Stream));
+        }
+        process.call(1, Call::GraphLaunch);
+        process.launch(1, 0, 3);
+        process.read(1);
+    }
+    process.assert_each_once(32);
+    // A day of nothing, and work again.
+    for _ in 0..100_000 {
+        process.call(1, Call::Returned(Wait::Stream));
+    }
+    process.iteration();
+    process.call(1, Call::GraphLaunch);
+    process.launch(1, 0, 3);
+    process.read(1);
+    process.assert_each_once(32);
+}
+
+#[test]
+fn nothing_recurs() {
+    let mut process = Process::new();
+    let mut random = 1u64;
+    for _ in 0..20_000 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        process.launch(0, random % 100_000, 1);
+    }
+    assert_eq!(process.learner.state(), State::Learning);
+    assert!(process.last.is_none());
+    assert!(process.learner.rule().is_none());
+}
+
+#[test]
+fn captured_calls_are_no_iterations() {
+    let mut process = Process::new();
+    for _ in 0..100 {
+        process.call(0, Call::CaptureBegin);
+        process.launch(0, 0, 60);
+        process.read(0);
+        process.call(0, Call::CaptureEnd);
+    }
+    assert_eq!(process.learner.state(), State::Learning);
+    assert_eq!(process.learner.detected(), 0);
+}
+
+#[test]
+fn the_pattern_changes() {
+    let mut process = Process::new();
+    for _ in 0..200 {
+        process.iteration();
+        process.launch(0, 0, 80);
+        process.read(0);
+    }
+    process.assert_each_once(32);
+    let before = process.boundaries.len();
+    for _ in 0..100 {
+        process.iteration();
+        process.launch(0, 1000, 200);
+        process.call(0, Call::Returned(Wait::Event));
+    }
+    process.assert_each_once(before + 32);
+    assert_eq!(process.learner.detected(), 300);
+}
+
+#[test]
+fn the_pattern_is_gone() {
+    let mut process = Process::new();
+    for _ in 0..100 {
+        process.launch(0, 0, 80);
+        process.read(0);
+    }
+    assert_eq!(process.learner.state(), State::Settled);
+    process.last = None;
+    let mut random = 1u64;
+    for _ in 0..2000 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        process.launch(0, 5000 + (random >> 40), 1 + random % 50);
+        let wait = [Wait::Stream, Wait::Event, Wait::Context][(random >> 33) as usize % 3];
+        process.call(0, Call::Returned(wait));
+        if process.learner.state() == State::Lost {
+            return;
+        }
+    }
+    panic!("still {:?}", process.learner.rule());
+}
+
+#[test]
+fn each_request_has_its_thread() {
+    let mut process = Process::new();
+    for request in 0..8 {
+        for _ in 0..48 {
+            process.iteration();
+            process.launch(request, 0, 150);
+            process.read(request);
+            process.launch(request, 200, 1);
+        }
+    }
+    process.assert_each_once(32);
+}
+
+#[test]
+fn two_engines_and_one_is_followed() {
+    let mut process = Process::new();
+    for step in 0..200u32 {
+        process.iteration();
+        for part in 0..4 {
+            process.launch(1, part * 50, 50);
+            process.launch(2, 1000 + part * 20, 20);
+        }
+        process.read(1);
+        if step % 2 == 0 {
+            process.read(2);
+        }
+    }
+    process.assert_each_once(32);
+    assert_eq!(process.learner.rule().unwrap().thread(), 1);
+}
+
+#[test]
+fn the_choice_is_told() {
+    let mut process = Process::new();
+    for _ in 0..40 {
+        process.launch(0, 0, 80);
+        process.read(0);
+    }
+    let told = process.learner.rule().unwrap().to_string();
+    assert!(
+        told.starts_with("the device-to-host copy after kernel 0x10000004f (once every 2 waits, "),
+        "{told}"
+    );
+    assert!(told.ends_with(" periods agree)"), "{told}");
+}
