@@ -1,5 +1,6 @@
 //! Threads that another one cancels.
 
+// SAFETY: declared as in pthread.h.
 unsafe extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
 }

@@ -178,6 +178,7 @@ global_asm!(
     slow = sym slow,
 );
 
+// SAFETY: the symbols are defined above, with these sizes.
 unsafe extern "C" {
     static tllmprof_stubs: [u8; STUB_SIZE * THUNK_COUNT];
     static tllmprof_counting_stubs: [u8; COUNTING_STUB_SIZE * THUNK_COUNT];
