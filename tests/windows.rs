@@ -344,6 +344,17 @@ fn a_window_that_never_opens_is_told_and_why() {
         ]
     );
     let ran = Fixture::new("steps_static")
+        .window("3", "cudaGraphLaunch")
+        .args("--graphs 0 --kernels 2")
+        .run();
+    assert_eq!(
+        ran.said(),
+        [
+            "window 3 never opened: 0 iterations by cudaGraphLaunch; it made 80 kernel launches \
+             and 40 stream waits: try auto"
+        ]
+    );
+    let ran = Fixture::new("steps_static")
         .window("7,100-150", "cudaGraphLaunch")
         .run();
     assert_eq!(

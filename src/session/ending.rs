@@ -122,6 +122,31 @@ impl Tally {
     }
 }
 
+/// What the process did instead of iterations, and the rule that would have counted it.
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = [
+            (self.graphs, "graph launches"),
+            (self.kernels, "kernel launches"),
+            (self.waits, "stream waits"),
+        ];
+        let made = kinds.iter().filter(|(count, _)| *count > 0);
+        let all = made.clone().count();
+        for (index, (count, what)) in made.enumerate() {
+            let before = match index {
+                0 => "; it made ",
+                _ if index + 1 == all => " and ",
+                _ => ", ",
+            };
+            write!(f, "{before}{count} {what}")?;
+        }
+        if self.graphs + self.kernels > 0 {
+            f.write_str(": try auto")?;
+        }
+        Ok(())
+    }
+}
+
 /// The last line.
 struct Outcome<'a> {
     settings: &'a Settings,
@@ -173,16 +198,7 @@ impl fmt::Display for Outcome<'_> {
         }
         write!(f, ": {iterations} iterations by {by}")?;
         if *iterations == 0 && !matches!(settings.step, Step::Auto) {
-            let Tally {
-                graphs,
-                kernels,
-                waits,
-            } = calls;
-            write!(
-                f,
-                "; it made {graphs} graph launches, {kernels} kernel launches and {waits} stream \
-                 waits: try auto"
-            )?;
+            write!(f, "{calls}")?;
         }
         Ok(())
     }
