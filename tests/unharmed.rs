@@ -69,6 +69,10 @@ hosts! {
     tools: Required,
 }
 
+/// Other people's tests, some of which go by the clock: on a busy machine one fails by chance, but
+/// not twice running.
+const BY_THE_CLOCK: &str = "python_own_tests.sh";
+
 #[derive(Debug)]
 enum Verdict {
     Same,
@@ -86,13 +90,19 @@ fn compare(script: &Path, library: &Path) -> Verdict {
         return Verdict::Skipped(said.lines().last().unwrap_or("skipped").to_owned());
     }
     for (environment, window) in ENVIRONMENTS {
-        let preloaded = run_script(script, &folder, |command| {
-            command.env("LD_PRELOAD", library);
-            if let Some(window) = window {
-                command.env("TLLM_PROFILE_START_STOP", window);
-            }
-        });
-        if let Some(how) = difference(&plain, &preloaded) {
+        let preloaded = || {
+            run_script(script, &folder, |command| {
+                command.env("LD_PRELOAD", library);
+                if let Some(window) = window {
+                    command.env("TLLM_PROFILE_START_STOP", window);
+                }
+            })
+        };
+        let mut how = difference(&plain, &preloaded());
+        if how.is_some() && script.ends_with(BY_THE_CLOCK) {
+            how = difference(&plain, &preloaded());
+        }
+        if let Some(how) = how {
             // Tells a host that is not the same twice from a library that does harm.
             let again = difference(&plain, &run_script(script, &folder, |_| ()));
             let itself = match again {
