@@ -6,13 +6,13 @@
 //! GNU hash tables and symbol versions as in glibc's `elf/dl-lookup.c`.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
-
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
 use libc::{Elf64_Addr, Elf64_Phdr, Elf64_Sym, dl_phdr_info};
 
+use crate::ids;
 use crate::lock::{wait, wake};
 
 const DT_NULL: i64 = 0;
@@ -175,8 +175,7 @@ impl Drop for Walking {
 }
 
 fn this_thread() -> u32 {
-    // SAFETY: always succeeds.
-    unsafe { libc::gettid() }.cast_unsigned()
+    ids::thread().cast_unsigned()
 }
 
 /// Keeps other threads from walking over a fork; false if another thread forks, too.

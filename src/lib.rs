@@ -36,6 +36,8 @@ mod elf;
 #[cfg(not(test))]
 mod errno;
 #[cfg(not(test))]
+mod ids;
+#[cfg(not(test))]
 mod intercept;
 mod lock;
 #[cfg(not(test))]

@@ -71,6 +71,14 @@ impl<T> Lock<T> {
         Some(Guard(self))
     }
 
+    /// Takes the lock for the time of a fork, so that the child finds free and whole what it guards;
+    /// false if it could not be had soon, as the fork may come from a signal handler that
+    /// interrupted its holder. [`Lock::release`] gives it back.
+    pub fn hold_over_fork(&self) -> bool {
+        let patience = Duration::from_millis(20);
+        self.lock_for(patience).map(core::mem::forget).is_some()
+    }
+
     /// Unlocks what a forgotten guard holds.
     pub fn release(&self) {
         drop(Guard(self));

@@ -4,6 +4,7 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use crate::cancel::Uncancelled;
+use crate::ids;
 pub use tllmprof_config::Level;
 
 const LONGEST: usize = 1024;
@@ -19,8 +20,7 @@ static PROCESS: AtomicI32 = AtomicI32::new(0);
 /// in another library's constructor, does it, too.
 pub fn start() {
     if !STARTED.swap(true, Ordering::AcqRel) {
-        // SAFETY: always succeeds.
-        PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+        PROCESS.store(ids::process(), Ordering::Relaxed);
         learn();
     }
 }
@@ -28,8 +28,7 @@ pub fn start() {
 /// The host has redirected descriptor `new`. Not for a child that shares the memory of its parent
 /// until it runs another program: what it redirects is its own.
 pub fn redirected(new: i32) {
-    // SAFETY: always succeeds.
-    if new == 2 && PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() } {
+    if new == 2 && PROCESS.load(Ordering::Relaxed) == ids::process() {
         learn();
     }
 }

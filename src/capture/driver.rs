@@ -4,7 +4,6 @@
 //! program was linked. Its functions are found in its own tables: `dlsym` would take the loader's
 //! lock in the middle of a launch, and `dlerror` would lose what the program has not read yet.
 
-use core::cell::Cell;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -38,10 +37,9 @@ macro_rules! functions {
                             start: module.start,
                             $($field: [$($name),+].into_iter().find_map(|name| {
                                 let address = module.defines(name, None)?;
+                                type Function = unsafe extern "C" fn($($arg),*) -> Status;
                                 // SAFETY: the types are those of cuda.h for these names.
-                                Some(unsafe {
- core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> Status>(address)
- })
+                                Some(unsafe { core::mem::transmute::<*mut c_void, Function>(address) })
                             }),)*
                         });
                     }
@@ -102,10 +100,8 @@ impl Driver {
             );
             return false;
         };
-        let status = Cell::new(0);
         // SAFETY: the function takes nothing.
-        self.in_a_context(|| status.set(unsafe { start() }));
-        match status.get() {
+        match self.in_a_context(|| unsafe { start() }) {
             0 => true,
             status @ (NOT_INITIALIZED | INVALID_CONTEXT) => {
                 log::say!(Debug, "cuProfilerStart came too early: error {status}");
@@ -120,12 +116,11 @@ impl Driver {
 
     /// Starts the profiler where it could not be started before, without a word.
     pub fn start_profiler_late(&self) -> bool {
-        let status = Cell::new(NOT_INITIALIZED);
-        if let Some(start) = self.profiler_start {
+        self.profiler_start.is_some_and(|start| {
             // SAFETY: the function takes nothing.
-            self.in_a_context(|| status.set(unsafe { start() }));
-        }
-        status.get() == 0
+            let status = self.in_a_context(|| unsafe { start() });
+            status == 0
+        })
     }
 
     /// Stops the profiler.
@@ -133,10 +128,8 @@ impl Driver {
         let Some(stop) = self.profiler_stop else {
             return;
         };
-        let status = Cell::new(0);
         // SAFETY: the function takes nothing.
-        self.in_a_context(|| status.set(unsafe { stop() }));
-        match status.get() {
+        match self.in_a_context(|| unsafe { stop() }) {
             0 => {}
             // The program has taken CUDA down before the end of the process closed the window.
             status @ (DEINITIALIZED | CONTEXT_IS_DESTROYED) => {
@@ -211,30 +204,31 @@ impl Driver {
 
     /// Acts in some context: the calling thread's own, or, where the runtime has not given it one
     /// yet, a primary context that the program uses, or the last that was seen.
-    fn in_a_context(&self, act: impl Fn()) {
-        let acted = self.context().is_null()
-            && self.each_primary_context(|| {
-                act();
-                true
-            });
-        if acted {
-            return;
+    fn in_a_context(&self, act: impl Fn() -> Status) -> Status {
+        if !self.context().is_null() {
+            return act();
         }
-        let had_one = !self.context().is_null();
-        if !had_one {
+        let mut status = None;
+        self.each_primary_context(|| {
+            status = Some(act());
+            true
+        });
+        status.unwrap_or_else(|| {
             self.adopt_context();
-        }
-        act();
-        if !had_one && let Some(set) = self.ctx_set_current {
-            // SAFETY: takes the context away that the thread has been given.
-            let _ = unsafe { set(core::ptr::null_mut()) };
-        }
+            let status = act();
+            if let Some(set) = self.ctx_set_current {
+                // SAFETY: takes the context away that the thread has been given.
+                let _ = unsafe { set(core::ptr::null_mut()) };
+            }
+            status
+        })
     }
 
-    /// Acts in the primary contexts that the program uses, until the act says that it is enough;
-    /// whether it did. The calling thread has no context afterwards.
-    fn each_primary_context(&self, mut act: impl FnMut() -> bool) -> bool {
-        (0..self.devices()).any(|ordinal| self.in_primary_context(ordinal, &mut act) == Some(true))
+    /// Acts in the primary contexts that the program uses, until the act says that it is enough.
+    /// The calling thread has no context afterwards.
+    fn each_primary_context(&self, mut act: impl FnMut() -> bool) {
+        let mut is_enough = |ordinal| self.in_primary_context(ordinal, &mut act) == Some(true);
+        (0..self.devices()).any(&mut is_enough);
     }
 
     fn in_primary_context(&self, ordinal: c_int, act: &mut dyn FnMut() -> bool) -> Option<bool> {

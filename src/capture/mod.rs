@@ -127,14 +127,12 @@ pub fn finish(iterations: u64, drain: bool, here: bool) {
 
 /// Ends ranges and closes the window; for [`finish`].
 fn close_all(iterations: u64, drain: bool) {
-    let drains = STATE
-        .lock_for(LAST)
-        .is_some_and(|state| state.drains && state.open.is_some());
-    if let Some(mut state) = STATE.lock_for(LAST)
-        && let Some(ranges) = &mut state.ranges
-    {
-        ranges.end_iteration();
-    }
+    let drains = STATE.lock_for(LAST).is_some_and(|mut state| {
+        if let Some(ranges) = &mut state.ranges {
+            ranges.end_iteration();
+        }
+        state.drains && state.open.is_some()
+    });
     if drain && drains {
         drain_here();
     }

@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 
-use tllmprof_config::calls::Call;
+use tllmprof_config::calls::{Call, Kind};
 
 use super::arch::{Frame, tls};
 use super::thunk::{Role, Thunk};
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn after(frame: *const Frame, result: usize) {
                 (*tls()).outer = 0;
                 (*tls()).outer_return = 0;
             }
-            if Thunk::is_followed(call) && is_the_call(call, frame) {
+            if is_followed(call) && is_the_call(call, frame) {
                 session::returned(call, frame.args[0], succeeded);
             }
         }
@@ -68,7 +68,7 @@ fn driver(call: Call) -> bool {
         session::count(call);
     }
     session::entered(call);
-    Thunk::is_followed(call)
+    is_followed(call)
 }
 
 /// A runtime function leads to the driver. Where the driver's functions come from us, they are
@@ -103,6 +103,14 @@ fn runtime(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
         (*tls()).outer = (&raw const frame.return_address).addr();
     }
     true
+}
+
+/// Whether a call of this kind has to be seen when it returns.
+fn is_followed(call: Call) -> bool {
+    matches!(
+        call.kind(),
+        Kind::Wait | Kind::CaptureBegin | Kind::CaptureEnd
+    )
 }
 
 /// Whether the runtime's call, by its arguments, is the one of the table's row.

@@ -6,8 +6,6 @@
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-use core::time::Duration;
-
 use once_cell::race::OnceBox;
 
 use super::arch;
@@ -43,7 +41,6 @@ impl Binding {
 /// Contains no address.
 static NONE: Binding = Binding::none();
 static ALL: [Binding; BINDINGS] = [const { Binding::none() }; BINDINGS];
-const PATIENCE: Duration = Duration::from_millis(20);
 static ANY: AtomicBool = AtomicBool::new(false);
 static BINDING: crate::lock::Lock<()> = crate::lock::Lock::new(());
 
@@ -198,10 +195,7 @@ pub fn forget_unloaded() {
 
 /// Keeps bindings and thunks from being made over a fork, which would leave them locked.
 pub fn before_fork() -> [bool; 2] {
-    [
-        BINDING.lock_for(PATIENCE).map(core::mem::forget).is_some(),
-        super::thunk::before_fork(),
-    ]
+    [BINDING.hold_over_fork(), super::thunk::before_fork()]
 }
 
 /// Makes the locks free, whoever held them. What they guard is whole after each single store.

@@ -7,7 +7,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use tllmprof_config::calls::{Call, Calls, Kind};
+use tllmprof_config::calls::{Call, Calls};
 
 use super::arch;
 use crate::log;
@@ -27,8 +27,7 @@ static CREATING: crate::lock::Lock<()> = crate::lock::Lock::new(());
 
 /// Keeps thunks from being made over a fork; false if that could not be had.
 pub fn before_fork() -> bool {
-    let patience = core::time::Duration::from_millis(20);
-    CREATING.lock_for(patience).map(core::mem::forget).is_some()
+    CREATING.hold_over_fork()
 }
 
 /// Lets thunks be made in the child of a fork.
@@ -176,13 +175,5 @@ impl Thunk {
     /// From now on calls go straight to the real function.
     pub fn make_transparent(&self) {
         self.handler.store(self.real(), Ordering::Release);
-    }
-
-    /// Whether the kind of this call has to be seen when it returns.
-    pub fn is_followed(call: Call) -> bool {
-        matches!(
-            call.kind(),
-            Kind::Wait | Kind::CaptureBegin | Kind::CaptureEnd
-        )
     }
 }

@@ -12,9 +12,10 @@ use tllmprof_config::calls::{CALLS, Kind};
 use tllmprof_config::{Settings, Step, Window};
 
 use super::by::{By, Rank};
-use super::{OWNER, STATE, process_id, stream_capture, turn};
+use super::{OWNER, STATE, stream_capture, turn};
 use crate::cancel::Uncancelled;
 use crate::capture;
+use crate::ids;
 use crate::intercept::uncounted;
 use crate::log;
 use crate::step::threads::Slot;
@@ -48,7 +49,7 @@ pub fn finish_at_once() {
 /// Closes the window and says what became of it. Once.
 fn end(may_run_profilers_here: bool) {
     let owner = OWNER.load(Ordering::Relaxed);
-    if owner == 0 || owner != process_id() || FINISHED.swap(true, Ordering::AcqRel) {
+    if owner == 0 || owner != ids::process() || FINISHED.swap(true, Ordering::AcqRel) {
         return;
     }
     let _uncancelled = Uncancelled::new();

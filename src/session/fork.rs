@@ -12,7 +12,7 @@ use tllmprof_config::calls::Calls;
 use super::threads::set_slot;
 use super::{ATTENDED, OWNER, QUIET, STATE, ending, stream_capture, turn};
 use crate::lock::Lock;
-use crate::{capture, intercept};
+use crate::{capture, ids, intercept};
 
 const PATIENCE: Duration = Duration::from_millis(20);
 
@@ -34,20 +34,15 @@ pub fn register() {
     }
 }
 
-fn this_thread() -> i32 {
-    // SAFETY: always succeeds.
-    unsafe { libc::gettid() }
-}
-
 extern "C" fn before() {
     let Some(mut held) = HELD.lock_for(PATIENCE) else {
         return;
     };
     if held.is_none() {
-        let state = STATE.lock_for(PATIENCE).map(core::mem::forget).is_some();
+        let state = STATE.hold_over_fork();
         let doors = intercept::before_fork();
         *held = Some(Held {
-            thread: this_thread(),
+            thread: ids::thread(),
             state,
             doors,
         });
@@ -60,7 +55,7 @@ extern "C" fn in_parent() {
     };
     if held
         .as_ref()
-        .is_some_and(|held| held.thread == this_thread())
+        .is_some_and(|held| held.thread == ids::thread())
         && let Some(held) = held.take()
     {
         intercept::after_fork(&held.doors);

@@ -167,8 +167,3 @@ pub fn returned(call: Call, stream: usize, succeeded: bool) {
         None => state.run_on(),
     }
 }
-
-fn process_id() -> i32 {
-    // SAFETY: always succeeds.
-    unsafe { libc::getpid() }
-}

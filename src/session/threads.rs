@@ -6,11 +6,11 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tllmprof_config::Settings;
 use tllmprof_config::calls::Call;
 
-use super::{OWNER, STATE, State, process_id, stream_capture, turn};
+use super::{OWNER, STATE, State, stream_capture, turn};
 use crate::cancel::Uncancelled;
 use crate::intercept::{tls, uncounted};
 use crate::step::threads::Slot;
-use crate::{capture, log};
+use crate::{capture, ids, log};
 
 const NO_KEY: u32 = u32::MAX;
 /// Tells when a thread ends that has a slot.
@@ -50,7 +50,7 @@ pub fn new_thread() {
         register_handlers();
     }
     let Some(state) = guard.as_mut() else { return };
-    OWNER.store(process_id(), Ordering::Relaxed);
+    OWNER.store(ids::process(), Ordering::Relaxed);
     let settings = state.settings;
     let left = state.slots.iter().copied().find(|slot| slot.take());
     let slot = left.unwrap_or_else(|| {
@@ -119,8 +119,7 @@ fn leave(slot: &'static Slot) {
     }
     slot.leave();
     drop(guard);
-    // SAFETY: always succeeds.
-    if process_id() == unsafe { libc::gettid() } {
+    if ids::process() == ids::thread() {
         capture::main_thread_leaves();
     }
 }

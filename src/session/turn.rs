@@ -5,9 +5,10 @@ use core::time::Duration;
 use std::time::Instant;
 
 use super::by::By;
-use super::{OWNER, QUIET, STATE, State, process_id, stream_capture};
+use super::{OWNER, QUIET, STATE, State, stream_capture};
 use crate::cancel::Uncancelled;
 use crate::capture::{self, Place};
+use crate::ids;
 use crate::intercept::uncounted;
 use crate::lock::{Guard, wait, wake};
 use crate::window::Edge;
@@ -46,7 +47,7 @@ pub fn reach(mut guard: Guard<'_, Option<State>>, iteration: Option<u64>) {
         state.turn.done = iteration;
         return state.run_on();
     }
-    if OWNER.load(Ordering::Relaxed) != process_id() {
+    if OWNER.load(Ordering::Relaxed) != ids::process() {
         return; // a copy of the process that no handler told of
     }
     take(state);

@@ -64,6 +64,20 @@ macro_rules! restore {
     };
 }
 
+/// Counts in the thread's cells, whose address is in `rax`, and goes on to the real function of the
+/// thunk in `r11`; past the limit to `slow`.
+macro_rules! count_and_go {
+    () => {
+        "add rax, qword ptr [r11 + 16]
+         mov r10, qword ptr [rax]
+         inc r10
+         mov qword ptr [rax], r10
+         cmp r10, qword ptr [rax + 8]
+         ja {slow}
+         jmp qword ptr [r11 + 8]"
+    };
+}
+
 /// Saves the arguments of a look-up; keeps the stack aligned for a call.
 macro_rules! push {
     () => {
@@ -154,13 +168,7 @@ global_asm!(
     "jb 2f",
     "test rax, rax",
     "jz 2f",
-    "add rax, qword ptr [r11 + 16]",
-    "mov r10, qword ptr [rax]",
-    "inc r10",
-    "mov qword ptr [rax], r10",
-    "cmp r10, qword ptr [rax + 8]",
-    "ja {slow}",
-    "jmp qword ptr [r11 + 8]",
+    count_and_go!(),
     "2: jmp {handler}",
     ".set tllmprof_i, tllmprof_i + {size}",
     ".endr",
@@ -248,13 +256,7 @@ pub unsafe extern "C" fn count() {
         "mov rax, qword ptr fs:[r10]",
         "test rax, rax",
         "jz {slow}",
-        "add rax, qword ptr [r11 + 16]",
-        "mov r10, qword ptr [rax]",
-        "inc r10",
-        "mov qword ptr [rax], r10",
-        "cmp r10, qword ptr [rax + 8]",
-        "ja {slow}",
-        "jmp qword ptr [r11 + 8]",
+        count_and_go!(),
         // Below the mark of an outer call: nested in it, unless that was left by longjmp, in which
         // case its return address no longer lies there.
         "2:",
