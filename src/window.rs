@@ -2,7 +2,38 @@
 
 use tllmprof_config::range::Window;
 
-/// What has to happen where an iteration begins.
+/// A place in the sequence of iterations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Point {
+    /// Before the first one, or where the count starts again.
+    #[default]
+    Start,
+    /// Where this iteration begins.
+    In(u64),
+    /// Where this iteration has ended, and the next has not begun.
+    After(u64),
+}
+
+impl Point {
+    /// The iteration that begins next.
+    pub const fn next(self) -> u64 {
+        match self {
+            Self::Start => 0,
+            Self::In(iteration) | Self::After(iteration) => iteration.saturating_add(1),
+        }
+    }
+
+    /// Iterations that are over.
+    pub const fn over(self) -> u64 {
+        match self {
+            Self::Start => 0,
+            Self::In(iteration) => iteration,
+            Self::After(iteration) => iteration.saturating_add(1),
+        }
+    }
+}
+
+/// What has to happen at a point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Edge {
     /// The window that has ended.
@@ -53,8 +84,35 @@ impl Gate {
         }
     }
 
-    /// Moves on to where `iteration` begins.
-    pub fn advance(&mut self, iteration: u64) -> Edge {
+    /// Whether something has to happen at `point`.
+    pub fn has_edge_at(&self, point: Point) -> bool {
+        match point {
+            Point::Start => false,
+            Point::In(iteration) => self.next_edge().is_some_and(|edge| edge <= iteration),
+            Point::After(iteration) => self.closes_after(iteration),
+        }
+    }
+
+    /// Whether the open window ends with `iteration`.
+    pub fn closes_after(&self, iteration: u64) -> bool {
+        self.open_window()
+            .is_some_and(|window| window.last == Some(iteration))
+    }
+
+    /// Moves on to `point`.
+    pub fn reach(&mut self, point: Point) -> Edge {
+        match point {
+            Point::Start => Edge::default(),
+            Point::In(iteration) => self.advance(iteration),
+            Point::After(iteration) if self.closes_after(iteration) => Edge {
+                close: self.close(),
+                open: None,
+            },
+            Point::After(_) => Edge::default(),
+        }
+    }
+
+    fn advance(&mut self, iteration: u64) -> Edge {
         let mut edge = Edge::default();
         let is_over = |w: &Window| w.last.is_some_and(|last| last < iteration);
         if self.open && is_over(&self.windows[self.next]) {
@@ -180,6 +238,19 @@ mod tests {
         assert_eq!(gate.next_edge(), None);
         assert_eq!(gate.finish(), Some(window(u64::MAX, u64::MAX)));
         assert_eq!(gate.next_edge(), None);
+    }
+
+    #[test]
+    fn a_window_closes_where_its_last_iteration_is_known_to_end() {
+        let w = window(5, 6);
+        let mut gate = Gate::new(&[w, window(8, 8)]);
+        assert!(gate.reach(Point::In(5)).open.is_some());
+        assert!(!gate.has_edge_at(Point::After(5)));
+        assert_eq!(gate.reach(Point::After(5)), Edge::default());
+        assert!(gate.has_edge_at(Point::After(6)));
+        assert_eq!(gate.reach(Point::After(6)).close, Some(w));
+        assert!(!gate.has_edge_at(Point::In(7)));
+        assert!(gate.has_edge_at(Point::In(8)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tllmprof_config::{Settings, Window};
 
 use crate::lock::Lock;
 use crate::log;
-use crate::window::Edge;
+use crate::window::{Edge, Point};
 use driver::Driver;
 use nvtx::Ranges;
 use worker::Job;
@@ -39,8 +39,8 @@ struct Open {
 
 /// How a place in the sequence of iterations is told.
 pub struct Place<'a> {
-    /// The iteration that begins here; none where the count starts again.
-    pub iteration: Option<u64>,
+    /// Where it is.
+    pub point: Point,
     /// The rule, and the rank if there is one.
     pub by: core::fmt::Arguments<'a>,
     /// A stream capture is under way in the process: the device must be let be.
@@ -90,7 +90,7 @@ pub fn switch(place: &Place<'_>, edge: Edge) {
             driver.remember_context();
         }
         let drained = place.capturing || !state.drains || drain();
-        state.close(place.iteration, drained);
+        state.close(place.point.over(), drained);
     }
     if let Some(window) = edge.open {
         state.open(window, place);
@@ -100,7 +100,7 @@ pub fn switch(place: &Place<'_>, edge: Edge) {
         // There was no context, maybe, where the window opened.
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
-    if let (Some(ranges), Some(iteration)) = (&mut state.ranges, place.iteration) {
+    if let (Some(ranges), Point::In(iteration)) = (&mut state.ranges, place.point) {
         ranges.begin_iteration(iteration);
     }
 }
@@ -137,7 +137,7 @@ fn close_all(iterations: u64, drain: bool) {
         drain_here();
     }
     if let Some(mut state) = STATE.lock_for(LAST) {
-        state.close(Some(iterations), true);
+        state.close(iterations, true);
     }
 }
 
@@ -155,7 +155,7 @@ fn drain_here() {
 
 impl Capture {
     fn open(&mut self, window: Window, place: &Place<'_>) {
-        let iteration = place.iteration.unwrap_or(window.first);
+        let iteration = place.point.over();
         let driver = Driver::get();
         if let Some(driver) = driver {
             driver.remember_context();
@@ -178,7 +178,7 @@ impl Capture {
         );
     }
 
-    fn close(&mut self, iteration: Option<u64>, drained: bool) {
+    fn close(&mut self, over: u64, drained: bool) {
         let Some(open) = self.open.take() else { return };
         let elapsed = open.since.elapsed();
         if let Some(ranges) = &mut self.ranges {
@@ -196,7 +196,7 @@ impl Capture {
                 open.window
             );
         }
-        let iterations = iteration.map_or(0, |now| now.saturating_sub(open.iteration));
+        let iterations = over.saturating_sub(open.iteration);
         if !open.profiling {
             log::say!(
                 Warn,

@@ -64,8 +64,8 @@ fn driver(call: Call) -> bool {
     // The assembler counted the call if the thread has cells.
     // SAFETY: the block is the calling thread's own.
     if unsafe { (*tls()).cells.is_null() } {
-        session::new_thread();
-        session::count(call);
+        session::new_thread(true);
+        session::count(call.into());
     }
     session::entered(call);
     is_followed(call)
@@ -90,10 +90,10 @@ fn runtime(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
     }
     // SAFETY: the block is the calling thread's own.
     if unsafe { (*tls()).cells.is_null() } {
-        session::new_thread();
+        session::new_thread(true);
     }
     if is_the_call(call, frame) {
-        session::count(call);
+        session::count(call.into());
         session::entered(call);
     }
     // SAFETY: as above. The mark is where the return address of this call lies, and stays so until

@@ -11,6 +11,7 @@ use tllmprof_config::calls::{Call, Calls};
 
 use super::arch;
 use crate::log;
+use crate::step::counted::Counted;
 use crate::step::threads;
 
 /// Thunks that a process can have. A process uses about two for each row of the table; libraries
@@ -75,7 +76,7 @@ impl Role {
     /// Where in a thread's cells the fast path counts, in bytes.
     fn cell(self) -> usize {
         match self {
-            Self::Driver(call) | Self::Runtime(call) => threads::cell_offset(call),
+            Self::Driver(call) | Self::Runtime(call) => threads::cell_offset(Counted::Call(call)),
             Self::ProcAddress => 0,
         }
     }

@@ -23,8 +23,9 @@ use crate::intercept::attend;
 use crate::lock::Lock;
 use crate::log;
 use crate::step::Counter;
+use crate::step::counted::Counted;
 use crate::step::threads::Slot;
-use crate::window::Gate;
+use crate::window::{Gate, Point};
 
 use by::Rank;
 pub use ending::{finish, finish_at_once};
@@ -52,6 +53,10 @@ struct State {
     turn: Turn,
     rank: Rank,
     follows_each: bool,
+    /// A process that does not use CUDA is left alone, whatever functions of it are counted.
+    uses_cuda: bool,
+    /// What there is to capture with is ready.
+    begun: bool,
 }
 
 impl State {
@@ -66,18 +71,20 @@ impl State {
             turn: Turn::default(),
             rank: Rank::NotAsked,
             follows_each: settings.nvtx && capture::nvtx::has_consumer(),
+            uses_cuda: false,
+            begun: false,
         })
     }
 
     /// Lets the threads run to where the next thing happens.
     fn run_on(&mut self) {
         let next = if self.follows_each {
-            Some(self.turn.done.map_or(0, |done| done.saturating_add(1)))
+            Some(self.turn.done.next())
         } else {
             self.gate.next_edge()
         };
         self.counter.run_to(&self.slots, next);
-        let left = |next: u64| next.saturating_sub(self.turn.done.unwrap_or(0));
+        let left = |next: u64| next.saturating_sub(self.turn.done.over());
         let close = next.map_or(Calls::NONE, |next| self.counter.close_calls(left(next)));
         if ATTENDED.load(Ordering::Relaxed) != close.bits() {
             ATTENDED.store(close.bits(), Ordering::Release);
@@ -89,10 +96,10 @@ impl State {
         );
     }
 
-    /// Whether `iteration` begins without anything to switch.
-    fn has_nothing_at(&self, iteration: Option<u64>) -> bool {
-        let before_edge = |iteration| self.gate.next_edge().is_none_or(|edge| iteration < edge);
-        !self.follows_each && iteration.is_none_or(before_edge)
+    /// Whether there is nothing to switch at `point`.
+    fn has_nothing_at(&self, point: Point) -> bool {
+        let has_none = !self.follows_each && !self.gate.has_edge_at(point);
+        has_none || !(self.uses_cuda || capture::has_driver())
     }
 
     /// Looks the rank up, late, as engines set it late; a rank that is not wanted opens nothing.
@@ -129,21 +136,56 @@ pub fn entered(call: Call) {
         }
         _ => {}
     }
-    if QUIET.load(Ordering::Acquire) || ending::has_finished() {
+    if !QUIET.load(Ordering::Acquire) {
+        enter(call.into());
+    }
+}
+
+/// What the rule names has been entered, or opened: the iteration that is over when it ends.
+pub fn named_entered() -> Option<u64> {
+    enter(Counted::Named)
+}
+
+/// Whether a window ends with `iteration`.
+pub fn closes_after(iteration: u64) -> bool {
+    let guard = STATE.lock();
+    guard
+        .as_ref()
+        .is_some_and(|state| state.gate.closes_after(iteration))
+}
+
+/// What the rule names has ended, and with it `iteration`.
+pub fn named_ended(iteration: u64) {
+    if ending::has_finished() {
         return;
     }
-    let Some(slot) = threads::slot().filter(|_| !stream_capture::is_under_way()) else {
-        return;
-    };
+    let guard = STATE.lock();
+    // Another thread may have begun the next one.
+    if guard
+        .as_ref()
+        .is_some_and(|state| state.turn.target == Point::In(iteration))
+    {
+        turn::reach(guard, Point::After(iteration));
+    }
+}
+
+fn enter(what: Counted) -> Option<u64> {
+    if ending::has_finished() {
+        return None;
+    }
+    let slot = threads::slot().filter(|_| !stream_capture::is_under_way())?;
     let mut guard = STATE.lock();
-    let Some(state) = guard.as_mut() else { return };
-    match state.counter.entered(call, &state.slots, slot) {
-        Some(iteration) => turn::reach(guard, Some(iteration)),
+    let state = guard.as_mut()?;
+    state.uses_cuda |= what != Counted::Named;
+    let entered = state.counter.entered(what, &state.slots, slot);
+    match entered.opens {
+        Some(iteration) => turn::reach(guard, Point::In(iteration)),
         // Nobody gets credit while something is switched; work waits for it, waits need not.
-        None if state.turn.taken && call.kind() != Kind::Wait => turn::wait_for(guard),
+        None if state.turn.taken && !what.waits() => turn::wait_for(guard),
         None if state.turn.taken => {}
         None => state.run_on(),
     }
+    entered.ends
 }
 
 /// A call that was followed has returned. `stream` is its first argument.
@@ -162,7 +204,7 @@ pub fn returned(call: Call, stream: usize, succeeded: bool) {
     let mut guard = STATE.lock();
     let Some(state) = guard.as_mut() else { return };
     match state.counter.returned(call, &state.slots, slot) {
-        Some(iteration) => turn::reach(guard, Some(iteration)),
+        Some(iteration) => turn::reach(guard, Point::In(iteration)),
         None if state.turn.taken => {}
         None => state.run_on(),
     }

@@ -10,6 +10,7 @@ use super::{STATE, State, turn};
 use crate::intercept::{Tls, tls};
 use crate::lock::{wait, wake};
 use crate::step::threads::Slot;
+use crate::window::Point;
 
 /// How long a capture that begins waits for a drain to be under way. A driver that is waiting
 /// already does not mind a capture.
@@ -120,6 +121,6 @@ pub fn ended(stream: usize) {
     set_capturing(owner, is_on(&state.captures, owner));
     if !state.gate.has_opened() && state.captures.is_empty() && state.counter.captured(&state.slots)
     {
-        turn::reach(guard, None);
+        turn::reach(guard, Point::Start);
     }
 }

@@ -4,11 +4,11 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tllmprof_config::Settings;
-use tllmprof_config::calls::Call;
 
 use super::{OWNER, STATE, State, stream_capture, turn};
 use crate::cancel::Uncancelled;
 use crate::intercept::{tls, uncounted};
+use crate::step::counted::Counted;
 use crate::step::threads::Slot;
 use crate::{capture, ids, log};
 
@@ -41,53 +41,64 @@ pub fn set_slot(slot: Option<&'static Slot>) {
     }
 }
 
-/// Gives the calling thread a place to count, and begins the session with the first.
-pub fn new_thread() {
+/// Gives the calling thread a place to count. The first that uses CUDA begins the session.
+pub fn new_thread(uses_cuda: bool) {
     let mut guard = STATE.lock();
-    let is_first = guard.is_none();
-    if is_first {
+    if guard.is_none() {
         *guard = State::new();
-        register_handlers();
+        make_key();
     }
     let Some(state) = guard.as_mut() else { return };
     OWNER.store(ids::process(), Ordering::Relaxed);
-    let settings = state.settings;
     let left = state.slots.iter().copied().find(|slot| slot.take());
     let slot = left.unwrap_or_else(|| {
-        let first_limit = |call| state.counter.first_limit(call);
+        let first_limit = |what| state.counter.first_limit(what);
         let slot: &'static Slot = Box::leak(Box::new(Slot::new(first_limit)));
         state.slots.push(slot);
         slot
     });
-    if is_first {
+    set_slot(Some(slot));
+    state.uses_cuda |= uses_cuda;
+    let begins = state.uses_cuda && !state.begun && !state.turn.taken;
+    if begins {
         // Calls of other threads wait until the profilers are ready.
         turn::take(state);
     }
-    set_slot(Some(slot));
     drop(guard);
     let key = THREAD_KEY.load(Ordering::Relaxed);
     if key != NO_KEY {
         // SAFETY: the key has been made; its value is a static's address.
         unsafe { libc::pthread_setspecific(key, core::ptr::from_ref(slot).cast()) };
     }
-    if is_first {
-        begin(settings);
+    if begins {
         turn::run(STATE.lock());
     }
 }
 
-/// The process has made its first call. No lock is held: a profiler's code may make calls, too.
-fn begin(settings: &'static Settings) {
+/// The process uses CUDA. No lock is held: a profiler's code may make calls, too.
+pub fn begin(settings: &'static Settings) {
+    mind_exit();
     let _uncancelled = Uncancelled::new();
     log::set_level(settings.log);
     crate::start::tell_unavailable(settings);
     uncounted(&mut || capture::start(settings, uncounted));
 }
 
-fn register_handlers() {
+/// Has the window closed when the process ends.
+fn mind_exit() {
     extern "C" fn at_exit() {
         super::finish();
     }
+    static ONCE: AtomicBool = AtomicBool::new(false);
+    if !ONCE.swap(true, Ordering::AcqRel) {
+        // SAFETY: the handler is a function of this library, which is never unloaded. Registered
+        // now, it runs before those that the driver registered when it was initialised.
+        unsafe { libc::atexit(at_exit) };
+    }
+}
+
+/// Has the end of threads told.
+fn make_key() {
     unsafe extern "C" fn thread_ends(slot: *mut c_void) {
         // SAFETY: the value is the address of a slot, which is never freed.
         leave(unsafe { &*slot.cast::<Slot>() });
@@ -97,13 +108,8 @@ fn register_handlers() {
         return; // a forked child has them already
     }
     let mut key = 0;
-    let has_key;
-    // SAFETY: the handlers are functions of this library, which is never unloaded. Registered now,
-    // the exit handler runs before those that the driver registered when it was initialised.
-    unsafe {
-        has_key = libc::pthread_key_create(&raw mut key, Some(thread_ends)) == 0;
-        libc::atexit(at_exit);
-    }
+    // SAFETY: the handler is a function of this library, which is never unloaded.
+    let has_key = unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) == 0 };
     // Without a key the slots of threads that end are not used again.
     if has_key {
         THREAD_KEY.store(key, Ordering::Relaxed);
@@ -124,9 +130,9 @@ fn leave(slot: &'static Slot) {
     }
 }
 
-/// Counts a call that the assembler did not count.
-pub fn count(call: Call) {
+/// Counts what the assembler did not count.
+pub fn count(what: Counted) {
     if let Some(slot) = slot() {
-        slot.cell(call, stream_capture::is_under_way()).add();
+        slot.cell(what, stream_capture::is_under_way()).add();
     }
 }

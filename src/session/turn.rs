@@ -11,7 +11,7 @@ use crate::capture::{self, Place};
 use crate::ids;
 use crate::intercept::uncounted;
 use crate::lock::{Guard, wait, wake};
-use crate::window::Edge;
+use crate::window::Point;
 
 /// How long others wait for a window to open.
 const OPENING: Duration = Duration::from_secs(2);
@@ -30,21 +30,21 @@ pub struct Turn {
     pub taken: bool,
     /// How long others wait for it to end; none while nothing is switched.
     pub until: Option<Instant>,
-    pub target: Option<u64>,
-    pub done: Option<u64>,
+    pub target: Point,
+    pub done: Point,
 }
 
-/// Moves the process on to where `iteration` begins, or to a count that starts again.
+/// Moves the process on to `point`.
 ///
 /// If another thread has the turn, it will go on to there; this one waits a while for that.
-pub fn reach(mut guard: Guard<'_, Option<State>>, iteration: Option<u64>) {
+pub fn reach(mut guard: Guard<'_, Option<State>>, point: Point) {
     let Some(state) = guard.as_mut() else { return };
-    state.turn.target = iteration;
+    state.turn.target = point;
     if state.turn.taken {
         return wait_for(guard);
     }
-    if state.has_nothing_at(iteration) {
-        state.turn.done = iteration;
+    if state.has_nothing_at(point) {
+        state.turn.done = point;
         return state.run_on();
     }
     if OWNER.load(Ordering::Relaxed) != ids::process() {
@@ -67,6 +67,14 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
     let _uncancelled = Uncancelled::new();
     loop {
         let Some(state) = guard.as_mut() else { return };
+        if !state.begun {
+            state.begun = true;
+            let settings = state.settings;
+            drop(guard);
+            super::threads::begin(settings);
+            guard = STATE.lock();
+            continue;
+        }
         let target = state.turn.target;
         if target == state.turn.done {
             state.turn.taken = false;
@@ -74,7 +82,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             state.run_on();
             break;
         }
-        let edge = target.map_or(Edge::default(), |iteration| state.gate.advance(iteration));
+        let edge = state.gate.reach(target);
         let patience = if edge.close.is_some() {
             CLOSING
         } else {
@@ -91,7 +99,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             let by = By { step, rank };
             capture::switch(
                 &Place {
-                    iteration: target,
+                    point: target,
                     by: format_args!("{by}"),
                     capturing,
                 },

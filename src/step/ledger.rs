@@ -11,8 +11,7 @@
 
 use core::ops::Range;
 
-use tllmprof_config::calls::Call;
-
+use super::counted::Counted;
 use super::threads::{Slot, UNLIMITED};
 
 /// Credit is handed out only when at least so many calls a thread are left.
@@ -23,7 +22,7 @@ pub type Fence = fn() -> bool;
 
 /// The numbers that the calls of one row get.
 pub struct Ledger {
-    call: Call,
+    what: Counted,
     numbered: u64,
     credit_out: bool,
     unlimited: bool,
@@ -32,9 +31,9 @@ pub struct Ledger {
 
 impl Ledger {
     /// Nothing numbered, no credit given.
-    pub const fn new(call: Call, fence: Fence) -> Self {
+    pub const fn new(what: Counted, fence: Fence) -> Self {
         Self {
-            call,
+            what,
             numbered: 0,
             credit_out: false,
             unlimited: false,
@@ -42,9 +41,9 @@ impl Ledger {
         }
     }
 
-    /// The call whose calls are numbered.
-    pub const fn call(&self) -> Call {
-        self.call
+    /// What is numbered.
+    pub const fn what(&self) -> Counted {
+        self.what
     }
 
     /// Calls numbered so far; all there were, right after [`Ledger::settle`].
@@ -69,18 +68,18 @@ impl Ledger {
         }
         self.credit_out = false;
         self.unlimited = false;
-        let call = self.call;
+        let what = self.what;
         for slot in slots {
-            slot.set_given(slot.live(call).limit());
-            slot.live(call).set_limit(slot.settled(call));
+            slot.set_given(slot.live(what).limit());
+            slot.live(what).set_limit(slot.settled(what));
         }
         (self.fence)();
         for slot in slots {
             // A count past the limit belongs to a call that is on its way here to be numbered.
-            let made = slot.live(call).count().min(slot.given());
-            self.numbered += made - slot.settled(call);
-            slot.set_settled(call, made);
-            slot.live(call).set_limit(made);
+            let made = slot.live(what).count().min(slot.given());
+            self.numbered += made - slot.settled(what);
+            slot.set_settled(what, made);
+            slot.live(what).set_limit(made);
         }
     }
 
@@ -89,11 +88,11 @@ impl Ledger {
     /// that has been called back meanwhile and has its number already.
     pub fn number(&mut self, slots: &[&Slot], slot: &Slot) -> Range<u64> {
         self.settle(slots);
-        let cell = slot.live(self.call);
+        let cell = slot.live(self.what);
         let count = cell.count();
         let first = self.numbered;
-        if let Some(fresh) = count.checked_sub(slot.settled(self.call)) {
-            slot.set_settled(self.call, count);
+        if let Some(fresh) = count.checked_sub(slot.settled(self.what)) {
+            slot.set_settled(self.what, count);
             cell.set_limit(count);
             self.numbered += fresh;
         }
@@ -106,7 +105,7 @@ impl Ledger {
         self.settle(slots);
         let Some(next) = next else {
             for slot in slots {
-                slot.live(self.call).set_limit(UNLIMITED);
+                slot.live(self.what).set_limit(UNLIMITED);
             }
             self.credit_out = true;
             self.unlimited = true;
@@ -121,8 +120,8 @@ impl Ledger {
             return;
         }
         for slot in slots.iter().filter(|slot| slot.is_taken()) {
-            let cell = slot.live(self.call);
-            cell.set_limit(slot.settled(self.call) + share);
+            let cell = slot.live(self.what);
+            cell.set_limit(slot.settled(self.what) + share);
         }
         self.credit_out = true;
     }
@@ -134,7 +133,7 @@ mod tests {
     use core::sync::atomic::{AtomicU64, Ordering, fence};
     use std::sync::Mutex;
 
-    const CALL: Call = Call::GraphLaunch;
+    const CALL: Counted = Counted::Named;
 
     fn slots(count: usize) -> Vec<&'static Slot> {
         (0..count)

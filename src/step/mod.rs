@@ -1,5 +1,6 @@
 //! Is it a step? From the calls of many threads to one sequence of iterations.
 
+pub mod counted;
 pub mod ledger;
 pub mod numbering;
 pub mod threads;
@@ -7,13 +8,14 @@ pub mod threads;
 use tllmprof_config::calls::{Call, Calls, Kind};
 use tllmprof_config::{Settings, Step, Warmup};
 
+use counted::Counted;
 use ledger::{Fence, Ledger};
 use numbering::Numbering;
 use threads::{Slot, UNLIMITED};
 
 /// What makes an iteration.
 pub enum Rule {
-    /// Every so many calls of one function.
+    /// Every so many occurrences of one thing.
     Calls(Ledger),
     /// The first launch after a host wait.
     LaunchAfterWait {
@@ -22,6 +24,15 @@ pub enum Rule {
         /// Launches counted so far.
         launches: u64,
     },
+}
+
+/// What it means that a call has been entered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Entered {
+    /// The iteration that opens.
+    pub opens: Option<u64>,
+    /// The iteration that is over when the call returns.
+    pub ends: Option<u64>,
 }
 
 /// Counts iterations of a process.
@@ -39,7 +50,7 @@ impl Counter {
     pub fn new(settings: &Settings, fence: Fence) -> Option<Self> {
         let (rule, every, closes) = match &settings.step {
             Step::Call { call, every, .. } => (
-                Rule::Calls(Ledger::new(*call, fence)),
+                Rule::Calls(Ledger::new(Counted::Call(*call), fence)),
                 *every,
                 call.kind() == Kind::Wait,
             ),
@@ -51,7 +62,12 @@ impl Counter {
                 1,
                 false,
             ),
-            _ => return None,
+            Step::Symbol { every, .. } | Step::Nvtx { every, .. } => (
+                Rule::Calls(Ledger::new(Counted::Named, fence)),
+                *every,
+                false,
+            ),
+            Step::Python { .. } => return None,
         };
         let (warmup, restarts) = match settings.warmup {
             Warmup::Iterations(count) => (count, false),
@@ -71,43 +87,53 @@ impl Counter {
         })
     }
 
-    /// The limit that a new thread's cell of `call` starts with.
-    pub fn first_limit(&self, call: Call) -> u64 {
-        let asks = match call.kind() {
-            Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler => true,
-            _ if self.to_begin => true,
-            kind => match &self.rule {
-                Rule::Calls(ledger) if ledger.call() == call => return ledger.first_limit(),
-                Rule::Calls(_) => false,
-                Rule::LaunchAfterWait { .. } => kind.launches() || kind == Kind::Wait,
-            },
+    /// The limit that a new thread's cell of `what` starts with.
+    pub fn first_limit(&self, what: Counted) -> u64 {
+        let asks = match &self.rule {
+            _ if self.to_begin || !what.counts() => true,
+            Rule::Calls(ledger) if ledger.what() == what => return ledger.first_limit(),
+            Rule::Calls(_) => false,
+            Rule::LaunchAfterWait { .. } => what.launches() || what.waits(),
         };
         if asks { 0 } else { UNLIMITED }
     }
 
-    /// A call has been entered: the iteration that it opens, if it does.
+    /// A call has been entered.
     ///
     /// A call that closes iterations is not counted here but when it returns.
-    pub fn entered(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<u64> {
-        let began = (self.to_begin && call.kind().counts()).then(|| self.begin(slots));
-        let opened = match &mut self.rule {
-            Rule::Calls(ledger) if ledger.call() == call && !self.numbering.closes => {
-                self.numbering.last_begun(ledger.number(slots, slot))
+    pub fn entered(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Entered {
+        let began = (self.to_begin && what.counts()).then(|| self.begin(slots));
+        let entered = match &mut self.rule {
+            Rule::Calls(ledger) if ledger.what() == what && !self.numbering.closes => {
+                let numbers = ledger.number(slots, slot);
+                let last = numbers.clone().last();
+                Entered {
+                    opens: self.numbering.last_begun(numbers),
+                    ends: last.and_then(|last| self.numbering.ends_after(last)),
+                }
             }
-            Rule::LaunchAfterWait { waited, launches } if *waited && call.kind().launches() => {
+            Rule::LaunchAfterWait { waited, launches } if *waited && what.launches() => {
                 *waited = false;
                 *launches += 1;
-                self.numbering.begins_at(*launches - 1)
+                Entered {
+                    opens: self.numbering.begins_at(*launches - 1),
+                    ends: None,
+                }
             }
-            _ => None,
+            _ => Entered::default(),
         };
-        opened.or(began)
+        Entered {
+            opens: entered.opens.or(began),
+            ..entered
+        }
     }
 
     /// A call has returned: the iteration that is open from here, if one is closed.
     pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<u64> {
         match &mut self.rule {
-            Rule::Calls(ledger) if ledger.call() == call && self.numbering.closes => {
+            Rule::Calls(ledger)
+                if ledger.what() == Counted::Call(call) && self.numbering.closes =>
+            {
                 self.numbering.last_begun(ledger.number(slots, slot))
             }
             Rule::LaunchAfterWait { waited, .. } if call.kind() == Kind::Wait => {
@@ -157,7 +183,9 @@ impl Counter {
     pub fn close_calls(&self, iterations: u64) -> Calls {
         const CLOSE: u64 = 64;
         match &self.rule {
-            Rule::Calls(ledger) if ledger.is_close() => Calls::which(|call| call == ledger.call()),
+            Rule::Calls(ledger) if ledger.is_close() => {
+                Calls::which(|call| ledger.what() == Counted::Call(call))
+            }
             Rule::LaunchAfterWait { .. } if iterations <= CLOSE => {
                 Calls::which(|call| call.kind().launches() || call.kind() == Kind::Wait)
             }
@@ -194,14 +222,13 @@ impl Counter {
 
     /// Sets the limits of all calls that are not numbered by the ledger.
     fn set_limits(&self, slots: &[&Slot]) {
-        use tllmprof_config::calls::CALLS;
         let ledgers = match &self.rule {
-            Rule::Calls(ledger) => Some(ledger.call()),
+            Rule::Calls(ledger) => Some(ledger.what()),
             Rule::LaunchAfterWait { .. } => None,
         };
-        for row in CALLS.iter().filter(|row| Some(row.call) != ledgers) {
+        for what in Counted::all().filter(|what| Some(*what) != ledgers) {
             for slot in slots {
-                slot.live(row.call).set_limit(self.first_limit(row.call));
+                slot.live(what).set_limit(self.first_limit(what));
             }
         }
     }
@@ -228,7 +255,7 @@ mod tests {
             })
             .unwrap();
             let counter = Counter::new(&settings, || true).unwrap();
-            let slot = Box::leak(Box::new(Slot::new(|call| counter.first_limit(call))));
+            let slot = Box::leak(Box::new(Slot::new(|what| counter.first_limit(what))));
             Self {
                 counter,
                 slot,
@@ -247,7 +274,7 @@ mod tests {
             self.asked += 1;
             let slots = [self.slot];
             self.begun
-                .extend(self.counter.entered(call, &slots, self.slot));
+                .extend(self.counter.entered(call.into(), &slots, self.slot).opens);
             self.begun
                 .extend(self.counter.returned(call, &slots, self.slot));
         }

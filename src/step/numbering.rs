@@ -32,6 +32,15 @@ impl Numbering {
             .then_some(calls / self.every)
     }
 
+    /// The iteration that ends when call number `call` returns, if one does. For calls that open
+    /// iterations.
+    pub fn ends_after(&self, call: u64) -> Option<u64> {
+        let calls = call.checked_sub(self.base())? + 1;
+        calls
+            .is_multiple_of(self.every)
+            .then(|| calls / self.every - 1)
+    }
+
     /// The last iteration that begins at one of `calls`.
     pub fn last_begun(&self, calls: Range<u64>) -> Option<u64> {
         calls.rev().find_map(|call| self.begins_at(call))
@@ -77,6 +86,8 @@ mod tests {
         assert_eq!(numbering.begins_at(0), Some(0));
         assert_eq!(numbering.begins_at(3), None);
         assert_eq!(numbering.begins_at(20), Some(5));
+        assert_eq!(numbering.ends_after(22), None);
+        assert_eq!(numbering.ends_after(23), Some(5));
         assert_eq!(numbering.call_of(5), Some(20));
         assert_eq!(numbering.iterations(0), 0);
         assert_eq!(numbering.iterations(1), 1);
@@ -110,6 +121,8 @@ mod tests {
         assert_eq!(opens.begins_at(15), None);
         assert_eq!(opens.begins_at(16), Some(0));
         assert_eq!(opens.call_of(1), Some(18));
+        assert_eq!(opens.ends_after(15), None);
+        assert_eq!(opens.ends_after(17), Some(0));
         let closes = Numbering {
             closes: true,
             ..opens

@@ -8,10 +8,10 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use tllmprof_config::calls::{CALLS, Call};
+use tllmprof_config::calls::Kind;
 
-/// Rows of the table of calls.
-pub const ROWS: usize = CALLS.len();
+use super::counted::{Counted, ROWS};
+
 /// A limit that is never passed.
 pub const UNLIMITED: u64 = u64::MAX;
 
@@ -51,9 +51,9 @@ impl Cell {
     }
 }
 
-/// Bytes from a thread's first cell to the one of `call`.
-pub const fn cell_offset(call: Call) -> usize {
-    call.index() * size_of::<Cell>()
+/// Bytes from a thread's first cell to the one of `what`.
+pub const fn cell_offset(what: Counted) -> usize {
+    what.row() * size_of::<Cell>()
 }
 
 /// All that is kept of one thread at a time.
@@ -72,15 +72,19 @@ pub struct Slot {
 impl Slot {
     /// A slot in use, its limits from `limit` for calls outside a stream capture; inside one,
     /// only what ends it is asked about.
-    pub fn new(limit: impl Fn(Call) -> u64) -> Self {
-        use tllmprof_config::calls::Kind;
+    pub fn new(limit: impl Fn(Counted) -> u64) -> Self {
+        let ends_capture = |what| match what {
+            Counted::Call(call) => matches!(
+                call.kind(),
+                Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler
+            ),
+            Counted::Named => false,
+        };
         Self {
-            live: core::array::from_fn(|row| Cell::new(limit(CALLS[row].call))),
+            live: core::array::from_fn(|row| Cell::new(limit(Counted::at(row)))),
             captured: core::array::from_fn(|row| {
-                Cell::new(match CALLS[row].kind {
-                    Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler => 0,
-                    _ => UNLIMITED,
-                })
+                let asks = ends_capture(Counted::at(row));
+                Cell::new(if asks { 0 } else { UNLIMITED })
             }),
             settled: [const { AtomicU64::new(0) }; ROWS],
             given: AtomicU64::new(0),
@@ -90,16 +94,16 @@ impl Slot {
     }
 
     /// Where calls outside a stream capture are counted.
-    pub fn live(&self, call: Call) -> &Cell {
-        &self.live[call.index()]
+    pub fn live(&self, what: impl Into<Counted>) -> &Cell {
+        &self.live[what.into().row()]
     }
 
     /// Where calls are counted, outside a stream capture or inside one.
-    pub fn cell(&self, call: Call, capturing: bool) -> &Cell {
+    pub fn cell(&self, what: Counted, capturing: bool) -> &Cell {
         if capturing {
-            &self.captured[call.index()]
+            &self.captured[what.row()]
         } else {
-            self.live(call)
+            self.live(what)
         }
     }
 
@@ -113,13 +117,13 @@ impl Slot {
     }
 
     /// How many of the thread's calls have got their number.
-    pub fn settled(&self, call: Call) -> u64 {
-        self.settled[call.index()].load(Ordering::Relaxed)
+    pub fn settled(&self, what: Counted) -> u64 {
+        self.settled[what.row()].load(Ordering::Relaxed)
     }
 
     /// Says how many of the thread's calls have got their number.
-    pub fn set_settled(&self, call: Call, count: u64) {
-        self.settled[call.index()].store(count, Ordering::Relaxed);
+    pub fn set_settled(&self, what: Counted, count: u64) {
+        self.settled[what.row()].store(count, Ordering::Relaxed);
     }
 
     /// The credit that is being called back.
@@ -168,9 +172,9 @@ mod tests {
     fn cells_lie_where_the_assembler_looks() {
         let slot = Slot::new(|_| 7);
         let first: *const Cell = slot.cells(false);
-        for row in CALLS {
-            let cell: *const Cell = slot.live(row.call);
-            assert_eq!(first.addr() + cell_offset(row.call), cell.addr());
+        for what in Counted::all() {
+            let cell: *const Cell = slot.live(what);
+            assert_eq!(first.addr() + cell_offset(what), cell.addr());
         }
         assert_eq!(core::mem::offset_of!(Cell, count), 0);
         assert_eq!(core::mem::offset_of!(Cell, limit), 8);

@@ -1,0 +1,76 @@
+//! What is counted.
+
+use tllmprof_config::calls::{CALLS, Call, Kind};
+
+/// Something whose occurrences are counted, each thread in a cell of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Counted {
+    /// A call of CUDA, by any of its names.
+    Call(Call),
+    /// What the rule names: a native function, or a range that the program opens.
+    Named,
+}
+
+/// How many there are.
+pub const ROWS: usize = CALLS.len() + 1;
+
+impl Counted {
+    /// All of them, in the order of their rows.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..ROWS).map(Self::at)
+    }
+
+    /// What is counted in a row.
+    pub fn at(row: usize) -> Self {
+        CALLS
+            .get(row)
+            .map_or(Self::Named, |row| Self::Call(row.call))
+    }
+
+    /// Its place among a thread's cells.
+    pub const fn row(self) -> usize {
+        match self {
+            Self::Call(call) => call.index(),
+            Self::Named => CALLS.len(),
+        }
+    }
+
+    /// Whether it can open or close an iteration.
+    pub fn counts(self) -> bool {
+        self.kind().is_none_or(Kind::counts)
+    }
+
+    /// Whether it enqueues work.
+    pub fn launches(self) -> bool {
+        self.kind().is_some_and(Kind::launches)
+    }
+
+    /// Whether it waits on the device.
+    pub fn waits(self) -> bool {
+        self.kind() == Some(Kind::Wait)
+    }
+
+    fn kind(self) -> Option<Kind> {
+        match self {
+            Self::Call(call) => Some(call.kind()),
+            Self::Named => None,
+        }
+    }
+}
+
+impl From<Call> for Counted {
+    fn from(call: Call) -> Self {
+        Self::Call(call)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_a_row_of_its_own() {
+        let rows: Vec<_> = Counted::all().map(Counted::row).collect();
+        assert_eq!(rows, (0..ROWS).collect::<Vec<_>>());
+    }
+}
