@@ -6,6 +6,7 @@
 //! somebody else's process.
 
 pub mod calls;
+pub mod engines;
 pub mod error;
 pub mod flag;
 pub mod function;
@@ -24,6 +25,7 @@ pub mod warmup;
 mod nearest;
 
 pub use calls::{CALLS, Call, CallInfo};
+pub use engines::{ENGINES, Engine, Seen};
 pub use error::{BadValue, Problem};
 pub use function::PyFunction;
 pub use level::Level;
