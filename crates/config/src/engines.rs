@@ -56,14 +56,16 @@ impl Engine {
 /// In the order in which they are looked for: who loads another's library or imports another's
 /// module stands before it.
 pub const ENGINES: &[Engine] = &[
-    // TensorRT-LLM. Its C++ ranges are compiled out of released builds (NVTX_DISABLE is on by
-    // default); those of its Python executor are always given, in the domain TensorRT-LLM.
+    // TensorRT-LLM. Its C++ ranges are compiled out unless a build asks for them (NVTX_DISABLE is on
+    // by default); those of its Python executor are always given, in the domain TensorRT-LLM.
     Engine {
         name: "TensorRT-LLM PyExecutor",
         seen_by: Seen::Python("tensorrt_llm._torch.pyexecutor.py_executor"),
         step: "py:tensorrt_llm._torch.pyexecutor.py_executor:PyExecutor._forward_step",
-        note: "its warm-up is not counted; attention data parallelism counts dummy batches",
-        source: "NVIDIA/TensorRT-LLM at 00043967 (2026): tensorrt_llm/_torch/pyexecutor/py_executor.py",
+        note: "the dummy requests that measure memory at start count, which its own counter leaves \
+               out; attention data parallelism counts dummy batches",
+        source: "NVIDIA/TensorRT-LLM at 00043967 (2026): \
+                 tensorrt_llm/_torch/pyexecutor/py_executor.py, _util.py",
         tried: false,
     },
     Engine {
@@ -170,7 +172,7 @@ pub const ENGINES: &[Engine] = &[
         step: "sym:^TRITONBACKEND_ModelInstanceExecute$",
         note: "each model of an ensemble counts; a Python backend drives the GPU in a stub process",
         source: "triton-inference-server/core at 05295b70: src/backend_manager.cc, \
-                 src/backend_model_instance.cc",
+                 src/backend_model_instance.cc; python_backend at 00bec0aa: src/stub_launcher.cc",
         tried: false,
     },
     // llama.cpp's own programs went from llama_decode to llama_process in 2026; neither calls the
@@ -224,14 +226,13 @@ pub const ENGINES: &[Engine] = &[
         tried: false,
     },
     // The API is a table of function pointers behind OrtGetApiBase, the one function exported, and
-    // the released libraries have no .symtab.
+    // the library in the wheel has no .symtab.
     Engine {
         name: "ONNX Runtime",
         seen_by: Seen::Module("libonnxruntime.so"),
         step: "auto",
-        note: "no function of it can be named in released builds; a build with symbols has \
-               onnxruntime::InferenceSession::Run, whose overloads call each other",
-        source: "onnxruntime 1.31.1: symbols of libonnxruntime.so.1.31.1",
+        note: "no function of it can be named: the library has no symbols but OrtGetApiBase",
+        source: "onnxruntime 1.31.1 (the wheel without CUDA): symbols of libonnxruntime.so.1.31.1",
         tried: false,
     },
     // transformers: importing generate imports continuous batching too, so both are always seen.
