@@ -84,6 +84,7 @@ struct Verdef {
 #[derive(Clone, Copy)]
 pub struct Module {
     base: usize,
+    path: *const c_char,
     /// The first mapped address.
     pub start: usize,
     /// The first address behind it.
@@ -237,6 +238,7 @@ impl Module {
         let address = |at: Elf64_Addr| base.wrapping_add(at as usize);
         let mut module = Self {
             base,
+            path: info.dlpi_name,
             start: usize::MAX,
             end: 0,
             segment_end: 0,
@@ -320,6 +322,23 @@ impl Module {
     fn string(&self, offset: usize) -> &CStr {
         // SAFETY: offsets in the module's own tables lead to terminated strings of its table.
         unsafe { CStr::from_ptr(self.strings.add(offset)) }
+    }
+
+    /// The path that it was loaded from; empty for the executable.
+    pub fn path(&self) -> &CStr {
+        if self.path.is_null() {
+            return c"";
+        }
+        // SAFETY: the loader keeps the name as long as the module.
+        unsafe { CStr::from_ptr(self.path) }
+    }
+
+    /// The name of its file; empty for the executable.
+    pub fn file_name(&self) -> &[u8] {
+        let path = self.path().to_bytes();
+        let start = path.iter().rposition(|&byte| byte == b'/');
+        path.get(start.map_or(0, |slash| slash + 1)..)
+            .unwrap_or_default()
     }
 
     /// The name that others need it by.

@@ -34,6 +34,8 @@ mod capture;
 #[cfg(not(test))]
 mod elf;
 #[cfg(not(test))]
+mod engines;
+#[cfg(not(test))]
 mod errno;
 #[cfg(not(test))]
 mod ids;

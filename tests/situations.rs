@@ -11,6 +11,7 @@ mod situations {
     mod control_flow;
     mod descriptors;
     mod drivers;
+    mod engines;
     mod lookups;
     mod other_preloads;
     mod ranks;

@@ -12,7 +12,7 @@ use tllmprof_config::calls::{CALLS, Kind};
 use tllmprof_config::{Settings, Step, Window};
 
 use super::by::{By, Rank};
-use super::{OWNER, STATE, stream_capture, turn};
+use super::{Gating, OWNER, STATE, stream_capture, turn};
 use crate::cancel::Uncancelled;
 use crate::capture;
 use crate::ids;
@@ -76,7 +76,7 @@ fn end(may_run_profilers_here: bool) {
     let iterations = state.counter.iterations(&state.slots);
     let closed = state.gate.finish();
     let gate = core::mem::ManuallyDrop::new(core::mem::take(&mut state.gate));
-    let (settings, rank) = (state.settings, state.rank);
+    let (settings, rank, gating) = (state.settings, state.rank, state.gating);
     let calls = Tally::of(&state.slots);
     // Handlers that run after ours may still make calls, and so may other threads.
     state.counter.run_to(&state.slots, None);
@@ -93,6 +93,7 @@ fn end(may_run_profilers_here: bool) {
             Outcome {
                 settings,
                 rank,
+                gating,
                 captured,
                 iterations,
                 calls
@@ -152,6 +153,7 @@ impl fmt::Display for Tally {
 struct Outcome<'a> {
     settings: &'a Settings,
     rank: Rank,
+    gating: Gating,
     captured: &'a [Window],
     iterations: u64,
     calls: Tally,
@@ -162,6 +164,7 @@ impl fmt::Display for Outcome<'_> {
         let Self {
             settings,
             rank,
+            gating,
             captured,
             iterations,
             calls,
@@ -176,6 +179,12 @@ impl fmt::Display for Outcome<'_> {
             return write!(
                 f,
                 "no window here by TLLMPROF_RANKS: {iterations} iterations by {by}"
+            );
+        }
+        if *gating == Gating::Engine {
+            return write!(
+                f,
+                "the windows were left to TensorRT-LLM: {iterations} iterations by {by}"
             );
         }
         let mut separator = "";

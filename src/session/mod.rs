@@ -16,6 +16,7 @@ mod turn;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use tllmprof_config::calls::{Call, Calls, Kind};
+use tllmprof_config::engines::tensorrt_llm_gates_itself;
 use tllmprof_config::{Settings, rank};
 
 use crate::capture;
@@ -44,6 +45,15 @@ static QUIET: AtomicBool = AtomicBool::new(false);
 /// functions up in its first call.
 static ATTENDED: AtomicU32 = AtomicU32::new(Calls::ALL.bits());
 
+/// Who opens the windows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Gating {
+    NotAsked,
+    Ours,
+    /// TensorRT-LLM, which reads the same variable.
+    Engine,
+}
+
 struct State {
     settings: &'static Settings,
     counter: Counter,
@@ -52,6 +62,8 @@ struct State {
     captures: Vec<(usize, &'static Slot)>,
     turn: Turn,
     rank: Rank,
+    /// Who opens the windows, as far as that has been asked.
+    gating: Gating,
     follows_each: bool,
     /// A process that does not use CUDA is left alone, whatever functions of it are counted.
     uses_cuda: bool,
@@ -70,6 +82,7 @@ impl State {
             captures: Vec::new(),
             turn: Turn::default(),
             rank: Rank::NotAsked,
+            gating: Gating::NotAsked,
             follows_each: settings.nvtx && capture::nvtx::has_consumer(),
             uses_cuda: false,
             begun: false,
@@ -100,6 +113,25 @@ impl State {
     fn has_nothing_at(&self, point: Point) -> bool {
         let has_none = !self.follows_each && !self.gate.has_edge_at(point);
         has_none || !(self.uses_cuda || capture::has_driver())
+    }
+
+    /// Leaves the windows to an engine that reads their variable itself and is there by now.
+    fn ask_engine(&mut self) {
+        if self.gating != Gating::NotAsked {
+            return;
+        }
+        self.gating = Gating::Ours;
+        if let Some(variable) = self.settings.windows_from
+            && tensorrt_llm_gates_itself(variable, crate::engines::seen)
+        {
+            self.gating = Gating::Engine;
+            self.gate = Gate::default();
+            log::say!(
+                Info,
+                "TensorRT-LLM is in this process and reads {variable} itself: the profiler is left \
+                 to it (set TLLMPROF_START_STOP instead to have it gated here)"
+            );
+        }
     }
 
     /// Looks the rank up, late, as engines set it late; a rank that is not wanted opens nothing.

@@ -82,6 +82,9 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             state.run_on();
             break;
         }
+        if state.gate.has_edge_at(target) {
+            state.ask_engine();
+        }
         let edge = state.gate.reach(target);
         let patience = if edge.close.is_some() {
             CLOSING

@@ -271,10 +271,11 @@ pub fn known(seen: impl Fn(&Seen) -> bool) -> Option<&'static Engine> {
     ENGINES.iter().find(|engine| seen(&engine.seen_by))
 }
 
-/// Whether TensorRT-LLM is in the process, which starts and stops the profiler itself in the
-/// iterations of `TLLM_PROFILE_START_STOP`: the C++ executor in `Executor::Impl::executionLoop`
-/// (also by `TLLM_GPTM_PROFILE_START_STOP`), the Python executor in `PyExecutor._profiler`. Both
-/// need `libtensorrt_llm.so`. It does not read `TLLMPROF_START_STOP`.
+/// Whether TensorRT-LLM is in the process and reads `variable` itself: it starts and stops the
+/// profiler in those iterations. The C++ executor (`Executor::Impl::executionLoop`) reads
+/// `TLLM_PROFILE_START_STOP` and, without it, `TLLM_GPTM_PROFILE_START_STOP`; the Python executor
+/// (`PyExecutor._profiler`) the first alone. Both need `libtensorrt_llm.so`, and Python's
+/// `libth_common.so` besides.
 ///
 /// Ask late: Python loads the library long after the process has started. Programs that load it
 /// and run neither executor (its visual generation, which has a variable of its own, and the older
@@ -283,8 +284,13 @@ pub fn known(seen: impl Fn(&Seen) -> bool) -> Option<&'static Engine> {
 /// Source: NVIDIA/TensorRT-LLM, `cpp/tensorrt_llm/executor/executorImpl.cpp` at 036a60f7,
 /// `tensorrt_llm/_torch/pyexecutor/py_executor.py` at 00043967,
 /// `tensorrt_llm/_torch/visual_gen/pipeline.py` at 006eea62.
-pub fn tensorrt_llm_gates_itself(seen: impl Fn(&Seen) -> bool) -> bool {
-    seen(&Seen::Module("libtensorrt_llm.so"))
+pub fn tensorrt_llm_gates_itself(variable: &str, seen: impl Fn(&Seen) -> bool) -> bool {
+    let reads = match variable {
+        "TLLM_PROFILE_START_STOP" => true,
+        "TLLM_GPTM_PROFILE_START_STOP" => !seen(&Seen::Module("libth_common.so")),
+        _ => false,
+    };
+    reads && seen(&Seen::Module("libtensorrt_llm.so"))
 }
 
 #[cfg(test)]
@@ -471,12 +477,22 @@ mod tests {
 
     #[test]
     fn tensorrt_llm_is_told_by_its_library() {
-        let gates = |file| tensorrt_llm_gates_itself(process(&[Seen::Module(file)]));
+        let both = "TLLM_PROFILE_START_STOP";
+        let gates = |file| tensorrt_llm_gates_itself(both, process(&[Seen::Module(file)]));
         assert!(gates("libtensorrt_llm.so"));
         // The plugins are loaded alone by programs that run TensorRT by themselves.
         assert!(!gates("libnvinfer_plugin_tensorrt_llm.so"));
         assert!(!gates("libtensorrt_llm_nixl_wrapper.so"));
         assert!(!gates("libnvinfer.so.10"));
+        let python = [
+            Seen::Module("libtensorrt_llm.so"),
+            Seen::Module("libth_common.so"),
+        ];
+        let reads = |variable, seen| tensorrt_llm_gates_itself(variable, process(seen));
+        assert!(reads(both, &python));
+        assert!(!reads("TLLM_GPTM_PROFILE_START_STOP", &python));
+        assert!(reads("TLLM_GPTM_PROFILE_START_STOP", &python[..1]));
+        assert!(!reads("TLLMPROF_START_STOP", &python));
         // Each row of it is an engine that gates itself.
         for engine in ENGINES.iter().filter(|e| e.name.starts_with("TensorRT")) {
             assert!(engine.source.starts_with("NVIDIA/TensorRT-LLM at "));

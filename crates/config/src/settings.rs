@@ -26,6 +26,8 @@ const TRACE_MAX: u64 = 1 << 30;
 pub struct Settings {
     /// None at all: nothing is gated.
     pub windows: Windows,
+    /// The variable that gave the windows, if one did.
+    pub windows_from: Option<&'static str>,
     pub step: Step,
     pub warmup: Warmup,
     /// Nothing: every rank opens windows.
@@ -68,10 +70,12 @@ impl Settings {
         env.set("TLLMPROF_RANK", |rank| {
             number::parse(rank, "the number of this rank")
         })?;
+        let (windows, windows_from) = env
+            .first_set(&WINDOW_VARIABLES, Windows::parse)?
+            .map_or_else(Default::default, |(name, windows)| (windows, Some(name)));
         Ok(Self {
-            windows: env
-                .first_set(&WINDOW_VARIABLES, Windows::parse)?
-                .unwrap_or_default(),
+            windows,
+            windows_from,
             step,
             warmup,
             ranks: env.set("TLLMPROF_RANKS", Ranks::parse)?,
@@ -98,7 +102,7 @@ impl Settings {
             torch_trace: env.set("TLLM_TORCH_PROFILE_TRACE", |path| Ok(path.to_owned()))?,
             perfect_router: env
                 .first_set(&ROUTER_VARIABLES, PerfectRouter::parse)?
-                .unwrap_or(PerfectRouter::Off),
+                .map_or(PerfectRouter::Off, |(_, router)| router),
             trace: env.set_os("TLLMPROF_TRACE", PathTemplate::parse)?,
             kernels: env.set("TLLMPROF_KERNELS", parse_kernels)?.flatten(),
             trace_max: env
@@ -167,15 +171,15 @@ impl<Get: Fn(&str) -> Option<OsString>> Environment<Get> {
         self.set_os(name, |value| parse(text(value)?))
     }
 
-    /// The first of several names for the same thing that is set.
+    /// The first of several names for the same thing that is set, and its value.
     fn first_set<T>(
         &self,
-        names: &[&str],
+        names: &[&'static str],
         parse: impl Fn(&str) -> Result<T, Problem>,
-    ) -> Result<Option<T>, BadValue> {
+    ) -> Result<Option<(&'static str, T)>, BadValue> {
         for name in names {
             if let Some(value) = self.set(name, &parse)? {
-                return Ok(Some(value));
+                return Ok(Some((name, value)));
             }
         }
         Ok(None)
@@ -245,7 +249,9 @@ mod tests {
             for earlier in &mut set[..k] {
                 earlier.1 = " ";
             }
-            assert_eq!(from(&set).unwrap().windows.to_string(), (k + 1).to_string());
+            let settings = from(&set).unwrap();
+            assert_eq!(settings.windows.to_string(), (k + 1).to_string());
+            assert_eq!(settings.windows_from, Some(all[k].0));
         }
     }
 
