@@ -1,0 +1,68 @@
+"""Writes a small Llama with random weights and no vocabulary as a GGUF file: tiny_gguf.py FILE."""
+import random
+import struct
+import sys
+
+LAYERS, WIDTH, FEED_FORWARD, HEADS, KV_HEADS, VOCABULARY = 4, 256, 512, 8, 4, 4096
+KV_WIDTH = WIDTH // HEADS * KV_HEADS
+# Types of the format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+UINT32, FLOAT32, STRING = 4, 6, 8
+F32, F16 = 0, 1
+ALIGNMENT = 32
+
+
+def string(text):
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def key_value(key, kind, value):
+    body = string(value) if kind == STRING else struct.pack("<I" if kind == UINT32 else "<f", value)
+    return string(key) + struct.pack("<I", kind) + body
+
+
+def tensors():
+    yield "token_embd.weight", (WIDTH, VOCABULARY)
+    yield "output_norm.weight", (WIDTH,)
+    yield "output.weight", (WIDTH, VOCABULARY)
+    for layer in range(LAYERS):
+        for name, shape in {
+            "attn_norm": (WIDTH,), "attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH, KV_WIDTH), "attn_v": (WIDTH, KV_WIDTH),
+            "attn_output": (WIDTH, WIDTH), "ffn_norm": (WIDTH,), "ffn_gate": (WIDTH, FEED_FORWARD),
+            "ffn_up": (WIDTH, FEED_FORWARD), "ffn_down": (FEED_FORWARD, WIDTH),
+        }.items():
+            yield f"blk.{layer}.{name}.weight", shape
+
+
+def data(shape, random_halves):
+    count = 1
+    for extent in shape:
+        count *= extent
+    if len(shape) == 1:
+        return F32, struct.pack("<f", 1.0) * count
+    return F16, b"".join(random.choice(random_halves) for _ in range(count // 256))
+
+
+def main(path):
+    random.seed(0)
+    pieces = [struct.pack("<256e", *(random.gauss(0, 1 / 16) for _ in range(256))) for _ in range(512)]
+    values = [
+        ("general.architecture", STRING, "llama"), ("general.name", STRING, "tiny"),
+        ("llama.block_count", UINT32, LAYERS), ("llama.context_length", UINT32, 2048),
+        ("llama.embedding_length", UINT32, WIDTH), ("llama.feed_forward_length", UINT32, FEED_FORWARD),
+        ("llama.attention.head_count", UINT32, HEADS), ("llama.attention.head_count_kv", UINT32, KV_HEADS),
+        ("llama.attention.layer_norm_rms_epsilon", FLOAT32, 1e-5), ("llama.vocab_size", UINT32, VOCABULARY),
+        ("llama.rope.dimension_count", UINT32, WIDTH // HEADS), ("tokenizer.ggml.model", STRING, "no_vocab"),
+    ]
+    made = [(name, shape, *data(shape, pieces)) for name, shape in tensors()]
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(made), len(values)) + b"".join(key_value(*value) for value in values)
+    offset = 0
+    for name, shape, kind, content in made:
+        head += string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
+        offset += -(-len(content) // ALIGNMENT) * ALIGNMENT
+    with open(path, "wb") as file:
+        file.write(head.ljust(-(-len(head) // ALIGNMENT) * ALIGNMENT, b"\0"))
+        for *_, content in made:
+            file.write(content.ljust(-(-len(content) // ALIGNMENT) * ALIGNMENT, b"\0"))
+
+
+main(sys.argv[1])
