@@ -55,10 +55,11 @@ def build_llama(source, folder):
             os.path.join(folder, "llama_loop"), os.path.join(HERE, "llama_loop.cpp"), f"-L{libraries}", "-lllama",
             "-lggml", "-lggml-base", "-ldl", f"-Wl,-rpath,{libraries}", f"-Wl,-rpath-link,{libraries}"]
     cuda = "/usr/local/cuda/bin/nvcc"
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     compiler = [] if shutil.which("nvcc") or not os.path.exists(cuda) else [f"-DCMAKE_CUDA_COMPILER={cuda}"]
     return (must(["cmake", "-S", source, "-B", folder, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_CUDA=ON",
-                  "-DCMAKE_CUDA_ARCHITECTURES=90", "-DGGML_CUDA_FA=OFF", "-DGGML_CUDA_GRAPHS=ON", "-DGGML_OPENMP=OFF",
-                  *compiler, *off], 90)
+                  "-DCMAKE_CUDA_ARCHITECTURES=90", "-DGGML_CUDA_FA=OFF", "-DGGML_CUDA_GRAPHS=ON",
+                  "-DGGML_CUDA_NCCL=OFF", "-DGGML_OPENMP=OFF", *generator, *compiler, *off], 90)
             or must(["cmake", "--build", folder, "--target", "llama", "-j", cores], 330)
             or must(loop, 60)
             or must([sys.executable, "-B", os.path.join(HERE, "tiny_gguf.py"), os.path.join(folder, "tiny.gguf")], 60))
@@ -127,6 +128,8 @@ def main(usage):
     unknown = set(options.only or ()) - {program.name for program in all_programs("", "")}
     if unknown:
         sys.exit(f"record-streams: no such program: {', '.join(sorted(unknown))} (--list prints them)")
+    if options.llama is None and any(name.startswith("llamacpp") for name in options.only or ()):
+        sys.exit("record-streams: llama.cpp's programs need --llama DIR")
     os.makedirs(options.out, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="streams-") as folder:
         library = build_recorder(folder)

@@ -53,7 +53,8 @@ class Packing(unittest.TestCase):
     def test_a_long_stream_is_cut_before_an_iteration(self):
         lines = []
         for i in range(2000):
-            lines += [f"{i * 7919},0,mark,{i},", *(f"{i * 7919 + j * j},0,launch,0x{i * j % 97:x}1,0x0" for j in range(9))]
+            lines.append(f"{i * 7919},0,mark,{i},")
+            lines += [f"{i * 7919 + j * j},0,launch,0x{i * j % 97:x}1,0x0" for j in range(9)]
         packed = self.pack(lines, most=20_000)
         self.assertLessEqual(len(packed.content), 20_000)
         self.assertTrue(packed.cut)
