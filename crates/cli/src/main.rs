@@ -15,6 +15,7 @@ mod profiler;
 mod quote;
 mod run;
 mod streams;
+mod symbols;
 mod which;
 
 use std::process::ExitCode;
@@ -39,6 +40,8 @@ enum Verb {
     Doctor(doctor::Arguments),
     /// Replay recorded call streams through the step learner
     Streams(streams::Arguments),
+    /// List the functions that a sym: rule can name
+    Symbols(symbols::Arguments),
     /// Capture iterations 5 to 9 of the bundled example
     Demo(demo::Arguments),
 }
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Verb::Env(arguments) => env::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Streams(arguments) => streams::run(&arguments),
+        Verb::Symbols(arguments) => symbols::run(&arguments),
         Verb::Demo(arguments) => demo::run(&arguments),
     };
     result.unwrap_or_else(|error| {

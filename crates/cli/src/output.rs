@@ -17,3 +17,18 @@ pub fn say(message: fmt::Arguments<'_>) {
     // Where standard error is gone there is nobody left to tell.
     let _ = writeln!(io::stderr().lock(), "tllmprof: {message}");
 }
+
+/// `text` as a string in JSON.
+pub fn json_string(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            control if control < ' ' => quoted.push_str(&format!("\\u{:04x}", control as u32)),
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

@@ -164,8 +164,8 @@ impl Replay {
             format!(
                 "{{\"file\": {}, \"rule\": {}, \"detected\": {detected}, \"true\": {marks}, \
                  \"share\": {share}}}\n",
-                json_string(&file),
-                json_string(rule)
+                output::json_string(&file),
+                output::json_string(rule)
             )
         } else {
             let share = self
@@ -174,18 +174,4 @@ impl Replay {
             format!("{file}: {detected} iterations of {marks}{share}\n  {rule}\n")
         }
     }
-}
-
-fn json_string(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for character in text.chars() {
-        match character {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            control if control < ' ' => quoted.push_str(&format!("\\u{:04x}", control as u32)),
-            other => quoted.push(other),
-        }
-    }
-    quoted.push('"');
-    quoted
 }

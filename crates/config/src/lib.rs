@@ -29,7 +29,7 @@ pub use engines::{ENGINES, Engine, Seen};
 pub use error::{BadValue, Problem};
 pub use function::PyFunction;
 pub use level::Level;
-pub use nearest::nearest;
+pub use nearest::{distance, nearest};
 pub use nvtx_name::NvtxName;
 pub use range::{Window, Windows};
 pub use ranks::{RANK_VARIABLES, Ranks, rank};

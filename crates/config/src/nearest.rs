@@ -6,29 +6,41 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     if word.len() > 64 {
         return None;
     }
-    let word = word.to_ascii_lowercase();
     let limit = (word.len() / 3).max(1);
     candidates
         .into_iter()
-        .map(|candidate| (distance(&word, &candidate.to_ascii_lowercase()), candidate))
-        .filter(|(distance, _)| *distance <= limit)
+        .filter_map(|candidate| {
+            let distance = distance(word.as_bytes(), candidate.as_bytes(), limit)?;
+            Some((distance, candidate))
+        })
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }
 
-/// Levenshtein distance in bytes.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
+/// Levenshtein distance in bytes, capitals aside, if it is no more than `limit`. It allocates
+/// nothing; names too long for a slip of the fingers are far from everything.
+pub fn distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
+    const LONGEST: usize = 96;
+    if a.len().abs_diff(b.len()) > limit || b.len() > LONGEST {
+        return None;
+    }
+    let mut row: [usize; LONGEST + 1] = std::array::from_fn(|index| index);
+    for (i, x) in a.iter().enumerate() {
         let mut diagonal = i;
         row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
+        let mut least = row[0];
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(!x.eq_ignore_ascii_case(y));
             diagonal = row[j + 1];
             row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+            least = least.min(row[j + 1]);
+        }
+        // No later row has less.
+        if least > limit {
+            return None;
         }
     }
-    row[b.len()]
+    Some(row[b.len()]).filter(|distance| *distance <= limit)
 }
 
 #[cfg(test)]
@@ -48,8 +60,13 @@ mod tests {
 
     #[test]
     fn counts_edits() {
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("abc", ""), 3);
+        let distance = |a: &str, b: &str| distance(a.as_bytes(), b.as_bytes(), 3);
+        assert_eq!(distance("kitten", "Sitting"), Some(3));
+        assert_eq!(distance("", "abc"), Some(3));
+        assert_eq!(distance("abc", ""), Some(3));
+        assert_eq!(distance("abc", "ABC"), Some(0));
+        assert_eq!(distance("kitten", "mittings"), None);
+        assert_eq!(distance("abcd", "wxyz"), None);
+        assert_eq!(distance(&"x".repeat(100), &"x".repeat(100)), None);
     }
 }

@@ -1,0 +1,384 @@
+//! The functions in programs and libraries that `sym:` rules can name.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use regex::bytes::Regex;
+use tllmprof_config::Step;
+use tllmprof_symbols::{
+    Function, Image, LIMIT, Nearest, Pattern, Reach, Reason, Sources, demangle, reach,
+};
+
+use crate::{failure, output};
+
+#[derive(Args)]
+#[command(override_usage = "tllmprof symbols [--json] <BINARY>... [REGEX]")]
+pub struct Arguments {
+    /// One JSON line for each function
+    #[arg(long)]
+    json: bool,
+    /// Programs and libraries; last, if it is no file, what a sym: rule says: REGEX or
+    /// REGEX@LIBREGEX, with or without sym: before it
+    #[arg(value_name = "BINARY", required = true)]
+    arguments: Vec<OsString>,
+}
+
+/// What is asked for.
+struct Wanted {
+    text: String,
+    pattern: Pattern,
+    library: Option<Regex>,
+}
+
+struct Binary {
+    path: PathBuf,
+    image: Image,
+}
+
+/// A function as it is shown.
+struct Row<'a> {
+    binary: &'a Binary,
+    function: Function<'a>,
+    reach: Reach,
+    /// What it is called, demangled.
+    shown: String,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let (files, wanted) = split(&arguments.arguments)?;
+    let mut status = ExitCode::SUCCESS;
+    let mut binaries = Vec::new();
+    for path in files {
+        match Image::open(path).with_context(|| path.display().to_string()) {
+            Ok(image) => binaries.push(Binary {
+                path: path.to_owned(),
+                image,
+            }),
+            Err(error) => {
+                output::say(format_args!("{error:#}"));
+                status = ExitCode::FAILURE;
+            }
+        }
+    }
+    if binaries.is_empty() {
+        return Ok(ExitCode::FAILURE);
+    }
+    let rows = rows(&binaries, wanted.as_ref());
+    if rows.is_empty() {
+        output::say(format_args!("{}", nothing(&binaries, wanted.as_ref())));
+        return Ok(ExitCode::FAILURE);
+    }
+    let names = Names::new(&binaries);
+    let mut text = String::new();
+    if arguments.json {
+        for row in &rows {
+            text.push_str(&row.json(&names));
+        }
+    } else {
+        table(&mut text, &binaries, &rows);
+        if wanted.is_some() {
+            text.push_str(&names.advice(&rows));
+        }
+    }
+    output::print(text.as_bytes())?;
+    if wanted.is_some() && rows.len() > LIMIT {
+        output::say(format_args!(
+            "{} functions match: as a rule it is refused, which may match {LIMIT}",
+            rows.len()
+        ));
+    }
+    Ok(status)
+}
+
+/// The files, and the regex if the last argument is no file.
+fn split(arguments: &[OsString]) -> Result<(Vec<&Path>, Option<Wanted>)> {
+    let mut files: Vec<&Path> = arguments.iter().map(Path::new).collect();
+    let last = files.last().copied().unwrap_or(Path::new(""));
+    if files.len() < 2 || fs::symlink_metadata(last).is_ok() {
+        return Ok((files, None));
+    }
+    files.pop();
+    let Some(text) = last.to_str() else {
+        return Err(failure::usage("the regex is no UTF-8"));
+    };
+    let rule = match text.strip_prefix("sym:") {
+        Some(_) => text.to_owned(),
+        None => format!("sym:{text}"),
+    };
+    let wrong = |problem| failure::usage(format_args!("{text:?}: {problem}"));
+    let Step::Symbol { name, library, .. } = Step::parse(&rule).map_err(wrong)? else {
+        return Err(failure::usage(format_args!("{text:?} is no sym: rule")));
+    };
+    let wanted = Wanted {
+        text: text.to_owned(),
+        pattern: Pattern::new(&name),
+        library,
+    };
+    Ok((files, Some(wanted)))
+}
+
+fn rows<'a>(binaries: &'a [Binary], wanted: Option<&Wanted>) -> Vec<Row<'a>> {
+    let mut rows = Vec::new();
+    for binary in binaries {
+        let functions = match wanted {
+            None => binary.image.functions(),
+            Some(wanted) => {
+                let path = binary.path.as_os_str().as_bytes();
+                if wanted.library.as_ref().is_some_and(|l| !l.is_match(path)) {
+                    continue;
+                }
+                binary.image.matching(&wanted.pattern, usize::MAX).functions
+            }
+        };
+        let from = rows.len();
+        rows.extend(functions.into_iter().map(|function| Row {
+            binary,
+            reach: reach(&function, &binary.image),
+            shown: shown(function.names.first().copied().unwrap_or_default()),
+            function,
+        }));
+        if wanted.is_some() {
+            rows[from..].sort_by(|a, b| a.shown.cmp(&b.shown));
+        }
+    }
+    rows
+}
+
+/// A name as a terminal may show it.
+fn shown(name: &[u8]) -> String {
+    let name = demangle(name).unwrap_or_else(|| String::from_utf8_lossy(name).into_owned());
+    if !name.contains(char::is_control) {
+        return name;
+    }
+    name.chars()
+        .map(|c| match c {
+            c if c.is_control() => c.escape_default().to_string(),
+            c => c.to_string(),
+        })
+        .collect()
+}
+
+/// What to say where there is nothing to list.
+fn nothing(binaries: &[Binary], wanted: Option<&Wanted>) -> String {
+    let paths = binaries.iter().map(|b| b.path.display().to_string());
+    let paths = paths.collect::<Vec<_>>().join(", ");
+    let mut text = match wanted {
+        None => format!("{paths}: no symbols that could be named"),
+        Some(wanted) => format!("{paths}: no function matches {:?}", wanted.text),
+    };
+    if let Some(wanted) = wanted {
+        let mut nearest = Nearest::new(&wanted.pattern);
+        for binary in binaries {
+            nearest.look(&binary.image);
+        }
+        let names = nearest.names(3);
+        if !names.is_empty() {
+            let _ = write!(text, "; the nearest: {}", names.join(", "));
+        }
+    }
+    if binaries.iter().any(|binary| binary.image.is_stripped()) {
+        text.push_str(" (stripped, and no debug file: only dynamic symbols have names)");
+    }
+    text
+}
+
+fn table(text: &mut String, binaries: &[Binary], rows: &[Row<'_>]) {
+    let means: Vec<_> = rows.iter().map(Row::means).collect();
+    let width = means.iter().map(String::len).max().unwrap_or(0);
+    let mut of = None;
+    // Writing to a string does not fail.
+    for (row, means) in rows.iter().zip(means) {
+        let path = &row.binary.path;
+        if of != Some(path) {
+            of = Some(path);
+            if binaries.len() > 1 {
+                let _ = writeln!(text, "{}:", path.display());
+            }
+            if let Some(debug) = &row.binary.image.debug_file {
+                let _ = writeln!(text, "(symbols of {})", debug.display());
+            }
+        }
+        let address = row.function.address;
+        let address = address.map_or_else(|| "-".to_owned(), |address| format!("{address:#x}"));
+        let size = address_size(&row.function);
+        let sources = sources(row.function.sources).join("+");
+        let _ = writeln!(
+            text,
+            "{means:width$}  {address:>10}  {size:>7}  {sources:13}  {}{}",
+            row.shown,
+            row.others()
+        );
+    }
+}
+
+fn address_size(function: &Function<'_>) -> String {
+    match function.address {
+        Some(_) if function.size > 0 => function.size.to_string(),
+        _ => "-".to_owned(),
+    }
+}
+
+fn sources(sources: Sources) -> Vec<&'static str> {
+    let all = [
+        (sources.import, "import"),
+        (sources.dynamic, "dynamic"),
+        (sources.table, "table"),
+        (sources.debug, "debug"),
+    ];
+    let known = all.into_iter().filter(|(known, _)| *known);
+    known.map(|(_, name)| name).collect()
+}
+
+impl Row<'_> {
+    fn means(&self) -> String {
+        let word = self.reach.word();
+        match self.reach {
+            Reach::Exported(Some(reason)) => format!("{word}, no entry: {reason}"),
+            Reach::No(reason) => format!("{word}: {reason}"),
+            _ => word.to_owned(),
+        }
+    }
+
+    /// What else it is called.
+    fn others(&self) -> String {
+        let others: BTreeSet<_> = self
+            .function
+            .names
+            .iter()
+            .map(|name| shown(name))
+            .filter(|name| *name != self.shown)
+            .collect();
+        if others.is_empty() {
+            return String::new();
+        }
+        let others: Vec<_> = others.into_iter().collect();
+        format!("  = {}", others.join(" = "))
+    }
+
+    fn json(&self, names: &Names<'_>) -> String {
+        let string = |text: &str| output::json_string(text);
+        let or_null = |text: Option<String>| text.unwrap_or_else(|| "null".to_owned());
+        let list = |items: Vec<String>| format!("[{}]", items.join(", "));
+        let Function {
+            address,
+            size,
+            names: raw,
+            sources: from,
+            is_ifunc,
+            is_go,
+            ..
+        } = &self.function;
+        let raw = raw
+            .iter()
+            .map(|name| string(&String::from_utf8_lossy(name)));
+        let debug = self.binary.image.debug_file.as_ref();
+        let debug = debug.filter(|_| from.debug);
+        format!(
+            "{{\"file\": {}, \"reach\": \"{}\", \"reason\": {}, \"address\": {}, \"size\": {}, \
+             \"sources\": {}, \"debug_file\": {}, \"ifunc\": {is_ifunc}, \"go\": {is_go}, \
+             \"names\": {}, \"demangled\": {}, \"rule\": {}}}\n",
+            string(&self.binary.path.to_string_lossy()),
+            self.reach.word(),
+            or_null(self.reach.reason().map(|r: Reason| string(&r.to_string()))),
+            or_null(address.map(|address| format!("\"{address:#x}\""))),
+            or_null(address.filter(|_| *size > 0).map(|_| size.to_string())),
+            list(sources(*from).into_iter().map(string).collect()),
+            or_null(debug.map(|path| string(&path.to_string_lossy()))),
+            list(raw.collect()),
+            string(&self.shown),
+            or_null(names.rule(&self.function).map(|rule| string(&rule))),
+        )
+    }
+}
+
+/// How many functions each name stands for, in all the binaries.
+struct Names<'a>(HashMap<&'a [u8], usize>);
+
+impl<'a> Names<'a> {
+    fn new(binaries: &'a [Binary]) -> Self {
+        let mut counts = HashMap::new();
+        for binary in binaries {
+            for function in binary.image.functions() {
+                // An import is the function that another module defines.
+                let count = usize::from(function.address.is_some());
+                for name in function.names {
+                    *counts.entry(name).or_default() += count;
+                }
+            }
+        }
+        Self(counts)
+    }
+
+    /// The rule that names this function alone, if there is one.
+    fn rule(&self, function: &Function<'_>) -> Option<String> {
+        let mut names = function.names.iter();
+        let name = names.find(|name| self.0.get(**name).is_none_or(|count| *count < 2))?;
+        Some(format!("sym:^{}$", escaped(name)))
+    }
+
+    /// The line that says how to name one of them.
+    fn advice(&self, rows: &[Row<'_>]) -> String {
+        let reached = |row: &&Row<'_>| !matches!(row.reach, Reach::No(_));
+        let Some(row) = rows.iter().find(reached) else {
+            return "none of them can be counted\n".to_owned();
+        };
+        match self.rule(&row.function) {
+            Some(rule) => format!("only {}: {rule}\n", row.shown),
+            None => format!("no rule names only {}: others are called so\n", row.shown),
+        }
+    }
+}
+
+/// A regex for a name, in the form that rules take.
+fn escaped(name: &[u8]) -> String {
+    let mut out = String::new();
+    for &byte in name {
+        match byte {
+            // What follows is the library.
+            b'@' => out.push_str("\\@"),
+            b'!'..=b'~' => out.push_str(&regex::escape(char::from(byte).encode_utf8(&mut [0]))),
+            _ => {
+                // Writing to a string does not fail.
+                let _ = write!(out, "\\x{byte:02x}");
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_escaped_name_is_matched_by_its_rule_alone() {
+        for name in [
+            &b"_ZN2ns1fEi"[..],
+            b"main.(*T[go.shape.int]).Step",
+            b"f@@V_1.0",
+            b"a/7",
+            b"a<b> \xff\n",
+        ] {
+            let rule = format!("sym:^{}$", escaped(name));
+            let Step::Symbol {
+                name: regex,
+                library,
+                every,
+            } = Step::parse(&rule).unwrap()
+            else {
+                panic!("{rule}");
+            };
+            assert!(regex.is_match(name), "{rule}");
+            assert!(library.is_none() && every == 1, "{rule}");
+            let other = [name, b"x"].concat();
+            assert!(!regex.is_match(&other), "{rule}");
+        }
+    }
+}

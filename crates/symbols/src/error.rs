@@ -1,0 +1,35 @@
+use std::{fmt, io};
+
+/// Why a file's functions are not known.
+#[derive(Debug)]
+pub enum Error {
+    Io(io::Error),
+    /// Some other kind of file.
+    NotElf,
+    /// An ELF file of a kind that no rule reaches into.
+    Unsupported(String),
+    /// Its headers contradict themselves or its length: what is wrong.
+    Malformed(&'static str),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::NotElf => f.write_str("no ELF file"),
+            Self::Unsupported(what) => write!(
+                f,
+                "{what} (wanted: a linked x86-64 or aarch64 program or library)"
+            ),
+            Self::Malformed(what) => write!(f, "damaged ELF file, {what}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}

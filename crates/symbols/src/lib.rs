@@ -1,0 +1,37 @@
+//! The functions of an ELF file that a `sym:` rule can name.
+//!
+//! [`Image`] reads a file's symbol tables, its own or those of its separate debug file;
+//! [`Pattern`] is a rule's regex, and says which of their names it matches, mangled or demangled;
+//! [`reach()`] says by which means calls of a function can be seen.
+//!
+//! The preloaded library uses this in somebody else's process. So files are read with `pread`,
+//! never mapped: a file that shrinks meanwhile is an error and no SIGBUS. No more is allocated than
+//! the file is long, whatever its headers claim, and damaged files give an error.
+
+mod crc;
+mod debug;
+mod demangle;
+mod elf;
+mod error;
+mod function;
+mod image;
+mod imports;
+mod matching;
+mod nearest;
+mod pattern;
+mod reach;
+mod source;
+mod table;
+mod words;
+
+pub use debug::DEBUG_ROOT;
+pub use demangle::demangle;
+pub use elf::{Elf, Machine};
+pub use error::Error;
+pub use function::{Function, Slots, Sources};
+pub use image::Image;
+pub use matching::{LIMIT, Matches};
+pub use nearest::Nearest;
+pub use pattern::Pattern;
+pub use reach::{Reach, Reason, reach};
+pub use source::{Source, open};

@@ -1,0 +1,146 @@
+//! Functions out of an image's tables.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::function::{Function, Slots, Sources};
+use crate::image::Image;
+use crate::pattern::Pattern;
+use crate::table::{Entry, Table};
+
+/// A rule that matches more functions than this is refused.
+pub const LIMIT: usize = 64;
+
+/// Functions that a pattern matches.
+#[derive(Debug)]
+pub struct Matches<'a> {
+    /// By address, then the imports by name; no more than the limit.
+    pub functions: Vec<Function<'a>>,
+    /// Whether there are more than the limit.
+    pub more: bool,
+}
+
+impl Image {
+    /// All functions, by address, then the imports by name.
+    pub fn functions(&self) -> Vec<Function<'_>> {
+        let mut functions = self.defined(|_| true);
+        functions.extend(self.imports(|_, _| true).into_values());
+        functions
+    }
+
+    /// The functions that `pattern` matches under any of their names. It stops looking when it has
+    /// found more than `limit`.
+    pub fn matching(&self, pattern: &Pattern, limit: usize) -> Matches<'_> {
+        let mut addresses = BTreeSet::new();
+        for table in &self.tables {
+            let search = pattern.search(table.strings());
+            for entry in table.functions(&self.elf) {
+                // Most functions have a name in two tables, and the same.
+                if search.may_match(entry.name)
+                    && !addresses.contains(&entry.address)
+                    && let Some(name) = table.name(entry.name)
+                    && pattern.is_match(name)
+                {
+                    addresses.insert(entry.address);
+                    if addresses.len() > limit {
+                        break;
+                    }
+                }
+            }
+        }
+        let search = self
+            .dynamic()
+            .map(|table| pattern.search(table.strings()))
+            .unwrap_or_default();
+        let imports = self.imports(|at, name| search.may_match(at) && pattern.is_match(name));
+        let mut functions = if addresses.is_empty() {
+            Vec::new()
+        } else {
+            self.defined(|address| addresses.contains(&address))
+        };
+        functions.extend(imports.into_values());
+        let more = functions.len() > limit;
+        functions.truncate(limit);
+        Matches { functions, more }
+    }
+
+    /// What is called at the addresses that are `wanted`, by address.
+    fn defined(&self, wanted: impl Fn(u64) -> bool) -> Vec<Function<'_>> {
+        let mut entries: Vec<(Entry, &Table)> = Vec::new();
+        for table in &self.tables {
+            let functions = table.functions(&self.elf);
+            entries.extend(
+                functions
+                    .filter(|entry| wanted(entry.address))
+                    .map(|entry| (entry, table)),
+            );
+        }
+        // Stable: of names for one address the first table's come first.
+        entries.sort_by_key(|(entry, _)| entry.address);
+        let mut functions: Vec<Function<'_>> = Vec::new();
+        for (entry, table) in entries {
+            let Some(name) = table.name(entry.name) else {
+                continue;
+            };
+            if let Some(last) = functions.last_mut()
+                && last.address == Some(entry.address)
+            {
+                if !last.names.contains(&name) {
+                    last.names.push(name);
+                }
+                last.size = last.size.max(entry.size);
+                last.sources = last.sources | table.sources;
+                last.is_ifunc |= entry.is_ifunc;
+            } else {
+                functions.push(Function {
+                    address: Some(entry.address),
+                    size: entry.size,
+                    names: vec![name],
+                    sources: table.sources,
+                    is_ifunc: entry.is_ifunc,
+                    is_go: self.is_go(entry.address),
+                    slots: Slots::default(),
+                    may_be_data: false,
+                });
+            }
+        }
+        functions
+    }
+
+    /// What other modules define, those that `wanted` says of where their names begin and the names.
+    fn imports(&self, wanted: impl Fn(u32, &[u8]) -> bool) -> BTreeMap<&[u8], Function<'_>> {
+        let mut imports: BTreeMap<&[u8], Function<'_>> = BTreeMap::new();
+        let Some(table) = self.dynamic() else {
+            return imports;
+        };
+        for symbol in table.undefined() {
+            let Some(name) = table.name(symbol.name) else {
+                continue;
+            };
+            if !wanted(symbol.name, name) {
+                continue;
+            }
+            let slots = self.slots.get(symbol.index).copied().unwrap_or_default();
+            // One name may be asked for in several versions.
+            let import = imports.entry(name).or_insert_with(|| Function {
+                address: None,
+                size: 0,
+                names: vec![name],
+                sources: Sources {
+                    import: true,
+                    ..Sources::default()
+                },
+                is_ifunc: false,
+                is_go: false,
+                slots,
+                may_be_data: false,
+            });
+            import.slots = import.slots | slots;
+            import.may_be_data |= !symbol.is_typed && !slots.jump_slot;
+        }
+        imports
+    }
+
+    fn dynamic(&self) -> Option<&Table> {
+        self.tables.iter().find(|table| table.sources.dynamic)
+    }
+}

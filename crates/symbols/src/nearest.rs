@@ -1,0 +1,179 @@
+//! Functions whose names are near to what a rule says.
+
+use tllmprof_config::distance;
+
+use crate::demangle::demangle;
+use crate::image::Image;
+use crate::pattern::Pattern;
+use crate::words;
+
+/// Names kept: some say the same once they are demangled.
+const KEPT: usize = 12;
+/// Words of the pattern that are looked at.
+const WORDS: usize = 4;
+
+/// Collects the names that are nearest to a pattern's words.
+pub struct Nearest {
+    words: Vec<Vec<u8>>,
+    best: Vec<Candidate>,
+}
+
+/// Ordered by how near, then by length.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    distance: usize,
+    length: usize,
+    name: Vec<u8>,
+}
+
+impl Nearest {
+    pub fn new(pattern: &Pattern) -> Self {
+        let mut words = words::all(pattern.regex().as_str());
+        // A letter or two are near to everything.
+        words.retain(|word| (3..=64).contains(&word.len()));
+        // A function's own name comes behind what it is part of.
+        words.reverse();
+        words.truncate(WORDS);
+        Self {
+            words,
+            best: Vec::new(),
+        }
+    }
+
+    /// Looks among an image's functions.
+    pub fn look(&mut self, image: &Image) {
+        if self.words.is_empty() {
+            return;
+        }
+        for table in &image.tables {
+            let defined = table.functions(&image.elf).map(|entry| entry.name);
+            let imported = table
+                .undefined()
+                .filter(|_| table.sources.dynamic)
+                .map(|symbol| symbol.name);
+            for at in defined.chain(imported) {
+                if let Some(name) = table.name(at) {
+                    self.consider(name);
+                }
+            }
+        }
+    }
+
+    /// The nearest names, demangled, `count` at most.
+    pub fn names(&self, count: usize) -> Vec<String> {
+        let mut names = Vec::new();
+        for candidate in &self.best {
+            let raw = || String::from_utf8_lossy(&candidate.name).into_owned();
+            let name = demangle(&candidate.name).unwrap_or_else(raw);
+            if names.len() < count && !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    fn consider(&mut self, name: &[u8]) {
+        let mut nearest = [usize::MAX; WORDS];
+        for part in identifiers(name) {
+            for (word, nearest) in self.words.iter().zip(&mut nearest) {
+                let limit = (word.len() / 3).max(1).min(*nearest);
+                *nearest = distance(word, part, limit).unwrap_or(*nearest);
+            }
+        }
+        if nearest.iter().all(|distance| *distance == usize::MAX) {
+            return;
+        }
+        let sum = |(word, distance): (&Vec<u8>, usize)| distance.min(word.len());
+        let distance = self.words.iter().zip(nearest).map(sum).sum();
+        let length = name.len();
+        let is_full = self.best.len() >= KEPT;
+        if is_full
+            && self
+                .best
+                .last()
+                .is_some_and(|last| (last.distance, last.length) <= (distance, length))
+        {
+            return;
+        }
+        let candidate = Candidate {
+            distance,
+            length,
+            name: name.to_vec(),
+        };
+        if let Err(place) = self.best.binary_search(&candidate) {
+            self.best.insert(place, candidate);
+            self.best.truncate(KEPT);
+        }
+    }
+}
+
+/// The identifiers in a name: of a mangled one those with their length before them, of another one
+/// its words.
+fn identifiers(name: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let is_mangled = name.starts_with(b"_Z") || name.starts_with(b"_R");
+    let mut rest = name;
+    std::iter::from_fn(move || {
+        while !rest.is_empty() {
+            if !is_mangled {
+                let end = rest.iter().position(|byte| !is_word(*byte));
+                let (part, behind) = rest.split_at(end.unwrap_or(rest.len()));
+                rest = behind.get(1..).unwrap_or_default();
+                return Some(part);
+            }
+            let start = rest.iter().position(|b| (b'1'..=b'9').contains(b))?;
+            let (before, number) = rest.split_at(start);
+            let digits = number.iter().take_while(|b| b.is_ascii_digit()).count();
+            let length = number[..digits.min(5)]
+                .iter()
+                .fold(0, |sum, digit| sum * 10 + usize::from(digit - b'0'));
+            rest = &number[digits..];
+            // A template's argument such as Li16E.
+            if matches!(before, [.., b'L', b'a'..=b'z']) {
+                continue;
+            }
+            if let Some(part) = rest.get(..length)
+                && part
+                    .iter()
+                    .all(|byte| is_word(*byte) || b"$.".contains(byte))
+            {
+                rest = &rest[length..];
+                return Some(part);
+            }
+        }
+        None
+    })
+}
+
+const fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_of_mangled_and_plain_names() {
+        for (name, parts) in [
+            (
+                "_ZN2ns6Engine4stepILi16EEEvRKNS_6ConfigE",
+                "ns Engine step Config",
+            ),
+            ("_Z3addIiLm3EET_S0_", "add"),
+            ("_RNvNtCs1234_6engine4core4step", "engine core step"),
+            ("llama_decode", "llama_decode"),
+            ("main.(*Server).Step", "main   Server  Step"),
+            ("_Z99999999999x", ""),
+            ("", ""),
+        ] {
+            let found: Vec<_> = identifiers(name.as_bytes())
+                .map(|part| str::from_utf8(part).unwrap())
+                .collect();
+            assert_eq!(
+                found.join(" ").replace("  ", " "),
+                parts.replace("  ", " "),
+                "{name}"
+            );
+        }
+    }
+}

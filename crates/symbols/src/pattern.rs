@@ -1,0 +1,106 @@
+//! A rule's regex on names.
+
+use memchr::memchr;
+use memchr::memmem::Finder;
+use regex::bytes::Regex;
+
+use crate::demangle;
+use crate::table::LONGEST_NAME;
+use crate::words::{self, Words};
+
+/// A regex, and words of which each name that it matches must hold one: so that of a large table
+/// only few names are demangled.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    regex: Regex,
+    words: Option<Words>,
+    texts: Option<Vec<Finder<'static>>>,
+}
+
+impl Pattern {
+    /// `regex` is one that the rules' grammar compiled, without Unicode.
+    pub fn new(regex: &Regex) -> Self {
+        let texts = words::texts(regex.as_str());
+        Self {
+            regex: regex.clone(),
+            words: words::required(regex.as_str()),
+            texts: texts.map(|texts| {
+                let texts = texts.iter();
+                texts.map(|text| Finder::new(text).into_owned()).collect()
+            }),
+        }
+    }
+
+    pub const fn regex(&self) -> &Regex {
+        &self.regex
+    }
+
+    /// Whether it matches a name or what that says demangled, with or without the type that a
+    /// template returns.
+    pub fn is_match(&self, name: &[u8]) -> bool {
+        self.is_match_as_written(name)
+            || demangle::any(name, |text| self.is_match_as_written(text.as_bytes()))
+    }
+
+    fn is_match_as_written(&self, text: &[u8]) -> bool {
+        let texts = self.texts.as_ref();
+        texts.is_none_or(|texts| texts.iter().any(|one| one.find(text).is_some()))
+            && self.regex.is_match(text)
+    }
+
+    pub(crate) fn search<'a>(&self, strings: &'a [u8]) -> Search<'a> {
+        let Some(words) = &self.words else {
+            return Search {
+                strings,
+                hits: None,
+            };
+        };
+        let folded = words.ignore_case.then(|| strings.to_ascii_lowercase());
+        let text = folded.as_deref().unwrap_or(strings);
+        let mut hits: Vec<usize> = Vec::new();
+        for word in &words.any {
+            hits.extend(Finder::new(word).find_iter(text));
+        }
+        hits.sort_unstable();
+        Search {
+            strings,
+            hits: Some(hits),
+        }
+    }
+}
+
+/// The words' places in a table of strings.
+#[derive(Default)]
+pub struct Search<'a> {
+    strings: &'a [u8],
+    /// None if every name may match.
+    hits: Option<Vec<usize>>,
+}
+
+impl Search<'_> {
+    /// Whether the name that begins there may match.
+    pub fn may_match(&self, at: u32) -> bool {
+        let Some(hits) = &self.hits else {
+            return true;
+        };
+        let at = at as usize;
+        let next = hits.partition_point(|&hit| hit < at);
+        let has_word = hits.get(next).is_some_and(|&hit| {
+            let before = self.strings.get(at..hit).unwrap_or_default();
+            before.len() < LONGEST_NAME && memchr(0, before).is_none()
+        });
+        has_word || self.is_encoded(at)
+    }
+
+    /// Whether the name there may say words that it does not hold: Rust's v0 mangling writes
+    /// constant strings in hexadecimal digits.
+    fn is_encoded(&self, at: usize) -> bool {
+        let rest = self.strings.get(at..).unwrap_or_default();
+        rest.starts_with(b"_R")
+            && rest
+                .iter()
+                .take(LONGEST_NAME)
+                .take_while(|byte| **byte != 0)
+                .any(|byte| *byte == b'K')
+    }
+}

@@ -1,0 +1,92 @@
+//! Bytes of a file, read piece by piece.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::error::Error;
+
+pub trait Source {
+    /// Its length in bytes. It may be shorter by the time that it is read.
+    ///
+    /// # Errors
+    /// The file system's.
+    fn length(&self) -> io::Result<u64>;
+
+    /// Fills `buffer` with what lies at `offset`.
+    ///
+    /// # Errors
+    /// The file system's, and that it ends before.
+    fn fill(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+}
+
+impl Source for File {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn fill(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_exact_at(buffer, offset)
+    }
+}
+
+impl Source for [u8] {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.len() as u64)
+    }
+
+    fn fill(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let bytes = usize::try_from(offset)
+            .ok()
+            .and_then(|offset| self.get(offset..)?.get(..buffer.len()))
+            .ok_or(ErrorKind::UnexpectedEof)?;
+        buffer.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// Opens a regular file to be read, never as descriptor 0, 1 or 2, which a host may have closed.
+///
+/// # Errors
+/// The file system's, and that it is no regular file: reading others may wait for ever.
+pub fn open(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    if !kind.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "no regular file"));
+    }
+    // A duplicate gets the lowest number from 3 on.
+    if file.as_raw_fd() > 2 {
+        Ok(file)
+    } else {
+        file.try_clone()
+    }
+}
+
+/// Reads `size` bytes at `offset`, which must lie in the file: so that what is allocated is bounded
+/// by the file's length.
+pub(crate) fn read(
+    source: &(impl Source + ?Sized),
+    offset: u64,
+    size: u64,
+    what: &'static str,
+) -> Result<Vec<u8>, Error> {
+    let end = offset.checked_add(size).ok_or(Error::Malformed(what))?;
+    if end > source.length()? {
+        return Err(Error::Malformed(what));
+    }
+    let size = usize::try_from(size).map_err(|_| Error::Malformed(what))?;
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(size)
+        .map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
+    bytes.resize(size, 0);
+    source.fill(&mut bytes, offset)?;
+    Ok(bytes)
+}

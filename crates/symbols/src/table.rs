@@ -1,0 +1,162 @@
+//! One symbol table with its strings.
+
+use memchr::memchr;
+use object::LittleEndian as LE;
+use object::elf;
+use object::elf::Sym64;
+
+use crate::elf::{Elf, entries};
+use crate::error::Error;
+use crate::function::Sources;
+use crate::source::Source;
+
+/// Longer names are no symbols but damage: each is looked at on its own, and they may overlap.
+pub const LONGEST_NAME: usize = 1 << 15;
+
+pub struct Table {
+    pub sources: Sources,
+    symbols: Vec<u8>,
+    strings: Vec<u8>,
+}
+
+/// A defined function in a table.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// Where its name begins among the strings.
+    pub name: u32,
+    pub address: u64,
+    pub size: u64,
+    pub is_ifunc: bool,
+}
+
+/// An undefined symbol in a table that may be a function.
+#[derive(Clone, Copy)]
+pub struct Undefined {
+    pub index: usize,
+    pub name: u32,
+    pub is_typed: bool,
+}
+
+impl Table {
+    /// Reads the table of a kind, `SHT_DYNSYM` or `SHT_SYMTAB`; none if the file has no such table.
+    pub fn read(
+        source: &(impl Source + ?Sized),
+        elf: &Elf,
+        kind: u32,
+        sources: Sources,
+    ) -> Result<Option<Self>, Error> {
+        let Some(section) = elf.of_kind(kind).next() else {
+            return Ok(None);
+        };
+        let strings = elf
+            .sections()
+            .get(section.sh_link.get(LE) as usize)
+            .filter(|strings| strings.sh_type.get(LE) == elf::SHT_STRTAB)
+            .ok_or(Error::Malformed("a symbol table has no names"))?;
+        Ok(Some(Self {
+            sources,
+            symbols: elf.data(source, section)?,
+            strings: elf.data(source, strings)?,
+        }))
+    }
+
+    fn raw(&self) -> &[Sym64<LE>] {
+        entries(&self.symbols)
+    }
+
+    pub fn len(&self) -> usize {
+        self.raw().len()
+    }
+
+    pub fn strings(&self) -> &[u8] {
+        &self.strings
+    }
+
+    /// The functions that it defines, those in code that `elf` maps.
+    pub fn functions<'a>(&'a self, elf: &'a Elf) -> impl Iterator<Item = Entry> + 'a {
+        self.raw().iter().filter_map(|symbol| {
+            let kind = symbol.st_info & 0xf;
+            let section = symbol.st_shndx.get(LE);
+            let address = symbol.st_value.get(LE);
+            let defined = !matches!(section, elf::SHN_UNDEF | elf::SHN_ABS | elf::SHN_COMMON);
+            (matches!(kind, elf::STT_FUNC | elf::STT_GNU_IFUNC)
+                && defined
+                && elf.is_executable(address))
+            .then(|| Entry {
+                name: symbol.st_name.get(LE),
+                address,
+                size: symbol.st_size.get(LE),
+                is_ifunc: kind == elf::STT_GNU_IFUNC,
+            })
+        })
+    }
+
+    /// The symbols of other modules that may be functions.
+    pub fn undefined(&self) -> impl Iterator<Item = Undefined> {
+        let symbols = self.raw().iter().enumerate().skip(1);
+        symbols.filter_map(|(index, symbol)| {
+            let is_weak = symbol.st_info >> 4 == elf::STB_WEAK;
+            let is_typed = match symbol.st_info & 0xf {
+                elf::STT_FUNC | elf::STT_GNU_IFUNC => true,
+                elf::STT_NOTYPE if !is_weak => false,
+                _ => return None,
+            };
+            (symbol.st_shndx.get(LE) == elf::SHN_UNDEF).then(|| Undefined {
+                index,
+                name: symbol.st_name.get(LE),
+                is_typed,
+            })
+        })
+    }
+
+    /// The address of the symbol of this name, whatever it is.
+    pub fn address_of(&self, name: &[u8]) -> Option<u64> {
+        let symbol = self.raw().iter().find(|symbol| {
+            let at = symbol.st_name.get(LE) as usize;
+            let rest = self.strings.get(at..);
+            rest.and_then(|rest| rest.strip_prefix(name))
+                .is_some_and(|rest| rest.first() == Some(&0))
+        })?;
+        Some(symbol.st_value.get(LE))
+    }
+
+    /// A function's name. None for a part of one that is entered by jumps, and for damage.
+    pub fn name(&self, at: u32) -> Option<&[u8]> {
+        let rest = self.strings.get(at as usize..)?;
+        let name = rest.get(..memchr(0, rest.get(..LONGEST_NAME).unwrap_or(rest))?)?;
+        // The dynamic table keeps versions apart; the others have them in the name.
+        let name = match memchr(b'@', name) {
+            Some(version) if version > 0 && !self.sources.dynamic => name.get(..version)?,
+            _ => name,
+        };
+        (!name.is_empty() && !is_cold(name)).then_some(name)
+    }
+}
+
+/// Whether it is what a compiler (`f.cold`, `f.cold.1`) or a linker (BOLT's `f.warm`) moved out of a
+/// function's way.
+fn is_cold(name: &[u8]) -> bool {
+    let mut parts = name.rsplit(|byte| *byte == b'.');
+    let last = parts.next().unwrap_or_default();
+    let is_number = !last.is_empty() && last.iter().all(u8::is_ascii_digit);
+    let part = if is_number { parts.next() } else { Some(last) };
+    // What is before the part is the function's name.
+    matches!(part, Some(b"cold" | b"warm")) && parts.next().is_some_and(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_cold;
+
+    #[test]
+    fn cold_parts_are_known_by_their_names() {
+        for name in ["f.cold", "_Z1fi.part.0.cold", "f.cold.12", "f.warm"] {
+            assert!(is_cold(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "f", "cold", "f.cold.x", "f.part.0", "1", "f.colder", "12", ".cold", "cold.1",
+        ] {
+            assert!(!is_cold(name.as_bytes()), "{name}");
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Words that every name must hold for a regex to match it.
+//!
+//! A mangled name holds the identifiers of what it says verbatim, even where it abbreviates: what is
+//! abbreviated stands there before. So a name without the regex's words need not be demangled. What
+//! the demanglers write of their own, such as types, operators and numbers, proves nothing.
+
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::{Class, Hir, HirKind, Look};
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Words {
+    /// One of these at least.
+    pub any: Vec<Vec<u8>>,
+    /// The words are in small letters, and names are to be so, too.
+    pub ignore_case: bool,
+}
+
+/// More alternatives are not looked for one by one.
+const MOST: usize = 16;
+
+/// The words for a regex, or none if some match needs none.
+pub fn required(regex: &str) -> Option<Words> {
+    let mut words = any_of(&parse(regex)?, false, false, best_word)?;
+    if words.ignore_case {
+        for word in &mut words.any {
+            word.make_ascii_lowercase();
+        }
+    }
+    Some(words)
+}
+
+/// Texts of which all that a regex matches holds one, or none if there are none or their case does
+/// not matter: to look for them is much faster than the regex.
+pub fn texts(regex: &str) -> Option<Vec<Vec<u8>>> {
+    let texts = any_of(&parse(regex)?, false, false, |text, _, _| Some(text))?;
+    (!texts.ignore_case).then_some(texts.any)
+}
+
+/// As the rules' grammar compiles it.
+fn parse(regex: &str) -> Option<Hir> {
+    let mut parser = ParserBuilder::new().unicode(false).utf8(false).build();
+    parser.parse(regex).ok()
+}
+
+/// The words in a regex, for messages: what its writer had in mind.
+pub fn all(regex: &str) -> Vec<Vec<u8>> {
+    let mut words = Vec::new();
+    if let Some(hir) = parse(regex) {
+        all_in(std::slice::from_ref(&hir), &mut words);
+    }
+    words
+}
+
+fn all_in(mut parts: &[Hir], words: &mut Vec<Vec<u8>>) {
+    while let Some((first, behind)) = parts.split_first() {
+        if let Some((fixed, behind)) = fixed(parts) {
+            let found = fixed.text.split(|byte| !is_word(*byte));
+            words.extend(found.filter(|word| !word.is_empty()).map(<[u8]>::to_vec));
+            parts = behind;
+            continue;
+        }
+        match first.kind() {
+            HirKind::Capture(capture) => all_in(std::slice::from_ref(&capture.sub), words),
+            HirKind::Repetition(repetition) => {
+                all_in(std::slice::from_ref(&repetition.sub), words);
+            }
+            HirKind::Concat(parts) => all_in(parts, words),
+            HirKind::Alternation(parts) => {
+                for part in parts {
+                    all_in(std::slice::from_ref(part), words);
+                }
+            }
+            _ => {}
+        }
+        parts = behind;
+    }
+}
+
+/// Takes the best of a text of which it is said whether identifiers end to its left and right.
+type Pick = fn(&[u8], bool, bool) -> Option<&[u8]>;
+
+/// What `pick` takes of texts of which each match of `hir` holds one. `whole_left` says that no identifier goes on to the
+/// left of it.
+fn any_of(hir: &Hir, whole_left: bool, whole_right: bool, pick: Pick) -> Option<Words> {
+    match hir.kind() {
+        HirKind::Capture(capture) => any_of(&capture.sub, whole_left, whole_right, pick),
+        HirKind::Repetition(repetition) if repetition.min == 0 => None,
+        HirKind::Repetition(repetition) => any_of(&repetition.sub, false, false, pick),
+        HirKind::Alternation(alternatives) => {
+            let mut all = Words {
+                any: Vec::new(),
+                ignore_case: false,
+            };
+            for alternative in alternatives {
+                let words = any_of(alternative, whole_left, whole_right, pick)?;
+                all.any.extend(words.any);
+                all.ignore_case |= words.ignore_case;
+            }
+            (all.any.len() <= MOST).then_some(all)
+        }
+        HirKind::Concat(parts) => best_of(parts, whole_left, whole_right, pick),
+        _ => best_of(std::slice::from_ref(hir), whole_left, whole_right, pick),
+    }
+}
+
+/// Text that is the same in each match.
+struct Fixed {
+    text: Vec<u8>,
+    ignore_case: bool,
+}
+
+/// The best words of parts that follow one another.
+fn best_of(parts: &[Hir], whole_left: bool, whole_right: bool, pick: Pick) -> Option<Words> {
+    let mut found: Vec<Words> = Vec::new();
+    let mut rest = parts;
+    let mut at_edge = whole_left;
+    while let Some((first, behind)) = rest.split_first() {
+        let (fixed, behind) = match fixed(rest) {
+            Some(both) => both,
+            None => {
+                let alone = matches!(
+                    first.kind(),
+                    HirKind::Capture(_) | HirKind::Repetition(_) | HirKind::Alternation(_)
+                );
+                if alone {
+                    found.extend(any_of(first, at_edge, ends_word(behind, whole_right), pick));
+                }
+                at_edge = is_edge(first);
+                rest = behind;
+                continue;
+            }
+        };
+        let word = pick(&fixed.text, at_edge, ends_word(behind, whole_right));
+        found.extend(word.map(|word| Words {
+            any: vec![word.to_vec()],
+            ignore_case: fixed.ignore_case,
+        }));
+        at_edge = false;
+        rest = behind;
+    }
+    let shortest = |words: &Words| words.any.iter().map(Vec::len).min();
+    found.into_iter().max_by_key(shortest)
+}
+
+fn ends_word(behind: &[Hir], whole_right: bool) -> bool {
+    behind.first().map_or(whole_right, is_edge)
+}
+
+/// Whether a match begins or ends here, or a word does.
+fn is_edge(hir: &Hir) -> bool {
+    let HirKind::Look(look) = hir.kind() else {
+        return false;
+    };
+    !matches!(look, Look::WordAsciiNegate | Look::WordUnicodeNegate)
+}
+
+/// The fixed text that parts begin with, and what follows it.
+fn fixed(parts: &[Hir]) -> Option<(Fixed, &[Hir])> {
+    let mut fixed = Fixed {
+        text: Vec::new(),
+        ignore_case: false,
+    };
+    let mut rest = parts;
+    while let Some((first, behind)) = rest.split_first() {
+        match first.kind() {
+            HirKind::Literal(literal) => fixed.text.extend(&literal.0),
+            HirKind::Class(class) => match letter(class) {
+                Some(letter) => {
+                    fixed.text.push(letter);
+                    fixed.ignore_case = true;
+                }
+                None => break,
+            },
+            _ => break,
+        }
+        rest = behind;
+    }
+    (!fixed.text.is_empty()).then_some((fixed, rest))
+}
+
+/// The small letter of a class that holds one letter in both cases.
+fn letter(class: &Class) -> Option<u8> {
+    let Class::Bytes(class) = class else {
+        return None;
+    };
+    let [large, small] = class.ranges() else {
+        return None;
+    };
+    let is_letter = large.start() == large.end()
+        && small.start() == small.end()
+        && small.start().is_ascii_lowercase()
+        && large.start() == small.start().to_ascii_uppercase();
+    is_letter.then(|| small.start())
+}
+
+/// The longest word in a text that no demangler writes of its own.
+fn best_word(text: &[u8], whole_left: bool, whole_right: bool) -> Option<&[u8]> {
+    let mut best: Option<&[u8]> = None;
+    let mut start = 0;
+    while start < text.len() {
+        let length = text[start..].iter().take_while(|b| is_word(**b)).count();
+        let end = start + length;
+        let word = &text[start..end];
+        let left = whole_left || start > 0;
+        let right = whole_right || end < text.len();
+        if length > best.map_or(0, <[u8]>::len) && !is_generated(word, left, right) {
+            best = Some(word);
+        }
+        start = end + 1;
+    }
+    best
+}
+
+const fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+/// Whether a demangler may have written a word, or the part of one that is there.
+fn is_generated(word: &[u8], whole_left: bool, whole_right: bool) -> bool {
+    let digits = word.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    // Numbers, with the suffix of their type.
+    if word[digits..].len() <= 3 && word[digits..].iter().all(|b| b"uUlL".contains(b)) {
+        return true;
+    }
+    GENERATED.iter().any(|generated| {
+        let (generated, word) = (generated.as_bytes(), word);
+        match (whole_left, whole_right) {
+            (true, true) => generated.eq_ignore_ascii_case(word),
+            (true, false) => starts_with(generated, word),
+            (false, true) => {
+                let end = generated.len().checked_sub(word.len());
+                end.is_some_and(|end| starts_with(&generated[end..], word))
+            }
+            (false, false) => generated
+                .windows(word.len().max(1))
+                .any(|part| part.eq_ignore_ascii_case(word)),
+        }
+    })
+}
+
+fn starts_with(text: &[u8], word: &[u8]) -> bool {
+    text.get(..word.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(word))
+}
+
+/// Words in the strings of `cpp_demangle` 0.5 (`src/ast.rs`) and `rustc-demangle` 0.1 that a mangled
+/// name abbreviates. Numbered ones are here with their numbers.
+#[rustfmt::skip]
+const GENERATED: &[&str] = &[
+    // Names that Itanium abbreviates.
+    "std", "allocator", "basic_string", "string", "basic_istream", "basic_ostream", "basic_iostream",
+    "istream", "ostream", "iostream", "char_traits", "nullptr_t", "anonymous", "namespace", "_GLOBAL_",
+    "id", "objc_object", "abi",
+    // Types.
+    "void", "wchar_t", "bool", "char", "signed", "unsigned", "short", "int", "long", "__int128",
+    "float", "double", "__float128", "_Float16", "_Float32", "_Float64", "_Float128", "_Float32x",
+    "_Float64x", "_Float128x", "_BitInt", "_Accum", "_Fract", "_Sat", "char8_t", "char16_t", "char32_t",
+    "bfloat16_t", "half", "decimal32", "decimal64", "decimal128", "auto", "decltype", "nullptr",
+    "const", "volatile", "restrict", "complex", "imaginary", "_Complex", "_Imaginary", "__vector",
+    "vector", "noexcept", "throw", "transaction_safe", "enum", "class", "union", "struct", "typename",
+    "template", "extension",
+    // Operators and expressions.
+    "operator", "new", "delete", "co_await", "sizeof", "alignof", "typeid", "dynamic_cast",
+    "static_cast", "const_cast", "reinterpret_cast", "this", "true", "false", "literal", "requires",
+    "concept", "enable_if", "and", "or", "not", "compl",
+    // What is no function of the source.
+    "lambda", "unnamed", "type", "parm", "default", "arg", "clone", "vtable", "vtt", "VTT", "typeinfo",
+    "name", "fn", "for", "guard", "variable", "reference", "temporary", "construction", "in", "virtual",
+    "non", "override", "covariant", "return", "thunk", "to", "at", "offset", "TLS", "init", "wrapper",
+    "function", "transaction", "global", "constructors", "destructors", "keyed", "block", "_block_invoke",
+    "invocation", "base", "complete", "object", "allocating", "constructor", "destructor", "deleting",
+    "java", "resource", "initializer", "module", "attached", "friend", "initial", "inline", "part",
+    // Rust.
+    "i8", "i16", "i32", "i64", "i128", "isize", "u8", "u16", "u32", "u64", "u128", "usize", "f16", "f32",
+    "f64", "f128", "str", "as", "dyn", "impl", "mut", "ref", "unsafe", "extern", "closure", "shim",
+    "coroutine", "C",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(regex: &str) -> Vec<String> {
+        required(regex).map_or_else(Vec::new, |words| {
+            let words = words.any.into_iter().map(|w| String::from_utf8(w).unwrap());
+            words.collect()
+        })
+    }
+
+    #[test]
+    fn words_that_every_match_holds() {
+        assert_eq!(words("^llama_decode$"), ["llama_decode"]);
+        assert_eq!(words(r"ns::Class<int>::decode\("), ["decode"]);
+        assert_eq!(words("prefill|decode"), ["prefill", "decode"]);
+        assert_eq!(words("(prefill|decode)_x"), ["prefill", "decode"]);
+        assert_eq!(words("(?:forward)+_now"), ["forward"]);
+        assert_eq!(words("Engine.*stepping"), ["stepping"]);
+        assert_eq!(words("^(?:run)$"), ["run"]);
+        assert_eq!(words("(decode)?|x"), [""; 0]);
+        assert_eq!(words("(?:decode)*"), [""; 0]);
+        assert_eq!(words("[ab]"), [""; 0]);
+        assert_eq!(words(""), [""; 0]);
+    }
+
+    #[test]
+    fn what_demanglers_write_is_no_such_word() {
+        for regex in [
+            "operator",
+            "tor<",
+            "std::",
+            "::string",
+            "unsigned",
+            "lambda",
+            "^16",
+            "3ul",
+            "str",
+            r"operator\(\)",
+            "(?i)OPERATOR",
+            "f",
+        ] {
+            assert_eq!(words(regex), [""; 0], "{regex}");
+        }
+        // As a whole word it is another.
+        assert_eq!(words("^tor$"), ["tor"]);
+        assert_eq!(words(r"\bper::"), ["per"]);
+        assert_eq!(words(r"per\b"), [""; 0]);
+        assert_eq!(words(r"gine\b"), ["gine"]);
+        assert_eq!(words(r"ator\b"), [""; 0]);
+        assert_eq!(words("^oper"), [""; 0]);
+    }
+
+    #[test]
+    fn case_is_ignored_where_the_regex_does() {
+        let words = required("(?i)Decode_2").unwrap();
+        assert!(words.ignore_case);
+        assert_eq!(words.any, [b"decode_2"]);
+        let words = required("(?i:PRE)fill|Decode").unwrap();
+        assert!(words.ignore_case);
+        assert_eq!(words.any, [&b"prefill"[..], b"decode"]);
+    }
+
+    #[test]
+    fn texts_hold_also_what_demanglers_write() {
+        assert_eq!(
+            texts(r"^std::operator\(\)"),
+            Some(vec![b"std::operator()".to_vec()])
+        );
+        assert_eq!(texts("(?i)step"), None);
+        assert_eq!(texts("a*"), None);
+    }
+
+    #[test]
+    fn the_words_say_what_was_meant() {
+        for (regex, meant) in [
+            (r"^ns::Class::\w+_decode\(", "ns Class _decode"),
+            ("step|forward", "step forward"),
+            (r"\bstep\b", "step"),
+            ("(?i)Step", "step"),
+            ("(llama)+_x", "llama _x"),
+            (".*", ""),
+        ] {
+            let words = all(regex).join(&b' ');
+            assert_eq!(String::from_utf8(words).unwrap(), meant, "{regex}");
+        }
+    }
+}
