@@ -67,12 +67,12 @@ fn cpp(name: &[u8]) -> [Option<String>; 2] {
         Some(out.0)
     };
     let short = text(DemangleOptions::new().no_return_type());
-    // Only templates are mangled with the type that they return.
-    let long = name
-        .contains(&b'I')
-        .then(|| text(DemangleOptions::new()))
-        .flatten()
-        .filter(|long| Some(long) != short.as_ref());
+    // Only functions that are templates themselves are mangled with the type that they return.
+    let long = match &short {
+        Some(short) if short.contains(">(") => text(DemangleOptions::new()),
+        _ => None,
+    };
+    let long = long.filter(|long| Some(long) != short.as_ref());
     [short, long]
 }
 
@@ -122,6 +122,12 @@ mod tests {
             false
         });
         assert_eq!(texts, ["ns::twice<int>(int)", "int ns::twice<int>(int)"]);
+        texts.clear();
+        any(b"_ZNK2ns5ClassIiEcvT_ImEEv", |text| {
+            texts.push(text.to_owned());
+            false
+        });
+        assert_eq!(texts.len(), 1, "{texts:?}");
     }
 
     #[test]
