@@ -6,7 +6,9 @@
 //!
 //! The preloaded library uses this in somebody else's process. So files are read with `pread`,
 //! never mapped: a file that shrinks meanwhile is an error and no SIGBUS. No more is allocated than
-//! the file is long, whatever its headers claim, and damaged files give an error.
+//! the file is long, whatever its headers claim, and damaged files give an error. Demangling recurses
+//! to a bounded depth: it needs 512 KiB of stack in an optimised build, 2 MiB else. An image holds its
+//! tables in memory, up to some 100 MB for the largest libraries: drop it once it was asked.
 
 mod crc;
 mod debug;
