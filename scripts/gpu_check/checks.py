@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, replace
 
 from . import child, nsys
-from .expect import (AUTO, GRAPH_LAUNCH, READ, STREAM_WAIT, Expected, described, differences, found, from_whole_run,
-                     known, not_in_a_row, runs, steady_rule)
+from .expect import (AUTO, GRAPH_LAUNCH, LLAMA_DECODE, OWN_FUNCTION, OWN_RANGE, READ, STREAM_WAIT, Expected, described,
+                     differences, found, from_whole_run, known, not_in_a_row, runs, steady_rule)
 
 FIRST, LAST, STEPS = 100, 150, 160
 
@@ -324,6 +324,13 @@ def all_checks(programs):
         checks.append(Windows(program, "two windows", GRAPH_LAUNCH,
                               [known(100, 120, grids=True), known(140, 150, grids=True)], "100-120,140-150",
                               ("--pause-after", "130")))
+    named = [replace(window[0], steps=list(range(FIRST, LAST + 1)))]
+    for program in (static, shared):
+        checks.append(Windows(program, "a function of its own", OWN_FUNCTION, window))
+        checks.append(Windows(program, "ranges of its own", OWN_RANGE, named, words=("--ranges",)))
+    # A mark precedes each call: the first one's before the window opens.
+    decoded = Expected(FIRST, LAST, list(range(FIRST + 1, LAST + 1)))
+    checks.append(Windows(programs["llama.cpp"], "its step", LLAMA_DECODE, [decoded], steps=None))
     checks.append(ByCommand(static, "by tllmprof run", GRAPH_LAUNCH, window))
     for style in ("return", "exit", "_exit", "quick_exit", "term"):
         checks.append(Windows(static, f"open at {style}", GRAPH_LAUNCH, [known(FIRST, STEPS - 1, grids=True)],

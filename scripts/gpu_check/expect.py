@@ -21,6 +21,9 @@ GRAPH_LAUNCH = Rule("cudaGraphLaunch", "graph launch", True)
 STREAM_WAIT = Rule("cudaStreamSynchronize", "stream wait", False)
 READ = Rule("cudaMemcpyAsync", "read", True)
 AUTO = Rule("auto", "graph launch", True)
+OWN_FUNCTION = Rule("sym:^Lane::step\\(", "graph launch", True)
+OWN_RANGE = Rule("nvtx:^step [0-9]+$", "graph launch", True)
+LLAMA_DECODE = Rule("sym:^llama_decode$", "graph launch", True)
 
 
 @dataclass
@@ -33,6 +36,7 @@ class Expected:
     calls: dict = field(default_factory=dict)  # kind -> how many
     graphs: int = None  # executed on the GPU
     grids: list = None  # of the kernels that ran outside graphs
+    steps: list = None  # numbers of the ranges that the program opens itself
 
 
 def known(first, last, graphs=1, kernels=1, grids=False, waits_after=0):
@@ -168,6 +172,8 @@ def differences(trace, expected, late_by_one=()):
             wrong.append(f"{got} {plural(kind, got)}, not {n}" + (f": {threads}" if threads else ""))
     if expected.graphs is not None and trace.graphs != expected.graphs:
         wrong.append(f"{trace.graphs} graphs run on the GPU, not {expected.graphs}")
+    if expected.steps is not None and trace.steps != expected.steps:
+        wrong.append(f"the program's own ranges of steps {runs(trace.steps)}, not {runs(expected.steps)}")
     if expected.grids is not None and trace.grids != expected.grids:
         wrong.append(f"kernels of steps {runs(g - 1 for g in trace.grids)}, not {runs(g - 1 for g in expected.grids)}")
     return wrong

@@ -27,6 +27,7 @@ def options(doc):
     parser.add_argument("--lib", default=SHIM, help="the shim (default: target/release/libtllmprof.so)")
     parser.add_argument("--graph-trace", choices=("graph", "node"), default="graph",
                         help="how nsys records CUDA graphs (default: %(default)s)")
+    parser.add_argument("--llama", metavar="DIR", help="llama.cpp's source, to be built and checked, too")
     parser.add_argument("--keep", metavar="FOLDER", help="leave reports and exports in FOLDER")
     parser.add_argument("--no-throughput", action="store_true", help="captures only")
     parser.add_argument("--rounds", type=int, default=24,
@@ -90,7 +91,9 @@ def main(doc):
         os.makedirs(folder, exist_ok=True)
         told("building the programs")
         built = os.path.join(folder, "bin")
-        table = programs.all_programs(built, programs.build(cuda, built))
+        failed = programs.build(cuda, built)
+        failed.update(programs.build_llama(given.llama, cuda, built))
+        table = programs.all_programs(built, failed)
         bench = Bench(nsys, ncu, shim, COMMAND if os.access(COMMAND, os.X_OK) else None, folder, table, len(gpus),
                       given.graph_trace)
         checks = [check for check in all_checks(table) if not given.only or

@@ -6,6 +6,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from streams import llama_cpp
+
 from . import host
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
@@ -22,6 +24,8 @@ class Program:
     count_option: tuple = ()  # words before the number of steps
 
     def words(self, steps, *more):
+        if steps is None:  # it knows by itself
+            return [*self.command, *more]
         return [*self.command, *self.count_option, str(steps), *more]
 
 
@@ -55,8 +59,18 @@ def build(cuda, folder):
         return {name: error for name, error in pool.map(compile_one, commands.items()) if error}
 
 
+def build_llama(source, cuda, folder):
+    """As build, for llama.cpp and the program that uses it."""
+    if source is None:
+        return {"llama": "llama.cpp's source is not given (--llama)"}
+    error = llama_cpp.build(os.path.abspath(source), os.path.join(folder, "llama"),
+                            ["-DTRUTH", f"-I{HERE}", f"-I{cuda}/include"])
+    return {"llama": error} if error else {}
+
+
 def all_programs(folder, failed):
     """Every program by name; `folder` is the one that they were built into."""
+    llama = os.path.join(folder, "llama")
 
     def compiled(name, target, linkage, **more):
         missing = f"not built: {failed[target]}" if target in failed else None
@@ -77,5 +91,9 @@ def all_programs(folder, failed):
         python("hf_generate", "transformers", "transformers on torch"),
         python("jax_jit", "jax", "JAX, driver only"),
         python("cupy_graph", "cupy", "CuPy, its own cudart", inlined_runtime=True),
+        # 200 steps, always.
+        Program("llama.cpp", "a plugin of its own, shared cudart",
+                (f"{llama}/llama_loop", f"{llama}/tiny.gguf", "single"),
+                f"not built: {failed['llama']}" if "llama" in failed else None),
     ]
     return {program.name: program for program in programs}

@@ -42,7 +42,8 @@ class Range:
 
 
 class Trace:
-    """calls: the program's own calls of a known kind, by start. marks: (ns, N). ranges: those of our domain.
+    """calls: the program's own calls of a known kind, by start. marks: (ns, N). ranges: those of our domain. steps: N of
+    each range `step N` that the program opens itself.
     graphs: executions of whole graphs on the GPU. grids: blocks in x of each kernel that ran outside a graph."""
 
     def __init__(self, path):
@@ -54,7 +55,7 @@ class Trace:
             self.calls = self._calls()
             self.threads = {thread: self._strings.get(name) for thread, name in
                             self._rows("ThreadNames", "globalTid", "nameId")}
-            self.marks, self.ranges = self._nvtx()
+            self.marks, self.ranges, self.steps = self._nvtx()
             self.graphs, self.grids = self._gpu()
         self._db.close()
 
@@ -90,7 +91,7 @@ class Trace:
         rows = self._rows("NVTX_EVENTS", "start", "end", "eventType", "text", "textId", "domainId")
         domains = {domain: text or self._strings.get(text_id)
                    for _, _, kind, text, text_id, domain in rows if kind == NVTX_DOMAIN}
-        marks, ranges = [], []
+        marks, ranges, steps = [], [], []
         for start, end, kind, text, text_id, domain in rows:
             text, of = text or self._strings.get(text_id) or "", domains.get(domain)
             # A capture that began after a domain was made may not name it.
@@ -98,9 +99,11 @@ class Trace:
                 found = re.fullmatch(r"truth (-?\d+)", text)
                 if found:
                     marks.append((start, int(found.group(1))))
+            elif kind in NVTX_RANGES and text.startswith("step "):
+                steps.append(int(text.split()[1]))
             elif kind in NVTX_RANGES and of in ("tllmprof", None):
                 ranges.append(Range(start, end, text))
-        return sorted(marks), sorted(ranges, key=lambda r: r.start)
+        return sorted(marks), sorted(ranges, key=lambda r: r.start), sorted(steps)
 
     def _gpu(self):
         # With --cuda-graph-trace=graph a graph is one record; with =node, its kernels share the launch's correlation.

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gpu_check import child
 
-from . import pack
+from . import llama_cpp, pack
+from .llama_cpp import must
 from .programs import HERE, all_programs
 
 SCRIPTS = os.path.dirname(os.path.abspath(__file__))
@@ -31,12 +32,6 @@ def arguments(usage):
     return parser.parse_args()
 
 
-def must(command, seconds):
-    """None, or why the command failed."""
-    ended = child.run(command, child.variables(), seconds)
-    return None if ended.status == 0 else f"{os.path.basename(command[0])}: {ended.why()}"
-
-
 def build_recorder(folder):
     library = os.path.join(folder, "librecorder.so")
     failed = must([os.environ.get("CC", "cc"), "-O2", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden", "-o", library,
@@ -44,25 +39,6 @@ def build_recorder(folder):
     if failed:
         sys.exit(f"record-streams: the recorder was not built: {failed}")
     return library
-
-
-def build_llama(source, folder):
-    """Builds llama.cpp and the program that uses it into `folder`; None, or why that failed."""
-    cores = str(os.cpu_count() or 4)
-    off = [f"-DLLAMA_BUILD_{part}=OFF" for part in ("COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER", "APP")]
-    libraries = os.path.join(folder, "bin")
-    loop = [os.environ.get("CXX", "c++"), "-O1", f"-I{source}/include", f"-I{source}/ggml/include", "-o",
-            os.path.join(folder, "llama_loop"), os.path.join(HERE, "llama_loop.cpp"), f"-L{libraries}", "-lllama",
-            "-lggml", "-lggml-base", "-ldl", f"-Wl,-rpath,{libraries}", f"-Wl,-rpath-link,{libraries}"]
-    cuda = "/usr/local/cuda/bin/nvcc"
-    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    compiler = [] if shutil.which("nvcc") or not os.path.exists(cuda) else [f"-DCMAKE_CUDA_COMPILER={cuda}"]
-    return (must(["cmake", "-S", source, "-B", folder, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_CUDA=ON",
-                  "-DCMAKE_CUDA_ARCHITECTURES=90", "-DGGML_CUDA_FA=OFF", "-DGGML_CUDA_GRAPHS=ON",
-                  "-DGGML_CUDA_NCCL=OFF", "-DGGML_OPENMP=OFF", *generator, *compiler, *off], 90)
-            or must(["cmake", "--build", folder, "--target", "llama", "-j", cores], 330)
-            or must(loop, 60)
-            or must([sys.executable, "-B", os.path.join(HERE, "tiny_gguf.py"), os.path.join(folder, "tiny.gguf")], 60))
 
 
 def free_port():
@@ -147,7 +123,7 @@ def main(usage):
         needs_llama = [program for program in programs if program.name.startswith("llamacpp")]
         others = [program for program in programs if program not in needs_llama]
         with ThreadPoolExecutor(1) as builder, ThreadPoolExecutor(max(options.jobs, 1)) as pool:
-            building = builder.submit(build_llama, os.path.abspath(options.llama), llama) if needs_llama else None
+            building = builder.submit(llama_cpp.build, os.path.abspath(options.llama), llama) if needs_llama else None
             fine = list(pool.map(run, others))
             failed = building.result() if building else None
             if failed:

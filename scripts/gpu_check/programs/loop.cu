@@ -1,6 +1,7 @@
 // An engine's loop in miniature, by the runtime API. Built several ways: shared and static cudart, per-thread streams.
 //
 //   loop [--steps N] [--graphs G] [--device D] [--devices D] [--pause-after I] [--end STYLE] [--blocks] [--decode]
+//        [--ranges]
 //
 // Step i launches G graphs of three kernels (default 1; 0: none), then one kernel with a grid of i + 1 blocks,
 // so that a profile tells by itself which steps it holds; marks i; and waits for its stream.
@@ -8,6 +9,7 @@
 //   --pause-after I  sleeps half a second after step I
 //   --end STYLE      return, exit, _exit, quick_exit, or term (a SIGTERM handler that calls _exit); status 3
 //   --blocks         runs steps for as many seconds as each line of standard input says (for throughput)
+//   --ranges         an NVTX range `step I` around each step
 //   --decode         the graph is 20 kernels of about 20 us, as long as the decode step of a small model
 #include <condition_variable>
 #include <csignal>
@@ -46,6 +48,7 @@ __global__ void busy(float *state) {
 
 struct Lane {
     int device, graphs;
+    bool ranges = false;
     cudaStream_t stream = nullptr;
     cudaGraphExec_t exec = nullptr;
     unsigned long long *count = nullptr;
@@ -76,12 +79,19 @@ struct Lane {
         CHECK(cudaDeviceSynchronize());
     }
 
-    void step(unsigned i) {
+    // A function of the program's own: no library exports it, and no PLT leads to it.
+    [[gnu::noinline]] void step(unsigned i) {
+        char name[32];
+        if (ranges) {
+            snprintf(name, sizeof name, "step %u", i);
+            nvtxRangePushA(name);
+        }
         for (int g = 0; g < graphs; g++) CHECK(cudaGraphLaunch(exec, stream));
         tick<<<i + 1, 32, 0, stream>>>(count);
         CHECK(cudaGetLastError());
         truth(i);
         CHECK(cudaStreamSynchronize(stream));
+        if (ranges) nvtxRangePop();
     }
 
     // What one graph takes on the GPU.
@@ -155,12 +165,13 @@ static void end_here(int) { _exit(STATUS); }
 
 int main(int argc, char **argv) {
     int steps = 200, graphs = 1, device = 0, devices = 1, pause_after = -1;
-    bool blocks = false, decode = false;
+    bool blocks = false, decode = false, ranges = false;
     const char *end = "return";
     for (int i = 1; i < argc; i++) {
         const char *option = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(option, "--blocks")) blocks = true;
         else if (!strcmp(option, "--decode")) decode = true;
+        else if (!strcmp(option, "--ranges")) ranges = true;
         else if (!strcmp(option, "--steps")) steps = atoi(value), i++;
         else if (!strcmp(option, "--graphs")) graphs = atoi(value), i++;
         else if (!strcmp(option, "--device")) device = atoi(value), i++;
@@ -171,6 +182,7 @@ int main(int argc, char **argv) {
     }
     std::vector<Lane> lanes;
     for (int id = 0; id < devices; id++) lanes.emplace_back(device + id, graphs, decode);
+    for (auto &lane : lanes) lane.ranges = ranges;
     CHECK(cudaSetDevice(device));
     if (blocks) {
         serve_blocks(lanes[0]);

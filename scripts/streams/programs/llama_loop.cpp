@@ -11,12 +11,19 @@
 
 #include "ggml-backend.h"
 #include "llama.h"
+#ifdef TRUTH
+#include "truth.h"
+#endif
 
 static int vocabulary;
 
 static void mark(long n) {
+#ifdef TRUTH
+    truth(n);
+#else
     static auto *function = reinterpret_cast<void (*)(long)>(dlsym(RTLD_DEFAULT, "tllmprof_mark"));
     if (function) function(n);
+#endif
 }
 
 static void add(llama_batch &batch, llama_token token, int position, int sequence, bool read) {
