@@ -40,10 +40,13 @@ mod errno;
 #[cfg(not(test))]
 mod ids;
 #[cfg(not(test))]
+mod injection;
+#[cfg(not(test))]
 mod intercept;
 mod lock;
 #[cfg(not(test))]
 mod log;
+mod ranges;
 #[cfg(not(test))]
 mod session;
 #[cfg(not(test))]

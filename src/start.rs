@@ -4,9 +4,9 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use std::ffi::OsString;
 
 use once_cell::race::OnceBox;
-use tllmprof_config::{BadValue, Settings};
+use tllmprof_config::{BadValue, Settings, Step};
 
-use crate::{capture, intercept, log};
+use crate::{injection, intercept, log};
 
 /// What the library has to do in this process.
 const UNDECIDED: u8 = 0;
@@ -24,7 +24,13 @@ static READ: OnceBox<Result<Settings, BadValue>> = OnceBox::new();
 fn constructor() {
     log::start();
     intercept::start();
-    read();
+    injection::start(read().as_ref().is_ok_and(counts_ranges));
+}
+
+/// Whether NVTX ranges are to be counted, for windows or for a tool that listens.
+fn counts_ranges(settings: &Settings) -> bool {
+    matches!(settings.step, Step::Nvtx { .. })
+        && (!settings.windows.is_empty() || (settings.nvtx && injection::has_tool()))
 }
 
 fn read() -> &'static Result<Settings, BadValue> {
@@ -60,7 +66,7 @@ fn decide() -> u8 {
     let state = match read() {
         Err(_) => COMPLAINING,
         Ok(settings) if !settings.windows.is_empty() => ACTIVE,
-        Ok(settings) if settings.nvtx && capture::nvtx::has_consumer() => ACTIVE,
+        Ok(settings) if settings.nvtx && injection::has_tool() => ACTIVE,
         Ok(_) => IDLE,
     };
     STATE.store(state, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use common::{Output, Scratch, command, read_log, repo, run, shim, skipped, standin};
+use common::{Output, Scratch, command, nvtx, read_log, repo, run, shim, skipped, standin};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 const STOP: &[&str] = &[
@@ -305,43 +305,9 @@ fn no_window_marks_every_iteration() {
     assert_eq!(found, (0..40).map(Some).collect::<Vec<_>>());
 }
 
-/// Builds the program with NVTX ranges of its own, from NVIDIA's headers in crate `nvtx-sys`.
+/// Builds the program with NVTX ranges of its own.
 fn own_ranges(scratch: &Scratch) -> PathBuf {
-    let standin = standin();
-    let program = scratch.path("own_ranges");
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-O1", "-pthread", "-I"])
-        .arg(nvtx_headers())
-        .arg("-I")
-        .arg(repo().join("tests/standin"))
-        .arg(repo().join("tests/nsys/own_ranges.c"))
-        .arg("-o")
-        .arg(&program)
-        .arg("-L")
-        .arg(&standin)
-        .args(["-l:libcudart.so.12", "-ldl"]);
-    let built = run(&mut gcc, TIMEOUT);
-    assert!(built.status.success(), "{}", built.err());
-    program
-}
-
-fn nvtx_headers() -> PathBuf {
-    // For this platform alone: the sources of the others' crates may not be there.
-    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let mut metadata = Command::new(env!("CARGO"));
-    metadata
-        .args(["metadata", "--offline", "--format-version", "1"])
-        .args(["--filter-platform", &platform, "--manifest-path"])
-        .arg(repo().join("Cargo.toml"));
-    let metadata = run(&mut metadata, TIMEOUT);
-    assert!(metadata.status.success(), "{}", metadata.err());
-    // One path is all that is wanted of it: no reason for a JSON parser.
-    let text = metadata.out();
-    let path = text
-        .split('"')
-        .find(|word| word.contains("/nvtx-sys-") && word.ends_with("/Cargo.toml"))
-        .expect("nvtx-sys is among the dependencies");
-    Path::new(path).with_file_name("c/include")
+    nvtx::program(scratch, "nsys/own_ranges.c")
 }
 
 #[test]
@@ -424,4 +390,131 @@ fn open_window_at_quick_exit() {
     assert_eq!(profile.program.status.code(), Some(7));
     assert_eq!(profile.reports.len(), 1);
     holds_exactly(&profile.reports[0], 30..=39);
+}
+
+/// The program's ranges are counted, by a rule that comes before nsys, and nsys has all of them.
+#[test]
+fn the_programs_ranges_make_iterations() {
+    let Some(nsys) = nsys() else { return };
+    let scratch = Scratch::new("own");
+    let program = nvtx::program(&scratch, "nvtx/ranges.c");
+    // (KIND, its rule, the ranges that a step opens: domain and name)
+    type Kind<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)]);
+    let kinds: [Kind<'_>; 5] = [
+        ("push_a", "nvtx:^step", &[("", "step"), ("", "inner")]),
+        ("push_w", "nvtx:^step", &[("", "step")]),
+        ("push_ex", r"nvtx:^step \d+$", &[("", "step")]),
+        (
+            "domain_push",
+            "nvtx:^step@engine",
+            &[
+                ("engine", "step of"),
+                ("other", "step"),
+                ("engine", "inner"),
+                ("", "step of"),
+            ],
+        ),
+        ("start", "nvtx:^step", &[("", "step"), ("", "around")]),
+    ];
+    for (kind, rule, ranges) in kinds {
+        let arguments = [program.as_os_str(), OsStr::new(kind)];
+        let plain = profile(nsys, UNGATED, &[("LD_PRELOAD", "")], &arguments);
+        let window = ("TLLM_PROFILE_START_STOP", "5-9");
+        let step = ("TLLMPROF_STEP", rule);
+        let counted = profile(nsys, UNGATED, &[step, window], &arguments);
+        assert!(
+            counted.program.status.success(),
+            "{}",
+            counted.program.err()
+        );
+        let said = counted.program.err();
+        assert!(
+            said.contains("window 5-9 captured: 40 iterations"),
+            "{kind}: {said}"
+        );
+        for (domain, text) in ranges {
+            for profile in [&plain, &counted] {
+                let found = profile.reports[0].iter();
+                let found = found.filter(|r| r.domain == *domain && r.text.starts_with(text));
+                assert_eq!(found.count(), 40, "{kind}: {text}@{domain}");
+            }
+        }
+        // nsys says what it does between the program's lines.
+        let answers = |profile: &Profile| -> Vec<String> {
+            let said = profile.program.out();
+            let own = |line: &&str| {
+                line.starts_with("pop of nothing")
+                    || !line.is_empty()
+                        && line.chars().all(|c| c.is_ascii_digit() || " -".contains(c))
+            };
+            said.lines().filter(own).map(str::to_owned).collect()
+        };
+        assert_eq!(
+            answers(&counted).len(),
+            41,
+            "{kind}: {}",
+            counted.program.out()
+        );
+        assert_eq!(answers(&counted), answers(&plain), "{kind}");
+    }
+}
+
+#[test]
+fn gated_by_the_programs_ranges() {
+    let Some(nsys) = nsys() else { return };
+    let scratch = Scratch::new("own");
+    let program = nvtx::program(&scratch, "nvtx/ranges.c");
+    let profile = profile(
+        nsys,
+        STOP,
+        &[
+            ("TLLMPROF_STEP", "nvtx:^step"),
+            ("TLLM_PROFILE_START_STOP", "5-9"),
+        ],
+        &[program.as_os_str(), OsStr::new("push_a")],
+    );
+    assert!(
+        profile.program.status.success(),
+        "{}",
+        profile.program.err()
+    );
+    assert_eq!(profile.reports.len(), 1);
+    holds_exactly(&profile.reports[0], 5..=9);
+    // The program's own ranges of these steps are inside, whole.
+    for (text, count) in [("step", 5), ("inner", 5)] {
+        let own = profile.reports[0].iter();
+        let own: Vec<&Range> = own
+            .filter(|range| range.domain.is_empty() && range.text.starts_with(text))
+            .collect();
+        assert_eq!(own.len(), count, "{own:?}");
+        assert!(own.iter().all(|range| range.end.is_some()), "{own:?}");
+    }
+}
+
+/// Each process of a family chains to its own nsys, with our library or without it.
+#[test]
+fn ranges_of_children() {
+    let Some(nsys) = nsys() else { return };
+    let scratch = Scratch::new("own");
+    let program = nvtx::program(&scratch, "nvtx/children.c");
+    let variables = [
+        ("TLLMPROF_STEP", "nvtx:^step"),
+        ("TLLM_PROFILE_START_STOP", "all"),
+    ];
+    let options = ["--trace-fork-before-exec=true"];
+    // (KIND, ranges of both processes, windows of both)
+    for (kind, ranges, windows) in [("fork", 6, 1), ("preload", 7, 2), ("bare", 7, 1)] {
+        let arguments = [program.as_os_str(), OsStr::new(kind)];
+        let profile = profile(nsys, &options, &variables, &arguments);
+        let said = profile.program.err();
+        assert!(profile.program.status.success(), "{kind}: {said}");
+        assert_eq!(
+            said.matches(" captured: ").count(),
+            windows,
+            "{kind}: {said}"
+        );
+        let found = profile.reports[0].iter();
+        let found = found.filter(|range| range.domain.is_empty() && range.text == "step");
+        assert_eq!(found.count(), ranges, "{kind}");
+    }
 }

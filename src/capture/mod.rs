@@ -1,7 +1,7 @@
 //! What is switched on for a window, and off after it.
 
 mod driver;
-pub mod nvtx;
+mod nvtx;
 mod worker;
 
 use core::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use tllmprof_config::{Settings, Window};
 
+use crate::injection;
 use crate::lock::Lock;
 use crate::log;
 use crate::window::{Edge, Point};
@@ -69,7 +70,7 @@ pub fn has_driver() -> bool {
 pub fn start(settings: &Settings, uncounted: Uncounted) {
     worker::set_uncounted(uncounted);
     // Loads the tool: nothing is locked meanwhile.
-    let wanted = settings.nvtx && nvtx::has_consumer();
+    let wanted = settings.nvtx && injection::has_tool();
     let ranges = wanted.then(|| Ranges::new(&settings.nvtx_name));
     let mut state = STATE.lock();
     state.drains = settings.drain;

@@ -1,7 +1,8 @@
 //! Ranges in the NVTX domain `tllmprof`.
 //!
 //! Start/end ranges, which belong to the process: an iteration may end on another thread than it
-//! began on. The domain keeps them apart from the program's own.
+//! began on. The domain keeps them apart from the program's own. They are made where a tool listens
+//! ([`crate::injection`]).
 
 use core::mem::ManuallyDrop;
 use std::ffi::CString;
@@ -9,11 +10,6 @@ use std::ffi::CString;
 use ::nvtx::domain::{Range, RegisteredString};
 use ::nvtx::{Domain, Payload};
 use tllmprof_config::NvtxName;
-
-/// Whether a tool has asked for NVTX events. Without one, ranges go nowhere and are not made.
-pub fn has_consumer() -> bool {
-    std::env::var_os("NVTX_INJECTION64_PATH").is_some_and(|path| !path.is_empty())
-}
 
 /// The ranges that are open, and what is needed to open more.
 pub struct Ranges {

@@ -4,6 +4,8 @@
 //! functions that they look up by name ([`dlsym`]), and functions that the driver hands out
 //! ([`proc_address`]). [`dispatch`] is where a call that has to be thought about leaves the
 //! assembler ([`arch`]). Nothing here decides what a step is.
+//!
+//! Ranges that the program opens come by a way of their own: [`nvtx`].
 
 #[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]
 mod arch;
@@ -11,6 +13,7 @@ mod dispatch;
 mod dlsym;
 mod export;
 mod libc_hooks;
+pub mod nvtx;
 mod proc_address;
 mod resolve;
 mod thunk;
@@ -44,7 +47,10 @@ pub fn before_fork() -> Kept {
 pub unsafe fn in_child() {
     crate::elf::in_child();
     // SAFETY: the caller's promise.
-    unsafe { export::in_child() };
+    unsafe {
+        export::in_child();
+        nvtx::in_child();
+    }
 }
 
 /// After the fork, in the parent.
@@ -58,6 +64,11 @@ pub fn after_fork(kept: &Kept) {
 /// Has the runtime's functions for `calls` seen, too, and no others where the driver's suffice.
 pub fn attend(calls: Calls) {
     Thunk::attend(calls);
+}
+
+/// Whether this library comes before one that has `name`, in the order of loading.
+pub fn comes_before(name: &core::ffi::CStr) -> bool {
+    resolve::next(name).is_some()
 }
 
 /// Gets the doors ready. For the constructor.

@@ -16,7 +16,7 @@ use super::{Gating, OWNER, STATE, stream_capture, turn};
 use crate::cancel::Uncancelled;
 use crate::capture;
 use crate::ids;
-use crate::intercept::uncounted;
+use crate::intercept::{self, uncounted};
 use crate::log;
 use crate::step::threads::Slot;
 
@@ -63,7 +63,10 @@ fn end(may_run_profilers_here: bool) {
             None => return,
         }
     }
-    let Some(state) = guard.as_mut() else { return };
+    // What the rule names may be counted in a process that does not use CUDA.
+    let Some(state) = guard.as_mut().filter(|state| state.begun) else {
+        return;
+    };
     if state.turn.taken {
         log::say!(
             Warn,
@@ -208,6 +211,9 @@ impl fmt::Display for Outcome<'_> {
         }
         write!(f, ": {iterations} iterations by {by}")?;
         if *iterations == 0 && !matches!(settings.step, Step::Auto) {
+            if let Step::Nvtx { .. } = settings.step {
+                write!(f, "{}", intercept::nvtx::Unseen)?;
+            }
             write!(f, "{calls}")?;
         }
         Ok(())

@@ -19,10 +19,18 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// What is held over a fork. One fork at a time holds it, and a second one goes without.
 static HELD: Lock<Option<Held>> = Lock::new(None);
 
+/// Whether the process is a copy of another.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
 struct Held {
     thread: i32,
     state: bool,
     doors: intercept::Kept,
+}
+
+/// Whether the process is a forked child.
+pub fn is_child() -> bool {
+    IS_CHILD.load(Ordering::Relaxed)
 }
 
 /// Has the handlers called at each fork. Once, before the first look-up or call of a program.
@@ -75,6 +83,7 @@ extern "C" fn in_child() {
         capture::after_fork();
     }
     *HELD.lock() = None;
+    IS_CHILD.store(true, Ordering::Relaxed);
     QUIET.store(false, Ordering::Relaxed);
     ATTENDED.store(Calls::ALL.bits(), Ordering::Relaxed);
     turn::after_fork();

@@ -20,6 +20,7 @@ use tllmprof_config::engines::tensorrt_llm_gates_itself;
 use tllmprof_config::{Settings, rank};
 
 use crate::capture;
+use crate::injection;
 use crate::intercept::attend;
 use crate::lock::Lock;
 use crate::log;
@@ -31,7 +32,7 @@ use crate::window::{Gate, Point};
 use by::Rank;
 pub use ending::{finish, finish_at_once};
 pub use fork::register as mind_forks;
-pub use threads::{count, new_thread};
+pub use threads::{count, new_thread, slot};
 use turn::Turn;
 
 static STATE: Lock<Option<State>> = Lock::new(None);
@@ -83,7 +84,7 @@ impl State {
             turn: Turn::default(),
             rank: Rank::NotAsked,
             gating: Gating::NotAsked,
-            follows_each: settings.nvtx && capture::nvtx::has_consumer(),
+            follows_each: settings.nvtx && injection::has_tool(),
             uses_cuda: false,
             begun: false,
         })
@@ -112,7 +113,9 @@ impl State {
     /// Whether there is nothing to switch at `point`.
     fn has_nothing_at(&self, point: Point) -> bool {
         let has_none = !self.follows_each && !self.gate.has_edge_at(point);
-        has_none || !(self.uses_cuda || capture::has_driver())
+        // The child of a fork has its parent's driver, whether it is going to use it or not.
+        let has_driver = || !fork::is_child() && capture::has_driver();
+        has_none || !(self.uses_cuda || has_driver())
     }
 
     /// Leaves the windows to an engine that reads their variable itself and is there by now.

@@ -130,9 +130,11 @@ fn leave(slot: &'static Slot) {
     }
 }
 
-/// Counts what the assembler did not count.
-pub fn count(what: Counted) {
-    if let Some(slot) = slot() {
-        slot.cell(what, stream_capture::is_under_way()).add();
-    }
+/// Counts what the assembler did not count; whether the thread has to ask what it means.
+pub fn count(what: Counted) -> bool {
+    slot().is_some_and(|slot| {
+        let cell = slot.cell(what, stream_capture::is_under_way());
+        cell.add();
+        cell.count() > cell.limit()
+    })
 }

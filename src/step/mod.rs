@@ -3,6 +3,7 @@
 pub mod counted;
 pub mod ledger;
 pub mod numbering;
+pub mod open;
 pub mod threads;
 
 use tllmprof_config::calls::{Call, Calls, Kind};

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use tllmprof_config::calls::Kind;
 
 use super::counted::{Counted, ROWS};
+use super::open::OpenRanges;
 
 /// A limit that is never passed.
 pub const UNLIMITED: u64 = u64::MAX;
@@ -65,6 +66,7 @@ pub struct Slot {
     /// The credit that is being called back.
     given: AtomicU64,
     taken: AtomicBool,
+    open: OpenRanges,
     /// The address of what the thread reaches its cells by; 0 for none.
     block: AtomicUsize,
 }
@@ -89,6 +91,7 @@ impl Slot {
             settled: [const { AtomicU64::new(0) }; ROWS],
             given: AtomicU64::new(0),
             taken: AtomicBool::new(true),
+            open: OpenRanges::new(),
             block: AtomicUsize::new(0),
         }
     }
@@ -146,6 +149,11 @@ impl Slot {
         self.block.store(block, Ordering::Relaxed);
     }
 
+    /// The thread's ranges that an iteration ends with.
+    pub fn open_ranges(&self) -> &OpenRanges {
+        &self.open
+    }
+
     /// Takes the slot of a thread that is gone.
     pub fn take(&self) -> bool {
         self.taken
@@ -155,6 +163,7 @@ impl Slot {
 
     /// Leaves the slot to the next new thread.
     pub fn leave(&self) {
+        self.open.clear();
         self.taken.store(false, Ordering::Release);
     }
 

@@ -14,7 +14,7 @@ pub struct Options {
     /// Windows of iterations: A-B, N, A-, all, and comma lists of them
     #[arg(long, value_name = "W")]
     window: Option<OsString>,
-    /// What an iteration is: auto, or a CUDA call such as cudaGraphLaunch or cudaGraphLaunch/4
+    /// What an iteration is: auto, a CUDA call such as cudaGraphLaunch or cudaGraphLaunch/4, or nvtx:REGEX
     #[arg(long, value_name = "RULE")]
     step: Option<OsString>,
     /// Iterations not counted: a number of them; or capture, to start again after stream captures

@@ -1,0 +1,142 @@
+//! The functions that stand before a tool's.
+//!
+//! A range that counts begins before its push goes on, so that a window that opens with it holds
+//! the tool's event, and ends after its pop has.
+//!
+//! `C-unwind`, as a thread may be cancelled in a tool's function.
+
+use core::ffi::{c_char, c_int};
+
+use super::abi::{Attributes, CORE, CORE2, Function, Handle, NO_TRACKING, RangeId, Wide};
+use super::chain::{self, CHAINS};
+use super::ranges::{self, Name};
+
+/// A function of NVTX that is wrapped: its table and its number there.
+pub struct Wrapped {
+    pub kind: u32,
+    pub index: usize,
+}
+
+/// The program's default domain.
+const DEFAULT: Handle = 0;
+
+macro_rules! wrappers {
+    ($($name:ident: $kind:ident[$index:literal]($($arg:ident: $type:ty),*) $(-> $result:ty)? = |$next:ident| $body:expr;)*) => {
+        /// What is wrapped, in the order of a chain.
+        pub const WRAPPED: [Wrapped; [$(stringify!($name)),*].len()] =
+            [$(Wrapped { kind: $kind, index: $index }),*];
+
+        #[allow(non_camel_case_types, reason = "the rows are named like the functions")]
+        enum Row { $($name),* }
+
+        $(
+            #[allow(unused_unsafe, reason = "not every function reads what the program gave it")]
+            unsafe extern "C-unwind" fn $name<const CHAIN: usize>($($arg: $type),*) $(-> $result)? {
+                type Next = unsafe extern "C-unwind" fn($($type),*) $(-> $result)?;
+                let next = chain::ALL[CHAIN].next(Row::$name as usize);
+                // SAFETY: null, or what the tool put in the place of this very function.
+                let next = unsafe { core::mem::transmute::<Function, Option<Next>>(next) };
+                // SAFETY: the program's own arguments, which are what NVTX wants.
+                let $next = || next.map(|next| unsafe { next($($arg),*) });
+                // SAFETY: as above.
+                unsafe { $body }
+            }
+        )*
+
+        fn all<const CHAIN: usize>() -> [Function; WRAPPED.len()] {
+            [$($name::<CHAIN> as *mut _),*]
+        }
+    };
+}
+
+wrappers! {
+    range_start_ex: CORE[4](attributes: *const Attributes) -> RangeId = |next| {
+        let ends = ranges::begins(DEFAULT, &Name::of(attributes));
+        ranges::started(next().unwrap_or(0), ends)
+    };
+    range_start_a: CORE[5](message: *const c_char) -> RangeId = |next| {
+        let ends = ranges::begins(DEFAULT, &Name::narrow(message));
+        ranges::started(next().unwrap_or(0), ends)
+    };
+    range_start_w: CORE[6](message: *const Wide) -> RangeId = |next| {
+        let ends = ranges::begins(DEFAULT, &Name::wide(message));
+        ranges::started(next().unwrap_or(0), ends)
+    };
+    range_end: CORE[7](id: RangeId) = |next| {
+        next();
+        ranges::ended(id);
+    };
+    range_push_ex: CORE[8](attributes: *const Attributes) -> c_int = |next| {
+        let ends = ranges::begins(DEFAULT, &Name::of(attributes));
+        let level = next().unwrap_or(NO_TRACKING);
+        ranges::pushed(DEFAULT, ends);
+        level
+    };
+    range_push_a: CORE[9](message: *const c_char) -> c_int = |next| {
+        let ends = ranges::begins(DEFAULT, &Name::narrow(message));
+        let level = next().unwrap_or(NO_TRACKING);
+        ranges::pushed(DEFAULT, ends);
+        level
+    };
+    range_push_w: CORE[10](message: *const Wide) -> c_int = |next| {
+        let ends = ranges::begins(DEFAULT, &Name::wide(message));
+        let level = next().unwrap_or(NO_TRACKING);
+        ranges::pushed(DEFAULT, ends);
+        level
+    };
+    range_pop: CORE[11]() -> c_int = |next| {
+        let level = next().unwrap_or(NO_TRACKING);
+        ranges::popped(DEFAULT);
+        level
+    };
+    domain_range_start_ex: CORE2[2](domain: Handle, attributes: *const Attributes) -> RangeId = |next| {
+        let ends = ranges::begins(domain, &Name::of(attributes));
+        ranges::started(next().unwrap_or(0), ends)
+    };
+    domain_range_end: CORE2[3](domain: Handle, id: RangeId) = |next| {
+        next();
+        ranges::ended(id);
+    };
+    domain_range_push_ex: CORE2[4](domain: Handle, attributes: *const Attributes) -> c_int = |next| {
+        let ends = ranges::begins(domain, &Name::of(attributes));
+        let level = next().unwrap_or(NO_TRACKING);
+        ranges::pushed(domain, ends);
+        level
+    };
+    domain_range_pop: CORE2[5](domain: Handle) -> c_int = |next| {
+        let level = next().unwrap_or(NO_TRACKING);
+        ranges::popped(domain);
+        level
+    };
+    domain_register_string_a: CORE2[10](domain: Handle, text: *const c_char) -> Handle = |next| {
+        ranges::registered(domain, next(), &Name::narrow(text))
+    };
+    domain_register_string_w: CORE2[11](domain: Handle, text: *const Wide) -> Handle = |next| {
+        ranges::registered(domain, next(), &Name::wide(text))
+    };
+    domain_create_a: CORE2[12](name: *const c_char) -> Handle = |next| {
+        ranges::domain_created(next(), &Name::narrow(name))
+    };
+    domain_create_w: CORE2[13](name: *const Wide) -> Handle = |next| {
+        ranges::domain_created(next(), &Name::wide(name))
+    };
+    domain_destroy: CORE2[14](domain: Handle) = |next| {
+        ranges::domain_destroyed(domain);
+        next();
+    };
+}
+
+/// The wrappers that go on to the functions of `chain`.
+pub fn of(chain: usize) -> [Function; WRAPPED.len()] {
+    const _: () = assert!(CHAINS == 8);
+    match chain {
+        0 => all::<0>(),
+        1 => all::<1>(),
+        2 => all::<2>(),
+        3 => all::<3>(),
+        4 => all::<4>(),
+        5 => all::<5>(),
+        6 => all::<6>(),
+        _ => all::<7>(),
+    }
+}

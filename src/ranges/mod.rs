@@ -1,0 +1,6 @@
+//! Which of the program's ranges a rule names.
+
+pub mod handles;
+pub mod pattern;
+pub mod seen;
+pub mod started;

@@ -1,0 +1,169 @@
+//! Ranges of a thread that an iteration ends with.
+//!
+//! A pop says neither which range it ends nor what that was called. So from the push of a range
+//! that somebody waits for the end of, the thread's pushes and pops in its domain are counted;
+//! while nobody waits for any, which is nearly always, nothing is.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// How many are followed at a time. Of more, the outermost are given up: their iterations end
+/// where the next begin.
+const MOST: usize = 8;
+
+struct Range {
+    domain: AtomicUsize,
+    iteration: AtomicU64,
+    /// Ranges that have been pushed inside it since, and not been popped.
+    inner: AtomicU64,
+}
+
+/// The followed ranges of one thread, which alone reads and writes them; the innermost is last.
+pub struct OpenRanges {
+    count: AtomicUsize,
+    ranges: [Range; MOST],
+}
+
+impl OpenRanges {
+    /// None.
+    pub const fn new() -> Self {
+        Self {
+            count: AtomicUsize::new(0),
+            ranges: [const {
+                Range {
+                    domain: AtomicUsize::new(0),
+                    iteration: AtomicU64::new(0),
+                    inner: AtomicU64::new(0),
+                }
+            }; MOST],
+        }
+    }
+
+    /// Whether none is followed.
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Relaxed) == 0
+    }
+
+    /// A range has been pushed; with it ends `iteration`, if any.
+    pub fn pushed(&self, domain: usize, iteration: Option<u64>) {
+        match iteration {
+            Some(iteration) => self.follow(domain, iteration),
+            None => {
+                if let Some(index) = self.innermost(domain) {
+                    let inner = &self.ranges[index].inner;
+                    inner.store(inner.load(Relaxed) + 1, Relaxed);
+                }
+            }
+        }
+    }
+
+    /// A range has been popped: the iteration that has ended with it.
+    pub fn popped(&self, domain: usize) -> Option<u64> {
+        let index = self.innermost(domain)?;
+        let range = &self.ranges[index];
+        match range.inner.load(Relaxed) {
+            0 => {
+                let iteration = range.iteration.load(Relaxed);
+                self.remove(index);
+                Some(iteration)
+            }
+            inner => {
+                range.inner.store(inner - 1, Relaxed);
+                None
+            }
+        }
+    }
+
+    /// Gives all of them up.
+    pub fn clear(&self) {
+        self.count.store(0, Relaxed);
+    }
+
+    fn innermost(&self, domain: usize) -> Option<usize> {
+        let count = self.count.load(Relaxed);
+        let followed = self.ranges.get(..count)?;
+        followed
+            .iter()
+            .rposition(|range| range.domain.load(Relaxed) == domain)
+    }
+
+    fn follow(&self, domain: usize, iteration: u64) {
+        if self.count.load(Relaxed) == MOST {
+            self.remove(0);
+        }
+        let count = self.count.load(Relaxed);
+        let range = &self.ranges[count];
+        range.domain.store(domain, Relaxed);
+        range.iteration.store(iteration, Relaxed);
+        range.inner.store(0, Relaxed);
+        self.count.store(count + 1, Relaxed);
+    }
+
+    fn remove(&self, index: usize) {
+        let count = self.count.load(Relaxed);
+        for (range, next) in self.ranges[..count]
+            .iter()
+            .zip(&self.ranges[1..])
+            .skip(index)
+        {
+            range.domain.store(next.domain.load(Relaxed), Relaxed);
+            range.iteration.store(next.iteration.load(Relaxed), Relaxed);
+            range.inner.store(next.inner.load(Relaxed), Relaxed);
+        }
+        self.count.store(count - 1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pop_ends_the_range_that_its_push_began() {
+        let open = OpenRanges::new();
+        assert_eq!(open.popped(0), None);
+        open.pushed(0, None);
+        open.pushed(0, Some(7));
+        open.pushed(0, None);
+        open.pushed(0, None);
+        assert_eq!(open.popped(0), None);
+        assert_eq!(open.popped(0), None);
+        assert_eq!(open.popped(0), Some(7));
+        assert_eq!(open.popped(0), None);
+    }
+
+    #[test]
+    fn nested_ones_end_from_the_inside() {
+        let open = OpenRanges::new();
+        open.pushed(0, Some(1));
+        open.pushed(0, None);
+        open.pushed(0, Some(2));
+        assert_eq!(open.popped(0), Some(2));
+        assert_eq!(open.popped(0), None);
+        assert_eq!(open.popped(0), Some(1));
+    }
+
+    #[test]
+    fn each_domain_has_a_stack_of_its_own() {
+        let open = OpenRanges::new();
+        open.pushed(1, Some(1));
+        open.pushed(2, Some(2));
+        open.pushed(3, None);
+        assert_eq!(open.popped(3), None);
+        assert_eq!(open.popped(1), Some(1));
+        assert_eq!(open.popped(1), None);
+        assert_eq!(open.popped(2), Some(2));
+    }
+
+    #[test]
+    fn ranges_that_nothing_pops_are_given_up() {
+        let open = OpenRanges::new();
+        for iteration in 0..20 {
+            open.pushed(0, Some(iteration));
+        }
+        let ended: Vec<_> = core::iter::from_fn(|| open.popped(0)).collect();
+        assert_eq!(ended, [19, 18, 17, 16, 15, 14, 13, 12]);
+        open.pushed(0, Some(1));
+        open.clear();
+        assert_eq!(open.popped(0), None);
+    }
+}

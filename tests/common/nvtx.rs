@@ -1,0 +1,64 @@
+//! C programs and libraries that use NVTX, built with NVIDIA's headers from crate `nvtx-sys`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::{Scratch, repo, run, standin};
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Builds the program `source` of `tests/` against the stand-in for CUDA.
+pub fn program(scratch: &Scratch, source: &str) -> PathBuf {
+    let standin = standin();
+    let runtime = ["-L", &standin.to_string_lossy(), "-l:libcudart.so.12"].map(str::to_owned);
+    build(scratch, source, "", &runtime)
+}
+
+/// Builds the library `source` of `tests/`, which uses no CUDA; `name` tells copies apart.
+pub fn library(scratch: &Scratch, source: &str, name: &str) -> PathBuf {
+    build(
+        scratch,
+        source,
+        name,
+        &["-shared".to_owned(), "-fPIC".to_owned()],
+    )
+}
+
+fn build(scratch: &Scratch, source: &str, name: &str, more: &[String]) -> PathBuf {
+    let source = repo().join("tests").join(source);
+    let stem = source.file_stem().expect("a source has a name");
+    let built = scratch.path(&format!("{}{name}", stem.to_string_lossy()));
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"])
+        .arg(headers())
+        .arg("-I")
+        .arg(repo().join("tests/standin"))
+        .arg(&source)
+        .arg("-o")
+        .arg(&built)
+        .args(more)
+        .arg("-ldl");
+    let output = run(&mut gcc, TIMEOUT);
+    assert!(output.status.success(), "{}", output.err());
+    built
+}
+
+fn headers() -> PathBuf {
+    // For this platform alone: the sources of the others' crates may not be there.
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut metadata = Command::new(env!("CARGO"));
+    metadata
+        .args(["metadata", "--offline", "--format-version", "1"])
+        .args(["--filter-platform", &platform, "--manifest-path"])
+        .arg(repo().join("Cargo.toml"));
+    let metadata = run(&mut metadata, TIMEOUT);
+    assert!(metadata.status.success(), "{}", metadata.err());
+    // One path is all that is wanted of it: no reason for a JSON parser.
+    let text = metadata.out();
+    let path = text
+        .split('"')
+        .find(|word| word.contains("/nvtx-sys-") && word.ends_with("/Cargo.toml"))
+        .expect("nvtx-sys is among the dependencies");
+    Path::new(path).with_file_name("c/include")
+}

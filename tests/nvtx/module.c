@@ -1,0 +1,15 @@
+/* A library with an NVTX of its own. */
+#include <nvtx3/nvToolsExt.h>
+#include <stdio.h>
+
+int module_push(int n)
+{
+    char name[32];
+    snprintf(name, sizeof name, "step %d", n);
+    return nvtxRangePushA(name);
+}
+
+int module_pop(void)
+{
+    return nvtxRangePop();
+}

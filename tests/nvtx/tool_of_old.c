@@ -1,0 +1,3 @@
+/* A tool that knows no extensions. */
+#define NO_EXTENSION
+#include "tool.c"
