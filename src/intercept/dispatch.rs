@@ -120,15 +120,7 @@ fn is_the_call(call: Call, frame: &Frame) -> bool {
 }
 
 /// Whether this call comes from within another intercepted call of the thread.
-///
-/// An exception or `longjmp` that leaves a call leaves its mark, too. The return address that it
-/// marks is soon overwritten by other calls, and one from the same place is no deeper than it was.
 fn is_nested(frame: &Frame) -> bool {
-    // SAFETY: the block is the calling thread's own, and a mark above us on the stack is readable.
-    unsafe {
-        let tls = &*tls();
-        let mark = core::ptr::with_exposed_provenance::<usize>(tls.outer);
-        (&raw const frame.return_address).addr() < tls.outer
-            && mark.read_volatile() == tls.outer_return
-    }
+    // SAFETY: the block is the calling thread's own.
+    frame.is_within(unsafe { &*tls() })
 }

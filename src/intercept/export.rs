@@ -240,18 +240,7 @@ macro_rules! exports {
                 #[unsafe(no_mangle)]
                 #[unsafe(naked)]
                 unsafe extern "C" fn $name() {
-                    core::arch::naked_asm!(
-                        "lea r11, [rip + {export}]",
-                        "mov rax, qword ptr [rsp]",
-                        "mov r10, qword ptr [r11]",
-                        "sub rax, qword ptr [r10]",
-                        "cmp rax, qword ptr [r10 + 8]",
-                        "jae {exported}",
-                        "mov r11, qword ptr [r10 + 16]",
-                        "jmp qword ptr [r11]",
-                        export = sym EXPORT,
-                        exported = sym arch::exported,
-                    )
+                    arch::export_stub!(EXPORT, arch::exported)
                 }
             }
         )*

@@ -7,6 +7,7 @@
 //!
 //! Ranges that the program opens come by a way of their own: [`nvtx`].
 
+#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]
 mod arch;
 mod dispatch;
@@ -21,8 +22,14 @@ mod thunk;
 use thunk::Thunk;
 use tllmprof_config::calls::Calls;
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
-compile_error!("the doors are written for x86-64 Linux with glibc");
+#[cfg(not(all(
+    any(target_arch = "aarch64", target_arch = "x86_64"),
+    target_endian = "little",
+    target_pointer_width = "64",
+    target_os = "linux",
+    target_env = "gnu"
+)))]
+compile_error!("the doors are written for x86-64 and AArch64 Linux with glibc");
 
 pub use arch::{Tls, tls};
 

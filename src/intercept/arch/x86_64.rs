@@ -125,6 +125,19 @@ pub struct Frame {
     pub return_address: usize,
 }
 
+impl Frame {
+    /// Whether the call comes from within the one that `tls` marks, if any.
+    ///
+    /// An exception or `longjmp` that leaves a call leaves its mark, too. The return address that it
+    /// marks is soon overwritten by other calls, and one from the same place is no deeper than it was.
+    pub fn is_within(&self, tls: &Tls) -> bool {
+        let mark = core::ptr::with_exposed_provenance::<usize>(tls.outer);
+        // SAFETY: a mark above us on the stack is readable.
+        (&raw const self.return_address).addr() < tls.outer
+            && unsafe { mark.read_volatile() } == tls.outer_return
+    }
+}
+
 global_asm!(
     // The thread-local block.
     ".section .tbss.tllmprof,\"awT\",@nobits",
@@ -321,6 +334,26 @@ pub unsafe extern "C" fn slow() {
         words = const STACK_WORDS,
     )
 }
+
+/// The stub of an exported function: looks its caller up in the first binding of the
+/// [`super::export::Export`].
+macro_rules! export_stub {
+    ($export:ident, $exported:path) => {
+        core::arch::naked_asm!(
+            "lea r11, [rip + {export}]",
+            "mov rax, qword ptr [rsp]",
+            "mov r10, qword ptr [r11]",
+            "sub rax, qword ptr [r10]",
+            "cmp rax, qword ptr [r10 + 8]",
+            "jae {exported}",
+            "mov r11, qword ptr [r10 + 16]",
+            "jmp qword ptr [r11]",
+            export = sym $export,
+            exported = sym $exported,
+        )
+    };
+}
+pub(super) use export_stub;
 
 /// Where an exported function arrives, with its [`super::export::Export`] in `r11`.
 ///
