@@ -9,10 +9,9 @@ mod common;
 mod twice;
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
-use common::{Scratch, Switch, repo, run, standin};
+use common::{Scratch, Switch, compiler, repo, run, standin};
 use twice::{Both, Situation, count, start, stop, switches};
 
 const RUNTIME: &[&str] = &["-Wl,--no-as-needed", "-l:libcudart.so.12"];
@@ -30,7 +29,7 @@ impl Workshop {
     fn build(&self, name: &str, output: &str, options: &[&str]) -> PathBuf {
         let standin = standin();
         let built = self.0.path(output);
-        let mut cc = Command::new("cc");
+        let mut cc = compiler();
         cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"])
             .args(["-pthread", "-fexceptions", "-DSTANDIN"])
             .arg(format!("-I{}", repo().join("tests/standin").display()))
@@ -272,6 +271,37 @@ fn no_cuda_seems_to_be_there() {
     for windows in ["2-3", "two-three"] {
         program.clone().window(windows, "cudaGraphLaunch").run();
     }
+}
+
+#[test]
+fn every_argument_arrives_and_a_structure_returns() {
+    let shop = Workshop::new();
+    let driver = shop.library("every_argument_driver", NO_CUDA);
+    let driver = driver.to_str().expect("cargo's folders have UTF-8 names");
+    let program = shop.program("every_argument", &[driver]);
+    let both = program.window("100-", "cudaGraphLaunch").run();
+    assert!(
+        both.output
+            .out()
+            .starts_with("linked: 0 1 2 3 4 5 6 7 8 9 0 0 0.5 1.5 ")
+    );
+    assert_eq!(both.total(), 8);
+}
+
+#[test]
+fn a_call_that_was_left_holds_none_of_the_next() {
+    let shop = Workshop::new();
+    let program = shop.program("left_far_up", RUNTIME);
+    // Windows so narrow that the runtime's functions count all the time.
+    let windows: Vec<String> = (0..12).map(|n| (2 * n + 1).to_string()).collect();
+    let both = program.window(&windows.join(","), "cudaGraphLaunch").run();
+    assert!(both.output.out().starts_with("left: 12\n"));
+    assert_eq!(both.total(), 24);
+    // The launch that was left is the first of two, and each step waits once.
+    let wanted: Vec<Switch> = (0..12)
+        .flat_map(|n| [start(2 * n + 1, n), stop(2 * n + 2, n + 1)])
+        .collect();
+    assert_switches(&both, &wanted);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Output, Record, Scratch, command, read_log, run, shim, standin};
+use super::{Output, Record, Scratch, built_command, read_log, run, shim, standin};
 
 /// Longer than any fixture needs on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -35,7 +35,7 @@ impl Fixture {
     pub fn plain(program: &str) -> Self {
         let standin = standin();
         let scratch = Scratch::new("fixture");
-        let mut command = command(standin.join("bin").join(program));
+        let mut command = built_command(standin.join("bin").join(program));
         command
             .env("LD_LIBRARY_PATH", &standin)
             .env("STANDIN_LOG", scratch.path("log"))

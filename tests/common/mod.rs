@@ -58,12 +58,14 @@ pub fn standin() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT
         .get_or_init(|| {
-            let out = target().join("standin");
+            let cross = std::env::var("TLLMPROF_TEST_CROSS").unwrap_or_default();
+            let out = target().join(format!("{cross}standin"));
             let mut make = Command::new("make");
             make.arg("-s")
                 .arg("-C")
                 .arg(repo().join("tests/standin"))
                 .arg(format!("OUT={}", out.display()))
+                .arg(format!("CROSS={cross}"))
                 // Under `make test` the outer make's job server is not ours to use.
                 .env_remove("MAKEFLAGS")
                 .env_remove("MAKELEVEL");
@@ -78,6 +80,28 @@ pub fn standin() -> PathBuf {
             out
         })
         .clone()
+}
+
+/// A C compiler for the processor under test: with `TLLMPROF_TEST_CROSS`, a prefix such as `aarch64-linux-gnu-`, one
+/// for another than this.
+pub fn compiler() -> Command {
+    Command::new(match std::env::var("TLLMPROF_TEST_CROSS") {
+        Ok(cross) => format!("{cross}gcc"),
+        Err(_) => "cc".to_owned(),
+    })
+}
+
+/// A [`command`] for a program built by the tests, which starts with the words of `TLLMPROF_TEST_RUNNER`, such as
+/// `qemu-aarch64 -L FOLDER`, if that is set.
+pub fn built_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let runner = std::env::var("TLLMPROF_TEST_RUNNER").unwrap_or_default();
+    let mut words = runner.split_whitespace();
+    let Some(first) = words.next() else {
+        return command(program);
+    };
+    let mut command = command(first);
+    command.args(words).arg(program);
+    command
 }
 
 /// A command without the variables that steer the shim, whatever the shell that started the tests has set.

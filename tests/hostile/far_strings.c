@@ -4,7 +4,10 @@
 #include <stddef.h>
 #include <unistd.h>
 
-__attribute__((force_align_arg_pointer)) void _start(void)
+#ifdef __x86_64__
+__attribute__((force_align_arg_pointer))
+#endif
+void _start(void)
 {
     void *found = dlsym(RTLD_DEFAULT, "cudaGraphLaunch");
     _exit(found == NULL ? 6 : 5);

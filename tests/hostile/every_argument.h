@@ -1,0 +1,10 @@
+/* A function that is nothing like the real one of its name. */
+struct large {
+    long integers[12];
+    double doubles[10];
+};
+
+typedef struct large launch_t(long, long, long, long, long, long, long, long, double, double, double,
+                              double, double, double, double, double, long, long, double, double);
+
+launch_t cuGraphLaunch;
