@@ -1,0 +1,69 @@
+# Debian's packages without root: a whole apt of one's own, so that neither the machine's packages nor its lists are
+# touched. To be sourced, with `work`, an empty folder, and `cannot MESSAGE`, which ends the script.
+
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+
+# own_begin ARCHITECTURE...: checks that there is what it needs.
+own_begin() {
+    for tool in apt-get apt-cache dpkg-deb; do
+        command -v "$tool" >/dev/null || cannot "there is no $tool"
+    done
+    [ -r $keyring ] || cannot "there is no $keyring to verify Debian's packages with"
+    mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/debs" "$work/unpacked"
+    : >"$work/status"
+    own_architectures=$*
+}
+
+# own apt-get|apt-cache ARGUMENT...
+own() {
+    tool=$1
+    shift
+    for architecture in $own_architectures; do
+        set -- -o "APT::Architectures::=$architecture" "$@"
+    done
+    "$tool" -q \
+        -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=/dev/null \
+        -o "Dir::State=$work" -o "Dir::State::status=$work/status" \
+        -o "Dir::Cache=$work" -o APT::Sandbox::User= -o Debug::NoLocking=1 \
+        -o APT::Architecture="${own_architectures%% *}" \
+        -o Acquire::Languages=none -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false \
+        -o Acquire::Retries=2 -o Acquire::http::Timeout=30 -o Acquire::https::Timeout=30 \
+        -o APT::Update::Post-Invoke::= -o APT::Update::Post-Invoke-Success::= \
+        "$@"
+}
+
+# own_mirror PACKAGE 'SUITE COMPONENT...'...: uses the mirror of this machine's that serves the suites and has the
+# package; the ones that look like Debian's first.
+own_mirror() {
+    wanted=$1
+    shift
+    sites=$(apt-get indextargets -o APT::Get::IndexTargets::ReleaseInfo=false --format '$(SITE)' 2>/dev/null |
+        sort -u | awk '/\/debian\/?($|\/)/ { print 0, $0; next } { print 1, $0 }' | sort -s -k1,1 | cut -d' ' -f2-)
+    [ -n "$sites" ] || cannot 'apt has no sources on this machine'
+    architectures=$(echo "$own_architectures" | tr ' ' ,)
+    for site in $sites; do
+        for entry; do
+            echo "deb [arch=$architectures signed-by=$keyring] $site $entry"
+        done >"$work/sources.list"
+        # Errors must count: apt-get update is content with stale or no lists otherwise.
+        if own apt-get update -o APT::Update::Error-Mode=any >"$work/log" 2>&1 &&
+            own apt-cache show "$wanted" >/dev/null 2>&1; then
+            return
+        fi
+    done
+    cannot "none of apt's sources on this machine serves $1 ($(grep -m1 '^[EW]:' "$work/log" || echo "no $wanted in it"))"
+}
+
+# own_fetch OPTION... PACKAGE...: unpacks packages into $work/unpacked.
+own_fetch() {
+    (cd "$work/debs" && own apt-get download "$@") >"$work/log" 2>&1 ||
+        cannot "cannot download $* ($(grep -m1 '^[EW]:' "$work/log" || true))"
+    own_unpack "$work"/debs/*.deb
+}
+
+own_unpack() {
+    for deb; do
+        dpkg-deb -x "$deb" "$work/unpacked" || cannot "cannot unpack ${deb##*/}"
+        rm "$deb"
+    done
+}
