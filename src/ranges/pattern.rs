@@ -37,7 +37,7 @@ impl Text {
         core::iter::from_fn(move || match self {
             Self::Narrow(text) => {
                 // SAFETY: the caller's promise; nothing behind the end is read.
-                let byte = unsafe { *text.add(index) }.cast_unsigned();
+                let byte = unsafe { *text.cast::<u8>().add(index) };
                 index += usize::from(byte != 0);
                 (byte != 0).then_some(byte)
             }
