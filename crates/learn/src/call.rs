@@ -1,6 +1,6 @@
 //! The calls that the learner is told of.
 
-/// A way to wait on the device. It is told when it returns.
+/// A way to wait on the device. It is noted when it is entered, and told when it returns.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Wait {
     /// `cuStreamSynchronize`.
@@ -39,13 +39,19 @@ pub(crate) mod token {
     pub const COPY_TO_HOST: u64 = 2;
     pub const COPY_TO_DEVICE: u64 = 3;
     pub const WAIT: u64 = 4;
+
+    /// Whether it is a launch's.
+    pub const fn launches(token: u64) -> bool {
+        token == GRAPH || token >= 16
+    }
 }
 
 /// The calls that can be sites.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum SiteCall {
-    CopyToHost,
+    // Not 0, so that a history of no calls is all zeros.
+    CopyToHost = 1,
     Stream,
     Event,
     Context,
@@ -66,18 +72,6 @@ impl From<Wait> for SiteCall {
 }
 
 impl SiteCall {
-    /// What the trail keeps of it.
-    pub const fn token(self) -> u64 {
-        match self {
-            Self::CopyToHost => token::COPY_TO_HOST,
-            Self::Stream => token::WAIT,
-            Self::Event => token::WAIT + 1,
-            Self::Context => token::WAIT + 2,
-            Self::BlockingCopy => token::WAIT + 3,
-            Self::Upload => token::WAIT + 4,
-        }
-    }
-
     /// The words that messages use.
     pub const fn words(self) -> &'static str {
         match self {

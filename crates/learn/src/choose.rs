@@ -30,6 +30,12 @@ const PARTS: u32 = 4;
 /// The longest context that makes an outer loop. Longer ones also tell apart iterations that
 /// alternate between kernels, or that follow a prefill step.
 const OUTER_LEVEL: u8 = 2;
+/// Periods after which a choice can be relied on.
+pub(crate) const SURE: u32 = 32;
+/// The same, where an iteration would be little work.
+const SURE_OF_LITTLE: u32 = 128;
+/// Launches, without graphs, of a few iterations of a model with many layers.
+const WORK_OF_A_FEW: u32 = 4096;
 /// The share of periods, in thousandths, that must agree.
 const AGREEING: u32 = 500;
 
@@ -86,6 +92,9 @@ struct Candidate {
     odd: u32,
     /// Of them, those that are shorter: something else came by.
     short: u32,
+    /// Of them, those that are longer, and the intervals since the last of them.
+    long: u32,
+    since_long: u32,
     /// It is the site that is followed now.
     current: bool,
 }
@@ -103,12 +112,31 @@ impl Candidate {
         longest: 0,
         odd: 0,
         short: 0,
+        long: 0,
+        since_long: 0,
         current: false,
     };
 
     /// Whether `other` occurs about as often.
     fn alike(&self, other: &Self) -> bool {
         other.count * 10 >= self.count * 7 && other.count * 10 <= self.count * 13
+    }
+
+    /// Whether it has recurred for so long without an interval that is longer, which an outer loop
+    /// makes, or with so many of them that an outer loop would have been found. Little work may
+    /// be a layer of a model, or a warm-up that tries kernels out, and takes longer.
+    fn steady(&self) -> bool {
+        let even = self.wanted();
+        let uneven = if self.little() { 2 * even } else { even };
+        self.since_long >= even || self.count > uneven && self.long > OUTER
+    }
+
+    /// Periods that it takes to rely on it.
+    fn wanted(&self) -> u32 {
+        match self.graphs {
+            0 => (WORK_OF_A_FEW / self.median.max(1)).clamp(SURE, SURE_OF_LITTLE),
+            _ => SURE,
+        }
     }
 
     fn little(&self) -> bool {
@@ -129,6 +157,8 @@ pub(crate) struct Choice {
     pub since: Work,
     /// How often the site that was followed until now occurred.
     pub replaced: u32,
+    /// It has recurred often enough to be relied on.
+    pub sure: bool,
 }
 
 impl Scratch {
@@ -154,18 +184,27 @@ impl Scratch {
 
     /// The site at which iterations end, if the history shows one. `current` is kept unless
     /// another is clearly better.
-    pub fn choose(&mut self, history: &[Entry], current: Option<&Rule>) -> Option<Choice> {
-        let rule = self.rule(history, current)?;
+    ///
+    /// Occurrences are counted from entry number `counted` on.
+    pub fn choose(
+        &mut self,
+        history: &[Entry],
+        counted: usize,
+        current: Option<&Rule>,
+    ) -> Option<Choice> {
+        let (rule, sure) = self.rule(history, current)?;
+        let history = history.get(counted..).unwrap_or(&[]);
         let (occurrences, since) = occurrences(history, &rule);
         Some(Choice {
             rule,
             occurrences,
             since,
             replaced: current.map_or(0, |current| self::occurrences(history, current).0),
+            sure,
         })
     }
 
-    fn rule(&mut self, entries: &[Entry], current: Option<&Rule>) -> Option<Rule> {
+    fn rule(&mut self, entries: &[Entry], current: Option<&Rule>) -> Option<(Rule, bool)> {
         let totals = totals(entries);
         let leader = leader(entries, &totals, current.map(|rule| rule.thread as usize))?;
         let current = current.filter(|rule| rule.thread as usize == leader);
@@ -196,8 +235,8 @@ impl Scratch {
         let level = chosen.level;
         let waits = entries.iter().filter(|entry| eligible(entry)).count();
         let periods = chosen.count.saturating_sub(1);
-        Some(Rule {
-            call: entry.call?,
+        let rule = Rule {
+            call: Some(entry.call?),
             level,
             key: *entry.keys.get(level as usize)?,
             helper: entry.helper,
@@ -210,7 +249,9 @@ impl Scratch {
             periods,
             agreeing: periods.saturating_sub(chosen.odd),
             ..Rule::NONE
-        })
+        };
+        let sure = chosen.steady() && self.is_alone(entries.len(), &chosen);
+        Some((rule, sure))
     }
 
     /// Sums up the followed thread's work.
@@ -351,6 +392,9 @@ impl Scratch {
                 candidate.odd += 1;
                 candidate.short += u32::from(work < candidate.median);
             }
+            let long = !replaced && work > candidate.median && !candidate.usual(work);
+            candidate.long += u32::from(long);
+            candidate.since_long = if long { 0 } else { candidate.since_long + 1 };
         }
     }
 
@@ -499,9 +543,23 @@ impl Scratch {
         let best = best.unwrap_or(&chosen);
         // A change of site costs an iteration: only for a clear gain.
         let kept = candidates.iter().filter(alike).find(|c| {
-            c.current && (amiss(c) <= amiss(best) + c.count / 64 || amiss(c) < 2 * amiss(best))
+            c.current && (amiss(c) <= amiss(best) + c.count / 48 || amiss(c) < 2 * amiss(best))
         });
         *kept.unwrap_or(best)
+    }
+
+    /// Whether no site has been seen of late that is too rare to tell whether it is an outer loop.
+    fn is_alone(&self, length: usize, chosen: &Candidate) -> bool {
+        let wanted = chosen.wanted();
+        let total = length.checked_sub(1).map_or(0, |last| self.work[last]);
+        chosen.count > 8 * wanted
+            || !self.slots.iter().any(|slot| {
+                let late = u64::from(total.saturating_sub(slot.at));
+                slot.used
+                    && slot.level == 1
+                    && u32::from(slot.count) < OUTER
+                    && late < u64::from(wanted) * u64::from(chosen.median)
+            })
     }
 
     /// Whether there is evidence enough.

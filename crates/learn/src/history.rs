@@ -94,6 +94,11 @@ impl History {
         self.length = 0;
     }
 
+    /// The entries from this one on.
+    pub fn since(&self, first: usize) -> &[Entry] {
+        self.entries().get(first..).unwrap_or(&[])
+    }
+
     pub fn entries(&self) -> &[Entry] {
         self.entries.get(..self.length).unwrap_or(&[])
     }

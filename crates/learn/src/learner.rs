@@ -1,5 +1,6 @@
 //! The learner: calls in, iterations out.
 
+use crate::asked::Asked;
 use crate::call::{Call, SiteCall, Wait, token};
 use crate::choose::{self, Scratch};
 use crate::history::{self, Entry, History};
@@ -15,12 +16,11 @@ const GONE_WORK: u32 = 128;
 /// … or so many times the waits of a period, and some, without an occurrence.
 const GONE_PERIODS: u32 = 8;
 const GONE_WAITS: u32 = 64;
-/// Iterations that a rule must have counted for them to stand when it is gone. What fewer were,
-/// was a warm-up.
-const STANDING: u64 = 96;
 /// Entries watched after a choice, and where there is doubt about it.
 const WATCHED: usize = 2 * history::LENGTH;
 const DOUBTFUL: usize = 512;
+/// Iterations watched, at most, after a choice was understood.
+const WATCHED_PERIODS: u64 = 64;
 /// Of so many periods …
 const JUDGED: u32 = 32;
 /// … so many unusual ones cast doubt on the choice.
@@ -55,10 +55,18 @@ pub struct Learner {
     closed: u64,
     /// Of them, those before the history begins.
     before: u64,
-    /// Of them, those that a rule counted whose watch has ended.
+    /// Of them, those that were counted by rules that were understood.
     confirmed: u64,
-    /// Entries are kept, to choose or to check a choice.
-    recording: bool,
+    /// The rule has stood long enough to be relied on.
+    understood: bool,
+    /// Work of the new pattern that was done before it was noticed that there is one.
+    unseen: u32,
+    /// Iterations closed when it was understood.
+    since: u64,
+    /// Entries of the history that lie before the count's beginning.
+    uncounted: usize,
+    /// No entries are kept: nothing is to be chosen or checked.
+    resting: bool,
     /// Entries until the history is looked at next.
     look: usize,
     /// Entries since it was last checked who launches.
@@ -84,8 +92,10 @@ pub struct Learner {
     /// Periods of late and those among them that were unusual.
     judged: u32,
     unusual: u32,
-    /// Unusual periods that it takes to doubt.
-    patience: u32,
+    /// How often the rule was doubted without need.
+    doubts: u32,
+    /// Calls of [`Learner::event`] that were not asked about.
+    unasked: u32,
     /// Another thread that reached the site, its work and the followed thread's work then.
     heir: Option<(u32, Work, Work)>,
 }
@@ -102,8 +112,12 @@ impl Learner {
             closed: 0,
             before: 0,
             confirmed: 0,
-            recording: true,
-            look: FIRST_LOOK,
+            understood: false,
+            unseen: 0,
+            since: 0,
+            uncounted: 0,
+            resting: false,
+            look: 0,
             check: 0,
             foremost: 0,
             hurried: false,
@@ -122,8 +136,19 @@ impl Learner {
             entries_since: 0,
             judged: 0,
             unusual: 0,
-            patience: DOUBTED,
+            doubts: 0,
+            unasked: 0,
             heir: None,
+        }
+    }
+
+    /// Begins in a process whose trails may have been in use, as after a fork.
+    pub fn begin(&mut self, trails: &Trails) {
+        if self.closed > 0 || !self.history.entries().is_empty() {
+            *self = Self::new();
+        }
+        for (thread, seen) in self.seen.iter_mut().enumerate() {
+            *seen = trails.work(thread as u32);
         }
     }
 
@@ -145,76 +170,138 @@ impl Learner {
         self.closed
     }
 
+    /// Whether the rule has stood long enough to be relied on.
+    #[must_use]
+    pub const fn understands(&self) -> bool {
+        self.understood && matches!(self.state, State::Settled)
+    }
+
+    /// Counts from 0 again. What is known stays.
+    pub fn restart(&mut self) {
+        (self.closed, self.before, self.confirmed) = (0, 0, 0);
+        self.unseen = 0;
+        self.uncounted = self.history.entries().len();
+    }
+
+    /// The calls that have to be told. `near`: where iterations open matters now, too, and not
+    /// only how many there are.
+    #[must_use]
+    pub fn asks(&self, near: bool) -> Asked {
+        match self.rule.call.filter(|_| self.resting) {
+            None => Asked::ALL,
+            Some(SiteCall::CopyToHost) if near => Asked::ALL,
+            Some(call) => Asked::only(call),
+        }
+    }
+
+    /// The threads at whose next launch an iteration opens.
+    #[must_use]
+    pub fn opens_at_launch(&self) -> Option<[u32; 2]> {
+        Some([self.pending?, u32::from(self.rule.thread)])
+    }
+
     /// Takes a call in, in the order of the process's calls, and says whether an iteration opens
     /// at it: at a launch before it goes on, at a wait when it has returned.
     #[inline]
     pub fn event(&mut self, trails: &Trails, thread: u32, call: Call) -> Option<Boundary> {
         match call {
-            Call::Launch(kernel) => {
-                if trails.launch(thread, kernel) {
-                    return self.launch(trails, thread);
-                }
-            }
-            Call::GraphLaunch => {
-                if trails.graph_launch(thread) {
-                    return self.launch(trails, thread);
-                }
-            }
-            Call::CopyToHost => self.copy_to_host(trails, thread),
-            Call::CopyToDevice => trails.copy_to_device(thread),
-            Call::Returned(wait) => return self.returned(trails, thread, wait),
             Call::CaptureBegin => trails.capture(thread, true),
             Call::CaptureEnd => trails.capture(thread, false),
+            _ if trails.capturing(thread) => {}
+            _ => {
+                trails.mark_used(thread);
+                return self.live(trails, thread, call);
+            }
         }
         None
     }
 
-    /// A launch for which [`Trails::launch`] said that an iteration may open.
-    pub fn launch(&mut self, trails: &Trails, thread: u32) -> Option<Boundary> {
+    #[inline]
+    fn live(&mut self, trails: &Trails, thread: u32, call: Call) -> Option<Boundary> {
+        let trail = trails.of(thread);
+        match call {
+            Call::Launch(kernel) => {
+                trail.note_kernel(kernel);
+                return self.launched(thread);
+            }
+            Call::GraphLaunch => {
+                trail.note_graph();
+                return self.launched(thread);
+            }
+            Call::CopyToDevice => trail.note(token::COPY_TO_DEVICE),
+            Call::CopyToHost => {
+                trail.note(token::COPY_TO_HOST);
+                if self.asks(true).has_copies() {
+                    self.copied_to_host(trails, thread);
+                } else {
+                    self.not_asked(trails, thread);
+                }
+            }
+            Call::Returned(wait) => {
+                trail.note(wait.token());
+                if self.asks(true).has(wait) {
+                    return self.returned(trails, thread, wait);
+                }
+                self.not_asked(trails, thread);
+            }
+            Call::CaptureBegin | Call::CaptureEnd => {}
+        }
+        None
+    }
+
+    fn not_asked(&mut self, trails: &Trails, thread: u32) {
+        self.unasked += 1;
+        if self.unasked >= Asked::SAMPLE {
+            self.unasked = 0;
+            self.missed(trails, thread, Asked::SAMPLE);
+        }
+    }
+
+    /// So many calls were made that are not asked about, and this thread makes one of them.
+    pub fn missed(&mut self, trails: &Trails, thread: u32, calls: u32) {
+        if self.state == State::Settled {
+            self.count_misses(trails, thread, calls);
+            self.check_gone(trails);
+        }
+    }
+
+    /// A thread is about to launch: an iteration may open before that goes on.
+    #[inline]
+    pub fn launched(&mut self, thread: u32) -> Option<Boundary> {
         let copier = self.pending?;
         if slot(thread) != self.rule.thread as usize && slot(thread) != slot(copier) {
             return None;
         }
-        Some(self.open(trails))
+        Some(self.open())
     }
 
-    /// A copy to the host that may return before it is done. Where it ends an iteration, the next
-    /// opens when its thread has waited, or where launching goes on without that.
+    /// A copy to the host that may return before it is done, noted in the thread's trail. Where it
+    /// ends an iteration, the next opens when its thread has waited, or where launching goes on
+    /// without that.
     #[inline]
-    pub fn copy_to_host(&mut self, trails: &Trails, thread: u32) {
-        if trails.capturing(thread) {
-            return;
-        }
-        let ends = self.site(trails, thread, SiteCall::CopyToHost);
-        if ends {
+    pub fn copied_to_host(&mut self, trails: &Trails, thread: u32) {
+        if self.site(trails, thread, SiteCall::CopyToHost) {
             self.pending = Some(thread);
-            trails.arm(true);
         }
-        trails.push(thread, SiteCall::CopyToHost.token());
     }
 
-    /// A wait has returned.
+    /// A wait has returned that was noted in the thread's trail.
     #[inline]
     pub fn returned(&mut self, trails: &Trails, thread: u32, wait: Wait) -> Option<Boundary> {
-        if trails.capturing(thread) {
-            return None;
-        }
-        let call = if trails.last(thread).next() == Some(token::COPY_TO_DEVICE) {
+        let call = if trails.before(thread).next() == Some(token::COPY_TO_DEVICE) {
             SiteCall::Upload
         } else {
             SiteCall::from(wait)
         };
         let ends = self.site(trails, thread, call);
-        trails.push(thread, call.token());
         let copied = self
             .pending
             .is_some_and(|copier| slot(copier) == slot(thread));
-        (ends || copied).then(|| self.open(trails))
+        (ends || copied).then(|| self.open())
     }
 
-    fn open(&mut self, trails: &Trails) -> Boundary {
+    fn open(&mut self) -> Boundary {
         self.pending = None;
-        trails.arm(false);
         Boundary {
             iteration: self.closed,
         }
@@ -224,17 +311,17 @@ impl Learner {
     #[inline]
     fn site(&mut self, trails: &Trails, thread: u32, call: SiteCall) -> bool {
         let ends = self.state == State::Settled && self.occurs(trails, thread, call);
-        if self.recording {
-            return self.record(trails, thread, call, ends);
+        if self.resting {
+            return ends;
         }
-        ends
+        self.record(trails, thread, call, ends)
     }
 
     #[inline]
     fn occurs(&mut self, trails: &Trails, thread: u32, call: SiteCall) -> bool {
         let rule = &self.rule;
         let own = slot(thread) == rule.thread as usize;
-        if call != rule.call {
+        if Some(call) != rule.call {
             return self.miss(trails, thread);
         }
         let helper = trails.helper(thread);
@@ -259,6 +346,9 @@ impl Learner {
             self.note_context(trails, thread);
         }
         self.judge(trails, since);
+        if !self.understood && Self::is_worth_a_look(self.counted()) {
+            self.look = 0;
+        }
         true
     }
 
@@ -301,11 +391,21 @@ impl Learner {
     /// A call that is not the site: is the pattern gone?
     fn miss(&mut self, trails: &Trails, thread: u32) -> bool {
         self.misses = self.misses.wrapping_add(1);
-        // A thread that only polls says nothing by it.
-        self.waits = self.waits.saturating_add(u32::from(!trails.helper(thread)));
-        if !self.misses.is_multiple_of(4) {
-            return false;
+        self.count_misses(trails, thread, 1);
+        if self.misses.is_multiple_of(4) {
+            self.check_gone(trails);
         }
+        false
+    }
+
+    fn count_misses(&mut self, trails: &Trails, thread: u32, calls: u32) {
+        // A thread that only polls says nothing by it.
+        if !trails.helper(thread) {
+            self.waits = self.waits.saturating_add(calls);
+        }
+    }
+
+    fn check_gone(&mut self, trails: &Trails) {
         let since = trails.work(u32::from(self.rule.thread)).since(self.at);
         let work = self.rule.longest.saturating_mul(GONE);
         let waits = (self.rule.waits / 10).saturating_mul(GONE_PERIODS);
@@ -314,32 +414,55 @@ impl Learner {
         {
             self.lose(trails);
         }
-        false
     }
 
-    /// The iterations that stand when the rule is gone.
-    fn standing(&self) -> u64 {
-        if self.closed.saturating_sub(self.confirmed) < STANDING {
-            self.confirmed
-        } else {
+    /// Whether a choice with so many iterations may be understood by now: often at first, and then
+    /// seldom enough to cost little.
+    const fn is_worth_a_look(iterations: u32) -> bool {
+        let often = iterations < 4 * choose::SURE;
+        iterations >= choose::SURE && iterations.is_multiple_of(if often { 8 } else { 64 })
+    }
+
+    /// Iterations that the history holds.
+    fn counted(&self) -> u32 {
+        u32::try_from(self.closed.saturating_sub(self.before)).unwrap_or(u32::MAX)
+    }
+
+    /// The iterations that stand when the rule is gone. What one counted that was never
+    /// understood was a warm-up.
+    const fn standing(&self) -> u64 {
+        if self.understood {
             self.closed
+        } else {
+            self.confirmed
         }
     }
 
     fn lose(&mut self, trails: &Trails) {
+        if self.resting {
+            let since = trails.work(u32::from(self.rule.thread)).since(self.at);
+            self.unseen = since.weight();
+        }
         self.state = State::Lost;
         self.pending = None;
-        trails.arm(false);
         self.closed = self.standing();
-        if self.recording {
+        self.understood = false;
+        if self.resting {
+            self.start_recording(trails);
+        } else {
             // What came after the last occurrence is the new pattern's.
-            self.history.keep(self.entries_since);
+            self.keep(self.entries_since);
             self.before = self.closed;
             self.confirmed = self.closed;
             self.look = 0;
-        } else {
-            self.start_recording(trails);
         }
+    }
+
+    /// Forgets all but the last entries.
+    fn keep(&mut self, last: usize) {
+        let forgotten = self.history.entries().len().saturating_sub(last);
+        self.history.keep(last);
+        self.uncounted = self.uncounted.saturating_sub(forgotten);
     }
 
     /// Watches whether periods still look as they did when the rule was chosen.
@@ -354,22 +477,25 @@ impl Learner {
             self.judged = 0;
             self.unusual = 0;
         }
-        if self.unusual >= self.patience && !self.recording {
+        // Doubt that came to nothing comes less easily the next time.
+        let patience = DOUBTED << self.doubts.min(3);
+        if self.unusual >= patience && self.resting {
             self.judged = 0;
             self.unusual = 0;
-            // Doubt that came to nothing comes less easily the next time.
-            self.patience = (self.patience * 2).min(JUDGED);
+            self.doubts += 1;
             self.start_recording(trails);
+            self.since = self.closed;
             self.watch = DOUBTFUL;
         }
     }
 
     fn start_recording(&mut self, trails: &Trails) {
-        self.recording = true;
+        self.resting = false;
         self.history.clear();
+        self.uncounted = 0;
         self.before = self.closed;
         self.confirmed = self.closed;
-        self.look = FIRST_LOOK;
+        self.look = 0;
         for (thread, seen) in self.seen.iter_mut().enumerate() {
             *seen = trails.work(thread as u32);
         }
@@ -385,15 +511,13 @@ impl Learner {
             let work = self.fresh(trails, other);
             idle &= work == Work::default();
             if other != own && work != Work::default() {
-                dropped |= self
-                    .history
-                    .push(Entry::new(other, work, None, [0; LEVELS], false));
+                dropped |= self.push(Entry::new(other, work, None, [0; LEVELS], false));
             }
             if other != own {
                 self.seen[other] = trails.work(other as u32);
             }
         }
-        let copied = trails.last(thread).next() == Some(token::COPY_TO_HOST);
+        let copied = trails.before(thread).next() == Some(token::COPY_TO_HOST);
         if idle && call != SiteCall::CopyToHost && !copied {
             // Nothing was launched since the last entry, so that one stands for this one as well:
             // waits in a row, weights on their way to the device, polling.
@@ -403,9 +527,7 @@ impl Learner {
         self.seen[own] = trails.work(thread);
         let helper = trails.helper(thread);
         let keys = site::keys(trails, thread, call, helper);
-        dropped |= self
-            .history
-            .push(Entry::new(own, work, Some(call), keys, helper));
+        dropped |= self.push(Entry::new(own, work, Some(call), keys, helper));
         if dropped {
             self.rebase();
         }
@@ -422,6 +544,14 @@ impl Learner {
         self.look(trails, thread, call, ends)
     }
 
+    fn push(&mut self, entry: Entry) -> bool {
+        let full = self.history.push(entry);
+        if full {
+            self.uncounted = self.uncounted.saturating_sub(history::LENGTH / 2);
+        }
+        full
+    }
+
     /// Looks soon where another thread than before is the one that launches.
     fn check_who_launches(&mut self) {
         let settled = self.state == State::Settled;
@@ -436,7 +566,7 @@ impl Learner {
         }
         self.foremost = choose::most_active(entries);
         if choose::stale(entries) {
-            self.history.keep(choose::LATE);
+            self.keep(choose::LATE);
             self.rebase();
         } else if !settled || !choose::handed_over(entries, followed) {
             return;
@@ -448,7 +578,7 @@ impl Learner {
     /// Counts anew what came before the history.
     fn rebase(&mut self) {
         if self.state == State::Settled {
-            let (within, _) = choose::occurrences(self.history.entries(), &self.rule);
+            let (within, _) = choose::occurrences(self.history.since(self.uncounted), &self.rule);
             self.before = self.closed.saturating_sub(u64::from(within));
         }
     }
@@ -463,7 +593,12 @@ impl Learner {
         let length = entries.len();
         let settled = self.state == State::Settled;
         self.look = Self::next_look(length, settled && !self.hurried);
-        let choice = self.scratch.choose(entries, settled.then_some(&self.rule));
+        if length < FIRST_LOOK {
+            self.look = FIRST_LOOK - length;
+            return ends;
+        }
+        let current = settled.then_some(&self.rule);
+        let choice = self.scratch.choose(entries, self.uncounted, current);
         let Some(choice) = choice else {
             return self.stop_watching(ends);
         };
@@ -473,21 +608,38 @@ impl Learner {
             (new.key, new.level, new.thread) == (self.rule.key, self.rule.level, self.rule.thread);
         if settled && same {
             (self.rule.median, self.rule.rivals) = (new.median, new.rivals);
+            (self.rule.periods, self.rule.agreeing) = (new.periods, new.agreeing);
+            self.rule.waits = new.waits;
+            if choice.sure && !self.understood {
+                self.understood = true;
+                self.since = self.closed;
+            }
             return self.stop_watching(ends);
         }
         let last = entries.last().copied();
+        // The same iterations, maybe, by another of their sites.
+        let mut alike = false;
         if settled && new.thread != self.rule.thread {
             // It was counted on a thread whose work was something else.
             self.before = self.standing();
         } else if settled && choice.replaced > 0 {
-            // What came before was counted by a site that is none: as often, as far as one can see.
             let (new, old) = (u64::from(choice.occurrences), u64::from(choice.replaced));
-            if new * 13 < old * 10 || new * 10 > old * 13 {
+            alike = new * 13 >= old * 10 && new * 10 <= old * 13;
+            if !alike {
+                // What came before was counted by a site that is none: as often, as far as one
+                // can see.
                 self.before = self.before.saturating_mul(new) / old;
             }
         }
+        let unseen = core::mem::take(&mut self.unseen);
+        self.before += u64::from((unseen + new.median / 2) / new.median.max(1));
         self.closed = self.before + u64::from(choice.occurrences);
         self.state = State::Settled;
+        if !alike {
+            self.understood = false;
+            self.doubts = 0;
+            self.watch = WATCHED;
+        }
         self.rule = new;
         self.at = trails.work(u32::from(new.thread)).since(choice.since);
         self.waits = 0;
@@ -495,7 +647,6 @@ impl Learner {
         self.judged = 0;
         self.unusual = 0;
         self.heir = None;
-        self.watch = WATCHED;
         let is_site = last.is_some_and(|entry| {
             (entry.thread == new.thread || new.helper)
                 && new.matches(call, entry.helper, &entry.keys)
@@ -503,7 +654,8 @@ impl Learner {
         if is_site {
             self.note_context(trails, thread);
         }
-        is_site
+        // The iteration that the other site ends now, and that this one has ended already.
+        is_site || ends && alike && choice.since.weight() < new.median / 2
     }
 
     /// Entries until the next look: few enough for little to be missed after a long warm-up, and
@@ -519,14 +671,15 @@ impl Learner {
 
     /// Keeps what led to the site, for the message.
     fn note_context(&mut self, trails: &Trails, thread: u32) {
-        for (token, last) in self.rule.context.iter_mut().zip(trails.last(thread)) {
+        for (token, last) in self.rule.context.iter_mut().zip(trails.before(thread)) {
             *token = last;
         }
     }
 
     fn stop_watching(&mut self, ends: bool) -> bool {
-        if self.state == State::Settled && self.watch == 0 {
-            self.recording = false;
+        if self.state == State::Settled && self.understood {
+            let watched = self.closed.saturating_sub(self.since) >= WATCHED_PERIODS;
+            self.resting = self.watch == 0 || watched;
         }
         ends
     }

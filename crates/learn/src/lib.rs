@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod asked;
 mod call;
 mod choose;
 mod history;
@@ -33,10 +34,11 @@ mod rule;
 mod site;
 mod trail;
 
+pub use asked::Asked;
 pub use call::{Call, Wait};
 pub use learner::{Boundary, Learner, State};
 pub use rule::Rule;
-pub use trail::{THREADS, Trails};
+pub use trail::{THREADS, Trail, Trails};
 
 const _: () = assert!(
     size_of::<Learner>() + size_of::<Trails>() <= 256 << 10,

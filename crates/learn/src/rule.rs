@@ -9,7 +9,8 @@ use crate::trail::DEPTH;
 /// The site at which iterations end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rule {
-    pub(crate) call: SiteCall,
+    /// None before anything was chosen.
+    pub(crate) call: Option<SiteCall>,
     pub(crate) level: u8,
     pub(crate) key: u32,
     /// Threads that launch nothing themselves make the call.
@@ -34,7 +35,7 @@ pub struct Rule {
 
 impl Rule {
     pub(crate) const NONE: Self = Self {
-        call: SiteCall::Stream,
+        call: None,
         level: 0,
         key: 0,
         helper: false,
@@ -51,7 +52,7 @@ impl Rule {
 
     /// Whether an entry with these keys is an occurrence.
     pub(crate) fn matches(&self, call: SiteCall, helper: bool, keys: &Keys) -> bool {
-        call == self.call
+        Some(call) == self.call
             && helper == self.helper
             && keys.get(self.level as usize) == Some(&self.key)
     }
@@ -77,7 +78,7 @@ impl Rule {
         out: &mut impl fmt::Write,
         kernel: impl Fn(&mut dyn fmt::Write, u64) -> fmt::Result,
     ) -> fmt::Result {
-        write!(out, "the {}", self.call.words())?;
+        write!(out, "the {}", self.call.map_or("wait", SiteCall::words))?;
         if self.helper {
             out.write_str(" on another thread than the launches'")?;
         }

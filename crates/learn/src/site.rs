@@ -11,14 +11,14 @@ pub(crate) const LEVELS: usize = 5;
 /// A site's keys, from the call alone to the call and the eight before it.
 pub(crate) type Keys = [u32; LEVELS];
 
-/// The keys of a call that this thread makes now.
+/// The keys of the call that this thread noted last.
 pub(crate) fn keys(trails: &Trails, thread: u32, call: SiteCall, helper: bool) -> Keys {
     let mut keys = [0; LEVELS];
     let mut hash = start(call, helper);
     keys[0] = fold(hash);
     hash = with_thread(hash, thread, helper);
     let mut level = 1;
-    for (back, token) in trails.last(thread).enumerate() {
+    for (back, token) in trails.before(thread).enumerate() {
         hash = mix(hash, token);
         if level < LEVELS && REACH[level] == back + 1 {
             keys[level] = fold(hash);
@@ -36,7 +36,7 @@ pub(crate) fn key(trails: &Trails, thread: u32, call: SiteCall, helper: bool, le
         return fold(hash);
     }
     let reach = REACH.get(level).copied().unwrap_or(0);
-    let tokens = trails.last(thread).take(reach);
+    let tokens = trails.before(thread).take(reach);
     fold(tokens.fold(with_thread(hash, thread, helper), mix))
 }
 

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::call::token;
+use crate::call::{Wait, token};
 
 /// How many threads are told apart; ids are taken modulo this.
 pub const THREADS: usize = 64;
@@ -10,23 +10,24 @@ pub const THREADS: usize = 64;
 /// How many calls back a site's context reaches.
 pub(crate) const DEPTH: usize = 8;
 
-/// The trails of all threads. Launches go here and nowhere else, without a lock: each thread
-/// writes only its own trail, and a reader on another thread wants no more than its counters.
+/// The trails of all threads. Every call is noted here when it is entered, without a lock: each
+/// thread writes only its own trail, and a reader on another thread wants no more than its
+/// counters.
 #[derive(Debug)]
 pub struct Trails {
     trails: [Trail; THREADS],
     /// One more than the highest thread slot in use.
     used: AtomicU32,
-    /// An iteration opens at the next launch.
-    armed: AtomicBool,
 }
 
+/// One thread's last calls, in a layout that an assembler can write: the token of a call goes to
+/// place `calls` modulo [`Trail::LENGTH`], then `calls` is counted up, and for a launch the counter
+/// of its kind. A token is the kernel's handle, or one of [`Trail::GRAPH`] and its like.
 #[derive(Debug)]
-struct Trail {
-    tokens: [AtomicU64; DEPTH],
+#[repr(C, align(64))]
+pub struct Trail {
+    tokens: [AtomicU64; Self::LENGTH],
     calls: AtomicU32,
-    /// `calls` when the last launch was made.
-    launched: AtomicU32,
     launches: AtomicU32,
     graphs: AtomicU32,
     capturing: AtomicBool,
@@ -67,24 +68,75 @@ impl Work {
 pub(crate) const GRAPH_WEIGHT: u32 = 32;
 
 impl Trail {
+    /// Tokens kept, a power of two: a site's context, the site's own call, and room for what a
+    /// thread with a reused id may add meanwhile.
+    pub const LENGTH: usize = 16;
+    /// Offset of the tokens, in bytes.
+    pub const TOKENS: usize = core::mem::offset_of!(Self, tokens);
+    /// Offset of the count of all calls, 32 bits that wrap.
+    pub const CALLS: usize = core::mem::offset_of!(Self, calls);
+    /// Offset of the count of kernel launches, 32 bits that wrap.
+    pub const LAUNCHES: usize = core::mem::offset_of!(Self, launches);
+    /// Offset of the count of graph launches, 32 bits that wrap.
+    pub const GRAPHS: usize = core::mem::offset_of!(Self, graphs);
+    /// The token of a graph launch.
+    pub const GRAPH: u64 = token::GRAPH;
+    /// The token of a copy to the host that may return before it is done.
+    pub const COPY_TO_HOST: u64 = token::COPY_TO_HOST;
+    /// The token of a copy to the device.
+    pub const COPY_TO_DEVICE: u64 = token::COPY_TO_DEVICE;
+
     const fn new() -> Self {
         Self {
-            tokens: [const { AtomicU64::new(0) }; DEPTH],
+            tokens: [const { AtomicU64::new(0) }; Self::LENGTH],
             calls: AtomicU32::new(0),
-            launched: AtomicU32::new(0),
             launches: AtomicU32::new(0),
             graphs: AtomicU32::new(0),
             capturing: AtomicBool::new(false),
         }
     }
 
+    /// Notes a call that is no launch.
     #[inline]
-    fn push(&self, token: u64) -> u32 {
+    pub fn note(&self, token: u64) {
         let calls = self.calls.load(Relaxed);
-        self.tokens[calls as usize % DEPTH].store(token, Relaxed);
+        if let Some(place) = self.tokens.get(calls as usize % Self::LENGTH) {
+            place.store(token, Relaxed);
+        }
         self.calls.store(calls.wrapping_add(1), Relaxed);
-        calls.wrapping_add(1)
     }
+
+    /// Notes a kernel launch.
+    #[inline]
+    pub fn note_kernel(&self, kernel: u64) {
+        self.note(kernel);
+        add(&self.launches);
+    }
+
+    /// Notes a graph launch.
+    #[inline]
+    pub fn note_graph(&self) {
+        self.note(token::GRAPH);
+        add(&self.graphs);
+    }
+
+    /// The token of the call that was noted last.
+    #[must_use]
+    pub fn newest(&self) -> u64 {
+        let calls = self.calls.load(Relaxed);
+        self.back(calls, 1)
+    }
+
+    fn back(&self, calls: u32, back: u32) -> u64 {
+        let place = calls.wrapping_sub(back) as usize % Self::LENGTH;
+        self.tokens
+            .get(place)
+            .map_or(0, |token| token.load(Relaxed))
+    }
+}
+
+fn add(counter: &AtomicU32) {
+    counter.store(counter.load(Relaxed).wrapping_add(1), Relaxed);
 }
 
 impl Trails {
@@ -94,63 +146,32 @@ impl Trails {
         Self {
             trails: [const { Trail::new() }; THREADS],
             used: AtomicU32::new(0),
-            armed: AtomicBool::new(false),
         }
     }
 
-    /// Notes a kernel launch. Where it says so, an iteration may open before the launch goes on:
-    /// tell [`Learner::launch`](crate::Learner::launch).
+    /// The trail of a thread.
     #[inline]
-    pub fn launch(&self, thread: u32, kernel: u64) -> bool {
-        let trail = self.trail(thread);
-        if trail.capturing.load(Relaxed) {
-            return false;
-        }
-        self.mark_used(thread);
-        let now = trail.push(kernel);
-        trail.launched.store(now, Relaxed);
-        let launches = trail.launches.load(Relaxed);
-        trail.launches.store(launches.wrapping_add(1), Relaxed);
-        self.armed.load(Relaxed)
+    pub fn of(&self, thread: u32) -> &Trail {
+        &self.trails[slot(thread)]
     }
 
-    /// Notes a graph launch, as [`Trails::launch`] does a kernel's.
+    /// Says that a thread's trail is in use.
     #[inline]
-    pub fn graph_launch(&self, thread: u32) -> bool {
-        let trail = self.trail(thread);
-        if trail.capturing.load(Relaxed) {
-            return false;
-        }
-        self.mark_used(thread);
-        let now = trail.push(token::GRAPH);
-        trail.launched.store(now, Relaxed);
-        let graphs = trail.graphs.load(Relaxed);
-        trail.graphs.store(graphs.wrapping_add(1), Relaxed);
-        self.armed.load(Relaxed)
-    }
-
-    /// Notes a copy to the device.
-    #[inline]
-    pub fn copy_to_device(&self, thread: u32) {
-        let trail = self.trail(thread);
-        if !trail.capturing.load(Relaxed) {
-            trail.push(token::COPY_TO_DEVICE);
+    pub fn mark_used(&self, thread: u32) {
+        let slot = slot(thread) as u32;
+        if self.used.load(Relaxed) <= slot {
+            self.used.fetch_max(slot + 1, Relaxed);
         }
     }
 
     /// A stream capture begins or ends on this thread.
-    pub fn capture(&self, thread: u32, under_way: bool) {
-        self.trail(thread).capturing.store(under_way, Relaxed);
+    pub(crate) fn capture(&self, thread: u32, under_way: bool) {
+        self.of(thread).capturing.store(under_way, Relaxed);
     }
 
     /// Whether the calls of this thread are being captured.
     pub(crate) fn capturing(&self, thread: u32) -> bool {
-        self.trail(thread).capturing.load(Relaxed)
-    }
-
-    pub(crate) fn push(&self, thread: u32, token: u64) {
-        self.trail(thread).push(token);
-        self.mark_used(thread);
+        self.of(thread).capturing.load(Relaxed)
     }
 
     /// The thread slots that have been used.
@@ -158,50 +179,38 @@ impl Trails {
         self.used.load(Relaxed)
     }
 
-    #[inline]
-    fn mark_used(&self, thread: u32) {
-        let slot = slot(thread) as u32;
-        if self.used.load(Relaxed) <= slot {
-            self.used.fetch_max(slot + 1, Relaxed);
-        }
-    }
-
-    /// The thread's last calls, the latest first; 0 for none.
-    pub(crate) fn last(&self, thread: u32) -> impl Iterator<Item = u64> {
-        let trail = self.trail(thread);
+    /// What the thread called before its newest call, the latest first; 0 for none.
+    pub(crate) fn before(&self, thread: u32) -> impl Iterator<Item = u64> {
+        let trail = self.of(thread);
         let calls = trail.calls.load(Relaxed);
-        (1..=DEPTH as u32)
-            .map(move |back| trail.tokens[calls.wrapping_sub(back) as usize % DEPTH].load(Relaxed))
+        (2..=DEPTH as u32 + 1).map(move |back| trail.back(calls, back))
     }
 
-    /// Whether the thread has launched nothing in its last [`DEPTH`] calls.
+    /// Whether the thread has launched nothing in the [`DEPTH`] calls before its newest.
     pub(crate) fn helper(&self, thread: u32) -> bool {
-        let trail = self.trail(thread);
-        let calls = trail.calls.load(Relaxed);
-        let launched = trail.launched.load(Relaxed);
-        launched == 0 || calls.wrapping_sub(launched) >= DEPTH as u32
+        !self.before(thread).any(token::launches)
     }
 
     pub(crate) fn work(&self, thread: u32) -> Work {
-        let trail = self.trail(thread);
+        let trail = self.of(thread);
         Work {
             launches: trail.launches.load(Relaxed),
             graphs: trail.graphs.load(Relaxed),
         }
-    }
-
-    pub(crate) fn arm(&self, armed: bool) {
-        self.armed.store(armed, Relaxed);
-    }
-
-    fn trail(&self, thread: u32) -> &Trail {
-        &self.trails[slot(thread)]
     }
 }
 
 impl Default for Trails {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl Wait {
+    /// What a thread's trail keeps of it.
+    #[must_use]
+    pub const fn token(self) -> u64 {
+        token::WAIT + self as u64
     }
 }
 

@@ -141,3 +141,85 @@ fn copies_to_the_device_are_not_seen() {
         assert!(share >= 0.98, "{name}: share {share:.3}");
     }
 }
+
+/// A window, the iterations it was asked for and those it was given.
+struct Taken {
+    asked: (u64, u64),
+    first: u64,
+    /// Marks between each boundary and the next, of the window's iterations.
+    marks: Vec<u32>,
+}
+
+/// What a window gets that opens at its first iteration, or, where that has passed while the step
+/// was not understood, at the first iteration after.
+fn take(records: &[Record], asked: (u64, u64)) -> Option<Taken> {
+    let trails = Trails::new();
+    let mut learner = Box::new(Learner::new());
+    let mut taken: Option<Taken> = None;
+    let mut number = 0;
+    for record in records {
+        match *record {
+            Record::Mark => {
+                if let Some(marks) = taken.as_mut().and_then(|taken| taken.marks.last_mut()) {
+                    *marks += 1;
+                }
+            }
+            Record::Call(thread, call) => {
+                let Some(boundary) = learner.event(&trails, thread, call) else {
+                    continue;
+                };
+                number = match &taken {
+                    Some(_) => boundary.iteration.max(number + 1),
+                    None => boundary.iteration,
+                };
+                match &mut taken {
+                    Some(taken) if number > taken.first + (asked.1 - asked.0) => break,
+                    Some(taken) => taken.marks.push(0),
+                    None if learner.understands() && number >= asked.0 => {
+                        taken = Some(Taken {
+                            asked,
+                            first: number,
+                            marks: vec![0],
+                        });
+                    }
+                    None => {}
+                }
+            }
+            Record::Other => {}
+        }
+    }
+    taken
+}
+
+#[test]
+fn windows_open_on_true_iterations_alone() {
+    let mut wrong = Vec::new();
+    for name in [
+        "engine_full",
+        "engine_piecewise",
+        "hf_assisted",
+        "hf_beam",
+        "hf_cb",
+        "hf_graphdecode",
+        "hf_greedy",
+        "hf_two",
+        "jax",
+        "llamacpp_nograph",
+    ] {
+        let records = stream(name);
+        for asked in [(0, 2), (5, 9), (20, 29), (50, 99)] {
+            let Some(taken) = take(&records, asked) else {
+                println!("{name} {asked:?} none");
+                continue;
+            };
+            println!("{name} {:?} at {}", taken.asked, taken.first);
+            // The stream's last iteration is not whole.
+            let marks = &taken.marks[..taken.marks.len() - 1];
+            let amiss = marks.iter().filter(|&&marks| marks != 1).count();
+            if marks.first().is_some_and(|&marks| marks != 1) || amiss * 20 > marks.len() {
+                wrong.push((name, asked, taken.first, taken.marks));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
