@@ -7,6 +7,8 @@
 //   CALL  launch   graph launch         wait  stream synchronize
 //         step     one of each          query stream query, which no tool counts (not by runtime)
 //         range    a range pushed and popped (by nvtx)
+//         decode   31 kernel launches and a stream wait, as an iteration of an engine makes them
+//         chaos    kernel launches and waits of several kinds in no order (both by getproc alone)
 // Prints one JSON object: CPU nanoseconds a call (min and median of the rounds; with threads, the median thread)
 // and the number of calls made. CPU time, so that threads beyond the cores do not count as cost.
 #define _GNU_SOURCE
@@ -31,8 +33,11 @@ int cudaStreamSynchronize(void *);
 
 typedef int (*call2)(void *, void *);
 typedef int (*call1)(void *);
+typedef int (*call_kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,
+                           void **, void **);
 static call2 launch;
-static call1 wait_, query;
+static call1 wait_, query, wait_event;
+static call_kernel kernel;
 
 enum { MAX_THREADS = 64, MAX_ROUNDS = 64 };
 static const double ROUND_NS = 15e6;
@@ -57,6 +62,27 @@ static void pointer_step(long n) { call2 f = launch; call1 g = wait_; LOOP(f(0, 
 #ifdef HAS_NVTX
 static void nvtx_range(long n) { LOOP(nvtxRangePushA("execute_context_1(512)_generation_7(7)"); nvtxRangePop()) }
 #endif
+enum { DECODE = 32 };
+#define KERNEL(number) f((void *)(0x10000ul + 64 * (number)), 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+static void pointer_decode(long n) {
+    call_kernel f = kernel;
+    call1 g = wait_;
+    LOOP(for (unsigned k = 1; k < DECODE; k++) KERNEL(k); g(0))
+}
+
+// As many calls a turn; the waits come after 1 to 256 launches, so that nothing recurs.
+static void pointer_chaos(long n) {
+    static uint64_t random = 1;
+    static unsigned left;
+    call_kernel f = kernel;
+    call1 waits[] = { wait_, wait_event };
+    LOOP(for (unsigned k = 0; k < DECODE; k++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        if (left-- > 0) { KERNEL(random >> 44); continue; }
+        waits[random >> 63](0);
+        left = 1u << (random >> 32) % 9;
+    })
+}
 
 static const struct { const char *door, *call; void (*loop)(long); } LOOPS[] = {
     { "plt", "launch", plt_launch },         { "plt", "wait", plt_wait },
@@ -68,6 +94,7 @@ static const struct { const char *door, *call; void (*loop)(long); } LOOPS[] = {
 #ifdef HAS_NVTX
     { "nvtx", "range", nvtx_range },
 #endif
+    { "pointer", "decode", pointer_decode }, { "pointer", "chaos", pointer_chaos },
 };
 
 static void (*loop)(long);
@@ -117,7 +144,7 @@ static void need(int ok, const char *what) {
 }
 
 int main(int argc, char **argv) {
-    need(argc == 5, "usage: calls plt|dlsym|getproc|runtime|nvtx launch|wait|step|query|range THREADS ROUNDS");
+    need(argc == 5, "usage: calls plt|dlsym|getproc|runtime|nvtx launch|wait|step|query|range|decode|chaos THREADS ROUNDS");
     const char *door = argv[1], *call = argv[2];
     threads = atoi(argv[3]), rounds = atoi(argv[4]);
     need(threads > 0 && threads <= MAX_THREADS && rounds > 0 && rounds <= MAX_ROUNDS, "too many threads or rounds");
@@ -133,6 +160,8 @@ int main(int argc, char **argv) {
         *(void **)&get = dlsym(driver, "cuGetProcAddress_v2");
         need(get && !get("cuGraphLaunch", (void **)&launch, 10000, 0, 0) &&
              !get("cuStreamSynchronize", (void **)&wait_, 2000, 0, 0) &&
+             !get("cuEventSynchronize", (void **)&wait_event, 2000, 0, 0) &&
+             !get("cuLaunchKernel", (void **)&kernel, 4000, 0, 0) &&
              !get("cuStreamQuery", (void **)&query, 2000, 0, 0), "cuGetProcAddress_v2 failed");
         door = "pointer";
     }
@@ -141,6 +170,7 @@ int main(int argc, char **argv) {
     need(loop != 0, "no such door or call");
     if (!strcmp(call, "step")) calls_a_turn = 2;
     if (!strcmp(door, "nvtx")) cuGraphLaunch(0, 0); // tools keep quiet about processes without CUDA
+    if (!strcmp(call, "decode") || !strcmp(call, "chaos")) calls_a_turn = DECODE;
 
     long probe = 1000, extra = 0;
     double took = timed(probe);

@@ -37,9 +37,32 @@ impl Point {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Edge {
     /// The window that has ended.
-    pub close: Option<Window>,
+    pub close: Option<Taken>,
     /// The window that begins.
-    pub open: Option<Window>,
+    pub open: Option<Taken>,
+}
+
+/// A window as it was asked for, and the iterations that it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The window that was asked for.
+    pub asked: Window,
+    /// Its iterations: later ones than asked for, where it opened late.
+    pub window: Window,
+}
+
+impl Taken {
+    const fn on_time(window: Window) -> Self {
+        Self {
+            asked: window,
+            window,
+        }
+    }
+
+    /// Whether it opened late.
+    pub fn is_late(&self) -> bool {
+        self.asked != self.window
+    }
 }
 
 /// The windows of a process, on their way from wanted to captured.
@@ -48,9 +71,14 @@ pub struct Gate {
     windows: Vec<Window>,
     /// Windows before this one are behind us.
     next: usize,
-    /// Whether the one at `next` is open.
-    open: bool,
-    captured: Vec<Window>,
+    /// The one at `next`, if it is open.
+    open: Option<Taken>,
+    captured: Vec<Taken>,
+    /// A window whose beginning has passed opens late, as long as was asked for, instead of what
+    /// is left of it.
+    is_patient: bool,
+    /// No window opens for now.
+    held: bool,
 }
 
 impl Gate {
@@ -64,23 +92,41 @@ impl Gate {
         }
     }
 
-    /// The window that is open now.
-    pub fn open_window(&self) -> Option<Window> {
-        self.open.then(|| self.windows[self.next])
+    /// The gate for windows that are not to be missed by those who count late.
+    pub fn patient(windows: &[Window]) -> Self {
+        Self {
+            is_patient: true,
+            held: true,
+            ..Self::new(windows)
+        }
+    }
+
+    /// Lets no window open, or lets them again.
+    pub fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// Whether a window is open.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// The window that would be open at `iteration` if it were not held.
+    pub fn waiting_at(&self, iteration: u64) -> Option<Window> {
+        let window = self.windows.get(self.next)?;
+        (self.held && self.open.is_none() && window.first <= iteration).then_some(*window)
     }
 
     /// Whether any window has ever opened.
     pub fn has_opened(&self) -> bool {
-        self.open || !self.captured.is_empty()
+        self.open.is_some() || !self.captured.is_empty()
     }
 
     /// The iteration whose beginning opens or closes a window next.
     pub fn next_edge(&self) -> Option<u64> {
-        let window = self.windows.get(self.next)?;
-        if self.open {
-            window.last?.checked_add(1)
-        } else {
-            Some(window.first)
+        match &self.open {
+            Some(open) => open.window.last?.checked_add(1),
+            None => self.windows.get(self.next).map(|window| window.first),
         }
     }
 
@@ -88,6 +134,7 @@ impl Gate {
     pub fn has_edge_at(&self, point: Point) -> bool {
         match point {
             Point::Start => false,
+            Point::In(_) if self.held && self.open.is_none() => false,
             Point::In(iteration) => self.next_edge().is_some_and(|edge| edge <= iteration),
             Point::After(iteration) => self.closes_after(iteration),
         }
@@ -95,8 +142,8 @@ impl Gate {
 
     /// Whether the open window ends with `iteration`.
     pub fn closes_after(&self, iteration: u64) -> bool {
-        self.open_window()
-            .is_some_and(|window| window.last == Some(iteration))
+        self.open
+            .is_some_and(|open| open.window.last == Some(iteration))
     }
 
     /// Moves on to `point`.
@@ -115,38 +162,55 @@ impl Gate {
     fn advance(&mut self, iteration: u64) -> Edge {
         let mut edge = Edge::default();
         let is_over = |w: &Window| w.last.is_some_and(|last| last < iteration);
-        if self.open && is_over(&self.windows[self.next]) {
+        if self.open.is_some_and(|open| is_over(&open.window)) {
             edge.close = self.close();
         }
-        if !self.open {
-            while self.windows.get(self.next).is_some_and(is_over) {
+        if self.open.is_none() && !self.held {
+            while !self.is_patient && self.windows.get(self.next).is_some_and(is_over) {
                 self.next += 1;
             }
-            if let Some(window) = self.windows.get(self.next).filter(|w| w.first <= iteration) {
-                self.open = true;
-                edge.open = Some(*window);
+            // Profilers need time between windows that were asked for apart.
+            let apart = edge.close.is_none() || !self.is_patient;
+            let window = self.windows.get(self.next).filter(|w| w.first <= iteration);
+            if let Some(window) = window.filter(|window| apart || window.first == iteration) {
+                self.open = Some(self.take(*window, iteration));
+                edge.open = self.open;
             }
         }
         edge
     }
 
+    /// The iterations that `window` takes when it opens at `iteration`.
+    fn take(&self, window: Window, iteration: u64) -> Taken {
+        let late = iteration.saturating_sub(window.first);
+        if !self.is_patient || late == 0 {
+            return Taken::on_time(window);
+        }
+        Taken {
+            asked: window,
+            window: Window {
+                first: iteration,
+                last: window.last.map(|last| last.saturating_add(late)),
+            },
+        }
+    }
+
     /// Closes the open window, as at the end of the process; no window opens after it.
-    pub fn finish(&mut self) -> Option<Window> {
+    pub fn finish(&mut self) -> Option<Taken> {
         let closed = self.close();
         self.windows.truncate(self.next);
         closed
     }
 
-    fn close(&mut self) -> Option<Window> {
-        let window = self.open_window()?;
-        self.open = false;
+    fn close(&mut self) -> Option<Taken> {
+        let taken = self.open.take()?;
         self.next += 1;
-        self.captured.push(window);
-        Some(window)
+        self.captured.push(taken);
+        Some(taken)
     }
 
     /// The windows that opened and closed.
-    pub fn captured(&self) -> &[Window] {
+    pub fn captured(&self) -> &[Taken] {
         &self.captured
     }
 }
@@ -160,6 +224,10 @@ mod tests {
             first,
             last: last.into(),
         }
+    }
+
+    fn taken(window: Window) -> Option<Taken> {
+        Some(Taken::on_time(window))
     }
 
     fn events(windows: &[Window], iterations: impl IntoIterator<Item = u64>) -> Vec<(u64, Edge)> {
@@ -180,7 +248,7 @@ mod tests {
                 (
                     5,
                     Edge {
-                        open: Some(w),
+                        open: taken(w),
                         close: None
                     }
                 ),
@@ -188,7 +256,7 @@ mod tests {
                     10,
                     Edge {
                         open: None,
-                        close: Some(w)
+                        close: taken(w)
                     }
                 )
             ]
@@ -201,11 +269,11 @@ mod tests {
         let seen = events(&[a, b, c], 0..40);
         let opened: Vec<_> = seen
             .iter()
-            .filter_map(|(n, e)| Some((*n, e.open?)))
+            .filter_map(|(n, e)| Some((*n, e.open?.window)))
             .collect();
         let closed: Vec<_> = seen
             .iter()
-            .filter_map(|(n, e)| Some((*n, e.close?)))
+            .filter_map(|(n, e)| Some((*n, e.close?.window)))
             .collect();
         assert_eq!(opened, [(2, a), (7, b), (30, c)]);
         assert_eq!(closed, [(4, a), (8, b)]);
@@ -219,11 +287,11 @@ mod tests {
         assert_eq!(
             gate.advance(10),
             Edge {
-                close: Some(a),
-                open: Some(c)
+                close: taken(a),
+                open: taken(c)
             }
         );
-        assert_eq!(gate.captured(), [a]);
+        assert_eq!(gate.captured(), [Taken::on_time(a)]);
     }
 
     #[test]
@@ -236,7 +304,7 @@ mod tests {
         assert_eq!(gate.next_edge(), Some(u64::MAX));
         gate.advance(u64::MAX);
         assert_eq!(gate.next_edge(), None);
-        assert_eq!(gate.finish(), Some(window(u64::MAX, u64::MAX)));
+        assert_eq!(gate.finish(), taken(window(u64::MAX, u64::MAX)));
         assert_eq!(gate.next_edge(), None);
     }
 
@@ -248,7 +316,7 @@ mod tests {
         assert!(!gate.has_edge_at(Point::After(5)));
         assert_eq!(gate.reach(Point::After(5)), Edge::default());
         assert!(gate.has_edge_at(Point::After(6)));
-        assert_eq!(gate.reach(Point::After(6)).close, Some(w));
+        assert_eq!(gate.reach(Point::After(6)).close, taken(w));
         assert!(!gate.has_edge_at(Point::In(7)));
         assert!(gate.has_edge_at(Point::In(8)));
     }
@@ -260,5 +328,44 @@ mod tests {
         assert!(gate.finish().is_some());
         assert_eq!(gate.advance(1), Edge::default());
         assert_eq!(gate.finish(), None);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_not_captured_and_a_window_opens_late_instead() {
+        let (a, b, c) = (window(5, 9), window(11, 12), window(100, 104));
+        let mut gate = Gate::patient(&[a, b, c]);
+        assert!(!gate.has_edge_at(Point::In(5)));
+        assert_eq!(gate.waiting_at(4), None);
+        assert_eq!(gate.waiting_at(14), Some(a));
+        assert_eq!(gate.reach(Point::In(14)), Edge::default());
+        gate.hold(false);
+        assert!(gate.has_edge_at(Point::In(15)));
+        let late = gate.reach(Point::In(15)).open.unwrap();
+        assert_eq!((late.asked, late.window), (a, window(15, 19)));
+        // What is open closes in any case.
+        gate.hold(true);
+        assert!(gate.has_edge_at(Point::In(20)));
+        assert_eq!(gate.reach(Point::In(20)).close, Some(late));
+        gate.hold(false);
+        let late = gate.reach(Point::In(21)).open.unwrap();
+        assert_eq!((late.asked, late.window), (b, window(21, 22)));
+        let edge = gate.reach(Point::In(23));
+        assert_eq!((edge.close, edge.open), (Some(late), None));
+        assert_eq!(gate.reach(Point::In(100)).open, taken(c));
+        assert!(gate.reach(Point::In(104)).open.is_none());
+        assert_eq!(gate.reach(Point::In(105)).close, taken(c));
+    }
+
+    #[test]
+    fn late_windows_are_kept_apart() {
+        let mut gate = Gate::patient(&[window(2, 3), window(5, None)]);
+        gate.hold(false);
+        assert!(gate.reach(Point::In(40)).open.is_some());
+        let edge = gate.reach(Point::In(42));
+        assert!(edge.close.is_some() && edge.open.is_none());
+        assert_eq!(
+            gate.reach(Point::In(43)).open.unwrap().window,
+            window(43, None)
+        );
     }
 }

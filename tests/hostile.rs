@@ -66,7 +66,7 @@ fn assert_switches(both: &Both, wanted: &[Switch]) {
 fn exit_handlers_may_launch() {
     let shop = Workshop::new();
     let program = shop.program("exit_handlers", RUNTIME);
-    for step in ["cudaGraphLaunch", "cudaStreamSynchronize", "auto"] {
+    for step in ["cudaGraphLaunch", "cudaStreamSynchronize"] {
         for (windows, wanted) in [
             ("100-150", vec![]),
             ("5-9", vec![start(5, 5), stop(10, 10)]),
@@ -84,13 +84,17 @@ fn exit_handlers_may_launch() {
             assert_switches(&both, &wanted);
         }
     }
+    let both = program.args("alone").window("100-150", "auto").run();
+    assert_eq!(both.output.status.code(), Some(6));
+    both.assert_same_calls();
+    assert_switches(&both, &[]);
 }
 
 #[test]
 fn exit_handlers_wait_for_a_thread_that_launches() {
     let shop = Workshop::new();
     let program = shop.program("exit_handlers", RUNTIME);
-    for step in ["cudaGraphLaunch", "cudaStreamSynchronize", "auto"] {
+    for step in ["cudaGraphLaunch", "cudaStreamSynchronize"] {
         let both = program
             .clone()
             .args("thread")
@@ -326,15 +330,19 @@ fn fork_while_another_thread_looks_up() {
 
 #[test]
 fn a_thread_ends_anothers_capture() {
-    for step in ["cudaGraphLaunch", "cudaStreamSynchronize", "auto"] {
+    for (step, first) in [
+        ("cudaGraphLaunch", 2),
+        ("cudaStreamSynchronize", 2),
+        ("auto", 100),
+    ] {
         let both = Situation::new("two_threads")
-            .args("capture-ends-elsewhere relaxed")
+            .args("capture-ends-elsewhere relaxed 140")
             .env("TLLMPROF_WARMUP", "0")
-            .window("2-9", step)
+            .window(&format!("{first}-{}", first + 7), step)
             .run();
         both.assert_same_calls();
-        assert_eq!(both.total(), 40, "by {step}");
-        assert_switches(&both, &[start(2, 2), stop(10, 10)]);
+        assert_eq!(both.total(), 140, "by {step}");
+        assert_switches(&both, &[start(first, first), stop(first + 8, first + 8)]);
     }
 }
 

@@ -12,6 +12,7 @@ mod situations {
     mod descriptors;
     mod drivers;
     mod engines;
+    mod learnt;
     mod lookups;
     mod other_preloads;
     mod ranks;

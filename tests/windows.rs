@@ -69,7 +69,12 @@ fn assert_unharmed(ran: &Ran, plain: &Ran) {
 /// Runs the fixture in every linkage and compares where the profiler was switched.
 #[track_caller]
 fn in_every_linkage(windows: &str, step: &str, args: &str, expected: &[Switch]) {
-    for linkage in LINKAGES {
+    in_linkages(&LINKAGES, windows, step, args, expected);
+}
+
+#[track_caller]
+fn in_linkages(linkages: &[&str], windows: &str, step: &str, args: &str, expected: &[Switch]) {
+    for linkage in linkages {
         let program = format!("steps_{linkage}");
         let ran = Fixture::new(&program)
             .window(windows, step)
@@ -133,8 +138,62 @@ fn three_windows_one_of_them_open_ended() {
 }
 
 #[test]
-fn the_first_launch_after_a_wait_by_default() {
-    in_every_linkage("5-9", "auto", "--kernels 3", &[start(5, 5), stop(10, 10)]);
+fn the_wait_that_recurs_by_default() {
+    // Steps that take turns between two libraries with kernels of their own look like halves.
+    let (halves, linkages): (Vec<_>, Vec<_>) = LINKAGES
+        .iter()
+        .partition(|linkage| **linkage == "two_cudarts");
+    let args = "--kernels 3 --steps 300";
+    let expected = [start(100, 100), stop(105, 105)];
+    in_linkages(&linkages, "100-104", "auto", args, &expected);
+    let expected = [start(199, 199), stop(209, 209)];
+    in_linkages(&halves, "100-104", "auto", args, &expected);
+}
+
+#[test]
+fn auto_opens_late_what_has_passed_while_it_learnt() {
+    let ran = Fixture::new("steps_shared12")
+        .window("5-9,100-101", "auto")
+        .args("--kernels 3 --steps 200")
+        .run();
+    let switches = ran.switches();
+    let Some(&Switch::Start { launches, waits }) = switches.first() else {
+        panic!("{switches:?} {}", ran.output.err());
+    };
+    assert!(
+        (6..60).contains(&launches) && launches == waits,
+        "{switches:?}"
+    );
+    assert_eq!(
+        switches[1..],
+        [
+            stop(launches + 5, waits + 5),
+            start(100, 100),
+            stop(102, 102)
+        ]
+    );
+    let said = ran.said();
+    let last = launches + 4;
+    assert_eq!(
+        said[0],
+        "the step is still being learnt: window 5-9 opens once it is understood"
+    );
+    assert!(
+        said[1].starts_with("auto: iteration = the stream wait after a graph (once every 1 wait, "),
+        "{said:?}"
+    );
+    assert_eq!(
+        said[2],
+        format!(
+            "window 5-9 opened at iteration {launches} (auto; asked for 5: the step was still being learnt)"
+        )
+    );
+    assert_eq!(
+        said.last().unwrap().as_str(),
+        format!(
+            "windows 5-9,100-101 captured as {launches}-{last},100-101: 200 iterations by auto"
+        )
+    );
 }
 
 #[test]

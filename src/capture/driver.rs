@@ -4,7 +4,7 @@
 //! program was linked. Its functions are found in its own tables: `dlsym` would take the loader's
 //! lock in the middle of a launch, and `dlerror` would lose what the program has not read yet.
 
-use core::ffi::{CStr, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::{elf, log};
@@ -61,6 +61,8 @@ functions! {
     device_get: fn(*mut Device, c_int) = c"cuDeviceGet";
     primary_ctx_get_state: fn(Device, *mut c_uint, *mut c_int) = c"cuDevicePrimaryCtxGetState";
     primary_ctx_retain: fn(*mut Context, Device) = c"cuDevicePrimaryCtxRetain";
+    func_get_name: fn(*mut *const c_char, *mut c_void) = c"cuFuncGetName";
+    kernel_get_name: fn(*mut *const c_char, *mut c_void) = c"cuKernelGetName";
     primary_ctx_release: fn(Device) = c"cuDevicePrimaryCtxRelease_v2" | c"cuDevicePrimaryCtxRelease";
 }
 
@@ -137,6 +139,37 @@ impl Driver {
             }
             status => log::say!(Warn, "cuProfilerStop failed with error {status}"),
         }
+    }
+
+    /// Bytes that a kernel's name gets in messages.
+    pub const NAME_LENGTH: usize = 60;
+
+    /// The name, mangled, of what a program launches by `handle`, cut short where it is long.
+    /// Drivers since 12.3 tell; a `CUkernel` is launched as a `CUfunction`, and either function
+    /// refuses the other's handles (error 400 from driver 580).
+    pub fn kernel_name<'a>(
+        &self,
+        handle: u64,
+        name: &'a mut [u8; Self::NAME_LENGTH],
+    ) -> Option<&'a str> {
+        let handle = core::ptr::with_exposed_provenance_mut(usize::try_from(handle).ok()?);
+        let mut place = core::ptr::null();
+        [self.func_get_name, self.kernel_get_name]
+            .into_iter()
+            .flatten()
+            // SAFETY: a handle that the program has launched a kernel by; the driver tells what it
+            // is of, and writes the place.
+            .find(|get| unsafe { get(&raw mut place, handle) } == 0)?;
+        if place.is_null() {
+            return None;
+        }
+        // SAFETY: the driver's string, which lives as long as the function's module.
+        let full = unsafe { CStr::from_ptr(place) }.to_bytes();
+        let length = full.len().min(name.len());
+        name[..length].copy_from_slice(&full[..length]);
+        core::str::from_utf8(&name[..length])
+            .ok()
+            .filter(|name| !name.is_empty())
     }
 
     /// Remembers the calling thread's context for the worker.

@@ -12,7 +12,7 @@ use tllmprof_config::{Settings, Window};
 use crate::injection;
 use crate::lock::Lock;
 use crate::log;
-use crate::window::{Edge, Point};
+use crate::window::{Edge, Point, Taken};
 use driver::Driver;
 use nvtx::Ranges;
 use worker::Job;
@@ -32,6 +32,7 @@ struct Capture {
 
 /// A window under way.
 struct Open {
+    /// As it was asked for, which is how messages name it.
     window: Window,
     iteration: u64,
     since: Instant,
@@ -64,6 +65,18 @@ pub type Uncounted = fn(&mut dyn FnMut());
 /// Whether the process has loaded the driver.
 pub fn has_driver() -> bool {
     Driver::is_known()
+}
+
+/// Writes the name of a kernel that the driver launches by `handle`, or the handle if it has none.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_kernel_name(out: &mut dyn core::fmt::Write, handle: u64) -> core::fmt::Result {
+    let mut name = [0; Driver::NAME_LENGTH];
+    match Driver::get().and_then(|driver| driver.kernel_name(handle, &mut name)) {
+        Some(name) => out.write_str(name),
+        None => write!(out, "{handle:#x}"),
+    }
 }
 
 /// Gets ready for a process that has begun to use CUDA.
@@ -155,7 +168,8 @@ fn drain_here() {
 }
 
 impl Capture {
-    fn open(&mut self, window: Window, place: &Place<'_>) {
+    fn open(&mut self, taken: Taken, place: &Place<'_>) {
+        let window = taken.asked;
         let iteration = place.point.over();
         let driver = Driver::get();
         if let Some(driver) = driver {
@@ -172,11 +186,21 @@ impl Capture {
             since: Instant::now(),
             profiling,
         });
-        log::say!(
-            Info,
-            "window {window} opened at iteration {iteration} ({})",
-            place.by
-        );
+        if taken.is_late() {
+            log::say!(
+                Info,
+                "window {window} opened at iteration {iteration} ({}; asked for {}: the step was \
+                 still being learnt)",
+                place.by,
+                window.first
+            );
+        } else {
+            log::say!(
+                Info,
+                "window {window} opened at iteration {iteration} ({})",
+                place.by
+            );
+        }
     }
 
     fn close(&mut self, over: u64, drained: bool) {

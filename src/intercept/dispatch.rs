@@ -24,7 +24,7 @@ pub unsafe extern "C" fn before(frame: *const Frame) -> c_int {
     let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
     let follow = match thunk.role() {
         Role::ProcAddress => true,
-        Role::Driver(call) => driver(call),
+        Role::Driver(call) => driver(call, &frame.args),
         Role::Runtime(call) => runtime(call, thunk, frame),
     };
     follow.into()
@@ -53,19 +53,20 @@ pub unsafe extern "C" fn after(frame: *const Frame, result: usize) {
                 (*tls()).outer = 0;
                 (*tls()).outer_return = 0;
             }
-            if is_followed(call) && is_the_call(call, frame) {
+            if is_followed(call) {
                 session::returned(call, frame.args[0], succeeded);
             }
         }
     }
 }
 
-fn driver(call: Call) -> bool {
+fn driver(call: Call, args: &[usize]) -> bool {
     // The assembler counted the call if the thread has cells.
     // SAFETY: the block is the calling thread's own.
     if unsafe { (*tls()).cells.is_null() } {
         session::new_thread(true);
         session::count(call.into());
+        session::note(call, args, false);
     }
     session::entered(call);
     is_followed(call)
@@ -92,10 +93,15 @@ fn runtime(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
     if unsafe { (*tls()).cells.is_null() } {
         session::new_thread(true);
     }
-    if is_the_call(call, frame) {
-        session::count(call.into());
-        session::entered(call);
+    if !is_the_call(call, frame) {
+        return false; // whatever it leads to counts by itself
     }
+    session::count(call.into());
+    if session::learns() && !counted_below() {
+        // Where the driver's function is ours, it notes its kernel, and this one nothing.
+        session::note(call, &frame.args, true);
+    }
+    session::entered(call);
     // SAFETY: as above. The mark is where the return address of this call lies, and stays so until
     // the call returns.
     unsafe {
@@ -110,7 +116,7 @@ fn is_followed(call: Call) -> bool {
     matches!(
         call.kind(),
         Kind::Wait | Kind::CaptureBegin | Kind::CaptureEnd
-    )
+    ) || call == Call::MemcpyDtoHAsync && session::learns()
 }
 
 /// Whether the runtime's call, by its arguments, is the one of the table's row.

@@ -95,9 +95,10 @@ pub fn uncounted(act: &mut dyn FnMut()) {
     // is back.
     unsafe {
         let block = tls();
-        let outer = ((*block).outer, (*block).outer_return);
+        let outer = ((*block).outer, (*block).outer_return, (*block).trail);
         ((*block).outer, (*block).outer_return) = (mark.addr(), *mark);
+        (*block).trail = core::ptr::null();
         act();
-        ((*block).outer, (*block).outer_return) = outer;
+        ((*block).outer, (*block).outer_return, (*block).trail) = outer;
     }
 }

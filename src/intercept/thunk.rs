@@ -8,11 +8,13 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use tllmprof_config::calls::{Call, Calls};
+use tllmprof_learn::Wait;
 
 use super::arch;
-use crate::log;
 use crate::step::counted::Counted;
+use crate::step::learned::{Note, note_of};
 use crate::step::threads;
+use crate::{log, session};
 
 /// Thunks that a process can have. A process uses about two for each row of the table; libraries
 /// that are unloaded and loaded again elsewhere use new ones.
@@ -68,7 +70,7 @@ impl Role {
     /// The handler that a thunk of this role starts with.
     fn handler(self) -> *mut c_void {
         match self {
-            Self::Driver(_) => arch::count as *mut c_void,
+            Self::Driver(call) => noting(call).unwrap_or(arch::count as *mut c_void),
             Self::Runtime(_) | Self::ProcAddress => arch::slow as *mut c_void,
         }
     }
@@ -80,6 +82,22 @@ impl Role {
             Self::ProcAddress => 0,
         }
     }
+}
+
+/// The handler that notes `call` as well as counting it, where iterations are learnt from that.
+fn noting(call: Call) -> Option<*mut c_void> {
+    let handler: unsafe extern "C" fn() = match note_of(call).filter(|_| session::learns())? {
+        Note::Kernel(0) => arch::note_first_argument,
+        Note::Kernel(_) => arch::note_second_argument,
+        Note::Graph => arch::note_graph,
+        Note::CopyToHost => arch::note_copy_to_host,
+        Note::CopyToDevice => arch::note_copy_to_device,
+        Note::Wait(Wait::Stream) => arch::note_stream_wait,
+        Note::Wait(Wait::Event) => arch::note_event_wait,
+        Note::Wait(Wait::Context) => arch::note_context_wait,
+        Note::Wait(Wait::CopyToHost) => arch::note_blocking_copy,
+    };
+    Some(handler as *mut c_void)
 }
 
 /// One entry of the pool. The assembler knows the first three fields by their offsets.
@@ -138,8 +156,8 @@ impl Thunk {
         let offset = core::ptr::from_ref(self).addr() - THUNKS.as_ptr().addr();
         let index = offset / THUNK_SIZE;
         match self.role() {
-            Role::Driver(_) => arch::counting_stub(index),
-            Role::Runtime(_) | Role::ProcAddress => arch::stub(index),
+            Role::Driver(call) if noting(call).is_none() => arch::counting_stub(index),
+            Role::Driver(_) | Role::Runtime(_) | Role::ProcAddress => arch::stub(index),
         }
     }
 

@@ -17,10 +17,7 @@ pub struct By<'a> {
 
 impl core::fmt::Display for By<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self.step {
-            Step::Auto => f.write_str("auto: the first launch after a host wait")?,
-            step => write!(f, "{step}")?,
-        }
+        write!(f, "{}", self.step)?;
         match self.rank {
             Rank::Known(Some(rank)) => write!(f, ", rank {rank}"),
             _ => Ok(()),

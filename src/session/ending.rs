@@ -18,7 +18,9 @@ use crate::capture;
 use crate::ids;
 use crate::intercept::{self, uncounted};
 use crate::log;
+use crate::step::learned::Learnt;
 use crate::step::threads::Slot;
+use crate::window::Taken;
 
 /// How long the end of the process waits for a thread that has the turn.
 const ENDING: Duration = Duration::from_secs(1);
@@ -81,6 +83,7 @@ fn end(may_run_profilers_here: bool) {
     let gate = core::mem::ManuallyDrop::new(core::mem::take(&mut state.gate));
     let (settings, rank, gating) = (state.settings, state.rank, state.gating);
     let calls = Tally::of(&state.slots);
+    let learnt = state.counter.learnt();
     // Handlers that run after ours may still make calls, and so may other threads.
     state.counter.run_to(&state.slots, None);
     drop(guard);
@@ -99,6 +102,7 @@ fn end(may_run_profilers_here: bool) {
                 gating,
                 captured,
                 iterations,
+                learnt,
                 calls
             }
         );
@@ -145,9 +149,6 @@ impl fmt::Display for Tally {
             };
             write!(f, "{before}{count} {what}")?;
         }
-        if self.graphs + self.kernels > 0 {
-            f.write_str(": try auto")?;
-        }
         Ok(())
     }
 }
@@ -157,8 +158,10 @@ struct Outcome<'a> {
     settings: &'a Settings,
     rank: Rank,
     gating: Gating,
-    captured: &'a [Window],
+    captured: &'a [Taken],
     iterations: u64,
+    /// What has been learnt, where that is the rule.
+    learnt: Option<Learnt>,
     calls: Tally,
 }
 
@@ -170,6 +173,7 @@ impl fmt::Display for Outcome<'_> {
             gating,
             captured,
             iterations,
+            learnt,
             calls,
         } = self;
         let by = By {
@@ -193,7 +197,8 @@ impl fmt::Display for Outcome<'_> {
         let mut separator = "";
         for (what, are_captured) in [("captured", true), ("never opened", false)] {
             let all = settings.windows.as_slice().iter();
-            let mut windows = all.filter(|window| captured.contains(window) == are_captured);
+            let taken = |window: &Window| captured.iter().find(|taken| taken.asked == *window);
+            let mut windows = all.filter(|window| taken(window).is_some() == are_captured);
             let Some(first) = windows.next() else {
                 continue;
             };
@@ -207,15 +212,38 @@ impl fmt::Display for Outcome<'_> {
                 write!(f, ",{window}")?;
             }
             write!(f, " {what}")?;
+            if are_captured && captured.iter().any(Taken::is_late) {
+                for (index, taken) in captured.iter().enumerate() {
+                    let before = if index == 0 { " as " } else { "," };
+                    write!(f, "{before}{}", taken.window)?;
+                }
+            }
             separator = "; ";
         }
-        write!(f, ": {iterations} iterations by {by}")?;
-        if *iterations == 0 && !matches!(settings.step, Step::Auto) {
-            if let Step::Nvtx { .. } = settings.step {
-                write!(f, "{}", intercept::nvtx::Unseen)?;
+        let missed = captured.len() < settings.windows.as_slice().len();
+        match learnt.filter(|_| missed) {
+            Some(Learnt::Nothing) => write!(f, ": {by} recognised no step{calls}"),
+            Some(Learnt::Unsure) => write!(
+                f,
+                ": {iterations} iterations by {by}, not steady for long enough to be relied on{calls}"
+            ),
+            Some(Learnt::Gone) => write!(
+                f,
+                ": {iterations} iterations by {by}, then the step was gone{calls}"
+            ),
+            _ => {
+                write!(f, ": {iterations} iterations by {by}")?;
+                if *iterations == 0 && learnt.is_none() {
+                    if let Step::Nvtx { .. } = settings.step {
+                        write!(f, "{}", intercept::nvtx::Unseen)?;
+                    }
+                    write!(f, "{calls}")?;
+                    if calls.graphs + calls.kernels > 0 {
+                        f.write_str(": try auto")?;
+                    }
+                }
+                Ok(())
             }
-            write!(f, "{calls}")?;
         }
-        Ok(())
     }
 }

@@ -10,7 +10,7 @@ use core::time::Duration;
 use tllmprof_config::calls::Calls;
 
 use super::threads::set_slot;
-use super::{ATTENDED, OWNER, QUIET, STATE, ending, stream_capture, turn};
+use super::{ATTENDED, OWNER, STATE, ending, learning, stream_capture, turn};
 use crate::lock::Lock;
 use crate::{capture, ids, intercept};
 
@@ -79,12 +79,12 @@ extern "C" fn in_child() {
     unsafe {
         HELD.break_open();
         STATE.break_open();
+        learning::in_child();
         intercept::in_child();
         capture::after_fork();
     }
     *HELD.lock() = None;
     IS_CHILD.store(true, Ordering::Relaxed);
-    QUIET.store(false, Ordering::Relaxed);
     ATTENDED.store(Calls::ALL.bits(), Ordering::Relaxed);
     turn::after_fork();
     stream_capture::after_fork();

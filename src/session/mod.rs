@@ -9,29 +9,32 @@ mod barrier;
 mod by;
 mod ending;
 mod fork;
+mod learning;
 mod stream_capture;
 mod threads;
 mod turn;
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use tllmprof_config::calls::{Call, Calls, Kind};
 use tllmprof_config::engines::tensorrt_llm_gates_itself;
-use tllmprof_config::{Settings, rank};
+use tllmprof_config::{Settings, Step, rank};
 
 use crate::capture;
 use crate::injection;
 use crate::intercept::attend;
-use crate::lock::Lock;
+use crate::lock::{Guard, Lock};
 use crate::log;
 use crate::step::Counter;
 use crate::step::counted::Counted;
+use crate::step::learned::Begun;
 use crate::step::threads::Slot;
 use crate::window::{Gate, Point};
 
 use by::Rank;
 pub use ending::{finish, finish_at_once};
 pub use fork::register as mind_forks;
+pub use learning::{learns, note};
 pub use threads::{count, new_thread, slot};
 use turn::Turn;
 
@@ -39,9 +42,6 @@ static STATE: Lock<Option<State>> = Lock::new(None);
 /// The process whose calls are counted; another is a child that shares our memory, as after
 /// `vfork`, or a copy that no handler told of, and is left alone.
 static OWNER: AtomicI32 = AtomicI32::new(0);
-/// A launch or wait of the moment is of no interest, so it need not lock: `auto` has counted a
-/// launch, and no wait has returned since.
-static QUIET: AtomicBool = AtomicBool::new(false);
 /// Calls whose runtime functions count, too. At first all do: the runtime looks the driver's
 /// functions up in its first call.
 static ATTENDED: AtomicU32 = AtomicU32::new(Calls::ALL.bits());
@@ -77,8 +77,11 @@ impl State {
         let settings = crate::settings()?;
         Some(Self {
             settings,
-            counter: Counter::new(settings, barrier::process_wide)?,
-            gate: Gate::new(settings.windows.as_slice()),
+            counter: Counter::new(settings, barrier::process_wide, learning::memory)?,
+            gate: match settings.step {
+                Step::Auto => Gate::patient(settings.windows.as_slice()),
+                _ => Gate::new(settings.windows.as_slice()),
+            },
             slots: Vec::new(),
             captures: Vec::new(),
             turn: Turn::default(),
@@ -104,10 +107,6 @@ impl State {
             ATTENDED.store(close.bits(), Ordering::Release);
             attend(close);
         }
-        QUIET.store(
-            self.counter.awaits_wait() && !self.turn.taken,
-            Ordering::Release,
-        );
     }
 
     /// Whether there is nothing to switch at `point`.
@@ -171,9 +170,7 @@ pub fn entered(call: Call) {
         }
         _ => {}
     }
-    if !QUIET.load(Ordering::Acquire) {
-        enter(call.into());
-    }
+    enter(call.into());
 }
 
 /// What the rule names has been entered, or opened: the iteration that is over when it ends.
@@ -209,18 +206,37 @@ fn enter(what: Counted) -> Option<u64> {
         return None;
     }
     let slot = threads::slot().filter(|_| !stream_capture::is_under_way())?;
+    let cell = slot.live(what);
+    if cell.count() <= cell.limit() {
+        return None; // a runtime's function, which is attended: of no interest now
+    }
     let mut guard = STATE.lock();
     let state = guard.as_mut()?;
     state.uses_cuda |= what != Counted::Named;
     let entered = state.counter.entered(what, &state.slots, slot);
     match entered.opens {
-        Some(iteration) => turn::reach(guard, Point::In(iteration)),
+        Some(begun) => begin(guard, begun),
         // Nobody gets credit while something is switched; work waits for it, waits need not.
         None if state.turn.taken && !what.waits() => turn::wait_for(guard),
         None if state.turn.taken => {}
         None => state.run_on(),
     }
     entered.ends
+}
+
+/// An iteration begins. Where it is not understood to be one, nothing opens.
+fn begin(mut guard: Guard<'_, Option<State>>, begun: Begun) {
+    let Some(state) = guard.as_mut() else { return };
+    state.gate.hold(!begun.understood);
+    if begun.understood || state.gate.is_open() {
+        return turn::reach(guard, Point::In(begun.iteration));
+    }
+    let waiting = state.gate.waiting_at(begun.iteration);
+    state.run_on();
+    drop(guard);
+    if let Some(window) = waiting {
+        learning::tell_waiting(window);
+    }
 }
 
 /// A call that was followed has returned. `stream` is its first argument.
@@ -239,7 +255,7 @@ pub fn returned(call: Call, stream: usize, succeeded: bool) {
     let mut guard = STATE.lock();
     let Some(state) = guard.as_mut() else { return };
     match state.counter.returned(call, &state.slots, slot) {
-        Some(iteration) => turn::reach(guard, Point::In(iteration)),
+        Some(begun) => begin(guard, begun),
         None if state.turn.taken => {}
         None => state.run_on(),
     }

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
-use super::threads::slot;
+use super::threads::{slot, trail_of};
 use super::{STATE, State, turn};
 use crate::intercept::{Tls, tls};
 use crate::lock::{wait, wake};
@@ -61,9 +61,13 @@ fn set_capturing(slot: &Slot, capturing: bool) {
     let block = core::ptr::with_exposed_provenance_mut::<Tls>(slot.block());
     if !block.is_null() {
         let cells: *const c_void = core::ptr::from_ref(slot.cells(capturing)).cast();
+        let trail = trail_of((!capturing).then_some(slot));
         // SAFETY: the thread is alive, as its slot has its block; the program orders its captures,
-        // so that the thread does not read the word while another thread's call ends them.
-        unsafe { (&raw mut (*block).cells).write_volatile(cells) };
+        // so that the thread does not read the words while another thread's call ends them.
+        unsafe {
+            (&raw mut (*block).cells).write_volatile(cells);
+            (&raw mut (*block).trail).write_volatile(trail);
+        }
     }
 }
 

@@ -4,8 +4,9 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tllmprof_config::Settings;
+use tllmprof_learn::Trail;
 
-use super::{OWNER, STATE, State, stream_capture, turn};
+use super::{OWNER, STATE, State, learning, stream_capture, turn};
 use crate::cancel::Uncancelled;
 use crate::intercept::{tls, uncounted};
 use crate::step::counted::Counted;
@@ -35,10 +36,17 @@ pub fn set_slot(slot: Option<&'static Slot>) {
         }
         (*block).slot = slot.map_or(core::ptr::null(), core::ptr::from_ref);
         (*block).cells = cells.cast();
+        (*block).trail = trail_of(slot);
     }
     if let Some(slot) = slot {
         slot.set_block(block.expose_provenance());
     }
+}
+
+/// Where the thread that counts in `slot` notes its calls; null where that is not wanted.
+pub fn trail_of(slot: Option<&Slot>) -> *const Trail {
+    slot.and_then(|slot| learning::trail(slot.thread()))
+        .map_or(core::ptr::null(), core::ptr::from_ref)
 }
 
 /// Gives the calling thread a place to count. The first that uses CUDA begins the session.
@@ -52,8 +60,9 @@ pub fn new_thread(uses_cuda: bool) {
     OWNER.store(ids::process(), Ordering::Relaxed);
     let left = state.slots.iter().copied().find(|slot| slot.take());
     let slot = left.unwrap_or_else(|| {
-        let first_limit = |what| state.counter.first_limit(what);
-        let slot: &'static Slot = Box::leak(Box::new(Slot::new(first_limit)));
+        let thread = u32::try_from(state.slots.len()).unwrap_or(u32::MAX);
+        let first_limit = |what| state.counter.first_limit(what, thread);
+        let slot: &'static Slot = Box::leak(Box::new(Slot::new(thread, first_limit)));
         state.slots.push(slot);
         slot
     });

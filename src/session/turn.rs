@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use super::by::By;
-use super::{OWNER, QUIET, STATE, State, stream_capture};
+use super::{OWNER, STATE, State, learning, stream_capture};
 use crate::cancel::Uncancelled;
 use crate::capture::{self, Place};
 use crate::ids;
@@ -59,7 +59,6 @@ pub fn reach(mut guard: Guard<'_, Option<State>>, point: Point) {
 pub fn take(state: &mut State) {
     state.turn.taken = true;
     state.turn.until = Some(Instant::now() + OPENING);
-    QUIET.store(false, Ordering::Release);
 }
 
 /// Switches until there is nothing left to switch, and gives the turn back.
@@ -96,9 +95,13 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             state.counter.keep_counting();
         }
         let (step, rank) = (&state.settings.step, state.rank);
+        let learnt = edge.open.and_then(|_| state.counter.learnt_rule());
         drop(guard);
         let capturing = stream_capture::about_to_drain(edge.close.is_some());
         uncounted(&mut || {
+            if let Some(rule) = &learnt {
+                learning::tell_choice(rule);
+            }
             let by = By { step, rank };
             capture::switch(
                 &Place {

@@ -136,8 +136,8 @@ mod tests {
     const CALL: Counted = Counted::Named;
 
     fn slots(count: usize) -> Vec<&'static Slot> {
-        (0..count)
-            .map(|_| &*Box::leak(Box::new(Slot::new(|_| 0))))
+        (0..count as u32)
+            .map(|thread| &*Box::leak(Box::new(Slot::new(thread, |_| 0))))
             .collect()
     }
 

@@ -1,6 +1,7 @@
 //! Is it a step? From the calls of many threads to one sequence of iterations.
 
 pub mod counted;
+pub mod learned;
 pub mod ledger;
 pub mod numbering;
 pub mod open;
@@ -10,6 +11,7 @@ use tllmprof_config::calls::{Call, Calls, Kind};
 use tllmprof_config::{Settings, Step, Warmup};
 
 use counted::Counted;
+use learned::{Begun, Learned, Learnt, Memory};
 use ledger::{Fence, Ledger};
 use numbering::Numbering;
 use threads::{Slot, UNLIMITED};
@@ -18,20 +20,15 @@ use threads::{Slot, UNLIMITED};
 pub enum Rule {
     /// Every so many occurrences of one thing.
     Calls(Ledger),
-    /// The first launch after a host wait.
-    LaunchAfterWait {
-        /// A wait has returned since the last counted launch.
-        waited: bool,
-        /// Launches counted so far.
-        launches: u64,
-    },
+    /// What recurs once an iteration.
+    Learned(Learned),
 }
 
 /// What it means that a call has been entered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Entered {
     /// The iteration that opens.
-    pub opens: Option<u64>,
+    pub opens: Option<Begun>,
     /// The iteration that is over when the call returns.
     pub ends: Option<u64>,
 }
@@ -48,31 +45,26 @@ pub struct Counter {
 
 impl Counter {
     /// A counter as the settings want it; `None` for a rule that this version cannot count.
-    pub fn new(settings: &Settings, fence: Fence) -> Option<Self> {
+    ///
+    /// `memory`: where to learn, if that is what the settings want.
+    pub fn new(settings: &Settings, fence: Fence, memory: impl FnOnce() -> Memory) -> Option<Self> {
+        let (warmup, restarts) = match settings.warmup {
+            Warmup::Iterations(count) => (count, false),
+            Warmup::Capture => (0, true),
+        };
         let (rule, every, closes) = match &settings.step {
             Step::Call { call, every, .. } => (
                 Rule::Calls(Ledger::new(Counted::Call(*call), fence)),
                 *every,
                 call.kind() == Kind::Wait,
             ),
-            Step::Auto => (
-                Rule::LaunchAfterWait {
-                    waited: true,
-                    launches: 0,
-                },
-                1,
-                false,
-            ),
+            Step::Auto => (Rule::Learned(Learned::new(memory(), warmup)), 1, false),
             Step::Symbol { every, .. } | Step::Nvtx { every, .. } => (
                 Rule::Calls(Ledger::new(Counted::Named, fence)),
                 *every,
                 false,
             ),
             Step::Python { .. } => return None,
-        };
-        let (warmup, restarts) = match settings.warmup {
-            Warmup::Iterations(count) => (count, false),
-            Warmup::Capture => (0, true),
         };
         let numbering = Numbering {
             every,
@@ -88,13 +80,13 @@ impl Counter {
         })
     }
 
-    /// The limit that a new thread's cell of `what` starts with.
-    pub fn first_limit(&self, what: Counted) -> u64 {
+    /// The limit that the cell of `what` starts with for thread number `thread`.
+    pub fn first_limit(&self, what: Counted, thread: u32) -> u64 {
         let asks = match &self.rule {
             _ if self.to_begin || !what.counts() => true,
             Rule::Calls(ledger) if ledger.what() == what => return ledger.first_limit(),
             Rule::Calls(_) => false,
-            Rule::LaunchAfterWait { .. } => what.launches() || what.waits(),
+            Rule::Learned(learned) => return learned.limit(what, thread, 0),
         };
         if asks { 0 } else { UNLIMITED }
     }
@@ -109,38 +101,32 @@ impl Counter {
                 let numbers = ledger.number(slots, slot);
                 let last = numbers.clone().last();
                 Entered {
-                    opens: self.numbering.last_begun(numbers),
+                    opens: self.numbering.last_begun(numbers).map(Begun::counted),
                     ends: last.and_then(|last| self.numbering.ends_after(last)),
                 }
             }
-            Rule::LaunchAfterWait { waited, launches } if *waited && what.launches() => {
-                *waited = false;
-                *launches += 1;
-                Entered {
-                    opens: self.numbering.begins_at(*launches - 1),
-                    ends: None,
-                }
-            }
+            Rule::Learned(learned) if what.launches() => Entered {
+                opens: learned.launched(slots, slot),
+                ends: None,
+            },
             _ => Entered::default(),
         };
         Entered {
-            opens: entered.opens.or(began),
+            opens: entered.opens.or(began.map(Begun::counted)),
             ..entered
         }
     }
 
     /// A call has returned: the iteration that is open from here, if one is closed.
-    pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<u64> {
+    pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
         match &mut self.rule {
             Rule::Calls(ledger)
                 if ledger.what() == Counted::Call(call) && self.numbering.closes =>
             {
-                self.numbering.last_begun(ledger.number(slots, slot))
+                let numbers = ledger.number(slots, slot);
+                self.numbering.last_begun(numbers).map(Begun::counted)
             }
-            Rule::LaunchAfterWait { waited, .. } if call.kind() == Kind::Wait => {
-                *waited = true;
-                None
-            }
+            Rule::Learned(learned) => learned.returned(call, slots, slot),
             _ => None,
         }
     }
@@ -150,11 +136,14 @@ impl Counter {
         if !self.restarts {
             return false;
         }
-        self.numbering.start = self.calls(slots);
-        self.to_begin = self.numbering.begins_open();
-        if let Rule::LaunchAfterWait { waited, .. } = &mut self.rule {
-            *waited = true;
+        match &mut self.rule {
+            Rule::Calls(ledger) => {
+                ledger.settle(slots);
+                self.numbering.start = ledger.numbered();
+            }
+            Rule::Learned(learned) => learned.restart(),
         }
+        self.to_begin = self.numbering.begins_open();
         if self.to_begin {
             self.set_limits(slots);
         }
@@ -168,15 +157,14 @@ impl Counter {
 
     /// Lets the threads run up to where `iteration` begins; `None`: nobody asks for any.
     pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
-        if let Rule::Calls(ledger) = &mut self.rule {
-            match iteration {
-                None => ledger.hand_out(slots, None),
-                Some(iteration) => {
-                    if let Some(call) = self.numbering.call_of(iteration) {
-                        ledger.hand_out(slots, Some(call));
-                    }
+        match (&mut self.rule, iteration) {
+            (Rule::Calls(ledger), None) => ledger.hand_out(slots, None),
+            (Rule::Calls(ledger), Some(iteration)) => {
+                if let Some(call) = self.numbering.call_of(iteration) {
+                    ledger.hand_out(slots, Some(call));
                 }
             }
+            (Rule::Learned(learned), iteration) => learned.run_to(slots, iteration),
         }
     }
 
@@ -187,31 +175,37 @@ impl Counter {
             Rule::Calls(ledger) if ledger.is_close() => {
                 Calls::which(|call| ledger.what() == Counted::Call(call))
             }
-            Rule::LaunchAfterWait { .. } if iterations <= CLOSE => {
+            Rule::Learned(_) if iterations <= CLOSE => {
                 Calls::which(|call| call.kind().launches() || call.kind() == Kind::Wait)
             }
             _ => Calls::NONE,
         }
     }
 
-    /// Whether launches are of no interest until a wait returns.
-    pub fn awaits_wait(&self) -> bool {
-        !self.to_begin && matches!(self.rule, Rule::LaunchAfterWait { waited: false, .. })
-    }
-
     /// Iterations so far.
     pub fn iterations(&mut self, slots: &[&Slot]) -> u64 {
-        let calls = self.calls(slots);
-        self.numbering.iterations(calls)
-    }
-
-    fn calls(&mut self, slots: &[&Slot]) -> u64 {
         match &mut self.rule {
             Rule::Calls(ledger) => {
                 ledger.settle(slots);
-                ledger.numbered()
+                self.numbering.iterations(ledger.numbered())
             }
-            Rule::LaunchAfterWait { launches, .. } => *launches,
+            Rule::Learned(learned) => learned.iterations(),
+        }
+    }
+
+    /// What has been learnt, where that is the rule.
+    pub fn learnt(&self) -> Option<Learnt> {
+        match &self.rule {
+            Rule::Calls(_) => None,
+            Rule::Learned(learned) => Some(learned.learnt()),
+        }
+    }
+
+    /// What an iteration is, where that has been learnt.
+    pub fn learnt_rule(&self) -> Option<tllmprof_learn::Rule> {
+        match &self.rule {
+            Rule::Calls(_) => None,
+            Rule::Learned(learned) => learned.rule(),
         }
     }
 
@@ -223,13 +217,13 @@ impl Counter {
 
     /// Sets the limits of all calls that are not numbered by the ledger.
     fn set_limits(&self, slots: &[&Slot]) {
-        let ledgers = match &self.rule {
-            Rule::Calls(ledger) => Some(ledger.what()),
-            Rule::LaunchAfterWait { .. } => None,
+        let Rule::Calls(ledger) = &self.rule else {
+            return;
         };
-        for what in Counted::all().filter(|what| Some(*what) != ledgers) {
+        for what in Counted::all().filter(|what| *what != ledger.what()) {
             for slot in slots {
-                slot.live(what).set_limit(self.first_limit(what));
+                let limit = self.first_limit(what, slot.thread());
+                slot.live(what).set_limit(limit);
             }
         }
     }
@@ -238,6 +232,8 @@ impl Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::Lock;
+    use tllmprof_learn::{Learner, Trails};
 
     struct Process {
         counter: Counter,
@@ -255,8 +251,13 @@ mod tests {
                     .map(|(_, value)| (*value).into())
             })
             .unwrap();
-            let counter = Counter::new(&settings, || true).unwrap();
-            let slot = Box::leak(Box::new(Slot::new(|what| counter.first_limit(what))));
+            let memory = || Memory {
+                learner: Box::leak(Box::new(Lock::new(Learner::new()))).lock(),
+                trails: Box::leak(Box::new(Trails::new())),
+            };
+            let counter = Counter::new(&settings, || true, memory).unwrap();
+            let slot = Slot::new(0, |what| counter.first_limit(what, 0));
+            let slot = Box::leak(Box::new(slot));
             Self {
                 counter,
                 slot,
@@ -274,10 +275,10 @@ mod tests {
             }
             self.asked += 1;
             let slots = [self.slot];
-            self.begun
-                .extend(self.counter.entered(call.into(), &slots, self.slot).opens);
-            self.begun
-                .extend(self.counter.returned(call, &slots, self.slot));
+            let opens = self.counter.entered(call.into(), &slots, self.slot).opens;
+            let returned = self.counter.returned(call, &slots, self.slot);
+            let begun = opens.into_iter().chain(returned);
+            self.begun.extend(begun.map(|begun| begun.iteration));
         }
 
         fn calls(&mut self, calls: &[Call]) {
@@ -285,7 +286,7 @@ mod tests {
         }
     }
 
-    use Call::{GraphLaunch, LaunchKernel, StreamSynchronize};
+    use Call::{GraphLaunch, StreamSynchronize};
 
     #[test]
     fn a_launch_opens_every_fourth_time() {
@@ -305,19 +306,6 @@ mod tests {
         assert_eq!(process.asked, asked, "a launch is of no interest any more");
         process.calls(&[StreamSynchronize, GraphLaunch, StreamSynchronize]);
         assert_eq!(process.begun, [0, 1, 2]);
-    }
-
-    #[test]
-    fn auto_counts_the_first_launch_after_a_wait() {
-        let mut process = Process::new(&[]);
-        process.calls(&[
-            LaunchKernel,
-            LaunchKernel,
-            StreamSynchronize,
-            StreamSynchronize,
-        ]);
-        process.calls(&[GraphLaunch, LaunchKernel, StreamSynchronize]);
-        assert_eq!(process.begun, [0, 1]);
     }
 
     #[test]

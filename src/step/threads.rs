@@ -67,14 +67,16 @@ pub struct Slot {
     given: AtomicU64,
     taken: AtomicBool,
     open: OpenRanges,
+    /// Which of the process's slots it is.
+    thread: u32,
     /// The address of what the thread reaches its cells by; 0 for none.
     block: AtomicUsize,
 }
 
 impl Slot {
-    /// A slot in use, its limits from `limit` for calls outside a stream capture; inside one,
+    /// Slot number `thread`, in use, its limits from `limit` for calls outside a stream capture; inside one,
     /// only what ends it is asked about.
-    pub fn new(limit: impl Fn(Counted) -> u64) -> Self {
+    pub fn new(thread: u32, limit: impl Fn(Counted) -> u64) -> Self {
         let ends_capture = |what| match what {
             Counted::Call(call) => matches!(
                 call.kind(),
@@ -92,6 +94,7 @@ impl Slot {
             given: AtomicU64::new(0),
             taken: AtomicBool::new(true),
             open: OpenRanges::new(),
+            thread,
             block: AtomicUsize::new(0),
         }
     }
@@ -139,6 +142,11 @@ impl Slot {
         self.given.store(limit, Ordering::Relaxed);
     }
 
+    /// Which of the process's slots it is.
+    pub const fn thread(&self) -> u32 {
+        self.thread
+    }
+
     /// Where the thread that counts here keeps the address of its cells; 0 for none.
     pub fn block(&self) -> usize {
         self.block.load(Ordering::Relaxed)
@@ -179,7 +187,7 @@ mod tests {
 
     #[test]
     fn cells_lie_where_the_assembler_looks() {
-        let slot = Slot::new(|_| 7);
+        let slot = Slot::new(0, |_| 7);
         let first: *const Cell = slot.cells(false);
         for what in Counted::all() {
             let cell: *const Cell = slot.live(what);
@@ -191,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_left_slot_is_taken_once() {
-        let slot = Slot::new(|_| 0);
+        let slot = Slot::new(0, |_| 0);
         assert!(!slot.take());
         slot.leave();
         assert!(slot.take());

@@ -80,7 +80,6 @@ fn a_capture_lies_on_the_edge_of_a_window() {
 #[test]
 fn the_count_starts_again_after_a_capture_until_a_window_opens() {
     for (step, program) in [
-        ("auto", "steps_shared12"),
         ("cudaGraphLaunch", "steps_static"),
         ("cudaStreamSynchronize", "steps_driver"),
     ] {
@@ -117,24 +116,57 @@ fn the_count_starts_again_after_a_capture_until_a_window_opens() {
 
 #[test]
 fn auto_warms_up_by_captures_by_itself() {
-    let both = Situation::new("steps_shared13")
-        .args("--kernels 2 --capture-at 3")
-        .env("TLLM_PROFILE_START_STOP", "5-9")
+    // While the step is being learnt, and when it has been.
+    for at in [3, 60] {
+        let both = Situation::new("steps_shared13")
+            .args(format!("--kernels 2 --steps 200 --capture-at {at}"))
+            .env("TLLM_PROFILE_START_STOP", "100-104")
+            .run();
+        assert_eq!(
+            both.switches(),
+            [start(101 + at, 100 + at), stop(106 + at, 105 + at)],
+            "{}",
+            both.output.err()
+        );
+        assert_eq!(both.total(), 200 - at as u64);
+        assert_captures_held(&both);
+    }
+}
+
+#[test]
+fn a_capture_does_not_start_the_count_again_once_a_window_has_opened() {
+    let both = Situation::new("steps_shared12")
+        .args("--kernels 2 --steps 200 --capture-at 150")
+        .window("100-104,160-164", "auto")
         .run();
-    assert_eq!(both.switches(), [start(9, 8), stop(14, 13)]);
-    assert_eq!(both.total(), 37);
+    assert_eq!(
+        both.switches(),
+        [
+            start(100, 100),
+            stop(105, 105),
+            start(161, 160),
+            stop(166, 165)
+        ]
+    );
+    assert_eq!(both.total(), 200);
     assert_captures_held(&both);
 }
 
 #[test]
 fn a_number_of_iterations_is_warm_up() {
-    for step in ["cudaGraphLaunch", "cudaStreamSynchronize", "auto"] {
+    for (step, first) in [
+        ("cudaGraphLaunch", 5),
+        ("cudaStreamSynchronize", 5),
+        ("auto", 100),
+    ] {
         let both = Situation::new("steps_static")
+            .args("--steps 140")
             .env("TLLMPROF_WARMUP", "3")
-            .window("5-9", step)
+            .window(&format!("{first}-{}", first + 4), step)
             .run();
-        assert_eq!(both.switches(), [start(8, 8), stop(13, 13)], "by {step}");
-        assert_eq!(both.total(), 37, "by {step}");
+        let expected = [start(first + 3, first + 3), stop(first + 8, first + 8)];
+        assert_eq!(both.switches(), expected, "by {step}");
+        assert_eq!(both.total(), 137, "by {step}");
         both.assert_same_calls();
     }
 }

@@ -120,20 +120,29 @@ fn threads_follow_each_other() {
 #[test]
 fn another_thread_waits_than_launches() {
     for program in ["two_threads", "two_threads_static"] {
-        for step in ["cudaStreamSynchronize", "cudaGraphLaunch", "auto"] {
+        for (step, first) in [
+            ("cudaStreamSynchronize", 5),
+            ("cudaGraphLaunch", 5),
+            ("auto", 100),
+        ] {
             let both = Situation::new(program)
-                .args("wait-elsewhere")
+                .args("wait-elsewhere global 140")
                 .env("TLLMPROF_WARMUP", "0")
-                .window("5-9,30-", step)
+                .window(&format!("{first}-{},130-", first + 4), step)
                 .run();
             let said = both.output.err();
-            let expected = [start(5, 5), stop(10, 10), start(30, 30), stop(40, 40)];
+            let expected = [
+                start(first, first),
+                stop(first + 5, first + 5),
+                start(130, 130),
+                stop(140, 140),
+            ];
             assert_eq!(
                 super::twice::switches(&both.log),
                 expected,
                 "{program} by {step}\n{said}"
             );
-            assert_eq!(both.assert_same_calls().total(), 40);
+            assert_eq!(both.assert_same_calls().total(), 140);
         }
     }
 }

@@ -48,7 +48,8 @@ impl Kind {
 ///
 /// The first name of each list is the one that messages use. `device_to_host` marks rows whose
 /// runtime function has a `cudaMemcpyKind` as its fourth argument and belongs to the row only when
-/// that is `cudaMemcpyDeviceToHost`.
+/// that is `cudaMemcpyDeviceToHost`. Copies to the device are the driver's alone: the runtime's
+/// functions lead there, and the direction that `cudaMemcpyDefault` takes shows only there.
 #[macro_export]
 macro_rules! cuda_calls {
     ($then:ident) => {
@@ -71,6 +72,10 @@ macro_rules! cuda_calls {
             MemcpyDtoH Wait
                 [cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyDtoH]
                 [cudaMemcpy cudaMemcpy_ptds] device_to_host;
+            MemcpyHtoDAsync AsyncCopy
+                [cuMemcpyHtoDAsync_v2 cuMemcpyHtoDAsync_v2_ptsz cuMemcpyHtoDAsync] [] any;
+            MemcpyHtoD AsyncCopy
+                [cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds cuMemcpyHtoD] [] any;
             StreamSynchronize Wait
                 [cuStreamSynchronize cuStreamSynchronize_ptsz]
                 [cudaStreamSynchronize cudaStreamSynchronize_ptsz] any;

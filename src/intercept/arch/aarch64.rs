@@ -25,9 +25,12 @@
 //! | 8 | where [`slow`] keeps the return address of the outermost intercepted call, 0 for none |
 //! | 16 | that return address; 0 where whatever the thread calls is nested |
 //! | 24 | address of all that is kept of the thread |
+//! | 32 | address of the trail that its calls are noted in, 0 for none |
 
 use core::arch::{asm, global_asm, naked_asm};
 use core::ffi::c_void;
+
+use tllmprof_learn::{Trail, Wait};
 
 use super::thunk::{THUNK_COUNT, THUNK_SIZE, Thunk};
 use crate::step::threads::Slot;
@@ -259,6 +262,8 @@ pub struct Tls {
     pub outer_return: usize,
     /// All that is kept of the thread, null before its first call.
     pub slot: *const Slot,
+    /// Where the thread's calls are noted; null for nowhere, as while it captures a stream.
+    pub trail: *const Trail,
 }
 
 /// The calling thread's block; never null, valid as long as the thread lives.
@@ -326,6 +331,56 @@ pub unsafe extern "C" fn count() {
         is_nested = sym is_nested,
     )
 }
+
+/// A handler that notes the call in the thread's trail, as [`Trail`] wants it, and goes on to
+/// [`count`]. The token is a register or a constant; `counts`: the trail's counter of the launches.
+macro_rules! noting {
+    ($name:ident, $token:literal $(, counts $counter:ident)? $(, token = $value:expr)?) => {
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            naked_asm!(
+                "hint #34",
+                "adrp x17, :gottprel:tllmprof_tls",
+                "ldr x17, [x17, :gottprel_lo12:tllmprof_tls]",
+                "mrs x9, tpidr_el0",
+                "add x17, x17, x9",
+                "ldr x9, [x17, #32]",
+                "cbz x9, 2f",
+                "ldr w10, [x9, #{calls}]",
+                "add w11, w10, #1",
+                "str w11, [x9, #{calls}]",
+                "and w10, w10, #{last}",
+                "add x10, x9, w10, uxtw #3",
+                $(concat!("mov x11, #{token}", noting!(@nothing $value)),)?
+                concat!("str ", $token, ", [x10, #{tokens}]"),
+                $(
+                    concat!("ldr w10, [x9, #{", stringify!($counter), "}]"),
+                    "add w10, w10, #1",
+                    concat!("str w10, [x9, #{", stringify!($counter), "}]"),
+                )?
+                "2: b {go}",
+                calls = const Trail::CALLS,
+                tokens = const Trail::TOKENS,
+                last = const Trail::LENGTH - 1,
+                $($counter = const Trail::$counter,)?
+                $(token = const $value,)?
+                go = sym count,
+            )
+        }
+    };
+    (@nothing $value:expr) => {
+        ""
+    };
+}
+noting!(note_first_argument, "x0", counts LAUNCHES);
+noting!(note_second_argument, "x1", counts LAUNCHES);
+noting!(note_graph, "x11", counts GRAPHS, token = Trail::GRAPH);
+noting!(note_copy_to_host, "x11", token = Trail::COPY_TO_HOST);
+noting!(note_copy_to_device, "x11", token = Trail::COPY_TO_DEVICE);
+noting!(note_stream_wait, "x11", token = Wait::Stream.token());
+noting!(note_event_wait, "x11", token = Wait::Event.token());
+noting!(note_context_wait, "x11", token = Wait::Context.token());
+noting!(note_blocking_copy, "x11", token = Wait::CopyToHost.token());
 
 /// Whether the call is nested in the outermost one; takes the mark away if that has been left.
 unsafe extern "C" fn is_nested(frame: *const Frame) -> bool {

@@ -16,9 +16,12 @@
 //! | 8 | where the return address of the outermost intercepted call lies on the stack, 0 for none |
 //! | 16 | that return address |
 //! | 24 | address of all that is kept of the thread |
+//! | 32 | address of the trail that its calls are noted in, 0 for none |
 
 use core::arch::{asm, global_asm, naked_asm};
 use core::ffi::c_void;
+
+use tllmprof_learn::{Trail, Wait};
 
 use super::thunk::{THUNK_COUNT, THUNK_SIZE, Thunk};
 use crate::step::threads::Slot;
@@ -236,6 +239,8 @@ pub struct Tls {
     pub outer_return: usize,
     /// All that is kept of the thread, null before its first call.
     pub slot: *const Slot,
+    /// Where the thread's calls are noted; null for nowhere, as while it captures a stream.
+    pub trail: *const Trail,
 }
 
 /// The calling thread's block; never null, valid as long as the thread lives.
@@ -281,6 +286,51 @@ pub unsafe extern "C" fn count() {
         slow = sym slow,
     )
 }
+
+/// A handler that notes the call in the thread's trail, as [`Trail`] wants it, and goes on to
+/// [`count`]. The token is a register or a constant; `counts`: the trail's counter of the launches.
+macro_rules! noting {
+    ($name:ident, $token:literal $(, counts $counter:ident)? $(, token = $value:expr)?) => {
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            naked_asm!(
+                "mov r10, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
+                "mov rax, qword ptr fs:[r10 + 32]",
+                "test rax, rax",
+                "jz {go}",
+                "mov r10d, dword ptr [rax + {calls}]",
+                "inc dword ptr [rax + {calls}]",
+                "and r10d, {last}",
+                concat!("mov qword ptr [rax + 8 * r10 + {tokens}], ", $token),
+                $(concat!("inc dword ptr [rax + {", stringify!($counter), "}]"),)?
+                "jmp {go}",
+                calls = const Trail::CALLS,
+                tokens = const Trail::TOKENS,
+                last = const Trail::LENGTH - 1,
+                $($counter = const Trail::$counter,)?
+                $(token = const $value,)?
+                go = sym count,
+            )
+        }
+    };
+}
+noting!(note_first_argument, "rdi", counts LAUNCHES);
+noting!(note_second_argument, "rsi", counts LAUNCHES);
+noting!(note_graph, "{token}", counts GRAPHS, token = Trail::GRAPH);
+noting!(note_copy_to_host, "{token}", token = Trail::COPY_TO_HOST);
+noting!(
+    note_copy_to_device,
+    "{token}",
+    token = Trail::COPY_TO_DEVICE
+);
+noting!(note_stream_wait, "{token}", token = Wait::Stream.token());
+noting!(note_event_wait, "{token}", token = Wait::Event.token());
+noting!(note_context_wait, "{token}", token = Wait::Context.token());
+noting!(
+    note_blocking_copy,
+    "{token}",
+    token = Wait::CopyToHost.token()
+);
 
 /// Handler: asks [`super::dispatch::before`], then either jumps to the real function or calls it
 /// and asks [`super::dispatch::after`].

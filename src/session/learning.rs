@@ -1,0 +1,96 @@
+//! What `auto` learns, and the words for it.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use tllmprof_config::calls::Call;
+use tllmprof_config::{Step, Window};
+use tllmprof_learn::{Learner, Rule, Trail, Trails};
+
+use super::{stream_capture, threads};
+use crate::capture;
+use crate::lock::Lock;
+use crate::log;
+use crate::step::learned::{self, Memory};
+
+static LEARNER: Lock<Learner> = Lock::new(Learner::new());
+static TRAILS: Trails = Trails::new();
+/// A runtime's own functions were noted: their kernels are known by addresses in the program.
+static HAS_HOST_HANDLES: AtomicBool = AtomicBool::new(false);
+
+/// Whether iterations are learnt in this process.
+pub fn learns() -> bool {
+    crate::settings().is_some_and(|settings| matches!(settings.step, Step::Auto))
+}
+
+/// Where to learn. Held for as long as the session lasts.
+pub fn memory() -> Memory {
+    Memory {
+        learner: LEARNER.lock(),
+        trails: &TRAILS,
+    }
+}
+
+/// The child of a fork learns anew.
+///
+/// # Safety
+/// The process has one thread.
+pub unsafe fn in_child() {
+    // SAFETY: the caller's promise; the parent's session is not used any more.
+    unsafe { LEARNER.break_open() };
+}
+
+/// Where thread number `thread` notes its calls, if that is wanted.
+pub fn trail(thread: u32) -> Option<&'static Trail> {
+    learns().then(|| {
+        TRAILS.mark_used(thread);
+        TRAILS.of(thread)
+    })
+}
+
+/// Notes a call that the assembler did not note.
+pub fn note(call: Call, args: &[usize], by_runtime: bool) {
+    if !learns() || stream_capture::is_under_way() {
+        return;
+    }
+    if let Some(slot) = threads::slot() {
+        HAS_HOST_HANDLES.fetch_or(by_runtime, Ordering::Relaxed);
+        learned::note(TRAILS.of(slot.thread()), call, args);
+    }
+}
+
+/// Says that a window waits for the step to be understood. Once.
+pub fn tell_waiting(window: Window) {
+    log::once!(
+        Info,
+        "the step is still being learnt: window {window} opens once it is understood"
+    );
+}
+
+/// Says what an iteration is. Once, and with no lock held: the driver is asked for names.
+pub fn tell_choice(rule: &Rule) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if SAID.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let others = match rule.other_engines() {
+        0 => "",
+        _ => "; other threads launch as well, and the one that launches most is followed",
+    };
+    log::say!(Info, "auto: iteration = {}{others}", Described(rule));
+}
+
+struct Described<'a>(&'a Rule);
+
+impl fmt::Display for Described<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has_names = !HAS_HOST_HANDLES.load(Ordering::Relaxed);
+        self.0.describe(f, |out, handle| {
+            if has_names {
+                capture::write_kernel_name(out, handle)
+            } else {
+                write!(out, "{handle:#x}")
+            }
+        })
+    }
+}

@@ -1,0 +1,120 @@
+//! Engines whose step is no plain launch and wait: `auto` finds it, and opens windows on nothing else.
+
+use super::twice::{Both, Situation};
+
+/// Marks before the profiler was switched on or off, each time.
+fn switched_at(both: &Both) -> Vec<usize> {
+    let mut marks = 0;
+    let mut switched = Vec::new();
+    for record in &both.log {
+        match record.function.as_str() {
+            "cuProfilerStart" | "cuProfilerStop" => switched.push(marks),
+            name if name.starts_with("cuLaunchCooperativeKernel") => marks += 1,
+            _ => {}
+        }
+    }
+    switched
+}
+
+fn run(how: &str, windows: &str) -> Vec<Both> {
+    ["engines", "engines_static"]
+        .into_iter()
+        .map(|program| {
+            let situation = Situation::new(program).args(how).window(windows, "auto");
+            situation.env("TLLMPROF_WARMUP", "0").run()
+        })
+        .collect()
+}
+
+/// One window, on the very steps that it names; gives the first line.
+#[track_caller]
+fn assert_exact(how: &str, first: usize, last: usize) -> String {
+    let mut said = String::new();
+    for both in run(how, &format!("{first}-{last}")) {
+        let lines = both.said();
+        assert_eq!(switched_at(&both), [first, last + 1], "{how} {lines:#?}");
+        said = lines.first().cloned().unwrap_or_default();
+    }
+    said
+}
+
+#[test]
+fn another_thread_waits_one_step_late() {
+    // Where step 100 is noticed to begin, by the wait for the one before, it has been launched.
+    for both in run("late", "100-119") {
+        let switched = switched_at(&both);
+        assert_eq!(switched[1] - switched[0], 20, "{:#?}", both.said());
+        assert!((100..=101).contains(&switched[0]), "{switched:?}");
+        assert!(both.said()[0].contains("on another thread than the launches'"));
+    }
+}
+
+#[test]
+fn two_engines_in_a_process() {
+    let said = assert_exact("two", 100, 119);
+    assert!(
+        said.ends_with("the one that launches most is followed"),
+        "{said}"
+    );
+}
+
+#[test]
+fn another_thread_polls() {
+    assert_exact("polls", 100, 119);
+}
+
+#[test]
+fn drafts_are_no_steps() {
+    assert_exact("speculates", 80, 99);
+}
+
+#[test]
+fn layers_that_are_read_back_are_no_steps() {
+    assert_exact("reads_layers", 60, 69);
+}
+
+#[test]
+fn graphs_were_captured_before() {
+    assert_exact("captures", 100, 119);
+}
+
+#[test]
+fn the_pattern_changes_and_is_learnt_again() {
+    for both in run("changes", "80-89,200-209") {
+        let said = both.said();
+        let switched = switched_at(&both);
+        assert_eq!(switched[..2], [80, 90], "{said:#?}");
+        // What passed while the new pattern was learnt is counted in hindsight.
+        assert_eq!(switched[3] - switched[2], 10, "{said:#?}");
+        assert!((195..=205).contains(&switched[2]), "{switched:?} {said:#?}");
+    }
+}
+
+#[test]
+fn nothing_recurs() {
+    for both in run("nothing", "5-9") {
+        assert_eq!(switched_at(&both), [0; 0]);
+        assert_eq!(
+            both.said(),
+            ["window 5-9 never opened: auto recognised no step; it made 5100 kernel launches"]
+        );
+    }
+}
+
+#[test]
+fn too_little_recurs() {
+    let both = Situation::new("steps_shared12")
+        .args("--steps 20")
+        .window("5-9", "auto")
+        .run();
+    assert!(both.switches().is_empty());
+    let said = both.said();
+    assert_eq!(
+        said.last().map(String::as_str),
+        Some(
+            "window 5-9 never opened: 20 iterations by auto, not steady for long enough to be relied on; it made \
+             20 graph launches and 20 stream waits"
+        ),
+        "{said:?}"
+    );
+}
