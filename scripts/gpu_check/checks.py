@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from . import child, nsys
-from .expect import (AUTO, GRAPH_LAUNCH, LLAMA_DECODE, OWN_FUNCTION, OWN_RANGE, READ, STREAM_WAIT, Expected, described,
+from .expect import (GRAPH_LAUNCH, LLAMA_DECODE, OWN_FUNCTION, OWN_RANGE, READ, STREAM_WAIT, Expected, described,
                      differences, found, from_whole_run, known, not_in_a_row, runs, steady_rule)
 
 FIRST, LAST, STEPS = 100, 150, 160
@@ -128,15 +128,25 @@ class ByCommand(Windows):
         return ended, nsys.read(bench.nsys, base, ended)
 
 
-class Auto(Windows):
+class Learnt(Check):
     """The rule `auto`: as many iterations, one step of the program in each; where its count begins is its own."""
 
-    def judge(self, ended, traces):
-        marks = [n for _, n in traces[0].marks] if traces else []
-        if marks and abs(marks[0] - FIRST) <= 1:
-            shift = marks[0] - FIRST
-            self.expected[0].marks = [n + shift for n in range(FIRST, LAST + 1)]
-        return super().judge(ended, traces)
+    def __init__(self, program, steps=STEPS * 2):
+        self.steps = steps
+        self.expected = Expected(FIRST, LAST, None)
+        super().__init__(program, "auto", f"auto, {FIRST}-{LAST}",
+                         f"iterations {FIRST}–{LAST}, marks of {LAST + 1 - FIRST} steps in a row")
+
+    def measure(self, bench):
+        ended, traces = nsys.traces(bench.nsys, self.program.words(self.steps),
+                                    bench.shimmed(f"{FIRST}-{LAST}", "auto"), bench.folder, self.name, "stop",
+                                    bench.graph_trace)
+        wrong = [f"{len(traces)} captures, not 1"] if len(traces) != 1 else []
+        wrong += differences(traces[0], self.expected) + not_in_a_row(traces[0], None, LAST + 1 - FIRST)
+        got = found(traces[0], []) + "; " + "".join(re.findall("auto: (iteration = .*)", ended.err))
+        if wrong:
+            got += f" ({'; '.join(wrong)}; the shim said: {said_by_shim(ended) or 'nothing'})"
+        return self.row(got, not wrong)
 
 
 class Closed(Check):
@@ -312,7 +322,8 @@ def all_checks(programs):
     checks.append(StepsInARow(jax, READ, 1000, 1050, 1200))
     checks.append(AgainstWholeRun(torch, [GRAPH_LAUNCH]))
     checks.append(AgainstWholeRun(programs["cupy_graph"], [GRAPH_LAUNCH]))
-    checks.append(Auto(torch, "auto", AUTO, [known(FIRST, LAST, kernels=None)]))
+    checks += [Learnt(hf), Learnt(jax, 1200), Learnt(torch), Learnt(programs["cupy_graph"]), Learnt(shared), Learnt(static),
+               Learnt(programs["llama.cpp"], None)]
     checks.append(Windows(torch, "open at os._exit", GRAPH_LAUNCH, [known(FIRST, STEPS - 1, kernels=None, waits_after=1)],
                           f"{FIRST}-", ("os._exit",)))  # the read of its result waits, too
     checks.append(AgainstWholeRun(programs["engine"], [GRAPH_LAUNCH], words=("--prefill",)))

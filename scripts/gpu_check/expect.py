@@ -20,7 +20,6 @@ class Rule:
 GRAPH_LAUNCH = Rule("cudaGraphLaunch", "graph launch", True)
 STREAM_WAIT = Rule("cudaStreamSynchronize", "stream wait", False)
 READ = Rule("cudaMemcpyAsync", "read", True)
-AUTO = Rule("auto", "graph launch", True)
 OWN_FUNCTION = Rule("sym:^Lane::step\\(", "graph launch", True)
 OWN_RANGE = Rule("nvtx:^step [0-9]+$", "graph launch", True)
 LLAMA_DECODE = Rule("sym:^llama_decode$", "graph launch", True)
@@ -95,12 +94,13 @@ def from_whole_run(trace, rule, first, last):
 
 
 def not_in_a_row(trace, kind, count):
-    """What speaks against `count` consecutive steps, each with one call of that kind before its mark, in words."""
+    """What speaks against `count` consecutive steps, each with one call of that kind before its mark (None: with any
+    calls), in words."""
     numbers = [n for _, n in trace.marks]
     if not numbers or numbers != list(range(numbers[0], numbers[0] + count)):
         return [f"marks {runs(numbers)}, not {count} in a row"]
     wrong, since = [], -inf
-    for ns, n in trace.marks:
+    for ns, n in trace.marks if kind else ():
         if (made := sum(call.kind == kind and since < call.start < ns for call in trace.calls)) != 1:
             wrong.append(f"{made} {plural(kind, made)} before mark {n}, not 1")
         since = ns
