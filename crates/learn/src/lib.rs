@@ -29,6 +29,7 @@ mod asked;
 mod call;
 mod choose;
 mod history;
+mod leader;
 mod learner;
 mod rule;
 mod site;

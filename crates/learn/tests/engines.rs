@@ -182,6 +182,37 @@ fn idle_polling_is_no_iteration() {
 }
 
 #[test]
+fn the_count_starts_again() {
+    // Before anything is known, while it is watched, and when it rests.
+    for at in [5, 20, 150] {
+        let mut process = Process::new();
+        for iteration in 0..200 {
+            if iteration == at {
+                process.learner.restart();
+            }
+            process.launch(0, 0, 80);
+            process.read(0);
+        }
+        assert_eq!(process.learner.detected(), 200 - at);
+        assert!(process.learner.understands());
+    }
+}
+
+#[test]
+fn layers_are_not_understood_as_steps() {
+    let mut process = Process::new();
+    for step in 0..4 {
+        for _ in 0..61 {
+            process.launch(0, 0, 60);
+            process.read(0);
+        }
+        process.launch(0, 2000, 15);
+        process.read(0);
+        assert!(!process.learner.understands(), "step {step}");
+    }
+}
+
+#[test]
 fn nothing_recurs() {
     let mut process = Process::new();
     let mut random = 1u64;

@@ -1,50 +1,29 @@
 //! Which of the sites that recur is the iteration.
 
+mod candidate;
+mod outer;
+
 use crate::call::SiteCall;
 use crate::history::{Entry, LENGTH};
+use crate::leader::{engines, leader, rivals, totals};
 use crate::rule::Rule;
 use crate::site::LEVELS;
-use crate::trail::{GRAPH_WEIGHT, THREADS, Work};
+use crate::trail::{GRAPH_WEIGHT, Work};
+
+pub(crate) use candidate::SURE;
+use candidate::{Candidate, END, LITTLE, OUTER, Occurrences};
 
 /// Periods that must have been seen before a site is chosen.
 const PERIODS: u32 = 8;
 /// The same, where an iteration would be so little work that it may be one layer of a model.
 const PERIODS_OF_LITTLE: u32 = 20;
-/// Launches below which an interval without a graph is little work.
-const LITTLE: u32 = 48;
-/// Occurrences that a rarer site needs to replace a more frequent one.
-const OUTER: u32 = 5;
 /// Occurrences at which it may come to that, so that nothing is chosen yet.
 const CONTENDER: u32 = 3;
-/// The share of the work, in thousandths, that a rarer site must explain to replace the other.
-const EXPLAINED: u64 = 60;
-/// The same, where the intervals are little work.
-const EXPLAINED_OF_LITTLE: u64 = 10;
-/// Launches below which that is so: with a model's layers in mind again.
-const LITTLE_TO_EXPLAIN: u32 = 96;
-/// How uneven, in thousandths, an outer loop's counts of inner passes may be: random arrivals
-/// reach 740, draft lengths do not.
-const UNEVEN: u64 = 600;
-/// So many occurrences an iteration, always the same number, are parts of it.
-const PARTS: u32 = 4;
-/// The longest context that makes an outer loop. Longer ones also tell apart iterations that
-/// alternate between kernels, or that follow a prefill step.
-const OUTER_LEVEL: u8 = 2;
-/// Periods after which a choice can be relied on.
-pub(crate) const SURE: u32 = 32;
-/// The same, where an iteration would be little work.
-const SURE_OF_LITTLE: u32 = 128;
-/// Launches, without graphs, of a few iterations of a model with many layers.
-const WORK_OF_A_FEW: u32 = 4096;
 /// The share of periods, in thousandths, that must agree.
 const AGREEING: u32 = 500;
 
-/// The last entries, in which a thread that still launches does so.
-pub(crate) const LATE: usize = 32;
-
 const SLOTS: usize = 1024;
 const CANDIDATES: usize = 192;
-const END: u16 = u16::MAX;
 
 /// What the choice works in.
 #[derive(Debug)]
@@ -72,81 +51,6 @@ struct Slot {
     at: u32,
     /// Tells which entries are in the list.
     signature: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Candidate {
-    level: u8,
-    first: u16,
-    last: u16,
-    count: u32,
-    signature: u32,
-    /// Work and graphs of the middle interval.
-    median: u32,
-    graphs: u32,
-    /// Work of the shorter intervals: a quarter of them have no more.
-    least: u32,
-    /// Work of the longest interval.
-    longest: u32,
-    /// Intervals unlike the middle one.
-    odd: u32,
-    /// Of them, those that are shorter: something else came by.
-    short: u32,
-    /// Of them, those that are longer, and the intervals since the last of them.
-    long: u32,
-    since_long: u32,
-    /// It is the site that is followed now.
-    current: bool,
-}
-
-impl Candidate {
-    const NONE: Self = Self {
-        level: 0,
-        first: 0,
-        last: 0,
-        count: 0,
-        signature: 0,
-        median: 0,
-        graphs: 0,
-        least: 0,
-        longest: 0,
-        odd: 0,
-        short: 0,
-        long: 0,
-        since_long: 0,
-        current: false,
-    };
-
-    /// Whether `other` occurs about as often.
-    fn alike(&self, other: &Self) -> bool {
-        other.count * 10 >= self.count * 7 && other.count * 10 <= self.count * 13
-    }
-
-    /// Whether it has recurred for so long without an interval that is longer, which an outer loop
-    /// makes, or with so many of them that an outer loop would have been found. Little work may
-    /// be a layer of a model, or a warm-up that tries kernels out, and takes longer.
-    fn steady(&self) -> bool {
-        let even = self.wanted();
-        let uneven = if self.little() { 2 * even } else { even };
-        self.since_long >= even || self.count > uneven && self.long > OUTER
-    }
-
-    /// Periods that it takes to rely on it.
-    fn wanted(&self) -> u32 {
-        match self.graphs {
-            0 => (WORK_OF_A_FEW / self.median.max(1)).clamp(SURE, SURE_OF_LITTLE),
-            _ => SURE,
-        }
-    }
-
-    fn little(&self) -> bool {
-        self.graphs == 0 && self.median < LITTLE
-    }
-
-    fn usual(&self, work: u32) -> bool {
-        let (work, median) = (u64::from(work), u64::from(self.median));
-        work * 2 >= median && work * 2 <= median * 3
-    }
 }
 
 /// A site, how often it occurred in the whole history, and the followed thread's work since.
@@ -398,108 +302,6 @@ impl Scratch {
         }
     }
 
-    /// Goes from the most frequent site outward.
-    fn outermost(&self, found: usize) -> Option<Candidate> {
-        let mut chosen = *self.candidates[..found].first()?;
-        for candidate in &self.candidates[1..found] {
-            if candidate.count >= OUTER && self.replaces_any(found, candidate, &chosen) {
-                chosen = *candidate;
-            }
-        }
-        Some(chosen)
-    }
-
-    /// Whether `outer` replaces `inner` or a site that occurs as often.
-    fn replaces_any(&self, found: usize, outer: &Candidate, inner: &Candidate) -> bool {
-        outer.level <= OUTER_LEVEL
-            && self.candidates[..found]
-                .iter()
-                .filter(|c| {
-                    c.level <= OUTER_LEVEL && c.count.abs_diff(inner.count) * 5 <= inner.count
-                })
-                .any(|c| self.replaces(outer, c))
-    }
-
-    /// Whether the rarer `outer` is what explains why the work between `inner`'s occurrences
-    /// varies, so that it, and not `inner`, is the iteration.
-    fn replaces(&self, outer: &Candidate, inner: &Candidate) -> bool {
-        if outer.count * 17 > inner.count * 10 {
-            return false;
-        }
-        let mut inner_pairs = Occurrences::of(&self.next, inner).pairs().peekable();
-        let (mut before, mut periods, mut sum) = (None, 0, 0u64);
-        let (mut fewest, mut most) = (u32::MAX, 0);
-        let (mut explained, mut all) = (0, 0);
-        let (mut usual, mut occurrences) = (0, 0);
-        let mut counts = [0u32; 64];
-        for at in Occurrences::of(&self.next, outer) {
-            // Inner intervals that end by `at`; then the one that holds it, or begins there.
-            let mut passes = 0;
-            let mut deviation = 0;
-            while let Some(&(from, to)) = inner_pairs.peek() {
-                if from > at {
-                    break;
-                }
-                let work = self.work[to] - self.work[from];
-                if to >= at {
-                    deviation = deviation.max(self.deviation(inner, from, to));
-                }
-                if to > at {
-                    break;
-                }
-                passes += 1;
-                all += u64::from(work);
-                usual += u64::from(self.deviation(inner, from, to));
-                inner_pairs.next();
-            }
-            explained += u64::from(deviation);
-            occurrences += 1;
-            if before.is_some() {
-                if let Some(count) = counts.get_mut(periods) {
-                    *count = passes;
-                }
-                periods += 1;
-                sum += u64::from(passes);
-                fewest = fewest.min(passes);
-                most = most.max(passes);
-            }
-            before = Some(at);
-        }
-        // Only what there is more of at `outer` than elsewhere.
-        let explained = explained.saturating_sub(usual * occurrences / u64::from(inner.count));
-        let kept = periods.min(counts.len());
-        if kept == 0 || sum == 0 || all == 0 {
-            return false;
-        }
-        let (mean, each) = (sum, periods as u64);
-        let spread = counts[..kept]
-            .iter()
-            .map(|&passes| (u64::from(passes) * each).abs_diff(mean))
-            .sum::<u64>()
-            / each;
-        let total: u64 = counts[..kept].iter().map(|&passes| u64::from(passes)).sum();
-        if spread * 1000 > total * UNEVEN {
-            return false;
-        }
-        let wanted = if inner.graphs == 0 && inner.median < LITTLE_TO_EXPLAIN {
-            EXPLAINED_OF_LITTLE
-        } else {
-            EXPLAINED
-        };
-        let parts = fewest == most && (2..=PARTS).contains(&most) && periods as u32 >= PERIODS;
-        parts || explained * 1000 >= all * wanted
-    }
-
-    /// How much more work an interval holds than the shorter ones do.
-    fn deviation(&self, of: &Candidate, from: usize, to: usize) -> u32 {
-        let graphs = self.graphs[to] - self.graphs[from];
-        if graphs < of.graphs {
-            // Not the usual work and more, but other work in its place: a prefill step.
-            return 0;
-        }
-        (self.work[to] - self.work[from]).saturating_sub(of.least)
-    }
-
     /// Of the sites that occur as often, the steadiest.
     fn best_of_its_kind(&self, entries: &[Entry], found: usize, chosen: Candidate) -> Candidate {
         let candidates = &self.candidates[..found];
@@ -595,79 +397,6 @@ const fn preference(helper: bool, level: u8) -> u8 {
     }
 }
 
-/// Work of each thread.
-fn totals(entries: &[Entry]) -> [u32; THREADS] {
-    let mut totals = [0u32; THREADS];
-    for entry in entries {
-        if let Some(total) = totals.get_mut(entry.thread as usize) {
-            *total = total.saturating_add(entry.work().weight());
-        }
-    }
-    totals
-}
-
-/// The thread that launched most, of those that still launch. The one that is `followed` stays
-/// so unless another does more than twice as much.
-fn leader(entries: &[Entry], totals: &[u32; THREADS], followed: Option<usize>) -> Option<usize> {
-    let late = |last| {
-        let begin = entries.len().saturating_sub(last);
-        self::totals(entries.get(begin..).unwrap_or(&[]))
-    };
-    if let Some(followed) = followed {
-        let active = |late: [u32; THREADS]| {
-            let most = late.iter().max().copied().unwrap_or(0);
-            late.get(followed).is_some_and(|&work| work > most / 2)
-        };
-        if active(late(LATE)) || active(late(LATE / 4)) {
-            return Some(followed);
-        }
-    }
-    let late = late(LATE);
-    (0..THREADS)
-        .filter(|&thread| late[thread] > 0)
-        .max_by_key(|&thread| (totals[thread], THREADS - thread))
-}
-
-/// Whether this thread has its part in what is launched of late.
-pub(crate) fn active(entries: &[Entry], thread: usize) -> bool {
-    let late = totals(
-        entries
-            .get(entries.len().saturating_sub(LATE)..)
-            .unwrap_or(&[]),
-    );
-    let most = late.iter().max().copied().unwrap_or(0);
-    late.get(thread).is_some_and(|&work| work > most / 2)
-}
-
-/// The thread that launched most.
-pub(crate) fn most_active(entries: &[Entry]) -> usize {
-    let totals = totals(entries);
-    let most = (0..THREADS).max_by_key(|&thread| (totals[thread], THREADS - thread));
-    most.unwrap_or(0)
-}
-
-/// Whether another thread than the one that is `followed` launches now.
-pub(crate) fn handed_over(entries: &[Entry], followed: usize) -> bool {
-    let leader = leader(entries, &totals(entries), Some(followed));
-    leader.is_some_and(|leader| leader != followed)
-}
-
-/// Whether the thread that launched most has stopped, and others go on.
-pub(crate) fn stale(entries: &[Entry]) -> bool {
-    let now = leader(entries, &totals(entries), None);
-    now.is_some_and(|now| now != most_active(entries))
-}
-
-/// The threads that launch at least half as much as `leader`, as bits.
-fn engines(totals: &[u32; THREADS], leader: usize) -> u64 {
-    totals
-        .iter()
-        .enumerate()
-        .filter(|&(_, &total)| total > 0 && total >= totals[leader] / 2)
-        .map(|(thread, _)| 1 << thread)
-        .sum()
-}
-
 /// How often the site of `rule` ended an iteration, and the work since.
 pub(crate) fn occurrences(entries: &[Entry], rule: &Rule) -> (u32, Work) {
     let mut count = 0;
@@ -696,48 +425,4 @@ fn find(slots: &mut [Slot; SLOTS], key: u32, level: u8) -> Option<&mut Slot> {
         !slot.used || slot.key == key && slot.level == level
     })?;
     slots.get_mut(place)
-}
-
-/// Other threads that launch as engines do, as bits.
-fn rivals(totals: &[u32; THREADS], leader: usize) -> u64 {
-    totals
-        .iter()
-        .enumerate()
-        .filter(|&(thread, &total)| thread != leader && total > totals[leader] / 16)
-        .map(|(thread, _)| 1 << thread)
-        .sum()
-}
-
-struct Occurrences<'a> {
-    next: &'a [u16; LENGTH],
-    at: u16,
-}
-
-impl<'a> Occurrences<'a> {
-    fn of(next: &'a [[u16; LENGTH]; LEVELS], candidate: &Candidate) -> Self {
-        Self {
-            next: &next[candidate.level as usize % LEVELS],
-            at: candidate.first,
-        }
-    }
-
-    fn pairs(mut self) -> impl Iterator<Item = (usize, usize)> {
-        let mut from = self.next();
-        core::iter::from_fn(move || {
-            let to = self.next()?;
-            let pair = (from?, to);
-            from = Some(to);
-            Some(pair)
-        })
-    }
-}
-
-impl Iterator for Occurrences<'_> {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
-        let at = self.at as usize;
-        self.at = *self.next.get(at)?;
-        Some(at)
-    }
 }

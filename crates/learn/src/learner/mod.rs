@@ -1,15 +1,15 @@
 //! The learner: calls in, iterations out.
 
+mod record;
+
 use crate::asked::Asked;
 use crate::call::{Call, SiteCall, Wait, token};
 use crate::choose::{self, Scratch};
-use crate::history::{self, Entry, History};
+use crate::history::{self, History};
 use crate::rule::Rule;
-use crate::site::{self, LEVELS};
+use crate::site;
 use crate::trail::{THREADS, Trails, Work, slot};
 
-/// Entries before the history is looked at for the first time.
-const FIRST_LOOK: usize = 16;
 /// The pattern is gone when there was so many times the work of the longest period, and some …
 const GONE: u32 = 4;
 const GONE_WORK: u32 = 128;
@@ -487,201 +487,6 @@ impl Learner {
             self.since = self.closed;
             self.watch = DOUBTFUL;
         }
-    }
-
-    fn start_recording(&mut self, trails: &Trails) {
-        self.resting = false;
-        self.history.clear();
-        self.uncounted = 0;
-        self.before = self.closed;
-        self.confirmed = self.closed;
-        self.look = 0;
-        for (thread, seen) in self.seen.iter_mut().enumerate() {
-            *seen = trails.work(thread as u32);
-        }
-    }
-
-    /// Keeps the call, and looks whether it is time for a choice. Says whether an iteration ends.
-    #[cold]
-    fn record(&mut self, trails: &Trails, thread: u32, call: SiteCall, ends: bool) -> bool {
-        let own = slot(thread);
-        let mut idle = true;
-        let mut dropped = false;
-        for other in 0..(trails.used() as usize).min(THREADS) {
-            let work = self.fresh(trails, other);
-            idle &= work == Work::default();
-            if other != own && work != Work::default() {
-                dropped |= self.push(Entry::new(other, work, None, [0; LEVELS], false));
-            }
-            if other != own {
-                self.seen[other] = trails.work(other as u32);
-            }
-        }
-        let copied = trails.before(thread).next() == Some(token::COPY_TO_HOST);
-        if idle && call != SiteCall::CopyToHost && !copied {
-            // Nothing was launched since the last entry, so that one stands for this one as well:
-            // waits in a row, weights on their way to the device, polling.
-            return ends;
-        }
-        let work = self.fresh(trails, own);
-        self.seen[own] = trails.work(thread);
-        let helper = trails.helper(thread);
-        let keys = site::keys(trails, thread, call, helper);
-        dropped |= self.push(Entry::new(own, work, Some(call), keys, helper));
-        if dropped {
-            self.rebase();
-        }
-        self.entries_since = self.entries_since.saturating_add(1);
-        self.watch = self.watch.saturating_sub(1);
-        self.look = self.look.saturating_sub(1);
-        self.check = (self.check + 1) % choose::LATE;
-        if self.check == 0 {
-            self.check_who_launches();
-        }
-        if self.look > 0 {
-            return ends;
-        }
-        self.look(trails, thread, call, ends)
-    }
-
-    fn push(&mut self, entry: Entry) -> bool {
-        let full = self.history.push(entry);
-        if full {
-            self.uncounted = self.uncounted.saturating_sub(history::LENGTH / 2);
-        }
-        full
-    }
-
-    /// Looks soon where another thread than before is the one that launches.
-    fn check_who_launches(&mut self) {
-        let settled = self.state == State::Settled;
-        let followed = if settled {
-            self.rule.thread as usize
-        } else {
-            self.foremost
-        };
-        let entries = self.history.entries();
-        if choose::active(entries, followed) {
-            return;
-        }
-        self.foremost = choose::most_active(entries);
-        if choose::stale(entries) {
-            self.keep(choose::LATE);
-            self.rebase();
-        } else if !settled || !choose::handed_over(entries, followed) {
-            return;
-        }
-        self.look = 0;
-        self.hurried = true;
-    }
-
-    /// Counts anew what came before the history.
-    fn rebase(&mut self) {
-        if self.state == State::Settled {
-            let (within, _) = choose::occurrences(self.history.since(self.uncounted), &self.rule);
-            self.before = self.closed.saturating_sub(u64::from(within));
-        }
-    }
-
-    fn fresh(&self, trails: &Trails, thread: usize) -> Work {
-        let seen = self.seen.get(thread).copied().unwrap_or_default();
-        trails.work(thread as u32).since(seen)
-    }
-
-    fn look(&mut self, trails: &Trails, thread: u32, call: SiteCall, ends: bool) -> bool {
-        let entries = self.history.entries();
-        let length = entries.len();
-        let settled = self.state == State::Settled;
-        self.look = Self::next_look(length, settled && !self.hurried);
-        if length < FIRST_LOOK {
-            self.look = FIRST_LOOK - length;
-            return ends;
-        }
-        let current = settled.then_some(&self.rule);
-        let choice = self.scratch.choose(entries, self.uncounted, current);
-        let Some(choice) = choice else {
-            return self.stop_watching(ends);
-        };
-        self.hurried = false;
-        let new = choice.rule;
-        let same =
-            (new.key, new.level, new.thread) == (self.rule.key, self.rule.level, self.rule.thread);
-        if settled && same {
-            (self.rule.median, self.rule.rivals) = (new.median, new.rivals);
-            (self.rule.periods, self.rule.agreeing) = (new.periods, new.agreeing);
-            self.rule.waits = new.waits;
-            if choice.sure && !self.understood {
-                self.understood = true;
-                self.since = self.closed;
-            }
-            return self.stop_watching(ends);
-        }
-        let last = entries.last().copied();
-        // The same iterations, maybe, by another of their sites.
-        let mut alike = false;
-        if settled && new.thread != self.rule.thread {
-            // It was counted on a thread whose work was something else.
-            self.before = self.standing();
-        } else if settled && choice.replaced > 0 {
-            let (new, old) = (u64::from(choice.occurrences), u64::from(choice.replaced));
-            alike = new * 13 >= old * 10 && new * 10 <= old * 13;
-            if !alike {
-                // What came before was counted by a site that is none: as often, as far as one
-                // can see.
-                self.before = self.before.saturating_mul(new) / old;
-            }
-        }
-        let unseen = core::mem::take(&mut self.unseen);
-        self.before += u64::from((unseen + new.median / 2) / new.median.max(1));
-        self.closed = self.before + u64::from(choice.occurrences);
-        self.state = State::Settled;
-        if !alike {
-            self.understood = false;
-            self.doubts = 0;
-            self.watch = WATCHED;
-        }
-        self.rule = new;
-        self.at = trails.work(u32::from(new.thread)).since(choice.since);
-        self.waits = 0;
-        self.entries_since = 0;
-        self.judged = 0;
-        self.unusual = 0;
-        self.heir = None;
-        let is_site = last.is_some_and(|entry| {
-            (entry.thread == new.thread || new.helper)
-                && new.matches(call, entry.helper, &entry.keys)
-        });
-        if is_site {
-            self.note_context(trails, thread);
-        }
-        // The iteration that the other site ends now, and that this one has ended already.
-        is_site || ends && alike && choice.since.weight() < new.median / 2
-    }
-
-    /// Entries until the next look: few enough for little to be missed after a long warm-up, and
-    /// enough for looking to cost little a call.
-    fn next_look(length: usize, settled: bool) -> usize {
-        let next = if settled {
-            length / 2
-        } else {
-            (length / 4).min(32 + length / 32)
-        };
-        next.max(4)
-    }
-
-    /// Keeps what led to the site, for the message.
-    fn note_context(&mut self, trails: &Trails, thread: u32) {
-        for (token, last) in self.rule.context.iter_mut().zip(trails.before(thread)) {
-            *token = last;
-        }
-    }
-
-    fn stop_watching(&mut self, ends: bool) -> bool {
-        if self.state == State::Settled && self.understood {
-            let watched = self.closed.saturating_sub(self.since) >= WATCHED_PERIODS;
-            self.resting = self.watch == 0 || watched;
-        }
-        ends
     }
 }
 
