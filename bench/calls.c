@@ -4,11 +4,13 @@
 //         getproc  the pointer that cuGetProcAddress_v2 gives
 //         runtime  the runtime's exported symbol, as linked; it calls the driver in turn
 //         nvtx     NVTX, as its headers do it
+//         named    a function of another library, as linked
 //   CALL  launch   graph launch         wait  stream synchronize
 //         step     one of each          query stream query, which no tool counts (not by runtime)
 //         range    a range pushed and popped (by nvtx)
 //         decode   31 kernel launches and a stream wait, as an iteration of an engine makes them
 //         chaos    kernel launches and waits of several kinds in no order (both by getproc alone)
+//         entry    a function whose entry can be patched, slot one whose entry cannot (both by named)
 // Prints one JSON object: CPU nanoseconds a call (min and median of the rounds; with threads, the median thread)
 // and the number of calls made. CPU time, so that threads beyond the cores do not count as cost.
 #define _GNU_SOURCE
@@ -30,6 +32,8 @@ int cuStreamSynchronize(void *);
 int cuStreamQuery(void *);
 int cudaGraphLaunch(void *, void *);
 int cudaStreamSynchronize(void *);
+int named_entry(void *, void *);
+int named_slot(void *, void *);
 
 typedef int (*call2)(void *, void *);
 typedef int (*call1)(void *);
@@ -54,6 +58,8 @@ static void plt_step(long n) { LOOP(cuGraphLaunch(0, 0); cuStreamSynchronize(0))
 static void runtime_launch(long n) { LOOP(cudaGraphLaunch(0, 0)) }
 static void runtime_wait(long n) { LOOP(cudaStreamSynchronize(0)) }
 static void runtime_step(long n) { LOOP(cudaGraphLaunch(0, 0); cudaStreamSynchronize(0)) }
+static void entry(long n) { LOOP(named_entry(0, 0)) }
+static void slot(long n) { LOOP(named_slot(0, 0)) }
 static void pointer_launch(long n) { call2 f = launch; LOOP(f(0, 0)) }
 static void pointer_wait(long n) { call1 f = wait_; LOOP(f(0)) }
 static void pointer_query(long n) { call1 f = query; LOOP(f(0)) }
@@ -89,6 +95,7 @@ static const struct { const char *door, *call; void (*loop)(long); } LOOPS[] = {
     { "plt", "query", plt_query },           { "plt", "step", plt_step },
     { "runtime", "launch", runtime_launch }, { "runtime", "wait", runtime_wait },
     { "runtime", "step", runtime_step },
+    { "named", "entry", entry },             { "named", "slot", slot },
     { "pointer", "launch", pointer_launch }, { "pointer", "wait", pointer_wait },
     { "pointer", "query", pointer_query },   { "pointer", "step", pointer_step },
 #ifdef HAS_NVTX
@@ -144,7 +151,8 @@ static void need(int ok, const char *what) {
 }
 
 int main(int argc, char **argv) {
-    need(argc == 5, "usage: calls plt|dlsym|getproc|runtime|nvtx launch|wait|step|query|range|decode|chaos THREADS ROUNDS");
+    need(argc == 5, "usage: calls plt|dlsym|getproc|runtime|nvtx|named "
+                    "launch|wait|step|query|range|decode|chaos|entry|slot THREADS ROUNDS");
     const char *door = argv[1], *call = argv[2];
     threads = atoi(argv[3]), rounds = atoi(argv[4]);
     need(threads > 0 && threads <= MAX_THREADS && rounds > 0 && rounds <= MAX_ROUNDS, "too many threads or rounds");
@@ -169,7 +177,8 @@ int main(int argc, char **argv) {
         if (!strcmp(LOOPS[i].door, door) && !strcmp(LOOPS[i].call, call)) loop = LOOPS[i].loop;
     need(loop != 0, "no such door or call");
     if (!strcmp(call, "step")) calls_a_turn = 2;
-    if (!strcmp(door, "nvtx")) cuGraphLaunch(0, 0); // tools keep quiet about processes without CUDA
+    // Tools keep quiet about processes without CUDA.
+    if (!strcmp(door, "nvtx") || !strcmp(door, "named")) cuGraphLaunch(0, 0);
     if (!strcmp(call, "decode") || !strcmp(call, "chaos")) calls_a_turn = DECODE;
 
     long probe = 1000, extra = 0;

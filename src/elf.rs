@@ -15,13 +15,23 @@ use libc::{Elf64_Addr, Elf64_Phdr, Elf64_Sym, dl_phdr_info};
 use crate::ids;
 use crate::lock::{wait, wake};
 
+mod changes;
+mod slots;
+
+pub use changes::{changes, with_modules};
+pub use slots::{Found, Slot};
+
 const DT_NULL: i64 = 0;
 const DT_NEEDED: i64 = 1;
+const DT_PLTRELSZ: i64 = 2;
 const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
 const DT_STRSZ: i64 = 10;
 const DT_SONAME: i64 = 14;
+const DT_JMPREL: i64 = 23;
 const DT_VERSYM: i64 = 0x6fff_fff0;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_VERDEF: i64 = 0x6fff_fffc;
@@ -83,7 +93,8 @@ struct Verdef {
 /// Valid as long as the module stays loaded; [`walk`] keeps it so during its visit.
 #[derive(Clone, Copy)]
 pub struct Module {
-    base: usize,
+    /// What the addresses in its file are moved by.
+    pub base: usize,
     path: *const c_char,
     /// The first mapped address.
     pub start: usize,
@@ -100,13 +111,22 @@ pub struct Module {
     versym: *const u16,
     verneed: *const Verneed,
     verdef: *const Verdef,
+    headers: *const Elf64_Phdr,
+    header_count: usize,
+    /// Relocations of the GOT and of the PLT: where, and how many bytes.
+    relocations: [(*const c_void, usize); 2],
 }
 
 /// Visits the loaded modules in the loader's order, until the visitor returns true.
 ///
 /// No module is unloaded meanwhile. The loader's lock for this is one that a fork does not give
 /// back in the child, so that none may happen meanwhile: see [`before_fork`].
-pub fn walk(mut visit: impl FnMut(&Module) -> bool) {
+pub fn walk(visit: impl FnMut(&Module) -> bool) {
+    let _walking = Walking::begin();
+    iterate(visit);
+}
+
+fn iterate(mut visit: impl FnMut(&Module) -> bool) {
     unsafe extern "C" fn each<V: FnMut(&Module) -> bool>(
         info: *mut dl_phdr_info,
         _: usize,
@@ -127,7 +147,6 @@ pub fn walk(mut visit: impl FnMut(&Module) -> bool) {
         each::<V>
     }
     let callback = each_of(&visit);
-    let _walking = Walking::begin();
     // SAFETY: the callback gets the closure back as the type it has, and the closure outlives the
     // call.
     unsafe {
@@ -251,6 +270,9 @@ impl Module {
             versym: core::ptr::null(),
             verneed: core::ptr::null(),
             verdef: core::ptr::null(),
+            headers: headers.as_ptr(),
+            header_count: headers.len(),
+            relocations: [(core::ptr::null(), 0); 2],
         };
         for header in headers {
             match header.p_type {
@@ -285,6 +307,10 @@ impl Module {
                 DT_VERSYM => module.versym = place.cast(),
                 DT_VERNEED => module.verneed = place.cast(),
                 DT_VERDEF => module.verdef = place.cast(),
+                DT_RELA => module.relocations[0].0 = place,
+                DT_RELASZ => module.relocations[0].1 = value,
+                DT_JMPREL => module.relocations[1].0 = place,
+                DT_PLTRELSZ => module.relocations[1].1 = value,
                 _ => {}
             }
         });
@@ -364,27 +390,24 @@ impl Module {
     /// The address of the function that the module defines under `name`, in `version` if the
     /// module has versions at all; without one, in its default version.
     pub fn defines(&self, name: &CStr, version: Option<&CStr>) -> Option<*mut c_void> {
-        let index = self.find(name, |index, symbol| {
-            symbol.st_shndx != 0
-                && symbol.st_value != 0
-                && !matches!(symbol.st_info & 0xf, STT_TLS | STT_GNU_IFUNC)
-                && symbol.st_info >> 4 != 0
-                && self.version_fits(index, version)
-        })?;
-        // SAFETY: `find` returns indices of the symbol table.
-        let value = unsafe { (*self.symbols.add(index)).st_value };
-        Some(core::ptr::with_exposed_provenance_mut(
-            self.base.wrapping_add(value as usize),
-        ))
+        let found = self.definition(name, version)?;
+        (!found.is_ifunc).then(|| core::ptr::with_exposed_provenance_mut(found.address))
     }
 
     /// The version in which the module asks for the function `name`, if it asks for one.
     pub fn wants(&self, name: &CStr) -> Option<&CStr> {
         if self.verneed.is_null() || self.versym.is_null() {
-            return None;
+            return None; // spares the search
         }
         // Undefined symbols need not be in a GNU hash table: the list is searched, rarely.
-        let index = self.undefined(name)?;
+        self.version_wanted(self.undefined(name)?)
+    }
+
+    /// The version in which the module asks for a symbol that it does not define.
+    fn version_wanted(&self, index: usize) -> Option<&CStr> {
+        if self.verneed.is_null() || self.versym.is_null() {
+            return None;
+        }
         // SAFETY: the version table has an entry for each symbol, and the module's version needs
         // are chained by offsets that end in 0.
         unsafe {

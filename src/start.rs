@@ -25,6 +25,7 @@ fn constructor() {
     log::start();
     intercept::start();
     injection::start(read().as_ref().is_ok_and(counts_ranges));
+    intercept::follow_named();
 }
 
 /// Whether NVTX ranges are to be counted, for windows or for a tool that listens.

@@ -5,6 +5,7 @@ use core::ffi::c_int;
 use tllmprof_config::calls::{Call, Kind};
 
 use super::arch::{Frame, tls};
+use super::named::Inside;
 use super::thunk::{Role, Thunk};
 use super::{proc_address, resolve};
 use crate::errno::Kept;
@@ -20,6 +21,7 @@ const DEVICE_TO_HOST: u32 = 2;
 /// `frame` is what the assembler saved of a call that is under way.
 pub unsafe extern "C" fn before(frame: *const Frame) -> c_int {
     let _errno = Kept::new();
+    let _inside = Inside::enter();
     // SAFETY: the caller's promise; the thunk is one of the pool.
     let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
     let follow = match thunk.role() {
@@ -36,6 +38,7 @@ pub unsafe extern "C" fn before(frame: *const Frame) -> c_int {
 /// As [`before`].
 pub unsafe extern "C" fn after(frame: *const Frame, result: usize) {
     let _errno = Kept::new();
+    let _inside = Inside::enter();
     // SAFETY: the caller's promise; the thunk is one of the pool.
     let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
     // The functions return an enumeration, in the lower half of the register.

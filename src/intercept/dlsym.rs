@@ -72,6 +72,24 @@ fn real_dlvsym() -> Option<Dlvsym> {
     unsafe { core::mem::transmute(REAL_DLVSYM.load(Ordering::Acquire)) }
 }
 
+/// What the next in line finds by a handle, which does not depend on who asks.
+///
+/// # Safety
+/// As `dlsym`, or as `dlvsym` where there is a `version`.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // what only its assembler uses
+pub unsafe fn real(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let found = unsafe {
+        match version {
+            None => real_dlsym().map(|dlsym| dlsym(handle, name.as_ptr())),
+            Some(version) => {
+                real_dlvsym().map(|dlvsym| dlvsym(handle, name.as_ptr(), version.as_ptr()))
+            }
+        }
+    };
+    found.unwrap_or_default()
+}
+
 /// `dlsym` for a wanted name, asked from `caller`.
 ///
 /// # Safety

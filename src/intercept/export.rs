@@ -92,6 +92,7 @@ pub unsafe extern "C" fn bind(export: &'static Export, caller: usize) -> *const 
 fn bound(export: &'static Export, caller: usize) -> *const c_void {
     crate::session::mind_forks();
     crate::touched();
+    super::named::look();
     if let Some(binding) = known(export, caller) {
         remember(export, binding);
         return binding.thunk.load(Ordering::Relaxed);

@@ -83,6 +83,7 @@ redhook::hook! {
         let result = unsafe { redhook::real!(dlclose)(handle) };
         let _errno = Kept::new();
         export::forget_unloaded();
+        super::named::look();
         result
     }
 }

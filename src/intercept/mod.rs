@@ -14,6 +14,12 @@ mod dispatch;
 mod dlsym;
 mod export;
 mod libc_hooks;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // what only its assembler uses
+mod named;
+#[cfg_attr(target_arch = "x86_64", path = "arch/named_x86_64.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "arch/unnamed.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // what only its assembler uses
+mod named_arch;
 pub mod nvtx;
 mod proc_address;
 mod resolve;
@@ -32,10 +38,12 @@ use tllmprof_config::calls::Calls;
 compile_error!("the doors are written for x86-64 and AArch64 Linux with glibc");
 
 pub use arch::{Tls, tls};
+pub use named::{start as follow_named, tell as tell_named, tell_unmatched as tell_unnamed};
 
 /// What is locked in the doors over a fork.
 pub struct Kept {
     tables: [bool; 2],
+    named: bool,
     walk: bool,
 }
 
@@ -43,6 +51,7 @@ pub struct Kept {
 pub fn before_fork() -> Kept {
     Kept {
         tables: export::before_fork(),
+        named: named::before_fork(),
         walk: crate::elf::before_fork(),
     }
 }
@@ -55,6 +64,7 @@ pub unsafe fn in_child() {
     crate::elf::in_child();
     // SAFETY: the caller's promise.
     unsafe {
+        named::in_child();
         export::in_child();
         nvtx::in_child();
     }
@@ -64,6 +74,9 @@ pub unsafe fn in_child() {
 pub fn after_fork(kept: &Kept) {
     if kept.walk {
         crate::elf::after_fork();
+    }
+    if kept.named {
+        named::after_fork();
     }
     export::after_fork(kept.tables);
 }

@@ -18,6 +18,7 @@ pub unsafe fn handed_out(frame: &Frame) {
     let [name, place, ..] = frame.args;
     let name = core::ptr::with_exposed_provenance::<c_char>(name);
     let place = core::ptr::with_exposed_provenance_mut::<*mut c_void>(place);
+    super::named::look();
     if name.is_null() || place.is_null() || !crate::is_active() {
         return;
     }

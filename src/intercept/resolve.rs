@@ -42,12 +42,18 @@ pub fn remember_initial() {
     });
 }
 
-fn is_initial(module: &Module) -> bool {
+/// Whether the process started with `module`.
+pub fn is_initial(module: &Module) -> bool {
     INITIAL_BASES
         .iter()
         .map(|base| base.load(Ordering::Relaxed))
         .take_while(|&base| base != 0)
         .any(|base| base == module.start)
+}
+
+/// Whether `module` is this library.
+pub fn is_us(module: &Module) -> bool {
+    module.contains(is_us as *const () as usize)
 }
 
 /// Whether `address` lies in this library.

@@ -16,7 +16,7 @@ use super::{Gating, OWNER, STATE, stream_capture, turn};
 use crate::cancel::Uncancelled;
 use crate::capture;
 use crate::ids;
-use crate::intercept::{self, uncounted};
+use crate::intercept::{self, tell_unnamed, uncounted};
 use crate::log;
 use crate::step::learned::Learnt;
 use crate::step::threads::Slot;
@@ -86,7 +86,11 @@ fn end(may_run_profilers_here: bool) {
     let learnt = state.counter.learnt();
     // Handlers that run after ours may still make calls, and so may other threads.
     state.counter.run_to(&state.slots, None);
+    let uses_cuda = state.uses_cuda;
     drop(guard);
+    if uses_cuda && matches!(settings.step, Step::Symbol { .. }) {
+        tell_unnamed(&settings.step, may_run_profilers_here);
+    }
     if closed.is_some() || settings.nvtx {
         let drain = !stream_capture::is_any_under_way();
         uncounted(&mut || capture::finish(iterations, drain, may_run_profilers_here));

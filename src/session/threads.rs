@@ -3,12 +3,12 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use tllmprof_config::Settings;
+use tllmprof_config::{Settings, Step};
 use tllmprof_learn::Trail;
 
 use super::{OWNER, STATE, State, learning, stream_capture, turn};
 use crate::cancel::Uncancelled;
-use crate::intercept::{tls, uncounted};
+use crate::intercept::{tell_named, tls, uncounted};
 use crate::step::counted::Counted;
 use crate::step::threads::Slot;
 use crate::{capture, ids, log};
@@ -90,6 +90,9 @@ pub fn begin(settings: &'static Settings) {
     let _uncancelled = Uncancelled::new();
     log::set_level(settings.log);
     crate::start::tell_unavailable(settings);
+    if matches!(settings.step, Step::Symbol { .. }) {
+        tell_named();
+    }
     uncounted(&mut || capture::start(settings, uncounted));
 }
 

@@ -150,8 +150,8 @@ const BAD: &[(&str, &str, &str)] = &[
     ),
     (
         "--step",
-        "sym:step",
-        "TLLMPROF_STEP=\"sym:step\": this version does not count",
+        "py:m:step",
+        "TLLMPROF_STEP=\"py:m:step\": this version does not count",
     ),
     ("--warmup", "-1", "TLLMPROF_WARMUP=\"-1\": "),
     ("--ranks", "x", "TLLMPROF_RANKS=\"x\": "),

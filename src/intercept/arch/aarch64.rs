@@ -26,6 +26,7 @@
 //! | 16 | that return address; 0 where whatever the thread calls is nested |
 //! | 24 | address of all that is kept of the thread |
 //! | 32 | address of the trail that its calls are noted in, 0 for none |
+//! | 40 | 1 while the thread is in our own code |
 
 use core::arch::{asm, global_asm, naked_asm};
 use core::ffi::c_void;
@@ -264,6 +265,8 @@ pub struct Tls {
     pub slot: *const Slot,
     /// Where the thread's calls are noted; null for nowhere, as while it captures a stream.
     pub trail: *const Trail,
+    /// 1 while the thread is in our own code.
+    pub inside: usize,
 }
 
 /// The calling thread's block; never null, valid as long as the thread lives.

@@ -17,6 +17,7 @@
 //! | 16 | that return address |
 //! | 24 | address of all that is kept of the thread |
 //! | 32 | address of the trail that its calls are noted in, 0 for none |
+//! | 40 | 1 while the thread is in our own code |
 
 use core::arch::{asm, global_asm, naked_asm};
 use core::ffi::c_void;
@@ -241,6 +242,8 @@ pub struct Tls {
     pub slot: *const Slot,
     /// Where the thread's calls are noted; null for nowhere, as while it captures a stream.
     pub trail: *const Trail,
+    /// 1 while the thread is in our own code.
+    pub inside: usize,
 }
 
 /// The calling thread's block; never null, valid as long as the thread lives.
@@ -462,7 +465,7 @@ pub unsafe extern "C" fn missing() {
 /// A look-up function that examines its return address to learn who asks: whatever is not about
 /// CUDA is passed on by a jump that leaves that address in place.
 macro_rules! door {
-    ($name:ident, caller in $caller:literal, $lookup:path, $real:path) => {
+    ($name:ident, caller in $caller:literal, version: $version:literal, $lookup:path, $real:path) => {
         /// The exported look-up function of this name.
         // SAFETY: the symbol is meant to take the place of libc's, and goes on to it.
         #[unsafe(no_mangle)]
@@ -472,6 +475,9 @@ macro_rules! door {
                 ".cfi_startproc",
                 "test rsi, rsi",
                 "jz 2f",
+                "cmp byte ptr [rip + {are_named}], 0",
+                "jne 5f",
+                "6:",
                 "cmp byte ptr [rsi], 0x63", // c
                 "jne 2f",
                 "cmp byte ptr [rsi + 1], 0x75", // u
@@ -500,14 +506,26 @@ macro_rules! door {
                 // An old glibc without libdl: nothing can be looked up.
                 "4:",
                 "ret",
+                // A rule names functions: this may be one of them, or one of a new module.
+                "5:",
+                push!(),
+                $version,
+                "mov rcx, qword ptr [rsp + 24]",
+                "call {named}",
+                pop!(),
+                "test rax, rax",
+                "jz 6b",
+                "ret",
                 ".cfi_endproc",
                 wanted = sym super::dlsym::wanted,
                 lookup = sym $lookup,
                 find = sym super::dlsym::find_real,
+                are_named = sym super::named::NAMED,
+                named = sym super::named::lookup,
                 real = sym $real,
             )
         }
     };
 }
-door!(dlsym, caller in "rdx", super::dlsym::lookup, super::dlsym::REAL_DLSYM);
-door!(dlvsym, caller in "rcx", super::dlsym::lookup_version, super::dlsym::REAL_DLVSYM);
+door!(dlsym, caller in "rdx", version: "xor edx, edx", super::dlsym::lookup, super::dlsym::REAL_DLSYM);
+door!(dlvsym, caller in "rcx", version: "nop", super::dlsym::lookup_version, super::dlsym::REAL_DLVSYM);

@@ -1,0 +1,134 @@
+//! The modules of the process: which are there, and which are left alone.
+
+use std::path::PathBuf;
+
+use super::maps::Maps;
+use crate::elf::{self, Module};
+use crate::intercept::resolve;
+
+/// Modules that our own doors run on: their functions are not followed and their slots are left.
+const LEFT_ALONE: [&[u8]; 7] = [
+    b"libc.so",
+    b"ld-linux",
+    b"libpthread.so",
+    b"libdl.so",
+    b"librt.so",
+    b"libgcc_s.so",
+    b"linux-vdso",
+];
+
+/// A module as it was found.
+pub struct Loaded {
+    pub start: usize,
+    pub end: usize,
+    pub path: PathBuf,
+    pub soname: Option<Vec<u8>>,
+    pub is_left_alone: bool,
+}
+
+impl Loaded {
+    /// Whether both are the same module in the same place.
+    pub fn is(&self, other: &Self) -> bool {
+        self.start == other.start && self.end == other.end && self.path == other.path
+    }
+}
+
+/// The modules that are loaded now and have a file, and whether that is all of them: one that
+/// another thread is in the middle of loading is left for the next look.
+pub fn present(maps: &Maps) -> (Vec<Loaded>, bool) {
+    let (mut present, mut is_complete) = (Vec::new(), true);
+    elf::walk(|module| {
+        if let Some(path) = maps.file_at(module.start) {
+            if !is_relocated(module, maps) {
+                is_complete = false;
+                return false;
+            }
+            present.push(Loaded {
+                start: module.start,
+                end: module.end,
+                path: path.to_owned(),
+                soname: module.soname().map(|name| name.to_bytes().to_owned()),
+                is_left_alone: is_left_alone(module),
+            });
+        }
+        false
+    });
+    (present, is_complete)
+}
+
+/// Whether the loader is done with the module's relocations. The last thing that it does is to make
+/// the pages read-only that are to be so afterwards; a module without such pages is taken as done,
+/// as nothing that is written here can then fault.
+pub fn is_relocated(module: &Module, maps: &Maps) -> bool {
+    const PAGE: usize = 4096;
+    const PT_GNU_RELRO: u32 = 0x6474_e552;
+    let mut headers = module.headers().iter();
+    let Some(relro) = headers.find(|header| header.p_type == PT_GNU_RELRO) else {
+        return true;
+    };
+    let start = module.base.wrapping_add(relro.p_vaddr as usize);
+    let end = start.wrapping_add(relro.p_memsz as usize);
+    let (start, end) = (start & !(PAGE - 1), end & !(PAGE - 1));
+    start == end || maps.at(start).is_some_and(|mapping| !mapping.is_writable)
+}
+
+/// Whether the calling thread has the stack that names take to be understood.
+pub fn has_stack() -> bool {
+    const NEEDED: usize = 512 * 1024;
+    let here = 0_u8;
+    let here = core::hint::black_box(&raw const here).addr();
+    // SAFETY: the attributes are written by the first call and given back by the last one, and the
+    // others write to the locals.
+    unsafe {
+        let mut attributes = core::mem::zeroed();
+        if libc::pthread_getattr_np(libc::pthread_self(), &raw mut attributes) != 0 {
+            return false;
+        }
+        let (mut lowest, mut size) = (core::ptr::null_mut(), 0);
+        let known =
+            libc::pthread_attr_getstack(&raw const attributes, &raw mut lowest, &raw mut size) == 0;
+        libc::pthread_attr_destroy(&raw mut attributes);
+        // A coroutine or a signal handler may be on another stack, whose size nobody knows.
+        known
+            && (lowest.addr()..lowest.addr() + size).contains(&here)
+            && here - lowest.addr() >= NEEDED
+    }
+}
+
+/// Whether the module's functions and slots are not touched.
+pub fn is_left_alone(module: &Module) -> bool {
+    resolve::is_us(module)
+        || module.soname().is_some_and(|name| {
+            LEFT_ALONE
+                .iter()
+                .any(|left| name.to_bytes().starts_with(left))
+        })
+}
+
+/// Reads from what a module's file has in memory; false if that is not all mapped.
+pub fn read(module: &Module, address: usize, buffer: &mut [u8]) -> bool {
+    let in_file = address.wrapping_sub(module.base);
+    if module.file_offset(in_file, buffer.len()).is_none() {
+        return false;
+    }
+    let place = core::ptr::with_exposed_provenance::<u8>(address);
+    // SAFETY: the bytes lie in a segment of a module that the caller keeps loaded.
+    unsafe { core::ptr::copy_nonoverlapping(place, buffer.as_mut_ptr(), buffer.len()) };
+    true
+}
+
+/// Reads from anywhere; false if nothing is there any more.
+pub fn read_any(address: usize, buffer: &mut [u8]) -> bool {
+    let mut found = false;
+    elf::walk(|module| {
+        let here = module.contains(address);
+        found |= here && read(module, address, buffer);
+        here
+    });
+    found
+}
+
+/// Whether the process has one thread.
+pub fn is_alone() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
+}

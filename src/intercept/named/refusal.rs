@@ -1,0 +1,49 @@
+//! Why a function's entry is left as it is.
+
+use core::fmt;
+
+/// Why a function's entry is left as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    EntryPoint,
+    #[cfg(not(target_arch = "x86_64"))]
+    Processor,
+    UnknownSize,
+    Ifunc,
+    Go,
+    Unreadable,
+    Changed,
+    TooShort,
+    Undecodable,
+    Call,
+    Immovable,
+    Loops,
+    Table,
+    NoRoom,
+    NotWritable,
+    Threads,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::EntryPoint => "the process begins there, and no call leads to it",
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Processor => "entries are patched on x86-64 only",
+            Self::UnknownSize => "its size is not known",
+            Self::Ifunc => "it only says which function is meant (IFUNC)",
+            Self::Go => "it is Go's own and does not keep to the C calling convention",
+            Self::Unreadable => "its file cannot be read",
+            Self::Changed => "its code is not what its file holds: a debugger's or another tool's hook",
+            Self::TooShort => "it is too short for a jump",
+            Self::Undecodable => "its code cannot be decoded",
+            Self::Call => "it begins with a call",
+            Self::Immovable => "it begins with an instruction that cannot be moved",
+            Self::Loops => "it branches back to its entry",
+            Self::Table => "a jump table leads to its entry",
+            Self::NoRoom => "there is no room for executable memory near it",
+            Self::NotWritable => "the system does not let code be changed",
+            Self::Threads => "other threads are running, and its first instruction is no room for a jump in one store",
+        })
+    }
+}

@@ -1,0 +1,156 @@
+//! GOT slots of functions whose entry is left as it is.
+//!
+//! A slot that the loader has filled holds the function's address; one that it fills at the first
+//! call leads back into its own module until then, and what it would be filled with is looked up
+//! here, as the loader does. In a module with RELRO the slots are read-only: they are made writable
+//! for the one store and then what they were.
+
+use core::ffi::CStr;
+use core::sync::atomic::Ordering;
+
+use super::maps::Maps;
+use crate::elf::{Found, Module, Slot};
+use crate::intercept::named_arch;
+use crate::intercept::resolve;
+
+const PAGE: usize = 4096;
+
+/// A function that is seen where others reach it by name.
+pub struct ByName {
+    pub found: Found,
+    pub names: Vec<std::ffi::CString>,
+}
+
+impl ByName {
+    pub fn is_called(&self, name: &CStr) -> bool {
+        self.names.iter().any(|known| known.as_c_str() == name)
+    }
+}
+
+/// Leads the slots of `module` that stand for `functions` to their stubs. How many.
+pub fn redirect(module: &Module, functions: &[ByName], modules: &[Module], maps: &Maps) -> usize {
+    let mut count = 0;
+    module.each_slot(
+        |name| functions.iter().any(|function| function.is_called(name)),
+        |slot| {
+            let of_slot = functions.iter().find_map(|function| {
+                let is_it = function.is_called(slot.name);
+                is_it
+                    .then(|| real(module, &slot, function, modules))
+                    .flatten()
+            });
+            let stub = of_slot.and_then(named_arch::stub);
+            if stub.is_some_and(|stub| store(&slot, stub, maps)) {
+                count += 1;
+            }
+        },
+    );
+    count
+}
+
+/// What the slot leads to, if that is `function`.
+fn real(module: &Module, slot: &Slot<'_>, function: &ByName, modules: &[Module]) -> Option<usize> {
+    let value = slot.place.load(Ordering::Relaxed);
+    if named_arch::is_stub(value) {
+        return None;
+    }
+    let found = function.found;
+    // Such a slot may serve calls, or say the function's address, for the program to compare. The
+    // module that defines the function keeps that address in other words, too.
+    if !slot.may_be_lazy && module.contains(found.address) {
+        return None;
+    }
+    if value == found.address && !found.is_ifunc {
+        return Some(value);
+    }
+    let is_unbound = slot.may_be_lazy && module.contains(value);
+    if !found.is_ifunc && !is_unbound {
+        return None;
+    }
+    if binding(module, slot.name, slot.version, modules) != Some(found) {
+        return None;
+    }
+    Some(match (found.is_ifunc, is_unbound) {
+        // Not what the loader has not made an address yet.
+        (true, false) if modules.iter().any(|module| module.contains(value)) => value,
+        (true, false) => return None,
+        // SAFETY: the function is an IFUNC of a module that is loaded and relocated, and made to be
+        // asked by the loader at any time.
+        (true, true) => unsafe { chosen(found.address) },
+        (false, _) => found.address,
+    })
+}
+
+/// The function that an IFUNC says is meant.
+///
+/// # Safety
+/// `address` is that of an IFUNC of a module that stays loaded.
+unsafe fn chosen(address: usize) -> usize {
+    let place = core::ptr::with_exposed_provenance::<core::ffi::c_void>(address);
+    // SAFETY: the caller's promise.
+    unsafe { core::mem::transmute::<*const core::ffi::c_void, extern "C" fn() -> usize>(place)() }
+}
+
+/// What `module` gets when it asks for `name`, as far as can be told: from what the process started
+/// with, in order, then from itself and what it needs.
+pub fn binding(
+    module: &Module,
+    name: &CStr,
+    version: Option<&CStr>,
+    modules: &[Module],
+) -> Option<Found> {
+    let theirs = |module: &Module| !resolve::is_us(module);
+    let initial = modules.iter().filter(|module| resolve::is_initial(module));
+    initial
+        .filter(|module| theirs(module))
+        .find_map(|module| module.definition(name, version))
+        .or_else(|| {
+            let mut scope = vec![*module];
+            let mut index = 0;
+            while let Some(next) = scope.get(index).copied() {
+                if let Some(found) = Some(&next)
+                    .filter(|m| theirs(m))
+                    .and_then(|m| m.definition(name, version))
+                {
+                    return Some(found);
+                }
+                next.each_needed(|needed| {
+                    let is_known =
+                        |known: &[Module], m: &Module| known.iter().any(|k| k.start == m.start);
+                    let found = modules.iter().find(|m| is_called(m, needed));
+                    scope.extend(found.filter(|m| !is_known(&scope, m)).copied().as_slice());
+                });
+                index += 1;
+            }
+            None
+        })
+}
+
+/// Whether another module needs it by this name. Where it has none of its own, that is its file's.
+fn is_called(module: &Module, needed: &CStr) -> bool {
+    module.soname() == Some(needed)
+        || module.path() == needed
+        || module.file_name() == needed.to_bytes()
+}
+
+fn store(slot: &Slot<'_>, stub: usize, maps: &Maps) -> bool {
+    let place = core::ptr::from_ref(slot.place);
+    let page = place.addr() & !(PAGE - 1);
+    let Some(mapping) = maps.at(place.addr()) else {
+        return false;
+    };
+    let is_writable = mapping.is_writable;
+    let protect = |rights: i32| {
+        // SAFETY: the page is one of the module's data, and stays readable.
+        unsafe { libc::mprotect(core::ptr::with_exposed_provenance_mut(page), PAGE, rights) == 0 }
+    };
+    if !is_writable && !protect(libc::PROT_READ | libc::PROT_WRITE) {
+        return false;
+    }
+    // One store: a thread that calls meanwhile finds the old address or the new one.
+    slot.place.store(stub, Ordering::Release);
+    if !is_writable {
+        protect(libc::PROT_READ);
+    }
+    true
+}

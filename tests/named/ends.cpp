@@ -1,0 +1,114 @@
+/* Ten calls of a function that launches once, each followed by a launch of its own, and left in one of many
+ * ways: where the profiler stops shows whether the end of the call was seen. */
+#include "program.h"
+
+#include "loop.h"
+
+#include <csetjmp>
+#include <execinfo.h>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <ucontext.h>
+
+enum how { RETURNS, THROWS, JUMPS, STRUCT, COROUTINE, BACKTRACE, CAUGHT_ABOVE };
+static const char *const HOWS[] = {"returns", "throws", "jumps", "struct", "coroutine", "backtrace", "caught_above", NULL};
+
+struct Result {
+    long words[6];
+};
+
+static struct loop loop;
+static enum how how;
+static jmp_buf where;
+static ucontext_t inside, outside;
+static int frames;
+
+static __attribute__((noinline)) Result engine_step(int n)
+{
+    std::string local = "a local that is destroyed " + std::to_string(n);
+    loop_step(&loop, n);
+    switch (how) {
+    case THROWS:
+    case CAUGHT_ABOVE:
+        throw std::runtime_error(local);
+    case JUMPS:
+        local.clear();
+        local.shrink_to_fit();
+        longjmp(where, n + 1);
+    case COROUTINE:
+        swapcontext(&inside, &outside);
+        break;
+    case BACKTRACE: {
+        void *addresses[64];
+        frames = backtrace(addresses, 64);
+        break;
+    }
+    default:
+        break;
+    }
+    return {{n, n + 1, n + 2, n + 3, n + 4, (long)local.size()}};
+}
+
+static long sum;
+
+static __attribute__((noinline)) void one(int n)
+{
+    volatile double kept = n * 0.5;
+    if (how == CAUGHT_ABOVE) {
+        sum += engine_step(n).words[5];
+        return;
+    }
+    try {
+        if (how == JUMPS && setjmp(where) != 0) {
+            sum += n;
+            return;
+        }
+        Result result = engine_step(n);
+        for (long word : result.words)
+            sum = sum * 3 + word;
+        sum += (long)(kept * 2);
+    } catch (const std::runtime_error &error) {
+        sum += (long)strlen(error.what());
+    }
+}
+
+static __attribute__((noinline)) void outer(int n)
+{
+    try {
+        one(n);
+    } catch (const std::runtime_error &error) {
+        sum += 100 * (long)strlen(error.what());
+    }
+}
+
+static void in_coroutine()
+{
+    for (int n = 0; n < 10; n++)
+        one(n);
+}
+
+int main(int count, char **words)
+{
+    program_begin();
+    how = (enum how)choose("how", count > 1 ? words[1] : "returns", HOWS);
+    struct loop_options options = loop_defaults();
+    loop_open(&loop, &options);
+    if (how == COROUTINE) {
+        /* Each step is begun by one thread and ended by another. */
+        static char stack[256 * 1024];
+        getcontext(&inside);
+        inside.uc_stack.ss_sp = stack;
+        inside.uc_stack.ss_size = sizeof stack;
+        inside.uc_link = &outside;
+        makecontext(&inside, in_coroutine, 0);
+        for (int n = 0; n < 11; n++)
+            std::thread([] { swapcontext(&outside, &inside); }).join();
+    } else
+        for (int n = 0; n < 10; n++) {
+            outer(n);
+            loop_step(&loop, 100 + n);
+        }
+    printf("sum %ld frames %d checksum %016llx\n", sum, frames > 2, (unsigned long long)loop_close(&loop));
+    return 0;
+}

@@ -1,0 +1,8 @@
+/* A library that comes and goes. */
+static long calls;
+
+__attribute__((visibility("default"), noinline)) long plugin_step(long n)
+{
+    calls++;
+    return n * 3 + calls;
+}

@@ -1,0 +1,51 @@
+/* Functions of every shape that a call can have. Each counts its calls by itself, and what they
+ * compute depends on every argument. */
+#ifndef SHAPES_H
+#define SHAPES_H
+
+#include <atomic>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstdint>
+#include <string>
+
+#ifdef ALONE
+#define NAMED static __attribute__((noinline, unused))
+#else
+#define NAMED __attribute__((noinline, visibility("default")))
+#endif
+
+struct Small {
+    int64_t whole;
+    double part;
+};
+struct Large {
+    int64_t words[9];
+};
+typedef double wide __attribute__((vector_size(32)));
+
+extern std::atomic<long> named_calls;
+
+NAMED int64_t named_args(int64_t a, int64_t b, int64_t c, int64_t d, int64_t e, int64_t f, int64_t g, double h, float i);
+NAMED int64_t named_varargs(int count, ...);
+NAMED Small named_small(int64_t whole, double part);
+NAMED Large named_large(int64_t seed);
+NAMED long double named_long_double(long double x, int n);
+NAMED __int128 named_int128(__int128 x, uint64_t y);
+NAMED int named_fibonacci(int n);
+NAMED int named_throws(int n);
+NAMED int named_tail(int n, int sum);
+NAMED void named_jumps(jmp_buf *where, int n);
+NAMED std::string named_string(const std::string &text, int n);
+NAMED __attribute__((target("avx"))) wide named_wide(wide a, wide b);
+
+namespace deep {
+struct Engine {
+    int64_t state = 1;
+    __attribute__((noinline)) int named_step(int n);
+    __attribute__((noinline)) int named_step(double n);
+    template <class T> __attribute__((noinline)) T named_add(T a, T b);
+};
+}
+
+#endif
