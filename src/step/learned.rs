@@ -180,10 +180,7 @@ impl Learned {
                 learner.missed(trails, thread, Asked::SAMPLE);
                 None
             }
-            None => {
-                learner.copied_to_host(trails, thread);
-                None
-            }
+            None => learner.copied_to_host(trails, thread),
             Some(wait) => learner.returned(trails, thread, wait),
         };
         let begun = boundary.and_then(|boundary| self.begun(boundary));

@@ -10,11 +10,16 @@
 //!   launches nothing itself (a copy thread, an output thread) is known by its calls alone.
 //! - A site at which nothing was launched since it last occurred is no iteration: idle polling and
 //!   second reads of the same results fall away by themselves.
-//! - Everything is measured in the *work* of the thread that launches most. Among sites the
-//!   learner begins with the most frequent and goes outward for as long as a rarer one explains
-//!   why the work between occurrences varies ([`choose`]): so the loop over draft steps gives way
-//!   to the loop over passes of the target model, while the loop over requests, which adds next
-//!   to nothing of its own, does not replace the loop over tokens.
+//! - Everything is measured in the *work* of an engine: of the threads that launch for one and the
+//!   same loop. A thread that launches and never waits (PyTorch's backward pass) is the hand of
+//!   those that do; threads that take turns at the same places (a pool, one for each request) are
+//!   one engine, and threads whose waits find each other in the midst of work are several
+//!   ([`engine`]). The engine that launches most is followed.
+//! - Among sites the learner begins with the most frequent and goes outward for as long as a rarer
+//!   one explains why the work between occurrences varies ([`choose`]): so the loop over draft
+//!   steps gives way to the loop over passes of the target model, while the loop over requests,
+//!   which adds next to nothing of its own, does not replace the loop over tokens. Where the work
+//!   hardly varies there is nothing to explain.
 //! - Once settled, a launch costs a few stores; only waits are looked at. A watch over the work
 //!   between occurrences starts the learning again when the pattern is gone or has changed.
 //!
@@ -28,8 +33,8 @@
 mod asked;
 mod call;
 mod choose;
+mod engine;
 mod history;
-mod leader;
 mod learner;
 mod rule;
 mod site;

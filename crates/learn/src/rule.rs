@@ -3,6 +3,7 @@
 use core::fmt;
 
 use crate::call::{SiteCall, token};
+use crate::engine::Threads;
 use crate::site::{Keys, REACH};
 use crate::trail::DEPTH;
 
@@ -15,8 +16,10 @@ pub struct Rule {
     pub(crate) key: u32,
     /// Threads that launch nothing themselves make the call.
     pub(crate) helper: bool,
-    /// The thread whose launches are followed.
+    /// The thread that launches most, of those that are followed and wait.
     pub(crate) thread: u8,
+    /// The threads whose launches are followed.
+    pub(crate) threads: Threads,
     /// Other threads that launch a good part of what the followed one does.
     pub(crate) others: u8,
     /// The threads that did when the rule was chosen, as bits: none of them takes over.
@@ -40,6 +43,7 @@ impl Rule {
         key: 0,
         helper: false,
         thread: 0,
+        threads: 0,
         others: 0,
         rivals: 0,
         median: 0,
@@ -57,7 +61,8 @@ impl Rule {
             && keys.get(self.level as usize) == Some(&self.key)
     }
 
-    /// The id of the thread whose launches are followed.
+    /// The thread whose launches are followed; where they are several, the one of them that
+    /// launches most and waits.
     #[must_use]
     pub fn thread(&self) -> u32 {
         u32::from(self.thread)

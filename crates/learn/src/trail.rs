@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::call::{Wait, token};
+use crate::engine::Threads;
 
 /// How many threads are told apart; ids are taken modulo this.
 pub const THREADS: usize = 64;
@@ -189,6 +190,17 @@ impl Trails {
     /// Whether the thread has launched nothing in the [`DEPTH`] calls before its newest.
     pub(crate) fn helper(&self, thread: u32) -> bool {
         !self.before(thread).any(token::launches)
+    }
+
+    /// What these threads have launched together.
+    pub(crate) fn work_of(&self, threads: Threads) -> Work {
+        let mut left = threads;
+        let mut sum = Work::default();
+        while left != 0 {
+            sum = sum.plus(self.work(left.trailing_zeros()));
+            left &= left - 1;
+        }
+        sum
     }
 
     pub(crate) fn work(&self, thread: u32) -> Work {

@@ -316,6 +316,91 @@ fn two_engines_and_one_is_followed() {
 }
 
 #[test]
+fn two_engines_of_the_same_kernels() {
+    let mut process = Process::new();
+    for step in 0..200u32 {
+        process.iteration();
+        for part in 0..4 {
+            process.launch(1, part * 50, 50);
+            process.launch(2, part * 50, 30);
+        }
+        process.read(1);
+        if step % 2 == 0 {
+            process.read(2);
+        }
+    }
+    process.assert_each_once(32);
+    assert_eq!(process.learner.rule().unwrap().thread(), 1);
+}
+
+#[test]
+fn another_thread_launches_the_larger_part_and_never_waits() {
+    let mut process = Process::new();
+    for _ in 0..100 {
+        process.iteration();
+        process.launch(0, 0, 100);
+        process.launch(1, 200, 180);
+        process.launch(0, 100, 20);
+        process.read(0);
+    }
+    process.assert_each_once(32);
+    assert_eq!(process.learner.detected(), 100);
+    assert_eq!(process.learner.rule().unwrap().thread(), 0);
+}
+
+#[test]
+fn a_pool_takes_turns() {
+    let mut process = Process::new();
+    for request in 0..200u64 {
+        let thread = (request * request / 3 % 5) as u32;
+        process.iteration();
+        process.launch(thread, 0, 60);
+        process.read(thread);
+        process.launch(thread, 100, 40);
+        process.launch(thread, 160 + request / 3 % 2, 1);
+        process.read(thread);
+    }
+    process.assert_each_once(32);
+    assert_eq!(process.learner.detected(), 200);
+}
+
+#[test]
+fn each_iteration_has_its_thread() {
+    let mut process = Process::new();
+    for request in 0..300 {
+        process.iteration();
+        process.launch(request, 0, 60);
+        process.read(request);
+    }
+    process.assert_each_once(32);
+    assert_eq!(process.learner.detected(), 300);
+}
+
+#[test]
+fn the_bulk_comes_before_reads_of_all_kinds() {
+    let mut process = Process::new();
+    let mut random = 1u64;
+    for _ in 0..120 {
+        process.iteration();
+        process.launch(0, 0, 133);
+        process.read(0);
+        for _ in 0..6 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            for _ in 0..(random >> 60) % 3 {
+                process.launch(0, 300 + (random >> 40) % 4, 1);
+                process.read(0);
+            }
+        }
+        process.launch(0, 400, 3);
+        process.read(0);
+        process.launch(0, 500, 6);
+    }
+    process.assert_each_once(32);
+}
+
+#[test]
 fn the_choice_is_told() {
     let mut process = Process::new();
     for _ in 0..40 {

@@ -1,36 +1,48 @@
 //! Which of the sites that recur is the iteration.
 
-mod candidate;
+mod candidates;
 mod outer;
 
 use crate::call::SiteCall;
+use crate::engine;
 use crate::history::{Entry, LENGTH};
-use crate::leader::{engines, leader, rivals, totals};
 use crate::rule::Rule;
 use crate::site::LEVELS;
-use crate::trail::{GRAPH_WEIGHT, Work};
-
-pub(crate) use candidate::SURE;
-use candidate::{Candidate, END, LITTLE, OUTER, Occurrences};
+use crate::trail::Work;
 
 /// Periods that must have been seen before a site is chosen.
 const PERIODS: u32 = 8;
 /// The same, where an iteration would be so little work that it may be one layer of a model.
 const PERIODS_OF_LITTLE: u32 = 20;
+/// Launches below which an interval without a graph is little work.
+const LITTLE: u32 = 48;
+/// Occurrences that a rarer site needs to replace a more frequent one.
+const OUTER: u32 = 5;
 /// Occurrences at which it may come to that, so that nothing is chosen yet.
 const CONTENDER: u32 = 3;
+/// Launches below which that is so: with a model's layers in mind again.
+const LITTLE_TO_EXPLAIN: u32 = 96;
+/// The part of an iteration's work at which it may have ended, before anything was known.
+const SHORT: u32 = 4;
+/// Periods after which a choice can be relied on.
+pub(crate) const SURE: u32 = 32;
+/// The same, where an iteration would be little work.
+const SURE_OF_LITTLE: u32 = 128;
+/// Launches, without graphs, of a few iterations of a model with many layers.
+const WORK_OF_A_FEW: u32 = 4096;
 /// The share of periods, in thousandths, that must agree.
 const AGREEING: u32 = 500;
 
 const SLOTS: usize = 1024;
 const CANDIDATES: usize = 192;
+const END: u16 = u16::MAX;
 
 /// What the choice works in.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     /// Of each entry, the next with the same key.
     next: [[u16; LENGTH]; LEVELS],
-    /// The followed thread's work up to and including each entry.
+    /// The followed threads' work up to and including each entry.
     work: [u32; LENGTH],
     /// Its graphs.
     graphs: [u32; LENGTH],
@@ -47,13 +59,93 @@ struct Slot {
     first: u16,
     last: u16,
     count: u16,
-    /// The followed thread's work at `last`.
+    /// The followed threads' work at `last`.
     at: u32,
     /// Tells which entries are in the list.
     signature: u32,
 }
 
-/// A site, how often it occurred in the whole history, and the followed thread's work since.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    level: u8,
+    first: u16,
+    last: u16,
+    count: u32,
+    signature: u32,
+    /// Work and graphs of the middle interval.
+    median: u32,
+    graphs: u32,
+    /// Work of the shorter intervals: a quarter of them have no more.
+    least: u32,
+    /// Work of the longest interval.
+    longest: u32,
+    /// Intervals unlike the middle one.
+    odd: u32,
+    /// Of them, those that are shorter: something else came by.
+    short: u32,
+    /// Of them, those that are longer, and the intervals since the last of them.
+    long: u32,
+    since_long: u32,
+    /// It is the site that is followed now.
+    current: bool,
+}
+
+impl Candidate {
+    const NONE: Self = Self {
+        level: 0,
+        first: 0,
+        last: 0,
+        count: 0,
+        signature: 0,
+        median: 0,
+        graphs: 0,
+        least: 0,
+        longest: 0,
+        odd: 0,
+        short: 0,
+        long: 0,
+        since_long: 0,
+        current: false,
+    };
+
+    /// Whether `other` occurs about as often.
+    fn alike(&self, other: &Self) -> bool {
+        other.count * 10 >= self.count * 7 && other.count * 10 <= self.count * 13
+    }
+
+    /// Whether it has recurred for so long without an interval that is longer, which an outer loop
+    /// makes, or with so many of them that an outer loop would have been found. Little work may
+    /// be a layer of a model, or a warm-up that tries kernels out, and takes longer.
+    fn steady(&self) -> bool {
+        let even = self.wanted();
+        let uneven = if self.little() { 2 * even } else { even };
+        self.since_long >= even || self.count > uneven && self.long > OUTER
+    }
+
+    /// Periods that it takes to rely on it.
+    fn wanted(&self) -> u32 {
+        match self.graphs {
+            0 => (WORK_OF_A_FEW / self.median.max(1)).clamp(SURE, SURE_OF_LITTLE),
+            _ => SURE,
+        }
+    }
+
+    fn little(&self) -> bool {
+        self.graphs == 0 && self.median < LITTLE
+    }
+
+    /// Whether its intervals are as large as iterations, and alike.
+    fn even(&self) -> bool {
+        (self.graphs > 0 || self.median >= LITTLE_TO_EXPLAIN) && self.odd * 16 <= self.count
+    }
+
+    fn usual(&self, work: u32) -> bool {
+        let (work, median) = (u64::from(work), u64::from(self.median));
+        work * 2 >= median && work * 2 <= median * 3
+    }
+}
+
+/// A site, how often it occurred in the whole history, and the followed threads' work since.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub rule: Rule,
@@ -109,16 +201,14 @@ impl Scratch {
     }
 
     fn rule(&mut self, entries: &[Entry], current: Option<&Rule>) -> Option<(Rule, bool)> {
-        let totals = totals(entries);
-        let leader = leader(entries, &totals, current.map(|rule| rule.thread as usize))?;
-        let current = current.filter(|rule| rule.thread as usize == leader);
-        let others = engines(&totals, leader) & !(1 << leader);
+        let engine = engine::engine(entries, current)?;
+        let current = current.filter(|rule| rule.threads & 1 << engine.lead != 0);
         let eligible = |entry: &Entry| {
+            let thread = 1 << entry.thread;
             entry.call.is_some()
-                && (entry.thread as usize == leader
-                    || entry.helper && others & 1 << entry.thread == 0)
+                && (engine.threads & thread != 0 || entry.helper && engine.others & thread == 0)
         };
-        self.measure(entries, leader);
+        self.measure(entries, engine.threads);
         self.list(entries, eligible);
         let found = self.candidates(entries, current);
         let followed = self.candidates[..found].iter().find(|c| c.current).copied();
@@ -144,9 +234,10 @@ impl Scratch {
             level,
             key: *entry.keys.get(level as usize)?,
             helper: entry.helper,
-            thread: leader as u8,
-            others: others.count_ones() as u8,
-            rivals: rivals(&totals, leader),
+            thread: engine.lead as u8,
+            threads: engine.threads,
+            others: engine.others.count_ones() as u8,
+            rivals: engine.rivals,
             median: chosen.median,
             longest: chosen.longest,
             waits: (waits as u32 * 10 + chosen.count / 2) / chosen.count.max(1),
@@ -156,150 +247,6 @@ impl Scratch {
         };
         let sure = chosen.steady() && self.is_alone(entries.len(), &chosen);
         Some((rule, sure))
-    }
-
-    /// Sums up the followed thread's work.
-    fn measure(&mut self, entries: &[Entry], leader: usize) {
-        let mut sum = Work::default();
-        let into = self.work.iter_mut().zip(&mut self.graphs);
-        for (entry, (work, graphs)) in entries.iter().zip(into) {
-            if entry.thread as usize == leader {
-                sum.launches = sum.launches.saturating_add(entry.work().launches);
-                sum.graphs = sum.graphs.saturating_add(entry.work().graphs);
-            }
-            *work = sum.weight();
-            *graphs = sum.graphs;
-        }
-    }
-
-    /// Links the occurrences of every site at every level.
-    fn list(&mut self, entries: &[Entry], eligible: impl Fn(&Entry) -> bool) {
-        for slot in &mut self.slots {
-            slot.used = false;
-        }
-        for (index, entry) in entries.iter().enumerate().filter(|(_, e)| eligible(e)) {
-            let at = self.work[index];
-            for (level, &key) in entry.keys.iter().enumerate() {
-                let Some(slot) = find(&mut self.slots, key, level as u8) else {
-                    continue;
-                };
-                if slot.used && slot.at == at || !slot.used && at == 0 {
-                    // Nothing was launched since: no iteration.
-                    continue;
-                }
-                if slot.used {
-                    self.next[level][slot.last as usize] = index as u16;
-                    slot.count += 1;
-                } else {
-                    *slot = Slot {
-                        key,
-                        level: level as u8,
-                        used: true,
-                        first: index as u16,
-                        last: 0,
-                        count: 1,
-                        at,
-                        signature: 0,
-                    };
-                }
-                self.next[level][index] = END;
-                slot.last = index as u16;
-                slot.at = at;
-                slot.signature = slot
-                    .signature
-                    .rotate_left(5)
-                    .wrapping_add((index as u32).wrapping_mul(0x9e37_79b9));
-            }
-        }
-    }
-
-    /// Gathers the sites that still recur, the most frequent first; says how many.
-    fn candidates(&mut self, entries: &[Entry], current: Option<&Rule>) -> usize {
-        let mut found = 0;
-        let total = match entries.len() {
-            0 => return 0,
-            length => self.work[length - 1],
-        };
-        for slot in &self.slots {
-            if !slot.used || u32::from(slot.count) < 2 {
-                continue;
-            }
-            let candidate = Candidate {
-                level: slot.level,
-                first: slot.first,
-                last: slot.last,
-                count: u32::from(slot.count),
-                signature: slot.signature,
-                current: current
-                    .is_some_and(|rule| rule.level == slot.level && rule.key == slot.key),
-                ..Candidate::NONE
-            };
-            let helper = entries.get(slot.first as usize).is_some_and(|e| e.helper);
-            // A site that two levels know is one.
-            let same = self.candidates[..found]
-                .iter_mut()
-                .find(|c| c.signature == candidate.signature && c.count == candidate.count);
-            if let Some(same) = same {
-                let better = preference(helper, candidate.level) < preference(helper, same.level);
-                if candidate.current || better && !same.current {
-                    *same = candidate;
-                }
-            } else if found < CANDIDATES {
-                self.candidates[found] = candidate;
-                found += 1;
-            }
-        }
-        let mut kept = 0;
-        for n in 0..found {
-            let mut candidate = self.candidates[n];
-            self.interval_stats(&mut candidate);
-            let since = total - self.work[candidate.last as usize];
-            let over = u64::from(since) > 4 * u64::from(candidate.median) + u64::from(LITTLE);
-            if candidate.median > 0 && !over {
-                self.candidates[kept] = candidate;
-                kept += 1;
-            }
-        }
-        self.candidates[..kept]
-            .sort_unstable_by_key(|c| (u32::MAX - c.count, c.level, c.first, c.signature));
-        kept
-    }
-
-    fn interval_stats(&mut self, candidate: &mut Candidate) {
-        let mut intervals = 0;
-        let mut graphs = 0;
-        for (from, to) in Occurrences::of(&self.next, candidate).pairs() {
-            self.sorted[intervals] = self.work[to] - self.work[from];
-            graphs += self.graphs[to] - self.graphs[from];
-            intervals += 1;
-        }
-        let lengths = &mut self.sorted[..intervals];
-        if lengths.is_empty() {
-            return;
-        }
-        let (_, median, _) = lengths.select_nth_unstable(intervals / 2);
-        candidate.median = *median;
-        let (_, least, _) = lengths.select_nth_unstable(intervals / 4);
-        candidate.least = *least;
-        // At least every other interval has so many.
-        candidate.graphs = (graphs + intervals as u32 / 2) / intervals as u32;
-        if candidate.median < GRAPH_WEIGHT {
-            candidate.graphs = 0;
-        }
-        for (from, to) in Occurrences::of(&self.next, candidate).pairs() {
-            let work = self.work[to] - self.work[from];
-            candidate.longest = candidate.longest.max(work);
-            // Fewer graphs than usual are other work in their place: a prefill step.
-            let replaced = self.graphs[to] - self.graphs[from] < candidate.graphs
-                && work >= candidate.median / 8;
-            if !replaced && !candidate.usual(work) {
-                candidate.odd += 1;
-                candidate.short += u32::from(work < candidate.median);
-            }
-            let long = !replaced && work > candidate.median && !candidate.usual(work);
-            candidate.long += u32::from(long);
-            candidate.since_long = if long { 0 } else { candidate.since_long + 1 };
-        }
     }
 
     /// Of the sites that occur as often, the steadiest.
@@ -351,10 +298,12 @@ impl Scratch {
     }
 
     /// Whether no site has been seen of late that is too rare to tell whether it is an outer loop.
+    /// Around iterations that are alike, none is.
     fn is_alone(&self, length: usize, chosen: &Candidate) -> bool {
         let wanted = chosen.wanted();
         let total = length.checked_sub(1).map_or(0, |last| self.work[last]);
-        chosen.count > 8 * wanted
+        chosen.even()
+            || chosen.count > 8 * wanted
             || !self.slots.iter().any(|slot| {
                 let late = u64::from(total.saturating_sub(slot.at));
                 slot.used
@@ -379,9 +328,9 @@ impl Scratch {
         !self.candidates[..found].iter().any(|c| {
             // Seen of late, for what it is.
             let since = total - self.work[c.last as usize];
-            (CONTENDER..OUTER).contains(&c.count)
+            (CONTENDER..PERIODS).contains(&c.count)
                 && u64::from(since) * 2 <= u64::from(c.median) * 3
-                && self.replaces_any(found, c, chosen)
+                && self.replaces_any(found, c, chosen, true)
         })
     }
 }
@@ -397,18 +346,20 @@ const fn preference(helper: bool, level: u8) -> u8 {
     }
 }
 
-/// How often the site of `rule` ended an iteration, and the work since.
+/// How often the site of `rule` ended an iteration, and the work since. It may have been met in a
+/// warm-up, too, after little work.
 pub(crate) fn occurrences(entries: &[Entry], rule: &Rule) -> (u32, Work) {
     let mut count = 0;
     let mut since = Work::default();
     for entry in entries {
-        let own = entry.thread == rule.thread;
+        let own = rule.threads & 1 << entry.thread != 0;
         if own {
             since = since.plus(entry.work());
         }
         if let Some(call) = entry.call
             && (own || rule.helper)
             && since != Work::default()
+            && since.weight() >= rule.median / SHORT
             && rule.matches(call, entry.helper, &entry.keys)
         {
             count += 1;
@@ -416,13 +367,4 @@ pub(crate) fn occurrences(entries: &[Entry], rule: &Rule) -> (u32, Work) {
         }
     }
     (count, since)
-}
-
-fn find(slots: &mut [Slot; SLOTS], key: u32, level: u8) -> Option<&mut Slot> {
-    let start = key as usize ^ (level as usize) << 7;
-    let place = (0..16).map(|step| (start + step) % SLOTS).find(|&place| {
-        let slot = &slots[place];
-        !slot.used || slot.key == key && slot.level == level
-    })?;
-    slots.get_mut(place)
 }

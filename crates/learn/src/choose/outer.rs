@@ -1,14 +1,14 @@
-//! Nested loops: which of two sites is the iteration.
+//! From the most frequent site outward, to the loop that explains why the work varies.
 
-use super::candidate::{Candidate, OUTER, Occurrences};
-use super::{PERIODS, Scratch};
+use super::candidates::Occurrences;
+use super::{Candidate, LITTLE_TO_EXPLAIN, OUTER, PERIODS, Scratch};
 
 /// The share of the work, in thousandths, that a rarer site must explain to replace the other.
 const EXPLAINED: u64 = 60;
 /// The same, where the intervals are little work.
 const EXPLAINED_OF_LITTLE: u64 = 10;
-/// Launches below which that is so: with a model's layers in mind again.
-const LITTLE_TO_EXPLAIN: u32 = 96;
+/// How many times as much work as in the mean interval is the bulk of an iteration.
+const LARGE: u32 = 4;
 /// How uneven, in thousandths, an outer loop's counts of inner passes may be: random arrivals
 /// reach 740, draft lengths do not.
 const UNEVEN: u64 = 600;
@@ -23,7 +23,7 @@ impl Scratch {
     pub(super) fn outermost(&self, found: usize) -> Option<Candidate> {
         let mut chosen = *self.candidates[..found].first()?;
         for candidate in &self.candidates[1..found] {
-            if candidate.count >= OUTER && self.replaces_any(found, candidate, &chosen) {
+            if candidate.count >= OUTER && self.replaces_any(found, candidate, &chosen, false) {
                 chosen = *candidate;
             }
         }
@@ -31,38 +31,56 @@ impl Scratch {
     }
 
     /// Whether `outer` replaces `inner` or a site that occurs as often.
-    pub(super) fn replaces_any(&self, found: usize, outer: &Candidate, inner: &Candidate) -> bool {
+    /// `early`: or may turn out to.
+    pub(super) fn replaces_any(
+        &self,
+        found: usize,
+        outer: &Candidate,
+        inner: &Candidate,
+        early: bool,
+    ) -> bool {
+        let alike = |c: &Candidate| {
+            c.level <= OUTER_LEVEL && c.count.abs_diff(inner.count) * 5 <= inner.count
+        };
+        // Nothing is to be explained where its intervals are alike.
+        let alone = inner.even();
         outer.level <= OUTER_LEVEL
             && self.candidates[..found]
                 .iter()
-                .filter(|c| {
-                    c.level <= OUTER_LEVEL && c.count.abs_diff(inner.count) * 5 <= inner.count
-                })
-                .any(|c| self.replaces(outer, c))
+                .filter(|c| alike(c) && (early || !self.at_each(outer, c)))
+                .any(|c| self.replaces(outer, c, alone && c.signature != inner.signature))
     }
 
     /// Whether the rarer `outer` is what explains why the work between `inner`'s occurrences
-    /// varies, so that it, and not `inner`, is the iteration.
-    fn replaces(&self, outer: &Candidate, inner: &Candidate) -> bool {
+    /// varies, so that it, and not `inner`, is the iteration. `only_parts`: or because it is made of
+    /// a few of them.
+    fn replaces(&self, outer: &Candidate, inner: &Candidate, only_parts: bool) -> bool {
         if outer.count * 17 > inner.count * 10 {
             return false;
         }
+        let little = inner.graphs == 0 && inner.median < LITTLE_TO_EXPLAIN;
+        let even = inner.even();
         let mut inner_pairs = Occurrences::of(&self.next, inner).pairs().peekable();
         let (mut before, mut periods, mut sum) = (None, 0, 0u64);
         let (mut fewest, mut most) = (u32::MAX, 0);
         let (mut explained, mut all) = (0, 0);
         let (mut usual, mut occurrences) = (0, 0);
+        // Passes of `outer` with one interval that is far larger than the others, and its work.
+        let large = self.mean(inner).saturating_mul(LARGE);
+        let (mut once, mut largest) = (0, 0);
         let mut counts = [0u32; 64];
         for at in Occurrences::of(&self.next, outer) {
             // Inner intervals that end by `at`; then the one that holds it, or begins there.
             let mut passes = 0;
             let mut deviation = 0;
+            let (mut larger, mut excess) = (0, 0);
             while let Some(&(from, to)) = inner_pairs.peek() {
                 if from > at {
                     break;
                 }
                 let work = self.work[to] - self.work[from];
-                if to >= at {
+                // Where passes are as large as iterations and alike, one as usual needs no reason.
+                if to >= at && !(even && inner.usual(work)) {
                     deviation = deviation.max(self.deviation(inner, from, to));
                 }
                 if to > at {
@@ -71,7 +89,15 @@ impl Scratch {
                 passes += 1;
                 all += u64::from(work);
                 usual += u64::from(self.deviation(inner, from, to));
+                if work >= large {
+                    larger += 1;
+                    excess += u64::from(self.deviation(inner, from, to));
+                }
                 inner_pairs.next();
+            }
+            if before.is_some() && larger == 1 {
+                once += 1;
+                largest += excess;
             }
             explained += u64::from(deviation);
             occurrences += 1;
@@ -102,13 +128,30 @@ impl Scratch {
         if spread * 1000 > total * UNEVEN {
             return false;
         }
-        let wanted = if inner.graphs == 0 && inner.median < LITTLE_TO_EXPLAIN {
+        let wanted = if little {
             EXPLAINED_OF_LITTLE
         } else {
             EXPLAINED
         };
         let parts = fewest == most && (2..=PARTS).contains(&most) && periods as u32 >= PERIODS;
-        parts || explained * 1000 >= all * wanted
+        if parts || only_parts {
+            return parts;
+        }
+        // The bulk of an iteration comes once in each, wherever in it the outer site is.
+        if little && once * 8 >= periods * 7 && largest * 1000 >= all * EXPLAINED {
+            return true;
+        }
+        explained * 1000 >= all * wanted
+    }
+
+    /// Whether `outer` mostly comes at each pass of `inner`, for a while: no loop around it.
+    fn at_each(&self, outer: &Candidate, inner: &Candidate) -> bool {
+        u64::from(outer.median) * 10 < u64::from(self.mean(inner)) * 15
+    }
+
+    fn mean(&self, of: &Candidate) -> u32 {
+        let all = self.work[of.last as usize] - self.work[of.first as usize];
+        all / (of.count - 1).max(1)
     }
 
     /// How much more work an interval holds than the shorter ones do.

@@ -5,7 +5,7 @@ mod record;
 use crate::asked::Asked;
 use crate::call::{Call, SiteCall, Wait, token};
 use crate::choose::{self, Scratch};
-use crate::history::{self, History};
+use crate::history::History;
 use crate::rule::Rule;
 use crate::site;
 use crate::trail::{THREADS, Trails, Work, slot};
@@ -16,11 +16,10 @@ const GONE_WORK: u32 = 128;
 /// … or so many times the waits of a period, and some, without an occurrence.
 const GONE_PERIODS: u32 = 8;
 const GONE_WAITS: u32 = 64;
-/// Entries watched after a choice, and where there is doubt about it.
-const WATCHED: usize = 2 * history::LENGTH;
+/// Entries watched where there is doubt about the choice.
 const DOUBTFUL: usize = 512;
-/// Iterations watched, at most, after a choice was understood.
-const WATCHED_PERIODS: u64 = 64;
+/// Copies not waited for after which none is expected to be.
+const UNAWAITED: u32 = 4;
 /// Of so many periods …
 const JUDGED: u32 = 32;
 /// … so many unusual ones cast doubt on the choice.
@@ -71,7 +70,7 @@ pub struct Learner {
     look: usize,
     /// Entries since it was last checked who launches.
     check: usize,
-    /// The followed thread has stopped and others go on: a choice is wanted soon.
+    /// The followed threads have stopped and others go on: a choice is wanted soon.
     hurried: bool,
     /// The thread that launched most when that was last checked.
     foremost: usize,
@@ -79,10 +78,15 @@ pub struct Learner {
     watch: usize,
     /// Work of each thread at its last entry.
     seen: [Work; THREADS],
-    /// The followed thread's work when the last iteration closed.
+    /// The followed threads' work when the last iteration closed.
     at: Work,
     /// The thread whose copy closed an iteration and that has not waited for it yet.
     pending: Option<u32>,
+    /// The thread of the last copy that closed an iteration.
+    copier: u32,
+    /// Copies that closed an iteration and that were not waited for before the next launch, since
+    /// one that was.
+    unawaited: u32,
     /// Waits of launching threads since the last occurrence.
     waits: u32,
     /// Calls that were not the site.
@@ -96,7 +100,7 @@ pub struct Learner {
     doubts: u32,
     /// Calls of [`Learner::event`] that were not asked about.
     unasked: u32,
-    /// Another thread that reached the site, its work and the followed thread's work then.
+    /// Another thread that reached the site, its work and the followed threads' work then.
     heir: Option<(u32, Work, Work)>,
 }
 
@@ -131,6 +135,8 @@ impl Learner {
                 graphs: 0,
             },
             pending: None,
+            copier: 0,
+            unawaited: 0,
             waits: 0,
             misses: 0,
             entries_since: 0,
@@ -232,10 +238,9 @@ impl Learner {
             Call::CopyToHost => {
                 trail.note(token::COPY_TO_HOST);
                 if self.asks(true).has_copies() {
-                    self.copied_to_host(trails, thread);
-                } else {
-                    self.not_asked(trails, thread);
+                    return self.copied_to_host(trails, thread);
                 }
+                self.not_asked(trails, thread);
             }
             Call::Returned(wait) => {
                 trail.note(wait.token());
@@ -272,23 +277,28 @@ impl Learner {
         if slot(thread) != self.rule.thread as usize && slot(thread) != slot(copier) {
             return None;
         }
+        self.unawaited = self.unawaited.saturating_add(1);
         Some(self.open())
     }
 
     /// A copy to the host that may return before it is done, noted in the thread's trail. Where it
     /// ends an iteration, the next opens when its thread has waited, or where launching goes on
-    /// without that.
+    /// without that; or at once, where threads that copy are known not to wait.
     #[inline]
-    pub fn copied_to_host(&mut self, trails: &Trails, thread: u32) {
-        if self.site(trails, thread, SiteCall::CopyToHost) {
-            self.pending = Some(thread);
+    pub fn copied_to_host(&mut self, trails: &Trails, thread: u32) -> Option<Boundary> {
+        if !self.site(trails, thread, SiteCall::CopyToHost) {
+            return None;
         }
+        self.pending = Some(thread);
+        self.copier = thread;
+        (self.unawaited >= UNAWAITED).then(|| self.open())
     }
 
     /// A wait has returned that was noted in the thread's trail.
     #[inline]
     pub fn returned(&mut self, trails: &Trails, thread: u32, wait: Wait) -> Option<Boundary> {
-        let call = if trails.before(thread).next() == Some(token::COPY_TO_DEVICE) {
+        let before = trails.before(thread).next();
+        let call = if before == Some(token::COPY_TO_DEVICE) {
             SiteCall::Upload
         } else {
             SiteCall::from(wait)
@@ -297,6 +307,9 @@ impl Learner {
         let copied = self
             .pending
             .is_some_and(|copier| slot(copier) == slot(thread));
+        if slot(self.copier) == slot(thread) && before == Some(token::COPY_TO_HOST) {
+            self.unawaited = 0;
+        }
         (ends || copied).then(|| self.open())
     }
 
@@ -320,7 +333,7 @@ impl Learner {
     #[inline]
     fn occurs(&mut self, trails: &Trails, thread: u32, call: SiteCall) -> bool {
         let rule = &self.rule;
-        let own = slot(thread) == rule.thread as usize;
+        let own = rule.threads & 1 << slot(thread) != 0;
         if Some(call) != rule.call {
             return self.miss(trails, thread);
         }
@@ -330,10 +343,10 @@ impl Learner {
         {
             return self.miss(trails, thread);
         }
-        if !own && !rule.helper && !self.inherit(trails, thread) {
+        if !own && !rule.helper && !self.join(trails, thread) {
             return self.miss(trails, thread);
         }
-        let work = trails.work(u32::from(self.rule.thread));
+        let work = trails.work_of(self.rule.threads);
         let since = work.since(self.at).weight();
         if since == 0 {
             return false;
@@ -352,15 +365,15 @@ impl Learner {
         true
     }
 
-    /// Another thread has reached the site. It takes the place of the followed one if that is
-    /// silent from one time to the next; or at once if it has just begun to launch, and the
-    /// followed one is between iterations. Servers that run each request on a thread of its own
-    /// need that.
-    fn inherit(&mut self, trails: &Trails, thread: u32) -> bool {
-        if self.rule.rivals & 1 << slot(thread) != 0 {
+    /// Another thread has reached the site. It joins those that are followed if they are silent
+    /// from one time to the next; or at once if it has just begun to launch, and they are between
+    /// iterations. Servers that run each request on a thread of its own need that.
+    fn join(&mut self, trails: &Trails, thread: u32) -> bool {
+        let own = 1 << slot(thread);
+        if self.rule.rivals & own != 0 {
             return false;
         }
-        let followed = trails.work(u32::from(self.rule.thread));
+        let followed = trails.work_of(self.rule.threads);
         let work = trails.work(thread);
         let usual = |work: Work| {
             let (work, median) = (u64::from(work.weight()), u64::from(self.rule.median));
@@ -382,9 +395,9 @@ impl Learner {
         if !usual(work.since(start)) {
             return false;
         }
-        self.rule.thread = slot(thread) as u8;
+        self.rule.threads |= own;
         self.heir = None;
-        self.at = start;
+        self.at = self.at.plus(start);
         true
     }
 
@@ -406,7 +419,7 @@ impl Learner {
     }
 
     fn check_gone(&mut self, trails: &Trails) {
-        let since = trails.work(u32::from(self.rule.thread)).since(self.at);
+        let since = trails.work_of(self.rule.threads).since(self.at);
         let work = self.rule.longest.saturating_mul(GONE);
         let waits = (self.rule.waits / 10).saturating_mul(GONE_PERIODS);
         if since.weight() > work.saturating_add(GONE_WORK)
@@ -440,7 +453,7 @@ impl Learner {
 
     fn lose(&mut self, trails: &Trails) {
         if self.resting {
-            let since = trails.work(u32::from(self.rule.thread)).since(self.at);
+            let since = trails.work_of(self.rule.threads).since(self.at);
             self.unseen = since.weight();
         }
         self.state = State::Lost;
@@ -486,6 +499,25 @@ impl Learner {
             self.start_recording(trails);
             self.since = self.closed;
             self.watch = DOUBTFUL;
+        }
+    }
+
+    fn start_recording(&mut self, trails: &Trails) {
+        self.resting = false;
+        self.history.clear();
+        self.uncounted = 0;
+        self.before = self.closed;
+        self.confirmed = self.closed;
+        self.look = 0;
+        for (thread, seen) in self.seen.iter_mut().enumerate() {
+            *seen = trails.work(thread as u32);
+        }
+    }
+
+    /// Keeps what led to the site, for the message.
+    fn note_context(&mut self, trails: &Trails, thread: u32) {
+        for (token, last) in self.rule.context.iter_mut().zip(trails.before(thread)) {
+            *token = last;
         }
     }
 }

@@ -1,28 +1,21 @@
-//! Keeping calls, to choose from them or to check a choice.
+//! What is kept of the calls, and when it is looked at.
 
-use super::{Learner, State, WATCHED, WATCHED_PERIODS};
+use super::{Learner, State};
 use crate::call::{SiteCall, token};
+use crate::choose;
+use crate::engine;
 use crate::history::{self, Entry};
 use crate::site::{self, LEVELS};
 use crate::trail::{THREADS, Trails, Work, slot};
-use crate::{choose, leader};
 
 /// Entries before the history is looked at for the first time.
 const FIRST_LOOK: usize = 16;
+/// Entries watched after a choice.
+const WATCHED: usize = 2 * history::LENGTH;
+/// Iterations watched, at most, after a choice was understood.
+const WATCHED_PERIODS: u64 = 64;
 
 impl Learner {
-    pub(super) fn start_recording(&mut self, trails: &Trails) {
-        self.resting = false;
-        self.history.clear();
-        self.uncounted = 0;
-        self.before = self.closed;
-        self.confirmed = self.closed;
-        self.look = 0;
-        for (thread, seen) in self.seen.iter_mut().enumerate() {
-            *seen = trails.work(thread as u32);
-        }
-    }
-
     /// Keeps the call, and looks whether it is time for a choice. Says whether an iteration ends.
     #[cold]
     pub(super) fn record(
@@ -59,10 +52,9 @@ impl Learner {
         if dropped {
             self.rebase();
         }
-        self.entries_since = self.entries_since.saturating_add(1);
         self.watch = self.watch.saturating_sub(1);
         self.look = self.look.saturating_sub(1);
-        self.check = (self.check + 1) % leader::LATE;
+        self.check = (self.check + 1) % engine::LATE;
         if self.check == 0 {
             self.check_who_launches();
         }
@@ -73,6 +65,7 @@ impl Learner {
     }
 
     fn push(&mut self, entry: Entry) -> bool {
+        self.entries_since = self.entries_since.saturating_add(1);
         let full = self.history.push(entry);
         if full {
             self.uncounted = self.uncounted.saturating_sub(history::LENGTH / 2);
@@ -84,19 +77,19 @@ impl Learner {
     fn check_who_launches(&mut self) {
         let settled = self.state == State::Settled;
         let followed = if settled {
-            self.rule.thread as usize
+            self.rule.threads
         } else {
-            self.foremost
+            1 << self.foremost
         };
         let entries = self.history.entries();
-        if leader::active(entries, followed) {
+        if engine::is_active(entries, followed) {
             return;
         }
-        self.foremost = leader::most_active(entries);
-        if leader::stale(entries) {
-            self.keep(leader::LATE);
+        self.foremost = engine::most_active(entries);
+        if let Some(since) = engine::since_stale(entries) {
+            self.keep(since.max(engine::LATE));
             self.rebase();
-        } else if !settled || !leader::handed_over(entries, followed) {
+        } else if !settled || !engine::handed_over(entries, &self.rule) {
             return;
         }
         self.look = 0;
@@ -132,9 +125,11 @@ impl Learner {
         };
         self.hurried = false;
         let new = choice.rule;
-        let same =
-            (new.key, new.level, new.thread) == (self.rule.key, self.rule.level, self.rule.thread);
+        let overlap = new.threads & self.rule.threads != 0;
+        let same = overlap && (new.key, new.level) == (self.rule.key, self.rule.level);
         if settled && same {
+            (self.rule.thread, self.rule.threads) = (new.thread, new.threads);
+            self.at = trails.work_of(new.threads).since(choice.since);
             (self.rule.median, self.rule.rivals) = (new.median, new.rivals);
             (self.rule.periods, self.rule.agreeing) = (new.periods, new.agreeing);
             self.rule.waits = new.waits;
@@ -147,8 +142,8 @@ impl Learner {
         let last = entries.last().copied();
         // The same iterations, maybe, by another of their sites.
         let mut alike = false;
-        if settled && new.thread != self.rule.thread {
-            // It was counted on a thread whose work was something else.
+        if settled && !overlap {
+            // It was counted on threads whose work was something else.
             self.before = self.standing();
         } else if settled && choice.replaced > 0 {
             let (new, old) = (u64::from(choice.occurrences), u64::from(choice.replaced));
@@ -165,18 +160,19 @@ impl Learner {
         self.state = State::Settled;
         if !alike {
             self.understood = false;
+            self.unawaited = 0;
             self.doubts = 0;
             self.watch = WATCHED;
         }
         self.rule = new;
-        self.at = trails.work(u32::from(new.thread)).since(choice.since);
+        self.at = trails.work_of(new.threads).since(choice.since);
         self.waits = 0;
         self.entries_since = 0;
         self.judged = 0;
         self.unusual = 0;
         self.heir = None;
         let is_site = last.is_some_and(|entry| {
-            (entry.thread == new.thread || new.helper)
+            (new.threads & 1 << entry.thread != 0 || new.helper)
                 && new.matches(call, entry.helper, &entry.keys)
         });
         if is_site {
@@ -195,13 +191,6 @@ impl Learner {
             (length / 4).min(32 + length / 32)
         };
         next.max(4)
-    }
-
-    /// Keeps what led to the site, for the message.
-    pub(super) fn note_context(&mut self, trails: &Trails, thread: u32) {
-        for (token, last) in self.rule.context.iter_mut().zip(trails.before(thread)) {
-            *token = last;
-        }
     }
 
     fn stop_watching(&mut self, ends: bool) -> bool {

@@ -1,0 +1,199 @@
+//! The sites that recur, and what lies between their occurrences.
+
+use super::{CANDIDATES, Candidate, END, LITTLE, SLOTS, Scratch, Slot, preference};
+use crate::engine::Threads;
+use crate::history::{Entry, LENGTH};
+use crate::rule::Rule;
+use crate::site::LEVELS;
+use crate::trail::{GRAPH_WEIGHT, Work};
+
+impl Scratch {
+    /// Sums up the work of the threads that are followed.
+    pub(super) fn measure(&mut self, entries: &[Entry], threads: Threads) {
+        let mut sum = Work::default();
+        let into = self.work.iter_mut().zip(&mut self.graphs);
+        for (entry, (work, graphs)) in entries.iter().zip(into) {
+            if threads & 1 << entry.thread != 0 {
+                sum.launches = sum.launches.saturating_add(entry.work().launches);
+                sum.graphs = sum.graphs.saturating_add(entry.work().graphs);
+            }
+            *work = sum.weight();
+            *graphs = sum.graphs;
+        }
+    }
+
+    /// Links the occurrences of every site at every level.
+    pub(super) fn list(&mut self, entries: &[Entry], eligible: impl Fn(&Entry) -> bool) {
+        for slot in &mut self.slots {
+            slot.used = false;
+        }
+        for (index, entry) in entries.iter().enumerate().filter(|(_, e)| eligible(e)) {
+            let at = self.work[index];
+            for (level, &key) in entry.keys.iter().enumerate() {
+                let Some(slot) = find(&mut self.slots, key, level as u8) else {
+                    continue;
+                };
+                if slot.used && slot.at == at || !slot.used && at == 0 {
+                    // Nothing was launched since: no iteration.
+                    continue;
+                }
+                if slot.used {
+                    self.next[level][slot.last as usize] = index as u16;
+                    slot.count += 1;
+                } else {
+                    *slot = Slot {
+                        key,
+                        level: level as u8,
+                        used: true,
+                        first: index as u16,
+                        last: 0,
+                        count: 1,
+                        at,
+                        signature: 0,
+                    };
+                }
+                self.next[level][index] = END;
+                slot.last = index as u16;
+                slot.at = at;
+                slot.signature = slot
+                    .signature
+                    .rotate_left(5)
+                    .wrapping_add((index as u32).wrapping_mul(0x9e37_79b9));
+            }
+        }
+    }
+
+    /// Gathers the sites that still recur, the most frequent first; says how many.
+    pub(super) fn candidates(&mut self, entries: &[Entry], current: Option<&Rule>) -> usize {
+        let mut found = 0;
+        let total = match entries.len() {
+            0 => return 0,
+            length => self.work[length - 1],
+        };
+        for slot in &self.slots {
+            if !slot.used || u32::from(slot.count) < 2 {
+                continue;
+            }
+            let candidate = Candidate {
+                level: slot.level,
+                first: slot.first,
+                last: slot.last,
+                count: u32::from(slot.count),
+                signature: slot.signature,
+                current: current
+                    .is_some_and(|rule| rule.level == slot.level && rule.key == slot.key),
+                ..Candidate::NONE
+            };
+            let helper = entries.get(slot.first as usize).is_some_and(|e| e.helper);
+            // A site that two levels know is one.
+            let same = self.candidates[..found]
+                .iter_mut()
+                .find(|c| c.signature == candidate.signature && c.count == candidate.count);
+            if let Some(same) = same {
+                let better = preference(helper, candidate.level) < preference(helper, same.level);
+                if candidate.current || better && !same.current {
+                    *same = candidate;
+                }
+            } else if found < CANDIDATES {
+                self.candidates[found] = candidate;
+                found += 1;
+            }
+        }
+        let mut kept = 0;
+        for n in 0..found {
+            let mut candidate = self.candidates[n];
+            self.interval_stats(&mut candidate);
+            let since = total - self.work[candidate.last as usize];
+            let over = u64::from(since) > 4 * u64::from(candidate.median) + u64::from(LITTLE);
+            if candidate.median > 0 && !over {
+                self.candidates[kept] = candidate;
+                kept += 1;
+            }
+        }
+        self.candidates[..kept]
+            .sort_unstable_by_key(|c| (u32::MAX - c.count, c.level, c.first, c.signature));
+        kept
+    }
+
+    fn interval_stats(&mut self, candidate: &mut Candidate) {
+        let mut intervals = 0;
+        let mut graphs = 0;
+        for (from, to) in Occurrences::of(&self.next, candidate).pairs() {
+            self.sorted[intervals] = self.work[to] - self.work[from];
+            graphs += self.graphs[to] - self.graphs[from];
+            intervals += 1;
+        }
+        let lengths = &mut self.sorted[..intervals];
+        if lengths.is_empty() {
+            return;
+        }
+        let (_, median, _) = lengths.select_nth_unstable(intervals / 2);
+        candidate.median = *median;
+        let (_, least, _) = lengths.select_nth_unstable(intervals / 4);
+        candidate.least = *least;
+        // At least every other interval has so many.
+        candidate.graphs = (graphs + intervals as u32 / 2) / intervals as u32;
+        if candidate.median < GRAPH_WEIGHT {
+            candidate.graphs = 0;
+        }
+        for (from, to) in Occurrences::of(&self.next, candidate).pairs() {
+            let work = self.work[to] - self.work[from];
+            candidate.longest = candidate.longest.max(work);
+            // Fewer graphs than usual are other work in their place: a prefill step.
+            let replaced = self.graphs[to] - self.graphs[from] < candidate.graphs
+                && work >= candidate.median / 8;
+            if !replaced && !candidate.usual(work) {
+                candidate.odd += 1;
+                candidate.short += u32::from(work < candidate.median);
+            }
+            let long = !replaced && work > candidate.median && !candidate.usual(work);
+            candidate.long += u32::from(long);
+            candidate.since_long = if long { 0 } else { candidate.since_long + 1 };
+        }
+    }
+}
+
+fn find(slots: &mut [Slot; SLOTS], key: u32, level: u8) -> Option<&mut Slot> {
+    let start = key as usize ^ (level as usize) << 7;
+    let place = (0..16).map(|step| (start + step) % SLOTS).find(|&place| {
+        let slot = &slots[place];
+        !slot.used || slot.key == key && slot.level == level
+    })?;
+    slots.get_mut(place)
+}
+
+/// The entries at which a site occurs.
+pub(super) struct Occurrences<'a> {
+    next: &'a [u16; LENGTH],
+    at: u16,
+}
+
+impl<'a> Occurrences<'a> {
+    pub(super) fn of(next: &'a [[u16; LENGTH]; LEVELS], candidate: &Candidate) -> Self {
+        Self {
+            next: &next[candidate.level as usize % LEVELS],
+            at: candidate.first,
+        }
+    }
+
+    /// Each interval's first and last.
+    pub(super) fn pairs(mut self) -> impl Iterator<Item = (usize, usize)> {
+        let mut from = self.next();
+        core::iter::from_fn(move || {
+            let to = self.next()?;
+            let pair = (from?, to);
+            from = Some(to);
+            Some(pair)
+        })
+    }
+}
+
+impl Iterator for Occurrences<'_> {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let at = self.at as usize;
+        self.at = *self.next.get(at)?;
+        Some(at)
+    }
+}
