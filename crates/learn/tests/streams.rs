@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 
 use flate2::read::GzDecoder;
-use tllmprof_learn::{Call, Learner, Trails, Wait};
+use tllmprof_learn::{Call, Learner, State, Trails, Wait};
 
 /// True iterations in which the learner may still be learning.
 const LEARNING: usize = 32;
@@ -30,13 +30,14 @@ fn record(line: &str) -> Record {
     let kernel = || u64::from_str_radix(&fields[3][1..], 16).unwrap() + (1 << 32);
     let call = match fields[2] {
         "mark" => return Record::Mark,
-        "launch" | "launch_ex" => Call::Launch(kernel()),
+        "launch" | "launch_ex" | "launch_cooperative" => Call::Launch(kernel()),
         "graph_launch" => Call::GraphLaunch,
         "memcpy_dtoh_async" => Call::CopyToHost,
         "memcpy_htod_async" => Call::CopyToDevice,
         "stream_sync_end" => Call::Returned(Wait::Stream),
         "event_sync_end" => Call::Returned(Wait::Event),
         "ctx_sync_end" => Call::Returned(Wait::Context),
+        "memcpy_dtoh_end" => Call::Returned(Wait::CopyToHost),
         "begin_capture" => Call::CaptureBegin,
         "end_capture" => Call::CaptureEnd,
         _ => return Record::Other,
@@ -69,18 +70,25 @@ fn share(boundaries: &[u32]) -> f64 {
     judged.iter().filter(|&&count| count == 1).count() as f64 / judged.len() as f64
 }
 
-fn holds(name: &str) {
-    let records = stream(name);
-    let (detected, boundaries) = replay(&records);
+fn assert_holds(name: &str, records: &[Record]) {
+    let (detected, boundaries) = replay(records);
     let (share, marks) = (share(&boundaries), boundaries.len() as u64);
     assert!(share >= 0.98, "{name}: share {share:.3}");
     let apart = detected.abs_diff(marks);
     assert!(apart * 100 <= marks, "{name}: {detected} of {marks}");
 }
 
+fn holds(name: &str) {
+    let mut records = stream(name);
+    assert_holds(name, &records);
+    assert_windows_open_on_true_iterations(name, &records);
+    // They are not always told.
+    records.retain(|record| !matches!(record, Record::Call(_, Call::CopyToDevice)));
+    assert_holds(name, &records);
+}
+
 macro_rules! streams {
     ($($name:ident)*) => {
-        const STREAMS: &[&str] = &[$(stringify!($name)),*];
         $(#[test]
         fn $name() {
             holds(stringify!($name));
@@ -88,9 +96,51 @@ macro_rules! streams {
     };
 }
 
+// Of each, every true iteration is told from the other by a wait, and is found.
 streams! {
-    engine_full engine_piecewise hf_assisted hf_beam hf_cb hf_graphdecode hf_greedy hf_two jax
-    llamacpp_nograph
+    async_engine_eager async_engine_graph cb_async cb_graphs compiled_default
+    compiled_reduce_overhead diffusion engine_full engine_piecewise hf_assisted hf_bart_beam
+    hf_beam hf_cb hf_graphdecode hf_greedy hf_mixtral_eager hf_prompt_lookup hf_static_compiled
+    hf_two hf_whisper jax jax_decode jax_scan jax_train llamacpp_graphs llamacpp_nograph
+    llamacpp_parallel llamacpp_parallel_nograph server_batches server_pool server_threads
+    tp_leader_rank0 train_accumulate train_amp train_ddp_rank0 train_every1
+}
+
+/// Known limits: true iterations that no wait tells apart.
+mod limits {
+    use super::*;
+
+    /// The loss is read at every tenth step. Nine reads are too few to say that they recur; more
+    /// of them do, and what recurs is ten steps.
+    #[test]
+    fn train_every10() {
+        let records = stream("train_every10");
+        let (detected, boundaries) = replay(&records);
+        assert_eq!(detected, 0);
+        assert!(boundaries.iter().all(|&count| count == 0));
+        let thrice: Vec<_> = (0..3).flat_map(|_| stream("train_every10")).collect();
+        let (detected, boundaries) = replay(&thrice);
+        let reads = thrice
+            .iter()
+            .filter(|record| matches!(record, Record::Call(_, Call::CopyToHost)))
+            .count() as u64;
+        assert!(detected.abs_diff(reads) <= 2, "{detected} of {reads}");
+        assert!(boundaries.iter().all(|&count| count <= 1));
+    }
+
+    /// Only the first rank reads what is sampled. This one never waits.
+    #[test]
+    fn tp_leader_rank1() {
+        let trails = Trails::new();
+        let mut learner = Box::new(Learner::new());
+        for record in stream("tp_leader_rank1") {
+            if let Record::Call(thread, call) = record {
+                assert_eq!(learner.event(&trails, thread, call), None);
+            }
+        }
+        assert_eq!(learner.state(), State::Learning);
+        assert_eq!(learner.rule(), None);
+    }
 }
 
 /// The second stream stands for what a process does after the first.
@@ -132,18 +182,22 @@ fn the_first_iterations_were_missed() {
     }
 }
 
-#[test]
-fn copies_to_the_device_are_not_seen() {
-    for name in ["engine_full", "hf_cb", "hf_greedy", "llamacpp_nograph"] {
-        let mut records = stream(name);
-        records.retain(|record| !matches!(record, Record::Call(_, Call::CopyToDevice)));
-        let (_, boundaries) = replay(&records);
-        let share = share(&boundaries);
-        assert!(share >= 0.98, "{name}: share {share:.3}");
-    }
-}
+/// Streams of fewer than 50 iterations.
+const SHORT: [&str; 2] = ["hf_cb", "train_accumulate"];
+/// Streams with so little work in an iteration that it could be a layer of a model: windows open
+/// later.
+const LITTLE: [&str; 6] = [
+    "async_engine_eager",
+    "compiled_default",
+    "server_batches",
+    "server_pool",
+    "server_threads",
+    "tp_leader_rank0",
+];
+/// Streams with little work in an iteration, too, and something rarer now and then: no window opens.
+const UNSURE: [&str; 2] = ["diffusion", "hf_whisper"];
 
-/// The iterations that a window was given.
+/// A window, the iterations it was asked for and those it was given.
 struct Taken {
     first: u64,
     /// Marks between each boundary and the next, of the window's iterations.
@@ -190,28 +244,29 @@ fn take(records: &[Record], asked: (u64, u64)) -> Option<Taken> {
     taken
 }
 
-#[test]
-fn windows_open_on_true_iterations_alone() {
-    let mut wrong = Vec::new();
-    for &name in STREAMS {
-        let records = stream(name);
-        for asked in [(0, 2), (5, 9), (20, 29), (50, 99)] {
-            let Some(taken) = take(&records, asked) else {
-                assert!(
-                    name == "hf_cb" && asked.0 == 50,
-                    "{name} {asked:?}: never opened"
-                );
-                continue;
-            };
-            // How late it may open.
-            assert!(taken.first <= asked.0.max(64), "{name}: at {}", taken.first);
-            // The stream's last iteration is not whole.
-            let marks = &taken.marks[..taken.marks.len() - 1];
-            let amiss = marks.iter().filter(|&&marks| marks != 1).count();
-            if marks.first().is_some_and(|&marks| marks != 1) || amiss * 20 > marks.len() {
-                wrong.push((name, asked, taken.first, taken.marks));
-            }
-        }
+fn assert_windows_open_on_true_iterations(name: &str, records: &[Record]) {
+    for asked in [(0, 2), (5, 9), (20, 29), (50, 99)] {
+        let Some(taken) = take(records, asked) else {
+            let ends = asked.0 == 50 && SHORT.contains(&name);
+            assert!(
+                ends || UNSURE.contains(&name),
+                "{name}: {asked:?} never opens"
+            );
+            continue;
+        };
+        let late = if LITTLE.contains(&name) { 128 } else { 64 };
+        assert!(
+            taken.first <= asked.0.max(late),
+            "{name}: {asked:?} at {}",
+            taken.first
+        );
+        // The stream's last iteration is not whole.
+        let marks = &taken.marks[..taken.marks.len() - 1];
+        let amiss = marks.iter().filter(|&&marks| marks != 1).count();
+        assert!(
+            marks.first().is_none_or(|&marks| marks == 1) && amiss * 20 <= marks.len(),
+            "{name}: {asked:?} at {}: {marks:?}",
+            taken.first
+        );
     }
-    assert!(wrong.is_empty(), "{wrong:?}");
 }
