@@ -1,24 +1,97 @@
-//! Which of the known engines is in the process.
+//! Which of the known engines is in the process, and by what its steps are counted.
 
 use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::CString;
+use std::path::Path;
 
-use tllmprof_config::engines::Seen;
+use once_cell::race::OnceBox;
+use tllmprof_config::Step;
+use tllmprof_config::engines::{Engine, Seen, known};
+use tllmprof_symbols::Image;
 
-use crate::elf;
+use crate::{capture, elf};
+
+/// An engine that has been found, and its rule.
+pub struct Found {
+    pub engine: &'static Engine,
+    pub step: Step,
+}
+
+static FOUND: OnceBox<Found> = OnceBox::new();
+
+/// The engine that has been found, whose step is a native function.
+pub fn found() -> Option<&'static Found> {
+    FOUND.get()
+}
+
+/// Looks for an engine whose step is a native function, unless one has been found.
+pub fn find() -> Option<&'static Found> {
+    if let Some(found) = found() {
+        return Some(found);
+    }
+    let engine = known(seen)?;
+    let step = Step::parse(engine.step).ok()?;
+    let is_native = matches!(step, Step::Symbol { .. });
+    is_native.then(|| FOUND.get_or_init(|| Box::new(Found { engine, step })))
+}
+
+/// An engine that is there whose step is a range of its own: that has to be asked for when the
+/// process starts.
+pub fn by_ranges() -> Option<&'static Engine> {
+    known(seen).filter(|engine| matches!(Step::parse(engine.step), Ok(Step::Nvtx { .. })))
+}
 
 /// Whether the process has it, by what the loader knows.
 pub fn seen(what: &Seen) -> bool {
     match what {
         Seen::Module(file) => any(|module| module.file_name().starts_with(file.as_bytes())),
-        Seen::Symbol(name) => CString::new(*name).is_ok_and(|name| is_defined(&name)),
+        Seen::Symbol(name) => {
+            CString::new(*name).is_ok_and(|name| is_exported(&name)) || is_in_executable(name)
+        }
         // Python's modules are seen from within the interpreter alone.
         Seen::Python(_) => false,
     }
 }
 
-fn is_defined(name: &CStr) -> bool {
+fn is_exported(name: &CStr) -> bool {
     any(|module| module.defines(name, None).is_some())
+}
+
+/// Whether the executable's own table has it, which takes reading its file: not before the process
+/// uses CUDA, and once.
+fn is_in_executable(name: &str) -> bool {
+    static LOOKED: AtomicBool = AtomicBool::new(false);
+    static NAMES: OnceBox<Vec<&'static str>> = OnceBox::new();
+    if !LOOKED.load(Ordering::Relaxed) {
+        if !capture::has_driver() {
+            return false;
+        }
+        NAMES.get_or_init(|| Box::new(known_names_of(Path::new("/proc/self/exe"))));
+        LOOKED.store(true, Ordering::Relaxed);
+    }
+    NAMES.get().is_some_and(|names| names.contains(&name))
+}
+
+/// The symbols that engines are known by and the file defines.
+fn known_names_of(path: &Path) -> Vec<&'static str> {
+    let Ok(image) = Image::open(path) else {
+        return Vec::new();
+    };
+    let functions = image.functions();
+    let defines = |name: &&str| {
+        let is_it = |known: &&[u8]| *known == name.as_bytes();
+        functions
+            .iter()
+            .any(|function| function.address.is_some() && function.names.iter().any(is_it))
+    };
+    let symbols = tllmprof_config::ENGINES
+        .iter()
+        .filter_map(|engine| match engine.seen_by {
+            Seen::Symbol(name) => Some(name),
+            _ => None,
+        });
+    symbols.filter(defines).collect()
 }
 
 fn any(is_it: impl Fn(&elf::Module) -> bool) -> bool {

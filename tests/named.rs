@@ -500,3 +500,42 @@ fn a_go_program() {
     let refusal = "main.goStep in steps cannot be followed: it is Go's own";
     assert_eq!(told(&both, refusal), 1, "{:#?}", both.said());
 }
+
+/// A program around an engine that is known: by a library that it is linked to, by one that it opens once it uses CUDA,
+/// and by a function of its own that nothing exports.
+fn around_an_engine(shop: &Workshop) -> [Situation; 3] {
+    let library = shop.library("llama.c", "libllama.so", &[]);
+    let beside = "-Wl,-rpath,$ORIGIN";
+    [
+        shop.program("llama_host.c", "linked", &[&library, beside]),
+        shop.program("llama_host.c", "opens", &["-DOPENED"]),
+        shop.program("llama_host.c", "itself", &["-DLINKED_IN"]),
+    ]
+}
+
+#[test]
+fn auto_counts_the_step_of_an_engine_that_is_known() {
+    let shop = Workshop::new();
+    for program in around_an_engine(&shop) {
+        let both = program.args("calls").window("5-9", "auto").run();
+        let said = both.said();
+        // Three steps in each, and the launch that step 6 captures.
+        assert_eq!(both.switches(), [start(16, 15), stop(31, 30)], "{said:#?}");
+        assert_exact(&both);
+        assert_eq!(told(&both, "is known, iteration = sym:"), 1, "{said:#?}");
+        both.assert_same_calls();
+    }
+}
+
+#[test]
+fn auto_learns_where_the_engine_is_there_and_not_used() {
+    let shop = Workshop::new();
+    for program in around_an_engine(&shop) {
+        let both = program.window("50-54", "auto").run();
+        let said = both.said();
+        assert_eq!(told(&both, "is known"), 0, "{said:#?}");
+        assert_eq!(told(&both, "auto: iteration = the"), 1, "{said:#?}");
+        assert_eq!(both.switches().len(), 2, "{said:#?}");
+        both.assert_same_calls();
+    }
+}

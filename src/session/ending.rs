@@ -82,6 +82,7 @@ fn end(may_run_profilers_here: bool) {
     let closed = state.gate.finish();
     let gate = core::mem::ManuallyDrop::new(core::mem::take(&mut state.gate));
     let (settings, rank, gating) = (state.settings, state.rank, state.gating);
+    let step = state.step();
     let calls = Tally::of(&state.slots);
     let learnt = state.counter.learnt();
     // Handlers that run after ours may still make calls, and so may other threads.
@@ -102,6 +103,7 @@ fn end(may_run_profilers_here: bool) {
             "{}",
             Outcome {
                 settings,
+                step,
                 rank,
                 gating,
                 captured,
@@ -160,6 +162,8 @@ impl fmt::Display for Tally {
 /// The last line.
 struct Outcome<'a> {
     settings: &'a Settings,
+    /// What counted.
+    step: &'a Step,
     rank: Rank,
     gating: Gating,
     captured: &'a [Taken],
@@ -173,6 +177,7 @@ impl fmt::Display for Outcome<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             settings,
+            step,
             rank,
             gating,
             captured,
@@ -180,10 +185,7 @@ impl fmt::Display for Outcome<'_> {
             learnt,
             calls,
         } = self;
-        let by = By {
-            step: &settings.step,
-            rank: *rank,
-        };
+        let by = By { step, rank: *rank };
         if let (Some(ranks), Rank::Known(known)) = (&settings.ranks, rank)
             && !ranks.contains(known.unwrap_or(0))
         {

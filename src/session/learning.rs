@@ -9,6 +9,7 @@ use tllmprof_learn::{Learner, Rule, Trail, Trails};
 
 use super::{stream_capture, threads};
 use crate::capture;
+use crate::engines;
 use crate::lock::Lock;
 use crate::log;
 use crate::step::learned::{self, Memory};
@@ -65,6 +66,26 @@ pub fn tell_waiting(window: Window) {
         Info,
         "the step is still being learnt: window {window} opens once it is understood"
     );
+}
+
+/// Says whose step is counted. Once.
+pub fn tell_engine() {
+    if let Some(found) = engines::found() {
+        let (engine, step) = (found.engine.name, &found.step);
+        log::once!(Info, "auto: {engine} is known, iteration = {step}");
+    }
+}
+
+/// Says that the steps of an engine can be counted by a rule that has to be given.
+pub fn tell_hint() {
+    if let Some(engine) = engines::by_ranges() {
+        log::say!(
+            Info,
+            "{} is known: TLLMPROF_STEP='{}' counts its steps, and auto learns them",
+            engine.name,
+            engine.step
+        );
+    }
 }
 
 /// Says what an iteration is. Once, and with no lock held: the driver is asked for names.

@@ -21,6 +21,7 @@ use tllmprof_config::engines::tensorrt_llm_gates_itself;
 use tllmprof_config::{Settings, Step, rank};
 
 use crate::capture;
+use crate::engines;
 use crate::injection;
 use crate::intercept::attend;
 use crate::lock::{Guard, Lock};
@@ -117,6 +118,17 @@ impl State {
         has_none || !(self.uses_cuda || has_driver())
     }
 
+    /// The rule as messages name it: `auto` counts the step of an engine that it knows.
+    fn step(&self) -> &'static Step {
+        match engines::found() {
+            Some(found) if self.counter.counts_named() => match &self.settings.step {
+                Step::Auto => &found.step,
+                step => step,
+            },
+            _ => &self.settings.step,
+        }
+    }
+
     /// Leaves the windows to an engine that reads their variable itself and is there by now.
     fn ask_engine(&mut self) {
         if self.gating != Gating::NotAsked {
@@ -124,7 +136,7 @@ impl State {
         }
         self.gating = Gating::Ours;
         if let Some(variable) = self.settings.windows_from
-            && tensorrt_llm_gates_itself(variable, crate::engines::seen)
+            && tensorrt_llm_gates_itself(variable, engines::seen)
         {
             self.gating = Gating::Engine;
             self.gate = Gate::default();

@@ -90,8 +90,10 @@ pub fn begin(settings: &'static Settings) {
     let _uncancelled = Uncancelled::new();
     log::set_level(settings.log);
     crate::start::tell_unavailable(settings);
-    if matches!(settings.step, Step::Symbol { .. }) {
-        tell_named();
+    match settings.step {
+        Step::Symbol { .. } => tell_named(),
+        Step::Auto => learning::tell_hint(),
+        _ => {}
     }
     uncounted(&mut || capture::start(settings, uncounted));
 }

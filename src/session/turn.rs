@@ -94,13 +94,17 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         if edge.open.is_some() {
             state.counter.keep_counting();
         }
-        let (step, rank) = (&state.settings.step, state.rank);
+        let (step, rank) = (state.step(), state.rank);
+        let by_engine = edge.open.is_some() && !core::ptr::eq(step, &state.settings.step);
         let learnt = edge.open.and_then(|_| state.counter.learnt_rule());
         drop(guard);
         let capturing = stream_capture::about_to_drain(edge.close.is_some());
         uncounted(&mut || {
             if let Some(rule) = &learnt {
                 learning::tell_choice(rule);
+            }
+            if by_engine {
+                learning::tell_engine();
             }
             let by = By { step, rank };
             capture::switch(

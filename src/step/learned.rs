@@ -135,7 +135,8 @@ impl Learned {
     /// The limit of the cell for `what`, of a thread that has called it `count` times.
     pub fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         let asks = match what {
-            Counted::Named => false,
+            // An engine that is known may yet come to its step.
+            Counted::Named => self.may_give_way(),
             Counted::Call(call) => match call.kind() {
                 Kind::GraphLaunch | Kind::KernelLaunch => {
                     let threads = self.opens_at_launch.unwrap_or_default();
@@ -212,6 +213,11 @@ impl Learned {
     pub fn restart(&mut self) {
         self.memory.learner.restart();
         self.given = None;
+    }
+
+    /// Whether another rule may take over: no iteration has been relied on yet.
+    pub fn may_give_way(&self) -> bool {
+        self.given.is_none()
     }
 
     /// What has been learnt.

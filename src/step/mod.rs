@@ -41,6 +41,9 @@ pub struct Counter {
     restarts: bool,
     /// Iteration 0 of a rule that closes iterations is open, and nobody has been told yet.
     to_begin: bool,
+    /// The warm-up is not what the rule has by itself.
+    warmup_given: bool,
+    fence: Fence,
 }
 
 impl Counter {
@@ -77,6 +80,8 @@ impl Counter {
             numbering,
             restarts,
             to_begin: numbering.begins_open(),
+            warmup_given: settings.warmup_given,
+            fence,
         })
     }
 
@@ -95,6 +100,12 @@ impl Counter {
     ///
     /// A call that closes iterations is not counted here but when it returns.
     pub fn entered(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Entered {
+        if what == Counted::Named
+            && let Rule::Learned(learned) = &self.rule
+            && learned.may_give_way()
+        {
+            self.count_named(slots);
+        }
         let began = (self.to_begin && what.counts()).then(|| self.begin(slots));
         let entered = match &mut self.rule {
             Rule::Calls(ledger) if ledger.what() == what && !self.numbering.closes => {
@@ -191,6 +202,20 @@ impl Counter {
             }
             Rule::Learned(learned) => learned.iterations(),
         }
+    }
+
+    /// The function that is an engine's step has been called: from now on that counts, and nothing
+    /// is learnt. Such an engine captures streams in the midst of its work, so captures do not
+    /// start the count again unless that was asked for.
+    fn count_named(&mut self, slots: &[&Slot]) {
+        self.rule = Rule::Calls(Ledger::new(Counted::Named, self.fence));
+        self.restarts &= self.warmup_given;
+        self.set_limits(slots);
+    }
+
+    /// Whether occurrences of what the rule names are counted.
+    pub fn counts_named(&self) -> bool {
+        matches!(&self.rule, Rule::Calls(ledger) if ledger.what() == Counted::Named)
     }
 
     /// What has been learnt, where that is the rule.

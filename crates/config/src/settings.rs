@@ -30,6 +30,8 @@ pub struct Settings {
     pub windows_from: Option<&'static str>,
     pub step: Step,
     pub warmup: Warmup,
+    /// The warm-up was asked for, and is not what the rule has by itself.
+    pub warmup_given: bool,
     /// Nothing: every rank opens windows.
     pub ranks: Option<Ranks>,
     /// The device is made idle before the profiler is stopped.
@@ -60,12 +62,11 @@ impl Settings {
     pub fn from_env(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, BadValue> {
         let env = Environment { get };
         let step = env.set("TLLMPROF_STEP", Step::parse)?.unwrap_or(Step::Auto);
-        let warmup = env
-            .set("TLLMPROF_WARMUP", Warmup::parse)?
-            .unwrap_or(match step {
-                Step::Auto => Warmup::Capture,
-                _ => Warmup::Iterations(0),
-            });
+        let given = env.set("TLLMPROF_WARMUP", Warmup::parse)?;
+        let warmup = given.unwrap_or(match step {
+            Step::Auto => Warmup::Capture,
+            _ => Warmup::Iterations(0),
+        });
         // Checked here, so that a slip is told; read again when the first iteration opens.
         env.set("TLLMPROF_RANK", |rank| {
             number::parse(rank, "the number of this rank")
@@ -78,6 +79,7 @@ impl Settings {
             windows_from,
             step,
             warmup,
+            warmup_given: given.is_some(),
             ranks: env.set("TLLMPROF_RANKS", Ranks::parse)?,
             drain: env.flag("TLLMPROF_DRAIN", true)?,
             nvtx: env.flag("TLLMPROF_NVTX", true)?,

@@ -42,6 +42,7 @@ use tllmprof_symbols::{LIMIT, Pattern};
 
 use super::{dlsym, named_arch, resolve};
 use crate::elf::{self, Found, Module};
+use crate::engines;
 use crate::errno::Kept;
 use crate::ids;
 use crate::lock::{Guard, Lock};
@@ -66,6 +67,8 @@ pub static NAMED: AtomicBool = AtomicBool::new(false);
 static FOLLOWED: Lock<Option<Followed>> = Lock::new(None);
 /// The thread that has the lock, 0 for none: an allocator of the host's may look something up.
 static LOOKING: AtomicI32 = AtomicI32::new(0);
+/// An engine that is known is looked for among the modules.
+static SEEKS_ENGINE: AtomicBool = AtomicBool::new(false);
 /// How many modules had come and gone when we last looked.
 static SEEN: AtomicU64 = AtomicU64::new(0);
 
@@ -114,25 +117,46 @@ pub fn start() {
     let Some(settings) = crate::settings() else {
         return;
     };
-    let Step::Symbol { name, library, .. } = &settings.step else {
-        return;
-    };
     if settings.windows.is_empty() && !(settings.nvtx && crate::injection::has_tool()) {
         return;
     }
-    *FOLLOWED.lock() = Some(Followed {
-        pattern: Pattern::new(name),
-        library: library.clone(),
-        loaded: Vec::new(),
-        functions: Vec::new(),
-        by_name: Vec::new(),
-        regions: Vec::new(),
-        matched: 0,
-        too_many: false,
-        searched: 0,
-    });
+    match &settings.step {
+        step @ Step::Symbol { .. } => follow(step),
+        Step::Auto => SEEKS_ENGINE.store(true, Ordering::Release),
+        _ => return,
+    }
     NAMED.store(true, Ordering::Release);
     look_at(elf::changes());
+}
+
+/// Follows the functions of a rule `sym:`.
+fn follow(step: &Step) {
+    let Step::Symbol { name, library, .. } = step else {
+        return;
+    };
+    if let Some(mut followed) = FOLLOWED.lock_for(PATIENCE) {
+        *followed = Some(Followed {
+            pattern: Pattern::new(name),
+            library: library.clone(),
+            loaded: Vec::new(),
+            functions: Vec::new(),
+            by_name: Vec::new(),
+            regions: Vec::new(),
+            matched: 0,
+            too_many: false,
+            searched: 0,
+        });
+    }
+}
+
+/// Follows the step of an engine that is known, once it is there.
+fn seek_engine() {
+    if SEEKS_ENGINE.load(Ordering::Acquire)
+        && let Some(found) = engines::find()
+        && SEEKS_ENGINE.swap(false, Ordering::AcqRel)
+    {
+        follow(&found.step);
+    }
 }
 
 /// Looks at modules that have come and gone, if any have.
@@ -147,11 +171,11 @@ pub fn look() {
 }
 
 fn look_at(changes: u64) {
-    with(|followed| {
-        if followed.look() {
-            SEEN.store(changes, Ordering::Release);
-        }
-    });
+    seek_engine();
+    let is_complete = with(Followed::look).unwrap_or(SEEKS_ENGINE.load(Ordering::Relaxed));
+    if is_complete {
+        SEEN.store(changes, Ordering::Release);
+    }
 }
 
 /// Runs `act` under the lock, if that can be had.
