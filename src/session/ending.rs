@@ -82,7 +82,7 @@ fn end(may_run_profilers_here: bool) {
     let closed = state.gate.finish();
     let gate = core::mem::ManuallyDrop::new(core::mem::take(&mut state.gate));
     let (settings, rank, gating) = (state.settings, state.rank, state.gating);
-    let step = state.step();
+    let (step, restarts) = (state.step(), state.restarts);
     let calls = Tally::of(&state.slots);
     let learnt = state.counter.learnt();
     // Handlers that run after ours may still make calls, and so may other threads.
@@ -109,6 +109,7 @@ fn end(may_run_profilers_here: bool) {
                 captured,
                 iterations,
                 learnt,
+                restarts,
                 calls
             }
         );
@@ -170,6 +171,8 @@ struct Outcome<'a> {
     iterations: u64,
     /// What has been learnt, where that is the rule.
     learnt: Option<Learnt>,
+    /// Stream captures after which a count started again that had begun.
+    restarts: u64,
     calls: Tally,
 }
 
@@ -183,6 +186,7 @@ impl fmt::Display for Outcome<'_> {
             captured,
             iterations,
             learnt,
+            restarts,
             calls,
         } = self;
         let by = By { step, rank: *rank };
@@ -228,15 +232,15 @@ impl fmt::Display for Outcome<'_> {
         }
         let missed = captured.len() < settings.windows.as_slice().len();
         match learnt.filter(|_| missed) {
-            Some(Learnt::Nothing) => write!(f, ": {by} recognised no step{calls}"),
+            Some(Learnt::Nothing) => write!(f, ": {by} recognised no step{calls}")?,
             Some(Learnt::Unsure) => write!(
                 f,
                 ": {iterations} iterations by {by}, not steady for long enough to be relied on{calls}"
-            ),
+            )?,
             Some(Learnt::Gone) => write!(
                 f,
                 ": {iterations} iterations by {by}, then the step was gone{calls}"
-            ),
+            )?,
             _ => {
                 write!(f, ": {iterations} iterations by {by}")?;
                 if *iterations == 0 && learnt.is_none() {
@@ -248,8 +252,16 @@ impl fmt::Display for Outcome<'_> {
                         f.write_str(": try auto")?;
                     }
                 }
-                Ok(())
             }
         }
+        if missed && *restarts > 0 {
+            let s = if *restarts == 1 { "" } else { "s" };
+            write!(
+                f,
+                "; the count started again after {restarts} stream capture{s} (TLLMPROF_WARMUP=0 \
+                 counts through)"
+            )?;
+        }
+        Ok(())
     }
 }

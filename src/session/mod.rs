@@ -67,6 +67,8 @@ struct State {
     /// Who opens the windows, as far as that has been asked.
     gating: Gating,
     follows_each: bool,
+    /// Stream captures after which a count started again that had begun.
+    restarts: u64,
     /// A process that does not use CUDA is left alone, whatever functions of it are counted.
     uses_cuda: bool,
     /// What there is to capture with is ready.
@@ -89,6 +91,7 @@ impl State {
             rank: Rank::NotAsked,
             gating: Gating::NotAsked,
             follows_each: settings.nvtx && injection::has_tool(),
+            restarts: 0,
             uses_cuda: false,
             begun: false,
         })

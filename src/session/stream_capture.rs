@@ -123,8 +123,12 @@ pub fn ended(stream: usize) {
     let (_, owner) = state.captures.swap_remove(index);
     UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
     set_capturing(owner, is_on(&state.captures, owner));
-    if !state.gate.has_opened() && state.captures.is_empty() && state.counter.captured(&state.slots)
-    {
+    if state.gate.has_opened() || !state.captures.is_empty() {
+        return;
+    }
+    let had_counted = state.counter.iterations(&state.slots) > 0;
+    if state.counter.captured(&state.slots) {
+        state.restarts += u64::from(had_counted);
         turn::reach(guard, Point::Start);
     }
 }
