@@ -32,6 +32,7 @@ const DT_RELASZ: i64 = 8;
 const DT_STRSZ: i64 = 10;
 const DT_SONAME: i64 = 14;
 const DT_JMPREL: i64 = 23;
+const DT_PREINIT_ARRAY: i64 = 32;
 const DT_VERSYM: i64 = 0x6fff_fff0;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_VERDEF: i64 = 0x6fff_fffc;
@@ -516,6 +517,18 @@ impl Module {
             }
         }
         None
+    }
+
+    /// Whether the module takes `name` from another one.
+    pub fn asks_for(&self, name: &CStr) -> bool {
+        self.undefined(name).is_some()
+    }
+
+    /// Whether functions of the module run before those of the modules that it needs.
+    pub fn runs_early(&self) -> bool {
+        let mut runs_early = false;
+        self.each_dynamic(|tag, _| runs_early |= tag == DT_PREINIT_ARRAY);
+        runs_early
     }
 
     /// The index of the undefined symbol `name`.

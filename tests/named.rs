@@ -165,6 +165,40 @@ fn static_functions_of_an_executable() {
 }
 
 #[test]
+fn an_executable_beside_a_tool_with_threads() {
+    let shop = Workshop::new();
+    let tool = shop.library("tool.c", "tool.so", &[]);
+    for (name, options) in [
+        ("plain", &["-DALONE"][..]),
+        ("cet", &["-DALONE", "-fcf-protection=full"]),
+    ] {
+        let program = shop.program("calls.cpp", name, options);
+        shapes_are_seen(&program.preload_after_shim(&tool), BY_ENTRY);
+    }
+}
+
+#[test]
+fn an_executables_function_that_a_tools_thread_may_be_in() {
+    let shop = Workshop::new();
+    let tool = shop.library("tool.c", "tool.so", &["-DASKS"]);
+    let program = shop.program(
+        "known_to_a_tool.c",
+        "known_to_a_tool",
+        &[
+            "-rdynamic",
+            "-fcf-protection=full",
+            "-fno-omit-frame-pointer",
+        ],
+    );
+    let both = program
+        .preload_after_shim(&tool)
+        .window("1000000000-", "sym:^named_busy$")
+        .run();
+    let said = both.said();
+    assert_eq!(told(&both, "other threads are running"), 1, "{said:#?}");
+}
+
+#[test]
 fn functions_of_a_stripped_library() {
     let shop = Workshop::new();
     let library = shop.library("shapes.cpp", "libshapes.so", &["-s"]);

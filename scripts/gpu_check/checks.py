@@ -72,10 +72,6 @@ class Check:
             return self.row(str(failed), False)
 
 
-def said_by_shim(ended):
-    return " / ".join(line for line in ended.err.split("\n") if line.startswith("tllmprof:"))[-300:]
-
-
 class Windows(Check):
     """Windows whose contents are known from how the program is made."""
 
@@ -109,7 +105,7 @@ class Windows(Check):
             wrong += differences(trace, expected, late)
         got = "; ".join(found(trace, expected.calls) for trace, expected in zip(traces, self.expected))
         if wrong:
-            got += f" ({'; '.join(wrong)}; the shim said: {said_by_shim(ended) or 'nothing'})"
+            got += f" ({'; '.join(wrong)}; the shim said: {ended.said_by_shim()})"
         return self.row(got, not wrong)
 
 
@@ -145,7 +141,7 @@ class Learnt(Check):
         wrong += differences(traces[0], self.expected) + not_in_a_row(traces[0], None, LAST + 1 - FIRST)
         got = found(traces[0], []) + "; " + "".join(re.findall("auto: (iteration = .*)", ended.err))
         if wrong:
-            got += f" ({'; '.join(wrong)}; the shim said: {said_by_shim(ended) or 'nothing'})"
+            got += f" ({'; '.join(wrong)}; the shim said: {ended.said_by_shim()})"
         return self.row(got, not wrong)
 
 
@@ -194,7 +190,7 @@ class AgainstWholeRun(Check):
         wrong += differences(traces[0], expected, (rule.kind,) if self.program.inlined_runtime else ())
         got = found(traces[0], [kind for kind, n in expected.calls.items() if n])
         if wrong:
-            got += f" ({'; '.join(wrong)}; the shim said: {said_by_shim(ended) or 'nothing'})"
+            got += f" ({'; '.join(wrong)}; the shim said: {ended.said_by_shim()})"
         return self.row(got, not wrong, described(expected), f"{rule.text}, {FIRST}-{LAST}")
 
 
@@ -219,7 +215,7 @@ class StepsInARow(Check):
         wrong += differences(traces[0], self.expected) + not_in_a_row(traces[0], self.rule.kind, self.length)
         got = found(traces[0], [self.rule.kind])
         if wrong:
-            got += f" ({'; '.join(wrong)}; the shim said: {said_by_shim(ended) or 'nothing'})"
+            got += f" ({'; '.join(wrong)}; the shim said: {ended.said_by_shim()})"
         return self.row(got, not wrong)
 
 
@@ -250,7 +246,7 @@ class KernelsUnderNcu(Check):
             return self.row(f"{error}; {ended.why()}", False)
         got = f"kernels of steps {runs(g - 1 for g in grids)}"
         ok = grids == [i + 1 for i in range(first, last + 1)]
-        return self.row(got if ok else f"{got} (ncu: {ended.why()}; the shim said: {said_by_shim(ended) or 'nothing'})", ok)
+        return self.row(got if ok else f"{got} (ncu: {ended.why()}; the shim said: {ended.said_by_shim()})", ok)
 
 
 def grid_sizes(text):
@@ -284,9 +280,9 @@ class Unharmed(Check):
             wrong.append(f"it printed {with_shim.out.strip()[-200:]!r}, not {without.out.strip()[-200:]!r}")
         if not timeless(without.out).strip():
             wrong.append(f"it printed nothing either way: {without.why()}")
-        lines = said_by_shim(with_shim)
+        lines = with_shim.said_by_shim()
         if not (" opened " in lines and " closed" in lines):
-            wrong.append(f"no window opened and closed; the shim said: {lines or 'nothing'}")
+            wrong.append(f"no window opened and closed; the shim said: {lines}")
         got = f"status {with_shim.status}, {timeless(with_shim.out).strip()!r}"
         return self.row("; ".join(wrong) if wrong else got, not wrong)
 
@@ -339,8 +335,9 @@ def all_checks(programs):
     for program in (static, shared):
         checks.append(Windows(program, "a function of its own", OWN_FUNCTION, window))
         checks.append(Windows(program, "ranges of its own", OWN_RANGE, named, words=("--ranges",)))
-    # A mark precedes each call: the first one's before the window opens.
-    decoded = Expected(FIRST, LAST, list(range(FIRST + 1, LAST + 1)))
+    # A mark precedes each call, the first one's before the window opens. The function may look at its return address,
+    # and then its iterations are open until the next.
+    decoded = Expected(FIRST, LAST, list(range(FIRST + 1, LAST + 2)))
     checks.append(Windows(programs["llama.cpp"], "its step", LLAMA_DECODE, [decoded], steps=None))
     checks.append(ByCommand(static, "by tllmprof run", GRAPH_LAUNCH, window))
     for style in ("return", "exit", "_exit", "quick_exit", "term"):

@@ -11,6 +11,9 @@ class Ended:
     out: str
     err: str
 
+    def said_by_shim(self):
+        return " / ".join(line for line in self.err.split("\n") if line.startswith("tllmprof:"))[-300:] or "nothing"
+
     def why(self):
         """The last thing it said, for a table's cell."""
         lines = [line.strip() for line in (self.err + "\n" + self.out).split("\n") if line.strip()]

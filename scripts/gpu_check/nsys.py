@@ -46,7 +46,7 @@ def read(nsys, base, ended, expect=True):
             raise Failed("nsys could not import its own record (are libdw.so.1 and libelf.so.1 installed?): "
                          + ended.why())
         if expect:
-            raise Failed("no report: " + ended.why())
+            raise Failed(f"no report: {ended.why()}; the shim said: {ended.said_by_shim()}")
         return []
     result = []
     for report in reports:

@@ -69,6 +69,8 @@ static FOLLOWED: Lock<Option<Followed>> = Lock::new(None);
 static LOOKING: AtomicI32 = AtomicI32::new(0);
 /// An engine that is known is looked for among the modules.
 static SEEKS_ENGINE: AtomicBool = AtomicBool::new(false);
+/// The program itself has not run yet: this is our constructor.
+static BEFORE_MAIN: AtomicBool = AtomicBool::new(false);
 /// How many modules had come and gone when we last looked.
 static SEEN: AtomicU64 = AtomicU64::new(0);
 
@@ -126,7 +128,9 @@ pub fn start() {
         _ => return,
     }
     NAMED.store(true, Ordering::Release);
+    BEFORE_MAIN.store(crate::injection::is_preloaded(), Ordering::Relaxed);
     look_at(elf::changes());
+    BEFORE_MAIN.store(false, Ordering::Relaxed);
 }
 
 /// Follows the functions of a rule `sym:`.
@@ -415,7 +419,8 @@ impl Followed {
             else {
                 continue; // gone already
             };
-            let result = prepare(&candidate, module, maps, alone).and_then(|entry| {
+            let quiet = alone || is_quiet(&candidate.function, module, modules);
+            let result = prepare(&candidate, module, maps, quiet).and_then(|entry| {
                 if !regions.iter().any(|region| region.of == module.start) {
                     let region = Region::near(module, count, maps).ok_or(Refusal::NoRoom)?;
                     regions.push(region);
@@ -489,12 +494,26 @@ impl Named {
     }
 }
 
+/// Whether no thread can be in the function, though there are several, as a profiler's that is
+/// preloaded, too: it is the executable's, which has not begun to run, and nobody else knows it.
+fn is_quiet(function: &Function, module: &Module, modules: &[Module]) -> bool {
+    let is_called_by = |other: &Module| {
+        let mut names = function.exported.iter();
+        other.start != module.start && names.any(|name| other.asks_for(name))
+    };
+    BEFORE_MAIN.load(Ordering::Relaxed)
+        && module.path().is_empty()
+        && !module.runs_early()
+        && !modules.iter().any(is_called_by)
+}
+
 /// What has to be known of a function before its entry is patched, and whether it can be.
+/// `quiet`: no other thread can be in the function.
 fn prepare(
     candidate: &Candidate,
     module: &Module,
     maps: &Maps,
-    alone: bool,
+    quiet: bool,
 ) -> Result<Entry, Refusal> {
     use std::os::unix::fs::FileExt;
     let function = &candidate.function;
@@ -535,7 +554,7 @@ fn prepare(
     let entry = patching::examine(start, &code, |address, buffer| {
         modules::read(module, address, buffer)
     })?;
-    if !alone && !patching::fits_one_store(&entry) {
+    if !quiet && !patching::fits_one_store(&entry) {
         return Err(Refusal::Threads);
     }
     Ok(entry)

@@ -5,7 +5,8 @@
 //! instruction at any time. Then the jump is written only where one instruction makes room for it
 //! and lies in one aligned word: a single store, before which a thread executes the old instruction
 //! and after which the jump, and no thread can stand in the middle. A module that is loaded later is
-//! no exception, as its constructors may have started threads.
+//! no exception, as its constructors may have started threads. The executable is one as long as it
+//! has not begun to run: threads that there are by then are other libraries', as a profiler's.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +33,8 @@ pub fn jump(at: usize, trampoline: usize) -> Option<[u8; JUMP]> {
 ///
 /// # Safety
 /// The module with the entry stays loaded meanwhile, and what runs instead of the overwritten
-/// instructions is ready. Where the entry does not fit one store, the process has one thread.
+/// instructions is ready. Where the entry does not fit one store, no other thread can be in the
+/// function. `alone`: the process has one thread.
 pub unsafe fn write(entry: &Entry, jump: [u8; JUMP], alone: bool) -> Result<(), Refusal> {
     let pages = (entry.at & !(PAGE - 1))..(entry.at + entry.length).next_multiple_of(PAGE);
     let writable = libc::PROT_READ | libc::PROT_WRITE;

@@ -1,0 +1,26 @@
+/* A tool that is preloaded, too, and has a thread of its own from before main on, as nsys does. With ASKS it calls a
+ * function of the program's by name. */
+#include <pthread.h>
+#include <unistd.h>
+
+#ifdef ASKS
+long named_busy(long n);
+#endif
+
+static void *run(void *none)
+{
+#ifdef ASKS
+    for (long n = 0;; n++)
+        named_busy(n);
+#endif
+    for (;;)
+        pause();
+    return none;
+}
+
+__attribute__((constructor)) static void start(void)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, run, NULL);
+    pthread_detach(thread);
+}
