@@ -1,16 +1,15 @@
 //! Which of the known engines is in the process, and by what its steps are counted.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::CString;
 use std::path::Path;
 
 use once_cell::race::OnceBox;
 use tllmprof_config::Step;
-use tllmprof_config::engines::{Engine, Seen, known};
-use tllmprof_symbols::Image;
+use tllmprof_config::engines::{ENGINES, Engine, Seen, known};
+use tllmprof_symbols::{Elf, Image};
 
-use crate::{capture, elf};
+use crate::elf;
 
 /// An engine that has been found, and its rule.
 pub struct Found {
@@ -58,24 +57,24 @@ fn is_exported(name: &CStr) -> bool {
     any(|module| module.defines(name, None).is_some())
 }
 
-/// Whether the executable's own table has it, which takes reading its file: not before the process
-/// uses CUDA, and once.
+/// Whether the executable's own table has it. The table is read once, and most executables have
+/// none: their functions can be followed before they run, beside a profiler's threads, too.
 fn is_in_executable(name: &str) -> bool {
-    static LOOKED: AtomicBool = AtomicBool::new(false);
     static NAMES: OnceBox<Vec<&'static str>> = OnceBox::new();
-    if !LOOKED.load(Ordering::Relaxed) {
-        if !capture::has_driver() {
-            return false;
-        }
-        NAMES.get_or_init(|| Box::new(known_names_of(Path::new("/proc/self/exe"))));
-        LOOKED.store(true, Ordering::Relaxed);
-    }
-    NAMES.get().is_some_and(|names| names.contains(&name))
+    let names = NAMES.get_or_init(|| Box::new(known_names_of(Path::new("/proc/self/exe"))));
+    names.contains(&name)
 }
 
 /// The symbols that engines are known by and the file defines.
 fn known_names_of(path: &Path) -> Vec<&'static str> {
-    let Ok(image) = Image::open(path) else {
+    let Ok(file) = tllmprof_symbols::open(path) else {
+        return Vec::new();
+    };
+    let Some(image) = Elf::read(&file)
+        .ok()
+        .filter(Elf::has_symbol_table)
+        .and_then(|_| Image::read(&file).ok())
+    else {
         return Vec::new();
     };
     let functions = image.functions();
@@ -85,12 +84,10 @@ fn known_names_of(path: &Path) -> Vec<&'static str> {
             .iter()
             .any(|function| function.address.is_some() && function.names.iter().any(is_it))
     };
-    let symbols = tllmprof_config::ENGINES
-        .iter()
-        .filter_map(|engine| match engine.seen_by {
-            Seen::Symbol(name) => Some(name),
-            _ => None,
-        });
+    let symbols = ENGINES.iter().filter_map(|engine| match engine.seen_by {
+        Seen::Symbol(name) => Some(name),
+        _ => None,
+    });
     symbols.filter(defines).collect()
 }
 

@@ -562,6 +562,20 @@ fn auto_counts_the_step_of_an_engine_that_is_known() {
 }
 
 #[test]
+fn auto_knows_an_executable_beside_a_tool_with_threads() {
+    let shop = Workshop::new();
+    let tool = shop.library("tool.c", "tool.so", &[]);
+    let program = shop.program("llama_host.c", "itself", &["-DLINKED_IN"]);
+    let both = program
+        .args("calls")
+        .preload_after_shim(&tool)
+        .window("5-9", "auto")
+        .run();
+    assert_exact(&both);
+    assert_eq!(told(&both, "is known, iteration = sym:"), 1);
+}
+
+#[test]
 fn auto_learns_where_the_engine_is_there_and_not_used() {
     let shop = Workshop::new();
     for program in around_an_engine(&shop) {
