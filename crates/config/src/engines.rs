@@ -195,7 +195,7 @@ pub const ENGINES: &[Engine] = &[
         source: "llama.cpp at 0c1e57098 (in llama-cpp-python 0.3.36): include/llama.h, \
                  tools/server/server-context.cpp, common/common.cpp; ollama/ollama v0.33.0-rc2: \
                  cmake/local.cmake, LLAMA_CPP_VERSION",
-        tried: false,
+        tried: true,
     },
     Engine {
         name: "llama.cpp, linked in",
