@@ -212,6 +212,53 @@ fn layers_are_not_understood_as_steps() {
     }
 }
 
+/// A small model: what happens between requests looks much like a model's first and last kernels.
+#[test]
+fn requests_are_no_iterations() {
+    // Tokens in a request, and reads between requests.
+    for (tokens, reads) in [(50, 12), (40, 1), (80, 20), (100, 0)] {
+        let mut process = Process::new();
+        for iteration in 0..1000 {
+            process.iteration();
+            process.launch(0, 0, 63);
+            process.read(0);
+            if iteration % tokens == tokens - 1 {
+                process.launch(0, 1000, 1);
+                for read in 0..reads {
+                    process.launch(0, 2000 + read, 1);
+                    process.read(0);
+                }
+                process.launch(0, 3000, if reads > 8 { 80 } else { 1 });
+            }
+            if iteration == 136 {
+                assert!(process.learner.understands(), "{tokens} {reads}");
+            }
+        }
+        process.assert_each_once(32);
+        assert_eq!(process.learner.detected(), 1000, "{tokens} {reads}");
+    }
+}
+
+/// Requests of different lengths are not the layers of a model, however small it is.
+#[test]
+fn a_model_always_has_as_many_layers() {
+    let mut process = Process::new();
+    for request in 0..30 {
+        for token in 0..30 + request * 7 % 23 {
+            process.iteration();
+            process.launch(0, if token == 0 { 500 } else { 0 }, 63);
+            if token == 0 {
+                process.launch(0, 600, 60);
+            }
+            process.launch(0, 100, 1);
+            process.read(0);
+        }
+        process.launch(0, 2000, 1);
+        process.read(0);
+    }
+    process.assert_each_once(32);
+}
+
 #[test]
 fn nothing_recurs() {
     let mut process = Process::new();

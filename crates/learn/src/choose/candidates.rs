@@ -1,6 +1,6 @@
 //! The sites that recur, and what lies between their occurrences.
 
-use super::{CANDIDATES, Candidate, END, LITTLE, SLOTS, Scratch, Slot, preference};
+use super::{CANDIDATES, Candidate, END, ENDS, LITTLE, SLOTS, Scratch, Slot, preference};
 use crate::engine::Threads;
 use crate::history::{Entry, LENGTH};
 use crate::rule::Rule;
@@ -148,6 +148,9 @@ impl Scratch {
             }
             let long = !replaced && work > candidate.median && !candidate.usual(work);
             candidate.long += u32::from(long);
+            let more =
+                work >= candidate.median + ENDS && !candidate.between_requests(from, to, work);
+            candidate.since_more = if more { 0 } else { candidate.since_more + 1 };
             candidate.since_long = if long { 0 } else { candidate.since_long + 1 };
         }
     }

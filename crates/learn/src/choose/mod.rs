@@ -30,6 +30,11 @@ pub(crate) const SURE: u32 = 32;
 const SURE_OF_LITTLE: u32 = 128;
 /// Launches, without graphs, of a few iterations of a model with many layers.
 const WORK_OF_A_FEW: u32 = 4096;
+/// Launches that a model has before and after its layers, at the least: an embedding, a norm, a head,
+/// a choice.
+const ENDS: u32 = 4;
+/// Waits and copies that a model does not have before and after its layers.
+const BUSY: usize = 8;
 /// The share of periods, in thousandths, that must agree.
 const AGREEING: u32 = 500;
 
@@ -86,6 +91,8 @@ struct Candidate {
     /// Of them, those that are longer, and the intervals since the last of them.
     long: u32,
     since_long: u32,
+    /// The intervals since the last that may hold a model's ends besides a layer.
+    since_more: u32,
     /// It is the site that is followed now.
     current: bool,
 }
@@ -105,6 +112,7 @@ impl Candidate {
         short: 0,
         long: 0,
         since_long: 0,
+        since_more: 0,
         current: false,
     };
 
@@ -119,7 +127,7 @@ impl Candidate {
     fn steady(&self) -> bool {
         let even = self.wanted();
         let uneven = if self.little() { 2 * even } else { even };
-        self.since_long >= even || self.count > uneven && self.long > OUTER
+        self.since_long >= even || self.monotonous() || self.count > uneven && self.long > OUTER
     }
 
     /// Periods that it takes to rely on it.
@@ -132,6 +140,19 @@ impl Candidate {
 
     fn little(&self) -> bool {
         self.graphs == 0 && self.median < LITTLE
+    }
+
+    /// Whether it has recurred for longer than a model has layers, and not even a model's first and
+    /// last few kernels came in between: whatever rarer sites there are, they explain nothing.
+    fn monotonous(&self) -> bool {
+        self.since_more >= SURE_OF_LITTLE - 1
+    }
+
+    /// Whether an interval is one in which requests end and begin: with many more calls than usual,
+    /// yet not much more work. A model has few waits before and after its layers.
+    fn between_requests(&self, from: usize, to: usize, work: u32) -> bool {
+        let usual = usize::from(self.last - self.first) / (self.count as usize - 1).max(1);
+        to - from > BUSY + 4 * usual && work < 4 * self.median
     }
 
     /// Whether its intervals are as large as iterations, and alike.
@@ -298,11 +319,12 @@ impl Scratch {
     }
 
     /// Whether no site has been seen of late that is too rare to tell whether it is an outer loop.
-    /// Around iterations that are alike, none is.
+    /// Around iterations that are alike, none is, be they large or many.
     fn is_alone(&self, length: usize, chosen: &Candidate) -> bool {
         let wanted = chosen.wanted();
         let total = length.checked_sub(1).map_or(0, |last| self.work[last]);
         chosen.even()
+            || chosen.monotonous()
             || chosen.count > 8 * wanted
             || !self.slots.iter().any(|slot| {
                 let late = u64::from(total.saturating_sub(slot.at));

@@ -69,6 +69,8 @@ impl Scratch {
         let large = self.mean(inner).saturating_mul(LARGE);
         let (mut once, mut largest) = (0, 0);
         let mut counts = [0u32; 64];
+        // Passes of `outer` that begin or end with what happens between requests.
+        let mut requests = 0;
         for at in Occurrences::of(&self.next, outer) {
             // Inner intervals that end by `at`; then the one that holds it, or begins there.
             let mut passes = 0;
@@ -82,6 +84,7 @@ impl Scratch {
                 // Where passes are as large as iterations and alike, one as usual needs no reason.
                 if to >= at && !(even && inner.usual(work)) {
                     deviation = deviation.max(self.deviation(inner, from, to));
+                    requests += u32::from(to >= at && inner.between_requests(from, to, work));
                 }
                 if to > at {
                     break;
@@ -128,7 +131,9 @@ impl Scratch {
         if spread * 1000 > total * UNEVEN {
             return false;
         }
-        let wanted = if little {
+        // A model has as many layers each time.
+        let layers = fewest == most && requests * 2 < occurrences as u32;
+        let wanted = if little && layers {
             EXPLAINED_OF_LITTLE
         } else {
             EXPLAINED
