@@ -28,6 +28,15 @@ pub(crate) struct Engine {
     pub rivals: Threads,
 }
 
+impl Engine {
+    /// Whether an entry may be an occurrence of a site of this engine.
+    pub fn counts(&self, entry: &Entry) -> bool {
+        let thread = 1 << entry.thread;
+        entry.call.is_some()
+            && (self.threads & thread != 0 || entry.helper && self.others & thread == 0)
+    }
+}
+
 /// What each thread did.
 struct Loads {
     work: [u32; THREADS],

@@ -59,6 +59,8 @@ impl Entry {
 pub(crate) struct History {
     entries: [Entry; LENGTH],
     length: usize,
+    /// How often entries were dropped: until that changes, there are only more of them.
+    drops: u32,
 }
 
 impl History {
@@ -66,7 +68,13 @@ impl History {
         Self {
             entries: [Entry::NONE; LENGTH],
             length: 0,
+            drops: 0,
         }
+    }
+
+    /// How often entries were dropped.
+    pub const fn drops(&self) -> u32 {
+        self.drops
     }
 
     /// Adds an entry. Where there is no room, the older half goes, and it says so.
@@ -87,11 +95,12 @@ impl History {
         if last < self.length {
             self.entries.copy_within(self.length - last..self.length, 0);
             self.length = last;
+            self.drops = self.drops.wrapping_add(1);
         }
     }
 
     pub fn clear(&mut self) {
-        self.length = 0;
+        self.keep(0);
     }
 
     /// The entries from this one on.

@@ -1,33 +1,41 @@
 //! The sites that recur, and what lies between their occurrences.
 
-use super::{CANDIDATES, Candidate, END, ENDS, LITTLE, SLOTS, Scratch, Slot, preference};
-use crate::engine::Threads;
-use crate::history::{Entry, LENGTH};
+use super::{CANDIDATES, Candidate, END, ENDS, LITTLE, Listed, SLOTS, Scratch, Slot, preference};
+use crate::engine::{Engine, Threads};
+use crate::history::{Entry, History, LENGTH};
 use crate::rule::Rule;
 use crate::site::LEVELS;
-use crate::trail::{GRAPH_WEIGHT, Work};
+use crate::trail::GRAPH_WEIGHT;
 
 impl Scratch {
-    /// Sums up the work of the threads that are followed.
-    pub(super) fn measure(&mut self, entries: &[Entry], threads: Threads) {
-        let mut sum = Work::default();
-        let into = self.work.iter_mut().zip(&mut self.graphs);
-        for (entry, (work, graphs)) in entries.iter().zip(into) {
-            if threads & 1 << entry.thread != 0 {
-                sum.launches = sum.launches.saturating_add(entry.work().launches);
-                sum.graphs = sum.graphs.saturating_add(entry.work().graphs);
+    /// Sums up the work of the threads that are followed, and links the occurrences of every site
+    /// at every level. What was so before, of the same entries and threads, stands.
+    pub(super) fn list(&mut self, history: &History, engine: &Engine) {
+        let entries = history.entries();
+        let all = Listed {
+            entries: entries.len(),
+            drops: history.drops(),
+            threads: engine.threads,
+            others: engine.others,
+        };
+        let before = Listed {
+            entries: self.listed.entries,
+            ..all
+        };
+        let first = if self.listed == before && before.entries <= all.entries {
+            before.entries
+        } else {
+            for slot in &mut self.slots {
+                slot.used = false;
             }
-            *work = sum.weight();
-            *graphs = sum.graphs;
-        }
-    }
-
-    /// Links the occurrences of every site at every level.
-    pub(super) fn list(&mut self, entries: &[Entry], eligible: impl Fn(&Entry) -> bool) {
-        for slot in &mut self.slots {
-            slot.used = false;
-        }
-        for (index, entry) in entries.iter().enumerate().filter(|(_, e)| eligible(e)) {
+            0
+        };
+        self.listed = all;
+        self.measure(entries, first, engine.threads);
+        for (index, entry) in entries.iter().enumerate().skip(first) {
+            if !engine.counts(entry) {
+                continue;
+            }
             let at = self.work[index];
             for (level, &key) in entry.keys.iter().enumerate() {
                 let Some(slot) = find(&mut self.slots, key, level as u8) else {
@@ -63,9 +71,25 @@ impl Scratch {
         }
     }
 
+    fn measure(&mut self, entries: &[Entry], first: usize, threads: Threads) {
+        let (mut work, mut graphs) = match first.checked_sub(1) {
+            Some(last) => (self.work[last], self.graphs[last]),
+            None => (0, 0),
+        };
+        for (index, entry) in entries.iter().enumerate().skip(first) {
+            if threads & 1 << entry.thread != 0 {
+                work = entry.work().weight().saturating_add(work);
+                graphs = entry.work().graphs.saturating_add(graphs);
+            }
+            self.work[index] = work;
+            self.graphs[index] = graphs;
+        }
+    }
+
     /// Gathers the sites that still recur, the most frequent first; says how many.
     pub(super) fn candidates(&mut self, entries: &[Entry], current: Option<&Rule>) -> usize {
         let mut found = 0;
+        let mut known = Known::new();
         let total = match entries.len() {
             0 => return 0,
             length => self.work[length - 1],
@@ -86,10 +110,8 @@ impl Scratch {
             };
             let helper = entries.get(slot.first as usize).is_some_and(|e| e.helper);
             // A site that two levels know is one.
-            let same = self.candidates[..found]
-                .iter_mut()
-                .find(|c| c.signature == candidate.signature && c.count == candidate.count);
-            if let Some(same) = same {
+            let same = known.find_or_add(&self.candidates, &candidate, found);
+            if let Some(same) = same.and_then(|same| self.candidates.get_mut(same)) {
                 let better = preference(helper, candidate.level) < preference(helper, same.level);
                 if candidate.current || better && !same.current {
                     *same = candidate;
@@ -153,6 +175,46 @@ impl Scratch {
             candidate.since_more = if more { 0 } else { candidate.since_more + 1 };
             candidate.since_long = if long { 0 } else { candidate.since_long + 1 };
         }
+    }
+}
+
+/// Finds candidates by their occurrences.
+struct Known([u8; Self::PLACES]);
+
+impl Known {
+    /// More than twice the candidates, so that there is always a free place.
+    const PLACES: usize = 512;
+    const FREE: u8 = u8::MAX;
+
+    const fn new() -> Self {
+        const { assert!(CANDIDATES < Self::FREE as usize) };
+        Self([Self::FREE; Self::PLACES])
+    }
+
+    /// The one that has the same occurrences as `candidate`, which is number `new` otherwise.
+    fn find_or_add(
+        &mut self,
+        candidates: &[Candidate],
+        candidate: &Candidate,
+        new: usize,
+    ) -> Option<usize> {
+        let hash = candidate.signature ^ candidate.signature >> 16 ^ candidate.count;
+        let places = (0..Self::PLACES).map(|step| (hash as usize + step) % Self::PLACES);
+        for place in places {
+            let at = self.0.get_mut(place)?;
+            let known = usize::from(*at);
+            if *at == Self::FREE {
+                if new < CANDIDATES {
+                    *at = new as u8;
+                }
+                return None;
+            }
+            let same = candidates.get(known)?;
+            if same.signature == candidate.signature && same.count == candidate.count {
+                return Some(known);
+            }
+        }
+        None
     }
 }
 

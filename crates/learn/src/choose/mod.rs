@@ -4,8 +4,8 @@ mod candidates;
 mod outer;
 
 use crate::call::SiteCall;
-use crate::engine;
-use crate::history::{Entry, LENGTH};
+use crate::engine::{self, Threads};
+use crate::history::{Entry, History, LENGTH};
 use crate::rule::Rule;
 use crate::site::LEVELS;
 use crate::trail::Work;
@@ -45,6 +45,7 @@ const END: u16 = u16::MAX;
 /// What the choice works in.
 #[derive(Debug)]
 pub(crate) struct Scratch {
+    listed: Listed,
     /// Of each entry, the next with the same key.
     next: [[u16; LENGTH]; LEVELS],
     /// The followed threads' work up to and including each entry.
@@ -54,6 +55,15 @@ pub(crate) struct Scratch {
     sorted: [u32; LENGTH],
     slots: [Slot; SLOTS],
     candidates: [Candidate; CANDIDATES],
+}
+
+/// What the lists hold: so many entries of the history, with these threads' work and sites.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Listed {
+    entries: usize,
+    drops: u32,
+    threads: Threads,
+    others: Threads,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -181,6 +191,12 @@ pub(crate) struct Choice {
 impl Scratch {
     pub const fn new() -> Self {
         Self {
+            listed: Listed {
+                entries: 0,
+                drops: 0,
+                threads: 0,
+                others: 0,
+            },
             next: [[0; LENGTH]; LEVELS],
             work: [0; LENGTH],
             graphs: [0; LENGTH],
@@ -205,12 +221,12 @@ impl Scratch {
     /// Occurrences are counted from entry number `counted` on.
     pub fn choose(
         &mut self,
-        history: &[Entry],
+        history: &History,
         counted: usize,
         current: Option<&Rule>,
     ) -> Option<Choice> {
         let (rule, sure) = self.rule(history, current)?;
-        let history = history.get(counted..).unwrap_or(&[]);
+        let history = history.since(counted);
         let (occurrences, since) = occurrences(history, &rule);
         Some(Choice {
             rule,
@@ -221,16 +237,11 @@ impl Scratch {
         })
     }
 
-    fn rule(&mut self, entries: &[Entry], current: Option<&Rule>) -> Option<(Rule, bool)> {
+    fn rule(&mut self, history: &History, current: Option<&Rule>) -> Option<(Rule, bool)> {
+        let entries = history.entries();
         let engine = engine::engine(entries, current)?;
         let current = current.filter(|rule| rule.threads & 1 << engine.lead != 0);
-        let eligible = |entry: &Entry| {
-            let thread = 1 << entry.thread;
-            entry.call.is_some()
-                && (engine.threads & thread != 0 || entry.helper && engine.others & thread == 0)
-        };
-        self.measure(entries, engine.threads);
-        self.list(entries, eligible);
+        self.list(history, &engine);
         let found = self.candidates(entries, current);
         let followed = self.candidates[..found].iter().find(|c| c.current).copied();
         let chosen = self.outermost(found)?;
@@ -248,7 +259,7 @@ impl Scratch {
         }
         let entry = entries.get(chosen.first as usize)?;
         let level = chosen.level;
-        let waits = entries.iter().filter(|entry| eligible(entry)).count();
+        let waits = entries.iter().filter(|entry| engine.counts(entry)).count();
         let periods = chosen.count.saturating_sub(1);
         let rule = Rule {
             call: Some(entry.call?),

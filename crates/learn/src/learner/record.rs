@@ -119,7 +119,7 @@ impl Learner {
             return ends;
         }
         let current = settled.then_some(&self.rule);
-        let choice = self.scratch.choose(entries, self.uncounted, current);
+        let choice = self.scratch.choose(&self.history, self.uncounted, current);
         let Some(choice) = choice else {
             return self.stop_watching(ends);
         };
