@@ -25,9 +25,13 @@ const LITTLE_TO_EXPLAIN: u32 = 96;
 /// The part of an iteration's work at which it may have ended, before anything was known.
 const SHORT: u32 = 4;
 /// Periods after which a choice can be relied on.
-pub(crate) const SURE: u32 = 32;
+const SURE: u32 = 32;
 /// The same, where an iteration would be little work.
 const SURE_OF_LITTLE: u32 = 128;
+/// Periods without a model's ends: more than a model has layers.
+const MONOTONOUS: u32 = SURE_OF_LITTLE - 1;
+/// Periods until what is steady is looked at again, at the least.
+pub(crate) const AGAIN: u32 = 8;
 /// Launches, without graphs, of a few iterations of a model with many layers.
 const WORK_OF_A_FEW: u32 = 4096;
 /// Launches that a model has before and after its layers, at the least: an embedding, a norm, a head,
@@ -131,13 +135,17 @@ impl Candidate {
         other.count * 10 >= self.count * 7 && other.count * 10 <= self.count * 13
     }
 
-    /// Whether it has recurred for so long without an interval that is longer, which an outer loop
-    /// makes, or with so many of them that an outer loop would have been found. Little work may
-    /// be a layer of a model, or a warm-up that tries kernels out, and takes longer.
-    fn steady(&self) -> bool {
+    /// Periods until, at the earliest, it has recurred for long enough without an interval that is
+    /// longer, which an outer loop makes, or with so many of them that an outer loop would have
+    /// been found. Little work may be a layer of a model, or a warm-up that tries kernels out, and
+    /// takes longer.
+    fn unsteady_for(&self) -> u32 {
         let even = self.wanted();
         let uneven = if self.little() { 2 * even } else { even };
-        self.since_long >= even || self.monotonous() || self.count > uneven && self.long > OUTER
+        let explained = (uneven + 1).saturating_sub(self.count);
+        even.saturating_sub(self.since_long)
+            .min(self.varied_for())
+            .min(explained.max((OUTER + 1).saturating_sub(self.long)))
     }
 
     /// Periods that it takes to rely on it.
@@ -152,10 +160,11 @@ impl Candidate {
         self.graphs == 0 && self.median < LITTLE
     }
 
-    /// Whether it has recurred for longer than a model has layers, and not even a model's first and
-    /// last few kernels came in between: whatever rarer sites there are, they explain nothing.
-    fn monotonous(&self) -> bool {
-        self.since_more >= SURE_OF_LITTLE - 1
+    /// Periods until, at the earliest, it has recurred for longer than a model has layers, and not
+    /// even a model's first and last few kernels came in between: whatever rarer sites there are,
+    /// they explain nothing.
+    fn varied_for(&self) -> u32 {
+        MONOTONOUS.saturating_sub(self.since_more)
     }
 
     /// Whether an interval is one in which requests end and begin: with many more calls than usual,
@@ -184,8 +193,8 @@ pub(crate) struct Choice {
     pub since: Work,
     /// How often the site that was followed until now occurred.
     pub replaced: u32,
-    /// It has recurred often enough to be relied on.
-    pub sure: bool,
+    /// Periods until, at the earliest, it can be relied on; 0: it can be.
+    pub unsure_for: u32,
 }
 
 impl Scratch {
@@ -218,14 +227,16 @@ impl Scratch {
     /// The site at which iterations end, if the history shows one. `current` is kept unless
     /// another is clearly better.
     ///
-    /// Occurrences are counted from entry number `counted` on.
+    /// Occurrences are counted from entry number `counted` on. `relied_on`: windows may have been
+    /// opened by the current rule.
     pub fn choose(
         &mut self,
         history: &History,
         counted: usize,
         current: Option<&Rule>,
+        relied_on: bool,
     ) -> Option<Choice> {
-        let (rule, sure) = self.rule(history, current)?;
+        let (rule, unsure_for) = self.rule(history, current, relied_on)?;
         let history = history.since(counted);
         let (occurrences, since) = occurrences(history, &rule);
         Some(Choice {
@@ -233,11 +244,16 @@ impl Scratch {
             occurrences,
             since,
             replaced: current.map_or(0, |current| self::occurrences(history, current).0),
-            sure,
+            unsure_for,
         })
     }
 
-    fn rule(&mut self, history: &History, current: Option<&Rule>) -> Option<(Rule, bool)> {
+    fn rule(
+        &mut self,
+        history: &History,
+        current: Option<&Rule>,
+        relied_on: bool,
+    ) -> Option<(Rule, u32)> {
         let entries = history.entries();
         let engine = engine::engine(entries, current)?;
         let current = current.filter(|rule| rule.threads & 1 << engine.lead != 0);
@@ -277,8 +293,14 @@ impl Scratch {
             agreeing: periods.saturating_sub(chosen.odd),
             ..Rule::NONE
         };
-        let sure = chosen.steady() && self.is_alone(entries.len(), &chosen);
-        Some((rule, sure))
+        let unsure_for = match chosen.unsteady_for() {
+            0 if self.is_alone(entries.len(), &chosen) => 0,
+            0 => (chosen.count / 4).min(chosen.varied_for()).max(AGAIN),
+            periods => periods,
+        };
+        // What is relied on gives way only to what can be relied on.
+        let other = followed.is_some_and(|c| !c.alike(&chosen));
+        (!(relied_on && other && unsure_for > 0)).then_some((rule, unsure_for))
     }
 
     /// Of the sites that occur as often, the steadiest.
@@ -322,9 +344,10 @@ impl Scratch {
         };
         let best = candidates.iter().filter(alike).min_by_key(rank);
         let best = best.unwrap_or(&chosen);
-        // A change of site costs an iteration: only for a clear gain.
+        // A change of site costs an iteration: only for a clear gain. In the midst of a period its
+        // last site is always one behind.
         let kept = candidates.iter().filter(alike).find(|c| {
-            c.current && (amiss(c) <= amiss(best) + c.count / 48 || amiss(c) < 2 * amiss(best))
+            c.current && (amiss(c) <= amiss(best) + 1 + c.count / 48 || amiss(c) < 2 * amiss(best))
         });
         *kept.unwrap_or(best)
     }
@@ -335,7 +358,7 @@ impl Scratch {
         let wanted = chosen.wanted();
         let total = length.checked_sub(1).map_or(0, |last| self.work[last]);
         chosen.even()
-            || chosen.monotonous()
+            || chosen.varied_for() == 0
             || chosen.count > 8 * wanted
             || !self.slots.iter().any(|slot| {
                 let late = u64::from(total.saturating_sub(slot.at));

@@ -4,7 +4,7 @@ mod record;
 
 use crate::asked::Asked;
 use crate::call::{Call, SiteCall, Wait, token};
-use crate::choose::{self, Scratch};
+use crate::choose::Scratch;
 use crate::history::History;
 use crate::rule::Rule;
 use crate::site;
@@ -68,6 +68,8 @@ pub struct Learner {
     resting: bool,
     /// Entries until the history is looked at next.
     look: usize,
+    /// Iterations until it is looked at whether the rule can be relied on.
+    patience: u32,
     /// Entries since it was last checked who launches.
     check: usize,
     /// The followed threads have stopped and others go on: a choice is wanted soon.
@@ -122,6 +124,7 @@ impl Learner {
             uncounted: 0,
             resting: false,
             look: 0,
+            patience: 0,
             check: 0,
             foremost: 0,
             hurried: false,
@@ -359,7 +362,8 @@ impl Learner {
             self.note_context(trails, thread);
         }
         self.judge(trails, since);
-        if !self.understood && Self::is_worth_a_look(self.counted()) {
+        self.patience = self.patience.saturating_sub(1);
+        if self.patience == 0 && !self.understood {
             self.look = 0;
         }
         true
@@ -427,18 +431,6 @@ impl Learner {
         {
             self.lose(trails);
         }
-    }
-
-    /// Whether a choice with so many iterations may be understood by now: often at first, and then
-    /// seldom enough to cost little.
-    const fn is_worth_a_look(iterations: u32) -> bool {
-        let often = iterations < 4 * choose::SURE;
-        iterations >= choose::SURE && iterations.is_multiple_of(if often { 8 } else { 64 })
-    }
-
-    /// Iterations that the history holds.
-    fn counted(&self) -> u32 {
-        u32::try_from(self.closed.saturating_sub(self.before)).unwrap_or(u32::MAX)
     }
 
     /// The iterations that stand when the rule is gone. What one counted that was never

@@ -118,12 +118,16 @@ impl Learner {
             self.look = FIRST_LOOK - length;
             return ends;
         }
+        self.patience = choose::AGAIN;
         let current = settled.then_some(&self.rule);
-        let choice = self.scratch.choose(&self.history, self.uncounted, current);
+        let choice = self
+            .scratch
+            .choose(&self.history, self.uncounted, current, self.understood);
         let Some(choice) = choice else {
             return self.stop_watching(ends);
         };
         self.hurried = false;
+        self.patience = choice.unsure_for.max(1);
         let new = choice.rule;
         let overlap = new.threads & self.rule.threads != 0;
         let same = overlap && (new.key, new.level) == (self.rule.key, self.rule.level);
@@ -133,7 +137,7 @@ impl Learner {
             (self.rule.median, self.rule.rivals) = (new.median, new.rivals);
             (self.rule.periods, self.rule.agreeing) = (new.periods, new.agreeing);
             self.rule.waits = new.waits;
-            if choice.sure && !self.understood {
+            if choice.unsure_for == 0 && !self.understood {
                 self.understood = true;
                 self.since = self.closed;
             }
@@ -158,6 +162,7 @@ impl Learner {
         self.before += u64::from((unseen + new.median / 2) / new.median.max(1));
         self.closed = self.before + u64::from(choice.occurrences);
         self.state = State::Settled;
+        self.patience = choice.unsure_for.max(choose::AGAIN);
         if !alike {
             self.understood = false;
             self.unawaited = 0;
