@@ -1,6 +1,8 @@
 //! The sites that recur, and what lies between their occurrences.
 
-use super::{CANDIDATES, Candidate, END, ENDS, LITTLE, Listed, SLOTS, Scratch, Slot, preference};
+use super::{
+    CANDIDATES, CONTENDER, Candidate, END, ENDS, LITTLE, Listed, SLOTS, Scratch, Slot, preference,
+};
 use crate::engine::{Engine, Threads};
 use crate::history::{Entry, History, LENGTH};
 use crate::rule::Rule;
@@ -95,7 +97,10 @@ impl Scratch {
             length => self.work[length - 1],
         };
         for slot in &self.slots {
-            if !slot.used || u32::from(slot.count) < 2 {
+            let followed =
+                current.is_some_and(|rule| rule.level == slot.level && rule.key == slot.key);
+            let enough = if followed { 2 } else { CONTENDER };
+            if !slot.used || u32::from(slot.count) < enough {
                 continue;
             }
             let candidate = Candidate {
@@ -104,8 +109,7 @@ impl Scratch {
                 last: slot.last,
                 count: u32::from(slot.count),
                 signature: slot.signature,
-                current: current
-                    .is_some_and(|rule| rule.level == slot.level && rule.key == slot.key),
+                current: followed,
                 ..Candidate::NONE
             };
             let helper = entries.get(slot.first as usize).is_some_and(|e| e.helper);
@@ -149,10 +153,12 @@ impl Scratch {
         if lengths.is_empty() {
             return;
         }
-        let (_, median, _) = lengths.select_nth_unstable(intervals / 2);
+        let (shorter, median, _) = lengths.select_nth_unstable(intervals / 2);
         candidate.median = *median;
-        let (_, least, _) = lengths.select_nth_unstable(intervals / 4);
-        candidate.least = *least;
+        candidate.least = match shorter.len() {
+            0 => *median,
+            _ => *shorter.select_nth_unstable(intervals / 4).1,
+        };
         // At least every other interval has so many.
         candidate.graphs = (graphs + intervals as u32 / 2) / intervals as u32;
         if candidate.median < GRAPH_WEIGHT {

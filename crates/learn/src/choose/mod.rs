@@ -298,9 +298,9 @@ impl Scratch {
             0 => (chosen.count / 4).min(chosen.varied_for()).max(AGAIN),
             periods => periods,
         };
-        // What is relied on gives way only to what can be relied on.
+        // What is relied on gives way only to what has recurred for long.
         let other = followed.is_some_and(|c| !c.alike(&chosen));
-        (!(relied_on && other && unsure_for > 0)).then_some((rule, unsure_for))
+        (!(relied_on && other && chosen.count <= 2 * PERIODS)).then_some((rule, unsure_for))
     }
 
     /// Of the sites that occur as often, the steadiest.
@@ -344,10 +344,12 @@ impl Scratch {
         };
         let best = candidates.iter().filter(alike).min_by_key(rank);
         let best = best.unwrap_or(&chosen);
-        // A change of site costs an iteration: only for a clear gain. In the midst of a period its
-        // last site is always one behind.
+        // In the midst of a period its last site is one behind.
+        let behind = |c: &Candidate| u32::from(c.last < best.last && c.first > best.first);
+        // A change of site costs an iteration: only for a clear gain.
         let kept = candidates.iter().filter(alike).find(|c| {
-            c.current && (amiss(c) <= amiss(best) + 1 + c.count / 48 || amiss(c) < 2 * amiss(best))
+            let tolerated = amiss(best) + behind(c) + c.count / 48;
+            c.current && (amiss(c) <= tolerated || amiss(c) < 2 * amiss(best))
         });
         *kept.unwrap_or(best)
     }

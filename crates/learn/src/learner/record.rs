@@ -193,7 +193,7 @@ impl Learner {
         let next = if settled {
             length / 2
         } else {
-            (length / 4).min(32 + length / 32)
+            (length / 4).min(48 + length / 16)
         };
         next.max(4)
     }
