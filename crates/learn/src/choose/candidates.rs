@@ -144,8 +144,11 @@ impl Scratch {
     fn interval_stats(&mut self, candidate: &mut Candidate) {
         let mut intervals = 0;
         let mut graphs = 0;
+        let (mut least, mut longest) = (u32::MAX, 0);
         for (from, to) in Occurrences::of(&self.next, candidate).pairs() {
-            self.sorted[intervals] = self.work[to] - self.work[from];
+            let work = self.work[to] - self.work[from];
+            (least, longest) = (least.min(work), longest.max(work));
+            self.sorted[intervals] = work;
             graphs += self.graphs[to] - self.graphs[from];
             intervals += 1;
         }
@@ -153,20 +156,29 @@ impl Scratch {
         if lengths.is_empty() {
             return;
         }
-        let (shorter, median, _) = lengths.select_nth_unstable(intervals / 2);
-        candidate.median = *median;
-        candidate.least = match shorter.len() {
-            0 => *median,
-            _ => *shorter.select_nth_unstable(intervals / 4).1,
-        };
+        (candidate.median, candidate.least) = (least, least);
+        candidate.longest = longest;
+        if least < longest {
+            let (shorter, median, _) = lengths.select_nth_unstable(intervals / 2);
+            candidate.median = *median;
+            candidate.least = match shorter.len() {
+                0 => *median,
+                _ => *shorter.select_nth_unstable(intervals / 4).1,
+            };
+        }
         // At least every other interval has so many.
         candidate.graphs = (graphs + intervals as u32 / 2) / intervals as u32;
         if candidate.median < GRAPH_WEIGHT {
             candidate.graphs = 0;
         }
+        let alike = candidate.usual(least) && candidate.usual(longest);
+        if alike && longest < candidate.median + ENDS {
+            let intervals = intervals as u32;
+            (candidate.since_long, candidate.since_more) = (intervals, intervals);
+            return;
+        }
         for (from, to) in Occurrences::of(&self.next, candidate).pairs() {
             let work = self.work[to] - self.work[from];
-            candidate.longest = candidate.longest.max(work);
             // Fewer graphs than usual are other work in their place: a prefill step.
             let replaced = self.graphs[to] - self.graphs[from] < candidate.graphs
                 && work >= candidate.median / 8;
