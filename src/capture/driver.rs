@@ -32,7 +32,7 @@ macro_rules! functions {
             fn load() -> Option<Self> {
                 let mut driver = None;
                 elf::walk(|module| {
-                    if module.soname() == Some(NAME) {
+                    if module.soname() == Some(NAME) && module.is_bound() {
                         driver = Some(Self {
                             start: module.start,
                             $($field: [$($name),+].into_iter().find_map(|name| {

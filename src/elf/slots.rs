@@ -1,7 +1,7 @@
 //! GOT slots that a module reaches other modules' functions through.
 
 use core::ffi::CStr;
-use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{Elf64_Phdr, Elf64_Rela};
 
@@ -85,6 +85,20 @@ impl Module {
                 });
             }
         }
+    }
+
+    /// Whether the loader has gone through the module's slots, as far as they tell: another thread
+    /// may be loading it. A slot that is filled at the first call leads back into its own module
+    /// until then; before, it holds where that lies in the file.
+    pub fn is_bound(&self) -> bool {
+        let mut is_bound = true;
+        let visit = |slot: Slot<'_>| {
+            let in_file = 1..self.end - self.start;
+            let value = slot.place.load(Ordering::Relaxed);
+            is_bound &= !(slot.may_be_lazy && in_file.contains(&value));
+        };
+        self.each_slot(|_| true, visit);
+        is_bound
     }
 
     /// What the module defines under `name`, in `version` if the module has versions at all;

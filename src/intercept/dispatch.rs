@@ -21,11 +21,13 @@ const DEVICE_TO_HOST: u32 = 2;
 /// `frame` is what the assembler saved of a call that is under way.
 pub unsafe extern "C" fn before(frame: *const Frame) -> c_int {
     let _errno = Kept::new();
-    let _inside = Inside::enter();
+    let inside = Inside::enter();
     // SAFETY: the caller's promise; the thunk is one of the pool.
     let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
     let follow = match thunk.role() {
         Role::ProcAddress => true,
+        // From a signal handler or an allocator that our own code met, maybe with a lock in hand.
+        _ if inside.is_none() => false,
         Role::Driver(call) => driver(call, &frame.args),
         Role::Runtime(call) => runtime(call, thunk, frame),
     };

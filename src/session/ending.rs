@@ -16,7 +16,7 @@ use super::{Gating, OWNER, STATE, stream_capture, turn};
 use crate::cancel::Uncancelled;
 use crate::capture;
 use crate::ids;
-use crate::intercept::{self, tell_unnamed, uncounted};
+use crate::intercept::{self, Inside, tell_unnamed, uncounted};
 use crate::log;
 use crate::step::learned::Learnt;
 use crate::step::threads::Slot;
@@ -55,6 +55,7 @@ fn end(may_run_profilers_here: bool) {
         return;
     }
     let _uncancelled = Uncancelled::new();
+    let _inside = Inside::enter();
     let Some(mut guard) = STATE.lock_for(ENDING) else {
         return;
     };

@@ -12,6 +12,7 @@ use tllmprof_config::calls::Calls;
 use super::threads::set_slot;
 use super::{ATTENDED, OWNER, STATE, ending, learning, stream_capture, turn};
 use crate::lock::Lock;
+use crate::intercept::Inside;
 use crate::{capture, ids, intercept};
 
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -25,6 +26,8 @@ static IS_CHILD: AtomicBool = AtomicBool::new(false);
 struct Held {
     thread: i32,
     state: bool,
+    /// Calls that other handlers make meanwhile are passed through: the thread has our locks.
+    inside: bool,
     doors: intercept::Kept,
 }
 
@@ -47,11 +50,13 @@ extern "C" fn before() {
         return;
     };
     if held.is_none() {
+        let inside = Inside::enter().map(Inside::stay).is_some();
         let state = STATE.hold_over_fork();
         let doors = intercept::before_fork();
         *held = Some(Held {
             thread: ids::thread(),
             state,
+            inside,
             doors,
         });
     }
@@ -70,6 +75,9 @@ extern "C" fn in_parent() {
         if held.state {
             STATE.release();
         }
+        if held.inside {
+            Inside::leave();
+        }
     }
 }
 
@@ -83,7 +91,9 @@ extern "C" fn in_child() {
         intercept::in_child();
         capture::after_fork();
     }
-    *HELD.lock() = None;
+    if HELD.lock().take().is_some_and(|held| held.inside) {
+        Inside::leave();
+    }
     IS_CHILD.store(true, Ordering::Relaxed);
     ATTENDED.store(Calls::ALL.bits(), Ordering::Relaxed);
     turn::after_fork();

@@ -8,7 +8,7 @@ use tllmprof_learn::Trail;
 
 use super::{OWNER, STATE, State, learning, stream_capture, turn};
 use crate::cancel::Uncancelled;
-use crate::intercept::{tell_named, tls, uncounted};
+use crate::intercept::{Inside, tell_named, tls, uncounted};
 use crate::step::counted::Counted;
 use crate::step::threads::Slot;
 use crate::{capture, ids, log};
@@ -132,6 +132,7 @@ fn make_key() {
 
 /// A thread has ended: another may count where it did.
 fn leave(slot: &'static Slot) {
+    let _inside = Inside::enter();
     let mut guard = STATE.lock();
     set_slot(None);
     if let Some(state) = guard.as_mut() {

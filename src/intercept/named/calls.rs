@@ -1,13 +1,39 @@
 //! A call of a function that the rule names, past its thread's credit.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
+
 use super::{ends, may_await_end};
+use crate::elf;
 use crate::errno::Kept;
 use crate::intercept::tls;
 use crate::session;
 use crate::step::counted::Counted;
 
+/// Where the loader lies, and its size.
+static LOADER: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+
+/// Remembers where the loader lies.
+pub fn remember_loader() {
+    elf::walk(|module| {
+        let is_it = module
+            .soname()
+            .is_some_and(|name| name.to_bytes().starts_with(b"ld-linux"));
+        if is_it {
+            LOADER[0].store(module.start, Ordering::Relaxed);
+            LOADER[1].store(module.end - module.start, Ordering::Relaxed);
+        }
+        is_it
+    });
+}
+
+/// Whether the code at `address` is the loader's.
+fn is_loader(address: usize) -> bool {
+    let [start, size] = LOADER.each_ref().map(|part| part.load(Ordering::Relaxed));
+    address.wrapping_sub(start) < size
+}
+
 /// The thread is in our own code: a function that is named may be one that this uses, such as an
-/// allocator's.
+/// allocator's, or the call of a signal handler.
 pub struct Inside(());
 
 impl Inside {
@@ -20,6 +46,18 @@ impl Inside {
         }
         *inside = 1;
         Some(Self(()))
+    }
+}
+
+impl Inside {
+    /// Goes on beyond the end of a function, until [`Inside::leave`].
+    pub fn stay(self) {
+        core::mem::forget(self);
+    }
+
+    /// Ends what [`Inside::stay`] has kept up, in the same thread or in its copy after a fork.
+    pub fn leave() {
+        drop(Self(()));
     }
 }
 
@@ -48,6 +86,12 @@ pub unsafe extern "C" fn before(return_place: *mut usize, from: usize) {
     if unsafe { (*tls()).cells.is_null() } {
         session::new_thread(false);
         session::count(Counted::Named);
+    }
+    // The loader, which may call a program's own allocator, is in the middle of something: the next
+    // call asks.
+    // SAFETY: the caller's promise.
+    if is_loader(unsafe { return_place.read() }) {
+        return;
     }
     if let Some(iteration) = session::named_entered()
         && session::closes_after(iteration)

@@ -129,6 +129,7 @@ pub fn start() {
     }
     NAMED.store(true, Ordering::Release);
     BEFORE_MAIN.store(crate::injection::is_preloaded(), Ordering::Relaxed);
+    calls::remember_loader();
     look_at(elf::changes());
     BEFORE_MAIN.store(false, Ordering::Relaxed);
 }
@@ -184,6 +185,8 @@ fn look_at(changes: u64) {
 
 /// Runs `act` under the lock, if that can be had.
 fn with<R>(act: impl FnOnce(&mut Followed) -> R) -> Option<R> {
+    // A function that is named may be one that this uses, and its call finds locks of ours held.
+    let _inside = Inside::enter();
     let us = ids::thread();
     if LOOKING.load(Ordering::Relaxed) == us {
         return None;

@@ -10,6 +10,7 @@ use tllmprof_config::Step;
 
 use super::abi::{ASCII, Attributes, Handle, REGISTERED, RangeId, UNICODE, Wide};
 use crate::errno::Kept;
+use crate::intercept::Inside;
 use crate::ranges::handles::Handles;
 use crate::ranges::pattern::{Pattern, Text};
 use crate::ranges::seen::Seen;
@@ -166,19 +167,25 @@ fn count() -> Option<u64> {
 #[cold]
 fn begin_thread() {
     let _errno = Kept::new();
-    session::new_thread(false);
+    // An allocator that opens ranges may be the one that our own code uses.
+    if let Some(_inside) = Inside::enter() {
+        session::new_thread(false);
+    }
 }
 
 #[cold]
 fn ask() -> Option<u64> {
     let _errno = Kept::new();
+    let _inside = Inside::enter()?;
     session::named_entered()
 }
 
 #[cold]
 fn has_ended(iteration: u64) {
     let _errno = Kept::new();
-    session::named_ended(iteration);
+    if let Some(_inside) = Inside::enter() {
+        session::named_ended(iteration);
+    }
 }
 
 /// A range has been pushed; `ends` is what [`begins`] said.

@@ -41,7 +41,7 @@ pub struct Entry {
     pub moved: Vec<Moved>,
     /// Bytes of the instructions that move.
     pub length: usize,
-    /// The function may look at its return address.
+    /// The function, or one that it ends in, may look at its return address.
     pub looks_back: bool,
 }
 
@@ -87,15 +87,22 @@ pub fn examine(
             entry.at = start + instruction.len();
             continue;
         }
-        entry.looks_back |= return_address.is_used_by(&instruction);
         let target = near_target(&instruction);
+        entry.looks_back |= return_address.is_used_by(&instruction);
         let is_call = matches!(
             instruction.code(),
             Code::Call_rel32_64 | Code::Call_rm64 | Code::Call_rel16
         );
-        indirect |= instruction.code() == Code::Jmp_rm64;
+        if instruction.code() == Code::Jmp_rm64 {
+            indirect = true;
+            // By a jump table of its own, or out of the function.
+            entry.looks_back |= tables.is_empty() || instruction.memory_base() != Register::None;
+        }
         if let Some(target) = target.filter(|_| !is_call) {
             branches.push(target);
+            // What it goes on to, which returns where this would, may look where that is, as the
+            // loader's functions do to learn who asks.
+            entry.looks_back |= !(start..start + code.len()).contains(&target);
         }
         if instruction.code() == Code::Lea_r64_m && instruction.is_ip_rel_memory_operand() {
             tables.push(instruction.ip_rel_memory_address() as usize);

@@ -37,15 +37,11 @@ pub fn jump(at: usize, trampoline: usize) -> Option<[u8; JUMP]> {
 /// function. `alone`: the process has one thread.
 pub unsafe fn write(entry: &Entry, jump: [u8; JUMP], alone: bool) -> Result<(), Refusal> {
     let pages = (entry.at & !(PAGE - 1))..(entry.at + entry.length).next_multiple_of(PAGE);
-    let writable = libc::PROT_READ | libc::PROT_WRITE;
     let readable = libc::PROT_READ | libc::PROT_EXEC;
-    // Others may be running in these pages.
-    let rights = if alone {
-        writable
-    } else {
-        writable | libc::PROT_EXEC
-    };
-    if !protect(&pages, rights) {
+    // Executable all the while: others may be running in these pages, a signal handler may lie
+    // there, or a function that this very code uses, as of a program that brings its own `memset`;
+    // and a system may refuse to make code executable again that has been changed.
+    if !protect(&pages, readable | libc::PROT_WRITE) {
         // Of several pages some may have changed.
         protect(&pages, readable);
         return Err(Refusal::NotWritable);
@@ -66,7 +62,9 @@ pub unsafe fn write(entry: &Entry, jump: [u8; JUMP], alone: bool) -> Result<(), 
         }
     }
     protect(&pages, readable);
-    synchronise();
+    if !alone {
+        synchronise();
+    }
     Ok(())
 }
 
