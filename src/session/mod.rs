@@ -97,6 +97,35 @@ impl State {
         })
     }
 
+    /// The limit that the cell of `what` starts with for thread number `thread`: the first call of
+    /// CUDA's is to be told of.
+    fn first_limit(&self, what: Counted, thread: u32) -> u64 {
+        if self.uses_cuda || what == Counted::Named {
+            self.counter.first_limit(what, thread)
+        } else {
+            0
+        }
+    }
+
+    /// The process makes a call of CUDA's. Whether that begins the session: the calling thread has
+    /// the turn then, and calls of others wait until the profilers are ready.
+    fn begin_to_use_cuda(&mut self) -> bool {
+        if !self.uses_cuda {
+            self.uses_cuda = true;
+            for slot in &self.slots {
+                for what in Counted::all().filter(|what| *what != Counted::Named) {
+                    slot.live(what)
+                        .set_limit(self.first_limit(what, slot.thread()));
+                }
+            }
+        }
+        let begins = !self.begun && !self.turn.taken;
+        if begins {
+            turn::take(self);
+        }
+        begins
+    }
+
     /// Lets the threads run to where the next thing happens.
     fn run_on(&mut self) {
         let next = if self.follows_each {
@@ -227,7 +256,11 @@ fn enter(what: Counted) -> Option<u64> {
     }
     let mut guard = STATE.lock();
     let state = guard.as_mut()?;
-    state.uses_cuda |= what != Counted::Named;
+    if what != Counted::Named && state.begin_to_use_cuda() {
+        turn::run(guard);
+        guard = STATE.lock();
+    }
+    let state = guard.as_mut()?;
     let entered = state.counter.entered(what, &state.slots, slot);
     match entered.opens {
         Some(begun) => begin(guard, begun),

@@ -61,18 +61,13 @@ pub fn new_thread(uses_cuda: bool) {
     let left = state.slots.iter().copied().find(|slot| slot.take());
     let slot = left.unwrap_or_else(|| {
         let thread = u32::try_from(state.slots.len()).unwrap_or(u32::MAX);
-        let first_limit = |what| state.counter.first_limit(what, thread);
+        let first_limit = |what| state.first_limit(what, thread);
         let slot: &'static Slot = Box::leak(Box::new(Slot::new(thread, first_limit)));
         state.slots.push(slot);
         slot
     });
     set_slot(Some(slot));
-    state.uses_cuda |= uses_cuda;
-    let begins = state.uses_cuda && !state.begun && !state.turn.taken;
-    if begins {
-        // Calls of other threads wait until the profilers are ready.
-        turn::take(state);
-    }
+    let begins = uses_cuda && state.begin_to_use_cuda();
     drop(guard);
     let key = THREAD_KEY.load(Ordering::Relaxed);
     if key != NO_KEY {

@@ -32,6 +32,21 @@ fn is_loader(address: usize) -> bool {
     address.wrapping_sub(start) < size
 }
 
+/// Whether a signal handler is running on a stack of its own, with hardly any room: profilers need
+/// more.
+fn is_on_small_signal_stack() -> bool {
+    const ROOM: usize = 64 * 1024;
+    let mut stack = core::mem::MaybeUninit::<libc::stack_t>::uninit();
+    // SAFETY: nothing is set; the structure is filled where that succeeds, and read only then.
+    let stack = unsafe {
+        if libc::sigaltstack(core::ptr::null(), stack.as_mut_ptr()) != 0 {
+            return false;
+        }
+        stack.assume_init()
+    };
+    stack.ss_flags & libc::SS_ONSTACK != 0 && stack.ss_size < ROOM
+}
+
 /// The thread is in our own code: a function that is named may be one that this uses, such as an
 /// allocator's, or the call of a signal handler.
 pub struct Inside(());
@@ -78,7 +93,7 @@ pub unsafe extern "C" fn before(return_place: *mut usize, from: usize) {
         return;
     };
     let _errno = Kept::new();
-    if !crate::is_active() {
+    if !crate::is_active() || is_on_small_signal_stack() {
         return;
     }
     // The assembler counted the call if the thread has cells.
