@@ -46,9 +46,9 @@ impl Found {
     fn now() -> Self {
         let us = own_path();
         let named = variable(VARIABLE);
-        let inherited = named
-            .as_deref()
-            .is_some_and(|named| is(us.as_deref(), named));
+        let inherited = named.as_deref().is_some_and(|named| {
+            is(us.as_deref(), named) || is_like(us.as_deref(), named) && has_chain()
+        });
         let tool = if inherited { variable(BEFORE) } else { named };
         let tool = tool.filter(|tool| !is(us.as_deref(), tool));
         Self {
@@ -63,7 +63,7 @@ impl Found {
 /// the variable at any time from then on.
 pub fn start(wanted: bool) {
     // Nearly always there is nothing to do and nothing to look for.
-    if !wanted && std::env::var_os(BEFORE).is_none() {
+    if !wanted && !has_chain() {
         return;
     }
     let Found {
@@ -121,6 +121,16 @@ fn is_us(path: &OsStr) -> bool {
 
 fn is(us: Option<&Path>, path: &OsStr) -> bool {
     us.is_some_and(|us| us == path || std::fs::canonicalize(path).is_ok_and(|path| us == path))
+}
+
+/// Whether the file is called like this library: a parent may have run another copy of it.
+fn is_like(us: Option<&Path>, path: &OsStr) -> bool {
+    us.is_some_and(|us| us.file_name() == Path::new(path).file_name())
+}
+
+/// Whether this library, or a copy of it, has put itself before the tool.
+fn has_chain() -> bool {
+    std::env::var_os(BEFORE).is_some()
 }
 
 fn variable(name: &str) -> Option<OsString> {

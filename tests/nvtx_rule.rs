@@ -422,3 +422,32 @@ fn a_process_without_cuda_says_nothing() {
     assert_eq!(ran.output.out(), "done\n");
     assert_eq!(ran.output.err(), "");
 }
+
+#[test]
+fn an_allocator_may_open_ranges() {
+    let program = Program::new("allocator");
+    for windows in ["5-9", "0,3,6,9,12,15,18,21"] {
+        let ran = program.run(&[], "nvtx:^step", windows, &[]);
+        assert!(ran.output.status.success(), "{:?}", ran.output);
+        assert_eq!(ran.output.out(), "done\n");
+    }
+}
+
+/// Two copies of the library take each other for the tool, in one process or in a child.
+#[test]
+fn copies_do_not_chain_to_each_other() {
+    let program = Program::new("children");
+    let shim = shim();
+    for name in ["libtllmprof.so", "another.so"] {
+        let folder = program.scratch.path(&format!("of-{name}"));
+        std::fs::create_dir(&folder).expect("the test's folder");
+        let copy = folder.join(name);
+        std::fs::copy(&shim, &copy).expect("the library can be copied");
+        let both = format!("{}:{}", shim.display(), copy.display());
+        for kind in ["fork", "preload"] {
+            let ran = program.run(&[kind], "nvtx:^step", "all", &[("LD_PRELOAD", &both)]);
+            assert!(ran.output.status.success(), "{kind}: {:?}", ran.output);
+            ran.said("window all captured: 4 iterations");
+        }
+    }
+}

@@ -38,7 +38,9 @@ use tllmprof_config::calls::Calls;
 compile_error!("the doors are written for x86-64 and AArch64 Linux with glibc");
 
 pub use arch::{Tls, tls};
-pub use named::{Inside, start as follow_named, tell as tell_named, tell_unmatched as tell_unnamed};
+pub use named::{
+    Inside, start as follow_named, tell as tell_named, tell_unmatched as tell_unnamed,
+};
 
 /// What is locked in the doors over a fork.
 pub struct Kept {

@@ -11,8 +11,8 @@ use tllmprof_config::calls::Calls;
 
 use super::threads::set_slot;
 use super::{ATTENDED, OWNER, STATE, ending, learning, stream_capture, turn};
-use crate::lock::Lock;
 use crate::intercept::Inside;
+use crate::lock::Lock;
 use crate::{capture, ids, intercept};
 
 const PATIENCE: Duration = Duration::from_millis(20);

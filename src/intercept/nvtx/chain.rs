@@ -70,6 +70,8 @@ fn chain_for(next: &[Function; WRAPPED.len()]) -> Option<usize> {
 pub unsafe fn in_child() {
     // SAFETY: the caller's promise. What it guards is whole after each single store.
     unsafe { MAKING.break_open() };
+    let asked = ASKED.iter();
+    asked.for_each(|place| place.store(0, Ordering::Relaxed));
 }
 
 /// A module's places for its tool's functions, and what it has there itself.
@@ -177,12 +179,45 @@ impl Library {
     }
 }
 
+/// Modules whose tool is being asked, by what they gave it; 0 for none. Two copies of this library
+/// may each take the other for the tool: what comes back here has been to all that there are.
+static ASKED: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
+
+/// The asking of a tool for one module.
+struct Asking(&'static AtomicUsize);
+
+impl Asking {
+    /// None where that is under way, or where too many are.
+    fn begin(module: usize) -> Option<Self> {
+        if ASKED
+            .iter()
+            .any(|asked| asked.load(Ordering::Relaxed) == module)
+        {
+            return None;
+        }
+        let take = |place: &&AtomicUsize| {
+            let taken = place.compare_exchange(0, module, Ordering::Relaxed, Ordering::Relaxed);
+            taken.is_ok()
+        };
+        ASKED.iter().find(take).map(Self)
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
 /// A module of the program looks for its tool; whether it got one.
 ///
 /// # Safety
 /// Called by NVTX, as `nvtxInit.h` does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn InitializeInjectionNvtx2(export: GetExportTable) -> c_int {
+    let Some(_asking) = Asking::begin(export as *const () as usize) else {
+        return 0;
+    };
     // SAFETY: the caller's promise.
     let places = (!is_ours(export) && counts_ranges()).then(|| unsafe { Places::of(export) });
     let mut has_tool = 0;
@@ -237,6 +272,9 @@ fn counts_ranges() -> bool {
 /// Called by NVTX, as `nvtxExtInit.h` does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn InitializeInjectionNvtxExtension(module: *mut c_void) -> c_int {
+    let Some(_asking) = Asking::begin(module.addr()) else {
+        return 0;
+    };
     match Tool::find(c"InitializeInjectionNvtxExtension") {
         // SAFETY: that is the type of the function of this name, and the module's own argument.
         Tool::Has(library) => unsafe {

@@ -100,9 +100,8 @@ pub fn examine(
         }
         if let Some(target) = target.filter(|_| !is_call) {
             branches.push(target);
-            // What it goes on to, which returns where this would, may look where that is, as the
-            // loader's functions do to learn who asks.
-            entry.looks_back |= !(start..start + code.len()).contains(&target);
+            entry.looks_back |=
+                !(start..start + code.len()).contains(&target) && leads_out(target, &read);
         }
         if instruction.code() == Code::Lea_r64_m && instruction.is_ip_rel_memory_operand() {
             tables.push(instruction.ip_rel_memory_address() as usize);
@@ -158,6 +157,20 @@ fn near_target(instruction: &Instruction) -> Option<usize> {
         OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
     );
     is_near.then(|| instruction.near_branch_target() as usize)
+}
+
+/// Whether what lies at `target` leads to another module, by a GOT slot: what a function ends in
+/// returns where that would, and may look where that is, as the loader's do to learn who asks.
+fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
+    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    const BND: u8 = 0xf2;
+    let mut code = [0; 8];
+    if !read(target, &mut code) {
+        return true;
+    }
+    let code = code.strip_prefix(&ENDBR64).unwrap_or(&code);
+    let code = code.strip_prefix(&[BND]).unwrap_or(code);
+    code.starts_with(&[0xff, 0x25])
 }
 
 /// A plain branch in its long form; the short ones of `loop` and `jrcxz` have none.

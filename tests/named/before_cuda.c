@@ -1,0 +1,24 @@
+/* Calls before the thread's first call of CUDA's. */
+#include "program.h"
+
+#include "standin.h"
+
+static volatile int calls;
+
+__attribute__((noinline)) void early_step(void)
+{
+    calls++;
+}
+
+int main(void)
+{
+    program_begin();
+    for (int n = 0; n < 10; n++)
+        early_step();
+    for (int n = 0; n < 10; n++) {
+        early_step();
+        cudaDeviceSynchronize();
+    }
+    printf("calls %d\n", calls);
+    return 0;
+}

@@ -1,0 +1,46 @@
+/* Calls in a signal handler whose stack has 8 KB besides what the kernel puts there. */
+#include "program.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+
+#include "standin.h"
+
+static volatile int calls;
+
+__attribute__((noinline)) void handler_step(void)
+{
+    calls++;
+    __asm__ volatile("" : : : "memory");
+}
+
+static void on_signal(int signal)
+{
+    (void)signal;
+    handler_step();
+}
+
+int main(void)
+{
+    enum { ROOM = 1 << 20 };
+    program_begin();
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t size = (8192 + (size_t)sysconf(_SC_MINSIGSTKSZ) + page - 1) & ~(page - 1);
+    /* What lies below it cannot be written. */
+    char *room = mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *bottom = room + ROOM - size;
+    if (room == MAP_FAILED || mprotect(bottom, size, PROT_READ | PROT_WRITE) != 0)
+        return 3;
+    stack_t stack = {.ss_sp = bottom, .ss_size = size};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
+    if (sigaltstack(&stack, NULL) != 0 || sigaction(SIGUSR1, &action, NULL) != 0)
+        return 3;
+    cudaFree(NULL);
+    for (int n = 0; n < 50; n++) {
+        raise(SIGUSR1);
+        handler_step();
+        cudaDeviceSynchronize();
+    }
+    printf("calls %d\n", calls);
+    return 0;
+}
