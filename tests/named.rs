@@ -4,6 +4,8 @@
 //! The programs are in `tests/named/`; each test builds its own. A program prints how many calls it made.
 
 mod common;
+#[path = "named/meetings.rs"]
+mod meetings;
 #[allow(dead_code, reason = "the situations use the rest of it")]
 #[path = "situations/twice.rs"]
 mod twice;
@@ -586,72 +588,4 @@ fn auto_learns_where_the_engine_is_there_and_not_used() {
         assert_eq!(both.switches().len(), 2, "{said:#?}");
         both.assert_same_calls();
     }
-}
-
-/// The functions that a rule names are some that this library calls, too, with locks in hand, or while it writes code.
-#[test]
-fn functions_that_libraries_use_may_be_the_program_s_own() {
-    let shop = Workshop::new();
-    let program = shop.program(
-        "own_functions.c",
-        "own_functions",
-        &["-rdynamic", "-fno-builtin"],
-    );
-    let many: Vec<String> = (0..100).map(|n| (n * 3).to_string()).collect();
-    for rule in [
-        "sym:^malloc$",
-        "sym:^memset$",
-        "sym:^mprotect$",
-        "sym:.@own_functions",
-    ] {
-        for windows in ["5-9", &many.join(",")] {
-            // The window may open before the driver is ready.
-            let ran = program.clone().window(windows, rule).run_shimmed();
-            assert!(ran.output.status.success(), "{rule}: {:?}", ran.output);
-            assert_eq!(ran.output.out(), "1\n", "{rule}");
-        }
-    }
-}
-
-#[test]
-fn handlers_of_forks_may_make_calls() {
-    let shop = Workshop::new();
-    let program = shop.program("fork_handlers.c", "fork_handlers", &[]);
-    let both = program.window("1,3,5,7,9", "sym:^handled_step$").run();
-    assert_exact(&both);
-}
-
-#[test]
-fn calls_before_cuda_is_used() {
-    let shop = Workshop::new();
-    let program = shop.program("before_cuda.c", "before_cuda", &[]);
-    let both = program.window("1000000000-", "sym:^early_step$").run();
-    assert_exact(&both);
-    assert_eq!(told(&both, BY_ENTRY), 1, "{:#?}", both.said());
-}
-
-#[test]
-fn a_signal_handler_with_a_small_stack() {
-    let shop = Workshop::new();
-    let program = shop.program("signal_stack.c", "signal_stack", &[]);
-    let windows: Vec<String> = (0..30).map(|n| (n * 3).to_string()).collect();
-    let both = program
-        .window(&windows.join(","), "sym:^handler_step$")
-        .run();
-    // The very first call may be lost: there is no room to begin.
-    assert!(calls(&both) - both.total() <= 1, "{}", both.output.err());
-}
-
-#[test]
-fn a_call_that_ends_in_a_function_which_looks_back() {
-    let shop = Workshop::new();
-    let hidden = shop.0.path("hidden");
-    std::fs::create_dir(&hidden).expect("the test's folder");
-    shop.library("plugin.c", "hidden/libhidden.so", &[]);
-    let options = ["-foptimize-sibling-calls", "-Wl,-rpath,$ORIGIN/hidden"];
-    let program = shop.program("opener.c", "opener", &options);
-    let both = program.window("1,3,5,7", "sym:^open_step$").run();
-    assert_exact(&both);
-    assert_eq!(number_behind(&both, "found "), 10);
-    assert_eq!(switches(&both.log).len(), 8);
 }
