@@ -63,6 +63,14 @@ def guarded(check, bench, told):
     return row
 
 
+def measured(table):
+    """A table's lines; a fault in it must not lose what was found before."""
+    try:
+        return list(table())
+    except Exception as error:
+        return [f"Not measured: {type(error).__name__}: {error}"]
+
+
 def main(doc):
     given = options(doc)
     began = time.monotonic()
@@ -116,11 +124,11 @@ def main(doc):
         if loops:
             told("throughput")  # after all else: it wants the machine to itself
             page += ["", "## Throughput", ""]
-            page += throughput.table(loops, bench, given.rounds, BLOCK_SECONDS)
+            page += measured(lambda: throughput.table(loops, bench, given.rounds, BLOCK_SECONDS))
         if wanted(given, calls.NAME):
             told("a call's cost")
             page += ["", "## A call", ""]
-            page += calls.table(shim, folder)
+            page += measured(lambda: calls.table(shim, folder))
     finally:
         if not given.keep:
             shutil.rmtree(folder, ignore_errors=True)
