@@ -76,7 +76,6 @@ fn real_dlvsym() -> Option<Dlvsym> {
 ///
 /// # Safety
 /// As `dlsym`, or as `dlvsym` where there is a `version`.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // what only its assembler uses
 pub unsafe fn real(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> *mut c_void {
     // SAFETY: the caller's promise.
     let found = unsafe {

@@ -14,11 +14,9 @@ mod dispatch;
 mod dlsym;
 mod export;
 mod libc_hooks;
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // what only its assembler uses
 mod named;
+#[cfg_attr(target_arch = "aarch64", path = "arch/named_aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "arch/named_x86_64.rs")]
-#[cfg_attr(not(target_arch = "x86_64"), path = "arch/unnamed.rs")]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // what only its assembler uses
 mod named_arch;
 pub mod nvtx;
 mod proc_address;

@@ -85,10 +85,32 @@ pub fn standin() -> PathBuf {
 /// A C compiler for the processor under test: with `TLLMPROF_TEST_CROSS`, a prefix such as `aarch64-linux-gnu-`, one
 /// for another than this.
 pub fn compiler() -> Command {
+    tool("gcc", "cc")
+}
+
+/// A C++ compiler for that processor.
+pub fn cpp_compiler() -> Command {
+    tool("g++", "c++")
+}
+
+fn tool(cross_name: &str, name: &str) -> Command {
     Command::new(match std::env::var("TLLMPROF_TEST_CROSS") {
-        Ok(cross) => format!("{cross}gcc"),
-        Err(_) => "cc".to_owned(),
+        Ok(cross) => format!("{cross}{cross_name}"),
+        Err(_) => name.to_owned(),
     })
+}
+
+/// Whether the processor under test is x86-64.
+pub fn is_x86_64() -> bool {
+    match std::env::var("TLLMPROF_TEST_CROSS") {
+        Ok(cross) => cross.starts_with("x86_64"),
+        Err(_) => cfg!(target_arch = "x86_64"),
+    }
+}
+
+/// Whether a program under test can become another one: qemu as `TLLMPROF_TEST_RUNNER` starts none.
+pub fn can_exec() -> bool {
+    std::env::var_os("TLLMPROF_TEST_RUNNER").is_none()
 }
 
 /// A [`command`] for a program built by the tests, which starts with the words of `TLLMPROF_TEST_RUNNER`, such as

@@ -17,12 +17,16 @@ static uint64_t mix(uint64_t sum, uint64_t value)
     return (sum ^ value) * UINT64_C(0x9e3779b97f4a7c15) + (sum >> 29);
 }
 
-static __attribute__((target("avx"))) uint64_t wide_round(uint64_t sum, int n)
+static WIDE uint64_t wide_round(uint64_t sum, int n)
 {
-    wide a = {1.0 * n, 2, 3, 4}, b = {5, 6.5, 7, 8.25}, c = named_wide(a, b);
+    const double values[] = {2, 3, 4, 5, 6.5, 7, 8.25, 9};
+    wide a, b;
+    for (int i = 0; i < WIDTH; i++)
+        a[i] = values[i] * n, b[i] = values[i + WIDTH];
+    wide c = named_wide(a, b);
     double live = n * 0.125;
     c = named_wide(c, b);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < WIDTH; i++)
         sum = mix(sum, (uint64_t)(int64_t)(c[i] * 16 + live));
     return sum;
 }
@@ -49,6 +53,8 @@ static uint64_t one_round(uint64_t sum, int n)
     sum = mix(sum, (uint64_t)small.whole + (uint64_t)(small.part * 64));
     for (int64_t word : named_large(n).words)
         sum = mix(sum, (uint64_t)word);
+    for (double part : named_spread(n, 1.5, n + 2, 3, 4, n * 0.5, 6, 7).parts)
+        sum = mix(sum, (uint64_t)(int64_t)(part * 2));
     sum = mix(sum, (uint64_t)(named_long_double(n + 0.5L, 3) * 1000));
     __int128 wide_int = named_int128((__int128)n << 70, sum);
     sum = mix(mix(sum, (uint64_t)wide_int), (uint64_t)(wide_int >> 64));
@@ -64,7 +70,9 @@ static uint64_t one_round(uint64_t sum, int n)
     sum = pointer(sum, n + 1);
     std::string text = named_string("round ", n);
     sum = mix(sum, text.size() + (unsigned char)text.back());
+#ifdef __x86_64__
     if (__builtin_cpu_supports("avx"))
+#endif
         sum = wide_round(sum, n);
     sum = mix(sum, (uint64_t)engine.named_step(n) + (uint64_t)engine.named_step(n * 0.25));
     sum = mix(sum, (uint64_t)engine.named_add(n, 3) + (uint64_t)engine.named_add(n * 1.0, 0.5));

@@ -5,14 +5,22 @@
 #include "loop.h"
 
 #include <csetjmp>
+#include <dlfcn.h>
 #include <execinfo.h>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <ucontext.h>
 
-enum how { RETURNS, THROWS, JUMPS, STRUCT, COROUTINE, BACKTRACE, CAUGHT_ABOVE };
-static const char *const HOWS[] = {"returns", "throws", "jumps", "struct", "coroutine", "backtrace", "caught_above", NULL};
+#ifdef IN_LIBRARY
+#define ENGINE __attribute__((noinline, visibility("default")))
+#else
+#define ENGINE static __attribute__((noinline))
+#endif
+
+enum how { RETURNS, THROWS, JUMPS, STRUCT, COROUTINE, BACKTRACE, CAUGHT_ABOVE, ASKS };
+static const char *const HOWS[] = {"returns",   "throws",       "jumps", "struct", "coroutine",
+                                   "backtrace", "caught_above", "asks",  NULL};
 
 struct Result {
     long words[6];
@@ -24,7 +32,10 @@ static jmp_buf where;
 static ucontext_t inside, outside;
 static int frames;
 
-static __attribute__((noinline)) Result engine_step(int n)
+ENGINE Result engine_step(int n);
+ENGINE int engine_asks(int n);
+
+Result engine_step(int n)
 {
     std::string local = "a local that is destroyed " + std::to_string(n);
     loop_step(&loop, n);
@@ -50,11 +61,24 @@ static __attribute__((noinline)) Result engine_step(int n)
     return {{n, n + 1, n + 2, n + 3, n + 4, (long)local.size()}};
 }
 
+/* Whether its caller lies in the same file. */
+int engine_asks(int n)
+{
+    void *caller = __builtin_extract_return_addr(__builtin_return_address(0));
+    Dl_info theirs, ours;
+    loop_step(&loop, n);
+    return dladdr(caller, &theirs) && dladdr(&loop, &ours) && theirs.dli_fbase == ours.dli_fbase;
+}
+
 static long sum;
 
 static __attribute__((noinline)) void one(int n)
 {
     volatile double kept = n * 0.5;
+    if (how == ASKS) {
+        sum = sum * 2 + engine_asks(n);
+        return;
+    }
     if (how == CAUGHT_ABOVE) {
         sum += engine_step(n).words[5];
         return;

@@ -42,6 +42,12 @@ NAMED Large named_large(int64_t seed)
     return large;
 }
 
+NAMED Spread named_spread(double a, double b, double c, double d, double e, double f, double g, double h)
+{
+    counted();
+    return {{a * 2 + h, b * 3 + g, c * 5 + f, d * 7 + e}};
+}
+
 NAMED long double named_long_double(long double x, int n)
 {
     counted();
@@ -95,7 +101,7 @@ NAMED std::string named_string(const std::string &text, int n)
     return text + std::to_string(n);
 }
 
-NAMED __attribute__((target("avx"))) wide named_wide(wide a, wide b)
+NAMED WIDE wide named_wide(wide a, wide b)
 {
     counted();
     return a * b + a;

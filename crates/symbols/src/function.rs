@@ -15,6 +15,9 @@ pub struct Function<'a> {
     pub is_ifunc: bool,
     /// It is Go's own, and its callers do not keep to the C calling convention.
     pub is_go: bool,
+    /// Its calls may use registers that others leave to be lost on the way (`STO_AARCH64_VARIANT_PCS`
+    /// of the ELF ABI supplement for AArch64: vector and SVE calls).
+    pub is_variant_call: bool,
     /// Through what this module calls another one's function.
     pub slots: Slots,
     /// An import of which the file does not say that it is a function.

@@ -90,6 +90,7 @@ impl Image {
                 last.size = last.size.max(entry.size);
                 last.sources = last.sources | table.sources;
                 last.is_ifunc |= entry.is_ifunc;
+                last.is_variant_call |= entry.is_variant_call;
             } else {
                 functions.push(Function {
                     address: Some(entry.address),
@@ -98,6 +99,7 @@ impl Image {
                     sources: table.sources,
                     is_ifunc: entry.is_ifunc,
                     is_go: self.is_go(entry.address),
+                    is_variant_call: entry.is_variant_call,
                     slots: Slots::default(),
                     may_be_data: false,
                 });
@@ -112,7 +114,7 @@ impl Image {
         let Some(table) = self.dynamic() else {
             return imports;
         };
-        for symbol in table.undefined() {
+        for symbol in table.undefined(self.elf.machine) {
             let Some(name) = table.name(symbol.name) else {
                 continue;
             };
@@ -131,6 +133,7 @@ impl Image {
                 },
                 is_ifunc: false,
                 is_go: false,
+                is_variant_call: symbol.is_variant_call,
                 slots,
                 may_be_data: false,
             });

@@ -48,7 +48,7 @@ impl Nearest {
         for table in &image.tables {
             let defined = table.functions(&image.elf).map(|entry| entry.name);
             let imported = table
-                .undefined()
+                .undefined(image.elf.machine)
                 .filter(|_| table.sources.dynamic)
                 .map(|symbol| symbol.name);
             for at in defined.chain(imported) {

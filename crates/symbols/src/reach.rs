@@ -24,6 +24,7 @@ pub enum Reach {
 pub enum Reason {
     Go,
     Ifunc,
+    VariantCall,
     TooShort(u64),
     UnknownSize,
     EntryPoint,
@@ -37,6 +38,9 @@ const SHORTEST: u64 = 5;
 
 /// Says how calls of one of `image`'s functions can be seen, by what the file says.
 pub fn reach(function: &Function<'_>, image: &Image) -> Reach {
+    if function.is_variant_call {
+        return Reach::No(Reason::VariantCall);
+    }
     let Some(address) = function.address else {
         return if !function.slots.any() {
             Reach::No(Reason::NoSlot)
@@ -100,6 +104,7 @@ impl fmt::Display for Reason {
         f.write_str(match self {
             Self::Go => "Go function",
             Self::Ifunc => "IFUNC resolver",
+            Self::VariantCall => "variant PCS, which other calls do not keep the registers of",
             Self::TooShort(size) => return write!(f, "too short, {size} bytes"),
             Self::UnknownSize => "size not known",
             Self::EntryPoint => "where the process begins",

@@ -5,13 +5,16 @@ use object::LittleEndian as LE;
 use object::elf;
 use object::elf::Sym64;
 
-use crate::elf::{Elf, entries};
+use crate::elf::{Elf, Machine, entries};
 use crate::error::Error;
 use crate::function::Sources;
 use crate::source::Source;
 
 /// Longer names are no symbols but damage: each is looked at on its own, and they may overlap.
 pub const LONGEST_NAME: usize = 1 << 15;
+
+/// Of the ELF ABI supplement for AArch64.
+const STO_AARCH64_VARIANT_PCS: u8 = 0x80;
 
 pub struct Table {
     pub sources: Sources,
@@ -27,6 +30,8 @@ pub struct Entry {
     pub address: u64,
     pub size: u64,
     pub is_ifunc: bool,
+    /// The mark of a function of AArch64 that does not keep to the base calling convention.
+    pub is_variant_call: bool,
 }
 
 /// An undefined symbol in a table that may be a function.
@@ -35,6 +40,7 @@ pub struct Undefined {
     pub index: usize,
     pub name: u32,
     pub is_typed: bool,
+    pub is_variant_call: bool,
 }
 
 impl Table {
@@ -87,14 +93,15 @@ impl Table {
                 address,
                 size: symbol.st_size.get(LE),
                 is_ifunc: kind == elf::STT_GNU_IFUNC,
+                is_variant_call: is_variant_call(symbol, elf.machine),
             })
         })
     }
 
     /// The symbols of other modules that may be functions.
-    pub fn undefined(&self) -> impl Iterator<Item = Undefined> {
+    pub fn undefined(&self, machine: Machine) -> impl Iterator<Item = Undefined> {
         let symbols = self.raw().iter().enumerate().skip(1);
-        symbols.filter_map(|(index, symbol)| {
+        symbols.filter_map(move |(index, symbol)| {
             let is_weak = symbol.st_info >> 4 == elf::STB_WEAK;
             let is_typed = match symbol.st_info & 0xf {
                 elf::STT_FUNC | elf::STT_GNU_IFUNC => true,
@@ -105,6 +112,7 @@ impl Table {
                 index,
                 name: symbol.st_name.get(LE),
                 is_typed,
+                is_variant_call: is_variant_call(symbol, machine),
             })
         })
     }
@@ -159,4 +167,9 @@ mod tests {
             assert!(!is_cold(name.as_bytes()), "{name}");
         }
     }
+}
+
+/// Whether the symbol's `st_other` says so. Other processors give the bit no meaning.
+fn is_variant_call(symbol: &Sym64<LE>, machine: Machine) -> bool {
+    machine == Machine::Aarch64 && symbol.st_other & STO_AARCH64_VARIANT_PCS != 0
 }

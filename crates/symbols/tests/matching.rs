@@ -123,7 +123,9 @@ fn aarch64_files_are_read() {
     std::fs::write(
         &source,
         "int puts(const char *); static __attribute__((noinline)) int inner(int x) { return puts(\"\") + x; }\n\
-         int outer(int x) { return inner(x) + 1; }",
+         int outer(int x) { return inner(x) + 1; }\n\
+         __attribute__((aarch64_vector_pcs)) double far(double);\n\
+         __attribute__((aarch64_vector_pcs)) double near(double x) { return far(x) + 1; }",
     )
     .unwrap();
     scratch.tool(&[
@@ -146,6 +148,8 @@ fn aarch64_files_are_read() {
     assert_eq!(reach_of("^puts$"), Reach::Import);
     assert_eq!(reach_of("^outer$"), Reach::Exported(Some(Reason::Machine)));
     assert_eq!(reach_of("^inner$"), Reach::No(Reason::Machine));
+    assert_eq!(reach_of("^near$"), Reach::No(Reason::VariantCall));
+    assert_eq!(reach_of("^far$"), Reach::No(Reason::VariantCall));
 }
 
 #[test]

@@ -139,7 +139,7 @@ impl Frame {
         const REACH: usize = 1 << 20;
         let mut below = core::ptr::from_ref(self).addr();
         let mut at = self.frame_pointer;
-        while at > below && at - below < REACH && at % 16 == 0 {
+        while at > below && at - below < REACH && at.is_multiple_of(16) {
             if at >= record {
                 return at > record;
             }
@@ -525,9 +525,10 @@ pub unsafe extern "C" fn missing() {
     naked_asm!("hint #34", "mov w0, #3", "ret")
 }
 
-/// Calls a function of ours over the arguments of a look-up; its answer is in `w16`.
+/// Calls a function of ours over the arguments of a look-up, and such as are added; its answer is
+/// in `x16`.
 macro_rules! ask {
-    ($function:literal) => {
+    ($function:literal $(, $added:literal)*) => {
         concat!(
             "stp x29, x30, [sp, #-48]!
              .cfi_def_cfa_offset 48
@@ -536,10 +537,12 @@ macro_rules! ask {
              mov x29, sp
              stp x0, x1, [sp, #16]
              str x2, [sp, #32]
-             bl ",
+             ",
+            $($added, "\n",)*
+            "bl ",
             $function,
             "
-             mov w16, w0
+             mov x16, x0
              ldp x0, x1, [sp, #16]
              ldr x2, [sp, #32]
              ldp x29, x30, [sp], #48
@@ -553,7 +556,7 @@ macro_rules! ask {
 /// A look-up function that examines its return address to learn who asks: whatever is not about
 /// CUDA is passed on by a jump that leaves that address in place.
 macro_rules! door {
-    ($name:ident, caller in $caller:literal, $lookup:path, $real:path) => {
+    ($name:ident, caller in $caller:literal, version: $version:literal, $lookup:path, $real:path) => {
         /// The exported look-up function of this name.
         // SAFETY: the symbol is meant to take the place of libc's, and goes on to it.
         #[unsafe(no_mangle)]
@@ -563,6 +566,10 @@ macro_rules! door {
                 ".cfi_startproc",
                 "hint #34",
                 "cbz x1, 2f",
+                "adrp x16, {are_named}",
+                "ldrb w16, [x16, :lo12:{are_named}]",
+                "cbnz w16, 5f",
+                "6:",
                 "ldrb w16, [x1]",
                 "cmp w16, #0x63", // c
                 "b.ne 2f",
@@ -589,14 +596,22 @@ macro_rules! door {
                 "4:",
                 "mov x0, xzr",
                 "ret",
+                // A rule names functions: this may be one of them, or one of a new module.
+                "5:",
+                ask!("{named}", "mov x3, x30", $version),
+                "cbz x16, 6b",
+                "mov x0, x16",
+                "ret",
                 ".cfi_endproc",
                 wanted = sym super::dlsym::wanted,
                 lookup = sym $lookup,
                 find = sym super::dlsym::find_real,
+                are_named = sym super::named::NAMED,
+                named = sym super::named::lookup,
                 real = sym $real,
             )
         }
     };
 }
-door!(dlsym, caller in "x2", super::dlsym::lookup, super::dlsym::REAL_DLSYM);
-door!(dlvsym, caller in "x3", super::dlsym::lookup_version, super::dlsym::REAL_DLVSYM);
+door!(dlsym, caller in "x2", version: "mov x2, xzr", super::dlsym::lookup, super::dlsym::REAL_DLSYM);
+door!(dlvsym, caller in "x3", version: "nop", super::dlsym::lookup_version, super::dlsym::REAL_DLVSYM);

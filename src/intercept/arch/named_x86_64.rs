@@ -2,14 +2,14 @@
 //!
 //! Nothing is known of such a function: any register may carry an argument, and the callers of one
 //! that its compiler saw whole may keep values in registers that a function is free to change
-//! (GCC's `-fipa-ra`). So a [`stub`], which a GOT slot leads to, changes only `r11`, as the dynamic
+//! (GCC's `-fipa-ra`). So a stub, which a GOT slot leads to, changes only `r11`, as the dynamic
 //! linker does, and the flags, and a patched entry only the flags. Both count in the thread's cell
 //! for what the rule names and leave no frame behind.
 //!
 //! [`slow`] is where both go when the count is past the cell's limit: it saves every register, the
 //! vector ones whole, and asks Rust.
 //!
-//! Where a call's end matters, its return address is replaced by one of the [`return_stub`]s, which
+//! Where a call's end matters, its return address is replaced by one of the return stubs, which
 //! has the original in a word of its own. A C++ exception, a `longjmp` or a backtrace passes such a
 //! frame by its call frame information alone: the frame is empty, and its return address is what
 //! that word holds, less one. The word is found by the displacement in the stub's first
@@ -19,21 +19,12 @@
 
 use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use core::arch::{global_asm, naked_asm};
-use core::ffi::c_void;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::step::counted::Counted;
-use crate::step::threads::cell_offset;
+use super::named::pool::{AWAITED, CELL, REALS, RETURNS, Return, STUBS};
 
-/// Whether there are stubs: on this processor, yes.
-pub const HAS_STUBS: bool = true;
-/// Stubs that there are. A function that is unloaded and loaded again elsewhere uses another one.
-pub const STUBS: usize = 128;
-/// Bytes from a thread's first cell to that for what the rule names.
-pub const CELL: usize = cell_offset(Counted::Named);
-
-/// Where each stub goes on to.
-static REALS: [AtomicPtr<c_void>; STUBS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; STUBS];
+/// Bytes of a return stub's first instruction.
+pub const FIRST: usize = 1;
 
 /// Bytes that [`slow`] saves vector registers in: the legacy area and the header.
 const LEGACY: usize = 512;
@@ -45,26 +36,6 @@ const STATE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 19;
 static AREA: AtomicUsize = AtomicUsize::new(LEGACY + HEADER);
 /// State components to save; 0: by `fxsave`.
 static MASK: AtomicU64 = AtomicU64::new(0);
-
-/// Calls whose end is awaited at a time. One that is left by an exception or `longjmp` keeps its
-/// place for good.
-pub const RETURNS: usize = 8;
-
-/// Where the call that a return stub stands for goes back to, and what that end means.
-#[repr(C)]
-pub struct Return {
-    /// 0: free.
-    pub address: AtomicUsize,
-    pub iteration: AtomicU64,
-}
-
-/// Of each return stub. The assembler knows the layout.
-pub static AWAITED: [Return; RETURNS] = [const {
-    Return {
-        address: AtomicUsize::new(0),
-        iteration: AtomicU64::new(0),
-    }
-}; RETURNS];
 
 /// Saves every register that a call may change, below `rbp`.
 macro_rules! save_all {
@@ -204,43 +175,6 @@ global_asm!(
     return_size = const size_of::<Return>(),
     returned = sym returned,
 );
-
-// SAFETY: the symbols are defined above.
-unsafe extern "C" {
-    static tllmprof_named_stubs: u8;
-    static tllmprof_named_stubs_end: u8;
-    static tllmprof_return_stubs: u8;
-}
-
-/// The address of the stub for `real`, found or made; none when all are in use. Not for several
-/// threads at a time.
-pub fn stub(real: usize) -> Option<usize> {
-    let of = |known: &AtomicPtr<c_void>| known.load(Ordering::Relaxed).addr();
-    let index = REALS
-        .iter()
-        .position(|known| of(known) == real)
-        .or_else(|| REALS.iter().position(|known| of(known) == 0))?;
-    let real = core::ptr::with_exposed_provenance_mut(real);
-    REALS[index].store(real, Ordering::Release);
-    let start = (&raw const tllmprof_named_stubs).addr();
-    let size = ((&raw const tllmprof_named_stubs_end).addr() - start) / STUBS;
-    Some(start + index * size)
-}
-
-/// Whether a slot that holds `value` leads to a stub.
-pub fn is_stub(value: usize) -> bool {
-    let (start, end) = (
-        &raw const tllmprof_named_stubs,
-        &raw const tllmprof_named_stubs_end,
-    );
-    (start.addr()..end.addr()).contains(&value)
-}
-
-/// What a call returns to whose end is awaited at place `index` of [`AWAITED`].
-pub fn return_stub(index: usize) -> usize {
-    const SIZE: usize = 32;
-    (&raw const tllmprof_return_stubs).addr() + index * SIZE + 1
-}
 
 /// Whether the processor keeps return addresses a second time, where they cannot be replaced.
 pub fn has_shadow_stack() -> bool {

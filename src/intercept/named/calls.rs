@@ -87,7 +87,7 @@ impl Drop for Inside {
 ///
 /// # Safety
 /// `return_place` is where the call's return address lies, and `from` an address in the stub or
-/// trampoline that it came through.
+/// trampoline that it came through; on AArch64, which has no trampolines, where the stub leads to.
 pub unsafe extern "C" fn before(return_place: *mut usize, from: usize) {
     let Some(_inside) = Inside::enter() else {
         return;

@@ -8,7 +8,8 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::intercept::named_arch::{self, AWAITED};
+use super::pool::{self, AWAITED};
+use crate::intercept::named_arch;
 
 /// Awaits the end of the call whose return address lies at `place`, and with it of `iteration`.
 ///
@@ -28,7 +29,7 @@ pub unsafe fn await_end(place: *mut usize, iteration: u64) {
         if taken.is_ok() {
             awaited.iteration.store(iteration, Ordering::Relaxed);
             // SAFETY: the caller's promise; the stub goes on to the address that it has kept.
-            unsafe { place.write(named_arch::return_stub(index)) };
+            unsafe { place.write(pool::return_stub(index)) };
             return;
         }
     }

@@ -16,6 +16,7 @@ pub struct Function {
     pub exported: Vec<CString>,
     pub is_ifunc: bool,
     pub is_go: bool,
+    pub is_variant_call: bool,
     /// Where the process begins: nobody calls it.
     pub is_entry_point: bool,
 }
@@ -37,6 +38,7 @@ pub fn matching(path: &Path, pattern: &Pattern) -> Result<(Vec<Function>, bool),
                 .collect(),
             is_ifunc: function.is_ifunc,
             is_go: function.is_go,
+            is_variant_call: function.is_variant_call,
             is_entry_point: function.address == Some(image.elf.entry),
         })
     });

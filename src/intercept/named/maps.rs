@@ -41,6 +41,7 @@ impl Maps {
 
     /// Places where `size` bytes are free, the nearest to `address` first, none farther than
     /// `reach`.
+    #[cfg(target_arch = "x86_64")]
     pub fn free_near(&self, address: usize, size: usize, reach: usize) -> Vec<usize> {
         // The first pages are not to be had, and beyond the last mapping lies the kernel's half.
         let mut from = 0x1_0000;
@@ -57,6 +58,13 @@ impl Maps {
         places.sort_by_key(|place| place.abs_diff(address));
         places
     }
+}
+
+/// Bytes of a page: on AArch64 systems have them of 4, 16 or 64 KiB.
+pub fn page_size() -> usize {
+    // SAFETY: takes no pointers.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(4096)
 }
 
 fn parse(line: &[u8]) -> Option<Mapping> {

@@ -27,6 +27,7 @@ mod maps;
 mod modules;
 #[cfg_attr(not(target_arch = "x86_64"), path = "unpatched.rs")]
 mod patching;
+pub mod pool;
 mod refusal;
 mod slots;
 mod told;
@@ -49,7 +50,6 @@ use crate::lock::{Guard, Lock};
 use core::sync::atomic::AtomicI32;
 
 pub use calls::Inside;
-#[cfg(target_arch = "x86_64")]
 pub use calls::{after, before};
 use functions::Function;
 use maps::Maps;
@@ -198,14 +198,25 @@ fn with<R>(act: impl FnOnce(&mut Followed) -> R) -> Option<R> {
     result
 }
 
-/// Whether the end of a call may be awaited that came through the stub or trampoline around
-/// `from`: the function's code is known, and does not look at where it returns to.
+/// Whether the end of a call may be awaited that came `from` there (see [`before`]): the function's
+/// code is known, and does not look at where it returns to.
 fn may_await_end(from: usize) -> bool {
     let may = with(|followed| {
-        followed.functions.iter().any(|function| {
-            matches!(&function.means, Means::Entry { trampoline, looks_back, .. }
-                if trampoline.contains(&from) && !looks_back)
-        })
+        followed
+            .functions
+            .iter()
+            .any(|function| match &function.means {
+                Means::Entry {
+                    trampoline,
+                    looks_back,
+                    ..
+                } => trampoline.contains(&from) && !looks_back,
+                #[cfg(target_arch = "aarch64")]
+                Means::Name(Refusal::Processor { looks_back }) => {
+                    function.address == from && !looks_back
+                }
+                _ => false,
+            })
     });
     may == Some(true)
 }
@@ -272,7 +283,7 @@ pub unsafe extern "C" fn lookup(
         let is_it = followed.by_name.iter().any(|function| {
             function.is_called(name) && (function.found.is_ifunc || function.found.address == found)
         });
-        is_it.then(|| named_arch::stub(found)).flatten()
+        is_it.then(|| pool::stub(found)).flatten()
     });
     let stub = stub
         .flatten()
@@ -455,7 +466,7 @@ impl Followed {
             let function = candidate.function;
             let means = match patched {
                 Ok(means) => means,
-                Err(refusal) if function.exported.is_empty() || !named_arch::HAS_STUBS => {
+                Err(refusal) if function.exported.is_empty() || refusal == Refusal::VariantCall => {
                     Means::None(refusal)
                 }
                 Err(refusal) => {
@@ -525,6 +536,9 @@ fn prepare(
     }
     if function.is_go {
         return Err(Refusal::Go);
+    }
+    if function.is_variant_call {
+        return Err(Refusal::VariantCall);
     }
     if function.is_ifunc {
         return Err(Refusal::Ifunc);

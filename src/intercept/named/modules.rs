@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::maps::Maps;
+use super::maps::{Maps, page_size};
 use crate::elf::{self, Module};
 use crate::intercept::resolve;
 
@@ -60,7 +60,6 @@ pub fn present(maps: &Maps) -> (Vec<Loaded>, bool) {
 /// the pages read-only that are to be so afterwards; a module without such pages is taken as done,
 /// as nothing that is written here can then fault.
 pub fn is_relocated(module: &Module, maps: &Maps) -> bool {
-    const PAGE: usize = 4096;
     const PT_GNU_RELRO: u32 = 0x6474_e552;
     let mut headers = module.headers().iter();
     let Some(relro) = headers.find(|header| header.p_type == PT_GNU_RELRO) else {
@@ -68,7 +67,8 @@ pub fn is_relocated(module: &Module, maps: &Maps) -> bool {
     };
     let start = module.base.wrapping_add(relro.p_vaddr as usize);
     let end = start.wrapping_add(relro.p_memsz as usize);
-    let (start, end) = (start & !(PAGE - 1), end & !(PAGE - 1));
+    let page = page_size();
+    let (start, end) = (start & !(page - 1), end & !(page - 1));
     start == end || maps.at(start).is_some_and(|mapping| !mapping.is_writable)
 }
 

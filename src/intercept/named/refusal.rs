@@ -4,10 +4,16 @@ use core::fmt;
 
 /// Why a function's entry is left as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // what only patching finds
 pub enum Refusal {
     EntryPoint,
-    #[cfg(not(target_arch = "x86_64"))]
-    Processor,
+    /// Entries are not patched on this processor; the function's code is known.
+    #[cfg(target_arch = "aarch64")]
+    Processor {
+        /// It may look at its return address.
+        looks_back: bool,
+    },
+    VariantCall,
     UnknownSize,
     Ifunc,
     Go,
@@ -28,8 +34,9 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::EntryPoint => "the process begins there, and no call leads to it",
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Processor => "entries are patched on x86-64 only",
+            #[cfg(target_arch = "aarch64")]
+            Self::Processor { .. } => "entries are patched on x86-64 only",
+            Self::VariantCall => "it may take arguments in registers that other calls do not keep (variant PCS)",
             Self::UnknownSize => "its size is not known",
             Self::Ifunc => "it only says which function is meant (IFUNC)",
             Self::Go => "it is Go's own and does not keep to the C calling convention",

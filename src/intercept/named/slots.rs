@@ -8,12 +8,10 @@
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 
-use super::maps::Maps;
+use super::maps::{Maps, page_size};
+use super::pool;
 use crate::elf::{Found, Module, Slot};
-use crate::intercept::named_arch;
 use crate::intercept::resolve;
-
-const PAGE: usize = 4096;
 
 /// A function that is seen where others reach it by name.
 pub struct ByName {
@@ -39,7 +37,7 @@ pub fn redirect(module: &Module, functions: &[ByName], modules: &[Module], maps:
                     .then(|| real(module, &slot, function, modules))
                     .flatten()
             });
-            let stub = of_slot.and_then(named_arch::stub);
+            let stub = of_slot.and_then(pool::stub);
             if stub.is_some_and(|stub| store(&slot, stub, maps)) {
                 count += 1;
             }
@@ -51,7 +49,7 @@ pub fn redirect(module: &Module, functions: &[ByName], modules: &[Module], maps:
 /// What the slot leads to, if that is `function`.
 fn real(module: &Module, slot: &Slot<'_>, function: &ByName, modules: &[Module]) -> Option<usize> {
     let value = slot.place.load(Ordering::Relaxed);
-    if named_arch::is_stub(value) {
+    if pool::is_stub(value) {
         return None;
     }
     let found = function.found;
@@ -87,8 +85,28 @@ fn real(module: &Module, slot: &Slot<'_>, function: &ByName, modules: &[Module])
 /// `address` is that of an IFUNC of a module that stays loaded.
 unsafe fn chosen(address: usize) -> usize {
     let place = core::ptr::with_exposed_provenance::<core::ffi::c_void>(address);
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's promise.
-    unsafe { core::mem::transmute::<*const core::ffi::c_void, extern "C" fn() -> usize>(place)() }
+    unsafe {
+        core::mem::transmute::<*const core::ffi::c_void, extern "C" fn() -> usize>(place)()
+    }
+    // What the processor can do, as glibc tells it: see its sys/ifunc.h.
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the caller's promise; getauxval takes no pointers.
+    unsafe {
+        type Resolver = extern "C" fn(u64, *const [u64; 3]) -> usize;
+        const HAS_MORE: u64 = 1 << 62;
+        let features = libc::getauxval(libc::AT_HWCAP);
+        let more = [
+            size_of::<[u64; 3]>() as u64,
+            features,
+            libc::getauxval(libc::AT_HWCAP2),
+        ];
+        core::mem::transmute::<*const core::ffi::c_void, Resolver>(place)(
+            features | HAS_MORE,
+            &raw const more,
+        )
+    }
 }
 
 /// What `module` gets when it asks for `name`, as far as can be told: from what the process started
@@ -135,14 +153,15 @@ fn is_called(module: &Module, needed: &CStr) -> bool {
 
 fn store(slot: &Slot<'_>, stub: usize, maps: &Maps) -> bool {
     let place = core::ptr::from_ref(slot.place);
-    let page = place.addr() & !(PAGE - 1);
+    let size = page_size();
+    let page = place.addr() & !(size - 1);
     let Some(mapping) = maps.at(place.addr()) else {
         return false;
     };
     let is_writable = mapping.is_writable;
     let protect = |rights: i32| {
         // SAFETY: the page is one of the module's data, and stays readable.
-        unsafe { libc::mprotect(core::ptr::with_exposed_provenance_mut(page), PAGE, rights) == 0 }
+        unsafe { libc::mprotect(core::ptr::with_exposed_provenance_mut(page), size, rights) == 0 }
     };
     if !is_writable && !protect(libc::PROT_READ | libc::PROT_WRITE) {
         return false;

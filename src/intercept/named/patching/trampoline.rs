@@ -10,8 +10,9 @@ use core::ops::Range;
 use super::entry::{Entry, Kind};
 use crate::elf::Module;
 use crate::intercept::named::maps::Maps;
+use crate::intercept::named::pool::CELL;
 use crate::intercept::named::refusal::Refusal;
-use crate::intercept::named_arch::{CELL, slow};
+use crate::intercept::named_arch::slow;
 use crate::intercept::tls;
 
 /// Room for one trampoline: what counts takes 43 bytes, what it moves 19 at most and a little more

@@ -1,0 +1,1 @@
+/* A program whose main is in a library. */
