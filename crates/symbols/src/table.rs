@@ -152,6 +152,11 @@ fn is_cold(name: &[u8]) -> bool {
     matches!(part, Some(b"cold" | b"warm")) && parts.next().is_some_and(|name| !name.is_empty())
 }
 
+/// Whether the symbol's `st_other` says so. Other processors give the bit no meaning.
+fn is_variant_call(symbol: &Sym64<LE>, machine: Machine) -> bool {
+    machine == Machine::Aarch64 && symbol.st_other & STO_AARCH64_VARIANT_PCS != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::is_cold;
@@ -167,9 +172,4 @@ mod tests {
             assert!(!is_cold(name.as_bytes()), "{name}");
         }
     }
-}
-
-/// Whether the symbol's `st_other` says so. Other processors give the bit no meaning.
-fn is_variant_call(symbol: &Sym64<LE>, machine: Machine) -> bool {
-    machine == Machine::Aarch64 && symbol.st_other & STO_AARCH64_VARIANT_PCS != 0
 }
