@@ -1,5 +1,6 @@
 //! The modules of the process: which are there, and which are left alone.
 
+use core::ops::Range;
 use std::path::PathBuf;
 
 use super::maps::{Maps, page_size};
@@ -60,16 +61,24 @@ pub fn present(maps: &Maps) -> (Vec<Loaded>, bool) {
 /// the pages read-only that are to be so afterwards; a module without such pages is taken as done,
 /// as nothing that is written here can then fault.
 pub fn is_relocated(module: &Module, maps: &Maps) -> bool {
+    let relro = relro(module);
+    relro.is_empty()
+        || maps
+            .at(relro.start)
+            .is_some_and(|mapping| !mapping.is_writable)
+}
+
+/// The pages that the loader makes read-only when it is done with the module's relocations.
+pub fn relro(module: &Module) -> Range<usize> {
     const PT_GNU_RELRO: u32 = 0x6474_e552;
     let mut headers = module.headers().iter();
     let Some(relro) = headers.find(|header| header.p_type == PT_GNU_RELRO) else {
-        return true;
+        return 0..0;
     };
     let start = module.base.wrapping_add(relro.p_vaddr as usize);
     let end = start.wrapping_add(relro.p_memsz as usize);
     let page = page_size();
-    let (start, end) = (start & !(page - 1), end & !(page - 1));
-    start == end || maps.at(start).is_some_and(|mapping| !mapping.is_writable)
+    start & !(page - 1)..end & !(page - 1)
 }
 
 /// Whether the calling thread has the stack that names take to be understood.

@@ -6,9 +6,11 @@
 //! for the one store and then what they were.
 
 use core::ffi::CStr;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use super::maps::{Maps, page_size};
+use super::modules::relro;
 use super::pool;
 use crate::elf::{Found, Module, Slot};
 use crate::intercept::resolve;
@@ -28,6 +30,7 @@ impl ByName {
 /// Leads the slots of `module` that stand for `functions` to their stubs. How many.
 pub fn redirect(module: &Module, functions: &[ByName], modules: &[Module], maps: &Maps) -> usize {
     let mut count = 0;
+    let relro = relro(module);
     module.each_slot(
         |name| functions.iter().any(|function| function.is_called(name)),
         |slot| {
@@ -38,7 +41,7 @@ pub fn redirect(module: &Module, functions: &[ByName], modules: &[Module], maps:
                     .flatten()
             });
             let stub = of_slot.and_then(pool::stub);
-            if stub.is_some_and(|stub| store(&slot, stub, maps)) {
+            if stub.is_some_and(|stub| store(&slot, stub, maps, &relro)) {
                 count += 1;
             }
         },
@@ -151,7 +154,7 @@ fn is_called(module: &Module, needed: &CStr) -> bool {
         || module.file_name() == needed.to_bytes()
 }
 
-fn store(slot: &Slot<'_>, stub: usize, maps: &Maps) -> bool {
+fn store(slot: &Slot<'_>, stub: usize, maps: &Maps, relro: &Range<usize>) -> bool {
     let place = core::ptr::from_ref(slot.place);
     let size = page_size();
     let page = place.addr() & !(size - 1);
@@ -168,7 +171,9 @@ fn store(slot: &Slot<'_>, stub: usize, maps: &Maps) -> bool {
     }
     // One store: a thread that calls meanwhile finds the old address or the new one.
     slot.place.store(stub, Ordering::Release);
-    if !is_writable {
+    // Not a page beside them, which another thread will write to: what tells of the mappings may be
+    // wrong while the loader changes them (qemu's does not do it at one time).
+    if !is_writable && relro.contains(&page) {
         protect(libc::PROT_READ);
     }
     true
