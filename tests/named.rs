@@ -91,11 +91,12 @@ impl Workshop {
 
     /// A program that uses the runtime, whose own functions are followed: where entries are not patched they are a
     /// library's, which reaches them by slots.
-    fn program_of(&self, source: &str, output: &str) -> Situation {
+    fn program_of(&self, source: &str, output: &str, options: &[&str]) -> Situation {
         if is_x86_64() {
-            return self.program(source, output, &[]);
+            return self.program(source, output, options);
         }
-        let library = self.library(source, &format!("lib{output}.so"), &["-DIN_LIBRARY"]);
+        let options = [&["-DIN_LIBRARY"], options].concat();
+        let library = self.library(source, &format!("lib{output}.so"), &options);
         self.program("main_elsewhere.c", output, &[&library])
     }
 
@@ -291,7 +292,7 @@ fn a_function_of_many_by_its_signature() {
 #[test]
 fn a_window_closes_when_its_last_call_returns() {
     let shop = Workshop::new();
-    let program = shop.program_of("ends.cpp", "ends");
+    let program = shop.program_of("ends.cpp", "ends", &[]);
     for how in ["returns", "struct", "backtrace"] {
         let both = program
             .clone()
@@ -315,7 +316,7 @@ fn a_window_closes_when_its_last_call_returns() {
 #[test]
 fn a_call_whose_end_is_awaited_may_be_left_by_other_ways() {
     let shop = Workshop::new();
-    let program = shop.program_of("ends.cpp", "ends");
+    let program = shop.program_of("ends.cpp", "ends", &[]);
     for how in ["throws", "caught_above", "jumps"] {
         let both = program
             .clone()
@@ -339,7 +340,7 @@ fn a_call_whose_end_is_awaited_may_be_left_by_other_ways() {
 fn a_function_that_looks_at_its_return_address() {
     let shop = Workshop::new();
     let both = shop
-        .program_of("ends.cpp", "ends")
+        .program_of("ends.cpp", "ends", &[])
         .args("asks")
         .window("3,5-6,8", "sym:engine_asks")
         .run();
@@ -357,7 +358,7 @@ fn a_function_that_looks_at_its_return_address() {
 #[test]
 fn a_call_may_end_on_another_thread() {
     let shop = Workshop::new();
-    let program = shop.program_of("ends.cpp", "ends");
+    let program = shop.program_of("ends.cpp", "ends", &[]);
     let both = program
         .args("coroutine")
         .window("3,5-6,8", "sym:engine_step")
@@ -493,7 +494,7 @@ fn a_function_that_is_chosen_at_start() {
 fn children() {
     let shop = Workshop::new();
     let both = shop
-        .program_of("forks.c", "forks")
+        .program_of("forks.c", "forks", &[])
         .args(if common::can_exec() { "exec" } else { "" })
         .window("5-9", "sym:^forking_step$")
         .run();

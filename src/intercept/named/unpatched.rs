@@ -24,20 +24,45 @@ impl Entry {
 }
 
 pub fn examine(
-    _start: usize,
+    start: usize,
     code: &[u8],
-    _read: impl Fn(usize, &mut [u8]) -> bool,
+    read: impl Fn(usize, &mut [u8]) -> bool,
 ) -> Result<Entry, Refusal> {
-    let mut words = code.chunks(4);
-    let looks_back = words.any(|word| {
-        word.try_into()
-            .map_or(true, |word| uses_return_address(u32::from_le_bytes(word)))
+    let looks_back = code.chunks(4).enumerate().any(|(index, word)| {
+        let Ok(word) = word.try_into().map(u32::from_le_bytes) else {
+            return true;
+        };
+        uses_return_address(word)
+            || near_target(word, start + index * 4).is_some_and(|target| {
+                !(start..start + code.len()).contains(&target) && leads_out(target, &read)
+            })
     });
     Err(Refusal::Processor { looks_back })
 }
 
+/// Where a branch at `at` goes that is no call.
+fn near_target(instruction: u32, at: usize) -> Option<usize> {
+    let distance = (instruction << 6).cast_signed() >> 4;
+    (instruction >> 26 == 0b00_0101).then(|| at.wrapping_add_signed(distance as isize))
+}
+
+/// Whether what lies at `target` leads to another module, by a GOT slot: what a function ends in
+/// returns where that would, and may look where that is, as the loader's do to learn who asks.
+fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
+    const BTI_C: [u8; 4] = 0xd503_245f_u32.to_le_bytes();
+    let mut code = [0; 8];
+    if !read(target, &mut code) {
+        return true;
+    }
+    let code = code.strip_prefix(&BTI_C).unwrap_or(&code);
+    // `adrp x16, PAGE`
+    code.first_chunk()
+        .is_none_or(|first| u32::from_le_bytes(*first) & 0x9f00_001f == 0x9000_0010)
+}
+
 /// Whether an instruction does with `x30` what a function need not do to return: computes with it,
-/// keeps it elsewhere than on the stack, or reads it from the caller's frame record. Where a
+/// keeps it elsewhere than on the stack, or reads it from its frame record; or goes on at an address
+/// that may be that of another module's function, which may do so. Where a
 /// compiler uses the register for something else the answer may be yes, too.
 fn uses_return_address(instruction: u32) -> bool {
     /// Strips a signature off `x30`, for a function that wants to know the address.
@@ -77,7 +102,8 @@ fn uses_return_address(instruction: u32) -> bool {
             let is_extract = kind == 0b111;
             kind > 1 && kind != 0b101 && (base == LINK || (is_extract && index == LINK))
         }
-        _ => instruction == XPACLRI,
+        // Branches by a register, in the function or out of it: `br`, `braa` and the like.
+        _ => instruction == XPACLRI || instruction & 0xfeff_f000 == 0xd61f_0000,
     }
 }
 
