@@ -7,7 +7,6 @@ use std::path::Path;
 use once_cell::race::OnceBox;
 use tllmprof_config::Step;
 use tllmprof_config::engines::{ENGINES, Engine, Seen, known};
-use tllmprof_symbols::{Elf, Image};
 
 use crate::elf;
 
@@ -67,28 +66,15 @@ fn is_in_executable(name: &str) -> bool {
 
 /// The symbols that engines are known by and the file defines.
 fn known_names_of(path: &Path) -> Vec<&'static str> {
-    let Ok(file) = tllmprof_symbols::open(path) else {
-        return Vec::new();
-    };
-    let Some(image) = Elf::read(&file)
-        .ok()
-        .filter(Elf::has_symbol_table)
-        .and_then(|_| Image::read(&file).ok())
-    else {
-        return Vec::new();
-    };
-    let functions = image.functions();
-    let defines = |name: &&str| {
-        let is_it = |known: &&[u8]| *known == name.as_bytes();
-        functions
-            .iter()
-            .any(|function| function.address.is_some() && function.names.iter().any(is_it))
-    };
     let symbols = ENGINES.iter().filter_map(|engine| match engine.seen_by {
         Seen::Symbol(name) => Some(name),
         _ => None,
     });
-    symbols.filter(defines).collect()
+    let symbols: Vec<_> = symbols.collect();
+    tllmprof_symbols::open(path).map_or_else(
+        |_| Vec::new(),
+        |file| tllmprof_symbols::defined(&file, &symbols),
+    )
 }
 
 fn any(is_it: impl Fn(&elf::Module) -> bool) -> bool {

@@ -108,11 +108,6 @@ impl Elf {
         Ok(read_elf)
     }
 
-    /// Whether it has more than its dynamic symbols.
-    pub fn has_symbol_table(&self) -> bool {
-        self.of_kind(elf::SHT_SYMTAB).next().is_some()
-    }
-
     /// Whether code can lie at `address`.
     pub fn is_executable(&self, address: u64) -> bool {
         self.executable.iter().any(|range| range.contains(&address))

@@ -31,6 +31,23 @@ enum Go {
     Unknown,
 }
 
+/// Which of `names` the file's own symbol table defines, exactly as the file has them; none where it
+/// has no such table or cannot be read.
+pub fn defined<'a>(source: &(impl Source + ?Sized), names: &[&'a str]) -> Vec<&'a str> {
+    let table = Elf::read(source).ok().and_then(|elf| {
+        let read = Table::read(source, &elf, elf::SHT_SYMTAB, Sources::default());
+        read.ok().flatten()
+    });
+    let mut defined = names.to_vec();
+    defined.retain(|name| {
+        let address = table
+            .as_ref()
+            .and_then(|table| table.address_of(name.as_bytes()));
+        address.is_some_and(|address| address != 0)
+    });
+    defined
+}
+
 impl Image {
     /// Reads a file, and its debug file if it has no symbol table of its own.
     ///

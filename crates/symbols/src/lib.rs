@@ -31,7 +31,7 @@ pub use demangle::demangle;
 pub use elf::{Elf, Machine};
 pub use error::Error;
 pub use function::{Function, Slots, Sources};
-pub use image::Image;
+pub use image::{Image, defined};
 pub use matching::{LIMIT, Matches};
 pub use nearest::Nearest;
 pub use pattern::Pattern;
