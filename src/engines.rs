@@ -8,7 +8,7 @@ use once_cell::race::OnceBox;
 use tllmprof_config::Step;
 use tllmprof_config::engines::{ENGINES, Engine, Seen, known};
 
-use crate::elf;
+use crate::elf::{self, Module};
 
 /// An engine that has been found, and its rule.
 pub struct Found {
@@ -28,7 +28,7 @@ pub fn find() -> Option<&'static Found> {
     if let Some(found) = found() {
         return Some(found);
     }
-    let engine = known(seen)?;
+    let engine = first_seen()?;
     let step = Step::parse(engine.step).ok()?;
     let is_native = matches!(step, Step::Symbol { .. });
     is_native.then(|| FOUND.get_or_init(|| Box::new(Found { engine, step })))
@@ -37,23 +37,39 @@ pub fn find() -> Option<&'static Found> {
 /// An engine that is there whose step is a range of its own: that has to be asked for when the
 /// process starts.
 pub fn by_ranges() -> Option<&'static Engine> {
-    known(seen).filter(|engine| matches!(Step::parse(engine.step), Ok(Step::Nvtx { .. })))
+    first_seen().filter(|engine| matches!(Step::parse(engine.step), Ok(Step::Nvtx { .. })))
+}
+
+/// The first engine that is there.
+pub fn first_seen() -> Option<&'static Engine> {
+    let mut found = None;
+    elf::with_modules(|modules| found = known(|what| is_among(what, modules)));
+    found
 }
 
 /// Whether the process has it, by what the loader knows.
 pub fn seen(what: &Seen) -> bool {
+    let mut seen = false;
+    elf::with_modules(|modules| seen = is_among(what, modules));
+    seen
+}
+
+fn is_among(what: &Seen, modules: &[Module]) -> bool {
     match what {
-        Seen::Module(file) => any(|module| module.file_name().starts_with(file.as_bytes())),
+        Seen::Module(file) => modules
+            .iter()
+            .any(|module| module.file_name().starts_with(file.as_bytes())),
         Seen::Symbol(name) => {
+            let is_exported = |name: &CStr| {
+                modules
+                    .iter()
+                    .any(|module| module.defines(name, None).is_some())
+            };
             CString::new(*name).is_ok_and(|name| is_exported(&name)) || is_in_executable(name)
         }
         // Python's modules are seen from within the interpreter alone.
         Seen::Python(_) => false,
     }
-}
-
-fn is_exported(name: &CStr) -> bool {
-    any(|module| module.defines(name, None).is_some())
 }
 
 /// Whether the executable's own table has it. The table is read once, and most executables have
@@ -75,13 +91,4 @@ fn known_names_of(path: &Path) -> Vec<&'static str> {
         |_| Vec::new(),
         |file| tllmprof_symbols::defined(&file, &symbols),
     )
-}
-
-fn any(is_it: impl Fn(&elf::Module) -> bool) -> bool {
-    let mut found = false;
-    elf::walk(|module| {
-        found = is_it(module);
-        found
-    });
-    found
 }

@@ -170,7 +170,13 @@ pub fn look() {
         return;
     }
     let changes = elf::changes();
-    if changes != SEEN.load(Ordering::Acquire) && modules::has_stack() {
+    if changes == SEEN.load(Ordering::Acquire) {
+        return;
+    }
+    if SEEKS_ENGINE.load(Ordering::Acquire) && engines::first_seen().is_none() {
+        // Nearly always so, and cheaper to find out than how much stack there is.
+        SEEN.store(changes, Ordering::Release);
+    } else if modules::has_stack() {
         look_at(changes);
     }
 }
