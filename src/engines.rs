@@ -28,10 +28,19 @@ pub fn find() -> Option<&'static Found> {
     if let Some(found) = found() {
         return Some(found);
     }
-    let engine = first_seen()?;
+    let engine = first_seen().filter(is_native)?;
     let step = Step::parse(engine.step).ok()?;
-    let is_native = matches!(step, Step::Symbol { .. });
-    is_native.then(|| FOUND.get_or_init(|| Box::new(Found { engine, step })))
+    Some(FOUND.get_or_init(|| Box::new(Found { engine, step })))
+}
+
+/// Whether [`find`] would find one. It takes little stack.
+pub fn is_native_there() -> bool {
+    first_seen().is_some_and(|engine| is_native(&engine))
+}
+
+/// Whether the engine's step is a native function.
+fn is_native(engine: &&Engine) -> bool {
+    engine.step.starts_with("sym:")
 }
 
 /// An engine that is there whose step is a range of its own: that has to be asked for when the
@@ -41,7 +50,7 @@ pub fn by_ranges() -> Option<&'static Engine> {
 }
 
 /// The first engine that is there.
-pub fn first_seen() -> Option<&'static Engine> {
+fn first_seen() -> Option<&'static Engine> {
     let mut found = None;
     elf::with_modules(|modules| found = known(|what| is_among(what, modules)));
     found

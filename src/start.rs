@@ -30,8 +30,12 @@ fn constructor() {
 
 /// Whether NVTX ranges are to be counted, for windows or for a tool that listens.
 fn counts_ranges(settings: &Settings) -> bool {
-    matches!(settings.step, Step::Nvtx { .. })
-        && (!settings.windows.is_empty() || (settings.nvtx && injection::has_tool()))
+    matches!(settings.step, Step::Nvtx { .. }) && has_work(settings)
+}
+
+/// Whether iterations matter: for windows, or for a tool that listens to their ranges.
+pub fn has_work(settings: &Settings) -> bool {
+    !settings.windows.is_empty() || (settings.nvtx && injection::has_tool())
 }
 
 fn read() -> &'static Result<Settings, BadValue> {
@@ -66,8 +70,7 @@ fn state() -> u8 {
 fn decide() -> u8 {
     let state = match read() {
         Err(_) => COMPLAINING,
-        Ok(settings) if !settings.windows.is_empty() => ACTIVE,
-        Ok(settings) if settings.nvtx && injection::has_tool() => ACTIVE,
+        Ok(settings) if has_work(settings) => ACTIVE,
         Ok(_) => IDLE,
     };
     STATE.store(state, Ordering::Relaxed);

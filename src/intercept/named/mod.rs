@@ -119,7 +119,7 @@ pub fn start() {
     let Some(settings) = crate::settings() else {
         return;
     };
-    if settings.windows.is_empty() && !(settings.nvtx && crate::injection::has_tool()) {
+    if !crate::start::has_work(settings) {
         return;
     }
     match &settings.step {
@@ -173,7 +173,7 @@ pub fn look() {
     if changes == SEEN.load(Ordering::Acquire) {
         return;
     }
-    if SEEKS_ENGINE.load(Ordering::Acquire) && engines::first_seen().is_none() {
+    if SEEKS_ENGINE.load(Ordering::Acquire) && !engines::is_native_there() {
         // Nearly always so, and cheaper to find out than how much stack there is.
         SEEN.store(changes, Ordering::Release);
     } else if modules::has_stack() {
