@@ -46,6 +46,8 @@ mod intercept;
 mod lock;
 #[cfg(not(test))]
 mod log;
+#[cfg(not(test))]
+mod python;
 mod ranges;
 #[cfg(not(test))]
 mod session;

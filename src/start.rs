@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use once_cell::race::OnceBox;
 use tllmprof_config::{BadValue, Settings, Step};
 
-use crate::{injection, intercept, log};
+use crate::{injection, intercept, log, python};
 
 /// What the library has to do in this process.
 const UNDECIDED: u8 = 0;
@@ -26,6 +26,7 @@ fn constructor() {
     intercept::start();
     injection::start(read().as_ref().is_ok_and(counts_ranges));
     intercept::follow_named();
+    python::start();
 }
 
 /// Whether NVTX ranges are to be counted, for windows or for a tool that listens.

@@ -1,6 +1,7 @@
 //! What is switched on for a window, and off after it.
 
 mod driver;
+pub mod marks;
 mod nvtx;
 mod worker;
 

@@ -7,9 +7,17 @@
 use core::mem::ManuallyDrop;
 use std::ffi::CString;
 
+use once_cell::race::OnceBox;
+
 use ::nvtx::domain::{Range, RegisteredString};
 use ::nvtx::{Domain, Payload};
 use tllmprof_config::NvtxName;
+
+/// The domain, which is registered with the tool at the first call: that loads the tool.
+pub fn domain() -> &'static Domain {
+    static DOMAIN: OnceBox<Domain> = OnceBox::new();
+    DOMAIN.get_or_init(|| Box::new(Domain::new(c"tllmprof")))
+}
 
 /// The ranges that are open, and what is needed to open more.
 pub struct Ranges {
@@ -24,7 +32,7 @@ pub struct Ranges {
 impl Ranges {
     /// Registers the domain and its strings with the tool.
     pub fn new(name: &NvtxName) -> Self {
-        let domain: &'static Domain = Box::leak(Box::new(Domain::new(c"tllmprof")));
+        let domain = domain();
         Self {
             domain,
             capture: domain.register_string(c"capture"),

@@ -37,7 +37,8 @@ compile_error!("the doors are written for x86-64 and AArch64 Linux with glibc");
 
 pub use arch::{Tls, tls};
 pub use named::{
-    Inside, start as follow_named, tell as tell_named, tell_unmatched as tell_unnamed,
+    Inside, Redirect, redirect, start as follow_named, tell as tell_named,
+    tell_unmatched as tell_unnamed, watch_modules,
 };
 
 /// What is locked in the doors over a fork.

@@ -13,7 +13,7 @@ use super::threads::set_slot;
 use super::{ATTENDED, OWNER, STATE, ending, learning, stream_capture, turn};
 use crate::intercept::Inside;
 use crate::lock::Lock;
-use crate::{capture, ids, intercept};
+use crate::{capture, ids, intercept, python};
 
 const PATIENCE: Duration = Duration::from_millis(20);
 
@@ -90,6 +90,7 @@ extern "C" fn in_child() {
         learning::in_child();
         intercept::in_child();
         capture::after_fork();
+        python::in_child();
     }
     if HELD.lock().take().is_some_and(|held| held.inside) {
         Inside::leave();

@@ -34,6 +34,7 @@ use core::ffi::c_void;
 use tllmprof_learn::{Trail, Wait};
 
 use super::thunk::{THUNK_COUNT, THUNK_SIZE, Thunk};
+use crate::python::Thread;
 use crate::step::threads::Slot;
 
 /// Enters a frame below the caller's, as [`Frame`] lays it out: saves what may carry arguments,
@@ -267,6 +268,8 @@ pub struct Tls {
     pub trail: *const Trail,
     /// 1 while the thread is in our own code.
     pub inside: usize,
+    /// What is known of the thread as one of Python's; null before there is anything.
+    pub python: *const Thread,
 }
 
 /// The calling thread's block; never null, valid as long as the thread lives.

@@ -37,6 +37,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 
+use once_cell::race::OnceBox;
 use regex::bytes::Regex;
 use tllmprof_config::Step;
 use tllmprof_symbols::{LIMIT, Pattern};
@@ -57,6 +58,7 @@ use modules::Loaded;
 use patching::{Entry, Region};
 use refusal::Refusal;
 use slots::ByName;
+pub use slots::{Redirect, redirect};
 pub use told::{tell, tell_unmatched};
 
 /// How long a look-up waits for another thread that looks at modules.
@@ -73,6 +75,9 @@ static SEEKS_ENGINE: AtomicBool = AtomicBool::new(false);
 static BEFORE_MAIN: AtomicBool = AtomicBool::new(false);
 /// How many modules had come and gone when we last looked.
 static SEEN: AtomicU64 = AtomicU64::new(0);
+/// Who else looks at modules that have come and gone.
+static WATCHER: OnceBox<fn()> = OnceBox::new();
+static WATCHED: AtomicU64 = AtomicU64::new(0);
 
 /// What is followed by the rule.
 struct Followed {
@@ -170,6 +175,11 @@ pub fn look() {
         return;
     }
     let changes = elf::changes();
+    if let Some(watch) = WATCHER.get()
+        && WATCHED.swap(changes, Ordering::AcqRel) != changes
+    {
+        watch();
+    }
     if changes == SEEN.load(Ordering::Acquire) {
         return;
     }
@@ -181,12 +191,25 @@ pub fn look() {
     }
 }
 
+/// Has `watch` called when modules have come and gone: at the next look-up or `dlclose`.
+pub fn watch_modules(watch: fn()) {
+    WATCHED.store(elf::changes(), Ordering::Relaxed);
+    if WATCHER.set(Box::new(watch)).is_ok() {
+        NAMED.store(true, Ordering::Release);
+    }
+}
+
 fn look_at(changes: u64) {
     seek_engine();
-    let is_complete = with(Followed::look).unwrap_or(SEEKS_ENGINE.load(Ordering::Relaxed));
+    let is_complete = with(Followed::look).unwrap_or_else(follows_nothing_yet);
     if is_complete {
         SEEN.store(changes, Ordering::Release);
     }
+}
+
+/// Whether there is nothing to look at modules for, but maybe an engine.
+fn follows_nothing_yet() -> bool {
+    SEEKS_ENGINE.load(Ordering::Relaxed) || WATCHER.get().is_some()
 }
 
 /// Runs `act` under the lock, if that can be had.
@@ -363,7 +386,7 @@ impl Followed {
                     .iter()
                     .filter(|module| !modules::is_left_alone(module))
                 {
-                    slots::redirect(module, &self.by_name, &ready, &maps);
+                    slots::lead_to_stubs(module, &self.by_name, &ready, &maps);
                 }
             }
         });

@@ -10,7 +10,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use super::maps::{Maps, page_size};
-use super::modules::relro;
+use super::modules::{is_relocated, relro};
 use super::pool;
 use crate::elf::{Found, Module, Slot};
 use crate::intercept::resolve;
@@ -28,7 +28,12 @@ impl ByName {
 }
 
 /// Leads the slots of `module` that stand for `functions` to their stubs. How many.
-pub fn redirect(module: &Module, functions: &[ByName], modules: &[Module], maps: &Maps) -> usize {
+pub fn lead_to_stubs(
+    module: &Module,
+    functions: &[ByName],
+    modules: &[Module],
+    maps: &Maps,
+) -> usize {
     let mut count = 0;
     let relro = relro(module);
     module.each_slot(
@@ -47,6 +52,35 @@ pub fn redirect(module: &Module, functions: &[ByName], modules: &[Module], maps:
         },
     );
     count
+}
+
+/// A function that a module is to find elsewhere.
+pub struct Redirect {
+    pub name: &'static CStr,
+    pub to: usize,
+}
+
+/// Leads the slots of `module` for these functions elsewhere, if it is loaded for good. Whether
+/// there are any.
+pub fn redirect(module: &Module, redirects: &[Redirect]) -> bool {
+    let Ok(maps) = Maps::read() else { return false };
+    if !is_relocated(module, &maps) {
+        return false;
+    }
+    let relro = relro(module);
+    let is_one = |name: &CStr| redirects.iter().find(|redirect| redirect.name == name);
+    let mut count = 0;
+    module.each_slot(
+        |name| is_one(name).is_some(),
+        |slot| {
+            if let Some(redirect) = is_one(slot.name)
+                && store(&slot, redirect.to, &maps, &relro)
+            {
+                count += 1;
+            }
+        },
+    );
+    count > 0
 }
 
 /// What the slot leads to, if that is `function`.

@@ -1,0 +1,158 @@
+//! The part of CPython's C API that is used, found in the interpreter's own symbol table.
+//!
+//! No header and no link to libpython: the functions below have kept their types from 3.8 to 3.15.
+//! Where one has had two names, both are asked for.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+
+use crate::elf::Module;
+
+/// A `PyObject *`, borrowed or owned as the function says.
+pub type Raw = *mut c_void;
+/// A `PyThreadState *`.
+pub type ThreadState = *mut c_void;
+/// What the interpreter calls at each audited event.
+pub type AuditHook = unsafe extern "C" fn(*const c_char, Raw, *mut c_void) -> c_int;
+/// A C function that Python calls, in whichever of the conventions its flags say.
+pub type Method = unsafe extern "C" fn(Raw, Raw) -> Raw;
+
+/// `METH_VARARGS`: the second argument is a tuple.
+pub const VARARGS: c_int = 0x1;
+/// `METH_NOARGS`.
+pub const NOARGS: c_int = 0x4;
+/// `METH_FASTCALL`: the second argument is an array, and a third one its length.
+pub const FASTCALL: c_int = 0x80;
+
+/// `PyMethodDef`.
+#[repr(C)]
+pub struct MethodDef {
+    pub name: *const c_char,
+    pub method: Method,
+    pub flags: c_int,
+    pub doc: *const c_char,
+}
+
+// SAFETY: the pointers are to constants.
+unsafe impl Sync for MethodDef {}
+
+impl MethodDef {
+    pub const fn new(name: &'static CStr, method: Method, flags: c_int) -> Self {
+        Self {
+            name: name.as_ptr(),
+            method,
+            flags,
+            doc: core::ptr::null(),
+        }
+    }
+}
+
+macro_rules! functions {
+    (
+        required { $($field:ident: fn($($arg:ty),*) $(-> $result:ty)? = $($name:literal)|+;)* }
+        optional { $($maybe:ident: fn($($maybe_arg:ty),*) $(-> $maybe_result:ty)? = $($maybe_name:literal)|+;)* }
+    ) => {
+        /// The functions of one interpreter library or executable.
+        pub struct Api {
+            $(pub $field: unsafe extern "C" fn($($arg),*) $(-> $result)?,)*
+            $(pub $maybe: Option<unsafe extern "C" fn($($maybe_arg),*) $(-> $maybe_result)?>,)*
+            /// `Py_None`, borrowed.
+            pub none: Raw,
+            /// The minor version: 12 for 3.12.
+            pub minor: u32,
+        }
+
+        impl Api {
+            /// What `module` defines; none if it is no CPython from 3.8 on.
+            pub fn find(module: &Module) -> Option<Self> {
+                let find = |names: &[&CStr]| names.iter().find_map(|name| module.defines(name, None));
+                let mut api = Self {
+                    $($field: {
+                        let address = find(&[$($name),+])?;
+                        type Function = unsafe extern "C" fn($($arg),*) $(-> $result)?;
+                        // SAFETY: the types are those of Python's headers for these names.
+                        unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
+                    },)*
+                    $($maybe: find(&[$($maybe_name),+]).map(|address| {
+                        type Function = unsafe extern "C" fn($($maybe_arg),*) $(-> $maybe_result)?;
+                        // SAFETY: as above.
+                        unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
+                    }),)*
+                    none: find(&[c"_Py_NoneStruct"])?,
+                    minor: 0,
+                };
+                api.minor = api.read_minor()?;
+                Some(api)
+            }
+        }
+    };
+}
+
+functions! {
+    required {
+        is_initialized: fn() -> c_int = c"Py_IsInitialized";
+        get_version: fn() -> *const c_char = c"Py_GetVersion";
+        add_audit_hook: fn(AuditHook, *mut c_void) -> c_int = c"PySys_AddAuditHook";
+        sys_object: fn(*const c_char) -> Raw = c"PySys_GetObject";
+        import: fn(*const c_char) -> Raw = c"PyImport_ImportModule";
+        modules: fn() -> Raw = c"PyImport_GetModuleDict";
+        attr: fn(Raw, *const c_char) -> Raw = c"PyObject_GetAttrString";
+        set_attr: fn(Raw, *const c_char, Raw) -> c_int = c"PyObject_SetAttrString";
+        call: fn(Raw, Raw) -> Raw = c"PyObject_CallObject";
+        is_true: fn(Raw) -> c_int = c"PyObject_IsTrue";
+        tuple_new: fn(isize) -> Raw = c"PyTuple_New";
+        tuple_set: fn(Raw, isize, Raw) -> c_int = c"PyTuple_SetItem";
+        tuple_get: fn(Raw, isize) -> Raw = c"PyTuple_GetItem";
+        tuple_size: fn(Raw) -> isize = c"PyTuple_Size";
+        list_append: fn(Raw, Raw) -> c_int = c"PyList_Append";
+        dict_new: fn() -> Raw = c"PyDict_New";
+        dict_get: fn(Raw, *const c_char) -> Raw = c"PyDict_GetItemString";
+        dict_set: fn(Raw, *const c_char, Raw) -> c_int = c"PyDict_SetItemString";
+        long_from: fn(i64) -> Raw = c"PyLong_FromLongLong";
+        long_as: fn(Raw) -> i64 = c"PyLong_AsLongLong";
+        text_from: fn(*const c_char, isize) -> Raw = c"PyUnicode_FromStringAndSize";
+        text_as: fn(Raw, *mut isize) -> *const c_char = c"PyUnicode_AsUTF8AndSize";
+        c_function: fn(*const MethodDef, Raw, Raw) -> Raw = c"PyCFunction_NewEx";
+        inc_ref: fn(Raw) = c"Py_IncRef";
+        dec_ref: fn(Raw) = c"Py_DecRef";
+        err_clear: fn() = c"PyErr_Clear";
+        err_occurred: fn() -> Raw = c"PyErr_Occurred";
+        err_fetch: fn(*mut Raw, *mut Raw, *mut Raw) = c"PyErr_Fetch";
+        err_restore: fn(Raw, Raw, Raw) = c"PyErr_Restore";
+        save_thread: fn() -> ThreadState = c"PyEval_SaveThread";
+        restore_thread: fn(ThreadState) = c"PyEval_RestoreThread";
+        gil_ensure: fn() -> c_int = c"PyGILState_Ensure";
+        gil_release: fn(c_int) = c"PyGILState_Release";
+        gil_check: fn() -> c_int = c"PyGILState_Check";
+        compile: fn(*const c_char, *const c_char, c_int) -> Raw = c"Py_CompileString";
+        eval_code: fn(Raw, Raw, Raw) -> Raw = c"PyEval_EvalCode";
+        builtins: fn() -> Raw = c"PyEval_GetBuiltins";
+        interpreter: fn() -> *mut c_void = c"PyInterpreterState_Get" | c"_PyInterpreterState_Get";
+        interpreter_id: fn(*mut c_void) -> i64 = c"PyInterpreterState_GetID";
+        current_thread_state: fn() -> ThreadState = c"PyThreadState_GetUnchecked" | c"_PyThreadState_UncheckedGet";
+    }
+    optional {
+        is_finalizing: fn() -> c_int = c"Py_IsFinalizing" | c"_Py_IsFinalizing";
+    }
+}
+
+impl Api {
+    /// From `Py_GetVersion`, which may be called at any time: "3.12.1 (main, …".
+    fn read_minor(&self) -> Option<u32> {
+        // SAFETY: the function takes nothing and returns a static, terminated text.
+        let version = unsafe { CStr::from_ptr((self.get_version)()) };
+        let version = version.to_str().ok()?.strip_prefix("3.")?;
+        let digits = version.find(|c: char| !c.is_ascii_digit())?;
+        version[..digits].parse().ok()
+    }
+
+    /// Whether there is an interpreter to run code in.
+    pub fn runs(&self) -> bool {
+        // SAFETY: both may be called at any time, with and without the GIL.
+        unsafe {
+            (self.is_initialized)() != 0
+                && self
+                    .is_finalizing
+                    .is_none_or(|finalizing| finalizing() == 0)
+        }
+    }
+}

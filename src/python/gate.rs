@@ -1,0 +1,143 @@
+//! Running Python at a moment of our own choosing, and not any more once the interpreter ends.
+//!
+//! A thread that asks for the GIL while the interpreter is being finalised is ended by it, or hangs
+//! for ever: fatal for a C++ program's thread. An `atexit` callback closes the gate, and waits for
+//! those that are inside.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::time::Duration;
+use std::time::Instant;
+
+use super::api::{MethodDef, NOARGS, Raw};
+use super::object::Python;
+use super::{attach, threads};
+use crate::errno::Kept;
+use crate::lock::{wait, wake};
+use crate::log;
+
+/// How long the end of the interpreter waits for those that are inside.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+static CLOSED: AtomicBool = AtomicBool::new(false);
+/// Threads that are inside.
+static INSIDE: AtomicU32 = AtomicU32::new(0);
+/// Threads that wait for the GIL, to come inside.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the interpreter is ending, or has ended.
+pub fn is_closed() -> bool {
+    CLOSED.load(Ordering::Acquire)
+}
+
+/// A new interpreter begins in the process.
+pub fn open() {
+    CLOSED.store(false, Ordering::Release);
+}
+
+/// Whether a thread of ours waits for the GIL: one that has it must not wait for that thread.
+pub fn is_waiting_for_gil() -> bool {
+    WAITING.load(Ordering::Acquire) != 0
+}
+
+/// Whether the calling thread has the GIL.
+pub fn has_gil() -> bool {
+    // SAFETY: may be called by any thread while the interpreter is there.
+    super::api().is_some_and(|api| api.runs() && unsafe { (api.gil_check)() } != 0)
+}
+
+/// Has the gate closed when the interpreter ends.
+pub fn install(py: Python<'_>) -> Option<()> {
+    static CLOSE: MethodDef = MethodDef::new(c"tllmprof_close", closes, NOARGS);
+    let register = py.import(c"atexit")?.attr(c"register")?;
+    register.call(&[&py.function(&CLOSE)?]).map(|_| ())
+}
+
+struct Flight(());
+
+impl Flight {
+    fn begin() -> Option<Self> {
+        INSIDE.fetch_add(1, Ordering::SeqCst);
+        let flight = Self(());
+        (!CLOSED.load(Ordering::SeqCst)).then_some(flight)
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if INSIDE.fetch_sub(1, Ordering::SeqCst) == 1 && CLOSED.load(Ordering::SeqCst) {
+            wake(&INSIDE, i32::MAX);
+        }
+    }
+}
+
+/// Runs `act` with the GIL, on the calling thread, whether that is one of Python's or not. None
+/// where there is no interpreter (any more), where the thread is in such a call already, or where
+/// the GIL could not be taken without harm.
+pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
+    let api = super::api()?;
+    let _flight = Flight::begin()?;
+    let thread = threads::current()?;
+    if thread.is_busy.get() || !api.runs() {
+        return None;
+    }
+    // SAFETY: may be called by any thread.
+    let has_gil = unsafe { (api.gil_check)() } != 0;
+    if !has_gil && api.minor <= 11 && attach::has_sub_interpreters() {
+        // A thread that has the GIL for a sub-interpreter looks as if it had none, and would wait
+        // for itself.
+        log::once!(
+            Warn,
+            "Python 3.{} with sub-interpreters: what needs its GIL at a window's edge is left out",
+            api.minor
+        );
+        return None;
+    }
+    thread.is_busy.set(true);
+    WAITING.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: the interpreter is there, and stays as long as this thread is inside.
+    let state = unsafe { (api.gil_ensure)() };
+    WAITING.fetch_sub(1, Ordering::SeqCst);
+    // SAFETY: the thread has the GIL until it is given back.
+    let result = unsafe {
+        let result = Python::assume(api).quietly(act);
+        (api.gil_release)(state);
+        result
+    };
+    thread.is_busy.set(false);
+    Some(result)
+}
+
+/// The `atexit` callback.
+unsafe extern "C" fn closes(_: Raw, _: Raw) -> Raw {
+    let _errno = Kept::new();
+    let Some(api) = super::api() else {
+        return core::ptr::null_mut();
+    };
+    // SAFETY: Python calls this with the GIL.
+    let py = unsafe { Python::assume(api) };
+    py.quietly(super::ends);
+    CLOSED.store(true, Ordering::SeqCst);
+    if INSIDE.load(Ordering::SeqCst) > 0 {
+        // SAFETY: those inside need the GIL to leave; the thread gets it back before it returns.
+        unsafe {
+            let state = (api.save_thread)();
+            let deadline = Instant::now() + PATIENCE;
+            loop {
+                let inside = INSIDE.load(Ordering::SeqCst);
+                let left = deadline.saturating_duration_since(Instant::now());
+                if inside == 0 || left.is_zero() {
+                    break;
+                }
+                wait(&INSIDE, inside, left);
+            }
+            (api.restore_thread)(state);
+        }
+    }
+    py.none()
+}
+
+/// The child of a fork has none of its parent's threads inside.
+pub fn in_child() {
+    INSIDE.store(0, Ordering::Relaxed);
+    WAITING.store(0, Ordering::Relaxed);
+}

@@ -1,0 +1,132 @@
+//! What happens inside Python: collections, the GIL, functions, torch.
+//!
+//! ```text
+//! attach ──▶ install ──▶ gc, functions, torch ──▶ session, capture
+//!   └──▶ gil ─────────────────────────────────────▲
+//! ```
+//!
+//! CPython is found by the symbols that it defines ([`attach`]) and spoken to through the C API
+//! that they make up ([`api`], [`object`]): nothing of it is linked or included. This folder alone
+//! knows of it. In a process that asks for nothing of Python nothing is looked for.
+//!
+//! Everything that runs in the interpreter's threads keeps an exception that is set, and `errno`.
+
+mod api;
+mod attach;
+mod functions;
+mod gate;
+mod gc;
+mod gil;
+mod object;
+mod threads;
+
+use once_cell::race::OnceBox;
+use tllmprof_config::{Settings, Step};
+
+use crate::intercept::watch_modules;
+use crate::log;
+use api::Api;
+use object::Python;
+
+pub use gate::{has_gil, is_waiting_for_gil, run};
+pub use threads::Thread;
+
+/// What is asked for of Python.
+#[derive(Clone, Copy, Default)]
+struct Wants {
+    gc: bool,
+    gil: bool,
+    /// Functions are marked, or counted.
+    functions: bool,
+}
+
+static WANTS: OnceBox<Wants> = OnceBox::new();
+
+fn wants() -> Wants {
+    WANTS.get().copied().unwrap_or_default()
+}
+
+impl Wants {
+    fn of(settings: &Settings) -> Self {
+        Self {
+            gc: settings.record_gc,
+            gil: settings.gil,
+            functions: functions::are_asked_for(settings),
+        }
+    }
+
+    const fn anything(self) -> bool {
+        self.gc || self.gil || self.functions
+    }
+}
+
+/// Looks for Python, if anything is asked for of it. For the constructor.
+pub fn start() {
+    let Some(settings) = crate::settings() else {
+        return;
+    };
+    let wants = Wants::of(settings);
+    if !wants.anything() {
+        return;
+    }
+    WANTS.get_or_init(|| Box::new(wants));
+    log::set_level(settings.log);
+    attach::look();
+    watch_modules(attach::look);
+}
+
+/// The interpreter's functions, if it is there.
+fn api() -> Option<&'static Api> {
+    attach::api()
+}
+
+/// Nanoseconds of the monotonic clock.
+#[inline]
+fn now() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes the time to the local; the clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+/// Interpreters start anew in the process.
+fn begins() {
+    gate::open();
+    functions::begins();
+}
+
+/// Comes into interpreter number `number`, 0 for the main one.
+fn install(py: Python<'_>, number: i64) {
+    let wants = wants();
+    if number == 0 && gate::install(py).is_none() {
+        log::once!(Warn, "Python has no atexit: nothing is run in it");
+    }
+    if wants.gil {
+        gil::begin();
+    }
+    if wants.gc && gc::install(py).is_none() {
+        log::once!(Warn, "Python has no gc: its collections are not marked");
+    }
+    if wants.functions {
+        functions::install(py);
+    }
+}
+
+/// The main interpreter ends; what needs it happens now or never.
+fn ends(_: Python<'_>) {}
+
+/// The child of a fork has one thread.
+///
+/// # Safety
+/// The process has one thread.
+pub unsafe fn in_child() {
+    // SAFETY: the caller's promise.
+    unsafe {
+        attach::in_child();
+        threads::in_child();
+    }
+    gate::in_child();
+}

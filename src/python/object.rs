@@ -1,0 +1,234 @@
+//! References to Python objects, and exceptions that are kept out of the program's way.
+//!
+//! Everything here needs the GIL, which whoever has a [`Python`] has.
+
+use core::ffi::{CStr, c_int};
+use core::marker::PhantomData;
+
+use super::api::{Api, MethodDef, Raw};
+
+/// The proof that the calling thread may use the interpreter: it has the GIL, or, in a build
+/// without one, a thread state.
+#[derive(Clone, Copy)]
+pub struct Python<'py> {
+    pub api: &'static Api,
+    thread: PhantomData<(&'py (), *mut ())>,
+}
+
+/// An owned reference.
+pub struct Object<'py> {
+    py: Python<'py>,
+    raw: Raw,
+}
+
+impl Drop for Object<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the reference is owned, and the thread may use the interpreter.
+        unsafe { (self.py.api.dec_ref)(self.raw) };
+    }
+}
+
+impl<'py> Python<'py> {
+    /// # Safety
+    /// The calling thread has the GIL, or a thread state where there is no GIL, as long as `'py`.
+    pub const unsafe fn assume(api: &'static Api) -> Self {
+        Self {
+            api,
+            thread: PhantomData,
+        }
+    }
+
+    /// Runs `act` with no exception set, and puts back the one that was, whatever `act` raised.
+    pub fn quietly<R>(self, act: impl FnOnce(Self) -> R) -> R {
+        let mut kept: [Raw; 3] = [core::ptr::null_mut(); 3];
+        let [kind, value, trace] = &mut kept;
+        // SAFETY: the thread may use the interpreter; the references that are fetched are put back.
+        unsafe {
+            (self.api.err_fetch)(kind, value, trace);
+            let result = act(self);
+            (self.api.err_clear)();
+            (self.api.err_restore)(kept[0], kept[1], kept[2]);
+            result
+        }
+    }
+
+    /// Takes over a new reference; none, and the exception cleared, for null.
+    ///
+    /// # Safety
+    /// `raw` is null or a reference that the caller owns.
+    pub unsafe fn own(self, raw: Raw) -> Option<Object<'py>> {
+        if raw.is_null() {
+            // SAFETY: the thread may use the interpreter.
+            unsafe { (self.api.err_clear)() };
+            return None;
+        }
+        Some(Object { py: self, raw })
+    }
+
+    /// A new reference to what is borrowed; none for null.
+    ///
+    /// # Safety
+    /// `raw` is null or a reference to a live object.
+    pub unsafe fn share(self, raw: Raw) -> Option<Object<'py>> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if !raw.is_null() {
+                (self.api.inc_ref)(raw);
+            }
+            self.own(raw)
+        }
+    }
+
+    /// `import name`.
+    pub fn import(self, name: &CStr) -> Option<Object<'py>> {
+        // SAFETY: the text is terminated; a new reference.
+        unsafe { self.own((self.api.import)(name.as_ptr())) }
+    }
+
+    /// `sys.modules.get(name)`: nothing is imported.
+    pub fn imported(self, name: &CStr) -> Option<Object<'py>> {
+        // SAFETY: the text is terminated; both references are borrowed.
+        unsafe {
+            let modules = (self.api.modules)();
+            self.share((self.api.dict_get)(modules, name.as_ptr()))
+        }
+    }
+
+    /// A Python function that calls ours.
+    pub fn function(self, definition: &'static MethodDef) -> Option<Object<'py>> {
+        let null = core::ptr::null_mut();
+        // SAFETY: the definition is a static, as the function object will refer to it.
+        unsafe { self.own((self.api.c_function)(definition, null, null)) }
+    }
+
+    pub fn text(self, text: &str) -> Option<Object<'py>> {
+        let length = text.len().cast_signed();
+        // SAFETY: the text has that many bytes.
+        unsafe { self.own((self.api.text_from)(text.as_ptr().cast(), length)) }
+    }
+
+    pub fn int(self, value: i64) -> Option<Object<'py>> {
+        // SAFETY: a new reference.
+        unsafe { self.own((self.api.long_from)(value)) }
+    }
+
+    /// Runs `source` as a module's body in a new namespace, which is returned.
+    ///
+    /// `file` is what tracebacks call it.
+    pub fn run(self, source: &CStr, file: &CStr) -> Option<Object<'py>> {
+        /// `Py_file_input`.
+        const FILE: c_int = 257;
+        // SAFETY: the texts are terminated; the builtins are borrowed; the rest is owned.
+        unsafe {
+            let api = self.api;
+            let code = self.own((api.compile)(source.as_ptr(), file.as_ptr(), FILE))?;
+            let names = self.own((api.dict_new)())?;
+            if (api.dict_set)(names.raw, c"__builtins__".as_ptr(), (api.builtins)()) != 0 {
+                return self.own(core::ptr::null_mut());
+            }
+            self.own((api.eval_code)(code.raw, names.raw, names.raw))?;
+            Some(names)
+        }
+    }
+
+    /// A new reference to None, for a C function to return.
+    pub fn none(self) -> Raw {
+        // SAFETY: None lives as long as the interpreter.
+        unsafe { (self.api.inc_ref)(self.api.none) };
+        self.api.none
+    }
+}
+
+impl<'py> Object<'py> {
+    /// The reference, borrowed.
+    pub const fn raw(&self) -> Raw {
+        self.raw
+    }
+
+    /// Gives the reference up to somebody else, or for good.
+    pub fn release(self) -> Raw {
+        core::mem::ManuallyDrop::new(self).raw
+    }
+
+    pub fn is_none(&self) -> bool {
+        self.raw == self.py.api.none
+    }
+
+    /// `self.name`; none if there is no such attribute.
+    pub fn attr(&self, name: &CStr) -> Option<Object<'py>> {
+        // SAFETY: the reference is owned and the text terminated; a new reference.
+        unsafe { self.py.own((self.py.api.attr)(self.raw, name.as_ptr())) }
+    }
+
+    /// `self[name]` of a dictionary.
+    pub fn item(&self, name: &CStr) -> Option<Object<'py>> {
+        // SAFETY: as above; a borrowed reference.
+        unsafe {
+            self.py
+                .share((self.py.api.dict_get)(self.raw, name.as_ptr()))
+        }
+    }
+
+    /// `self(*args)`; none if it raised.
+    pub fn call(&self, args: &[&Object<'py>]) -> Option<Object<'py>> {
+        let api = self.py.api;
+        // SAFETY: the tuple takes references of its own to the arguments.
+        unsafe {
+            let tuple = self.py.own((api.tuple_new)(args.len().cast_signed()))?;
+            for (index, arg) in args.iter().enumerate() {
+                (api.inc_ref)(arg.raw);
+                (api.tuple_set)(tuple.raw, index.cast_signed(), arg.raw);
+            }
+            self.py.own((api.call)(self.raw, tuple.raw))
+        }
+    }
+
+    /// Its whole-number value; none if it has none in 64 bits.
+    pub fn as_int(&self) -> Option<i64> {
+        // SAFETY: the reference is owned.
+        let value = unsafe { (self.py.api.long_as)(self.raw) };
+        (value != -1 || !self.py.raised()).then_some(value)
+    }
+
+    /// Its text; none if it is no str.
+    pub fn as_text(&self) -> Option<&str> {
+        let mut length = 0;
+        // SAFETY: the reference is owned; the text lies in the object, as long as that lives, and
+        // is UTF-8 of that many bytes.
+        unsafe {
+            let text = (self.py.api.text_as)(self.raw, &raw mut length);
+            if text.is_null() {
+                (self.py.api.err_clear)();
+                return None;
+            }
+            let bytes = core::slice::from_raw_parts(text.cast(), usize::try_from(length).ok()?);
+            str::from_utf8(bytes).ok()
+        }
+    }
+
+    /// The elements of a tuple.
+    pub fn elements(&self) -> impl Iterator<Item = Object<'py>> {
+        // SAFETY: the reference is owned; -1 for what is no tuple.
+        let size = unsafe { (self.py.api.tuple_size)(self.raw) };
+        if size < 0 {
+            self.py.raised();
+        }
+        // SAFETY: as above; the elements are borrowed.
+        (0..size)
+            .filter_map(|index| unsafe { self.py.share((self.py.api.tuple_get)(self.raw, index)) })
+    }
+}
+
+impl Python<'_> {
+    /// Whether an exception is set; it is cleared.
+    fn raised(self) -> bool {
+        // SAFETY: the thread may use the interpreter.
+        unsafe {
+            let raised = !(self.api.err_occurred)().is_null();
+            if raised {
+                (self.api.err_clear)();
+            }
+            raised
+        }
+    }
+}
