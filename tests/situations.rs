@@ -9,6 +9,7 @@ mod situations {
     mod captures;
     mod children;
     mod control_flow;
+    mod debug_ranges;
     mod descriptors;
     mod drivers;
     mod engines;

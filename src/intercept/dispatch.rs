@@ -7,7 +7,8 @@ use tllmprof_config::calls::{Call, Kind};
 use super::arch::{Frame, tls};
 use super::named::Inside;
 use super::thunk::{Role, Thunk};
-use super::{proc_address, resolve};
+use super::{proc_address, resolve, watched};
+use crate::capture::marks;
 use crate::errno::Kept;
 use crate::session;
 
@@ -28,6 +29,10 @@ pub unsafe extern "C" fn before(frame: *const Frame) -> c_int {
         Role::ProcAddress => true,
         // From a signal handler or an allocator that our own code met, maybe with a lock in hand.
         _ if inside.is_none() => false,
+        Role::Driver(call) if watched::are() => {
+            watched::entered(call, frame);
+            true
+        }
         Role::Driver(call) => driver(call, &frame.args),
         Role::Runtime(call) => runtime(call, thunk, frame),
     };
@@ -51,8 +56,12 @@ pub unsafe extern "C" fn after(frame: *const Frame, result: usize) {
             unsafe { proc_address::handed_out(frame) };
         }
         Role::ProcAddress => {}
+        Role::Driver(call) if watched::are() => watched::returned(call, frame, succeeded),
         Role::Driver(call) => session::returned(call, frame.args[0], succeeded),
         Role::Runtime(call) => {
+            if watched::are() {
+                marks::pop();
+            }
             // SAFETY: the block is the calling thread's own.
             unsafe {
                 (*tls()).outer = 0;
@@ -107,6 +116,9 @@ fn runtime(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
         session::note(call, &frame.args, true);
     }
     session::entered(call);
+    if watched::are() {
+        watched::push_runtime(call);
+    }
     // SAFETY: as above. The mark is where the return address of this call lies, and stays so until
     // the call returns.
     unsafe {
@@ -117,7 +129,7 @@ fn runtime(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
 }
 
 /// Whether a call of this kind has to be seen when it returns.
-fn is_followed(call: Call) -> bool {
+pub fn is_followed(call: Call) -> bool {
     matches!(
         call.kind(),
         Kind::Wait | Kind::CaptureBegin | Kind::CaptureEnd
@@ -131,7 +143,7 @@ fn is_the_call(call: Call, frame: &Frame) -> bool {
 }
 
 /// Whether this call comes from within another intercepted call of the thread.
-fn is_nested(frame: &Frame) -> bool {
+pub fn is_nested(frame: &Frame) -> bool {
     // SAFETY: the block is the calling thread's own.
     frame.is_within(unsafe { &*tls() })
 }

@@ -22,6 +22,7 @@ pub mod nvtx;
 mod proc_address;
 mod resolve;
 mod thunk;
+mod watched;
 
 use thunk::Thunk;
 use tllmprof_config::calls::Calls;

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use tllmprof_config::calls::{Call, Calls};
 use tllmprof_learn::Wait;
 
-use super::arch;
+use super::{arch, watched};
 use crate::step::counted::Counted;
 use crate::step::learned::{Note, note_of};
 use crate::step::threads;
@@ -70,6 +70,7 @@ impl Role {
     /// The handler that a thunk of this role starts with.
     fn handler(self) -> *mut c_void {
         match self {
+            Self::Driver(_) if watched::are() => arch::slow as *mut c_void,
             Self::Driver(call) => noting(call).unwrap_or(arch::count as *mut c_void),
             Self::Runtime(_) | Self::ProcAddress => arch::slow as *mut c_void,
         }
@@ -156,7 +157,9 @@ impl Thunk {
         let offset = core::ptr::from_ref(self).addr() - THUNKS.as_ptr().addr();
         let index = offset / THUNK_SIZE;
         match self.role() {
-            Role::Driver(call) if noting(call).is_none() => arch::counting_stub(index),
+            Role::Driver(call) if noting(call).is_none() && !watched::are() => {
+                arch::counting_stub(index)
+            }
             Role::Driver(_) | Role::Runtime(_) | Role::ProcAddress => arch::stub(index),
         }
     }

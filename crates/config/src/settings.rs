@@ -116,7 +116,6 @@ impl Settings {
     /// Variables that ask for what this version does not have.
     pub fn unavailable(&self) -> Vec<&'static str> {
         [
-            ("TLLM_NVTX_DEBUG", self.nvtx_debug),
             ("TLLM_LLMAPI_ENABLE_NVTX", self.llmapi),
             ("TLLMPROF_PY_RANGES", !self.py_ranges.is_empty()),
             ("TLLM_PROFILE_RECORD_GC", self.record_gc),
@@ -305,7 +304,6 @@ mod tests {
     #[test]
     fn what_is_not_there_yet_is_listed() {
         let set = [
-            ("TLLM_NVTX_DEBUG", "1"),
             ("TLLM_LLMAPI_ENABLE_NVTX", "1"),
             ("TLLMPROF_PY_RANGES", "m:f"),
             ("TLLM_PROFILE_RECORD_GC", "1"),

@@ -1,0 +1,87 @@
+//! Ranges around the intercepted calls themselves (`TLLM_NVTX_DEBUG`).
+
+use crate::common::{Fixture, Ran, Scratch, Switch, nvtx};
+
+/// What the tool says at the end: the number behind `what=`.
+fn told(ran: &Ran, what: &str) -> usize {
+    let error = ran.output.err();
+    let line = error
+        .lines()
+        .find_map(|line| line.strip_prefix("tool: "))
+        .unwrap_or_else(|| panic!("the tool was not loaded: {error}"));
+    let count = line
+        .split(' ')
+        .find_map(|word| word.strip_prefix(what)?.strip_prefix('='));
+    count.and_then(|count| count.parse().ok()).expect("a count")
+}
+
+fn with_tool(program: &str, debug: &str) -> Ran {
+    let scratch = Scratch::new("debug-ranges");
+    let tool = nvtx::library(&scratch, "nvtx/tool.c", "");
+    Fixture::new(program)
+        .env("NVTX_INJECTION64_PATH", tool)
+        .env("TLLM_NVTX_DEBUG", debug)
+        .window("5-9", "cudaGraphLaunch")
+        .run()
+}
+
+/// The driver's functions that have a row, and the calls of them that the program made.
+fn calls(ran: &Ran) -> usize {
+    let known = |name: &str| tllmprof_config::calls::Call::by_name(name).is_some();
+    let ours = ran.log.first().map(|first| first.tid);
+    let of_program = ran.log.iter().filter(|record| Some(record.tid) == ours);
+    of_program
+        .filter(|record| !record.function.starts_with("cuProfiler") && known(&record.function))
+        .count()
+}
+
+#[test]
+fn every_call_of_the_program_has_one_and_counts_as_before() {
+    // The stand-in's log has no copies: the program makes as many, however it is linked.
+    let mut copies = None;
+    for program in [
+        "steps_static",
+        "steps_driver_gpa1",
+        "steps_driver_gpa2_ptsz",
+        "steps_driver",
+    ] {
+        let ran = with_tool(program, "1");
+        let pushes = told(&ran, "pushes");
+        assert_eq!(told(&ran, "pops"), pushes, "{program}");
+        let unlogged = pushes.checked_sub(calls(&ran));
+        assert!(unlogged.is_some(), "{program}");
+        assert_eq!(*copies.get_or_insert(unlogged), unlogged, "{program}");
+        let edges = [
+            Switch::Start {
+                launches: 5,
+                waits: 5,
+            },
+            Switch::Stop {
+                launches: 10,
+                waits: 10,
+            },
+        ];
+        assert_eq!(ran.switches(), edges, "{program}");
+    }
+}
+
+#[test]
+fn a_runtime_that_gets_the_driver_from_elsewhere_has_them_around_its_own() {
+    for program in [
+        "steps_shared12",
+        "steps_rtld_local",
+        "steps_two_cudarts",
+        "threads",
+    ] {
+        let ran = with_tool(program, "1");
+        assert!(told(&ran, "pushes") >= 80, "{program}");
+        assert_eq!(told(&ran, "pushes"), told(&ran, "pops"), "{program}");
+    }
+}
+
+#[test]
+fn none_unless_asked_for() {
+    let ran = with_tool("steps_static", "0");
+    assert_eq!(told(&ran, "pushes"), 0);
+    assert!(told(&ran, "starts") > 0);
+}
