@@ -47,9 +47,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Whether this version can count by the step: Python functions wait for the Python layer.
-    pub fn takes_effect(&self) -> bool {
-        self.step.starts_with("sym:") || self.step.starts_with("nvtx:")
+    /// The Python function that is its step, as `MODULE:QUALNAME`.
+    pub fn python_step(&self) -> Option<&'static str> {
+        self.step.strip_prefix("py:")
     }
 }
 
@@ -104,7 +104,8 @@ pub const ENGINES: &[Engine] = &[
         step: "py:vllm.v1.worker.gpu.model_runner:GPUModelRunner.prepare_inputs",
         note: "runs in each worker; counts a few warm-up batches, not the dummy batches of data \
                parallelism",
-        source: "vllm 0.33.0: vllm/v1/worker/gpu/model_runner.py, vllm/v1/worker/gpu_worker.py",
+        source: "vllm 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0: vllm/v1/worker/gpu/model_runner.py, \
+                 vllm/v1/worker/gpu_worker.py",
         tried: false,
     },
     Engine {
@@ -112,7 +113,17 @@ pub const ENGINES: &[Engine] = &[
         seen_by: Seen::Python("vllm.v1.worker.gpu_model_runner"),
         step: "py:vllm.v1.worker.gpu_model_runner:GPUModelRunner._prepare_inputs",
         note: "runs in each worker; dummy batches are not counted",
-        source: "vllm 0.33.0: vllm/v1/worker/gpu_model_runner.py, vllm/v1/engine/core.py",
+        source: "vllm 0.8.5, 0.10.0, 0.11.0, 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0: \
+                 vllm/v1/worker/gpu_model_runner.py, vllm/v1/engine/core.py",
+        tried: false,
+    },
+    Engine {
+        name: "vLLM, engine V0",
+        seen_by: Seen::Python("vllm.worker.model_runner"),
+        step: "py:vllm.worker.model_runner:ModelRunner.execute_model",
+        note: "runs in each worker; the run that measures memory at start counts, as do passes of \
+               a draft model",
+        source: "vllm 0.8.5, 0.10.0: vllm/worker/model_runner.py, vllm/worker/worker_base.py",
         tried: false,
     },
     // SGLang: the range scheduler.run_batch needs SGLANG_ENABLE_NVTX_SCHEDULER=1 and the package
@@ -123,7 +134,8 @@ pub const ENGINES: &[Engine] = &[
         step: "py:sglang.srt.managers.scheduler:Scheduler.run_batch",
         note: "runs in each scheduler process; idle batches of attention data parallelism count, as \
                do batches that a prefill server has already run",
-        source: "sglang 0.5.23: sglang/srt/managers/scheduler.py, sglang/srt/utils/nvtx_utils.py",
+        source: "sglang 0.4.6, 0.5.3, 0.5.10, 0.5.16, 0.5.23: sglang/srt/managers/scheduler.py, \
+                 sglang/srt/disaggregation/decode.py, prefill.py, sglang/srt/utils/nvtx_utils.py",
         tried: false,
     },
     Engine {
@@ -132,7 +144,7 @@ pub const ENGINES: &[Engine] = &[
         step: "py:text_generation_server.models.flash_causal_lm:FlashCausalLM.generate_token",
         note: "runs in each Python shard, not in the Rust launcher or router; prefills and the \
                warm-up count",
-        source: "huggingface/text-generation-inference v3.3.7: \
+        source: "huggingface/text-generation-inference v1.0.0, v2.0.0, v3.0.0, v3.3.7: \
                  server/text_generation_server/models/flash_causal_lm.py, server.py",
         tried: false,
     },
@@ -141,8 +153,35 @@ pub const ENGINES: &[Engine] = &[
         seen_by: Seen::Python("text_generation_server.models.causal_lm"),
         step: "py:text_generation_server.models.causal_lm:CausalLM.generate_token",
         note: "models without flash attention; prefills and the warm-up count",
-        source: "huggingface/text-generation-inference v3.3.7: \
+        source: "huggingface/text-generation-inference v1.0.0, v2.0.0, v3.0.0, v3.3.7: \
                  server/text_generation_server/models/causal_lm.py, server.py",
+        tried: false,
+    },
+    Engine {
+        name: "Text Generation Inference, encoder and decoder",
+        seen_by: Seen::Python("text_generation_server.models.seq2seq_lm"),
+        step: "py:text_generation_server.models.seq2seq_lm:Seq2SeqLM.generate_token",
+        note: "as above",
+        source: "huggingface/text-generation-inference v1.0.0, v2.0.0, v3.0.0, v3.3.7: \
+                 server/text_generation_server/models/seq2seq_lm.py",
+        tried: false,
+    },
+    Engine {
+        name: "Text Generation Inference, Idefics",
+        seen_by: Seen::Python("text_generation_server.models.idefics_causal_lm"),
+        step: "py:text_generation_server.models.idefics_causal_lm:IdeficsCausalLM.generate_token",
+        note: "as above",
+        source: "huggingface/text-generation-inference v2.0.0, v3.0.0, v3.3.7: \
+                 server/text_generation_server/models/idefics_causal_lm.py",
+        tried: false,
+    },
+    Engine {
+        name: "Text Generation Inference, Mamba",
+        seen_by: Seen::Python("text_generation_server.models.mamba"),
+        step: "py:text_generation_server.models.mamba:Mamba.generate_token",
+        note: "as above",
+        source: "huggingface/text-generation-inference v2.0.0, v3.0.0, v3.3.7: \
+                 server/text_generation_server/models/mamba.py",
         tried: false,
     },
     // TurboMind: both names are in .dynsym of the released wheel, and calls pass its PLT. The ranges
@@ -163,7 +202,18 @@ pub const ENGINES: &[Engine] = &[
         step: "py:lmdeploy.pytorch.engine.model_agent.agent:BaseModelAgent._async_model_forward",
         note: "steps that only poll a KV transfer are not counted, dummy batches of data \
                parallelism are",
-        source: "lmdeploy 0.18.0: lmdeploy/pytorch/engine/model_agent/agent.py",
+        source: "lmdeploy 0.12.0, 0.12.3, 0.15.0, 0.18.0: \
+                 lmdeploy/pytorch/engine/model_agent/agent.py",
+        tried: false,
+    },
+    // The same method, before the module became a package; that still gives the class by this name.
+    Engine {
+        name: "LMDeploy PyTorch engine, 0.7 to 0.11",
+        seen_by: Seen::Python("lmdeploy.pytorch.engine.model_agent"),
+        step: "py:lmdeploy.pytorch.engine.model_agent:BaseModelAgent._async_model_forward",
+        note: "dummy batches of data parallelism count",
+        source: "lmdeploy 0.7.3, 0.8.0, 0.9.0, 0.10.2, 0.11.1: \
+                 lmdeploy/pytorch/engine/model_agent.py",
         tried: false,
     },
     Engine {
@@ -236,12 +286,26 @@ pub const ENGINES: &[Engine] = &[
         tried: false,
     },
     // transformers: importing generate imports continuous batching too, so both are always seen.
+    // Most models leave prepare_inputs_for_generation as it is, or call it from their own; in the
+    // others the bookkeeping after the pass is the first to be called.
     Engine {
         name: "transformers generate",
         seen_by: Seen::Python("transformers.generation.utils"),
+        step: "py:transformers.generation.utils:GenerationMixin.prepare_inputs_for_generation",
+        note: "entered before each forward pass; with an assistant model its passes count too, with \
+               chunked prefill each chunk does",
+        source: "transformers 4.52.4, 4.57.1, 5.0.0, 5.10.4, 5.23.0: \
+                 transformers/generation/utils.py, transformers/models/*/modeling_*.py (in 4.40.0 \
+                 every model overrides it)",
+        tried: false,
+    },
+    Engine {
+        name: "transformers generate, inputs prepared by the model",
+        seen_by: Seen::Python("transformers.generation.utils"),
         step: "py:transformers.generation.utils:GenerationMixin._update_model_kwargs_for_generation",
         note: "entered after each forward pass; with an assistant model its passes count too",
-        source: "transformers 5.23.0: transformers/generation/utils.py",
+        source: "transformers 4.40.0, 4.52.4, 4.57.1, 5.0.0, 5.10.4, 5.23.0: \
+                 transformers/generation/utils.py (up to 4.57 Mamba overrides it)",
         tried: false,
     },
     Engine {
@@ -250,7 +314,18 @@ pub const ENGINES: &[Engine] = &[
         step: "py:transformers.generation.continuous_batching.continuous_api:\
                ContinuousBatchProcessor._generation_step",
         note: "waiting for requests and the warm-up are not counted",
-        source: "transformers 5.23.0: \
+        source: "transformers 5.0.0, 5.10.4, 5.23.0: \
+                 transformers/generation/continuous_batching/continuous_api.py",
+        tried: false,
+    },
+    // In 4.57 the step of the manager runs twice to capture a graph, and its replays pass it by.
+    Engine {
+        name: "transformers continuous batching, 4.57",
+        seen_by: Seen::Python("transformers.generation.continuous_batching.continuous_api"),
+        step: "py:transformers.generation.continuous_batching.continuous_api:\
+               ContinuousBatchProcessor.update_batch",
+        note: "entered after each batch; waiting for requests is not counted",
+        source: "transformers 4.57.1: \
                  transformers/generation/continuous_batching/continuous_api.py",
         tried: false,
     },
@@ -265,10 +340,21 @@ pub const ENGINES: &[Engine] = &[
     },
 ];
 
-/// The first engine that `seen` recognises. Its step counts where it
-/// [takes effect](Engine::takes_effect), else the step is learnt.
+/// The first engine that `seen` recognises.
 pub fn known(seen: impl Fn(&Seen) -> bool) -> Option<&'static Engine> {
     ENGINES.iter().find(|engine| seen(&engine.seen_by))
+}
+
+/// The engines whose step is a Python function, and the functions, as `MODULE:QUALNAME`.
+///
+/// [`known`] does not choose among them: an engine imports runners that it does not use, and a
+/// model may override a function that is there. So each that exists is watched, and the first one
+/// that is called is the step. Two names can lead to one function, as a package imports from its
+/// own modules.
+pub fn python_steps() -> impl Iterator<Item = (&'static Engine, &'static str)> {
+    ENGINES
+        .iter()
+        .filter_map(|engine| Some((engine, engine.python_step()?)))
 }
 
 /// Whether TensorRT-LLM is in the process and reads `variable` itself: it starts and stops the
@@ -294,243 +380,4 @@ pub fn tensorrt_llm_gates_itself(variable: &str, seen: impl Fn(&Seen) -> bool) -
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-    use std::fmt::Write;
-
-    use super::*;
-    use crate::step::Step;
-
-    /// What a process has: libraries, symbols and Python modules.
-    fn process<'a>(has: &'a [Seen]) -> impl Fn(&Seen) -> bool + 'a {
-        move |wanted| {
-            has.iter().any(|is| match (wanted, is) {
-                (Seen::Module(prefix), Seen::Module(file)) => file.starts_with(prefix),
-                _ => wanted == is,
-            })
-        }
-    }
-
-    fn named(has: &[Seen]) -> Option<&'static str> {
-        known(process(has)).map(|engine| engine.name)
-    }
-
-    fn symbol_rule(name: &str) -> regex::bytes::Regex {
-        let engine = ENGINES.iter().find(|e| e.name == name).expect(name);
-        match Step::parse(engine.step).unwrap() {
-            Step::Symbol { name, .. } => name,
-            other => panic!("{other} is no sym: rule"),
-        }
-    }
-
-    #[test]
-    fn every_row_is_whole() {
-        let mut names = HashSet::new();
-        let mut signs = HashSet::new();
-        for engine in ENGINES {
-            assert!(names.insert(engine.name), "{} twice", engine.name);
-            assert!(signs.insert(engine.seen_by), "{} twice", engine.seen_by);
-            assert!(!engine.source.is_empty(), "{}", engine.name);
-            assert!(!engine.note.is_empty(), "{}", engine.name);
-            for text in [engine.name, engine.step, engine.note, engine.source] {
-                assert!(!text.contains("  "), "{}: {text:?}", engine.name);
-            }
-        }
-    }
-
-    #[test]
-    fn every_step_parses() {
-        for engine in ENGINES {
-            let step = Step::parse(engine.step)
-                .unwrap_or_else(|e| panic!("{}: {} {}", engine.name, engine.step, e.problem));
-            assert_eq!(step.to_string(), engine.step, "{}", engine.name);
-            let native = matches!(step, Step::Symbol { .. } | Step::Nvtx { .. });
-            assert_eq!(engine.takes_effect(), native, "{}", engine.name);
-            assert!(!matches!(step, Step::Call { .. }), "{}", engine.name);
-        }
-    }
-
-    #[test]
-    fn a_python_row_is_seen_by_the_module_of_its_step() {
-        for engine in ENGINES {
-            if let Step::Python { function, .. } = Step::parse(engine.step).unwrap() {
-                assert_eq!(engine.seen_by.to_string(), {
-                    format!("Python has imported {}", function.module)
-                });
-            }
-        }
-    }
-
-    #[test]
-    fn rules_match_the_names_that_were_read() {
-        // Demangled names of lmdeploy 0.18.0, and of 0.6.0, where the class was a template.
-        let turbomind = symbol_rule("LMDeploy TurboMind");
-        for step in [
-            "turbomind::ModelExecutor::Impl::Run(turbomind::BatchData&)",
-            "turbomind::LlamaBatch::Forward(turbomind::GenerationState&)",
-            "turbomind::LlamaBatch<__half>::Forward(turbomind::GenerationState&)",
-        ] {
-            assert!(turbomind.is_match(step.as_bytes()), "{step}");
-        }
-        for other in [
-            "turbomind::ModelExecutor::Impl::RunCopies(std::vector<int>&)",
-            "turbomind::ModelExecutor::Impl::InternalThreadEntry()",
-            "turbomind::LanguageModel::Run(turbomind::BatchOp, int, turbomind::core::TensorMap&)",
-            "std::_Function_handler<void (int const*), turbomind::ModelExecutor::Impl::Run(turbomind::BatchData&)>::_M_invoke()",
-        ] {
-            assert!(!turbomind.is_match(other.as_bytes()), "{other}");
-        }
-        // With and without a namespace for the version of the ABI.
-        let trtllm = symbol_rule("TensorRT-LLM C++ executor");
-        for namespace in ["batch_manager", "_v1::batch_manager"] {
-            let step = format!(
-                "tensorrt_llm::{namespace}::TrtGptModelInflightBatching::executeBatch(tensorrt_llm::{namespace}::ScheduledRequests const&)"
-            );
-            assert!(trtllm.is_match(step.as_bytes()), "{step}");
-            let other = step.replacen("executeBatch", "executeContext", 1);
-            assert!(!trtllm.is_match(other.as_bytes()), "{other}");
-        }
-        let range = ENGINES.iter().find(|e| e.step.starts_with("nvtx:"));
-        let Step::Nvtx { name, domain, .. } = Step::parse(range.unwrap().step).unwrap() else {
-            panic!("no nvtx: rule");
-        };
-        assert_eq!(domain.as_deref(), Some("TensorRT-LLM"));
-        assert!(
-            name.is_match(b"[Executor] _forward_step 12: 1 ctx reqs, 7 ctx tokens, 3 gen reqs")
-        );
-        assert!(!name.is_match(b"_forward_step_inter_pp"));
-        let llama = symbol_rule("llama.cpp, linked in");
-        assert!(llama.is_match(b"llama_decode") && llama.is_match(b"llama_process"));
-        assert!(!llama.is_match(b"llama_decode_internal"));
-    }
-
-    #[test]
-    fn the_more_specific_row_wins() {
-        use Seen::{Module, Python, Symbol};
-        // A server of the C++ executor inside Triton.
-        let triton = Module("libtritonserver.so");
-        let trtllm = Module("libtensorrt_llm.so");
-        let backend = Module("libtriton_tensorrtllm.so");
-        assert_eq!(
-            named(&[triton, trtllm, backend]),
-            Some("TensorRT-LLM C++ executor in Triton")
-        );
-        // A Python process, before and after the Python layer can tell its modules.
-        let torch_ops = Module("libth_common.so");
-        assert_eq!(
-            named(&[trtllm, torch_ops]),
-            Some("TensorRT-LLM PyExecutor by its ranges")
-        );
-        let py_executor = Python("tensorrt_llm._torch.pyexecutor.py_executor");
-        assert_eq!(
-            named(&[trtllm, torch_ops, py_executor]),
-            Some("TensorRT-LLM PyExecutor")
-        );
-        assert_eq!(named(&[trtllm]), Some("TensorRT-LLM C++ executor"));
-        // Triton's ONNX backend loads ONNX Runtime.
-        let ort = Module("libonnxruntime.so.1.31.1");
-        assert_eq!(named(&[ort, triton]), Some("Triton Inference Server"));
-        assert_eq!(named(&[ort]), Some("ONNX Runtime"));
-        // Every engine on PyTorch may import transformers.
-        let generate = Python("transformers.generation.utils");
-        for module in [
-            "vllm.v1.worker.gpu_model_runner",
-            "sglang.srt.managers.scheduler",
-            "text_generation_server.models.causal_lm",
-            "lmdeploy.pytorch.engine.model_agent.agent",
-        ] {
-            let engine = known(process(&[generate, Python(module)])).unwrap();
-            assert_eq!(engine.seen_by, Python(module));
-        }
-        // Ollama's Go program holds llama.cpp too; its runner does not call llama_decode.
-        let ollama = Symbol("github.com/ollama/ollama/runner/ollamarunner.Execute");
-        assert_eq!(
-            named(&[Symbol("llama_decode"), ollama]),
-            Some("Ollama 0.5 to 0.24, not stripped")
-        );
-        assert_eq!(
-            named(&[Symbol("llama_decode")]),
-            Some("llama.cpp, linked in")
-        );
-    }
-
-    #[test]
-    fn what_has_no_engine_is_not_known() {
-        assert_eq!(named(&[]), None);
-        assert_eq!(
-            named(&[
-                Seen::Module("libcudart.so.12"),
-                Seen::Module("libllamafile.so"),
-                Seen::Symbol("llama_decode_internal"),
-                Seen::Python("torch"),
-            ]),
-            None
-        );
-    }
-
-    #[test]
-    fn an_engine_without_a_nameable_step_is_learnt() {
-        let jax = known(process(&[Seen::Module("xla_cuda_plugin.so")])).unwrap();
-        assert_eq!((jax.name, jax.step), ("JAX", "auto"));
-        assert!(!jax.takes_effect());
-    }
-
-    #[test]
-    fn tensorrt_llm_is_told_by_its_library() {
-        let both = "TLLM_PROFILE_START_STOP";
-        let gates = |file| tensorrt_llm_gates_itself(both, process(&[Seen::Module(file)]));
-        assert!(gates("libtensorrt_llm.so"));
-        // The plugins are loaded alone by programs that run TensorRT by themselves.
-        assert!(!gates("libnvinfer_plugin_tensorrt_llm.so"));
-        assert!(!gates("libtensorrt_llm_nixl_wrapper.so"));
-        assert!(!gates("libnvinfer.so.10"));
-        let python = [
-            Seen::Module("libtensorrt_llm.so"),
-            Seen::Module("libth_common.so"),
-        ];
-        let reads = |variable, seen| tensorrt_llm_gates_itself(variable, process(seen));
-        assert!(reads(both, &python));
-        assert!(!reads("TLLM_GPTM_PROFILE_START_STOP", &python));
-        assert!(reads("TLLM_GPTM_PROFILE_START_STOP", &python[..1]));
-        assert!(!reads("TLLMPROF_START_STOP", &python));
-        // Each row of it is an engine that gates itself.
-        for engine in ENGINES.iter().filter(|e| e.name.starts_with("TensorRT")) {
-            assert!(engine.source.starts_with("NVIDIA/TensorRT-LLM at "));
-        }
-    }
-
-    fn table() -> String {
-        let code = |text: &str| format!("`{}`", text.replace('|', "\\|"));
-        let mut table = String::from(
-            "| engine | recognised where | step | note | source | tried |\n|---|---|---|---|---|---|\n",
-        );
-        for engine in ENGINES {
-            let seen_by = match engine.seen_by {
-                Seen::Module(name) => format!("{} is loaded", code(&format!("{name}*"))),
-                Seen::Symbol(name) => format!("{} is defined", code(name)),
-                Seen::Python(name) => format!("Python has imported {}", code(name)),
-            };
-            let tried = if engine.tried { "yes" } else { "no" };
-            writeln!(
-                table,
-                "| {} | {seen_by} | {} | {} | {} | {tried} |",
-                engine.name,
-                code(engine.step),
-                engine.note,
-                engine.source
-            )
-            .unwrap();
-        }
-        table
-    }
-
-    #[test]
-    fn the_page_for_users_shows_this_table() {
-        let page = include_str!("../../../docs/engines.md");
-        let table = table();
-        assert!(
-            page.contains(&table),
-            "docs/engines.md must hold this table:\n{table}"
-        );
-    }
-}
+mod tests;

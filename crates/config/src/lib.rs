@@ -6,6 +6,7 @@
 //! somebody else's process.
 
 pub mod calls;
+pub mod engine_api;
 pub mod engines;
 pub mod error;
 pub mod flag;
@@ -25,6 +26,7 @@ pub mod warmup;
 mod nearest;
 
 pub use calls::{CALLS, Call, CallInfo};
+pub use engine_api::{ENGINE_APIS, EngineApi, Marked, api_functions};
 pub use engines::{ENGINES, Engine, Seen};
 pub use error::{BadValue, Problem};
 pub use function::PyFunction;

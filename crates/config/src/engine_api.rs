@@ -1,0 +1,425 @@
+//! The Python functions of known engines that `TLLM_LLMAPI_ENABLE_NVTX=1` marks with ranges.
+//!
+//! Data only. A function is here if it is called once for a request, a batch or an iteration: the
+//! calls of the API, the handlers of the server, the tokeniser, the scheduler, the model runner, the
+//! sampler, and what handles the output of a batch. What is called for each token of each request is
+//! not here, nor what an idle loop calls.
+//!
+//! Names of several versions stand side by side; what a version does not have is not marked. The
+//! class is the one that defines the function. Functions may be decorated, and two names may lead to
+//! one function where a package imports from its own modules.
+//!
+//! `docs/engines.md` shows this table to users; a test keeps the two the same.
+
+use std::fmt;
+
+/// A function whose calls become ranges.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Marked {
+    pub module: &'static str,
+    pub qualname: &'static str,
+}
+
+impl fmt::Display for Marked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.module, self.qualname)
+    }
+}
+
+/// The functions of one engine.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineApi {
+    pub name: &'static str,
+    /// By module.
+    pub functions: &'static [(&'static str, &'static [&'static str])],
+    /// What is left out, or what a range does not hold.
+    pub note: &'static str,
+    /// Repository or package, and the versions in which the functions were read.
+    pub source: &'static str,
+}
+
+/// All functions, each once.
+pub fn api_functions() -> impl Iterator<Item = Marked> {
+    ENGINE_APIS
+        .iter()
+        .flat_map(|engine| engine.functions)
+        .flat_map(|&(module, names)| {
+            let marked = move |&qualname| Marked { module, qualname };
+            names.iter().map(marked)
+        })
+}
+
+pub const ENGINE_APIS: &[EngineApi] = &[
+    EngineApi {
+        name: "vLLM V1",
+        functions: &[
+            ("vllm.entrypoints.llm", &["LLM.generate", "LLM.chat"]),
+            ("vllm.v1.engine.async_llm", &["AsyncLLM.generate"]),
+            // Through 0.14, and from 0.18.
+            (
+                "vllm.entrypoints.openai.serving_chat",
+                &["OpenAIServingChat.create_chat_completion"],
+            ),
+            (
+                "vllm.entrypoints.openai.serving_completion",
+                &["OpenAIServingCompletion.create_completion"],
+            ),
+            (
+                "vllm.entrypoints.openai.chat_completion.serving",
+                &["OpenAIServingChat.create_chat_completion"],
+            ),
+            (
+                "vllm.entrypoints.openai.completion.serving",
+                &["OpenAIServingCompletion.create_completion"],
+            ),
+            // Through 0.11, and from 0.14.
+            ("vllm.v1.engine.processor", &["Processor.process_inputs"]),
+            (
+                "vllm.v1.engine.input_processor",
+                &["InputProcessor.process_inputs"],
+            ),
+            (
+                "vllm.renderers.base",
+                &[
+                    "BaseRenderer.tokenize_prompt",
+                    "BaseRenderer.tokenize_prompt_async",
+                ],
+            ),
+            (
+                "vllm.v1.engine.core",
+                &["EngineCore.step", "EngineCore.step_with_batch_queue"],
+            ),
+            (
+                "vllm.v1.core.sched.scheduler",
+                &["Scheduler.schedule", "Scheduler.update_from_output"],
+            ),
+            (
+                "vllm.v1.worker.gpu_model_runner",
+                &[
+                    "GPUModelRunner.execute_model",
+                    "GPUModelRunner.sample_tokens",
+                ],
+            ),
+            (
+                "vllm.v1.worker.gpu.model_runner",
+                &[
+                    "GPUModelRunner.execute_model",
+                    "GPUModelRunner.sample_tokens",
+                ],
+            ),
+            ("vllm.v1.sample.sampler", &["Sampler.forward"]),
+            ("vllm.v1.worker.gpu.sample.sampler", &["Sampler.__call__"]),
+            (
+                "vllm.v1.engine.output_processor",
+                &["OutputProcessor.process_outputs"],
+            ),
+        ],
+        note: "process_outputs holds the detokenisation of the whole batch; a handler's range ends \
+               where a streamed answer begins",
+        source: "vllm 0.8.5, 0.10.0, 0.11.0, 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0",
+    },
+    EngineApi {
+        name: "SGLang",
+        functions: &[
+            (
+                "sglang.srt.entrypoints.engine",
+                &["Engine.generate", "Engine.async_generate"],
+            ),
+            (
+                "sglang.srt.entrypoints.http_server",
+                &[
+                    "generate_request",
+                    "openai_v1_chat_completions",
+                    "openai_v1_completions",
+                ],
+            ),
+            (
+                "sglang.srt.managers.tokenizer_manager",
+                &[
+                    "TokenizerManager.generate_request",
+                    "TokenizerManager._tokenize_one_request",
+                    "TokenizerManager._batch_tokenize_and_process",
+                    "TokenizerManager._handle_batch_output",
+                ],
+            ),
+            (
+                "sglang.srt.managers.schedule_batch",
+                &[
+                    "ScheduleBatch.prepare_for_extend",
+                    "ScheduleBatch.prepare_for_decode",
+                ],
+            ),
+            (
+                "sglang.srt.managers.scheduler",
+                &["Scheduler.run_batch", "Scheduler.process_batch_result"],
+            ),
+            (
+                "sglang.srt.managers.tp_worker",
+                &["TpModelWorker.forward_batch_generation"],
+            ),
+            (
+                "sglang.srt.model_executor.model_runner",
+                &["ModelRunner.forward", "ModelRunner.sample"],
+            ),
+            (
+                "sglang.srt.managers.detokenizer_manager",
+                &["DetokenizerManager.handle_batch_token_id_out"],
+            ),
+        ],
+        note: "get_next_batch_to_run is left out: an idle scheduler calls it all the time",
+        source: "sglang 0.4.6, 0.5.3, 0.5.10, 0.5.16, 0.5.23",
+    },
+    EngineApi {
+        name: "TensorRT-LLM LLM API",
+        functions: &[
+            (
+                "tensorrt_llm.llmapi.llm",
+                &["BaseLLM.generate", "BaseLLM.generate_async"],
+            ),
+            (
+                "tensorrt_llm.serve.openai_server",
+                &["OpenAIServer.openai_chat", "OpenAIServer.openai_completion"],
+            ),
+            (
+                "tensorrt_llm.inputs.registry",
+                &["DefaultInputProcessor.__call__"],
+            ),
+            (
+                "tensorrt_llm.executor.executor",
+                &["GenerationExecutor.generate_async"],
+            ),
+            (
+                "tensorrt_llm._torch.pyexecutor.py_executor",
+                &[
+                    "PyExecutor._schedule",
+                    "PyExecutor._forward_step",
+                    "PyExecutor._sample_async",
+                    "PyExecutor._update_requests",
+                    "PyExecutor._handle_responses",
+                ],
+            ),
+        ],
+        note: "detokenisation is called for each token of each request and is left out; by the same \
+               variable TensorRT-LLM gives some ranges of its own, in the domain TensorRT-LLM",
+        source: "NVIDIA/TensorRT-LLM: llm.py at 4c05a748, openai_server.py at e7f7345e, registry.py \
+                 at 3a5845e2, executor.py at ed53795b, py_executor.py at 00043967",
+    },
+    EngineApi {
+        name: "transformers",
+        functions: &[
+            (
+                "transformers.generation.utils",
+                &[
+                    "GenerationMixin.generate",
+                    "GenerationMixin._prefill",
+                    "GenerationMixin._sample",
+                    "GenerationMixin._beam_search",
+                    "GenerationMixin._assisted_decoding",
+                ],
+            ),
+            (
+                "transformers.generation.logits_process",
+                &["LogitsProcessorList.__call__"],
+            ),
+            (
+                "transformers.generation.continuous_batching.continuous_api",
+                &[
+                    "ContinuousMixin.generate_batch",
+                    "ContinuousBatchingManager.add_request",
+                    "ContinuousBatchingManager._generation_step",
+                    "ContinuousBatchProcessor.update_batch",
+                ],
+            ),
+            (
+                "transformers.generation.continuous_batching.scheduler",
+                &[
+                    "FIFOScheduler.schedule_batch",
+                    "PrefillFirstScheduler.schedule_batch",
+                ],
+            ),
+            (
+                "transformers.tokenization_utils_base",
+                &[
+                    "PreTrainedTokenizerBase.__call__",
+                    "PreTrainedTokenizerBase.encode",
+                    "PreTrainedTokenizerBase.apply_chat_template",
+                    "PreTrainedTokenizerBase.batch_decode",
+                ],
+            ),
+        ],
+        note: "decode is left out: up to 4.57 batch_decode calls it for each sequence",
+        source: "transformers 4.40.0, 4.52.4, 4.57.1, 5.0.0, 5.10.4, 5.23.0",
+    },
+    EngineApi {
+        name: "Text Generation Inference",
+        functions: &[
+            (
+                "text_generation_server.server",
+                &[
+                    "TextGenerationService.Prefill",
+                    "TextGenerationService.Decode",
+                ],
+            ),
+            (
+                "text_generation_server.models.flash_causal_lm",
+                &[
+                    "FlashCausalLMBatch.from_pb",
+                    "FlashCausalLMBatch.concatenate",
+                    "FlashCausalLMBatch.filter",
+                    "FlashCausalLM.generate_token",
+                    "FlashCausalLM.forward",
+                ],
+            ),
+            (
+                "text_generation_server.models.vlm_causal_lm",
+                &["VlmCausalLM.forward"],
+            ),
+            (
+                "text_generation_server.models.causal_lm",
+                &[
+                    "CausalLMBatch.from_pb",
+                    "CausalLM.generate_token",
+                    "CausalLM.forward",
+                ],
+            ),
+            (
+                "text_generation_server.utils.tokens",
+                &["HeterogeneousNextTokenChooser.__call__"],
+            ),
+        ],
+        note: "the HTTP server and the tokeniser of requests are in the Rust router; from_pb \
+               tokenises for the shard",
+        source: "huggingface/text-generation-inference v1.0.0, v2.0.0, v3.0.0, v3.3.7: \
+                 server/text_generation_server",
+    },
+    EngineApi {
+        name: "LMDeploy",
+        functions: &[
+            ("lmdeploy.pipeline", &["Pipeline.__call__"]),
+            // Through 0.11, and from 0.12.
+            (
+                "lmdeploy.serve.async_engine",
+                &["AsyncEngine.generate", "AsyncEngine._get_prompt_input"],
+            ),
+            (
+                "lmdeploy.serve.core.async_engine",
+                &["AsyncEngine.generate", "AsyncEngine.preprocess"],
+            ),
+            (
+                "lmdeploy.serve.processors.multimodal",
+                &["MultimodalProcessor.get_prompt_input"],
+            ),
+            (
+                "lmdeploy.serve.openai.api_server",
+                &["chat_completions_v1", "completions_v1"],
+            ),
+            ("lmdeploy.tokenizer", &["Tokenizer.encode"]),
+            ("lmdeploy.pytorch.paging.scheduler", &["Scheduler.schedule"]),
+            // Through 0.11, and from 0.12.
+            (
+                "lmdeploy.pytorch.engine.model_agent",
+                &[
+                    "BaseModelAgent._async_model_forward",
+                    "BaseModelAgent.async_sampling_logits",
+                ],
+            ),
+            (
+                "lmdeploy.pytorch.engine.model_agent.agent",
+                &[
+                    "BaseModelAgent._async_model_forward",
+                    "BaseModelAgent.async_sampling_logits",
+                ],
+            ),
+            // Through 0.10, and from 0.11.
+            (
+                "lmdeploy.pytorch.engine.engine",
+                &["Engine._make_infer_outputs"],
+            ),
+            (
+                "lmdeploy.pytorch.engine.engine_loop",
+                &["EngineLoop._make_infer_outputs"],
+            ),
+        ],
+        note: "in 0.18 the handlers are local functions and are left out; of TurboMind only what is \
+               in front of it is Python",
+        source: "lmdeploy 0.7.3, 0.8.0, 0.9.0, 0.10.2, 0.11.1, 0.12.0, 0.12.3, 0.15.0, 0.18.0",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::fmt::Write;
+
+    use super::*;
+    use crate::function::PyFunction;
+    use crate::step::Step;
+
+    #[test]
+    fn every_function_parses_as_a_rule_does() {
+        for marked in api_functions() {
+            let text = marked.to_string();
+            let function = PyFunction::parse(&text).unwrap_or_else(|e| panic!("{text}: {e}"));
+            assert_eq!(function.module, marked.module);
+            assert_eq!(function.qualname, marked.qualname);
+            let rule = format!("py:{text}");
+            assert_eq!(Step::parse(&rule).unwrap().to_string(), rule);
+        }
+    }
+
+    #[test]
+    fn no_function_is_there_twice() {
+        let mut seen = HashSet::new();
+        for marked in api_functions() {
+            assert!(seen.insert(marked), "{marked} twice");
+        }
+        let rows = ENGINE_APIS.iter().flat_map(|engine| engine.functions);
+        assert_eq!(seen.len(), rows.map(|(_, names)| names.len()).sum());
+    }
+
+    #[test]
+    fn every_engine_is_whole_and_not_too_much() {
+        let mut names = HashSet::new();
+        for engine in ENGINE_APIS {
+            assert!(names.insert(engine.name), "{} twice", engine.name);
+            let mut modules = HashSet::new();
+            for (module, functions) in engine.functions {
+                assert!(modules.insert(module), "{module} twice");
+                assert!(!functions.is_empty(), "{module}");
+            }
+            let count: usize = engine.functions.iter().map(|(_, names)| names.len()).sum();
+            assert!((5..30).contains(&count), "{}: {count}", engine.name);
+            for text in [engine.name, engine.note, engine.source] {
+                assert!(!text.is_empty(), "{}", engine.name);
+                assert!(!text.contains("  ") && !text.contains('|'), "{text:?}");
+            }
+        }
+    }
+
+    fn tables() -> String {
+        let mut tables = String::from("| engine | module | functions |\n|---|---|---|\n");
+        for engine in ENGINE_APIS {
+            for (module, names) in engine.functions {
+                let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+                let names = names.join(", ");
+                writeln!(tables, "| {} | `{module}` | {names} |", engine.name).unwrap();
+            }
+        }
+        tables.push_str("\n| engine | note | read in |\n|---|---|---|\n");
+        for engine in ENGINE_APIS {
+            let (name, note, source) = (engine.name, engine.note, engine.source);
+            writeln!(tables, "| {name} | {note} | {source} |").unwrap();
+        }
+        tables
+    }
+
+    #[test]
+    fn the_page_for_users_shows_these_tables() {
+        let page = include_str!("../../../docs/engines.md");
+        let tables = tables();
+        assert!(
+            page.contains(&tables),
+            "docs/engines.md must hold these tables:\n{tables}"
+        );
+    }
+}
