@@ -9,7 +9,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from . import calls, host, programs, throughput
-from .checks import Bench, Row, all_checks
+from .checks import Bench, Row
+from .plan import all_checks
 
 SHIM = os.path.join(programs.ROOT, "target", "release", "libtllmprof.so")
 BLOCK_SECONDS = 0.06

@@ -7,9 +7,11 @@ import unittest
 
 sys.dont_write_bytecode = True
 from gpu_check import calls, child, nsys, throughput  # noqa: E402
-from gpu_check.checks import all_checks, grid_sizes, timeless  # noqa: E402
+from gpu_check.checks import grid_sizes, timeless  # noqa: E402
 from gpu_check.expect import (GRAPH_LAUNCH, READ, RESET, STREAM_WAIT, Rule, described, differences,  # noqa: E402
                               found, from_whole_run, known, not_in_a_row, runs, steady_rule)
+from gpu_check.inside_python import read_torch_trace, unlike_truth  # noqa: E402
+from gpu_check.plan import all_checks  # noqa: E402
 from gpu_check.programs import Program, all_programs  # noqa: E402
 from gpu_check.trace import Trace, plain  # noqa: E402
 
@@ -333,6 +335,35 @@ class CallsTest(unittest.TestCase):
         for row in rows:
             if row.preload:
                 self.assertEqual((row.base.preload, row.base.door, row.base.call), (None, row.door, row.call))
+
+
+class Inside(unittest.TestCase):
+    def test_a_trace_is_held_against_what_the_program_wrote_down(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "e.sqlite")
+            export = Export(path)
+            truth = {"collected": {"1": [0, 2]}, "called": {"0": {"a.b": 2}, "1": {"a.b": 1, "c": 1}}}
+            for n in (0, 1, 2):
+                export.mark(1000 * n, n)
+            for at, text in ((10, "a.b"), (20, "a.b"), (30, "GIL hold"), (1010, "Python GC gen0"), (1020, "c"),
+                             (1030, "Python GC gen2"), (1040, "a.b")):
+                export.insert("NVTX_EVENTS", at, at + 5, 59, text, None, OURS)
+            export.db.commit()
+            wrong, counts = unlike_truth(Trace(path), truth, 0, 1)
+            self.assertEqual(wrong, [])
+            self.assertEqual(counts, {"collections": 2, "module ranges": 4, "GIL ranges": 1})
+            truth["collected"]["0"] = [1]
+            truth["called"]["1"]["c"] = 2
+            wrong, _ = unlike_truth(Trace(path), truth, 0, 1)
+            self.assertEqual(len(wrong), 2, wrong)
+
+    def test_torch_traces(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "t.json")
+            with open(path, "w") as file:
+                file.write('{"traceEvents": [{"cat": "user_annotation", "name": "step 4"}, {"cat": "kernel", "name": "k"},'
+                           ' {"cat": "gpu_user_annotation", "name": "step 9"}, {"name": "x"}]}')
+            self.assertEqual(read_torch_trace(path), ([4], 1))
 
 
 if __name__ == "__main__":
