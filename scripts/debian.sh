@@ -2,6 +2,7 @@
 # touched. To be sourced, with `work`, an empty folder, and `cannot MESSAGE`, which ends the script.
 
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+own_public= # own_mirror looks here, and at the machine's mirrors that end in the same name, instead of at all of them
 
 # own_begin ARCHITECTURE...: checks that there is what it needs.
 own_begin() {
@@ -37,8 +38,14 @@ own() {
 own_mirror() {
     wanted=$1
     shift
-    sites=$(apt-get indextargets -o APT::Get::IndexTargets::ReleaseInfo=false --format '$(SITE)' 2>/dev/null |
-        sort -u | awk '/\/debian\/?($|\/)/ { print 0, $0; next } { print 1, $0 }' | sort -s -k1,1 | cut -d' ' -f2-)
+    # shellcheck disable=SC2016 # apt-get replaces $(SITE)
+    sites=$(apt-get indextargets -o APT::Get::IndexTargets::ReleaseInfo=false --format '$(SITE)' 2>/dev/null | sort -u)
+    if [ -n "$own_public" ]; then
+        sites="$(echo "$sites" | grep "/${own_public##*/}/*\$" || true) $own_public"
+    else
+        sites=$(echo "$sites" |
+            awk '/\/debian\/?($|\/)/ { print 0, $0; next } { print 1, $0 }' | sort -s -k1,1 | cut -d' ' -f2-)
+    fi
     [ -n "$sites" ] || cannot 'apt has no sources on this machine'
     architectures=$(echo "$own_architectures" | tr ' ' ,)
     for site in $sites; do
@@ -51,7 +58,7 @@ own_mirror() {
             return
         fi
     done
-    cannot "none of apt's sources on this machine serves $1 ($(grep -m1 '^[EW]:' "$work/log" || echo "no $wanted in it"))"
+    cannot "no mirror known here serves $1 ($(grep -m1 '^[EW]:' "$work/log" || echo "no $wanted in it"))"
 }
 
 # own_fetch OPTION... PACKAGE...: unpacks packages into $work/unpacked.
