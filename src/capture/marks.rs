@@ -80,10 +80,15 @@ impl Name {
         ANY_PUSHED.get_or_init(|| Box::new(AnyPushed(range)));
     }
 
-    /// Begins a range that may cross others.
+    /// Begins a range that may cross others, with a number if that is not 0.
     #[must_use = "the range ends when it is dropped"]
-    pub fn start(self) -> Started {
-        Started(domain().range(self.0))
+    pub fn start(self, payload: u64) -> Started {
+        if payload == 0 {
+            return Started(domain().range(self.0));
+        }
+        let builder = domain().event_attributes_builder();
+        let attributes = builder.message(self.0).payload(Payload::Uint64(payload));
+        Started(domain().range(attributes.build()))
     }
 
     /// Marks this moment, with a number.

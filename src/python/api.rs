@@ -103,9 +103,11 @@ functions! {
         tuple_set: fn(Raw, isize, Raw) -> c_int = c"PyTuple_SetItem";
         tuple_get: fn(Raw, isize) -> Raw = c"PyTuple_GetItem";
         tuple_size: fn(Raw) -> isize = c"PyTuple_Size";
+        as_tuple: fn(Raw) -> Raw = c"PySequence_Tuple";
         list_append: fn(Raw, Raw) -> c_int = c"PyList_Append";
         dict_new: fn() -> Raw = c"PyDict_New";
         dict_get: fn(Raw, *const c_char) -> Raw = c"PyDict_GetItemString";
+        dict_values: fn(Raw) -> Raw = c"PyDict_Values";
         dict_set: fn(Raw, *const c_char, Raw) -> c_int = c"PyDict_SetItemString";
         long_from: fn(i64) -> Raw = c"PyLong_FromLongLong";
         long_as: fn(Raw) -> i64 = c"PyLong_AsLongLong";

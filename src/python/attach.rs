@@ -13,7 +13,7 @@ use core::time::Duration;
 use super::api::{Api, Raw};
 use super::object::Python;
 use super::threads::{self, Thread};
-use super::{gate, gil};
+use super::{gate, gil, names};
 use crate::elf;
 use crate::errno::Kept;
 use crate::intercept::{Redirect, redirect};
@@ -65,6 +65,7 @@ pub fn look() {
             return;
         }
         API.store(core::ptr::null_mut(), Ordering::Release);
+        gil::forget_all();
         begin_again();
     }
     let mut found = None;
@@ -84,11 +85,11 @@ pub fn look() {
     API.store(core::ptr::from_ref(attached).cast_mut(), Ordering::Release);
     let api = &attached.api;
     // SAFETY: both may be called at any time.
-    let is_late = unsafe { (api.is_initialized)() != 0 && (api.gil_check)() != 0 };
+    let (is_late, has_gil) = unsafe { ((api.is_initialized)() != 0, (api.gil_check)() != 0) };
     if is_late {
-        if super::wants().gil {
-            learn_gil(api);
-        }
+        gil::is_late();
+    }
+    if is_late && has_gil {
         audit(api);
     }
 }
@@ -120,18 +121,6 @@ fn redirects() -> Vec<Redirect> {
         ]);
     }
     redirects
-}
-
-/// Finds the GIL of an interpreter that was there before us: the calling thread drops it and takes
-/// it again.
-fn learn_gil(api: &Api) {
-    let Some(thread) = threads::current() else {
-        return;
-    };
-    thread.gil.learn(|| {
-        // SAFETY: the thread has the GIL.
-        unsafe { (api.restore_thread)((api.save_thread)()) };
-    });
 }
 
 /// Stands in the interpreter's slot for `pthread_cond_init`.
@@ -228,10 +217,15 @@ unsafe fn met(api: &'static Api, thread: &Thread, event: &CStr, args: Raw) {
             HAS_SUB_INTERPRETERS.store(installed.len() > 1, Ordering::Relaxed);
             drop(installed);
             thread.is_busy.set(true);
-            py.quietly(|py| super::install(py, number));
+            py.quietly(|py| super::install(py, thread, number));
             thread.is_busy.set(false);
         }
         LAST.store(interpreter.addr(), Ordering::Relaxed);
+    }
+    if super::wants().gil && names::are_behind() {
+        thread.is_busy.set(true);
+        py.quietly(names::look);
+        thread.is_busy.set(false);
     }
     if super::functions::wants(event) {
         thread.is_busy.set(true);

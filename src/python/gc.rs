@@ -1,5 +1,6 @@
 //! Garbage collections: a C function among `gc.callbacks`, once in each interpreter.
 
+use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
@@ -7,6 +8,7 @@ use once_cell::race::OnceBox;
 use super::api::{MethodDef, Raw, VARARGS};
 use super::object::{Object, Python};
 use super::threads;
+use super::totals::Milliseconds;
 use crate::capture::marks::{Name, Pushed};
 use crate::errno::Kept;
 
@@ -22,12 +24,40 @@ pub static TOTALS: Totals = Totals {
 };
 
 pub struct Totals {
-    pub collections: [AtomicU64; GENERATIONS],
+    collections: [AtomicU64; GENERATIONS],
     /// Objects that were freed.
-    pub collected: AtomicU64,
+    collected: AtomicU64,
     /// Objects that were found, but could not be freed.
-    pub uncollectable: AtomicU64,
-    pub nanoseconds: AtomicU64,
+    uncollectable: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Totals {
+    /// The child of a fork counts its own.
+    pub fn clear(&self) {
+        let more = [&self.collected, &self.uncollectable, &self.nanoseconds];
+        for total in self.collections.iter().chain(more) {
+            total.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut before = "";
+        for (generation, count) in self.collections.iter().enumerate() {
+            let count = count.load(Ordering::Relaxed);
+            write!(f, "{before}{count} of gen{generation}")?;
+            before = ", ";
+        }
+        let time = Milliseconds(self.nanoseconds.load(Ordering::Relaxed));
+        let collected = self.collected.load(Ordering::Relaxed);
+        let uncollectable = self.uncollectable.load(Ordering::Relaxed);
+        write!(
+            f,
+            ", {time} ms; {collected} objects collected, {uncollectable} uncollectable"
+        )
+    }
 }
 
 struct Names {
@@ -42,6 +72,8 @@ static NAMES: OnceBox<Option<Names>> = OnceBox::new();
 pub struct Collecting {
     since: u64,
     range: Option<Pushed>,
+    /// Collections of other interpreters' that began in it, as a finaliser may run one.
+    inner: u32,
 }
 
 impl Collecting {
@@ -114,16 +146,31 @@ fn told(args: &Object<'_>) -> Option<()> {
     let collecting = unsafe { &mut *thread.collecting.get() };
     let names = NAMES.get().and_then(Option::as_ref);
     if phase.as_text()? == "start" {
-        *collecting = Some(Collecting {
-            range: names.map(|names| names.range[generation].push()),
-            since: super::now(),
-        });
+        match collecting {
+            Some(outer) => outer.inner += 1,
+            None => {
+                *collecting = Some(Collecting {
+                    range: names.map(|names| names.range[generation].push()),
+                    since: super::now(),
+                    inner: 0,
+                });
+            }
+        }
         return Some(());
     }
-    let Collecting { since, range } = collecting.take()?;
-    let took = super::now().saturating_sub(since);
+    let took = match collecting {
+        Some(outer) if outer.inner > 0 => {
+            outer.inner -= 1;
+            0
+        }
+        // None where it began before us.
+        _ => collecting.take().map_or(0, |collecting| {
+            let took = super::now().saturating_sub(collecting.since);
+            drop(collecting.range);
+            took
+        }),
+    };
     let (collected, uncollectable) = (number(c"collected"), number(c"uncollectable"));
-    drop(range);
     if let Some(names) = names {
         names.collected[generation].mark(collected);
         if uncollectable > 0 {

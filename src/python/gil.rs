@@ -1,22 +1,23 @@
-//! Waiting for the GIL and holding it, by the condition variables that CPython's `ceval_gil` uses.
+//! Where the GIL is waited for, taken and dropped: the condition variables of CPython's `ceval_gil`.
 //!
 //! A GIL has two: `cond`, which is signalled when the GIL is dropped, and which those who want it
 //! wait on; and `switch_cond`, which is signalled when it is taken, and which a thread waits on that
 //! was forced to drop it. They are initialised one after the other, and lie a mutex apart. Only the
 //! interpreter's own slots for `pthread_cond_*` lead here, so nobody else's calls cost anything.
 //!
-//! The GIL's mutex is held in these hooks: a time stamp, a record, an NVTX event if somebody
-//! listens, and nothing else.
+//! The GIL's mutex is held in these hooks, but for a forced switch: a time stamp, a total, an NVTX
+//! event if somebody listens, and nothing else. As it is, holds of one GIL never overlap.
 
-use core::cell::{Cell, UnsafeCell};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use once_cell::race::OnceBox;
 
+use super::object::Python;
 use super::threads::{self, Thread};
-use crate::capture::marks::{Name, Started};
+use crate::capture::marks::Name;
 use crate::errno::Kept;
+use crate::log;
 
 /// GILs that are followed at a time; from 3.12 on an interpreter may have one of its own.
 const GILS: usize = 64;
@@ -27,154 +28,59 @@ const APART: usize = size_of::<libc::pthread_cond_t>() + size_of::<libc::pthread
 static CONDITIONS: [AtomicUsize; GILS] = [const { AtomicUsize::new(0) }; GILS];
 /// How many places have been used.
 static USED: AtomicUsize = AtomicUsize::new(0);
+/// GILs for which there was no place.
+static MISSED: AtomicU32 = AtomicU32::new(0);
+/// There may be a GIL that was made before anybody told us.
+static IS_LATE: AtomicBool = AtomicBool::new(false);
+/// The interpreter is built to do without, and does.
+static IS_OFF: AtomicBool = AtomicBool::new(false);
 
-struct Names {
-    wait: Name,
-    hold: Name,
+/// What the ranges are called.
+pub struct Names {
+    pub wait: Name,
+    pub hold: Name,
 }
 
 static NAMES: OnceBox<Option<Names>> = OnceBox::new();
 
-/// What a thread has waited for and held so far. Times in nanoseconds.
-#[derive(Default)]
-pub struct Total {
-    pub count: AtomicU64,
-    pub time: AtomicU64,
-    pub longest: AtomicU64,
+// SAFETY: declared as in pthread.h. A thread that is cancelled is unwound out of them.
+unsafe extern "C-unwind" {
+    fn pthread_cond_timedwait(
+        condition: *mut libc::pthread_cond_t,
+        mutex: *mut libc::pthread_mutex_t,
+        until: *const libc::timespec,
+    ) -> c_int;
+    fn pthread_cond_wait(
+        condition: *mut libc::pthread_cond_t,
+        mutex: *mut libc::pthread_mutex_t,
+    ) -> c_int;
 }
 
-impl Total {
-    const fn new() -> Self {
-        Self {
-            count: AtomicU64::new(0),
-            time: AtomicU64::new(0),
-            longest: AtomicU64::new(0),
-        }
-    }
-
-    /// Adds one. By the thread that it belongs to, alone.
-    #[inline]
-    fn add(&self, time: u64) {
-        let add =
-            |to: &AtomicU64, value| to.store(to.load(Ordering::Relaxed) + value, Ordering::Relaxed);
-        add(&self.count, 1);
-        add(&self.time, time);
-        if time > self.longest.load(Ordering::Relaxed) {
-            self.longest.store(time, Ordering::Relaxed);
-        }
-    }
-
-    fn clear(&self) {
-        for part in [&self.count, &self.time, &self.longest] {
-            part.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
-/// A thread and the GIL.
-pub struct Waits {
-    /// When the wait began that is under way; 0 for none.
-    waits_since: Cell<u64>,
-    holds_since: Cell<u64>,
-    wait: UnsafeCell<Option<Started>>,
-    hold: UnsafeCell<Option<Started>>,
-    pub waits: Total,
-    pub holds: Total,
-    /// Waits of a thread that was made to drop the GIL, for another to take it.
-    pub forced: Total,
-    /// The thread finds out where its GIL is: what it signals first is `cond`.
-    learns: Cell<bool>,
-}
-
-impl Waits {
-    pub const fn new() -> Self {
-        Self {
-            learns: Cell::new(false),
-            waits_since: Cell::new(0),
-            holds_since: Cell::new(0),
-            wait: UnsafeCell::new(None),
-            hold: UnsafeCell::new(None),
-            waits: Total::new(),
-            holds: Total::new(),
-            forced: Total::new(),
-        }
-    }
-
-    fn begins_to_wait(&self) {
-        if self.waits_since.get() == 0 {
-            self.waits_since.set(super::now());
-            // SAFETY: the cell is the calling thread's own.
-            unsafe { *self.wait.get() = names().map(|names| names.wait.start()) };
-        }
-    }
-
-    fn takes(&self) {
-        let now = super::now();
-        let waited = self.waits_since.replace(0);
-        if waited != 0 {
-            self.waits.add(now - waited);
-            // SAFETY: as above.
-            unsafe { *self.wait.get() = None };
-        }
-        self.holds_since.set(now);
-        // SAFETY: as above.
-        unsafe { *self.hold.get() = names().map(|names| names.hold.start()) };
-    }
-
-    fn drops(&self) {
-        let held = self.holds_since.replace(0);
-        if held != 0 {
-            self.holds.add(super::now() - held);
-            // SAFETY: as above.
-            unsafe { *self.hold.get() = None };
-        }
-    }
-
-    /// Finds the GIL that the thread has; `retake` drops and takes it.
-    pub fn learn(&self, retake: impl FnOnce()) {
-        self.learns.set(true);
-        retake();
-        self.learns.set(false);
-    }
-
-    /// The thread has ended.
-    pub fn leave(&self) {
-        self.waits_since.set(0);
-        self.holds_since.set(0);
-        // SAFETY: as above.
-        unsafe {
-            *self.wait.get() = None;
-            *self.hold.get() = None;
-        }
-    }
-
-    /// The process is the child of a fork, in which `is_us` is the one thread that there is.
-    pub fn in_child(&self, is_us: bool) {
-        for total in [&self.waits, &self.holds, &self.forced] {
-            total.clear();
-        }
-        let held = self.holds_since.replace(0);
-        self.waits_since.set(0);
-        // SAFETY: no other thread uses the cell any more.
-        unsafe {
-            for range in [self.wait.get(), self.hold.get()] {
-                if let Some(range) = (*range).take() {
-                    range.forget();
-                }
-            }
-        }
-        if is_us && held != 0 {
-            self.takes();
-        }
-    }
-}
-
-fn names() -> Option<&'static Names> {
+/// The names, if somebody listens.
+pub fn names() -> Option<&'static Names> {
     NAMES.get().and_then(Option::as_ref)
 }
 
-/// Has ranges given, if somebody listens. Not in a hook: it loads the tool.
-pub fn begin() {
+/// GILs that could not be followed.
+pub fn missed() -> u32 {
+    MISSED.load(Ordering::Relaxed)
+}
+
+/// An interpreter is up. With the first one, ranges and totals begin. Not for a hook: it loads the
+/// tool that listens.
+pub fn begin(py: Python<'_>, thread: &Thread) {
+    if NAMES.get().is_some() {
+        return;
+    }
+    if !has_gil(py) {
+        IS_OFF.store(true, Ordering::Relaxed);
+        forget_all();
+        log::say!(
+            Debug,
+            "Python 3.{} runs without a GIL: there is none to wait for",
+            py.api.minor
+        );
+    }
     NAMES.get_or_init(|| {
         Box::new(
             Name::new("GIL wait")
@@ -182,6 +88,25 @@ pub fn begin() {
                 .map(|(wait, hold)| Names { wait, hold }),
         )
     });
+    // The first interpreter's is the first in the table.
+    thread.holds.begin(0);
+}
+
+/// Whether threads need one now. A free-threaded build takes it for moments all the same, while it
+/// imports an extension module.
+fn has_gil(py: Python<'_>) -> bool {
+    let Some(sys) = py.imported(c"sys") else {
+        return true;
+    };
+    let Some(asked) = sys.attr(c"_is_gil_enabled") else {
+        return true;
+    };
+    asked.call(&[]).is_none_or(|answer| answer.is_true())
+}
+
+/// There is an interpreter already: its GIL shows when a thread drops and retakes it.
+pub fn is_late() {
+    IS_LATE.store(true, Ordering::Relaxed);
 }
 
 /// A condition variable of the interpreter's has been initialised. Whether that made a GIL.
@@ -197,20 +122,39 @@ pub fn initialised(condition: usize, thread: &Thread) -> bool {
 }
 
 /// Follows the GIL whose `cond` lies there.
-pub fn follow(condition: usize) {
+fn follow(condition: usize) {
+    if IS_OFF.load(Ordering::Relaxed) {
+        return;
+    }
+    // Another thread may have found the same one.
+    let is_it = |place: &AtomicUsize| place.load(Ordering::Acquire) == condition;
+    if CONDITIONS.iter().any(is_it) {
+        return;
+    }
     for (index, place) in CONDITIONS.iter().enumerate() {
-        let known = place.compare_exchange(0, condition, Ordering::AcqRel, Ordering::Acquire);
-        if known.is_ok() || known == Err(condition) {
+        let free = place.compare_exchange(0, condition, Ordering::AcqRel, Ordering::Relaxed);
+        if free.is_ok() {
             USED.fetch_max(index + 1, Ordering::AcqRel);
             return;
         }
     }
+    MISSED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A condition variable is gone, and a GIL with it if it is one's.
-pub fn forget(condition: usize) {
-    for place in &CONDITIONS[..USED.load(Ordering::Acquire)] {
-        let _ = place.compare_exchange(condition, 0, Ordering::AcqRel, Ordering::Relaxed);
+/// A condition variable is gone, and a GIL with it if it is one's. Whether it is.
+fn forget(condition: usize) -> bool {
+    CONDITIONS[..USED.load(Ordering::Acquire)]
+        .iter()
+        .any(|place| {
+            let known = place.compare_exchange(condition, 0, Ordering::AcqRel, Ordering::Relaxed);
+            known.is_ok()
+        })
+}
+
+/// All GILs are gone, with the interpreter's library.
+pub fn forget_all() {
+    for place in &CONDITIONS {
+        place.store(0, Ordering::Release);
     }
 }
 
@@ -221,77 +165,103 @@ enum Part {
     Taken,
 }
 
+/// What it is, and to which GIL.
 #[inline]
-fn part(condition: usize) -> Option<Part> {
+fn part(condition: usize) -> Option<(Part, u64)> {
     let used = USED.load(Ordering::Acquire);
-    CONDITIONS[..used.min(GILS)].iter().find_map(|place| {
-        let known = place.load(Ordering::Relaxed);
-        match condition.wrapping_sub(known) {
-            0 => Some(Part::Dropped),
-            APART if known != 0 => Some(Part::Taken),
-            _ => None,
-        }
-    })
+    CONDITIONS[..used.min(GILS)]
+        .iter()
+        .zip(0..)
+        .find_map(|(place, gil)| {
+            let known = place.load(Ordering::Relaxed);
+            match condition.wrapping_sub(known) {
+                0 => Some((Part::Dropped, gil)),
+                APART if known != 0 => Some((Part::Taken, gil)),
+                _ => None,
+            }
+        })
 }
 
 /// Stands in the interpreter's slot for `pthread_cond_signal`.
 pub unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> c_int {
-    let mut part = part(condition.addr());
-    if part.is_none()
-        && let Some(thread) = threads::current()
-        && thread.gil.learns.replace(false)
-    {
-        follow(condition.addr());
-        part = Some(Part::Dropped);
-    }
-    if let Some(part) = part
-        && let Some(thread) = threads::current()
-    {
-        let _errno = Kept::new();
-        match part {
-            Part::Taken => thread.gil.takes(),
-            Part::Dropped => thread.gil.drops(),
+    match part(condition.addr()) {
+        Some((part, gil)) => {
+            let _errno = Kept::new();
+            if let Some(thread) = threads::current() {
+                match part {
+                    Part::Taken => thread.holds.takes(gil),
+                    Part::Dropped => thread.holds.drops(),
+                }
+            }
         }
+        None if IS_LATE.load(Ordering::Relaxed) => learn(condition.addr()),
+        None => {}
     }
     // SAFETY: the caller's own argument.
     unsafe { libc::pthread_cond_signal(condition) }
 }
 
+/// A thread that drops a GIL and takes it again signals its `cond` and then its `switch_cond`.
+#[cold]
+fn learn(condition: usize) {
+    let _errno = Kept::new();
+    let Some(thread) = threads::current() else {
+        return;
+    };
+    let last = thread.last_condition.replace(condition);
+    if last != 0 && condition == last.wrapping_add(APART) {
+        thread.last_condition.set(0);
+        follow(last);
+        if let Some((Part::Taken, gil)) = part(condition) {
+            thread.holds.takes(gil);
+        }
+    }
+}
+
 /// Stands in the interpreter's slot for `pthread_cond_timedwait`.
-pub unsafe extern "C" fn timed_wait(
+pub unsafe extern "C-unwind" fn timed_wait(
     condition: *mut libc::pthread_cond_t,
     mutex: *mut libc::pthread_mutex_t,
     until: *const libc::timespec,
 ) -> c_int {
-    if part(condition.addr()) == Some(Part::Dropped)
-        && let Some(thread) = threads::current()
-    {
+    if let Some((Part::Dropped, gil)) = part(condition.addr()) {
         let _errno = Kept::new();
-        thread.gil.begins_to_wait();
+        if let Some(thread) = threads::current() {
+            thread.holds.begins_to_wait(gil);
+        }
     }
     // SAFETY: the caller's own arguments.
-    unsafe { libc::pthread_cond_timedwait(condition, mutex, until) }
+    unsafe { pthread_cond_timedwait(condition, mutex, until) }
 }
 
 /// Stands in the interpreter's slot for `pthread_cond_wait`.
-pub unsafe extern "C" fn wait(
+pub unsafe extern "C-unwind" fn wait(
     condition: *mut libc::pthread_cond_t,
     mutex: *mut libc::pthread_mutex_t,
 ) -> c_int {
-    let forced = part(condition.addr()) == Some(Part::Taken);
-    let thread = if forced { threads::current() } else { None };
-    let since = thread.map(|_| super::now());
+    let is_forced = matches!(part(condition.addr()), Some((Part::Taken, _)));
+    let since = if is_forced { super::now() } else { 0 };
     // SAFETY: the caller's own arguments.
-    let result = unsafe { libc::pthread_cond_wait(condition, mutex) };
-    if let (Some(thread), Some(since)) = (thread, since) {
-        thread.gil.forced.add(super::now().saturating_sub(since));
+    let result = unsafe { pthread_cond_wait(condition, mutex) };
+    if is_forced {
+        let _errno = Kept::new();
+        if let Some(thread) = threads::current() {
+            let time = super::now().saturating_sub(since);
+            thread.holds.was_forced(time);
+        }
     }
     result
 }
 
 /// Stands in the interpreter's slot for `pthread_cond_destroy`.
 pub unsafe extern "C" fn destroy(condition: *mut libc::pthread_cond_t) -> c_int {
-    forget(condition.addr());
+    if forget(condition.addr()) {
+        let _errno = Kept::new();
+        // Whoever ends an interpreter has its GIL to the last.
+        if let Some(thread) = threads::current() {
+            thread.holds.drops();
+        }
+    }
     // SAFETY: the caller's own argument.
     unsafe { libc::pthread_cond_destroy(condition) }
 }

@@ -17,19 +17,24 @@ mod functions;
 mod gate;
 mod gc;
 mod gil;
+mod holds;
+mod names;
 mod object;
 mod threads;
+mod totals;
 
 use once_cell::race::OnceBox;
 use tllmprof_config::{Settings, Step};
 
 use crate::intercept::watch_modules;
-use crate::log;
+use crate::log::{self, Level};
+use crate::session;
 use api::Api;
 use object::Python;
 
 pub use gate::{has_gil, is_waiting_for_gil, run};
 pub use threads::Thread;
+pub use totals::tell;
 
 /// What is asked for of Python.
 #[derive(Clone, Copy, Default)]
@@ -99,13 +104,13 @@ fn begins() {
 }
 
 /// Comes into interpreter number `number`, 0 for the main one.
-fn install(py: Python<'_>, number: i64) {
+fn install(py: Python<'_>, thread: &Thread, number: i64) {
     let wants = wants();
     if number == 0 && gate::install(py).is_none() {
         log::once!(Warn, "Python has no atexit: nothing is run in it");
     }
     if wants.gil {
-        gil::begin();
+        gil::begin(py, thread);
     }
     if wants.gc && gc::install(py).is_none() {
         log::once!(Warn, "Python has no gc: its collections are not marked");
@@ -116,7 +121,15 @@ fn install(py: Python<'_>, number: i64) {
 }
 
 /// The main interpreter ends; what needs it happens now or never.
-fn ends(_: Python<'_>) {}
+fn ends(py: Python<'_>) {
+    if wants().gil {
+        names::look(py);
+    }
+    // Where CUDA is used, the end of the process tells.
+    if !session::uses_cuda() {
+        tell(Level::Debug);
+    }
+}
 
 /// The child of a fork has one thread.
 ///
@@ -127,6 +140,8 @@ pub unsafe fn in_child() {
     unsafe {
         attach::in_child();
         threads::in_child();
+        totals::in_child();
     }
+    gc::TOTALS.clear();
     gate::in_child();
 }

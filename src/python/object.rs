@@ -206,6 +206,25 @@ impl<'py> Object<'py> {
         }
     }
 
+    /// Whether Python takes it for true; not, where it cannot say.
+    pub fn is_true(&self) -> bool {
+        // SAFETY: the reference is owned; -1 for an exception.
+        let answer = unsafe { (self.py.api.is_true)(self.raw) };
+        if answer < 0 {
+            self.py.raised();
+        }
+        answer > 0
+    }
+
+    /// The values of a dictionary, as a tuple.
+    pub fn values(&self) -> Option<Object<'py>> {
+        // SAFETY: the reference is owned; a new reference to a list each, or null.
+        unsafe {
+            let list = self.py.own((self.py.api.dict_values)(self.raw))?;
+            self.py.own((self.py.api.as_tuple)(list.raw))
+        }
+    }
+
     /// The elements of a tuple.
     pub fn elements(&self) -> impl Iterator<Item = Object<'py>> {
         // SAFETY: the reference is owned; -1 for what is no tuple.

@@ -8,7 +8,9 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use super::functions::Spans;
-use super::gil;
+use super::holds::Holds;
+use super::names::{Text, ThreadName};
+use super::totals;
 use crate::ids;
 use crate::intercept::tls;
 
@@ -20,16 +22,18 @@ static ALL: AtomicPtr<Thread> = AtomicPtr::new(core::ptr::null_mut());
 /// Places that are made at a time.
 const BATCH: usize = 32;
 
-/// What is known of a thread.
+/// What is known of a thread. On cache lines of its own: threads that have the GIL in turn write here.
+#[repr(align(128))]
 pub struct Thread {
     is_used: AtomicBool,
     /// The kernel's number for it.
     pub number: AtomicI32,
+    pub name: ThreadName,
     next: AtomicPtr<Thread>,
     /// The condition variable that the thread has initialised last.
     pub last_condition: Cell<usize>,
-    pub gil: gil::Waits,
-    /// A collection is under way on the thread.
+    pub holds: Holds,
+    /// The collection that is under way on the thread.
     pub collecting: UnsafeCell<Option<super::gc::Collecting>>,
     pub spans: UnsafeCell<Spans>,
     /// The thread is in our own code that Python runs.
@@ -63,6 +67,7 @@ fn take() -> Option<&'static Thread> {
     };
     let thread = all().find(free).or_else(more)?;
     thread.number.store(ids::thread(), Ordering::Relaxed);
+    thread.name.begin();
     // SAFETY: the block is the thread's own.
     unsafe { (*tls()).python = thread };
     let key = KEY.load(Ordering::Relaxed);
@@ -74,8 +79,6 @@ fn take() -> Option<&'static Thread> {
 }
 
 /// Makes a batch of places, of which the first is taken.
-///
-/// The kernel's pages are all zero, and so is a free place.
 fn more() -> Option<&'static Thread> {
     // SAFETY: an anonymous mapping, which is never unmapped.
     let pages = unsafe {
@@ -93,8 +96,7 @@ fn more() -> Option<&'static Thread> {
     }
     let first: *mut Thread = pages.cast();
     for index in (0..BATCH).rev() {
-        // SAFETY: the mapping has room for that many, and zero bytes are a free place: options of
-        // what has no pointer in it are written before they are read.
+        // SAFETY: the mapping has room for that many, is aligned to a page, and nobody else has it.
         let thread: &'static Thread = unsafe {
             let place = first.add(index);
             place.write(Thread::new(index == 0));
@@ -115,13 +117,24 @@ fn more() -> Option<&'static Thread> {
 }
 
 impl Thread {
+    /// Whether a thread has the place.
+    pub fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> Text {
+        self.name.get(self.number.load(Ordering::Relaxed))
+    }
+
     const fn new(is_used: bool) -> Self {
         Self {
             is_used: AtomicBool::new(is_used),
             number: AtomicI32::new(0),
+            name: ThreadName::new(),
             next: AtomicPtr::new(core::ptr::null_mut()),
             last_condition: Cell::new(0),
-            gil: gil::Waits::new(),
+            holds: Holds::new(),
             collecting: UnsafeCell::new(None),
             spans: UnsafeCell::new(Spans::new()),
             is_busy: Cell::new(false),
@@ -147,10 +160,11 @@ pub fn start() {
 }
 
 fn leave(thread: &'static Thread) {
+    totals::ends(thread);
+    thread.holds.leave();
     // SAFETY: the block is the thread's own; so is the place, until it is given back below.
     unsafe {
         (*tls()).python = core::ptr::null();
-        thread.gil.leave();
         *thread.collecting.get() = None;
         (*thread.spans.get()).leave();
     }
@@ -170,7 +184,7 @@ pub unsafe fn in_child() {
         let is_us = core::ptr::eq(thread, us);
         // SAFETY: no other thread uses its place any more.
         unsafe {
-            thread.gil.in_child(is_us);
+            thread.holds.in_child();
             if let Some(collecting) = (*thread.collecting.get()).take() {
                 collecting.forget();
             }
@@ -179,6 +193,8 @@ pub unsafe fn in_child() {
         if is_us {
             thread.number.store(ids::thread(), Ordering::Relaxed);
         } else {
+            thread.is_busy.set(false);
+            thread.last_condition.set(0);
             thread.is_used.store(false, Ordering::Relaxed);
         }
     }

@@ -17,7 +17,8 @@ use crate::cancel::Uncancelled;
 use crate::capture;
 use crate::ids;
 use crate::intercept::{self, Inside, tell_unnamed, uncounted};
-use crate::log;
+use crate::log::{self, Level};
+use crate::python;
 use crate::step::learned::Learnt;
 use crate::step::threads::Slot;
 use crate::window::Taken;
@@ -114,6 +115,9 @@ fn end(may_run_profilers_here: bool) {
                 calls
             }
         );
+    }
+    if uses_cuda {
+        python::tell(Level::Info);
     }
 }
 

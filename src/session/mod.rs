@@ -15,6 +15,7 @@ mod threads;
 mod turn;
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::time::Duration;
 
 use tllmprof_config::calls::{Call, Calls, Kind};
 use tllmprof_config::engines::tensorrt_llm_gates_itself;
@@ -38,6 +39,9 @@ pub use fork::register as mind_forks;
 pub use learning::{learns, note};
 pub use threads::{count, new_thread, slot};
 use turn::Turn;
+
+/// How long a question that is none of a call's waits for the state.
+const PATIENCE: Duration = Duration::from_millis(10);
 
 static STATE: Lock<Option<State>> = Lock::new(None);
 /// The process whose calls are counted; another is a child that shares our memory, as after
@@ -193,6 +197,12 @@ impl State {
             self.gate = Gate::default();
         }
     }
+}
+
+/// Whether the process uses CUDA, as far as is known.
+pub fn uses_cuda() -> bool {
+    let state = STATE.lock_for(PATIENCE);
+    state.is_some_and(|state| state.as_ref().is_some_and(|state| state.uses_cuda))
 }
 
 /// Whether the runtime's function for `call` counts, though the driver's would.

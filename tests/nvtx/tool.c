@@ -84,6 +84,12 @@ static void end(uint64_t id)
 }
 static void domain_end(void *domain, uint64_t id) { mine(domain), end(id); }
 static void mark_a(const char *name) { (void)name, ADD(marks); }
+static void domain_mark(void *domain, const nvtxEventAttributes_t *given)
+{
+    mine(domain);
+    attributes(given);
+    ADD(marks);
+}
 static void *register_a(void *domain, const char *text) { return mine(domain), (void)text, ADD(strings), handle(); }
 static void *register_w(void *domain, const wchar_t *text) { return mine(domain), (void)text, ADD(strings), handle(); }
 static void *create_a(const char *name) { return (void)name, ADD(domains), handle(); }
@@ -112,6 +118,7 @@ int InitializeInjectionNvtx2(const void *(*export)(uint32_t))
     set(core, core_size, 9, push_a);
     set(core, core_size, 10, push_w);
     set(core, core_size, 11, pop);
+    set(domain, domain_size, 1, domain_mark);
     set(domain, domain_size, 2, domain_start);
     set(domain, domain_size, 3, domain_end);
     set(domain, domain_size, 4, domain_push);

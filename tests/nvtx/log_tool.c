@@ -1,0 +1,110 @@
+/* An NVTX tool that writes each event of the domain `tllmprof` to the file LOG_TOOL, a line each:
+ *
+ *     PID TID NANOSECONDS push|pop|start|end|mark ID PAYLOAD NAME
+ *
+ * in the order in which they came, by the monotonic clock. ID pairs a start with its end and is 0
+ * for the rest; an end and a pop have no name. One write a line, so that nothing is lost where the
+ * process does not end in order. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <nvtx3/nvToolsExt.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef void (*function)(void);
+typedef struct {
+    size_t size;
+    int (*table)(int, function ***, unsigned *);
+} callbacks;
+
+static int file = -1;
+static uint64_t ids = 0;
+static char ours, others;
+
+static void write_line(const char *kind, uint64_t id, const nvtxEventAttributes_t *given)
+{
+    struct timespec now;
+    char line[256];
+    const char *name = "";
+    uint64_t payload = 0;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (given != NULL) {
+        if (given->messageType == NVTX_MESSAGE_TYPE_REGISTERED)
+            name = (const char *)given->message.registered;
+        else if (given->messageType == NVTX_MESSAGE_TYPE_ASCII)
+            name = given->message.ascii;
+        if (given->payloadType == NVTX_PAYLOAD_TYPE_UNSIGNED_INT64)
+            payload = given->payload.ullValue;
+    }
+    int length = snprintf(line, sizeof line, "%d %ld %lld %s %llu %llu %.100s\n", (int)getpid(), syscall(SYS_gettid),
+                          now.tv_sec * 1000000000LL + now.tv_nsec, kind, (unsigned long long)id,
+                          (unsigned long long)payload, name);
+    if (write(file, line, (size_t)length) != length)
+        _exit(99);
+}
+
+static int domain_push(void *domain, const nvtxEventAttributes_t *given)
+{
+    if (domain == &ours)
+        write_line("push", 0, given);
+    return 0;
+}
+
+static int domain_pop(void *domain)
+{
+    if (domain == &ours)
+        write_line("pop", 0, NULL);
+    return 0;
+}
+
+static uint64_t domain_start(void *domain, const nvtxEventAttributes_t *given)
+{
+    uint64_t id = __atomic_add_fetch(&ids, 1, __ATOMIC_RELAXED);
+    if (domain == &ours)
+        write_line("start", id, given);
+    return id;
+}
+
+static void domain_end(void *domain, uint64_t id)
+{
+    if (domain == &ours)
+        write_line("end", id, NULL);
+}
+
+static void domain_mark(void *domain, const nvtxEventAttributes_t *given)
+{
+    if (domain == &ours)
+        write_line("mark", 0, given);
+}
+
+static void *register_a(void *domain, const char *text) { return (void)domain, strdup(text); }
+static void *create_a(const char *name) { return strcmp(name, "tllmprof") == 0 ? &ours : &others; }
+
+int InitializeInjectionNvtx2(const void *(*export)(uint32_t))
+{
+    const callbacks *module = export(1);
+    function **domain;
+    unsigned size;
+    if (!module->table(5, &domain, &size) || size <= 12)
+        return 0;
+    if (file < 0) {
+        int opened = open(getenv("LOG_TOOL"), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+        file = fcntl(opened, F_DUPFD_CLOEXEC, 64);
+        close(opened);
+        if (file < 0)
+            return 0;
+    }
+    *domain[1] = (function)domain_mark;
+    *domain[2] = (function)domain_start;
+    *domain[3] = (function)domain_end;
+    *domain[4] = (function)domain_push;
+    *domain[5] = (function)domain_pop;
+    *domain[10] = (function)register_a;
+    *domain[12] = (function)create_a;
+    return 1;
+}

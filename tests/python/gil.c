@@ -1,0 +1,56 @@
+/* What a thread does with the GIL, as it sees it itself, by the monotonic clock. Called with the
+ * GIL (ctypes.PyDLL), and without Python's headers: its two functions keep their types. */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+extern void *PyEval_SaveThread(void);
+extern void PyEval_RestoreThread(void *);
+
+static int64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+/* Drops the GIL, takes it, keeps it for `us`, and drops it: four times are known. The GIL is taken
+ * between times[0] and times[1], and dropped between times[2] and times[3]. */
+void hold(unsigned us, int64_t *times)
+{
+    void *state = PyEval_SaveThread();
+    times[0] = now();
+    PyEval_RestoreThread(state);
+    times[1] = now();
+    usleep(us);
+    times[2] = now();
+    state = PyEval_SaveThread();
+    times[3] = now();
+    PyEval_RestoreThread(state);
+}
+
+/* Keeps the GIL for `us`. */
+void keep(unsigned us) { usleep(us); }
+
+/* Waits for the GIL between times[0] and times[1]; without it before, for `us`. */
+void wait_for_it(unsigned us, int64_t *times)
+{
+    void *state = PyEval_SaveThread();
+    usleep(us);
+    times[0] = now();
+    PyEval_RestoreThread(state);
+    times[1] = now();
+}
+
+/* Drops it and takes it, so often. Nanoseconds. */
+int64_t hand_off(unsigned count)
+{
+    int64_t since = now();
+    for (unsigned i = 0; i < count; i++)
+        PyEval_RestoreThread(PyEval_SaveThread());
+    return now() - since;
+}
+
+int thread_number(void) { return (int)syscall(SYS_gettid); }
