@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 mod fixture;
 mod log;
 pub mod nvtx;
+pub mod python;
 pub use fixture::{Fixture, Ran, Switch};
 pub use log::{Record, read_log};
 

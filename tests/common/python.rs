@@ -1,0 +1,254 @@
+//! The CPythons that there are to test with, programs run in them, and what an NVTX tool got to see.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use super::{Output, Scratch, command, nvtx, repo, run, shim, skipped};
+
+/// Longer than any program needs on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A CPython of the machine's, as `scripts/list-pythons` tells of it.
+#[derive(Debug, Clone)]
+pub struct Python {
+    pub path: PathBuf,
+    /// Major and minor.
+    pub version: (u32, u32),
+    /// The interpreter is a library of its own, not in the executable.
+    pub is_shared: bool,
+    pub has_gil: bool,
+    /// It has the test package.
+    pub has_tests: bool,
+}
+
+impl fmt::Display for Python {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.path.to_string_lossy())
+    }
+}
+
+/// Every CPython from 3.8 on; where there is none, the running test says that it is left out.
+pub fn pythons() -> &'static [Python] {
+    static FOUND: OnceLock<Vec<Python>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let output = run(
+            &mut Command::new(repo().join("scripts/list-pythons")),
+            PATIENCE,
+        );
+        assert!(output.status.success(), "{}", output.err());
+        output.out().lines().map(parse).collect()
+    });
+    if found.is_empty() {
+        skipped("no CPython from 3.8 on (scripts/setup --tests)");
+    }
+    found
+}
+
+fn parse(line: &str) -> Python {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let &[path, version, linkage, gil, tests] = words.as_slice() else {
+        panic!("not a line of list-pythons: {line}");
+    };
+    let mut version = version.split('.').map(|part| part.parse().unwrap());
+    Python {
+        path: path.into(),
+        version: (version.next().unwrap(), version.next().unwrap()),
+        is_shared: linkage == "shared",
+        has_gil: gil == "gil",
+        has_tests: tests == "test",
+    }
+}
+
+/// An event of the domain `tllmprof`, as the tool of `tests/nvtx/log_tool.c` writes it.
+#[derive(Debug, Clone)]
+pub struct Event {
+    pub process: u32,
+    pub thread: u32,
+    /// Nanoseconds of the monotonic clock.
+    pub time: u64,
+    /// `push`, `pop`, `start`, `end` or `mark`.
+    pub kind: String,
+    /// Pairs a start with its end.
+    pub id: u64,
+    pub payload: u64,
+    pub name: String,
+}
+
+/// A range of the tool's; one that nobody ended ends at the end of time.
+#[derive(Debug, Clone)]
+pub struct Span {
+    pub process: u32,
+    pub thread: u32,
+    pub payload: u64,
+    pub name: String,
+    pub start: u64,
+    pub end: u64,
+}
+
+/// A program of `tests/python` that was run.
+pub struct Ran {
+    pub output: Output,
+    pub events: Vec<Event>,
+}
+
+/// What the programs of a test are run with: the tool and a C library, built once.
+pub struct Bench {
+    scratch: Scratch,
+    tool: PathBuf,
+    /// `tests/python/gil.c`.
+    library: PathBuf,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        let scratch = Scratch::new("python");
+        let tool = nvtx::library(&scratch, "nvtx/log_tool.c", "");
+        let library = nvtx::library(&scratch, "python/gil.c", "");
+        Self {
+            scratch,
+            tool,
+            library,
+        }
+    }
+
+    /// Builds another library of `tests/`.
+    pub fn library(&self, source: &str) -> PathBuf {
+        nvtx::library(&self.scratch, source, "")
+    }
+
+    /// Runs `tests/python/PROGRAM.py` with the shim and the tool.
+    #[track_caller]
+    pub fn run(&self, python: &Python, program: &str, variables: &[(&str, &str)]) -> Ran {
+        let log = self.scratch.path("events");
+        let _ = std::fs::remove_file(&log);
+        let mut started = command(&python.path);
+        started
+            .arg(repo().join(format!("tests/python/{program}.py")))
+            .env("LD_PRELOAD", shim())
+            .env("NVTX_INJECTION64_PATH", &self.tool)
+            .env("LOG_TOOL", &log)
+            .env("TEST_LIBRARY", &self.library)
+            .current_dir(self.scratch.folder())
+            .envs(variables.iter().copied());
+        let output = run(&mut started, PATIENCE);
+        assert!(
+            output.status.success(),
+            "{python} {program}: {}\n{}",
+            output.status,
+            output.err()
+        );
+        let events = read_events(&log);
+        Ran { output, events }
+    }
+}
+
+fn read_events(path: &Path) -> Vec<Event> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(e) => panic!("read {}: {e}", path.display()),
+    };
+    text.lines()
+        .map(|line| {
+            let mut words = line.splitn(7, ' ');
+            let mut next = || words.next().unwrap_or_else(|| panic!("not an event: {line}"));
+            Event {
+                process: next().parse().unwrap(),
+                thread: next().parse().unwrap(),
+                time: next().parse().unwrap(),
+                kind: next().to_owned(),
+                id: next().parse().unwrap(),
+                payload: next().parse().unwrap(),
+                name: next().to_owned(),
+            }
+        })
+        .collect()
+}
+
+impl Ran {
+    /// The lines of standard output that begin with `word`: the numbers that follow.
+    pub fn numbers(&self, word: &str) -> Vec<Vec<u64>> {
+        self.output
+            .out()
+            .lines()
+            .filter_map(|line| line.strip_prefix(word)?.strip_prefix(' '))
+            .map(|line| line.split(' ').map(|n| n.parse().unwrap()).collect())
+            .collect()
+    }
+
+    /// The one line of ours that has `text`.
+    #[track_caller]
+    pub fn line(&self, text: &str) -> String {
+        let said = self.output.err();
+        let mut lines = said
+            .lines()
+            .filter_map(|line| line.strip_prefix("tllmprof: "))
+            .filter(|line| line.contains(text));
+        match (lines.next(), lines.next()) {
+            (Some(line), None) => line.to_owned(),
+            _ => panic!("not one line with {text:?} in:\n{said}"),
+        }
+    }
+
+    /// How many events are of this kind and have this name.
+    pub fn count(&self, kind: &str, name: &str) -> u64 {
+        let is_it = |event: &&Event| event.kind == kind && event.name == name;
+        self.events.iter().filter(is_it).count() as u64
+    }
+
+    /// The ranges that were started under `name`, in the order of their starts.
+    pub fn started(&self, name: &str) -> Vec<Span> {
+        let starts = self
+            .events
+            .iter()
+            .filter(|event| event.kind == "start" && event.name == name);
+        starts
+            .map(|start| {
+                let is_end = |event: &&Event| {
+                    event.kind == "end"
+                        && (event.id, event.process) == (start.id, start.process)
+                };
+                // An identifier is used once in a process: its end comes behind it.
+                let ends = self.events.iter().find(is_end);
+                Span {
+                    process: start.process,
+                    thread: start.thread,
+                    payload: start.payload,
+                    name: start.name.clone(),
+                    start: start.time,
+                    end: ends.map_or(u64::MAX, |end| end.time),
+                }
+            })
+            .collect()
+    }
+
+    /// The ranges that were pushed, those of a thread in the order of their ends.
+    pub fn pushed(&self) -> Vec<Span> {
+        let mut open: Vec<&Event> = Vec::new();
+        let mut spans = Vec::new();
+        for event in &self.events {
+            let is_ours =
+                |other: &&Event| (other.process, other.thread) == (event.process, event.thread);
+            match event.kind.as_str() {
+                "push" => open.push(event),
+                "pop" => {
+                    let last = open.iter().rposition(is_ours).expect("a pop has a push");
+                    let push = open.remove(last);
+                    spans.push(Span {
+                        process: push.process,
+                        thread: push.thread,
+                        payload: push.payload,
+                        name: push.name.clone(),
+                        start: push.time,
+                        end: event.time,
+                    });
+                }
+                _ => {}
+            }
+        }
+        spans
+    }
+}
