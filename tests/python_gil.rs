@@ -86,10 +86,18 @@ fn collections_are_those_of_gc_get_stats() {
                 marks.map(|mark| mark.payload).collect()
             };
             let (collected, uncollectable) = (payloads("collected"), payloads("uncollectable"));
-            assert_eq!(ranges.len() as u64, truth[0], "{python} {name}: collections");
+            assert_eq!(
+                ranges.len() as u64,
+                truth[0],
+                "{python} {name}: collections"
+            );
             assert_eq!(collected.len(), ranges.len(), "{python} {name}");
             assert_eq!(collected.iter().sum::<u64>(), truth[1], "{python} {name}");
-            assert_eq!(uncollectable.iter().sum::<u64>(), truth[2], "{python} {name}");
+            assert_eq!(
+                uncollectable.iter().sum::<u64>(),
+                truth[2],
+                "{python} {name}"
+            );
             all[generation] = ranges.len() + outside.len();
         }
         assert!(all[0] > 0 && all[2] >= 2, "{python}: {all:?}");
@@ -104,8 +112,16 @@ fn collections_are_those_of_gc_get_stats() {
             let marks = marks.filter(|event| event.kind == "mark" && event.name.ends_with(what));
             marks.map(|mark| mark.payload).sum()
         };
-        assert_eq!(number_before(&said, "objects"), marks(" collected"), "{python}");
-        assert_eq!(number_before(&said, "uncollectable"), marks(" uncollectable"), "{python}");
+        assert_eq!(
+            number_before(&said, "objects"),
+            marks(" collected"),
+            "{python}"
+        );
+        assert_eq!(
+            number_before(&said, "uncollectable"),
+            marks(" uncollectable"),
+            "{python}"
+        );
         assert_eq!(ran.count("start", "GIL hold"), 0, "{python}");
     }
 }
@@ -131,7 +147,10 @@ fn holds_of_50_ms() {
         assert!(exact >= 18, "{python}: {exact} of 20 within 1 %");
         never_overlap(python, &ran);
         let said = ran.line("Python GIL: ");
-        assert!(time_behind(&said, "holds") >= sum / 1000 * 1000, "{python}: {said}");
+        assert!(
+            time_behind(&said, "holds") >= sum / 1000 * 1000,
+            "{python}: {said}"
+        );
         assert!(said.contains("; 0 forced switches"), "{python}: {said}");
     }
 }
@@ -154,7 +173,10 @@ fn waits_are_what_a_thread_waits() {
             }
         }
         assert!(contended >= 10, "{python}: {contended} waits");
-        assert!(exact * 10 >= contended * 9, "{python}: {exact} of {contended}");
+        assert!(
+            exact * 10 >= contended * 9,
+            "{python}: {exact} of {contended}"
+        );
         never_overlap(python, &ran);
     }
 }
@@ -209,7 +231,10 @@ fn the_longest_wait_has_its_threads_name() {
     for python in with_gil() {
         let ran = bench.run(python, "patient", &[GIL, DEBUG]);
         let said = ran.line("Python GIL: ");
-        assert!(said.contains(" ms by the patient one; "), "{python}: {said}");
+        assert!(
+            said.contains(" ms by the patient one; "),
+            "{python}: {said}"
+        );
     }
 }
 
@@ -224,12 +249,17 @@ fn forks_while_threads_have_it() {
         assert_eq!(truths.len(), 40, "{python}");
         for truth in truths {
             let times = [truth[1], truth[2], truth[3], truth[4]];
-            assert_eq!(within(&holds, truth[0], times).len(), 1, "{python}: {truth:?}");
+            assert_eq!(
+                within(&holds, truth[0], times).len(),
+                1,
+                "{python}: {truth:?}"
+            );
         }
         let parent = ran.events[0].process;
-        let children = ran.pushed().into_iter().filter(|range| {
-            range.process != parent && range.name == "Python GC gen2"
-        });
+        let children = ran
+            .pushed()
+            .into_iter()
+            .filter(|range| range.process != parent && range.name == "Python GC gen2");
         assert!(children.count() >= 10, "{python}");
         // Processes that do not use CUDA have nothing to say.
         assert_eq!(ran.output.err(), "", "{python}");
@@ -245,12 +275,22 @@ fn interpreters_with_gils_of_their_own() {
         never_overlap(python, &ran);
         let gils: HashSet<u64> = ran.started("GIL hold").iter().map(|h| h.payload).collect();
         assert_eq!(gils.len(), 7, "{python}: {gils:?}");
-        assert!(!ran.line("Python GIL: ").contains("not followed"), "{python}");
+        assert!(
+            !ran.line("Python GIL: ").contains("not followed"),
+            "{python}"
+        );
         // More than there is room for are told of, and do no harm.
-        let ran = bench.run(python, "interpreters", &[GIL, DEBUG, ("INTERPRETERS", "70")]);
+        let ran = bench.run(
+            python,
+            "interpreters",
+            &[GIL, DEBUG, ("INTERPRETERS", "70")],
+        );
         never_overlap(python, &ran);
         let said = ran.line("Python GIL: ");
-        assert!(said.ends_with("; 7 more GILs were not followed"), "{python}: {said}");
+        assert!(
+            said.ends_with("; 7 more GILs were not followed"),
+            "{python}: {said}"
+        );
     }
 }
 
@@ -288,12 +328,23 @@ fn totals_are_told_where_cuda_is_used() {
             let variables: Vec<_> = cuda.into_iter().chain([("LEAVE", leave)]).collect();
             let ran = bench.run(python, "cuda", &variables);
             let said = ran.line("Python GC: ");
-            let gen2 = ran.pushed().iter().filter(|r| r.name.ends_with("gen2")).count();
-            assert!(said.contains(&format!("{gen2} of gen2")), "{python}: {said}");
+            let gen2 = ran
+                .pushed()
+                .iter()
+                .filter(|r| r.name.ends_with("gen2"))
+                .count();
+            assert!(
+                said.contains(&format!("{gen2} of gen2")),
+                "{python}: {said}"
+            );
             if python.has_gil {
                 let said = ran.line("Python GIL: ");
                 let holds = ran.count("start", "GIL hold");
-                assert_eq!(number_before(&said, "holds"), holds, "{python} {leave}: {said}");
+                assert_eq!(
+                    number_before(&said, "holds"),
+                    holds,
+                    "{python} {leave}: {said}"
+                );
             }
         }
         let quiet = bench.run(python, "holds", &[GIL, GC, ("HOLDS", "1")]);

@@ -125,8 +125,9 @@ pub fn look(py: Python<'_>) -> Option<()> {
             thread.name.is_pythons.store(true, Ordering::Relaxed);
         }
     }
-    let has_none =
-        |thread: &threads::Thread| thread.is_used() && !thread.name.is_pythons.load(Ordering::Relaxed);
+    let has_none = |thread: &threads::Thread| {
+        thread.is_used() && !thread.name.is_pythons.load(Ordering::Relaxed)
+    };
     if threads::all().any(has_none) {
         // It may only just be starting.
         IS_BEHIND.store(true, Ordering::Relaxed);

@@ -96,7 +96,9 @@ impl Gil {
             holds: Sum::default(),
             waits: Sum::default(),
             forced: Sum::default(),
-            longest: LONGEST.lock_for(PATIENCE).and_then(|mut ended| ended.take()),
+            longest: LONGEST
+                .lock_for(PATIENCE)
+                .and_then(|mut ended| ended.take()),
         };
         let now = super::now();
         for thread in threads::all() {
@@ -127,7 +129,12 @@ impl Gil {
 
 impl fmt::Display for Gil {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}", Many("hold", self.holds), Many("wait", self.waits))?;
+        write!(
+            f,
+            "{}; {}",
+            Many("hold", self.holds),
+            Many("wait", self.waits)
+        )?;
         if let Some(longest) = &self.longest {
             let time = Milliseconds(longest.time);
             write!(f, ", the longest {time} ms by {}", longest.name)?;
@@ -153,7 +160,12 @@ impl fmt::Display for Many {
         };
         write!(f, "{count} {what}{end}")?;
         if *count > 0 {
-            write!(f, ", {}.{:06} s", time / 1_000_000_000, time / 1000 % 1_000_000)?;
+            write!(
+                f,
+                ", {}.{:06} s",
+                time / 1_000_000_000,
+                time / 1000 % 1_000_000
+            )?;
         }
         Ok(())
     }

@@ -154,7 +154,11 @@ fn read_events(path: &Path) -> Vec<Event> {
     text.lines()
         .map(|line| {
             let mut words = line.splitn(7, ' ');
-            let mut next = || words.next().unwrap_or_else(|| panic!("not an event: {line}"));
+            let mut next = || {
+                words
+                    .next()
+                    .unwrap_or_else(|| panic!("not an event: {line}"))
+            };
             Event {
                 process: next().parse().unwrap(),
                 thread: next().parse().unwrap(),
@@ -208,8 +212,7 @@ impl Ran {
         starts
             .map(|start| {
                 let is_end = |event: &&Event| {
-                    event.kind == "end"
-                        && (event.id, event.process) == (start.id, start.process)
+                    event.kind == "end" && (event.id, event.process) == (start.id, start.process)
                 };
                 // An identifier is used once in a process: its end comes behind it.
                 let ends = self.events.iter().find(is_end);

@@ -29,6 +29,12 @@ pub struct Options {
     /// No NVTX ranges for iterations and windows
     #[arg(long)]
     no_nvtx: bool,
+    /// NVTX ranges for Python's garbage collections
+    #[arg(long)]
+    gc: bool,
+    /// NVTX ranges for waiting for Python's GIL and holding it
+    #[arg(long)]
+    gil: bool,
     /// What is told on standard error: off, error, warn, info or debug
     #[arg(long, value_name = "LEVEL")]
     log: Option<OsString>,
@@ -40,10 +46,6 @@ pub struct Options {
     no_trace: bool,
     #[arg(long, value_name = "STEPS", hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     kernels: Option<OsString>,
-    #[arg(long, hide = true)]
-    gc: bool,
-    #[arg(long, hide = true)]
-    gil: bool,
     #[arg(long, hide = true)]
     nvtx_debug: bool,
     #[arg(long, hide = true)]

@@ -293,8 +293,8 @@ fn variables_are_read() {
         "TLLMPROF_START_STOP does",
     );
     good(
-        &with("TLLMPROF_GIL", "1"),
-        "TLLMPROF_GIL asks for what this version does not have",
+        &with("TLLMPROF_KERNELS", "1"),
+        "TLLMPROF_KERNELS asks for what this version does not have",
     );
     good(
         &with("NVTX_INJECTION64_PATH", "/x.so"),

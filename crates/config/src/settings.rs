@@ -118,8 +118,6 @@ impl Settings {
         [
             ("TLLM_LLMAPI_ENABLE_NVTX", self.llmapi),
             ("TLLMPROF_PY_RANGES", !self.py_ranges.is_empty()),
-            ("TLLM_PROFILE_RECORD_GC", self.record_gc),
-            ("TLLMPROF_GIL", self.gil),
             ("TLLM_TORCH_PROFILE_TRACE", self.torch_trace.is_some()),
             (
                 "ENABLE_PERFECT_ROUTER",
@@ -306,8 +304,6 @@ mod tests {
         let set = [
             ("TLLM_LLMAPI_ENABLE_NVTX", "1"),
             ("TLLMPROF_PY_RANGES", "m:f"),
-            ("TLLM_PROFILE_RECORD_GC", "1"),
-            ("TLLMPROF_GIL", "1"),
             ("TLLM_TORCH_PROFILE_TRACE", "/tmp/t.json"),
             ("ENABLE_PERFECT_ROUTER", "1"),
             ("TLLMPROF_TRACE", "x-%p"),

@@ -1,0 +1,77 @@
+"""What is seen inside Python, and what it costs there: the part of scripts/bench that runs each CPython there is."""
+import json
+import os
+import statistics
+import subprocess
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CHILD_SECONDS = 120
+
+# What is asked for while each is measured, and what it is called: a row for each, in every Python.
+EVERYTHING = {"TLLMPROF_GIL": "1", "TLLM_PROFILE_RECORD_GC": "1"}
+MEASURED = {
+    "handoff": "the GIL dropped and taken",
+    "collection": "a collection of generation 0",
+    "loop": "a turn of a loop in Python",
+}
+
+
+class Python:
+    """An interpreter, as scripts/list-pythons tells of it."""
+
+    def __init__(self, line):
+        self.path, self.version, self.linkage, self.gil, _ = line.split()
+        self.without, self.asked, self.failed = [], [], None
+
+    def run(self, library, preload, turns):
+        variables = {k: v for k, v in os.environ.items() if not k.startswith(("TLLM", "LD_", "NVTX"))}
+        if preload:
+            variables |= EVERYTHING | {"LD_PRELOAD": preload}
+        script = os.path.join(ROOT, "bench", "python.py")
+        try:
+            done = subprocess.run([self.path, script, library, str(turns)], env=variables, stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, timeout=CHILD_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.failed = f"no end after {CHILD_SECONDS} s"
+            return
+        if done.returncode:
+            self.failed = f"status {done.returncode}: {done.stderr.strip()[-200:]}"
+            return
+        (self.asked if preload else self.without).append(json.loads(done.stdout))
+
+
+def listed():
+    """Every CPython from 3.8 on."""
+    lines = subprocess.run([os.path.join(ROOT, "scripts", "list-pythons")], capture_output=True, text=True,
+                           check=True, timeout=300).stdout
+    return [Python(line) for line in lines.splitlines()]
+
+
+def measure(shim, library, rounds, turns=5):
+    """Each Python, with and without the shim in turn."""
+    pythons = listed()
+    for turn in range(rounds):
+        for python in pythons:
+            for preload in (None, shim) if turn % 2 else (shim, None):
+                if not python.failed:
+                    python.run(library, preload, turns)
+    return pythons
+
+
+def table(pythons):
+    yield "| Python | in | | without, ns | everything asked for, ns | over | of without |"
+    yield "|---|---|---|---|---|---|---|"
+    for python in pythons:
+        where = "libpython" if python.linkage == "shared" else "the executable"
+        if python.gil != "gil":
+            where += ", no GIL"
+        for key, what in MEASURED.items():
+            row = f"| {python.version} | {where} | {what} |"
+            if python.failed:
+                yield f"{row} failed | | | |"
+                continue
+            without = statistics.median(result[key] for result in python.without)
+            asked = statistics.median(result[key] for result in python.asked)
+            ratio = statistics.median(a[key] / w[key] for a, w in zip(python.asked, python.without))
+            over = f"{asked - without:+.1f}".replace("-", "−")
+            yield f"{row} {without:.1f} | {asked:.1f} | {over} | {ratio:.3f} |"
