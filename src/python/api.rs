@@ -4,6 +4,7 @@
 //! Where one has had two names, both are asked for.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr::NonNull;
 
 use crate::elf::Module;
 
@@ -22,6 +23,11 @@ pub const VARARGS: c_int = 0x1;
 pub const NOARGS: c_int = 0x4;
 /// `METH_FASTCALL`: the second argument is an array, and a third one its length.
 pub const FASTCALL: c_int = 0x80;
+
+/// A C function that Python calls with [`FASTCALL`].
+pub type FastMethod = unsafe extern "C" fn(Raw, *const Raw, isize) -> Raw;
+/// A `_PyFrameEvalFunction` with the arguments that it has from 3.9 on.
+pub type Evaluate = unsafe extern "C-unwind" fn(ThreadState, Raw, c_int) -> Raw;
 
 /// `PyMethodDef`.
 #[repr(C)]
@@ -44,6 +50,13 @@ impl MethodDef {
             doc: core::ptr::null(),
         }
     }
+
+    /// One that takes its arguments as an array.
+    pub const fn fast(name: &'static CStr, method: FastMethod) -> Self {
+        // SAFETY: a function that is called as its flags say, whatever type it is kept as.
+        let method = unsafe { core::mem::transmute::<FastMethod, Method>(method) };
+        Self::new(name, method, FASTCALL)
+    }
 }
 
 macro_rules! functions {
@@ -55,8 +68,12 @@ macro_rules! functions {
         pub struct Api {
             $(pub $field: unsafe extern "C" fn($($arg),*) $(-> $result)?,)*
             $(pub $maybe: Option<unsafe extern "C" fn($($maybe_arg),*) $(-> $maybe_result)?>,)*
+            /// `_PyEval_EvalFrameDefault`; with two arguments in 3.8.
+            pub evaluate: Option<NonNull<c_void>>,
             /// `Py_None`, borrowed.
             pub none: Raw,
+            /// `PyCode_Type`, borrowed.
+            pub code_type: Raw,
             /// The minor version: 12 for 3.12.
             pub minor: u32,
         }
@@ -77,7 +94,9 @@ macro_rules! functions {
                         // SAFETY: as above.
                         unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
                     }),)*
+                    evaluate: find(&[c"_PyEval_EvalFrameDefault"]).and_then(NonNull::new),
                     none: find(&[c"_Py_NoneStruct"])?,
+                    code_type: find(&[c"PyCode_Type"])?,
                     minor: 0,
                 };
                 api.minor = api.read_minor()?;
@@ -99,6 +118,7 @@ functions! {
         set_attr: fn(Raw, *const c_char, Raw) -> c_int = c"PyObject_SetAttrString";
         call: fn(Raw, Raw) -> Raw = c"PyObject_CallObject";
         is_true: fn(Raw) -> c_int = c"PyObject_IsTrue";
+        type_of: fn(Raw) -> Raw = c"PyObject_Type";
         tuple_new: fn(isize) -> Raw = c"PyTuple_New";
         tuple_set: fn(Raw, isize, Raw) -> c_int = c"PyTuple_SetItem";
         tuple_get: fn(Raw, isize) -> Raw = c"PyTuple_GetItem";
@@ -134,6 +154,11 @@ functions! {
     }
     optional {
         is_finalizing: fn() -> c_int = c"Py_IsFinalizing" | c"_Py_IsFinalizing";
+        current_frame: fn() -> Raw = c"PyEval_GetFrame";
+        frame_variable: fn(Raw, Raw) -> Raw = c"PyFrame_GetVar";
+        cell_get: fn(Raw) -> Raw = c"PyCell_Get";
+        evaluator: fn(*mut c_void) -> *mut c_void = c"_PyInterpreterState_GetEvalFrameFunc";
+        set_evaluator: fn(*mut c_void, *mut c_void) = c"_PyInterpreterState_SetEvalFrameFunc";
     }
 }
 

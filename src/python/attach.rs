@@ -197,6 +197,9 @@ unsafe fn met(api: &'static Api, thread: &Thread, event: &CStr, args: Raw) {
     if event.starts_with(b"cpython.PyInterpreterState_") {
         // One comes or goes; where it lies, another may lie later.
         LAST.store(0, Ordering::Relaxed);
+        if event.ends_with(b"Clear") && py.interpreter() != 0 {
+            super::interpreter_ends(py);
+        }
         return;
     }
     if LAST.load(Ordering::Relaxed) != interpreter.addr() {

@@ -120,6 +120,11 @@ fn install(py: Python<'_>, thread: &Thread, number: i64) {
     }
 }
 
+/// An interpreter that is not the main one ends, the calling thread's.
+fn interpreter_ends(py: Python<'_>) {
+    functions::interpreter_ends(py);
+}
+
 /// The main interpreter ends; what needs it happens now or never.
 fn ends(py: Python<'_>) {
     if wants().gil {
@@ -141,6 +146,7 @@ pub unsafe fn in_child() {
         attach::in_child();
         threads::in_child();
         totals::in_child();
+        functions::in_child();
     }
     gc::TOTALS.clear();
     gate::in_child();

@@ -94,6 +94,18 @@ impl<'py> Python<'py> {
         }
     }
 
+    /// `sys.name`.
+    pub fn sys(self, name: &CStr) -> Option<Object<'py>> {
+        // SAFETY: the text is terminated; a borrowed reference.
+        unsafe { self.share((self.api.sys_object)(name.as_ptr())) }
+    }
+
+    /// The number of the interpreter, 0 for the main one.
+    pub fn interpreter(self) -> i64 {
+        // SAFETY: the thread has a state, and so an interpreter.
+        unsafe { (self.api.interpreter_id)((self.api.interpreter)()) }
+    }
+
     /// A Python function that calls ours.
     pub fn function(self, definition: &'static MethodDef) -> Option<Object<'py>> {
         let null = core::ptr::null_mut();
@@ -152,6 +164,13 @@ impl<'py> Object<'py> {
 
     pub fn is_none(&self) -> bool {
         self.raw == self.py.api.none
+    }
+
+    /// Whether it is a code object.
+    pub fn is_code(&self) -> bool {
+        // SAFETY: the reference is owned; a new reference.
+        let kind = unsafe { self.py.own((self.py.api.type_of)(self.raw)) };
+        kind.is_some_and(|kind| kind.raw == self.py.api.code_type)
     }
 
     /// `self.name`; none if there is no such attribute.

@@ -19,6 +19,7 @@ pub struct Function {
 /// What is kept while a thread is in a call.
 pub struct Entered {
     range: Option<Pushed>,
+    is_unkept: bool,
 }
 
 impl Function {
@@ -33,11 +34,15 @@ impl Function {
     /// A thread enters the function: a call begins, or a generator or coroutine that has yielded
     /// goes on.
     pub fn enters(&'static self, goes_on: bool) -> Entered {
+        self.enters_unkept(goes_on);
+        Entered::with(self.name.map(Name::push))
+    }
+
+    /// As [`Function::enters`], where nothing can be kept of the call, which has no range then and
+    /// is left with [`Entered::unkept`].
+    pub fn enters_unkept(&'static self, goes_on: bool) {
         if !goes_on {
             self.calls.fetch_add(1, Ordering::Relaxed);
-        }
-        Entered {
-            range: self.name.map(Name::push),
         }
     }
 
@@ -48,6 +53,25 @@ impl Function {
 }
 
 impl Entered {
+    pub const fn with(range: Option<Pushed>) -> Self {
+        Self {
+            range,
+            is_unkept: false,
+        }
+    }
+
+    /// Of a call of which nothing was kept.
+    pub const fn unkept() -> Self {
+        Self {
+            range: None,
+            is_unkept: true,
+        }
+    }
+
+    pub const fn is_unkept(&self) -> bool {
+        self.is_unkept
+    }
+
     /// Gives the range up without ending it: it is another process's.
     pub fn forget(self) {
         if let Some(range) = self.range {
