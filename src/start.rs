@@ -1,7 +1,6 @@
 //! The constructor, and when the library has anything to do.
 
 use core::sync::atomic::{AtomicU8, Ordering};
-use std::ffi::OsString;
 
 use once_cell::race::OnceBox;
 use tllmprof_config::{BadValue, Settings, Step};
@@ -40,19 +39,7 @@ pub fn has_work(settings: &Settings) -> bool {
 }
 
 fn read() -> &'static Result<Settings, BadValue> {
-    READ.get_or_init(|| {
-        Box::new(Settings::from_env(variable).and_then(|settings| {
-            settings.step.available().map_err(|problem| {
-                let rule = variable("TLLMPROF_STEP").unwrap_or_default();
-                problem.in_variable("TLLMPROF_STEP", &rule)
-            })?;
-            Ok(settings)
-        }))
-    })
-}
-
-fn variable(name: &str) -> Option<OsString> {
-    std::env::var_os(name)
+    READ.get_or_init(|| Box::new(Settings::from_env(|name| std::env::var_os(name))))
 }
 
 /// What the variables say; nothing where one of them is wrong.

@@ -74,6 +74,7 @@ macro_rules! functions {
             pub none: Raw,
             /// `PyCode_Type`, borrowed.
             pub code_type: Raw,
+            pub types: Types,
             /// The minor version: 12 for 3.12.
             pub minor: u32,
         }
@@ -97,6 +98,7 @@ macro_rules! functions {
                     evaluate: find(&[c"_PyEval_EvalFrameDefault"]).and_then(NonNull::new),
                     none: find(&[c"_Py_NoneStruct"])?,
                     code_type: find(&[c"PyCode_Type"])?,
+                    types: Types::find(find)?,
                     minor: 0,
                 };
                 api.minor = api.read_minor()?;
@@ -115,6 +117,11 @@ functions! {
         import: fn(*const c_char) -> Raw = c"PyImport_ImportModule";
         modules: fn() -> Raw = c"PyImport_GetModuleDict";
         attr: fn(Raw, *const c_char) -> Raw = c"PyObject_GetAttrString";
+        is_subtype: fn(Raw, Raw) -> c_int = c"PyType_IsSubtype";
+        class_attr: fn(Raw, Raw) -> Raw = c"_PyType_Lookup";
+        own_dict: fn(Raw, *mut c_void) -> Raw = c"PyObject_GenericGetDict";
+        module_dict: fn(Raw) -> Raw = c"PyModule_GetDict";
+        function_code: fn(Raw) -> Raw = c"PyFunction_GetCode";
         set_attr: fn(Raw, *const c_char, Raw) -> c_int = c"PyObject_SetAttrString";
         call: fn(Raw, Raw) -> Raw = c"PyObject_CallObject";
         is_true: fn(Raw) -> c_int = c"PyObject_IsTrue";
@@ -125,6 +132,7 @@ functions! {
         tuple_size: fn(Raw) -> isize = c"PyTuple_Size";
         as_tuple: fn(Raw) -> Raw = c"PySequence_Tuple";
         list_append: fn(Raw, Raw) -> c_int = c"PyList_Append";
+        dict_next: fn(Raw, *mut isize, *mut Raw, *mut Raw) -> c_int = c"PyDict_Next";
         dict_new: fn() -> Raw = c"PyDict_New";
         dict_get: fn(Raw, *const c_char) -> Raw = c"PyDict_GetItemString";
         dict_values: fn(Raw) -> Raw = c"PyDict_Values";
@@ -159,6 +167,29 @@ functions! {
         cell_get: fn(Raw) -> Raw = c"PyCell_Get";
         evaluator: fn(*mut c_void) -> *mut c_void = c"_PyInterpreterState_GetEvalFrameFunc";
         set_evaluator: fn(*mut c_void, *mut c_void) = c"_PyInterpreterState_SetEvalFrameFunc";
+    }
+}
+
+/// Types of the interpreter's own, borrowed.
+pub struct Types {
+    pub function: Raw,
+    pub method: Raw,
+    pub static_method: Raw,
+    pub class_method: Raw,
+    pub property: Raw,
+    pub class: Raw,
+}
+
+impl Types {
+    fn find(find: impl Fn(&[&CStr]) -> Option<Raw>) -> Option<Self> {
+        Some(Self {
+            function: find(&[c"PyFunction_Type"])?,
+            method: find(&[c"PyMethod_Type"])?,
+            static_method: find(&[c"PyStaticMethod_Type"])?,
+            class_method: find(&[c"PyClassMethod_Type"])?,
+            property: find(&[c"PyProperty_Type"])?,
+            class: find(&[c"PyType_Type"])?,
+        })
     }
 }
 

@@ -32,6 +32,7 @@ use crate::session;
 use api::Api;
 use object::Python;
 
+pub use functions::{Uncalled, tell_missing};
 pub use gate::{has_gil, is_waiting_for_gil, run};
 pub use threads::Thread;
 pub use totals::tell;
@@ -85,6 +86,24 @@ fn api() -> Option<&'static Api> {
     attach::api()
 }
 
+/// Whether there is an interpreter, or has been one.
+pub fn is_there() -> bool {
+    api().is_some()
+}
+
+/// Runs `act` without the GIL, which the calling thread has: it may wait.
+fn without_gil<R>(act: impl FnOnce() -> R) -> R {
+    let Some(api) = api() else { return act() };
+    // SAFETY: the thread is in a function that Python calls, and so may give its state up; it gets
+    // it back before it goes on.
+    unsafe {
+        let state = (api.save_thread)();
+        let result = act();
+        (api.restore_thread)(state);
+        result
+    }
+}
+
 /// Nanoseconds of the monotonic clock.
 #[inline]
 fn now() -> u64 {
@@ -133,6 +152,9 @@ fn ends(py: Python<'_>) {
     // Where CUDA is used, the end of the process tells.
     if !session::uses_cuda() {
         tell(Level::Debug);
+    }
+    if wants().functions {
+        functions::ends(py);
     }
 }
 

@@ -162,21 +162,92 @@ impl<'py> Object<'py> {
         core::mem::ManuallyDrop::new(self).raw
     }
 
+    pub const fn py(&self) -> Python<'py> {
+        self.py
+    }
+
     pub fn is_none(&self) -> bool {
         self.raw == self.py.api.none
     }
 
     /// Whether it is a code object.
     pub fn is_code(&self) -> bool {
-        // SAFETY: the reference is owned; a new reference.
-        let kind = unsafe { self.py.own((self.py.api.type_of)(self.raw)) };
-        kind.is_some_and(|kind| kind.raw == self.py.api.code_type)
+        self.kind() == self.py.api.code_type
     }
 
     /// `self.name`; none if there is no such attribute.
     pub fn attr(&self, name: &CStr) -> Option<Object<'py>> {
         // SAFETY: the reference is owned and the text terminated; a new reference.
         unsafe { self.py.own((self.py.api.attr)(self.raw, name.as_ptr())) }
+    }
+
+    /// Its type.
+    pub fn class(&self) -> Option<Object<'py>> {
+        // SAFETY: the reference is owned; a new reference.
+        unsafe { self.py.own((self.py.api.type_of)(self.raw)) }
+    }
+
+    /// Its type, to be compared alone.
+    pub fn kind(&self) -> Raw {
+        self.class()
+            .map_or(core::ptr::null_mut(), |class| class.raw())
+    }
+
+    /// Whether it is a class.
+    pub fn is_class(&self) -> bool {
+        // SAFETY: both are types.
+        unsafe { (self.py.api.is_subtype)(self.kind(), self.py.api.types.class) != 0 }
+    }
+
+    /// What a class, or a base of it, has by that name. No code of the program's runs.
+    pub fn class_attr(&self, name: &str) -> Option<Object<'py>> {
+        if !self.is_class() {
+            return None;
+        }
+        let name = self.py.text(name)?;
+        // SAFETY: the object is a class; a borrowed reference.
+        unsafe { self.py.share((self.py.api.class_attr)(self.raw, name.raw)) }
+    }
+
+    /// The attributes of a module, or that an object that is no class has itself, as a dictionary;
+    /// none if it has none. No code of the program's runs.
+    pub fn own_attrs(&self) -> Option<Object<'py>> {
+        if self.is_class() {
+            return None; // what a built-in one has lies elsewhere
+        }
+        // SAFETY: the reference is owned; a module's dictionary is borrowed, the other is new.
+        unsafe {
+            self.py
+                .share((self.py.api.module_dict)(self.raw))
+                .or_else(|| {
+                    let none = core::ptr::null_mut();
+                    self.py.own((self.py.api.own_dict)(self.raw, none))
+                })
+        }
+    }
+
+    /// The code of a function.
+    pub fn code(&self) -> Option<Object<'py>> {
+        // SAFETY: the reference is owned; a borrowed one, null for what is no function.
+        unsafe { self.py.share((self.py.api.function_code)(self.raw)) }
+    }
+
+    /// The keys of a dictionary that are texts.
+    pub fn each_key(&self, mut act: impl FnMut(&str)) {
+        let mut position = 0;
+        let (mut key, mut value) = (core::ptr::null_mut(), core::ptr::null_mut());
+        // SAFETY: the reference is owned; nothing below changes the dictionary, and what it gives
+        // is borrowed from it.
+        unsafe {
+            let next = self.py.api.dict_next;
+            while next(self.raw, &raw mut position, &raw mut key, &raw mut value) != 0 {
+                if let Some(key) = self.py.share(key)
+                    && let Some(key) = key.as_text()
+                {
+                    act(key);
+                }
+            }
+        }
     }
 
     /// `self[name]` of a dictionary.

@@ -94,6 +94,9 @@ fn end(may_run_profilers_here: bool) {
     if uses_cuda && matches!(settings.step, Step::Symbol { .. }) {
         tell_unnamed(&settings.step, may_run_profilers_here);
     }
+    if uses_cuda {
+        python::tell_missing();
+    }
     if closed.is_some() || settings.nvtx {
         let drain = !stream_capture::is_any_under_way();
         uncounted(&mut || capture::finish(iterations, drain, may_run_profilers_here));
@@ -251,6 +254,9 @@ impl fmt::Display for Outcome<'_> {
                 if *iterations == 0 && learnt.is_none() {
                     if let Step::Nvtx { .. } = settings.step {
                         write!(f, "{}", intercept::nvtx::Unseen)?;
+                    }
+                    if let Step::Python { .. } = settings.step {
+                        write!(f, "{}", python::Uncalled)?;
                     }
                     write!(f, "{calls}")?;
                     if calls.graphs + calls.kernels > 0 {

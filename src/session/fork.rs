@@ -10,10 +10,10 @@ use core::time::Duration;
 use tllmprof_config::calls::Calls;
 
 use super::threads::set_slot;
-use super::{ATTENDED, OWNER, STATE, ending, learning, stream_capture, turn};
+use super::{ATTENDED, OWNER, STATE, USES_CUDA, ending, learning, stream_capture, turn};
 use crate::intercept::Inside;
 use crate::lock::Lock;
-use crate::{capture, ids, intercept, python};
+use crate::{capture, engines, ids, intercept, python};
 
 const PATIENCE: Duration = Duration::from_millis(20);
 
@@ -97,11 +97,13 @@ extern "C" fn in_child() {
     }
     IS_CHILD.store(true, Ordering::Relaxed);
     ATTENDED.store(Calls::ALL.bits(), Ordering::Relaxed);
+    engines::in_child();
     turn::after_fork();
     stream_capture::after_fork();
     ending::after_fork();
     set_slot(None);
     OWNER.store(0, Ordering::Relaxed);
+    USES_CUDA.store(false, Ordering::Relaxed);
     // The parent's state is left where it is: the allocator may be in any condition.
     core::mem::forget(STATE.lock().take());
 }

@@ -9,7 +9,7 @@ use tllmprof_learn::{Learner, Rule, Trail, Trails};
 
 use super::{stream_capture, threads};
 use crate::capture;
-use crate::engines;
+use crate::engines::{self, Found};
 use crate::lock::Lock;
 use crate::log;
 use crate::step::learned::{self, Memory};
@@ -69,11 +69,9 @@ pub fn tell_waiting(window: Window) {
 }
 
 /// Says whose step is counted. Once.
-pub fn tell_engine() {
-    if let Some(found) = engines::found() {
-        let (engine, step) = (found.engine.name, &found.step);
-        log::once!(Info, "auto: {engine} is known, iteration = {step}");
-    }
+pub fn tell_engine(found: &Found) {
+    let (engine, step) = (found.engine.name, &found.step);
+    log::once!(Info, "auto: {engine} is known, iteration = {step}");
 }
 
 /// Says that the steps of an engine can be counted by a rule that has to be given.

@@ -10,19 +10,19 @@ mod by;
 mod ending;
 mod fork;
 mod learning;
+pub mod named;
 mod stream_capture;
 mod threads;
 mod turn;
 
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use core::time::Duration;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use tllmprof_config::calls::{Call, Calls, Kind};
 use tllmprof_config::engines::tensorrt_llm_gates_itself;
 use tllmprof_config::{Settings, Step, rank};
 
 use crate::capture;
-use crate::engines;
+use crate::engines::{self, Found};
 use crate::injection;
 use crate::intercept::attend;
 use crate::lock::{Guard, Lock};
@@ -40,9 +40,6 @@ pub use learning::{learns, note};
 pub use threads::{count, new_thread, slot};
 use turn::Turn;
 
-/// How long a question that is none of a call's waits for the state.
-const PATIENCE: Duration = Duration::from_millis(10);
-
 static STATE: Lock<Option<State>> = Lock::new(None);
 /// The process whose calls are counted; another is a child that shares our memory, as after
 /// `vfork`, or a copy that no handler told of, and is left alone.
@@ -50,6 +47,8 @@ static OWNER: AtomicI32 = AtomicI32::new(0);
 /// Calls whose runtime functions count, too. At first all do: the runtime looks the driver's
 /// functions up in its first call.
 static ATTENDED: AtomicU32 = AtomicU32::new(Calls::ALL.bits());
+/// The process uses CUDA, for who must not wait for the lock of the state.
+static USES_CUDA: AtomicBool = AtomicBool::new(false);
 
 /// Who opens the windows.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,7 +83,7 @@ impl State {
         let settings = crate::settings()?;
         Some(Self {
             settings,
-            counter: Counter::new(settings, barrier::process_wide, learning::memory)?,
+            counter: Counter::new(settings, barrier::process_wide, learning::memory),
             gate: match settings.step {
                 Step::Auto => Gate::patient(settings.windows.as_slice()),
                 _ => Gate::new(settings.windows.as_slice()),
@@ -104,7 +103,7 @@ impl State {
     /// The limit that the cell of `what` starts with for thread number `thread`: the first call of
     /// CUDA's is to be told of.
     fn first_limit(&self, what: Counted, thread: u32) -> u64 {
-        if self.uses_cuda || what == Counted::Named {
+        if self.uses_cuda || what.is_by_name() {
             self.counter.first_limit(what, thread)
         } else {
             0
@@ -116,8 +115,9 @@ impl State {
     fn begin_to_use_cuda(&mut self) -> bool {
         if !self.uses_cuda {
             self.uses_cuda = true;
+            USES_CUDA.store(true, Ordering::Relaxed);
             for slot in &self.slots {
-                for what in Counted::all().filter(|what| *what != Counted::Named) {
+                for what in Counted::all().filter(|what| !what.is_by_name()) {
                     slot.live(what)
                         .set_limit(self.first_limit(what, slot.thread()));
                 }
@@ -156,12 +156,17 @@ impl State {
 
     /// The rule as messages name it: `auto` counts the step of an engine that it knows.
     fn step(&self) -> &'static Step {
-        match engines::found() {
-            Some(found) if self.counter.counts_named() => match &self.settings.step {
-                Step::Auto => &found.step,
-                step => step,
-            },
-            _ => &self.settings.step,
+        match self.engine() {
+            Some(engine) => &engine.step,
+            None => &self.settings.step,
+        }
+    }
+
+    /// The engine whose step `auto` counts.
+    fn engine(&self) -> Option<&'static Found> {
+        match self.settings.step {
+            Step::Auto => engines::counted(self.counter.counts()?),
+            _ => None,
         }
     }
 
@@ -199,10 +204,9 @@ impl State {
     }
 }
 
-/// Whether the process uses CUDA, as far as is known.
+/// Whether the process uses CUDA.
 pub fn uses_cuda() -> bool {
-    let state = STATE.lock_for(PATIENCE);
-    state.is_some_and(|state| state.as_ref().is_some_and(|state| state.uses_cuda))
+    USES_CUDA.load(Ordering::Relaxed)
 }
 
 /// Whether the runtime's function for `call` counts, though the driver's would.
@@ -227,7 +231,7 @@ pub fn entered(call: Call) {
     enter(call.into());
 }
 
-/// What the rule names has been entered, or opened: the iteration that is over when it ends.
+/// A native function that the rule names has been entered: the iteration that is over when it ends.
 pub fn named_entered() -> Option<u64> {
     enter(Counted::Named)
 }
@@ -238,21 +242,6 @@ pub fn closes_after(iteration: u64) -> bool {
     guard
         .as_ref()
         .is_some_and(|state| state.gate.closes_after(iteration))
-}
-
-/// What the rule names has ended, and with it `iteration`.
-pub fn named_ended(iteration: u64) {
-    if ending::has_finished() {
-        return;
-    }
-    let guard = STATE.lock();
-    // Another thread may have begun the next one.
-    if guard
-        .as_ref()
-        .is_some_and(|state| state.turn.target == Point::In(iteration))
-    {
-        turn::reach(guard, Point::After(iteration));
-    }
 }
 
 fn enter(what: Counted) -> Option<u64> {
@@ -266,7 +255,7 @@ fn enter(what: Counted) -> Option<u64> {
     }
     let mut guard = STATE.lock();
     let state = guard.as_mut()?;
-    if what != Counted::Named && state.begin_to_use_cuda() {
+    if !what.is_by_name() && state.begin_to_use_cuda() {
         turn::run(guard);
         guard = STATE.lock();
     }

@@ -95,7 +95,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             state.counter.keep_counting();
         }
         let (step, rank) = (state.step(), state.rank);
-        let by_engine = edge.open.is_some() && !core::ptr::eq(step, &state.settings.step);
+        let engine = edge.open.and_then(|_| state.engine());
         let learnt = edge.open.and_then(|_| state.counter.learnt_rule());
         drop(guard);
         let capturing = stream_capture::about_to_drain(edge.close.is_some());
@@ -103,8 +103,8 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             if let Some(rule) = &learnt {
                 learning::tell_choice(rule);
             }
-            if by_engine {
-                learning::tell_engine();
+            if let Some(engine) = engine {
+                learning::tell_engine(engine);
             }
             let by = By { step, rank };
             capture::switch(

@@ -9,10 +9,13 @@ pub enum Counted {
     Call(Call),
     /// What the rule names: a native function, or a range that the program opens.
     Named,
+    /// The Python function that the rule names. A row of its own, as `auto` may follow the native
+    /// function of one engine or the Python function of another, whichever is called first.
+    Python,
 }
 
 /// How many there are.
-pub const ROWS: usize = CALLS.len() + 1;
+pub const ROWS: usize = CALLS.len() + 2;
 
 impl Counted {
     /// All of them, in the order of their rows.
@@ -22,9 +25,11 @@ impl Counted {
 
     /// What is counted in a row.
     pub fn at(row: usize) -> Self {
-        CALLS
-            .get(row)
-            .map_or(Self::Named, |row| Self::Call(row.call))
+        match CALLS.get(row) {
+            Some(row) => Self::Call(row.call),
+            None if row == CALLS.len() => Self::Named,
+            None => Self::Python,
+        }
     }
 
     /// Its place among a thread's cells.
@@ -32,7 +37,13 @@ impl Counted {
         match self {
             Self::Call(call) => call.index(),
             Self::Named => CALLS.len(),
+            Self::Python => CALLS.len() + 1,
         }
+    }
+
+    /// Whether it is what a rule names, and no call of CUDA's.
+    pub const fn is_by_name(self) -> bool {
+        matches!(self, Self::Named | Self::Python)
     }
 
     /// Whether it can open or close an iteration.
@@ -53,7 +64,7 @@ impl Counted {
     fn kind(self) -> Option<Kind> {
         match self {
             Self::Call(call) => Some(call.kind()),
-            Self::Named => None,
+            Self::Named | Self::Python => None,
         }
     }
 }

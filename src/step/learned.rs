@@ -136,7 +136,7 @@ impl Learned {
     pub fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         let asks = match what {
             // An engine that is known may yet come to its step.
-            Counted::Named => self.may_give_way(),
+            Counted::Named | Counted::Python => self.may_give_way(),
             Counted::Call(call) => match call.kind() {
                 Kind::GraphLaunch | Kind::KernelLaunch => {
                     let threads = self.opens_at_launch.unwrap_or_default();

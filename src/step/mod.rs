@@ -47,10 +47,10 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// A counter as the settings want it; `None` for a rule that this version cannot count.
+    /// A counter as the settings want it.
     ///
     /// `memory`: where to learn, if that is what the settings want.
-    pub fn new(settings: &Settings, fence: Fence, memory: impl FnOnce() -> Memory) -> Option<Self> {
+    pub fn new(settings: &Settings, fence: Fence, memory: impl FnOnce() -> Memory) -> Self {
         let (warmup, restarts) = match settings.warmup {
             Warmup::Iterations(count) => (count, false),
             Warmup::Capture => (0, true),
@@ -67,7 +67,11 @@ impl Counter {
                 *every,
                 false,
             ),
-            Step::Python { .. } => return None,
+            Step::Python { every, .. } => (
+                Rule::Calls(Ledger::new(Counted::Python, fence)),
+                *every,
+                false,
+            ),
         };
         let numbering = Numbering {
             every,
@@ -75,14 +79,14 @@ impl Counter {
             warmup,
             start: 0,
         };
-        Some(Self {
+        Self {
             rule,
             numbering,
             restarts,
             to_begin: numbering.begins_open(),
             warmup_given: settings.warmup_given,
             fence,
-        })
+        }
     }
 
     /// The limit that the cell of `what` starts with for thread number `thread`.
@@ -100,11 +104,11 @@ impl Counter {
     ///
     /// A call that closes iterations is not counted here but when it returns.
     pub fn entered(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Entered {
-        if what == Counted::Named
+        if what.is_by_name()
             && let Rule::Learned(learned) = &self.rule
             && learned.may_give_way()
         {
-            self.count_named(slots);
+            self.follow(what, slots);
         }
         let began = (self.to_begin && what.counts()).then(|| self.begin(slots));
         let entered = match &mut self.rule {
@@ -207,15 +211,18 @@ impl Counter {
     /// The function that is an engine's step has been called: from now on that counts, and nothing
     /// is learnt. Such an engine captures streams in the midst of its work, so captures do not
     /// start the count again unless that was asked for.
-    fn count_named(&mut self, slots: &[&Slot]) {
-        self.rule = Rule::Calls(Ledger::new(Counted::Named, self.fence));
+    fn follow(&mut self, what: Counted, slots: &[&Slot]) {
+        self.rule = Rule::Calls(Ledger::new(what, self.fence));
         self.restarts &= self.warmup_given;
         self.set_limits(slots);
     }
 
-    /// Whether occurrences of what the rule names are counted.
-    pub fn counts_named(&self) -> bool {
-        matches!(&self.rule, Rule::Calls(ledger) if ledger.what() == Counted::Named)
+    /// What is counted, where that has not to be learnt.
+    pub const fn counts(&self) -> Option<Counted> {
+        match &self.rule {
+            Rule::Calls(ledger) => Some(ledger.what()),
+            Rule::Learned(_) => None,
+        }
     }
 
     /// What has been learnt, where that is the rule.
@@ -280,7 +287,7 @@ mod tests {
                 learner: Box::leak(Box::new(Lock::new(Learner::new()))).lock(),
                 trails: Box::leak(Box::new(Trails::new())),
             };
-            let counter = Counter::new(&settings, || true, memory).unwrap();
+            let counter = Counter::new(&settings, || true, memory);
             let slot = Slot::new(0, |what| counter.first_limit(what, 0));
             let slot = Box::leak(Box::new(slot));
             Self {

@@ -82,7 +82,7 @@ impl Slot {
                 call.kind(),
                 Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler
             ),
-            Counted::Named => false,
+            Counted::Named | Counted::Python => false,
         };
         Self {
             live: core::array::from_fn(|row| Cell::new(limit(Counted::at(row)))),

@@ -65,6 +65,12 @@ impl Fixture {
         self
     }
 
+    /// An argument that may have spaces in it.
+    pub fn arg(mut self, arg: &str) -> Self {
+        self.command.arg(arg);
+        self
+    }
+
     pub fn folder(&self) -> &Path {
         self.scratch.folder()
     }

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 
 use anyhow::Result;
 use clap::Args;
-use tllmprof_config::{BadValue, Settings};
+use tllmprof_config::Settings;
 
 use crate::failure::usage;
 
@@ -14,7 +14,7 @@ pub struct Options {
     /// Windows of iterations: A-B, N, A-, all, and comma lists of them
     #[arg(long, value_name = "W")]
     window: Option<OsString>,
-    /// What an iteration is: auto, a CUDA call such as cudaGraphLaunch or cudaGraphLaunch/4, or nvtx:REGEX
+    /// What an iteration is: auto, a CUDA call such as cudaGraphLaunch or cudaGraphLaunch/4, sym:REGEX, py:MODULE:QUALNAME, or nvtx:REGEX
     #[arg(long, value_name = "RULE")]
     step: Option<OsString>,
     /// Iterations not counted: a number of them; or capture, to start again after stream captures
@@ -38,6 +38,9 @@ pub struct Options {
     /// What is told on standard error: off, error, warn, info or debug
     #[arg(long, value_name = "LEVEL")]
     log: Option<OsString>,
+    /// NVTX ranges for the functions of known engines' Python API
+    #[arg(long)]
+    llmapi: bool,
 
     // Part of the interface and not of this version: told by name, and kept out of the help.
     #[arg(long, value_name = "PATH", hide = true, conflicts_with = "no_trace")]
@@ -48,8 +51,6 @@ pub struct Options {
     kernels: Option<OsString>,
     #[arg(long, hide = true)]
     nvtx_debug: bool,
-    #[arg(long, hide = true)]
-    llmapi: bool,
     #[arg(long, value_name = "PATH", hide = true)]
     torch_trace: Option<OsString>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "1")]
@@ -110,11 +111,10 @@ impl Options {
     /// What the library will read: this environment with the options over it.
     ///
     /// # Errors
-    /// A value that does not parse, and an option or rule that this version does not have.
+    /// A value that does not parse, and an option that this version does not have.
     pub fn settings(&self) -> Result<Settings> {
         let given = self.given();
         let settings = Settings::from_env(|name| lookup(&given, name)).map_err(usage)?;
-        available(&settings, |name| lookup(&given, name)).map_err(usage)?;
         if self.gpu_metrics {
             return Err(usage(
                 "--gpu-metrics: this version does not have it \
@@ -134,18 +134,6 @@ impl Options {
             None => Ok(settings),
         }
     }
-}
-
-/// Whether the step rule is one that this version counts by.
-pub fn available(
-    settings: &Settings,
-    get: impl Fn(&str) -> Option<OsString>,
-) -> Result<(), BadValue> {
-    const STEP: &str = "TLLMPROF_STEP";
-    settings
-        .step
-        .available()
-        .map_err(|problem| problem.in_variable(STEP, &get(STEP).unwrap_or_default()))
 }
 
 fn lookup(given: &[Given], name: &str) -> Option<OsString> {

@@ -280,10 +280,7 @@ fn variables_are_read() {
         &with("TLLM_PROFILE_START_STOP", "9-5"),
         "TLLM_PROFILE_START_STOP=\"9-5\": ",
     );
-    bad(
-        &with("TLLMPROF_STEP", "py:m:f"),
-        "TLLMPROF_STEP=\"py:m:f\": ",
-    );
+    bad(&with("TLLMPROF_STEP", "py:f"), "TLLMPROF_STEP=\"py:f\": ");
     good(
         &with("TLLM_PROFILE_START_STOP", "3,5-9"),
         "windows 3,5-9 of iterations by auto",

@@ -150,8 +150,8 @@ const BAD: &[(&str, &str, &str)] = &[
     ),
     (
         "--step",
-        "py:m:step",
-        "TLLMPROF_STEP=\"py:m:step\": this version does not count",
+        "py:step",
+        "TLLMPROF_STEP=\"py:step\": \"step\" has no",
     ),
     ("--warmup", "-1", "TLLMPROF_WARMUP=\"-1\": "),
     ("--ranks", "x", "TLLMPROF_RANKS=\"x\": "),
@@ -224,7 +224,6 @@ fn what_this_version_lacks_is_refused_by_name() {
         "--trace=x",
         "--kernels",
         "--kernels=5",
-        "--llmapi",
         "--torch-trace=x",
         "--perfect-router",
         "--perfect-router=window",

@@ -371,12 +371,15 @@ pub fn python_steps() -> impl Iterator<Item = (&'static Engine, &'static str)> {
 /// `tensorrt_llm/_torch/pyexecutor/py_executor.py` at 00043967,
 /// `tensorrt_llm/_torch/visual_gen/pipeline.py` at 006eea62.
 pub fn tensorrt_llm_gates_itself(variable: &str, seen: impl Fn(&Seen) -> bool) -> bool {
+    const EXECUTOR: Seen = Seen::Python("tensorrt_llm._torch.pyexecutor.py_executor");
     let reads = match variable {
         "TLLM_PROFILE_START_STOP" => true,
-        "TLLM_GPTM_PROFILE_START_STOP" => !seen(&Seen::Module("libth_common.so")),
+        "TLLM_GPTM_PROFILE_START_STOP" => {
+            !seen(&Seen::Module("libth_common.so")) && !seen(&EXECUTOR)
+        }
         _ => false,
     };
-    reads && seen(&Seen::Module("libtensorrt_llm.so"))
+    reads && (seen(&Seen::Module("libtensorrt_llm.so")) || seen(&EXECUTOR))
 }
 
 #[cfg(test)]

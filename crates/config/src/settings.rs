@@ -116,8 +116,6 @@ impl Settings {
     /// Variables that ask for what this version does not have.
     pub fn unavailable(&self) -> Vec<&'static str> {
         [
-            ("TLLM_LLMAPI_ENABLE_NVTX", self.llmapi),
-            ("TLLMPROF_PY_RANGES", !self.py_ranges.is_empty()),
             ("TLLM_TORCH_PROFILE_TRACE", self.torch_trace.is_some()),
             (
                 "ENABLE_PERFECT_ROUTER",
@@ -302,8 +300,6 @@ mod tests {
     #[test]
     fn what_is_not_there_yet_is_listed() {
         let set = [
-            ("TLLM_LLMAPI_ENABLE_NVTX", "1"),
-            ("TLLMPROF_PY_RANGES", "m:f"),
             ("TLLM_TORCH_PROFILE_TRACE", "/tmp/t.json"),
             ("ENABLE_PERFECT_ROUTER", "1"),
             ("TLLMPROF_TRACE", "x-%p"),

@@ -125,23 +125,6 @@ impl Step {
             every,
         })
     }
-
-    /// Whether this version counts by this rule.
-    ///
-    /// # Errors
-    /// It does not; the problem says so.
-    pub fn available(&self) -> Result<(), Problem> {
-        let kind = match self {
-            Self::Call { .. } | Self::Symbol { .. } | Self::Nvtx { .. } | Self::Auto => {
-                return Ok(());
-            }
-            Self::Python { .. } => "py:",
-        };
-        Err(Problem::new(
-            format!("this version does not count by {kind} rules"),
-            "auto, sym:REGEX, nvtx:REGEX, or a CUDA call such as cudaGraphLaunch or cudaGraphLaunch/4",
-        ))
-    }
 }
 
 impl fmt::Display for Step {
@@ -368,13 +351,5 @@ mod tests {
             problem.contains("does not compile") && !problem.contains('\n'),
             "{problem}"
         );
-    }
-
-    #[test]
-    fn rules_that_are_not_counted_yet_say_so() {
-        for rule in ["auto", "cudaGraphLaunch/2", "nvtx:f", "sym:f"] {
-            assert_eq!(Step::parse(rule).unwrap().available(), Ok(()));
-        }
-        assert!(Step::parse("py:m:f").unwrap().available().is_err());
     }
 }

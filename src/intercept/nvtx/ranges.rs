@@ -9,14 +9,13 @@ use regex::bytes::Regex;
 use tllmprof_config::Step;
 
 use super::abi::{ASCII, Attributes, Handle, REGISTERED, RangeId, UNICODE, Wide};
-use crate::errno::Kept;
-use crate::intercept::Inside;
+use crate::injection;
 use crate::ranges::handles::Handles;
 use crate::ranges::pattern::{Pattern, Text};
 use crate::ranges::seen::Seen;
 use crate::ranges::started::Started;
+use crate::session::{self, named};
 use crate::step::counted::Counted;
-use crate::{injection, session};
 
 static RULE: OnceBox<Rule> = OnceBox::new();
 static STARTED: Started = Started::new();
@@ -116,7 +115,11 @@ pub unsafe fn begins(domain: Handle, name: &Name) -> Option<u64> {
     let counts = RULE
         .get()
         .is_some_and(|rule| unsafe { rule.names(domain, name) });
-    if counts { count() } else { None }
+    if counts && named::count(Counted::Named) {
+        named::ask(Counted::Named)
+    } else {
+        None
+    }
 }
 
 impl Rule {
@@ -152,42 +155,6 @@ impl Rule {
     }
 }
 
-#[inline]
-fn count() -> Option<u64> {
-    if session::slot().is_none() {
-        begin_thread();
-    }
-    if session::count(Counted::Named) {
-        ask()
-    } else {
-        None
-    }
-}
-
-#[cold]
-fn begin_thread() {
-    let _errno = Kept::new();
-    // An allocator that opens ranges may be the one that our own code uses.
-    if let Some(_inside) = Inside::enter() {
-        session::new_thread(false);
-    }
-}
-
-#[cold]
-fn ask() -> Option<u64> {
-    let _errno = Kept::new();
-    let _inside = Inside::enter()?;
-    session::named_entered()
-}
-
-#[cold]
-fn has_ended(iteration: u64) {
-    let _errno = Kept::new();
-    if let Some(_inside) = Inside::enter() {
-        session::named_ended(iteration);
-    }
-}
-
 /// A range has been pushed; `ends` is what [`begins`] said.
 #[inline]
 pub fn pushed(domain: Handle, ends: Option<u64>) {
@@ -220,7 +187,7 @@ fn follow(domain: Handle, ends: Option<u64>) {
 fn unfollow(domain: Handle) {
     let ended = session::slot().and_then(|slot| slot.open_ranges().popped(domain));
     if let Some(iteration) = ended {
-        has_ended(iteration);
+        named::has_ended(iteration);
     }
 }
 
@@ -238,7 +205,7 @@ pub fn started(id: RangeId, ends: Option<u64>) -> RangeId {
 #[inline]
 pub fn ended(id: RangeId) {
     if let Some(iteration) = STARTED.ended(id) {
-        has_ended(iteration);
+        named::has_ended(iteration);
     }
 }
 

@@ -120,8 +120,16 @@ impl Mark {
     /// The thread has ended in the midst of a call.
     pub fn abandons(&self, entered: Entered) {
         match self.watch {
-            Watch::Function(function) => function.leaves(entered, true),
+            Watch::Function(function) => function.abandons(entered),
             Watch::Calls(calls) => calls.abandons(entered),
+        }
+    }
+
+    /// The function whose calls it tells of, if it is one that was asked for by its name.
+    pub const fn function(&self) -> Option<&'static Function> {
+        match self.watch {
+            Watch::Function(function) => Some(function),
+            Watch::Calls(_) => None,
         }
     }
 

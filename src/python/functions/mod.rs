@@ -1,8 +1,9 @@
-//! Python functions by name: calls of marked code objects are told.
+//! Python functions by name.
 //!
 //! ```text
-//! 3.12 on  monitoring ─┐
-//! 3.8–3.11 evaluator ──┴▶ marked (what a code object means) ──▶ spans (this thread's) ──▶ function
+//! targets ──▶ resolve ──▶ marked ◀── monitoring, 3.12 on; evaluator, 3.8–3.11
+//! asked for   found         │
+//!                           └▶ spans (this thread's) ──▶ function (what a call means)
 //! ```
 
 mod evaluator;
@@ -10,26 +11,36 @@ mod frames;
 mod function;
 mod marked;
 mod monitoring;
+mod near;
+mod resolve;
 mod spans;
+mod targets;
+mod told;
 mod trial;
-
-use once_cell::race::OnceBox;
-use tllmprof_config::Settings;
 
 use super::api::Raw;
 use super::object::{Object, Python};
-use crate::capture::marks::Name;
 use crate::log;
 use marked::{Mark, Watch};
 
 pub use function::{Entered, Function};
 pub use marked::Calls;
+pub use resolve::{ends, install, wants};
 pub use spans::Spans;
+pub use targets::are_asked_for;
+pub use told::{Uncalled, tell as tell_missing};
 
-/// Has the calls of a code object marked and counted as those of `function`, from the next one on.
-/// False if they cannot be, or if it is marked as another.
+/// Has the calls of a code object marked and counted as those of `function`, from the next one on;
+/// if it is marked as those of another, as those of both. False if that cannot be.
 pub fn mark(py: Python<'_>, code: &Object<'_>, function: &'static Function) -> bool {
-    watch(py, code, Watch::Function(function))
+    if watch(py, code, Watch::Function(function)) {
+        return true;
+    }
+    let other = marked::find(code.raw().addr()).and_then(Mark::function);
+    if let Some(other) = other {
+        other.is_also(function);
+    }
+    other.is_some()
 }
 
 /// Has `calls` told of the calls of a code object. False as for [`mark`].
@@ -64,11 +75,6 @@ fn watch(py: Python<'_>, code: &Object<'_>, watch: Watch) -> bool {
     true
 }
 
-/// Whether functions are to be marked or counted.
-pub fn are_asked_for(settings: &Settings) -> bool {
-    !settings.py_ranges.is_empty()
-}
-
 /// Interpreters start anew in the process.
 pub fn begins() {
     marked::clear();
@@ -82,53 +88,14 @@ pub fn interpreter_ends(py: Python<'_>) {
     marked::remove(py, |_| true);
 }
 
-static FUNCTIONS: OnceBox<Vec<Function>> = OnceBox::new();
-
-pub fn install(py: Python<'_>) {
-    FUNCTIONS.get_or_init(|| {
-        let settings = crate::settings();
-        let asked = settings.map_or(&[][..], |settings| &settings.py_ranges);
-        let named = |asked: &tllmprof_config::PyFunction| {
-            Function::new(asked.clone(), Name::new(&asked.qualname))
-        };
-        Box::new(asked.iter().map(named).collect())
-    });
-    find_all(py);
-}
-
-/// Whether an audited event may bring a function that is wanted.
-pub fn wants(event: &[u8]) -> bool {
-    matches!(event, b"import" | b"exec") && super::wants().functions
-}
-
 /// # Safety
 /// `args` are those of the event.
-pub unsafe fn audited(py: Python<'_>, _: &[u8], _: Raw) {
+pub unsafe fn audited(py: Python<'_>, event: &[u8], args: Raw) {
     if py.api.minor < 12 {
         evaluator::put_again(py);
     }
-    find_all(py);
-}
-
-fn find_all(py: Python<'_>) {
-    for function in FUNCTIONS.get().into_iter().flatten() {
-        if let Some(code) = find(py, &function.asked) {
-            mark(py, &code, function);
-        }
-    }
-}
-
-/// The code object of a function of a module that is there.
-fn find<'py>(py: Python<'py>, asked: &tllmprof_config::PyFunction) -> Option<Object<'py>> {
-    let c = |text: &str| std::ffi::CString::new(text).ok();
-    let mut object = py.imported(&c(&asked.module)?)?;
-    for part in asked.qualname.split('.') {
-        object = object.attr(&c(part)?)?;
-    }
-    if let Some(function) = object.attr(c"__func__") {
-        object = function;
-    }
-    object.attr(c"__code__")
+    // SAFETY: the caller's promise.
+    unsafe { resolve::audited(py, event, args) };
 }
 
 /// The process is the child of a fork, which has one thread.
@@ -141,4 +108,5 @@ pub unsafe fn in_child() {
         marked::in_child();
         monitoring::in_child();
     }
+    targets::in_child();
 }
