@@ -13,6 +13,7 @@ use tllmprof_config::{Settings, Window};
 use crate::injection;
 use crate::lock::Lock;
 use crate::log;
+use crate::python::torch;
 use crate::window::{Edge, Point, Taken};
 use driver::Driver;
 use nvtx::Ranges;
@@ -46,6 +47,7 @@ pub struct Place<'a> {
     pub point: Point,
     /// The rule, and the rank if there is one.
     pub by: core::fmt::Arguments<'a>,
+    pub rank: Option<u64>,
     /// A stream capture is under way in the process: the device must be let be.
     pub capturing: bool,
 }
@@ -93,7 +95,8 @@ pub fn start(settings: &Settings, uncounted: Uncounted) {
 
 /// Moves from one iteration to the next.
 ///
-/// One thread at a time; may take long, as profilers do.
+/// One thread at a time; may take long, as profilers do. The PyTorch profiler is the last to be
+/// started and the first to be stopped; it waits for the GIL, so nothing is locked meanwhile.
 pub fn switch(place: &Place<'_>, edge: Edge) {
     let mut state = STATE.lock();
     if let Some(ranges) = &mut state.ranges {
@@ -105,10 +108,21 @@ pub fn switch(place: &Place<'_>, edge: Edge) {
             driver.remember_context();
         }
         let drained = place.capturing || !state.drains || drain();
-        state.close(place.point.over(), drained);
+        let ended = Instant::now();
+        drop(state);
+        torch::window_closes(place.capturing);
+        STATE.lock().close(place.point.over(), ended, drained);
+        torch::window_has_closed();
+        state = STATE.lock();
     }
     if let Some(window) = edge.open {
         state.open(window, place);
+        drop(state);
+        torch::window_opens(window.asked, place.rank);
+        state = STATE.lock();
+        if let Some(open) = &mut state.open {
+            open.since = Instant::now();
+        }
     } else if let Some(open) = &mut state.open
         && !open.profiling
     {
@@ -128,6 +142,12 @@ pub fn switch(place: &Place<'_>, edge: Edge) {
 /// `drain`: the device may be waited for. `here`: without a worker, ranges may be ended on the
 /// calling thread.
 pub fn finish(iterations: u64, drain: bool, here: bool) {
+    if torch::runs() {
+        log::say!(
+            Warn,
+            "the process ends without Python's end: the PyTorch profiler's trace is lost"
+        );
+    }
     if !worker::is_there() {
         if here {
             close_all(iterations, false);
@@ -152,7 +172,7 @@ fn close_all(iterations: u64, drain: bool) {
         drain_here();
     }
     if let Some(mut state) = STATE.lock_for(LAST) {
-        state.close(iterations, true);
+        state.close(iterations, Instant::now(), true);
     }
 }
 
@@ -204,9 +224,9 @@ impl Capture {
         }
     }
 
-    fn close(&mut self, over: u64, drained: bool) {
+    fn close(&mut self, over: u64, ended: Instant, drained: bool) {
         let Some(open) = self.open.take() else { return };
-        let elapsed = open.since.elapsed();
+        let elapsed = ended.saturating_duration_since(open.since);
         if let Some(ranges) = &mut self.ranges {
             ranges.end_window();
         }

@@ -12,6 +12,8 @@ use crate::elf::Module;
 pub type Raw = *mut c_void;
 /// A `PyThreadState *`.
 pub type ThreadState = *mut c_void;
+/// What the interpreter calls on its main thread between two steps of its code.
+pub type PendingCall = unsafe extern "C" fn(*mut c_void) -> c_int;
 /// What the interpreter calls at each audited event.
 pub type AuditHook = unsafe extern "C" fn(*const c_char, Raw, *mut c_void) -> c_int;
 /// A C function that Python calls, in whichever of the conventions its flags say.
@@ -153,6 +155,7 @@ functions! {
         gil_ensure: fn() -> c_int = c"PyGILState_Ensure";
         gil_release: fn(c_int) = c"PyGILState_Release";
         gil_check: fn() -> c_int = c"PyGILState_Check";
+        add_pending_call: fn(PendingCall, *mut c_void) -> c_int = c"Py_AddPendingCall";
         compile: fn(*const c_char, *const c_char, c_int) -> Raw = c"Py_CompileString";
         eval_code: fn(Raw, Raw, Raw) -> Raw = c"PyEval_EvalCode";
         builtins: fn() -> Raw = c"PyEval_GetBuiltins";

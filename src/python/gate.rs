@@ -10,19 +10,21 @@ use std::time::Instant;
 
 use super::api::{MethodDef, NOARGS, Raw};
 use super::object::Python;
-use super::{attach, threads};
+use super::{attach, threads, torch};
 use crate::errno::Kept;
 use crate::lock::{wait, wake};
 use crate::log;
 
-/// How long the end of the interpreter waits for those that are inside.
+/// How long the end of the interpreter waits for those that are inside, and how long if one of them
+/// writes a trace.
 const PATIENCE: Duration = Duration::from_secs(5);
+const WRITING: Duration = Duration::from_secs(60);
+/// How often it is looked whether one does.
+const LOOK: Duration = Duration::from_secs(1);
 
 static CLOSED: AtomicBool = AtomicBool::new(false);
 /// Threads that are inside.
 static INSIDE: AtomicU32 = AtomicU32::new(0);
-/// Threads that wait for the GIL, to come inside.
-static WAITING: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the interpreter is ending, or has ended.
 pub fn is_closed() -> bool {
@@ -34,9 +36,10 @@ pub fn open() {
     CLOSED.store(false, Ordering::Release);
 }
 
-/// Whether a thread of ours waits for the GIL: one that has it must not wait for that thread.
+/// Whether a thread is inside, or about to be, and so may need the GIL to go on: one that has it must
+/// not wait for that thread.
 pub fn is_waiting_for_gil() -> bool {
-    WAITING.load(Ordering::Acquire) != 0
+    INSIDE.load(Ordering::SeqCst) != 0
 }
 
 /// Whether the calling thread has the GIL.
@@ -93,10 +96,8 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         return None;
     }
     thread.is_busy.set(true);
-    WAITING.fetch_add(1, Ordering::SeqCst);
     // SAFETY: the interpreter is there, and stays as long as this thread is inside.
     let state = unsafe { (api.gil_ensure)() };
-    WAITING.fetch_sub(1, Ordering::SeqCst);
     // SAFETY: the thread has the GIL until it is given back.
     let result = unsafe {
         let result = Python::assume(api).quietly(act);
@@ -115,29 +116,29 @@ unsafe extern "C" fn closes(_: Raw, _: Raw) -> Raw {
     };
     // SAFETY: Python calls this with the GIL.
     let py = unsafe { Python::assume(api) };
-    py.quietly(super::ends);
     CLOSED.store(true, Ordering::SeqCst);
     if INSIDE.load(Ordering::SeqCst) > 0 {
         // SAFETY: those inside need the GIL to leave; the thread gets it back before it returns.
         unsafe {
             let state = (api.save_thread)();
-            let deadline = Instant::now() + PATIENCE;
+            let since = Instant::now();
             loop {
                 let inside = INSIDE.load(Ordering::SeqCst);
-                let left = deadline.saturating_duration_since(Instant::now());
+                let patience = if torch::writes() { WRITING } else { PATIENCE };
+                let left = patience.saturating_sub(since.elapsed());
                 if inside == 0 || left.is_zero() {
                     break;
                 }
-                wait(&INSIDE, inside, left);
+                wait(&INSIDE, inside, left.min(LOOK));
             }
             (api.restore_thread)(state);
         }
     }
+    py.quietly(super::ends);
     py.none()
 }
 
 /// The child of a fork has none of its parent's threads inside.
 pub fn in_child() {
     INSIDE.store(0, Ordering::Relaxed);
-    WAITING.store(0, Ordering::Relaxed);
 }

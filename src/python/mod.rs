@@ -18,13 +18,15 @@ mod gate;
 mod gc;
 mod gil;
 mod holds;
+mod later;
 mod names;
 mod object;
 mod threads;
+pub mod torch;
 mod totals;
 
 use once_cell::race::OnceBox;
-use tllmprof_config::{Settings, Step};
+use tllmprof_config::Settings;
 
 use crate::intercept::watch_modules;
 use crate::log::{self, Level};
@@ -44,6 +46,8 @@ struct Wants {
     gil: bool,
     /// Functions are marked, or counted.
     functions: bool,
+    /// The PyTorch profiler runs in the windows.
+    torch: bool,
 }
 
 static WANTS: OnceBox<Wants> = OnceBox::new();
@@ -58,11 +62,12 @@ impl Wants {
             gc: settings.record_gc,
             gil: settings.gil,
             functions: functions::are_asked_for(settings),
+            torch: torch::is_asked_for(settings),
         }
     }
 
     const fn anything(self) -> bool {
-        self.gc || self.gil || self.functions
+        self.gc || self.gil || self.functions || self.torch
     }
 }
 
@@ -77,6 +82,9 @@ pub fn start() {
     }
     WANTS.get_or_init(|| Box::new(wants));
     log::set_level(settings.log);
+    if wants.torch {
+        torch::start(settings);
+    }
     attach::look();
     watch_modules(attach::look);
 }
@@ -120,6 +128,7 @@ fn now() -> u64 {
 fn begins() {
     gate::open();
     functions::begins();
+    torch::begins();
 }
 
 /// Comes into interpreter number `number`, 0 for the main one.
@@ -144,8 +153,10 @@ fn interpreter_ends(py: Python<'_>) {
     functions::interpreter_ends(py);
 }
 
-/// The main interpreter ends; what needs it happens now or never.
+/// The main interpreter ends; what needs it happens now or never. Nobody else comes in any
+/// more.
 fn ends(py: Python<'_>) {
+    torch::ends(py);
     if wants().gil {
         names::look(py);
     }

@@ -143,6 +143,12 @@ impl<'py> Python<'py> {
         }
     }
 
+    /// None.
+    pub fn nothing(self) -> Object<'py> {
+        let raw = self.none();
+        Object { py: self, raw }
+    }
+
     /// A new reference to None, for a C function to return.
     pub fn none(self) -> Raw {
         // SAFETY: None lives as long as the interpreter.
@@ -261,15 +267,39 @@ impl<'py> Object<'py> {
 
     /// `self(*args)`; none if it raised.
     pub fn call(&self, args: &[&Object<'py>]) -> Option<Object<'py>> {
+        // SAFETY: a new reference, or null.
+        unsafe { self.py.own(self.raw_call(args)) }
+    }
+
+    /// `self(*args)`, or the exception that it raised, as `PyErr_Fetch` gives it.
+    pub fn try_call(&self, args: &[&Object<'py>]) -> Result<Object<'py>, [Raw; 3]> {
+        let raw = self.raw_call(args);
+        if raw.is_null() {
+            let mut raised: [Raw; 3] = [core::ptr::null_mut(); 3];
+            let [kind, value, trace] = &mut raised;
+            // SAFETY: the thread may use the interpreter.
+            unsafe { (self.py.api.err_fetch)(kind, value, trace) };
+            return Err(raised);
+        }
+        Ok(Object { py: self.py, raw })
+    }
+
+    /// A new reference to `self(*args)`, or null and an exception.
+    fn raw_call(&self, args: &[&Object<'py>]) -> Raw {
         let api = self.py.api;
         // SAFETY: the tuple takes references of its own to the arguments.
         unsafe {
-            let tuple = self.py.own((api.tuple_new)(args.len().cast_signed()))?;
+            let tuple = (api.tuple_new)(args.len().cast_signed());
+            if tuple.is_null() {
+                return tuple;
+            }
             for (index, arg) in args.iter().enumerate() {
                 (api.inc_ref)(arg.raw);
-                (api.tuple_set)(tuple.raw, index.cast_signed(), arg.raw);
+                (api.tuple_set)(tuple, index.cast_signed(), arg.raw);
             }
-            self.py.own((api.call)(self.raw, tuple.raw))
+            let result = (api.call)(self.raw, tuple);
+            (api.dec_ref)(tuple);
+            result
         }
     }
 

@@ -9,6 +9,16 @@ pub enum Rank {
     Known(Option<u64>),
 }
 
+impl Rank {
+    /// The rank, if there is one.
+    pub const fn known(self) -> Option<u64> {
+        match self {
+            Self::Known(rank) => rank,
+            Self::NotAsked => None,
+        }
+    }
+}
+
 /// The rule as messages name it, and the rank where there is one.
 pub struct By<'a> {
     pub step: &'a Step,

@@ -11,6 +11,7 @@ use crate::capture::{self, Place};
 use crate::ids;
 use crate::intercept::uncounted;
 use crate::lock::{Guard, wait, wake};
+use crate::python;
 use crate::window::Point;
 
 /// How long others wait for a window to open.
@@ -18,6 +19,8 @@ const OPENING: Duration = Duration::from_secs(2);
 /// How long others wait for a window to close. Short: the device may need their launches to become
 /// idle.
 const CLOSING: Duration = Duration::from_millis(50);
+/// How often a thread that has the GIL looks whether it is wanted.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Moves on each time a turn ends; what those who wait for it sleep on.
 static TURNS: AtomicU32 = AtomicU32::new(0);
@@ -111,6 +114,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
                 &Place {
                     point: target,
                     by: format_args!("{by}"),
+                    rank: rank.known(),
                     capturing,
                 },
                 edge,
@@ -138,17 +142,19 @@ pub fn wait_for(guard: Guard<'_, Option<State>>) {
     }
 }
 
-/// Unlocks the state and waits until a turn ends, until `deadline` at most.
+/// Unlocks the state and waits until a turn ends, until `deadline` at most. Who has the GIL does not
+/// wait for a thread that waits for the GIL.
 pub fn wait_for_end(guard: Guard<'_, Option<State>>, deadline: Instant) {
     let turn = TURNS.load(Ordering::SeqCst);
     drop(guard);
     WAITERS.fetch_add(1, Ordering::SeqCst);
+    let has_gil = python::has_gil();
     while TURNS.load(Ordering::SeqCst) == turn {
         let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if left.is_zero() || has_gil && python::is_waiting_for_gil() {
             break;
         }
-        wait(&TURNS, turn, left);
+        wait(&TURNS, turn, if has_gil { left.min(LOOK) } else { left });
     }
     WAITERS.fetch_sub(1, Ordering::SeqCst);
 }

@@ -224,7 +224,6 @@ fn what_this_version_lacks_is_refused_by_name() {
         "--trace=x",
         "--kernels",
         "--kernels=5",
-        "--torch-trace=x",
         "--perfect-router",
         "--perfect-router=window",
         "--gpu-metrics",

@@ -20,6 +20,7 @@ pub mod router;
 pub mod settings;
 pub mod step;
 pub mod template;
+pub mod torch_trace;
 pub mod variables;
 pub mod warmup;
 
@@ -39,5 +40,6 @@ pub use router::PerfectRouter;
 pub use settings::Settings;
 pub use step::Step;
 pub use template::{PathTemplate, Place};
+pub use torch_trace::TracePath;
 pub use variables::{VARIABLES, Variable};
 pub use warmup::Warmup;

@@ -11,6 +11,7 @@ use crate::ranks::Ranks;
 use crate::router::PerfectRouter;
 use crate::step::Step;
 use crate::template::PathTemplate;
+use crate::torch_trace::TracePath;
 use crate::variables::{ROUTER_VARIABLES, WINDOW_VARIABLES};
 use crate::warmup::Warmup;
 use crate::{flag, number};
@@ -45,7 +46,7 @@ pub struct Settings {
     pub record_gc: bool,
     pub gil: bool,
     pub gil_min_us: u64,
-    pub torch_trace: Option<String>,
+    pub torch_trace: Option<TracePath>,
     pub perfect_router: PerfectRouter,
     pub trace: Option<PathTemplate>,
     /// Steps of each window in which GPU kernels are recorded.
@@ -101,7 +102,7 @@ impl Settings {
                     number::parse(us, "a number of microseconds")
                 })?
                 .unwrap_or(GIL_MIN_US),
-            torch_trace: env.set("TLLM_TORCH_PROFILE_TRACE", |path| Ok(path.to_owned()))?,
+            torch_trace: env.set("TLLM_TORCH_PROFILE_TRACE", TracePath::parse)?,
             perfect_router: env
                 .first_set(&ROUTER_VARIABLES, PerfectRouter::parse)?
                 .map_or(PerfectRouter::Off, |(_, router)| router),
@@ -116,7 +117,6 @@ impl Settings {
     /// Variables that ask for what this version does not have.
     pub fn unavailable(&self) -> Vec<&'static str> {
         [
-            ("TLLM_TORCH_PROFILE_TRACE", self.torch_trace.is_some()),
             (
                 "ENABLE_PERFECT_ROUTER",
                 self.perfect_router != PerfectRouter::Off,
@@ -300,7 +300,6 @@ mod tests {
     #[test]
     fn what_is_not_there_yet_is_listed() {
         let set = [
-            ("TLLM_TORCH_PROFILE_TRACE", "/tmp/t.json"),
             ("ENABLE_PERFECT_ROUTER", "1"),
             ("TLLMPROF_TRACE", "x-%p"),
             ("TLLMPROF_KERNELS", "1"),

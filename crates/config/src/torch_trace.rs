@@ -1,0 +1,96 @@
+//! Where the PyTorch profiler's traces go.
+
+use std::path::Path;
+
+use crate::error::Problem;
+
+/// A path in two parts, between which the rank and the window are put.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TracePath {
+    /// The folder and the name up to its extension.
+    pub stem: String,
+    /// With its dot, and two dots for what is compressed: `.json.gz`. PyTorch compresses what ends
+    /// in `.gz`.
+    pub extension: String,
+}
+
+impl TracePath {
+    /// # Errors
+    /// A path that does not end in a file's name.
+    pub fn parse(text: &str) -> Result<Self, Problem> {
+        let start = text.rfind('/').map_or(0, |slash| slash + 1);
+        let name = &text[start..];
+        if matches!(name, "" | "." | "..") {
+            return Err(Problem::new(
+                "it does not end in a file's name",
+                "a file, such as trace.json or /tmp/trace.json.gz",
+            ));
+        }
+        // A dot at the beginning is no extension's.
+        let dot_in = |name: &str| name.rfind('.').filter(|dot| *dot > 0);
+        let mut dot = dot_in(name);
+        if dot.is_some_and(|dot| &name[dot..] == ".gz") {
+            dot = dot.and_then(|dot| dot_in(&name[..dot])).or(dot);
+        }
+        let (stem, extension) = text.split_at(start + dot.unwrap_or(name.len()));
+        Ok(Self {
+            stem: stem.to_owned(),
+            extension: extension.to_owned(),
+        })
+    }
+
+    /// The same path as seen from `folder`, whatever folder the process changes to.
+    #[must_use]
+    pub fn within(&self, folder: &Path) -> Self {
+        let stem = folder.join(&self.stem).into_os_string().into_string();
+        Self {
+            stem: stem.unwrap_or_else(|_| self.stem.clone()),
+            extension: self.extension.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(text: &str) -> (String, String) {
+        let TracePath { stem, extension } = TracePath::parse(text).unwrap();
+        (stem, extension)
+    }
+
+    #[test]
+    fn the_extension_is_that_of_the_name() {
+        for (path, stem, extension) in [
+            ("trace.json", "trace", ".json"),
+            ("/tmp/a.b/trace.json.gz", "/tmp/a.b/trace", ".json.gz"),
+            ("/tmp/a.b/trace", "/tmp/a.b/trace", ""),
+            ("x.gz", "x", ".gz"),
+            (".hidden", ".hidden", ""),
+            (".hidden.gz", ".hidden", ".gz"),
+            ("d/my.trace.json", "d/my.trace", ".json"),
+        ] {
+            assert_eq!(
+                parts(path),
+                (stem.to_owned(), extension.to_owned()),
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_folder_is_no_file() {
+        for path in ["/tmp/", ".", "a/..", "/"] {
+            assert!(TracePath::parse(path).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_relative_path_stays_where_it_was_meant() {
+        let here = Path::new("/srv/run");
+        let path = TracePath::parse("t/x.json").unwrap();
+        assert_eq!(path.within(here).stem, "/srv/run/t/x");
+        let path = TracePath::parse("/tmp/x.json").unwrap();
+        assert_eq!(path.within(here), path);
+    }
+}
