@@ -183,4 +183,5 @@ pub unsafe fn in_child() {
     }
     gc::TOTALS.clear();
     gate::in_child();
+    torch::in_child();
 }

@@ -56,6 +56,12 @@ pub fn begins() {
     RUNS.store(false, Ordering::Relaxed);
 }
 
+/// The profiler is the parent process's.
+pub fn in_child() {
+    RUNS.store(false, Ordering::Relaxed);
+    WRITES.store(false, Ordering::Relaxed);
+}
+
 /// Whether the profiler runs.
 pub fn runs() -> bool {
     RUNS.load(Ordering::Relaxed)
