@@ -164,18 +164,21 @@ impl Function {
         before.map_or(0, |left| left - 1)
     }
 
-    /// Counts the call if it is a step: the iteration that it begins, where that matters.
+    /// Counts the call if it is a step: the iteration that ends with it, where that matters. An
+    /// engine's step begins with its function, and most of its work may come after it: it is open
+    /// until the next.
     #[inline]
     fn count(&self) -> Option<u64> {
-        let is_step = match self.step.get()? {
+        let step = *self.step.get()?;
+        let is_step = match step {
             StepOf::Rule => true,
-            StepOf::Engine(index) => engines::is_step(*index),
+            StepOf::Engine(index) => engines::is_step(index),
         };
-        if is_step && named::count(Counted::Python) {
-            without_gil(|| named::ask(Counted::Python))
-        } else {
-            None
+        if !is_step || !named::count(Counted::Python) {
+            return None;
         }
+        let ends = without_gil(|| named::ask(Counted::Python));
+        ends.filter(|_| step == StepOf::Rule)
     }
 
     /// In the child of a fork, iterations that were open are the parent's.
