@@ -138,7 +138,7 @@ class Learnt(Check):
                                     bench.graph_trace)
         wrong = [f"{len(traces)} captures, not 1"] if len(traces) != 1 else []
         wrong += differences(traces[0], self.expected) + not_in_a_row(traces[0], None, LAST + 1 - FIRST)
-        got = found(traces[0], []) + "; " + "".join(re.findall("auto: (iteration = .*)", ended.err))
+        got = found(traces[0], []) + "; " + "".join(re.findall("auto: (.*iteration = .*)", ended.err))
         if wrong:
             got += f" ({'; '.join(wrong)}; the shim said: {ended.said_by_shim()})"
         return self.row(got, not wrong)
