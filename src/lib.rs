@@ -52,6 +52,8 @@ mod ranges;
 #[cfg(not(test))]
 mod session;
 #[cfg(not(test))]
+mod stack;
+#[cfg(not(test))]
 mod start;
 mod step;
 mod window;

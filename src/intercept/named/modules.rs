@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::maps::{Maps, page_size};
 use crate::elf::{self, Module};
 use crate::intercept::resolve;
+use crate::stack;
 
 /// Modules that our own doors run on: their functions are not followed and their slots are left.
 const LEFT_ALONE: [&[u8]; 7] = [
@@ -84,24 +85,9 @@ pub fn relro(module: &Module) -> Range<usize> {
 /// Whether the calling thread has the stack that names take to be understood.
 pub fn has_stack() -> bool {
     const NEEDED: usize = 512 * 1024;
-    let here = 0_u8;
-    let here = core::hint::black_box(&raw const here).addr();
-    // SAFETY: the attributes are written by the first call and given back by the last one, and the
-    // others write to the locals.
-    unsafe {
-        let mut attributes = core::mem::zeroed();
-        if libc::pthread_getattr_np(libc::pthread_self(), &raw mut attributes) != 0 {
-            return false;
-        }
-        let (mut lowest, mut size) = (core::ptr::null_mut(), 0);
-        let known =
-            libc::pthread_attr_getstack(&raw const attributes, &raw mut lowest, &raw mut size) == 0;
-        libc::pthread_attr_destroy(&raw mut attributes);
-        // A coroutine or a signal handler may be on another stack, whose size nobody knows.
-        known
-            && (lowest.addr()..lowest.addr() + size).contains(&here)
-            && here - lowest.addr() >= NEEDED
-    }
+    let here = stack::here();
+    // A coroutine or a signal handler may be on another stack, whose size nobody knows.
+    stack::bounds().is_some_and(|stack| stack.contains(&here) && here - stack.start >= NEEDED)
 }
 
 /// Whether the module's functions and slots are not touched.

@@ -9,9 +9,9 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::frames::{CODE, Layout, State};
 use super::marked::{self, Mark};
-use super::{spans, trial};
+use super::trouble::Trouble;
+use super::{room, spans, trial};
 use crate::errno::Kept;
-use crate::log;
 use crate::python::api::{Api, Evaluate, Raw, ThreadState};
 use crate::python::object::Python;
 use crate::python::threads;
@@ -51,11 +51,7 @@ fn put(py: Python<'_>) -> Option<()> {
     }
     let is_missing = !is_default && there != ours(py.api);
     if is_missing {
-        log::once!(
-            Debug,
-            "Python's frames are evaluated by another tool: functions are marked once it has gone, \
-             or where it goes on to us"
-        );
+        Trouble::OtherEvaluator.note();
     }
     IS_MISSING.store(is_missing, Ordering::Relaxed);
     Some(())
@@ -75,10 +71,14 @@ pub fn is_there(py: Python<'_>) -> bool {
 }
 
 fn ours(api: &Api) -> *mut c_void {
-    if api.minor == 8 {
-        (evaluate_old as EvaluateOld as *const ()).cast_mut().cast()
-    } else {
-        (evaluate as Evaluate as *const ()).cast_mut().cast()
+    match api.minor {
+        8 => (evaluate_in_3_8 as EvaluateOld as *const ())
+            .cast_mut()
+            .cast(),
+        11 => (evaluate_in_3_11 as Evaluate as *const ())
+            .cast_mut()
+            .cast(),
+        _ => (evaluate as Evaluate as *const ()).cast_mut().cast(),
     }
 }
 
@@ -94,7 +94,7 @@ impl Place {
         // SAFETY: the thread has an interpreter.
         let interpreter = unsafe { (py.api.interpreter)() };
         if py.api.minor > 8 {
-            (py.api.evaluator?, py.api.set_evaluator?);
+            py.api.evaluator.and(py.api.set_evaluator)?;
             return Some(Self::Functions(py.api, interpreter));
         }
         /// Words of a `PyInterpreterState`, which is longer, that are looked at.
@@ -138,7 +138,7 @@ impl Place {
     }
 }
 
-/// Evaluates a frame, in 3.9 to 3.11. What is not marked is passed on by a jump, so that it takes no
+/// Evaluates a frame, in 3.9 and 3.10. What is not marked is passed on by a jump, so that it takes no
 /// more of the stack.
 ///
 /// A thread that the end of the interpreter, or `pthread_exit`, ends in the midst of a call is
@@ -151,13 +151,48 @@ unsafe extern "C-unwind" fn evaluate(state: ThreadState, frame: Raw, throws: c_i
     unsafe {
         match marked::find(frame.byte_add(CODE).cast::<usize>().read()) {
             None => next(state, frame, throws),
-            Some(mark) => told(frame, throws, mark, || next(state, frame, throws)),
+            Some(mark) => told(frame, throws, mark, move || next(state, frame, throws)),
         }
     }
 }
 
+/// As [`evaluate`], in 3.11.
+unsafe extern "C-unwind" fn evaluate_in_3_11(state: ThreadState, frame: Raw, throws: c_int) -> Raw {
+    // SAFETY: the caller's own arguments.
+    unsafe {
+        if room::may_be_short() && room::is_short() {
+            evaluate_without_us(state, frame, throws)
+        } else {
+            evaluate(state, frame, throws)
+        }
+    }
+}
+
+/// Evaluates a frame with none of the calls in it through us, so that they take no stack.
+#[cold]
+#[inline(never)]
+unsafe extern "C-unwind" fn evaluate_without_us(
+    state: ThreadState,
+    frame: Raw,
+    throws: c_int,
+) -> Raw {
+    Trouble::Deep.note();
+    // SAFETY: as in `evaluate`; frames are evaluated with the GIL.
+    unsafe {
+        let next = core::mem::transmute::<*mut c_void, Evaluate>(EVALUATE.load(Ordering::Relaxed));
+        let Some(api) = crate::python::api() else {
+            return next(state, frame, throws);
+        };
+        take_away(Python::assume(api));
+        let result = next(state, frame, throws);
+        let _errno = Kept::new();
+        let _ = put(Python::assume(api));
+        result
+    }
+}
+
 /// As [`evaluate`], in 3.8.
-unsafe extern "C-unwind" fn evaluate_old(frame: Raw, throws: c_int) -> Raw {
+unsafe extern "C-unwind" fn evaluate_in_3_8(frame: Raw, throws: c_int) -> Raw {
     // SAFETY: as above.
     let next = unsafe {
         core::mem::transmute::<*mut c_void, EvaluateOld>(EVALUATE.load(Ordering::Relaxed))
@@ -166,7 +201,7 @@ unsafe extern "C-unwind" fn evaluate_old(frame: Raw, throws: c_int) -> Raw {
     unsafe {
         match marked::find(frame.byte_add(CODE).cast::<usize>().read()) {
             None => next(frame, throws),
-            Some(mark) => told(frame, throws, mark, || next(frame, throws)),
+            Some(mark) => told(frame, throws, mark, move || next(frame, throws)),
         }
     }
 }

@@ -13,15 +13,17 @@ mod marked;
 mod monitoring;
 mod near;
 mod resolve;
+mod room;
 mod spans;
 mod targets;
 mod told;
 mod trial;
+mod trouble;
 
 use super::api::Raw;
 use super::object::{Object, Python};
-use crate::log;
 use marked::{Mark, Watch};
+use trouble::Trouble;
 
 pub use function::{Entered, Function};
 pub use marked::Calls;
@@ -51,11 +53,7 @@ pub fn tell(py: Python<'_>, code: &Object<'_>, calls: &'static dyn Calls) -> boo
 fn watch(py: Python<'_>, code: &Object<'_>, watch: Watch) -> bool {
     let is_monitored = py.api.minor >= 12;
     if !is_monitored && evaluator::install(py).is_none() {
-        log::once!(
-            Warn,
-            "Python 3.{} takes no evaluator of frames: its functions are neither marked nor counted",
-            py.api.minor
-        );
+        Trouble::NoEvaluator.note();
         return false;
     }
     let Some(mark) = Mark::of(py, code, watch) else {
@@ -65,11 +63,7 @@ fn watch(py: Python<'_>, code: &Object<'_>, watch: Watch) -> bool {
         return false;
     }
     if is_monitored && monitoring::watch(py, code).is_none() {
-        log::once!(
-            Warn,
-            "sys.monitoring has no place for another tool: Python's functions are neither marked \
-             nor counted"
-        );
+        Trouble::NoTool.note();
         return false;
     }
     true

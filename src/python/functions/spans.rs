@@ -2,6 +2,7 @@
 
 use super::function::Entered;
 use super::marked::Mark;
+use super::room::Room;
 use crate::python::object::{Object, Python};
 use crate::python::threads::Thread;
 
@@ -21,6 +22,8 @@ pub struct Spans {
     used: usize,
     /// Calls inside those.
     beyond: usize,
+    /// What is left of the thread's stack to the program.
+    pub room: Room,
 }
 
 impl Spans {
@@ -29,6 +32,7 @@ impl Spans {
             entries: core::ptr::null_mut(),
             used: 0,
             beyond: 0,
+            room: Room::UNKNOWN,
         }
     }
 
@@ -63,6 +67,7 @@ impl Spans {
     /// The thread has ended.
     pub fn leave(&mut self) {
         self.beyond = 0;
+        self.room = Room::UNKNOWN;
         while let Some(entry) = self.pop() {
             entry.mark.abandons(entry.entered);
         }

@@ -4,11 +4,13 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 
 use super::targets::{self, By, Found, Module, Target};
+use super::trouble;
 use crate::log;
 use crate::python;
 
-/// Says what was found late, and what was not found. Allocates nothing.
+/// Says what was in the way, what was found late, and what was not found. Allocates nothing.
 pub fn tell() {
+    trouble::tell();
     let (mut api, mut found) = (0, 0);
     for module in targets::known() {
         for target in &module.targets {

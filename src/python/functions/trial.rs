@@ -7,7 +7,7 @@ use super::evaluator;
 use super::frames::Layout;
 use super::function::Entered;
 use super::marked::{self, Calls, Mark, Watch};
-use crate::log;
+use super::trouble::Trouble;
 use crate::python::api::Raw;
 use crate::python::object::Python;
 
@@ -112,12 +112,7 @@ pub fn passes(py: Python<'_>, _: &Layout) -> Option<()> {
                 .all(|(&wanted, told)| wanted as u8 == told.load(Ordering::Relaxed));
         VERDICT.store(if is_good { GOOD } else { BAD }, Ordering::Relaxed);
         if !is_good {
-            log::once!(
-                Warn,
-                "Python 3.{}: frames are not as expected: its functions are neither marked nor \
-                 counted",
-                py.api.minor
-            );
+            Trouble::OtherFrames.note();
         }
     }
     (VERDICT.load(Ordering::Relaxed) != BAD).then_some(())

@@ -1,0 +1,36 @@
+//! The C stack of the calling thread.
+
+use core::mem::MaybeUninit;
+use core::ops::Range;
+
+/// About where the stack is.
+#[inline]
+pub fn here() -> usize {
+    let here: usize;
+    // SAFETY: reads the stack pointer.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::asm!("mov {}, rsp", out(reg) here, options(nomem, nostack, preserves_flags));
+        #[cfg(target_arch = "aarch64")]
+        core::arch::asm!("mov {}, sp", out(reg) here, options(nomem, nostack, preserves_flags));
+    }
+    here
+}
+
+/// The thread's own stack, which a coroutine or a signal handler may not be on. Allocates, and
+/// reads a file in the first thread.
+pub fn bounds() -> Option<Range<usize>> {
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let (mut lowest, mut size) = (core::ptr::null_mut(), 0);
+    // SAFETY: the attributes are written by the first call and given back by the last one, and the
+    // others write to the locals.
+    unsafe {
+        if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
+            return None;
+        }
+        let known =
+            libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut size) == 0;
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        known.then(|| lowest.addr()..lowest.addr() + size)
+    }
+}
