@@ -80,6 +80,7 @@ pub fn look() {
         });
     });
     let Some(attached) = found else { return };
+    crate::session::mind_forks();
     threads::start();
     let attached: &'static Attached = Box::leak(Box::new(attached));
     API.store(core::ptr::from_ref(attached).cast_mut(), Ordering::Release);

@@ -1,0 +1,31 @@
+"""Calls nested deeper than a stack has room for where each takes some of it; and marked ones outside."""
+import sys
+import threading
+
+
+def marked(n):
+    return n
+
+
+# Python looks for these when it imports: by now there are functions to be found.
+import colorsys  # noqa: E402
+
+
+def nested(n):
+    return 0 if n == 0 else 1 + nested(n - 1)
+
+
+def work(n):
+    marked(1)
+    print(nested(n))
+    marked(2)
+
+
+# From 3.11 on, calls from Python to Python take no C stack.
+depth = 100_000 if sys.version_info >= (3, 11) else 900
+sys.setrecursionlimit(2 * depth)
+work(depth)
+threading.stack_size(256 * 1024)
+thread = threading.Thread(target=work, args=(depth // 10,))
+thread.start()
+thread.join()

@@ -1,0 +1,209 @@
+//! Python functions that are marked: in every CPython of the machine, against what the functions
+//! themselves know of their calls.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use common::python::{Bench, Event, Python, Ran, pythons};
+use common::{Scratch, command, repo, run};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a thread pushed and popped, in order: processes and threads by their numbers.
+type Sequences = BTreeMap<(u32, u32), Vec<String>>;
+
+/// The names of marked functions of a module, for a variable.
+fn functions(module: &str, names: &[&str]) -> String {
+    let all: Vec<_> = names
+        .iter()
+        .map(|name| format!("{module}:{name}"))
+        .collect();
+    all.join(",")
+}
+
+/// Pops get the names of their pushes.
+fn seen(events: &[Event]) -> Sequences {
+    let mut open: BTreeMap<(u32, u32), Vec<String>> = BTreeMap::new();
+    let mut sequences = Sequences::new();
+    for event in events {
+        let thread = (event.process, event.thread);
+        let name = match event.kind.as_str() {
+            "push" => {
+                open.entry(thread).or_default().push(event.name.clone());
+                event.name.clone()
+            }
+            "pop" => {
+                let last = open.entry(thread).or_default().pop();
+                last.unwrap_or_else(|| "nothing".to_owned())
+            }
+            _ => continue,
+        };
+        let sequence = sequences.entry(thread).or_default();
+        sequence.push(format!("{} {name}", event.kind));
+    }
+    sequences
+}
+
+/// What programs write with `truth_of_calls.py`.
+fn truth(text: &str) -> Sequences {
+    let mut sequences = Sequences::new();
+    for line in text.lines() {
+        let mut words = line.splitn(3, ' ');
+        let mut next = || words.next().expect("a whole line");
+        let process = next().parse().expect("a number");
+        let thread = next().parse().expect("a number");
+        let sequence = sequences.entry((process, thread)).or_default();
+        sequence.push(next().to_owned());
+    }
+    sequences
+}
+
+#[track_caller]
+fn assert_alike(python: &Python, seen: &Sequences, truth: &Sequences) {
+    assert!(!truth.is_empty(), "{python}: the program told nothing");
+    for (thread, wanted) in truth {
+        let got = seen.get(thread).map_or(&[][..], Vec::as_slice);
+        let first = wanted
+            .iter()
+            .zip(got)
+            .position(|(wanted, got)| wanted != got);
+        if let Some(at) = first.or((wanted.len() != got.len()).then(|| wanted.len().min(got.len())))
+        {
+            let from = at.saturating_sub(5);
+            panic!(
+                "{python}: thread {thread:?}, event {at}:\nwanted {:#?}\ngot {:#?}",
+                wanted.iter().skip(from).take(12).collect::<Vec<_>>(),
+                got.iter().skip(from).take(12).collect::<Vec<_>>()
+            );
+        }
+    }
+    assert_eq!(seen.len(), truth.len(), "{python}: threads");
+}
+
+/// Runs a program that takes its calls down, with the shim.
+#[track_caller]
+fn run_with_truth(bench: &Bench, python: &Python, program: &str, ranges: &str) -> (Ran, Sequences) {
+    let scratch = Scratch::new("truth");
+    let file = scratch.path("truth");
+    let path = file.to_str().expect("a path in UTF-8");
+    let variables = [("TLLMPROF_PY_RANGES", ranges), ("TRUTH", path)];
+    let ran = bench.run(python, program, &variables);
+    let told = fs::read_to_string(&file).expect("read what the program took down");
+    (ran, truth(&told))
+}
+
+#[test]
+fn every_kind_of_call_has_its_range() {
+    const NAMES: [&str; 14] = [
+        "plain",
+        "Some.method",
+        "Some.static",
+        "Some.of_class",
+        "recursive",
+        "raises",
+        "generator",
+        "delegates",
+        "within",
+        "outer",
+        "inner",
+        "sleeps",
+        "asynchronous",
+        "forks",
+    ];
+    let bench = Bench::new();
+    for python in pythons() {
+        let ranges = functions("__main__", &NAMES);
+        let (ran, truth) = run_with_truth(&bench, python, "functions", &ranges);
+        assert_alike(python, &seen(&ran.events), &truth);
+        assert_eq!(ran.output.err(), "", "{python}");
+        let scratch = Scratch::new("plain");
+        let plain = run(
+            command(&python.path)
+                .arg(repo().join("tests/python/functions.py"))
+                .env("TRUTH", scratch.path("truth")),
+            PATIENCE,
+        );
+        assert_eq!(ran.output.out(), plain.out(), "{python}");
+    }
+}
+
+#[test]
+fn every_interpreter_has_its_own() {
+    let bench = Bench::new();
+    for python in pythons() {
+        let ranges = functions("functions_of_module", &["called", "generated"]);
+        let program = "functions_in_interpreters";
+        let (ran, truth) = run_with_truth(&bench, python, program, &ranges);
+        let calls: usize = truth.values().map(Vec::len).sum();
+        assert_eq!(calls, 13 * 2 * (4 + 2), "{python}");
+        assert_alike(python, &seen(&ran.events), &truth);
+        assert_eq!(ran.output.err(), "", "{python}");
+    }
+}
+
+#[test]
+fn a_million_calls_leave_nothing() {
+    let bench = Bench::new();
+    let tool = bench.library("nvtx/tool.c");
+    let tool = tool.to_str().expect("a path in UTF-8");
+    // One of each version will do, and of those without a GIL.
+    let kind = |python: &&Python| (python.version, python.has_gil);
+    let each: BTreeMap<_, _> = pythons().iter().map(|one| (kind(&one), one)).collect();
+    for python in each.values() {
+        let names = ["plain", "raises", "generator", "coroutine", "Some.method"];
+        let ranges = functions("__main__", &names);
+        let variables = [
+            ("TLLMPROF_PY_RANGES", ranges.as_str()),
+            ("NVTX_INJECTION64_PATH", tool),
+        ];
+        let ran = bench.run(python, "functions_without_leaks", &variables);
+        let number = |word: &str| ran.numbers(word)[0][0];
+        assert!(number("calls") >= 1_000_000, "{python}");
+        assert!(number("blocks") < 500, "{python}: {}", ran.output.out());
+        assert!(number("references") < 500, "{python}: {}", ran.output.out());
+        // A generator runs twice.
+        let runs = number("calls") / 5 * 6;
+        let counts = format!(" pushes={runs} pops={runs} ");
+        assert!(
+            ran.output.err().contains(&counts),
+            "{python}: {}",
+            ran.output.err()
+        );
+    }
+}
+
+#[test]
+fn threads_may_end_with_the_interpreter() {
+    let bench = Bench::new();
+    for python in pythons() {
+        let names = ["spins", "generator", "endless", "waits"];
+        let ranges = functions("__main__", &names);
+        for _ in 0..3 {
+            let variables = [("TLLMPROF_PY_RANGES", ranges.as_str())];
+            let ran = bench.run(python, "functions_at_the_end", &variables);
+            assert_eq!(ran.output.out(), "ends\n", "{python}");
+            assert_eq!(ran.output.err(), "", "{python}");
+            for (thread, sequence) in seen(&ran.events) {
+                let lost = sequence.iter().find(|event| *event == "pop nothing");
+                assert_eq!(lost, None, "{python}: thread {thread:?}");
+                let pushes = sequence.iter().filter(|event| event.starts_with("push"));
+                assert!(pushes.count() > 0, "{python}: thread {thread:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_may_nest_as_deep_as_before() {
+    let bench = Bench::new();
+    for python in pythons() {
+        let ranges = functions("__main__", &["marked"]);
+        let variables = [("TLLMPROF_PY_RANGES", ranges.as_str())];
+        let ran = bench.run(python, "functions_deep", &variables);
+        assert_eq!(ran.count("push", "marked"), 4, "{python}");
+        assert_eq!(ran.events.len(), 8, "{python}");
+    }
+}
