@@ -52,7 +52,7 @@ fn never_overlap(python: &Python, ran: &Ran) {
 
 /// The range of `ranges` that lies within what the program says: begun between the first two of
 /// `times`, ended between the last two.
-fn within<'a>(ranges: &'a [Span], thread: u64, times: [u64; 4]) -> Vec<&'a Span> {
+fn within(ranges: &[Span], thread: u64, times: [u64; 4]) -> Vec<&Span> {
     let is_it = |range: &&Span| {
         u64::from(range.thread) == thread
             && (times[0]..=times[1]).contains(&range.start)

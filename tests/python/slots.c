@@ -4,6 +4,7 @@
 #include <elf.h>
 #include <link.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 extern void *PyEval_SaveThread(void);
@@ -16,7 +17,7 @@ struct asked {
 static int is_shims(uintptr_t address)
 {
     Dl_info info;
-    return dladdr((void *)address, &info) && strstr(info.dli_fname, "libtllmprof") != NULL;
+    return dladdr((void *)address, &info) && strcmp(info.dli_fname, getenv("LD_PRELOAD")) == 0;
 }
 
 static uintptr_t where(struct dl_phdr_info *module, ElfW(Addr) address)
