@@ -7,8 +7,9 @@ import subprocess
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CHILD_SECONDS = 120
 
-# What is asked for while each is measured, and what it is called: a row for each, in every Python.
+# What is asked for.
 EVERYTHING = {"TLLMPROF_GIL": "1", "TLLM_PROFILE_RECORD_GC": "1"}
+# What bench/python.py measures, and what it is called: a column for each.
 MEASURED = {
     "handoff": "the GIL dropped and taken",
     "collection": "a collection of generation 0",
@@ -59,19 +60,20 @@ def measure(shim, library, rounds, turns=5):
 
 
 def table(pythons):
-    yield "| Python | in | | without, ns | everything asked for, ns | over | of without |"
-    yield "|---|---|---|---|---|---|---|"
+    """A row for each Python: what everything asked for adds to what there is without the shim."""
+    yield "| Python | in | " + " | ".join(f"{what}, ns" for what in MEASURED.values()) + " |"
+    yield "|---|---|" + "---|" * len(MEASURED)
     for python in pythons:
         where = "libpython" if python.linkage == "shared" else "the executable"
         if python.gil != "gil":
             where += ", no GIL"
-        for key, what in MEASURED.items():
-            row = f"| {python.version} | {where} | {what} |"
-            if python.failed:
-                yield f"{row} failed | | | |"
-                continue
-            without = statistics.median(result[key] for result in python.without)
-            asked = statistics.median(result[key] for result in python.asked)
-            ratio = statistics.median(a[key] / w[key] for a, w in zip(python.asked, python.without))
-            over = f"{asked - without:+.1f}".replace("-", "−")
-            yield f"{row} {without:.1f} | {asked:.1f} | {over} | {ratio:.3f} |"
+        cells = ["failed" if python.failed else cell(python, key) for key in MEASURED]
+        yield f"| {python.version} | {where} | " + " | ".join(cells) + " |"
+
+
+def cell(python, key):
+    without = statistics.median(result[key] for result in python.without)
+    ratio = statistics.median(a[key] / w[key] for a, w in zip(python.asked, python.without))
+    over = statistics.median(a[key] - w[key] for a, w in zip(python.asked, python.without))
+    sign = "−" if over < 0 else "+"
+    return f"{without:.1f} {sign} {abs(over):.1f} (× {ratio:.3f})"
