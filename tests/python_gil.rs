@@ -371,7 +371,9 @@ fn what_is_off_is_left_as_it_is() {
     let slots = ("SLOTS_LIBRARY", slots.to_str().expect("a path in UTF-8"));
     for python in pythons() {
         let led = |variables: &[(&str, &str)]| {
-            let variables: Vec<_> = variables.iter().copied().chain([slots]).collect();
+            // By `auto` an engine's function may be looked for.
+            let rule = ("TLLMPROF_STEP", "cudaGraphLaunch");
+            let variables: Vec<_> = variables.iter().copied().chain([slots, rule]).collect();
             let ran = bench.run(python, "slots", &variables);
             let gil = ran.events.iter().any(|event| event.name.starts_with("GIL"));
             assert_eq!(gil, variables.contains(&GIL) && python.has_gil, "{python}");

@@ -72,7 +72,7 @@ pub fn look() {
     elf::with_modules(|modules| {
         found = modules.iter().find_map(|module| {
             let api = Api::find(module)?;
-            redirect(module, &redirects()).then(|| Attached {
+            redirect(module, &redirects()).then_some(Attached {
                 api,
                 start: module.start,
                 end: module.end,
