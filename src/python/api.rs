@@ -133,6 +133,7 @@ functions! {
         tuple_get: fn(Raw, isize) -> Raw = c"PyTuple_GetItem";
         tuple_size: fn(Raw) -> isize = c"PyTuple_Size";
         as_tuple: fn(Raw) -> Raw = c"PySequence_Tuple";
+        sequence_get: fn(Raw, isize) -> Raw = c"PySequence_GetItem";
         list_append: fn(Raw, Raw) -> c_int = c"PyList_Append";
         dict_next: fn(Raw, *mut isize, *mut Raw, *mut Raw) -> c_int = c"PyDict_Next";
         dict_new: fn() -> Raw = c"PyDict_New";

@@ -345,6 +345,12 @@ impl<'py> Object<'py> {
         }
     }
 
+    /// `self[index]` of a sequence.
+    pub fn at(&self, index: isize) -> Option<Object<'py>> {
+        // SAFETY: the reference is owned; a new reference.
+        unsafe { self.py.own((self.py.api.sequence_get)(self.raw, index)) }
+    }
+
     /// The elements of a tuple.
     pub fn elements(&self) -> impl Iterator<Item = Object<'py>> {
         // SAFETY: the reference is owned; -1 for what is no tuple.

@@ -9,6 +9,8 @@
 
 use std::fmt;
 
+use crate::function::PyFunction;
+
 /// What tells that an engine is in the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Seen {
@@ -44,6 +46,23 @@ pub struct Engine {
     pub source: &'static str,
     /// Whether this step was counted on a real run and compared with the truth.
     pub tried: bool,
+}
+
+/// Python steps that are counted by a function which is called in the midst of them and returns
+/// before or after their launches.
+const PARTS: &[&str] = &[
+    "vllm.v1.worker.gpu.model_runner:GPUModelRunner.prepare_inputs",
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner._prepare_inputs",
+    "transformers.generation.utils:GenerationMixin.prepare_inputs_for_generation",
+    "transformers.generation.utils:GenerationMixin._update_model_kwargs_for_generation",
+    "transformers.generation.continuous_batching.continuous_api:ContinuousBatchProcessor.update_batch",
+];
+
+/// Whether a call of the function is a part of a step of an engine's: an iteration that begins with
+/// it goes on when it returns.
+pub fn is_part_of_step(function: &PyFunction) -> bool {
+    let function = function.to_string();
+    PARTS.contains(&function.as_str())
 }
 
 impl Engine {

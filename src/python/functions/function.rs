@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_config::PyFunction;
+use tllmprof_config::engines::is_part_of_step;
 
 use crate::capture::marks::{Name, Pushed};
 use crate::engines;
@@ -19,6 +20,8 @@ pub struct Function {
     name: OnceBox<Name>,
     /// Whose step it is, if it is one.
     step: OnceBox<StepOf>,
+    /// An iteration that begins with a call goes on when that has ended.
+    goes_on: bool,
     /// Calls so far.
     calls: AtomicU64,
     /// Calls that have yielded and not ended.
@@ -47,8 +50,9 @@ pub struct Entered {
 }
 
 impl Function {
-    pub const fn new(asked: PyFunction) -> Self {
+    pub fn new(asked: PyFunction) -> Self {
         Self {
+            goes_on: is_part_of_step(&asked),
             asked,
             name: OnceBox::new(),
             step: OnceBox::new(),
@@ -83,11 +87,6 @@ impl Function {
         self.step.get().copied()
     }
 
-    /// Whether it gets ranges.
-    pub fn has_ranges(&self) -> bool {
-        self.name.get().is_some()
-    }
-
     /// A thread enters the function: a call begins, or a generator or coroutine that has yielded
     /// goes on.
     pub fn enters(&'static self, goes_on: bool) -> Entered {
@@ -111,7 +110,7 @@ impl Function {
             return None;
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
-        self.count()
+        self.count().filter(|_| !self.goes_on)
     }
 
     /// The thread leaves it: the call has ended, by returning or raising, or has only yielded.

@@ -54,7 +54,7 @@ fn nearest(wanted: &str, names: Vec<String>) -> Vec<String> {
 
 /// How far a name is from the one that is wanted; none for one that has nothing to do with it.
 fn farness(wanted: &str, name: &str) -> Option<usize> {
-    let distance = |a: &str, b: &str| distance(a.as_bytes(), b.as_bytes(), (a.len() / 3).max(1));
+    let distance = |a: &str, b: &str| distance(a.as_bytes(), b.as_bytes(), (a.len() / 3).max(2));
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_lowercase();
     let (wanted_last, name_last) = (last(wanted), last(name));
     if let Some(distance) = distance(wanted, name) {

@@ -134,8 +134,17 @@ fn is_file_of(py: Python<'_>, name: &str, file: &str, otherwise: bool) -> bool {
         Some(said) => {
             otherwise && (file.starts_with('<') || said.ends_with(".pyc")) && name != "__main__"
         }
-        None => otherwise && (name != "__main__" || matches!(file, "<string>" | "<stdin>")),
+        None if name == "__main__" => otherwise && is_typed(py, file),
+        None => otherwise,
     }
+}
+
+/// Whether code from `file` is what was given to Python by `-c`, on its standard input, or by the
+/// program that it is a part of.
+fn is_typed(py: Python<'_>, file: &str) -> bool {
+    let first = py.sys(c"argv").and_then(|words| words.at(0));
+    let first = first.as_ref().and_then(Object::as_text);
+    matches!(file, "<string>" | "<stdin>") && matches!(first, None | Some("" | "-" | "-c"))
 }
 
 /// The parts of a qualified name that code objects have names for.

@@ -263,3 +263,16 @@ fn python_steps_are_the_python_rows_in_their_order() {
     assert!(place("vLLM, model runner V2") < place("vLLM, engine V0"));
     assert!(place("TensorRT-LLM PyExecutor") < place("transformers generate"));
 }
+
+#[test]
+fn parts_of_steps_are_steps_of_the_table() {
+    let steps: Vec<_> = python_steps().map(|(_, function)| function).collect();
+    for part in PARTS {
+        assert!(steps.contains(part), "{part}");
+    }
+    let is_part = |text| is_part_of_step(&PyFunction::parse(text).unwrap());
+    assert!(is_part(PARTS[0]));
+    assert!(!is_part(
+        "sglang.srt.managers.scheduler:Scheduler.run_batch"
+    ));
+}
