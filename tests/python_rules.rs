@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use common::python::{Python, pythons};
-use common::{Fixture, Ran, repo, skipped};
+use common::{Fixture, Ran, Scratch, nvtx, repo};
 
 /// What the programs begin with: `work` is a step's work, one graph launch and one wait.
 const LOOP: &str = "
@@ -62,9 +62,6 @@ fn assert_edges(which: &Python, ran: &Ran, expected: &[(char, usize)]) {
 /// The oldest, the newest, and the newest of each way in which calls are seen.
 fn some() -> impl Iterator<Item = &'static Python> {
     let all = pythons();
-    if all.is_empty() {
-        skipped("there is no Python from 3.8 on");
-    }
     let last = |minor| all.iter().rfind(move |python| python.version.1 == minor);
     let first = all.first().map(|python| python.version.1);
     let newest = all.last().map(|python| python.version.1);
@@ -361,6 +358,67 @@ for _ in range(12):
 }
 
 #[test]
+fn a_module_that_is_frozen_or_loaded_again_is_found() {
+    let frozen = "
+import __hello__
+
+for _ in range(12):
+    work()
+    __hello__.main()
+";
+    let again = "
+import importlib, os, steps
+
+for _ in range(4):
+    for _ in range(3):
+        steps.step(work)
+    importlib.reload(steps)
+";
+    for which in some() {
+        if which.version.1 >= 11 {
+            let ran = run(which, frozen, "py:__hello__:main", "5-9");
+            assert_edges(which, &ran, &[('+', 6), ('-', 10)]);
+        }
+        let fixture = python(which).window("5-9", "py:steps:step").args("main.py");
+        write(fixture.folder(), "steps.py", "def step(work): work()");
+        write(fixture.folder(), "main.py", &format!("{LOOP}{again}"));
+        assert_edges(which, &fixture.run(), &[('+', 5), ('-', 10)]);
+    }
+}
+
+#[test]
+fn a_child_that_multiprocessing_has_spawned_counts() {
+    let program = "
+import multiprocessing
+
+def step(work):
+    work()
+
+def run():
+    from py_ctypes import Runtime
+    loop = Runtime('libcudart.so.12')
+    loop.capture()
+    for _ in range(12):
+        step(loop.step)
+
+if __name__ == '__main__':
+    for how in ['spawn', 'forkserver']:
+        child = multiprocessing.get_context(how).Process(target=run)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+";
+    for which in some() {
+        let fixture = python(which)
+            .window("5-9", "py:__main__:step")
+            .args("main.py");
+        write(fixture.folder(), "main.py", program);
+        let ran = fixture.run();
+        assert_edges(which, &ran, &[('+', 5), ('-', 10), ('+', 17), ('-', 22)]);
+    }
+}
+
+#[test]
 fn a_module_of_another_that_is_called_the_same_is_not_taken_for_it() {
     for which in some() {
         let fixture = python(which).window("5-9", "py:steps:step").args("main.py");
@@ -626,6 +684,110 @@ for _ in range(12):
             last.contains("captured: 12 iterations by py:vllm.v1."),
             "{said:?}"
         );
+    }
+}
+
+/// Pushes that a tool got to see in a run, by name and in order, and the run.
+fn pushes(which: &Python, program: &str, variables: &[(&str, &str)]) -> (Vec<String>, Ran) {
+    let scratch = Scratch::new("tool");
+    let (tool, log) = (
+        nvtx::library(&scratch, "nvtx/log_tool.c", ""),
+        scratch.path("events"),
+    );
+    let fixture = python(which).args("main.py");
+    let fixture = fixture
+        .env("NVTX_INJECTION64_PATH", tool)
+        .env("LOG_TOOL", &log);
+    let with = |fixture: Fixture, (name, value): &(&str, &str)| fixture.env(name, value);
+    let fixture = variables.iter().fold(fixture, with);
+    write_engines(fixture.folder());
+    write(fixture.folder(), "main.py", program);
+    let ran = fixture.run();
+    let events = fs::read_to_string(log).unwrap_or_default();
+    let pushed = |line: &str| {
+        Some(
+            line.split_once(" push ")?
+                .1
+                .splitn(3, ' ')
+                .nth(2)?
+                .to_owned(),
+        )
+    };
+    (events.lines().filter_map(pushed).collect(), ran)
+}
+
+#[test]
+fn an_engines_api_gets_ranges() {
+    let program = format!(
+        "
+from transformers.generation.utils import GenerationMixin
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+{LOOP}
+for _ in range(3):
+    GPUModelRunner().execute_model(work)
+    GenerationMixin().prepare_inputs_for_generation(work)
+"
+    );
+    let asked = [
+        ("TLLM_LLMAPI_ENABLE_NVTX", "1"),
+        ("TLLMPROF_STEP", "cudaGraphLaunch"),
+    ];
+    for which in some() {
+        let (pushed, ran) = pushes(which, &program, &asked);
+        assert_eq!(
+            pushed,
+            ["GPUModelRunner.execute_model"; 3],
+            "{}",
+            ran.output.err()
+        );
+        assert_eq!(ran.said(), [""; 0]);
+        let (pushed, ran) = pushes(which, LOOP, &asked);
+        assert_eq!(pushed, [""; 0]);
+        let said = ran.said();
+        assert!(
+            said[0].contains("no engine that is known was imported"),
+            "{said:?}"
+        );
+    }
+}
+
+#[test]
+fn a_function_may_be_a_step_and_have_ranges() {
+    let program = format!(
+        "{LOOP}
+import math
+
+def step():
+    work()
+
+class A:
+    step = step
+
+for _ in range(12):
+    A().step if step() else None
+"
+    );
+    let variables = [
+        ("TLLMPROF_STEP", "py:__main__:step"),
+        ("TLLM_PROFILE_START_STOP", "5-9"),
+        (
+            "TLLMPROF_PY_RANGES",
+            "__main__:step,__main__:stepp,math:sqrt,no.where:f",
+        ),
+    ];
+    for which in some() {
+        let (pushed, ran) = pushes(which, &program, &variables);
+        assert_edges(which, &ran, &[('+', 5), ('-', 10)]);
+        let steps = pushed.iter().filter(|name| *name == "step").count();
+        assert_eq!(steps, 12, "{pushed:?}");
+        let said = ran.said();
+        for expected in [
+            "TLLMPROF_PY_RANGES: __main__:stepp was not found; __main__ has no such function; nearest: step",
+            "TLLMPROF_PY_RANGES: math:sqrt was not found; it is no Python function but a builtin_function_or_method",
+            "TLLMPROF_PY_RANGES: no.where:f was not found; no.where was never imported",
+        ] {
+            assert!(said.iter().any(|line| line == expected), "{said:?}");
+        }
     }
 }
 
