@@ -48,23 +48,6 @@ pub struct Engine {
     pub tried: bool,
 }
 
-/// Python steps that are counted by a function which is called in the midst of them and returns
-/// before or after their launches.
-const PARTS: &[&str] = &[
-    "vllm.v1.worker.gpu.model_runner:GPUModelRunner.prepare_inputs",
-    "vllm.v1.worker.gpu_model_runner:GPUModelRunner._prepare_inputs",
-    "transformers.generation.utils:GenerationMixin.prepare_inputs_for_generation",
-    "transformers.generation.utils:GenerationMixin._update_model_kwargs_for_generation",
-    "transformers.generation.continuous_batching.continuous_api:ContinuousBatchProcessor.update_batch",
-];
-
-/// Whether a call of the function is a part of a step of an engine's: an iteration that begins with
-/// it goes on when it returns.
-pub fn is_part_of_step(function: &PyFunction) -> bool {
-    let function = function.to_string();
-    PARTS.contains(&function.as_str())
-}
-
 impl Engine {
     /// The Python function that is its step, as `MODULE:QUALNAME`.
     pub fn python_step(&self) -> Option<&'static str> {
@@ -374,6 +357,13 @@ pub fn python_steps() -> impl Iterator<Item = (&'static Engine, &'static str)> {
     ENGINES
         .iter()
         .filter_map(|engine| Some((engine, engine.python_step()?)))
+}
+
+/// Whether the function is one that steps of an engine are counted by. Most of a step's work may come
+/// after such a function has returned.
+pub fn is_step(function: &PyFunction) -> bool {
+    let function = function.to_string();
+    python_steps().any(|(_, step)| step == function)
 }
 
 /// Whether TensorRT-LLM is in the process and reads `variable` itself: it starts and stops the

@@ -12,6 +12,8 @@ use crate::python;
 pub fn tell() {
     trouble::tell();
     let (mut api, mut found) = (0, 0);
+    // Without a window nothing is said of what would have opened it.
+    let has_windows = crate::settings().is_some_and(|settings| !settings.windows.is_empty());
     for module in targets::known() {
         for target in &module.targets {
             if target.by == By::Api {
@@ -19,9 +21,13 @@ pub fn tell() {
                 found += usize::from(target.found() != Found::NotYet);
             }
             match (target.by, target.found()) {
-                (By::Rule | By::Ranges, Found::Late) => log::say!(
+                (By::Rule, Found::Late) if has_windows => log::say!(
                     Warn,
                     "{target} was found late: calls before that do not count"
+                ),
+                (By::Ranges, Found::Late) => log::say!(
+                    Warn,
+                    "{target} was found late: calls before that have no range"
                 ),
                 // The rule that counted nothing is told with the windows.
                 (By::Ranges, Found::NotYet) => {
