@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_config::PyFunction;
-use tllmprof_config::engines::is_part_of_step;
+use tllmprof_config::engines::is_step;
 
 use crate::capture::marks::{Name, Pushed};
 use crate::engines;
@@ -20,8 +20,9 @@ pub struct Function {
     name: OnceBox<Name>,
     /// Whose step it is, if it is one.
     step: OnceBox<StepOf>,
-    /// An iteration that begins with a call goes on when that has ended.
-    goes_on: bool,
+    /// An iteration that begins with a call goes on when that has ended: an engine's, most of whose
+    /// work may come after the function.
+    outlives: bool,
     /// Calls so far.
     calls: AtomicU64,
     /// Calls that have yielded and not ended.
@@ -52,7 +53,7 @@ pub struct Entered {
 impl Function {
     pub fn new(asked: PyFunction) -> Self {
         Self {
-            goes_on: is_part_of_step(&asked),
+            outlives: is_step(&asked),
             asked,
             name: OnceBox::new(),
             step: OnceBox::new(),
@@ -110,7 +111,7 @@ impl Function {
             return None;
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
-        self.count().filter(|_| !self.goes_on)
+        self.count().filter(|_| !self.outlives)
     }
 
     /// The thread leaves it: the call has ended, by returning or raising, or has only yielded.
@@ -163,21 +164,18 @@ impl Function {
         before.map_or(0, |left| left - 1)
     }
 
-    /// Counts the call if it is a step: the iteration that ends with it, where that matters. An
-    /// engine's step begins with its function, and most of its work may come after it: it is open
-    /// until the next.
+    /// Counts the call if it is a step: the iteration that it begins, where that matters.
     #[inline]
     fn count(&self) -> Option<u64> {
-        let step = *self.step.get()?;
-        let is_step = match step {
+        let is_step = match self.step.get()? {
             StepOf::Rule => true,
-            StepOf::Engine(index) => engines::is_step(index),
+            StepOf::Engine(index) => engines::is_step(*index),
         };
-        if !is_step || !named::count(Counted::Python) {
-            return None;
+        if is_step && named::count(Counted::Python) {
+            without_gil(|| named::ask(Counted::Python))
+        } else {
+            None
         }
-        let ends = without_gil(|| named::ask(Counted::Python));
-        ends.filter(|_| step == StepOf::Rule)
     }
 
     /// In the child of a fork, iterations that were open are the parent's.
