@@ -120,7 +120,9 @@ fn end(may_run_profilers_here: bool) {
         );
     }
     if uses_cuda {
-        python::tell(Level::Info);
+        // With no window set, nothing is said.
+        let is_quiet = settings.windows.is_empty();
+        python::tell(if is_quiet { Level::Debug } else { Level::Info });
     }
 }
 
