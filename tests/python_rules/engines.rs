@@ -71,6 +71,24 @@ fn pushes(which: &Python, program: &str, variables: &[(&str, &str)]) -> (Vec<Str
 }
 
 #[test]
+fn an_engines_function_that_a_rule_names_returns_before_its_iteration_ends() {
+    let program = format!(
+        "{LOOP}
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+for _ in range(12):
+    GPUModelRunner().execute_model(work)
+"
+    );
+    let Some(which) = newest() else { return };
+    let rule = "py:vllm.v1.worker.gpu_model_runner:GPUModelRunner._prepare_inputs";
+    let fixture = python(which).window("5-9", rule).args("main.py");
+    write_engines(fixture.folder());
+    write(fixture.folder(), "main.py", &program);
+    assert_edges(which, &fixture.run(), &[('+', 5), ('-', 10)]);
+}
+
+#[test]
 fn auto_follows_the_step_of_an_engine_in_python() {
     let program = format!(
         "
