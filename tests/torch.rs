@@ -3,29 +3,14 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{Output, Scratch, command, repo, run, shim, skipped, standin};
+use common::torch::python_with_torch;
+use common::{Output, Scratch, command, repo, run, shim, standin};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// A Python that has PyTorch; none, and said, where it cannot be had.
-fn python_with_torch() -> Option<PathBuf> {
-    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let found = FOUND.get_or_init(|| {
-        let mut get = Command::new(repo().join("scripts/get-torch"));
-        let got = run(&mut get, Duration::from_secs(1800));
-        if got.status.success() {
-            Ok(PathBuf::from(got.out().trim()))
-        } else {
-            Err(got.err().lines().last().unwrap_or_default().to_owned())
-        }
-    });
-    found.as_ref().map_err(|why| skipped(why)).ok().cloned()
-}
 
 /// The program `py_torch.py` on the stand-in, with traces to be written to `t/trace.json`.
 struct Program {

@@ -13,7 +13,7 @@ use tllmprof_config::{Settings, Window};
 use crate::injection;
 use crate::lock::Lock;
 use crate::log;
-use crate::python::torch;
+use crate::python::torch::profiler as torch;
 use crate::window::{Edge, Point, Taken};
 use driver::Driver;
 use nvtx::Ranges;

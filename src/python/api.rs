@@ -23,6 +23,8 @@ pub type Method = unsafe extern "C" fn(Raw, Raw) -> Raw;
 pub const VARARGS: c_int = 0x1;
 /// `METH_NOARGS`.
 pub const NOARGS: c_int = 0x4;
+/// `METH_O`: the second argument is the one that there is.
+pub const ONE: c_int = 0x8;
 /// `METH_FASTCALL`: the second argument is an array, and a third one its length.
 pub const FASTCALL: c_int = 0x80;
 
@@ -145,6 +147,7 @@ functions! {
         text_from: fn(*const c_char, isize) -> Raw = c"PyUnicode_FromStringAndSize";
         text_as: fn(Raw, *mut isize) -> *const c_char = c"PyUnicode_AsUTF8AndSize";
         c_function: fn(*const MethodDef, Raw, Raw) -> Raw = c"PyCFunction_NewEx";
+        weak_reference: fn(Raw, Raw) -> Raw = c"PyWeakref_NewRef";
         inc_ref: fn(Raw) = c"Py_IncRef";
         dec_ref: fn(Raw) = c"Py_DecRef";
         err_clear: fn() = c"PyErr_Clear";

@@ -237,6 +237,11 @@ unsafe fn met(api: &'static Api, thread: &Thread, event: &CStr, args: Raw) {
         py.quietly(|py| unsafe { super::functions::audited(py, event, args) });
         thread.is_busy.set(false);
     }
+    if super::modules::wants(event) {
+        thread.is_busy.set(true);
+        py.quietly(super::modules::look);
+        thread.is_busy.set(false);
+    }
 }
 
 /// Nobody else attaches in the child of a fork.

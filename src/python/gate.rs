@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use super::api::{MethodDef, NOARGS, Raw};
 use super::object::Python;
-use super::{attach, threads, torch};
+use super::torch::profiler;
+use super::{attach, threads};
 use crate::errno::Kept;
 use crate::lock::{wait, wake};
 use crate::log;
@@ -124,7 +125,11 @@ unsafe extern "C" fn closes(_: Raw, _: Raw) -> Raw {
             let since = Instant::now();
             loop {
                 let inside = INSIDE.load(Ordering::SeqCst);
-                let patience = if torch::writes() { WRITING } else { PATIENCE };
+                let patience = if profiler::writes() {
+                    WRITING
+                } else {
+                    PATIENCE
+                };
                 let left = patience.saturating_sub(since.elapsed());
                 if inside == 0 || left.is_zero() {
                     break;

@@ -13,9 +13,14 @@ struct Raised([Raw; 3]);
 
 /// `function(*args)`. What it raises is raised again on the main thread, where Python runs the
 /// handlers of signals, once that is back in the program's code.
-pub fn call_for_program(py: Python<'_>, function: &Object<'_>, args: &[&Object<'_>]) {
-    let Err(raised) = function.try_call(args) else {
-        return;
+pub fn call_for_program<'py>(
+    py: Python<'py>,
+    function: &Object<'py>,
+    args: &[&Object<'py>],
+) -> Option<Object<'py>> {
+    let raised = match function.try_call(args) {
+        Ok(result) => return Some(result),
+        Err(raised) => raised,
     };
     let raised = Box::into_raw(Box::new(Raised(raised)));
     // SAFETY: the function is of this library, which is never unloaded; the exception's references
@@ -25,6 +30,7 @@ pub fn call_for_program(py: Python<'_>, function: &Object<'_>, args: &[&Object<'
             raise(raised.cast()); // too many are pending: `quietly` clears it
         }
     }
+    None
 }
 
 /// Raises what was kept.

@@ -33,6 +33,7 @@ use crate::log::{self, Level};
 use crate::session;
 use api::Api;
 use object::Python;
+use torch::{modules, profiler};
 
 pub use functions::{Uncalled, tell_missing};
 pub use gate::{has_gil, is_waiting_for_gil, run};
@@ -48,6 +49,8 @@ struct Wants {
     functions: bool,
     /// The PyTorch profiler runs in the windows.
     torch: bool,
+    /// Ranges for torch modules.
+    modules: bool,
 }
 
 static WANTS: OnceBox<Wants> = OnceBox::new();
@@ -62,12 +65,13 @@ impl Wants {
             gc: settings.record_gc,
             gil: settings.gil,
             functions: functions::are_asked_for(settings),
-            torch: torch::is_asked_for(settings),
+            torch: profiler::is_asked_for(settings),
+            modules: modules::are_asked_for(settings),
         }
     }
 
     const fn anything(self) -> bool {
-        self.gc || self.gil || self.functions || self.torch
+        self.gc || self.gil || self.functions || self.torch || self.modules
     }
 }
 
@@ -83,8 +87,9 @@ pub fn start() {
     WANTS.get_or_init(|| Box::new(wants));
     log::set_level(settings.log);
     if wants.torch {
-        torch::start(settings);
+        profiler::start(settings);
     }
+    modules::begins();
     attach::look();
     watch_modules(attach::look);
 }
@@ -128,7 +133,8 @@ fn now() -> u64 {
 fn begins() {
     gate::open();
     functions::begins();
-    torch::begins();
+    profiler::begins();
+    modules::begins();
 }
 
 /// Comes into interpreter number `number`, 0 for the main one.
@@ -156,7 +162,7 @@ fn interpreter_ends(py: Python<'_>) {
 /// The main interpreter ends; what needs it happens now or never. Nobody else comes in any
 /// more.
 fn ends(py: Python<'_>) {
-    torch::ends(py);
+    profiler::ends(py);
     if wants().gil {
         names::look(py);
     }
@@ -180,8 +186,9 @@ pub unsafe fn in_child() {
         threads::in_child();
         totals::in_child();
         functions::in_child();
+        modules::in_child();
     }
     gc::TOTALS.clear();
     gate::in_child();
-    torch::in_child();
+    profiler::in_child();
 }

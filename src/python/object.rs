@@ -113,6 +113,17 @@ impl<'py> Python<'py> {
         unsafe { self.own((self.api.c_function)(definition, null, null)) }
     }
 
+    /// A Python function that calls ours with `first` before its arguments.
+    pub fn function_of(
+        self,
+        definition: &'static MethodDef,
+        first: &Object<'py>,
+    ) -> Option<Object<'py>> {
+        let null = core::ptr::null_mut();
+        // SAFETY: as above; the function object takes a reference of its own.
+        unsafe { self.own((self.api.c_function)(definition, first.raw, null)) }
+    }
+
     pub fn text(self, text: &str) -> Option<Object<'py>> {
         let length = text.len().cast_signed();
         // SAFETY: the text has that many bytes.

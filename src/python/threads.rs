@@ -36,6 +36,8 @@ pub struct Thread {
     /// The collection that is under way on the thread.
     pub collecting: UnsafeCell<Option<super::gc::Collecting>>,
     pub spans: UnsafeCell<Spans>,
+    /// Calls of torch modules that the thread is in.
+    pub modules: Cell<u32>,
     /// The thread is in our own code that Python runs.
     pub is_busy: Cell<bool>,
 }
@@ -137,6 +139,7 @@ impl Thread {
             holds: Holds::new(),
             collecting: UnsafeCell::new(None),
             spans: UnsafeCell::new(Spans::new()),
+            modules: Cell::new(0),
             is_busy: Cell::new(false),
         }
     }
@@ -168,6 +171,7 @@ fn leave(thread: &'static Thread) {
         *thread.collecting.get() = None;
         (*thread.spans.get()).leave();
     }
+    thread.modules.set(0);
     thread.is_busy.set(false);
     thread.last_condition.set(0);
     thread.is_used.store(false, Ordering::Release);
@@ -190,6 +194,7 @@ pub unsafe fn in_child() {
             }
             (*thread.spans.get()).in_child();
         }
+        thread.modules.set(0);
         if is_us {
             thread.number.store(ids::thread(), Ordering::Relaxed);
         } else {

@@ -37,6 +37,7 @@ use by::Rank;
 pub use ending::{finish, finish_at_once};
 pub use fork::register as mind_forks;
 pub use learning::{learns, note};
+pub use stream_capture::is_under_way as is_capturing;
 pub use threads::{count, new_thread, slot};
 use turn::Turn;
 

@@ -1,0 +1,23 @@
+//! Real PyTorch to test with.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use super::{repo, run, skipped};
+
+/// A Python that has PyTorch; none, and said, where it cannot be had.
+pub fn python_with_torch() -> Option<PathBuf> {
+    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let mut get = Command::new(repo().join("scripts/get-torch"));
+        let got = run(&mut get, Duration::from_secs(1800));
+        if got.status.success() {
+            Ok(PathBuf::from(got.out().trim()))
+        } else {
+            Err(got.err().lines().last().unwrap_or_default().to_owned())
+        }
+    });
+    found.as_ref().map_err(|why| skipped(why)).ok().cloned()
+}

@@ -1,0 +1,119 @@
+"""Modules of torch that write down their own calls, for the ranges to be held against.
+
+Writes a line `module NAME` for each call that is to have a range, as it begins.
+"""
+
+import ctypes
+import gc
+import os
+import sys
+import threading
+
+import torch
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures"))
+from py_ctypes import Driver
+
+names = {}
+captures = False
+
+
+def tell(module):
+    if not captures and not torch.compiler.is_compiling():
+        print("module", names.get(id(module), type(module).__name__))
+
+
+class Linear(torch.nn.Linear):
+    def forward(self, x):
+        tell(self)
+        return super().forward(x)
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = Linear(4, 8), Linear(8, 4)
+
+    def forward(self, x):
+        tell(self)
+        return self.down(torch.relu(self.up(x)))
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mlp = Mlp()
+
+    def forward(self, x, raises=False):
+        tell(self)
+        x = x + self.mlp(x)
+        if raises:
+            raise ValueError("in a layer")
+        return x
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Layer() for _ in range(3))
+        self.head = Linear(4, 2)
+
+    def forward(self, x, raises=False):
+        tell(self)
+        for layer in self.layers:
+            x = layer(x, raises)
+        return self.head(x)
+
+
+def learn(model):
+    names.update((id(module), name or type(model).__name__) for name, module in model.named_modules())
+
+
+model = Model()
+learn(model)
+x = torch.ones(1, 4)
+for _ in range(2):
+    model(x)
+try:
+    model(x, raises=True)
+except ValueError:
+    pass
+# Behind an exception a root is a root, and what is known keeps its name as one.
+other = Mlp()
+learn(other)
+other(x)
+model.layers[1].mlp(x)
+# What was put there later is called by its class.
+model.layers[1].mlp = Mlp()
+model(x)
+# In hooks, and beside another thread.
+def hook(module, args, result):
+    other(x)
+
+
+handle = model.head.register_forward_hook(hook)
+thread = threading.Thread(target=model, args=(x,))
+thread.start()
+thread.join()
+handle.remove()
+# Where one was, another may lie: it is a root of its own.
+for _ in range(50):
+    one = Linear(4, 4)
+    names[id(one)] = "Linear"
+    one(x)
+    del one
+gc.collect()
+# During a stream capture of the thread there are none.
+driver = Driver("libcuda.so.1")
+assert driver.lib.cuStreamBeginCapture_v2(driver.stream, 0) == 0
+captures = True
+model(x)
+captures = False
+graph = ctypes.c_void_p()
+assert driver.lib.cuStreamEndCapture(driver.stream, ctypes.byref(graph)) == 0
+model(x)
+# What is compiled has none, but for what is around it.
+compiled = torch.compile(model, backend="eager")
+for _ in range(2):
+    print("module OptimizedModule")
+    compiled(x)

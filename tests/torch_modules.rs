@@ -1,0 +1,102 @@
+//! Ranges for torch modules (`TLLM_NVTX_DEBUG`), with real PyTorch where it can be had, and what marking means to
+//! torch's compiler.
+
+mod common;
+
+use common::python::{Bench, Python, Ran};
+use common::standin;
+use common::torch::python_with_torch;
+
+fn run(program: &str, variables: &[(&str, &str)]) -> Option<Ran> {
+    let path = python_with_torch()?;
+    let python = Python {
+        path,
+        version: (3, 0), // whichever it is
+        is_shared: false,
+        has_gil: true,
+        has_tests: false,
+    };
+    let standin = standin();
+    let mut all = vec![
+        ("PYTHONDONTWRITEBYTECODE", "1"),
+        ("LD_LIBRARY_PATH", standin.to_str().unwrap()),
+    ];
+    all.extend(variables);
+    Some(Bench::new().run(&python, program, &all))
+}
+
+#[test]
+fn modules_have_ranges_by_their_qualified_names() {
+    let Some(ran) = run("torch_modules", &[("TLLM_NVTX_DEBUG", "1")]) else {
+        return;
+    };
+    let out = ran.output.out();
+    let wanted: Vec<&str> = out
+        .lines()
+        .filter_map(|line| line.strip_prefix("module "))
+        .collect();
+    let is_call = |name: &str| name.starts_with("cu");
+    let compiled = wanted
+        .iter()
+        .filter(|name| **name == "OptimizedModule")
+        .count();
+    let pushed: Vec<&str> = ran
+        .events
+        .iter()
+        .filter(|event| event.kind == "push" && !is_call(&event.name))
+        .map(|event| event.name.as_str())
+        .collect();
+    let eager = wanted.len() - compiled;
+    assert!(eager > 100, "{out}");
+    assert_eq!(
+        pushed.get(..eager),
+        Some(&wanted[..eager]),
+        "{}",
+        ran.output.err()
+    );
+    // Some versions of torch go through the compiled module's own call, too.
+    let rest: Vec<_> = pushed[eager..]
+        .iter()
+        .filter(|name| **name != "Model")
+        .collect();
+    assert_eq!(rest, ["OptimizedModule"; 2].iter().collect::<Vec<_>>());
+    let pops = ran
+        .events
+        .iter()
+        .filter(|event| event.kind == "pop")
+        .count();
+    let pushes = ran
+        .events
+        .iter()
+        .filter(|event| event.kind == "push")
+        .count();
+    assert_eq!(pushes, pops);
+}
+
+#[test]
+fn marks_add_no_graph_break() {
+    let Some(plain) = run("torch_breaks", &[("TLLMPROF_NVTX", "0")]) else {
+        return;
+    };
+    let marked = run(
+        "torch_breaks",
+        &[
+            ("TLLM_NVTX_DEBUG", "1"),
+            (
+                "TLLMPROF_PY_RANGES",
+                "__main__:helper,__main__:Block.forward,__main__:breaks",
+            ),
+        ],
+    );
+    let marked = marked.unwrap();
+    assert_eq!(plain.output.out(), marked.output.out());
+    assert!(
+        plain.output.out().contains("model explained: 1 0 "),
+        "{}",
+        plain.output.out()
+    );
+    assert!(plain.events.is_empty());
+    for name in ["OptimizedModule", "Model"] {
+        assert!(marked.count("push", name) > 0, "{name}");
+    }
+}
