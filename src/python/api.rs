@@ -142,6 +142,7 @@ functions! {
         dict_get: fn(Raw, *const c_char) -> Raw = c"PyDict_GetItemString";
         dict_values: fn(Raw) -> Raw = c"PyDict_Values";
         dict_set: fn(Raw, *const c_char, Raw) -> c_int = c"PyDict_SetItemString";
+        dict_remove: fn(Raw, *const c_char) -> c_int = c"PyDict_DelItemString";
         long_from: fn(i64) -> Raw = c"PyLong_FromLongLong";
         long_as: fn(Raw) -> i64 = c"PyLong_AsLongLong";
         text_from: fn(*const c_char, isize) -> Raw = c"PyUnicode_FromStringAndSize";
@@ -158,7 +159,7 @@ functions! {
         restore_thread: fn(ThreadState) = c"PyEval_RestoreThread";
         gil_ensure: fn() -> c_int = c"PyGILState_Ensure";
         gil_release: fn(c_int) = c"PyGILState_Release";
-        gil_check: fn() -> c_int = c"PyGILState_Check";
+        own_thread_state: fn() -> ThreadState = c"PyGILState_GetThisThreadState";
         add_pending_call: fn(PendingCall, *mut c_void) -> c_int = c"Py_AddPendingCall";
         compile: fn(*const c_char, *const c_char, c_int) -> Raw = c"Py_CompileString";
         eval_code: fn(Raw, Raw, Raw) -> Raw = c"PyEval_EvalCode";
@@ -208,6 +209,19 @@ impl Api {
         let version = version.to_str().ok()?.strip_prefix("3.")?;
         let digits = version.find(|c: char| !c.is_ascii_digit())?;
         version[..digits].parse().ok()
+    }
+
+    /// Whether the calling thread has the GIL, or may use the interpreter where there is none.
+    ///
+    /// Not `PyGILState_Check`: with a sub-interpreter that says yes to everybody. Up to 3.11, of a
+    /// thread that has the GIL for one, this may say no.
+    pub fn has_gil(&self) -> bool {
+        // SAFETY: both may be called by any thread while the interpreter is there.
+        unsafe {
+            let current = (self.current_thread_state)();
+            // Up to 3.11 that is whoever has the GIL, and later the calling thread.
+            !current.is_null() && (self.minor >= 12 || current == (self.own_thread_state)())
+        }
     }
 
     /// Whether there is an interpreter to run code in.

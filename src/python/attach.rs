@@ -85,14 +85,35 @@ pub fn look() {
     let attached: &'static Attached = Box::leak(Box::new(attached));
     API.store(core::ptr::from_ref(attached).cast_mut(), Ordering::Release);
     let api = &attached.api;
-    // SAFETY: both may be called at any time.
-    let (is_late, has_gil) = unsafe { ((api.is_initialized)() != 0, (api.gil_check)() != 0) };
-    if is_late {
-        gil::is_late();
+    // SAFETY: may be called at any time.
+    if unsafe { (api.is_initialized)() } == 0 {
+        return;
     }
-    if is_late && has_gil {
-        audit(api);
+    gil::is_late();
+    if api.has_gil() {
+        begin_late(api);
+    } else {
+        // SAFETY: may be called without the GIL while there is an interpreter.
+        let failed = unsafe { (api.add_pending_call)(pending, core::ptr::null_mut()) };
+        if failed != 0 {
+            log::once!(Warn, "Python is too busy to be attached to");
+        }
     }
+}
+
+/// Comes into an interpreter that was there before us.
+fn begin_late(api: &'static Api) {
+    // SAFETY: the thread has the GIL. With another hook in its way an exception may be set.
+    unsafe { Python::assume(api) }.quietly(|_| audit(api));
+}
+
+/// The interpreter's main thread comes to it, with the GIL.
+unsafe extern "C" fn pending(_: *mut c_void) -> c_int {
+    let _errno = Kept::new();
+    if let Some(api) = api() {
+        begin_late(api);
+    }
+    0
 }
 
 /// The slots that are led to us, and where to.
@@ -196,7 +217,10 @@ unsafe fn met(api: &'static Api, thread: &Thread, event: &CStr, args: Raw) {
     };
     let event = event.to_bytes();
     if event.starts_with(b"cpython.PyInterpreterState_") {
-        // One comes or goes; where it lies, another may lie later.
+        // One comes, beside that of the calling thread, or goes; where it lies, another may later.
+        if event.ends_with(b"_New") {
+            HAS_SUB_INTERPRETERS.store(true, Ordering::Relaxed);
+        }
         LAST.store(0, Ordering::Relaxed);
         if event.ends_with(b"Clear") && py.interpreter() != 0 {
             super::interpreter_ends(py);

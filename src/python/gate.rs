@@ -45,14 +45,18 @@ pub fn is_waiting_for_gil() -> bool {
 
 /// Whether the calling thread has the GIL.
 pub fn has_gil() -> bool {
-    // SAFETY: may be called by any thread while the interpreter is there.
-    super::api().is_some_and(|api| api.runs() && unsafe { (api.gil_check)() } != 0)
+    super::api().is_some_and(|api| api.runs() && api.has_gil())
 }
 
 /// Has the gate closed when the interpreter ends.
 pub fn install(py: Python<'_>) -> Option<()> {
     static CLOSE: MethodDef = MethodDef::new(c"tllmprof_close", closes, NOARGS);
-    let register = py.import(c"atexit")?.attr(c"register")?;
+    let module = if py.api.minor >= 10 {
+        py.import_unseen(c"atexit")
+    } else {
+        py.import(c"atexit") // the callbacks go with it
+    };
+    let register = module?.attr(c"register")?;
     register.call(&[&py.function(&CLOSE)?]).map(|_| ())
 }
 
@@ -84,8 +88,7 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     if thread.is_busy.get() || !api.runs() {
         return None;
     }
-    // SAFETY: may be called by any thread.
-    let has_gil = unsafe { (api.gil_check)() } != 0;
+    let has_gil = api.has_gil();
     if !has_gil && api.minor <= 11 && attach::has_sub_interpreters() {
         // A thread that has the GIL for a sub-interpreter looks as if it had none, and would wait
         // for itself.
@@ -97,14 +100,16 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         return None;
     }
     thread.is_busy.set(true);
+    // With the GIL the state is left as it is: asked for it, 3.12 and later take the thread's state
+    // in the main interpreter, and wait for themselves where that is not the one it has.
     // SAFETY: the interpreter is there, and stays as long as this thread is inside.
-    let state = unsafe { (api.gil_ensure)() };
+    let state = (!has_gil).then(|| unsafe { (api.gil_ensure)() });
     // SAFETY: the thread has the GIL until it is given back.
-    let result = unsafe {
-        let result = Python::assume(api).quietly(act);
-        (api.gil_release)(state);
-        result
-    };
+    let result = unsafe { Python::assume(api) }.quietly(act);
+    if let Some(state) = state {
+        // SAFETY: as it was taken.
+        unsafe { (api.gil_release)(state) };
+    }
     thread.is_busy.set(false);
     Some(result)
 }

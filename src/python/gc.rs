@@ -89,7 +89,7 @@ impl Collecting {
 pub fn install(py: Python<'_>) -> Option<()> {
     static CALLBACK: MethodDef = MethodDef::new(c"tllmprof_gc", callback, VARARGS);
     NAMES.get_or_init(|| Box::new(Names::new()));
-    let callbacks = py.import(c"gc")?.attr(c"callbacks")?;
+    let callbacks = py.import_unseen(c"gc")?.attr(c"callbacks")?;
     let function = py.function(&CALLBACK)?;
     // SAFETY: both references are owned; the list takes one of its own.
     let failed = unsafe { (py.api.list_append)(callbacks.raw(), function.raw()) };

@@ -85,6 +85,19 @@ impl<'py> Python<'py> {
         unsafe { self.own((self.api.import)(name.as_ptr())) }
     }
 
+    /// As [`Self::import`], of a module that keeps its state elsewhere: a program that has not
+    /// imported it itself does not find it among its modules.
+    pub fn import_unseen(self, name: &CStr) -> Option<Object<'py>> {
+        let was_there = self.imported(name).is_some();
+        let module = self.import(name)?;
+        // SAFETY: the text is terminated; the modules are borrowed.
+        if !was_there && unsafe { (self.api.dict_remove)((self.api.modules)(), name.as_ptr()) } != 0
+        {
+            self.raised();
+        }
+        Some(module)
+    }
+
     /// `sys.modules.get(name)`: nothing is imported.
     pub fn imported(self, name: &CStr) -> Option<Object<'py>> {
         // SAFETY: the text is terminated; both references are borrowed.

@@ -20,6 +20,7 @@ mod fixture;
 mod log;
 pub mod nvtx;
 pub mod python;
+pub mod pythons;
 pub mod torch;
 pub use fixture::{Fixture, Ran, Switch};
 pub use log::{Record, read_log};

@@ -1,0 +1,27 @@
+"""A program with audit hooks of its own, one of which takes no others."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import threading
+import truth
+
+seen = []
+
+
+def hook(event, args):
+    seen.append(event)
+    if event == "sys.addaudithook":
+        raise RuntimeError("no hooks here")
+
+
+sys.addaudithook(hook)
+sys.addaudithook(print)  # is left out, silently, for a RuntimeError
+truth.work()
+thread = threading.Thread(target=truth.work)
+thread.start()
+thread.join()
+exec("import colorsys")
+truth.tell()
+print(*seen, sep="\n")

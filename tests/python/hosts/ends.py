@@ -1,0 +1,65 @@
+"""ends.py END: ways out of the program."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import truth
+
+end = sys.argv[1]
+
+
+def collects():
+    while True:
+        truth.work(1)
+
+
+truth.work()
+if end == "daemons":  # in the middle of what they do, holding the GIL, waiting for it, and asleep
+    for target in (collects, collects, collects, lambda: time.sleep(60)):
+        threading.Thread(target=target, daemon=True).start()
+    time.sleep(0.05)
+elif end == "thread-exits":
+    for _ in range(5):
+        thread = threading.Thread(target=lambda: sys.exit("not shown"))
+        thread.start()
+        thread.join()
+    truth.tell()
+elif end == "late-thread":  # joined by the interpreter, at its end
+    threading.Thread(target=lambda: (time.sleep(0.05), truth.work(), print("late"))).start()
+elif end == "atexit":
+    import atexit
+
+    atexit.register(lambda: (truth.work(), print("at exit")))
+elif end == "atexit-cleared":
+    import atexit
+
+    atexit._clear()
+elif end == "_exit":
+    truth.tell()
+    os._exit(9)
+elif end == "_exit-in-thread":
+    threading.Thread(target=lambda: (truth.tell(), os._exit(10))).start()
+    time.sleep(60)
+elif end == "exit":
+    truth.tell()
+    sys.exit(11)
+elif end == "raises":
+    truth.tell()
+    raise ValueError("on purpose")
+elif end == "interrupted":
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+elif end == "killed":
+    truth.tell()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+elif end == "aborts":
+    os.abort()
+elif end == "execs":
+    truth.tell()
+    os.execv(sys.executable, [sys.executable, "-c", "import gc; gc.collect(); print('another program')"])
+print("end of", end)

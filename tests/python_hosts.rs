@@ -1,0 +1,11 @@
+//! Hosts of CPython, in every version that the machine has: each does the same with everything on that can be asked
+//! for of Python as it does without the library, and what happened inside is seen to the last collection.
+
+mod common;
+
+mod python_hosts {
+    mod host;
+
+    mod embedded;
+    mod programs;
+}

@@ -1,0 +1,195 @@
+//! Programs with Python inside: linked to libpython, or with one that is found late, or with a plugin that is.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::host::{Both, sources, with_each};
+use crate::common::pythons::{self, CPython};
+use crate::common::{Scratch, command, compiler, run, skipped};
+
+/// The programs for one libpython.
+struct Hosts {
+    _scratch: Scratch,
+    /// Is linked to libpython.
+    linked: PathBuf,
+    /// Looks for it when it wants it.
+    late: PathBuf,
+    plugin: PathBuf,
+    plugin_host: PathBuf,
+    library: PathBuf,
+    home: PathBuf,
+}
+
+fn build(source: &str, built: &Path, options: &[&str], library: Option<&Path>) {
+    let mut cc = compiler();
+    cc.args([
+        "-std=gnu11",
+        "-O1",
+        "-g",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pthread",
+    ])
+    .args(options)
+    .arg(sources().join(source))
+    .arg("-o")
+    .arg(built);
+    if let Some(library) = library {
+        let folder = library.parent().expect("a library lies in a folder");
+        cc.arg(library)
+            .arg(format!(
+                "-Wl,--disable-new-dtags,-rpath,{}",
+                folder.display()
+            ))
+            // Those of a newer system want a newer C library, which the program is started with.
+            .arg("-Wl,--allow-shlib-undefined");
+    }
+    cc.arg("-ldl");
+    let output = run(&mut cc, Duration::from_secs(120));
+    assert!(output.status.success(), "{cc:?}\n{}", output.err());
+}
+
+impl Hosts {
+    /// None where there is no libpython of that version.
+    fn of(python: &CPython) -> Option<Self> {
+        let Some(library) = python.library() else {
+            skipped(&format!("there is no libpython of {}", python.name()));
+            return None;
+        };
+        if !python.is_shared {
+            return None; // the same library as with the shared one beside it
+        }
+        let scratch = Scratch::new("python-embedded");
+        let path = |name| scratch.path(name);
+        let hosts = Self {
+            linked: path("linked"),
+            late: path("late"),
+            plugin: path("plugin.so"),
+            plugin_host: path("plugin_host"),
+            home: python.home(),
+            _scratch: scratch,
+            library: library.clone(),
+        };
+        let plugin = ["-DLINKED", "-DPLUGIN", "-shared", "-fPIC"];
+        build("host.c", &hosts.linked, &["-DLINKED"], Some(&library));
+        build("host.c", &hosts.late, &[], None);
+        build("host.c", &hosts.plugin, &plugin, Some(&library));
+        build("plugin_host.c", &hosts.plugin_host, &[], None);
+        Some(hosts)
+    }
+
+    fn command(&self, program: &[&Path], mode: &str) -> Command {
+        let mut command = command(program[0]);
+        command
+            .args(&program[1..])
+            .arg(mode)
+            .arg(&self.library)
+            .env("PYTHONHOME", &self.home)
+            .env("PYTHONPATH", sources());
+        command
+    }
+
+    fn run(&self, python: &CPython, program: &[&Path], mode: &str) -> Both {
+        let name = format!("{}: {} {mode}", python.name(), program[0].display());
+        Both::run(name, || self.command(program, mode))
+    }
+}
+
+fn with_each_library(check: impl Fn(&CPython, &Hosts) -> Result<(), String>) {
+    with_each(|python| Hosts::of(python).map_or(Ok(()), |hosts| check(python, &hosts)));
+}
+
+const MODES: [&str; 7] = [
+    "once",
+    "left",
+    "let-go",
+    "again",
+    "audit",
+    "sub-interpreters",
+    "native-threads",
+];
+
+fn check(both: &Both, python: &CPython, mode: &str) -> Result<(), String> {
+    assert_eq!(both.plain.status.code(), Some(7), "{}", both.plain.err());
+    both.same()?.gil(python)?;
+    match mode {
+        "sub-interpreters" => both.collections_of_all(python)?,
+        _ => both.collections(1)?,
+    };
+    Ok(())
+}
+
+#[test]
+fn that_are_linked_to_it() {
+    with_each_library(|python, hosts| {
+        for mode in MODES {
+            let both = hosts.run(python, &[&hosts.linked], mode);
+            check(&both, python, mode)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn that_find_it_late() {
+    with_each_library(|python, hosts| {
+        for mode in MODES.into_iter().chain(["reopen"]) {
+            let both = hosts.run(python, &[&hosts.late], mode);
+            check(&both, python, mode)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn that_have_it_in_a_plugin() {
+    with_each_library(|python, hosts| {
+        for mode in MODES {
+            let both = hosts.run(python, &[&hosts.plugin_host, &hosts.plugin], mode);
+            check(&both, python, mode)?;
+        }
+        Ok(())
+    });
+}
+
+/// The interpreter is up before there was a moment to look for it.
+#[test]
+fn whose_plugin_begins_in_its_constructor() {
+    with_each_library(|python, hosts| {
+        for how in ["keeps", "lets-go"] {
+            let both = Both::run(format!("{}: begun early, {how}", python.name()), || {
+                let mut command = hosts.command(&[&hosts.plugin_host, &hosts.plugin], "once");
+                command.env("PLUGIN_BEGINS", how);
+                command
+            });
+            both.same()?.collections(1)?.gil(python)?;
+        }
+        Ok(())
+    });
+}
+
+/// One of two is seen; both do what they do without the library.
+#[test]
+fn that_have_two() {
+    let mut libraries = pythons::all().iter().filter_map(|python| {
+        let library = python.is_shared.then(|| python.library())??;
+        Some((python, library))
+    });
+    let (Some((first, one)), Some((second, other))) = (libraries.next(), libraries.last()) else {
+        skipped("there are no two shared libpythons");
+        return;
+    };
+    let scratch = Scratch::new("python-two");
+    let late = scratch.path("late");
+    build("host.c", &late, &[], None);
+    let list = [&one, &first.home(), &other, &second.home()].map(|path| path.display().to_string());
+    let both = Both::run("two Pythons", || {
+        let mut command = command(&late);
+        command.args(["two", &list.join(":")]);
+        command
+    });
+    both.same().unwrap_or_else(|wrong| panic!("{wrong}"));
+    both.at_least(5).unwrap_or_else(|wrong| panic!("{wrong}"));
+}

@@ -1,0 +1,248 @@
+//! A host of Python, run without the library and with everything on, and what was seen in it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::common::pythons::{self, CPython};
+use crate::common::{Output, Scratch, nvtx, repo, run, shim};
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Collections by generation: those before the program's own first line, and by the end.
+#[derive(Debug, Default)]
+struct Collections {
+    before: [u64; 3],
+    all: [u64; 3],
+}
+type Process = u32;
+
+/// How often a range or mark began, and ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Count {
+    pub begun: u64,
+    pub ended: u64,
+}
+
+/// What the NVTX tool was told of a process, by name.
+type Counts = BTreeMap<String, Count>;
+
+/// A host that was run twice.
+pub struct Both {
+    name: String,
+    pub plain: Output,
+    pub with: Output,
+    /// What the processes of the second run know of themselves.
+    truth: BTreeMap<Process, Collections>,
+    counts: BTreeMap<Process, Counts>,
+}
+
+/// Has `check` look at every CPython of the machine; what is wrong with each is told together.
+pub fn with_each(check: impl Fn(&CPython) -> Result<(), String>) {
+    let wrong: Vec<String> = pythons::all()
+        .iter()
+        .filter_map(|python| check(python).err())
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The folder of what the hosts are made of.
+pub fn sources() -> PathBuf {
+    repo().join("tests/python")
+}
+
+/// The NVTX tool.
+fn tool() -> &'static Path {
+    static TOOL: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
+    let (_, tool) = TOOL.get_or_init(|| {
+        let scratch = Scratch::new("count-tool");
+        let tool = nvtx::library(&scratch, "python/count_tool.c", ".so");
+        (scratch, tool)
+    });
+    tool
+}
+
+/// Everything that can be asked for of Python.
+pub fn everything_on(command: &mut Command, folder: &Path) {
+    command
+        .env("LD_PRELOAD", shim())
+        .env("TLLM_PROFILE_RECORD_GC", "1")
+        .env("TLLMPROF_GIL", "1")
+        .env("TLLMPROF_PY_RANGES", "truth:work,threading:Thread.run")
+        .env("TLLM_LLMAPI_ENABLE_NVTX", "1")
+        .env("TLLM_NVTX_DEBUG", "1")
+        .env("TLLM_TORCH_PROFILE_TRACE", folder.join("torch.json"))
+        .env("TLLM_PROFILE_START_STOP", "all")
+        .env("NVTX_INJECTION64_PATH", tool())
+        .env("COUNT_TOOL", folder);
+}
+
+impl Both {
+    /// Runs what `make` makes, without the library and with it, in a fresh folder of the same name.
+    pub fn run(name: impl Into<String>, make: impl Fn() -> Command) -> Self {
+        let name = name.into();
+        let scratch = Scratch::new("python-host");
+        let (work, told) = (scratch.path("work"), scratch.path("told"));
+        let one = |is_on: bool| {
+            for folder in [&work, &told] {
+                let _ = fs::remove_dir_all(folder);
+                fs::create_dir(folder).expect("make a folder");
+            }
+            let mut command = make();
+            command
+                .current_dir(&work)
+                .env("TRUTH", scratch.path("truth"))
+                .env("PYTHONDONTWRITEBYTECODE", "1")
+                .env("PYTHONHASHSEED", "0");
+            let _ = fs::remove_file(scratch.path("truth"));
+            if is_on {
+                everything_on(&mut command, &told);
+            }
+            run(&mut command, TIMEOUT)
+        };
+        let (plain, with) = (one(false), one(true));
+        Self {
+            name,
+            plain,
+            with,
+            truth: read_truth(&scratch.path("truth")),
+            counts: read_counts(&told),
+        }
+    }
+
+    /// The host did the same both times.
+    pub fn same(&self) -> Result<&Self, String> {
+        let (plain, with) = (&self.plain, &self.with);
+        if (plain.status, &plain.stdout, &plain.stderr) == (with.status, &with.stdout, &with.stderr)
+        {
+            return Ok(self);
+        }
+        Err(format!(
+            "{}: {} instead of {}\n--- without\n{}{}--- with\n{}{}",
+            self.name,
+            with.status,
+            plain.status,
+            plain.out(),
+            plain.err(),
+            with.out(),
+            with.err()
+        ))
+    }
+
+    /// There were so many processes that told of themselves, and each had just the collections that it told of; of those
+    /// while the interpreter started some may be missing.
+    pub fn collections(&self, processes: usize) -> Result<&Self, String> {
+        if self.truth.len() != processes {
+            return Err(format!(
+                "{}: {} processes told of themselves, not {processes}",
+                self.name,
+                self.truth.len()
+            ));
+        }
+        for (process, truth) in &self.truth {
+            let seen = [0, 1, 2].map(|generation| {
+                let name = format!("Python GC gen{generation}");
+                self.count(*process, &name)
+            });
+            let is_right = (0..3).all(|generation| {
+                let (all, seen) = (truth.all[generation], seen[generation]);
+                let own = all - truth.before[generation];
+                (own..=all).contains(&seen.begun) && seen.begun == seen.ended
+            });
+            if !is_right {
+                return Err(format!(
+                    "{}: process {process} had {truth:?} collections; seen: {seen:?}",
+                    self.name
+                ));
+            }
+        }
+        Ok(self)
+    }
+
+    /// As [`Self::collections`] of one process, which has had sub-interpreters. When one ends, 3.8 collects for all of them
+    /// without telling anybody.
+    pub fn collections_of_all(&self, python: &CPython) -> Result<&Self, String> {
+        if python.minor > 8 {
+            self.collections(1)
+        } else {
+            self.at_least(48)
+        }
+    }
+
+    /// The GIL was followed in each process that told of itself, if there is one.
+    pub fn gil(&self, python: &CPython) -> Result<&Self, String> {
+        for process in self.truth.keys() {
+            let holds = self.count(*process, "GIL hold");
+            if (holds.begun > 0) != python.has_gil || holds.ended > holds.begun {
+                return Err(format!("{}: GIL holds: {holds:?}", self.name));
+            }
+        }
+        Ok(self)
+    }
+
+    /// There were at least so many collections of generation 2 in all processes together.
+    pub fn at_least(&self, wanted: u64) -> Result<&Self, String> {
+        let seen: u64 = self.total("Python GC gen2").begun;
+        if seen < wanted {
+            return Err(format!("{}: {seen} collections, not {wanted}", self.name));
+        }
+        Ok(self)
+    }
+
+    fn count(&self, process: Process, name: &str) -> Count {
+        let counts = self.counts.get(&process);
+        counts
+            .and_then(|counts| counts.get(name))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    pub fn total(&self, name: &str) -> Count {
+        let counts = self.counts.values().filter_map(|counts| counts.get(name));
+        counts.fold(Count::default(), |sum, count| Count {
+            begun: sum.begun + count.begun,
+            ended: sum.ended + count.ended,
+        })
+    }
+}
+
+/// Lines of `truth.py`; a process has one for each of its interpreters.
+fn read_truth(path: &Path) -> BTreeMap<Process, Collections> {
+    let mut truth = BTreeMap::<_, Collections>::new();
+    for line in fs::read_to_string(path).unwrap_or_default().lines() {
+        let numbers: Vec<u64> = line.split(' ').map(|n| n.parse().expect(line)).collect();
+        let process = Process::try_from(numbers[0]).expect(line);
+        let sum = truth.entry(process).or_default();
+        for (sum, count) in sum.before.iter_mut().chain(&mut sum.all).zip(&numbers[1..]) {
+            *sum += count;
+        }
+    }
+    truth
+}
+
+/// The files that `count_tool.c` leaves.
+fn read_counts(folder: &Path) -> BTreeMap<Process, Counts> {
+    let mut all = BTreeMap::<Process, Counts>::new();
+    for entry in fs::read_dir(folder).expect("list what was counted") {
+        let path = entry.expect("list what was counted").path();
+        let Some(process) = path
+            .file_stem()
+            .and_then(|stem| stem.to_str()?.parse().ok())
+        else {
+            continue;
+        };
+        let counts = all.entry(process).or_default();
+        for place in fs::read(&path).expect("read what was counted").chunks(64) {
+            let number =
+                |at: usize| u64::from_le_bytes(place[at..at + 8].try_into().expect("eight bytes"));
+            let name = String::from_utf8_lossy(&place[..48]);
+            let name = name.trim_end_matches('\0').to_owned();
+            let count = counts.entry(name).or_default();
+            count.begun += number(48);
+            count.ended += number(56);
+        }
+    }
+    all
+}
