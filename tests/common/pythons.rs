@@ -1,5 +1,6 @@
 //! The CPythons of this machine, which the tests of what happens inside Python are run with.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -34,6 +35,24 @@ pub fn all() -> &'static [CPython] {
         assert!(!all.is_empty(), "no CPython from 3.8 on is here");
         all
     })
+}
+
+/// One of each kind: of every minor version, shared and static, with and without a GIL. With `TLLMPROF_TEST_ALL_PYTHONS`
+/// set all there are, those that differ in the last number of their version alone among them.
+pub fn kinds() -> Vec<&'static CPython> {
+    if std::env::var_os("TLLMPROF_TEST_ALL_PYTHONS").is_some() {
+        return all().iter().collect();
+    }
+    let mut kinds: Vec<&CPython> = Vec::new();
+    for python in all() {
+        let kind = |other: &CPython| (other.minor, other.is_shared, other.has_gil);
+        match kinds.iter_mut().find(|known| kind(known) == kind(python)) {
+            Some(known) if !known.has_tests && python.has_tests => *known = python,
+            Some(_) => {}
+            None => kinds.push(python),
+        }
+    }
+    kinds
 }
 
 impl CPython {
@@ -82,6 +101,22 @@ impl CPython {
         ];
         let mut paths = folders.iter().map(|folder| home.join(folder).join(&name));
         paths.find(|path| path.is_file())
+    }
+
+    /// What a C compiler is to be told to link to its libpython, or so that a program can open that.
+    pub fn linker_options(library: &Path) -> Vec<String> {
+        let folder = library.parent().expect("a library lies in a folder");
+        let mut options = vec![
+            format!("-Wl,--disable-new-dtags,-rpath,{}", folder.display()),
+            "-Wl,--allow-shlib-undefined".to_owned(),
+        ];
+        // One of a newer system has its C library beside it.
+        let loader = fs::read_dir(folder).expect("list a library's folder");
+        let mut loader = loader.filter_map(|entry| Some(entry.ok()?.path()));
+        if let Some(loader) = loader.find(|path| path.to_string_lossy().contains("/ld-linux-")) {
+            options.push(format!("-Wl,--dynamic-linker={}", loader.display()));
+        }
+        options
     }
 
     /// What `PYTHONHOME` is to be for a program that has its libpython in it.

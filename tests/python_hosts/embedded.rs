@@ -21,7 +21,8 @@ struct Hosts {
     home: PathBuf,
 }
 
-fn build(source: &str, built: &Path, options: &[&str], library: Option<&Path>) {
+/// Builds a program that finds `library` and what comes with it; it is linked to it, too, where `options` say so.
+fn build(source: &str, built: &Path, options: &[&str], library: &Path) {
     let mut cc = compiler();
     cc.args([
         "-std=gnu11",
@@ -35,18 +36,12 @@ fn build(source: &str, built: &Path, options: &[&str], library: Option<&Path>) {
     .args(options)
     .arg(sources().join(source))
     .arg("-o")
-    .arg(built);
-    if let Some(library) = library {
-        let folder = library.parent().expect("a library lies in a folder");
-        cc.arg(library)
-            .arg(format!(
-                "-Wl,--disable-new-dtags,-rpath,{}",
-                folder.display()
-            ))
-            // Those of a newer system want a newer C library, which the program is started with.
-            .arg("-Wl,--allow-shlib-undefined");
+    .arg(built)
+    .args(CPython::linker_options(library))
+    .arg("-ldl");
+    if options.contains(&"-DLINKED") {
+        cc.arg(library);
     }
-    cc.arg("-ldl");
     let output = run(&mut cc, Duration::from_secs(120));
     assert!(output.status.success(), "{cc:?}\n{}", output.err());
 }
@@ -73,10 +68,10 @@ impl Hosts {
             library: library.clone(),
         };
         let plugin = ["-DLINKED", "-DPLUGIN", "-shared", "-fPIC"];
-        build("host.c", &hosts.linked, &["-DLINKED"], Some(&library));
-        build("host.c", &hosts.late, &[], None);
-        build("host.c", &hosts.plugin, &plugin, Some(&library));
-        build("plugin_host.c", &hosts.plugin_host, &[], None);
+        build("host.c", &hosts.linked, &["-DLINKED"], &library);
+        build("host.c", &hosts.late, &[], &library);
+        build("host.c", &hosts.plugin, &plugin, &library);
+        build("plugin_host.c", &hosts.plugin_host, &[], &library);
         Some(hosts)
     }
 
@@ -173,7 +168,7 @@ fn whose_plugin_begins_in_its_constructor() {
 /// One of two is seen; both do what they do without the library.
 #[test]
 fn that_have_two() {
-    let mut libraries = pythons::all().iter().filter_map(|python| {
+    let mut libraries = pythons::kinds().into_iter().filter_map(|python| {
         let library = python.is_shared.then(|| python.library())??;
         Some((python, library))
     });
@@ -183,7 +178,7 @@ fn that_have_two() {
     };
     let scratch = Scratch::new("python-two");
     let late = scratch.path("late");
-    build("host.c", &late, &[], None);
+    build("host.c", &late, &[], &other);
     let list = [&one, &first.home(), &other, &second.home()].map(|path| path.display().to_string());
     let both = Both::run("two Pythons", || {
         let mut command = command(&late);
