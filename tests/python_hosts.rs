@@ -6,6 +6,7 @@ mod common;
 mod python_hosts {
     mod host;
 
+    mod edges;
     mod embedded;
     mod programs;
 }

@@ -5,7 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::host::{Both, sources, with_each};
-use crate::common::pythons::{self, CPython};
+use crate::common::python::Python;
+use crate::common::pythons::{home, kinds, library as library_of, linker_options, name};
 use crate::common::{Scratch, command, compiler, run, skipped};
 
 /// The programs for one libpython.
@@ -37,7 +38,7 @@ fn build(source: &str, built: &Path, options: &[&str], library: &Path) {
     .arg(sources().join(source))
     .arg("-o")
     .arg(built)
-    .args(CPython::linker_options(library))
+    .args(linker_options(library))
     .arg("-ldl");
     if options.contains(&"-DLINKED") {
         cc.arg(library);
@@ -48,9 +49,9 @@ fn build(source: &str, built: &Path, options: &[&str], library: &Path) {
 
 impl Hosts {
     /// None where there is no libpython of that version.
-    fn of(python: &CPython) -> Option<Self> {
-        let Some(library) = python.library() else {
-            skipped(&format!("there is no libpython of {}", python.name()));
+    fn of(python: &Python) -> Option<Self> {
+        let Some(library) = library_of(python) else {
+            skipped(&format!("there is no libpython of {}", name(python)));
             return None;
         };
         if !python.is_shared {
@@ -63,7 +64,7 @@ impl Hosts {
             late: path("late"),
             plugin: path("plugin.so"),
             plugin_host: path("plugin_host"),
-            home: python.home(),
+            home: home(python),
             _scratch: scratch,
             library: library.clone(),
         };
@@ -86,13 +87,13 @@ impl Hosts {
         command
     }
 
-    fn run(&self, python: &CPython, program: &[&Path], mode: &str) -> Both {
-        let name = format!("{}: {} {mode}", python.name(), program[0].display());
+    fn run(&self, python: &Python, program: &[&Path], mode: &str) -> Both {
+        let name = format!("{}: {} {mode}", name(python), program[0].display());
         Both::run(name, || self.command(program, mode))
     }
 }
 
-fn with_each_library(check: impl Fn(&CPython, &Hosts) -> Result<(), String>) {
+fn with_each_library(check: impl Fn(&Python, &Hosts) -> Result<(), String>) {
     with_each(|python| Hosts::of(python).map_or(Ok(()), |hosts| check(python, &hosts)));
 }
 
@@ -106,7 +107,7 @@ const MODES: [&str; 7] = [
     "native-threads",
 ];
 
-fn check(both: &Both, python: &CPython, mode: &str) -> Result<(), String> {
+fn check(both: &Both, python: &Python, mode: &str) -> Result<(), String> {
     assert_eq!(both.plain.status.code(), Some(7), "{}", both.plain.err());
     both.same()?.gil(python)?;
     match mode {
@@ -154,7 +155,7 @@ fn that_have_it_in_a_plugin() {
 fn whose_plugin_begins_in_its_constructor() {
     with_each_library(|python, hosts| {
         for how in ["keeps", "lets-go"] {
-            let both = Both::run(format!("{}: begun early, {how}", python.name()), || {
+            let both = Both::run(format!("{}: begun early, {how}", name(python)), || {
                 let mut command = hosts.command(&[&hosts.plugin_host, &hosts.plugin], "once");
                 command.env("PLUGIN_BEGINS", how);
                 command
@@ -168,8 +169,8 @@ fn whose_plugin_begins_in_its_constructor() {
 /// One of two is seen; both do what they do without the library.
 #[test]
 fn that_have_two() {
-    let mut libraries = pythons::kinds().into_iter().filter_map(|python| {
-        let library = python.is_shared.then(|| python.library())??;
+    let mut libraries = kinds().into_iter().filter_map(|python| {
+        let library = python.is_shared.then(|| library_of(python))??;
         Some((python, library))
     });
     let (Some((first, one)), Some((second, other))) = (libraries.next(), libraries.last()) else {
@@ -179,7 +180,7 @@ fn that_have_two() {
     let scratch = Scratch::new("python-two");
     let late = scratch.path("late");
     build("host.c", &late, &[], &other);
-    let list = [&one, &first.home(), &other, &second.home()].map(|path| path.display().to_string());
+    let list = [&one, &home(first), &other, &home(second)].map(|path| path.display().to_string());
     let both = Both::run("two Pythons", || {
         let mut command = command(&late);
         command.args(["two", &list.join(":")]);

@@ -7,7 +7,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::common::pythons::{self, CPython};
+use crate::common::python::Python;
+use crate::common::pythons;
 use crate::common::{Output, Scratch, nvtx, repo, run, shim};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -40,7 +41,7 @@ pub struct Both {
 }
 
 /// Has `check` look at a CPython of every kind; what is wrong with each is told together.
-pub fn with_each(check: impl Fn(&CPython) -> Result<(), String>) {
+pub fn with_each(check: impl Fn(&Python) -> Result<(), String>) {
     let wrong: Vec<String> = pythons::kinds()
         .into_iter()
         .filter_map(|python| check(python).err())
@@ -163,8 +164,8 @@ impl Both {
 
     /// As [`Self::collections`] of one process, which has had sub-interpreters. When one ends, 3.8 collects for all of them
     /// without telling anybody.
-    pub fn collections_of_all(&self, python: &CPython) -> Result<&Self, String> {
-        if python.minor > 8 {
+    pub fn collections_of_all(&self, python: &Python) -> Result<&Self, String> {
+        if python.version.1 > 8 {
             self.collections(1)
         } else {
             self.at_least(48)
@@ -172,7 +173,7 @@ impl Both {
     }
 
     /// The GIL was followed in each process that told of itself. Without one as a rule, Python still has it while it imports.
-    pub fn gil(&self, python: &CPython) -> Result<&Self, String> {
+    pub fn gil(&self, python: &Python) -> Result<&Self, String> {
         for process in self.truth.keys() {
             let holds = self.count(*process, "GIL hold");
             if (python.has_gil && holds.begun == 0) || holds.ended > holds.begun {

@@ -4,10 +4,11 @@ use std::process::Command;
 
 use super::host::{Both, sources, with_each};
 use crate::common::command;
-use crate::common::pythons::CPython;
+use crate::common::python::Python;
+use crate::common::pythons::name;
 
 /// `python FLAGS… tests/python/hosts/SCRIPT ARGS…`
-fn program(python: &CPython, flags: &[&str], script: &str, args: &[&str]) -> Command {
+fn program(python: &Python, flags: &[&str], script: &str, args: &[&str]) -> Command {
     let mut command = command(&python.path);
     command
         .args(flags)
@@ -16,8 +17,8 @@ fn program(python: &CPython, flags: &[&str], script: &str, args: &[&str]) -> Com
     command
 }
 
-fn run(python: &CPython, flags: &[&str], script: &str, args: &[&str]) -> Both {
-    let name = format!("{}: {flags:?} {script} {args:?}", python.name());
+fn run(python: &Python, flags: &[&str], script: &str, args: &[&str]) -> Both {
+    let name = format!("{}: {flags:?} {script} {args:?}", name(python));
     Both::run(name, || program(python, flags, script, args))
 }
 
@@ -49,7 +50,7 @@ fn started_with_any_allocator() {
             if !python.has_gil && allocator.contains("malloc") {
                 continue; // has one of its own
             }
-            let name = format!("{}: PYTHONMALLOC={allocator}", python.name());
+            let name = format!("{}: PYTHONMALLOC={allocator}", name(python));
             let both = Both::run(name, || {
                 let mut command = program(python, &[], "plain.py", &[]);
                 command.env("PYTHONMALLOC", allocator);
@@ -70,10 +71,10 @@ fn in_a_venv() {
         make.args(["-m", "venv", "--without-pip"]).arg(&venv);
         let made = crate::common::run(&mut make, std::time::Duration::from_secs(120));
         if !made.status.success() {
-            crate::common::skipped(&format!("{} makes no venv", python.name()));
+            crate::common::skipped(&format!("{} makes no venv", name(python)));
             return Ok(());
         }
-        let both = Both::run(format!("{}: a venv", python.name()), || {
+        let both = Both::run(format!("{}: a venv", name(python)), || {
             let mut command = command(venv.join("bin/python"));
             command.arg(sources().join("hosts/plain.py"));
             command
@@ -87,7 +88,7 @@ fn in_a_venv() {
 fn with_descriptors_closed() {
     with_each(|python| {
         for closed in ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"] {
-            let both = Both::run(format!("{}: {closed}", python.name()), || {
+            let both = Both::run(format!("{}: {closed}", name(python)), || {
                 let mut shell = command("sh");
                 shell
                     .args(["-c", &format!("exec \"$@\" {closed}"), "sh"])

@@ -1,0 +1,32 @@
+/* Native threads that Python knows nothing of, each waiting for the device again and again until the process is gone:
+ * whatever a window's edges run in Python is run by them, also while the interpreter ends. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+int cudaSetDevice(int device);
+int cudaDeviceSynchronize(void);
+
+static void *loops(void *pause)
+{
+    for (;;) {
+        cudaDeviceSynchronize();
+        if (pause != NULL)
+            usleep((unsigned)(size_t)pause);
+    }
+    return NULL;
+}
+
+int begin(int threads)
+{
+    if (cudaSetDevice(0) != 0)
+        return 1;
+    for (int i = 0; i < threads; i++) {
+        pthread_t thread;
+        /* Some of them all the time, some now and then. */
+        if (pthread_create(&thread, NULL, loops, (void *)(size_t)(i % 4 * 100)) != 0)
+            return 2;
+        pthread_detach(thread);
+    }
+    return 0;
+}

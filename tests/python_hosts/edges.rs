@@ -1,0 +1,85 @@
+//! Native threads that run Python at every edge of a window, while the interpreter ends under them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::host::{sources, with_each};
+use crate::common::pythons::name;
+use crate::common::{Scratch, command, compiler, run, shim, standin};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Runs of each Python; `TLLMPROF_TEST_EDGES` is another number.
+const RUNS: usize = 20;
+
+/// How the program ends, and the status that this gives.
+const ENDS: [(&str, i32); 5] = [
+    ("returns", 0),
+    ("daemons", 0),
+    ("exit", 4),
+    ("raises", 1),
+    ("_exit", 3),
+];
+
+fn library(scratch: &Scratch) -> PathBuf {
+    let library = scratch.path("edges.so");
+    let mut cc = compiler();
+    cc.args([
+        "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread",
+    ])
+    .arg(sources().join("edges.c"))
+    .arg("-o")
+    .arg(&library)
+    .arg(format!("-L{}", standin().display()))
+    .arg("-l:libcudart.so.12");
+    let output = run(&mut cc, TIMEOUT);
+    assert!(output.status.success(), "{}", output.err());
+    library
+}
+
+#[test]
+fn that_come_at_the_end() {
+    let scratch = Scratch::new("python-edges");
+    let library = library(&scratch);
+    let runs = std::env::var("TLLMPROF_TEST_EDGES").map_or(RUNS, |runs| {
+        runs.parse().expect("TLLMPROF_TEST_EDGES is a number")
+    });
+    let windows: Vec<String> = (0..30_000).step_by(2).map(|n| n.to_string()).collect();
+    with_each(|python| {
+        let mut edges = 0;
+        for round in 0..runs {
+            let (end, status) = ENDS[round % ENDS.len()];
+            let mut program = command(&python.path);
+            program
+                .arg(sources().join("hosts/edges.py"))
+                .arg(&library)
+                .arg(end)
+                .arg((round % 17).to_string())
+                .current_dir(scratch.folder())
+                .env("LD_LIBRARY_PATH", standin())
+                .env("LD_PRELOAD", shim())
+                .env("STANDIN_LOG", scratch.path("log"))
+                .env("TLLM_PROFILE_START_STOP", windows.join(","))
+                .env("TLLMPROF_STEP", "cudaDeviceSynchronize")
+                .env("TLLM_TORCH_PROFILE_TRACE", scratch.path("trace.json"))
+                .env("TLLM_PROFILE_RECORD_GC", "1")
+                .env("TLLMPROF_GIL", "1")
+                .env("TLLMPROF_LOG", "warn");
+            let output = run(&mut program, TIMEOUT);
+            if output.status.code() != Some(status) || output.out() != "ends\n" {
+                return Err(format!(
+                    "{}, run {round}, {end}: {}\n{}{}",
+                    name(python),
+                    output.status,
+                    output.out(),
+                    output.err()
+                ));
+            }
+            // What is run at an edge looks for torch, and says that it is not there.
+            edges += usize::from(output.err().contains("torch is not imported"));
+        }
+        if edges == 0 {
+            return Err(format!("{}: nothing was run at an edge", name(python)));
+        }
+        Ok(())
+    });
+}
