@@ -5,6 +5,7 @@ mod common;
 
 mod python_hosts {
     mod host;
+    mod own_tests;
 
     mod edges;
     mod embedded;

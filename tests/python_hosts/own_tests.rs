@@ -1,0 +1,128 @@
+//! CPython's own tests of what could be disturbed, with everything on: what passes without the library passes with it.
+//!
+//! `TLLMPROF_TEST_OWN` names others of its tests than the quick ones, or `all`.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::host::everything_on;
+use crate::common::python::Python;
+use crate::common::pythons::{kinds, name};
+use crate::common::{Output, Scratch, command, run, skipped};
+
+/// The slowest takes a minute on an idle machine.
+const TIMEOUT: Duration = Duration::from_secs(900);
+const QUICK: &str = "test_gc test_sys test_audit test_monitoring test_interpreters";
+const ALL: &str = "test_gc test_sys test_audit test_monitoring test_interpreters test_embed test_threading \
+                   test_concurrent_futures test_multiprocessing_fork test_multiprocessing_spawn test_asyncio";
+/// At a time: they wait for each other and for the clock a good deal.
+const WORKERS: usize = 3;
+
+/// Runs `python -m test NAME`, without the library, or with it and everything on.
+fn own(python: &Python, test: &str, is_on: bool) -> Output {
+    let scratch = Scratch::new("own-tests");
+    let mut command = command("sh");
+    command
+        .args(["-c", "ulimit -c 0; exec \"$@\"", "sh"])
+        .arg(&python.path)
+        .args(["-W", "ignore", "-m", "test", "-v", test])
+        .current_dir(scratch.folder())
+        .env("LC_ALL", "C.UTF-8");
+    if is_on {
+        let told = scratch.path("told");
+        std::fs::create_dir(&told).expect("make a folder");
+        everything_on(&mut command, &told);
+    }
+    run(&mut command, TIMEOUT)
+}
+
+/// The single tests that did not pass.
+fn failures(output: &Output) -> BTreeSet<String> {
+    let text = output.out() + &output.err();
+    let lines = text.lines().map(str::trim);
+    lines
+        .filter(|line| line.starts_with("FAIL: ") || line.starts_with("ERROR: "))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What is wrong with the test when everything is on, and not without. Some go by the clock, and fail now and then on a
+/// machine that is busy: a second run decides.
+fn wrong(python: &Python, test: &str) -> Option<String> {
+    let mut with = own(python, test, true);
+    if with.status.success() {
+        return None;
+    }
+    with = own(python, test, true);
+    if with.status.success() {
+        return None;
+    }
+    let plain = own(python, test, false);
+    let (seen, known) = (failures(&with), failures(&plain));
+    if plain.status == with.status && seen.is_subset(&known) {
+        let what = format!("{}: {test} fails without the library, too", name(python));
+        skipped(&what);
+        return None;
+    }
+    let (out, err) = (with.out(), with.err());
+    let tail = |text: &str| {
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
+    };
+    Some(format!(
+        "{}: {test}: {} instead of {}, and {seen:?} instead of {known:?}\n{}\n{}",
+        name(python),
+        with.status,
+        plain.status,
+        tail(&out),
+        tail(&err)
+    ))
+}
+
+fn has(python: &Python, test: &str) -> bool {
+    let mut asked: Command = command(&python.path);
+    asked.args([
+        "-c",
+        &format!("import importlib.util as u; exit(u.find_spec('test.{test}') is None)"),
+    ]);
+    run(&mut asked, TIMEOUT).status.success()
+}
+
+#[test]
+fn that_are_python_itself() {
+    let tests = std::env::var("TLLMPROF_TEST_OWN").unwrap_or_else(|_| QUICK.to_owned());
+    let tests = if tests == "all" { ALL } else { &tests };
+    let mut jobs = Vec::new();
+    for python in kinds() {
+        if !python.has_tests {
+            skipped(&format!("{} has no package `test`", name(python)));
+            continue;
+        }
+        jobs.extend(tests.split_whitespace().map(|test| (python, test)));
+    }
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut all = Vec::new();
+        while let Some((python, test)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let since = Instant::now();
+            if has(python, test) {
+                let wrong = wrong(python, test);
+                let verdict = if wrong.is_none() { "passes" } else { "DIFFERS" };
+                println!("{}: {test} {verdict} ({:?})", name(python), since.elapsed());
+                all.extend(wrong);
+            }
+        }
+        all
+    };
+    let wrong: Vec<String> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(work)).collect();
+        let joined = workers
+            .into_iter()
+            .map(|worker| worker.join().expect("a worker"));
+        joined.flatten().collect()
+    });
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
