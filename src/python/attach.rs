@@ -96,7 +96,7 @@ pub fn look() {
         // SAFETY: may be called without the GIL while there is an interpreter.
         let failed = unsafe { (api.add_pending_call)(pending, core::ptr::null_mut()) };
         if failed != 0 {
-            log::once!(Warn, "Python is too busy to be attached to");
+            log::once!(Debug, "Python is too busy to be attached to");
         }
     }
 }
@@ -184,7 +184,7 @@ fn audit(api: &Api) {
     // library, which is never unloaded.
     if unsafe { (api.add_audit_hook)(audited, core::ptr::null_mut()) } != 0 {
         log::once!(
-            Warn,
+            Debug,
             "Python takes no audit hook: what was asked for of Python is left out"
         );
     }
@@ -242,7 +242,9 @@ unsafe fn met(api: &'static Api, thread: &Thread, event: &CStr, args: Raw) {
         };
         if !installed.contains(&number) {
             installed.push(number);
-            HAS_SUB_INTERPRETERS.store(installed.len() > 1, Ordering::Relaxed);
+            if number != 0 {
+                HAS_SUB_INTERPRETERS.store(true, Ordering::Relaxed);
+            }
             drop(installed);
             thread.is_busy.set(true);
             py.quietly(|py| super::install(py, thread, number));

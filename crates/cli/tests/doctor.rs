@@ -254,6 +254,33 @@ fn python_in_a_virtual_environment() {
 }
 
 #[test]
+fn python_that_can_be_seen_into() {
+    const HOOK: &str = "int PySys_AddAuditHook(void) { return 0; }";
+    const CALL: &str = "#include <pthread.h>\nint main(void) { static pthread_cond_t c; \
+                        return pthread_cond_init(&c, 0); }";
+    let scratch = Scratch::new();
+    let version = "const char *Py_GetVersion(void) { return \"3.12.1\"; }";
+    let python =
+        |name: &str, source: &[&str]| scratch.compile(name, &source.join("\n"), &["-rdynamic"]);
+    let whole = python("python3", &[version, HOOK, CALL]);
+    good(&doctor(&scratch, &whole), "python3 exports CPython's C API");
+    scratch.write("serve", &format!("#!{}\n", whole.display()));
+    let script = scratch.path("serve");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    good(&doctor(&scratch, script), "python3 exports CPython's C API");
+    let old = python("python3.7", &[version, CALL]);
+    good(&doctor(&scratch, old), "is a CPython before 3.8");
+    let closed = python("python3-closed", &[version, HOOK, MAIN]);
+    good(&doctor(&scratch, closed), "has the C library inside it");
+    good(
+        &doctor(&scratch, python("python3-none", &[MAIN])),
+        "it exports no C API",
+    );
+    let ordinary = doctor(&scratch, python("ordinary", &[MAIN]));
+    assert!(!ordinary.stdout.contains("Python\n"), "{}", ordinary.stdout);
+}
+
+#[test]
 fn what_is_no_program() {
     let scratch = Scratch::new();
     bad(&doctor(&scratch, "no-such-program"), "no-such-program");

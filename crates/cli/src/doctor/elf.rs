@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use object::elf;
-use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader, Sym};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader, Sym, SymbolTable};
 use object::read::{ReadCache, ReadRef, StringTable};
 use object::{Endianness, FileKind};
 
@@ -27,8 +27,21 @@ pub struct Elf {
     pub glibc_provided: Option<Version>,
     /// Names in its symbol tables that begin with `cuda`, if it was not stripped.
     pub has_cuda_symbols: bool,
+    /// What it is if it exports CPython's C API.
+    pub python: Option<CPython>,
     /// Its `.rodata` in the file: offset and size.
     rodata: Option<(u64, u64)>,
+}
+
+/// A module that exports CPython's C API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CPython {
+    /// It has what the library comes in by.
+    Attachable,
+    /// It takes no audit hooks: 3.7 and earlier.
+    TooOld,
+    /// It does not ask another module for `pthread_cond_init`, where the library comes in.
+    WithoutSlots,
 }
 
 #[derive(Debug)]
@@ -240,6 +253,7 @@ where
             found.rodata = section.file_range(endian);
         }
     }
+    found.python = python::<Header, _>(&sections.symbols(endian, data, elf::SHT_DYNSYM)?, endian);
     let symbols = sections.symbols(endian, data, elf::SHT_SYMTAB)?;
     found.has_cuda_symbols = symbols.iter().any(|symbol| {
         symbol.st_type() == elf::STT_FUNC
@@ -249,4 +263,31 @@ where
                 .is_ok_and(|name| name == b"cudaGraphLaunch" || name == b"cudaGetDriverEntryPoint")
     });
     Ok(())
+}
+
+fn python<'data, Header, Data>(
+    symbols: &SymbolTable<'data, Header, Data>,
+    endian: Endianness,
+) -> Option<CPython>
+where
+    Header: FileHeader<Endian = Endianness>,
+    Data: ReadRef<'data>,
+{
+    let (mut is_one, mut takes_hooks, mut has_slots) = (false, false, false);
+    for symbol in symbols.iter() {
+        match (
+            symbol.name(endian, symbols.strings()),
+            symbol.is_undefined(endian),
+        ) {
+            (Ok(b"Py_GetVersion"), false) => is_one = true,
+            (Ok(b"PySys_AddAuditHook"), false) => takes_hooks = true,
+            (Ok(b"pthread_cond_init"), true) => has_slots = true,
+            _ => {}
+        }
+    }
+    is_one.then_some(match (takes_hooks, has_slots) {
+        (true, true) => CPython::Attachable,
+        (true, false) => CPython::WithoutSlots,
+        (false, _) => CPython::TooOld,
+    })
 }

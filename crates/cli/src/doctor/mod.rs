@@ -5,6 +5,7 @@ mod elf;
 mod finding;
 mod machine;
 mod program;
+mod python;
 mod reach;
 mod search;
 mod variables;
@@ -92,6 +93,7 @@ fn examine(command: &OsStr, library_path: &Path) -> Vec<Section> {
 
     let mut about_program = Section::new("Program");
     let mut about_cuda = Section::new("CUDA");
+    let mut about_python = Section::new("Python");
     let mut about_machine = Section::new("Machine");
     let search = Search::new();
     match Program::of_command(command) {
@@ -104,6 +106,7 @@ fn examine(command: &OsStr, library_path: &Path) -> Vec<Section> {
                     describe_glibc(&mut about_library, &search, &program, &closure, library);
                 }
                 cuda::describe(&mut about_cuda, &closure);
+                python::describe(&mut about_python, &program, &closure);
                 for (name, by) in closure
                     .missing
                     .iter()
@@ -124,6 +127,7 @@ fn examine(command: &OsStr, library_path: &Path) -> Vec<Section> {
         about_program,
         about_library,
         about_cuda,
+        about_python,
         about_machine,
         about_variables,
     ]
