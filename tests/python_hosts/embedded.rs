@@ -173,7 +173,8 @@ fn that_have_two() {
         let library = python.is_shared.then(|| library_of(python))??;
         Some((python, library))
     });
-    let (Some((first, one)), Some((second, other))) = (libraries.next(), libraries.last()) else {
+    let (Some((first, one)), Some((second, other))) = (libraries.next(), libraries.next_back())
+    else {
         skipped("there are no two shared libpythons");
         return;
     };
