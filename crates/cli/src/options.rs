@@ -41,6 +41,13 @@ pub struct Options {
     /// NVTX ranges for the functions of known engines' Python API
     #[arg(long)]
     llmapi: bool,
+    /// Mark intercepted CUDA calls and, where PyTorch is used, its modules by name
+    #[arg(long)]
+    nvtx_debug: bool,
+    /// Run the PyTorch profiler in the same windows and write its traces here, with -rank-R and
+    /// -window-K put before the extension
+    #[arg(long, value_name = "PATH")]
+    torch_trace: Option<OsString>,
 
     // Part of the interface and not of this version: told by name, and kept out of the help.
     #[arg(long, value_name = "PATH", hide = true, conflicts_with = "no_trace")]
@@ -49,10 +56,6 @@ pub struct Options {
     no_trace: bool,
     #[arg(long, value_name = "STEPS", hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     kernels: Option<OsString>,
-    #[arg(long, hide = true)]
-    nvtx_debug: bool,
-    #[arg(long, value_name = "PATH", hide = true)]
-    torch_trace: Option<OsString>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     perfect_router: Option<OsString>,
     #[arg(long, hide = true)]
