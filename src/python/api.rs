@@ -126,7 +126,6 @@ functions! {
         own_dict: fn(Raw, *mut c_void) -> Raw = c"PyObject_GenericGetDict";
         module_dict: fn(Raw) -> Raw = c"PyModule_GetDict";
         function_code: fn(Raw) -> Raw = c"PyFunction_GetCode";
-        set_attr: fn(Raw, *const c_char, Raw) -> c_int = c"PyObject_SetAttrString";
         call: fn(Raw, Raw) -> Raw = c"PyObject_CallObject";
         is_true: fn(Raw) -> c_int = c"PyObject_IsTrue";
         type_of: fn(Raw) -> Raw = c"PyObject_Type";
