@@ -46,6 +46,18 @@ struct Loads {
     found: [u32; THREADS],
     /// Waits and copies.
     calls: [u32; THREADS],
+    /// The threads that launched.
+    present: Threads,
+}
+
+/// Those of `threads`, by number.
+fn each(threads: Threads) -> impl Iterator<Item = usize> {
+    let mut left = threads;
+    core::iter::from_fn(move || {
+        let thread = left.trailing_zeros() as usize;
+        left &= left.checked_sub(1)?;
+        Some(thread)
+    })
 }
 
 impl Loads {
@@ -55,6 +67,7 @@ impl Loads {
             stray: [0; THREADS],
             found: [0; THREADS],
             calls: [0; THREADS],
+            present: 0,
         };
         let mut by_helper = false;
         // The entry of the wait comes after those of what it found.
@@ -62,6 +75,7 @@ impl Loads {
             let thread = entry.thread as usize % THREADS;
             let work = entry.work().weight();
             add(&mut loads.work[thread], work);
+            loads.present |= u64::from(work > 0) << thread;
             if entry.call.is_none() {
                 add(&mut loads.stray[thread], work);
                 add(&mut loads.found[thread], if by_helper { 0 } else { work });
@@ -75,14 +89,12 @@ impl Loads {
 
     /// The thread that launched most, of those in `among`.
     fn most(&self, among: Threads) -> Option<usize> {
-        let among =
-            (0..THREADS).filter(|&thread| among & 1 << thread != 0 && self.work[thread] > 0);
-        among.max_by_key(|&thread| (self.work[thread], THREADS - thread))
+        each(among & self.present).max_by_key(|&thread| (self.work[thread], THREADS - thread))
     }
 
     fn that(&self, holds: impl Fn(usize) -> bool) -> Threads {
-        let those = (0..THREADS).filter(|&thread| self.work[thread] > 0 && holds(thread));
-        those.map(|thread| 1 << thread).sum()
+        let those = each(self.present).filter(|&thread| holds(thread));
+        those.fold(0, |threads, thread| threads | 1 << thread)
     }
 
     /// Threads that launch and never wait, while others do both.

@@ -181,6 +181,7 @@ impl Trails {
     }
 
     /// What the thread called before its newest call, the latest first; 0 for none.
+    #[inline]
     pub(crate) fn before(&self, thread: u32) -> impl Iterator<Item = u64> {
         let trail = self.of(thread);
         let calls = trail.calls.load(Relaxed);
@@ -189,7 +190,7 @@ impl Trails {
 
     /// Whether the thread has launched nothing in the [`DEPTH`] calls before its newest.
     pub(crate) fn helper(&self, thread: u32) -> bool {
-        !self.before(thread).any(token::launches)
+        self.work(thread) == Work::default() || !self.before(thread).any(token::launches)
     }
 
     /// What these threads have launched together.

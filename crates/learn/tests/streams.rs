@@ -1,81 +1,16 @@
 //! Recorded call streams of real processes, whose true iterations are known. The marks that tell
 //! them are never shown to the learner. The streams were recorded on an NVIDIA H200.
 
-use std::fs::File;
-use std::io::Read;
+mod judged;
+mod recorded;
 
-use flate2::read::GzDecoder;
-use tllmprof_learn::{Call, Learner, State, Trails, Wait};
-
-/// True iterations in which the learner may still be learning.
-const LEARNING: usize = 32;
-
-enum Record {
-    Mark,
-    Call(u32, Call),
-    Other,
-}
+use judged::{assert_holds, replay, share, take};
+use recorded::Record;
+use tllmprof_learn::{Call, Learner, State, Trails};
 
 fn stream(name: &str) -> Vec<Record> {
-    let path = format!("{}/tests/streams/{name}.csv.gz", env!("CARGO_MANIFEST_DIR"));
-    let mut text = String::new();
-    GzDecoder::new(File::open(&path).expect(&path))
-        .read_to_string(&mut text)
-        .expect(&path);
-    text.lines().skip(1).map(record).collect()
-}
-
-fn record(line: &str) -> Record {
-    let fields: Vec<_> = line.split(',').collect();
-    let kernel = || u64::from_str_radix(&fields[3][1..], 16).unwrap() + (1 << 32);
-    let call = match fields[2] {
-        "mark" => return Record::Mark,
-        "launch" | "launch_ex" | "launch_cooperative" => Call::Launch(kernel()),
-        "graph_launch" => Call::GraphLaunch,
-        "memcpy_dtoh_async" => Call::CopyToHost,
-        "memcpy_htod_async" => Call::CopyToDevice,
-        "stream_sync_end" => Call::Returned(Wait::Stream),
-        "event_sync_end" => Call::Returned(Wait::Event),
-        "ctx_sync_end" => Call::Returned(Wait::Context),
-        "memcpy_dtoh_end" => Call::Returned(Wait::CopyToHost),
-        "begin_capture" => Call::CaptureBegin,
-        "end_capture" => Call::CaptureEnd,
-        _ => return Record::Other,
-    };
-    Record::Call(fields[1].parse().unwrap(), call)
-}
-
-/// Iterations detected, and the boundaries in each true one.
-fn replay(records: &[Record]) -> (u64, Vec<u32>) {
-    let trails = Trails::new();
-    let mut learner = Box::new(Learner::new());
-    let mut boundaries = Vec::new();
-    for record in records {
-        match *record {
-            Record::Mark => boundaries.push(0),
-            Record::Call(thread, call) => {
-                let opens = learner.event(&trails, thread, call).is_some();
-                if let Some(count) = boundaries.last_mut().filter(|_| opens) {
-                    *count += 1;
-                }
-            }
-            Record::Other => {}
-        }
-    }
-    (learner.detected(), boundaries)
-}
-
-fn share(boundaries: &[u32]) -> f64 {
-    let judged = &boundaries[LEARNING..];
-    judged.iter().filter(|&&count| count == 1).count() as f64 / judged.len() as f64
-}
-
-fn assert_holds(name: &str, records: &[Record]) {
-    let (detected, boundaries) = replay(records);
-    let (share, marks) = (share(&boundaries), boundaries.len() as u64);
-    assert!(share >= 0.98, "{name}: share {share:.3}");
-    let apart = detected.abs_diff(marks);
-    assert!(apart * 100 <= marks, "{name}: {detected} of {marks}");
+    let streams = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/streams");
+    recorded::read(&format!("{streams}/{name}.csv.gz"))
 }
 
 fn holds(name: &str) {
@@ -100,8 +35,8 @@ macro_rules! streams {
 streams! {
     async_engine_eager async_engine_graph cb_async cb_graphs compiled_default
     compiled_reduce_overhead diffusion engine_full engine_piecewise hf_assisted hf_bart_beam
-    hf_beam hf_cb hf_graphdecode hf_greedy hf_mixtral_eager hf_prompt_lookup hf_static_compiled
-    hf_two hf_whisper jax jax_decode jax_scan jax_train llamacpp_graphs llamacpp_nograph
+    hf_beam hf_cb hf_graphdecode hf_greedy hf_mixtral_eager hf_mixtral_eager_5_layers
+    hf_prompt_lookup hf_static_compiled hf_static_compiled_5_layers hf_two hf_whisper jax jax_decode jax_scan jax_train llamacpp_graphs llamacpp_nograph
     llamacpp_parallel llamacpp_parallel_nograph server_batches server_pool server_threads
     tp_leader_rank0 train_accumulate train_amp train_ddp_rank0 train_every1
 }
@@ -196,53 +131,6 @@ const LITTLE: [&str; 8] = [
     "server_threads",
     "tp_leader_rank0",
 ];
-/// A window, the iterations it was asked for and those it was given.
-struct Taken {
-    first: u64,
-    /// Marks between each boundary and the next, of the window's iterations.
-    marks: Vec<u32>,
-}
-
-/// What a window gets that opens at its first iteration, or, where that has passed while the step
-/// was not understood, at the first iteration after.
-fn take(records: &[Record], asked: (u64, u64)) -> Option<Taken> {
-    let trails = Trails::new();
-    let mut learner = Box::new(Learner::new());
-    let mut taken: Option<Taken> = None;
-    let mut number = 0;
-    for record in records {
-        match *record {
-            Record::Mark => {
-                if let Some(marks) = taken.as_mut().and_then(|taken| taken.marks.last_mut()) {
-                    *marks += 1;
-                }
-            }
-            Record::Call(thread, call) => {
-                let Some(boundary) = learner.event(&trails, thread, call) else {
-                    continue;
-                };
-                number = match &taken {
-                    Some(_) => boundary.iteration.max(number + 1),
-                    None => boundary.iteration,
-                };
-                match &mut taken {
-                    Some(taken) if number > taken.first + (asked.1 - asked.0) => break,
-                    Some(taken) => taken.marks.push(0),
-                    None if learner.understands() && number >= asked.0 => {
-                        taken = Some(Taken {
-                            first: number,
-                            marks: vec![0],
-                        });
-                    }
-                    None => {}
-                }
-            }
-            Record::Other => {}
-        }
-    }
-    taken
-}
-
 fn assert_windows_open_on_true_iterations(name: &str, records: &[Record]) {
     for asked in [(0, 2), (5, 9), (20, 29), (50, 99)] {
         let Some(taken) = take(records, asked) else {

@@ -1,8 +1,7 @@
 //! The sites that recur, and what lies between their occurrences.
 
-use super::{
-    CANDIDATES, CONTENDER, Candidate, END, ENDS, LITTLE, Listed, SLOTS, Scratch, Slot, preference,
-};
+use super::kind::preference;
+use super::{CANDIDATES, CONTENDER, Candidate, END, ENDS, LITTLE, Listed, SLOTS, Scratch, Slot};
 use crate::engine::{Engine, Threads};
 use crate::history::{Entry, History, LENGTH};
 use crate::rule::Rule;
@@ -27,9 +26,10 @@ impl Scratch {
         let first = if self.listed == before && before.entries <= all.entries {
             before.entries
         } else {
-            for slot in &mut self.slots {
-                slot.used = false;
+            for &place in &self.taken[..self.takes] {
+                self.slots[usize::from(place)].used = false;
             }
+            self.takes = 0;
             0
         };
         self.listed = all;
@@ -40,7 +40,7 @@ impl Scratch {
             }
             let at = self.work[index];
             for (level, &key) in entry.keys.iter().enumerate() {
-                let Some(slot) = find(&mut self.slots, key, level as u8) else {
+                let Some((place, slot)) = find(&mut self.slots, key, level as u8) else {
                     continue;
                 };
                 if slot.used && slot.at == at || !slot.used && at == 0 {
@@ -51,6 +51,8 @@ impl Scratch {
                     self.next[level][slot.last as usize] = index as u16;
                     slot.count += 1;
                 } else {
+                    self.taken[self.takes] = place as u16;
+                    self.takes += 1;
                     *slot = Slot {
                         key,
                         level: level as u8,
@@ -90,17 +92,51 @@ impl Scratch {
 
     /// Gathers the sites that still recur, the most frequent first; says how many.
     pub(super) fn candidates(&mut self, entries: &[Entry], current: Option<&Rule>) -> usize {
-        let mut found = 0;
-        let mut known = Known::new();
         let total = match entries.len() {
             0 => return 0,
             length => self.work[length - 1],
         };
-        for slot in &self.slots {
+        let mut least = CONTENDER;
+        let found = loop {
+            match self.recurring(entries, current, least) {
+                Some(found) => break found,
+                None => least += 1,
+            }
+        };
+        let mut kept = 0;
+        for n in 0..found {
+            let mut candidate = self.candidates[n];
+            let [first, last] = [candidate.first, candidate.last].map(|n| self.work[n as usize]);
+            let since = total - last;
+            if u64::from(since) > 4 * u64::from(last - first) + u64::from(LITTLE) {
+                continue;
+            }
+            self.interval_stats(&mut candidate);
+            let over = u64::from(since) > 4 * u64::from(candidate.median) + u64::from(LITTLE);
+            if candidate.median > 0 && !over {
+                self.candidates[kept] = candidate;
+                kept += 1;
+            }
+        }
+        self.candidates[..kept]
+            .sort_unstable_by_key(|c| (u32::MAX - c.count, c.level, c.first, c.signature));
+        kept
+    }
+
+    /// Lists the sites that occurred `least` times or more, each once. None if they are too many.
+    fn recurring(
+        &mut self,
+        entries: &[Entry],
+        current: Option<&Rule>,
+        least: u32,
+    ) -> Option<usize> {
+        let mut found = 0;
+        let mut known = Known::new();
+        for &place in &self.taken[..self.takes] {
+            let slot = &self.slots[usize::from(place)];
             let followed =
                 current.is_some_and(|rule| rule.level == slot.level && rule.key == slot.key);
-            let enough = if followed { 2 } else { CONTENDER };
-            if !slot.used || u32::from(slot.count) < enough {
+            if u32::from(slot.count) < if followed { 2 } else { least } {
                 continue;
             }
             let candidate = Candidate {
@@ -120,25 +156,12 @@ impl Scratch {
                 if candidate.current || better && !same.current {
                     *same = candidate;
                 }
-            } else if found < CANDIDATES {
-                self.candidates[found] = candidate;
+            } else {
+                *self.candidates.get_mut(found)? = candidate;
                 found += 1;
             }
         }
-        let mut kept = 0;
-        for n in 0..found {
-            let mut candidate = self.candidates[n];
-            self.interval_stats(&mut candidate);
-            let since = total - self.work[candidate.last as usize];
-            let over = u64::from(since) > 4 * u64::from(candidate.median) + u64::from(LITTLE);
-            if candidate.median > 0 && !over {
-                self.candidates[kept] = candidate;
-                kept += 1;
-            }
-        }
-        self.candidates[..kept]
-            .sort_unstable_by_key(|c| (u32::MAX - c.count, c.level, c.first, c.signature));
-        kept
+        Some(found)
     }
 
     fn interval_stats(&mut self, candidate: &mut Candidate) {
@@ -158,6 +181,7 @@ impl Scratch {
         }
         (candidate.median, candidate.least) = (least, least);
         candidate.longest = longest;
+        candidate.calls = usize::from(candidate.last - candidate.first) / intervals;
         if least < longest {
             let (shorter, median, _) = lengths.select_nth_unstable(intervals / 2);
             candidate.median = *median;
@@ -188,8 +212,8 @@ impl Scratch {
             }
             let long = !replaced && work > candidate.median && !candidate.usual(work);
             candidate.long += u32::from(long);
-            let more =
-                work >= candidate.median + ENDS && !candidate.between_requests(from, to, work);
+            let ends = work >= candidate.median + ENDS || work * 2 < candidate.median;
+            let more = ends && !candidate.between_requests(from, to, work);
             candidate.since_more = if more { 0 } else { candidate.since_more + 1 };
             candidate.since_long = if long { 0 } else { candidate.since_long + 1 };
         }
@@ -236,13 +260,13 @@ impl Known {
     }
 }
 
-fn find(slots: &mut [Slot; SLOTS], key: u32, level: u8) -> Option<&mut Slot> {
+fn find(slots: &mut [Slot; SLOTS], key: u32, level: u8) -> Option<(usize, &mut Slot)> {
     let start = key as usize ^ (level as usize) << 7;
     let place = (0..16).map(|step| (start + step) % SLOTS).find(|&place| {
         let slot = &slots[place];
         !slot.used || slot.key == key && slot.level == level
     })?;
-    slots.get_mut(place)
+    Some((place, slots.get_mut(place)?))
 }
 
 /// The entries at which a site occurs.

@@ -1,7 +1,7 @@
 //! From the most frequent site outward, to the loop that explains why the work varies.
 
 use super::candidates::Occurrences;
-use super::{Candidate, LITTLE_TO_EXPLAIN, OUTER, PERIODS, Scratch};
+use super::{Candidate, LITTLE_TO_EXPLAIN, OUTER, OUTER_LEVEL, PERIODS, Scratch};
 
 /// The share of the work, in thousandths, that a rarer site must explain to replace the other.
 const EXPLAINED: u64 = 60;
@@ -14,17 +14,30 @@ const LARGE: u32 = 4;
 const UNEVEN: u64 = 600;
 /// So many occurrences an iteration, always the same number, are parts of it.
 const PARTS: u32 = 4;
-/// The longest context that makes an outer loop. Longer ones also tell apart iterations that
-/// alternate between kernels, or that follow a prefill step.
-const OUTER_LEVEL: u8 = 2;
+
+/// Why a rarer site replaces another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Why {
+    /// It explains why the work varies.
+    Work,
+    /// The other comes at each layer of a model.
+    Layers,
+}
 
 impl Scratch {
     /// Goes from the most frequent site outward.
     pub(super) fn outermost(&self, found: usize) -> Option<Candidate> {
         let mut chosen = *self.candidates[..found].first()?;
         for candidate in &self.candidates[1..found] {
-            if candidate.count >= OUTER && self.replaces_any(found, candidate, &chosen, false) {
-                chosen = *candidate;
+            if candidate.count < OUTER {
+                continue;
+            }
+            if let Some(why) = self.replaces_any(found, candidate, &chosen, false) {
+                let layered = chosen.layered || why == Why::Layers;
+                chosen = Candidate {
+                    layered,
+                    ..*candidate
+                };
             }
         }
         Some(chosen)
@@ -38,17 +51,28 @@ impl Scratch {
         outer: &Candidate,
         inner: &Candidate,
         early: bool,
-    ) -> bool {
+    ) -> Option<Why> {
         let alike = |c: &Candidate| {
             c.level <= OUTER_LEVEL && c.count.abs_diff(inner.count) * 5 <= inner.count
         };
         // Nothing is to be explained where its intervals are alike.
         let alone = inner.even();
-        outer.level <= OUTER_LEVEL
-            && self.candidates[..found]
-                .iter()
-                .filter(|c| alike(c) && (early || !self.at_each(outer, c)))
-                .any(|c| self.replaces(outer, c, alone && c.signature != inner.signature))
+        if outer.level > OUTER_LEVEL {
+            return None;
+        }
+        let inners = || {
+            let found = self.candidates[..found].iter();
+            found.filter(|c| alike(c) && (early || !self.at_each(outer, c)))
+        };
+        let layers = |c: &Candidate| self.passes_over_layers(outer, c);
+        if !inner.layered && self.candidates[..found].iter().any(layers) {
+            return Some(Why::Layers);
+        }
+        let explains = |c: &Candidate| {
+            let only_parts = alone && c.signature != inner.signature;
+            self.replaces(outer, c, only_parts)
+        };
+        inners().any(explains).then_some(Why::Work)
     }
 
     /// Whether the rarer `outer` is what explains why the work between `inner`'s occurrences
@@ -112,6 +136,9 @@ impl Scratch {
                 sum += u64::from(passes);
                 fewest = fewest.min(passes);
                 most = most.max(passes);
+                if only_parts && (fewest < most || most > PARTS) {
+                    return false;
+                }
             }
             before = Some(at);
         }

@@ -1,6 +1,7 @@
 //! The learner: calls in, iterations out.
 
 mod record;
+mod watch;
 
 use crate::asked::Asked;
 use crate::call::{Call, SiteCall, Wait, token};
@@ -10,21 +11,8 @@ use crate::rule::Rule;
 use crate::site;
 use crate::trail::{THREADS, Trails, Work, slot};
 
-/// The pattern is gone when there was so many times the work of the longest period, and some …
-const GONE: u32 = 4;
-const GONE_WORK: u32 = 128;
-/// … or so many times the waits of a period, and some, without an occurrence.
-const GONE_PERIODS: u32 = 8;
-const GONE_WAITS: u32 = 64;
-/// Entries watched where there is doubt about the choice.
-const DOUBTFUL: usize = 512;
 /// Copies not waited for after which none is expected to be.
 const UNAWAITED: u32 = 4;
-/// Of so many periods …
-const JUDGED: u32 = 32;
-/// … so many unusual ones cast doubt on the choice.
-const DOUBTED: u32 = 4;
-
 /// What the learner knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
@@ -70,6 +58,8 @@ pub struct Learner {
     look: usize,
     /// Iterations until it is looked at whether the rule can be relied on.
     patience: u32,
+    /// Iterations since the last that was far longer than usual.
+    steady: u32,
     /// Entries since it was last checked who launches.
     check: usize,
     /// The followed threads have stopped and others go on: a choice is wanted soon.
@@ -91,7 +81,7 @@ pub struct Learner {
     unawaited: u32,
     /// Waits of launching threads since the last occurrence.
     waits: u32,
-    /// Calls that were not the site.
+    /// Says which of the calls that are not the site are looked at.
     misses: u32,
     /// Entries kept since the last occurrence.
     entries_since: usize,
@@ -125,6 +115,7 @@ impl Learner {
             resting: false,
             look: 0,
             patience: 0,
+            steady: 0,
             check: 0,
             foremost: 0,
             hurried: false,
@@ -340,10 +331,8 @@ impl Learner {
         if Some(call) != rule.call {
             return self.miss(trails, thread);
         }
-        let helper = trails.helper(thread);
-        if helper != rule.helper
-            || site::key(trails, thread, call, helper, rule.level as usize) != rule.key
-        {
+        let key = site::key(trails, thread, call, rule.helper, rule.level as usize);
+        if key != rule.key || trails.helper(thread) != rule.helper {
             return self.miss(trails, thread);
         }
         if !own && !rule.helper && !self.join(trails, thread) {
@@ -358,6 +347,7 @@ impl Learner {
         self.waits = 0;
         self.entries_since = 0;
         self.closed += 1;
+        self.steady = self.steady.saturating_add(1);
         if self.rule.context[0] == 0 {
             self.note_context(trails, thread);
         }
@@ -403,107 +393,6 @@ impl Learner {
         self.heir = None;
         self.at = self.at.plus(start);
         true
-    }
-
-    /// A call that is not the site: is the pattern gone?
-    fn miss(&mut self, trails: &Trails, thread: u32) -> bool {
-        self.misses = self.misses.wrapping_add(1);
-        self.count_misses(trails, thread, 1);
-        if self.misses.is_multiple_of(4) {
-            self.check_gone(trails);
-        }
-        false
-    }
-
-    fn count_misses(&mut self, trails: &Trails, thread: u32, calls: u32) {
-        // A thread that only polls says nothing by it.
-        if !trails.helper(thread) {
-            self.waits = self.waits.saturating_add(calls);
-        }
-    }
-
-    fn check_gone(&mut self, trails: &Trails) {
-        let since = trails.work_of(self.rule.threads).since(self.at);
-        let work = self.rule.longest.saturating_mul(GONE);
-        let waits = (self.rule.waits / 10).saturating_mul(GONE_PERIODS);
-        if since.weight() > work.saturating_add(GONE_WORK)
-            || self.waits > waits.saturating_add(GONE_WAITS)
-        {
-            self.lose(trails);
-        }
-    }
-
-    /// The iterations that stand when the rule is gone. What one counted that was never
-    /// understood was a warm-up.
-    const fn standing(&self) -> u64 {
-        if self.understood {
-            self.closed
-        } else {
-            self.confirmed
-        }
-    }
-
-    fn lose(&mut self, trails: &Trails) {
-        if self.resting {
-            let since = trails.work_of(self.rule.threads).since(self.at);
-            self.unseen = since.weight();
-        }
-        self.state = State::Lost;
-        self.pending = None;
-        self.closed = self.standing();
-        self.understood = false;
-        if self.resting {
-            self.start_recording(trails);
-        } else {
-            // What came after the last occurrence is the new pattern's.
-            self.keep(self.entries_since);
-            self.before = self.closed;
-            self.confirmed = self.closed;
-            self.look = 0;
-        }
-    }
-
-    /// Forgets all but the last entries.
-    fn keep(&mut self, last: usize) {
-        let forgotten = self.history.entries().len().saturating_sub(last);
-        self.history.keep(last);
-        self.uncounted = self.uncounted.saturating_sub(forgotten);
-    }
-
-    /// Watches whether periods still look as they did when the rule was chosen.
-    fn judge(&mut self, trails: &Trails, since: u32) {
-        let (since, median) = (u64::from(since), u64::from(self.rule.median));
-        self.judged += 1;
-        self.rule.longest = self.rule.longest.max(since as u32);
-        if since * 2 < median || since * 4 > median * 7 {
-            self.unusual += 1;
-        }
-        if self.judged >= JUDGED {
-            self.judged = 0;
-            self.unusual = 0;
-        }
-        // Doubt that came to nothing comes less easily the next time.
-        let patience = DOUBTED << self.doubts.min(3);
-        if self.unusual >= patience && self.resting {
-            self.judged = 0;
-            self.unusual = 0;
-            self.doubts += 1;
-            self.start_recording(trails);
-            self.since = self.closed;
-            self.watch = DOUBTFUL;
-        }
-    }
-
-    fn start_recording(&mut self, trails: &Trails) {
-        self.resting = false;
-        self.history.clear();
-        self.uncounted = 0;
-        self.before = self.closed;
-        self.confirmed = self.closed;
-        self.look = 0;
-        for (thread, seen) in self.seen.iter_mut().enumerate() {
-            *seen = trails.work(thread as u32);
-        }
     }
 
     /// Keeps what led to the site, for the message.

@@ -2,7 +2,7 @@
 
 use super::{Learner, State};
 use crate::call::{SiteCall, token};
-use crate::choose;
+use crate::choose::{self, Followed};
 use crate::engine;
 use crate::history::{self, Entry};
 use crate::site::{self, LEVELS};
@@ -119,10 +119,12 @@ impl Learner {
             return ends;
         }
         self.patience = choose::AGAIN;
-        let current = settled.then_some(&self.rule);
-        let choice = self
-            .scratch
-            .choose(&self.history, self.uncounted, current, self.understood);
+        let current = settled.then_some(Followed {
+            rule: &self.rule,
+            relied_on: self.understood,
+            steady: self.steady,
+        });
+        let choice = self.scratch.choose(&self.history, self.uncounted, current);
         let Some(choice) = choice else {
             return self.stop_watching(ends);
         };
@@ -137,6 +139,7 @@ impl Learner {
             (self.rule.median, self.rule.rivals) = (new.median, new.rivals);
             (self.rule.periods, self.rule.agreeing) = (new.periods, new.agreeing);
             self.rule.waits = new.waits;
+            self.steady = choice.steady(self.steady);
             if choice.unsure_for == 0 && !self.understood {
                 self.understood = true;
                 self.since = self.closed;
@@ -161,6 +164,9 @@ impl Learner {
         let unseen = core::mem::take(&mut self.unseen);
         self.before += u64::from((unseen + new.median / 2) / new.median.max(1));
         self.closed = self.before + u64::from(choice.occurrences);
+        if alike {
+            self.closed += u64::from(choice.earlier);
+        }
         self.state = State::Settled;
         self.patience = choice.unsure_for.max(choose::AGAIN);
         if !alike {
@@ -169,6 +175,7 @@ impl Learner {
             self.doubts = 0;
             self.watch = WATCHED;
         }
+        self.steady = choice.steady(if alike { self.steady } else { 0 });
         self.rule = new;
         self.at = trails.work_of(new.threads).since(choice.since);
         self.waits = 0;

@@ -1,0 +1,143 @@
+//! Layers of a model that are each waited for.
+
+use super::candidates::Occurrences;
+use super::{BUSY, Candidate, ENDS, LITTLE_TO_EXPLAIN, Scratch};
+
+/// The most layers that a model has.
+const LAYERS: usize = 128;
+/// Passes seen before that is said of them.
+const PASSES: u32 = 2;
+/// The part of a layer, in tenths, that a model's first and last kernels are at least.
+const ENDS_OF_LAYER: i64 = 3;
+/// The share by which the calls of a layer vary that loops over its experts, as one in so many.
+const VARIES: usize = 16;
+
+impl Scratch {
+    /// Whether `inner` comes at each layer of a model and `outer` once in each pass over them: the
+    /// number of layers is always the same, and once in a pass there is more work, that of the
+    /// model's first and last kernels. Requests of equally many tokens are told from that by how
+    /// little is launched between them, next to a token.
+    pub(super) fn passes_over_layers(&self, outer: &Candidate, inner: &Candidate) -> bool {
+        let Some((ends, others)) = self.passes(outer, inner) else {
+            return false;
+        };
+        let usual = others.0.max(i64::from(inner.median));
+        let more = ends.0 - usual;
+        let wanted = if self.varies(inner) {
+            0
+        } else {
+            usual * ENDS_OF_LAYER / 10
+        };
+        ends.1 - others.1 <= BUSY as i64 && more >= wanted.max(i64::from(ENDS))
+    }
+
+    /// If `inner` may be a layer and always comes equally often between two of `outer`: work and
+    /// calls of the intervals at which that comes, and those of the others.
+    fn passes(&self, outer: &Candidate, inner: &Candidate) -> Option<(Mean, Mean)> {
+        if inner.count < 2 * outer.count || !inner.may_be_layer() {
+            return None;
+        }
+        let mut counts = [0u16; LAYERS + 1];
+        let (mut periods, mut passes, mut same) = (0, 0usize, 0);
+        let amiss = outer.count.saturating_sub(1) / 6;
+        let mut outers = Occurrences::of(&self.next, outer).peekable();
+        let (mut ending, mut beginning, mut others) = (Sum::NONE, Sum::NONE, Sum::NONE);
+        let mut begins = false;
+        for (from, to) in Occurrences::of(&self.next, inner).pairs() {
+            let (mut holds, mut next_begins) = (false, false);
+            while let Some(at) = outers.next_if(|&at| at <= to) {
+                if at <= from {
+                    continue;
+                }
+                (holds, next_begins) = (true, at == to);
+                // The passes before the first are not all of its.
+                if periods > 0 {
+                    let count = counts.get_mut(passes)?;
+                    *count += 1;
+                    if passes > 1 {
+                        same = same.max(u32::from(*count));
+                    }
+                    if periods - same > amiss {
+                        return None;
+                    }
+                }
+                periods += 1;
+                passes = 0;
+            }
+            passes += 1;
+            let sum = match (holds, begins) {
+                (true, _) => &mut ending,
+                (_, true) => &mut beginning,
+                _ => &mut others,
+            };
+            sum.add(self.work[to] - self.work[from], to - from);
+            begins = next_begins;
+        }
+        let periods = u32::saturating_sub(periods, 1);
+        (same >= PASSES && periods - same <= periods / 6)
+            .then(|| (ending.mean().max(beginning.mean()), others.mean()))
+    }
+
+    /// Whether `chosen` may be a layer, and its model so deep that few passes are in the history.
+    pub(super) fn may_be_layer(&self, found: usize, chosen: &Candidate) -> bool {
+        let layers = |c: &Candidate| self.passes(chosen, c).is_some();
+        chosen.is_busy()
+            && !chosen.layered
+            && self.is_in_pieces(chosen)
+            && !self.candidates[..found].iter().any(layers)
+    }
+
+    /// Whether most of the work does not come in one piece, and that is no whole model's.
+    fn is_in_pieces(&self, of: &Candidate) -> bool {
+        let (mut pieces, mut all) = (0u64, 0u64);
+        for (from, to) in Occurrences::of(&self.next, of).pairs() {
+            let works = &self.work[from..=to];
+            let piece = works.windows(2).map(|pair| pair[1] - pair[0]).max();
+            pieces += u64::from(piece.unwrap_or(0));
+            all += u64::from(self.work[to] - self.work[from]);
+        }
+        let models = u64::from(LITTLE_TO_EXPLAIN) * u64::from(of.count - 1);
+        pieces * 3 < all * 2 && pieces < models
+    }
+
+    /// Whether the calls in its intervals vary in number, as where a layer loops over the experts
+    /// that were chosen.
+    fn varies(&self, inner: &Candidate) -> bool {
+        let calls = inner.calls;
+        let pairs = Occurrences::of(&self.next, inner).pairs();
+        let apart = pairs.map(|(from, to)| (to - from).abs_diff(calls));
+        apart.sum::<usize>() * VARIES >= calls * inner.count as usize
+    }
+}
+
+/// Work and calls of an interval, on average.
+type Mean = (i64, i64);
+
+/// Work and calls of intervals, as they are summed up.
+struct Sum {
+    work: u64,
+    calls: u64,
+    intervals: u64,
+}
+
+impl Sum {
+    const NONE: Self = Self {
+        work: 0,
+        calls: 0,
+        intervals: 0,
+    };
+
+    fn add(&mut self, work: u32, calls: usize) {
+        self.work += u64::from(work);
+        self.calls += calls as u64;
+        self.intervals += 1;
+    }
+
+    fn mean(&self) -> Mean {
+        let intervals = self.intervals.max(1);
+        (
+            (self.work / intervals) as i64,
+            (self.calls / intervals) as i64,
+        )
+    }
+}

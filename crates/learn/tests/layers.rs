@@ -1,0 +1,151 @@
+//! Mixtures of experts that read back in each layer which experts were chosen, made deeper and
+//! shallower than they were recorded; and requests of which each has as many tokens, which look
+//! much like layers.
+
+mod judged;
+mod recorded;
+
+use judged::{assert_holds, take};
+use recorded::Record;
+use tllmprof_learn::{Call, Learner, Trails};
+
+/// The router's last kernel: what is read after it says which experts were chosen.
+const ROUTER: Call = Call::Launch((1 << 32) + 0x2f);
+
+type Records = Vec<Record>;
+
+/// What comes before the first true iteration, and each of them.
+fn iterations(name: &str) -> (Records, Vec<Records>) {
+    let streams = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/streams");
+    let records = recorded::read(&format!("{streams}/{name}.csv.gz"));
+    let mut parts = vec![Records::new()];
+    for record in records {
+        if record == Record::Mark {
+            parts.push(Records::new());
+        }
+        parts.last_mut().unwrap().push(record);
+    }
+    let before = parts.remove(0);
+    (before, parts)
+}
+
+/// An iteration cut after each wait for the router: what leads to the first, what lies between, and
+/// what follows the last.
+fn cut(iteration: &Records) -> (Records, Vec<Records>, Records) {
+    let mut parts = vec![Records::new()];
+    let mut routed = false;
+    for &record in iteration {
+        parts.last_mut().unwrap().push(record);
+        match record {
+            Record::Call(_, call @ Call::Launch(_)) => routed = call == ROUTER,
+            Record::Call(_, Call::Returned(_)) if routed => {
+                routed = false;
+                parts.push(Records::new());
+            }
+            _ => {}
+        }
+    }
+    let last = parts.pop().unwrap();
+    let first = parts.remove(0);
+    (first, parts, last)
+}
+
+/// Small numbers, ever the same.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+/// The same model with another number of layers, and other experts in each.
+fn with_layers(name: &str, layers: usize, count: usize) -> Records {
+    let (mut records, iterations) = iterations(name);
+    let parts: Vec<_> = iterations.iter().map(cut).collect();
+    let between: Vec<_> = parts.iter().skip(1).flat_map(|part| &part.1).collect();
+    let mut random = Random(layers as u64);
+    for n in 0..count {
+        let (first, _, last) = &parts[n % parts.len()];
+        records.extend(first);
+        for _ in 1..layers {
+            records.extend(between[random.below(between.len())]);
+        }
+        records.extend(last);
+    }
+    records
+}
+
+const MODELS: [&str; 2] = ["hf_mixtral_eager", "hf_mixtral_eager_5_layers"];
+
+#[test]
+fn as_many_layers_as_can_be_overlooked() {
+    for name in MODELS {
+        for layers in [2, 3, 4, 5, 6, 8] {
+            let name = format!("{layers} layers of {name}");
+            let records = with_layers(name.rsplit(' ').next().unwrap(), layers, 200);
+            assert_holds(&name, &records);
+            let taken = take(&records, (50, 99)).expect(&name);
+            assert!(taken.first <= 64, "{name}: at {}", taken.first);
+            let marks = &taken.marks[..taken.marks.len() - 1];
+            assert!(marks.iter().all(|&marks| marks == 1), "{name}: {marks:?}");
+        }
+    }
+}
+
+/// So few passes are kept that none is recognized: then nothing is understood.
+#[test]
+fn no_window_opens_on_a_layer() {
+    for name in MODELS {
+        for layers in [12, 16, 24, 32, 48, 61] {
+            let trails = Trails::new();
+            let mut learner = Box::new(Learner::new());
+            for record in with_layers(name, layers, 72) {
+                if let Record::Call(thread, call) = record {
+                    learner.event(&trails, thread, call);
+                    assert!(!learner.understands(), "{layers} layers of {name}");
+                }
+            }
+        }
+    }
+}
+
+/// Requests of a recording, each cut down to so many tokens: the first ones, and the last, which
+/// holds what is done between requests.
+fn requests(name: &str, recorded: usize, tokens: impl Fn(usize) -> usize) -> Records {
+    let (mut records, iterations) = iterations(name);
+    let requests = iterations.len() / recorded;
+    let mut total = 0;
+    for n in 0.. {
+        let tokens = tokens(n);
+        let first = n % requests * recorded;
+        records.extend(iterations[first..first + tokens - 1].iter().flatten());
+        records.extend(&iterations[first + recorded - 1]);
+        total += tokens;
+        if total >= 300 {
+            break;
+        }
+    }
+    records
+}
+
+#[test]
+fn requests_of_equally_many_tokens() {
+    for (name, recorded) in [
+        ("hf_beam", 48),
+        ("hf_bart_beam", 50),
+        ("hf_greedy", 48),
+        ("hf_mixtral_eager_5_layers", 48),
+    ] {
+        for tokens in [5, 6, 8, 12, 16, 32] {
+            let named = format!("{tokens} tokens of {name}");
+            assert_holds(&named, &requests(name, recorded, |_| tokens));
+            let varied = |n| tokens - tokens / 2 + n * 7 % tokens;
+            assert_holds(&named, &requests(name, recorded, varied));
+        }
+    }
+}
