@@ -1,0 +1,128 @@
+//! What a call costs the learner, in nanoseconds, on recorded streams: while it learns, and once it
+//! rests. Without the lock and the assembler through which the library reaches it.
+//!
+//! `cargo run --release -p tllmprof-learn --example cost -- crates/learn/tests/streams/*.csv.gz`
+
+#[path = "../tests/recorded/mod.rs"]
+mod recorded;
+
+use std::time::{Duration, Instant};
+
+use recorded::Record;
+use tllmprof_learn::{Asked, Call, Learner, Trails};
+
+/// Times that each is measured; the fastest counts.
+const REPEATED: usize = 15;
+/// Calls in which it must have come to rest.
+const PATIENCE: usize = 1 << 17;
+/// Calls measured at rest.
+const RESTING: usize = 1 << 18;
+
+struct Cost {
+    calls: usize,
+    took: Duration,
+}
+
+impl Cost {
+    fn add(&mut self, more: Self) {
+        self.calls += more.calls;
+        self.took += more.took;
+    }
+
+    fn per_call(&self) -> f64 {
+        self.took.as_nanos() as f64 / self.calls.max(1) as f64
+    }
+}
+
+fn rests(learner: &Learner) -> bool {
+    learner.asks(false) != Asked::ALL
+}
+
+/// A learner in memory that has been touched before.
+struct Process {
+    trails: Trails,
+    learner: Box<Learner>,
+}
+
+impl Process {
+    fn new() -> Self {
+        Self {
+            trails: Trails::new(),
+            learner: Box::new(Learner::new()),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.trails = Trails::new();
+        *self.learner = Learner::new();
+    }
+
+    fn run(&mut self, calls: &[(u32, Call)]) -> Cost {
+        let begun = Instant::now();
+        for &(thread, call) in calls {
+            self.learner.event(&self.trails, thread, call);
+        }
+        Cost {
+            calls: calls.len(),
+            took: begun.elapsed(),
+        }
+    }
+}
+
+fn fastest(mut measure: impl FnMut() -> Cost) -> f64 {
+    let costs = (0..REPEATED).map(|_| measure().per_call());
+    costs.fold(f64::INFINITY, f64::min)
+}
+
+fn main() {
+    println!(
+        "{:28} {:>8} {:>9} {:>8}",
+        "stream", "calls", "learning", "settled"
+    );
+    for path in std::env::args().skip(1) {
+        let name = path.rsplit('/').next().unwrap_or(&path);
+        let name = name.trim_end_matches(".csv.gz");
+        let records = recorded::read(&path);
+        let marks = records.iter().enumerate();
+        let marks: Vec<_> = marks.filter(|(_, r)| **r == Record::Mark).collect();
+        let half = marks.get(marks.len() / 2).map_or(0, |&(at, _)| at);
+        let told = |records: &[Record]| -> Vec<_> {
+            let told = records.iter().filter_map(|record| match *record {
+                Record::Call(thread, call) => Some((thread, call)),
+                _ => None,
+            });
+            told.collect()
+        };
+        // Most streams end before the choice has been watched for long enough.
+        let (mut calls, again) = (told(&records), told(&records[half..]));
+        while calls.len() < PATIENCE {
+            calls.extend(&again);
+        }
+        let mut process = Process::new();
+        let until = calls.iter().position(|call| {
+            process.run(std::slice::from_ref(call));
+            rests(&process.learner)
+        });
+        let (learning, settled) = calls.split_at(until.unwrap_or(calls.len()));
+        let learns = fastest(|| {
+            process.clear();
+            process.run(learning)
+        });
+        print!("{name:28} {:8} {learns:9.1}", learning.len());
+        if until.is_none() {
+            println!("        -");
+            continue;
+        }
+        let rests = fastest(|| {
+            process.clear();
+            process.run(learning);
+            process.run(&settled[..settled.len() % again.len()]);
+            let mut cost = process.run(&again);
+            while cost.calls < RESTING {
+                cost.add(process.run(&again));
+            }
+            cost
+        });
+        println!(" {rests:8.1}");
+    }
+}
