@@ -10,7 +10,7 @@ use core::time::Duration;
 use tllmprof_config::calls::Calls;
 
 use super::threads::set_slot;
-use super::{ATTENDED, OWNER, STATE, USES_CUDA, ending, learning, stream_capture, turn};
+use super::{ATTENDED, OWNER, STATE, USES_CUDA, WAITS_ENTER, ending, learning, stream_capture, turn};
 use crate::intercept::Inside;
 use crate::lock::Lock;
 use crate::{capture, engines, ids, intercept, python};
@@ -104,6 +104,7 @@ extern "C" fn in_child() {
     set_slot(None);
     OWNER.store(0, Ordering::Relaxed);
     USES_CUDA.store(false, Ordering::Relaxed);
+    WAITS_ENTER.store(true, Ordering::Relaxed);
     // The parent's state is left where it is: the allocator may be in any condition.
     core::mem::forget(STATE.lock().take());
 }

@@ -50,6 +50,9 @@ static OWNER: AtomicI32 = AtomicI32::new(0);
 static ATTENDED: AtomicU32 = AtomicU32::new(Calls::ALL.bits());
 /// The process uses CUDA, for who must not wait for the lock of the state.
 static USES_CUDA: AtomicBool = AtomicBool::new(false);
+/// It matters that a wait is entered, and not only that it returns. While steps are learnt it does
+/// not, and a lock less is taken at each.
+static WAITS_ENTER: AtomicBool = AtomicBool::new(true);
 
 /// Who opens the windows.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -144,6 +147,10 @@ impl State {
         if ATTENDED.load(Ordering::Relaxed) != close.bits() {
             ATTENDED.store(close.bits(), Ordering::Release);
             attend(close);
+        }
+        let waits_enter = !self.begun || !self.counter.passes_entered_waits();
+        if WAITS_ENTER.load(Ordering::Relaxed) != waits_enter {
+            WAITS_ENTER.store(waits_enter, Ordering::Relaxed);
         }
     }
 
@@ -253,6 +260,9 @@ fn enter(what: Counted) -> Option<u64> {
     let cell = slot.live(what);
     if cell.count() <= cell.limit() {
         return None; // a runtime's function, which is attended: of no interest now
+    }
+    if what.waits() && !WAITS_ENTER.load(Ordering::Relaxed) {
+        return None;
     }
     let mut guard = STATE.lock();
     let state = guard.as_mut()?;

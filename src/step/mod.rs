@@ -132,6 +132,11 @@ impl Counter {
         }
     }
 
+    /// Whether nothing follows from a wait's being entered, before it returns.
+    pub const fn passes_entered_waits(&self) -> bool {
+        matches!(self.rule, Rule::Learned(_)) && !self.to_begin
+    }
+
     /// A call has returned: the iteration that is open from here, if one is closed.
     pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
         match &mut self.rule {
