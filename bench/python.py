@@ -16,6 +16,15 @@ def nothing():
     pass
 
 
+def step():
+    """The function that the rule names where everything is asked for."""
+
+
+def call_step(count):
+    for _ in range(count):
+        step()
+
+
 def hand_off(count):
     library.hand_off(count)
 
@@ -49,4 +58,5 @@ def per_turn(act):
 
 
 gc.disable()
-print(json.dumps({"handoff": per_turn(hand_off), "collection": per_turn(collect), "loop": per_turn(loop)}))
+print(json.dumps({"handoff": per_turn(hand_off), "collection": per_turn(collect), "marked": per_turn(call_step),
+                  "loop": per_turn(loop)}))
