@@ -10,7 +10,9 @@ use core::time::Duration;
 use tllmprof_config::calls::Calls;
 
 use super::threads::set_slot;
-use super::{ATTENDED, OWNER, STATE, USES_CUDA, WAITS_ENTER, ending, learning, stream_capture, turn};
+use super::{
+    ATTENDED, OWNER, STATE, USES_CUDA, WAITS_ENTER, ending, learning, stream_capture, turn,
+};
 use crate::intercept::Inside;
 use crate::lock::Lock;
 use crate::{capture, engines, ids, intercept, python};
