@@ -1,0 +1,56 @@
+//! The counters of the header block.
+
+use crate::layout::COUNTERS;
+
+/// Rows of the table of calls that have counters.
+const ROWS: u16 = 32;
+
+/// What a counter in the header block counts. Those not listed here are zero.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Counter {
+    /// Calls of a row of the table of calls, outside windows.
+    CallsOutside(u8),
+    /// Calls of a row of the table of calls, inside windows.
+    CallsInside(u8),
+    /// Iterations counted, inside windows and outside.
+    Iterations,
+    /// Events that were not kept: the record was full, or its disk.
+    EventsDropped,
+    /// Strings that were not kept.
+    StringsDropped,
+    /// Chunks in use, or that were.
+    Chunks,
+    /// Ticks of the clock that the recorder itself took from the program's threads inside windows.
+    OwnTicks,
+    /// Hand-overs of the GIL, kept or too short to be.
+    GilHandoffs,
+    /// Collections of Python's garbage, inside windows and outside.
+    Collections,
+    /// GPU times of steps that could not be read.
+    GpuSpansLost,
+    /// Windows opened.
+    Windows,
+}
+
+impl Counter {
+    /// Its place in the header block.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        let index = match self {
+            Self::CallsOutside(row) => row as u16 % ROWS,
+            Self::CallsInside(row) => ROWS + row as u16 % ROWS,
+            Self::Iterations => 64,
+            Self::EventsDropped => 65,
+            Self::StringsDropped => 66,
+            Self::Chunks => 67,
+            Self::OwnTicks => 68,
+            Self::GilHandoffs => 69,
+            Self::Collections => 70,
+            Self::GpuSpansLost => 71,
+            Self::Windows => 72,
+        };
+        index as usize
+    }
+}
+
+const _: () = assert!(Counter::Windows.index() < COUNTERS);

@@ -1,0 +1,518 @@
+//! One event: 24 bytes.
+//!
+//! | bytes | |
+//! |---|---|
+//! | 0–7 | start, in ticks of the record's clock |
+//! | 8–11 | duration, shifted right by the scale |
+//! | 12 | kind; 0 is none |
+//! | 13 | bits 0–5: scale; bit 6: cut; bit 7: failed |
+//! | 14–15 | code |
+//! | 16–23 | value |
+
+use crate::info::Info;
+use crate::layout::EVENT_BYTES;
+
+/// The id of a string in the record. The same text may have several.
+pub type StringId = u32;
+
+/// The id of no string: what had no room in the table.
+pub const NO_STRING: StringId = 0;
+
+/// What a call in the table of calls does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum CallKind {
+    Other = 0,
+    GraphLaunch = 1,
+    KernelLaunch = 2,
+    AsyncCopy = 3,
+    /// Waits on the device.
+    Wait = 4,
+    /// Begins or ends a stream capture.
+    Capture = 5,
+}
+
+/// How an NVTX range was given.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum RangeKind {
+    /// Nested on its thread.
+    PushPop = 0,
+    /// Begun and ended anywhere.
+    StartEnd = 1,
+}
+
+/// An end of a window.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Edge {
+    Open = 0,
+    Close = 1,
+}
+
+/// An event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// When it began, in ticks of the record's clock.
+    pub start: u64,
+    /// How long it took, in ticks; of a [`What::GpuSpan`] in nanoseconds. A record keeps its upper
+    /// 32 bits.
+    pub duration: u64,
+    /// Ended by something else than its own end: the window's, the process's.
+    pub cut: bool,
+    /// The call returned an error, the function raised.
+    pub failed: bool,
+    pub what: What,
+}
+
+/// What an event is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum What {
+    /// The events behind it in its chunk are of this thread. `tid` is the kernel's id of it.
+    Thread { tid: u32 },
+    /// Its thread's name.
+    ThreadName { name: StringId },
+    /// The text of a string follows, `bytes` of UTF-8, padded to whole events.
+    String { id: StringId, bytes: u16 },
+    /// A fact about the process. What `value` is says [`Info`]; `None`: one that is not known here.
+    Info { key: Option<Info>, value: u64 },
+    /// The name and kind of a row of the table of calls; `None`: a kind that is not known here.
+    CallName {
+        row: u8,
+        kind: Option<CallKind>,
+        name: StringId,
+    },
+    /// A call to CUDA, from its entry to its return. `capturing`: its thread captures a stream.
+    Call {
+        row: u8,
+        capturing: bool,
+        stream: u64,
+    },
+    /// An iteration, written when it ends. `n` counts from 0.
+    Iteration { n: u64 },
+    /// A window opens with an iteration, or closes after one.
+    Window { edge: Edge, iteration: u64 },
+    /// An NVTX range, written when it ends. `NO_STRING` is the default domain.
+    Range {
+        kind: RangeKind,
+        domain: StringId,
+        name: StringId,
+    },
+    /// An NVTX mark.
+    Mark { domain: StringId, name: StringId },
+    /// A collection of Python's garbage.
+    Gc { generation: u16, collected: u64 },
+    /// A thread waited for the GIL.
+    GilWait,
+    /// A thread held the GIL.
+    GilHold,
+    /// A thread gave the GIL up because another asked for it.
+    GilForced,
+    /// A run of a marked Python function.
+    Function { name: StringId },
+    /// What a stream did in an iteration, from its first work to its last; `start` as near as the
+    /// host's clock is known. `device` is its ordinal (to 15), `stream` a number the recorder gave it
+    /// (to 4095).
+    GpuSpan {
+        device: u8,
+        stream: u16,
+        iteration: u64,
+    },
+    /// So many events of this thread are missing here.
+    Dropped { events: u64 },
+}
+
+/// Bytes that are no event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoEvent {
+    /// A kind that is not known here: one that a later version writes, or damage.
+    Unknown,
+    /// A known kind with a code that it cannot have, or a duration past 64 bits.
+    Bad,
+}
+
+mod kind {
+    pub const THREAD: u8 = 1;
+    pub const THREAD_NAME: u8 = 2;
+    pub const STRING: u8 = 3;
+    pub const INFO: u8 = 4;
+    pub const CALL_NAME: u8 = 5;
+    pub const CALL: u8 = 6;
+    pub const ITERATION: u8 = 7;
+    pub const WINDOW: u8 = 8;
+    pub const RANGE: u8 = 9;
+    pub const MARK: u8 = 10;
+    pub const GC: u8 = 11;
+    pub const GIL_WAIT: u8 = 12;
+    pub const GIL_HOLD: u8 = 13;
+    pub const GIL_FORCED: u8 = 14;
+    pub const FUNCTION: u8 = 15;
+    pub const GPU_SPAN: u8 = 16;
+    pub const DROPPED: u8 = 17;
+}
+
+const SCALE: u8 = 0x3f;
+const CUT: u8 = 0x40;
+const FAILED: u8 = 0x80;
+
+const CAPTURING: u16 = 0x100;
+
+/// Two ids in a value: a domain's above a name's.
+const fn pair(high: u32, low: u32) -> u64 {
+    (high as u64) << 32 | low as u64
+}
+
+const fn low(value: u64) -> u32 {
+    value as u32
+}
+
+const fn high(value: u64) -> u32 {
+    (value >> 32) as u32
+}
+
+impl What {
+    /// Kind, code and value.
+    #[inline]
+    const fn parts(self) -> (u8, u16, u64) {
+        match self {
+            Self::Thread { tid } => (kind::THREAD, 0, tid as u64),
+            Self::ThreadName { name } => (kind::THREAD_NAME, 0, name as u64),
+            Self::String { id, bytes } => (kind::STRING, bytes, id as u64),
+            Self::Info { key, value } => {
+                let code = match key {
+                    Some(key) => key as u16,
+                    None => 0,
+                };
+                (kind::INFO, code, value)
+            }
+            Self::CallName { row, kind, name } => {
+                let class = match kind {
+                    Some(kind) => kind as u32,
+                    None => u32::MAX,
+                };
+                (kind::CALL_NAME, row as u16, pair(class, name))
+            }
+            Self::Call {
+                row,
+                capturing,
+                stream,
+            } => {
+                let flag = if capturing { CAPTURING } else { 0 };
+                (kind::CALL, row as u16 | flag, stream)
+            }
+            Self::Iteration { n } => (kind::ITERATION, 0, n),
+            Self::Window { edge, iteration } => (kind::WINDOW, edge as u16, iteration),
+            Self::Range { kind, domain, name } => (kind::RANGE, kind as u16, pair(domain, name)),
+            Self::Mark { domain, name } => (kind::MARK, 0, pair(domain, name)),
+            Self::Gc {
+                generation,
+                collected,
+            } => (kind::GC, generation, collected),
+            Self::GilWait => (kind::GIL_WAIT, 0, 0),
+            Self::GilHold => (kind::GIL_HOLD, 0, 0),
+            Self::GilForced => (kind::GIL_FORCED, 0, 0),
+            Self::Function { name } => (kind::FUNCTION, 0, name as u64),
+            Self::GpuSpan {
+                device,
+                stream,
+                iteration,
+            } => {
+                let device = (device as u16 & 0xf) << 12;
+                (kind::GPU_SPAN, device | stream & 0xfff, iteration)
+            }
+            Self::Dropped { events } => (kind::DROPPED, 0, events),
+        }
+    }
+
+    const fn from_parts(kind: u8, code: u16, value: u64) -> Result<Self, NoEvent> {
+        Ok(match kind {
+            kind::THREAD => Self::Thread { tid: low(value) },
+            kind::THREAD_NAME => Self::ThreadName { name: low(value) },
+            kind::STRING => Self::String {
+                id: low(value),
+                bytes: code,
+            },
+            kind::INFO => Self::Info {
+                key: Info::from_code(code),
+                value,
+            },
+            kind::CALL_NAME => Self::CallName {
+                row: code as u8,
+                kind: CallKind::from_code(high(value)),
+                name: low(value),
+            },
+            kind::CALL => Self::Call {
+                row: code as u8,
+                capturing: code & CAPTURING != 0,
+                stream: value,
+            },
+            kind::ITERATION => Self::Iteration { n: value },
+            kind::WINDOW => {
+                let edge = match code {
+                    0 => Edge::Open,
+                    1 => Edge::Close,
+                    _ => return Err(NoEvent::Bad),
+                };
+                Self::Window {
+                    edge,
+                    iteration: value,
+                }
+            }
+            kind::RANGE => {
+                let kind = match code {
+                    0 => RangeKind::PushPop,
+                    1 => RangeKind::StartEnd,
+                    _ => return Err(NoEvent::Bad),
+                };
+                Self::Range {
+                    kind,
+                    domain: high(value),
+                    name: low(value),
+                }
+            }
+            kind::MARK => Self::Mark {
+                domain: high(value),
+                name: low(value),
+            },
+            kind::GC => Self::Gc {
+                generation: code,
+                collected: value,
+            },
+            kind::GIL_WAIT => Self::GilWait,
+            kind::GIL_HOLD => Self::GilHold,
+            kind::GIL_FORCED => Self::GilForced,
+            kind::FUNCTION => Self::Function { name: low(value) },
+            kind::GPU_SPAN => Self::GpuSpan {
+                device: (code >> 12) as u8,
+                stream: code & 0xfff,
+                iteration: value,
+            },
+            kind::DROPPED => Self::Dropped { events: value },
+            _ => return Err(NoEvent::Unknown),
+        })
+    }
+}
+
+impl CallKind {
+    const fn from_code(code: u32) -> Option<Self> {
+        Some(match code {
+            0 => Self::Other,
+            1 => Self::GraphLaunch,
+            2 => Self::KernelLaunch,
+            3 => Self::AsyncCopy,
+            4 => Self::Wait,
+            5 => Self::Capture,
+            _ => return None,
+        })
+    }
+
+    /// Whether it enqueues work for the compute units.
+    #[must_use]
+    pub const fn launches(self) -> bool {
+        matches!(self, Self::GraphLaunch | Self::KernelLaunch)
+    }
+}
+
+impl Event {
+    /// Something that happened from `start` on for `duration`.
+    #[must_use]
+    #[inline]
+    pub const fn new(start: u64, duration: u64, what: What) -> Self {
+        Self {
+            start,
+            duration,
+            cut: false,
+            failed: false,
+            what,
+        }
+    }
+
+    /// The event's bytes.
+    #[must_use]
+    #[inline]
+    pub const fn encode(&self) -> [u8; EVENT_BYTES] {
+        let (kind, code, value) = self.what.parts();
+        let scale = 32_u32.saturating_sub(self.duration.leading_zeros());
+        let duration = (self.duration >> scale) as u32;
+        let cut = if self.cut { CUT } else { 0 };
+        let failed = if self.failed { FAILED } else { 0 };
+        let flags = scale as u8 | cut | failed;
+        let middle =
+            duration as u64 | (kind as u64) << 32 | (flags as u64) << 40 | (code as u64) << 48;
+        let mut bytes = [0; EVENT_BYTES];
+        let (first, rest) = bytes.split_at_mut(8);
+        let (second, third) = rest.split_at_mut(8);
+        first.copy_from_slice(&self.start.to_le_bytes());
+        second.copy_from_slice(&middle.to_le_bytes());
+        third.copy_from_slice(&value.to_le_bytes());
+        bytes
+    }
+
+    /// The event that some bytes are.
+    ///
+    /// # Errors
+    /// Where they are none.
+    #[inline]
+    pub const fn decode(bytes: &[u8; EVENT_BYTES]) -> Result<Self, NoEvent> {
+        let start = word(bytes, 0);
+        let middle = word(bytes, 1);
+        let flags = (middle >> 40) as u8;
+        let (duration, scale) = (middle & 0xffff_ffff, flags & SCALE);
+        if scale > 32 {
+            return Err(NoEvent::Bad);
+        }
+        let what =
+            match What::from_parts((middle >> 32) as u8, (middle >> 48) as u16, word(bytes, 2)) {
+                Ok(what) => what,
+                Err(none) => return Err(none),
+            };
+        Ok(Self {
+            start,
+            duration: duration << scale,
+            cut: flags & CUT != 0,
+            failed: flags & FAILED != 0,
+            what,
+        })
+    }
+}
+
+#[inline]
+const fn word(bytes: &[u8; EVENT_BYTES], index: usize) -> u64 {
+    let (words, _) = bytes.as_chunks::<8>();
+    u64::from_le_bytes(words[index])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_comes_back() {
+        let all = [
+            What::Thread { tid: u32::MAX },
+            What::ThreadName { name: 7 },
+            What::String {
+                id: u32::MAX,
+                bytes: 4096,
+            },
+            What::Info {
+                key: Some(Info::Rank),
+                value: u64::MAX,
+            },
+            What::CallName {
+                row: 255,
+                kind: Some(CallKind::Wait),
+                name: 9,
+            },
+            What::CallName {
+                row: 1,
+                kind: None,
+                name: 9,
+            },
+            What::Call {
+                row: 31,
+                capturing: true,
+                stream: u64::MAX,
+            },
+            What::Call {
+                row: 0,
+                capturing: false,
+                stream: 0,
+            },
+            What::Iteration { n: u64::MAX },
+            What::Window {
+                edge: Edge::Open,
+                iteration: 100,
+            },
+            What::Window {
+                edge: Edge::Close,
+                iteration: 150,
+            },
+            What::Range {
+                kind: RangeKind::PushPop,
+                domain: 1,
+                name: u32::MAX,
+            },
+            What::Range {
+                kind: RangeKind::StartEnd,
+                domain: u32::MAX,
+                name: 0,
+            },
+            What::Mark { domain: 3, name: 4 },
+            What::Gc {
+                generation: 2,
+                collected: 12_345,
+            },
+            What::GilWait,
+            What::GilHold,
+            What::GilForced,
+            What::Function { name: 77 },
+            What::GpuSpan {
+                device: 15,
+                stream: 4095,
+                iteration: u64::MAX,
+            },
+            What::Dropped { events: u64::MAX },
+        ];
+        for what in all {
+            for flags in 0..4 {
+                let event = Event {
+                    start: 0x0123_4567_89ab_cdef,
+                    duration: 0xffff_ffff,
+                    cut: flags & 1 != 0,
+                    failed: flags & 2 != 0,
+                    what,
+                };
+                assert_eq!(Event::decode(&event.encode()), Ok(event));
+            }
+        }
+    }
+
+    #[test]
+    fn long_durations_keep_their_upper_32_bits() {
+        for bit in 0..64 {
+            let duration = u64::MAX >> bit;
+            let event = Event::new(0, duration, What::GilHold);
+            let back = Event::decode(&event.encode()).unwrap().duration;
+            assert!(back <= duration);
+            assert!(duration - back <= duration >> 31, "{duration}: {back}");
+        }
+    }
+
+    #[test]
+    fn an_event_is_where_the_page_says() {
+        let event = Event {
+            start: 0x0807_0605_0403_0201,
+            duration: 0x1_0000_0000,
+            cut: true,
+            failed: true,
+            what: What::Call {
+                row: 0x11,
+                capturing: true,
+                stream: 0x2827_2625_2423_2221,
+            },
+        };
+        let bytes = event.encode();
+        assert_eq!(bytes[..8], [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(bytes[8..16], [0, 0, 0, 0x80, kind::CALL, 0xc1, 0x11, 1]);
+        assert_eq!(
+            bytes[16..],
+            [0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28]
+        );
+    }
+
+    #[test]
+    fn what_is_none_is_said() {
+        let decode = |change: fn(&mut [u8; EVENT_BYTES])| {
+            let mut bytes = Event::new(1, 2, What::GilHold).encode();
+            change(&mut bytes);
+            Event::decode(&bytes)
+        };
+        assert!(decode(|_| ()).is_ok());
+        assert_eq!(decode(|bytes| bytes[12] = 0), Err(NoEvent::Unknown));
+        assert_eq!(decode(|bytes| bytes[12] = 200), Err(NoEvent::Unknown));
+        assert_eq!(decode(|bytes| bytes[13] = 33), Err(NoEvent::Bad));
+        let window = |bytes: &mut [u8; EVENT_BYTES]| (bytes[12], bytes[14]) = (kind::WINDOW, 2);
+        assert_eq!(decode(window), Err(NoEvent::Bad));
+    }
+}

@@ -1,0 +1,56 @@
+//! Facts about the process that a record holds once each.
+
+macro_rules! infos {
+    ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
+        /// What an information event tells. Its value is a string's id unless it says *number*.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u16)]
+        pub enum Info {
+            $($(#[$doc])* $name = $code,)*
+        }
+
+        impl Info {
+            /// The fact that a code stands for.
+            #[must_use]
+            pub const fn from_code(code: u16) -> Option<Self> {
+                match code {
+                    $($code => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+infos! {
+    /// The command line, its arguments separated by spaces.
+    CommandLine = 1,
+    /// The name of the host.
+    Host = 2,
+    /// The rank, a *number*. The latest counts, as engines set it late.
+    Rank = 3,
+    /// The rule that decides what an iteration is, as `TLLMPROF_STEP` would name it. The latest counts.
+    Rule = 4,
+    /// Why that rule, where it was not asked for.
+    RuleWhy = 5,
+    /// The version of the library that wrote the record.
+    Version = 6,
+    /// The version of Python in the process.
+    Python = 7,
+    /// Something that was asked for and could not be done, and why. Any number of them.
+    Refused = 8,
+    /// The windows that were asked for, as `TLLMPROF_START_STOP` has them.
+    Windows = 9,
+    /// The engine that was known.
+    Engine = 10,
+    /// The version of the CUDA driver, a *number*: 13000 is 13.0.
+    CudaDriver = 11,
+    /// The name of a GPU that was used.
+    Gpu = 12,
+    /// The process's name.
+    Process = 13,
+    /// A variable that was set, `NAME=value`. Any number of them.
+    Setting = 14,
+    /// The machine's boot: records with the same have the same monotonic clock.
+    Boot = 15,
+}

@@ -1,0 +1,37 @@
+//! The format of tllmprof's records, which `docs/format.md` describes: the one place that the
+//! preloaded library, which writes them, and the command, which reads them, share.
+//!
+//! Writing ([`Chunk`], [`EventWriter`], [`HeaderBlock`]) happens in somebody else's process, in memory
+//! that a file is mapped to: no allocation, no lock, no panic, and after each event the record is
+//! whole, whatever ends the process. Reading ([`Reader`]) trusts nothing: a damaged or unfinished file
+//! gives what is left of it, in memory bounded by constants, and what was wrong is counted.
+
+mod chunk;
+mod clock;
+mod counter;
+mod event;
+mod header;
+mod histogram;
+mod info;
+mod layout;
+mod reader;
+mod source;
+mod strings;
+
+#[cfg(feature = "builder")]
+pub mod builder;
+
+pub use chunk::{Chunk, EventWriter};
+pub use clock::{Clock, MonotonicNs};
+pub use counter::Counter;
+pub use event::{CallKind, Edge, Event, NO_STRING, NoEvent, RangeKind, StringId, What};
+pub use header::{Anchor, ClockKind, Ended, Header, HeaderBlock};
+pub use histogram::{BUCKETS, Histogram, SharedHistogram};
+pub use info::Info;
+pub use layout::{
+    ANCHORS, CHUNK_BYTES, COUNTERS, EVENT_BYTES, HEADER_BYTES, MAGIC, MAX_STRING, PAYLOAD_BYTES,
+    VERSION, chunk_offset,
+};
+pub use reader::{Damage, Entry, Error, Reader};
+pub use source::Source;
+pub use strings::Strings;

@@ -1,0 +1,42 @@
+//! Where a record's bytes come from.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+
+/// Bytes at offsets. A file is read, never mapped: one that is truncated meanwhile must be an error
+/// and no SIGBUS.
+pub trait Source {
+    /// Reads as many bytes as `buffer` takes from `offset` on, or as there are; how many those are.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+}
+
+impl Source for File {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match FileExt::read_at(self, rest, offset + filled as u64) {
+                Ok(0) => break,
+                Ok(more) => filled += more,
+                Err(error) if error.kind() == ErrorKind::Interrupted => (),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+}
+
+impl Source for &[u8] {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let rest = usize::try_from(offset)
+            .ok()
+            .and_then(|at| self.get(at..))
+            .unwrap_or(&[]);
+        let length = rest.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&rest[..length]);
+        Ok(length)
+    }
+}

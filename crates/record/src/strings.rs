@@ -1,0 +1,80 @@
+//! The strings of a record, read.
+
+use std::collections::HashMap;
+
+use crate::event::StringId;
+
+/// How much text is kept, in bytes, and how many strings. More is counted and reads as `?`.
+const TEXT_LIMIT: usize = 64 << 20;
+const COUNT_LIMIT: usize = 1 << 20;
+
+/// Text by id.
+#[derive(Default, Debug)]
+pub struct Strings {
+    text: String,
+    places: HashMap<StringId, (u32, u16)>,
+    left_out: u64,
+}
+
+impl Strings {
+    /// Adds a string. The first text of an id stays; bytes that are no UTF-8 are replaced.
+    pub fn add(&mut self, id: StringId, bytes: &[u8]) {
+        if self.places.contains_key(&id) {
+            return;
+        }
+        let text = String::from_utf8_lossy(bytes);
+        let (at, length) = (self.text.len(), text.len());
+        let room = at + length <= TEXT_LIMIT && self.places.len() < COUNT_LIMIT;
+        match u16::try_from(length) {
+            Ok(length) if room => {
+                self.text.push_str(&text);
+                self.places.insert(id, (at as u32, length));
+            }
+            _ => self.left_out += 1,
+        }
+    }
+
+    /// The text of an id; `?` where it is not known.
+    #[must_use]
+    pub fn get(&self, id: StringId) -> &str {
+        self.places
+            .get(&id)
+            .and_then(|(at, length)| self.text.get(*at as usize..*at as usize + *length as usize))
+            .unwrap_or("?")
+    }
+
+    /// How many were left out, for want of room.
+    #[must_use]
+    pub const fn left_out(&self) -> u64 {
+        self.left_out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_text_of_an_id_stays() {
+        let mut strings = Strings::default();
+        strings.add(1, b"one");
+        strings.add(1, b"two");
+        strings.add(7, b"\xff bad");
+        assert_eq!(strings.get(1), "one");
+        assert_eq!(strings.get(7), "\u{fffd} bad");
+        assert_eq!(strings.get(2), "?");
+    }
+
+    #[test]
+    fn no_more_is_kept_than_the_limit() {
+        let mut strings = Strings::default();
+        let text = [b'x'; 4096];
+        let fit = (TEXT_LIMIT / text.len()) as u32;
+        for id in 0..fit + 3 {
+            strings.add(id, &text);
+        }
+        assert_eq!(strings.left_out(), 3);
+        assert_eq!(strings.get(fit), "?");
+        assert_eq!(strings.get(fit - 1).len(), text.len());
+    }
+}
