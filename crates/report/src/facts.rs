@@ -1,0 +1,130 @@
+//! What a record says about its process once: names, rule, rank, calls.
+
+use std::collections::BTreeMap;
+
+use tllmprof_record::{CallKind, Counter, Entry, Header, Info, StringId, Strings, What};
+
+/// How many lines of one kind, and how many threads' names, are kept.
+const LIMIT: usize = 4096;
+
+/// Facts about a process.
+#[derive(Debug, Default)]
+pub struct Facts {
+    pub command: String,
+    pub process: String,
+    pub host: String,
+    /// 0 where no launcher gave one.
+    pub rank: u64,
+    pub rule: String,
+    pub rule_why: String,
+    pub engine: String,
+    pub library: String,
+    pub python: String,
+    pub gpus: Vec<String>,
+    pub cuda_driver: Option<u64>,
+    pub boot: String,
+    pub windows: String,
+    pub refused: Vec<String>,
+    pub settings: Vec<String>,
+    pub calls: Vec<CallRow>,
+    pub threads: BTreeMap<u32, String>,
+}
+
+/// A row of the table of calls.
+#[derive(Debug)]
+pub struct CallRow {
+    pub row: u8,
+    pub name: String,
+    pub kind: CallKind,
+    pub inside: u64,
+    pub outside: u64,
+}
+
+/// Facts as they come, in ids of strings.
+#[derive(Debug, Default)]
+pub struct Found {
+    info: Vec<(u64, Info, u64)>,
+    calls: BTreeMap<u8, (CallKind, StringId)>,
+    threads: BTreeMap<u32, (u64, StringId)>,
+    pub strings: Strings,
+}
+
+impl Found {
+    /// Takes an entry of the record if it is a fact.
+    pub fn take(&mut self, entry: &Entry<'_>) {
+        match *entry {
+            Entry::String { id, bytes } => self.strings.add(id, bytes),
+            Entry::Event { thread, event } => match event.what {
+                What::Info {
+                    key: Some(key),
+                    value,
+                } if self.info.len() < LIMIT => {
+                    self.info.push((event.start, key, value));
+                }
+                What::CallName { row, kind, name } => {
+                    self.calls
+                        .insert(row, (kind.unwrap_or(CallKind::Other), name));
+                }
+                What::ThreadName { name }
+                    if self.threads.len() < LIMIT || self.threads.contains_key(&thread) =>
+                {
+                    let latest = self.threads.entry(thread).or_insert((event.start, name));
+                    if event.start >= latest.0 {
+                        *latest = (event.start, name);
+                    }
+                }
+                _ => (),
+            },
+        }
+    }
+
+    /// The facts. The latest of each key counts, of those that come once.
+    pub fn facts(mut self, header: &Header) -> (Facts, Strings) {
+        self.info.sort_by_key(|(at, ..)| *at);
+        let mut facts = Facts::default();
+        for (_, key, value) in &self.info {
+            let text = || clean(self.strings.get(*value as StringId));
+            match key {
+                Info::CommandLine => facts.command = text(),
+                Info::Host => facts.host = text(),
+                Info::Rank => facts.rank = *value,
+                Info::Rule => facts.rule = text(),
+                Info::RuleWhy => facts.rule_why = text(),
+                Info::Version => facts.library = text(),
+                Info::Python => facts.python = text(),
+                Info::Refused => facts.refused.push(text()),
+                Info::Windows => facts.windows = text(),
+                Info::Engine => facts.engine = text(),
+                Info::CudaDriver => facts.cuda_driver = Some(*value),
+                Info::Gpu => facts.gpus.push(text()),
+                Info::Process => facts.process = text(),
+                Info::Setting => facts.settings.push(text()),
+                Info::Boot => facts.boot = text(),
+            }
+        }
+        facts.calls = self
+            .calls
+            .iter()
+            .map(|(row, (kind, name))| CallRow {
+                row: *row,
+                name: clean(self.strings.get(*name)),
+                kind: *kind,
+                inside: header.counter(Counter::CallsInside(*row)),
+                outside: header.counter(Counter::CallsOutside(*row)),
+            })
+            .collect();
+        facts.threads = self
+            .threads
+            .iter()
+            .map(|(tid, (_, name))| (*tid, clean(self.strings.get(*name))))
+            .collect();
+        (facts, self.strings)
+    }
+}
+
+/// Text from a record without what would move a terminal's cursor.
+pub fn clean(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}

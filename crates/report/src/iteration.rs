@@ -1,0 +1,33 @@
+//! An iteration, and what happened in it.
+
+/// An iteration of a window. Durations are in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Iteration {
+    pub n: u64,
+    /// `CLOCK_MONOTONIC`.
+    pub start: u64,
+    pub duration: u64,
+    /// What the GPU was at work for it; `None` where that was not measured.
+    pub gpu: Option<u64>,
+    /// The thread that ended it.
+    pub thread: u32,
+    /// Something else than its own end ended it.
+    pub cut: bool,
+    /// Launches of kernels and graphs, on all threads.
+    pub launches: u32,
+    /// Calls to CUDA, on all threads.
+    pub calls: u32,
+    /// What its thread waited for the device.
+    pub wait: u64,
+    /// What its thread waited for the GIL.
+    pub gil_wait: u64,
+    /// What Python's garbage collections took, on all threads.
+    pub gc: u64,
+}
+
+impl Iteration {
+    /// When it ended.
+    pub const fn end(&self) -> u64 {
+        self.start.saturating_add(self.duration)
+    }
+}

@@ -1,0 +1,473 @@
+//! A record, interpreted: what happened in one process.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+
+use tllmprof_record::{
+    CallKind, Clock, Counter, Damage, Ended, Entry, Header, Reader, Source, Strings, What,
+};
+
+use crate::causes::{Cause, Overlap, Watched};
+use crate::facts::{CallRow, Facts, Found, clean};
+use crate::gpu::{GpuSpan, GpuSpans};
+use crate::iteration::Iteration;
+use crate::tally::{InIteration, Tally, Total, Totals};
+use crate::timeline::{Span, Timeline};
+use crate::window::{Sum, Window, WindowEdge, windows};
+
+/// How many iterations and edges of windows are kept; more are counted.
+const ITERATIONS: usize = 1 << 20;
+const EDGES: usize = 1 << 16;
+
+/// How many of the slowest iterations are looked into.
+const SLOWEST: usize = 10;
+
+/// How many of the things that overlapped a slow iteration are kept.
+const CAUSES: usize = 8;
+
+/// What happened in a process. Times are in nanoseconds, moments of `CLOCK_MONOTONIC`.
+#[derive(Debug)]
+pub struct Process {
+    /// The record's file, where it is one.
+    pub file: PathBuf,
+    pub pid: u32,
+    pub parent: u32,
+    pub ended: Option<Ended>,
+    pub facts: Facts,
+    pub windows: Vec<Window>,
+    /// Over all windows; `None` where they have no iterations.
+    pub sum: Option<Sum>,
+    pub outside: Outside,
+    /// The slowest iterations first.
+    pub slowest: Vec<Slow>,
+    /// Of calls that were made inside windows, by row.
+    pub calls: Vec<Named>,
+    /// By generation.
+    pub gc: Vec<Named>,
+    pub collected: u64,
+    pub gil_wait: Named,
+    pub gil_hold: Named,
+    pub gil_forced: u64,
+    pub gil_handoffs: u64,
+    /// The longest in all first.
+    pub functions: Vec<Named>,
+    pub ranges: Vec<Named>,
+    pub events: u64,
+    /// Events that the recorder did not keep.
+    pub dropped: u64,
+    /// What the recorder itself took from the program's threads inside windows.
+    pub own_cost: u64,
+    /// GPU times that could not be read.
+    pub gpu_lost: u64,
+    /// Nanoseconds since 1970 less `CLOCK_MONOTONIC`.
+    pub unix_minus_monotonic: i64,
+    pub damage: Damage,
+    /// Things that were too many to be kept here.
+    pub left_out: u64,
+}
+
+/// The iterations outside windows, by a histogram (within 1.6 %).
+#[derive(Clone, Copy, Debug)]
+pub struct Outside {
+    pub iterations: u64,
+    pub p50: Option<u64>,
+    pub p90: Option<u64>,
+    pub p99: Option<u64>,
+    pub max: Option<u64>,
+}
+
+/// So many of something.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Named {
+    pub name: String,
+    pub count: u64,
+    pub total: u64,
+    pub longest: u64,
+}
+
+impl Named {
+    /// How long each took on average.
+    pub const fn mean(&self) -> u64 {
+        match self.total.checked_div(self.count) {
+            Some(mean) => mean,
+            None => 0,
+        }
+    }
+}
+
+/// A slow iteration.
+#[derive(Debug)]
+pub struct Slow {
+    pub n: u64,
+    pub start: u64,
+    pub duration: u64,
+    /// Those that took longest beyond what they take in the mean iteration first.
+    pub causes: Vec<SlowCause>,
+}
+
+/// Something that overlapped a slow iteration.
+#[derive(Debug)]
+pub struct SlowCause {
+    pub kind: &'static str,
+    pub name: String,
+    pub count: u64,
+    pub time: u64,
+    /// In the mean iteration.
+    pub usual: u64,
+}
+
+/// An iteration as the record has it, in ticks.
+#[derive(Clone, Copy, Debug)]
+struct RawIteration {
+    start: u64,
+    duration: u64,
+    n: u64,
+    thread: u32,
+    cut: bool,
+}
+
+/// What the first way through a record finds.
+#[derive(Debug, Default)]
+struct First {
+    found: Found,
+    iterations: Vec<RawIteration>,
+    edges: Vec<WindowEdge>,
+    gpu: GpuSpans,
+    left_out: u64,
+}
+
+impl First {
+    fn take(&mut self, clock: &Clock, entry: &Entry<'_>) {
+        self.found.take(entry);
+        let Entry::Event { thread, event } = *entry else {
+            return;
+        };
+        match event.what {
+            What::Iteration { n } if self.iterations.len() < ITERATIONS => {
+                self.iterations.push(RawIteration {
+                    start: event.start,
+                    duration: event.duration,
+                    n,
+                    thread,
+                    cut: event.cut,
+                });
+            }
+            What::Window { edge, iteration } if self.edges.len() < EDGES => {
+                let (ticks, cut) = (event.start, event.cut);
+                self.edges.push(WindowEdge {
+                    ticks,
+                    edge,
+                    iteration,
+                    cut,
+                });
+            }
+            What::GpuSpan {
+                device, iteration, ..
+            } => self.gpu.add(GpuSpan {
+                iteration,
+                device,
+                start: clock.ns(event.start),
+                duration: event.duration,
+            }),
+            What::Iteration { .. } | What::Window { .. } => self.left_out += 1,
+            _ => (),
+        }
+    }
+}
+
+impl Process {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// Where its source cannot be read.
+    pub fn read<S: Source>(file: PathBuf, reader: &Reader<S>) -> io::Result<Self> {
+        let header = reader.header();
+        let clock = Clock::new(header.clock, &header.anchors);
+        let mut first = First::default();
+        reader.read(|entry| first.take(&clock, &entry))?;
+        let First {
+            found,
+            mut iterations,
+            edges,
+            gpu,
+            left_out,
+        } = first;
+        iterations.sort_by_key(|iteration| iteration.start);
+        let (facts, strings) = found.facts(header);
+        let kinds = kinds(&facts.calls);
+        let mut tally = Tally::new(
+            Timeline::new(iterations.iter().map(RawIteration::span).collect()),
+            iterations
+                .iter()
+                .map(|iteration| iteration.thread)
+                .collect(),
+            &kinds,
+            &strings,
+            Watched::new(slowest(&iterations)),
+        );
+        let damage = reader.read(|entry| {
+            if let Entry::Event { thread, event } = &entry {
+                tally.add(*thread, event);
+            }
+        })?;
+        let (inside, totals, watched) = tally.finish();
+        let ns = Ns {
+            rate: clock.ns_per_tick(),
+        };
+        let left_out = left_out + gpu.left_out + totals.left_out + strings.left_out();
+        let slowest = slow(&iterations, watched, &totals, &facts, &strings, &clock);
+        let windows = windows(edges, whole(&iterations, &inside, gpu.times(), &clock));
+        let middle = iterations
+            .get(iterations.len() / 2)
+            .map_or(u64::MAX, |i| clock.ns(i.start));
+        Ok(Self {
+            file,
+            pid: header.pid,
+            parent: header.parent,
+            ended: header.ended,
+            sum: Sum::of(&windows),
+            outside: Outside::of(header, &ns),
+            slowest,
+            calls: calls(&facts.calls, &totals, &ns),
+            gc: (0..)
+                .zip(&totals.gc)
+                .filter(|(_, total)| total.count > 0)
+                .map(|(generation, total)| ns.named(format!("gen{generation}"), total))
+                .collect(),
+            collected: totals.collected,
+            gil_wait: ns.named("GIL wait".to_owned(), &totals.gil_wait),
+            gil_hold: ns.named("GIL hold".to_owned(), &totals.gil_hold),
+            gil_forced: totals.gil_forced,
+            gil_handoffs: header.counter(Counter::GilHandoffs),
+            functions: ranked(
+                totals
+                    .functions
+                    .iter()
+                    .map(|(name, total)| ns.named(clean(strings.get(*name)), total)),
+            ),
+            ranges: ranked(totals.ranges.iter().map(|((domain, name), total)| {
+                ns.named(range_name(&strings, *domain, *name), total)
+            })),
+            events: totals.events,
+            dropped: header.counter(Counter::EventsDropped).max(totals.dropped),
+            own_cost: ns.of(header.counter(Counter::OwnTicks)),
+            gpu_lost: header.counter(Counter::GpuSpansLost),
+            unix_minus_monotonic: clock.unix_minus_monotonic(middle),
+            damage,
+            left_out,
+            facts,
+            windows,
+        })
+    }
+}
+
+impl RawIteration {
+    const fn span(&self) -> Span {
+        Span {
+            start: self.start,
+            end: self.start.saturating_add(self.duration),
+        }
+    }
+}
+
+/// Ticks over the whole record in nanoseconds.
+struct Ns {
+    rate: f64,
+}
+
+impl Ns {
+    fn of(&self, ticks: u64) -> u64 {
+        if self.rate == 1.0 {
+            ticks
+        } else {
+            (ticks as f64 * self.rate) as u64
+        }
+    }
+
+    fn named(&self, name: String, total: &Total) -> Named {
+        Named {
+            name,
+            count: total.count,
+            total: self.of(total.ticks),
+            longest: self.of(total.longest),
+        }
+    }
+}
+
+impl Outside {
+    fn of(header: &Header, ns: &Ns) -> Self {
+        let histogram = &header.outside;
+        let quantile = |share| histogram.quantile(share).map(|ticks| ns.of(ticks));
+        Self {
+            iterations: histogram.count(),
+            p50: quantile(0.5),
+            p90: quantile(0.9),
+            p99: quantile(0.99),
+            max: (histogram.count() > 0).then(|| ns.of(histogram.max())),
+        }
+    }
+}
+
+fn kinds(rows: &[CallRow]) -> [CallKind; 256] {
+    let mut kinds = [CallKind::Other; 256];
+    for row in rows {
+        kinds[usize::from(row.row)] = row.kind;
+    }
+    kinds
+}
+
+/// The places of the slowest iterations.
+fn slowest(iterations: &[RawIteration]) -> Vec<usize> {
+    let mut places: Vec<_> = (0..iterations.len()).collect();
+    let slower = |place: &usize| std::cmp::Reverse((iterations[*place].duration, *place));
+    if places.len() > SLOWEST {
+        places.select_nth_unstable_by_key(SLOWEST, slower);
+        places.truncate(SLOWEST);
+    }
+    places
+}
+
+/// The iterations with what happened in them.
+fn whole(
+    raw: &[RawIteration],
+    inside: &[InIteration],
+    gpu: Vec<(u64, u64)>,
+    clock: &Clock,
+) -> Vec<Iteration> {
+    raw.iter()
+        .zip(inside)
+        .map(|(raw, inside)| {
+            let ns = |ticks| clock.duration_ns(raw.start, ticks);
+            let gpu_at = gpu.binary_search_by_key(&raw.n, |(n, _)| *n);
+            Iteration {
+                n: raw.n,
+                start: clock.ns(raw.start),
+                duration: ns(raw.duration),
+                gpu: gpu_at.ok().map(|at| gpu[at].1),
+                thread: raw.thread,
+                cut: raw.cut,
+                launches: inside.launches,
+                calls: inside.calls,
+                wait: ns(inside.wait),
+                gil_wait: ns(inside.gil_wait),
+                gc: ns(inside.gc),
+            }
+        })
+        .collect()
+}
+
+fn slow(
+    iterations: &[RawIteration],
+    watched: Watched,
+    totals: &Totals,
+    facts: &Facts,
+    strings: &Strings,
+    clock: &Clock,
+) -> Vec<Slow> {
+    let count = iterations.len().max(1) as u64;
+    let mut slow: Vec<_> = watched
+        .found()
+        .filter_map(|(place, found)| {
+            let raw = iterations.get(place)?;
+            let ns = |ticks| clock.duration_ns(raw.start, ticks);
+            let usual = |cause| ns(totals.of(cause).inside / count);
+            Some(Slow {
+                n: raw.n,
+                start: clock.ns(raw.start),
+                duration: ns(raw.duration),
+                causes: causes(&found, facts, strings, &ns, &usual),
+            })
+        })
+        .collect();
+    slow.sort_by_key(|slow| std::cmp::Reverse(slow.duration));
+    slow
+}
+
+fn causes(
+    found: &HashMap<Cause, Overlap>,
+    facts: &Facts,
+    strings: &Strings,
+    ns: &impl Fn(u64) -> u64,
+    usual: &impl Fn(Cause) -> u64,
+) -> Vec<SlowCause> {
+    let mut causes: Vec<_> = found
+        .iter()
+        .map(|(cause, overlap)| {
+            let (kind, name) = match *cause {
+                Cause::Gc(generation) => ("gc", format!("GC gen{generation}")),
+                Cause::GilWait => ("gil_wait", "GIL wait".to_owned()),
+                Cause::Wait(row) => ("wait", call_name(&facts.calls, row)),
+                Cause::Function(name) => ("function", clean(strings.get(name))),
+                Cause::Range(domain, name) => ("range", range_name(strings, domain, name)),
+            };
+            let (count, time, usual) = (overlap.count, ns(overlap.ticks), usual(*cause));
+            SlowCause {
+                kind,
+                name,
+                count,
+                time,
+                usual,
+            }
+        })
+        .collect();
+    causes.sort_by(|a, b| {
+        b.beyond()
+            .cmp(&a.beyond())
+            .then_with(|| a.name.cmp(&b.name))
+    });
+    causes.truncate(CAUSES);
+    causes
+}
+
+impl SlowCause {
+    /// What it took beyond the usual.
+    pub const fn beyond(&self) -> u64 {
+        self.time.saturating_sub(self.usual)
+    }
+}
+
+fn call_name(rows: &[CallRow], row: u8) -> String {
+    let known = rows.iter().find(|known| known.row == row);
+    known.map_or_else(|| format!("call {row}"), |known| known.name.clone())
+}
+
+fn range_name(strings: &Strings, domain: u32, name: u32) -> String {
+    let text = clean(strings.get(name));
+    match domain {
+        tllmprof_record::NO_STRING => text,
+        _ => format!("{text}@{}", clean(strings.get(domain))),
+    }
+}
+
+fn calls(rows: &[CallRow], totals: &Totals, ns: &Ns) -> Vec<Named> {
+    ranked(
+        (0..=u8::MAX)
+            .zip(totals.calls.iter())
+            .filter(|(_, total)| total.count > 0)
+            .map(|(row, total)| ns.named(call_name(rows, row), total)),
+    )
+}
+
+/// Totals of the same name together, the longest first.
+fn ranked(named: impl Iterator<Item = Named>) -> Vec<Named> {
+    let mut by_name: HashMap<String, Named> = HashMap::new();
+    for more in named {
+        let Named {
+            count,
+            total,
+            longest,
+            ..
+        } = more;
+        let sum = by_name.entry(more.name.clone()).or_insert_with(|| Named {
+            name: more.name,
+            ..Named::default()
+        });
+        sum.count += count;
+        sum.total = sum.total.saturating_add(total);
+        sum.longest = sum.longest.max(longest);
+    }
+    let mut ranked: Vec<_> = by_name.into_values().collect();
+    ranked.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| a.name.cmp(&b.name)));
+    ranked
+}

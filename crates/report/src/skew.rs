@@ -1,0 +1,66 @@
+//! Ranks side by side: which is the slowest in each iteration, and by how much.
+
+use crate::process::Process;
+use crate::quantiles::Quantiles;
+
+/// Iterations that several processes have, by number.
+#[derive(Debug)]
+pub struct Skew {
+    /// Of each process: how often it was the slowest.
+    pub slowest: Vec<u64>,
+    /// How much longer the slowest took than the fastest, in nanoseconds.
+    pub spread: Quantiles,
+    /// In the order of their numbers.
+    pub iterations: Vec<Step>,
+}
+
+/// One iteration over the processes that have it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    pub n: u64,
+    /// Places in the report's processes.
+    pub slowest: usize,
+    pub fastest: usize,
+    /// How long the slowest took, in nanoseconds.
+    pub duration: u64,
+    /// How much longer than the fastest, in nanoseconds.
+    pub spread: u64,
+}
+
+impl Skew {
+    /// That of some processes; `None` where no two have an iteration in common.
+    pub fn of(processes: &[Process]) -> Option<Self> {
+        let mut all: Vec<(u64, u64, usize)> = Vec::new();
+        for (place, process) in processes.iter().enumerate() {
+            let iterations = process.windows.iter().flat_map(|window| &window.iterations);
+            // One that was cut says nothing about the rank's speed.
+            let whole = iterations.filter(|iteration| !iteration.cut);
+            all.extend(whole.map(|iteration| (iteration.n, iteration.duration, place)));
+        }
+        all.sort_unstable();
+        let mut slowest = vec![0; processes.len()];
+        let mut iterations = Vec::new();
+        for same in all.chunk_by(|a, b| a.0 == b.0) {
+            let (Some(short), Some(long)) = (same.first(), same.last()) else {
+                continue;
+            };
+            if same.iter().all(|other| other.2 == short.2) {
+                continue;
+            }
+            slowest[long.2] += 1;
+            iterations.push(Step {
+                n: long.0,
+                slowest: long.2,
+                fastest: short.2,
+                duration: long.1,
+                spread: long.1 - short.1,
+            });
+        }
+        let spread = Quantiles::of(iterations.iter().map(|step| step.spread))?;
+        Some(Self {
+            slowest,
+            spread,
+            iterations,
+        })
+    }
+}

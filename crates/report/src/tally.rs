@@ -1,0 +1,312 @@
+//! Adds up the events of a record, in all and by iteration.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use tllmprof_record::{CallKind, Event, StringId, Strings, What};
+
+use crate::causes::{Cause, Watched};
+use crate::timeline::{Span, Timeline};
+
+/// How many names of functions and ranges have a total of their own.
+const LIMIT: usize = 1 << 16;
+
+/// The NVTX domain of tllmprof's own ranges: events of other kinds tell what they do.
+const OWN_DOMAIN: &str = "tllmprof";
+
+/// Generations of Python's garbage that are told apart.
+pub const GENERATIONS: usize = 4;
+
+/// So many events of one kind, in ticks.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Total {
+    pub count: u64,
+    pub ticks: u64,
+    pub longest: u64,
+    /// The part that iterations waited for: on their thread, or for collections on any.
+    pub inside: u64,
+}
+
+impl Total {
+    fn add(&mut self, ticks: u64) {
+        self.count += 1;
+        self.ticks = self.ticks.saturating_add(ticks);
+        self.longest = self.longest.max(ticks);
+    }
+}
+
+/// What happened in one iteration. Times are in ticks.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct InIteration {
+    pub launches: u32,
+    pub calls: u32,
+    pub wait: u64,
+    pub gil_wait: u64,
+    pub gc: u64,
+    /// Collections that go on over the whole of this iteration, less those of the one before.
+    collections: i64,
+}
+
+/// Totals by kind.
+#[derive(Debug)]
+pub struct Totals {
+    /// By row of the table of calls.
+    pub calls: Box<[Total; 256]>,
+    pub gc: [Total; GENERATIONS],
+    pub collected: u64,
+    pub gil_wait: Total,
+    pub gil_hold: Total,
+    pub gil_forced: u64,
+    pub functions: HashMap<StringId, Total>,
+    pub ranges: HashMap<(StringId, StringId), Total>,
+    /// Names that have no total, for want of room.
+    pub left_out: u64,
+    /// What events say is missing.
+    pub dropped: u64,
+    pub events: u64,
+}
+
+impl Totals {
+    /// The total of what could slow an iteration down.
+    pub fn of(&self, cause: Cause) -> Total {
+        let total = match cause {
+            Cause::Gc(generation) => self.gc.get(usize::from(generation)),
+            Cause::GilWait => Some(&self.gil_wait),
+            Cause::Wait(row) => Some(&self.calls[usize::from(row)]),
+            Cause::Function(name) => self.functions.get(&name),
+            Cause::Range(domain, name) => self.ranges.get(&(domain, name)),
+        };
+        total.copied().unwrap_or_default()
+    }
+}
+
+/// The adding up.
+#[derive(Debug)]
+pub struct Tally<'a> {
+    timeline: Timeline,
+    /// The thread of each iteration.
+    threads: Vec<u32>,
+    kinds: &'a [CallKind; 256],
+    strings: &'a Strings,
+    pub iterations: Vec<InIteration>,
+    pub totals: Totals,
+    pub watched: Watched,
+}
+
+impl<'a> Tally<'a> {
+    /// For iterations in the order of their starts, with their threads.
+    pub fn new(
+        timeline: Timeline,
+        threads: Vec<u32>,
+        kinds: &'a [CallKind; 256],
+        strings: &'a Strings,
+        watched: Watched,
+    ) -> Self {
+        let iterations = vec![InIteration::default(); threads.len()];
+        let totals = Totals::default();
+        Self {
+            timeline,
+            threads,
+            kinds,
+            strings,
+            iterations,
+            totals,
+            watched,
+        }
+    }
+
+    /// Adds an event of a thread.
+    #[inline]
+    pub fn add(&mut self, thread: u32, event: &Event) {
+        self.totals.events += 1;
+        let ticks = event.duration;
+        match event.what {
+            What::Call { row, capturing, .. } => self.call(thread, event, row, capturing),
+            What::Gc {
+                generation,
+                collected,
+            } => {
+                let generation = generation.min(GENERATIONS as u16 - 1);
+                self.totals.gc[usize::from(generation)].add(ticks);
+                self.totals.collected = self.totals.collected.saturating_add(collected);
+                self.collection(event, generation);
+            }
+            What::GilWait => {
+                self.totals.gil_wait.add(ticks);
+                self.own(thread, event, Cause::GilWait);
+            }
+            What::GilHold => self.totals.gil_hold.add(ticks),
+            What::GilForced => self.totals.gil_forced += 1,
+            What::Function { name } => {
+                named(
+                    &mut self.totals.functions,
+                    &mut self.totals.left_out,
+                    name,
+                    ticks,
+                );
+                self.own(thread, event, Cause::Function(name));
+            }
+            What::Range { domain, name, .. } if self.strings.get(domain) != OWN_DOMAIN => {
+                let key = (domain, name);
+                named(
+                    &mut self.totals.ranges,
+                    &mut self.totals.left_out,
+                    key,
+                    ticks,
+                );
+                self.own(thread, event, Cause::Range(domain, name));
+            }
+            What::Dropped { events } => {
+                self.totals.dropped = self.totals.dropped.saturating_add(events);
+            }
+            _ => (),
+        }
+    }
+
+    #[inline]
+    fn call(&mut self, thread: u32, event: &Event, row: u8, capturing: bool) {
+        self.totals.calls[usize::from(row)].add(event.duration);
+        let kind = self.kinds[usize::from(row)];
+        if let Some(place) = self.timeline.at(event.start)
+            && let Some(iteration) = self.iterations.get_mut(place)
+        {
+            iteration.calls = iteration.calls.saturating_add(1);
+            let launches = u32::from(kind.launches() && !capturing);
+            iteration.launches = iteration.launches.saturating_add(launches);
+        }
+        if kind == CallKind::Wait {
+            self.own(thread, event, Cause::Wait(row));
+        }
+    }
+
+    /// Adds what an iteration's own thread did to it. What goes on over a whole iteration was not done
+    /// by the thread that ended it, or says nothing about it; so only the first and the last that
+    /// an event reaches count.
+    fn own(&mut self, thread: u32, event: &Event, cause: Cause) {
+        let span = span(event);
+        let Some((first, last)) = self.timeline.reach(&span) else {
+            return;
+        };
+        for place in [Some(first), (last != first).then_some(last)]
+            .into_iter()
+            .flatten()
+        {
+            let Some(around) = self.timeline.span(place) else {
+                continue;
+            };
+            let covers = span.start < around.start && span.end > around.end;
+            if covers || self.threads.get(place) != Some(&thread) {
+                continue;
+            }
+            let ticks = span.overlap(around);
+            if let Some(iteration) = self.iterations.get_mut(place) {
+                match cause {
+                    Cause::Wait(_) => iteration.wait = iteration.wait.saturating_add(ticks),
+                    Cause::GilWait => iteration.gil_wait = iteration.gil_wait.saturating_add(ticks),
+                    Cause::Gc(_) | Cause::Function(_) | Cause::Range(..) => (),
+                }
+            }
+            self.totals.inside(cause, ticks);
+            self.watched.note(place, cause, ticks);
+        }
+    }
+
+    /// Adds a collection to every iteration that it reaches into: it holds all of Python up.
+    fn collection(&mut self, event: &Event, generation: u16) {
+        let span = span(event);
+        let Some((first, last)) = self.timeline.reach(&span) else {
+            return;
+        };
+        let mut part = |place: usize| {
+            let ticks = self
+                .timeline
+                .span(place)
+                .map_or(0, |around| span.overlap(around));
+            if let Some(iteration) = self.iterations.get_mut(place) {
+                iteration.gc = iteration.gc.saturating_add(ticks);
+            }
+            self.totals.inside(Cause::Gc(generation), ticks);
+        };
+        part(first);
+        if last != first {
+            part(last);
+        }
+        // Those between are covered as a whole, and there may be any number of them.
+        if last > first + 1 {
+            self.iterations[first + 1].collections += 1;
+            self.iterations[last].collections -= 1;
+        }
+        for place in self.watched.between(first, last) {
+            let ticks = self
+                .timeline
+                .span(place)
+                .map_or(0, |around| span.overlap(around));
+            self.watched.note(place, Cause::Gc(generation), ticks);
+        }
+    }
+
+    /// Ends the adding up.
+    pub fn finish(mut self) -> (Vec<InIteration>, Totals, Watched) {
+        let mut collections = 0_i64;
+        for (place, iteration) in self.iterations.iter_mut().enumerate() {
+            collections += iteration.collections;
+            let length = self
+                .timeline
+                .span(place)
+                .map_or(0, |span| span.end - span.start);
+            let whole = length.saturating_mul(collections.unsigned_abs());
+            iteration.gc = iteration.gc.saturating_add(whole);
+        }
+        (self.iterations, self.totals, self.watched)
+    }
+}
+
+/// The time that an event took.
+const fn span(event: &Event) -> Span {
+    Span {
+        start: event.start,
+        end: event.start.saturating_add(event.duration),
+    }
+}
+
+/// Adds to a name's total.
+fn named<K: Hash + Eq>(totals: &mut HashMap<K, Total>, left_out: &mut u64, key: K, ticks: u64) {
+    if totals.len() < LIMIT || totals.contains_key(&key) {
+        totals.entry(key).or_default().add(ticks);
+    } else {
+        *left_out += 1;
+    }
+}
+
+impl Totals {
+    fn inside(&mut self, cause: Cause, ticks: u64) {
+        let total = match cause {
+            Cause::Gc(generation) => self.gc.get_mut(usize::from(generation)),
+            Cause::GilWait => Some(&mut self.gil_wait),
+            Cause::Wait(row) => Some(&mut self.calls[usize::from(row)]),
+            Cause::Function(name) => self.functions.get_mut(&name),
+            Cause::Range(domain, name) => self.ranges.get_mut(&(domain, name)),
+        };
+        if let Some(total) = total {
+            total.inside = total.inside.saturating_add(ticks);
+        }
+    }
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        Self {
+            calls: Box::new([Total::default(); 256]),
+            gc: [Total::default(); GENERATIONS],
+            collected: 0,
+            gil_wait: Total::default(),
+            gil_hold: Total::default(),
+            gil_forced: 0,
+            functions: HashMap::new(),
+            ranges: HashMap::new(),
+            left_out: 0,
+            dropped: 0,
+            events: 0,
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Lines that fit a screen.
+
+use std::fmt;
+
+/// The width of a screen.
+pub const WIDTH: usize = 80;
+
+#[derive(Default)]
+pub struct Lines(String);
+
+impl Lines {
+    /// Adds a line, cut to the screen's width.
+    pub fn add(&mut self, line: fmt::Arguments<'_>) {
+        self.0.push_str(short(&line.to_string(), WIDTH).trim_end());
+        self.0.push('\n');
+    }
+
+    /// Adds a line with as many of `parts`, separated by commas, as fit, under a heading.
+    pub fn list(&mut self, heading: &str, parts: &[String]) {
+        let mut line = heading.to_owned();
+        for (place, part) in parts.iter().enumerate() {
+            let separator = if place == 0 { "" } else { ", " };
+            let length = line.chars().count() + separator.len() + part.chars().count();
+            if length > WIDTH && place > 0 {
+                break;
+            }
+            line.push_str(separator);
+            line.push_str(part);
+        }
+        self.add(format_args!("{line}"));
+    }
+
+    pub fn blank(&mut self) {
+        self.0.push('\n');
+    }
+
+    pub fn finish(self) -> String {
+        self.0
+    }
+}
+
+/// The start of a text that is longer than `width` characters.
+pub fn short(text: &str, width: usize) -> String {
+    match text.char_indices().nth(width) {
+        None => text.to_owned(),
+        Some(_) => {
+            let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+            kept + "…"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_cut() {
+        assert_eq!(short("abc", 3), "abc");
+        assert_eq!(short("äbcd", 3), "äb…");
+        let mut lines = Lines::default();
+        let parts: Vec<_> = (0..30).map(|n| format!("part {n}")).collect();
+        lines.list("  ", &parts);
+        let text = lines.finish();
+        assert!(text.ends_with("part 9\n"), "{text}");
+        assert!(text.len() <= WIDTH + 1);
+    }
+}

@@ -1,0 +1,21 @@
+//! The report as text, a screenful: 80 columns, 40 lines for one process.
+
+mod lines;
+mod one;
+mod several;
+
+use crate::Report;
+use lines::Lines;
+
+impl Report {
+    /// The report as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut lines = Lines::default();
+        match self.processes.as_slice() {
+            [process] => one::process(process, &mut lines),
+            processes => several::processes(processes, self.skew.as_ref(), &mut lines),
+        }
+        lines.finish()
+    }
+}

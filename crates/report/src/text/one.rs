@@ -1,0 +1,306 @@
+//! One process.
+
+use tllmprof_record::Ended;
+
+use super::lines::{Lines, short};
+use crate::process::{Named, Process, Slow, SlowCause};
+use crate::quantiles::Quantiles;
+use crate::units::{Rate, Share, Time};
+use crate::window::{Sum, Window};
+
+/// How many windows, calls, functions, ranges and slow iterations have a line.
+const WINDOWS: usize = 4;
+const CALLS: usize = 4;
+const NAMES: usize = 3;
+const SLOW: usize = 5;
+
+/// Overlaps under this part of an iteration are no cause of anything.
+const CAUSE: f64 = 0.005;
+
+pub fn process(process: &Process, lines: &mut Lines) {
+    head(process, lines);
+    match &process.sum {
+        Some(sum) => inside(process, sum, lines),
+        None => lines.add(format_args!("no iteration was recorded")),
+    }
+    notes(process, lines);
+}
+
+fn head(process: &Process, lines: &mut Lines) {
+    let facts = &process.facts;
+    lines.add(format_args!("{}", process.file.display()));
+    if !facts.command.is_empty() {
+        lines.add(format_args!("{}", facts.command));
+    }
+    let mut parts = vec![
+        format!("pid {}", process.pid),
+        format!("rank {}", facts.rank),
+    ];
+    if !facts.host.is_empty() {
+        parts.push(facts.host.clone());
+    }
+    parts.extend(facts.gpus.first().cloned());
+    if !facts.python.is_empty() {
+        parts.push(format!("Python {}", facts.python));
+    }
+    if !facts.engine.is_empty() {
+        parts.push(facts.engine.clone());
+    }
+    match process.ended {
+        Some(Ended::InOrder) => (),
+        Some(Ended::AtOnce) => parts.push("ended at once".to_owned()),
+        Some(Ended::Not) | None => parts.push("its end was not seen".to_owned()),
+    }
+    lines.list("", &parts);
+    if !facts.rule.is_empty() {
+        let why = if facts.rule_why.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", facts.rule_why)
+        };
+        lines.add(format_args!("iteration: {}{why}", facts.rule));
+    }
+    lines.blank();
+}
+
+fn inside(process: &Process, sum: &Sum, lines: &mut Lines) {
+    windows(&process.windows, lines);
+    lines.blank();
+    times(process, sum, lines);
+    lines.blank();
+    calls(process, sum, lines);
+    python(process, sum, lines);
+    named("function", "runs", &process.functions, lines);
+    named("range", "count", &process.ranges, lines);
+    slow(process, lines);
+}
+
+fn windows(windows: &[Window], lines: &mut Lines) {
+    for window in windows.iter().take(WINDOWS) {
+        let Some(sum) = Sum::of(std::slice::from_ref(window)) else {
+            lines.add(format_args!("window {}: no iteration", name(window)));
+            continue;
+        };
+        let many = if sum.iterations == 1 { "" } else { "s" };
+        let rate = sum
+            .rate()
+            .map_or_else(String::new, |rate| format!(", {} a second", Rate(rate)));
+        let open = match (window.closed, window.cut) {
+            (false, _) => "; never closed",
+            (true, true) => "; closed by the end of the process",
+            (true, false) => "",
+        };
+        lines.add(format_args!(
+            "window {}: {} iteration{many} in {}{rate}{open}",
+            name(window),
+            sum.iterations,
+            Time(sum.wall)
+        ));
+    }
+    let more = windows.len().saturating_sub(WINDOWS);
+    if more > 0 {
+        lines.add(format_args!("and {more} more windows"));
+    }
+}
+
+fn name(window: &Window) -> String {
+    if window.first == window.last {
+        window.first.to_string()
+    } else {
+        format!("{}-{}", window.first, window.last)
+    }
+}
+
+fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
+    lines.add(format_args!(
+        "{:<22}{:>10}{:>10}{:>10}{:>10}{:>14}",
+        "", "p50", "p90", "p99", "max", "of the time"
+    ));
+    let mut row = |what: &str, times: &Quantiles, share: Option<f64>| {
+        lines.add(format_args!(
+            "{what:<22}{:>10}{:>10}{:>10}{:>10}{:>14}",
+            Time(times.p50),
+            Time(times.p90),
+            Time(times.p99),
+            Time(times.max),
+            share.map_or_else(String::new, |share| Share(share).to_string())
+        ));
+    };
+    row("iteration", &sum.time, None);
+    if let Some(gpu) = &sum.gpu {
+        row("  GPU busy", gpu, sum.gpu_share);
+    }
+    if sum.wait.max > 0 {
+        row(
+            "  waits for the GPU",
+            &sum.wait,
+            Some(sum.share(sum.wait_total)),
+        );
+    }
+    let outside = &process.outside;
+    if let (Some(p50), Some(p90), Some(p99), Some(max)) =
+        (outside.p50, outside.p90, outside.p99, outside.max)
+    {
+        lines.add(format_args!(
+            "{:<22}{:>10}{:>10}{:>10}{:>10}",
+            short(&format!("outside, {}", outside.iterations), 22),
+            Time(p50),
+            Time(p90),
+            Time(p99),
+            Time(max)
+        ));
+    }
+}
+
+fn calls(process: &Process, sum: &Sum, lines: &mut Lines) {
+    if process.calls.is_empty() {
+        return;
+    }
+    lines.add(format_args!(
+        "{:<32}{:>10}{:>10}{:>10}{:>14}",
+        format!("{} launches a step; calls", Rate(sum.launches)),
+        "a step",
+        "mean",
+        "longest",
+        "total"
+    ));
+    for call in process.calls.iter().take(CALLS) {
+        lines.add(format_args!(
+            "  {:<30}{:>10}{:>10}{:>10}{:>14}",
+            short(&call.name, 30),
+            Rate(call.count as f64 / sum.iterations as f64).to_string(),
+            Time(call.mean()),
+            Time(call.longest),
+            Time(call.total)
+        ));
+    }
+}
+
+fn python(process: &Process, sum: &Sum, lines: &mut Lines) {
+    if !process.gc.is_empty() {
+        let longest = process.gc.iter().map(|gc| gc.longest).max().unwrap_or(0);
+        let total = process
+            .gc
+            .iter()
+            .fold(0_u64, |sum, gc| sum.saturating_add(gc.total));
+        let each: Vec<_> = process
+            .gc
+            .iter()
+            .map(|gc| format!("{} {}", gc.count, gc.name))
+            .collect();
+        lines.add(format_args!(
+            "GC: {} in {}, longest {}, {} of the time",
+            each.join(" + "),
+            Time(total),
+            Time(longest),
+            Share(sum.share(sum.gc_total))
+        ));
+    }
+    let wait = &process.gil_wait;
+    if wait.count > 0 {
+        lines.add(format_args!(
+            "GIL: {} waits in {}, longest {}; iterations waited {} of the time",
+            wait.count,
+            Time(wait.total),
+            Time(wait.longest),
+            Share(sum.share(sum.gil_wait_total))
+        ));
+    }
+}
+
+fn named(what: &str, count: &str, all: &[Named], lines: &mut Lines) {
+    if all.is_empty() {
+        return;
+    }
+    let more = all.len().saturating_sub(NAMES);
+    let heading = if more > 0 {
+        format!("{what} ({more} more)")
+    } else {
+        what.to_owned()
+    };
+    lines.add(format_args!(
+        "{heading:<42}{count:>8}{:>10}{:>10}{:>10}",
+        "mean", "longest", "total"
+    ));
+    for named in all.iter().take(NAMES) {
+        lines.add(format_args!(
+            "  {:<40}{:>8}{:>10}{:>10}{:>10}",
+            short(&named.name, 40),
+            named.count,
+            Time(named.mean()),
+            Time(named.longest),
+            Time(named.total)
+        ));
+    }
+}
+
+fn slow(process: &Process, lines: &mut Lines) {
+    if process.slowest.len() < 2 {
+        return;
+    }
+    lines.add(format_args!(
+        "slowest iterations, and what took longer in them than on average"
+    ));
+    for slow in process.slowest.iter().take(SLOW) {
+        let start = format!("  {:<8}{:>9}  ", slow.n, Time(slow.duration).to_string());
+        lines.list(&start, &causes(slow));
+    }
+}
+
+/// What made an iteration slow, in words.
+pub fn causes(slow: &Slow) -> Vec<String> {
+    let threshold = (slow.duration as f64 * CAUSE) as u64;
+    let worth = slow
+        .causes
+        .iter()
+        .filter(|cause| cause.beyond() > threshold);
+    // A collection or a wait says more than the function that it happened in.
+    let (inner, outer): (Vec<_>, Vec<_>) =
+        worth.partition(|cause| !matches!(cause.kind, "function" | "range"));
+    let said = inner
+        .into_iter()
+        .chain(outer)
+        .map(|cause: &SlowCause| format!("{} +{}", short(&cause.name, 30), Time(cause.beyond())));
+    said.collect()
+}
+
+/// What a reader of the figures has to know.
+fn notes(process: &Process, lines: &mut Lines) {
+    let wall = process.sum.as_ref().map_or(0, |sum| sum.wall);
+    if wall > 0 && process.own_cost > 0 {
+        let share = Share(process.own_cost as f64 / wall as f64);
+        lines.add(format_args!("the recorder took {share} of the time"));
+    }
+    for note in shortcomings(process) {
+        lines.add(format_args!("{note}"));
+    }
+}
+
+/// What is not in the figures.
+pub fn shortcomings(process: &Process) -> Vec<String> {
+    let mut notes = Vec::new();
+    if process.dropped > 0 {
+        notes.push(format!(
+            "{} events were dropped: the record was full",
+            process.dropped
+        ));
+    }
+    if process.left_out > 0 {
+        notes.push(format!(
+            "{} things were too many for this report",
+            process.left_out
+        ));
+    }
+    if process.gpu_lost > 0 {
+        notes.push(format!("{} GPU times could not be read", process.gpu_lost));
+    }
+    if !process.damage.is_none() {
+        notes.push(format!("damaged: {}", process.damage));
+    }
+    match process.facts.refused.as_slice() {
+        [] => (),
+        [one] => notes.push(format!("refused: {one}")),
+        [first, rest @ ..] => notes.push(format!("refused ({} more): {first}", rest.len())),
+    }
+    notes
+}

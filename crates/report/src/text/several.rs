@@ -1,0 +1,158 @@
+//! Several processes side by side.
+
+use super::lines::{Lines, short};
+use super::one::{causes, shortcomings};
+use crate::process::{Process, Slow};
+use crate::skew::Skew;
+use crate::units::{Rate, Share, Time};
+
+/// How many processes, slow iterations and notes have a line.
+const PROCESSES: usize = 16;
+const SLOW: usize = 5;
+const NOTES: usize = 6;
+
+pub fn processes(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
+    head(processes, lines);
+    table(processes, skew, lines);
+    if let Some(skew) = skew {
+        lines.blank();
+        skewed(processes, skew, lines);
+    }
+    slowest(processes, lines);
+    let notes = processes.iter().flat_map(|process| {
+        let who = who(process);
+        shortcomings(process)
+            .into_iter()
+            .map(move |note| format!("{who}: {note}"))
+    });
+    let notes: Vec<_> = notes.collect();
+    for note in notes.iter().take(NOTES) {
+        lines.add(format_args!("{note}"));
+    }
+    let more = notes.len().saturating_sub(NOTES);
+    if more > 0 {
+        lines.add(format_args!("and {more} more notes"));
+    }
+}
+
+fn head(processes: &[Process], lines: &mut Lines) {
+    let Some(first) = processes.first() else {
+        return;
+    };
+    let command = &first.facts.command;
+    if processes
+        .iter()
+        .all(|process| process.facts.command == *command)
+        && !command.is_empty()
+    {
+        lines.add(format_args!("{} processes: {command}", processes.len()));
+    } else {
+        lines.add(format_args!("{} processes", processes.len()));
+    }
+    let rule = &first.facts.rule;
+    if processes.iter().all(|process| process.facts.rule == *rule) && !rule.is_empty() {
+        lines.add(format_args!("iteration: {rule}"));
+    }
+    lines.blank();
+}
+
+fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
+    lines.add(format_args!(
+        "{:>4} {:<10}{:>8}{:>7}{:>7}{:>9}{:>9}{:>8}{:>8}{:>9}",
+        "rank", "host", "pid", "steps", "a s", "p50", "max", "GPU", "waits", "slowest"
+    ));
+    for (place, process) in processes.iter().enumerate().take(PROCESSES) {
+        let facts = &process.facts;
+        let start = format!(
+            "{:>4} {:<10}{:>8}",
+            facts.rank,
+            short(&facts.host, 9),
+            process.pid
+        );
+        let Some(sum) = &process.sum else {
+            lines.add(format_args!("{start}   no iteration was recorded"));
+            continue;
+        };
+        let slowest = skew.and_then(|skew| skew.slowest.get(place));
+        lines.add(format_args!(
+            "{start}{:>7}{:>7}{:>9}{:>9}{:>8}{:>8}{:>9}",
+            sum.iterations,
+            sum.rate()
+                .map_or_else(String::new, |rate| Rate(rate).to_string()),
+            Time(sum.time.p50),
+            Time(sum.time.max),
+            sum.gpu_share
+                .map_or_else(String::new, |share| Share(share).to_string()),
+            Share(sum.share(sum.wait_total)),
+            slowest.map_or_else(String::new, ToString::to_string)
+        ));
+    }
+    let more = processes.len().saturating_sub(PROCESSES);
+    if more > 0 {
+        lines.add(format_args!("and {more} more processes"));
+    }
+}
+
+fn skewed(processes: &[Process], skew: &Skew, lines: &mut Lines) {
+    lines.add(format_args!(
+        "skew over {} iterations: the slowest took {} longer than the fastest, {} at most",
+        skew.iterations.len(),
+        Time(skew.spread.p50),
+        Time(skew.spread.max)
+    ));
+    let often = skew
+        .slowest
+        .iter()
+        .enumerate()
+        .max_by_key(|(_, often)| **often);
+    if let Some((process, often)) =
+        often.and_then(|(place, often)| Some((processes.get(place)?, often)))
+    {
+        lines.add(format_args!(
+            "{} was the slowest in {often} of {}",
+            who(process),
+            skew.iterations.len()
+        ));
+    }
+    if let Some(worst) = skew.iterations.iter().max_by_key(|step| step.spread)
+        && let (Some(slow), Some(fast)) =
+            (processes.get(worst.slowest), processes.get(worst.fastest))
+    {
+        lines.add(format_args!(
+            "furthest apart: iteration {}, {} in {} and {} in {}",
+            worst.n,
+            Time(worst.duration),
+            who(slow),
+            Time(worst.duration - worst.spread),
+            who(fast)
+        ));
+    }
+}
+
+fn slowest(processes: &[Process], lines: &mut Lines) {
+    let all = processes
+        .iter()
+        .flat_map(|process| process.slowest.iter().map(move |slow| (process, slow)));
+    let mut all: Vec<(&Process, &Slow)> = all.collect();
+    all.sort_by_key(|(_, slow)| std::cmp::Reverse(slow.duration));
+    if all.is_empty() {
+        return;
+    }
+    lines.blank();
+    lines.add(format_args!(
+        "slowest iterations, and what took longer in them than on average"
+    ));
+    for (process, slow) in all.into_iter().take(SLOW) {
+        let start = format!(
+            "  {} {:<8}{:>9}  ",
+            who(process),
+            slow.n,
+            Time(slow.duration).to_string()
+        );
+        lines.list(&start, &causes(slow));
+    }
+}
+
+fn who(process: &Process) -> String {
+    format!("rank {} (pid {})", process.facts.rank, process.pid)
+}

@@ -1,0 +1,129 @@
+//! Which iterations a moment or a span of time falls into.
+
+/// A stretch of time, in ticks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    pub start: u64,
+    pub end: u64,
+}
+
+impl Span {
+    /// The part of it that lies in `other`, in ticks.
+    pub const fn overlap(&self, other: &Self) -> u64 {
+        let start = if self.start > other.start {
+            self.start
+        } else {
+            other.start
+        };
+        let end = if self.end < other.end {
+            self.end
+        } else {
+            other.end
+        };
+        end.saturating_sub(start)
+    }
+}
+
+/// The iterations of a record on its clock. None overlaps the next: one that would ends where the next
+/// begins.
+#[derive(Debug)]
+pub struct Timeline {
+    spans: Vec<Span>,
+    /// Where the last search ended: events come nearly in order.
+    last: usize,
+}
+
+impl Timeline {
+    /// Of iterations in the order of their starts.
+    pub fn new(mut spans: Vec<Span>) -> Self {
+        let starts: Vec<_> = spans.iter().skip(1).map(|span| span.start).collect();
+        for (span, next) in spans.iter_mut().zip(starts) {
+            span.end = span.end.min(next);
+        }
+        Self { spans, last: 0 }
+    }
+
+    pub fn span(&self, index: usize) -> Option<&Span> {
+        self.spans.get(index)
+    }
+
+    /// The iteration that a moment lies in.
+    pub fn at(&mut self, moment: u64) -> Option<usize> {
+        let index = self.first_ending_after(moment);
+        self.spans
+            .get(index)
+            .filter(|span| span.start <= moment)
+            .map(|_| index)
+    }
+
+    /// The first and the last iteration that a stretch of time reaches into.
+    pub fn reach(&mut self, span: &Span) -> Option<(usize, usize)> {
+        let first = self.first_ending_after(span.start);
+        if self.spans.get(first)?.start >= span.end {
+            return None;
+        }
+        let rest = self.spans.get(first..)?;
+        // Few go past the next iteration.
+        let more = match rest.get(1) {
+            Some(next) if next.start < span.end => {
+                rest.partition_point(|other| other.start < span.end) - 1
+            }
+            _ => 0,
+        };
+        Some((first, first + more))
+    }
+
+    fn first_ending_after(&mut self, moment: u64) -> usize {
+        let is_it = |index: usize| {
+            let before = index
+                .checked_sub(1)
+                .and_then(|before| self.spans.get(before));
+            self.spans.get(index).is_some_and(|span| moment < span.end)
+                && before.is_none_or(|before| before.end <= moment)
+        };
+        let index = if is_it(self.last) {
+            self.last
+        } else if is_it(self.last + 1) {
+            self.last + 1
+        } else {
+            self.spans.partition_point(|span| span.end <= moment)
+        };
+        self.last = index;
+        index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(start: u64, end: u64) -> Span {
+        Span { start, end }
+    }
+
+    #[test]
+    fn moments_and_stretches_find_their_iterations() {
+        let spans = vec![span(10, 20), span(20, 35), span(30, 40), span(50, 60)];
+        let mut timeline = Timeline::new(spans);
+        for (moment, index) in [
+            (9, None),
+            (10, Some(0)),
+            (19, Some(0)),
+            (20, Some(1)),
+            (30, Some(2)),
+            (45, None),
+            (59, Some(3)),
+            (60, None),
+            (12, Some(0)),
+        ] {
+            assert_eq!(timeline.at(moment), index, "{moment}");
+        }
+        assert_eq!(timeline.reach(&span(0, 10)), None);
+        assert_eq!(timeline.reach(&span(0, 11)), Some((0, 0)));
+        assert_eq!(timeline.reach(&span(15, 100)), Some((0, 3)));
+        assert_eq!(timeline.reach(&span(25, 31)), Some((1, 2)));
+        assert_eq!(timeline.reach(&span(41, 49)), None);
+        assert_eq!(timeline.reach(&span(60, u64::MAX)), None);
+        assert_eq!(Timeline::new(Vec::new()).reach(&span(0, 1)), None);
+    }
+}

@@ -1,0 +1,73 @@
+//! Numbers for people.
+
+use std::fmt;
+
+/// A duration in nanoseconds, with three or four digits.
+pub struct Time(pub u64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = self.0 as f64;
+        let (value, unit) = match self.0 {
+            0 => return f.pad("0"),
+            1..1_000 => return f.pad(&format!("{} ns", self.0)),
+            1_000..999_500 => (ns / 1e3, "us"),
+            999_500..999_500_000 => (ns / 1e6, "ms"),
+            _ => (ns / 1e9, "s"),
+        };
+        let digits = match value {
+            ..9.995 => 2,
+            ..99.95 => 1,
+            _ => 0,
+        };
+        f.pad(&format!("{value:.digits$} {unit}"))
+    }
+}
+
+/// A part of a whole, in per cent.
+pub struct Share(pub f64);
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = self.0 * 100.0;
+        let digits = if percent >= 99.95 { 0 } else { 1 };
+        f.pad(&format!("{percent:.digits$} %"))
+    }
+}
+
+/// How often something happens, with three or four digits.
+pub struct Rate(pub f64);
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = match self.0 {
+            ..9.995 => 2,
+            ..99.95 => 1,
+            _ => 0,
+        };
+        f.pad(&format!("{:.digits$}", self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_or_four_digits() {
+        for (ns, text) in [
+            (0, "0"),
+            (999, "999 ns"),
+            (1000, "1.00 us"),
+            (12_345, "12.3 us"),
+            (999_499, "999 us"),
+            (999_500, "1.00 ms"),
+            (123_456_789, "123 ms"),
+            (1_234_567_890, "1.23 s"),
+            (4_000_000_000_000, "4000 s"),
+        ] {
+            assert_eq!(Time(ns).to_string(), text);
+        }
+        assert_eq!(format!("{:>8}", Time(999)), "  999 ns");
+    }
+}

@@ -1,0 +1,270 @@
+//! Reports on a server whose every nanosecond is known.
+
+mod common;
+
+use common::server::{MS, Server, Truth, UNIX};
+use common::{process, ranks};
+use serde_json::Value;
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{ClockKind, Counter, Edge, Event, Info, What};
+use tllmprof_report::Report;
+
+fn json(report: &Report) -> Value {
+    let mut bytes = Vec::new();
+    report.json(&mut bytes).unwrap();
+    assert!(bytes.ends_with(b"\n"));
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+/// Compares with a file of the tests; `BLESS=1` writes it anew.
+fn golden(name: &str, text: &str) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/").to_owned() + name;
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap();
+    assert!(text == expected, "{name} is not what it was:\n{text}");
+}
+
+fn fits(text: &str, lines: usize) {
+    assert!(text.lines().count() <= lines, "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+}
+
+#[test]
+fn one_process_in_a_screenful() {
+    let text = ranks(&[0]).text();
+    fits(&text, 40);
+    golden("one.txt", &text);
+}
+
+#[test]
+fn ranks_in_a_screenful() {
+    let text = ranks(&[2, 0, 1]).text();
+    fits(&text, 40);
+    golden("ranks.txt", &text);
+    let many: Vec<_> = (0..100).collect();
+    fits(&ranks(&many).text(), 40);
+}
+
+#[test]
+fn json_has_every_iteration_as_it_was() {
+    let (builder, truths) = Server::rank(1).record();
+    let json = json(&Report::new(vec![process("a", &builder.bytes())]));
+    let process = &json["processes"][0];
+    assert_eq!(process["pid"], 4001);
+    assert_eq!(process["host"], "gpu7");
+    assert_eq!(process["rank"], 1);
+    assert_eq!(
+        process["command"],
+        "python -m server --model tiny --port 8000"
+    );
+    assert_eq!(process["rule"], "cudaGraphLaunch");
+    assert_eq!(process["dropped"], 0);
+    assert_eq!(process["damage"], Value::Null);
+    assert_eq!(process["unix_minus_monotonic_ns"], UNIX);
+    let windows = process["windows"].as_array().unwrap();
+    assert_eq!(windows.len(), 1);
+    assert_eq!(
+        (&windows[0]["first"], &windows[0]["last"]),
+        (&100.into(), &150.into())
+    );
+    let found: Vec<_> = windows[0]["iterations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(truth)
+        .collect();
+    assert_eq!(found, truths);
+    assert!(windows[0]["iterations"][0]["thread"] == 4001);
+    assert_eq!(json["findings"], Value::Array(Vec::new()));
+    assert_eq!(json["skew"], Value::Null);
+}
+
+fn truth(iteration: &Value) -> Truth {
+    let number = |name: &str| iteration[name].as_u64().unwrap();
+    Truth {
+        n: number("n"),
+        start: number("start_ns"),
+        duration: number("dur_ns"),
+        gpu: number("gpu_ns"),
+        launches: number("launches"),
+        wait: number("wait_ns"),
+        gil_wait: number("gil_wait_ns"),
+        gc: number("gc_ns"),
+    }
+}
+
+#[test]
+fn json_adds_up() {
+    let (builder, truths) = Server::rank(0).record();
+    let json = json(&Report::new(vec![process("a", &builder.bytes())]));
+    let process = &json["processes"][0];
+    let inside = &process["inside"];
+    assert_eq!(inside["iterations"], 51);
+    let wall: u64 = truths.iter().map(|truth| truth.duration).sum();
+    assert_eq!(inside["wall_ns"], wall);
+    let mut durations: Vec<_> = truths.iter().map(|truth| truth.duration).collect();
+    durations.sort_unstable();
+    assert_eq!(inside["time"]["p50_ns"], durations[25]);
+    assert_eq!(inside["time"]["p99_ns"], durations[50]);
+    assert_eq!(inside["launches"], 4.0);
+    let gpu: u64 = truths.iter().map(|truth| truth.gpu).sum();
+    let share = inside["gpu_share"].as_f64().unwrap();
+    assert!((share - gpu as f64 / wall as f64).abs() < 1e-6);
+    let outside = &process["outside"];
+    assert_eq!(outside["iterations"], 100);
+    for (name, exact) in [("p50_ns", 10_400_000), ("p99_ns", 10_900_000)] {
+        let found = outside[name].as_u64().unwrap();
+        assert!(found.abs_diff(exact) <= exact / 64, "{name}: {found}");
+    }
+    assert_eq!(outside["max_ns"], 10_900_000);
+    let total = |list: &str, name: &str| {
+        let list = process[list].as_array().unwrap();
+        let one = list.iter().find(|one| one["name"] == name).unwrap();
+        (
+            one["count"].as_u64().unwrap(),
+            one["total_ns"].as_u64().unwrap(),
+        )
+    };
+    assert_eq!(total("functions", "Scheduler.step"), (51, wall - 510));
+    assert_eq!(total("ranges", "forward@engine"), (51, 51 * 5 * MS));
+    assert_eq!(
+        process["ranges"].as_array().unwrap().len(),
+        1,
+        "ours is none of the program's"
+    );
+    assert_eq!(total("calls", "cuStreamSynchronize"), (102, 51 * 7 * MS));
+    assert_eq!(total("gc", "gen0"), (6, 1_200_000));
+    assert_eq!(
+        process["gil_wait"]["count"], 12,
+        "the long one is none of every fifth"
+    );
+    assert_eq!(process["gil_forced"], 51);
+    assert_eq!(process["own_cost_ns"], 50_000);
+    assert_eq!(process["threads"][1]["name"], "sampler");
+    assert_eq!(process["calls_counted"][0]["outside"], 100);
+}
+
+#[test]
+fn slow_iterations_have_their_cause() {
+    let json = json(&ranks(&[0, 1]));
+    for (place, n, kind, name, ns) in [
+        (0, 112, "gil_wait", "GIL wait", 12 * MS),
+        (1, 107, "gc", "GC gen2", 30 * MS),
+    ] {
+        let slowest = &json["processes"][place]["slowest"][0];
+        assert_eq!(slowest["n"], n);
+        let cause = slowest["overlaps"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|cause| cause["kind"] == kind)
+            .unwrap();
+        assert_eq!((&cause["name"], &cause["ns"]), (&name.into(), &ns.into()));
+    }
+}
+
+#[test]
+fn ranks_are_compared_iteration_by_iteration() {
+    let json = json(&ranks(&[2, 0, 1]));
+    let rank = |place: usize| json["processes"][place]["rank"].as_u64().unwrap();
+    assert_eq!([rank(0), rank(1), rank(2)], [0, 1, 2]);
+    let skew = &json["skew"];
+    assert_eq!(skew["slowest"], serde_json::json!([1, 1, 49]));
+    let steps = skew["iterations"].as_array().unwrap();
+    assert_eq!(steps.len(), 51);
+    assert_eq!(steps[7]["n"], 107);
+    assert_eq!(steps[7]["slowest"], 1);
+    assert_eq!(steps[7]["spread_ns"], 30 * MS);
+    assert_eq!(steps[8]["slowest"], 2);
+    assert_eq!(steps[8]["spread_ns"], MS);
+    assert_eq!(skew["spread"]["p50_ns"], MS);
+}
+
+/// A process that was killed in its window, with everything else that can be missing.
+#[test]
+fn what_is_missing_is_said() {
+    let mut builder = Builder::new(7, ClockKind::Monotonic);
+    let put = |builder: &mut Builder, at, long, what| builder.push(7, &Event::new(at, long, what));
+    let open = What::Window {
+        edge: Edge::Open,
+        iteration: 5,
+    };
+    put(&mut builder, 1000, 0, open);
+    for n in 5..8 {
+        put(&mut builder, 1000 * n, 900, What::Iteration { n });
+    }
+    put(&mut builder, 9000, 0, What::Dropped { events: 3 });
+    let why = builder.string(7, "GIL: no CPython\u{1b}[2J was found");
+    put(
+        &mut builder,
+        1,
+        0,
+        What::Info {
+            key: Some(Info::Refused),
+            value: u64::from(why),
+        },
+    );
+    builder.header().add(Counter::GpuSpansLost, 2);
+    let mut bytes = builder.bytes();
+    bytes.truncate(bytes.len() - 1000);
+    let report = Report::new(vec![process("x", &bytes)]);
+    let json = json(&report);
+    let process = &json["processes"][0];
+    assert_eq!(process["windows"][0]["last"], 7);
+    assert_eq!(process["windows"][0]["closed"], false);
+    assert_eq!(
+        process["windows"][0]["iterations"][2]["gpu_ns"],
+        Value::Null
+    );
+    assert_eq!(process["dropped"], 3);
+    assert_eq!(process["outside"]["p50_ns"], Value::Null);
+    assert_eq!(process["ended"], "not");
+    let text = report.text();
+    for said in [
+        "never closed",
+        "3 events were dropped",
+        "2 GPU times could not be read",
+        "refused: GIL: no CPython [2J was found",
+        "its end was not seen",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+}
+
+#[test]
+fn an_empty_record_has_a_report() {
+    let bytes = Builder::new(7, ClockKind::Counter).bytes();
+    let report = Report::new(vec![process("x", &bytes)]);
+    assert!(report.text().contains("no iteration was recorded"));
+    let json = json(&report);
+    assert_eq!(json["processes"][0]["windows"], Value::Array(Vec::new()));
+    assert_eq!(json["processes"][0]["outside"]["iterations"], 0);
+}
+
+/// However little of a record is there, it has a report.
+#[test]
+fn any_prefix_has_a_report() {
+    let (builder, truths) = Server::rank(1).record();
+    let whole = builder.bytes();
+    let mut most = 0;
+    for length in (64 * 1024..=whole.len()).step_by(997) {
+        let report = Report::new(vec![process("x", &whole[..length])]);
+        let count = report.processes[0]
+            .sum
+            .as_ref()
+            .map_or(0, |sum| sum.iterations);
+        assert!(
+            count >= most && count <= truths.len() as u64,
+            "{length}: {count}"
+        );
+        most = count;
+        fits(&report.text(), 40);
+        json(&report);
+    }
+    assert!(most > 40);
+}
