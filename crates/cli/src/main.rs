@@ -13,6 +13,7 @@ mod options;
 mod output;
 mod profiler;
 mod quote;
+mod report;
 mod run;
 mod streams;
 mod symbols;
@@ -36,6 +37,8 @@ enum Verb {
     Run(run::Arguments),
     /// Print the variables, for launchers that must be told
     Env(env::Arguments),
+    /// Show what the windows of records show, process by process
+    Report(report::Arguments),
     /// Say what would and would not be intercepted, and why
     Doctor(doctor::Arguments),
     /// Replay recorded call streams through the step learner
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().verb {
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Env(arguments) => env::run(&arguments),
+        Verb::Report(arguments) => report::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Streams(arguments) => streams::run(&arguments),
         Verb::Symbols(arguments) => symbols::run(&arguments),

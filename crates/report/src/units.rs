@@ -30,6 +30,9 @@ pub struct Share(pub f64);
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = self.0 * 100.0;
+        if self.0 > 0.0 && percent < 0.05 {
+            return f.pad("< 0.1 %");
+        }
         let digits = if percent >= 99.95 { 0 } else { 1 };
         f.pad(&format!("{percent:.digits$} %"))
     }
@@ -52,6 +55,12 @@ impl fmt::Display for Rate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_are_told_from_nothing() {
+        let shown = [0.0, 0.0001, 0.0005, 0.931, 1.0].map(|share| Share(share).to_string());
+        assert_eq!(shown, ["0.0 %", "< 0.1 %", "0.1 %", "93.1 %", "100 %"]);
+    }
 
     #[test]
     fn times_have_three_or_four_digits() {

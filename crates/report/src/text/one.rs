@@ -14,8 +14,11 @@ const CALLS: usize = 4;
 const NAMES: usize = 3;
 const SLOW: usize = 5;
 
+/// The heading of slow iterations.
+pub const SLOWEST: &str = "slowest iterations, and what took longer in them than on average";
+
 /// Overlaps under this part of an iteration are no cause of anything.
-const CAUSE: f64 = 0.005;
+const CAUSE: f64 = 0.02;
 
 pub fn process(process: &Process, lines: &mut Lines) {
     head(process, lines);
@@ -238,9 +241,7 @@ fn slow(process: &Process, lines: &mut Lines) {
     if process.slowest.len() < 2 {
         return;
     }
-    lines.add(format_args!(
-        "slowest iterations, and what took longer in them than on average"
-    ));
+    lines.add(format_args!("{SLOWEST}"));
     for slow in process.slowest.iter().take(SLOW) {
         let start = format!("  {:<8}{:>9}  ", slow.n, Time(slow.duration).to_string());
         lines.list(&start, &causes(slow));
@@ -254,13 +255,19 @@ pub fn causes(slow: &Slow) -> Vec<String> {
         .causes
         .iter()
         .filter(|cause| cause.beyond() > threshold);
-    // A collection or a wait says more than the function that it happened in.
     let (inner, outer): (Vec<_>, Vec<_>) =
         worth.partition(|cause| !matches!(cause.kind, "function" | "range"));
-    let said = inner
+    // A collection or a wait says more than the function that it happened in.
+    let explained = inner
+        .iter()
+        .fold(0_u64, |sum, cause| sum.saturating_add(cause.beyond()));
+    let outer = outer
         .into_iter()
-        .chain(outer)
-        .map(|cause: &SlowCause| format!("{} +{}", short(&cause.name, 30), Time(cause.beyond())));
+        .filter(|cause| cause.beyond() / 2 > explained);
+    let said =
+        inner.iter().copied().chain(outer).map(|cause: &SlowCause| {
+            format!("{} +{}", short(&cause.name, 30), Time(cause.beyond()))
+        });
     said.collect()
 }
 

@@ -1,7 +1,9 @@
 //! Several processes side by side.
 
+use std::collections::HashSet;
+
 use super::lines::{Lines, short};
-use super::one::{causes, shortcomings};
+use super::one::{SLOWEST, causes, shortcomings};
 use crate::process::{Process, Slow};
 use crate::skew::Skew;
 use crate::units::{Rate, Share, Time};
@@ -12,15 +14,16 @@ const SLOW: usize = 5;
 const NOTES: usize = 6;
 
 pub fn processes(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
+    let who = Who::of(processes);
     head(processes, lines);
     table(processes, skew, lines);
     if let Some(skew) = skew {
         lines.blank();
-        skewed(processes, skew, lines);
+        skewed(processes, skew, &who, lines);
     }
-    slowest(processes, lines);
+    slowest(processes, &who, lines);
     let notes = processes.iter().flat_map(|process| {
-        let who = who(process);
+        let who = who.name(process);
         shortcomings(process)
             .into_iter()
             .map(move |note| format!("{who}: {note}"))
@@ -59,7 +62,7 @@ fn head(processes: &[Process], lines: &mut Lines) {
 fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
     lines.add(format_args!(
         "{:>4} {:<10}{:>8}{:>7}{:>7}{:>9}{:>9}{:>8}{:>8}{:>9}",
-        "rank", "host", "pid", "steps", "a s", "p50", "max", "GPU", "waits", "slowest"
+        "rank", "host", "pid", "iters", "iter/s", "p50", "max", "GPU", "waits", "slowest"
     ));
     for (place, process) in processes.iter().enumerate().take(PROCESSES) {
         let facts = &process.facts;
@@ -93,9 +96,9 @@ fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
     }
 }
 
-fn skewed(processes: &[Process], skew: &Skew, lines: &mut Lines) {
+fn skewed(processes: &[Process], skew: &Skew, who: &Who, lines: &mut Lines) {
     lines.add(format_args!(
-        "skew over {} iterations: the slowest took {} longer than the fastest, {} at most",
+        "skew over {} iterations, slowest less fastest: {} (p50), {} at most",
         skew.iterations.len(),
         Time(skew.spread.p50),
         Time(skew.spread.max)
@@ -110,7 +113,7 @@ fn skewed(processes: &[Process], skew: &Skew, lines: &mut Lines) {
     {
         lines.add(format_args!(
             "{} was the slowest in {often} of {}",
-            who(process),
+            who.name(process),
             skew.iterations.len()
         ));
     }
@@ -119,17 +122,17 @@ fn skewed(processes: &[Process], skew: &Skew, lines: &mut Lines) {
             (processes.get(worst.slowest), processes.get(worst.fastest))
     {
         lines.add(format_args!(
-            "furthest apart: iteration {}, {} in {} and {} in {}",
+            "furthest apart in iteration {}: {} in {}, {} in {}",
             worst.n,
             Time(worst.duration),
-            who(slow),
+            who.name(slow),
             Time(worst.duration - worst.spread),
-            who(fast)
+            who.name(fast)
         ));
     }
 }
 
-fn slowest(processes: &[Process], lines: &mut Lines) {
+fn slowest(processes: &[Process], who: &Who, lines: &mut Lines) {
     let all = processes
         .iter()
         .flat_map(|process| process.slowest.iter().map(move |slow| (process, slow)));
@@ -139,13 +142,11 @@ fn slowest(processes: &[Process], lines: &mut Lines) {
         return;
     }
     lines.blank();
-    lines.add(format_args!(
-        "slowest iterations, and what took longer in them than on average"
-    ));
+    lines.add(format_args!("{SLOWEST}"));
     for (process, slow) in all.into_iter().take(SLOW) {
         let start = format!(
             "  {} {:<8}{:>9}  ",
-            who(process),
+            who.name(process),
             slow.n,
             Time(slow.duration).to_string()
         );
@@ -153,6 +154,24 @@ fn slowest(processes: &[Process], lines: &mut Lines) {
     }
 }
 
-fn who(process: &Process) -> String {
-    format!("rank {} (pid {})", process.facts.rank, process.pid)
+/// What tells a process from the others.
+struct Who {
+    by_rank: bool,
+}
+
+impl Who {
+    fn of(processes: &[Process]) -> Self {
+        let ranks: HashSet<_> = processes.iter().map(|process| process.facts.rank).collect();
+        Self {
+            by_rank: ranks.len() == processes.len(),
+        }
+    }
+
+    fn name(&self, process: &Process) -> String {
+        if self.by_rank {
+            format!("rank {}", process.facts.rank)
+        } else {
+            format!("pid {}", process.pid)
+        }
+    }
 }

@@ -1,0 +1,33 @@
+//! Writes the record of a made-up server, to measure how fast records are read:
+//!
+//! ```text
+//! cargo run --release -p tllmprof-report --example synthetic_record -- OUT [EVENTS [KERNELS [RANK]]]
+//! ```
+//!
+//! EVENTS: how many, about (10 million); KERNELS: how many each iteration launches (300).
+
+#[path = "../tests/common/server.rs"]
+mod server;
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+
+/// Events of an iteration besides its kernels, about.
+const OTHERS: u64 = 14;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let out = arguments.next().ok_or("no OUT")?;
+    let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse());
+    let (events, kernels, rank) = (number(10_000_000)?, number(300)?, number(0)?);
+    let iterations = events / (kernels + OTHERS);
+    let server = server::Server {
+        rank,
+        window: 0..=iterations.saturating_sub(1),
+        kernels,
+    };
+    let mut file = BufWriter::new(File::create(out)?);
+    server.record().0.write_to(&mut file)?;
+    Ok(file.flush()?)
+}
