@@ -8,7 +8,7 @@ use crate::chunk::{Begins, Head};
 use crate::event::{Event, NoEvent, StringId, What};
 use crate::header::{Header, Wrong};
 use crate::layout::{
-    CHUNK_BYTES, CHUNK_HEADER_BYTES, EVENT_BYTES, HEADER_BYTES, PAYLOAD_BYTES, VERSION,
+    CHUNK_BYTES, CHUNK_HEADER_BYTES, EVENT_BYTES, HEADER_BYTES, MAX_STRING, PAYLOAD_BYTES, VERSION,
     chunk_offset,
 };
 use crate::source::Source;
@@ -224,7 +224,8 @@ fn entries(first: u32, payload: &[u8], damage: &mut Damage, each: &mut impl FnMu
             }) => {
                 let length = usize::from(bytes);
                 let events = length.div_ceil(EVENT_BYTES);
-                let Some((text, behind)) = rest.split_at_checked(events) else {
+                let whole = rest.split_at_checked(events);
+                let Some((text, behind)) = whole.filter(|_| length <= MAX_STRING) else {
                     // A damaged length: what follows may as well be events.
                     damage.bad += 1;
                     continue;

@@ -6,7 +6,7 @@ use common::{Random, Written, generate, read};
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
     Anchor, CHUNK_BYTES, ClockKind, Counter, EVENT_BYTES, Ended, Entry, Error, Event, HEADER_BYTES,
-    Reader, What,
+    MAX_STRING, Reader, What,
 };
 
 #[test]
@@ -117,7 +117,7 @@ fn damaged_bytes_never_panic() {
         let mut count = |entry: Entry<'_>| {
             entries += 1;
             if let Entry::String { bytes, .. } = entry {
-                assert!(bytes.len() <= usize::from(u16::MAX));
+                assert!(bytes.len() <= MAX_STRING);
             }
         };
         if let Ok(reader) = Reader::new(&damaged[..]) {
@@ -160,6 +160,23 @@ fn what_is_unknown_is_skipped_and_counted() {
     let (found, damage) = read(&bytes).unwrap();
     assert_eq!(damage.unknown, 1);
     assert_eq!(found.threads[&1].len(), 9);
+}
+
+#[test]
+fn a_string_with_a_damaged_length_costs_no_event() {
+    for length in [[0x01, 0x10], [0xff, 0xff]] {
+        let mut builder = Builder::new(1, ClockKind::Monotonic);
+        builder.string(1, "text");
+        for n in 0..1000 {
+            builder.push(1, &Event::new(n, 0, What::Iteration { n }));
+        }
+        let mut bytes = builder.bytes();
+        bytes[HEADER_BYTES + 64 + 14..HEADER_BYTES + 64 + 16].copy_from_slice(&length);
+        let (found, damage) = read(&bytes).unwrap();
+        assert_eq!(damage.bad, 1);
+        assert!(found.strings.is_empty());
+        assert_eq!(found.threads[&1].len(), 1000);
+    }
 }
 
 #[test]

@@ -105,9 +105,9 @@ impl Found {
         facts.calls = self
             .calls
             .iter()
-            .map(|(row, (kind, name))| CallRow {
+            .map(|(row, (kind, id))| CallRow {
                 row: *row,
-                name: clean(self.strings.get(*name)),
+                name: name(self.strings.get(*id)),
                 kind: *kind,
                 inside: header.counter(Counter::CallsInside(*row)),
                 outside: header.counter(Counter::CallsOutside(*row)),
@@ -116,10 +116,22 @@ impl Found {
         facts.threads = self
             .threads
             .iter()
-            .map(|(tid, (_, name))| (*tid, clean(self.strings.get(*name))))
+            .map(|(tid, (_, id))| (*tid, name(self.strings.get(*id))))
             .collect();
         (facts, self.strings)
     }
+}
+
+/// The length of a name, in characters, that a report shows.
+const NAME: usize = 256;
+
+/// A name from a record: as [`clean`], and cut, as a damaged record can show one text as many names.
+pub fn name(text: &str) -> String {
+    clean(
+        text.char_indices()
+            .nth(NAME)
+            .map_or(text, |(end, _)| &text[..end]),
+    )
 }
 
 /// Text from a record without what would move a terminal's cursor.

@@ -5,11 +5,12 @@ use std::io;
 use std::path::PathBuf;
 
 use tllmprof_record::{
-    CallKind, Clock, Counter, Damage, Ended, Entry, Header, Reader, Source, Strings, What,
+    CallKind, Clock, Counter, Damage, Ended, Entry, Header, NO_STRING, Reader, Source, StringId,
+    Strings, What,
 };
 
 use crate::causes::{Cause, Overlap, Watched};
-use crate::facts::{CallRow, Facts, Found, clean};
+use crate::facts::{CallRow, Facts, Found, name};
 use crate::gpu::{GpuSpan, GpuSpans};
 use crate::iteration::Iteration;
 use crate::tally::{InIteration, Tally, Total, Totals};
@@ -244,7 +245,7 @@ impl Process {
                 totals
                     .functions
                     .iter()
-                    .map(|(name, total)| ns.named(clean(strings.get(*name)), total)),
+                    .map(|(id, total)| ns.named(name(strings.get(*id)), total)),
             ),
             ranges: ranked(totals.ranges.iter().map(|((domain, name), total)| {
                 ns.named(range_name(&strings, *domain, *name), total)
@@ -398,7 +399,7 @@ fn causes(
                 Cause::Gc(generation) => ("gc", format!("GC gen{generation}")),
                 Cause::GilWait => ("gil_wait", "GIL wait".to_owned()),
                 Cause::Wait(row) => ("wait", call_name(&facts.calls, row)),
-                Cause::Function(name) => ("function", clean(strings.get(name))),
+                Cause::Function(id) => ("function", name(strings.get(id))),
                 Cause::Range(domain, name) => ("range", range_name(strings, domain, name)),
             };
             let (count, time, usual) = (overlap.count, ns(overlap.ticks), usual(*cause));
@@ -432,11 +433,11 @@ fn call_name(rows: &[CallRow], row: u8) -> String {
     known.map_or_else(|| format!("call {row}"), |known| known.name.clone())
 }
 
-fn range_name(strings: &Strings, domain: u32, name: u32) -> String {
-    let text = clean(strings.get(name));
+fn range_name(strings: &Strings, domain: StringId, id: StringId) -> String {
+    let text = name(strings.get(id));
     match domain {
-        tllmprof_record::NO_STRING => text,
-        _ => format!("{text}@{}", clean(strings.get(domain))),
+        NO_STRING => text,
+        _ => format!("{text}@{}", name(strings.get(domain))),
     }
 }
 

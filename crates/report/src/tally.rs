@@ -9,7 +9,7 @@ use crate::causes::{Cause, Watched};
 use crate::timeline::{Span, Timeline};
 
 /// How many names of functions and ranges have a total of their own.
-const LIMIT: usize = 1 << 16;
+const LIMIT: usize = 1 << 14;
 
 /// The NVTX domain of tllmprof's own ranges: events of other kinds tell what they do.
 const OWN_DOMAIN: &str = "tllmprof";

@@ -6,7 +6,7 @@ use common::server::{MS, Server, Truth, UNIX};
 use common::{process, ranks};
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
-use tllmprof_record::{ClockKind, Counter, Edge, Event, Info, What};
+use tllmprof_record::{ClockKind, Counter, Edge, Event, Info, RangeKind, What};
 use tllmprof_report::Report;
 
 fn json(report: &Report) -> Value {
@@ -183,6 +183,82 @@ fn ranks_are_compared_iteration_by_iteration() {
     assert_eq!(steps[8]["slowest"], 2);
     assert_eq!(steps[8]["spread_ns"], MS);
     assert_eq!(skew["spread"]["p50_ns"], MS);
+}
+
+/// Everything there can be, and much of it.
+#[test]
+fn a_full_report_fits_a_screen() {
+    let (mut builder, _) = Server::rank(0).record();
+    let main = Server::rank(0).pid();
+    let put =
+        |builder: &mut Builder, at, long, what| builder.push(main, &Event::new(at, long, what));
+    for n in 0..20_u64 {
+        // After all else, in ticks.
+        let (at, first) = (1_000_000 * n + 10_000 * MS, 1000 + 10 * n);
+        put(
+            &mut builder,
+            at,
+            0,
+            What::Window {
+                edge: Edge::Open,
+                iteration: first,
+            },
+        );
+        put(&mut builder, at, 500_000, What::Iteration { n: first });
+        put(
+            &mut builder,
+            at + 500_000,
+            0,
+            What::Window {
+                edge: Edge::Close,
+                iteration: first,
+            },
+        );
+        let name = builder.string(main, &format!("a_function_with_a_long_name_{n}").repeat(3));
+        put(&mut builder, at, 1000, What::Function { name });
+        let range = What::Range {
+            kind: RangeKind::PushPop,
+            domain: name,
+            name,
+        };
+        put(&mut builder, at, 1000, range);
+        put(
+            &mut builder,
+            at,
+            1000,
+            What::Call {
+                row: 20 + n as u8,
+                capturing: false,
+                stream: 1,
+            },
+        );
+        let key = Some(Info::Refused);
+        put(
+            &mut builder,
+            at,
+            0,
+            What::Info {
+                key,
+                value: u64::from(name),
+            },
+        );
+        put(&mut builder, at, 0, What::Dropped { events: 1 });
+    }
+    builder.header().add(Counter::GpuSpansLost, 5);
+    let bytes = builder.bytes();
+    let text = Report::new(vec![process("x", &bytes[..bytes.len() - 60_000])]).text();
+    fits(&text, 40);
+    let last = [
+        "5 GPU times could not be read",
+        "damaged: ",
+        "refused (19 more): a_function",
+    ];
+    for said in last
+        .iter()
+        .chain(&["and 18 more windows", "  112       22.2 ms  GIL wait"])
+    {
+        assert!(text.contains(said), "{said}: {text}");
+    }
 }
 
 /// A process that was killed in its window, with everything else that can be missing.

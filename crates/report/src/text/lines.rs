@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-/// The width of a screen.
+/// The width of a screen, and how many lines it has.
 pub const WIDTH: usize = 80;
+pub const HEIGHT: usize = 40;
 
 #[derive(Default)]
 pub struct Lines(String);
@@ -28,6 +29,11 @@ impl Lines {
             line.push_str(part);
         }
         self.add(format_args!("{line}"));
+    }
+
+    /// How many lines the screen has left.
+    pub fn left(&self) -> usize {
+        HEIGHT.saturating_sub(self.0.lines().count())
     }
 
     pub fn blank(&mut self) {

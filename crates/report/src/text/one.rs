@@ -3,13 +3,14 @@
 use tllmprof_record::Ended;
 
 use super::lines::{Lines, short};
+use crate::facts::clean;
 use crate::process::{Named, Process, Slow, SlowCause};
 use crate::quantiles::Quantiles;
 use crate::units::{Rate, Share, Time};
 use crate::window::{Sum, Window};
 
-/// How many windows, calls, functions, ranges and slow iterations have a line.
-const WINDOWS: usize = 4;
+/// How many windows, calls, functions, ranges and slow iterations have a line, at most.
+const WINDOWS: usize = 3;
 const CALLS: usize = 4;
 const NAMES: usize = 3;
 const SLOW: usize = 5;
@@ -22,16 +23,19 @@ const CAUSE: f64 = 0.02;
 
 pub fn process(process: &Process, lines: &mut Lines) {
     head(process, lines);
+    let notes = notes(process);
     match &process.sum {
-        Some(sum) => inside(process, sum, lines),
+        Some(sum) => inside(process, sum, notes.len(), lines),
         None => lines.add(format_args!("no iteration was recorded")),
     }
-    notes(process, lines);
+    for note in notes {
+        lines.add(format_args!("{note}"));
+    }
 }
 
 fn head(process: &Process, lines: &mut Lines) {
     let facts = &process.facts;
-    lines.add(format_args!("{}", process.file.display()));
+    lines.add(format_args!("{}", clean(&process.file.to_string_lossy())));
     if !facts.command.is_empty() {
         lines.add(format_args!("{}", facts.command));
     }
@@ -66,7 +70,7 @@ fn head(process: &Process, lines: &mut Lines) {
     lines.blank();
 }
 
-fn inside(process: &Process, sum: &Sum, lines: &mut Lines) {
+fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
     windows(&process.windows, lines);
     lines.blank();
     times(process, sum, lines);
@@ -75,7 +79,7 @@ fn inside(process: &Process, sum: &Sum, lines: &mut Lines) {
     python(process, sum, lines);
     named("function", "runs", &process.functions, lines);
     named("range", "count", &process.ranges, lines);
-    slow(process, lines);
+    slow(process, lines.left().saturating_sub(notes + 1), lines);
 }
 
 fn windows(windows: &[Window], lines: &mut Lines) {
@@ -146,7 +150,7 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
     {
         lines.add(format_args!(
             "{:<22}{:>10}{:>10}{:>10}{:>10}",
-            short(&format!("outside, {}", outside.iterations), 22),
+            short(&format!("outside ({})", outside.iterations), 22),
             Time(p50),
             Time(p90),
             Time(p99),
@@ -237,12 +241,12 @@ fn named(what: &str, count: &str, all: &[Named], lines: &mut Lines) {
     }
 }
 
-fn slow(process: &Process, lines: &mut Lines) {
-    if process.slowest.len() < 2 {
+fn slow(process: &Process, room: usize, lines: &mut Lines) {
+    if process.slowest.len() < 2 || room == 0 {
         return;
     }
     lines.add(format_args!("{SLOWEST}"));
-    for slow in process.slowest.iter().take(SLOW) {
+    for slow in process.slowest.iter().take(SLOW.min(room)) {
         let start = format!("  {:<8}{:>9}  ", slow.n, Time(slow.duration).to_string());
         lines.list(&start, &causes(slow));
     }
@@ -272,15 +276,13 @@ pub fn causes(slow: &Slow) -> Vec<String> {
 }
 
 /// What a reader of the figures has to know.
-fn notes(process: &Process, lines: &mut Lines) {
+fn notes(process: &Process) -> Vec<String> {
     let wall = process.sum.as_ref().map_or(0, |sum| sum.wall);
-    if wall > 0 && process.own_cost > 0 {
+    let cost = (wall > 0 && process.own_cost > 0).then(|| {
         let share = Share(process.own_cost as f64 / wall as f64);
-        lines.add(format_args!("the recorder took {share} of the time"));
-    }
-    for note in shortcomings(process) {
-        lines.add(format_args!("{note}"));
-    }
+        format!("the recorder took {share} of the time")
+    });
+    cost.into_iter().chain(shortcomings(process)).collect()
 }
 
 /// What is not in the figures.

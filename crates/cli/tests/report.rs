@@ -1,0 +1,119 @@
+//! `tllmprof report` on records of a made-up server.
+
+mod common;
+#[path = "../../report/tests/common/server.rs"]
+mod server;
+
+use std::path::PathBuf;
+
+use common::{Ended, Scratch, finish, plain};
+use serde_json::Value;
+use server::Server;
+
+fn report(scratch: &Scratch, arguments: &[&str]) -> Ended {
+    let mut command = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
+    finish(
+        command
+            .arg("report")
+            .args(arguments)
+            .current_dir(scratch.path("")),
+    )
+}
+
+/// Writes the record of a rank.
+fn record(scratch: &Scratch, rank: u64) -> PathBuf {
+    let path = scratch.path(&format!("rank-{rank}.tllmprof"));
+    let mut file = std::fs::File::create(&path).unwrap();
+    Server::rank(rank).record().0.write_to(&mut file).unwrap();
+    path
+}
+
+#[test]
+fn text_for_people_and_json_for_programs() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    let text = report(&scratch, &["rank-0.tllmprof"]);
+    assert_eq!((text.code(), text.stderr.as_str()), (Some(0), ""));
+    assert!(
+        text.stdout.starts_with("rank-0.tllmprof\npython -m server"),
+        "{}",
+        text.stdout
+    );
+    assert!(
+        text.stdout
+            .contains("window 100-150: 51 iterations in 546 ms, 93.4 a second\n")
+    );
+    let json = report(&scratch, &["--json", "rank-0.tllmprof"]);
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(json["processes"][0]["file"], "rank-0.tllmprof");
+    let iterations = json["processes"][0]["windows"][0]["iterations"]
+        .as_array()
+        .unwrap();
+    assert_eq!(iterations.len(), 51);
+}
+
+#[test]
+fn several_records_are_put_side_by_side() {
+    let scratch = Scratch::new();
+    for rank in [1, 0, 2] {
+        record(&scratch, rank);
+    }
+    let files = ["rank-1.tllmprof", "rank-0.tllmprof", "rank-2.tllmprof"];
+    let text = report(&scratch, &files);
+    assert_eq!(text.code(), Some(0));
+    assert!(
+        text.stdout
+            .contains("\nrank 2 was the slowest in 49 of 51\n"),
+        "{}",
+        text.stdout
+    );
+}
+
+#[test]
+fn what_is_no_record_is_named_and_the_others_are_read() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    scratch.write("text", "TLLMPROG is something else");
+    let ended = report(
+        &scratch,
+        &["--json", "absent", "text", ".", "rank-0.tllmprof"],
+    );
+    assert_eq!(ended.code(), Some(1));
+    let json: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(json["processes"].as_array().unwrap().len(), 1);
+    let expected = "tllmprof: absent: No such file or directory (os error 2)\n\
+                    tllmprof: text: no record of tllmprof\n\
+                    tllmprof: .: no record of tllmprof\n";
+    assert_eq!(ended.stderr, expected);
+    let ended = report(&scratch, &["text"]);
+    assert_eq!((ended.code(), ended.stdout.as_str()), (Some(1), ""));
+}
+
+#[test]
+fn a_record_that_is_cut_off_gives_what_is_left() {
+    let scratch = Scratch::new();
+    let path = record(&scratch, 0);
+    let bytes = std::fs::read(&path).unwrap();
+    // In the first thread's chunk, which comes first.
+    std::fs::write(&path, &bytes[..64 * 1024 + 5000]).unwrap();
+    let ended = report(&scratch, &["rank-0.tllmprof"]);
+    assert_eq!(ended.code(), Some(0));
+    assert!(ended.stdout.contains("never closed"), "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains("bytes missing at the end"),
+        "{}",
+        ended.stdout
+    );
+}
+
+#[test]
+fn the_command_line_is_checked() {
+    let scratch = Scratch::new();
+    assert_eq!(report(&scratch, &[]).code(), Some(2));
+    let ended = report(&scratch, &["--html", "out.html", "absent"]);
+    assert_eq!(ended.code(), Some(2));
+    assert_eq!(
+        ended.stderr,
+        "tllmprof: --html: this version does not have it\n"
+    );
+}
