@@ -2,7 +2,7 @@
 
 use tllmprof_record::Ended;
 
-use super::lines::{Lines, short};
+use super::lines::{Lines, WIDTH, short};
 use crate::facts::clean;
 use crate::process::{Named, Process, Slow, SlowCause};
 use crate::quantiles::Quantiles;
@@ -60,12 +60,17 @@ fn head(process: &Process, lines: &mut Lines) {
     }
     lines.list("", &parts);
     if !facts.rule.is_empty() {
-        let why = if facts.rule_why.is_empty() {
-            String::new()
+        let rule = format!("iteration: {}", facts.rule);
+        let why = &facts.rule_why;
+        let whole = format!("{rule} ({why})");
+        if why.is_empty() {
+            lines.add(format_args!("{rule}"));
+        } else if whole.chars().count() <= WIDTH {
+            lines.add(format_args!("{whole}"));
         } else {
-            format!(" ({})", facts.rule_why)
-        };
-        lines.add(format_args!("iteration: {}{why}", facts.rule));
+            lines.add(format_args!("{rule}"));
+            lines.add(format_args!("  {why}"));
+        }
     }
     lines.blank();
 }
@@ -206,8 +211,9 @@ fn python(process: &Process, sum: &Sum, lines: &mut Lines) {
     let wait = &process.gil_wait;
     if wait.count > 0 {
         lines.add(format_args!(
-            "GIL: {} waits in {}, longest {}; iterations waited {} of the time",
+            "GIL: {} wait{} in {}, longest {}; iterations waited {} of the time",
             wait.count,
+            if wait.count == 1 { "" } else { "s" },
             Time(wait.total),
             Time(wait.longest),
             Share(sum.share(sum.gil_wait_total))
