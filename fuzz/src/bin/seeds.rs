@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     std::fs::create_dir_all(&folder)?;
     let records: Vec<_> = arguments.collect();
     for record in &records {
-        let name = record.file_name().ok_or("a record that is no file")?;
+        let name = record.file_stem().ok_or("a record that is no file")?;
         write(&folder, Path::new(name), &std::fs::read(record)?)?;
     }
     if records.is_empty() {
