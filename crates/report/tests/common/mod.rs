@@ -1,3 +1,5 @@
+#![allow(dead_code)] // each test file uses its part
+
 pub mod server;
 
 use std::path::PathBuf;

@@ -1,0 +1,49 @@
+//! Records that the library wrote before, as the fuzzer keeps them: what reads them must not forget.
+
+mod common;
+#[path = "../../../fuzz/src/lib.rs"]
+mod packed;
+
+use common::process;
+
+fn seed(name: &str) -> Vec<u8> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/seeds/");
+    packed::unpack(&std::fs::read(folder.to_owned() + name).unwrap())
+}
+
+#[test]
+fn an_engine_in_c_is_read() {
+    let engine = process("engine", &seed("engine"));
+    assert!(engine.damage.is_none(), "{}", engine.damage);
+    let windows: Vec<_> = engine
+        .windows
+        .iter()
+        .map(|window| (window.first, window.last))
+        .collect();
+    assert_eq!(windows, [(5, 9), (20, 22)]);
+    assert!(engine.windows.iter().all(|window| window.closed));
+    let iterations = engine
+        .sum
+        .as_ref()
+        .map(|sum| (sum.iterations, sum.launches));
+    assert_eq!(iterations, Some((8, 1.0)));
+    assert_eq!(engine.outside.iterations, 32);
+    assert_eq!(engine.facts.command, "./engine");
+    assert_eq!(engine.facts.rule, "cudaGraphLaunch");
+}
+
+#[test]
+fn a_python_program_is_read() {
+    let python = process("python", &seed("python"));
+    assert!(python.damage.is_none(), "{}", python.damage);
+    assert_eq!(python.sum.as_ref().map(|sum| sum.iterations), Some(136));
+    assert_eq!((python.gil_wait.count, python.gc.len()), (1, 3));
+}
+
+#[test]
+fn packing_loses_nothing() {
+    for name in ["engine", "python", "server-0", "cut-off", "header-alone"] {
+        let record = seed(name);
+        assert!(packed::unpack(&packed::pack(&record)) == record, "{name}");
+    }
+}
