@@ -1,6 +1,7 @@
 //! What overlapped the slowest iterations.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use tllmprof_record::StringId;
 
@@ -13,6 +14,8 @@ pub enum Cause {
     /// A collection of Python's garbage.
     Gc(u16),
     GilWait,
+    /// Another thread, by its id, held the GIL.
+    GilHold(u32),
     /// A call that waits on the device, by its row.
     Wait(u8),
     /// A run of a marked Python function.
@@ -42,12 +45,16 @@ impl Watched {
         Self { places, found }
     }
 
-    /// Those among the iterations from `first` to `last`.
-    pub fn between(&self, first: usize, last: usize) -> impl Iterator<Item = usize> + use<> {
+    /// Those among the iterations from `first` to `last`, by their order here.
+    pub fn between(&self, first: usize, last: usize) -> Range<usize> {
         let from = self.places.partition_point(|place| *place < first);
         let to = self.places.partition_point(|place| *place <= last);
-        let places: Vec<_> = self.places.get(from..to).unwrap_or(&[]).to_vec();
-        places.into_iter()
+        from..to
+    }
+
+    /// The place of the one that is `index`th here.
+    pub fn place(&self, index: usize) -> Option<usize> {
+        self.places.get(index).copied()
     }
 
     /// Notes an overlap, if the iteration is watched.

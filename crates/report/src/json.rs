@@ -1,5 +1,6 @@
 //! The report as JSON: the fields of the command's interface, and more.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use serde::{Serialize, Serializer};
@@ -171,7 +172,8 @@ struct JsonCounted<'a> {
 #[derive(Serialize)]
 struct JsonThread<'a> {
     tid: u32,
-    name: &'a str,
+    name: Option<&'a str>,
+    gil_hold_ns: u64,
 }
 
 #[derive(Serialize)]
@@ -274,11 +276,7 @@ impl<'a> JsonProcess<'a> {
             gil_handoffs: process.gil_handoffs,
             functions: process.functions.iter().map(JsonNamed::of).collect(),
             ranges: process.ranges.iter().map(JsonNamed::of).collect(),
-            threads: facts
-                .threads
-                .iter()
-                .map(|(tid, name)| JsonThread { tid: *tid, name })
-                .collect(),
+            threads: threads(process),
             settings: &facts.settings,
             refused: &facts.refused,
             events: process.events,
@@ -289,6 +287,18 @@ impl<'a> JsonProcess<'a> {
             left_out: process.left_out,
         }
     }
+}
+
+/// The threads that have a name or held the GIL.
+fn threads(process: &Process) -> Vec<JsonThread<'_>> {
+    let names = &process.facts.threads;
+    let tids: BTreeSet<_> = names.keys().chain(process.holds.keys()).collect();
+    let thread = |tid: &u32| JsonThread {
+        tid: *tid,
+        name: names.get(tid).map(String::as_str),
+        gil_hold_ns: process.holds.get(tid).copied().unwrap_or(0),
+    };
+    tids.into_iter().map(thread).collect()
 }
 
 /// How a process ended, in a word.

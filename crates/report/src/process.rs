@@ -1,6 +1,6 @@
 //! A record, interpreted: what happened in one process.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
 
@@ -50,6 +50,8 @@ pub struct Process {
     pub gil_wait: Named,
     pub gil_hold: Named,
     pub gil_forced: u64,
+    /// What each thread held the GIL.
+    pub holds: BTreeMap<u32, u64>,
     pub gil_handoffs: u64,
     /// The longest in all first.
     pub functions: Vec<Named>,
@@ -240,6 +242,11 @@ impl Process {
             gil_wait: ns.named("GIL wait".to_owned(), &totals.gil_wait),
             gil_hold: ns.named("GIL hold".to_owned(), &totals.gil_hold),
             gil_forced: totals.gil_forced,
+            holds: totals
+                .holds
+                .iter()
+                .map(|(tid, ticks)| (*tid, ns.of(*ticks)))
+                .collect(),
             gil_handoffs: header.counter(Counter::GilHandoffs),
             functions: ranked(
                 totals
@@ -372,7 +379,7 @@ fn slow(
         .filter_map(|(place, found)| {
             let raw = iterations.get(place)?;
             let ns = |ticks| clock.duration_ns(raw.start, ticks);
-            let usual = |cause| ns(totals.of(cause).inside / count);
+            let usual = |cause| ns(totals.spent(cause) / count);
             Some(Slow {
                 n: raw.n,
                 start: clock.ns(raw.start),
@@ -398,6 +405,7 @@ fn causes(
             let (kind, name) = match *cause {
                 Cause::Gc(generation) => ("gc", format!("GC gen{generation}")),
                 Cause::GilWait => ("gil_wait", "GIL wait".to_owned()),
+                Cause::GilHold(thread) => ("gil_hold", thread_name(facts, thread)),
                 Cause::Wait(row) => ("wait", call_name(&facts.calls, row)),
                 Cause::Function(id) => ("function", name(strings.get(id))),
                 Cause::Range(domain, name) => ("range", range_name(strings, domain, name)),
@@ -426,6 +434,11 @@ impl SlowCause {
     pub const fn beyond(&self) -> u64 {
         self.time.saturating_sub(self.usual)
     }
+}
+
+fn thread_name(facts: &Facts, tid: u32) -> String {
+    let known = facts.threads.get(&tid);
+    known.map_or_else(|| format!("thread {tid}"), Clone::clone)
 }
 
 fn call_name(rows: &[CallRow], row: u8) -> String {

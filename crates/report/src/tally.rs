@@ -56,6 +56,8 @@ pub struct Totals {
     pub collected: u64,
     pub gil_wait: Total,
     pub gil_hold: Total,
+    /// What each thread held it, in ticks.
+    pub holds: HashMap<u32, u64>,
     pub gil_forced: u64,
     pub functions: HashMap<StringId, Total>,
     pub ranges: HashMap<(StringId, StringId), Total>,
@@ -67,16 +69,17 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// The total of what could slow an iteration down.
-    pub fn of(&self, cause: Cause) -> Total {
+    /// What iterations spent on what could slow them down, in ticks.
+    pub fn spent(&self, cause: Cause) -> u64 {
         let total = match cause {
             Cause::Gc(generation) => self.gc.get(usize::from(generation)),
             Cause::GilWait => Some(&self.gil_wait),
+            Cause::GilHold(thread) => return self.holds.get(&thread).copied().unwrap_or(0),
             Cause::Wait(row) => Some(&self.calls[usize::from(row)]),
             Cause::Function(name) => self.functions.get(&name),
             Cause::Range(domain, name) => self.ranges.get(&(domain, name)),
         };
-        total.copied().unwrap_or_default()
+        total.map_or(0, |total| total.inside)
     }
 }
 
@@ -135,7 +138,7 @@ impl<'a> Tally<'a> {
                 self.totals.gil_wait.add(ticks);
                 self.own(thread, event, Cause::GilWait);
             }
-            What::GilHold => self.totals.gil_hold.add(ticks),
+            What::GilHold => self.hold(thread, event),
             What::GilForced => self.totals.gil_forced += 1,
             What::Function { name } => {
                 named(
@@ -203,7 +206,7 @@ impl<'a> Tally<'a> {
                 match cause {
                     Cause::Wait(_) => iteration.wait = iteration.wait.saturating_add(ticks),
                     Cause::GilWait => iteration.gil_wait = iteration.gil_wait.saturating_add(ticks),
-                    Cause::Gc(_) | Cause::Function(_) | Cause::Range(..) => (),
+                    Cause::Gc(_) | Cause::GilHold(_) | Cause::Function(_) | Cause::Range(..) => (),
                 }
             }
             self.totals.inside(cause, ticks);
@@ -236,12 +239,37 @@ impl<'a> Tally<'a> {
             self.iterations[first + 1].collections += 1;
             self.iterations[last].collections -= 1;
         }
-        for place in self.watched.between(first, last) {
-            let ticks = self
-                .timeline
-                .span(place)
-                .map_or(0, |around| span.overlap(around));
-            self.watched.note(place, Cause::Gc(generation), ticks);
+        for index in self.watched.between(first, last) {
+            self.note(index, &span, Cause::Gc(generation));
+        }
+    }
+
+    /// Notes what a thread does to other threads' iterations by holding the GIL, in those watched.
+    fn hold(&mut self, thread: u32, event: &Event) {
+        self.totals.gil_hold.add(event.duration);
+        if self.totals.holds.len() < LIMIT || self.totals.holds.contains_key(&thread) {
+            let ticks = self.totals.holds.entry(thread).or_default();
+            *ticks = ticks.saturating_add(event.duration);
+        }
+        let span = span(event);
+        let Some((first, last)) = self.timeline.reach(&span) else {
+            return;
+        };
+        for index in self.watched.between(first, last) {
+            let place = self.watched.place(index);
+            let owner = place.and_then(|place| self.threads.get(place));
+            if owner.is_some_and(|owner| *owner != thread) {
+                self.note(index, &span, Cause::GilHold(thread));
+            }
+        }
+    }
+
+    /// Notes what overlaps a watched iteration.
+    fn note(&mut self, index: usize, span: &Span, cause: Cause) {
+        if let Some(place) = self.watched.place(index)
+            && let Some(around) = self.timeline.span(place)
+        {
+            self.watched.note(place, cause, span.overlap(around));
         }
     }
 
@@ -283,6 +311,7 @@ impl Totals {
         let total = match cause {
             Cause::Gc(generation) => self.gc.get_mut(usize::from(generation)),
             Cause::GilWait => Some(&mut self.gil_wait),
+            Cause::GilHold(_) => None,
             Cause::Wait(row) => Some(&mut self.calls[usize::from(row)]),
             Cause::Function(name) => self.functions.get_mut(&name),
             Cause::Range(domain, name) => self.ranges.get_mut(&(domain, name)),
@@ -301,6 +330,7 @@ impl Default for Totals {
             collected: 0,
             gil_wait: Total::default(),
             gil_hold: Total::default(),
+            holds: HashMap::new(),
             gil_forced: 0,
             functions: HashMap::new(),
             ranges: HashMap::new(),

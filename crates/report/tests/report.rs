@@ -149,6 +149,10 @@ fn json_adds_up() {
     assert_eq!(process["gil_forced"], 51);
     assert_eq!(process["own_cost_ns"], 50_000);
     assert_eq!(process["threads"][1]["name"], "sampler");
+    assert_eq!(
+        process["threads"][1]["gil_hold_ns"],
+        process["gil_hold"]["total_ns"]
+    );
     assert_eq!(process["calls_counted"][0]["outside"], 100);
 }
 
@@ -157,6 +161,7 @@ fn slow_iterations_have_their_cause() {
     let json = json(&ranks(&[0, 1]));
     for (place, n, kind, name, ns) in [
         (0, 112, "gil_wait", "GIL wait", 12 * MS),
+        (0, 112, "gil_hold", "sampler", 12_005_000),
         (1, 107, "gc", "GC gen2", 30 * MS),
     ] {
         let slowest = &json["processes"][place]["slowest"][0];

@@ -261,23 +261,24 @@ fn slow(process: &Process, room: usize, lines: &mut Lines) {
 /// What made an iteration slow, in words.
 pub fn causes(slow: &Slow) -> Vec<String> {
     let threshold = (slow.duration as f64 * CAUSE) as u64;
-    let worth = slow
-        .causes
-        .iter()
-        .filter(|cause| cause.beyond() > threshold);
-    let (inner, outer): (Vec<_>, Vec<_>) =
-        worth.partition(|cause| !matches!(cause.kind, "function" | "range"));
+    let worth = || {
+        slow.causes
+            .iter()
+            .filter(|cause| cause.beyond() > threshold)
+    };
+    let inner = || worth().filter(|cause| matches!(cause.kind, "gc" | "gil_wait" | "wait"));
     // A collection or a wait says more than the function that it happened in.
-    let explained = inner
-        .iter()
-        .fold(0_u64, |sum, cause| sum.saturating_add(cause.beyond()));
-    let outer = outer
-        .into_iter()
-        .filter(|cause| cause.beyond() / 2 > explained);
-    let said =
-        inner.iter().copied().chain(outer).map(|cause: &SlowCause| {
-            format!("{} +{}", short(&cause.name, 30), Time(cause.beyond()))
+    let explained = inner().fold(0_u64, |sum, cause| sum.saturating_add(cause.beyond()));
+    let outer = worth().filter(|cause| matches!(cause.kind, "function" | "range"));
+    let outer = outer.filter(|cause| cause.beyond() / 2 > explained);
+    let said = inner().chain(outer).map(|cause: &SlowCause| {
+        let name = short(&cause.name, 30);
+        let holder = worth().find(|other| cause.kind == "gil_wait" && other.kind == "gil_hold");
+        let holder = holder.map_or_else(String::new, |holder| {
+            format!(" (held by {})", short(&holder.name, 20))
         });
+        format!("{name}{holder} +{}", Time(cause.beyond()))
+    });
     said.collect()
 }
 

@@ -1,0 +1,131 @@
+use super::*;
+
+#[test]
+fn every_kind_comes_back() {
+    let all = [
+        What::Thread { tid: u32::MAX },
+        What::ThreadName { name: 7 },
+        What::String {
+            id: u32::MAX,
+            bytes: 4096,
+        },
+        What::Info {
+            key: Some(Info::Rank),
+            value: u64::MAX,
+        },
+        What::CallName {
+            row: 255,
+            kind: Some(CallKind::Wait),
+            name: 9,
+        },
+        What::CallName {
+            row: 1,
+            kind: None,
+            name: 9,
+        },
+        What::Call {
+            row: 31,
+            capturing: true,
+            stream: u64::MAX,
+        },
+        What::Call {
+            row: 0,
+            capturing: false,
+            stream: 0,
+        },
+        What::Iteration { n: u64::MAX },
+        What::Window {
+            edge: Edge::Open,
+            iteration: 100,
+        },
+        What::Window {
+            edge: Edge::Close,
+            iteration: 150,
+        },
+        What::Range {
+            kind: RangeKind::PushPop,
+            domain: 1,
+            name: u32::MAX,
+        },
+        What::Range {
+            kind: RangeKind::StartEnd,
+            domain: u32::MAX,
+            name: 0,
+        },
+        What::Mark { domain: 3, name: 4 },
+        What::Gc {
+            generation: 2,
+            collected: 12_345,
+        },
+        What::GilWait,
+        What::GilHold,
+        What::GilForced,
+        What::Function { name: 77 },
+        What::GpuSpan {
+            device: 15,
+            stream: 4095,
+            iteration: u64::MAX,
+        },
+        What::Dropped { events: u64::MAX },
+    ];
+    for what in all {
+        for flags in 0..4 {
+            let event = Event {
+                start: 0x0123_4567_89ab_cdef,
+                duration: 0xffff_ffff,
+                cut: flags & 1 != 0,
+                failed: flags & 2 != 0,
+                what,
+            };
+            assert_eq!(Event::decode(&event.encode()), Ok(event));
+        }
+    }
+}
+
+#[test]
+fn long_durations_keep_their_upper_32_bits() {
+    for bit in 0..64 {
+        let duration = u64::MAX >> bit;
+        let event = Event::new(0, duration, What::GilHold);
+        let back = Event::decode(&event.encode()).unwrap().duration;
+        assert!(back <= duration);
+        assert!(duration - back <= duration >> 31, "{duration}: {back}");
+    }
+}
+
+#[test]
+fn an_event_is_where_the_page_says() {
+    let event = Event {
+        start: 0x0807_0605_0403_0201,
+        duration: 0x1_0000_0000,
+        cut: true,
+        failed: true,
+        what: What::Call {
+            row: 0x11,
+            capturing: true,
+            stream: 0x2827_2625_2423_2221,
+        },
+    };
+    let bytes = event.encode();
+    assert_eq!(bytes[..8], [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(bytes[8..16], [0, 0, 0, 0x80, kind::CALL, 0xc1, 0x11, 1]);
+    assert_eq!(
+        bytes[16..],
+        [0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28]
+    );
+}
+
+#[test]
+fn what_is_none_is_said() {
+    let decode = |change: fn(&mut [u8; EVENT_BYTES])| {
+        let mut bytes = Event::new(1, 2, What::GilHold).encode();
+        change(&mut bytes);
+        Event::decode(&bytes)
+    };
+    assert!(decode(|_| ()).is_ok());
+    assert_eq!(decode(|bytes| bytes[12] = 0), Err(NoEvent::Unknown));
+    assert_eq!(decode(|bytes| bytes[12] = 200), Err(NoEvent::Unknown));
+    assert_eq!(decode(|bytes| bytes[13] = 33), Err(NoEvent::Bad));
+    let window = |bytes: &mut [u8; EVENT_BYTES]| (bytes[12], bytes[14]) = (kind::WINDOW, 2);
+    assert_eq!(decode(window), Err(NoEvent::Bad));
+}
