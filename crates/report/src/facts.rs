@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tllmprof_record::{CallKind, Counter, Entry, Header, Info, StringId, Strings, What};
+use tllmprof_record::{CallKind, Counter, Entry, Header, Info, NO_STRING, StringId, Strings, What};
 
 /// How many lines of one kind, and how many threads' names, are kept.
 const LIMIT: usize = 4096;
@@ -122,6 +122,20 @@ impl Found {
     }
 }
 
+impl Facts {
+    /// The name of a row of the table of calls.
+    pub fn call(&self, row: u8) -> String {
+        let known = self.calls.iter().find(|known| known.row == row);
+        known.map_or_else(|| format!("call {row}"), |known| known.name.clone())
+    }
+
+    /// The name of a thread.
+    pub fn thread(&self, tid: u32) -> String {
+        let known = self.threads.get(&tid);
+        known.map_or_else(|| format!("thread {tid}"), Clone::clone)
+    }
+}
+
 /// The length of a name, in characters, that a report shows.
 const NAME: usize = 256;
 
@@ -139,4 +153,13 @@ pub fn clean(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect()
+}
+
+/// The name of an NVTX range, with its domain where it is not the default one.
+pub fn range_name(strings: &Strings, domain: StringId, id: StringId) -> String {
+    let text = name(strings.get(id));
+    match domain {
+        NO_STRING => text,
+        _ => format!("{text}@{}", name(strings.get(domain))),
+    }
 }

@@ -8,9 +8,10 @@ use tllmprof_record::Ended;
 
 use crate::Report;
 use crate::iteration::Iteration;
-use crate::process::{Named, Process, SlowCause};
+use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::skew::{Skew, Step};
+use crate::slow::SlowCause;
 use crate::window::{Sum, Window};
 
 impl Report {

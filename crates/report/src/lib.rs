@@ -13,6 +13,7 @@ mod json;
 mod process;
 mod quantiles;
 mod skew;
+mod slow;
 mod tally;
 mod text;
 mod timeline;

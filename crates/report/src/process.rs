@@ -5,14 +5,14 @@ use std::io;
 use std::path::PathBuf;
 
 use tllmprof_record::{
-    CallKind, Clock, Counter, Damage, Ended, Entry, Header, NO_STRING, Reader, Source, StringId,
-    Strings, What,
+    CallKind, Clock, Counter, Damage, Ended, Entry, Header, Reader, Source, What,
 };
 
-use crate::causes::{Cause, Overlap, Watched};
-use crate::facts::{CallRow, Facts, Found, name};
+use crate::causes::Watched;
+use crate::facts::{CallRow, Facts, Found, name, range_name};
 use crate::gpu::{GpuSpan, GpuSpans};
 use crate::iteration::Iteration;
+use crate::slow::{self, Slow};
 use crate::tally::{InIteration, Tally, Total, Totals};
 use crate::timeline::{Span, Timeline};
 use crate::window::{Sum, Window, WindowEdge, windows};
@@ -20,12 +20,6 @@ use crate::window::{Sum, Window, WindowEdge, windows};
 /// How many iterations and edges of windows are kept; more are counted.
 const ITERATIONS: usize = 1 << 20;
 const EDGES: usize = 1 << 16;
-
-/// How many of the slowest iterations are looked into.
-const SLOWEST: usize = 10;
-
-/// How many of the things that overlapped a slow iteration are kept.
-const CAUSES: usize = 8;
 
 /// What happened in a process. Times are in nanoseconds, moments of `CLOCK_MONOTONIC`.
 #[derive(Debug)]
@@ -99,33 +93,12 @@ impl Named {
     }
 }
 
-/// A slow iteration.
-#[derive(Debug)]
-pub struct Slow {
-    pub n: u64,
-    pub start: u64,
-    pub duration: u64,
-    /// Those that took longest beyond what they take in the mean iteration first.
-    pub causes: Vec<SlowCause>,
-}
-
-/// Something that overlapped a slow iteration.
-#[derive(Debug)]
-pub struct SlowCause {
-    pub kind: &'static str,
-    pub name: String,
-    pub count: u64,
-    pub time: u64,
-    /// In the mean iteration.
-    pub usual: u64,
-}
-
 /// An iteration as the record has it, in ticks.
 #[derive(Clone, Copy, Debug)]
-struct RawIteration {
-    start: u64,
-    duration: u64,
-    n: u64,
+pub struct RawIteration {
+    pub start: u64,
+    pub duration: u64,
+    pub n: u64,
     thread: u32,
     cut: bool,
 }
@@ -207,7 +180,7 @@ impl Process {
                 .collect(),
             &kinds,
             &strings,
-            Watched::new(slowest(&iterations)),
+            Watched::new(slow::slowest(&iterations)),
         );
         let damage = reader.read(|entry| {
             if let Entry::Event { thread, event } = &entry {
@@ -219,7 +192,7 @@ impl Process {
             rate: clock.ns_per_tick(),
         };
         let left_out = left_out + gpu.left_out + totals.left_out + strings.left_out();
-        let slowest = slow(&iterations, watched, &totals, &facts, &strings, &clock);
+        let slowest = slow::slow(&iterations, watched, &totals, &facts, &strings, &clock);
         let windows = windows(edges, whole(&iterations, &inside, gpu.times(), &clock));
         let middle = iterations
             .get(iterations.len() / 2)
@@ -232,7 +205,7 @@ impl Process {
             sum: Sum::of(&windows),
             outside: Outside::of(header, &ns),
             slowest,
-            calls: calls(&facts.calls, &totals, &ns),
+            calls: calls(&facts, &totals, &ns),
             gc: (0..)
                 .zip(&totals.gc)
                 .filter(|(_, total)| total.count > 0)
@@ -325,17 +298,6 @@ fn kinds(rows: &[CallRow]) -> [CallKind; 256] {
     kinds
 }
 
-/// The places of the slowest iterations.
-fn slowest(iterations: &[RawIteration]) -> Vec<usize> {
-    let mut places: Vec<_> = (0..iterations.len()).collect();
-    let slower = |place: &usize| std::cmp::Reverse((iterations[*place].duration, *place));
-    if places.len() > SLOWEST {
-        places.select_nth_unstable_by_key(SLOWEST, slower);
-        places.truncate(SLOWEST);
-    }
-    places
-}
-
 /// The iterations with what happened in them.
 fn whole(
     raw: &[RawIteration],
@@ -365,101 +327,12 @@ fn whole(
         .collect()
 }
 
-fn slow(
-    iterations: &[RawIteration],
-    watched: Watched,
-    totals: &Totals,
-    facts: &Facts,
-    strings: &Strings,
-    clock: &Clock,
-) -> Vec<Slow> {
-    let count = iterations.len().max(1) as u64;
-    let mut slow: Vec<_> = watched
-        .found()
-        .filter_map(|(place, found)| {
-            let raw = iterations.get(place)?;
-            let ns = |ticks| clock.duration_ns(raw.start, ticks);
-            let usual = |cause| ns(totals.spent(cause) / count);
-            Some(Slow {
-                n: raw.n,
-                start: clock.ns(raw.start),
-                duration: ns(raw.duration),
-                causes: causes(&found, facts, strings, &ns, &usual),
-            })
-        })
-        .collect();
-    slow.sort_by_key(|slow| std::cmp::Reverse(slow.duration));
-    slow
-}
-
-fn causes(
-    found: &HashMap<Cause, Overlap>,
-    facts: &Facts,
-    strings: &Strings,
-    ns: &impl Fn(u64) -> u64,
-    usual: &impl Fn(Cause) -> u64,
-) -> Vec<SlowCause> {
-    let mut causes: Vec<_> = found
-        .iter()
-        .map(|(cause, overlap)| {
-            let (kind, name) = match *cause {
-                Cause::Gc(generation) => ("gc", format!("GC gen{generation}")),
-                Cause::GilWait => ("gil_wait", "GIL wait".to_owned()),
-                Cause::GilHold(thread) => ("gil_hold", thread_name(facts, thread)),
-                Cause::Wait(row) => ("wait", call_name(&facts.calls, row)),
-                Cause::Function(id) => ("function", name(strings.get(id))),
-                Cause::Range(domain, name) => ("range", range_name(strings, domain, name)),
-            };
-            let (count, time, usual) = (overlap.count, ns(overlap.ticks), usual(*cause));
-            SlowCause {
-                kind,
-                name,
-                count,
-                time,
-                usual,
-            }
-        })
-        .collect();
-    causes.sort_by(|a, b| {
-        b.beyond()
-            .cmp(&a.beyond())
-            .then_with(|| a.name.cmp(&b.name))
-    });
-    causes.truncate(CAUSES);
-    causes
-}
-
-impl SlowCause {
-    /// What it took beyond the usual.
-    pub const fn beyond(&self) -> u64 {
-        self.time.saturating_sub(self.usual)
-    }
-}
-
-fn thread_name(facts: &Facts, tid: u32) -> String {
-    let known = facts.threads.get(&tid);
-    known.map_or_else(|| format!("thread {tid}"), Clone::clone)
-}
-
-fn call_name(rows: &[CallRow], row: u8) -> String {
-    let known = rows.iter().find(|known| known.row == row);
-    known.map_or_else(|| format!("call {row}"), |known| known.name.clone())
-}
-
-fn range_name(strings: &Strings, domain: StringId, id: StringId) -> String {
-    let text = name(strings.get(id));
-    match domain {
-        NO_STRING => text,
-        _ => format!("{text}@{}", name(strings.get(domain))),
-    }
-}
-
-fn calls(rows: &[CallRow], totals: &Totals, ns: &Ns) -> Vec<Named> {
+fn calls(facts: &Facts, totals: &Totals, ns: &Ns) -> Vec<Named> {
     ranked(
         (0..=u8::MAX)
             .zip(totals.calls.iter())
             .filter(|(_, total)| total.count > 0)
-            .map(|(row, total)| ns.named(call_name(rows, row), total)),
+            .map(|(row, total)| ns.named(facts.call(row), total)),
     )
 }
 

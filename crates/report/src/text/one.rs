@@ -4,8 +4,9 @@ use tllmprof_record::Ended;
 
 use super::lines::{Lines, WIDTH, short};
 use crate::facts::clean;
-use crate::process::{Named, Process, Slow, SlowCause};
+use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
+use crate::slow::{Slow, SlowCause};
 use crate::units::{Rate, Share, Time};
 use crate::window::{Sum, Window};
 

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 
 use super::lines::{Lines, short};
 use super::one::{SLOWEST, causes, shortcomings};
-use crate::process::{Process, Slow};
+use crate::process::Process;
 use crate::skew::Skew;
+use crate::slow::Slow;
 use crate::units::{Rate, Share, Time};
 
 /// How many processes, slow iterations and notes have a line.
