@@ -62,6 +62,16 @@ impl Clock {
         self.rate
     }
 
+    /// How long apart the first and the last anchor are, in nanoseconds: over less than some
+    /// milliseconds, ticks of the processor's counter are not known well.
+    #[must_use]
+    pub fn tied_ns(&self) -> u64 {
+        match (self.anchors.first(), self.anchors.last()) {
+            (Some(first), Some(last)) => last.monotonic_ns - first.monotonic_ns,
+            _ => 0,
+        }
+    }
+
     /// The moment `ticks`.
     #[must_use]
     pub fn ns(&self, ticks: u64) -> MonotonicNs {
@@ -136,6 +146,7 @@ mod tests {
         assert_eq!(clock.ns(900), 425);
         assert_eq!(clock.ns(0), 0);
         assert_eq!(clock.unix_minus_monotonic(750), 1_000_000);
+        assert_eq!(clock.tied_ns(), 1500);
     }
 
     #[test]

@@ -50,6 +50,8 @@ struct JsonProcess<'a> {
     cuda_driver: Option<u64>,
     /// How the process ended.
     ended: &'static str,
+    /// `null`: the clock is sure.
+    clock_tied_ns: Option<u64>,
     /// What to add to moments for nanoseconds since 1970.
     unix_minus_monotonic_ns: i64,
     windows_asked: &'a str,
@@ -238,6 +240,7 @@ impl<'a> JsonProcess<'a> {
             gpus: &facts.gpus,
             cuda_driver: facts.cuda_driver,
             ended: ended(process.ended),
+            clock_tied_ns: process.tied_briefly,
             unix_minus_monotonic_ns: process.unix_minus_monotonic,
             windows_asked: &facts.windows,
             windows: process.windows.iter().map(JsonWindow::of).collect(),

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use tllmprof_record::{
-    CallKind, Clock, Counter, Damage, Ended, Entry, Header, Reader, Source, What,
+    CallKind, Clock, ClockKind, Counter, Damage, Ended, Entry, Header, Reader, Source, What,
 };
 
 use crate::causes::Watched;
@@ -20,6 +20,10 @@ use crate::window::{Sum, Window, WindowEdge, windows};
 /// How many iterations and edges of windows are kept; more are counted.
 const ITERATIONS: usize = 1 << 20;
 const EDGES: usize = 1 << 16;
+
+/// How long, in nanoseconds, a processor's counter has to be held against time before its durations are
+/// known to some parts in a hundred thousand.
+const TIED: u64 = 10_000_000;
 
 /// What happened in a process. Times are in nanoseconds, moments of `CLOCK_MONOTONIC`.
 #[derive(Debug)]
@@ -57,6 +61,8 @@ pub struct Process {
     pub own_cost: u64,
     /// GPU times that could not be read.
     pub gpu_lost: u64,
+    /// The clock was held against `CLOCK_MONOTONIC` for so short a time that durations are unsure.
+    pub tied_briefly: Option<u64>,
     /// Nanoseconds since 1970 less `CLOCK_MONOTONIC`.
     pub unix_minus_monotonic: i64,
     pub damage: Damage,
@@ -234,6 +240,9 @@ impl Process {
             dropped: header.counter(Counter::EventsDropped).max(totals.dropped),
             own_cost: ns.of(header.counter(Counter::OwnTicks)),
             gpu_lost: header.counter(Counter::GpuSpansLost),
+            tied_briefly: (header.clock == ClockKind::Counter)
+                .then(|| clock.tied_ns())
+                .filter(|tied| *tied < TIED),
             unix_minus_monotonic: clock.unix_minus_monotonic(middle),
             damage,
             left_out,

@@ -68,6 +68,7 @@ fn json_has_every_iteration_as_it_was() {
     assert_eq!(process["rule"], "cudaGraphLaunch");
     assert_eq!(process["dropped"], 0);
     assert_eq!(process["damage"], Value::Null);
+    assert_eq!(process["clock_tied_ns"], Value::Null);
     assert_eq!(process["unix_minus_monotonic_ns"], UNIX);
     let windows = process["windows"].as_array().unwrap();
     assert_eq!(windows.len(), 1);
@@ -328,6 +329,8 @@ fn an_empty_record_has_a_report() {
     let json = json(&report);
     assert_eq!(json["processes"][0]["windows"], Value::Array(Vec::new()));
     assert_eq!(json["processes"][0]["outside"]["iterations"], 0);
+    assert_eq!(json["processes"][0]["clock_tied_ns"], 0);
+    assert!(report.text().contains("times are unsure"));
 }
 
 /// However little of a record is there, it has a report.

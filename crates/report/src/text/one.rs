@@ -296,6 +296,12 @@ fn notes(process: &Process) -> Vec<String> {
 /// What is not in the figures.
 pub fn shortcomings(process: &Process) -> Vec<String> {
     let mut notes = Vec::new();
+    if let Some(tied) = process.tied_briefly {
+        notes.push(format!(
+            "times are unsure: the clock was tied for {} alone",
+            Time(tied)
+        ));
+    }
     if process.dropped > 0 {
         notes.push(format!(
             "{} events were dropped: the record was full",
