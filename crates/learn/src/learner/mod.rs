@@ -145,11 +145,18 @@ impl Learner {
     /// Begins in a process whose trails may have been in use, as after a fork.
     pub fn begin(&mut self, trails: &Trails) {
         if self.closed > 0 || !self.history.entries().is_empty() {
-            *self = Self::new();
+            self.forget();
         }
         for (thread, seen) in self.seen.iter_mut().enumerate() {
             *seen = trails.work(thread as u32);
         }
+    }
+
+    /// Apart, as it takes 120 KiB of the stack: threads may have less.
+    #[cold]
+    #[inline(never)]
+    fn forget(&mut self) {
+        *self = Self::new();
     }
 
     /// What is known.

@@ -1,0 +1,59 @@
+//! Python programs that make it hard not to harm them, in every CPython of the machine.
+
+mod common;
+
+use common::python::{Bench, pythons};
+use common::standin;
+
+const ALL: [(&str, &str); 4] = [
+    ("TLLM_PROFILE_RECORD_GC", "1"),
+    ("TLLMPROF_GIL", "1"),
+    ("TLLM_NVTX_DEBUG", "1"),
+    ("TLLM_LLMAPI_ENABLE_NVTX", "1"),
+];
+
+/// Runs `tests/python/PROGRAM.py` with everything on, in each Python: it says one of `wanted`, and
+/// nothing else.
+#[track_caller]
+fn survives(program: &str, wanted: &[&str], more: &[(&str, &str)]) {
+    let path = standin().to_string_lossy().into_owned();
+    let bench = Bench::new();
+    let variables: Vec<_> = ALL
+        .into_iter()
+        .chain([("LD_LIBRARY_PATH", path.as_str())])
+        .chain(more.iter().copied())
+        .collect();
+    for python in pythons() {
+        let ran = bench.run(python, program, &variables);
+        let said = ran.output.out();
+        assert!(wanted.contains(&said.trim_end()), "{python}: {said}");
+        assert!(!ran.events.is_empty(), "{python}: nothing was marked");
+    }
+}
+
+#[test]
+fn threads_with_small_stacks_begin_the_session() {
+    survives(
+        "small_stacks",
+        &["done"],
+        &[
+            ("TLLMPROF_STEP", "py:__main__:step"),
+            ("TLLMPROF_PY_RANGES", "__main__:step"),
+            ("TLLM_PROFILE_START_STOP", "20-40"),
+        ],
+    );
+}
+
+/// What would start torch's profiler there needs the GIL, which the thread has in another way.
+#[test]
+fn a_window_in_a_sub_interpreter_waits_for_nobody() {
+    survives(
+        "window_in_interpreter",
+        &["done", "no calls"],
+        &[
+            ("TLLMPROF_STEP", "cudaDeviceSynchronize"),
+            ("TLLM_PROFILE_START_STOP", "5-9"),
+            ("TLLM_TORCH_PROFILE_TRACE", "trace.json"),
+        ],
+    );
+}
