@@ -169,6 +169,8 @@ functions! {
     }
     optional {
         is_finalizing: fn() -> c_int = c"Py_IsFinalizing" | c"_Py_IsFinalizing";
+        dict_get_new: fn(Raw, *const c_char, *mut Raw) -> c_int = c"PyDict_GetItemStringRef";
+        class_attr_new: fn(Raw, Raw) -> Raw = c"_PyType_LookupRef";
         current_frame: fn() -> Raw = c"PyEval_GetFrame";
         frame_variable: fn(Raw, Raw) -> Raw = c"PyFrame_GetVar";
         cell_get: fn(Raw) -> Raw = c"PyCell_Get";

@@ -9,13 +9,15 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::object::Python;
 use super::threads;
 
-/// Time between two look-ups at least, in nanoseconds: it goes through all threads.
+/// Time between two look-ups at least, in nanoseconds, and as a multiple of what one takes: it goes
+/// through all threads.
 const PERIOD: u64 = 20_000_000;
+const SELDOM: u64 = 100;
 
 /// There is a thread whose name in Python is not known.
 static IS_BEHIND: AtomicBool = AtomicBool::new(false);
-/// When names were looked up last.
-static LAST: AtomicU64 = AtomicU64::new(0);
+/// When names may be looked up next.
+static NEXT: AtomicU64 = AtomicU64::new(0);
 
 const WORDS: usize = 4;
 
@@ -99,8 +101,7 @@ impl fmt::Display for Text {
 
 /// Whether it is time to [`look`].
 pub fn are_behind() -> bool {
-    IS_BEHIND.load(Ordering::Relaxed)
-        && super::now().saturating_sub(LAST.load(Ordering::Relaxed)) > PERIOD
+    IS_BEHIND.load(Ordering::Relaxed) && super::now() >= NEXT.load(Ordering::Relaxed)
 }
 
 /// Looks up the names of the threads that are there.
@@ -108,7 +109,8 @@ pub fn are_behind() -> bool {
 /// The list that `threading.enumerate` goes through, without the lock that it takes: whoever raised
 /// the event that brings us here may have it.
 pub fn look(py: Python<'_>) -> Option<()> {
-    LAST.store(super::now(), Ordering::Relaxed);
+    let since = super::now();
+    NEXT.store(since + PERIOD, Ordering::Relaxed);
     IS_BEHIND.store(false, Ordering::Relaxed);
     let active = py.imported(c"threading")?.attr(c"_active")?.values()?;
     for thread in active.elements() {
@@ -132,5 +134,8 @@ pub fn look(py: Python<'_>) -> Option<()> {
         // It may only just be starting.
         IS_BEHIND.store(true, Ordering::Relaxed);
     }
+    let now = super::now();
+    let wait = (now.saturating_sub(since) * SELDOM).max(PERIOD);
+    NEXT.store(now + wait, Ordering::Relaxed);
     Some(())
 }

@@ -100,10 +100,24 @@ impl<'py> Python<'py> {
 
     /// `sys.modules.get(name)`: nothing is imported.
     pub fn imported(self, name: &CStr) -> Option<Object<'py>> {
-        // SAFETY: the text is terminated; both references are borrowed.
+        // SAFETY: the text is terminated; a borrowed reference.
+        unsafe { self.get((self.api.modules)(), name) }
+    }
+
+    /// `dictionary[name]`. Where threads run without a GIL, another may take away meanwhile what is
+    /// borrowed: from 3.13 on the reference is new.
+    ///
+    /// # Safety
+    /// `dictionary` is a reference to a live object.
+    unsafe fn get(self, dictionary: Raw, name: &CStr) -> Option<Object<'py>> {
+        // SAFETY: the caller's promise; the text is terminated, and what is found is new or borrowed.
         unsafe {
-            let modules = (self.api.modules)();
-            self.share((self.api.dict_get)(modules, name.as_ptr()))
+            let Some(get) = self.api.dict_get_new else {
+                return self.share((self.api.dict_get)(dictionary, name.as_ptr()));
+            };
+            let mut found = core::ptr::null_mut();
+            get(dictionary, name.as_ptr(), &raw mut found);
+            self.own(found)
         }
     }
 
@@ -235,8 +249,13 @@ impl<'py> Object<'py> {
             return None;
         }
         let name = self.py.text(name)?;
-        // SAFETY: the object is a class; a borrowed reference.
-        unsafe { self.py.share((self.py.api.class_attr)(self.raw, name.raw)) }
+        // SAFETY: the object is a class; a new reference, or a borrowed one.
+        unsafe {
+            match self.py.api.class_attr_new {
+                Some(attr) => self.py.own(attr(self.raw, name.raw)),
+                None => self.py.share((self.py.api.class_attr)(self.raw, name.raw)),
+            }
+        }
     }
 
     /// The attributes of a module, or that an object that is no class has itself, as a dictionary;
@@ -282,11 +301,8 @@ impl<'py> Object<'py> {
 
     /// `self[name]` of a dictionary.
     pub fn item(&self, name: &CStr) -> Option<Object<'py>> {
-        // SAFETY: as above; a borrowed reference.
-        unsafe {
-            self.py
-                .share((self.py.api.dict_get)(self.raw, name.as_ptr()))
-        }
+        // SAFETY: the reference is owned.
+        unsafe { self.py.get(self.raw, name) }
     }
 
     /// `self(*args)`; none if it raised.
