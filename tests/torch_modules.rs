@@ -100,3 +100,14 @@ fn marks_add_no_graph_break() {
         assert!(marked.count("push", name) > 0, "{name}");
     }
 }
+
+/// What a module's class has made its own is not called to name it.
+#[test]
+fn naming_modules_runs_nothing_of_theirs() {
+    let Some(ran) = run("torch_own_modules", &[("TLLM_NVTX_DEBUG", "1")]) else {
+        return;
+    };
+    assert_eq!(ran.output.out(), "done\n");
+    assert_eq!(ran.count("push", "Odd"), 3);
+    assert_eq!(ran.count("push", "inner.first"), 3);
+}

@@ -23,17 +23,32 @@ use crate::session;
 
 /// A module's qualified name is the path to it from the module that is called first. What
 /// `torch.compile` puts around a module is no part of the path.
+///
+/// As `named_modules`, which a class may have made its own: no code of the program's runs here, so
+/// that what is raised comes from the handler of a signal.
 const SOURCE: &CStr = c"
-def names(root):
-    for name, module in root.named_modules():
-        parts = [part for part in name.split('.') if part and part != '_orig_mod']
-        yield '.'.join(parts) or type(module).__name__, module
+attributes = object.__getattribute__
+address = object.__hash__
+class_name = type.__dict__['__name__'].__get__
 
 def names_of(root):
-    return tuple(names(root))
+    found, known, left = [], set(), [((), root)]
+    while left:
+        path, module = left.pop()
+        if address(module) in known:
+            continue
+        known.add(address(module))
+        found.append(('.'.join(path) or class_name(type(module)), module))
+        children = attributes(module, '__dict__').get('_modules')
+        if not issubclass(type(children), dict):
+            continue
+        for name, child in reversed(tuple(dict.items(children))):
+            if child is not None:
+                left.append((path if name == '_orig_mod' else path + (name,), child))
+    return tuple(found)
 
 def name_of(module):
-    return ((type(module).__name__, module),)
+    return ((class_name(type(module)), module),)
 ";
 
 /// torch has not been seen yet.
