@@ -50,6 +50,8 @@ mod log;
 mod python;
 mod ranges;
 #[cfg(not(test))]
+mod record;
+#[cfg(not(test))]
 mod session;
 #[cfg(not(test))]
 mod stack;

@@ -4,9 +4,10 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use crate::cancel::Uncancelled;
-use crate::ids;
+use crate::{ids, record};
 pub use tllmprof_config::Level;
 
+const PREFIX: &str = "tllmprof: ";
 const LONGEST: usize = 1024;
 
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
@@ -52,7 +53,9 @@ pub fn tells(level: Level) -> bool {
 /// Writes `tllmprof: ` and the message as one line.
 pub fn line(level: Level, message: fmt::Arguments<'_>) {
     start();
-    if !tells(level) || !is_ours() {
+    let is_kept = level <= Level::Warn && record::is_wanted();
+    let is_told = tells(level) && is_ours();
+    if !is_told && !is_kept {
         return;
     }
     let mut text = Text {
@@ -60,7 +63,13 @@ pub fn line(level: Level, message: fmt::Arguments<'_>) {
         length: 0,
     };
     // Text never fails; a longer message is cut.
-    let _ = write!(text, "tllmprof: {message}");
+    let _ = write!(text, "{PREFIX}{message}");
+    if is_kept && let Ok(line) = str::from_utf8(&text.bytes[PREFIX.len()..text.length]) {
+        record::said(line);
+    }
+    if !is_told {
+        return;
+    }
     text.bytes[text.length] = b'\n';
     write_quietly(&text.bytes[..=text.length]);
 }

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use once_cell::race::OnceBox;
 use tllmprof_config::{BadValue, Settings, Step};
 
-use crate::{injection, intercept, log, python};
+use crate::{injection, intercept, log, python, record};
 
 /// What the library has to do in this process.
 const UNDECIDED: u8 = 0;
@@ -22,6 +22,9 @@ static READ: OnceBox<Result<Settings, BadValue>> = OnceBox::new();
 #[ctor::ctor(unsafe)]
 fn constructor() {
     log::start();
+    if let Ok(settings) = read() {
+        record::start(settings);
+    }
     intercept::start();
     injection::start(read().as_ref().is_ok_and(counts_ranges));
     intercept::follow_named();
@@ -33,9 +36,10 @@ fn counts_ranges(settings: &Settings) -> bool {
     matches!(settings.step, Step::Nvtx { .. }) && has_work(settings)
 }
 
-/// Whether iterations matter: for windows, or for a tool that listens to their ranges.
+/// Whether iterations matter: for windows, for the record, or for a tool that listens to their
+/// ranges.
 pub fn has_work(settings: &Settings) -> bool {
-    !settings.windows.is_empty() || (settings.nvtx && injection::has_tool())
+    !settings.windows.is_empty() || record::is_wanted() || (settings.nvtx && injection::has_tool())
 }
 
 fn read() -> &'static Result<Settings, BadValue> {

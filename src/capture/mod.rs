@@ -14,6 +14,7 @@ use crate::injection;
 use crate::lock::Lock;
 use crate::log;
 use crate::python::torch::profiler as torch;
+use crate::record;
 use crate::window::{Edge, Point, Taken};
 use driver::Driver;
 use nvtx::Ranges;
@@ -85,6 +86,7 @@ pub fn write_kernel_name(out: &mut dyn core::fmt::Write, handle: u64) -> core::f
 /// Gets ready for a process that has begun to use CUDA.
 pub fn start(settings: &Settings, uncounted: Uncounted) {
     worker::set_uncounted(uncounted);
+    record::set_helper(worker::ask_for_room);
     // Loads the tool: nothing is locked meanwhile.
     let wanted = settings.nvtx && injection::has_tool();
     let ranges = wanted.then(|| Ranges::new(&settings.nvtx_name));
@@ -99,10 +101,12 @@ pub fn start(settings: &Settings, uncounted: Uncounted) {
 /// started and the first to be stopped; it waits for the GIL, so nothing is locked meanwhile.
 pub fn switch(place: &Place<'_>, edge: Edge) {
     let mut state = STATE.lock();
+    record::iteration_ends(place.point != Point::Start);
     if let Some(ranges) = &mut state.ranges {
         ranges.end_iteration();
     }
     if edge.close.is_some() {
+        record::window_closes(place.point.over());
         // The program may have another context by now than where the window opened.
         if let Some(driver) = Driver::get() {
             driver.remember_context();
@@ -129,8 +133,14 @@ pub fn switch(place: &Place<'_>, edge: Edge) {
         // There was no context, maybe, where the window opened.
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
-    if let (Some(ranges), Point::In(iteration)) = (&mut state.ranges, place.point) {
-        ranges.begin_iteration(iteration);
+    if let Point::In(iteration) = place.point {
+        if let Some(ranges) = &mut state.ranges {
+            ranges.begin_iteration(iteration);
+        }
+        if edge.open.is_some() {
+            record::window_opens(iteration);
+        }
+        record::iteration_begins(iteration);
     }
 }
 

@@ -38,6 +38,7 @@ const ASLEEP: u32 = 1;
 const DRAINING: u32 = 2;
 const CLOSING: u32 = 3;
 const CLOSING_AFTER_DRAIN: u32 = 4;
+const MAKING_ROOM: u32 = 5;
 
 /// What the worker is about; it goes back to sleep when it is done.
 static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
@@ -164,6 +165,17 @@ pub fn run(job: Job, patience: Duration) -> bool {
     true
 }
 
+/// Has the worker make room in the record; false if it is busy. Waits for nothing.
+pub fn ask_for_room() -> bool {
+    let asked = WORD
+        .compare_exchange(ASLEEP, MAKING_ROOM, Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok();
+    if asked {
+        wake(&WORD, i32::MAX);
+    }
+    asked
+}
+
 /// Sleeps while the worker is about `code`; false when the deadline has passed.
 fn sleep(code: u32, deadline: Instant) -> bool {
     let left = deadline.saturating_duration_since(Instant::now());
@@ -196,7 +208,9 @@ fn work() {
             }
             continue;
         }
-        if let Some(driver) = Driver::get() {
+        if code != MAKING_ROOM
+            && let Some(driver) = Driver::get()
+        {
             driver.adopt_context();
         }
         let iterations = ITERATIONS.load(Ordering::Relaxed);
@@ -204,6 +218,7 @@ fn work() {
             DRAINING => super::drain_here(),
             CLOSING => super::close_all(iterations, false),
             CLOSING_AFTER_DRAIN => super::close_all(iterations, true),
+            MAKING_ROOM => crate::record::make_room(),
             _ => {}
         }
         WORD.store(ASLEEP, Ordering::Release);

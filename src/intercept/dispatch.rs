@@ -7,7 +7,7 @@ use tllmprof_config::calls::{Call, Kind};
 use super::arch::{Frame, tls};
 use super::named::Inside;
 use super::thunk::{Role, Thunk};
-use super::{proc_address, resolve, watched};
+use super::{proc_address, recorded, resolve, watched};
 use crate::capture::marks;
 use crate::errno::Kept;
 use crate::session;
@@ -25,6 +25,7 @@ pub unsafe extern "C" fn before(frame: *const Frame) -> c_int {
     let inside = Inside::enter();
     // SAFETY: the caller's promise; the thunk is one of the pool.
     let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
+    frame.since.set(0);
     let follow = match thunk.role() {
         Role::ProcAddress => true,
         // From a signal handler or an allocator that our own code met, maybe with a lock in hand.
@@ -33,10 +34,23 @@ pub unsafe extern "C" fn before(frame: *const Frame) -> c_int {
             watched::entered(call, frame);
             true
         }
-        Role::Driver(call) => driver(call, &frame.args),
+        Role::Driver(_) if recorded::are() && is_nested(frame) => true,
+        Role::Driver(call) => driver(call, &frame.args) || recorded::are(),
         Role::Runtime(call) => runtime(call, thunk, frame),
     };
+    if follow && recorded::are() && is_recorded(thunk) {
+        recorded::goes_on(frame);
+    }
     follow.into()
+}
+
+/// Whether a call by this thunk is the one to be recorded, and not one that it leads to.
+fn is_recorded(thunk: &Thunk) -> bool {
+    match thunk.role() {
+        Role::Driver(_) => true,
+        Role::Runtime(call) => !resolve::is_fed(thunk.real().addr(), call),
+        Role::ProcAddress => false,
+    }
 }
 
 /// The real function has returned `result`.
@@ -50,6 +64,7 @@ pub unsafe extern "C" fn after(frame: *const Frame, result: usize) {
     let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
     // The functions return an enumeration, in the lower half of the register.
     let succeeded = result & 0xffff_ffff == 0;
+    recorded::keep(frame, thunk, result);
     match thunk.role() {
         Role::ProcAddress if succeeded => {
             // SAFETY: the frame is of a call to this function, which succeeded.
@@ -57,7 +72,10 @@ pub unsafe extern "C" fn after(frame: *const Frame, result: usize) {
         }
         Role::ProcAddress => {}
         Role::Driver(call) if watched::are() => watched::returned(call, frame, succeeded),
-        Role::Driver(call) => session::returned(call, frame.args[0], succeeded),
+        Role::Driver(call) if is_followed(call) && !is_nested(frame) => {
+            session::returned(call, frame.args[0], succeeded);
+        }
+        Role::Driver(_) => {}
         Role::Runtime(call) => {
             if watched::are() {
                 marks::pop();

@@ -20,6 +20,7 @@ mod named;
 mod named_arch;
 pub mod nvtx;
 mod proc_address;
+mod recorded;
 mod resolve;
 mod thunk;
 mod watched;
@@ -86,6 +87,13 @@ pub fn after_fork(kept: &Kept) {
 /// Has the runtime's functions for `calls` seen, too, and no others where the driver's suffice.
 pub fn attend(calls: Calls) {
     Thunk::attend(calls);
+}
+
+/// Has the driver's calls recorded while a window is open.
+pub fn record_calls() {
+    if crate::record::is_wanted() {
+        Thunk::record();
+    }
 }
 
 /// Whether this library comes before one that has `name`, in the order of loading.

@@ -10,11 +10,11 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use tllmprof_config::calls::{Call, Calls};
 use tllmprof_learn::Wait;
 
-use super::{arch, watched};
+use super::{arch, recorded, watched};
 use crate::step::counted::Counted;
 use crate::step::learned::{Note, note_of};
 use crate::step::threads;
-use crate::{log, session};
+use crate::{log, record, session};
 
 /// Thunks that a process can have. A process uses about two for each row of the table; libraries
 /// that are unloaded and loaded again elsewhere use new ones.
@@ -71,7 +71,14 @@ impl Role {
     fn handler(self) -> *mut c_void {
         match self {
             Self::Driver(_) if watched::are() => arch::slow as *mut c_void,
-            Self::Driver(call) => noting(call).unwrap_or(arch::count as *mut c_void),
+            Self::Driver(call) => {
+                let records = recorded::are();
+                noting(call, records).unwrap_or(if records {
+                    recorded::handler()
+                } else {
+                    arch::count as *mut c_void
+                })
+            }
             Self::Runtime(_) | Self::ProcAddress => arch::slow as *mut c_void,
         }
     }
@@ -86,19 +93,20 @@ impl Role {
 }
 
 /// The handler that notes `call` as well as counting it, where iterations are learnt from that.
-fn noting(call: Call) -> Option<*mut c_void> {
-    let handler: unsafe extern "C" fn() = match note_of(call).filter(|_| session::learns())? {
-        Note::Kernel(0) => arch::note_first_argument,
-        Note::Kernel(_) => arch::note_second_argument,
-        Note::Graph => arch::note_graph,
-        Note::CopyToHost => arch::note_copy_to_host,
-        Note::CopyToDevice => arch::note_copy_to_device,
-        Note::Wait(Wait::Stream) => arch::note_stream_wait,
-        Note::Wait(Wait::Event) => arch::note_event_wait,
-        Note::Wait(Wait::Context) => arch::note_context_wait,
-        Note::Wait(Wait::CopyToHost) => arch::note_blocking_copy,
+/// `records`: and records it.
+fn noting(call: Call, records: bool) -> Option<*mut c_void> {
+    let handlers: arch::Noting = match note_of(call).filter(|_| session::learns())? {
+        Note::Kernel(0) => arch::NOTE_FIRST_ARGUMENT,
+        Note::Kernel(_) => arch::NOTE_SECOND_ARGUMENT,
+        Note::Graph => arch::NOTE_GRAPH,
+        Note::CopyToHost => arch::NOTE_COPY_TO_HOST,
+        Note::CopyToDevice => arch::NOTE_COPY_TO_DEVICE,
+        Note::Wait(Wait::Stream) => arch::NOTE_STREAM_WAIT,
+        Note::Wait(Wait::Event) => arch::NOTE_EVENT_WAIT,
+        Note::Wait(Wait::Context) => arch::NOTE_CONTEXT_WAIT,
+        Note::Wait(Wait::CopyToHost) => arch::NOTE_BLOCKING_COPY,
     };
-    Some(handler as *mut c_void)
+    Some(handlers[usize::from(records)] as *mut c_void)
 }
 
 /// One entry of the pool. The assembler knows the first three fields by their offsets.
@@ -157,7 +165,9 @@ impl Thunk {
         let offset = core::ptr::from_ref(self).addr() - THUNKS.as_ptr().addr();
         let index = offset / THUNK_SIZE;
         match self.role() {
-            Role::Driver(call) if noting(call).is_none() && !watched::are() => {
+            Role::Driver(call)
+                if noting(call, false).is_none() && !watched::are() && !record::is_wanted() =>
+            {
                 arch::counting_stub(index)
             }
             Role::Driver(_) | Role::Runtime(_) | Role::ProcAddress => arch::stub(index),
@@ -190,6 +200,17 @@ impl Thunk {
                 thunk
                     .handler
                     .store(arch::slow as *mut c_void, Ordering::Release);
+            }
+        }
+    }
+
+    /// Has the driver's calls recorded, or not any more.
+    pub fn record() {
+        let _creating = CREATING.lock();
+        for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
+            let role = thunk.role();
+            if matches!(role, Role::Driver(_)) {
+                thunk.handler.store(role.handler(), Ordering::Release);
             }
         }
     }

@@ -12,7 +12,7 @@ use tllmprof_config::calls::{CALLS, Kind};
 use tllmprof_config::{Settings, Step, Window};
 
 use super::by::{By, Rank};
-use super::{Gating, OWNER, STATE, stream_capture, turn};
+use super::{Gating, OWNER, STATE, recording, stream_capture, turn};
 use crate::cancel::Uncancelled;
 use crate::capture;
 use crate::ids;
@@ -90,7 +90,10 @@ fn end(may_run_profilers_here: bool) {
     // Handlers that run after ours may still make calls, and so may other threads.
     state.counter.run_to(&state.slots, None);
     let uses_cuda = state.uses_cuda;
+    recording::count_calls(&state.slots);
     drop(guard);
+    recording::finish(iterations, may_run_profilers_here);
+    intercept::record_calls();
     if uses_cuda && matches!(settings.step, Step::Symbol { .. }) {
         tell_unnamed(&settings.step, may_run_profilers_here);
     }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::intercept::Inside;
 use crate::lock::Lock;
-use crate::{capture, engines, ids, intercept, python};
+use crate::{capture, engines, ids, intercept, python, record};
 
 const PATIENCE: Duration = Duration::from_millis(20);
 
@@ -93,7 +93,9 @@ extern "C" fn in_child() {
         intercept::in_child();
         capture::after_fork();
         python::in_child();
+        record::in_child();
     }
+    intercept::record_calls();
     if HELD.lock().take().is_some_and(|held| held.inside) {
         Inside::leave();
     }

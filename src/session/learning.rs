@@ -99,7 +99,8 @@ pub fn tell_choice(rule: &Rule) {
     log::say!(Info, "auto: iteration = {}{others}", Described(rule));
 }
 
-struct Described<'a>(&'a Rule);
+/// A rule that was learnt, in words.
+pub struct Described<'a>(pub &'a Rule);
 
 impl fmt::Display for Described<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

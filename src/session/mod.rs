@@ -11,6 +11,7 @@ mod ending;
 mod fork;
 mod learning;
 pub mod named;
+mod recording;
 mod stream_capture;
 mod threads;
 mod turn;
@@ -37,6 +38,7 @@ use by::Rank;
 pub use ending::{finish, finish_at_once};
 pub use fork::register as mind_forks;
 pub use learning::{learns, note};
+use recording::Recording;
 pub use stream_capture::is_under_way as is_capturing;
 pub use threads::{count, new_thread, slot};
 use turn::Turn;
@@ -74,6 +76,7 @@ struct State {
     /// Who opens the windows, as far as that has been asked.
     gating: Gating,
     follows_each: bool,
+    recording: Recording,
     /// Stream captures after which a count started again that had begun.
     restarts: u64,
     /// A process that does not use CUDA is left alone, whatever functions of it are counted.
@@ -98,6 +101,7 @@ impl State {
             rank: Rank::NotAsked,
             gating: Gating::NotAsked,
             follows_each: settings.nvtx && injection::has_tool(),
+            recording: Recording::asked_for(),
             restarts: 0,
             uses_cuda: false,
             begun: false,
@@ -136,14 +140,23 @@ impl State {
 
     /// Lets the threads run to where the next thing happens.
     fn run_on(&mut self) {
-        let next = if self.follows_each {
-            Some(self.turn.done.next())
+        let next = Some(self.turn.done.next());
+        // Where the record alone wants to know of each, the calls of the driver tell it.
+        let edge = if self.follows_each {
+            next
         } else {
             self.gate.next_edge()
         };
-        self.counter.run_to(&self.slots, next);
+        // A rule that was learnt tells of each in any case, and of those in a window more exactly.
+        let is_exact = self.counter.learnt().is_none() || self.gate.is_open();
+        let asked = if self.tells_each() && is_exact {
+            next
+        } else {
+            edge
+        };
+        self.counter.run_to(&self.slots, asked);
         let left = |next: u64| next.saturating_sub(self.turn.done.over());
-        let close = next.map_or(Calls::NONE, |next| self.counter.close_calls(left(next)));
+        let close = edge.map_or(Calls::NONE, |next| self.counter.close_calls(left(next)));
         if ATTENDED.load(Ordering::Relaxed) != close.bits() {
             ATTENDED.store(close.bits(), Ordering::Release);
             attend(close);
@@ -156,7 +169,8 @@ impl State {
 
     /// Whether there is nothing to switch at `point`.
     fn has_nothing_at(&self, point: Point) -> bool {
-        let has_none = !self.follows_each && !self.gate.has_edge_at(point);
+        let has_none =
+            !self.follows_each && !self.gate.has_edge_at(point) && !self.begins_record(point);
         // The child of a fork has its parent's driver, whether it is going to use it or not.
         let has_driver = || !fork::is_child() && capture::has_driver();
         has_none || !(self.uses_cuda || has_driver())

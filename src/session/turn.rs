@@ -5,11 +5,12 @@ use core::time::Duration;
 use std::time::Instant;
 
 use super::by::By;
+use super::recording::{Beginning, count_calls};
 use super::{OWNER, STATE, State, learning, stream_capture};
 use crate::cancel::Uncancelled;
 use crate::capture::{self, Place};
 use crate::ids;
-use crate::intercept::uncounted;
+use crate::intercept::{record_calls, uncounted};
 use crate::lock::{Guard, wait, wake};
 use crate::python;
 use crate::window::Point;
@@ -48,6 +49,7 @@ pub fn reach(mut guard: Guard<'_, Option<State>>, point: Point) {
     }
     if state.has_nothing_at(point) {
         state.turn.done = point;
+        state.tell_iteration(point);
         return state.run_on();
     }
     if OWNER.load(Ordering::Relaxed) != ids::process() {
@@ -100,9 +102,18 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         let (step, rank) = (state.step(), state.rank);
         let engine = edge.open.and_then(|_| state.engine());
         let learnt = edge.open.and_then(|_| state.counter.learnt_rule());
+        let record = Beginning::at(target, state);
+        let mut recording = state.recording;
+        let settings = state.settings;
+        if edge.open.is_some() || edge.close.is_some() {
+            count_calls(&state.slots);
+        }
         drop(guard);
         let capturing = stream_capture::about_to_drain(edge.close.is_some());
         uncounted(&mut || {
+            if let Some(record) = &record {
+                recording = record.begin(settings);
+            }
             if let Some(rule) = &learnt {
                 learning::tell_choice(rule);
             }
@@ -121,9 +132,13 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             );
         });
         stream_capture::drained();
+        if edge.open.is_some() || edge.close.is_some() {
+            record_calls();
+        }
         guard = STATE.lock();
         if let Some(state) = guard.as_mut() {
             state.turn.done = target;
+            state.recording = recording;
         }
     }
     drop(guard);

@@ -192,7 +192,7 @@ impl Counter {
     pub fn close_calls(&self, iterations: u64) -> Calls {
         const CLOSE: u64 = 64;
         match &self.rule {
-            Rule::Calls(ledger) if ledger.is_close() => {
+            Rule::Calls(ledger) if ledger.is_close() && iterations <= CLOSE => {
                 Calls::which(|call| ledger.what() == Counted::Call(call))
             }
             Rule::Learned(_) if iterations <= CLOSE => {

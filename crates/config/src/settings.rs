@@ -121,7 +121,6 @@ impl Settings {
                 "ENABLE_PERFECT_ROUTER",
                 self.perfect_router != PerfectRouter::Off,
             ),
-            ("TLLMPROF_TRACE", self.trace.is_some()),
             ("TLLMPROF_KERNELS", self.kernels.is_some()),
         ]
         .into_iter()

@@ -27,6 +27,8 @@
 //! | 24 | address of all that is kept of the thread |
 //! | 32 | address of the trail that its calls are noted in, 0 for none |
 //! | 40 | 1 while the thread is in our own code |
+//! | 48 | address of what is known of the thread as one of Python's |
+//! | 56 | address of what it writes to the record with |
 
 use core::arch::{asm, global_asm, naked_asm};
 use core::ffi::c_void;
@@ -35,6 +37,7 @@ use tllmprof_learn::{Trail, Wait};
 
 use super::thunk::{THUNK_COUNT, THUNK_SIZE, Thunk};
 use crate::python::Thread;
+use crate::record::Writer;
 use crate::step::threads::Slot;
 
 /// Enters a frame below the caller's, as [`Frame`] lays it out: saves what may carry arguments,
@@ -270,7 +273,11 @@ pub struct Tls {
     pub inside: usize,
     /// What is known of the thread as one of Python's; null before there is anything.
     pub python: *const Thread,
+    /// What the thread writes to the record with; null before its first event.
+    pub writer: *const Writer,
 }
+
+const _: () = assert!(size_of::<Tls>() == 64);
 
 /// The calling thread's block; never null, valid as long as the thread lives.
 #[inline]

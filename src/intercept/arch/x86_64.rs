@@ -18,14 +18,18 @@
 //! | 24 | address of all that is kept of the thread |
 //! | 32 | address of the trail that its calls are noted in, 0 for none |
 //! | 40 | 1 while the thread is in our own code |
+//! | 48 | address of what is known of the thread as one of Python's |
+//! | 56 | address of what it writes to the record with |
 
 use core::arch::{asm, global_asm, naked_asm};
+use core::cell::Cell;
 use core::ffi::c_void;
 
 use tllmprof_learn::{Trail, Wait};
 
 use super::thunk::{THUNK_COUNT, THUNK_SIZE, Thunk};
 use crate::python::Thread;
+use crate::record::Writer;
 use crate::step::threads::Slot;
 
 /// Saves the argument registers and the thunk below `rbp`, as [`Frame`] lays them out.
@@ -124,13 +128,25 @@ pub struct Frame {
     pub thunk: *const Thunk,
     /// The integer arguments that came in registers.
     pub args: [usize; 6],
-    spare: usize,
+    /// When the call went on to the real function, if it is recorded; else 0.
+    pub since: Cell<u64>,
     frame_pointer: usize,
     /// Where the call returns to: in its caller.
     pub return_address: usize,
 }
 
 impl Frame {
+    /// The argument in word `index` of those that are no floating-point numbers.
+    pub fn word(&self, index: usize) -> usize {
+        let on_stack = |behind: usize| {
+            let first = (&raw const self.return_address).wrapping_add(1);
+            // SAFETY: the caller's arguments lie above the return address, or its own frame does.
+            unsafe { first.add(behind).read_volatile() }
+        };
+        let register = self.args.get(index).copied();
+        register.unwrap_or_else(|| on_stack(index - self.args.len()))
+    }
+
     /// Whether the call comes from within the one that `tls` marks, if any.
     ///
     /// An exception or `longjmp` that leaves a call leaves its mark, too. The return address that it
@@ -247,7 +263,11 @@ pub struct Tls {
     pub inside: usize,
     /// What is known of the thread as one of Python's; null before there is anything.
     pub python: *const Thread,
+    /// What the thread writes to the record with; null before its first event.
+    pub writer: *const Writer,
 }
+
+const _: () = assert!(size_of::<Tls>() == 64);
 
 /// The calling thread's block; never null, valid as long as the thread lives.
 #[inline]
@@ -296,9 +316,14 @@ pub unsafe extern "C" fn count() {
 /// A handler that notes the call in the thread's trail, as [`Trail`] wants it, and goes on to
 /// [`count`]. The token is a register or a constant; `counts`: the trail's counter of the launches.
 macro_rules! noting {
-    ($name:ident, $token:literal $(, counts $counter:ident)? $(, token = $value:expr)?) => {
+    ($both:ident, $name:ident, $recorded:ident, $($how:tt)*) => {
+        noting!(@ $name, count, $($how)*);
+        noting!(@ $recorded, record, $($how)*);
+        pub const $both: Noting = [$name, $recorded];
+    };
+    (@ $name:ident, $go:ident, $token:literal $(, counts $counter:ident)? $(, token = $value:expr)?) => {
         #[unsafe(naked)]
-        pub unsafe extern "C" fn $name() {
+        unsafe extern "C" fn $name() {
             naked_asm!(
                 "mov r10, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
                 "mov rax, qword ptr fs:[r10 + 32]",
@@ -315,28 +340,153 @@ macro_rules! noting {
                 last = const Trail::LENGTH - 1,
                 $($counter = const Trail::$counter,)?
                 $(token = const $value,)?
-                go = sym count,
+                go = sym $go,
             )
         }
     };
 }
-noting!(note_first_argument, "rdi", counts LAUNCHES);
-noting!(note_second_argument, "rsi", counts LAUNCHES);
-noting!(note_graph, "{token}", counts GRAPHS, token = Trail::GRAPH);
-noting!(note_copy_to_host, "{token}", token = Trail::COPY_TO_HOST);
+noting!(NOTE_FIRST_ARGUMENT, note_first, record_first, "rdi", counts LAUNCHES);
+noting!(NOTE_SECOND_ARGUMENT, note_second, record_second, "rsi", counts LAUNCHES);
+noting!(NOTE_GRAPH, note_graph, record_graph, "{token}", counts GRAPHS, token = Trail::GRAPH);
 noting!(
-    note_copy_to_device,
+    NOTE_COPY_TO_HOST,
+    note_to_host,
+    record_to_host,
+    "{token}",
+    token = Trail::COPY_TO_HOST
+);
+noting!(
+    NOTE_COPY_TO_DEVICE,
+    note_to_device,
+    record_to_device,
     "{token}",
     token = Trail::COPY_TO_DEVICE
 );
-noting!(note_stream_wait, "{token}", token = Wait::Stream.token());
-noting!(note_event_wait, "{token}", token = Wait::Event.token());
-noting!(note_context_wait, "{token}", token = Wait::Context.token());
 noting!(
-    note_blocking_copy,
+    NOTE_STREAM_WAIT,
+    note_stream,
+    record_stream,
+    "{token}",
+    token = Wait::Stream.token()
+);
+noting!(
+    NOTE_EVENT_WAIT,
+    note_event,
+    record_event,
+    "{token}",
+    token = Wait::Event.token()
+);
+noting!(
+    NOTE_CONTEXT_WAIT,
+    note_context,
+    record_context,
+    "{token}",
+    token = Wait::Context.token()
+);
+noting!(
+    NOTE_BLOCKING_COPY,
+    note_blocking,
+    record_blocking,
     "{token}",
     token = Wait::CopyToHost.token()
 );
+
+/// The handler that notes a call, and the one that records it as well.
+pub type Noting = [unsafe extern "C" fn(); 2];
+
+/// Handler: as [`count`], and has the call recorded, from the moment when it goes on to the real
+/// function to when that returns, by [`super::recorded::returned`]. What [`slow`] sees it records.
+///
+/// A call that is nested in another of the program's is recorded, though not counted; one that our
+/// own code makes is not. The frame is as in [`slow`].
+#[unsafe(naked)]
+pub unsafe extern "C" fn record() {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov r10, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
+        "cmp rsp, qword ptr fs:[r10 + 8]",
+        "jb 2f",
+        "3:",
+        "mov rax, qword ptr fs:[r10]",
+        "test rax, rax",
+        "jz {slow}",
+        "cmp byte ptr [rip + {is_counter}], 0",
+        "je {slow_counted}",
+        "add rax, qword ptr [r11 + 16]",
+        "mov r10, qword ptr [rax]",
+        "inc r10",
+        "mov qword ptr [rax], r10",
+        "cmp r10, qword ptr [rax + 8]",
+        "ja {slow}",
+        "4:",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_remember_state",
+        ".cfi_def_cfa_register rbp",
+        "sub rsp, 0x40 + 8 * {words}",
+        "mov qword ptr [rbp - 0x40], r11",
+        "mov qword ptr [rbp - 0x38], rdi",
+        "mov qword ptr [rbp - 0x30], rsi",
+        "mov qword ptr [rbp - 0x28], rdx",
+        "mov qword ptr [rbp - 0x20], rcx",
+        ".set tllmprof_word, 0",
+        ".rept {words}",
+        "mov r10, qword ptr [rbp + 16 + tllmprof_word]",
+        "mov qword ptr [rsp + tllmprof_word], r10",
+        ".set tllmprof_word, tllmprof_word + 8",
+        ".endr",
+        "mov qword ptr [rbp - 0x18], r8",
+        "mov qword ptr [rbp - 0x10], r9",
+        "rdtsc",
+        "shl rdx, 32",
+        "or rax, rdx",
+        "mov qword ptr [rbp - 0x08], rax",
+        "mov rdx, qword ptr [rbp - 0x28]",
+        "xor eax, eax",
+        "call qword ptr [r11 + 8]",
+        "lea rdi, [rbp - 0x40]",
+        "mov rsi, rax",
+        "call {returned}",
+        "leave",
+        ".cfi_restore_state",
+        ".cfi_def_cfa rsp, 8",
+        ".cfi_restore rbp",
+        "ret",
+        // Below the mark of an outer call, as in `count`.
+        ".cfi_def_cfa rsp, 8",
+        "2:",
+        "mov rax, qword ptr fs:[r10 + 8]",
+        "mov rax, qword ptr [rax]",
+        "cmp rax, qword ptr fs:[r10 + 16]",
+        "jne 3b",
+        "test rax, rax",
+        "jnz 5f",
+        "jmp qword ptr [r11 + 8]",
+        "5:",
+        "cmp byte ptr [rip + {is_counter}], 0",
+        "jne 4b",
+        "jmp {slow}",
+        ".cfi_endproc",
+        is_counter = sym crate::record::IS_COUNTER,
+        slow = sym slow,
+        slow_counted = sym slow_counted,
+        returned = sym super::recorded::returned,
+        words = const STACK_WORDS,
+    )
+}
+
+/// Counts the call in the thread's cells, whose address is in `rax`, and goes to [`slow`].
+#[unsafe(naked)]
+unsafe extern "C" fn slow_counted() {
+    naked_asm!(
+        "add rax, qword ptr [r11 + 16]",
+        "inc qword ptr [rax]",
+        "jmp {slow}",
+        slow = sym slow,
+    )
+}
 
 /// Handler: asks [`super::dispatch::before`], then either jumps to the real function or calls it
 /// and asks [`super::dispatch::after`].
@@ -352,7 +502,7 @@ pub unsafe extern "C" fn slow() {
         ".cfi_offset rbp, -16",
         "mov rbp, rsp",
         ".cfi_def_cfa_register rbp",
-        "sub rsp, 0xc0",
+        "sub rsp, 0xd0",
         save!(),
         "lea rdi, [rbp - 0x40]",
         "call {before}",
@@ -376,11 +526,11 @@ pub unsafe extern "C" fn slow() {
         "mov r11, qword ptr [rbp - 0x40]",
         "xor eax, eax",
         "call qword ptr [r11 + 8]",
-        "mov qword ptr [rbp - 0x08], rax",
+        "mov qword ptr [rbp - 0xc8], rax",
         "lea rdi, [rbp - 0x40]",
         "mov rsi, rax",
         "call {after}",
-        "mov rax, qword ptr [rbp - 0x08]",
+        "mov rax, qword ptr [rbp - 0xc8]",
         "leave",
         ".cfi_def_cfa rsp, 8",
         "ret",

@@ -1,0 +1,115 @@
+//! The clock of a record: the processor's counter where it is even, else `CLOCK_MONOTONIC`.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use tllmprof_record::{Anchor, ClockKind};
+
+/// Whether ticks are the counter's. Chosen once in a process, before the first tick is kept.
+///
+/// The assembler of the doors looks at it.
+pub static IS_COUNTER: AtomicBool = AtomicBool::new(false);
+
+/// Chooses the clock.
+pub fn choose() -> ClockKind {
+    let is_counter = counter_is_even();
+    IS_COUNTER.store(is_counter, Ordering::Relaxed);
+    if is_counter {
+        ClockKind::Counter
+    } else {
+        ClockKind::Monotonic
+    }
+}
+
+/// Whether ticks are the processor's counter.
+pub fn is_counter() -> bool {
+    IS_COUNTER.load(Ordering::Relaxed)
+}
+
+/// Now.
+#[inline]
+pub fn ticks() -> u64 {
+    if is_counter() {
+        counter()
+    } else {
+        read(libc::CLOCK_MONOTONIC)
+    }
+}
+
+/// The same moment on three clocks: of several tries the one that took least.
+pub fn anchor() -> Anchor {
+    const TRIES: usize = 4;
+    let once = || {
+        let before = ticks();
+        let monotonic_ns = read(libc::CLOCK_MONOTONIC);
+        let took = ticks().wrapping_sub(before);
+        let anchor = Anchor {
+            ticks: before.wrapping_add(took / 2),
+            monotonic_ns,
+            unix_ns: read(libc::CLOCK_REALTIME),
+        };
+        (took, anchor)
+    };
+    let mut best = once();
+    for _ in 1..TRIES {
+        let next = once();
+        if next.0 < best.0 {
+            best = next;
+        }
+    }
+    best.1
+}
+
+/// Milliseconds, to no better than some.
+pub fn coarse_ms() -> u64 {
+    read(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
+}
+
+fn read(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes the time to the local.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn counter() -> u64 {
+    // SAFETY: the processor has the instruction, and the process may use it (`counter_is_even`).
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[inline]
+fn counter() -> u64 {
+    let now: u64;
+    // SAFETY: Linux lets every process read the virtual counter.
+    unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) now, options(nomem, nostack)) };
+    now
+}
+
+/// Whether the counter goes on evenly, whatever the processor does, and may be read.
+#[cfg(target_arch = "x86_64")]
+fn counter_is_even() -> bool {
+    use core::arch::x86_64::__cpuid;
+    const POWER: u32 = 0x8000_0007;
+    const INVARIANT: u32 = 1 << 8;
+    /// What Linux takes when it has found the processors' counters to differ.
+    const OTHERS: [&[u8]; 4] = [b"hpet", b"acpi_pm", b"jiffies", b"refined-jiffies"];
+    let mut mode: libc::c_int = 0;
+    // SAFETY: writes the mode to the local; a debugger may have the instruction fault (PR_TSC_SIGSEGV).
+    let asked = unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut mode) };
+    if asked != 0 || mode != libc::PR_TSC_ENABLE {
+        return false;
+    }
+    let is_invariant = __cpuid(0x8000_0000).eax >= POWER && __cpuid(POWER).edx & INVARIANT != 0;
+    let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    is_invariant && std::fs::read(source).map_or(true, |name| !OTHERS.contains(&name.trim_ascii()))
+}
+
+#[cfg(target_arch = "aarch64")]
+fn counter_is_even() -> bool {
+    true // the architecture has it so
+}

@@ -1,0 +1,53 @@
+//! A signal that our own work may raise, and the host is not to get.
+
+use core::ffi::c_int;
+use core::mem::zeroed;
+
+/// Keeps a signal from the calling thread as long as it lives, and takes off what our work raised.
+pub struct Quiet {
+    signal: c_int,
+    old: libc::sigset_t,
+    was_pending: bool,
+}
+
+impl Quiet {
+    pub fn new(signal: c_int) -> Self {
+        // SAFETY: the sets are initialised before use, and the pointers are to locals.
+        unsafe {
+            let (mut set, mut old, mut pending) = (zeroed(), zeroed(), zeroed());
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, signal);
+            libc::sigpending(&raw mut pending);
+            let was_pending = libc::sigismember(&raw const pending, signal) == 1;
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut old);
+            Self {
+                signal,
+                old,
+                was_pending,
+            }
+        }
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        let now = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: as above; a signal that was pending before stays so.
+        unsafe {
+            let mut set = zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, self.signal);
+            if !self.was_pending {
+                libc::sigtimedwait(&raw const set, core::ptr::null_mut(), &raw const now);
+            }
+            libc::pthread_sigmask(
+                libc::SIG_SETMASK,
+                &raw const self.old,
+                core::ptr::null_mut(),
+            );
+        }
+    }
+}

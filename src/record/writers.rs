@@ -1,0 +1,294 @@
+//! Who writes: each thread into a chunk of its own, without a lock.
+//!
+//! A thread gets a writer at its first event and leaves it when it ends, with the chunk that it has
+//! begun: ten thousand short threads use no more chunks than ever ran at once.
+
+use core::cell::{Cell, UnsafeCell};
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
+
+use tllmprof_record::{Chunk, Counter, Event, EventWriter, What};
+
+use super::clock::ticks;
+use super::{space, strings, wiped};
+use crate::errno::Kept;
+use crate::ids;
+use crate::intercept::tls;
+
+const NO_KEY: u32 = u32::MAX;
+/// Tells when a thread ends that has a writer.
+static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
+/// All writers, newest first.
+static ALL: AtomicPtr<Writer> = AtomicPtr::new(core::ptr::null_mut());
+/// Events that were lost for want of a writer.
+static LOST: AtomicU64 = AtomicU64::new(0);
+/// Writers are made by the page.
+const BATCH: usize = 4096 / size_of::<Writer>();
+
+/// One thread's writer at a time. All zeros, as in a copy of the process, is one that has no chunk.
+#[repr(C, align(64))]
+pub struct Writer {
+    /// The thread is in the middle of writing: a signal handler's events are lost.
+    is_busy: AtomicBool,
+    has_chunk: Cell<bool>,
+    is_taken: AtomicBool,
+    thread: Cell<u32>,
+    events: UnsafeCell<MaybeUninit<EventWriter>>,
+    /// Events that were not kept.
+    dropped: AtomicU64,
+    /// Events that were.
+    kept: AtomicU64,
+    next: AtomicPtr<Writer>,
+}
+
+const _: () = assert!(size_of::<Writer>() == 64);
+
+// SAFETY: what is no atomic is used by the thread that has the writer, alone.
+unsafe impl Sync for Writer {}
+
+/// Writes an event of the calling thread's; whether it is kept.
+#[inline]
+pub fn write(event: &Event) -> bool {
+    with(|writer| writer.push(event))
+}
+
+/// Has the calling thread's writer do `act`, unless it is doing something: then nothing is kept.
+#[inline]
+pub fn with(act: impl FnOnce(&'static Writer) -> bool) -> bool {
+    // SAFETY: the block is the thread's own; writers are never freed.
+    let Some(writer) = (unsafe { (*tls()).writer.as_ref() }).or_else(take) else {
+        LOST.fetch_add(1, Ordering::Relaxed);
+        return false;
+    };
+    let mut is_kept = false;
+    if !writer.is_busy.load(Ordering::Relaxed) {
+        writer.is_busy.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        is_kept = act(writer);
+        compiler_fence(Ordering::SeqCst);
+        writer.is_busy.store(false, Ordering::Relaxed);
+    }
+    if is_kept {
+        let kept = writer.kept.load(Ordering::Relaxed);
+        writer.kept.store(kept + 1, Ordering::Relaxed);
+    } else {
+        writer.drop_one();
+    }
+    is_kept
+}
+
+impl Writer {
+    /// The writer of events into the chunk, if there is one.
+    #[inline]
+    fn events(&self) -> Option<&mut EventWriter> {
+        // SAFETY: written before `has_chunk` was set; the thread is the only one that uses it, and
+        // `is_busy` keeps its signal handlers away.
+        self.has_chunk
+            .get()
+            .then(|| unsafe { (*self.events.get()).assume_init_mut() })
+    }
+
+    /// Writes an event.
+    #[inline]
+    pub fn push(&self, event: &Event) -> bool {
+        self.events().is_some_and(|events| events.push(event)) || self.push_into_next(event)
+    }
+
+    /// Writes a string.
+    pub fn push_string(&self, id: u32, text: &str) -> bool {
+        let mut push = || {
+            self.events()
+                .is_some_and(|events| events.push_string(id, text))
+        };
+        push() || (self.begin_chunk() && push())
+    }
+
+    #[cold]
+    fn push_into_next(&self, event: &Event) -> bool {
+        let _errno = Kept::new();
+        self.begin_chunk() && self.events().is_some_and(|events| events.push(event))
+    }
+
+    fn begin_chunk(&self) -> bool {
+        let Some((number, chunk)) = space::take() else {
+            return false;
+        };
+        // SAFETY: the chunk was handed out to this thread alone; the cell is its own.
+        unsafe {
+            let events = EventWriter::begin(chunk, number, self.thread.get());
+            (*self.events.get()).write(events);
+        }
+        self.has_chunk.set(true);
+        true
+    }
+
+    /// The thread goes on in the chunk that another has left, and says what it is called.
+    fn begin_thread(&self, thread: u32) {
+        self.thread.set(thread);
+        if let Some(events) = self.events() {
+            let chunk = events.chunk();
+            // SAFETY: the thread that had the writer has left it.
+            *events = unsafe { EventWriter::resume(chunk, thread) };
+        }
+    }
+
+    #[cold]
+    fn drop_one(&self) {
+        let dropped = self.dropped.load(Ordering::Relaxed) + 1;
+        self.dropped.store(dropped, Ordering::Relaxed);
+        // Now and then the header knows it, whatever ends the process.
+        if dropped.is_power_of_two() || dropped.is_multiple_of(4096) {
+            tell_dropped();
+        }
+    }
+}
+
+/// Has the header know how many events were lost.
+pub fn tell_dropped() {
+    if let Some(header) = space::header() {
+        let dropped = all().map(|writer| writer.dropped.load(Ordering::Relaxed));
+        let dropped = dropped.sum::<u64>() + LOST.load(Ordering::Relaxed);
+        header.set(Counter::EventsDropped, dropped);
+    }
+}
+
+fn all() -> impl Iterator<Item = &'static Writer> {
+    let at = |place: &AtomicPtr<Writer>| {
+        // SAFETY: null or a writer, which is never freed.
+        unsafe { place.load(Ordering::Acquire).as_ref() }
+    };
+    core::iter::successors(at(&ALL), move |writer| at(&writer.next))
+}
+
+#[cold]
+fn take() -> Option<&'static Writer> {
+    space::header()?;
+    let _errno = Kept::new();
+    let free = |writer: &&Writer| {
+        !writer.is_taken.load(Ordering::Relaxed) && !writer.is_taken.swap(true, Ordering::Acquire)
+    };
+    let writer = all().find(free).or_else(more)?;
+    writer.begin_thread(ids::thread().cast_unsigned());
+    // SAFETY: the block is the thread's own.
+    unsafe { (*tls()).writer = writer };
+    let key = KEY.load(Ordering::Relaxed);
+    if key != NO_KEY {
+        // SAFETY: the key has been made; its value is a writer, which is never freed.
+        unsafe { libc::pthread_setspecific(key, core::ptr::from_ref(writer).cast()) };
+    }
+    name_thread(writer);
+    Some(writer)
+}
+
+/// Writes down what the calling thread is called.
+fn name_thread(writer: &'static Writer) {
+    let mut name = [0_u8; 16];
+    // SAFETY: writes at most 16 bytes, the last of them 0, to the local.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let length = name.iter().position(|byte| *byte == 0).unwrap_or(0);
+    let Ok(name) = str::from_utf8(&name[..length]) else {
+        return;
+    };
+    writer.is_busy.store(true, Ordering::Relaxed);
+    let name = strings::id_by(writer, name);
+    if name != tllmprof_record::NO_STRING {
+        writer.push(&Event::new(ticks(), 0, What::ThreadName { name }));
+    }
+    writer.is_busy.store(false, Ordering::Relaxed);
+}
+
+/// Makes a page of writers, of which the first is taken.
+fn more() -> Option<&'static Writer> {
+    let pages = wiped::pages(BATCH * size_of::<Writer>())?.cast::<Writer>();
+    for index in (0..BATCH).rev() {
+        // SAFETY: the pages have room for that many, are aligned, and zeros are a writer.
+        let writer: &'static Writer = unsafe { pages.add(index).as_ref() };
+        writer.is_taken.store(index == 0, Ordering::Relaxed);
+        let mut head = ALL.load(Ordering::Acquire);
+        loop {
+            writer.next.store(head, Ordering::Relaxed);
+            let us = core::ptr::from_ref(writer).cast_mut();
+            match ALL.compare_exchange(head, us, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(now) => head = now,
+            }
+        }
+    }
+    // SAFETY: as above.
+    Some(unsafe { pages.as_ref() })
+}
+
+/// Has the end of threads told. Before the first event.
+pub fn start() {
+    unsafe extern "C" fn ends(writer: *mut c_void) {
+        // SAFETY: the value is a writer, which is never freed; the block is the thread's own.
+        unsafe {
+            (*tls()).writer = core::ptr::null();
+            (*writer.cast::<Writer>())
+                .is_taken
+                .store(false, Ordering::Release);
+        }
+    }
+    if KEY.load(Ordering::Relaxed) != NO_KEY {
+        return;
+    }
+    let mut key = 0;
+    // SAFETY: the handler is a function of this library, which is never unloaded.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(ends)) } == 0 {
+        // Without a key the writers of threads that end are not used again.
+        KEY.store(key, Ordering::Relaxed);
+    }
+}
+
+/// The child of a fork writes nothing into its parent's chunks.
+///
+/// # Safety
+/// The process has one thread.
+pub unsafe fn in_child() {
+    // SAFETY: the block is the thread's own.
+    unsafe { (*tls()).writer = core::ptr::null() };
+    for writer in all() {
+        writer.has_chunk.set(false);
+        writer.dropped.store(0, Ordering::Relaxed);
+        writer.kept.store(0, Ordering::Relaxed);
+        writer.is_busy.store(false, Ordering::Relaxed);
+        writer.is_taken.store(false, Ordering::Relaxed);
+    }
+    LOST.store(0, Ordering::Relaxed);
+}
+
+/// Events that all threads have written.
+pub fn events() -> u64 {
+    all()
+        .map(|writer| writer.kept.load(Ordering::Relaxed))
+        .sum()
+}
+
+/// What an event costs the thread that writes it, in ticks: the two looks at the clock included.
+pub fn measure() -> u64 {
+    const TIMES: u64 = 256;
+    let mut memory = vec![0_u64; tllmprof_record::CHUNK_BYTES / size_of::<u64>()];
+    let Some(place) = core::ptr::NonNull::new(memory.as_mut_ptr()) else {
+        return 0;
+    };
+    // SAFETY: the memory is large enough and outlives the writer, which is the only one.
+    let mut scratch = unsafe { EventWriter::begin(Chunk::at(place.cast()), 0, 0) };
+    let mut least = u64::MAX;
+    // Three times: the first meets cold memory.
+    for _ in 0..3 {
+        let since = ticks();
+        for n in 0..TIMES {
+            let start = ticks();
+            let what = What::Call {
+                row: 0,
+                capturing: false,
+                stream: n,
+            };
+            let event = Event::new(start, ticks().wrapping_sub(start), what);
+            let _ = core::hint::black_box(&mut scratch).push(&event);
+        }
+        least = least.min(ticks().wrapping_sub(since) / TIMES);
+    }
+    least
+}
