@@ -11,10 +11,16 @@ use once_cell::race::OnceBox;
 
 use super::nvtx::domain;
 use crate::injection;
+use crate::record::{self, Label, What};
 
 /// What ranges and marks are called.
 #[derive(Clone, Copy)]
-pub struct Name(RegisteredString<'static>);
+pub struct Name {
+    /// None where no NVTX tool listens.
+    nvtx: Option<RegisteredString<'static>>,
+    /// What pushed ranges are called in the record; none where something else goes there for them.
+    label: Option<&'static Label>,
+}
 
 // SAFETY: a registered string is a handle of the tool's, which is good in any thread.
 unsafe impl Send for Name {}
@@ -22,10 +28,15 @@ unsafe impl Send for Name {}
 unsafe impl Sync for Name {}
 
 /// A range on the stack of the thread that pushed it.
-pub struct Pushed(LocalRange<'static>);
+pub struct Pushed {
+    range: ManuallyDrop<Option<LocalRange<'static>>>,
+    label: Option<&'static Label>,
+    /// When it began, in ticks; 0 where it is not recorded.
+    since: u64,
+}
 
 /// A range that may end on another thread, and beside others.
-pub struct Started(Range<'static>);
+pub struct Started(Option<Range<'static>>);
 
 /// A range that was pushed once. All of them are alike: what a range on a thread's stack refers to
 /// is the domain alone.
@@ -63,38 +74,57 @@ impl Name {
         are_wanted().then(|| Self::register(text))
     }
 
+    /// As [`Name::new`], for ranges that the record keeps by this name, too.
+    pub fn recorded(text: &str) -> Option<Self> {
+        let nvtx = Self::new(text).and_then(|name| name.nvtx);
+        let label = record::is_wanted().then(|| Label::new(text));
+        (nvtx.is_some() || label.is_some()).then_some(Self { nvtx, label })
+    }
+
     /// As [`Name::new`], whether anybody listens or not.
     pub fn register(text: CString) -> Self {
-        Self(domain().register_string(text))
+        Self {
+            nvtx: Some(domain().register_string(text)),
+            label: None,
+        }
     }
 
     /// Begins a range that ends on this thread, before what was pushed earlier ends.
     #[must_use = "the range ends when it is dropped"]
     pub fn push(self) -> Pushed {
-        Pushed(domain().local_range(self.0))
+        let is_recorded = self.label.is_some() && record::is_recording();
+        Pushed {
+            range: ManuallyDrop::new(self.nvtx.map(|name| domain().local_range(name))),
+            label: self.label,
+            since: if is_recorded { record::ticks() } else { 0 },
+        }
     }
 
     /// Begins a range that ends with the thread's next [`pop`].
     pub fn push_until_pop(self) {
-        let range = ManuallyDrop::new(domain().local_range(self.0));
+        let Some(name) = self.nvtx else { return };
+        let range = ManuallyDrop::new(domain().local_range(name));
         ANY_PUSHED.get_or_init(|| Box::new(AnyPushed(range)));
     }
 
     /// Begins a range that may cross others, with a number if that is not 0.
     #[must_use = "the range ends when it is dropped"]
     pub fn start(self, payload: u64) -> Started {
-        if payload == 0 {
-            return Started(domain().range(self.0));
-        }
-        let builder = domain().event_attributes_builder();
-        let attributes = builder.message(self.0).payload(Payload::Uint64(payload));
-        Started(domain().range(attributes.build()))
+        Started(self.nvtx.map(|name| {
+            if payload == 0 {
+                return domain().range(name);
+            }
+            let builder = domain().event_attributes_builder();
+            let attributes = builder.message(name).payload(Payload::Uint64(payload));
+            domain().range(attributes.build())
+        }))
     }
 
     /// Marks this moment, with a number.
     pub fn mark(self, payload: u64) {
+        let Some(name) = self.nvtx else { return };
         let builder = domain().event_attributes_builder();
-        let attributes = builder.message(self.0).payload(Payload::Uint64(payload));
+        let attributes = builder.message(name).payload(Payload::Uint64(payload));
         domain().mark(attributes.build());
     }
 }
@@ -102,7 +132,21 @@ impl Name {
 impl Pushed {
     /// Gives the range up without ending it: it is another process's.
     pub fn forget(self) {
-        let _range = ManuallyDrop::new(self.0);
+        let _range = ManuallyDrop::new(self);
+    }
+}
+
+impl Drop for Pushed {
+    fn drop(&mut self) {
+        // SAFETY: the range is not used after this.
+        drop(unsafe { ManuallyDrop::take(&mut self.range) });
+        if self.since != 0
+            && let Some(label) = self.label
+            && record::is_recording()
+        {
+            let took = record::ticks().wrapping_sub(self.since);
+            record::event(self.since, took, What::Function { name: label.id() });
+        }
     }
 }
 

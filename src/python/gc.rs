@@ -11,6 +11,7 @@ use super::threads;
 use super::totals::Milliseconds;
 use crate::capture::marks::{Name, Pushed};
 use crate::errno::Kept;
+use crate::record::{self, Counter, What};
 
 /// Generations that have a name of their own; a later one counts as the last.
 const GENERATIONS: usize = 3;
@@ -71,6 +72,8 @@ static NAMES: OnceBox<Option<Names>> = OnceBox::new();
 /// A collection that is under way.
 pub struct Collecting {
     since: u64,
+    /// When it began, in the record's ticks.
+    ticks: u64,
     range: Option<Pushed>,
     /// Collections of other interpreters' that began in it, as a finaliser may run one.
     inner: u32,
@@ -152,12 +155,14 @@ fn told(args: &Object<'_>) -> Option<()> {
                 *collecting = Some(Collecting {
                     range: names.map(|names| names.range[generation].push()),
                     since: super::now(),
+                    ticks: record::ticks(),
                     inner: 0,
                 });
             }
         }
         return Some(());
     }
+    let mut since = None;
     let took = match collecting {
         Some(outer) if outer.inner > 0 => {
             outer.inner -= 1;
@@ -167,6 +172,7 @@ fn told(args: &Object<'_>) -> Option<()> {
         _ => collecting.take().map_or(0, |collecting| {
             let took = super::now().saturating_sub(collecting.since);
             drop(collecting.range);
+            since = Some(collecting.ticks);
             took
         }),
     };
@@ -176,6 +182,14 @@ fn told(args: &Object<'_>) -> Option<()> {
         if uncollectable > 0 {
             names.uncollectable[generation].mark(uncollectable);
         }
+    }
+    record::add(Counter::Collections, 1);
+    if let Some(since) = since {
+        let what = What::Gc {
+            generation: generation as u16,
+            collected,
+        };
+        record::event(since, record::ticks().saturating_sub(since), what);
     }
     let add = |total: &AtomicU64, value| total.fetch_add(value, Ordering::Relaxed);
     add(&TOTALS.collections[generation], 1);

@@ -9,7 +9,7 @@
 //! event if somebody listens, and nothing else. As it is, holds of one GIL never overlap.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use once_cell::race::OnceBox;
 
@@ -35,6 +35,9 @@ static IS_LATE: AtomicBool = AtomicBool::new(false);
 /// The interpreter is built to do without, and does.
 static IS_OFF: AtomicBool = AtomicBool::new(false);
 
+/// See [`shortest`].
+static SHORTEST: AtomicU64 = AtomicU64::new(0);
+
 /// What the ranges are called.
 pub struct Names {
     pub wait: Name,
@@ -59,6 +62,11 @@ unsafe extern "C-unwind" {
 /// The names, if somebody listens.
 pub fn names() -> Option<&'static Names> {
     NAMES.get().and_then(Option::as_ref)
+}
+
+/// How long a wait or a hold must last for the record to keep it, in nanoseconds.
+pub fn shortest() -> u64 {
+    SHORTEST.load(Ordering::Relaxed)
 }
 
 /// GILs that could not be followed.
@@ -88,6 +96,9 @@ pub fn begin(py: Python<'_>, thread: &Thread) {
                 .map(|(wait, hold)| Names { wait, hold }),
         )
     });
+    if let Some(settings) = crate::settings() {
+        SHORTEST.store(settings.gil_min_us.saturating_mul(1000), Ordering::Relaxed);
+    }
     // The first interpreter's is the first in the table.
     thread.holds.begin(0);
 }

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::gil;
 use crate::capture::marks::Started;
+use crate::record::{self, What};
 
 /// How often something has happened, and for how long. Times in nanoseconds.
 pub struct Total {
@@ -61,6 +62,9 @@ pub struct Holds {
     waits_since: Cell<u64>,
     /// When the hold began that is under way; 0 for none.
     holds_since: AtomicU64,
+    /// The same moments in the record's ticks; 0 where nothing is recorded.
+    wait_ticks: Cell<u64>,
+    hold_ticks: Cell<u64>,
     wait: UnsafeCell<Option<Started>>,
     hold: UnsafeCell<Option<Started>>,
     pub waits: Total,
@@ -69,11 +73,30 @@ pub struct Holds {
     pub forced: Total,
 }
 
+/// Now, in the record's ticks, if they will be wanted.
+fn ticks() -> u64 {
+    if record::is_recording() {
+        record::ticks()
+    } else {
+        0
+    }
+}
+
+/// Has the record keep what began then and took so many nanoseconds, unless that is too short.
+fn record_if_long(since: &Cell<u64>, took: u64, what: What) {
+    let since = since.replace(0);
+    if since != 0 && record::is_recording() && took >= gil::shortest() {
+        record::event(since, record::ticks().saturating_sub(since), what);
+    }
+}
+
 impl Holds {
     pub const fn new() -> Self {
         Self {
             waits_since: Cell::new(0),
             holds_since: AtomicU64::new(0),
+            wait_ticks: Cell::new(0),
+            hold_ticks: Cell::new(0),
             wait: UnsafeCell::new(None),
             hold: UnsafeCell::new(None),
             waits: Total::new(),
@@ -86,6 +109,7 @@ impl Holds {
     pub fn begins_to_wait(&self, gil: u64) {
         if self.waits_since.get() == 0 {
             self.waits_since.set(super::now());
+            self.wait_ticks.set(ticks());
             // SAFETY: the cell is the calling thread's own.
             unsafe { *self.wait.get() = gil::names().map(|names| names.wait.start(gil)) };
         }
@@ -98,11 +122,14 @@ impl Holds {
         let now = super::now();
         let waited = self.waits_since.replace(0);
         if waited != 0 {
-            self.waits.add(now.saturating_sub(waited));
+            let waited = now.saturating_sub(waited);
+            self.waits.add(waited);
+            record_if_long(&self.wait_ticks, waited, What::GilWait);
             // SAFETY: the cell is the calling thread's own.
             unsafe { *self.wait.get() = None };
         }
         self.holds_since.store(now, Ordering::Relaxed);
+        self.hold_ticks.set(ticks());
         // SAFETY: as above.
         unsafe { *self.hold.get() = gil::names().map(|names| names.hold.start(gil)) };
     }
@@ -112,7 +139,9 @@ impl Holds {
         let held = self.holds_since.load(Ordering::Relaxed);
         if held != 0 {
             self.holds_since.store(0, Ordering::Relaxed);
-            self.holds.add(super::now().saturating_sub(held));
+            let held = super::now().saturating_sub(held);
+            self.holds.add(held);
+            record_if_long(&self.hold_ticks, held, What::GilHold);
             // SAFETY: as above.
             unsafe { *self.hold.get() = None };
         }

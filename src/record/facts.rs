@@ -33,7 +33,7 @@ static PENDING: Lock<Pending> = Lock::new(Pending {
 
 /// Tells a fact.
 pub fn tell(key: Info, text: &str) {
-    let id = strings::id(text);
+    let id = strings::id_of(text);
     if id != NO_STRING {
         tell_number(key, id.into());
     }
@@ -104,7 +104,7 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
         let what = What::CallName {
             row: row.call as u8,
             kind: Some(kind),
-            name: strings::id(row.call.name()),
+            name: strings::id_of(row.call.name()),
         };
         writers::write(&Event::new(0, 0, what));
     }

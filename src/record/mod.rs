@@ -23,7 +23,8 @@ use std::path::PathBuf;
 
 use once_cell::race::OnceBox;
 use tllmprof_config::{Place, Settings};
-pub use tllmprof_record::{Ended, Event, Info, NO_STRING, RangeKind, StringId, What};
+use tllmprof_record::Event;
+pub use tllmprof_record::{Counter, Ended, Info, What};
 
 pub use clock::{IS_COUNTER, ticks};
 pub use facts::{Facts, said, tell};
@@ -31,7 +32,7 @@ pub use iterations::{
     count_calls, iteration_begins, iteration_ends, wants_calls, window_closes, window_opens,
 };
 pub use space::{make_room, set_helper};
-pub use strings::id as string;
+pub use strings::Label;
 pub use writers::Writer;
 
 use crate::log;
@@ -67,6 +68,15 @@ pub fn is_wanted() -> bool {
 pub fn event(start: u64, duration: u64, what: What) {
     if is_recording() {
         writers::write(&Event::new(start, duration, what));
+    }
+}
+
+/// Adds to a counter of the record, if there is one.
+pub fn add(counter: Counter, more: u64) {
+    if is_on()
+        && let Some(header) = space::header()
+    {
+        header.add(counter, more);
     }
 }
 

@@ -22,6 +22,36 @@ struct Place {
     id: AtomicU32,
 }
 
+/// A text that is met again and again.
+pub struct Label {
+    text: Box<str>,
+    /// Its number, behind the process's [`PROCESS`] in the upper half.
+    known: AtomicU64,
+}
+
+impl Label {
+    /// Keeps a text, for good.
+    pub fn new(text: &str) -> &'static Self {
+        Box::leak(Box::new(Self {
+            text: text.into(),
+            known: AtomicU64::new(0),
+        }))
+    }
+
+    /// The text's number; [`NO_STRING`] where it could not be written.
+    pub fn id(&self) -> StringId {
+        let process = PROCESS.load(Ordering::Relaxed) << 32;
+        let known = self.known.load(Ordering::Relaxed);
+        let id = known as u32;
+        if known ^ process == u64::from(id) && id != NO_STRING {
+            return id;
+        }
+        let id = id_of(&self.text);
+        self.known.store(process | u64::from(id), Ordering::Relaxed);
+        id
+    }
+}
+
 static TABLE: [Place; PLACES] = [const {
     Place {
         hash: AtomicU64::new(0),
@@ -33,7 +63,7 @@ static LAST: AtomicU32 = AtomicU32::new(NO_STRING);
 static PROCESS: AtomicU64 = AtomicU64::new(0);
 
 /// The number of a text; [`NO_STRING`] where it could not be written.
-pub fn id(text: &str) -> StringId {
+pub fn id_of(text: &str) -> StringId {
     let mut id = NO_STRING;
     writers::with(|writer| {
         id = id_by(writer, text);
@@ -42,7 +72,7 @@ pub fn id(text: &str) -> StringId {
     id
 }
 
-/// As [`id`], by a writer that the caller has and is busy with.
+/// As [`id_of`], by a writer that the caller has and is busy with.
 pub fn id_by(writer: &Writer, text: &str) -> StringId {
     let hash = hash(text);
     let start = hash as usize % PLACES;

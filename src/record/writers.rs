@@ -97,7 +97,7 @@ impl Writer {
 
     /// Writes a string.
     pub fn push_string(&self, id: u32, text: &str) -> bool {
-        let mut push = || {
+        let push = || {
             self.events()
                 .is_some_and(|events| events.push_string(id, text))
         };

@@ -2,13 +2,13 @@
 
 use core::fmt::{self, Display};
 
-use tllmprof_config::Step;
 use tllmprof_config::calls::CALLS;
+use tllmprof_config::{Settings, Step};
 use tllmprof_learn::Rule;
 
 use super::by::Rank;
 use super::{State, learning};
-use crate::engines;
+use crate::engines::Found;
 use crate::record::{self, Ended, Facts};
 use crate::step::threads::Slot;
 use crate::window::Point;
@@ -39,6 +39,7 @@ pub struct Beginning {
     step: &'static Step,
     rank: Rank,
     learnt: Option<Rule>,
+    engine: Option<&'static Found>,
 }
 
 impl Beginning {
@@ -48,20 +49,17 @@ impl Beginning {
             step: state.step(),
             rank: state.rank,
             learnt: state.counter.learnt_rule(),
+            engine: state.engine(),
         })
     }
 
     /// Begins the record; what became of it.
-    pub fn begin(&self, state: &'static tllmprof_config::Settings) -> Recording {
-        let rank = match self.rank {
-            Rank::Known(rank) => rank,
-            Rank::NotAsked => None,
-        };
-        let is_auto = matches!(state.step, Step::Auto);
+    pub fn begin(&self, settings: &'static Settings) -> Recording {
+        let is_auto = matches!(settings.step, Step::Auto);
         record::begin(
-            state,
+            settings,
             &Facts {
-                rank,
+                rank: self.rank.known(),
                 rule: &self.step,
                 why: is_auto.then_some(self),
             },
@@ -77,10 +75,10 @@ impl Beginning {
 /// Why `auto` counts by what it does.
 impl Display for Beginning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.learnt, engines::found()) {
-            (Some(rule), _) => write!(f, "learnt: {}", learning::Described(rule)),
-            (None, Some(found)) => write!(f, "{} is known", found.engine.name),
-            (None, None) => f.write_str("nothing else is known"),
+        match (&self.learnt, self.engine) {
+            (Some(rule), _) => write!(f, "auto learnt it: {}", learning::Described(rule)),
+            (None, Some(found)) => write!(f, "auto knows {}", found.engine.name),
+            (None, None) => f.write_str("auto knows nothing better"),
         }
     }
 }

@@ -75,10 +75,15 @@ impl Fixture {
         self.scratch.folder()
     }
 
-    pub fn run(mut self) -> Ran {
+    pub fn run(self) -> Ran {
+        self.run_and(|| ()).0
+    }
+
+    /// Runs it, and looks at what it left before that goes away.
+    pub fn run_and<T>(mut self, look: impl FnOnce() -> T) -> (Ran, T) {
         let output = run(&mut self.command, PATIENCE);
         let log = read_log(&self.scratch.path("log"));
-        Ran { output, log }
+        (Ran { output, log }, look())
     }
 }
 

@@ -8,6 +8,7 @@ use tllmprof_config::{PyFunction, Settings, Step, api_functions};
 use super::function::{Function, StepOf};
 use crate::capture::marks::{self, Name};
 use crate::engines;
+use crate::record;
 use crate::start::has_work;
 
 static TARGETS: OnceBox<Vec<Module>> = OnceBox::new();
@@ -62,7 +63,8 @@ pub enum Found {
 /// Whether functions are to be marked or counted. For the constructor: whether somebody listens to
 /// ranges is asked later.
 pub fn are_asked_for(settings: &Settings) -> bool {
-    let ranges = settings.nvtx && (settings.llmapi || !settings.py_ranges.is_empty());
+    let listens = settings.nvtx || settings.trace.is_some();
+    let ranges = listens && (settings.llmapi || !settings.py_ranges.is_empty());
     ranges || counts(settings)
 }
 
@@ -84,7 +86,7 @@ pub fn all() -> &'static [Module] {
 fn collect(settings: &Settings) -> Vec<Module> {
     let mut modules = Vec::new();
     let mut add = |asked: &PyFunction, by, step, ranges: bool| {
-        let name = || Name::new(asked.qualname.as_str());
+        let name = || Name::recorded(asked.qualname.as_str());
         let target = target(&mut modules, asked, by);
         let name = ranges.then(name).flatten();
         target.function.means(name, step);
@@ -99,7 +101,7 @@ fn collect(settings: &Settings) -> Vec<Module> {
             }
         }
     }
-    if marks::are_wanted() {
+    if marks::are_wanted() || record::is_wanted() {
         for function in &settings.py_ranges {
             add(function, By::Ranges, None, true);
         }

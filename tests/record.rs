@@ -1,0 +1,346 @@
+//! The record (`TLLMPROF_TRACE`): whatever ends the process and whatever becomes of the disk, what was written reads
+//! back, and the host never notices.
+//!
+//! The programs count their own calls in a file that outlives them (`tests/record/counts.c`).
+
+mod common;
+#[path = "record/counts.rs"]
+mod counts;
+#[path = "record/disks.rs"]
+mod disks;
+#[path = "record/read.rs"]
+mod read;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use common::{Fixture, Switch};
+use counts::Counts;
+use read::Read;
+use tllmprof_record::{CallKind, Counter, Ended, Info, What};
+
+/// Every iteration is in a window.
+const ALL: &str = "0-";
+
+#[test]
+fn iterations_windows_and_calls_are_those_of_the_driver() {
+    for program in ["steps_driver_gpa2", "steps_shared12", "steps_static_ptsz"] {
+        let fixture = Fixture::new(program)
+            .window("5-9,20", "cudaGraphLaunch")
+            .args("--steps 40 --kernels 2 --sync stream --copy-out")
+            .env("TLLMPROF_TRACE", "%h-%r-%p.tllmprof")
+            .env("TLLMPROF_RANK", "3")
+            .env("TLLMPROF_DRAIN", "0");
+        let folder = fixture.folder().to_owned();
+        let (ran, records) = fixture.run_and(|| Read::all(&folder));
+        assert_eq!(ran.output.status.code(), Some(0), "{}", ran.output.err());
+        let [record] = &records[..] else {
+            panic!("{} records of one process", records.len());
+        };
+        assert_eq!(record.header.ended, Some(Ended::InOrder));
+        assert_eq!(record.iterations(), [5, 6, 7, 8, 9, 20]);
+        assert_eq!(record.windows(), [(5, 9), (20, 20)]);
+        assert_eq!(record.header.counter(Counter::Iterations), 40);
+        assert_eq!(record.header.counter(Counter::EventsDropped), 0);
+        assert_eq!(record.header.outside.count(), 34);
+        assert_eq!(record.info(Info::Rule), ["cudaGraphLaunch"]);
+        assert_eq!(record.info(Info::Windows), ["5-9,20"]);
+        assert_eq!(record.rank(), Some(3));
+        assert!(record.info(Info::CommandLine)[0].ends_with("--copy-out"));
+        // What is in the driver's log between the profiler's start and its stop.
+        for kind in [
+            CallKind::GraphLaunch,
+            CallKind::KernelLaunch,
+            CallKind::Wait,
+        ] {
+            let logged = logged_inside(&ran, kind);
+            assert_eq!(record.calls(kind).len(), logged, "{program}: {kind:?}");
+            assert_eq!(
+                record.counted(kind, true),
+                logged as u64,
+                "{program}: {kind:?}"
+            );
+        }
+        assert!(record.calls(CallKind::GraphLaunch).iter().all(|call| {
+            matches!(call.what, What::Call { stream, .. } if stream != 0) && !call.failed
+        }));
+        record.assert_calls_lie_in_their_windows();
+    }
+}
+
+/// Calls of a kind that the driver saw while the profiler ran.
+fn logged_inside(ran: &common::Ran, kind: CallKind) -> usize {
+    let name = match kind {
+        CallKind::GraphLaunch => "cuGraphLaunch",
+        CallKind::KernelLaunch => "cuLaunchKernel",
+        _ => "cuStreamSynchronize",
+    };
+    let mut inside = false;
+    let mut count = 0;
+    for line in &ran.log {
+        match line.function.as_str() {
+            "cuProfilerStart" => inside = true,
+            "cuProfilerStop" => inside = false,
+            function => {
+                count += usize::from(inside && function.trim_end_matches("_ptsz") == name);
+            }
+        }
+    }
+    count
+}
+
+#[test]
+fn without_the_variable_there_is_no_file() {
+    let fixture = Fixture::new("steps_driver_gpa2")
+        .window("5-9", "cudaGraphLaunch")
+        .env("TLLMPROF_TRACE", "");
+    let folder = fixture.folder().to_owned();
+    let (ran, files) = fixture.run_and(|| fs::read_dir(&folder).unwrap().count());
+    assert_eq!(ran.output.status.code(), Some(0));
+    assert_eq!(files, 1, "the driver's log alone");
+    let switches = [
+        Switch::Start {
+            launches: 5,
+            waits: 5,
+        },
+        Switch::Stop {
+            launches: 10,
+            waits: 10,
+        },
+    ];
+    assert_eq!(ran.switches(), switches);
+}
+
+#[test]
+fn a_process_without_cuda_writes_none() {
+    let fixture = Fixture::new("nocuda")
+        .window(ALL, "cudaGraphLaunch")
+        .env("TLLMPROF_TRACE", "x.tllmprof");
+    let folder = fixture.folder().to_owned();
+    let (ran, files) = fixture.run_and(|| fs::read_dir(&folder).unwrap().count());
+    assert_eq!(ran.output.err(), "");
+    assert_eq!(files, 0);
+}
+
+#[test]
+fn outside_windows_there_are_counters_and_a_histogram_alone() {
+    let counts = Counts::new();
+    let output = counts.run("100000000", &["loop", "1", "200000", "return"]);
+    assert_eq!(output.status.code(), Some(7), "{}", output.err());
+    let record = counts.record();
+    assert_eq!(record.header.counter(Counter::Iterations), 200_000);
+    assert_eq!(record.header.outside.count(), 200_000);
+    assert_eq!(record.calls(CallKind::GraphLaunch).len(), 0);
+    assert_eq!(record.counted(CallKind::GraphLaunch, false), 200_000);
+    assert!(record.bytes <= 192 * 1024, "{}", record.bytes);
+}
+
+/// 200 in a run by hand (`TLLMPROF_TEST_KILLS`), fewer in a run of all tests.
+#[test]
+fn killed_at_any_moment_every_call_that_returned_is_there() {
+    let kills = std::env::var("TLLMPROF_TEST_KILLS").map_or(12, |kills| kills.parse().unwrap());
+    let counts = Counts::new();
+    // Moments that differ from run to run, but not in what they show.
+    let mut random = u64::from(std::process::id()) | 1;
+    for round in 0..kills {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let delay = Duration::from_micros(random >> 40 & 0x1_ffff);
+        counts.forget();
+        let threads = 1 + round % 4;
+        let killed =
+            counts.run_and_kill(ALL, &["loop", &threads.to_string(), "0", "return"], delay);
+        assert_eq!(
+            killed.status.signal(),
+            Some(libc::SIGKILL),
+            "{}",
+            killed.err()
+        );
+        counts.assert_every_call_is_there(1);
+    }
+}
+
+#[test]
+fn however_it_ends_every_call_is_there() {
+    for (end, ended, code, signal) in [
+        ("return", Ended::InOrder, Some(7), None),
+        ("_exit", Ended::AtOnce, Some(7), None),
+        ("crash", Ended::Not, None, Some(libc::SIGSEGV)),
+        ("kill", Ended::Not, None, Some(libc::SIGKILL)),
+    ] {
+        let counts = Counts::new();
+        let output = counts.run(ALL, &["loop", "3", "5000", end]);
+        assert_eq!(
+            (output.status.code(), output.status.signal()),
+            (code, signal),
+            "{end}"
+        );
+        assert_eq!(output.out(), "done\n");
+        let record = counts.assert_every_call_is_there(0);
+        assert_eq!(record.header.ended, Some(ended), "{end}");
+        let launches = record.calls(CallKind::GraphLaunch);
+        assert_eq!(launches.len(), 15_000, "{end}");
+        // The last iteration is open until the next, or until an end that is seen; and what two threads
+        // begin while a third opens the window is one.
+        let iterations = record.iterations();
+        let open = usize::from(ended == Ended::Not);
+        assert!(iterations.windows(2).all(|pair| pair[0] < pair[1]));
+        assert_eq!(iterations.last(), Some(&(14_999 - open as u64)), "{end}");
+        assert!(iterations.len() + open + 1 >= 15_000, "{end}");
+    }
+}
+
+#[test]
+fn ten_thousand_short_threads_share_the_chunks_of_a_few() {
+    let counts = Counts::new();
+    let output = counts.run(ALL, &["short", "10000", "10"]);
+    assert_eq!(output.status.code(), Some(7), "{}", output.err());
+    let record = counts.assert_every_call_is_there(0);
+    assert_eq!(record.calls(CallKind::GraphLaunch).len(), 100_000);
+    // Calls, iterations, and two events a thread.
+    let chunks = record.header.counter(Counter::Chunks);
+    assert!(chunks < 110, "{chunks}");
+}
+
+#[test]
+fn children_write_records_of_their_own() {
+    let counts = Counts::new();
+    let output = counts.run(ALL, &["forks", "40", "20"]);
+    assert_eq!(output.status.code(), Some(7), "{}", output.err());
+    let made: Vec<_> = counts
+        .made()
+        .into_iter()
+        .filter(|made| made.calls > 0)
+        .collect();
+    assert_eq!(made.len(), 41);
+    let records = Read::all(counts.folder());
+    assert_eq!(records.len(), 41);
+    for made in made {
+        let record = records
+            .iter()
+            .find(|record| u64::from(record.header.pid) == made.number)
+            .unwrap_or_else(|| panic!("no record of {}", made.number));
+        assert_eq!(record.calls(CallKind::GraphLaunch).len() as u64, made.calls);
+        assert!(
+            record
+                .threads()
+                .iter()
+                .all(|tid| u64::from(*tid) == made.number)
+        );
+        assert!(matches!(
+            record.header.ended,
+            Some(Ended::InOrder | Ended::AtOnce)
+        ));
+    }
+}
+
+#[test]
+fn two_engines_in_a_process_write_one_record() {
+    let fixture = Fixture::new("steps_two_cudarts")
+        .window(ALL, "cudaGraphLaunch")
+        .args("--steps 30 --sync stream --threads 4")
+        .env("TLLMPROF_TRACE", "x-%p.tllmprof")
+        .env("TLLMPROF_DRAIN", "0");
+    let folder = fixture.folder().to_owned();
+    let (ran, records) = fixture.run_and(|| Read::all(&folder));
+    assert_eq!(ran.output.status.code(), Some(0), "{}", ran.output.err());
+    let launches = ran
+        .log
+        .iter()
+        .filter(|line| line.function.starts_with("cuGraphLaunch"));
+    assert_eq!(records.len(), 1);
+    assert_eq!(
+        records[0].calls(CallKind::GraphLaunch).len(),
+        launches.count()
+    );
+    assert_eq!(records[0].threads().len(), 4, "{:?}", records[0].threads());
+}
+
+#[test]
+fn a_record_never_passes_its_bound_and_counts_what_it_drops() {
+    let counts = Counts::new().env("TLLMPROF_TRACE_MAX", "1M");
+    let output = counts.run(ALL, &["loop", "2", "100000", "return"]);
+    assert_eq!(output.status.code(), Some(7));
+    let said = output.err();
+    assert!(
+        said.contains("as large as TLLMPROF_TRACE_MAX lets it be"),
+        "{said}"
+    );
+    counts.assert_what_is_kept_and_dropped_is_all(200_000);
+    assert!(counts.record().bytes <= 1 << 20);
+}
+
+#[test]
+fn a_disk_that_is_full_ends_the_record_and_nothing_else() {
+    let counts = Counts::new();
+    let Some(output) = disks::on_a_small_one(&counts, "2M", &["loop", "2", "200000", "return"])
+    else {
+        return common::skipped("no mount namespaces here (they need root)");
+    };
+    assert_eq!(output.status.code(), Some(7), "{}", output.err());
+    assert_eq!(output.out(), "done\n");
+    let said = output.err();
+    assert!(
+        said.contains("ends here: it could not grow: the disk is full"),
+        "{said}"
+    );
+    counts.assert_what_is_kept_and_dropped_is_all(400_000);
+}
+
+#[test]
+fn a_limit_on_files_ends_the_record_and_nothing_else() {
+    let counts = Counts::new();
+    let output = disks::with_small_files(&counts, 2 << 20, &["loop", "2", "200000", "return"]);
+    assert_eq!(output.status.code(), Some(7), "{}", output.err());
+    let said = output.err();
+    assert!(said.contains("files may not become as large"), "{said}");
+    counts.assert_what_is_kept_and_dropped_is_all(400_000);
+}
+
+#[test]
+fn a_place_that_cannot_be_written_to_is_said_in_one_line() {
+    let counts = Counts::new();
+    let Some(output) = disks::on_a_read_only_one(&counts, &["loop", "1", "1000", "return"]) else {
+        return common::skipped("no mount namespaces here (they need root)");
+    };
+    assert_eq!(output.status.code(), Some(7), "{}", output.err());
+    let said = output.err();
+    assert_eq!(said.matches("no record at").count(), 1, "{said}");
+    assert!(said.contains("the file system is read-only"), "{said}");
+    let nowhere = Counts::new().env("TLLMPROF_TRACE", "no/such/folder/%p");
+    let output = nowhere.run(ALL, &["loop", "1", "1000", "return"]);
+    assert_eq!(output.status.code(), Some(7));
+    let said = output.err();
+    assert!(said.contains("no record at"), "{said}");
+    assert!(said.contains("there is no such folder"), "{said}");
+}
+
+#[test]
+fn the_file_is_its_owners_alone_and_takes_no_others_place() {
+    let counts = Counts::new().env("TLLMPROF_TRACE", "x.tllmprof");
+    let path = counts.folder().join("x.tllmprof");
+    let run = || counts.run(ALL, &["loop", "1", "100", "return"]).err();
+    // A record is replaced by one in a new file; whoever reads the old one keeps it.
+    run();
+    let first = fs::metadata(&path).unwrap();
+    let kept = fs::File::open(&path).unwrap();
+    assert_eq!(first.permissions().mode() & 0o777, 0o600);
+    run();
+    assert_ne!(fs::metadata(&path).unwrap().ino(), first.ino());
+    assert_eq!(kept.metadata().unwrap().len(), first.len());
+    // Anything else is left alone.
+    fs::write(&path, "a diary").unwrap();
+    let said = run();
+    assert!(said.contains("something else by that name"), "{said}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "a diary");
+    fs::remove_file(&path).unwrap();
+    let elsewhere = counts.folder().join("elsewhere");
+    fs::write(&elsewhere, "").unwrap();
+    symlink(&elsewhere, &path).unwrap();
+    let said = run();
+    assert!(said.contains("something else by that name"), "{said}");
+    assert_eq!(fs::metadata(&elsewhere).unwrap().len(), 0);
+}

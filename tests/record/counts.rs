@@ -1,0 +1,190 @@
+//! `counts.c`, and its calls held against its record.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use tllmprof_record::{CallKind, Counter};
+
+use crate::common::{Output, Scratch, built_command, compiler, repo, run, shim, standin};
+use crate::read::Read;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The program, in a folder of its own.
+pub struct Counts {
+    scratch: Scratch,
+    variables: Vec<(&'static str, String)>,
+}
+
+/// What one thread or child of the program made.
+#[derive(Debug)]
+pub struct Made {
+    /// The thread's number, or the child's.
+    pub number: u64,
+    /// Calls that have returned.
+    pub calls: u64,
+}
+
+/// Builds it, once a test binary.
+fn program() -> &'static Path {
+    static BUILT: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
+    let (_, path) = BUILT.get_or_init(|| {
+        let scratch = Scratch::new("counts");
+        let built = scratch.path("counts");
+        let mut cc = compiler();
+        cc.args([
+            "-std=gnu11",
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-pthread",
+            "-DSTANDIN",
+        ])
+        .arg(format!("-I{}", repo().join("tests/standin").display()))
+        .arg(format!("-I{}", repo().join("tests/fixtures").display()))
+        .arg(format!("-L{}", standin().display()))
+        .arg("-o")
+        .arg(&built)
+        .arg(repo().join("tests/record/counts.c"))
+        .arg("-l:libcuda.so.1");
+        let output = run(&mut cc, Duration::from_secs(120));
+        assert!(output.status.success(), "{cc:?}\n{}", output.err());
+        (scratch, built)
+    });
+    path
+}
+
+impl Counts {
+    pub fn new() -> Self {
+        Self {
+            scratch: Scratch::new("record"),
+            variables: Vec::new(),
+        }
+    }
+
+    pub fn env(mut self, name: &'static str, value: &str) -> Self {
+        self.variables.push((name, value.to_owned()));
+        self
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.scratch.folder()
+    }
+
+    /// The command, with the program's file and these arguments.
+    pub fn command(&self, windows: &str, arguments: &[&str]) -> Command {
+        let mut command = built_command(program());
+        command
+            .arg(self.scratch.path("counts"))
+            .args(arguments)
+            .env("LD_LIBRARY_PATH", standin())
+            .env("LD_PRELOAD", shim())
+            .env("TLLMPROF_START_STOP", windows)
+            .env("TLLMPROF_STEP", "cudaGraphLaunch")
+            .env("TLLMPROF_DRAIN", "0")
+            .env("TLLMPROF_TRACE", "%p.tllmprof")
+            .current_dir(self.folder());
+        for (name, value) in &self.variables {
+            command.env(name, value);
+        }
+        command
+    }
+
+    pub fn run(&self, windows: &str, arguments: &[&str]) -> Output {
+        run(&mut self.command(windows, arguments), PATIENCE)
+    }
+
+    /// Kills it after a while.
+    pub fn run_and_kill(&self, windows: &str, arguments: &[&str], after: Duration) -> Output {
+        let command = self.command(windows, arguments);
+        // The shell becomes the program, and what kills it is its child.
+        let mut shell = Command::new("/bin/sh");
+        shell
+            .arg("-c")
+            .arg("(sleep \"$0\"; kill -9 $$) & exec \"$@\"")
+            .arg(format!("{:.6}", after.as_secs_f64()))
+            .arg(command.get_program())
+            .args(command.get_args())
+            .current_dir(self.folder());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        run(&mut shell, PATIENCE)
+    }
+
+    /// Removes what earlier runs left.
+    pub fn forget(&self) {
+        for entry in fs::read_dir(self.folder()).unwrap() {
+            fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+    }
+
+    /// What the program says that it has made.
+    pub fn made(&self) -> Vec<Made> {
+        let bytes = fs::read(self.scratch.path("counts")).unwrap_or_default();
+        let (lines, _) = bytes.as_chunks::<64>();
+        let number = |bytes: &[u8]| u64::from_le_bytes(*bytes.first_chunk().unwrap());
+        lines
+            .iter()
+            .map(|line| Made {
+                number: number(&line[..8]),
+                calls: number(&line[8..16]),
+            })
+            .filter(|made| made.number != 0)
+            .collect()
+    }
+
+    /// The one record that it left.
+    pub fn record(&self) -> Read {
+        let mut records = Read::all(self.folder());
+        assert_eq!(records.len(), 1, "records of one process");
+        records.remove(0)
+    }
+
+    /// Every call that has returned is in the record, by its thread, and no other but for `more` a
+    /// thread that were under way.
+    pub fn assert_every_call_is_there(&self, more: u64) -> Read {
+        let made = self.made();
+        let mut records = Read::all(self.folder());
+        if records.is_empty() {
+            // Killed before its first call.
+            assert!(made.iter().all(|made| made.calls == 0), "{made:?}");
+            return Read::nothing();
+        }
+        assert_eq!(records.len(), 1);
+        let record = records.remove(0);
+        let recorded = record.calls_by_thread(CallKind::GraphLaunch);
+        for Made { number, calls } in made {
+            let found = recorded.get(&(number as u32)).copied().unwrap_or(0);
+            assert!(
+                (calls..=calls + more).contains(&found),
+                "thread {number}: {calls} calls returned, {found} are recorded"
+            );
+        }
+        assert!(record.damage.is_none(), "{}", record.damage);
+        assert_eq!(record.header.counter(Counter::EventsDropped), 0);
+        record
+    }
+
+    /// Events that are there and those that are not are those of so many calls and their iterations.
+    pub fn assert_what_is_kept_and_dropped_is_all(&self, calls: u64) {
+        let record = self.record();
+        assert!(record.damage.is_none(), "{}", record.damage);
+        let launches = record.calls(CallKind::GraphLaunch).len() as u64;
+        let iterations = record.iterations().len() as u64;
+        let dropped = record.header.counter(Counter::EventsDropped);
+        assert!(launches > 1000 && iterations > 1000 && dropped > 1000);
+        // What is told once, as the window's end, may be among those that are not.
+        let once = launches + iterations + dropped - 2 * calls;
+        assert!(once <= 4, "{launches} + {iterations} + {dropped}");
+        assert_eq!(record.header.counter(Counter::Iterations), calls);
+        assert_eq!(record.counted(CallKind::GraphLaunch, true), calls);
+    }
+}

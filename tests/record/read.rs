@@ -1,0 +1,191 @@
+//! A record, read by the reader that the command uses.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use tllmprof_record::{
+    CallKind, Counter, Damage, Edge, Entry, Event, Header, Info, Reader, Strings, What,
+};
+
+/// All that a record holds.
+pub struct Read {
+    pub header: Header,
+    /// By thread, in the order of the file.
+    pub events: Vec<(u32, Event)>,
+    pub strings: Strings,
+    pub damage: Damage,
+    /// The file's size.
+    pub bytes: u64,
+    rows: BTreeMap<u8, CallKind>,
+}
+
+impl Read {
+    pub fn open(path: &Path) -> Self {
+        let reader = Reader::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let mut strings = Strings::default();
+        let mut events = Vec::new();
+        let damage = reader
+            .read(|entry| match entry {
+                Entry::String { id, bytes } => strings.add(id, bytes),
+                Entry::Event { thread, event } => events.push((thread, event)),
+            })
+            .unwrap();
+        let rows = events.iter().filter_map(|(_, event)| match event.what {
+            What::CallName { row, kind, .. } => Some((row, kind?)),
+            _ => None,
+        });
+        Self {
+            header: reader.header().clone(),
+            rows: rows.collect(),
+            events,
+            strings,
+            damage,
+            bytes: fs::metadata(path).unwrap().len(),
+        }
+    }
+
+    /// The records in a folder.
+    pub fn all(folder: &Path) -> Vec<Self> {
+        let files = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        files
+            .filter(|path| {
+                path.extension()
+                    .is_some_and(|extension| extension == "tllmprof")
+            })
+            .map(|path| Self::open(&path))
+            .collect()
+    }
+
+    /// What a process leaves that has done nothing.
+    pub fn nothing() -> Self {
+        let bytes =
+            tllmprof_record::builder::Builder::new(1, tllmprof_record::ClockKind::Monotonic)
+                .bytes();
+        Self {
+            header: Reader::new(&bytes[..]).unwrap().header().clone(),
+            events: Vec::new(),
+            strings: Strings::default(),
+            damage: Damage::default(),
+            bytes: 0,
+            rows: BTreeMap::new(),
+        }
+    }
+
+    fn kind(&self, event: &Event) -> Option<CallKind> {
+        match event.what {
+            What::Call { row, .. } => self.rows.get(&row).copied(),
+            _ => None,
+        }
+    }
+
+    /// Calls of a kind.
+    pub fn calls(&self, kind: CallKind) -> Vec<Event> {
+        let events = self.events.iter().map(|(_, event)| *event);
+        events
+            .filter(|event| self.kind(event) == Some(kind))
+            .collect()
+    }
+
+    pub fn calls_by_thread(&self, kind: CallKind) -> BTreeMap<u32, u64> {
+        let mut by_thread = BTreeMap::new();
+        for (thread, event) in &self.events {
+            if self.kind(event) == Some(kind) {
+                *by_thread.entry(*thread).or_default() += 1;
+            }
+        }
+        by_thread
+    }
+
+    /// What the header says of calls of a kind.
+    pub fn counted(&self, kind: CallKind, inside: bool) -> u64 {
+        let rows = self.rows.iter().filter(|(_, known)| **known == kind);
+        rows.map(|(row, _)| match inside {
+            true => self.header.counter(Counter::CallsInside(*row)),
+            false => self.header.counter(Counter::CallsOutside(*row)),
+        })
+        .sum()
+    }
+
+    /// Threads that made calls.
+    pub fn threads(&self) -> BTreeSet<u32> {
+        let calls = self
+            .events
+            .iter()
+            .filter(|(_, event)| self.kind(event).is_some());
+        calls.map(|(thread, _)| *thread).collect()
+    }
+
+    /// The numbers of the iterations, in their order.
+    pub fn iterations(&self) -> Vec<u64> {
+        let mut numbers: Vec<_> = self
+            .events
+            .iter()
+            .filter_map(|(_, event)| match event.what {
+                What::Iteration { n } => Some(n),
+                _ => None,
+            })
+            .collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// The first and last iteration of each window.
+    pub fn windows(&self) -> Vec<(u64, u64)> {
+        self.window_events()
+            .iter()
+            .map(|(open, close)| (open.1, close.1))
+            .collect()
+    }
+
+    /// When each window opened and closed, and with which iteration.
+    fn window_events(&self) -> Vec<((u64, u64), (u64, u64))> {
+        let edges = |wanted: Edge| {
+            self.events
+                .iter()
+                .filter_map(move |(_, event)| match event.what {
+                    What::Window { edge, iteration } if edge == wanted => {
+                        Some((event.start, iteration))
+                    }
+                    _ => None,
+                })
+        };
+        edges(Edge::Open).zip(edges(Edge::Close)).collect()
+    }
+
+    pub fn assert_calls_lie_in_their_windows(&self) {
+        let windows = self.window_events();
+        for (_, event) in self
+            .events
+            .iter()
+            .filter(|(_, event)| self.kind(event).is_some())
+        {
+            let is_in = |(open, close): &((u64, u64), (u64, u64))| {
+                open.0 <= event.start && event.start + event.duration <= close.0
+            };
+            assert!(windows.iter().any(is_in), "{event:?} {windows:?}");
+        }
+    }
+
+    /// What is told of the process, each in the order it was told.
+    pub fn info(&self, wanted: Info) -> Vec<String> {
+        self.infos(wanted)
+            .map(|value| self.strings.get(value as u32).to_owned())
+            .collect()
+    }
+
+    pub fn rank(&self) -> Option<u64> {
+        self.infos(Info::Rank).last()
+    }
+
+    fn infos(&self, wanted: Info) -> impl Iterator<Item = u64> {
+        self.events
+            .iter()
+            .filter_map(move |(_, event)| match event.what {
+                What::Info { key, value } if key == Some(wanted) => Some(value),
+                _ => None,
+            })
+    }
+}
