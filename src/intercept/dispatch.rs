@@ -10,7 +10,7 @@ use super::thunk::{Role, Thunk};
 use super::{proc_address, recorded, resolve, watched};
 use crate::capture::marks;
 use crate::errno::Kept;
-use crate::session;
+use crate::{record, session};
 
 /// `cudaMemcpyDeviceToHost`.
 const DEVICE_TO_HOST: u32 = 2;
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn before(frame: *const Frame) -> c_int {
             watched::entered(call, frame);
             true
         }
-        Role::Driver(_) if recorded::are() && is_nested(frame) => true,
+        Role::Driver(_) if record::is_wanted() && is_nested(frame) => is_the_programs(),
         Role::Driver(call) => driver(call, &frame.args) || recorded::are(),
         Role::Runtime(call) => runtime(call, thunk, frame),
     };
@@ -42,6 +42,12 @@ pub unsafe extern "C" fn before(frame: *const Frame) -> c_int {
         recorded::goes_on(frame);
     }
     follow.into()
+}
+
+/// Whether the call that another is nested in is the program's, and not our own.
+fn is_the_programs() -> bool {
+    // SAFETY: the block is the calling thread's own.
+    unsafe { (*tls()).outer_return != 0 }
 }
 
 /// Whether a call by this thunk is the one to be recorded, and not one that it leads to.

@@ -25,6 +25,7 @@ pub fn handler() -> *mut c_void {
 ///
 /// # Safety
 /// `frame` is what the assembler saved of the call.
+#[cfg(target_arch = "x86_64")]
 pub unsafe extern "C" fn returned(frame: *const Frame, result: usize) -> usize {
     // SAFETY: the caller's promise; the thunk is one of the pool.
     let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };

@@ -204,6 +204,13 @@ impl Types {
 
 impl Api {
     /// From `Py_GetVersion`, which may be called at any time: "3.12.1 (main, …".
+    /// The version, as `3.12.1`.
+    pub fn version(&self) -> Option<&'static str> {
+        // SAFETY: may be called at any time; the text is the interpreter's own.
+        let version = unsafe { CStr::from_ptr((self.get_version)()) };
+        version.to_str().ok()?.split_whitespace().next()
+    }
+
     fn read_minor(&self) -> Option<u32> {
         // SAFETY: the function takes nothing and returns a static, terminated text.
         let version = unsafe { CStr::from_ptr((self.get_version)()) };

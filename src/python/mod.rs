@@ -99,6 +99,11 @@ fn api() -> Option<&'static Api> {
     attach::api()
 }
 
+/// The version of Python in the process, as `3.12.1`.
+pub fn version() -> Option<&'static str> {
+    api()?.version()
+}
+
 /// Whether there is an interpreter, or has been one.
 pub fn is_there() -> bool {
     api().is_some()

@@ -14,6 +14,8 @@ use crate::lock::Lock;
 /// What the session knows when the record begins.
 pub struct Facts<'a> {
     pub rank: Option<u64>,
+    /// The version of Python, if there is one in the process.
+    pub python: Option<&'a str>,
     /// The rule, as `TLLMPROF_STEP` would name it.
     pub rule: &'a dyn Display,
     /// Why that one, where it was not asked for.
@@ -121,6 +123,9 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     tell(Info::Version, env!("CARGO_PKG_VERSION"));
     if let Some(rank) = facts.rank {
         tell_number(Info::Rank, rank);
+    }
+    if let Some(python) = facts.python {
+        tell(Info::Python, python);
     }
     tell_shown(Info::Rule, facts.rule);
     if let Some(why) = facts.why {

@@ -24,10 +24,10 @@ use std::path::PathBuf;
 use once_cell::race::OnceBox;
 use tllmprof_config::{Place, Settings};
 use tllmprof_record::Event;
-pub use tllmprof_record::{Counter, Ended, Info, What};
+pub use tllmprof_record::{Counter, Ended, What};
 
 pub use clock::{IS_COUNTER, ticks};
-pub use facts::{Facts, said, tell};
+pub use facts::{Facts, said};
 pub use iterations::{
     count_calls, iteration_begins, iteration_ends, wants_calls, window_closes, window_opens,
 };

@@ -79,35 +79,30 @@ pub fn with(act: impl FnOnce(&'static Writer) -> bool) -> bool {
 }
 
 impl Writer {
-    /// The writer of events into the chunk, if there is one.
+    /// Has the writer of events into the chunk do `act`, if there is one.
     #[inline]
-    fn events(&self) -> Option<&mut EventWriter> {
+    fn in_chunk(&self, act: impl FnOnce(&mut EventWriter) -> bool) -> bool {
         // SAFETY: written before `has_chunk` was set; the thread is the only one that uses it, and
         // `is_busy` keeps its signal handlers away.
-        self.has_chunk
-            .get()
-            .then(|| unsafe { (*self.events.get()).assume_init_mut() })
+        self.has_chunk.get() && act(unsafe { (*self.events.get()).assume_init_mut() })
     }
 
     /// Writes an event.
     #[inline]
     pub fn push(&self, event: &Event) -> bool {
-        self.events().is_some_and(|events| events.push(event)) || self.push_into_next(event)
+        self.in_chunk(|events| events.push(event)) || self.push_into_next(event)
     }
 
     /// Writes a string.
     pub fn push_string(&self, id: u32, text: &str) -> bool {
-        let push = || {
-            self.events()
-                .is_some_and(|events| events.push_string(id, text))
-        };
+        let push = || self.in_chunk(|events| events.push_string(id, text));
         push() || (self.begin_chunk() && push())
     }
 
     #[cold]
     fn push_into_next(&self, event: &Event) -> bool {
         let _errno = Kept::new();
-        self.begin_chunk() && self.events().is_some_and(|events| events.push(event))
+        self.begin_chunk() && self.in_chunk(|events| events.push(event))
     }
 
     fn begin_chunk(&self) -> bool {
@@ -126,11 +121,11 @@ impl Writer {
     /// The thread goes on in the chunk that another has left, and says what it is called.
     fn begin_thread(&self, thread: u32) {
         self.thread.set(thread);
-        if let Some(events) = self.events() {
-            let chunk = events.chunk();
+        self.in_chunk(|events| {
             // SAFETY: the thread that had the writer has left it.
-            *events = unsafe { EventWriter::resume(chunk, thread) };
-        }
+            *events = unsafe { EventWriter::resume(events.chunk(), thread) };
+            true
+        });
     }
 
     #[cold]

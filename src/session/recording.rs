@@ -9,6 +9,7 @@ use tllmprof_learn::Rule;
 use super::by::Rank;
 use super::{State, learning};
 use crate::engines::Found;
+use crate::python;
 use crate::record::{self, Ended, Facts};
 use crate::step::threads::Slot;
 use crate::window::Point;
@@ -60,6 +61,7 @@ impl Beginning {
             settings,
             &Facts {
                 rank: self.rank.known(),
+                python: python::version(),
                 rule: &self.step,
                 why: is_auto.then_some(self),
             },

@@ -31,6 +31,7 @@
 //! | 56 | address of what it writes to the record with |
 
 use core::arch::{asm, global_asm, naked_asm};
+use core::cell::Cell;
 use core::ffi::c_void;
 
 use tllmprof_learn::{Trail, Wait};
@@ -117,9 +118,23 @@ pub struct Frame {
     /// The integer arguments that came in registers.
     pub args: [usize; 8],
     vectors: [u128; 8],
+    /// When the call went on to the real function, if it is recorded; else 0.
+    pub since: Cell<u64>,
+    spare: usize,
 }
 
 impl Frame {
+    /// The argument in word `index` of those that are no floating-point numbers.
+    pub fn word(&self, index: usize) -> usize {
+        let on_stack = |behind: usize| {
+            let first = core::ptr::from_ref(self).wrapping_add(1).cast::<usize>();
+            // SAFETY: the caller's arguments lie above the frame, or its own frame does.
+            unsafe { first.add(behind).read_volatile() }
+        };
+        let register = self.args.get(index).copied();
+        register.unwrap_or_else(|| on_stack(index - self.args.len()))
+    }
+
     /// Whether the call comes from within the one that `tls` marks, if any.
     ///
     /// An exception or `longjmp` that leaves a call leaves its mark, too. Functions here return by
@@ -348,9 +363,14 @@ pub unsafe extern "C" fn count() {
 /// A handler that notes the call in the thread's trail, as [`Trail`] wants it, and goes on to
 /// [`count`]. The token is a register or a constant; `counts`: the trail's counter of the launches.
 macro_rules! noting {
-    ($name:ident, $token:literal $(, counts $counter:ident)? $(, token = $value:expr)?) => {
+    ($both:ident, $name:ident, $recorded:ident, $($how:tt)*) => {
+        noting!(@ $name, count, $($how)*);
+        noting!(@ $recorded, record, $($how)*);
+        pub const $both: Noting = [$name, $recorded];
+    };
+    (@ $name:ident, $go:ident, $token:literal $(, counts $counter:ident)? $(, token = $value:expr)?) => {
         #[unsafe(naked)]
-        pub unsafe extern "C" fn $name() {
+        unsafe extern "C" fn $name() {
             naked_asm!(
                 "hint #34",
                 "adrp x17, :gottprel:tllmprof_tls",
@@ -377,7 +397,7 @@ macro_rules! noting {
                 last = const Trail::LENGTH - 1,
                 $($counter = const Trail::$counter,)?
                 $(token = const $value,)?
-                go = sym count,
+                go = sym $go,
             )
         }
     };
@@ -385,15 +405,93 @@ macro_rules! noting {
         ""
     };
 }
-noting!(note_first_argument, "x0", counts LAUNCHES);
-noting!(note_second_argument, "x1", counts LAUNCHES);
-noting!(note_graph, "x11", counts GRAPHS, token = Trail::GRAPH);
-noting!(note_copy_to_host, "x11", token = Trail::COPY_TO_HOST);
-noting!(note_copy_to_device, "x11", token = Trail::COPY_TO_DEVICE);
-noting!(note_stream_wait, "x11", token = Wait::Stream.token());
-noting!(note_event_wait, "x11", token = Wait::Event.token());
-noting!(note_context_wait, "x11", token = Wait::Context.token());
-noting!(note_blocking_copy, "x11", token = Wait::CopyToHost.token());
+noting!(NOTE_FIRST_ARGUMENT, note_first, record_first, "x0", counts LAUNCHES);
+noting!(NOTE_SECOND_ARGUMENT, note_second, record_second, "x1", counts LAUNCHES);
+noting!(NOTE_GRAPH, note_graph, record_graph, "x11", counts GRAPHS, token = Trail::GRAPH);
+noting!(
+    NOTE_COPY_TO_HOST,
+    note_to_host,
+    record_to_host,
+    "x11",
+    token = Trail::COPY_TO_HOST
+);
+noting!(
+    NOTE_COPY_TO_DEVICE,
+    note_to_device,
+    record_to_device,
+    "x11",
+    token = Trail::COPY_TO_DEVICE
+);
+noting!(
+    NOTE_STREAM_WAIT,
+    note_stream,
+    record_stream,
+    "x11",
+    token = Wait::Stream.token()
+);
+noting!(
+    NOTE_EVENT_WAIT,
+    note_event,
+    record_event,
+    "x11",
+    token = Wait::Event.token()
+);
+noting!(
+    NOTE_CONTEXT_WAIT,
+    note_context,
+    record_context,
+    "x11",
+    token = Wait::Context.token()
+);
+noting!(
+    NOTE_BLOCKING_COPY,
+    note_blocking,
+    record_blocking,
+    "x11",
+    token = Wait::CopyToHost.token()
+);
+
+/// The handler that notes a call, and the one that has it recorded as well.
+pub type Noting = [unsafe extern "C" fn(); 2];
+
+/// Handler: counts as [`count`] does, and goes to [`slow`], which records the call.
+///
+/// A call that is nested in another of the program's is recorded, though not counted.
+#[unsafe(naked)]
+pub unsafe extern "C" fn record() {
+    naked_asm!(
+        ".cfi_startproc",
+        "hint #34",
+        "adrp x17, :gottprel:tllmprof_tls",
+        "ldr x17, [x17, :gottprel_lo12:tllmprof_tls]",
+        "mrs x9, tpidr_el0",
+        "add x17, x17, x9",
+        "ldp x9, x10, [x17]",
+        "cmp sp, x10",
+        "b.lo 2f",
+        "cbz x9, 3f",
+        "ldr x10, [x16, #16]",
+        "add x9, x9, x10",
+        "ldr x10, [x9]",
+        "add x10, x10, #1",
+        "str x10, [x9]",
+        "3: b {slow}",
+        "2:",
+        save!("x16"),
+        "mov x0, x29",
+        "bl {is_nested}",
+        "mov w17, w0",
+        restore!(),
+        leave!(),
+        "tbz w17, #0, {record}",
+        "b {slow}",
+        ".cfi_endproc",
+        frame = const size_of::<Frame>(),
+        slow = sym slow,
+        record = sym record,
+        is_nested = sym is_nested,
+    )
+}
 
 /// Whether the call is nested in the outermost one; takes the mark away if that has been left.
 unsafe extern "C" fn is_nested(frame: *const Frame) -> bool {
