@@ -153,12 +153,7 @@ fn killed_at_any_moment_every_call_that_returned_is_there() {
         let threads = 1 + round % 4;
         let killed =
             counts.run_and_kill(ALL, &["loop", &threads.to_string(), "0", "return"], delay);
-        assert_eq!(
-            killed.status.signal(),
-            Some(libc::SIGKILL),
-            "{}",
-            killed.err()
-        );
+        assert_eq!(killed.signal(), Some(libc::SIGKILL));
         counts.assert_every_call_is_there(1);
     }
 }
@@ -235,6 +230,21 @@ fn children_write_records_of_their_own() {
             Some(Ended::InOrder | Ended::AtOnce)
         ));
     }
+}
+
+#[test]
+fn the_command_records_and_shows_it_at_the_end() {
+    let counts = Counts::new();
+    let Some(output) = counts.run_by_the_command("5-9", &["loop", "1", "30", "_exit"]) else {
+        return common::skipped("the command is not built: cargo build --release --workspace");
+    };
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(output.out(), "done\n");
+    let said = output.err();
+    assert!(said.contains("window 5-9: 5 iterations"), "{said}");
+    let record = counts.record();
+    assert_eq!(record.iterations(), [5, 6, 7, 8, 9]);
+    assert_eq!(record.info(Info::Rule), ["cudaGraphLaunch"]);
 }
 
 #[test]

@@ -2,13 +2,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
+use std::thread::sleep;
 use std::time::Duration;
 
 use tllmprof_record::{CallKind, Counter};
 
-use crate::common::{Output, Scratch, built_command, compiler, repo, run, shim, standin};
+use crate::common::{
+    Output, Scratch, built_command, command, compiler, repo, run, shim, standin, target,
+};
 use crate::read::Read;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -98,25 +101,42 @@ impl Counts {
         run(&mut self.command(windows, arguments), PATIENCE)
     }
 
-    /// Kills it after a while.
-    pub fn run_and_kill(&self, windows: &str, arguments: &[&str], after: Duration) -> Output {
-        let command = self.command(windows, arguments);
-        // The shell becomes the program, and what kills it is its child.
-        let mut shell = Command::new("/bin/sh");
-        shell
-            .arg("-c")
-            .arg("(sleep \"$0\"; kill -9 $$) & exec \"$@\"")
-            .arg(format!("{:.6}", after.as_secs_f64()))
-            .arg(command.get_program())
-            .args(command.get_args())
-            .current_dir(self.folder());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => shell.env(name, value),
-                None => shell.env_remove(name),
-            };
+    /// By `tllmprof run`, which sees to the preload and the record; `None` where that is not built.
+    pub fn run_by_the_command(&self, windows: &str, arguments: &[&str]) -> Option<Output> {
+        let tllmprof = target().join("release/tllmprof");
+        if !tllmprof.is_file() || std::env::var_os("TLLMPROF_TEST_RUNNER").is_some() {
+            return None;
         }
-        run(&mut shell, PATIENCE)
+        let mut run_it = command(tllmprof);
+        run_it
+            .args([
+                "run",
+                "--window",
+                windows,
+                "--step",
+                "cudaGraphLaunch",
+                "--",
+            ])
+            .arg(program())
+            .arg(self.scratch.path("counts"))
+            .args(arguments)
+            .env("TLLMPROF_LIB", shim())
+            .env("LD_LIBRARY_PATH", standin())
+            .current_dir(self.folder());
+        Some(run(&mut run_it, PATIENCE))
+    }
+
+    /// Kills it after a while.
+    pub fn run_and_kill(&self, windows: &str, arguments: &[&str], after: Duration) -> ExitStatus {
+        let mut child = self
+            .command(windows, arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        sleep(after);
+        child.kill().unwrap();
+        child.wait().unwrap()
     }
 
     /// Removes what earlier runs left.

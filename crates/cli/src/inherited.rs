@@ -33,7 +33,13 @@ extern "C" fn note() {
 /// Runs `command` in this process's place, as it would run had it been started instead of us.
 /// Returns only if that fails.
 pub fn exec(command: &mut Command) -> io::Error {
-    // SAFETY: there is no fork, so the closure may do anything.
+    hand_on(command);
+    command.exec()
+}
+
+/// Has `command` inherit what this process did.
+pub fn hand_on(command: &mut Command) {
+    // SAFETY: the closure makes system calls alone, which may be made between fork and exec.
     unsafe {
         command.pre_exec(|| {
             if IGNORES_SIGPIPE.load(Ordering::Relaxed) {
@@ -47,5 +53,4 @@ pub fn exec(command: &mut Command) -> io::Error {
             Ok(())
         });
     }
-    command.exec()
 }

@@ -13,9 +13,11 @@ mod options;
 mod output;
 mod profiler;
 mod quote;
+mod records;
 mod report;
 mod run;
 mod streams;
+mod supervised;
 mod symbols;
 mod which;
 

@@ -49,11 +49,14 @@ pub struct Options {
     #[arg(long, value_name = "PATH")]
     torch_trace: Option<OsString>,
 
-    // Part of the interface and not of this version: told by name, and kept out of the help.
-    #[arg(long, value_name = "PATH", hide = true, conflicts_with = "no_trace")]
+    /// Where the record goes: %p process, %r rank, %h host, %q{NAME} a variable
+    #[arg(long, value_name = "PATH", conflicts_with = "no_trace")]
     trace: Option<OsString>,
-    #[arg(long, hide = true)]
+    /// No record
+    #[arg(long)]
     no_trace: bool,
+
+    // Part of the interface and not of this version: told by name, and kept out of the help.
     #[arg(long, value_name = "STEPS", hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     kernels: Option<OsString>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "1")]
@@ -109,6 +112,11 @@ impl Options {
             })
         })
         .collect()
+    }
+
+    /// Whether there is to be no record.
+    pub const fn no_trace(&self) -> bool {
+        self.no_trace
     }
 
     /// What the library will read: this environment with the options over it.

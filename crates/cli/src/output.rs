@@ -18,6 +18,12 @@ pub fn say(message: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "tllmprof: {message}");
 }
 
+/// Writes what is no message of one line to standard error.
+pub fn tell(bytes: &[u8]) {
+    // As above.
+    let _ = io::stderr().lock().write_all(bytes);
+}
+
 /// `text` as a string in JSON.
 pub fn json_string(text: &str) -> String {
     let mut quoted = String::from("\"");

@@ -47,6 +47,20 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(status)
 }
 
+/// What records show, in short, on standard error.
+pub fn summarise(files: &[PathBuf]) {
+    let mut processes = Vec::new();
+    for file in files {
+        match read(file).with_context(|| file.display().to_string()) {
+            Ok(process) => processes.push(process),
+            Err(error) => output::say(format_args!("{error:#}")),
+        }
+    }
+    if !processes.is_empty() {
+        output::tell(Report::new(processes).text().as_bytes());
+    }
+}
+
 fn read(file: &Path) -> Result<Process> {
     let reader = Reader::open(file)?;
     Ok(Process::read(file.to_owned(), &reader)?)

@@ -1,8 +1,10 @@
-//! `tllmprof run`: the program in this process's place, with the library preloaded.
+//! `tllmprof run`: the program in this process's place, or as its child where there is a summary to
+//! print at the end, with the library preloaded.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
@@ -12,8 +14,11 @@ use tllmprof_config::{Level, Settings};
 use crate::failure::{usage, with_status};
 use crate::options::{Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
+use crate::records::{self, Records};
 use crate::which::{Found, which};
-use crate::{doctor, inherited, library, output};
+use crate::{doctor, inherited, library, output, report, supervised};
+
+const TRACE: &str = "TLLMPROF_TRACE";
 
 /// Statuses of env(1) and timeout(1) for a program that cannot be started.
 const NOT_FOUND: u8 = 127;
@@ -86,8 +91,38 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         Found::Nothing => return Err(cannot_start(name, &io::ErrorKind::NotFound.into())),
     }
-    let error = inherited::exec(&mut command);
-    Err(cannot_start(command.get_program(), &error))
+    let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
+    if is_profiled || !records::are_wanted(&settings, arguments.options.no_trace()) {
+        let error = inherited::exec(&mut command);
+        return Err(cannot_start(command.get_program(), &error));
+    }
+    record(&mut command, &settings)
+}
+
+/// Runs the program with a record, and shows at the end what it holds.
+fn record(command: &mut Command, settings: &Settings) -> Result<ExitCode> {
+    let given = command
+        .get_envs()
+        .find_map(|(name, value)| (name == TRACE).then(|| value.map(OsStr::to_owned)))
+        .unwrap_or_else(|| env::var_os(TRACE));
+    let records = Records::begin(given)?;
+    command.env(TRACE, &records.variable);
+    let status =
+        supervised::run(command).map_err(|error| cannot_start(command.get_program(), &error))?;
+    let written = records.written();
+    if !written.is_empty() {
+        report::summarise(&written);
+    } else if settings.log >= Level::Info {
+        output::say(format_args!(
+            "no record was written: no process that uses CUDA came to an iteration"
+        ));
+    }
+    if let Some(signal) = status.signal() {
+        supervised::end_by(signal);
+        return Ok(ExitCode::from(128 | u8::try_from(signal).unwrap_or(0)));
+    }
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(ExitCode::from(code.unwrap_or(1)))
 }
 
 /// A library that the dynamic linker leaves out says nothing, so it is said here.

@@ -3,7 +3,9 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
 
 use common::{Scratch, finish, plain};
 
@@ -97,9 +99,40 @@ fn status_and_signal_are_the_programs() {
 }
 
 #[test]
+fn a_program_that_is_recorded_gets_what_is_sent_to_the_command() {
+    let scratch = Scratch::new();
+    let mut run = scratch.tllmprof();
+    let script = "trap 'echo got; exit 5' TERM; echo ready; while :; do sleep 0.01; done";
+    run.args(["run", "--log", "warn", "--", "sh", "-c", script])
+        .stdout(Stdio::piped());
+    let mut child = run.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    // SAFETY: the child has not been waited for.
+    unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
+    assert_eq!(lines.next().unwrap().unwrap(), "got");
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+}
+
+#[test]
+fn a_program_that_is_recorded_goes_with_the_command() {
+    let scratch = Scratch::new();
+    let mut run = scratch.tllmprof();
+    run.args(["run", "--", "sh", "-c", "echo $$; exec sleep 60"])
+        .stdout(Stdio::piped());
+    let mut child = run.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().parse::<i32>().is_ok());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The pipe's other end goes with the program.
+    assert!(lines.next().is_none());
+}
+
+#[test]
 fn the_program_takes_the_commands_place() {
     let scratch = Scratch::new();
-    let parent = "\"$0\" run -- sh -c 'echo $$' & wait; echo $!";
+    let parent = "\"$0\" run --no-trace -- sh -c 'echo $$' & wait; echo $!";
     let mut run = scratch.tllmprof();
     let tllmprof = run.get_program().to_owned();
     let mut sh = plain("/bin/sh".as_ref());
@@ -221,7 +254,6 @@ fn an_option_goes_before_the_variable() {
 fn what_this_version_lacks_is_refused_by_name() {
     let scratch = Scratch::new();
     for option in [
-        "--trace=x",
         "--kernels",
         "--kernels=5",
         "--perfect-router",

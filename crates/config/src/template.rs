@@ -103,6 +103,53 @@ impl PathTemplate {
         }
         PathBuf::from(OsString::from_vec(path))
     }
+
+    /// The part of the path that is the same for every process, up to its last `/`.
+    pub fn folder(&self) -> PathBuf {
+        let Some(Piece::Text(text)) = self.0.first() else {
+            return PathBuf::new();
+        };
+        let end = text.iter().rposition(|byte| *byte == b'/');
+        PathBuf::from(OsStr::from_bytes(end.map_or(&[], |end| &text[..=end])))
+    }
+
+    /// How many `/` come after [`PathTemplate::folder`].
+    pub fn depth(&self) -> usize {
+        let slashes = |piece: &Piece| match piece {
+            Piece::Text(text) => text.iter().filter(|byte| **byte == b'/').count(),
+            _ => 0,
+        };
+        let in_folder = self.folder().as_os_str().as_bytes().to_vec();
+        self.0.iter().map(slashes).sum::<usize>()
+            - in_folder.iter().filter(|byte| **byte == b'/').count()
+    }
+
+    /// Whether some process has this path.
+    pub fn is_of_some_process(&self, path: &OsStr) -> bool {
+        fits(&self.0, path.as_bytes())
+    }
+}
+
+/// Whether the pieces can be filled so that they are `path`. What a host or a variable is called has
+/// no `/` in it.
+fn fits(pieces: &[Piece], path: &[u8]) -> bool {
+    let Some((piece, rest)) = pieces.split_first() else {
+        return path.is_empty();
+    };
+    let is_part = |byte: &u8| match piece {
+        Piece::Pid | Piece::Rank => byte.is_ascii_digit(),
+        _ => *byte != b'/',
+    };
+    let least = usize::from(matches!(piece, Piece::Pid | Piece::Rank));
+    match piece {
+        Piece::Text(text) => path
+            .strip_prefix(&text[..])
+            .is_some_and(|path| fits(rest, path)),
+        _ => {
+            let most = path.iter().take_while(|byte| is_part(byte)).count();
+            (least..=most).any(|length| fits(rest, &path[length..]))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -130,6 +177,32 @@ mod tests {
         );
         assert_eq!(filled("/d/%q{JOB}/%q{NONE}x%%p"), "/d/j1/x%p");
         assert_eq!(filled("plain"), "plain");
+    }
+
+    #[test]
+    fn the_paths_of_other_processes_are_known() {
+        let template = |text: &str| PathTemplate::parse(OsStr::new(text)).unwrap();
+        let default = template("/w/50%%/tllmprof-%h-%r-%p.tllmprof");
+        assert_eq!(default.folder(), PathBuf::from("/w/50%/"));
+        assert_eq!(default.depth(), 0);
+        for (path, is_one) in [
+            ("/w/50%/tllmprof-a-b-0-77.tllmprof", true),
+            ("/w/50%/tllmprof-a-0-.tllmprof", false),
+            ("/w/50%/tllmprof-a-0-x.tllmprof", false),
+            ("/w/50%/x/tllmprof-a-0-1.tllmprof", false),
+            ("/w/50%/tllmprof-a-0-1.tllmprof2", false),
+        ] {
+            assert_eq!(
+                default.is_of_some_process(OsStr::new(path)),
+                is_one,
+                "{path}"
+            );
+        }
+        let deep = template("/w/%q{JOB}/rank%r/x");
+        assert_eq!((deep.folder(), deep.depth()), (PathBuf::from("/w/"), 2));
+        assert!(deep.is_of_some_process(OsStr::new("/w//rank0/x")));
+        assert!(!deep.is_of_some_process(OsStr::new("/w/a/b/rank0/x")));
+        assert_eq!(template("x").folder(), PathBuf::new());
     }
 
     #[test]

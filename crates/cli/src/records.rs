@@ -1,0 +1,165 @@
+//! Where the processes of a run write their records, and which they have written.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use tllmprof_config::{PathTemplate, Settings};
+use tllmprof_record::Reader;
+
+use crate::failure::usage;
+
+/// What `run` records to unless it is told otherwise.
+const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
+/// How exact the times of files are on a file system that rounds them.
+const SLACK: Duration = Duration::from_secs(2);
+/// How far another machine's clock may be behind.
+const BEHIND: Duration = Duration::from_millis(100);
+
+/// The records of one run.
+pub struct Records {
+    template: PathTemplate,
+    /// What the processes are to have in `TLLMPROF_TRACE`.
+    pub variable: OsString,
+    since: SystemTime,
+}
+
+impl Records {
+    /// Those of a run that begins now. `given` is what was asked for, if anything was.
+    ///
+    /// Wherever the processes go, the records of all are to be in one place: the path is made
+    /// absolute.
+    ///
+    /// # Errors
+    /// Where this process's folder cannot be told.
+    pub fn begin(given: Option<OsString>) -> Result<Self> {
+        let given = given.unwrap_or_else(|| DEFAULT.into());
+        let variable = if Path::new(&given).is_absolute() {
+            given
+        } else {
+            let mut path = Vec::new();
+            for byte in env::current_dir()?.as_os_str().as_bytes() {
+                path.push(*byte);
+                if *byte == b'%' {
+                    path.push(b'%');
+                }
+            }
+            path.push(b'/');
+            let given = given.as_bytes();
+            path.extend_from_slice(given.strip_prefix(b"./").unwrap_or(given));
+            OsString::from_vec(path)
+        };
+        let template = PathTemplate::parse(&variable)
+            .map_err(|problem| usage(problem.in_variable("TLLMPROF_TRACE", &variable)))?;
+        Ok(Self {
+            template,
+            variable,
+            since: SystemTime::now(),
+        })
+    }
+
+    /// The records that have been written to since the run began, by their names.
+    pub fn written(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        self.search(&self.template.folder(), self.template.depth(), &mut found);
+        found.sort();
+        found
+    }
+
+    fn search(&self, folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
+        let since = self.since.checked_sub(SLACK).unwrap_or(self.since);
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let Ok(status) = entry.metadata() else {
+                continue;
+            };
+            if depth > 0 && status.is_dir() {
+                self.search(&path, depth - 1, found);
+            }
+            let is_new = || status.modified().is_ok_and(|time| time >= since);
+            if status.is_file() && self.is_one(&path) && is_new() && self.began_since(&path) {
+                found.push(path);
+            }
+        }
+    }
+
+    /// Whether a record began after the run did; a file that is none is for others to judge.
+    fn began_since(&self, path: &Path) -> bool {
+        let since = self.since.checked_sub(BEHIND).unwrap_or(self.since);
+        let since = since.duration_since(SystemTime::UNIX_EPOCH);
+        let since = since.map_or(0, |since| since.as_nanos());
+        let reader = Reader::open(path).ok();
+        let begun = reader.and_then(|reader| Some(reader.header().anchors.first()?.unix_ns));
+        begun.is_none_or(|begun| u128::from(begun) >= since)
+    }
+
+    /// Whether a process of the run may have called its record so: where the name was in use, the
+    /// process's number was put before its extension.
+    fn is_one(&self, path: &Path) -> bool {
+        let without_number = || {
+            let stem = path.file_stem()?.to_str()?;
+            let (stem, number) = stem.rsplit_once('-')?;
+            let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+            let mut name = OsString::from(stem);
+            if let Some(extension) = path.extension() {
+                name.push(".");
+                name.push(extension);
+            }
+            is_number.then(|| path.with_file_name(name))
+        };
+        self.template.is_of_some_process(path.as_os_str())
+            || without_number()
+                .is_some_and(|path| self.template.is_of_some_process(path.as_os_str()))
+    }
+}
+
+/// Whether the program is to record by itself.
+pub fn are_wanted(settings: &Settings, is_off: bool) -> bool {
+    !is_off && (settings.trace.is_some() || env::var_os("TLLMPROF_TRACE").is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_those_of_the_run_by_their_names() {
+        let folder = env::temp_dir().join(format!("tllmprof-records-{}", std::process::id()));
+        fs::create_dir_all(folder.join("deep/3")).unwrap();
+        let written = |template: &str, files: &[&str]| {
+            let records = Records::begin(Some(folder.join(template).into())).unwrap();
+            for file in files {
+                fs::write(folder.join(file), "").unwrap();
+            }
+            let found = records.written();
+            for file in files {
+                fs::remove_file(folder.join(file)).unwrap();
+            }
+            let names = found.iter().map(|path| path.strip_prefix(&folder).unwrap());
+            names
+                .map(|name| name.to_str().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            written(
+                DEFAULT,
+                &[
+                    "tllmprof-h-0-12.tllmprof",
+                    "tllmprof-h-0-x.tllmprof",
+                    "other"
+                ]
+            ),
+            ["tllmprof-h-0-12.tllmprof"]
+        );
+        assert_eq!(
+            written("x.t", &["x.t", "x-77.t", "x-7x.t"]),
+            ["x-77.t", "x.t"]
+        );
+        assert_eq!(written("deep/%r/%p", &["deep/3/5", "deep/6"]), ["deep/3/5"]);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

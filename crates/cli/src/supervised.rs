@@ -1,0 +1,100 @@
+//! The program as a child of ours, that looks as if it had our place: it has the terminal, gets the
+//! signals that are sent to us, stops and goes on with us, and we end as it does.
+
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
+
+use crate::inherited;
+
+/// Runs the program to its end.
+///
+/// # Errors
+/// Where it cannot be started.
+pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
+    inherited::hand_on(command);
+    let before = block_all();
+    // SAFETY: both may be called between fork and exec; the mask is a copy.
+    unsafe {
+        command.pre_exec(move || {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+            // Whoever kills us means the program.
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+    let status = command.spawn().map(|child| wait(&child));
+    // SAFETY: puts the mask back.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    status
+}
+
+/// Blocks every signal, so that they can be waited for; returns what was blocked before.
+fn block_all() -> libc::sigset_t {
+    // SAFETY: the sets are initialised before they are used.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        before
+    }
+}
+
+fn wait(child: &Child) -> ExitStatus {
+    let number = child.id().cast_signed();
+    loop {
+        if let Some(status) = look(number) {
+            return status;
+        }
+        // SAFETY: the set is initialised, and the signals in it are blocked.
+        let (signal, info) = unsafe {
+            let (mut all, mut info) = (std::mem::zeroed(), std::mem::zeroed::<libc::siginfo_t>());
+            libc::sigfillset(&raw mut all);
+            (libc::sigwaitinfo(&raw const all, &raw mut info), info)
+        };
+        // SAFETY: the field is filled for every signal that a process sends.
+        let is_childs = info.si_code <= 0 && unsafe { info.si_pid() } == number;
+        // What the terminal sends, the program has got itself.
+        if signal > 0 && signal != libc::SIGCHLD && info.si_code != libc::SI_KERNEL && !is_childs {
+            send(number, signal);
+        }
+    }
+}
+
+/// The program's end, if it has ended. If it has been stopped, so are we, until both go on.
+fn look(number: libc::pid_t) -> Option<ExitStatus> {
+    let mut status = 0;
+    // SAFETY: a child that has not been waited for to its end.
+    let changed =
+        unsafe { libc::waitpid(number, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
+    if changed != number {
+        return None;
+    }
+    if libc::WIFSTOPPED(status) {
+        // SAFETY: stops this process.
+        unsafe { libc::raise(libc::SIGSTOP) };
+        send(number, libc::SIGCONT);
+        return None;
+    }
+    Some(ExitStatus::from_raw(status))
+}
+
+fn send(number: libc::pid_t, signal: libc::c_int) {
+    // SAFETY: the child has not been waited for, so the number is its own.
+    unsafe { libc::kill(number, signal) };
+}
+
+/// Ends by the signal that the program ended by; returns where that does not end us.
+pub fn end_by(signal: i32) {
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the program has left a core file if there was to be one. Nothing of ours has to be
+    // done any more.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+}
