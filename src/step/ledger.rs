@@ -83,6 +83,16 @@ impl Ledger {
         }
     }
 
+    /// Calls there were, right after [`Ledger::settle`]: those numbered, and those that never came to
+    /// be, as the last wait that an exception left.
+    pub fn made(&self, slots: &[&Slot]) -> u64 {
+        let unnumbered = slots.iter().map(|slot| {
+            let made = slot.live(self.what).count();
+            made.saturating_sub(slot.settled(self.what))
+        });
+        self.numbered + unnumbered.sum::<u64>()
+    }
+
     /// Numbers the call that the thread of `slot` has stopped at, and those before it that never
     /// came back to be numbered, as waits that an exception left. None, if it was made on credit
     /// that has been called back meanwhile and has its number already.

@@ -207,7 +207,7 @@ impl Counter {
         match &mut self.rule {
             Rule::Calls(ledger) => {
                 ledger.settle(slots);
-                self.numbering.iterations(ledger.numbered())
+                self.numbering.iterations(ledger.made(slots))
             }
             Rule::Learned(learned) => learned.iterations(),
         }
