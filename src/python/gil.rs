@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 
 use once_cell::race::OnceBox;
 
+use super::holds;
 use super::object::Python;
 use super::threads::{self, Thread};
 use crate::capture::marks::Name;
@@ -252,13 +253,14 @@ pub unsafe extern "C-unwind" fn wait(
 ) -> c_int {
     let is_forced = matches!(part(condition.addr()), Some((Part::Taken, _)));
     let since = if is_forced { super::now() } else { 0 };
+    let ticks = if is_forced { holds::ticks() } else { 0 };
     // SAFETY: the caller's own arguments.
     let result = unsafe { pthread_cond_wait(condition, mutex) };
     if is_forced {
         let _errno = Kept::new();
         if let Some(thread) = threads::current() {
             let time = super::now().saturating_sub(since);
-            thread.holds.was_forced(time);
+            thread.holds.was_forced(time, ticks);
         }
     }
     result

@@ -74,7 +74,7 @@ pub struct Holds {
 }
 
 /// Now, in the record's ticks, if they will be wanted.
-fn ticks() -> u64 {
+pub fn ticks() -> u64 {
     if record::is_recording() {
         record::ticks()
     } else {
@@ -148,8 +148,9 @@ impl Holds {
     }
 
     /// It was made to give it back, and another has it since.
-    pub fn was_forced(&self, time: u64) {
+    pub fn was_forced(&self, time: u64, since_ticks: u64) {
         self.forced.add(time);
+        record_if_long(&Cell::new(since_ticks), time, What::GilForced);
     }
 
     /// Counts from here on, a hold that is under way as one that begins. By its own thread.
