@@ -144,18 +144,24 @@ fn killed_at_any_moment_every_call_that_returned_is_there() {
     let counts = Counts::new();
     // Moments that differ from run to run, but not in what they show.
     let mut random = u64::from(std::process::id()) | 1;
+    let mut in_the_midst = 0;
     for round in 0..kills {
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
-        let delay = Duration::from_micros(random >> 40 & 0x3fff);
+        let delay = Duration::from_micros(random >> 40 & 0x7fff);
         counts.forget();
         let threads = 1 + round % 4;
         let killed =
             counts.run_and_kill(ALL, &["loop", &threads.to_string(), "0", "return"], delay);
         assert_eq!(killed.signal(), Some(libc::SIGKILL));
-        counts.assert_every_call_is_there(1);
+        let record = counts.assert_every_call_is_there(1);
+        in_the_midst += usize::from(!record.calls(CallKind::GraphLaunch).is_empty());
     }
+    assert!(
+        in_the_midst > 0,
+        "every one was killed before its first call"
+    );
 }
 
 #[test]

@@ -45,7 +45,8 @@ impl Read {
         }
     }
 
-    /// The records in a folder.
+    /// The records in a folder. A file of zeros is of a process that was killed while it made it,
+    /// before its first call.
     pub fn all(folder: &Path) -> Vec<Self> {
         let files = fs::read_dir(folder)
             .unwrap()
@@ -55,6 +56,7 @@ impl Read {
                 path.extension()
                     .is_some_and(|extension| extension == "tllmprof")
             })
+            .filter(|path| fs::read(path).unwrap().iter().any(|byte| *byte != 0))
             .map(|path| Self::open(&path))
             .collect()
     }
