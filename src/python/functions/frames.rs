@@ -41,14 +41,18 @@ const fn new_if(is_new: bool) -> State {
 
 /// `f_lasti`; `f_stacktop`, which is null but while it waits in a `yield`.
 static UNTIL_3_9: Layout = Layout {
+    // SAFETY: a frame of these versions, which has the two fields there.
     state: |frame| new_if(unsafe { at::<i32>(frame, 104) } == -1),
+    // SAFETY: as above.
     has_yielded: |frame| unsafe { at::<usize>(frame, 72) } != 0,
     variables: 360,
 };
 
 /// `f_lasti`; `f_state`, which is `FRAME_SUSPENDED`.
 static IN_3_10: Layout = Layout {
+    // SAFETY: a frame of this version, which has the two fields there.
     state: |frame| new_if(unsafe { at::<i32>(frame, 96) } == -1),
+    // SAFETY: as above.
     has_yielded: |frame| unsafe { at::<i8>(frame, 108) } == -1,
     variables: 352,
 };
@@ -57,6 +61,8 @@ static IN_3_10: Layout = Layout {
 /// before it lies `gi_frame_state`. The last instruction (`prev_instr`) of one that has not run is
 /// `RETURN_GENERATOR`.
 static IN_3_11: Layout = Layout {
+    // SAFETY: a frame of this version, which has the fields there; the instruction that it points to
+    // is one of its code's.
     state: |frame| unsafe {
         if at::<u8>(frame, 69) == 1 {
             new_if(at::<*const u8>(frame, 56).read() == 75)
@@ -64,6 +70,7 @@ static IN_3_11: Layout = Layout {
             State::Makes
         }
     },
+    // SAFETY: as above, of a frame in its generator.
     has_yielded: |frame| unsafe { at::<i8>(frame, -5) } == -1,
     variables: 72,
 };
