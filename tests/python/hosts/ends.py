@@ -51,6 +51,7 @@ elif end == "raises":
     truth.tell()
     raise ValueError("on purpose")
 elif end == "interrupted":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have ignored it
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
 elif end == "killed":
