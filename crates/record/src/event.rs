@@ -10,7 +10,9 @@
 //! | 16–23 | value |
 
 use crate::info::Info;
+use crate::kinds::{CallKind, CopyKind, Edge, RangeKind};
 use crate::layout::EVENT_BYTES;
+use crate::metric::Metric;
 
 /// The id of a string in the record. The same text may have several.
 pub type StringId = u32;
@@ -18,45 +20,12 @@ pub type StringId = u32;
 /// The id of no string: what had no room in the table.
 pub const NO_STRING: StringId = 0;
 
-/// What a call in the table of calls does.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum CallKind {
-    Other = 0,
-    GraphLaunch = 1,
-    KernelLaunch = 2,
-    AsyncCopy = 3,
-    /// Waits on the device.
-    Wait = 4,
-    /// Begins or ends a stream capture.
-    Capture = 5,
-}
-
-/// How an NVTX range was given.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum RangeKind {
-    /// Nested on its thread.
-    PushPop = 0,
-    /// Begun and ended anywhere.
-    StartEnd = 1,
-}
-
-/// An end of a window.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum Edge {
-    Open = 0,
-    Close = 1,
-}
-
 /// An event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
     /// When it began, in ticks of the record's clock.
     pub start: u64,
-    /// How long it took, in ticks; of a [`What::GpuSpan`] in nanoseconds. A record keeps its upper
-    /// 32 bits.
+    /// How long it took, in ticks; of what a GPU did in nanoseconds. A record keeps its upper 32 bits.
     pub duration: u64,
     /// Ended by something else than its own end: the window's, the process's.
     pub cut: bool,
@@ -120,6 +89,39 @@ pub enum What {
     },
     /// So many events of this thread are missing here.
     Dropped { events: u64 },
+    /// A kernel, by itself or as a node of a graph. Its duration is in *nanoseconds*, as those of
+    /// [`What::GpuCopy`] and [`What::GpuSet`]. All that one call launched has the same `correlation`.
+    /// `device` and `stream` as in [`What::GpuSpan`], here and below.
+    GpuKernel {
+        device: u8,
+        stream: u16,
+        name: StringId,
+        correlation: u32,
+    },
+    /// A copy that the GPU made. `bytes` to 2^60.
+    GpuCopy {
+        device: u8,
+        stream: u16,
+        kind: CopyKind,
+        bytes: u64,
+    },
+    /// Memory that the GPU set.
+    GpuSet { device: u8, stream: u16, bytes: u64 },
+    /// The taking of kernels begins with an iteration, or ends after one. GPU times of iterations in
+    /// between are stretched by it.
+    KernelWindow { edge: Edge, iteration: u64 },
+    /// A metric of a GPU over the event's duration, in thousandths of its unit.
+    GpuMetric {
+        device: u8,
+        metric: Option<Metric>,
+        thousandths: u64,
+    },
+    /// Tokens that the learned router of an MoE layer sent to an expert, in all.
+    ExpertLoad {
+        layer: u16,
+        expert: u16,
+        tokens: u64,
+    },
 }
 
 /// Bytes that are no event.
@@ -149,6 +151,12 @@ mod kind {
     pub const FUNCTION: u8 = 15;
     pub const GPU_SPAN: u8 = 16;
     pub const DROPPED: u8 = 17;
+    pub const GPU_KERNEL: u8 = 18;
+    pub const GPU_COPY: u8 = 19;
+    pub const GPU_SET: u8 = 20;
+    pub const KERNEL_WINDOW: u8 = 21;
+    pub const GPU_METRIC: u8 = 22;
+    pub const EXPERT_LOAD: u8 = 23;
 }
 
 const SCALE: u8 = 0x3f;
@@ -156,6 +164,23 @@ const CUT: u8 = 0x40;
 const FAILED: u8 = 0x80;
 
 const CAPTURING: u16 = 0x100;
+
+/// Bits of a copy's value that are its bytes, of a load's that are its tokens.
+const COPY_BYTES: u64 = (1 << 60) - 1;
+const TOKENS: u64 = (1 << 48) - 1;
+
+/// A device and a number of its own in a code.
+const fn place(device: u8, number: u16) -> u16 {
+    (device as u16 & 0xf) << 12 | number & 0xfff
+}
+
+const fn device(code: u16) -> u8 {
+    (code >> 12) as u8
+}
+
+const fn stream(code: u16) -> u16 {
+    code & 0xfff
+}
 
 /// Two ids in a value: a domain's above a name's.
 const fn pair(high: u32, low: u32) -> u64 {
@@ -216,11 +241,54 @@ impl What {
                 device,
                 stream,
                 iteration,
-            } => {
-                let device = (device as u16 & 0xf) << 12;
-                (kind::GPU_SPAN, device | stream & 0xfff, iteration)
-            }
+            } => (kind::GPU_SPAN, place(device, stream), iteration),
             Self::Dropped { events } => (kind::DROPPED, 0, events),
+            Self::GpuKernel {
+                device,
+                stream,
+                name,
+                correlation,
+            } => (
+                kind::GPU_KERNEL,
+                place(device, stream),
+                pair(correlation, name),
+            ),
+            Self::GpuCopy {
+                device,
+                stream,
+                kind,
+                bytes,
+            } => (
+                kind::GPU_COPY,
+                place(device, stream),
+                (kind as u64) << 60 | bytes & COPY_BYTES,
+            ),
+            Self::GpuSet {
+                device,
+                stream,
+                bytes,
+            } => (kind::GPU_SET, place(device, stream), bytes),
+            Self::KernelWindow { edge, iteration } => (kind::KERNEL_WINDOW, edge as u16, iteration),
+            Self::GpuMetric {
+                device,
+                metric,
+                thousandths,
+            } => {
+                let metric = match metric {
+                    Some(metric) => metric as u16,
+                    None => 0,
+                };
+                (kind::GPU_METRIC, place(device, metric), thousandths)
+            }
+            Self::ExpertLoad {
+                layer,
+                expert,
+                tokens,
+            } => (
+                kind::EXPERT_LOAD,
+                layer,
+                (expert as u64) << 48 | tokens & TOKENS,
+            ),
         }
     }
 
@@ -247,17 +315,13 @@ impl What {
                 stream: value,
             },
             kind::ITERATION => Self::Iteration { n: value },
-            kind::WINDOW => {
-                let edge = match code {
-                    0 => Edge::Open,
-                    1 => Edge::Close,
-                    _ => return Err(NoEvent::Bad),
-                };
-                Self::Window {
-                    edge,
-                    iteration: value,
-                }
-            }
+            kind::WINDOW => Self::Window {
+                edge: match Edge::from_code(code) {
+                    Some(edge) => edge,
+                    None => return Err(NoEvent::Bad),
+                },
+                iteration: value,
+            },
             kind::RANGE => {
                 let kind = match code {
                     0 => RangeKind::PushPop,
@@ -283,33 +347,47 @@ impl What {
             kind::GIL_FORCED => Self::GilForced,
             kind::FUNCTION => Self::Function { name: low(value) },
             kind::GPU_SPAN => Self::GpuSpan {
-                device: (code >> 12) as u8,
-                stream: code & 0xfff,
+                device: device(code),
+                stream: stream(code),
                 iteration: value,
             },
             kind::DROPPED => Self::Dropped { events: value },
+            kind::GPU_KERNEL => Self::GpuKernel {
+                device: device(code),
+                stream: stream(code),
+                name: low(value),
+                correlation: high(value),
+            },
+            kind::GPU_COPY => Self::GpuCopy {
+                device: device(code),
+                stream: stream(code),
+                kind: CopyKind::from_code((value >> 60) as u8),
+                bytes: value & COPY_BYTES,
+            },
+            kind::GPU_SET => Self::GpuSet {
+                device: device(code),
+                stream: stream(code),
+                bytes: value,
+            },
+            kind::KERNEL_WINDOW => Self::KernelWindow {
+                edge: match Edge::from_code(code) {
+                    Some(edge) => edge,
+                    None => return Err(NoEvent::Bad),
+                },
+                iteration: value,
+            },
+            kind::GPU_METRIC => Self::GpuMetric {
+                device: device(code),
+                metric: Metric::from_code(stream(code)),
+                thousandths: value,
+            },
+            kind::EXPERT_LOAD => Self::ExpertLoad {
+                layer: code,
+                expert: (value >> 48) as u16,
+                tokens: value & TOKENS,
+            },
             _ => return Err(NoEvent::Unknown),
         })
-    }
-}
-
-impl CallKind {
-    const fn from_code(code: u32) -> Option<Self> {
-        Some(match code {
-            0 => Self::Other,
-            1 => Self::GraphLaunch,
-            2 => Self::KernelLaunch,
-            3 => Self::AsyncCopy,
-            4 => Self::Wait,
-            5 => Self::Capture,
-            _ => return None,
-        })
-    }
-
-    /// Whether it enqueues work for the compute units.
-    #[must_use]
-    pub const fn launches(self) -> bool {
-        matches!(self, Self::GraphLaunch | Self::KernelLaunch)
     }
 }
 

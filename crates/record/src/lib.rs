@@ -13,7 +13,9 @@ mod event;
 mod header;
 mod histogram;
 mod info;
+mod kinds;
 mod layout;
+mod metric;
 mod reader;
 mod source;
 mod strings;
@@ -24,14 +26,16 @@ pub mod builder;
 pub use chunk::{Chunk, EventWriter};
 pub use clock::{Clock, MonotonicNs};
 pub use counter::Counter;
-pub use event::{CallKind, Edge, Event, NO_STRING, NoEvent, RangeKind, StringId, What};
+pub use event::{Event, NO_STRING, NoEvent, StringId, What};
 pub use header::{Anchor, ClockKind, Ended, Header, HeaderBlock};
 pub use histogram::{BUCKETS, Histogram, SharedHistogram};
 pub use info::Info;
+pub use kinds::{CallKind, CopyKind, Edge, RangeKind};
 pub use layout::{
     ANCHORS, CHUNK_BYTES, COUNTERS, EVENT_BYTES, HEADER_BYTES, MAGIC, MAX_STRING, PAYLOAD_BYTES,
     VERSION, chunk_offset,
 };
+pub use metric::Metric;
 pub use reader::{Damage, Entry, Error, Reader};
 pub use source::Source;
 pub use strings::Strings;

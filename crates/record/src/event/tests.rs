@@ -67,6 +67,42 @@ fn every_kind_comes_back() {
             iteration: u64::MAX,
         },
         What::Dropped { events: u64::MAX },
+        What::GpuKernel {
+            device: 15,
+            stream: 4095,
+            name: u32::MAX,
+            correlation: 7,
+        },
+        What::GpuCopy {
+            device: 1,
+            stream: 2,
+            kind: CopyKind::PeerToPeer,
+            bytes: (1 << 60) - 1,
+        },
+        What::GpuSet {
+            device: 3,
+            stream: 4,
+            bytes: u64::MAX,
+        },
+        What::KernelWindow {
+            edge: Edge::Close,
+            iteration: 119,
+        },
+        What::GpuMetric {
+            device: 7,
+            metric: Some(Metric::DramBandwidth),
+            thousandths: 91_500,
+        },
+        What::GpuMetric {
+            device: 7,
+            metric: None,
+            thousandths: 0,
+        },
+        What::ExpertLoad {
+            layer: 60,
+            expert: 255,
+            tokens: (1 << 48) - 1,
+        },
     ];
     for what in all {
         for flags in 0..4 {

@@ -1,0 +1,118 @@
+//! Kinds of calls, ranges, copies and ends that events tell apart.
+
+/// What a call in the table of calls does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum CallKind {
+    Other = 0,
+    GraphLaunch = 1,
+    KernelLaunch = 2,
+    AsyncCopy = 3,
+    /// Waits on the device.
+    Wait = 4,
+    /// Begins or ends a stream capture.
+    Capture = 5,
+}
+
+/// How an NVTX range was given.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum RangeKind {
+    /// Nested on its thread.
+    PushPop = 0,
+    /// Begun and ended anywhere.
+    StartEnd = 1,
+}
+
+/// Which way a copy goes; its number is that of CUPTI's `CUpti_ActivityMemcpyKind`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum CopyKind {
+    Unknown = 0,
+    HostToDevice = 1,
+    DeviceToHost = 2,
+    HostToArray = 3,
+    ArrayToHost = 4,
+    ArrayToArray = 5,
+    ArrayToDevice = 6,
+    DeviceToArray = 7,
+    DeviceToDevice = 8,
+    HostToHost = 9,
+    PeerToPeer = 10,
+}
+
+impl CopyKind {
+    /// The kind that a number stands for.
+    #[must_use]
+    pub const fn from_code(code: u8) -> Self {
+        match code {
+            1 => Self::HostToDevice,
+            2 => Self::DeviceToHost,
+            3 => Self::HostToArray,
+            4 => Self::ArrayToHost,
+            5 => Self::ArrayToArray,
+            6 => Self::ArrayToDevice,
+            7 => Self::DeviceToArray,
+            8 => Self::DeviceToDevice,
+            9 => Self::HostToHost,
+            10 => Self::PeerToPeer,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// A name for it, as nsys and the PyTorch profiler write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "copy",
+            Self::HostToDevice => "HtoD",
+            Self::DeviceToHost => "DtoH",
+            Self::HostToArray => "HtoA",
+            Self::ArrayToHost => "AtoH",
+            Self::ArrayToArray => "AtoA",
+            Self::ArrayToDevice => "AtoD",
+            Self::DeviceToArray => "DtoA",
+            Self::DeviceToDevice => "DtoD",
+            Self::HostToHost => "HtoH",
+            Self::PeerToPeer => "PtoP",
+        }
+    }
+}
+
+/// An end of a window.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Edge {
+    Open = 0,
+    Close = 1,
+}
+
+impl Edge {
+    pub(crate) const fn from_code(code: u16) -> Option<Self> {
+        match code {
+            0 => Some(Self::Open),
+            1 => Some(Self::Close),
+            _ => None,
+        }
+    }
+}
+
+impl CallKind {
+    pub(crate) const fn from_code(code: u32) -> Option<Self> {
+        Some(match code {
+            0 => Self::Other,
+            1 => Self::GraphLaunch,
+            2 => Self::KernelLaunch,
+            3 => Self::AsyncCopy,
+            4 => Self::Wait,
+            5 => Self::Capture,
+            _ => return None,
+        })
+    }
+
+    /// Whether it enqueues work for the compute units.
+    #[must_use]
+    pub const fn launches(self) -> bool {
+        matches!(self, Self::GraphLaunch | Self::KernelLaunch)
+    }
+}
