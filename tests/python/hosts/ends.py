@@ -10,6 +10,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import truth
 
 end = sys.argv[1]
+printed = threading.Event()
 
 
 def collects():
@@ -29,7 +30,7 @@ elif end == "thread-exits":
         thread.join()
     truth.tell()
 elif end == "late-thread":  # joined by the interpreter, at its end
-    threading.Thread(target=lambda: (time.sleep(0.05), truth.work(), print("late"))).start()
+    threading.Thread(target=lambda: (printed.wait(), time.sleep(0.05), truth.work(), print("late"))).start()
 elif end == "atexit":
     import atexit
 
@@ -64,3 +65,4 @@ elif end == "execs":
     truth.tell()
     os.execv(sys.executable, [sys.executable, "-c", "import gc; gc.collect(); print('another program')"])
 print("end of", end)
+printed.set()
