@@ -208,7 +208,12 @@ fn engine_is_done(profile: &Profile) {
         profile.program.err()
     );
     let said = profile.program.out();
-    assert!(said.contains("engine: 40 steps, checksum"), "{said}");
+    assert!(
+        said.contains("engine: 40 steps, checksum"),
+        "{said}\n{}\n{:?}",
+        profile.program.err(),
+        reports(profile._scratch.folder())
+    );
 }
 
 fn profile_engine(
