@@ -23,6 +23,11 @@ pub struct Iteration {
     pub gil_wait: u64,
     /// What Python's garbage collections took, on all threads.
     pub gc: u64,
+    /// Kernels that began in it; 0 where none were taken.
+    pub kernels: u32,
+    /// How long at least one kernel or copy ran in it, of the device where that is longest; `None`
+    /// where none were taken. Taking them stretches it, and [`gpu`](Self::gpu) and the duration too.
+    pub gpu_busy: Option<u64>,
 }
 
 impl Iteration {

@@ -5,21 +5,30 @@
 //! number of iterations, which is limited, and not on the record's length. [`Report`] puts processes
 //! side by side, as text ([`Report::text`]) and as JSON ([`Report::json`]).
 
+mod busy;
 mod causes;
 mod facts;
+mod first;
 mod gpu;
 mod iteration;
 mod json;
+mod kernel_name;
+mod kernels;
+mod metrics;
 mod process;
 mod quantiles;
 mod skew;
 mod slow;
+mod sum;
 mod tally;
 mod text;
 mod timeline;
 mod units;
 mod window;
 
+pub use iteration::Iteration;
+pub use kernels::{CopyTotal, KernelSum, KernelTotal};
+pub use metrics::{MetricSample, MetricSum};
 pub use process::Process;
 pub use skew::Skew;
 
@@ -32,9 +41,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// Puts processes side by side, in the order of their ranks.
+    /// Puts processes side by side, in the order of their ranks. What records of GPU metrics alone
+    /// hold goes to the processes of the same machine, by time; such a record is no process.
     #[must_use]
-    pub fn new(mut processes: Vec<Process>) -> Self {
+    pub fn new(processes: Vec<Process>) -> Self {
+        let (measured, mut processes): (Vec<_>, Vec<_>) =
+            processes.into_iter().partition(Process::is_metrics_alone);
+        for process in &mut processes {
+            process.attach(&measured);
+        }
         processes.sort_by(|a, b| {
             let key = |process: &Process| (process.facts.rank, process.pid);
             key(a)

@@ -5,21 +5,20 @@ use std::io;
 use std::path::PathBuf;
 
 use tllmprof_record::{
-    CallKind, Clock, ClockKind, Counter, Damage, Ended, Entry, Header, Reader, Source, What,
+    CallKind, Clock, ClockKind, Counter, Damage, Ended, Entry, Header, Reader, Source,
 };
 
 use crate::causes::Watched;
-use crate::facts::{CallRow, Facts, Found, name, range_name};
-use crate::gpu::{GpuSpan, GpuSpans};
+use crate::facts::{CallRow, Facts, name, range_name};
+use crate::first::{First, RawIteration};
 use crate::iteration::Iteration;
+use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
+use crate::metrics::{self, MetricSample, MetricSum, Samples};
 use crate::slow::{self, Slow};
+use crate::sum::Sum;
 use crate::tally::{InIteration, Tally, Total, Totals};
-use crate::timeline::{Span, Timeline};
-use crate::window::{Sum, Window, WindowEdge, windows};
-
-/// How many iterations and edges of windows are kept; more are counted.
-const ITERATIONS: usize = 1 << 20;
-const EDGES: usize = 1 << 16;
+use crate::timeline::Timeline;
+use crate::window::{Window, windows};
 
 /// How long, in nanoseconds, a processor's counter has to be held against time before its durations are
 /// known to some parts in a hundred thousand.
@@ -54,6 +53,16 @@ pub struct Process {
     /// The longest in all first.
     pub functions: Vec<Named>,
     pub ranges: Vec<Named>,
+    /// The longest in all first, of what was taken in some of the iterations.
+    pub kernels: Vec<KernelTotal>,
+    pub copies: Vec<CopyTotal>,
+    /// The iterations that those are of; `None` where no kernels were taken.
+    pub kernel_window: Option<KernelSum>,
+    /// Inside windows, by device and metric. [`Report::new`](crate::Report::new) adds what other
+    /// records of the same machine hold.
+    pub metrics: Vec<MetricSum>,
+    /// GPU metrics that this record itself holds.
+    pub metric_samples: Vec<MetricSample>,
     pub events: u64,
     /// Events that the recorder did not keep.
     pub dropped: u64,
@@ -99,65 +108,6 @@ impl Named {
     }
 }
 
-/// An iteration as the record has it, in ticks.
-#[derive(Clone, Copy, Debug)]
-pub struct RawIteration {
-    pub start: u64,
-    pub duration: u64,
-    pub n: u64,
-    thread: u32,
-    cut: bool,
-}
-
-/// What the first way through a record finds.
-#[derive(Debug, Default)]
-struct First {
-    found: Found,
-    iterations: Vec<RawIteration>,
-    edges: Vec<WindowEdge>,
-    gpu: GpuSpans,
-    left_out: u64,
-}
-
-impl First {
-    fn take(&mut self, clock: &Clock, entry: &Entry<'_>) {
-        self.found.take(entry);
-        let Entry::Event { thread, event } = *entry else {
-            return;
-        };
-        match event.what {
-            What::Iteration { n } if self.iterations.len() < ITERATIONS => {
-                self.iterations.push(RawIteration {
-                    start: event.start,
-                    duration: event.duration,
-                    n,
-                    thread,
-                    cut: event.cut,
-                });
-            }
-            What::Window { edge, iteration } if self.edges.len() < EDGES => {
-                let (ticks, cut) = (event.start, event.cut);
-                self.edges.push(WindowEdge {
-                    ticks,
-                    edge,
-                    iteration,
-                    cut,
-                });
-            }
-            What::GpuSpan {
-                device, iteration, ..
-            } => self.gpu.add(GpuSpan {
-                iteration,
-                device,
-                start: clock.ns(event.start),
-                duration: event.duration,
-            }),
-            What::Iteration { .. } | What::Window { .. } => self.left_out += 1,
-            _ => (),
-        }
-    }
-}
-
 impl Process {
     /// Reads a record.
     ///
@@ -172,6 +122,7 @@ impl Process {
             found,
             mut iterations,
             edges,
+            kernel_edges,
             gpu,
             left_out,
         } = first;
@@ -188,18 +139,31 @@ impl Process {
             &strings,
             Watched::new(slow::slowest(&iterations)),
         );
+        let mut kernels = KernelTally::new(&clock, &iterations);
+        let mut samples = Samples::default();
         let damage = reader.read(|entry| {
             if let Entry::Event { thread, event } = &entry {
                 tally.add(*thread, event);
+                kernels.add(*thread, event);
+                samples.add(&clock, event);
             }
         })?;
         let (inside, totals, watched) = tally.finish();
+        let kernels = kernels.finish(&iterations, kernel_edges, &strings);
         let ns = Ns {
             rate: clock.ns_per_tick(),
         };
-        let left_out = left_out + gpu.left_out + totals.left_out + strings.left_out();
+        let left_out = left_out
+            + gpu.left_out
+            + totals.left_out
+            + kernels.left_out
+            + samples.left_out
+            + strings.left_out();
         let slowest = slow::slow(&iterations, watched, &totals, &facts, &strings, &clock);
-        let windows = windows(edges, whole(&iterations, &inside, gpu.times(), &clock));
+        let windows = windows(
+            edges,
+            whole(&iterations, &inside, &kernels, gpu.times(), &clock),
+        );
         let middle = iterations
             .get(iterations.len() / 2)
             .map_or(u64::MAX, |i| clock.ns(i.start));
@@ -236,6 +200,11 @@ impl Process {
             ranges: ranked(totals.ranges.iter().map(|((domain, name), total)| {
                 ns.named(range_name(&strings, *domain, *name), total)
             })),
+            kernels: kernels.totals,
+            copies: kernels.copies,
+            kernel_window: kernels.sum,
+            metrics: metrics::inside(samples.samples.iter(), &windows),
+            metric_samples: samples.samples,
             events: totals.events,
             dropped: header.counter(Counter::EventsDropped).max(totals.dropped),
             own_cost: ns.of(header.counter(Counter::OwnTicks)),
@@ -249,15 +218,6 @@ impl Process {
             facts,
             windows,
         })
-    }
-}
-
-impl RawIteration {
-    const fn span(&self) -> Span {
-        Span {
-            start: self.start,
-            end: self.start.saturating_add(self.duration),
-        }
     }
 }
 
@@ -311,12 +271,16 @@ fn kinds(rows: &[CallRow]) -> [CallKind; 256] {
 fn whole(
     raw: &[RawIteration],
     inside: &[InIteration],
+    kernels: &Kernels,
     gpu: Vec<(u64, u64)>,
     clock: &Clock,
 ) -> Vec<Iteration> {
+    let kernels = kernels.iterations.iter().copied();
+    let kernels = kernels.chain(std::iter::repeat(InKernels::default()));
     raw.iter()
         .zip(inside)
-        .map(|(raw, inside)| {
+        .zip(kernels)
+        .map(|((raw, inside), kernels)| {
             let ns = |ticks| clock.duration_ns(raw.start, ticks);
             let gpu_at = gpu.binary_search_by_key(&raw.n, |(n, _)| *n);
             Iteration {
@@ -331,6 +295,8 @@ fn whole(
                 wait: ns(inside.wait),
                 gil_wait: ns(inside.gil_wait),
                 gc: ns(inside.gc),
+                kernels: kernels.kernels,
+                gpu_busy: kernels.busy,
             }
         })
         .collect()

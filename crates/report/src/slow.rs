@@ -7,7 +7,7 @@ use tllmprof_record::{Clock, Strings};
 
 use crate::causes::{Cause, Overlap, Watched};
 use crate::facts::{Facts, name, range_name};
-use crate::process::RawIteration;
+use crate::first::RawIteration;
 use crate::tally::Totals;
 
 /// How many of the slowest iterations are looked into.

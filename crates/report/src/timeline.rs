@@ -43,6 +43,10 @@ impl Timeline {
         Self { spans, last: 0 }
     }
 
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
     pub fn span(&self, index: usize) -> Option<&Span> {
         self.spans.get(index)
     }

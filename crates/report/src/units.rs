@@ -24,6 +24,28 @@ impl fmt::Display for Time {
     }
 }
 
+/// A number of bytes, with three or four digits.
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+        let mut value = self.0 as f64;
+        let mut unit = 0;
+        while value >= 999.5 && unit + 1 < units.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        let digits = match value {
+            _ if unit == 0 => 0,
+            ..9.995 => 2,
+            ..99.95 => 1,
+            _ => 0,
+        };
+        f.pad(&format!("{value:.digits$} {}", units[unit]))
+    }
+}
+
 /// A part of a whole, in per cent.
 pub struct Share(pub f64);
 
@@ -60,6 +82,20 @@ mod tests {
     fn shares_are_told_from_nothing() {
         let shown = [0.0, 0.0001, 0.0005, 0.931, 1.0].map(|share| Share(share).to_string());
         assert_eq!(shown, ["0.0 %", "< 0.1 %", "0.1 %", "93.1 %", "100 %"]);
+    }
+
+    #[test]
+    fn bytes_have_three_or_four_digits() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "0.98 KiB"),
+            (1 << 20, "1.00 MiB"),
+            (150 << 30, "150 GiB"),
+            (u64::MAX, "16777216 TiB"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use tllmprof_record::Edge;
 
 use crate::iteration::Iteration;
-use crate::quantiles::Quantiles;
 
 /// A window.
 #[derive(Debug)]
@@ -27,9 +26,9 @@ pub struct WindowEdge {
     pub cut: bool,
 }
 
-/// The windows that edges bound, and the iterations in them, which come in the order of their starts.
-/// Iterations whose window's edges are lost are a window of their own.
-pub fn windows(mut edges: Vec<WindowEdge>, iterations: Vec<Iteration>) -> Vec<Window> {
+/// The windows that edges bound, in the order that they were opened. The last iteration of one that was
+/// not closed is `u64::MAX`.
+pub fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
     edges.sort_by_key(|edge| edge.ticks);
     let mut windows: Vec<Window> = Vec::new();
     for edge in edges {
@@ -49,6 +48,13 @@ pub fn windows(mut edges: Vec<WindowEdge>, iterations: Vec<Iteration>) -> Vec<Wi
             (Edge::Close, None) => (),
         }
     }
+    windows
+}
+
+/// The windows that edges bound, and the iterations in them, which come in the order of their starts.
+/// Iterations whose window's edges are lost are a window of their own.
+pub fn windows(edges: Vec<WindowEdge>, iterations: Vec<Iteration>) -> Vec<Window> {
+    let mut windows = pairs(edges);
     // A window that was not closed ends where the next begins.
     let firsts: Vec<_> = windows.iter().skip(1).map(|window| window.first).collect();
     for (window, next) in windows.iter_mut().zip(firsts) {
@@ -84,83 +90,6 @@ pub fn windows(mut edges: Vec<WindowEdge>, iterations: Vec<Iteration>) -> Vec<Wi
     }
     windows.sort_by_key(|window| window.first);
     windows
-}
-
-/// What some iterations, one after the other, come to.
-#[derive(Clone, Copy, Debug)]
-pub struct Sum {
-    pub iterations: u64,
-    /// From the first one's start to the last one's end, in nanoseconds, over all windows.
-    pub wall: u64,
-    pub time: Quantiles,
-    /// Of those whose GPU time was measured.
-    pub gpu: Option<Quantiles>,
-    /// What the GPU was at work of those iterations' time.
-    pub gpu_share: Option<f64>,
-    pub wait: Quantiles,
-    /// Per iteration.
-    pub launches: f64,
-    pub calls: f64,
-    /// Nanoseconds in all.
-    pub wait_total: u64,
-    pub gil_wait_total: u64,
-    pub gc_total: u64,
-}
-
-impl Sum {
-    /// Of some windows; `None` where they have no iterations.
-    pub fn of(windows: &[Window]) -> Option<Self> {
-        let all = || windows.iter().flat_map(|window| &window.iterations);
-        let iterations = all().count() as u64;
-        let time = Quantiles::of(all().map(|iteration| iteration.duration))?;
-        let wait = Quantiles::of(all().map(|iteration| iteration.wait))?;
-        let total =
-            |of: fn(&Iteration) -> u64| all().fold(0_u64, |sum, i| sum.saturating_add(of(i)));
-        let measured = || all().filter_map(|iteration| Some((iteration.gpu?, iteration.duration)));
-        let (gpu, took) = measured().fold((0.0, 0.0), |(gpu, took), (more, long)| {
-            (gpu + more as f64, took + long as f64)
-        });
-        let mean = |sum: u64| sum as f64 / iterations as f64;
-        Some(Self {
-            iterations,
-            wall: windows.iter().map(wall).fold(0, u64::saturating_add),
-            time,
-            gpu: Quantiles::of(measured().map(|(gpu, _)| gpu)),
-            gpu_share: (took > 0.0).then(|| (gpu / took).min(1.0)),
-            wait,
-            launches: mean(total(|iteration| u64::from(iteration.launches))),
-            calls: mean(total(|iteration| u64::from(iteration.calls))),
-            wait_total: total(|iteration| iteration.wait),
-            gil_wait_total: total(|iteration| iteration.gil_wait),
-            gc_total: total(|iteration| iteration.gc),
-        })
-    }
-
-    /// Iterations a second.
-    pub fn rate(&self) -> Option<f64> {
-        (self.wall > 0).then(|| self.iterations as f64 * 1e9 / self.wall as f64)
-    }
-
-    /// A part of the time of the iterations.
-    pub fn share(&self, part: u64) -> f64 {
-        let all = self.time.mean as f64 * self.iterations as f64;
-        if all > 0.0 { part as f64 / all } else { 0.0 }
-    }
-}
-
-/// From the first iteration's start to the last one's end, in nanoseconds.
-fn wall(window: &Window) -> u64 {
-    let start = window
-        .iterations
-        .first()
-        .map_or(0, |iteration| iteration.start);
-    let end = window
-        .iterations
-        .iter()
-        .map(Iteration::end)
-        .max()
-        .unwrap_or(0);
-    end.saturating_sub(start)
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! The report as text, a screenful: 80 columns, 40 lines for one process.
 
+mod gpu;
 mod lines;
 mod one;
+mod rows;
 mod several;
 
 use crate::Report;
@@ -13,6 +15,7 @@ impl Report {
     pub fn text(&self) -> String {
         let mut lines = Lines::default();
         match self.processes.as_slice() {
+            [] => lines.add(format_args!("no record of a program: GPU metrics alone")),
             [process] => one::process(process, &mut lines),
             processes => several::processes(processes, self.skew.as_ref(), &mut lines),
         }

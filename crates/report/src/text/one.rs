@@ -2,17 +2,21 @@
 
 use tllmprof_record::Ended;
 
+use super::gpu;
 use super::lines::{Lines, WIDTH, short};
+use super::rows::Rows;
 use crate::facts::clean;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::slow::{Slow, SlowCause};
+use crate::sum::{GpuFrom, Sum};
 use crate::units::{Rate, Share, Time};
-use crate::window::{Sum, Window};
+use crate::window::Window;
 
-/// How many windows, calls, functions, ranges and slow iterations have a line, at most.
+/// How many windows, calls, kernels, functions, ranges and slow iterations have a line, at most.
 const WINDOWS: usize = 3;
 const CALLS: usize = 4;
+const KERNELS: usize = 5;
 const NAMES: usize = 3;
 const SLOW: usize = 5;
 
@@ -81,11 +85,33 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
     lines.blank();
     times(process, sum, lines);
     lines.blank();
-    calls(process, sum, lines);
+    let tables = [
+        process.slowest.len().min(SLOW) * usize::from(process.slowest.len() > 1),
+        process.kernels.len().min(KERNELS),
+        process.calls.len().min(CALLS),
+        process.functions.len().min(NAMES),
+        process.ranges.len().min(NAMES),
+    ];
+    // A line is above each table; the kernels' is among what they have besides rows.
+    let headings = [0, 2, 3, 4]
+        .iter()
+        .filter(|table| tables[**table] > 0)
+        .count();
+    let python_lines =
+        usize::from(!process.gc.is_empty()) + usize::from(process.gil_wait.count > 0);
+    let others = headings + python_lines + gpu::fixed(process) + notes;
+    let Rows(rows) = Rows::share(tables, lines.left().saturating_sub(others));
+    calls(process, sum, rows[2], lines);
+    gpu::kernels(process, sum, rows[1], lines);
+    gpu::metrics(&process.metrics, lines);
     python(process, sum, lines);
-    named("function", "runs", &process.functions, lines);
-    named("range", "count", &process.ranges, lines);
-    slow(process, lines.left().saturating_sub(notes + 1), lines);
+    named("function", "runs", &process.functions, rows[3], lines);
+    named("range", "count", &process.ranges, rows[4], lines);
+    slow(
+        process,
+        lines.left().saturating_sub(notes + 1).min(rows[0]),
+        lines,
+    );
 }
 
 fn windows(windows: &[Window], lines: &mut Lines) {
@@ -141,7 +167,12 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
     };
     row("iteration", &sum.time, None);
     if let Some(gpu) = &sum.gpu {
-        row("  GPU busy", gpu, sum.gpu_share);
+        let what = match sum.gpu_from {
+            GpuFrom::Plain => "  GPU busy",
+            GpuFrom::Stretched => "  GPU busy, stretched",
+            GpuFrom::Kernels => "  GPU busy by kernels",
+        };
+        row(what, gpu, sum.gpu_share);
     }
     if sum.wait.max > 0 {
         row(
@@ -165,7 +196,7 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
     }
 }
 
-fn calls(process: &Process, sum: &Sum, lines: &mut Lines) {
+fn calls(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
     if process.calls.is_empty() {
         return;
     }
@@ -177,7 +208,7 @@ fn calls(process: &Process, sum: &Sum, lines: &mut Lines) {
         "longest",
         "total"
     ));
-    for call in process.calls.iter().take(CALLS) {
+    for call in process.calls.iter().take(rows) {
         lines.add(format_args!(
             "  {:<30}{:>10}{:>10}{:>10}{:>14}",
             short(&call.name, 30),
@@ -222,11 +253,11 @@ fn python(process: &Process, sum: &Sum, lines: &mut Lines) {
     }
 }
 
-fn named(what: &str, count: &str, all: &[Named], lines: &mut Lines) {
+fn named(what: &str, count: &str, all: &[Named], rows: usize, lines: &mut Lines) {
     if all.is_empty() {
         return;
     }
-    let more = all.len().saturating_sub(NAMES);
+    let more = all.len().saturating_sub(rows);
     let heading = if more > 0 {
         format!("{what} ({more} more)")
     } else {
@@ -236,7 +267,7 @@ fn named(what: &str, count: &str, all: &[Named], lines: &mut Lines) {
         "{heading:<42}{count:>8}{:>10}{:>10}{:>10}",
         "mean", "longest", "total"
     ));
-    for named in all.iter().take(NAMES) {
+    for named in all.iter().take(rows) {
         lines.add(format_args!(
             "  {:<40}{:>8}{:>10}{:>10}{:>10}",
             short(&named.name, 40),
@@ -253,7 +284,7 @@ fn slow(process: &Process, room: usize, lines: &mut Lines) {
         return;
     }
     lines.add(format_args!("{SLOWEST}"));
-    for slow in process.slowest.iter().take(SLOW.min(room)) {
+    for slow in process.slowest.iter().take(room) {
         let start = format!("  {:<8}{:>9}  ", slow.n, Time(slow.duration).to_string());
         lines.list(&start, &causes(slow));
     }
@@ -313,6 +344,10 @@ pub fn shortcomings(process: &Process) -> Vec<String> {
             "{} things were too many for this report",
             process.left_out
         ));
+    }
+    let kernels_lost = process.kernel_window.map_or(0, |taken| taken.dropped);
+    if kernels_lost > 0 {
+        notes.push(format!("{kernels_lost} kernels or copies are missing"));
     }
     if process.gpu_lost > 0 {
         notes.push(format!("{} GPU times could not be read", process.gpu_lost));

@@ -4,7 +4,8 @@
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    Anchor, CallKind, ClockKind, Counter, Edge, Ended, Event, Info, RangeKind, StringId, What,
+    Anchor, CallKind, ClockKind, CopyKind, Counter, Edge, Ended, Event, Info, Metric, RangeKind,
+    StringId, What,
 };
 
 pub const MS: u64 = 1_000_000;
@@ -19,6 +20,12 @@ pub const UNIX: u64 = 1_700_000_000_000_000_000;
 
 const START: u64 = 1000 * MS;
 
+/// How long the samples of GPU metrics are.
+pub const SAMPLE: u64 = 100 * MS;
+
+/// A kernel's name as compilers write it.
+const GEMM: &str = "_ZN7cutlass7Kernel2I40cutlass_80_tensorop_s1688gemm_128x128_32EEvNT_6ParamsE";
+
 const GRAPH: u8 = 0;
 const KERNEL: u8 = 1;
 const COPY: u8 = 4;
@@ -31,6 +38,8 @@ pub struct Server {
     pub window: std::ops::RangeInclusive<u64>,
     /// Kernels that each iteration launches besides its graph.
     pub kernels: u64,
+    /// The iterations in which the GPU's kernels are taken, those launched and one of the graph.
+    pub taken: std::ops::RangeInclusive<u64>,
 }
 
 /// An iteration as it was.
@@ -44,12 +53,15 @@ pub struct Truth {
     pub wait: u64,
     pub gil_wait: u64,
     pub gc: u64,
+    /// What the GPU was at work by its kernels, if they are taken.
+    pub busy: Option<u64>,
 }
 
 struct Writing {
     builder: Builder,
     names: Names,
-    ids: [u32; 2],
+    /// The server's threads, and the one that takes kernels.
+    ids: [u32; 3],
 }
 
 struct Names {
@@ -58,6 +70,8 @@ struct Names {
     engine: StringId,
     own: StringId,
     iteration: StringId,
+    gemm: StringId,
+    graph: StringId,
 }
 
 impl Server {
@@ -66,6 +80,7 @@ impl Server {
             rank,
             window: 100..=150,
             kernels: 3,
+            taken: 100..=119,
         }
     }
 
@@ -103,12 +118,28 @@ impl Server {
             n,
             start,
             duration: self.duration(n),
-            gpu: 8 * MS + n % 7 * 10 * US,
+            gpu: Self::gpu(n),
             launches: 1 + self.kernels,
             wait: 4 * MS,
             gil_wait: self.gil(n),
             gc: self.gc(n),
+            busy: self.taken.contains(&n).then(|| {
+                let (pieces, _, long) = self.pieces(n);
+                pieces * long
+            }),
         }
+    }
+
+    const fn gpu(n: u64) -> u64 {
+        8 * MS + n % 7 * 10 * US
+    }
+
+    /// A memset, kernels, a copy: how many of them an iteration has, how far apart they begin, how
+    /// long each takes.
+    const fn pieces(&self, n: u64) -> (u64, u64, u64) {
+        let pieces = self.kernels + 2;
+        let apart = Self::gpu(n) / pieces;
+        (pieces, apart, apart * 3 / 4)
     }
 
     /// The record, and what is in its window.
@@ -121,11 +152,13 @@ impl Server {
             engine: builder.string(main, "engine"),
             own: builder.string(main, "tllmprof"),
             iteration: builder.string(main, "iteration"),
+            gemm: builder.string(main, GEMM),
+            graph: builder.string(main, "nvjet_tst_128x64_h_bz_TNT"),
         };
         let mut writing = Writing {
             builder,
             names,
-            ids: [main, main + 1000],
+            ids: [main, main + 1000, main + 2000],
         };
         writing.anchor(START);
         self.facts(&mut writing);
@@ -144,7 +177,16 @@ impl Server {
                 if n == *self.window.start() {
                     writing.edge(truth.start, Edge::Open, n);
                 }
+                if n == *self.taken.start() {
+                    writing.kernel_edge(truth.start, Edge::Open, n);
+                }
                 writing.iteration(&truth, self.kernels);
+                if truth.busy.is_some() {
+                    writing.kernels(&truth, self.pieces(n));
+                }
+                if n == *self.taken.end() {
+                    writing.kernel_edge(now, Edge::Close, n);
+                }
                 truths.push(truth);
             }
         }
@@ -158,6 +200,34 @@ impl Server {
         header.set(Counter::CallsOutside(GRAPH), *self.window.start());
         header.set_ended(Ended::InOrder);
         (writing.builder, truths)
+    }
+
+    /// What was sampled of two GPUs from the start on, until `until`, beside the server.
+    pub fn metrics(&self, until: u64) -> Builder {
+        let pid = 9000;
+        let mut builder = Builder::new(pid, ClockKind::Monotonic);
+        for (key, text) in [(Info::Host, "gpu7"), (Info::Boot, "a-boot")] {
+            let value = u64::from(builder.string(pid, text));
+            let key = Some(key);
+            builder.push(pid, &Event::new(0, 0, What::Info { key, value }));
+        }
+        for start in (START..until).step_by(SAMPLE as usize) {
+            for device in 0..2 {
+                for (metric, thousandths) in [
+                    (Metric::SmUtil, 50_000 + (start - START) / SAMPLE * 1000),
+                    (Metric::DramBandwidth, 31_250),
+                    (Metric::Power, 512_000),
+                ] {
+                    let what = What::GpuMetric {
+                        device,
+                        metric: Some(metric),
+                        thousandths,
+                    };
+                    builder.push(pid, &Event::new(start, SAMPLE, what));
+                }
+            }
+        }
+        builder
     }
 
     fn facts(&self, writing: &mut Writing) {
@@ -233,10 +303,12 @@ impl Writing {
 
     /// Writes an event of the server's first or second thread.
     fn put(&mut self, thread: usize, at: u64, long: u64, what: What) {
-        let duration = if matches!(what, What::GpuSpan { .. }) {
-            long
-        } else {
-            long * TICKS
+        let duration = match what {
+            What::GpuSpan { .. }
+            | What::GpuKernel { .. }
+            | What::GpuCopy { .. }
+            | What::GpuSet { .. } => long,
+            _ => long * TICKS,
         };
         let event = Event::new(at * TICKS + OFFSET, duration, what);
         self.builder.push(self.ids[thread], &event);
@@ -244,6 +316,47 @@ impl Writing {
 
     fn edge(&mut self, at: u64, edge: Edge, iteration: u64) {
         self.put(0, at, 0, What::Window { edge, iteration });
+    }
+
+    fn kernel_edge(&mut self, at: u64, edge: Edge, iteration: u64) {
+        self.put(0, at, 0, What::KernelWindow { edge, iteration });
+    }
+
+    /// What the GPU did in an iteration, piece by piece, and not quite in order.
+    fn kernels(&mut self, truth: &Truth, (pieces, apart, long): (u64, u64, u64)) {
+        let begin = truth.start + truth.duration - truth.gpu;
+        let (device, stream) = (0, 1);
+        for turn in 0..pieces {
+            let piece = if turn ^ 1 < pieces { turn ^ 1 } else { turn };
+            let what = match piece {
+                0 => What::GpuSet {
+                    device,
+                    stream,
+                    bytes: 4096,
+                },
+                _ if piece == pieces - 1 => What::GpuCopy {
+                    device,
+                    stream,
+                    kind: CopyKind::DeviceToHost,
+                    bytes: 1 << 20,
+                },
+                _ => What::GpuKernel {
+                    device,
+                    stream,
+                    name: self.names.gemm,
+                    correlation: piece as u32,
+                },
+            };
+            self.put(2, begin + piece * apart, long, what);
+        }
+        // Another stream's, while the first kernel runs.
+        let other = What::GpuKernel {
+            device,
+            stream: 2,
+            name: self.names.graph,
+            correlation: 0,
+        };
+        self.put(2, begin + apart + long / 4, long / 2, other);
     }
 
     fn iteration(&mut self, truth: &Truth, kernels: u64) {
@@ -294,6 +407,7 @@ impl Writing {
             engine,
             own,
             iteration,
+            ..
         } = self.names;
         let range = |domain, name| What::Range {
             kind: RangeKind::PushPop,

@@ -1,5 +1,7 @@
 //! The report as JSON: the fields of the command's interface, and more.
 
+mod gpu;
+
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
@@ -12,7 +14,9 @@ use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::skew::{Skew, Step};
 use crate::slow::SlowCause;
-use crate::window::{Sum, Window};
+use crate::sum::{GpuFrom, Sum};
+use crate::window::Window;
+use gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
 
 impl Report {
     /// Writes the report as JSON, with a line's end.
@@ -69,6 +73,11 @@ struct JsonProcess<'a> {
     gil_handoffs: u64,
     functions: Vec<JsonNamed<'a>>,
     ranges: Vec<JsonNamed<'a>>,
+    kernels: Vec<JsonKernel<'a>>,
+    copies: Vec<JsonCopy<'a>>,
+    /// The iterations in which kernels were taken; `null`: none were.
+    kernel_window: Option<JsonKernelSum>,
+    gpu_metrics: Vec<JsonMetric>,
     threads: Vec<JsonThread<'a>>,
     settings: &'a [String],
     refused: &'a [String],
@@ -112,6 +121,8 @@ struct JsonIteration {
     wait_ns: u64,
     gil_wait_ns: u64,
     gc_ns: u64,
+    kernels: u32,
+    gpu_busy_ns: Option<u64>,
     cut: bool,
 }
 
@@ -122,7 +133,11 @@ struct JsonSum {
     wall_ns: u64,
     time: Quantiles,
     gpu: Option<Quantiles>,
+    /// What GPU time is of: iterations without kernels taken, those with, or the kernels themselves.
+    gpu_from: &'static str,
     gpu_share: Option<f64>,
+    with_kernels: Option<Quantiles>,
+    without_kernels: Option<Quantiles>,
     wait: Quantiles,
     wait_share: f64,
     gil_wait_share: f64,
@@ -280,6 +295,10 @@ impl<'a> JsonProcess<'a> {
             gil_handoffs: process.gil_handoffs,
             functions: process.functions.iter().map(JsonNamed::of).collect(),
             ranges: process.ranges.iter().map(JsonNamed::of).collect(),
+            kernels: process.kernels.iter().map(JsonKernel::of).collect(),
+            copies: process.copies.iter().map(JsonCopy::of).collect(),
+            kernel_window: process.kernel_window.as_ref().map(JsonKernelSum::of),
+            gpu_metrics: process.metrics.iter().map(JsonMetric::of).collect(),
             threads: threads(process),
             settings: &facts.settings,
             refused: &facts.refused,
@@ -340,6 +359,8 @@ impl JsonIteration {
             wait_ns: iteration.wait,
             gil_wait_ns: iteration.gil_wait,
             gc_ns: iteration.gc,
+            kernels: iteration.kernels,
+            gpu_busy_ns: iteration.gpu_busy,
             cut: iteration.cut,
         }
     }
@@ -353,7 +374,14 @@ impl JsonSum {
             wall_ns: sum.wall,
             time: sum.time,
             gpu: sum.gpu,
+            gpu_from: match sum.gpu_from {
+                GpuFrom::Plain => "events",
+                GpuFrom::Stretched => "events in kernel windows",
+                GpuFrom::Kernels => "kernels",
+            },
             gpu_share: sum.gpu_share,
+            with_kernels: sum.with_kernels,
+            without_kernels: sum.without_kernels,
             wait: sum.wait,
             wait_share: sum.share(sum.wait_total),
             gil_wait_share: sum.share(sum.gil_wait_total),

@@ -1,0 +1,89 @@
+//! What the first way through a record finds: what there is little of.
+
+use tllmprof_record::{Clock, Entry, What};
+
+use crate::facts::Found;
+use crate::gpu::{GpuSpan, GpuSpans};
+use crate::timeline::Span;
+use crate::window::WindowEdge;
+
+/// How many iterations and edges of windows are kept; more are counted.
+const ITERATIONS: usize = 1 << 20;
+const EDGES: usize = 1 << 16;
+
+/// An iteration as the record has it, in ticks.
+#[derive(Clone, Copy, Debug)]
+pub struct RawIteration {
+    pub start: u64,
+    pub duration: u64,
+    pub n: u64,
+    pub thread: u32,
+    pub cut: bool,
+}
+
+impl RawIteration {
+    pub const fn span(&self) -> Span {
+        Span {
+            start: self.start,
+            end: self.start.saturating_add(self.duration),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct First {
+    pub found: Found,
+    pub iterations: Vec<RawIteration>,
+    /// Of windows, and of those in which kernels are taken.
+    pub edges: Vec<WindowEdge>,
+    pub kernel_edges: Vec<WindowEdge>,
+    pub gpu: GpuSpans,
+    pub left_out: u64,
+}
+
+impl First {
+    pub fn take(&mut self, clock: &Clock, entry: &Entry<'_>) {
+        self.found.take(entry);
+        let Entry::Event { thread, event } = *entry else {
+            return;
+        };
+        match event.what {
+            What::Iteration { n } if self.iterations.len() < ITERATIONS => {
+                self.iterations.push(RawIteration {
+                    start: event.start,
+                    duration: event.duration,
+                    n,
+                    thread,
+                    cut: event.cut,
+                });
+            }
+            What::Window { edge, iteration } | What::KernelWindow { edge, iteration } => {
+                let edges = match event.what {
+                    What::Window { .. } => &mut self.edges,
+                    _ => &mut self.kernel_edges,
+                };
+                if edges.len() == EDGES {
+                    self.left_out += 1;
+                    return;
+                }
+                let (ticks, cut) = (event.start, event.cut);
+                edges.push(WindowEdge {
+                    ticks,
+                    edge,
+                    iteration,
+                    cut,
+                });
+            }
+            What::GpuSpan {
+                device, iteration, ..
+            } => self.gpu.add(GpuSpan {
+                iteration,
+                device,
+                start: clock.ns(event.start),
+                duration: event.duration,
+            }),
+            What::Iteration { .. } => self.left_out += 1,
+            _ => (),
+        }
+    }
+}

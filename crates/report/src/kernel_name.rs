@@ -1,0 +1,86 @@
+//! The names of kernels, which records have as compilers mangle them.
+
+use crate::facts::clean;
+
+/// How much of a name is kept, in characters: a mangled one can say far more than it is long.
+const LONGEST: usize = 4096;
+
+/// A kernel's whole name, demangled where it is mangled.
+pub fn full(name: &str) -> String {
+    let text = tllmprof_symbols::demangle(name.as_bytes()).unwrap_or_else(|| name.to_owned());
+    let end = text
+        .char_indices()
+        .nth(LONGEST)
+        .map_or(text.len(), |(end, _)| end);
+    clean(&text[..end])
+}
+
+/// A whole name without what the kernel takes and returns, and without the namespaces it is in.
+/// What it is a template of stays: that is what tells many kernels apart.
+pub fn short(name: &str) -> String {
+    let mut depth = 0_usize;
+    let (mut start, mut end) = (0, name.len());
+    for (at, byte) in name.bytes().enumerate() {
+        match byte {
+            b'<' | b'{' => depth += 1,
+            b'>' | b')' | b'}' => depth = depth.saturating_sub(1),
+            b'(' if depth == 0 && is_parameters(&name[start..at], &name[at..]) => {
+                end = at;
+                break;
+            }
+            b'(' => depth += 1,
+            b' ' | b':' if depth == 0 => start = at + 1,
+            _ => (),
+        }
+    }
+    match &name[start..end] {
+        "" => name.to_owned(),
+        short => short.to_owned(),
+    }
+}
+
+/// Whether a bracket opens the parameters, and is no part of a name as `(anonymous namespace)`.
+fn is_parameters(before: &str, from: &str) -> bool {
+    !from.starts_with("(anonymous") && !before.is_empty() && !before.ends_with("operator")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mangled_names_are_read() {
+        let mangled = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEE\
+                       St5arrayIPcLm1EEEEviT0_T1_";
+        let name = full(mangled);
+        assert!(
+            name.starts_with(
+                "at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>"
+            ),
+            "{name}"
+        );
+        assert!(short(&name).starts_with("vectorized_elementwise_kernel<4, at::native::Fill"));
+        assert_eq!(full("triton_poi_fused_add_0"), "triton_poi_fused_add_0");
+        assert_eq!(full(&"x".repeat(5000)).len(), LONGEST);
+    }
+
+    #[test]
+    fn short_names_say_which_kernel_it_is() {
+        for (name, text) in [
+            ("void ns::add<float>(float*, int)", "add<float>"),
+            ("ns::(anonymous namespace)::add(int)", "add"),
+            ("(anonymous namespace)::k<(Kind)3>(int)", "k<(Kind)3>"),
+            ("void f::operator()(int) const", "operator()"),
+            ("f(int)::{lambda(int)#1}::operator()(int)", "f"),
+            ("a<b<c>::d>::e<f>", "e<f>"),
+            ("nvjet_sm90_tst_64x8", "nvjet_sm90_tst_64x8"),
+            ("", ""),
+            ("odd(", "odd"),
+            ("x::", "x::"),
+            ("ä::ö(ü)", "ö"),
+            (">>)(<", ">>)"),
+        ] {
+            assert_eq!(short(name), text, "{name}");
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! What GPUs ran while kernels were taken: in all by name, and in each iteration.
+
+use std::collections::{HashMap, HashSet};
+
+use tllmprof_record::{Clock, CopyKind, Event, StringId, Strings, What};
+
+use crate::busy::{Busy, Part};
+use crate::first::RawIteration;
+use crate::kernel_name;
+use crate::timeline::{Span, Timeline};
+use crate::window::{WindowEdge, pairs};
+
+/// How many names of kernels have a total of their own, and how many threads are told apart.
+const LIMIT: usize = 1 << 14;
+
+/// The last kind of copy, and that of memory that was set.
+const KINDS: usize = 11;
+const SET: usize = KINDS;
+
+/// The kernels of one name. Durations are in nanoseconds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KernelTotal {
+    /// Demangled, with what it takes.
+    pub name: String,
+    pub count: u64,
+    pub total: u64,
+    pub longest: u64,
+    pub shortest: u64,
+}
+
+impl KernelTotal {
+    /// How long each took on average.
+    #[must_use]
+    pub const fn mean(&self) -> u64 {
+        match self.total.checked_div(self.count) {
+            Some(mean) => mean,
+            None => 0,
+        }
+    }
+
+    /// The name without what it takes and where it is: what people know it by.
+    #[must_use]
+    pub fn short_name(&self) -> String {
+        kernel_name::short(&self.name)
+    }
+}
+
+/// The copies of one kind, or all memory that was set.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CopyTotal {
+    /// `HtoD` and the like, or `memset`.
+    pub kind: String,
+    pub count: u64,
+    /// In nanoseconds.
+    pub total: u64,
+    pub bytes: u64,
+}
+
+/// The iterations in which kernels were taken.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct KernelSum {
+    pub iterations: u64,
+    /// How long at least one kernel or copy ran in them, of the device where that is longest, in
+    /// nanoseconds.
+    pub busy: u64,
+    /// What they took, in nanoseconds.
+    pub wall: u64,
+    /// Kernels that began in them.
+    pub kernels: u64,
+    /// Of that device: what lay between two pieces of work of the same iteration, in nanoseconds.
+    pub gaps: u64,
+    /// Kernels and copies that are missing.
+    pub dropped: u64,
+}
+
+/// Of an iteration: the kernels that began in it, and what the GPU was at work if they were taken.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct InKernels {
+    pub kernels: u32,
+    pub busy: Option<u64>,
+}
+
+/// What [`KernelTally`] comes to.
+#[derive(Debug, Default)]
+pub struct Kernels {
+    /// By iteration; empty where no kernels were taken.
+    pub iterations: Vec<InKernels>,
+    /// The longest in all first.
+    pub totals: Vec<KernelTotal>,
+    pub copies: Vec<CopyTotal>,
+    pub sum: Option<KernelSum>,
+    pub left_out: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Total {
+    count: u64,
+    ns: u64,
+    longest: u64,
+    shortest: u64,
+}
+
+/// The adding up of kernels, copies and memory that was set.
+#[derive(Debug)]
+pub struct KernelTally<'a> {
+    clock: &'a Clock,
+    timeline: Timeline,
+    busy: Busy,
+    /// Kernels that began in each iteration.
+    began: Vec<u32>,
+    kernels: HashMap<StringId, Total>,
+    copies: [(u64, u64, u64); KINDS + 1],
+    /// The threads that wrote these events, the latest of them, and what each thread misses.
+    threads: HashSet<u32>,
+    latest: Option<u32>,
+    dropped: HashMap<u32, u64>,
+    left_out: u64,
+}
+
+impl<'a> KernelTally<'a> {
+    /// For iterations in the order of their starts.
+    pub fn new(clock: &'a Clock, iterations: &[RawIteration]) -> Self {
+        let spans = iterations.iter().map(|iteration| Span {
+            start: clock.ns(iteration.start),
+            end: clock.ns(iteration.span().end),
+        });
+        let timeline = Timeline::new(spans.collect());
+        Self {
+            clock,
+            busy: Busy::new(timeline.spans().to_vec()),
+            began: vec![0; timeline.spans().len()],
+            timeline,
+            kernels: HashMap::new(),
+            copies: Default::default(),
+            threads: HashSet::new(),
+            latest: None,
+            dropped: HashMap::new(),
+            left_out: 0,
+        }
+    }
+
+    /// Adds an event of a thread, if it is one of these.
+    #[inline]
+    pub fn add(&mut self, thread: u32, event: &Event) {
+        match event.what {
+            What::GpuKernel { device, name, .. } => {
+                let start = self.work(thread, device, event);
+                if let Some(place) = self.timeline.at(start) {
+                    self.began[place] = self.began[place].saturating_add(1);
+                }
+                self.kernel(name, event.duration);
+            }
+            What::GpuCopy {
+                device,
+                kind,
+                bytes,
+                ..
+            } => {
+                self.work(thread, device, event);
+                self.copy(kind as usize, event.duration, bytes);
+            }
+            What::GpuSet { device, bytes, .. } => {
+                self.work(thread, device, event);
+                self.copy(SET, event.duration, bytes);
+            }
+            What::Dropped { events }
+                if self.dropped.len() < LIMIT || self.dropped.contains_key(&thread) =>
+            {
+                let dropped = self.dropped.entry(thread).or_default();
+                *dropped = dropped.saturating_add(events);
+            }
+            _ => (),
+        }
+    }
+
+    /// Notes that a device was at work; when that began.
+    fn work(&mut self, thread: u32, device: u8, event: &Event) -> u64 {
+        if self.latest != Some(thread) && self.threads.len() < LIMIT {
+            self.threads.insert(thread);
+            self.latest = Some(thread);
+        }
+        let start = self.clock.ns(event.start);
+        let end = start.saturating_add(event.duration);
+        self.busy.add(device, Span { start, end });
+        start
+    }
+
+    fn kernel(&mut self, name: StringId, ns: u64) {
+        if self.kernels.len() >= LIMIT && !self.kernels.contains_key(&name) {
+            self.left_out += 1;
+            return;
+        }
+        let total = self.kernels.entry(name).or_insert(Total {
+            count: 0,
+            ns: 0,
+            longest: 0,
+            shortest: u64::MAX,
+        });
+        total.count += 1;
+        total.ns = total.ns.saturating_add(ns);
+        total.longest = total.longest.max(ns);
+        total.shortest = total.shortest.min(ns);
+    }
+
+    fn copy(&mut self, kind: usize, ns: u64, bytes: u64) {
+        let (count, total, moved) = &mut self.copies[kind];
+        *count += 1;
+        *total = total.saturating_add(ns);
+        *moved = moved.saturating_add(bytes);
+    }
+
+    /// Ends the adding up. `edges` bound the windows in which kernels were taken.
+    pub fn finish(
+        self,
+        raw: &[RawIteration],
+        edges: Vec<WindowEdge>,
+        strings: &Strings,
+    ) -> Kernels {
+        let is_none = self.kernels.is_empty() && self.copies.iter().all(|copy| copy.0 == 0);
+        if is_none && edges.is_empty() {
+            return Kernels::default();
+        }
+        let spans = self.timeline.spans();
+        let devices = self.busy.finish();
+        let is_inside = inside(edges, raw, &devices);
+        let mut iterations: Vec<_> = self
+            .began
+            .iter()
+            .zip(&is_inside)
+            .map(|(kernels, inside)| InKernels {
+                kernels: *kernels,
+                busy: inside.then_some(0),
+            })
+            .collect();
+        let mut longest = (0, 0);
+        for device in &devices {
+            let mut sum = (0_u64, 0_u64);
+            for part in device {
+                if let Some(busy) = &mut iterations[part.place].busy {
+                    *busy = part.busy.max(*busy);
+                    sum = (sum.0 + part.busy, sum.1 + part.gaps);
+                }
+            }
+            longest = sum.max(longest);
+        }
+        let inside = || (0..raw.len()).filter(|place| is_inside[*place]);
+        let sum = KernelSum {
+            iterations: inside().count() as u64,
+            busy: longest.0,
+            wall: inside().fold(0, |wall, place| {
+                spans[place].end.saturating_sub(spans[place].start) + wall
+            }),
+            kernels: inside().map(|place| u64::from(self.began[place])).sum(),
+            gaps: longest.1,
+            dropped: self
+                .dropped
+                .iter()
+                .filter(|(thread, _)| self.threads.contains(thread))
+                .fold(0, |sum, (_, more)| more.saturating_add(sum)),
+        };
+        Kernels {
+            iterations,
+            totals: totals(&self.kernels, strings),
+            copies: copies(&self.copies),
+            sum: Some(sum),
+            left_out: self.left_out,
+        }
+    }
+}
+
+/// Which iterations lie in windows where kernels were taken. One whose edges are lost goes from the
+/// first iteration that has any work, or the edge that is left, to the last.
+fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[Vec<Part>]) -> Vec<bool> {
+    let mut windows = pairs(edges);
+    windows.sort_by_key(|window| window.first);
+    let first = devices
+        .iter()
+        .filter_map(|parts| parts.first())
+        .map(|part| part.place)
+        .min();
+    let last = devices
+        .iter()
+        .filter_map(|parts| parts.last())
+        .map(|part| part.place)
+        .max();
+    let have_work = |place: usize| {
+        first.is_some_and(|first| first <= place) && last.is_some_and(|last| place <= last)
+    };
+    let is_inside = |(place, iteration): (usize, &RawIteration)| {
+        let after = windows.partition_point(|window| window.first <= iteration.n);
+        match after.checked_sub(1).and_then(|at| windows.get(at)) {
+            Some(window) if window.closed => iteration.n <= window.last,
+            Some(_) => last.is_some_and(|last| place <= last),
+            None => windows.is_empty() && have_work(place),
+        }
+    };
+    raw.iter().enumerate().map(is_inside).collect()
+}
+
+fn totals(kernels: &HashMap<StringId, Total>, strings: &Strings) -> Vec<KernelTotal> {
+    let mut by_name: HashMap<String, KernelTotal> = HashMap::new();
+    for (id, total) in kernels {
+        let name = kernel_name::full(strings.get(*id));
+        let sum = by_name.entry(name.clone()).or_insert(KernelTotal {
+            name,
+            count: 0,
+            total: 0,
+            longest: 0,
+            shortest: u64::MAX,
+        });
+        sum.count += total.count;
+        sum.total = sum.total.saturating_add(total.ns);
+        sum.longest = sum.longest.max(total.longest);
+        sum.shortest = sum.shortest.min(total.shortest);
+    }
+    let mut totals: Vec<_> = by_name.into_values().collect();
+    totals.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| a.name.cmp(&b.name)));
+    totals
+}
+
+fn copies(copies: &[(u64, u64, u64); KINDS + 1]) -> Vec<CopyTotal> {
+    let mut totals: Vec<_> = (0..)
+        .zip(copies)
+        .filter(|(_, (count, ..))| *count > 0)
+        .map(|(kind, (count, total, bytes))| CopyTotal {
+            kind: match usize::from(kind) {
+                SET => "memset",
+                _ => CopyKind::from_code(kind).name(),
+            }
+            .to_owned(),
+            count: *count,
+            total: *total,
+            bytes: *bytes,
+        })
+        .collect();
+    totals.sort_by_key(|copy| std::cmp::Reverse(copy.total));
+    totals
+}

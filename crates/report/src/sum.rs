@@ -1,0 +1,129 @@
+//! What the iterations of windows come to.
+
+use crate::iteration::Iteration;
+use crate::quantiles::Quantiles;
+use crate::window::Window;
+
+/// Which iterations GPU time is told of, and by what it was measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GpuFrom {
+    /// By events around the work of those in which no kernels were taken.
+    Plain,
+    /// By events, of iterations that the taking of kernels stretched: there are no others.
+    Stretched,
+    /// By the kernels themselves, in iterations that taking them stretched.
+    Kernels,
+}
+
+impl GpuFrom {
+    /// What can be told of some iterations.
+    fn of<'a, I: Iterator<Item = &'a Iteration>>(all: impl Fn() -> I) -> Self {
+        let measured = || all().filter(|iteration| iteration.gpu.is_some());
+        if measured().any(|iteration| iteration.gpu_busy.is_none()) {
+            Self::Plain
+        } else if measured().next().is_some() {
+            Self::Stretched
+        } else {
+            Self::Kernels
+        }
+    }
+
+    /// The GPU time of an iteration, if it is one of those.
+    pub const fn time(self, iteration: &Iteration) -> Option<u64> {
+        match (self, iteration.gpu_busy) {
+            (Self::Plain, Some(_)) => None,
+            (Self::Plain | Self::Stretched, _) => iteration.gpu,
+            (Self::Kernels, busy) => busy,
+        }
+    }
+}
+
+/// What some iterations, one after the other, come to.
+#[derive(Clone, Copy, Debug)]
+pub struct Sum {
+    pub iterations: u64,
+    /// From the first one's start to the last one's end, in nanoseconds, over all windows.
+    pub wall: u64,
+    pub time: Quantiles,
+    /// GPU time, of the iterations that `gpu_from` tells.
+    pub gpu: Option<Quantiles>,
+    pub gpu_from: GpuFrom,
+    /// What the GPU was at work of those iterations' time.
+    pub gpu_share: Option<f64>,
+    /// Of the iterations in which kernels were taken, which stretches them, and of the others.
+    pub with_kernels: Option<Quantiles>,
+    pub without_kernels: Option<Quantiles>,
+    pub wait: Quantiles,
+    /// Per iteration.
+    pub launches: f64,
+    pub calls: f64,
+    /// Nanoseconds in all.
+    pub wait_total: u64,
+    pub gil_wait_total: u64,
+    pub gc_total: u64,
+}
+
+impl Sum {
+    /// Of some windows; `None` where they have no iterations.
+    pub fn of(windows: &[Window]) -> Option<Self> {
+        let all = || windows.iter().flat_map(|window| &window.iterations);
+        let iterations = all().count() as u64;
+        let time = Quantiles::of(all().map(|iteration| iteration.duration))?;
+        let wait = Quantiles::of(all().map(|iteration| iteration.wait))?;
+        let total =
+            |of: fn(&Iteration) -> u64| all().fold(0_u64, |sum, i| sum.saturating_add(of(i)));
+        let gpu_from = GpuFrom::of(all);
+        let measured =
+            || all().filter_map(|iteration| Some((gpu_from.time(iteration)?, iteration.duration)));
+        let (gpu, took) = measured().fold((0.0, 0.0), |(gpu, took), (more, long)| {
+            (gpu + more as f64, took + long as f64)
+        });
+        let times = |with: bool| {
+            let some = all().filter(move |iteration| iteration.gpu_busy.is_some() == with);
+            some.map(|iteration| iteration.duration)
+        };
+        let mean = |sum: u64| sum as f64 / iterations as f64;
+        Some(Self {
+            iterations,
+            wall: windows.iter().map(wall).fold(0, u64::saturating_add),
+            time,
+            gpu: Quantiles::of(measured().map(|(gpu, _)| gpu)),
+            gpu_from,
+            gpu_share: (took > 0.0).then(|| (gpu / took).min(1.0)),
+            with_kernels: Quantiles::of(times(true)),
+            without_kernels: Quantiles::of(times(false)),
+            wait,
+            launches: mean(total(|iteration| u64::from(iteration.launches))),
+            calls: mean(total(|iteration| u64::from(iteration.calls))),
+            wait_total: total(|iteration| iteration.wait),
+            gil_wait_total: total(|iteration| iteration.gil_wait),
+            gc_total: total(|iteration| iteration.gc),
+        })
+    }
+
+    /// Iterations a second.
+    pub fn rate(&self) -> Option<f64> {
+        (self.wall > 0).then(|| self.iterations as f64 * 1e9 / self.wall as f64)
+    }
+
+    /// A part of the time of the iterations.
+    pub fn share(&self, part: u64) -> f64 {
+        let all = self.time.mean as f64 * self.iterations as f64;
+        if all > 0.0 { part as f64 / all } else { 0.0 }
+    }
+}
+
+/// From the first iteration's start to the last one's end, in nanoseconds.
+fn wall(window: &Window) -> u64 {
+    let start = window
+        .iterations
+        .first()
+        .map_or(0, |iteration| iteration.start);
+    let end = window
+        .iterations
+        .iter()
+        .map(Iteration::end)
+        .max()
+        .unwrap_or(0);
+    end.saturating_sub(start)
+}

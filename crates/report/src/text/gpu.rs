@@ -1,0 +1,126 @@
+//! What GPUs ran, and what was measured of them.
+
+use tllmprof_record::Metric;
+
+use super::lines::{Lines, short};
+use crate::kernels::KernelSum;
+use crate::metrics::MetricSum;
+use crate::process::Process;
+use crate::sum::Sum;
+use crate::units::{Bytes, Rate, Share, Time};
+
+/// The metrics that have a place in the text.
+const SHOWN: [(Metric, &str); 7] = [
+    (Metric::SmUtil, "SM busy"),
+    (Metric::TensorUtil, "tensor"),
+    (Metric::DramBandwidth, "DRAM"),
+    (Metric::GpuUtil, "busy"),
+    (Metric::MemoryUtil, "memory busy"),
+    (Metric::Power, "power"),
+    (Metric::MemoryUsed, "used"),
+];
+
+/// How many lines [`kernels`] and [`metrics`] add besides rows.
+pub fn fixed(process: &Process) -> usize {
+    let kernels = match &process.kernel_window {
+        Some(_) => 2 + usize::from(!process.copies.is_empty()),
+        None => 0,
+    };
+    kernels + usize::from(!process.metrics.is_empty())
+}
+
+/// Some kernels, the longest in all first, and copies.
+pub fn kernels(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
+    let Some(taken) = &process.kernel_window else {
+        return;
+    };
+    lines.add(format_args!("{}", heading(taken, sum)));
+    let all = process
+        .kernels
+        .iter()
+        .fold(0_u64, |sum, kernel| sum.saturating_add(kernel.total));
+    let share = |part: u64, whole: u64| {
+        Share(if whole > 0 {
+            part as f64 / whole as f64
+        } else {
+            0.0
+        })
+    };
+    let more = process.kernels.len().saturating_sub(rows);
+    let more = if more > 0 {
+        format!(" ({more} more)")
+    } else {
+        String::new()
+    };
+    let each = |count: u64| Rate(count as f64 / taken.iterations.max(1) as f64);
+    lines.add(format_args!(
+        "{:<42}{:>8}{:>10}{:>10}{:>10}",
+        format!("{} kernels a step{more}", each(taken.kernels)),
+        "a step",
+        "mean",
+        "longest",
+        "of all"
+    ));
+    for kernel in process.kernels.iter().take(rows) {
+        lines.add(format_args!(
+            "  {:<40}{:>8}{:>10}{:>10}{:>10}",
+            short(&kernel.short_name(), 40),
+            each(kernel.count).to_string(),
+            Time(kernel.mean()),
+            Time(kernel.longest),
+            share(kernel.total, all)
+        ));
+    }
+    if !process.copies.is_empty() {
+        let copies = process.copies.iter().map(|copy| {
+            let (kind, bytes, time) = (&copy.kind, Bytes(copy.bytes), Time(copy.total));
+            format!("{} {kind} of {bytes} in {time}", copy.count)
+        });
+        lines.list("copies: ", &copies.collect::<Vec<_>>());
+    }
+}
+
+/// What was taken, what the GPU did there, and that taking it has its price.
+fn heading(taken: &KernelSum, sum: &Sum) -> String {
+    let part = |part: u64| {
+        Share(if taken.wall > 0 {
+            part as f64 / taken.wall as f64
+        } else {
+            0.0
+        })
+    };
+    let mut text = format!(
+        "kernels of {} steps: busy {}, gaps {}",
+        taken.iterations,
+        part(taken.busy),
+        part(taken.gaps)
+    );
+    if let (Some(with), Some(without)) = (sum.with_kernels, sum.without_kernels) {
+        text += &format!("; p50 {}, others {}", Time(with.p50), Time(without.p50));
+    }
+    text
+}
+
+/// GPU metrics inside windows, of the first GPU.
+pub fn metrics(sums: &[MetricSum], lines: &mut Lines) {
+    let Some(first) = sums.first() else {
+        return;
+    };
+    let mut parts = Vec::new();
+    for (metric, what) in SHOWN {
+        let is_it = |sum: &&MetricSum| sum.metric == metric && sum.device == first.device;
+        if let Some(sum) = sums.iter().find(is_it) {
+            parts.push(match metric.unit() {
+                "%" => format!("{what} {}", Share(sum.mean / 100.0)),
+                "MiB" => format!("{} {what}", Bytes((sum.mean * 1048576.0) as u64)),
+                unit => format!("{what} {:.0} {unit}", sum.mean),
+            });
+        }
+    }
+    let others: std::collections::BTreeSet<_> = sums.iter().map(|sum| sum.device).collect();
+    let others = match others.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    lines.list(&format!("GPU {}{others}: ", first.device), &parts);
+}

@@ -1,0 +1,40 @@
+//! How many rows each table of a screen gets.
+
+/// Rows of each table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rows<const TABLES: usize>(pub [usize; TABLES]);
+
+impl<const TABLES: usize> Rows<TABLES> {
+    /// Shares `room` out, row by row and the first table first, until none wants more. A table that
+    /// wants any gets one.
+    pub fn share(wanted: [usize; TABLES], room: usize) -> Self {
+        let mut rows = wanted.map(|wanted| wanted.min(1));
+        let mut left = room.saturating_sub(rows.iter().sum());
+        while left > 0 && rows != wanted {
+            for (rows, wanted) in rows.iter_mut().zip(wanted) {
+                if *rows < wanted && left > 0 {
+                    *rows += 1;
+                    left -= 1;
+                }
+            }
+        }
+        Self(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_shared_out_evenly() {
+        for (wanted, room, rows) in [
+            ([4, 0, 3], 100, [4, 0, 3]),
+            ([4, 0, 3], 5, [3, 0, 2]),
+            ([4, 2, 3], 7, [3, 2, 2]),
+            ([4, 2, 3], 0, [1, 1, 1]),
+        ] {
+            assert_eq!(Rows::share(wanted, room), Rows(rows));
+        }
+    }
+}
