@@ -72,7 +72,8 @@ struct Profile {
     _scratch: Scratch,
 }
 
-/// Runs a program under nsys with the library preloaded.
+/// Runs a program under nsys with the library preloaded. Once in some hundred times, and more often beside another nsys,
+/// it loses the connection to a process of its own before the program has run, and says so; then it is tried again.
 fn profile(
     nsys: &Path,
     options: &[&str],
@@ -85,6 +86,27 @@ fn profile(
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
 
+    let mut left = 3;
+    loop {
+        let profile = profile_once(nsys, options, variables, program);
+        left -= 1;
+        let said = profile.program.err();
+        let lost = ["Connection to Agent lost", "End of file"]
+            .iter()
+            .any(|words| said.contains(words));
+        if !(lost && profile.reports.is_empty() && left > 0) {
+            return profile;
+        }
+        eprintln!("nsys is run again: {said}");
+    }
+}
+
+fn profile_once(
+    nsys: &Path,
+    options: &[&str],
+    variables: &[(&str, &str)],
+    program: &[&OsStr],
+) -> Profile {
     let scratch = Scratch::new("nsys");
     let log = scratch.path("standin.log");
     let mut profiled = command(nsys);
