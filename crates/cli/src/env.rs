@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use tllmprof_config::VARIABLES;
+use tllmprof_config::{Level, VARIABLES};
 
 use crate::failure::usage;
 use crate::options::{Given, Options};
@@ -44,7 +44,12 @@ enum Format {
 type Variables = Vec<(&'static str, OsString)>;
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    arguments.options.settings()?;
+    let settings = arguments.options.settings()?;
+    if arguments.options.gpu_metrics() && settings.log >= Level::Warn {
+        output::say(format_args!(
+            "--gpu-metrics: there is no variable for it, as tllmprof run takes them outside the program"
+        ));
+    }
     let library = library::find()?;
     let variables = variables(&arguments.options.given());
     let text = match arguments.format {

@@ -9,6 +9,7 @@ mod env;
 mod failure;
 mod inherited;
 mod library;
+mod metrics;
 mod options;
 mod output;
 mod profiler;

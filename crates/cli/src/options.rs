@@ -55,14 +55,16 @@ pub struct Options {
     /// No record
     #[arg(long)]
     no_trace: bool,
+    /// Sample the GPUs while the program runs, from outside it, into a record of their own beside the
+    /// program's: SMs, tensor cores, memory bandwidth, PCIe, NVLink, power, clocks
+    #[arg(long)]
+    gpu_metrics: bool,
 
     // Part of the interface and not of this version: told by name, and kept out of the help.
     #[arg(long, value_name = "STEPS", hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     kernels: Option<OsString>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     perfect_router: Option<OsString>,
-    #[arg(long, hide = true)]
-    gpu_metrics: bool,
 }
 
 /// A variable that an option sets.
@@ -119,6 +121,11 @@ impl Options {
         self.no_trace
     }
 
+    /// Whether the GPUs are to be sampled, for which there is no variable: the command does it.
+    pub const fn gpu_metrics(&self) -> bool {
+        self.gpu_metrics
+    }
+
     /// What the library will read: this environment with the options over it.
     ///
     /// # Errors
@@ -126,12 +133,6 @@ impl Options {
     pub fn settings(&self) -> Result<Settings> {
         let given = self.given();
         let settings = Settings::from_env(|name| lookup(&given, name)).map_err(usage)?;
-        if self.gpu_metrics {
-            return Err(usage(
-                "--gpu-metrics: this version does not have it \
-                 (wanted: nsys's own option for it, in --nsys=ARGS)",
-            ));
-        }
         // What the environment asks for in vain is told by the library, which then goes on.
         let in_vain = |given: &&Given| {
             let alone = |name: &str| (name == given.variable).then(|| given.value.clone());

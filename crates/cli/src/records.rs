@@ -62,6 +62,11 @@ impl Records {
         })
     }
 
+    /// The folder that all of them are in, at some depth.
+    pub fn folder(&self) -> PathBuf {
+        self.template.folder()
+    }
+
     /// The records that have been written to since the run began, by their names.
     pub fn written(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();

@@ -1,17 +1,18 @@
-//! `tllmprof run`: the program in this process's place, or as its child where there is a summary to
-//! print at the end, with the library preloaded.
+//! `tllmprof run`: the program in this process's place, or as its child where there is something to
+//! do meanwhile or at the end, with the library preloaded.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::Result;
 use tllmprof_config::{Level, Settings};
 
 use crate::failure::{usage, with_status};
+use crate::metrics::Sampler;
 use crate::options::{Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
 use crate::records::{self, Records};
@@ -38,6 +39,9 @@ pub struct Arguments {
     /// Under ncu, which profiles the kernels of the windows; ARGS are more arguments for it
     #[arg(long, value_name = "ARGS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     ncu: Option<OsString>,
+    /// Print no summary at the end: leave it to tllmprof report
+    #[arg(long)]
+    no_summary: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -92,37 +96,67 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Found::Nothing => return Err(cannot_start(name, &io::ErrorKind::NotFound.into())),
     }
     let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
-    if is_profiled || !records::are_wanted(&settings, arguments.options.no_trace()) {
+    let options = &arguments.options;
+    let is_recorded = !is_profiled && records::are_wanted(&settings, options.no_trace());
+    let records = is_recorded.then(|| records(&command)).transpose()?;
+    if records.is_none() && !options.gpu_metrics() {
         let error = inherited::exec(&mut command);
         return Err(cannot_start(command.get_program(), &error));
     }
-    record(&mut command, &settings)
+    if let Some(records) = &records {
+        command.env(TRACE, &records.variable);
+    }
+    let sampler = if options.gpu_metrics() {
+        let folder = match (&records, &settings.trace) {
+            (Some(records), _) => records.folder(),
+            (None, Some(trace)) => trace.folder(),
+            (None, None) => PathBuf::new(),
+        };
+        Sampler::start(&folder, settings.trace_max, settings.log)
+    } else {
+        None
+    };
+    let status = supervised::run(&mut command);
+    let metrics = sampler.and_then(Sampler::finish);
+    let status = status.map_err(|error| cannot_start(command.get_program(), &error))?;
+    if let Some(records) = records
+        && !arguments.no_summary
+    {
+        summarise(&records, metrics, settings.log);
+    }
+    Ok(end_as(status))
 }
 
-/// Runs the program with a record, and shows at the end what it holds.
-fn record(command: &mut Command, settings: &Settings) -> Result<ExitCode> {
+/// Where the processes of `command` are to write their records.
+fn records(command: &Command) -> Result<Records> {
     let given = command
         .get_envs()
         .find_map(|(name, value)| (name == TRACE).then(|| value.map(OsStr::to_owned)))
         .unwrap_or_else(|| env::var_os(TRACE));
-    let records = Records::begin(given)?;
-    command.env(TRACE, &records.variable);
-    let status =
-        supervised::run(command).map_err(|error| cannot_start(command.get_program(), &error))?;
-    let written = records.written();
+    Records::begin(given)
+}
+
+/// Shows what the records of a run hold.
+fn summarise(records: &Records, metrics: Option<PathBuf>, log: Level) {
+    let mut written = records.written();
     if !written.is_empty() {
+        written.extend(metrics.filter(|path| !written.contains(path)));
         report::summarise(&written);
-    } else if settings.log >= Level::Info {
+    } else if log >= Level::Info {
         output::say(format_args!(
             "no record was written: no process that uses CUDA came to an iteration"
         ));
     }
+}
+
+/// Ends as the program did.
+fn end_as(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
         supervised::end_by(signal);
-        return Ok(ExitCode::from(128 | u8::try_from(signal).unwrap_or(0)));
+        return ExitCode::from(128 | u8::try_from(signal).unwrap_or(0));
     }
     let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(ExitCode::from(code.unwrap_or(1)))
+    ExitCode::from(code.unwrap_or(1))
 }
 
 /// A library that the dynamic linker leaves out says nothing, so it is said here.

@@ -7,13 +7,52 @@ use std::process::{Child, Command, ExitStatus};
 
 use crate::inherited;
 
+/// Every signal blocked, as long as this lasts: what comes meanwhile comes afterwards.
+pub struct Held {
+    /// What was blocked before.
+    before: libc::sigset_t,
+}
+
+impl Held {
+    pub fn now() -> Self {
+        // SAFETY: the sets are initialised before they are used.
+        unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self { before }
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: puts the mask back.
+        unsafe {
+            libc::pthread_sigmask(
+                libc::SIG_SETMASK,
+                &raw const self.before,
+                std::ptr::null_mut(),
+            );
+        }
+    }
+}
+
 /// Runs the program to its end.
 ///
 /// # Errors
 /// Where it cannot be started.
 pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
+    run_while(&Held::now(), command)
+}
+
+/// As [`run`], with signals blocked already.
+///
+/// # Errors
+/// Where it cannot be started.
+pub fn run_while(held: &Held, command: &mut Command) -> io::Result<ExitStatus> {
     inherited::hand_on(command);
-    let before = block_all();
+    let before = held.before;
     // SAFETY: both may be called between fork and exec; the mask is a copy.
     unsafe {
         command.pre_exec(move || {
@@ -23,21 +62,7 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
             Ok(())
         });
     }
-    let status = command.spawn().map(|child| wait(&child));
-    // SAFETY: puts the mask back.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-    status
-}
-
-/// Blocks every signal, so that they can be waited for; returns what was blocked before.
-fn block_all() -> libc::sigset_t {
-    // SAFETY: the sets are initialised before they are used.
-    unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        before
-    }
+    command.spawn().map(|child| wait(&child))
 }
 
 fn wait(child: &Child) -> ExitStatus {

@@ -258,7 +258,6 @@ fn what_this_version_lacks_is_refused_by_name() {
         "--kernels=5",
         "--perfect-router",
         "--perfect-router=window",
-        "--gpu-metrics",
     ] {
         let ended = finish(
             scratch

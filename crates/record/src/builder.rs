@@ -2,43 +2,12 @@
 //! fuzzing.
 
 use std::io::{self, Write};
-use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
 
+use crate::block::Block;
 use crate::chunk::{Chunk, EventWriter};
 use crate::event::{Event, StringId};
 use crate::header::{ClockKind, HeaderBlock};
 use crate::layout::{CHUNK_BYTES, HEADER_BYTES};
-
-/// Zeroed memory, aligned as chunks and header have to be.
-#[derive(Debug)]
-struct Block(NonNull<[AtomicU64]>);
-
-impl Block {
-    fn new(bytes: usize) -> Self {
-        let words: Box<[AtomicU64]> = (0..bytes / size_of::<u64>())
-            .map(|_| AtomicU64::new(0))
-            .collect();
-        Self(NonNull::from(Box::leak(words)))
-    }
-
-    const fn address(&self) -> NonNull<u8> {
-        self.0.cast()
-    }
-
-    fn bytes(&self) -> &[u8] {
-        let length = self.0.len() * size_of::<u64>();
-        // SAFETY: the block's own memory, which no writer touches while the builder is borrowed.
-        unsafe { std::slice::from_raw_parts(self.address().as_ptr(), length) }
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: from `Box::leak`, and the writers go with the builder.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
-    }
-}
 
 /// A record that grows.
 #[derive(Debug)]

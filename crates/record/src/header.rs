@@ -76,6 +76,10 @@ const _: () = assert!(offset_of!(HeaderBlock, counters) == 2304);
 const _: () = assert!(offset_of!(HeaderBlock, outside) == 4352);
 
 impl HeaderBlock {
+    /// Bytes up to the end of the counters: what changes in a record without iterations.
+    #[cfg(feature = "stream")]
+    pub(crate) const COUNTED: usize = offset_of!(HeaderBlock, outside);
+
     /// The header block at an address.
     ///
     /// # Safety

@@ -6,6 +6,8 @@
 //! whole, whatever ends the process. Reading ([`Reader`]) trusts nothing: a damaged or unfinished file
 //! gives what is left of it, in memory bounded by constants, and what was wrong is counted.
 
+#[cfg(any(feature = "builder", feature = "stream"))]
+mod block;
 mod chunk;
 mod clock;
 mod counter;
@@ -18,6 +20,8 @@ mod layout;
 mod metric;
 mod reader;
 mod source;
+#[cfg(feature = "stream")]
+mod stream;
 mod strings;
 
 #[cfg(feature = "builder")]
@@ -38,4 +42,6 @@ pub use layout::{
 pub use metric::Metric;
 pub use reader::{Damage, Entry, Error, Reader};
 pub use source::Source;
+#[cfg(feature = "stream")]
+pub use stream::StreamWriter;
 pub use strings::Strings;

@@ -53,7 +53,8 @@ fn reader(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     })
 }
 
-fn wait(child: &mut Child) -> Option<ExitStatus> {
+/// How a child ends; one that takes too long is killed.
+pub fn wait(child: &mut Child) -> Option<ExitStatus> {
     let started = Instant::now();
     while started.elapsed() < LIMIT {
         if let Some(status) = child.try_wait().unwrap() {

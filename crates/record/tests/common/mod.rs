@@ -1,5 +1,7 @@
 //! Generated records, and what they must read as.
 
+#![allow(dead_code)] // each test file uses its part
+
 use std::collections::BTreeMap;
 
 use tllmprof_record::builder::Builder;

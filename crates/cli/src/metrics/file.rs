@@ -1,0 +1,115 @@
+//! The record of GPU metrics: its file, and what is told in it once.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use tllmprof_record::{ClockKind, Event, Info, Reader, StreamWriter, What};
+
+use super::clock;
+
+/// The record of a run, by the number of the command's process.
+pub fn path(folder: &Path, pid: u32) -> PathBuf {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    folder.join(format!("tllmprof-{host}-gpu-{pid}.tllmprof"))
+}
+
+/// Makes the file, in the place of an older record.
+pub fn create(path: &Path) -> io::Result<File> {
+    let new = || {
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+    };
+    let file = match new() {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && is_old_record(path) => {
+            fs::remove_file(path)?;
+            new()
+        }
+        result => result,
+    }?;
+    // Others see by the lock that the record is in use; where there are no locks, they do not.
+    let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    Ok(file)
+}
+
+/// Whether there is a record that nobody writes to.
+fn is_old_record(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|status| status.is_file())
+        && Reader::open(path).is_ok()
+        && File::open(path)
+            .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_ok())
+}
+
+/// Begins the record with what is known of the machine.
+pub fn begin(
+    file: File,
+    pid: u32,
+    gpus: &[String],
+    driver: Option<u64>,
+) -> io::Result<StreamWriter> {
+    let parent = std::os::unix::process::parent_id();
+    let mut record = StreamWriter::begin(file, pid, parent, ClockKind::Monotonic)?;
+    record.header().anchor(clock::anchor());
+    let host = rustix::system::uname();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let facts = [
+        (Info::Boot, boot.trim_end()),
+        (Info::Host, &host.nodename().to_string_lossy()),
+        (Info::Version, env!("CARGO_PKG_VERSION")),
+    ];
+    for (key, text) in facts {
+        tell(&mut record, key, text)?;
+    }
+    for gpu in gpus {
+        tell(&mut record, Info::Gpu, gpu)?;
+    }
+    if let Some(version) = driver {
+        info(&mut record, Info::CudaDriver, version)?;
+    }
+    Ok(record)
+}
+
+/// Tells a fact.
+pub fn tell(record: &mut StreamWriter, key: Info, text: &str) -> io::Result<()> {
+    let id = record.string(text)?;
+    info(record, key, id.into())
+}
+
+fn info(record: &mut StreamWriter, key: Info, value: u64) -> io::Result<()> {
+    let key = Some(key);
+    record.push(&Event::new(
+        clock::monotonic(),
+        0,
+        What::Info { key, value },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_record_is_replaced_and_nothing_else() {
+        let folder = std::env::temp_dir().join(format!("tllmprof-file-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = path(&folder, 7);
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(name.ends_with("-gpu-7.tllmprof"), "{name}");
+
+        let record = begin(create(&path).unwrap(), 7, &["one".to_owned()], Some(13000)).unwrap();
+        let in_use = create(&path).unwrap_err();
+        assert_eq!(in_use.kind(), ErrorKind::AlreadyExists);
+        drop(record);
+        create(&path).unwrap();
+        fs::write(&path, "a letter").unwrap();
+        assert!(create(&path).is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a letter");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

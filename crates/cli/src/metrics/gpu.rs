@@ -1,0 +1,159 @@
+//! What NVML says of one GPU.
+
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enums::gpm::GpmMetricId;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::gpm::gpm_metrics_get;
+use nvml_wrapper::{Device, GpmSample, Nvml};
+use tllmprof_record::Metric;
+
+use super::clock;
+
+/// What GPM counts between two samples. NVML gives shares in % and rates in MiB/s, as records have them;
+/// "transmitted" is what the GPU sends.
+const COUNTED: [(GpmMetricId, Metric); 8] = [
+    (GpmMetricId::SmUtil, Metric::SmUtil),
+    (GpmMetricId::SmOccupancy, Metric::SmOccupancy),
+    (GpmMetricId::AnyTensorUtil, Metric::TensorUtil),
+    (GpmMetricId::DramBwUtil, Metric::DramBandwidth),
+    (GpmMetricId::PcieRxPerSec, Metric::PcieReceived),
+    (GpmMetricId::PcieTxPerSec, Metric::PcieSent),
+    (GpmMetricId::NvlinkTotalRxPerSec, Metric::NvlinkReceived),
+    (GpmMetricId::NvlinkTotalTxPerSec, Metric::NvlinkSent),
+];
+
+/// A metric and its value in thousandths of its unit.
+pub type Value = (Metric, u64);
+
+/// A GPU that is sampled.
+pub struct Gpu<'nvml> {
+    /// As CUDA numbers it for the program.
+    pub ordinal: u8,
+    device: Device<'nvml>,
+    /// The last sample, where the GPU counts (Hopper and later) and we may know.
+    counts: Option<GpmSample<'nvml>>,
+    /// When the last sample was taken.
+    since: u64,
+}
+
+/// From when to when values are a mean, in nanoseconds of `CLOCK_MONOTONIC`.
+pub struct Taken {
+    pub start: u64,
+    pub end: u64,
+    pub values: Vec<Value>,
+}
+
+impl<'nvml> Gpu<'nvml> {
+    /// Takes the first sample. Also says why there is less of it than of others.
+    pub fn new(ordinal: u8, device: Device<'nvml>) -> (Self, Option<String>) {
+        let (counts, why) = match first_sample(&device) {
+            Ok(sample) => (Some(sample), None),
+            Err(why) => (
+                None,
+                Some(format!(
+                    "GPU metrics: of GPU {ordinal} the plain utilisation alone: {why}"
+                )),
+            ),
+        };
+        let new = Self {
+            ordinal,
+            device,
+            counts,
+            since: clock::monotonic(),
+        };
+        (new, why)
+    }
+
+    /// What the GPU did since the last time. An error is the counters', which are left alone from here on.
+    pub fn take(&mut self, nvml: &'nvml Nvml) -> (Taken, Result<(), NvmlError>) {
+        let mut values = Vec::new();
+        let start = self.since;
+        let counted = self.counted(nvml, &mut values);
+        if counted.is_err() {
+            self.counts = None;
+        }
+        if self.counts.is_none() {
+            self.since = clock::monotonic();
+        }
+        self.plain(&mut values);
+        let taken = Taken {
+            start,
+            end: self.since,
+            values,
+        };
+        (taken, counted)
+    }
+
+    fn counted(&mut self, nvml: &'nvml Nvml, values: &mut Vec<Value>) -> Result<(), NvmlError> {
+        let Some(last) = &self.counts else {
+            return Ok(());
+        };
+        let sample = self.device.gpm_sample()?;
+        self.since = clock::monotonic();
+        let results = gpm_metrics_get(nvml, last, &sample, &COUNTED.map(|(id, _)| id))?;
+        // What this GPU does not have, as NVLink, is an error of its own.
+        for ((_, metric), result) in COUNTED.iter().zip(results) {
+            if let Some(value) = result.ok().and_then(|result| thousandths(result.value)) {
+                values.push((*metric, value));
+            }
+        }
+        self.counts = Some(sample);
+        Ok(())
+    }
+
+    /// What every GPU tells. NVML's utilisation is a mean over its own last 1/6 to 1 s.
+    fn plain(&self, values: &mut Vec<Value>) {
+        if let Ok(rates) = self.device.utilization_rates() {
+            values.push((Metric::GpuUtil, u64::from(rates.gpu) * 1000));
+            values.push((Metric::MemoryUtil, u64::from(rates.memory) * 1000));
+        }
+        if let Ok(milliwatts) = self.device.power_usage() {
+            values.push((Metric::Power, milliwatts.into()));
+        }
+        if let Ok(megahertz) = self.device.clock_info(Clock::SM) {
+            values.push((Metric::SmClock, u64::from(megahertz) * 1000));
+        }
+        if let Ok(memory) = self.device.memory_info() {
+            values.push((Metric::MemoryUsed, memory.used.saturating_mul(1000) >> 20));
+        }
+        if let Ok(degrees) = self.device.temperature(TemperatureSensor::Gpu) {
+            values.push((Metric::Temperature, u64::from(degrees) * 1000));
+        }
+    }
+}
+
+/// Why there is none, in words, where there is none.
+fn first_sample<'nvml>(device: &Device<'nvml>) -> Result<GpmSample<'nvml>, String> {
+    match device.gpm_support() {
+        Ok(true) => device.gpm_sample().map_err(|error| match error {
+            NvmlError::NoPermission => {
+                "its counters are for root alone (NVreg_RestrictProfilingToAdminUsers)".to_owned()
+            }
+            error => error.to_string(),
+        }),
+        Ok(false) | Err(NvmlError::NotSupported) => {
+            Err("it has no GPM, which came with Hopper".to_owned())
+        }
+        Err(NvmlError::FailedToLoadSymbol(_)) => Err("the driver is too old for GPM".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Thousandths, of what is a number.
+fn thousandths(value: f64) -> Option<u64> {
+    (value.is_finite() && value >= 0.0).then(|| (value * 1000.0).round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_is_left_out() {
+        assert_eq!(thousandths(12.3456), Some(12_346));
+        assert_eq!(thousandths(0.0), Some(0));
+        for bad in [f64::NAN, f64::INFINITY, -1.0] {
+            assert_eq!(thousandths(bad), None);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What the sampling process does: it looks at the GPUs until it is told to stop.
+
+use std::env;
+use std::fs;
+use std::io::{ErrorKind, Read};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+use tllmprof_config::Level;
+use tllmprof_record::{Counter, Ended, Event, Info, StreamWriter, What};
+
+use super::gpu::{Gpu, Taken};
+use super::visible::{Asked, Listed, visible};
+use super::{Plan, clock, file};
+use crate::output;
+
+/// From one sample to the next: no less, says NVML of GPM.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// How often the record's clock is held against the time of day.
+const ANCHOR: Duration = Duration::from_secs(60);
+
+/// A GPU and what it is called.
+type Named<'nvml> = (Device<'nvml>, String);
+
+/// Samples until the other end is closed or says something. How often that was.
+///
+/// # Errors
+/// Why there are no metrics, or no more.
+pub fn sample(plan: &Plan, orders: &mut UnixStream) -> Result<u64> {
+    let nvml = Nvml::init().map_err(plainly)?;
+    let (devices, notes) = devices(&nvml)?;
+    for note in &notes {
+        warn(plan, note);
+    }
+    let names: Vec<_> = devices.iter().map(|(_, name)| name.clone()).collect();
+    let mut gpus = Vec::new();
+    let mut less = Vec::new();
+    for (ordinal, (device, _)) in (0..).zip(devices) {
+        let (gpu, why) = Gpu::new(ordinal, device);
+        gpus.push(gpu);
+        less.extend(why);
+    }
+    // Of GPUs of one kind the first says it for all.
+    if let Some(why) = less.first() {
+        warn(plan, why);
+    }
+    let shown = || plan.path.display().to_string();
+    let driver = nvml.sys_cuda_driver_version().ok();
+    let driver = driver.and_then(|version| u64::try_from(version).ok());
+    let created = file::create(&plan.path).with_context(shown)?;
+    let mut record = file::begin(created, plan.pid, &names, driver).with_context(shown)?;
+    for line in notes.iter().chain(&less) {
+        file::tell(&mut record, Info::Refused, line)?;
+    }
+
+    let mut rounds = 0;
+    let ended = look(plan, &nvml, &mut gpus, &mut record, orders, &mut rounds);
+    if rounds == 0 {
+        // Nobody misses what holds nothing.
+        let _ = fs::remove_file(&plan.path);
+        return ended.map(|()| 0);
+    }
+    record.header().anchor(clock::anchor());
+    record.header().set_ended(Ended::InOrder);
+    let flushed = record.flush();
+    ended?;
+    flushed.with_context(shown)?;
+    Ok(rounds)
+}
+
+/// Takes samples until it is told to stop.
+fn look<'nvml>(
+    plan: &Plan,
+    nvml: &'nvml Nvml,
+    gpus: &mut [Gpu<'nvml>],
+    record: &mut StreamWriter,
+    orders: &mut UnixStream,
+    rounds: &mut u64,
+) -> Result<()> {
+    let mut anchored = Instant::now();
+    let mut last = anchored;
+    loop {
+        while let Some(wait) = INTERVAL
+            .checked_sub(last.elapsed())
+            .filter(|w| !w.is_zero())
+        {
+            if is_over(orders, wait) {
+                return Ok(());
+            }
+        }
+        if record.length() >= plan.limit {
+            record.header().add(Counter::EventsDropped, 1);
+            anyhow::bail!(
+                "GPU metrics end here: {} has come to {} bytes (TLLMPROF_TRACE_MAX)",
+                plan.path.display(),
+                plan.limit
+            );
+        }
+        for gpu in &mut *gpus {
+            let (taken, counted) = gpu.take(nvml);
+            if let Err(error) = counted {
+                let line = format!("GPU metrics: GPU {} counts no more: {error}", gpu.ordinal);
+                warn(plan, &line);
+                file::tell(record, Info::Refused, &line)?;
+            }
+            keep(record, gpu.ordinal, &taken)?;
+        }
+        if anchored.elapsed() >= ANCHOR {
+            anchored = Instant::now();
+            record.header().anchor(clock::anchor());
+        }
+        record
+            .flush()
+            .with_context(|| format!("GPU metrics end here: {}", plan.path.display()))?;
+        *rounds += 1;
+        last = Instant::now();
+    }
+}
+
+fn keep(record: &mut StreamWriter, device: u8, taken: &Taken) -> Result<()> {
+    for (metric, thousandths) in &taken.values {
+        let what = What::GpuMetric {
+            device,
+            metric: Some(*metric),
+            thousandths: *thousandths,
+        };
+        record.push(&Event::new(taken.start, taken.end - taken.start, what))?;
+    }
+    Ok(())
+}
+
+/// Waits for an order to stop, or that whoever gives it is gone.
+fn is_over(orders: &mut UnixStream, wait: Duration) -> bool {
+    if orders.set_read_timeout(Some(wait)).is_err() {
+        return true;
+    }
+    match orders.read_exact(&mut [0]) {
+        Ok(()) => true,
+        Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+    }
+}
+
+/// The GPUs that the program sees, by its own numbers, with their names, and what is to be said of them.
+fn devices(nvml: &Nvml) -> Result<(Vec<Named<'_>>, Vec<String>)> {
+    let mut found = Vec::new();
+    let mut listed = Vec::new();
+    for index in 0..nvml.device_count().map_err(plainly)? {
+        // One that this user or container may not use is not there for CUDA either.
+        let Ok(device) = nvml.device_by_index(index) else {
+            continue;
+        };
+        let pci = device.pci_info().map_err(plainly)?;
+        let name = device.name().map_err(plainly)?;
+        listed.push(Listed {
+            uuid: device.uuid().map_err(plainly)?,
+            name: name.clone(),
+            pci: [pci.domain, pci.bus, pci.device],
+        });
+        found.push(Some((device, name)));
+    }
+    let variable = |name| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let asked = Asked {
+        devices: variable("CUDA_VISIBLE_DEVICES"),
+        order: variable("CUDA_DEVICE_ORDER"),
+    };
+    let (order, notes) = visible(&listed, &asked);
+    let devices: Vec<_> = order
+        .iter()
+        .filter_map(|place| found.get_mut(*place)?.take())
+        .collect();
+    match (&asked.devices, devices.is_empty()) {
+        (_, false) => Ok((devices, notes)),
+        (None, true) => anyhow::bail!("NVML lists no GPU"),
+        (Some(list), true) => anyhow::bail!("CUDA_VISIBLE_DEVICES=\"{list}\" names no GPU"),
+    }
+}
+
+/// NVML's errors in a line; the loader's own words where the library is not there.
+fn plainly(error: NvmlError) -> anyhow::Error {
+    match error {
+        NvmlError::LibloadingError(error) => error.into(),
+        error => anyhow::anyhow!("NVML: {error}"),
+    }
+}
+
+fn warn(plan: &Plan, line: &str) {
+    if plan.log >= Level::Warn {
+        output::say(format_args!("{line}"));
+    }
+}

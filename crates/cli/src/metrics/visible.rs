@@ -1,0 +1,151 @@
+//! Which GPUs a program sees, and by which numbers.
+//!
+//! Source: CUDA's environment variables, in the CUDA programming guide.
+
+/// How many devices a record tells apart.
+const DEVICES: usize = 16;
+
+/// A GPU of the machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// As `nvidia-smi -L` has it.
+    pub uuid: String,
+    pub name: String,
+    /// Domain, bus and device.
+    pub pci: [u32; 3],
+}
+
+/// The environment that CUDA's numbers depend on.
+#[derive(Clone, Default, Debug)]
+pub struct Asked {
+    /// `CUDA_VISIBLE_DEVICES`
+    pub devices: Option<String>,
+    /// `CUDA_DEVICE_ORDER`
+    pub order: Option<String>,
+}
+
+/// Places in `gpus` in the order of CUDA's ordinals, and what a reader of those must know.
+pub fn visible(gpus: &[Listed], asked: &Asked) -> (Vec<usize>, Vec<String>) {
+    let mut notes = Vec::new();
+    // The fastest come first, but of GPUs of one kind CUDA takes the one with the lowest address.
+    let mut by_bus: Vec<usize> = (0..gpus.len()).collect();
+    by_bus.sort_by_key(|place| gpus[*place].pci);
+    let is_sure = asked.order.as_deref() == Some("PCI_BUS_ID")
+        || gpus.windows(2).all(|pair| pair[0].name == pair[1].name);
+    let mut by_number = false;
+    let mut order = Vec::new();
+    match &asked.devices {
+        None => (by_number, order) = (true, by_bus),
+        Some(list) => {
+            for item in list.split(',').map(str::trim) {
+                by_number |= item.parse::<usize>().is_ok();
+                if item.starts_with("MIG-") {
+                    notes.push(format!(
+                        "GPU metrics: {item} is a part of a GPU, which is not sampled"
+                    ));
+                }
+                // As CUDA does: what is behind something wrong is not visible.
+                match place(gpus, &by_bus, item) {
+                    Some(place) if !order.contains(&place) => order.push(place),
+                    _ => break,
+                }
+            }
+        }
+    }
+    if by_number && !is_sure && !order.is_empty() {
+        notes.push(
+            "GPU metrics: GPUs of different kinds are taken to be numbered by their PCI addresses; \
+             CUDA_DEVICE_ORDER=PCI_BUS_ID has CUDA do so, too"
+                .to_owned(),
+        );
+    }
+    if order.len() > DEVICES {
+        notes.push(format!(
+            "GPU metrics: of {} GPUs the first {DEVICES} alone are sampled",
+            order.len()
+        ));
+        order.truncate(DEVICES);
+    }
+    (order, notes)
+}
+
+/// The GPU that an item of `CUDA_VISIBLE_DEVICES` means: a number, or the start of one UUID.
+fn place(gpus: &[Listed], by_bus: &[usize], item: &str) -> Option<usize> {
+    if let Ok(number) = item.parse::<usize>() {
+        return by_bus.get(number).copied();
+    }
+    if !item.starts_with("GPU-") {
+        return None;
+    }
+    let mut fit = (0..gpus.len()).filter(|place| gpus[*place].uuid.starts_with(item));
+    fit.next().filter(|_| fit.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpus(names: [&str; 3]) -> Vec<Listed> {
+        let listed = |(at, name): (usize, &&str)| Listed {
+            uuid: ["GPU-aa11", "GPU-ab22", "GPU-cc33"][at].to_owned(),
+            name: (*name).to_owned(),
+            // Not in the order of the list.
+            pci: [0, [0x40, 0x10, 0x20][at], 0],
+        };
+        names.iter().enumerate().map(listed).collect()
+    }
+
+    fn order(devices: &str) -> Vec<usize> {
+        let asked = Asked {
+            devices: Some(devices.to_owned()),
+            order: None,
+        };
+        visible(&gpus(["H"; 3]), &asked).0
+    }
+
+    #[test]
+    fn numbers_go_by_address() {
+        let (all, notes) = visible(&gpus(["H"; 3]), &Asked::default());
+        assert_eq!((all, notes.len()), (vec![1, 2, 0], 0));
+        assert_eq!(order("2"), [0]);
+        assert_eq!(order("2, 0"), [0, 1]);
+    }
+
+    #[test]
+    fn what_is_behind_something_wrong_is_not_visible() {
+        assert_eq!(order("0,-1,1"), [1]);
+        assert_eq!(order("1,7,0"), [2]);
+        assert_eq!(order("0,0,1"), [1]);
+        assert!(order("").is_empty() && order("none").is_empty());
+    }
+
+    #[test]
+    fn the_start_of_an_identifier_is_enough_if_one_has_it() {
+        assert_eq!(order("GPU-cc,GPU-aa11"), [2, 0]);
+        assert!(order("GPU-a").is_empty());
+        assert!(order("GPU-dd").is_empty());
+        let asked = Asked {
+            devices: Some("0,MIG-1234,1".to_owned()),
+            order: None,
+        };
+        let (order, notes) = visible(&gpus(["H"; 3]), &asked);
+        assert_eq!((order, notes.len()), (vec![1], 1));
+    }
+
+    #[test]
+    fn different_kinds_are_an_assumption_unless_the_order_is_set() {
+        let mixed = gpus(["H", "H", "L"]);
+        let notes = |devices: Option<&str>, order: Option<&str>| {
+            let asked = Asked {
+                devices: devices.map(str::to_owned),
+                order: order.map(str::to_owned),
+            };
+            visible(&mixed, &asked).1.len()
+        };
+        assert_eq!(notes(None, None), 1);
+        assert_eq!(notes(Some("1"), Some("FASTEST_FIRST")), 1);
+        assert_eq!(notes(None, Some("PCI_BUS_ID")), 0);
+        assert_eq!(notes(Some("GPU-cc33"), None), 0);
+        assert_eq!(notes(Some(""), None), 0);
+    }
+}

@@ -1,0 +1,446 @@
+//! `tllmprof run --gpu-metrics`, with a stand-in for NVML whose values are arithmetic.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Ended, Scratch, finish, wait};
+use tllmprof_record::{Clock, Ended as RecordEnded, Entry, Info, Metric, Reader, Strings, What};
+
+/// Bytes of a record with some rounds of samples of two GPUs: header, chunk's header, events.
+const SOME: u64 = 65536 + 64 + 24 * 2 * 14 * 5;
+
+/// Waits, with a bound, until the record of metrics in `$1` has `$2` bytes; then goes on with the rest.
+const PROGRAM: &str = "#!/bin/sh\n\
+    for n in $(seq 1 400); do\n\
+        for file in \"$1\"/*-gpu-*.tllmprof; do\n\
+            [ -f \"$file\" ] && [ \"$(stat -c %s \"$file\")\" -ge \"$2\" ] && break 2\n\
+        done\n\
+        sleep 0.05\n\
+    done\n\
+    shift 2\n\
+    eval \"$@\"\n";
+
+const GPM: [(u32, Metric); 8] = [
+    (2, Metric::SmUtil),
+    (3, Metric::SmOccupancy),
+    (5, Metric::TensorUtil),
+    (10, Metric::DramBandwidth),
+    (21, Metric::PcieReceived),
+    (20, Metric::PcieSent),
+    (60, Metric::NvlinkReceived),
+    (61, Metric::NvlinkSent),
+];
+
+/// Of GPU 0, and what GPU 1 has more.
+const PLAIN: [(Metric, u64, u64); 6] = [
+    (Metric::GpuUtil, 71_000, 1000),
+    (Metric::MemoryUtil, 31_000, 1000),
+    (Metric::Power, 345_678, 1),
+    (Metric::SmClock, 1_980_000, 1000),
+    (Metric::MemoryUsed, 1_000_000, 1000),
+    (Metric::Temperature, 51_000, 1000),
+];
+
+fn run(scratch: &Scratch, nvml: &str) -> Command {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/standin/nvml.c");
+    let source = fs::read_to_string(source).unwrap();
+    let library = scratch.path("nvml/libnvidia-ml.so.1");
+    if !library.exists() {
+        scratch.compile(
+            "nvml/libnvidia-ml.so.1",
+            &source,
+            &[
+                "-shared",
+                "-fPIC",
+                "-Wl,-z,defs",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+            ],
+        );
+    }
+    let mut command = scratch.tllmprof();
+    command
+        .env("LD_LIBRARY_PATH", library.parent().unwrap())
+        .env("STANDIN_NVML", nvml)
+        .current_dir(scratch.path("."))
+        .args(["run", "--no-summary", "--gpu-metrics"]);
+    command
+}
+
+/// Runs a program that lasts until there are some samples, and then does as `script` says.
+fn sampled(command: &mut Command, scratch: &Scratch, script: &str) -> Ended {
+    let program = scratch.script("program", PROGRAM);
+    let folder = scratch.path(".");
+    command.arg("--").arg(program).arg(folder);
+    finish(command.arg(SOME.to_string()).arg(script))
+}
+
+fn record(folder: &Path) -> Option<PathBuf> {
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let mut found = files.filter(|entry| entry.file_name().to_str().unwrap().contains("-gpu-"));
+    let path = found.next()?.path();
+    assert!(found.next().is_none(), "two records");
+    Some(path)
+}
+
+/// A record of metrics: values by device and metric in order, with starts and ends, and its facts.
+#[derive(Debug, Default)]
+struct Read {
+    values: BTreeMap<(u8, Metric), Vec<u64>>,
+    times: BTreeMap<u8, Vec<(u64, u64)>>,
+    facts: Vec<(Info, String)>,
+    ended: Option<RecordEnded>,
+    pid: u32,
+}
+
+impl Read {
+    fn new(path: &Path) -> Self {
+        let reader = Reader::open(path).unwrap();
+        let header = reader.header();
+        let clock = Clock::new(header.clock, &header.anchors);
+        let mut read = Self {
+            ended: header.ended,
+            pid: header.pid,
+            ..Self::default()
+        };
+        let mut strings = Strings::default();
+        let mut facts = Vec::new();
+        let damage = reader.read(|entry| match entry {
+            Entry::String { id, bytes } => strings.add(id, bytes),
+            Entry::Event { event, .. } => match event.what {
+                What::GpuMetric {
+                    device,
+                    metric,
+                    thousandths,
+                } => {
+                    let values = read.values.entry((device, metric.unwrap())).or_default();
+                    values.push(thousandths);
+                    let start = clock.ns(event.start);
+                    let time = (start, start + event.duration);
+                    let times = read.times.entry(device).or_default();
+                    if times.last() != Some(&time) {
+                        times.push(time);
+                    }
+                }
+                What::Info { key, value } => facts.push((key.unwrap(), value)),
+                other => panic!("{other:?}"),
+            },
+        });
+        assert!(damage.unwrap().is_none());
+        let text = |(key, value): &(Info, u64)| match key {
+            Info::CudaDriver => (*key, value.to_string()),
+            _ => (*key, strings.get(*value as u32).to_owned()),
+        };
+        read.facts = facts.iter().map(text).collect();
+        read
+    }
+
+    fn fact(&self, key: Info) -> Vec<&str> {
+        let all = self.facts.iter().filter(|(of, _)| *of == key);
+        all.map(|(_, text)| text.as_str()).collect()
+    }
+
+    fn has_plain(&self, device: u8, more: u64) {
+        for (metric, value, difference) in PLAIN {
+            let values = &self.values[&(device, metric)];
+            assert!(values.len() >= 3, "{values:?}");
+            let expected = value + more * difference;
+            assert!(
+                values.iter().all(|v| *v == expected),
+                "{metric:?}: {values:?}"
+            );
+        }
+    }
+
+    fn has_gpm(&self, device: u8, of: u64) {
+        for (id, metric) in GPM {
+            let Some(values) = self.values.get(&(device, metric)) else {
+                assert!(of == 1 && id >= 60, "{metric:?}");
+                continue;
+            };
+            assert!(!(of == 1 && id >= 60));
+            for (n, value) in (1..).zip(values) {
+                assert_eq!(
+                    *value,
+                    100_000 * of + 1000 * u64::from(id) + 125 * n,
+                    "{metric:?}"
+                );
+            }
+        }
+    }
+}
+
+fn monotonic() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes the time to the local.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+#[test]
+fn what_nvml_gives_is_in_the_record() {
+    let scratch = Scratch::new();
+    let before = monotonic();
+    let ended = sampled(&mut run(&scratch, ""), &scratch, "echo done; exit 37");
+    let after = monotonic();
+    assert_eq!(
+        (ended.code(), ended.stdout.as_str()),
+        (Some(37), "done\n"),
+        "{ended:?}"
+    );
+    let path = record(&scratch.path(".")).unwrap();
+    let read = Read::new(&path);
+    let name = path.file_name().unwrap().to_str().unwrap();
+    let line = format!("/{name}\n");
+    assert!(
+        ended.stderr.starts_with("tllmprof: GPU metrics: "),
+        "{ended:?}"
+    );
+    assert!(ended.stderr.ends_with(&line), "{ended:?}");
+    assert!(
+        name.ends_with(&format!("-gpu-{}.tllmprof", read.pid)),
+        "{name}"
+    );
+    assert_eq!(read.ended, Some(RecordEnded::InOrder));
+    // CUDA's numbers go by PCI address, where NVML's GPU 1 is the first.
+    for (device, of) in [(0, 1), (1, 0)] {
+        read.has_plain(device, of);
+        read.has_gpm(device, of);
+        let times = &read.times[&device];
+        assert!(times.len() >= 3, "{times:?}");
+        assert!(times[0].0 >= before && times.last().unwrap().1 <= after);
+        for (start, end) in times {
+            assert!(end - start >= 100_000_000, "{times:?}");
+        }
+        assert!(
+            times.windows(2).all(|pair| pair[0].1 == pair[1].0),
+            "{times:?}"
+        );
+    }
+    assert_eq!(read.fact(Info::Gpu), ["Stand-in H200"; 2]);
+    assert_eq!(read.fact(Info::CudaDriver), ["13000"]);
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert_eq!(read.fact(Info::Boot), [boot.trim_end()]);
+    assert_eq!(read.fact(Info::Host).len(), 1);
+    assert!(read.fact(Info::Refused).is_empty());
+}
+
+#[test]
+fn devices_are_numbered_as_the_program_sees_them() {
+    // Variable, NVML's GPUs in the order of the record's devices.
+    for (devices, expected) in [
+        ("1", &[0][..]),
+        ("GPU-000000a0,GPU-000000a1", &[0, 1]),
+        ("1,0", &[0, 1]),
+        ("0,5,1", &[1]),
+    ] {
+        let scratch = Scratch::new();
+        let mut run = run(&scratch, "");
+        run.env("CUDA_VISIBLE_DEVICES", devices);
+        let program = scratch.script("program", PROGRAM);
+        run.arg("--").arg(program).arg(scratch.path("."));
+        let ended = finish(run.args(["66000", "exit 0"]));
+        assert_eq!(ended.code(), Some(0), "{ended:?}");
+        let read = Read::new(&record(&scratch.path(".")).unwrap());
+        let last = read.times.keys().copied().max();
+        assert_eq!(last, Some(expected.len() as u8 - 1), "{devices}");
+        for (device, of) in (0..).zip(expected) {
+            assert_eq!(
+                read.values[&(device, Metric::SmClock)][0],
+                1_980_000 + of * 1000,
+                "{devices}"
+            );
+        }
+    }
+}
+
+#[test]
+fn where_kinds_differ_the_assumption_is_said_unless_the_order_is_set() {
+    for (order, lines) in [("FASTEST_FIRST", 1), ("PCI_BUS_ID", 0)] {
+        let scratch = Scratch::new();
+        let mut run = run(&scratch, "mixed");
+        let ended = sampled(run.env("CUDA_DEVICE_ORDER", order), &scratch, "exit 0");
+        let said = ended
+            .stderr
+            .matches("numbered by their PCI addresses")
+            .count();
+        assert_eq!(said, lines, "{ended:?}");
+        let read = Read::new(&record(&scratch.path(".")).unwrap());
+        assert_eq!(read.fact(Info::Refused).len(), lines);
+        assert_eq!(read.fact(Info::Gpu), ["Stand-in L4", "Stand-in H200"]);
+    }
+}
+
+#[test]
+fn without_counters_there_is_the_plain_utilisation() {
+    for (nvml, told) in [
+        ("no-gpm", "it has no GPM"),
+        ("gpm-denied", "for root alone"),
+        ("gpm-ends", "GPU 0 counts no more"),
+    ] {
+        let scratch = Scratch::new();
+        let ended = sampled(&mut run(&scratch, nvml), &scratch, "exit 37");
+        assert_eq!(ended.code(), Some(37), "{ended:?}");
+        let lines: Vec<_> = ended.stderr.lines().filter(|l| l.contains(told)).collect();
+        assert_eq!(lines.len(), 1, "{ended:?}");
+        let read = Read::new(&record(&scratch.path(".")).unwrap());
+        assert_eq!(read.fact(Info::Refused).len(), 2, "{:?}", read.facts);
+        read.has_plain(0, 1);
+        read.has_plain(1, 0);
+        let counted = read.values.get(&(0, Metric::SmUtil)).map_or(0, Vec::len);
+        assert_eq!(counted, if nvml == "gpm-ends" { 3 } else { 0 });
+    }
+}
+
+#[test]
+fn what_cannot_be_had_is_one_line() {
+    let scratch = Scratch::new();
+    let broken = scratch.write("broken/libnvidia-ml.so.1", "no library");
+    for (nvml, devices, folder, told) in [
+        ("denied", None, None, "permission"),
+        ("none", None, None, "NVML lists no GPU"),
+        ("", Some(""), None, "CUDA_VISIBLE_DEVICES=\"\" names no GPU"),
+        ("", None, broken.parent(), "libnvidia-ml.so.1"),
+    ] {
+        let mut run = run(&scratch, nvml);
+        run.envs(devices.map(|devices| ("CUDA_VISIBLE_DEVICES", devices)));
+        run.envs(folder.map(|folder| ("LD_LIBRARY_PATH", folder)));
+        let script = "sleep 1; echo done; exit 37";
+        let ended = finish(run.args(["--", "sh", "-c", script]));
+        assert_eq!(
+            (ended.code(), ended.stdout.as_str()),
+            (Some(37), "done\n"),
+            "{ended:?}"
+        );
+        let lines: Vec<_> = ended.stderr.lines().collect();
+        assert_eq!(lines.len(), 1, "{ended:?}");
+        assert!(
+            lines[0].starts_with("tllmprof: no GPU metrics: "),
+            "{ended:?}"
+        );
+        assert!(lines[0].contains(told), "{ended:?}");
+        assert!(record(&scratch.path(".")).is_none());
+    }
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_one_line() {
+    let scratch = Scratch::new();
+    let mut run = run(&scratch, "");
+    run.arg("--trace").arg(scratch.path("none/record"));
+    let ended = finish(run.args(["--", "sh", "-c", "sleep 0.3; exit 37"]));
+    assert_eq!(ended.code(), Some(37), "{ended:?}");
+    assert_eq!(
+        ended.stderr.matches("no GPU metrics: ").count(),
+        1,
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn it_lies_beside_the_trace() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("beside")).unwrap();
+    let mut run = run(&scratch, "");
+    run.args(["--trace", "beside/%p.t", "--"]);
+    let program = scratch.script("program", PROGRAM);
+    run.arg(program).arg(scratch.path("beside"));
+    let ended = finish(run.args(["66000", "exit 0"]));
+    assert_eq!(ended.code(), Some(0), "{ended:?}");
+    assert!(record(&scratch.path("beside")).is_some(), "{ended:?}");
+    assert!(record(&scratch.path(".")).is_none());
+}
+
+#[test]
+fn a_killed_program_leaves_a_whole_record() {
+    let scratch = Scratch::new();
+    let ended = sampled(&mut run(&scratch, ""), &scratch, "kill -KILL $$");
+    assert_eq!(ended.status.signal(), Some(libc::SIGKILL), "{ended:?}");
+    let read = Read::new(&record(&scratch.path(".")).unwrap());
+    assert_eq!(read.ended, Some(RecordEnded::InOrder));
+    read.has_plain(0, 1);
+}
+
+/// Starts a program that lasts, and waits until it is sampled.
+fn lasting(command: &mut Command, scratch: &Scratch) -> (Child, PathBuf) {
+    let mut child = command
+        .args(["--", "sleep", "60"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let folder = scratch.path(".");
+    let is_there = || {
+        let path = record(&folder)?;
+        (fs::metadata(&path).unwrap().len() >= SOME).then_some(path)
+    };
+    match within(Duration::from_secs(40), is_there) {
+        Some(path) => (child, path),
+        None => {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("nothing was sampled");
+        }
+    }
+}
+
+fn within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let started = Instant::now();
+    while started.elapsed() < limit {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    None
+}
+
+#[test]
+fn the_sampling_ends_with_the_command() {
+    let scratch = Scratch::new();
+    let (mut child, path) = lasting(&mut run(&scratch, ""), &scratch);
+    assert_eq!(
+        Read::new(&path).ended,
+        Some(RecordEnded::Not),
+        "while it is sampled"
+    );
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let has_ended = || (Read::new(&path).ended == Some(RecordEnded::InOrder)).then_some(());
+    assert!(within(Duration::from_secs(40), has_ended).is_some());
+}
+
+#[test]
+fn signals_are_for_the_program() {
+    let scratch = Scratch::new();
+    let (mut child, path) = lasting(&mut run(&scratch, ""), &scratch);
+    // SAFETY: the child has not been waited for.
+    unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
+    assert_eq!(wait(&mut child).unwrap().signal(), Some(libc::SIGTERM));
+    assert_eq!(Read::new(&path).ended, Some(RecordEnded::InOrder));
+}
+
+#[test]
+fn nvml_that_hangs_keeps_nobody() {
+    let scratch = Scratch::new();
+    let mut run = run(&scratch, "hangs");
+    let ended = finish(run.args(["--", "sh", "-c", "sleep 0.5; echo done; exit 37"]));
+    assert_eq!(
+        (ended.code(), ended.stdout.as_str()),
+        (Some(37), "done\n"),
+        "{ended:?}"
+    );
+    assert!(ended.stderr.contains("NVML does not answer"), "{ended:?}");
+}

@@ -1,0 +1,130 @@
+//! A record of one thread that is written to a file as it grows: for who is not in somebody else's
+//! process and need not map it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::block::Block;
+use crate::chunk::{Chunk, EventWriter};
+use crate::event::{Event, StringId};
+use crate::header::{ClockKind, HeaderBlock};
+use crate::layout::{
+    CHUNK_BYTES, CHUNK_HEADER_BYTES, EVENT_BYTES, HEADER_BYTES, PAYLOAD_BYTES, chunk_offset,
+};
+
+/// Writes a record. What was pushed is in the file after [`StreamWriter::flush`]; whatever ends the
+/// process, the file reads up to the last one.
+#[derive(Debug)]
+pub struct StreamWriter {
+    file: File,
+    header: Block,
+    chunk: Block,
+    writer: EventWriter,
+    thread: u32,
+    number: u32,
+    /// Bytes of the chunk's payload that are in the file.
+    flushed: usize,
+    strings: StringId,
+}
+
+impl StreamWriter {
+    /// Begins the record of a process in a file that is empty. The first anchor should follow at once.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn begin(file: File, pid: u32, parent: u32, clock: ClockKind) -> io::Result<Self> {
+        let header = Block::new(HEADER_BYTES);
+        let chunk = Block::new(CHUNK_BYTES);
+        let writer = begin_chunk(&chunk, 0, pid);
+        let new = Self {
+            file,
+            header,
+            chunk,
+            writer,
+            thread: pid,
+            number: 0,
+            flushed: 0,
+            strings: 0,
+        };
+        new.header().begin(pid, parent, clock);
+        new.file.write_all_at(new.header.bytes(), 0)?;
+        Ok(new)
+    }
+
+    /// Its header block, which goes to the file with the next flush.
+    pub fn header(&self) -> &HeaderBlock {
+        // SAFETY: the block is large enough and lives as long as the writer that is borrowed.
+        unsafe { HeaderBlock::at(self.header.address()) }
+    }
+
+    /// Bytes of the file, with what is not flushed.
+    #[must_use]
+    pub const fn length(&self) -> u64 {
+        chunk_offset(self.number) + (CHUNK_HEADER_BYTES + self.used()) as u64
+    }
+
+    /// Adds an event.
+    ///
+    /// # Errors
+    /// Where a chunk was full and could not be written.
+    pub fn push(&mut self, event: &Event) -> io::Result<()> {
+        if !self.writer.push(event) {
+            self.next_chunk()?;
+            let _ = self.writer.push(event);
+        }
+        Ok(())
+    }
+
+    /// Adds a string; its id.
+    ///
+    /// # Errors
+    /// As of [`StreamWriter::push`].
+    pub fn string(&mut self, text: &str) -> io::Result<StringId> {
+        self.strings += 1;
+        if !self.writer.push_string(self.strings, text) {
+            self.next_chunk()?;
+            let _ = self.writer.push_string(self.strings, text);
+        }
+        Ok(self.strings)
+    }
+
+    /// Brings the file up to date.
+    ///
+    /// # Errors
+    /// Where it cannot be written. What was there before stays whole.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let used = self.used();
+        let (head, payload) = self.chunk.bytes().split_at(CHUNK_HEADER_BYTES);
+        let at = chunk_offset(self.number);
+        let new = payload.get(self.flushed..used).unwrap_or_default();
+        let place = at + (CHUNK_HEADER_BYTES + self.flushed) as u64;
+        self.file.write_all_at(new, place)?;
+        // The count of what is whole goes last.
+        self.file.write_all_at(head, at)?;
+        self.flushed = used;
+        let header = self.header.bytes();
+        let header = header.get(..HeaderBlock::COUNTED).unwrap_or(header);
+        self.file.write_all_at(header, 0)
+    }
+
+    const fn used(&self) -> usize {
+        PAYLOAD_BYTES - self.writer.room() * EVENT_BYTES
+    }
+
+    fn next_chunk(&mut self) -> io::Result<()> {
+        self.flush()?;
+        let number = self.number + 1;
+        let chunk = Block::new(CHUNK_BYTES);
+        self.writer = begin_chunk(&chunk, number, self.thread);
+        (self.chunk, self.number, self.flushed) = (chunk, number, 0);
+        Ok(())
+    }
+}
+
+fn begin_chunk(block: &Block, number: u32, thread: u32) -> EventWriter {
+    // SAFETY: the block is large enough, and is kept as long as the writer.
+    let chunk = unsafe { Chunk::at(block.address()) };
+    // SAFETY: the only writer of a new chunk.
+    unsafe { EventWriter::begin(chunk, number, thread) }
+}

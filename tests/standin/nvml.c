@@ -1,0 +1,208 @@
+/* A stand-in for NVML (libnvidia-ml.so.1): two GPUs whose metrics are arithmetic, so that a test can
+ * say what a sampler must have read. Declared as nvml.h does; GPM as since driver 525.
+ *
+ *   cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 nvml.c -o libnvidia-ml.so.1
+ *
+ * The n-th GPM sample of GPU d, against the one before, has for metric id m the value
+ * 100 * d + m + n / 8, n from 1. GPU 0 has the higher PCI address. GPU 1 has no NVLink (ids 60, 61).
+ * STANDIN_NVML, a comma list:
+ *   no-gpm       it is no Hopper
+ *   gpm-denied   its counters are for root alone
+ *   gpm-ends     so they are from the fourth sample on
+ *   denied       so is NVML as a whole
+ *   mixed        the GPUs are of different kinds
+ *   none         there is no GPU
+ *   hangs        nothing comes back from the first look at a GPU's power
+ */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef enum {
+    NVML_SUCCESS = 0,
+    NVML_ERROR_INVALID_ARGUMENT = 2,
+    NVML_ERROR_NOT_SUPPORTED = 3,
+    NVML_ERROR_NO_PERMISSION = 4,
+    NVML_ERROR_INSUFFICIENT_SIZE = 7,
+} nvmlReturn_t;
+
+typedef struct nvmlDevice_st {
+    unsigned int index;
+} *nvmlDevice_t;
+
+typedef struct {
+    char busIdLegacy[16];
+    unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
+    char busId[32];
+} nvmlPciInfo_t;
+
+typedef struct {
+    unsigned int gpu, memory;
+} nvmlUtilization_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned long long total, reserved, free, used;
+} nvmlMemory_v2_t;
+
+typedef struct nvmlGpmSample_st {
+    unsigned int device, number;
+} *nvmlGpmSample_t;
+
+typedef struct {
+    unsigned int metricId;
+    nvmlReturn_t nvmlReturn;
+    double value;
+    struct {
+        char *shortName, *longName, *unit;
+    } metricInfo;
+} nvmlGpmMetric_t;
+
+typedef struct {
+    unsigned int version, numMetrics;
+    nvmlGpmSample_t sample1, sample2;
+    nvmlGpmMetric_t metrics[]; /* as many as the driver's version knows */
+} nvmlGpmMetricsGet_t;
+
+typedef struct {
+    unsigned int version, isSupportedDevice;
+} nvmlGpmSupport_t;
+
+enum { GPUS = 2, GPM_VERSION = 1, MEMORY_VERSION = 2 };
+
+static struct nvmlDevice_st devices[GPUS] = {{0}, {1}};
+static unsigned int samples[GPUS];
+
+static bool is(const char *word) {
+    const char *list = getenv("STANDIN_NVML");
+    size_t length = strlen(word);
+    for (const char *at = list; at && (at = strstr(at, word)); at += length)
+        if ((at == list || at[-1] == ',') && (at[length] == ',' || !at[length])) return true;
+    return false;
+}
+
+static nvmlReturn_t text(char *to, unsigned int length, const char *from) {
+    if (strlen(from) >= length) return NVML_ERROR_INSUFFICIENT_SIZE;
+    strcpy(to, from);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlInit_v2(void) {
+    /* Whatever NVML prints must not come to the program's output. */
+    puts("the stand-in for NVML");
+    fflush(stdout);
+    return is("denied") ? NVML_ERROR_NO_PERMISSION : NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlShutdown(void) {
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length) {
+    return text(version, length, "580.65.06");
+}
+
+nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    *version = 13000;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
+    *count = is("none") ? 0 : GPUS;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device) {
+    if (index >= GPUS) return NVML_ERROR_INVALID_ARGUMENT;
+    *device = &devices[index];
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length) {
+    return text(name, length, device->index && is("mixed") ? "Stand-in L4" : "Stand-in H200");
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length) {
+    char made[48];
+    snprintf(made, sizeof made, "GPU-%08x-0000-0000-0000-000000000000", 0xa0 + device->index);
+    return text(uuid, length, made);
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
+    memset(pci, 0, sizeof *pci);
+    pci->bus = device->index ? 0x1a : 0x3b;
+    snprintf(pci->busId, sizeof pci->busId, "00000000:%02X:00.0", pci->bus);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
+    *rates = (nvmlUtilization_t){71 + device->index, 31 + device->index};
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts) {
+    while (is("hangs")) pause();
+    *milliwatts = 345678 + device->index;
+    return NVML_SUCCESS;
+}
+
+/* clock: 0 graphics, 1 SM, 2 memory, 3 video */
+nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int clock, unsigned int *megahertz) {
+    if (clock != 1) return NVML_ERROR_INVALID_ARGUMENT;
+    *megahertz = 1980 + device->index;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+    if (memory->version != (sizeof *memory | MEMORY_VERSION << 24)) return NVML_ERROR_INVALID_ARGUMENT;
+    memory->total = 143771ull << 20;
+    memory->used = (1000ull + device->index) << 20;
+    memory->free = memory->total - memory->used;
+    return NVML_SUCCESS;
+}
+
+/* sensor: 0 the GPU's */
+nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned int *degrees) {
+    if (sensor) return NVML_ERROR_INVALID_ARGUMENT;
+    *degrees = 51 + device->index;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *support) {
+    (void)device;
+    if (support->version != GPM_VERSION) return NVML_ERROR_INVALID_ARGUMENT;
+    support->isSupportedDevice = !is("no-gpm");
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpmSampleAlloc(nvmlGpmSample_t *sample) {
+    *sample = calloc(1, sizeof **sample);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample) {
+    free(sample);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample) {
+    unsigned int number = samples[device->index]++;
+    if (is("gpm-denied") || (is("gpm-ends") && number >= 4)) return NVML_ERROR_NO_PERMISSION;
+    *sample = (struct nvmlGpmSample_st){device->index, number};
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *get) {
+    if (get->version != GPM_VERSION || get->sample1->device != get->sample2->device ||
+        get->sample2->number != get->sample1->number + 1)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (unsigned int at = 0; at < get->numMetrics; at++) {
+        nvmlGpmMetric_t *metric = &get->metrics[at];
+        bool lacks = get->sample2->device == 1 && metric->metricId >= 60;
+        metric->nvmlReturn = lacks ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+        metric->value = 100.0 * get->sample2->device + metric->metricId + get->sample2->number / 8.0;
+    }
+    return NVML_SUCCESS;
+}
