@@ -61,7 +61,8 @@ pub fn summarise(files: &[PathBuf]) {
     }
 }
 
-fn read(file: &Path) -> Result<Process> {
+/// Reads a record.
+pub fn read(file: &Path) -> Result<Process> {
     let reader = Reader::open(file)?;
     Ok(Process::read(file.to_owned(), &reader)?)
 }

@@ -3,14 +3,22 @@
 mod common;
 
 use std::fmt::Write;
-use std::process::Command;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
-use common::{Ended, Scratch, finish};
+use common::{Ended, Scratch, finish, wait};
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{ClockKind, Edge, Event, What};
 
 /// Answers to the question which device there is, and else does as its test says.
 const ENGINE: &str = "#!/bin/sh\n\
     [ \"$1 $2\" = '--steps 0' ] && { echo \"engine: 0.0 steps/s on $DEVICE\"; exit; }\n\
     [ -n \"$STANDIN_LOG\" ] && cp \"$CALLS\" \"$STANDIN_LOG\"\n\
+    [ -n \"$TLLMPROF_TRACE\" ] && cp \"$RECORD\" \"$TLLMPROF_TRACE\"\n\
+    [ -n \"$LASTS\" ] && { echo lasts; exec sleep 60; }\n\
     exit \"${STATUS:-0}\"\n";
 
 /// Runs the program, and counts as many kernels as its test says.
@@ -43,11 +51,32 @@ fn calls(steps: u64, first: u64, last: u64) -> String {
     log
 }
 
+/// The record of a window from iteration `first` to iteration `last`.
+fn record(scratch: &Scratch, first: u64, last: u64) -> PathBuf {
+    let mut builder = Builder::new(7, ClockKind::Monotonic);
+    let edge = |edge, iteration| What::Window { edge, iteration };
+    builder.push(7, &Event::new(1000 * first, 0, edge(Edge::Open, first)));
+    for n in first..=last {
+        builder.push(7, &Event::new(1000 * n, 1000, What::Iteration { n }));
+    }
+    builder.push(
+        7,
+        &Event::new(1000 * (last + 1), 0, edge(Edge::Close, last)),
+    );
+    let path = scratch.path("record");
+    fs::write(&path, builder.bytes()).unwrap();
+    path
+}
+
 fn demo(scratch: &Scratch, device: &str) -> Command {
     let mut command = scratch.tllmprof();
     command
         .env("TLLMPROF_ENGINE", scratch.script("engine", ENGINE))
-        .env("DEVICE", device);
+        .env("DEVICE", device)
+        .env("RECORD", record(scratch, 5, 9))
+        // Its own folder goes into this one.
+        .env("TMPDIR", scratch.path("tmp"));
+    fs::create_dir_all(scratch.path("tmp")).unwrap();
     command.env("TLLMPROF_NSYS", scratch.script("nsys", NSYS));
     // For another program, and not to get in the way of this one.
     command
@@ -60,11 +89,18 @@ fn demo(scratch: &Scratch, device: &str) -> Command {
 fn on_stand_in(log: &str, arguments: &[&str]) -> Ended {
     let scratch = Scratch::new();
     let mut command = demo(&scratch, "stand-in for CUDA");
-    finish(
+    let ended = finish(
         command
             .args(arguments)
             .env("CALLS", scratch.write("calls", log)),
-    )
+    );
+    assert!(is_empty(&scratch));
+    ended
+}
+
+/// Whether the demo has left nothing.
+fn is_empty(scratch: &Scratch) -> bool {
+    fs::read_dir(scratch.path("tmp")).unwrap().next().is_none()
 }
 
 #[test]
@@ -80,9 +116,43 @@ fn exactly_the_window_on_the_stand_in() {
             .stdout
             .contains("$ tllmprof run --window 5-9 --step cudaGraphLaunch")
     );
-    // A window that the example does not live to see the end of.
-    let ended = on_stand_in(&calls(10, 9, 9), &["--steps", "10", "--window", "9-20"]);
+    // Then the record's summary, which says whose times they are.
+    let (_, end) = ended.stdout.split_once("exactly the window.\n\n").unwrap();
+    let heading = "What the built-in record of them shows (times of the stand-in, not of a GPU: ";
+    assert!(end.starts_with(heading), "{ended:?}");
+    assert!(
+        end.contains("window 5-9: 5 iterations in 5.00 us"),
+        "{ended:?}"
+    );
+    assert!(!ended.stderr.contains("5 iterations in"), "once: {ended:?}");
+}
+
+#[test]
+fn a_window_may_last_to_the_examples_end() {
+    let scratch = Scratch::new();
+    let mut command = demo(&scratch, "stand-in for CUDA");
+    command
+        .env("CALLS", scratch.write("calls", &calls(10, 9, 9)))
+        .env("RECORD", record(&scratch, 9, 9));
+    let ended = finish(command.args(["--steps", "10", "--window", "9-20"]));
     assert_eq!(ended.code(), Some(0), "{ended:?}");
+}
+
+#[test]
+fn a_record_of_anything_else_fails() {
+    for device in ["stand-in for CUDA", "NVIDIA H200"] {
+        for (first, last) in [(4, 9), (5, 10), (5, 8)] {
+            let scratch = Scratch::new();
+            let mut command = demo(&scratch, device);
+            command
+                .env("CALLS", scratch.write("calls", &calls(40, 5, 9)))
+                .env("KERNELS", "20")
+                .env("RECORD", record(&scratch, first, last));
+            let ended = finish(&mut command);
+            assert_eq!(ended.code(), Some(1), "{first}-{last}: {ended:?}");
+            assert!(ended.stderr.contains("not exactly the window"), "{ended:?}");
+        }
+    }
 }
 
 #[test]
@@ -103,6 +173,16 @@ fn nsys_counts_the_kernels_of_the_window() {
     let ended = with("20");
     assert_eq!(ended.code(), Some(0), "{ended:?}");
     assert!(ended.stdout.contains("counts 20 kernels"), "{ended:?}");
+    // Then the same with the built-in record.
+    let recorded = ended.stdout.split("on NVIDIA H200").nth(2).unwrap();
+    assert!(
+        recorded.contains("What the built-in record of them shows:\n"),
+        "{ended:?}"
+    );
+    assert!(
+        recorded.contains("window 5-9: 5 iterations in 5.00 us"),
+        "{ended:?}"
+    );
     for wrong in ["24", "16", "160", "0"] {
         assert_eq!(with(wrong).code(), Some(1), "{wrong}");
     }
@@ -149,4 +229,52 @@ fn what_is_asked_for_wrongly() {
         (Some(2), 1),
         "{ended:?}"
     );
+}
+
+#[test]
+fn without_nsys_the_record_has_to_do() {
+    let scratch = Scratch::new();
+    let mut command = demo(&scratch, "NVIDIA H200");
+    command
+        .env_remove("TLLMPROF_NSYS")
+        .env("PATH", scratch.path("tmp"));
+    // As the scripts need commands, they get a path of their own.
+    let engine = ENGINE.replacen("#!/bin/sh\n", "#!/bin/sh\nPATH=/usr/bin:/bin\n", 1);
+    command.env("TLLMPROF_ENGINE", scratch.script("engine", &engine));
+    let ended = finish(&mut command);
+    assert_eq!(ended.code(), Some(0), "{ended:?}");
+    assert!(
+        ended.stdout.contains("on NVIDIA H200; nsys was not found"),
+        "{ended:?}"
+    );
+    assert!(
+        ended.stdout.contains("window 5-9: 5 iterations in 5.00 us"),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn an_interrupted_demo_leaves_nothing() {
+    for (signal, is_to_all) in [(libc::SIGINT, true), (libc::SIGTERM, false)] {
+        let scratch = Scratch::new();
+        let mut command = demo(&scratch, "stand-in for CUDA");
+        let mut child = command
+            .env("CALLS", scratch.write("calls", ""))
+            .env("LASTS", "1")
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut lines = lines.map(Result::unwrap);
+        assert!(lines.any(|line| line == "lasts"));
+        assert!(!is_empty(&scratch), "nothing to leave");
+        let number = child.id().cast_signed();
+        // SAFETY: the child has not been waited for; as the terminal does it, or kill(1).
+        unsafe { libc::kill(if is_to_all { -number } else { number }, signal) };
+        assert_eq!(wait(&mut child).unwrap().signal(), Some(signal));
+        assert!(is_empty(&scratch));
+    }
 }

@@ -5,26 +5,32 @@ mod kernels;
 
 use std::env;
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use tllmprof_config::{VARIABLES, Windows};
+use tllmprof_report::Report;
 
 use crate::failure::usage;
 use crate::profiler::NSYS;
-use crate::{library, output};
+use crate::supervised::{self, Held};
+use crate::{library, output, report};
 use call_log::CallLog;
 
 /// What the example's device is called where there is no GPU.
 const STAND_IN: &str = "stand-in for CUDA";
+/// How long a wait takes on it, in microseconds: its work takes no time.
+const STAND_IN_WAIT: &str = "1000";
 /// Kernels in the graph that the example launches once an iteration.
 const KERNELS_IN_GRAPH: u64 = 4;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
 It runs on the GPU if there is one, under nsys if that is found, and else on a stand-in for CUDA
-that writes down what it is asked to do. Exit status: 0 if exactly the window was captured.")]
+that writes down what it is asked to do. It ends with what the built-in record of the window shows.
+Exit status: 0 if exactly the window was captured.")]
 pub struct Arguments {
     /// Iterations of the example
     #[arg(long, value_name = "N", default_value_t = 40)]
@@ -64,16 +70,35 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         window: arguments.window.clone(),
         windows,
     };
-    match (demo.device(), NSYS.find()?) {
-        (Some(device), _) if device == STAND_IN => demo.on_the_stand_in(None)?,
-        (Some(device), Some(_)) => demo.under_nsys(&device)?,
-        (Some(device), None) => demo.without_nsys(&device)?,
-        (None, _) => demo.on_the_stand_in(Some(find_stand_in(&demo.engine)?))?,
+    match demo.run() {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            if let Some(Interrupted(signal)) = error.downcast_ref() {
+                supervised::end_by(*signal);
+            }
+            Err(error)
+        }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 impl Demo {
+    fn run(&self) -> Result<()> {
+        let device = self.device();
+        let nsys = NSYS.find()?;
+        let scratch = Scratch::new()?;
+        match (device, nsys) {
+            (Some(device), _) if device == STAND_IN => self.on_the_stand_in(&scratch, None),
+            (Some(device), Some(_)) => {
+                self.under_nsys(&scratch, &device)?;
+                self.on_the_gpu(&scratch, &format!("on {device}, with the built-in record"))
+            }
+            (Some(device), None) => {
+                self.on_the_gpu(&scratch, &format!("on {device}; nsys was not found"))
+            }
+            (None, _) => self.on_the_stand_in(&scratch, Some(find_stand_in(&self.engine)?)),
+        }
+    }
+
     /// The device that the example runs on as things are, if it runs at all.
     fn device(&self) -> Option<String> {
         let mut probe = Command::new(&self.engine);
@@ -107,19 +132,25 @@ impl Demo {
         Ok(command)
     }
 
+    /// The command line that leaves a record there.
+    fn recorded(&self, record: &Path) -> Result<Command> {
+        self.command(&["--no-summary", "--trace", &record.display().to_string()])
+    }
+
     /// On the stand-in in that folder, or on the one that is found anyway.
-    fn on_the_stand_in(&self, folder: Option<PathBuf>) -> Result<()> {
-        let scratch = Scratch::new()?;
-        let log = scratch.0.join("calls");
-        let mut command = self.command(&[])?;
-        command.env("STANDIN_LOG", &log);
+    fn on_the_stand_in(&self, scratch: &Scratch, folder: Option<PathBuf>) -> Result<()> {
+        let (log, record) = (scratch.path("calls"), scratch.path("demo.tllmprof"));
+        let mut command = self.recorded(&record)?;
+        command
+            .env("STANDIN_LOG", &log)
+            .env("STANDIN_WAIT_US", STAND_IN_WAIT);
         if let Some(folder) = folder {
             let rest = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
             let paths = [folder].into_iter().chain(env::split_paths(&rest));
             command.env("LD_LIBRARY_PATH", env::join_paths(paths)?);
         }
         show(&command, "on a stand-in for CUDA, as there is no GPU here")?;
-        run_to_the_end(&mut command)?;
+        scratch.run(&mut command)?;
 
         let text = fs::read_to_string(&log).context("the stand-in for CUDA wrote no log")?;
         let log = CallLog::parse(&text);
@@ -130,10 +161,12 @@ impl Demo {
             "not exactly the window: {}",
             wrong.join("; ")
         );
-        self.done()
+        let times =
+            " (times of the stand-in, not of a GPU: nothing is computed, each wait takes 1 ms)";
+        self.show_record(&record, times)
     }
 
-    fn under_nsys(&self, device: &str) -> Result<()> {
+    fn under_nsys(&self, scratch: &Scratch, device: &str) -> Result<()> {
         let [window] = self.windows.as_slice() else {
             return Err(usage(format_args!(
                 "--window=\"{}\": nsys needs 90 ms between windows, and the example is faster \
@@ -141,8 +174,7 @@ impl Demo {
                 self.window
             )));
         };
-        let scratch = Scratch::new()?;
-        let report = scratch.0.join("demo");
+        let report = scratch.path("demo");
         // Kernels one by one, where nsys would take each graph as a whole.
         let arguments = format!(
             "--nsys=--trace=cuda,nvtx --cuda-graph-trace=node --output={}",
@@ -150,7 +182,7 @@ impl Demo {
         );
         let mut command = self.command(&[&arguments])?;
         show(&command, &format!("on {device}"))?;
-        run_to_the_end(&mut command)?;
+        scratch.run(&mut command)?;
 
         let kernels = kernels::count(&NSYS.required()?, &report.with_extension("nsys-rep"))?;
         let last = window.last.unwrap_or(u64::MAX).min(self.steps - 1);
@@ -163,45 +195,35 @@ impl Demo {
         );
         output::print(line.as_bytes())?;
         ensure!(kernels == wanted, "not exactly the window");
-        self.done()
+        Ok(output::print(b"\n")?)
     }
 
-    /// There is nothing that captures, so the library's own account has to do.
-    fn without_nsys(&self, device: &str) -> Result<()> {
-        let mut command = self.command(&["--log", "info"])?;
-        show(
-            &command,
-            &format!("on {device}; nsys was not found, so nothing is recorded"),
-        )?;
-        command.stderr(Stdio::piped());
-        let output = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::inherit())
-            .output()?;
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        eprint!("{text}");
-        check_status(&output)?;
-        for window in self.windows.as_slice() {
-            let last = window.last.unwrap_or(u64::MAX).min(self.steps - 1);
-            let iterations = last - window.first + 1;
-            let closed = format!("window {window} closed: {iterations} iteration");
-            ensure!(
-                text.contains(&closed),
-                "not exactly the window: no \"{closed}…\""
-            );
-        }
-        let text = format!(
-            "\nThe profiler was on for iterations {} of {}, exactly the window; with nsys they would \
-             have been recorded.\n",
-            self.windows, self.steps
+    fn on_the_gpu(&self, scratch: &Scratch, comment: &str) -> Result<()> {
+        let record = scratch.path("demo.tllmprof");
+        let mut command = self.recorded(&record)?;
+        show(&command, comment)?;
+        scratch.run(&mut command)?;
+        self.show_record(&record, "")
+    }
+
+    /// Ends with what the record of the windows shows, if it is of nothing else.
+    fn show_record(&self, record: &Path, comment: &str) -> Result<()> {
+        let process = report::read(record).context("the record of the window")?;
+        let found = process.windows.iter().flat_map(|window| &window.iterations);
+        let found: Vec<_> = found.map(|iteration| iteration.n).collect();
+        let wanted: Vec<_> = (0..self.steps)
+            .filter(|n| self.windows.contains(*n))
+            .collect();
+        ensure!(
+            found == wanted,
+            "not exactly the window: iterations {found:?} are in the record"
         );
-        Ok(output::print(text.as_bytes())?)
-    }
-
-    fn done(&self) -> Result<()> {
         let text = format!(
-            "\nCaptured: iterations {} of {}, exactly the window.\n",
-            self.windows, self.steps
+            "\nCaptured: iterations {} of {}, exactly the window.\n\nWhat the built-in record of them \
+             shows{comment}:\n\n{}",
+            self.windows,
+            self.steps,
+            Report::new(vec![process]).text()
         );
         Ok(output::print(text.as_bytes())?)
     }
@@ -215,24 +237,6 @@ fn show(command: &Command, comment: &str) -> Result<()> {
     }
     line.extend_from_slice(format!("    # {comment}\n").as_bytes());
     Ok(output::print(&line)?)
-}
-
-fn run_to_the_end(command: &mut Command) -> Result<()> {
-    let status = command
-        .stdin(Stdio::null())
-        .status()
-        .context("the example did not start")?;
-    ensure!(status.success(), "the example ended with {status}");
-    Ok(())
-}
-
-fn check_status(output: &Output) -> Result<()> {
-    ensure!(
-        output.status.success(),
-        "the example ended with {}",
-        output.status
-    );
-    Ok(())
 }
 
 fn find_engine() -> Result<PathBuf> {
@@ -288,19 +292,55 @@ fn folder_of_this_executable() -> Result<PathBuf> {
         .to_owned())
 }
 
-/// A folder that goes when the demo ends.
-struct Scratch(PathBuf);
+/// A child was ended by a signal that is sent to the whole terminal or to this command.
+#[derive(Debug)]
+struct Interrupted(i32);
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "signal {}", self.0)
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// A folder that goes when the demo ends, also when it is interrupted: signals go to the child that runs,
+/// and else come when the folder is gone.
+struct Scratch {
+    folder: PathBuf,
+    // Dropped last.
+    held: Held,
+}
 
 impl Scratch {
     fn new() -> Result<Self> {
-        let path = env::temp_dir().join(format!("tllmprof-demo-{}", std::process::id()));
-        fs::create_dir(&path).with_context(|| path.display().to_string())?;
-        Ok(Self(path))
+        let folder = env::temp_dir().join(format!("tllmprof-demo-{}", std::process::id()));
+        let held = Held::now();
+        fs::create_dir(&folder).with_context(|| folder.display().to_string())?;
+        Ok(Self { folder, held })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Runs the example to its end.
+    fn run(&self, command: &mut Command) -> Result<()> {
+        command.stdin(Stdio::null());
+        let status =
+            supervised::run_while(&self.held, command).context("the example did not start")?;
+        if let Some(signal @ (libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT)) =
+            status.signal()
+        {
+            return Err(Interrupted(signal).into());
+        }
+        ensure!(status.success(), "the example ended with {status}");
+        Ok(())
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.folder);
     }
 }
