@@ -11,6 +11,7 @@ from gpu_check.checks import grid_sizes, timeless  # noqa: E402
 from gpu_check.expect import (GRAPH_LAUNCH, READ, RESET, STREAM_WAIT, Rule, described, differences,  # noqa: E402
                               found, from_whole_run, known, not_in_a_row, runs, steady_rule)
 from gpu_check.inside_python import read_torch_trace, unlike_truth  # noqa: E402
+from gpu_check.metrics import GpuMetrics  # noqa: E402
 from gpu_check.plan import all_checks  # noqa: E402
 from gpu_check.programs import Program, all_programs  # noqa: E402
 from gpu_check.trace import Trace, plain  # noqa: E402
@@ -364,6 +365,20 @@ class Inside(unittest.TestCase):
                 file.write('{"traceEvents": [{"cat": "user_annotation", "name": "step 4"}, {"cat": "kernel", "name": "k"},'
                            ' {"cat": "gpu_user_annotation", "name": "step 9"}, {"name": "x"}]}')
             self.assertEqual(read_torch_trace(path), ([4], 1))
+
+
+class MetricsTest(unittest.TestCase):
+    def judged(self, mean, samples, metric="SM busy", device=0):
+        one = {"device": device, "metric": metric, "unit": "%", "mean": mean, "max": mean, "samples": samples}
+        windows = [{"iterations": [{"dur_ns": 10**8}] * 25}]
+        check = GpuMetrics(Program("load", "none", ("load",)), "busy", 50, 100.5)
+        return check.judge({"processes": [{"windows": windows, "gpu_metrics": [one]}]})
+
+    def test_a_share_is_held_against_what_the_load_makes(self):
+        self.assertEqual(self.judged(98.2, 24), ("SM busy 98.2 %", []))
+        for mean, samples, more in ((12, 24, {}), (101, 24, {}), (98, 11, {}), (98, 24, {"metric": "GPU busy"}),
+                                    (98, 24, {"device": 1})):
+            self.assertEqual(len(self.judged(mean, samples, **more)[1]), 1)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,13 @@ fn what_has_no_variable_is_said() {
     let mut env = scratch.tllmprof();
     let ended = finish(env.args(["env", "--window", "5", "--gpu-metrics"]));
     assert_eq!(ended.code(), Some(0), "{ended:?}");
-    assert!(ended.stdout.contains("TLLMPROF_START_STOP='5'"), "{ended:?}");
-    assert!(ended.stderr.starts_with("tllmprof: --gpu-metrics: "), "{ended:?}");
+    assert!(
+        ended.stdout.contains("TLLMPROF_START_STOP='5'"),
+        "{ended:?}"
+    );
+    assert!(
+        ended.stderr.starts_with("tllmprof: --gpu-metrics: "),
+        "{ended:?}"
+    );
     assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
 }
