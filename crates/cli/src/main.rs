@@ -13,6 +13,7 @@ mod metrics;
 mod options;
 mod output;
 mod profiler;
+mod progress;
 mod quote;
 mod records;
 mod report;

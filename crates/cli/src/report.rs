@@ -1,16 +1,18 @@
 //! What records show.
 
+use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use tllmprof_record::Reader;
+use tllmprof_record::{Error, Reader};
 use tllmprof_report::{Process, Report};
 
 use crate::failure::usage;
 use crate::output;
+use crate::progress::Watched;
 
 #[derive(Args)]
 pub struct Arguments {
@@ -62,9 +64,17 @@ pub fn summarise(files: &[PathBuf]) {
 }
 
 /// Reads a record.
-pub fn read(file: &Path) -> Result<Process> {
-    let reader = Reader::open(file)?;
-    Ok(Process::read(file.to_owned(), &reader)?)
+pub fn read(path: &Path) -> Result<Process> {
+    let file = File::open(path)?;
+    let status = file.metadata()?;
+    if status.is_dir() {
+        return Err(Error::NoRecord.into());
+    }
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    let what = format!("reading {}", name.display());
+    // Twice, says the report.
+    let reader = Reader::new(Watched::new(file, what, 2 * status.len()))?;
+    Ok(Process::read(path.to_owned(), &reader)?)
 }
 
 fn print(report: &Report, json: bool) -> Result<()> {

@@ -16,6 +16,7 @@ use tllmprof_symbols::{
     Function, Image, LIMIT, Nearest, Pattern, Reach, Reason, Sources, demangle, reach,
 };
 
+use crate::progress::Progress;
 use crate::{failure, output};
 
 #[derive(Args)]
@@ -138,11 +139,17 @@ fn rows<'a>(binaries: &'a [Binary], wanted: Option<&Wanted>) -> Vec<Row<'a>> {
             }
         };
         let from = rows.len();
-        rows.extend(functions.into_iter().map(|function| Row {
-            binary,
-            reach: reach(&function, &binary.image),
-            shown: shown(function.names.first().copied().unwrap_or_default()),
-            function,
+        let name = binary.path.file_name().unwrap_or_default();
+        let what = format!("reading the names in {}", name.display());
+        let mut progress = Progress::new(what, functions.len() as u64);
+        rows.extend(functions.into_iter().map(|function| {
+            progress.advance(1);
+            Row {
+                binary,
+                reach: reach(&function, &binary.image),
+                shown: shown(function.names.first().copied().unwrap_or_default()),
+                function,
+            }
         }));
         if wanted.is_some() {
             rows[from..].sort_by(|a, b| a.shown.cmp(&b.shown));

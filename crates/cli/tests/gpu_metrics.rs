@@ -1,8 +1,9 @@
 //! `tllmprof run --gpu-metrics`, with a stand-in for NVML whose values are arithmetic.
 
 mod common;
+#[path = "gpu_metrics/read.rs"]
+mod read;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Ended, Scratch, finish, wait};
-use tllmprof_record::{Clock, Ended as RecordEnded, Entry, Info, Metric, Reader, Strings, What};
+use read::Read;
+use serde_json::Value;
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{ClockKind, Edge, Ended as RecordEnded, Event, Info, Metric, What};
 
 /// Bytes of a record with some rounds of samples of two GPUs: header, chunk's header, events.
 const SOME: u64 = 65536 + 64 + 24 * 2 * 14 * 5;
@@ -26,27 +30,6 @@ const PROGRAM: &str = "#!/bin/sh\n\
     done\n\
     shift 2\n\
     eval \"$@\"\n";
-
-const GPM: [(u32, Metric); 8] = [
-    (2, Metric::SmUtil),
-    (3, Metric::SmOccupancy),
-    (5, Metric::TensorUtil),
-    (10, Metric::DramBandwidth),
-    (21, Metric::PcieReceived),
-    (20, Metric::PcieSent),
-    (60, Metric::NvlinkReceived),
-    (61, Metric::NvlinkSent),
-];
-
-/// Of GPU 0, and what GPU 1 has more.
-const PLAIN: [(Metric, u64, u64); 6] = [
-    (Metric::GpuUtil, 71_000, 1000),
-    (Metric::MemoryUtil, 31_000, 1000),
-    (Metric::Power, 345_678, 1),
-    (Metric::SmClock, 1_980_000, 1000),
-    (Metric::MemoryUsed, 1_000_000, 1000),
-    (Metric::Temperature, 51_000, 1000),
-];
 
 fn run(scratch: &Scratch, nvml: &str) -> Command {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/standin/nvml.c");
@@ -89,93 +72,6 @@ fn record(folder: &Path) -> Option<PathBuf> {
     let path = found.next()?.path();
     assert!(found.next().is_none(), "two records");
     Some(path)
-}
-
-/// A record of metrics: values by device and metric in order, with starts and ends, and its facts.
-#[derive(Debug, Default)]
-struct Read {
-    values: BTreeMap<(u8, Metric), Vec<u64>>,
-    times: BTreeMap<u8, Vec<(u64, u64)>>,
-    facts: Vec<(Info, String)>,
-    ended: Option<RecordEnded>,
-    pid: u32,
-}
-
-impl Read {
-    fn new(path: &Path) -> Self {
-        let reader = Reader::open(path).unwrap();
-        let header = reader.header();
-        let clock = Clock::new(header.clock, &header.anchors);
-        let mut read = Self {
-            ended: header.ended,
-            pid: header.pid,
-            ..Self::default()
-        };
-        let mut strings = Strings::default();
-        let mut facts = Vec::new();
-        let damage = reader.read(|entry| match entry {
-            Entry::String { id, bytes } => strings.add(id, bytes),
-            Entry::Event { event, .. } => match event.what {
-                What::GpuMetric {
-                    device,
-                    metric,
-                    thousandths,
-                } => {
-                    let values = read.values.entry((device, metric.unwrap())).or_default();
-                    values.push(thousandths);
-                    let start = clock.ns(event.start);
-                    let time = (start, start + event.duration);
-                    let times = read.times.entry(device).or_default();
-                    if times.last() != Some(&time) {
-                        times.push(time);
-                    }
-                }
-                What::Info { key, value } => facts.push((key.unwrap(), value)),
-                other => panic!("{other:?}"),
-            },
-        });
-        assert!(damage.unwrap().is_none());
-        let text = |(key, value): &(Info, u64)| match key {
-            Info::CudaDriver => (*key, value.to_string()),
-            _ => (*key, strings.get(*value as u32).to_owned()),
-        };
-        read.facts = facts.iter().map(text).collect();
-        read
-    }
-
-    fn fact(&self, key: Info) -> Vec<&str> {
-        let all = self.facts.iter().filter(|(of, _)| *of == key);
-        all.map(|(_, text)| text.as_str()).collect()
-    }
-
-    fn has_plain(&self, device: u8, more: u64) {
-        for (metric, value, difference) in PLAIN {
-            let values = &self.values[&(device, metric)];
-            assert!(values.len() >= 3, "{values:?}");
-            let expected = value + more * difference;
-            assert!(
-                values.iter().all(|v| *v == expected),
-                "{metric:?}: {values:?}"
-            );
-        }
-    }
-
-    fn has_gpm(&self, device: u8, of: u64) {
-        for (id, metric) in GPM {
-            let Some(values) = self.values.get(&(device, metric)) else {
-                assert!(of == 1 && id >= 60, "{metric:?}");
-                continue;
-            };
-            assert!(!(of == 1 && id >= 60));
-            for (n, value) in (1..).zip(values) {
-                assert_eq!(
-                    *value,
-                    100_000 * of + 1000 * u64::from(id) + 125 * n,
-                    "{metric:?}"
-                );
-            }
-        }
-    }
 }
 
 fn monotonic() -> u64 {
@@ -286,7 +182,7 @@ fn where_kinds_differ_the_assumption_is_said_unless_the_order_is_set() {
 fn without_counters_there_is_the_plain_utilisation() {
     for (nvml, told) in [
         ("no-gpm", "it has no GPM"),
-        ("gpm-denied", "for root alone"),
+        ("gpm-denied", "lets this user not count"),
         ("gpm-ends", "GPU 0 counts no more"),
     ] {
         let scratch = Scratch::new();
@@ -443,4 +339,107 @@ fn nvml_that_hangs_keeps_nobody() {
         "{ended:?}"
     );
     assert!(ended.stderr.contains("NVML does not answer"), "{ended:?}");
+}
+
+#[test]
+fn a_full_disk_ends_the_record_alone() {
+    let scratch = Scratch::new();
+    let command = run(&scratch, "");
+    // In blocks of 512 bytes: some rounds fit.
+    let limited = "ulimit -f 134; exec \"$@\"";
+    let mut sh = Command::new("/bin/sh");
+    sh.args(["-c", limited, "sh"])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .args(["--", "sh", "-c", "sleep 2.5; echo done; exit 37"])
+        .current_dir(scratch.path("."))
+        .env_clear()
+        .envs(
+            command
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
+    let ended = finish(&mut sh);
+    assert_eq!(
+        (ended.code(), ended.stdout.as_str()),
+        (Some(37), "done\n"),
+        "{ended:?}"
+    );
+    assert_eq!(
+        ended.stderr.matches("GPU metrics end here: ").count(),
+        1,
+        "{ended:?}"
+    );
+    let read = Read::new(&record(&scratch.path(".")).unwrap());
+    read.has_plain(0, 1);
+    read.has_gpm(1, 0);
+}
+
+#[test]
+fn the_record_keeps_to_its_size() {
+    let scratch = Scratch::new();
+    let mut run = run(&scratch, "");
+    run.env("TLLMPROF_TRACE_MAX", "68200");
+    let ended = finish(run.args(["--", "sh", "-c", "sleep 2.5; exit 37"]));
+    assert_eq!(ended.code(), Some(37), "{ended:?}");
+    assert_eq!(
+        ended.stderr.matches("(TLLMPROF_TRACE_MAX)").count(),
+        1,
+        "{ended:?}"
+    );
+    let path = record(&scratch.path(".")).unwrap();
+    // A round of samples may go over it.
+    assert!(fs::metadata(&path).unwrap().len() < 68_200 + 24 * 28);
+    let read = Read::new(&path);
+    assert_eq!(read.ended, Some(RecordEnded::InOrder));
+    read.has_plain(0, 1);
+}
+
+#[test]
+fn the_report_has_what_was_sampled_in_the_window() {
+    let scratch = Scratch::new();
+    sampled(&mut run(&scratch, ""), &scratch, "exit 0");
+    let metrics = record(&scratch.path(".")).unwrap();
+    let read = Read::new(&metrics);
+    // A program whose window is from the second sample to the third.
+    let (first, last) = (read.times[&0][1], read.times[&0][2]);
+    let mut builder = Builder::new(7, ClockKind::Monotonic);
+    let boot = builder.string(7, read.fact(Info::Boot)[0]);
+    let boot = What::Info {
+        key: Some(Info::Boot),
+        value: boot.into(),
+    };
+    let edge = |edge| What::Window { edge, iteration: 5 };
+    for event in [
+        Event::new(0, 0, boot),
+        Event::new(first.0, 0, edge(Edge::Open)),
+        Event::new(first.0, last.1 - first.0, What::Iteration { n: 5 }),
+        Event::new(last.1, 0, edge(Edge::Close)),
+    ] {
+        builder.push(7, &event);
+    }
+    let program = scratch.path("program.tllmprof");
+    fs::write(&program, builder.bytes()).unwrap();
+    let ended = finish(
+        scratch
+            .tllmprof()
+            .args(["report", "--json"])
+            .args([&program, &metrics]),
+    );
+    let json: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(json["processes"].as_array().unwrap().len(), 1, "{json}");
+    let metrics = json["processes"][0]["gpu_metrics"].as_array().unwrap();
+    let is_busy = |one: &&Value| one["device"] == 0 && one["metric"] == "SM busy";
+    let busy = metrics.iter().find(is_busy).unwrap();
+    // Of NVML's GPU 1: 102.25 and 102.375, each over about 100 ms.
+    let lengths = [first, last].map(|(start, end)| (end - start) as f64);
+    let mean = (102.25 * lengths[0] + 102.375 * lengths[1]) / (lengths[0] + lengths[1]);
+    assert!(
+        (busy["mean"].as_f64().unwrap() - mean).abs() < 1e-4,
+        "{busy} {mean}"
+    );
+    assert_eq!(
+        (&busy["max"], &busy["samples"]),
+        (&Value::from(102.375), &Value::from(2))
+    );
 }

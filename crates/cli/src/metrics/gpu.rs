@@ -127,7 +127,8 @@ fn first_sample<'nvml>(device: &Device<'nvml>) -> Result<GpmSample<'nvml>, Strin
     match device.gpm_support() {
         Ok(true) => device.gpm_sample().map_err(|error| match error {
             NvmlError::NoPermission => {
-                "its counters are for root alone (NVreg_RestrictProfilingToAdminUsers)".to_owned()
+                "the driver lets this user not count (NVreg_RestrictProfilingToAdminUsers)"
+                    .to_owned()
             }
             error => error.to_string(),
         }),

@@ -1,0 +1,132 @@
+//! How far something is that takes over a second, told on a terminal alone.
+
+use std::cell::RefCell;
+use std::io::{self, IsTerminal, Stderr, Write};
+use std::time::{Duration, Instant};
+
+use tllmprof_record::Source;
+
+/// What is shorter is not shown.
+const DELAY: Duration = Duration::from_secs(1);
+const WIDTH: usize = 60;
+const BETWEEN: Duration = Duration::from_millis(100);
+
+/// The share of some work that is done, in a line that goes when it ends.
+pub struct Progress<W: Write = Stderr> {
+    /// `None` where it is no terminal.
+    terminal: Option<W>,
+    what: String,
+    total: u64,
+    done: u64,
+    /// When the line is written next.
+    next: Instant,
+    is_shown: bool,
+}
+
+impl Progress {
+    /// `what` is done, in `total` steps of any kind.
+    pub fn new(what: String, total: u64) -> Self {
+        let terminal = Some(io::stderr()).filter(IsTerminal::is_terminal);
+        Self::on(terminal, what, total, DELAY)
+    }
+}
+
+impl<W: Write> Progress<W> {
+    fn on(terminal: Option<W>, what: String, total: u64, delay: Duration) -> Self {
+        // One line of a narrow terminal, and nothing in it that moves the cursor.
+        let what = what.chars().filter(|c| !c.is_control()).take(WIDTH);
+        Self {
+            terminal,
+            what: what.collect(),
+            total,
+            done: 0,
+            next: Instant::now() + delay,
+            is_shown: false,
+        }
+    }
+
+    /// So many more steps are done.
+    pub fn advance(&mut self, steps: u64) {
+        self.done = self.done.saturating_add(steps);
+        let Some(terminal) = &mut self.terminal else {
+            return;
+        };
+        if Instant::now() < self.next {
+            return;
+        }
+        self.next = Instant::now() + BETWEEN;
+        self.is_shown = true;
+        let share = u128::from(self.done) * 100 / u128::from(self.total.max(1));
+        // Where the terminal is gone there is nobody left to tell.
+        let _ = write!(
+            terminal,
+            "\r\x1b[Ktllmprof: {} {} %",
+            self.what,
+            share.min(100)
+        );
+        let _ = terminal.flush();
+    }
+}
+
+impl<W: Write> Drop for Progress<W> {
+    fn drop(&mut self) {
+        if self.is_shown
+            && let Some(terminal) = &mut self.terminal
+        {
+            let _ = write!(terminal, "\r\x1b[K");
+            let _ = terminal.flush();
+        }
+    }
+}
+
+/// A record's bytes, whose reading is told.
+pub struct Watched<S> {
+    source: S,
+    progress: RefCell<Progress>,
+}
+
+impl<S> Watched<S> {
+    /// `bytes` will be read in all.
+    pub fn new(source: S, what: String, bytes: u64) -> Self {
+        let progress = RefCell::new(Progress::new(what, bytes));
+        Self { source, progress }
+    }
+}
+
+impl<S: Source> Source for Watched<S> {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let length = self.source.read_at(buffer, offset)?;
+        self.progress.borrow_mut().advance(length as u64);
+        Ok(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(has_terminal: bool, delay: Duration) -> String {
+        let mut written = Vec::new();
+        let terminal = has_terminal.then_some(&mut written);
+        let mut progress = Progress::on(terminal, "reading x".to_owned(), 200, delay);
+        progress.advance(50);
+        progress.next = progress.next.min(Instant::now() + delay);
+        progress.advance(140);
+        drop(progress);
+        String::from_utf8(written).unwrap()
+    }
+
+    #[test]
+    fn it_is_told_in_one_line_that_goes() {
+        assert_eq!(
+            shown(true, Duration::ZERO),
+            "\r\x1b[Ktllmprof: reading x 25 %\r\x1b[Ktllmprof: reading x 95 %\r\x1b[K"
+        );
+    }
+
+    #[test]
+    fn what_is_short_is_not_told_nor_without_a_terminal() {
+        assert_eq!(shown(true, Duration::from_secs(3600)), "");
+        assert_eq!(shown(false, Duration::ZERO), "");
+    }
+}
