@@ -13,7 +13,7 @@ use tllmprof_config::{Settings, Window};
 use crate::injection;
 use crate::lock::Lock;
 use crate::log;
-use crate::python::torch::profiler as torch;
+use crate::python::{router, torch::profiler as torch};
 use crate::record;
 use crate::window::{Edge, Point, Taken};
 use driver::Driver;
@@ -117,9 +117,13 @@ pub fn switch(place: &Place<'_>, edge: Edge) {
         torch::window_closes(place.capturing);
         STATE.lock().close(place.point.over(), ended, drained);
         torch::window_has_closed();
+        router::window_has_closed(place.capturing);
         state = STATE.lock();
     }
     if let Some(window) = edge.open {
+        drop(state);
+        router::window_opens(place.capturing);
+        state = STATE.lock();
         state.open(window, place);
         drop(state);
         torch::window_opens(window.asked, place.rank);

@@ -119,6 +119,7 @@ functions! {
         add_audit_hook: fn(AuditHook, *mut c_void) -> c_int = c"PySys_AddAuditHook";
         sys_object: fn(*const c_char) -> Raw = c"PySys_GetObject";
         import: fn(*const c_char) -> Raw = c"PyImport_ImportModule";
+        add_module: fn(*const c_char) -> Raw = c"PyImport_AddModule";
         modules: fn() -> Raw = c"PyImport_GetModuleDict";
         attr: fn(Raw, *const c_char) -> Raw = c"PyObject_GetAttrString";
         is_subtype: fn(Raw, Raw) -> c_int = c"PyType_IsSubtype";

@@ -268,6 +268,11 @@ unsafe fn met(api: &'static Api, thread: &Thread, event: &CStr, args: Raw) {
         py.quietly(super::modules::look);
         thread.is_busy.set(false);
     }
+    if super::router::wants(event) {
+        thread.is_busy.set(true);
+        py.quietly(super::router::look);
+        thread.is_busy.set(false);
+    }
 }
 
 /// Nobody else attaches in the child of a fork.

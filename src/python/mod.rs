@@ -13,6 +13,7 @@
 
 mod api;
 mod attach;
+mod embedded;
 mod functions;
 mod gate;
 mod gc;
@@ -21,6 +22,7 @@ mod holds;
 mod later;
 mod names;
 mod object;
+pub mod router;
 mod threads;
 pub mod torch;
 mod totals;
@@ -51,6 +53,8 @@ struct Wants {
     torch: bool,
     /// Ranges for torch modules.
     modules: bool,
+    /// Routers are replaced.
+    router: bool,
 }
 
 static WANTS: OnceBox<Wants> = OnceBox::new();
@@ -67,11 +71,12 @@ impl Wants {
             functions: functions::are_asked_for(settings),
             torch: profiler::is_asked_for(settings),
             modules: modules::are_asked_for(settings),
+            router: router::is_asked_for(settings),
         }
     }
 
     const fn anything(self) -> bool {
-        self.gc || self.gil || self.functions || self.torch || self.modules
+        self.gc || self.gil || self.functions || self.torch || self.modules || self.router
     }
 }
 
@@ -90,6 +95,7 @@ pub fn start() {
         profiler::start(settings);
     }
     modules::begins();
+    router::start(settings);
     attach::look();
     watch_modules(attach::look);
 }
@@ -140,6 +146,7 @@ fn begins() {
     functions::begins();
     profiler::begins();
     modules::begins();
+    router::begins();
 }
 
 /// Comes into interpreter number `number`, 0 for the main one.
@@ -169,6 +176,7 @@ fn interpreter_ends(py: Python<'_>) {
 /// The main interpreter ends; what needs it happens now or never. Nobody else comes in any
 /// more.
 fn ends(py: Python<'_>) {
+    router::ends(py);
     profiler::ends(py);
     if wants().gil {
         names::look(py);

@@ -166,13 +166,28 @@ impl<'py> Python<'py> {
     ///
     /// `file` is what tracebacks call it.
     pub fn run(self, source: &CStr, file: &CStr) -> Option<Object<'py>> {
+        // SAFETY: a new reference.
+        let names = unsafe { self.own((self.api.dict_new)()) }?;
+        self.run_in(names, source, file)
+    }
+
+    /// As [`Self::run`], as a module that can be found by `name`.
+    pub fn run_as_module(self, name: &CStr, source: &CStr, file: &CStr) -> Option<Object<'py>> {
+        // SAFETY: the text is terminated; the module and its names are borrowed.
+        let names = unsafe {
+            let module = self.share((self.api.add_module)(name.as_ptr()))?;
+            self.share((self.api.module_dict)(module.raw))?
+        };
+        self.run_in(names, source, file)
+    }
+
+    fn run_in(self, names: Object<'py>, source: &CStr, file: &CStr) -> Option<Object<'py>> {
         /// `Py_file_input`.
         const FILE: c_int = 257;
         // SAFETY: the texts are terminated; the builtins are borrowed; the rest is owned.
         unsafe {
             let api = self.api;
             let code = self.own((api.compile)(source.as_ptr(), file.as_ptr(), FILE))?;
-            let names = self.own((api.dict_new)())?;
             if (api.dict_set)(names.raw, c"__builtins__".as_ptr(), (api.builtins)()) != 0 {
                 return self.own(core::ptr::null_mut());
             }

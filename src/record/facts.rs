@@ -41,6 +41,25 @@ pub fn tell(key: Info, text: &str) {
     }
 }
 
+/// Tells the tokens that the learned router of an MoE layer has sent to each expert so far.
+pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
+    if !is_on() {
+        return;
+    }
+    let id = strings::id_of(name);
+    if id != NO_STRING {
+        tell_number(Info::Router, u64::from(layer) << 32 | u64::from(id));
+    }
+    for (expert, tokens) in (0..=u16::MAX).zip(tokens) {
+        let what = What::ExpertLoad {
+            layer,
+            expert,
+            tokens,
+        };
+        writers::write(&Event::new(clock::ticks(), 0, what));
+    }
+}
+
 fn tell_number(key: Info, value: u64) {
     let what = What::Info {
         key: Some(key),

@@ -29,7 +29,7 @@ pub use tllmprof_record::{Counter, Ended, What};
 #[cfg(target_arch = "x86_64")] // its assembler asks
 pub use clock::IS_COUNTER;
 pub use clock::ticks;
-pub use facts::{Facts, said};
+pub use facts::{Facts, expert_loads, said};
 pub use iterations::{
     count_calls, iteration_begins, iteration_ends, wants_calls, window_closes, window_opens,
 };

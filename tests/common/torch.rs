@@ -10,8 +10,19 @@ use super::{repo, run, skipped};
 /// A Python that has PyTorch; none, and said, where it cannot be had.
 pub fn python_with_torch() -> Option<PathBuf> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let found = FOUND.get_or_init(|| {
-        let mut get = Command::new(repo().join("scripts/get-torch"));
+    fetched("scripts/get-torch", &FOUND)
+}
+
+/// A Python that has PyTorch and transformers; none, and said, where it cannot be had.
+#[allow(dead_code, reason = "not every test file needs it")]
+pub fn python_with_transformers() -> Option<PathBuf> {
+    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    fetched("scripts/get-transformers", &FOUND)
+}
+
+fn fetched(script: &str, found: &OnceLock<Result<PathBuf, String>>) -> Option<PathBuf> {
+    let found = found.get_or_init(|| {
+        let mut get = Command::new(repo().join(script));
         let got = run(&mut get, Duration::from_secs(1800));
         if got.status.success() {
             Ok(PathBuf::from(got.out().trim()))

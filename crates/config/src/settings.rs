@@ -116,16 +116,10 @@ impl Settings {
 
     /// Variables that ask for what this version does not have.
     pub fn unavailable(&self) -> Vec<&'static str> {
-        [
-            (
-                "ENABLE_PERFECT_ROUTER",
-                self.perfect_router != PerfectRouter::Off,
-            ),
-            ("TLLMPROF_KERNELS", self.kernels.is_some()),
-        ]
-        .into_iter()
-        .filter_map(|(name, asked)| asked.then_some(name))
-        .collect()
+        [("TLLMPROF_KERNELS", self.kernels.is_some())]
+            .into_iter()
+            .filter_map(|(name, asked)| asked.then_some(name))
+            .collect()
     }
 }
 

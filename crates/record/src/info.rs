@@ -53,4 +53,6 @@ infos! {
     Setting = 14,
     /// The machine's boot: records with the same have the same monotonic clock.
     Boot = 15,
+    /// The name of an MoE layer: its number (as in expert loads) << 32 | string. Any number of them.
+    Router = 16,
 }

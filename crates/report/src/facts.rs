@@ -28,6 +28,8 @@ pub struct Facts {
     pub settings: Vec<String>,
     pub calls: Vec<CallRow>,
     pub threads: BTreeMap<u32, String>,
+    /// Names of MoE layers, by their numbers.
+    pub routers: BTreeMap<u32, String>,
 }
 
 /// A row of the table of calls.
@@ -100,6 +102,10 @@ impl Found {
                 Info::Process => facts.process = text(),
                 Info::Setting => facts.settings.push(text()),
                 Info::Boot => facts.boot = text(),
+                Info::Router => {
+                    let layer = (*value >> 32) as u32;
+                    facts.routers.insert(layer, text());
+                }
             }
         }
         facts.calls = self

@@ -3,7 +3,7 @@
 //! What it takes of torch is in `profiler.py`, which runs in a namespace of its own. Called by the
 //! thread that opens or closes a window, with nothing locked: these wait for the GIL.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::errno::Kept;
 use crate::intercept::uncounted;
 use crate::log;
 use crate::python::api::{MethodDef, NOARGS, Raw, VARARGS};
-use crate::python::later::call_for_program;
+use crate::python::embedded::{add, call, first, told};
 use crate::python::object::{Object, Python};
 
 const SOURCE: &CStr =
@@ -143,13 +143,6 @@ fn finish(py: Python<'_>, names: &Object<'_>) {
     uncounted(&mut || call(py, names, c"finish", &[]));
 }
 
-fn call(py: Python<'_>, names: &Object<'_>, name: &CStr, args: &[Option<Object<'_>>]) {
-    let args: Option<Vec<_>> = args.iter().map(Option::as_ref).collect();
-    if let (Some(function), Some(args)) = (names.item(name), args) {
-        let _ = call_for_program(py, &function, &args);
-    }
-}
-
 fn tell_missing() {
     log::once!(
         Warn,
@@ -193,15 +186,6 @@ static FUNCTIONS: [MethodDef; 4] = [
     MethodDef::new(c"at_end", at_end, NOARGS),
 ];
 
-fn add(py: Python<'_>, names: &Object<'_>, definition: &'static MethodDef) -> bool {
-    py.function(definition).is_some_and(|function| {
-        // SAFETY: the dictionary takes a reference of its own.
-        let failed: c_int =
-            unsafe { (py.api.dict_set)(names.raw(), definition.name, function.raw()) };
-        failed == 0
-    })
-}
-
 unsafe extern "C" fn warn(_: Raw, args: Raw) -> Raw {
     // SAFETY: Python calls this with the GIL and a tuple of arguments.
     unsafe { told(args, |text| log::say!(Warn, "{text}")) }
@@ -229,37 +213,5 @@ unsafe extern "C" fn at_end(_: Raw, _: Raw) -> Raw {
     // SAFETY: Python calls this with the GIL.
     let py = unsafe { Python::assume(api) };
     py.quietly(ends);
-    py.none()
-}
-
-/// # Safety
-/// The calling thread has the GIL, and `args` is a tuple.
-unsafe fn told(args: Raw, say: impl FnOnce(&str)) -> Raw {
-    // SAFETY: the caller's promise.
-    unsafe {
-        first(args, |text| {
-            if let Some(text) = text.as_text() {
-                say(text);
-            }
-        })
-    }
-}
-
-/// Gives the first argument to `act`, and None to Python.
-///
-/// # Safety
-/// As [`told`].
-unsafe fn first(args: Raw, act: impl FnOnce(&Object<'_>)) -> Raw {
-    let Some(api) = crate::python::api() else {
-        return core::ptr::null_mut();
-    };
-    // SAFETY: the caller's promise.
-    let (py, args) = unsafe {
-        let py = Python::assume(api);
-        (py, py.share(args))
-    };
-    if let Some(first) = args.and_then(|args| args.elements().next()) {
-        act(&first);
-    }
     py.none()
 }

@@ -1,0 +1,81 @@
+"""The perfect router: every expert gets as many tokens as any other, give or take one.
+
+The library runs balance.py, operators.py and blocks.py, one behind the other, as one module, once torch can be hooked,
+and calls begin, switch, loads and tell. It adds say(text) and warn(text), a line on standard error each, the latter in
+the record, too, and keep(number, name, tokens), which writes a layer's load down.
+
+Nothing here may harm the program: what cannot be balanced keeps its learned router, and is told.
+"""
+
+import sys
+import threading
+import weakref
+
+torch = None  # until a model is built: it is not all there when this is loaded
+
+# Rows of a table at first; it grows where more tokens come at once.
+_ROWS = 8192
+# Logits of those that are chosen, and of the others: their difference is far in every routing function, and both are
+# exact in every floating-point type.
+_HIGH, _LOW = 10.0, -10.0
+
+_lock = threading.Lock()
+_tables = {}
+# Tables that have been outgrown: a captured graph may still read them.
+_outgrown = []
+
+
+class Unbalanced(Exception):
+    """Why a layer cannot be balanced."""
+
+
+def _spread(count):
+    """0 to count - 1 in an order in which neighbours are far apart, so that a row of them is as evenly spread over
+    the parts that GPUs hold, too, whatever the number of GPUs."""
+    bits = max(1, (count - 1).bit_length())
+    return sorted(range(count), key=lambda number: int(format(number, "0%db" % bits)[::-1], 2))
+
+
+def chosen(rows, experts, top_k, groups=1, top_groups=1):
+    """The experts of each token, [rows, top_k]. A row does not depend on how many there are, and over any number of
+    rows no expert comes more than once more often than another. With `groups` a token's experts are all in
+    `top_groups` of them."""
+    if groups <= 1 or top_groups >= groups:
+        order = torch.tensor(_spread(experts))
+        return order[(torch.arange(rows * top_k) % experts)].view(rows, top_k)
+    in_group, each = experts // groups, top_k // top_groups
+    if experts % groups or top_k % top_groups or each > in_group:
+        raise Unbalanced(
+            "%d of %d experts in %d of %d groups cannot be balanced" % (top_k, experts, top_groups, groups)
+        )
+    visit = torch.arange(rows).view(rows, 1, 1) * top_groups + torch.arange(top_groups).view(1, top_groups, 1)
+    group = torch.tensor(_spread(groups))[visit % groups]
+    place = (visit // groups * each + torch.arange(each).view(1, 1, each)) % in_group
+    expert = group * in_group + torch.tensor(_spread(in_group))[place]
+    return expert.reshape(rows, top_k)
+
+
+def table(rows, layer, dtype, device):
+    """At least `rows` rows of logits that choose balanced experts, [rows, experts]; made before a capture needs it."""
+    key = (layer.experts, layer.top_k, layer.groups, layer.top_groups, dtype, device)
+    known = _tables.get(key)
+    if known is not None and known.shape[0] >= rows:
+        return known
+    if capturing(device):
+        raise Unbalanced("a stream capture came before a call with as many tokens (%d)" % rows)
+    with _lock, torch.inference_mode(False), torch.no_grad():
+        known = _tables.get(key)
+        if known is not None and known.shape[0] >= rows:
+            return known
+        count = max(_ROWS, 1 << (rows - 1).bit_length())
+        experts = chosen(count, layer.experts, layer.top_k, layer.groups, layer.top_groups)
+        made = torch.full((count, layer.experts), _LOW).scatter_(1, experts, _HIGH).to(dtype).to(device)
+        if known is not None:
+            _outgrown.append(known)
+        _tables[key] = made
+        return made
+
+
+def capturing(device):
+    """Whether the calling thread's stream is being captured into a graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

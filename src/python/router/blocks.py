@@ -1,0 +1,298 @@
+# Finding the layers of experts in a model as it is built, and standing in their gates.
+
+_GATES = ("gate", "router", "gating", "wg", "gate_proj_router", "router_gate")
+_EXPERTS = ("experts", "moe_experts", "expert_mlps", "mlps", "input_linear")
+# Engines that have a place of their own for this.
+_ENGINES = ("vllm", "sglang", "tensorrt_llm")
+
+# Blocks whose making is not done yet, by their identity.
+_pending = {}
+_classes = weakref.WeakSet()
+_mode = None
+_gemms = _sums = frozenset()
+
+
+def begin(active, counts):
+    """Looks at modules from here on, as they are put into each other. torch.nn.modules.module is there, torch may not
+    be whole yet."""
+    global _active, _counts
+    _active, _counts = bool(active), bool(counts)
+    sys.modules["torch.nn.modules.module"].register_module_module_registration_hook(registered)
+
+
+def registered(parent, name, child):
+    """`parent.name = child`"""
+    try:
+        if child is not None:
+            block = _pending.pop(id(child), None)
+            if block is not None:  # its own __init__ has come to its end
+                attach(*block, True)
+            if name in _GATES or name in _EXPERTS:
+                _look(parent, name, child)
+    except Exception as error:
+        warn("%s is not looked at: %s" % (type(parent).__name__, told(error)))
+
+
+def _look(parent, name, child):
+    children = dict(parent._modules)
+    children[name] = child
+    gate = next((known for known in _GATES if children.get(known) is not None), None)
+    if gate is None or all(children.get(known) is None for known in _EXPERTS):
+        return
+    if type(parent).__module__.split(".")[0] in _ENGINES:
+        return
+    _pending[id(parent)] = (weakref.ref(parent), children[gate], gate)
+    attach(*_pending[id(parent)], False)
+
+
+def _number(owners, names):
+    for owner in owners:
+        for name in names:
+            value = getattr(owner, name, None)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
+
+
+def describe(gate, parent):
+    """Experts, experts a token, groups, groups a token."""
+    owners = [gate, parent]
+    owners += [owner.config for owner in owners if getattr(owner, "config", None) is not None]
+    owners.append(getattr(parent, "experts", None))
+    top_k = _number(
+        owners,
+        ("top_k", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "topk", "moe_topk", "k"),
+    )
+    experts = _number(owners, ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"))
+    rows = gate_rows(gate)
+    if rows and (experts is None or rows < experts):
+        experts = rows
+    if top_k is None:
+        name = type(gate).__name__.lower()
+        top_k = next((k for k in (1, 2) if "top%d" % k in name or "top_%d" % k in name), None)
+    groups = _number([gate, parent], ("n_group", "num_group", "n_groups", "num_expert_group")) or 1
+    top_groups = _number([gate, parent], ("topk_group",)) or groups
+    return experts, top_k, groups, top_groups
+
+
+def gate_rows(gate):
+    """Outputs of the gate's one matrix."""
+    weights = [weight for weight in gate.parameters() if weight.ndim == 2]
+    return weights[0].shape[0] if len(weights) == 1 else None
+
+
+def attach(parent, gate, name, is_done):
+    """Stands in a gate. Where it cannot be described yet, and the block is not done, once more later."""
+    global torch
+    parent = parent()
+    if parent is None or gate.__dict__.get("_tllmprof") is not None:
+        return
+    torch = sys.modules["torch"]
+    if not hasattr(torch, "library"):
+        return
+    label = "%s.%s" % (type(parent).__name__, name)
+    if "Hash" in type(gate).__name__:
+        if is_done:
+            warn("%s keeps its learned router: it routes by the tokens' numbers" % label)
+        return
+    experts, top_k, groups, top_groups = describe(gate, parent)
+    if not experts or not top_k or top_k > experts:
+        if is_done:
+            warn(
+                "%s keeps its learned router: its experts (%s) and experts a token (%s) cannot be told"
+                % (label, experts, top_k)
+            )
+        return
+    if not is_done:
+        return
+    try:
+        chosen(1, experts, top_k, groups, top_groups)
+    except Unbalanced as error:
+        warn("%s keeps its learned router: %s" % (label, error))
+        return
+    define()
+    layer = Layer("%s %d" % (label, len(_layers)), experts, top_k, groups, top_groups)
+    gate.__dict__["_tllmprof"] = (layer.number, experts, top_k, gate_rows(gate) or experts)
+    if type(gate).forward is torch.nn.Linear.forward:
+        layer.by_logits = groups <= 1
+        gate.register_forward_hook(_linear)
+        _watch(parent, layer)
+    else:
+        stand_in(type(gate))
+
+
+def _linear(gate, args, logits):
+    number = gate.__dict__["_tllmprof"][0]
+    return torch.ops.tllmprof.balanced_logits(logits, number)
+
+
+def _watch(parent, layer):
+    """Sees in the block's first call which experts it chooses from the gate's logits."""
+    handles = []
+    modes = []
+
+    def enters(block, args):
+        if layer.proved or layer.refused is not None or modes or not _active or torch.compiler.is_compiling():
+            return
+        modes.append(_Watch(layer))
+        modes[0].__enter__()
+
+    def leaves(block, args, result):
+        if modes:
+            modes.pop().__exit__(None, None, None)
+        if layer.proved or layer.refused is not None:
+            for handle in handles:
+                handle.remove()
+
+    handles.append(parent.register_forward_pre_hook(enters))
+    handles.append(parent.register_forward_hook(leaves, always_call=True))
+
+
+def stand_in(kind):
+    """Replaces the forward of a class of gates: copies, and whatever wraps a gate later, keep it."""
+    if kind in _classes:
+        return
+    _classes.add(kind)
+    _prepare()
+    own = kind.forward
+
+    def forward(self, *args, **named):
+        known = self.__dict__.get("_tllmprof")
+        if known is None:
+            return own(self, *args, **named)
+        number, experts, top_k, rows = known
+        mode = _Gate(number, experts, rows)
+        with mode:
+            result = own(self, *args, **named)
+        if isinstance(result, torch.Tensor):
+            # Logits that no known operator made.
+            if not mode.is_done and result.is_floating_point() and result.shape[-1] == experts:
+                result = torch.ops.tllmprof.balanced_logits(result, number)
+            return result
+        if isinstance(result, tuple):
+            for place, part in enumerate(result):
+                if (
+                    isinstance(part, torch.Tensor)
+                    and part.dtype in (torch.int64, torch.int32)
+                    and part.ndim >= 2
+                    and part.shape[-1] == top_k
+                ):
+                    seen = torch.ops.tllmprof.seen(part, number)
+                    return result[:place] + (seen,) + result[place + 1 :]
+            _prove_by_scores(result, mode, number)
+        return result
+
+    forward.__wrapped__ = own
+    forward.__qualname__ = own.__qualname__
+    forward.__doc__ = own.__doc__
+    kind.forward = forward
+
+
+def _prove_by_scores(result, mode, number):
+    """Of a gate that gives no experts but scores: those that are not zero are of the experts that it chose."""
+    layer = _layers[number]
+    if layer.proved or layer.refused is not None or not _active or torch.compiler.is_compiling():
+        return
+    for part in result:
+        if isinstance(part, torch.Tensor) and part is not mode.logits and part.is_floating_point():
+            if part.shape[-1] == layer.experts:
+                prove(part.topk(layer.top_k, -1)[1], layer)
+                return
+
+
+def _prepare():
+    """Makes what needs torch to be whole."""
+    global _Gate, _Watch, _gemms, _sums
+    if _gemms:
+        return
+    from torch.overrides import TorchFunctionMode
+
+    tensor, functional = torch.Tensor, torch.nn.functional
+    _gemms = frozenset(
+        (functional.linear, torch.matmul, torch.mm, torch.addmm, tensor.matmul, tensor.mm, tensor.__matmul__)
+    )
+    _sums = frozenset((torch.add, tensor.add, tensor.add_, tensor.__add__, tensor.__radd__, tensor.__iadd__))
+
+    class Gate(TorchFunctionMode):
+        """A gate's forward: the first product that has a column for each expert gives the logits, and what is added
+        to scores by expert afterwards is a correction."""
+
+        def __init__(self, number, experts, rows):
+            super().__init__()
+            self.number = number
+            self.widths = (experts, rows)
+            self.is_done = False
+            self.logits = None
+
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            result_of = lambda *given: function(*given, **(kwargs or {}))
+            if not self.is_done:
+                result = result_of(*args)
+                if function in _gemms and result.shape[-1] in self.widths:
+                    self.is_done = True
+                    self.logits = torch.ops.tllmprof.balanced_logits(result, self.number)
+                    return self.logits
+                return result
+            if function in _sums and len(args) == 2:
+                scores, bias = args
+                if (
+                    isinstance(bias, torch.Tensor)
+                    and isinstance(scores, torch.Tensor)
+                    and scores.ndim > bias.ndim - 1
+                    and bias.numel() in self.widths
+                    and bias.numel() == scores.shape[-1]
+                    and bias.ndim <= 2
+                    and scores.ndim >= 2
+                ):
+                    return result_of(scores, torch.ops.tllmprof.balanced_bias(bias, self.number))
+            return result_of(*args)
+
+    class Watch(TorchFunctionMode):
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            if function in (torch.topk, tensor.topk) and result[1].shape[-1] == self.layer.top_k:
+                if args[0].shape[-1] == self.layer.experts:
+                    prove(result[1], self.layer)
+            return result
+
+    _Gate, _Watch = Gate, Watch
+
+
+def loads():
+    """Has the learned routers' loads so far written down."""
+    if torch is None:
+        return
+    for layer in _layers:
+        tokens = None
+        for device, (counted, _) in list(layer.loads.items()):
+            if capturing(device):
+                return
+            here = counted[: layer.experts].tolist()
+            tokens = here if tokens is None else [a + b for a, b in zip(tokens, here)]
+        if tokens is not None and any(tokens):
+            keep(layer.number, layer.name, tuple(tokens))
+
+
+def tell():
+    """The lines of the end."""
+    if not _layers:
+        return
+    done = [layer for layer in _layers if layer.refused is None and layer.calls]
+    idle = [layer for layer in _layers if layer.refused is None and not layer.calls]
+    left = [layer for layer in _layers if layer.refused is not None]
+    calls = sum(layer.calls for layer in done)
+    unproved = sum(not layer.proved for layer in done)
+    say(
+        "perfect router: %d layers, %d calls (those in replayed graphs not counted)%s%s%s"
+        % (
+            len(done),
+            calls,
+            unproved and ", %d not proved" % unproved or "",
+            idle and ", %d never called" % len(idle) or "",
+            left and ", %d left as they were" % len(left) or "",
+        )
+    )

@@ -1,0 +1,181 @@
+//! Balanced routers (`ENABLE_PERFECT_ROUTER`) in transformers' own models, in programs that know nothing of it, with
+//! real PyTorch on the CPU where it can be had.
+
+mod common;
+#[path = "record/read.rs"]
+#[allow(dead_code, reason = "tests/record.rs asks for more")]
+mod read;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use common::torch::python_with_transformers;
+use common::{Output, Scratch, command, repo, run, shim, standin};
+use read::Read;
+use serde_json::Value;
+use tllmprof_record::{Info, What};
+
+const PATIENCE: Duration = Duration::from_secs(600);
+
+fn program(python: &Path, name: &str) -> Command {
+    let mut program = command(python);
+    program
+        .arg(repo().join("tests/python/router").join(name))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("HF_HUB_OFFLINE", "1")
+        .env_remove("CUDA_INJECTION64_PATH");
+    program
+}
+
+/// What `run.py` found of each model.
+fn models(output: &Output) -> BTreeMap<String, Value> {
+    assert!(output.status.success(), "{}", output.err());
+    let out = output.out();
+    let lines = out
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect(line));
+    lines
+        .map(|found| (found["model"].as_str().unwrap().to_owned(), found))
+        .collect()
+}
+
+fn said(output: &Output) -> Vec<String> {
+    let err = output.err();
+    let ours = err
+        .lines()
+        .filter_map(|line| line.strip_prefix("tllmprof: "));
+    ours.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_family_is_balanced_and_nothing_else_is_different() {
+    let Some(python) = python_with_transformers() else {
+        return;
+    };
+    let run_with = |variables: &[(&str, &str)]| {
+        let mut program = program(&python, "run.py");
+        program.envs(variables.iter().copied());
+        run(&mut program, PATIENCE)
+    };
+    let shim = shim().to_str().unwrap().to_owned();
+    let plain = run_with(&[]);
+    let off = run_with(&[("LD_PRELOAD", &shim), ("ENABLE_PERFECT_ROUTER", "0")]);
+    let on = run_with(&[("LD_PRELOAD", &shim), ("ENABLE_PERFECT_ROUTER", "1")]);
+
+    let (plain, off, balanced) = (models(&plain), models(&off), models(&on));
+    assert_eq!(plain.len(), 10);
+    assert_eq!(plain, off, "switched off, it changes something");
+    for (name, plain) in &plain {
+        let balanced = &balanced[name];
+        assert!(plain["spread"].as_u64() > Some(1), "{name}: {plain}");
+        assert!(balanced["spread"].as_u64() <= Some(1), "{name}: {balanced}");
+        assert_ne!(plain["logits"], balanced["logits"], "{name}");
+        // The gate and its product run as often, its results look the same, and no graph breaks.
+        for same in ["layers", "gates", "products", "kinds", "breaks"] {
+            assert_eq!(plain[same], balanced[same], "{name}: {same}");
+        }
+        assert_eq!(balanced["breaks"], 0, "{name}");
+        let sums = balanced["sums"].as_array().unwrap();
+        assert!(sums.len() <= 1, "{name}: weights add up to {sums:?}");
+    }
+    let said = said(&on);
+    assert_eq!(
+        said[0],
+        "output is intentionally wrong: the routers are replaced"
+    );
+    assert!(
+        said[1].starts_with("perfect router: 40 layers, "),
+        "{said:?}"
+    );
+    assert_eq!(said.len(), 2, "{said:?}");
+}
+
+/// `step N DIGEST SPREAD` by step.
+fn steps(output: &Output) -> Vec<(String, i64)> {
+    assert!(output.status.success(), "{}", output.err());
+    let out = output.out();
+    let lines = out.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    lines
+        .map(|words| match words[..] {
+            ["step", _, digest, spread] => (digest.to_owned(), spread.parse().unwrap()),
+            _ => panic!("{out}"),
+        })
+        .collect()
+}
+
+#[test]
+fn balanced_inside_windows_and_learned_outside() {
+    let Some(python) = python_with_transformers() else {
+        return;
+    };
+    for arguments in [&[] as &[&str], &["--compiled"]] {
+        let scratch = Scratch::new("router");
+        let mut plain = program(&python, "window.py");
+        plain.args(arguments).env("LD_LIBRARY_PATH", standin());
+        let mut windowed = program(&python, "window.py");
+        windowed
+            .args(arguments)
+            .env("LD_LIBRARY_PATH", standin())
+            .env("LD_PRELOAD", shim())
+            .env("TLLMPROF_STEP", "cudaGraphLaunch")
+            .env("TLLM_PROFILE_START_STOP", "2-3")
+            .env("TLLMPROF_PERFECT_ROUTER", "window")
+            .env("TLLMPROF_TRACE", scratch.path("w.tllmprof"));
+        let plain = steps(&run(&mut plain, PATIENCE));
+        let output = run(&mut windowed, PATIENCE);
+        let found = steps(&output);
+        assert_eq!(found.len(), 6);
+        for (n, (plain, found)) in plain.iter().zip(&found).enumerate() {
+            if (2..=3).contains(&n) {
+                assert!((0..=1).contains(&found.1), "step {n}: {found:?}");
+                assert_ne!(plain.0, found.0, "step {n}");
+            } else {
+                assert_eq!(plain, found, "step {n} is outside the window");
+            }
+        }
+        // 64 tokens to 2 of 8 experts in each of the 4 steps outside; 2 of them before the window closes.
+        let record = Read::open(&scratch.path("w.tllmprof"));
+        let settings = record.info(Info::Setting);
+        assert!(
+            settings.contains(&"TLLMPROF_PERFECT_ROUTER=window".to_owned()),
+            "{settings:?}"
+        );
+        let mut loads: BTreeMap<u16, BTreeMap<u16, Vec<u64>>> = BTreeMap::new();
+        for (_, event) in &record.events {
+            if let What::ExpertLoad {
+                layer,
+                expert,
+                tokens,
+            } = event.what
+            {
+                let layer = loads.entry(layer).or_default();
+                layer.entry(expert).or_default().push(tokens);
+            }
+        }
+        assert_eq!(loads.len(), 2, "two layers");
+        for experts in loads.values() {
+            assert_eq!(experts.len(), 8);
+            let total = |at: usize| experts.values().map(|told| told[at]).sum::<u64>();
+            assert_eq!((total(0), total(1)), (2 * 128, 4 * 128));
+            let last = || experts.values().map(|told| told[1]);
+            assert!(
+                last().max() > Some(64 + 2),
+                "the learned router is not balanced"
+            );
+        }
+    }
+}
+
+#[test]
+fn nothing_where_torch_is_not() {
+    let mut plain = command("python3");
+    plain
+        .args(["-c", "import sys; print('_tllmprof_router' in sys.modules)"])
+        .env("LD_PRELOAD", shim())
+        .env("ENABLE_PERFECT_ROUTER", "1");
+    let output = run(&mut plain, PATIENCE);
+    assert_eq!(output.out(), "False\n");
+    assert_eq!(output.err(), "");
+}
