@@ -43,6 +43,8 @@ mod ids;
 mod injection;
 #[cfg(not(test))]
 mod intercept;
+#[cfg(not(test))]
+mod libcuda;
 mod lock;
 #[cfg(not(test))]
 mod log;

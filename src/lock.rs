@@ -40,6 +40,15 @@ impl<T> Lock<T> {
         }
     }
 
+    /// Takes the lock if it is free.
+    #[cfg(not(test))]
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.word
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then_some(Guard(self))
+    }
+
     /// Waits for the lock until `patience` is used up.
     pub fn lock_for(&self, patience: Duration) -> Option<Guard<'_, T>> {
         if self

@@ -40,8 +40,11 @@ class Bench:
                                XLA_PYTHON_CLIENT_PREALLOCATE="false", TOKENIZERS_PARALLELISM="false",
                                HF_HUB_OFFLINE="1", CUBLAS_WORKSPACE_CONFIG=":4096:8", **more)
 
+    def preloaded(self, **more):
+        return self.variables(LD_PRELOAD=self.shim, **more)
+
     def shimmed(self, window, rule, **more):
-        return self.variables(LD_PRELOAD=self.shim, TLLM_PROFILE_START_STOP=window, TLLMPROF_STEP=rule, **more)
+        return self.preloaded(TLLM_PROFILE_START_STOP=window, TLLMPROF_STEP=rule, **more)
 
 
 class Check:

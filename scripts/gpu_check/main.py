@@ -8,7 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from . import calls, host, programs, throughput
+from . import calls, host, programs, record, throughput
 from .checks import Bench, Row
 from .plan import all_checks
 
@@ -21,8 +21,8 @@ def options(doc):
     parser = argparse.ArgumentParser(prog="gpu-check", description=doc.strip().split("\n")[0])
     parser.add_argument("--out", metavar="FILE", help="also write the page to FILE")
     parser.add_argument("--only", metavar="NAME", action="append", default=[],
-                        help="only checks whose name contains NAME, speeds if it begins with `throughput`; "
-                             "may be repeated (see --list)")
+                        help="only checks whose name contains NAME, speeds if it begins with `throughput`, what recording "
+                             "costs if it is `record`; may be repeated (see --list)")
     parser.add_argument("--jobs", type=int, default=max(1, min(8, (os.cpu_count() or 2) // 2)),
                         help="checks that run at a time (default: %(default)s)")
     parser.add_argument("--lib", default=SHIM, help="the shim (default: target/release/libtllmprof.so)")
@@ -41,6 +41,11 @@ def wanted(given, name):
     """Whether a measurement of speed is asked for; a program's name alone asks for none."""
     return not given.no_throughput and (not given.only or any(
         only in name for only in given.only if only.startswith("throughput")))
+
+
+def recording(given):
+    """Whether what recording costs is asked for."""
+    return not given.no_throughput and (not given.only or record.NAME in given.only)
 
 
 def cell(text):
@@ -108,7 +113,8 @@ def main(doc):
         checks = [check for check in all_checks(table) if not given.only or
                   any(name in check.name for name in given.only)]
         loops = [loop for loop in throughput.loops(table) if wanted(given, loop.name)]
-        if not (checks or loops or wanted(given, calls.NAME)):
+        recorded = [loop for loop in record.loops(table) if recording(given)]
+        if not (checks or loops or recorded or wanted(given, calls.NAME)):
             print(f"gpu-check: no check has {' or '.join(given.only)} in its name (see --list)", file=sys.stderr)
             return 2
         together = [check for check in checks if not check.apart]
@@ -126,6 +132,10 @@ def main(doc):
             told("throughput")  # after all else: it wants the machine to itself
             page += ["", "## Throughput", ""]
             page += measured(lambda: throughput.table(loops, bench, given.rounds, BLOCK_SECONDS))
+        if recorded:
+            told("what recording costs")
+            page += ["", "## Recording", ""]
+            page += measured(lambda: record.cost(recorded, bench, given.rounds // 2, BLOCK_SECONDS))
         if wanted(given, calls.NAME):
             told("a call's cost")
             page += ["", "## A call", ""]

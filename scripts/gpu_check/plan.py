@@ -1,7 +1,7 @@
 """Which checks there are, in the order in which they are run."""
 from dataclasses import replace
 
-from . import inside_python, metrics
+from . import inside_python, metrics, record
 from .checks import (FIRST, LAST, STEPS, AgainstWholeRun, ByCommand, Closed, KernelsUnderNcu, Learnt, RankWindows,
                      StepsInARow, Unharmed, Windows)
 from .expect import GRAPH_LAUNCH, LLAMA_DECODE, OWN_FUNCTION, OWN_RANGE, READ, STREAM_WAIT, Expected, known
@@ -60,6 +60,7 @@ def all_checks(programs):
     for style in ("exit", "_exit", "quick_exit", "term"):
         checks.append(Unharmed(static, "cudaGraphLaunch", ("--end", style), label=f"without nsys, {style}"))
     checks += metrics.checks(programs)
+    checks += record.checks(programs)
     checks.append(KernelsUnderNcu(static))
     checks.append(KernelsUnderNcu(shared))
     return checks

@@ -1,12 +1,13 @@
 """The logic of gpu-check on exports made by hand: python3 -m unittest discover -s scripts/gpu_check -t scripts"""
 import os
 import sqlite3
+import struct
 import sys
 import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
-from gpu_check import calls, child, nsys, throughput  # noqa: E402
+from gpu_check import calls, child, nsys, record, throughput  # noqa: E402
 from gpu_check.checks import grid_sizes, timeless  # noqa: E402
 from gpu_check.expect import (GRAPH_LAUNCH, READ, RESET, STREAM_WAIT, Rule, described, differences,  # noqa: E402
                               found, from_whole_run, known, not_in_a_row, runs, steady_rule)
@@ -293,11 +294,7 @@ class ChildTest(unittest.TestCase):
 
 
 class NoShim:
-    variables = staticmethod(child.variables)
-
-    @staticmethod
-    def shimmed(window, rule):
-        return child.variables(TLLM_PROFILE_START_STOP=window, TLLMPROF_STEP=rule)
+    variables = preloaded = staticmethod(child.variables)
 
 
 class ThroughputTest(unittest.TestCase):
@@ -379,6 +376,50 @@ class MetricsTest(unittest.TestCase):
         for mean, samples, more in ((12, 24, {}), (101, 24, {}), (98, 11, {}), (98, 24, {"metric": "GPU busy"}),
                                     (98, 24, {"device": 1})):
             self.assertEqual(len(self.judged(mean, samples, **more)[1]), 1)
+
+
+class RecordTest(unittest.TestCase):
+    def test_work_is_that_of_the_iteration_that_it_begins_in(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "e.sqlite")
+            export = Export(path)
+            for n in range(3):
+                export.iteration(n)  # from 100 n + 1005 to 100 n + 1095
+                at = 100 * n + 1010
+                export.insert("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", at, at + 20, n, 1)
+                export.insert("CUPTI_ACTIVITY_KIND_KERNEL", at + 30, at + 40 + n, n, 1, None)
+            export.insert("CUPTI_ACTIVITY_KIND_KERNEL", 1, 9, 7, 1, None)  # in none
+            export.db.commit()
+            by_nsys = record.truth(path)
+        self.assertEqual({n: (one.extent, one.busy, one.after_launch) for n, one in by_nsys.items()},
+                         {0: (40, 30, 5), 1: (41, 31, 5), 2: (42, 32, 5)})
+
+    def test_what_overlaps_counts_once(self):
+        self.assertEqual(record.covered([(0, 10), (5, 12), (6, 7), (20, 21)]), 13)
+
+    def test_a_record_is_held_against_nsys(self):
+        by_nsys = {n: record.Truth(1000, 900, 5, ()) for n in range(4)}
+
+        def recorded(times, lost=0, gpus=("a GPU",)):
+            return record.Recorded(dict(enumerate(times)), lost, 0, list(gpus), {}, {}, 1.0)
+
+        self.assertEqual(record.unlike(by_nsys, recorded([1009] * 4), range(4)), [])
+        self.assertEqual(record.unlike(by_nsys, recorded([1011] * 4), range(4)), ["the medians differ"])
+        self.assertEqual(record.unlike(by_nsys, recorded([1000, None, 1000, 1000], 1, ()), range(5)),
+                         ["nsys has no work in 4", "no GPU time for 2 steps, [1, 4]", "1 GPU times lost",
+                          "the record names no GPU"])
+
+    def test_spans_of_a_record(self):
+        def event(kind, flags, code, value, duration):
+            return struct.pack("<QIBBHQ", 1, duration, kind, flags, code, value)
+
+        events = event(3, 0, 30, 1, 0) + bytes(48) + event(16, 1, 0x1002, 7, 500) + event(7, 0, 0, 7, 9) + \
+            event(16, 0x40, 0, 8, 33)
+        chunk = struct.pack("<4sIII", b"TLCK", 0, 5, len(events)) + bytes(48) + events
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(bytes(65536) + chunk.ljust(65536, b"\0") + bytes(65536))
+            file.flush()
+            self.assertEqual(record.spans(file.name), {7: [(1000, False)], 8: [(33, True)]})
 
 
 if __name__ == "__main__":

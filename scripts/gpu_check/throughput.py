@@ -12,13 +12,20 @@ import subprocess
 import time
 from dataclasses import dataclass
 
+FAR = "1000000000"
+
+
+def closed(rule):
+    return {"TLLM_PROFILE_START_STOP": FAR, "TLLMPROF_STEP": rule}
+
+
+# How a program is run, and the variables of the shim where it is.
 WAYS = (
     ("without", None),
     ("without, again", None),
-    ("cudaGraphLaunch, window closed", "cudaGraphLaunch"),
-    ("auto, window closed", "auto"),
+    ("cudaGraphLaunch, window closed", closed("cudaGraphLaunch")),
+    ("auto, window closed", closed("auto")),
 )
-FAR = "1000000000"
 # One way a place. In four rounds each way has had every place and has followed each of the others once.
 ORDERS = ((0, 1, 3, 2), (1, 2, 0, 3), (2, 3, 1, 0), (3, 0, 2, 1))
 START_SECONDS = 90
@@ -105,15 +112,15 @@ class Block:
         self.process.stdout.close()
 
 
-def run_in_turn(loop, bench, rounds, seconds, alone):
+def run_in_turn(loop, bench, rounds, seconds, alone, ways):
     """(a list of speeds for each way, what the graph takes on the GPU where the program says so).
 
     alone: the first process says so before the others begin, which would share the GPU with it.
     """
-    speeds, blocks = [[] for _ in WAYS], []
+    speeds, blocks = [[] for _ in ways], []
     try:
-        for _, rule in WAYS:
-            environment = bench.shimmed(FAR, rule) if rule else bench.variables()
+        for _, variables in ways:
+            environment = bench.preloaded(**variables) if variables else bench.variables()
             blocks.append(Block([*loop.program.command, "--blocks", *loop.words], environment))
             if alone and len(blocks) == 1:
                 blocks[0].wait_until_ready()
@@ -137,12 +144,12 @@ def ratios(speeds):
     return [[a / b for a, b in zip(speed, first if way < 2 else both)] for way, speed in enumerate(speeds)]
 
 
-def measure(loop, bench, rounds, seconds):
+def measure(loop, bench, rounds, seconds, ways=WAYS):
     """(a Speed for each way, what the graph takes on the GPU in µs or None)"""
-    starts = [run_in_turn(loop, bench, rounds, seconds, alone=start == 0) for start in range(loop.starts)]
+    starts = [run_in_turn(loop, bench, rounds, seconds, start == 0, ways) for start in range(loop.starts)]
     of_starts = [ratios(speeds) for speeds, _ in starts]
     result = []
-    for way, (name, _) in enumerate(WAYS):
+    for way, (name, _) in enumerate(ways):
         all_ratios = [ratio for start in of_starts for ratio in start[way]]
         medians = [statistics.median(start[way]) for start in of_starts]
         low, middle, high = statistics.quantiles(all_ratios, n=4)
@@ -151,7 +158,7 @@ def measure(loop, bench, rounds, seconds):
     return result, starts[0][1]
 
 
-def table(chosen, bench, rounds, seconds):
+def table(chosen, bench, rounds, seconds, ways=WAYS):
     yield (f"A step is a graph launch, an eager kernel and a wait for the stream. Blocks of {seconds} s in turn, {rounds} "
            "rounds for each start of all four processes. «Of without»: the median of the rounds' ratios, their quartiles, "
            "and the lowest and highest median of a start. «Without, again» is the noise.")
@@ -165,7 +172,7 @@ def table(chosen, bench, rounds, seconds):
             yield f"{name} |  |  |  |  | skipped: {loop.program.missing} |  |  |"
             continue
         try:
-            speeds, graph_us = measure(loop, bench, rounds, seconds)
+            speeds, graph_us = measure(loop, bench, rounds, seconds, ways)
         except (RuntimeError, OSError, ValueError) as error:
             yield f"{name} |  |  |  |  | failed: {error} |  |  |"
             continue

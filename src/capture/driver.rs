@@ -7,51 +7,22 @@
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::libcuda::{NAME, functions};
 use crate::{elf, log};
 
 type Context = *mut c_void;
 type Device = c_int;
 type Status = c_int;
 
-const NAME: &CStr = c"libcuda.so.1";
 const NOT_INITIALIZED: Status = 3;
 const DEINITIALIZED: Status = 4;
 const INVALID_CONTEXT: Status = 201;
 const CONTEXT_IS_DESTROYED: Status = 709;
 
-macro_rules! functions {
-    ($($field:ident: fn($($arg:ty),*) = $($name:literal)|+;)*) => {
-        /// What is used of libcuda; a function that it lacks is none.
-        pub struct Driver {
-            /// Where it is loaded.
-            start: usize,
-            $($field: Option<unsafe extern "C" fn($($arg),*) -> Status>,)*
-        }
-
-        impl Driver {
-            fn load() -> Option<Self> {
-                let mut driver = None;
-                elf::walk(|module| {
-                    if module.soname() == Some(NAME) && module.is_bound() {
-                        driver = Some(Self {
-                            start: module.start,
-                            $($field: [$($name),+].into_iter().find_map(|name| {
-                                let address = module.defines(name, None)?;
-                                type Function = unsafe extern "C" fn($($arg),*) -> Status;
-                                // SAFETY: the types are those of cuda.h for these names.
-                                Some(unsafe { core::mem::transmute::<*mut c_void, Function>(address) })
-                            }),)*
-                        });
-                    }
-                    driver.is_some()
-                });
-                driver
-            }
-        }
-    };
-}
-
 functions! {
+    /// What is used of libcuda; a function that it lacks is none.
+    Driver
+
     profiler_start: fn() = c"cuProfilerStart";
     profiler_stop: fn() = c"cuProfilerStop";
     ctx_get_current: fn(*mut Context) = c"cuCtxGetCurrent";

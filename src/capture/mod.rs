@@ -107,12 +107,14 @@ pub fn switch(place: &Place<'_>, edge: Edge) {
     }
     if edge.close.is_some() {
         record::window_closes(place.point.over());
+        record::gpu::work_ends(place.capturing);
         // The program may have another context by now than where the window opened.
         if let Some(driver) = Driver::get() {
             driver.remember_context();
         }
         let drained = place.capturing || !state.drains || drain();
         let ended = Instant::now();
+        record::gpu::end();
         drop(state);
         torch::window_closes(place.capturing);
         STATE.lock().close(place.point.over(), ended, drained);
@@ -142,9 +144,12 @@ pub fn switch(place: &Place<'_>, edge: Edge) {
             ranges.begin_iteration(iteration);
         }
         if edge.open.is_some() {
+            record::gpu::window_opens(place.capturing);
             record::window_opens(iteration);
         }
         record::iteration_begins(iteration);
+    } else {
+        record::gpu::between_iterations();
     }
 }
 
@@ -182,9 +187,11 @@ fn close_all(iterations: u64, drain: bool) {
         }
         state.drains && state.open.is_some()
     });
+    record::gpu::work_ends(!drain);
     if drain && drains {
         drain_here();
     }
+    record::gpu::end();
     if let Some(mut state) = STATE.lock_for(LAST) {
         state.close(iterations, Instant::now(), true);
     }

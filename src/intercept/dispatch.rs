@@ -38,8 +38,14 @@ pub unsafe extern "C" fn before(frame: *const Frame) -> c_int {
         Role::Driver(call) => driver(call, &frame.args) || recorded::are(),
         Role::Runtime(call) => runtime(call, thunk, frame),
     };
+    if let Role::Driver(call) | Role::Runtime(call) = thunk.role()
+        && call.kind() == Kind::Destroys
+        && inside.is_some()
+    {
+        recorded::destroys(call, frame, thunk);
+    }
     if follow && recorded::are() && is_recorded(thunk) {
-        recorded::goes_on(frame);
+        recorded::goes_on(frame, thunk);
     }
     follow.into()
 }

@@ -172,5 +172,5 @@ unsafe fn stand_in(
     if let Role::Driver(call) = role {
         resolve::feed(caller, call);
     }
-    Thunk::of(real, role).map_or(real, Thunk::stub)
+    Thunk::of(real, role).map_or(real, |thunk| thunk.named(name).stub())
 }

@@ -152,7 +152,7 @@ fn thunk_for(export: &Export, real: *mut c_void, caller: usize) -> Option<&'stat
     if let Role::Driver(call) = role {
         resolve::feed(caller, call);
     }
-    let thunk = Thunk::of(real, role)?;
+    let thunk = Thunk::of(real, role)?.named(export.name);
     if !crate::is_active() {
         thunk.make_transparent();
     }

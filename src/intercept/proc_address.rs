@@ -15,7 +15,9 @@ use super::thunk::{Role, Thunk};
 /// # Safety
 /// `frame` is of a call to `cuGetProcAddress` in either ABI that returned success.
 pub unsafe fn handed_out(frame: &Frame) {
-    let [name, place, ..] = frame.args;
+    /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
+    const PER_THREAD: usize = 2;
+    let [name, place, _, flags, ..] = frame.args;
     let name = core::ptr::with_exposed_provenance::<c_char>(name);
     let place = core::ptr::with_exposed_provenance_mut::<*mut c_void>(place);
     super::named::look();
@@ -32,6 +34,9 @@ pub unsafe fn handed_out(frame: &Frame) {
         resolve::feed(frame.return_address, call);
     }
     if let Some(thunk) = Thunk::of(real, role) {
+        if flags & PER_THREAD != 0 {
+            thunk.set_per_thread();
+        }
         // SAFETY: as above.
         unsafe { *place = thunk.stub() };
     }

@@ -3,10 +3,11 @@
 
 use core::ffi::c_void;
 
-use tllmprof_config::calls::Call;
+use tllmprof_config::calls::{Call, Kind};
 
 use super::arch::{self, Frame};
 use super::thunk::{Role, Thunk};
+use crate::record::gpu::{self, Doomed, Target, Wait};
 use crate::record::{self, What};
 use crate::session;
 
@@ -33,9 +34,61 @@ pub unsafe extern "C" fn returned(frame: *const Frame, result: usize) -> usize {
     result
 }
 
+/// A call that [`arch::record`] is about to time goes on to its real function.
+///
+/// # Safety
+/// `frame` is what the assembler saved of the call.
+#[cfg(target_arch = "x86_64")]
+pub unsafe extern "C" fn entered(frame: *const Frame) {
+    if gpu::is_timing() {
+        // SAFETY: the caller's promise; the thunk is one of the pool.
+        let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
+        enters(frame, thunk);
+    }
+}
+
 /// A call goes on to its real function, by the slow way.
-pub fn goes_on(frame: &Frame) {
+pub fn goes_on(frame: &Frame, thunk: &Thunk) {
+    if gpu::is_timing() {
+        enters(frame, thunk);
+    }
     frame.since.set(record::ticks());
+}
+
+/// Tells of a call that the GPU's time depends on.
+fn enters(frame: &Frame, thunk: &Thunk) {
+    let (Role::Driver(call) | Role::Runtime(call)) = thunk.role() else {
+        return;
+    };
+    if session::is_any_capturing() {
+        return;
+    }
+    match call.kind() {
+        Kind::GraphLaunch | Kind::KernelLaunch | Kind::AsyncCopy => {
+            if let Some(target) = target(call, frame, thunk) {
+                gpu::before_work(target);
+            }
+        }
+        Kind::Wait => gpu::before_wait(match target(call, frame, thunk) {
+            Some(target) => Wait::Stream(target),
+            None if call == Call::EventSynchronize => Wait::Event,
+            None => Wait::All,
+        }),
+        Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler | Kind::Destroys => {}
+    }
+}
+
+/// What a call destroys is not to be used any more. Whether calls are recorded or not.
+pub fn destroys(call: Call, frame: &Frame, thunk: &Thunk) {
+    let first = frame.args[0];
+    let doomed = match (call, thunk.role()) {
+        (Call::StreamDestroy, _) => Doomed::Stream(first),
+        (Call::CtxDestroy, _) => Doomed::Context(first),
+        // The runtime's takes no argument.
+        (_, Role::Driver(_)) => Doomed::Primary(u8::try_from(first as u32).ok()),
+        _ => Doomed::Primary(None),
+    };
+    gpu::before_destroy(doomed, session::is_any_capturing());
 }
 
 /// It has returned. Whether it was recorded or not.
@@ -44,40 +97,46 @@ pub fn keep(frame: &Frame, thunk: &Thunk, result: usize) {
     if since == 0 || !are() {
         return;
     }
-    let (call, is_driver) = match thunk.role() {
-        Role::Driver(call) => (call, true),
-        Role::Runtime(call) => (call, false),
-        Role::ProcAddress => return,
+    let (Role::Driver(call) | Role::Runtime(call)) = thunk.role() else {
+        return;
     };
     // The functions return an enumeration, in the lower half of the register.
     let failed = result & 0xffff_ffff != 0;
+    let target = if failed {
+        None
+    } else {
+        target(call, frame, thunk)
+    };
     let what = What::Call {
         row: call as u8,
         capturing: session::is_capturing(),
-        stream: if failed {
-            0
-        } else {
-            stream(call, is_driver, frame)
-        },
+        stream: target.map_or(0, |target| target.handle as u64),
     };
     record::call(since, failed, what);
+    if let Some(target) = target
+        && call.kind() != Kind::Wait
+        && gpu::is_timing()
+        && !session::is_any_capturing()
+    {
+        gpu::after_work(target);
+    }
 }
 
 /// Where the argument is that names the stream; an index of words, as structures may take several.
 enum Stream {
-    Nowhere,
     Word(usize),
     /// In the configuration that the first word points to, behind so many bytes.
     Configured(usize),
 }
 
-/// The stream that a call which succeeded was for; 0 for the default, and for none.
-fn stream(call: Call, is_driver: bool, frame: &Frame) -> u64 {
+/// The stream that a call is for; `None` where it names none.
+fn target(call: Call, frame: &Frame, thunk: &Thunk) -> Option<Target> {
     use Call::{
         GraphLaunch, LaunchCooperativeKernel, LaunchKernel, LaunchKernelEx, MemcpyDtoHAsync,
         MemcpyHtoDAsync, StreamBeginCapture, StreamBeginCaptureToGraph, StreamEndCapture,
         StreamSynchronize,
     };
+    let is_driver = matches!(thunk.role(), Role::Driver(_));
     let place = match (call, is_driver) {
         (GraphLaunch, _) => Stream::Word(1),
         (LaunchKernel | LaunchCooperativeKernel, true) => Stream::Word(8),
@@ -90,15 +149,21 @@ fn stream(call: Call, is_driver: bool, frame: &Frame) -> u64 {
             StreamSynchronize | StreamBeginCapture | StreamBeginCaptureToGraph | StreamEndCapture,
             _,
         ) => Stream::Word(0),
-        _ => Stream::Nowhere,
+        _ => return None,
     };
-    match place {
-        Stream::Nowhere => 0,
-        Stream::Word(index) => frame.word(index) as u64,
+    let handle = match place {
+        Stream::Word(index) => frame.word(index),
         Stream::Configured(behind) => {
             let configuration = core::ptr::with_exposed_provenance::<u8>(frame.args[0]);
-            // SAFETY: the real function has read the configuration and found it good.
-            unsafe { configuration.add(behind).cast::<u64>().read_unaligned() }
+            if configuration.is_null() {
+                return None; // the driver refuses it
+            }
+            // SAFETY: the real function reads the configuration, too, before the call or after.
+            unsafe { configuration.add(behind).cast::<usize>().read_unaligned() }
         }
-    }
+    };
+    Some(Target {
+        handle,
+        per_thread: thunk.is_per_thread(),
+    })
 }

@@ -4,7 +4,7 @@
 //! functions under one name (legacy and per-thread default stream), and a process may hold two
 //! runtimes. All doors lead to the same thunk for the same real function.
 
-use core::ffi::c_void;
+use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use tllmprof_config::calls::{Call, Calls};
@@ -116,6 +116,8 @@ pub struct Thunk {
     real: AtomicPtr<c_void>,
     cell: AtomicUsize,
     role: AtomicU32,
+    /// 1: stream 0 is the calling thread's own.
+    per_thread: AtomicU32,
 }
 
 impl Thunk {
@@ -125,6 +127,7 @@ impl Thunk {
             real: AtomicPtr::new(core::ptr::null_mut()),
             cell: AtomicUsize::new(0),
             role: AtomicU32::new(0),
+            per_thread: AtomicU32::new(0),
         }
     }
 
@@ -189,6 +192,27 @@ impl Thunk {
             1 => Role::Runtime(call),
             _ => Role::ProcAddress,
         }
+    }
+
+    /// Whether stream 0 is the calling thread's own to the function.
+    #[inline]
+    pub fn is_per_thread(&self) -> bool {
+        self.per_thread.load(Ordering::Relaxed) != 0
+    }
+
+    /// Remembers by what name the function was found: the forms for the thread's own default stream
+    /// end in `_ptsz` or `_ptds`.
+    pub fn named(&'static self, name: &CStr) -> &'static Self {
+        let name = name.to_bytes();
+        if name.ends_with(b"_ptsz") || name.ends_with(b"_ptds") {
+            self.set_per_thread();
+        }
+        self
+    }
+
+    /// Stream 0 is the calling thread's own to the function.
+    pub fn set_per_thread(&self) {
+        self.per_thread.store(1, Ordering::Relaxed);
     }
 
     /// Makes the runtime's functions for `calls` seen again, or lets them become transparent.

@@ -1,6 +1,6 @@
 //! The clock of a record: the processor's counter where it is even, else `CLOCK_MONOTONIC`.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tllmprof_record::{Anchor, ClockKind};
 
@@ -9,10 +9,16 @@ use tllmprof_record::{Anchor, ClockKind};
 /// The assembler of the doors looks at it.
 pub static IS_COUNTER: AtomicBool = AtomicBool::new(false);
 
+/// When it was chosen, in ticks and in nanoseconds.
+static CHOSEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
 /// Chooses the clock.
 pub fn choose() -> ClockKind {
     let is_counter = counter_is_even();
     IS_COUNTER.store(is_counter, Ordering::Relaxed);
+    let now = anchor();
+    CHOSEN[0].store(now.ticks, Ordering::Relaxed);
+    CHOSEN[1].store(now.monotonic_ns, Ordering::Relaxed);
     if is_counter {
         ClockKind::Counter
     } else {
@@ -57,6 +63,19 @@ pub fn anchor() -> Anchor {
         }
     }
     best.1
+}
+
+/// Ticks that a nanosecond has, by all that have passed since the clock was chosen.
+pub fn ticks_per_ns() -> f64 {
+    if !is_counter() {
+        return 1.0;
+    }
+    let now = anchor();
+    let ticks = now.ticks.saturating_sub(CHOSEN[0].load(Ordering::Relaxed));
+    let ns = now
+        .monotonic_ns
+        .saturating_sub(CHOSEN[1].load(Ordering::Relaxed));
+    ticks as f64 / ns.max(1) as f64
 }
 
 /// Milliseconds, to no better than some.

@@ -60,7 +60,8 @@ pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
     }
 }
 
-fn tell_number(key: Info, value: u64) {
+/// Tells a fact that is a number.
+pub fn tell_number(key: Info, value: u64) {
     let what = What::Info {
         key: Some(key),
         value,
@@ -120,7 +121,7 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
             Kind::AsyncCopy => CallKind::AsyncCopy,
             Kind::Wait => CallKind::Wait,
             Kind::CaptureBegin | Kind::CaptureEnd => CallKind::Capture,
-            Kind::Profiler => CallKind::Other,
+            Kind::Profiler | Kind::Destroys => CallKind::Other,
         };
         let what = What::CallName {
             row: row.call as u8,

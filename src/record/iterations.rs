@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use tllmprof_record::{Counter, Edge, Event, What};
 
-use super::{IS_ON, IS_RECORDING, clock, space, writers};
+use super::{IS_ON, IS_RECORDING, clock, gpu, space, writers};
 
 /// No iteration is open.
 const NONE: u64 = u64::MAX;
@@ -37,6 +37,7 @@ pub fn start() {
 
 /// An iteration begins.
 pub fn iteration_begins(n: u64) {
+    gpu::iteration_begins(n);
     if IS_ON.load(Ordering::Relaxed) {
         OPEN.store(n, Ordering::Relaxed);
         let now = clock::ticks();

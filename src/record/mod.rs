@@ -2,13 +2,15 @@
 //! through memory, so that it is whole whatever ends the process.
 //!
 //! [`file`] is what is known of the file, [`space`] its room, [`writers`] the threads' chunks in it,
-//! [`facts`] what is told once, [`iterations`] what happens outside windows and inside. Inside
+//! [`facts`] what is told once, [`iterations`] what happens outside windows and inside, [`gpu`] what
+//! the GPU was at work for it. Inside
 //! windows alone events are kept ([`is_recording`]). Nothing here asks what a step is.
 
 mod clock;
 mod facts;
 mod failure;
 mod file;
+pub mod gpu;
 mod iterations;
 mod quiet;
 mod space;
@@ -144,13 +146,20 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     facts::tell_pending();
 }
 
-/// The process ends, after `iterations`. Allocates nothing.
-pub fn finish(iterations: u64, ended: Ended) {
+/// The process ends, after `iterations`: nothing that comes is kept but what the GPU did. Allocates
+/// nothing.
+pub fn ends(iterations: u64) {
+    if is_on() {
+        iterations::finish(iterations);
+        IS_RECORDING.store(false, Ordering::Release);
+    }
+}
+
+/// Nothing more comes. Allocates nothing.
+pub fn finish(ended: Ended) {
     if !IS_ON.swap(false, Ordering::AcqRel) {
         return;
     }
-    iterations::finish(iterations);
-    IS_RECORDING.store(false, Ordering::Release);
     writers::tell_dropped();
     if let Some(header) = space::header() {
         header.anchor(clock::anchor());
@@ -171,6 +180,7 @@ pub unsafe fn in_child() {
         space::in_child();
         writers::in_child();
         facts::in_child();
+        gpu::in_child();
     }
     strings::in_child();
     iterations::in_child();

@@ -18,10 +18,10 @@ use crate::capture;
 use crate::ids;
 use crate::intercept::{self, Inside, tell_unnamed, uncounted};
 use crate::log::{self, Level};
-use crate::python;
 use crate::step::learned::Learnt;
 use crate::step::threads::Slot;
 use crate::window::Taken;
+use crate::{python, record};
 
 /// How long the end of the process waits for a thread that has the turn.
 const ENDING: Duration = Duration::from_secs(1);
@@ -92,7 +92,7 @@ fn end(may_run_profilers_here: bool) {
     let uses_cuda = state.uses_cuda;
     recording::count_calls(&state.slots);
     drop(guard);
-    recording::finish(iterations, may_run_profilers_here);
+    record::ends(iterations);
     intercept::record_calls();
     if uses_cuda && matches!(settings.step, Step::Symbol { .. }) {
         tell_unnamed(&settings.step, may_run_profilers_here);
@@ -104,6 +104,7 @@ fn end(may_run_profilers_here: bool) {
         let drain = !stream_capture::is_any_under_way();
         uncounted(&mut || capture::finish(iterations, drain, may_run_profilers_here));
     }
+    recording::finish(may_run_profilers_here);
     if !settings.windows.is_empty() {
         let captured = gate.captured();
         log::say!(

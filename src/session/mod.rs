@@ -39,7 +39,7 @@ pub use ending::{finish, finish_at_once};
 pub use fork::register as mind_forks;
 pub use learning::{learns, note};
 use recording::Recording;
-pub use stream_capture::is_under_way as is_capturing;
+pub use stream_capture::{is_any_under_way as is_any_capturing, is_under_way as is_capturing};
 pub use threads::{count, new_thread, slot};
 use turn::Turn;
 
@@ -240,7 +240,7 @@ pub fn attends(call: Call) -> bool {
 pub fn entered(call: Call) {
     match call.kind() {
         Kind::CaptureBegin => return stream_capture::begins(),
-        Kind::CaptureEnd => return,
+        Kind::CaptureEnd | Kind::Destroys => return,
         Kind::Profiler => {
             log::once!(
                 Info,

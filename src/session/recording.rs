@@ -102,8 +102,9 @@ impl State {
             return;
         }
         record::iteration_ends(point != Point::Start);
-        if let Point::In(n) = point {
-            record::iteration_begins(n);
+        match point {
+            Point::In(n) => record::iteration_begins(n),
+            Point::Start | Point::After(_) => record::gpu::between_iterations(),
         }
         if record::wants_calls() {
             count_calls(&self.slots);
@@ -121,14 +122,11 @@ pub fn count_calls(slots: &[&Slot]) {
     }));
 }
 
-/// The process ends after `iterations`.
-pub fn finish(iterations: u64, in_order: bool) {
-    record::finish(
-        iterations,
-        if in_order {
-            Ended::InOrder
-        } else {
-            Ended::AtOnce
-        },
-    );
+/// The process ends, and there is nothing more to tell.
+pub fn finish(in_order: bool) {
+    record::finish(if in_order {
+        Ended::InOrder
+    } else {
+        Ended::AtOnce
+    });
 }

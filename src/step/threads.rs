@@ -80,7 +80,7 @@ impl Slot {
         let ends_capture = |what| match what {
             Counted::Call(call) => matches!(
                 call.kind(),
-                Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler
+                Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler | Kind::Destroys
             ),
             Counted::Named | Counted::Python => false,
         };

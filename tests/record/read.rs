@@ -91,6 +91,13 @@ impl Read {
             .collect()
     }
 
+    /// How many spans of GPU work it has.
+    pub fn gpu_spans(&self) -> u64 {
+        let is_span = |event: &Event| matches!(event.what, What::GpuSpan { .. });
+        let spans = self.events.iter().filter(|(_, event)| is_span(event));
+        spans.count() as u64
+    }
+
     pub fn calls_by_thread(&self, kind: CallKind) -> BTreeMap<u32, u64> {
         let mut by_thread = BTreeMap::new();
         for (thread, event) in &self.events {

@@ -43,9 +43,21 @@ static CUresult checked_device(CUdevice device)
     return device < 0 || device >= device_count() ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
+CUcontext current_context(void)
+{
+    return depth > 0 ? stack[depth - 1] : NULL;
+}
+
 bool has_current_context(void)
 {
-    return depth > 0 && stack[depth - 1] != NULL;
+    return current_context() != NULL;
+}
+
+/* With the lock held: what belongs to the context goes with it. */
+static void end_all_of(CUcontext context)
+{
+    end_streams_of(context);
+    end_events_of(context);
 }
 
 CUresult cuInit(unsigned int flags)
@@ -118,6 +130,8 @@ static CUresult release(CUdevice device)
         retained[device]--;
     else
         result = CUDA_ERROR_INVALID_CONTEXT;
+    if (result == CUDA_SUCCESS && retained[device] == 0)
+        end_all_of(&primary[device]);
     driver_unlock();
     return result;
 }
@@ -130,6 +144,27 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
     return release(device);
+}
+
+static CUresult reset(CUdevice device)
+{
+    CUresult result = checked_device(device);
+    if (result == CUDA_SUCCESS) {
+        driver_lock();
+        end_all_of(&primary[device]);
+        driver_unlock();
+    }
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+    return reset(device);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    return reset(device);
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active)
@@ -234,7 +269,9 @@ CUresult cuCtxDestroy_v2(CUcontext context)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (depth > 0 && stack[depth - 1] == context)
         depth--;
-    free(context);
+    driver_lock();
+    end_all_of(context);
+    driver_unlock();
     return CUDA_SUCCESS;
 }
 

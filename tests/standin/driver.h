@@ -28,17 +28,26 @@ struct CUgraphExec_st {
 
 struct CUstream_st {
     unsigned int flags;
+    bool gone;
+    CUcontext context;
+    uint64_t busy_until; /* when it has done all it was given */
     CUstreamCaptureStatus capture;
+    CUstreamCaptureMode mode;
+    const void *capturer; /* the thread */
     CUgraph graph;
-    CUstream next_capturing;
+    CUstream next_capturing, next;
 };
 
 struct CUevent_st {
-    bool captured;
+    bool gone, captured, recorded, has_time;
+    CUcontext context;
+    uint64_t at;
+    CUevent next;
 };
 
 struct CUctx_st {
     CUdevice device;
+    struct CUstream_st legacy;
 };
 
 /* process.c */
@@ -51,7 +60,11 @@ enum need { NEEDS_DRIVER, NEEDS_CONTEXT };
 CUresult call_admit(const char *function, const void *first, enum need need);
 /* Without the lock, last thing before a table function returns. */
 CUresult call_end(const char *function, CUresult result);
-void host_wait(void);
+/* Without the lock: waits for that moment of the GPU's clock, and STANDIN_WAIT_US. */
+void host_wait(uint64_t until);
+/* The error that STANDIN_FAILS wants of this function. */
+CUresult injected(const char *function);
+_Noreturn void use_after_end(const char *function, const char *what);
 
 /* log.c, with the lock held */
 void log_call(const char *mark, const char *function, const char *suffix, const void *first);
@@ -59,12 +72,31 @@ void log_forget(void);
 
 /* context.c */
 bool has_current_context(void);
+CUcontext current_context(void);
+
+/* event.c */
+void end_events_of(CUcontext context);
+
+/* gpu.c, with the lock held but for the last */
+uint64_t now(void);
+void pass_call(void);
+void work(CUstream stream);     /* the stream is given a piece of work */
+uint64_t mark(CUstream stream); /* when it comes to what it is given now */
+uint64_t done_at(CUcontext context, CUstream stream); /* no stream: all of the context's */
+void sleep_until(uint64_t until);
 
 /* memory.c, with the lock held */
 void run_kernel(CUdeviceptr buffer);
 
 /* stream.c */
+extern CUstream all_streams;
 CUstream stream_of(CUstream handle, bool per_thread);
+bool is_legacy(CUstream stream);
+void end_streams_of(CUcontext context);
+/* With the lock held: refuse what a capture forbids of threads that have not said otherwise. */
+CUresult refuse_unsafe(const char *function, const void *first);
+/* With the lock held: refuse work for the legacy stream beside a capture of a blocking one. */
+CUresult refuse_implicit(const char *function, const void *first, CUstream stream);
 /* With the lock held: refuse a call that no capture allows, and invalidate the captures. */
 CUresult refuse_under_capture(const char *function, const void *first, CUstream stream);
 

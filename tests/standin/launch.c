@@ -30,6 +30,7 @@ CUresult submit(CUstream stream, struct node node)
             memmove(node.to, node.from, node.bytes);
         else
             run_kernel(node.kernel_buffer);
+        work(stream);
         return CUDA_SUCCESS;
     }
 }
@@ -82,6 +83,7 @@ static CUresult launch_graph(const char *function, CUgraphExec exec, CUstream st
     CUresult result = call_admit(function, exec, NEEDS_CONTEXT);
     if (result == CUDA_SUCCESS && exec == NULL)
         result = CUDA_ERROR_INVALID_HANDLE;
+    pass_call();
     if (result == CUDA_SUCCESS)
         for (size_t i = 0; i < exec->graph.count && result == CUDA_SUCCESS; i++)
             result = submit(stream, exec->graph.nodes[i]);
@@ -108,6 +110,7 @@ static CUresult launch(const char *function, const void *first, CUfunction kerne
     CUresult result = call_admit(function, first, NEEDS_CONTEXT);
     if (result == CUDA_SUCCESS && kernel == NULL)
         result = CUDA_ERROR_INVALID_HANDLE;
+    pass_call();
     if (result == CUDA_SUCCESS) {
         struct node node = {0};
         if (params != NULL && params[0] != NULL)

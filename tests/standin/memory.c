@@ -69,7 +69,9 @@ static CUresult copy_plain(void *to, const void *from, size_t bytes)
         return CUDA_ERROR_INVALID_CONTEXT;
     driver_lock();
     memcpy(to, from, bytes);
+    uint64_t until = done_at(current_context(), NULL);
     driver_unlock();
+    sleep_until(until);
     return CUDA_SUCCESS;
 }
 
@@ -103,6 +105,7 @@ static CUresult copy_in(CUdeviceptr to, const void *from, size_t bytes, CUstream
     if (!has_current_context())
         return CUDA_ERROR_INVALID_CONTEXT;
     driver_lock();
+    pass_call();
     CUresult result = submit(
         stream, (struct node){.is_copy = true, .to = host(to), .from = from, .bytes = bytes});
     driver_unlock();
@@ -128,9 +131,12 @@ static CUresult copy_out(const char *function, void *to, CUdeviceptr from, size_
     CUresult result = refuse_under_capture(function, to, stream);
     if (result == CUDA_SUCCESS)
         result = call_admit(function, to, NEEDS_CONTEXT);
+    if (result == CUDA_SUCCESS)
+        work(stream);
+    uint64_t until = done_at(NULL, stream);
     driver_unlock();
     if (result == CUDA_SUCCESS) {
-        host_wait();
+        host_wait(until);
         driver_lock();
         memcpy(to, host(from), bytes);
         log_call("", function, "_end", to);
@@ -154,6 +160,7 @@ static CUresult copy_out_async(const char *function, void *to, CUdeviceptr from,
 {
     driver_lock();
     CUresult result = call_admit(function, to, NEEDS_CONTEXT);
+    pass_call();
     if (result == CUDA_SUCCESS)
         result = submit(
             stream, (struct node){.is_copy = true, .to = to, .from = host(from), .bytes = bytes});

@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 static enum { FRESH, INITIALISED, FORKED, DEINITIALISED } state;
@@ -82,6 +84,23 @@ CUresult call_admit(const char *function, const void *first, enum need need)
     return result;
 }
 
+/* STANDIN_FAILS is a comma list of FUNCTION=ERROR. */
+CUresult injected(const char *function)
+{
+    const char *at = getenv("STANDIN_FAILS");
+    size_t length = strlen(function);
+    for (; at != NULL && *at != '\0'; at += strcspn(at, ","), at += *at == ',')
+        if (strncmp(at, function, length) == 0 && at[length] == '=')
+            return (CUresult)atoi(at + length + 1);
+    return CUDA_SUCCESS;
+}
+
+void use_after_end(const char *function, const char *what)
+{
+    fprintf(stderr, "stand-in: %s was given %s that is gone\n", function, what);
+    abort();
+}
+
 void standin_set_callback(void (*function)(const char *))
 {
     atomic_store(&callback, function);
@@ -95,8 +114,9 @@ CUresult call_end(const char *function, CUresult result)
     return result;
 }
 
-void host_wait(void)
+void host_wait(uint64_t until)
 {
+    sleep_until(until);
     if (wait_us <= 0)
         return;
     int saved_errno = errno;

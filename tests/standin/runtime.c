@@ -24,6 +24,7 @@
     X(cuDriverGetVersion, "cuDriverGetVersion", 2020, 0) \
     X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, 0) \
     X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease", 7000, 0) \
+    X(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, 0) \
     X(cuDevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState", 7000, 0) \
     X(cuCtxCreate_v2, "cuCtxCreate", 3020, 0) \
     X(cuCtxSetCurrent, "cuCtxSetCurrent", 4000, 0) \
@@ -54,6 +55,7 @@
     X(cuEventRecord, "cuEventRecord", 2000, 0) \
     X(cuEventRecord_ptsz, "cuEventRecord", 7000, 2) \
     X(cuEventQuery, "cuEventQuery", 2000, 0) \
+    X(cuEventElapsedTime, "cuEventElapsedTime", 2000, 0) \
     X(cuEventSynchronize, "cuEventSynchronize", 2000, 0) \
     X(cuEventDestroy_v2, "cuEventDestroy", 4000, 0) \
     X(cuStreamCreate, "cuStreamCreate", 2000, 0) \
@@ -234,6 +236,11 @@ cudaError_t cudaSetDevice(int device)
     return note(result);
 }
 
+cudaError_t cudaDeviceReset(void)
+{
+    THROUGH(cuDevicePrimaryCtxReset_v2, current_device);
+}
+
 cudaError_t cudaDeviceSynchronize(void)
 {
     THROUGH(cuCtxSynchronize);
@@ -387,6 +394,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     THROUGH(cuEventQuery, event);
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to)
+{
+    THROUGH(cuEventElapsedTime, milliseconds, from, to);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)

@@ -21,6 +21,7 @@ typedef enum cudaError_enum {
     CUDA_ERROR_INVALID_HANDLE = 400,
     CUDA_ERROR_ILLEGAL_STATE = 401,
     CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
     CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
@@ -46,6 +47,7 @@ typedef enum CUstreamCaptureStatus_enum {
 } CUstreamCaptureStatus;
 
 enum { CU_STREAM_DEFAULT = 0, CU_STREAM_NON_BLOCKING = 1 };
+enum { CU_EVENT_DEFAULT = 0, CU_EVENT_DISABLE_TIMING = 2 };
 enum {
     CU_GET_PROC_ADDRESS_DEFAULT = 0,
     CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
@@ -99,6 +101,8 @@ CUresult cuDeviceGetName(char *name, int length, CUdevice device);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
 CUresult cuDevicePrimaryCtxRelease(CUdevice device);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+CUresult cuDevicePrimaryCtxReset(CUdevice device);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active);
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device);
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device);
@@ -134,6 +138,7 @@ STANDIN_BOTH(cuMemcpyDtoHAsync_v2, _ptsz,
 
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
 CUresult cuStreamDestroy_v2(CUstream stream);
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 STANDIN_BOTH(cuStreamQuery, _ptsz, (CUstream stream))
 STANDIN_BOTH(cuStreamSynchronize, _ptsz, (CUstream stream))
 STANDIN_BOTH(cuStreamIsCapturing, _ptsz, (CUstream stream, CUstreamCaptureStatus *status))
@@ -147,6 +152,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 CUresult cuEventCreate(CUevent *event, unsigned int flags);
 CUresult cuEventDestroy_v2(CUevent event);
 CUresult cuEventQuery(CUevent event);
+CUresult cuEventElapsedTime(float *milliseconds, CUevent from, CUevent to);
 CUresult cuEventSynchronize(CUevent event);
 STANDIN_BOTH(cuEventRecord, _ptsz, (CUevent event, CUstream stream))
 
@@ -169,6 +175,7 @@ STANDIN_BOTH(cuLaunchCooperativeKernel, _ptsz,
 /* Hooks of the stand-in, which the real driver does not have. */
 void standin_set_callback(void (*callback)(const char *function));
 const char *standin_via(const char *via);
+void standin_pass(unsigned long ns);
 
 /* cuda.h renames in the same way; the stand-in's own sources see the real names. */
 #ifndef STANDIN_SOURCE
@@ -191,6 +198,10 @@ const char *standin_via(const char *via);
 #define STANDIN_PTSZ(name) name
 #endif
 #define cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2
+#define cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2
+#define cuCtxDestroy cuCtxDestroy_v2
+#define cuCtxPushCurrent cuCtxPushCurrent_v2
+#define cuCtxPopCurrent cuCtxPopCurrent_v2
 #define cuMemAlloc cuMemAlloc_v2
 #define cuMemFree cuMemFree_v2
 #define cuMemcpyHtoD STANDIN_PTDS(cuMemcpyHtoD_v2)

@@ -1,4 +1,4 @@
-/* Streams, events, host waits and stream captures.
+/* Streams, host waits and stream captures.
  *
  * Waits while a capture is under way are refused, logged as ILLEGAL, and spoil
  * the capture, as CUDA's programming guide has it ("Prohibited and Unhandled
@@ -8,26 +8,75 @@
 
 #include <stdlib.h>
 
-static struct CUstream_st legacy;
+CUstream all_streams;
 static CUstream capturing;
+static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+static __thread char us; /* its address is the thread's */
+
+static CUstream make(unsigned int flags)
+{
+    CUstream made = calloc(1, sizeof *made);
+    if (made != NULL) {
+        made->flags = flags;
+        made->context = current_context();
+        driver_lock();
+        made->next = all_streams;
+        all_streams = made;
+        driver_unlock();
+    }
+    return made;
+}
+
+bool is_legacy(CUstream stream)
+{
+    return stream->context != NULL && stream == &stream->context->legacy;
+}
+
+static CUstream legacy(void)
+{
+    static struct CUstream_st none; /* for calls that are refused for want of a context */
+    CUcontext context = current_context();
+    if (context == NULL)
+        return &none;
+    context->legacy.context = context;
+    return &context->legacy;
+}
 
 /* What a handle means to a function of the legacy or the per-thread kind. */
 CUstream stream_of(CUstream handle, bool per_thread)
 {
-    static __thread CUstream own;
+    enum { CONTEXTS = 4 };
+    static __thread CUstream own[CONTEXTS];
     if (handle == CU_STREAM_PER_THREAD || (handle == NULL && per_thread)) {
-        if (own == NULL)
-            own = calloc(1, sizeof *own); /* outlives its thread, as a capture may */
-        return own;
+        for (int i = 0; i < CONTEXTS; i++) {
+            if (own[i] == NULL || own[i]->gone)
+                own[i] = make(0); /* outlives its thread, as a capture may */
+            if (own[i]->context == current_context())
+                return own[i];
+        }
+        return make(0);
     }
-    return handle == NULL || handle == CU_STREAM_LEGACY ? &legacy : handle;
+    if (handle == NULL || handle == CU_STREAM_LEGACY)
+        return legacy();
+    if (handle->gone)
+        use_after_end("a call", "a stream");
+    return handle;
+}
+
+/* With the lock held. */
+void end_streams_of(CUcontext context)
+{
+    for (CUstream stream = all_streams; stream != NULL; stream = stream->next)
+        if (stream->context == context)
+            stream->gone = true;
+    context->legacy.busy_until = 0;
 }
 
 static bool forbidden(CUstream stream)
 {
     if (stream == NULL) /* the whole context */
         return capturing != NULL;
-    if (stream != &legacy)
+    if (!is_legacy(stream))
         return stream->capture != CU_STREAM_CAPTURE_STATUS_NONE;
     for (CUstream other = capturing; other != NULL; other = other->next_capturing)
         if (!(other->flags & CU_STREAM_NON_BLOCKING))
@@ -41,42 +90,73 @@ CUresult refuse_under_capture(const char *function, const void *first, CUstream 
         return CUDA_SUCCESS; /* call_admit() says what is wrong with the process itself */
     log_call("ILLEGAL", function, "", first);
     for (CUstream other = capturing; other != NULL; other = other->next_capturing)
-        if (stream == NULL || stream == &legacy || stream == other)
+        if (stream == NULL || is_legacy(stream) || stream == other)
             other->capture = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
-    return stream == &legacy ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-                             : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    return stream != NULL && is_legacy(stream) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+                                               : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult refuse_implicit(const char *function, const void *first, CUstream stream)
+{
+    return is_legacy(stream) ? refuse_under_capture(function, first, stream) : CUDA_SUCCESS;
+}
+
+CUresult refuse_unsafe(const char *function, const void *first)
+{
+    bool refused = false;
+    for (CUstream other = capturing; other != NULL; other = other->next_capturing) {
+        bool minds_us = other->capturer == &us && other->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+        bool minds_all = other->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+        if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
+            !(minds_us || (minds_all && thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL)))
+            continue;
+        other->capture = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+        refused = true;
+    }
+    if (refused)
+        log_call("ILLEGAL", function, "", first);
+    return refused ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
 {
     if (!has_current_context())
         return CUDA_ERROR_INVALID_CONTEXT;
-    CUstream made = calloc(1, sizeof *made);
-    if (made == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    made->flags = flags;
-    *stream = made;
-    return CUDA_SUCCESS;
+    *stream = make(flags);
+    return *stream == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
+/* It stays as a thing that is known to be gone. */
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
     if (stream == NULL || stream->capture != CU_STREAM_CAPTURE_STATUS_NONE)
         return CUDA_ERROR_INVALID_HANDLE;
-    free(stream);
+    stream_of(stream, false)->gone = true;
     return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
+{
+    *context = stream_of(stream, false)->context;
+    return CUDA_SUCCESS;
+}
+
+static CUresult query(CUstream stream)
+{
+    driver_lock();
+    CUresult result = done_at(NULL, stream) > now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    driver_unlock();
+    return result;
 }
 
 CUresult cuStreamQuery(CUstream stream)
 {
-    (void)stream;
-    return CUDA_SUCCESS;
+    return query(stream_of(stream, false));
 }
 
 CUresult cuStreamQuery_ptsz(CUstream stream)
 {
-    (void)stream;
-    return CUDA_SUCCESS;
+    return query(stream_of(stream, true));
 }
 
 static CUresult wait(const char *function, const void *first, CUstream stream, enum need need)
@@ -85,9 +165,10 @@ static CUresult wait(const char *function, const void *first, CUstream stream, e
     CUresult result = refuse_under_capture(function, first, stream);
     if (result == CUDA_SUCCESS)
         result = call_admit(function, first, need);
+    uint64_t until = done_at(current_context(), stream);
     driver_unlock();
     if (result == CUDA_SUCCESS) {
-        host_wait();
+        host_wait(until);
         driver_lock();
         log_call("", function, "_end", first);
         driver_unlock();
@@ -116,76 +197,13 @@ CUresult cuCtxSynchronize_v2(CUcontext context)
                 context == NULL ? NEEDS_CONTEXT : NEEDS_DRIVER);
 }
 
-CUresult cuEventCreate(CUevent *event, unsigned int flags)
-{
-    (void)flags;
-    if (!has_current_context())
-        return CUDA_ERROR_INVALID_CONTEXT;
-    *event = calloc(1, sizeof **event);
-    return *event == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-}
-
-CUresult cuEventDestroy_v2(CUevent event)
-{
-    free(event);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuEventQuery(CUevent event)
-{
-    return event == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
-}
-
-static CUresult record(CUevent event, CUstream stream)
-{
-    if (event == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    driver_lock();
-    event->captured = stream->capture != CU_STREAM_CAPTURE_STATUS_NONE;
-    driver_unlock();
-    return CUDA_SUCCESS;
-}
-
-CUresult cuEventRecord(CUevent event, CUstream stream)
-{
-    return record(event, stream_of(stream, false));
-}
-
-CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
-{
-    return record(event, stream_of(stream, true));
-}
-
-CUresult cuEventSynchronize(CUevent event)
-{
-    static const char function[] = "cuEventSynchronize";
-    driver_lock();
-    bool captured = event != NULL && event->captured;
-    CUresult result;
-    if (captured) {
-        log_call("ILLEGAL", function, "", event);
-        result = CUDA_ERROR_CAPTURED_EVENT;
-    } else {
-        result = call_admit(function, event, NEEDS_DRIVER);
-        if (result == CUDA_SUCCESS && event == NULL)
-            result = CUDA_ERROR_INVALID_HANDLE;
-    }
-    driver_unlock();
-    if (result == CUDA_SUCCESS) {
-        host_wait();
-        driver_lock();
-        log_call("", function, "_end", event);
-        driver_unlock();
-    }
-    return call_end(function, result);
-}
-
-static CUresult begin(const char *function, CUstream handle, CUstream stream, CUgraph graph)
+static CUresult begin(const char *function, CUstream handle, CUstream stream, CUgraph graph,
+                      CUstreamCaptureMode mode)
 {
     driver_lock();
     CUresult result = call_admit(function, handle, NEEDS_CONTEXT);
     if (result == CUDA_SUCCESS) {
-        if (stream == &legacy)
+        if (is_legacy(stream))
             result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         else if (stream->capture != CU_STREAM_CAPTURE_STATUS_NONE)
             result = CUDA_ERROR_ILLEGAL_STATE;
@@ -193,6 +211,8 @@ static CUresult begin(const char *function, CUstream handle, CUstream stream, CU
     if (result == CUDA_SUCCESS) {
         stream->graph = graph != NULL ? graph : calloc(1, sizeof *graph);
         stream->capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+        stream->mode = mode;
+        stream->capturer = &us;
         stream->next_capturing = capturing;
         capturing = stream;
     }
@@ -202,24 +222,24 @@ static CUresult begin(const char *function, CUstream handle, CUstream stream, CU
 
 CUresult cuStreamBeginCapture(CUstream stream)
 {
-    return begin("cuStreamBeginCapture", stream, stream_of(stream, false), NULL);
+    return begin("cuStreamBeginCapture", stream, stream_of(stream, false), NULL,
+                 CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
 CUresult cuStreamBeginCapture_ptsz(CUstream stream)
 {
-    return begin("cuStreamBeginCapture_ptsz", stream, stream_of(stream, true), NULL);
+    return begin("cuStreamBeginCapture_ptsz", stream, stream_of(stream, true), NULL,
+                 CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
 {
-    (void)mode;
-    return begin("cuStreamBeginCapture_v2", stream, stream_of(stream, false), NULL);
+    return begin("cuStreamBeginCapture_v2", stream, stream_of(stream, false), NULL, mode);
 }
 
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode)
 {
-    (void)mode;
-    return begin("cuStreamBeginCapture_v2_ptsz", stream, stream_of(stream, true), NULL);
+    return begin("cuStreamBeginCapture_v2_ptsz", stream, stream_of(stream, true), NULL, mode);
 }
 
 #ifndef LACKING
@@ -227,8 +247,8 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
                                      const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
                                      size_t count, CUstreamCaptureMode mode)
 {
-    (void)dependencies, (void)edges, (void)count, (void)mode;
-    return begin("cuStreamBeginCaptureToGraph", stream, stream_of(stream, false), graph);
+    (void)dependencies, (void)edges, (void)count;
+    return begin("cuStreamBeginCaptureToGraph", stream, stream_of(stream, false), graph, mode);
 }
 
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
@@ -236,8 +256,9 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
                                           const CUgraphEdgeData *edges, size_t count,
                                           CUstreamCaptureMode mode)
 {
-    (void)dependencies, (void)edges, (void)count, (void)mode;
-    return begin("cuStreamBeginCaptureToGraph_ptsz", stream, stream_of(stream, true), graph);
+    (void)dependencies, (void)edges, (void)count;
+    return begin("cuStreamBeginCaptureToGraph_ptsz", stream, stream_of(stream, true), graph,
+                 mode);
 }
 #endif
 
@@ -277,8 +298,9 @@ static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus *status)
 {
     driver_lock();
     *status = stream->capture;
+    bool implicit = is_legacy(stream) && forbidden(stream);
     driver_unlock();
-    return CUDA_SUCCESS;
+    return implicit ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
 }
 
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
@@ -293,9 +315,8 @@ CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
-    static __thread CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
-    CUstreamCaptureMode before = current;
-    current = *mode;
+    CUstreamCaptureMode before = thread_mode;
+    thread_mode = *mode;
     *mode = before;
     return CUDA_SUCCESS;
 }

@@ -24,6 +24,9 @@ pub enum Kind {
     CaptureEnd,
     /// The program's own profiler control, passed through.
     Profiler,
+    /// Ends the life of what its first argument names, a stream, a context or a device's, with all
+    /// that belongs to it.
+    Destroys,
 }
 
 impl Kind {
@@ -101,6 +104,16 @@ macro_rules! cuda_calls {
             ProfilerStop Profiler
                 [cuProfilerStop]
                 [cudaProfilerStop] any;
+            StreamDestroy Destroys
+                [cuStreamDestroy_v2 cuStreamDestroy]
+                [cudaStreamDestroy] any;
+            CtxDestroy Destroys
+                [cuCtxDestroy_v2 cuCtxDestroy] [] any;
+            PrimaryCtxRelease Destroys
+                [cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRelease] [] any;
+            PrimaryCtxReset Destroys
+                [cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxReset]
+                [cudaDeviceReset] any;
         }
     };
 }

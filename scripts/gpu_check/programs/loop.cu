@@ -1,9 +1,9 @@
 // An engine's loop in miniature, by the runtime API. Built several ways: shared and static cudart, per-thread streams.
 //
 //   loop [--steps N] [--graphs G] [--device D] [--devices D] [--pause-after I] [--end STYLE] [--blocks] [--decode]
-//        [--ranges]
+//        [--ranges] [--kernels K]
 //
-// Step i launches G graphs of three kernels (default 1; 0: none), then one kernel with a grid of i + 1 blocks,
+// Step i launches G graphs of three kernels, or K (default 1; 0: none), then one kernel with a grid of i + 1 blocks,
 // so that a profile tells by itself which steps it holds; marks i; and waits for its stream.
 //   --devices D      D threads, a device each, take the steps in turn
 //   --pause-after I  sleeps half a second after step I
@@ -54,7 +54,7 @@ struct Lane {
     unsigned long long *count = nullptr;
     float *state = nullptr;
 
-    Lane(int device, int graphs, bool decode) : device(device), graphs(graphs) {
+    Lane(int device, int graphs, int kernels, bool decode) : device(device), graphs(graphs) {
         CHECK(cudaSetDevice(device));
         CHECK(cudaMalloc(&count, sizeof *count));
         CHECK(cudaMemset(count, 0, sizeof *count));
@@ -67,7 +67,7 @@ struct Lane {
         if (decode)
             for (int i = 0; i < 20; i++) busy<<<64, 128, 0, own>>>(state);
         else
-            for (int i = 0; i < 3; i++) tick<<<1, 32, 0, own>>>(count);
+            for (int i = 0; i < kernels; i++) tick<<<1, 32, 0, own>>>(count);
         CHECK(cudaStreamEndCapture(own, &graph));
         CHECK(cudaGraphInstantiate(&exec, graph, 0));
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
@@ -164,7 +164,7 @@ static void take_turns(std::vector<Lane> &lanes, int steps) {
 static void end_here(int) { _exit(STATUS); }
 
 int main(int argc, char **argv) {
-    int steps = 200, graphs = 1, device = 0, devices = 1, pause_after = -1;
+    int steps = 200, graphs = 1, kernels = 3, device = 0, devices = 1, pause_after = -1;
     bool blocks = false, decode = false, ranges = false;
     const char *end = "return";
     for (int i = 1; i < argc; i++) {
@@ -174,6 +174,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(option, "--ranges")) ranges = true;
         else if (!strcmp(option, "--steps")) steps = atoi(value), i++;
         else if (!strcmp(option, "--graphs")) graphs = atoi(value), i++;
+        else if (!strcmp(option, "--kernels")) kernels = atoi(value), i++;
         else if (!strcmp(option, "--device")) device = atoi(value), i++;
         else if (!strcmp(option, "--devices")) devices = atoi(value), i++;
         else if (!strcmp(option, "--pause-after")) pause_after = atoi(value), i++;
@@ -181,7 +182,7 @@ int main(int argc, char **argv) {
         else return fprintf(stderr, "loop: unknown option %s\n", option), 2;
     }
     std::vector<Lane> lanes;
-    for (int id = 0; id < devices; id++) lanes.emplace_back(device + id, graphs, decode);
+    for (int id = 0; id < devices; id++) lanes.emplace_back(device + id, graphs, kernels, decode);
     for (auto &lane : lanes) lane.ranges = ranges;
     CHECK(cudaSetDevice(device));
     if (blocks) {

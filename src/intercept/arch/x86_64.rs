@@ -396,6 +396,7 @@ pub type Noting = [unsafe extern "C" fn(); 2];
 
 /// Handler: as [`count`], and has the call recorded, from the moment when it goes on to the real
 /// function to when that returns, by [`super::recorded::returned`]. What [`slow`] sees it records.
+/// None of the table's functions takes a floating-point number: those registers may be used meanwhile.
 ///
 /// A call that is nested in another of the program's is recorded, though not counted; one that our
 /// own code makes is not. The frame is as in [`slow`].
@@ -439,6 +440,14 @@ pub unsafe extern "C" fn record() {
         ".endr",
         "mov qword ptr [rbp - 0x18], r8",
         "mov qword ptr [rbp - 0x10], r9",
+        "lea rdi, [rbp - 0x40]",
+        "call {entered}",
+        "mov r11, qword ptr [rbp - 0x40]",
+        "mov rdi, qword ptr [rbp - 0x38]",
+        "mov rsi, qword ptr [rbp - 0x30]",
+        "mov rcx, qword ptr [rbp - 0x20]",
+        "mov r8, qword ptr [rbp - 0x18]",
+        "mov r9, qword ptr [rbp - 0x10]",
         "rdtsc",
         "shl rdx, 32",
         "or rax, rdx",
@@ -472,6 +481,7 @@ pub unsafe extern "C" fn record() {
         is_counter = sym crate::record::IS_COUNTER,
         slow = sym slow,
         slow_counted = sym slow_counted,
+        entered = sym super::recorded::entered,
         returned = sym super::recorded::returned,
         words = const STACK_WORDS,
     )

@@ -1,0 +1,228 @@
+"""GPU times in the built-in record against nsys's, and what recording costs.
+
+Each program is run twice: once under nsys with the record beside it, and once with the record alone, which is what is
+judged: nsys changes what it looks at. A step is a graph launch, an eager kernel and a wait for the stream.
+"""
+import json
+import os
+import sqlite3
+import statistics
+import struct
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+
+from . import child, nsys, throughput
+from .checks import FIRST, LAST, STEPS, Check
+
+NAME = "record"
+WINDOW = f"{FIRST}-{LAST}"
+NEAR = 0.01  # of nsys's time
+INSIDE, OUTSIDE = 0.02, 0.001  # aims for what recording costs of the steps a second
+SHOWN = 10  # iterations that are told where something is wrong
+GPU_TABLES = ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY",
+              "CUPTI_ACTIVITY_KIND_MEMSET")
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What nsys saw of an iteration, in nanoseconds: from the first work to the last, and without the gaps."""
+
+    extent: int
+    busy: int
+    after_launch: int  # from the entry of the graph launch to the first work
+    pieces: tuple  # of (start, duration), from the entry of the graph launch
+
+
+def covered(pieces):
+    """How long at least one of (start, end) lasted."""
+    total, until = 0, 0
+    for start, end in sorted(pieces):
+        total += max(0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
+def truth(database):
+    """{iteration: Truth} of an nsys export, by the ranges `iteration N` that the shim gives."""
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
+        db.text_factory = lambda text: text.decode(errors="replace")
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        strings = dict(db.execute("SELECT id, value FROM StringIds"))
+        ranges = []
+        for start, end, text, text_id in db.execute("SELECT start, end, text, textId FROM NVTX_EVENTS"):
+            text = text or strings.get(text_id) or ""
+            if text.startswith("iteration ") and text.split()[1].isdigit():
+                ranges.append((start, end, int(text.split()[1])))
+        work = []
+        for table in GPU_TABLES:
+            if table in tables:
+                work += db.execute(f"SELECT start, end FROM {table} WHERE end > start").fetchall()
+    db.close()
+    result = {}
+    for start, end, number in ranges:
+        inside = sorted(piece for piece in work if start <= piece[0] and (end is None or piece[0] < end))
+        if inside:
+            result[number] = Truth(max(until for _, until in inside) - inside[0][0], covered(inside), inside[0][0] - start,
+                                   tuple((at - start, until - at) for at, until in inside))
+    return result
+
+
+@dataclass
+class Recorded:
+    """What a record says: {iteration: GPU ns}, by `tllmprof report`; and of its events spans and launches."""
+
+    gpu: dict
+    lost: int
+    dropped: int
+    gpus: list
+    inside: dict
+    spans: dict  # {iteration: [(ns, cut)]}
+    launch_us: float  # mean of graph launches on the host
+
+
+def reported(command, path):
+    ended = child.run([command, "report", "--json", path], child.variables())
+    if ended.status != 0:
+        raise nsys.Failed(f"tllmprof report: {ended.why()}")
+    process = json.loads(ended.out)["processes"][0]
+    gpu = {one["n"]: one["gpu_ns"] for window in process["windows"] for one in window["iterations"]}
+    launches = [call["total_ns"] / call["count"] for call in process["calls"] if call["name"] == "cuGraphLaunch"]
+    return Recorded(gpu, process["gpu_times_lost"], process["dropped"], process["gpus"], process["inside"] or {},
+                    spans(path), (launches or [0])[0] / 1000)
+
+
+def spans(path):
+    """Spans of the record's events, as docs/format.md has them."""
+    found = defaultdict(list)
+    with open(path, "rb") as file:
+        file.seek(65536)
+        while len(chunk := file.read(65536)) == 65536:
+            magic, _, _, used = struct.unpack_from("<4sIII", chunk)
+            at, end = 64, 64 + min(used, 65472)
+            while magic == b"TLCK" and at + 24 <= end:
+                _, duration, kind, flags, code, value = struct.unpack_from("<QIBBHQ", chunk, at)
+                at += 24
+                if kind == 3:  # a string: its text follows
+                    at += (code + 23) // 24 * 24
+                elif kind == 16:
+                    found[value].append((duration << (flags & 0x3f), bool(flags & 0x40)))
+    return found
+
+
+class GpuTime(Check):
+    """GPU time a step, by the record and by nsys."""
+
+    def __init__(self, program, label, words):
+        super().__init__(program, f"{NAME} {label}", f"cudaGraphLaunch, {WINDOW}",
+                         f"GPU time of each of {LAST + 1 - FIRST} steps; median within {NEAR:.0%} of nsys's", apart=True)
+        self.words = words
+
+    def skip(self, bench):
+        return super().skip(bench) or (None if bench.command else "no tllmprof command built")
+
+    def recorded(self, bench, ended, path):
+        if not os.path.exists(path):
+            raise nsys.Failed(f"no record: {ended.why()}; the shim said: {ended.said_by_shim()}")
+        return reported(bench.command, path)
+
+    def measure(self, bench):
+        base = nsys.report_base(bench.folder, self.name)
+        command = self.program.words(STEPS, *self.words)
+        both, alone = base + "-nsys.tllmprof", base + "-alone.tllmprof"
+        under = child.run([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", bench.graph_trace), *command],
+                          bench.shimmed(WINDOW, "cudaGraphLaunch", TLLMPROF_TRACE=both))
+        nsys.read(bench.nsys, base, under)
+        by_nsys = truth(base + ".sqlite")
+        beside = self.recorded(bench, under, both)
+        ended = child.run(command, bench.shimmed(WINDOW, "cudaGraphLaunch", TLLMPROF_TRACE=alone))
+        record = self.recorded(bench, ended, alone)
+        wrong = unlike(by_nsys, record, range(FIRST, LAST + 1))
+        got = compared(by_nsys, beside, record)
+        if wrong:
+            tell_all(self.name, by_nsys, beside, record, ended)
+            got += f" ({'; '.join(wrong)}; the shim said: {ended.said_by_shim()})"
+        return self.row(got, not wrong)
+
+
+def medians(by_nsys, record):
+    steps = sorted(by_nsys)
+    times = [ns for ns in record.gpu.values() if ns is not None]
+    return (statistics.median(by_nsys[n].extent for n in steps) if steps else 0,
+            statistics.median(by_nsys[n].busy for n in steps) if steps else 0,
+            statistics.median(times) if times else 0)
+
+
+def unlike(by_nsys, record, steps):
+    """What is wrong with a record, in words."""
+    wrong = [f"nsys has no work in {n}" for n in [n for n in steps if n not in by_nsys][:3]]
+    without = [n for n in steps if not record.gpu.get(n)]
+    if without:
+        wrong.append(f"no GPU time for {len(without)} steps, {without[:5]}")
+    if record.lost:
+        wrong.append(f"{record.lost} GPU times lost")
+    if not record.gpus:
+        wrong.append("the record names no GPU")
+    extent, _, median = medians(by_nsys, record)
+    if not extent or abs(median / extent - 1) > NEAR:
+        wrong.append("the medians differ")
+    return wrong
+
+
+def compared(by_nsys, beside, record):
+    extent, busy, alone = medians(by_nsys, record)
+    together = [beside.gpu[n] - by_nsys[n].extent for n in by_nsys if beside.gpu.get(n)]
+    more = statistics.median(together) if together else 0
+    after = statistics.median(one.after_launch for one in by_nsys.values()) if by_nsys else 0
+    return (f"nsys {extent / 1000:.2f} us first to last, {busy / 1000:.2f} us without gaps; record {alone / 1000:.2f} us "
+            f"({alone - extent:+.0f} ns, {(alone / extent - 1) if extent else 0:+.2%}), beside nsys {more:+.0f} ns a step; "
+            f"the graph's launch takes {record.launch_us:.2f} us, work begins {after / 1000:.2f} us after its entry; "
+            f"GPU share {record.inside.get('gpu_share') or 0:.1%}; {record.gpus[:1]}")
+
+
+def tell_all(name, by_nsys, beside, record, ended):
+    """What there is to go by, on standard error."""
+    lines = [f"{name}: status {ended.status}, lost {record.lost}, dropped {record.dropped}, inside {record.inside}"]
+    for n in range(FIRST, FIRST + SHOWN):
+        one = by_nsys.get(n)
+        lines.append(f"  {n}: nsys {one and (one.extent, one.busy, one.after_launch, one.pieces)}; beside it "
+                     f"{beside.gpu.get(n)} {beside.spans.get(n)}; alone {record.gpu.get(n)} {record.spans.get(n)}")
+    lines += ["  " + line for line in ended.err.strip().split("\n")[-6:]]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def checks(programs):
+    static, torch = programs["loop-static"], programs["torch_graph"]
+    return [GpuTime(static, "GPU time, decode", ("--decode",)), GpuTime(static, "GPU time, 300 kernels", ("--kernels", "300")),
+            GpuTime(programs["loop-per-thread"], "GPU time, decode", ("--decode",)),
+            GpuTime(torch, "GPU time, decode", ("--decode",))]
+
+
+# What recording costs.
+
+def loops(programs):
+    static, torch = programs["loop-static"], programs["torch_graph"]
+    return [
+        throughput.Loop(static, "decode", "graph of 20 kernels of arithmetic, 1 kernel, wait", ("--decode",), 2),
+        throughput.Loop(static, "300 kernels", "graph of 300 tiny kernels, 1 kernel, wait", ("--kernels", "300"), 2),
+        throughput.Loop(torch, "decode", "graph of 17 kernels of 36 000 cycles and 3 tiny ones, 1 kernel, wait",
+                        ("--decode",), 1),
+    ]
+
+
+def ways(folder):
+    """As throughput.WAYS: how a program is run, and the variables of the shim."""
+    trace = os.path.join(folder, "cost-%p.tllmprof")
+
+    def recorded(window):
+        return {"TLLM_PROFILE_START_STOP": window, "TLLMPROF_STEP": "cudaGraphLaunch", "TLLMPROF_TRACE": trace}
+
+    return (("without", None), ("without, again", None), ("record, outside its window", recorded(throughput.FAR)),
+            ("record, inside its window", recorded("0-")))
+
+
+def cost(chosen, bench, rounds, seconds):
+    """Lines of Markdown; throughput's, with these ways."""
+    yield f"Aims: at most {INSIDE:.1%} fewer steps a second inside the window, {OUTSIDE:.2%} outside."
+    yield ""
+    yield from throughput.table(chosen, bench, rounds, seconds, ways(bench.folder))

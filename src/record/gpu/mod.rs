@@ -1,0 +1,394 @@
+//! What the GPU was at work for an iteration, from pairs of events around each stream's work.
+//!
+//! An event is given to a stream before the first work of an iteration, and another behind the last:
+//! a *span*. Which launch is the last shows only afterwards, and on a stream that has run dry an
+//! event that comes later would count idle time. So the second event is given behind the launch that
+//! was the last of the same span in the iteration before; where that was not the last one after all,
+//! it is given again when the program comes to wait, as the stream is busy then in most programs, or
+//! else with the first call in the next iteration. Work that follows a wait is another span.
+//!
+//! [`streams`] knows what each stream has open, [`pool`] the events and the reading of them. Both
+//! exist from the window's opening to the reading of the last times behind its close ([`end`]): a
+//! stream or context that the program destroys meanwhile is told of before ([`before_destroy`]), as
+//! the driver may not be given handles of what is gone.
+//!
+//! While any thread captures a stream nothing is done here: whoever calls looks to that.
+
+mod driver;
+mod pool;
+mod streams;
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
+
+use tllmprof_record::{Counter, Info};
+
+use super::{add, clock, facts, is_on, is_recording};
+use crate::errno::Kept;
+use crate::lock::Guard;
+use driver::Driver;
+use pool::{Index, Span};
+pub use streams::Target;
+use streams::{Key, Open, Stream};
+
+/// No iteration is open.
+const NONE: u64 = u64::MAX;
+
+/// There may be streams that are known, and events.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+/// The record knows the driver's version.
+static IS_TOLD: AtomicBool = AtomicBool::new(false);
+/// The iteration that work is for.
+static ITERATION: AtomicU64 = AtomicU64::new(NONE);
+/// The iteration at whose beginning all streams' spans of earlier ones were ended.
+static SWEPT: AtomicU64 = AtomicU64::new(NONE);
+/// What this took from the program's threads, in ticks.
+static OWN: AtomicU64 = AtomicU64::new(0);
+
+/// What the program is about to destroy.
+#[derive(Clone, Copy, Debug)]
+pub enum Doomed {
+    Stream(usize),
+    Context(usize),
+    /// The primary context of a device, by its ordinal; `None`: of any.
+    Primary(Option<u8>),
+}
+
+/// A window is about to open. `capturing`: a stream capture is under way.
+pub fn window_opens(capturing: bool) {
+    if !is_on() {
+        return;
+    }
+    let Some(driver) = Driver::find() else { return };
+    if !IS_TOLD.swap(true, Ordering::Relaxed)
+        && let Some(version) = driver.version()
+    {
+        facts::tell_number(Info::CudaDriver, version);
+    }
+    SWEPT.store(NONE, Ordering::Relaxed);
+    if !capturing {
+        pool::prepare(driver, driver.context());
+    }
+    IS_ON.store(true, Ordering::Release);
+}
+
+/// Work is for this iteration from here on.
+pub fn iteration_begins(n: u64) {
+    ITERATION.store(n, Ordering::Relaxed);
+}
+
+/// Work is for no iteration.
+pub fn between_iterations() {
+    ITERATION.store(NONE, Ordering::Relaxed);
+}
+
+/// Whether calls are to be told of here.
+#[inline]
+pub fn is_timing() -> bool {
+    IS_ON.load(Ordering::Relaxed) && is_recording()
+}
+
+/// A call is about to enqueue work.
+#[inline]
+pub fn before_work(target: Target) {
+    let iteration = ITERATION.load(Ordering::Relaxed);
+    if SWEPT.load(Ordering::Relaxed) != iteration {
+        sweep(iteration);
+    }
+    let Some(driver) = Driver::get().filter(|_| iteration != NONE) else {
+        return;
+    };
+    let key = target.key(driver);
+    let stream = streams::find(key);
+    if !stream.is_some_and(|stream| stream.has_begun(iteration)) {
+        begin(driver, key, stream, iteration);
+    }
+}
+
+/// The driver has taken the work.
+#[inline]
+pub fn after_work(target: Target) {
+    if let Some(driver) = Driver::get()
+        && let Some(stream) = streams::find(target.key(driver))
+        && stream.open().is_some()
+        && stream.launched()
+    {
+        cover(driver, stream);
+    }
+}
+
+/// What a call waits for.
+#[derive(Clone, Copy)]
+pub enum Wait {
+    Stream(Target),
+    /// An event of some stream.
+    Event,
+    /// All that the context's streams, or those that wait for the legacy one, have to do.
+    All,
+}
+
+/// A call is about to wait.
+pub fn before_wait(wait: Wait) {
+    let iteration = ITERATION.load(Ordering::Relaxed);
+    if SWEPT.load(Ordering::Relaxed) != iteration {
+        sweep(iteration);
+    }
+    let Some(driver) = Driver::get() else { return };
+    if let Wait::Stream(target) = wait {
+        let stream = streams::find(target.key(driver));
+        if let Some(stream) = stream.filter(|stream| stream.open().is_some()) {
+            timed(|| end_span(driver, stream, Why::Wait));
+        }
+        return;
+    }
+    // An event on the legacy stream has others wait that would not.
+    let may_end =
+        |stream: &&Stream| stream.is_ours() && (matches!(wait, Wait::All) || !stream.is_legacy());
+    for stream in streams::open().filter(may_end) {
+        timed(|| end_span(driver, stream, Why::Wait));
+    }
+}
+
+/// The program is about to destroy something. Whether a window is open or not; `capturing`: a stream
+/// capture is under way.
+pub fn before_destroy(doomed: Doomed, capturing: bool) {
+    if !IS_ON.load(Ordering::Acquire) {
+        return;
+    }
+    let _errno = Kept::new();
+    let Some(driver) = Driver::get() else { return };
+    let why = if capturing { Why::Capture } else { Why::End };
+    let device_of = |context| driver.in_context(context, |device| device);
+    match doomed {
+        Doomed::Stream(handle) => {
+            let key = Target {
+                handle,
+                per_thread: false,
+            };
+            if handle > 2
+                && let Some(stream) = streams::find(key.key(driver))
+            {
+                end_span(driver, stream, why);
+                stream.forget();
+            }
+        }
+        Doomed::Context(context) => end_contexts(driver, why, |other, _| other == context),
+        Doomed::Primary(device) => end_contexts(driver, why, |context, known| {
+            device.is_none() || device == known.or_else(|| device_of(context))
+        }),
+    }
+}
+
+fn end_contexts(driver: Driver, why: Why, ends: impl Fn(usize, Option<u8>) -> bool) {
+    let stream_ends = |context| ends(context, None);
+    for stream in streams::open().filter(|stream| stream_ends(stream.context())) {
+        end_span(driver, stream, why);
+    }
+    streams::forget(stream_ends);
+    pool::end(driver, |context, device| ends(context, Some(device)));
+}
+
+/// The window has closed, and no span begins any more: has the streams tell when they have done what
+/// they have. `capturing`: a stream capture is under way.
+pub fn work_ends(capturing: bool) {
+    between_iterations();
+    if !IS_ON.load(Ordering::Acquire) {
+        return;
+    }
+    if let Some(driver) = Driver::get() {
+        let why = if capturing { Why::Capture } else { Why::End };
+        for stream in streams::open() {
+            end_span(driver, stream, why);
+        }
+    }
+}
+
+/// Reads the times that are left, without waiting for any, and gives everything back. Behind the
+/// window's close, when the device is idle if it ever is.
+pub fn end() {
+    if !IS_ON.load(Ordering::Acquire) {
+        return;
+    }
+    if let Some(driver) = Driver::get() {
+        streams::forget(|_| true);
+        pool::end(driver, |_, _| true);
+    }
+    add(Counter::OwnTicks, OWN.swap(0, Ordering::Relaxed));
+    IS_ON.store(false, Ordering::Release);
+}
+
+/// The child of a fork times nothing of its parent's.
+///
+/// # Safety
+/// The process has one thread.
+pub unsafe fn in_child() {
+    between_iterations();
+    if Driver::get().is_some() {
+        IS_ON.store(false, Ordering::Relaxed);
+        IS_TOLD.store(false, Ordering::Relaxed);
+        OWN.store(0, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe {
+            streams::in_child();
+            pool::in_child();
+        }
+    }
+}
+
+/// Runs `act`, whose time counts as ours.
+fn timed(act: impl FnOnce()) {
+    let _errno = Kept::new();
+    let since = clock::ticks();
+    act();
+    OWN.fetch_add(clock::ticks().wrapping_sub(since), Ordering::Relaxed);
+}
+
+/// Begins a span.
+#[cold]
+fn begin(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u64) {
+    timed(|| {
+        if begun(driver, key, known, iteration).is_none() {
+            pool::lose(1);
+        }
+    });
+}
+
+/// `None` where a span should have begun and could not.
+fn begun(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u64) -> Option<()> {
+    let stream = match known {
+        Some(stream) => stream,
+        None => streams::insert(key, key.context(driver))?,
+    };
+    let Some(mut open) = stream.span.try_lock().filter(|_| stream.is(key)) else {
+        return Some(()); // another thread is beginning it
+    };
+    if stream.has_begun(iteration) {
+        return Some(());
+    }
+    if stream.open().is_some() {
+        end_locked(driver, stream, &mut open, Why::Iteration);
+    }
+    if driver.is_capturing(stream.handle()) {
+        return Some(());
+    }
+    let begun = give_first(driver, stream);
+    match begun {
+        Some(pair) => stream.begin(&mut open, pair, iteration, clock::ticks()),
+        None => stream.miss(iteration),
+    }
+    begun.map(drop)
+}
+
+/// Gives the first event of a span to its stream.
+fn give_first(driver: Driver, stream: &Stream) -> Option<Index> {
+    let mut pool = pool::of(driver, stream.context())?;
+    let (index, pair) = pool.take(driver, stream.context())?;
+    match driver.record(pair.start, stream.handle()) {
+        Ok(()) => Some(index),
+        Err(status) => {
+            pool.put_back(index);
+            pool.fail(status);
+            None
+        }
+    }
+}
+
+/// Has the stream tell when it has done what has been launched so far.
+#[cold]
+fn cover(driver: Driver, stream: &Stream) {
+    timed(|| {
+        if let Some(mut open) = stream.span.try_lock()
+            && stream.open().is_some()
+        {
+            give_last(driver, stream, &mut open);
+        }
+    });
+}
+
+/// Gives the span's last event to its stream; whether it covers all that was launched.
+fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> bool {
+    let launches = stream.launches();
+    if open.covered == launches {
+        return true;
+    }
+    if !stream.is_in_reach(driver) || driver.is_capturing(stream.handle()) {
+        return false;
+    }
+    let Some(pair) = pool::of(driver, stream.context()).map(|pool| pool.pair(open.pair)) else {
+        return false;
+    };
+    let given = driver.record(pair.end, stream.handle());
+    match given {
+        Ok(()) => open.covered = launches,
+        Err(status) => {
+            if let Some(mut pool) = pool::of(driver, stream.context()) {
+                pool.fail(status);
+            }
+        }
+    }
+    given.is_ok()
+}
+
+/// Why a span ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// The program is about to wait for it.
+    Wait,
+    /// Another iteration has begun.
+    Iteration,
+    /// The window has closed, or the stream is destroyed.
+    End,
+    /// The same, while a stream is captured: nothing may be enqueued.
+    Capture,
+}
+
+/// Ends the spans of other iterations.
+#[cold]
+fn sweep(iteration: u64) {
+    SWEPT.store(iteration, Ordering::Relaxed);
+    let Some(driver) = Driver::get() else { return };
+    for stream in streams::open() {
+        if stream.open().is_some_and(|open| open != iteration) {
+            timed(|| end_span(driver, stream, Why::Iteration));
+        }
+    }
+}
+
+fn end_span(driver: Driver, stream: &Stream, why: Why) {
+    let open = match why {
+        Why::Wait | Why::Iteration => stream.span.try_lock(),
+        Why::End | Why::Capture => stream.span.lock_for(Duration::from_millis(20)),
+    };
+    // What has no launch yet has one under way, by another thread.
+    let is_under_way = || stream.launches() == 0 && matches!(why, Why::Wait | Why::Iteration);
+    if let Some(mut open) = open
+        && stream.open().is_some()
+        && !is_under_way()
+    {
+        end_locked(driver, stream, &mut open, why);
+    }
+}
+
+fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: Why) {
+    let is_empty = stream.launches() == 0;
+    let is_late = open.covered != stream.launches();
+    let may_give = why != Why::Capture && !(why == Why::Iteration && stream.is_legacy());
+    let is_whole = !is_empty && (!is_late || may_give && give_last(driver, stream, open));
+    // A launch by another thread in between belongs to what follows.
+    stream.end(open);
+    let Some(mut pool) = pool::of(driver, stream.context()) else {
+        return pool::lose(1);
+    };
+    if is_whole {
+        pool.add(Span {
+            pair: open.pair,
+            stream: stream.number(),
+            cut: is_late && why != Why::Wait,
+            iteration: open.iteration,
+            since: open.since,
+        });
+    } else {
+        pool.put_back(open.pair);
+        pool::lose((!is_empty).into());
+    }
+}

@@ -1,0 +1,349 @@
+//! The events of each context, and the spans whose times are not read yet.
+//!
+//! Events are made when a window opens, and more where they do not suffice; at its end they are
+//! given back, as the program may take a context down in the meantime. A span's times are read when
+//! its last event has happened, without waiting for it.
+
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::time::Duration;
+
+use tllmprof_record::{Counter, Event as Recorded, Info, What};
+
+use super::super::{add, clock, facts, writers};
+use super::driver::{BesideCaptures, Driver, Event, Status};
+use crate::lock::{Guard, Lock};
+use crate::log;
+
+/// Contexts that a process may use in a window. Work in more is not timed.
+const CONTEXTS: usize = 16;
+/// Spans of a context that may be under way or unread.
+const MOST: usize = 512;
+/// Pairs of events that there are at first where a window opens, and that are made at a time later.
+const FIRST: usize = 64;
+const MORE: usize = 16;
+/// From so many unread spans on, some are read where one begins.
+const BACKLOG: usize = 256;
+const SOME: usize = 4;
+/// How long a thread waits for another that has a pool.
+const PATIENCE: Duration = Duration::from_micros(200);
+/// By how much the clocks of a GPU and its host may run apart.
+const DRIFT: f64 = 1e-4;
+
+/// The place of a pair in its pool.
+pub type Index = u16;
+
+/// The events that a span lies between.
+#[derive(Clone, Copy)]
+pub struct Pair {
+    pub start: Event,
+    pub end: Event,
+}
+
+/// A stream's work, whose events are on their way.
+#[derive(Clone, Copy)]
+pub struct Span {
+    pub pair: Index,
+    /// The stream's number.
+    pub stream: u16,
+    /// Its end came when something else than its work was over.
+    pub cut: bool,
+    pub iteration: u64,
+    /// When the first event had been given to the stream, in ticks.
+    pub since: u64,
+}
+
+struct Context {
+    /// 0: not in use.
+    handle: AtomicUsize,
+    pool: Lock<Pool>,
+}
+
+/// A context's events.
+pub struct Pool {
+    pub device: u8,
+    /// The driver has refused something: nothing more is timed here.
+    is_dead: bool,
+    pairs: [Pair; MOST],
+    made: usize,
+    free: [Index; MOST],
+    free_count: usize,
+    unread: [Span; MOST],
+    first_unread: usize,
+    unread_count: usize,
+    /// The last span that was read, whose first event the next one's start is measured from, and
+    /// when that was, in ticks.
+    last: Option<(Index, f64)>,
+}
+
+static ALL: [Context; CONTEXTS] = [const {
+    Context {
+        handle: AtomicUsize::new(0),
+        pool: Lock::new(Pool::new()),
+    }
+}; CONTEXTS];
+/// Devices that the record knows the names of, by bits.
+static TOLD: AtomicU32 = AtomicU32::new(0);
+
+/// The pool of a context, made if there is none.
+pub fn of(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
+    if context == 0 {
+        return None;
+    }
+    let known = ALL
+        .iter()
+        .find(|entry| entry.handle.load(Ordering::Acquire) == context);
+    if let Some(entry) = known {
+        return entry
+            .pool
+            .lock_for(PATIENCE)
+            .filter(|_| entry.handle.load(Ordering::Relaxed) == context);
+    }
+    ALL.iter().find_map(|entry| {
+        let mut pool = entry.pool.try_lock()?;
+        let is_free = entry
+            .handle
+            .compare_exchange(0, context, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+        is_free.then(|| {
+            pool.begin(driver, context);
+            pool
+        })
+    })
+}
+
+/// Makes the events that a window needs in most programs, in a context that is likely to be used.
+pub fn prepare(driver: Driver, context: usize) {
+    if let Some(mut pool) = of(driver, context) {
+        pool.grow(driver, context, FIRST);
+    }
+}
+
+/// Reads what can be read and gives the events of the contexts back that `ends` says yes to, by their
+/// handle and device: spans that have not happened are lost.
+pub fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
+    for entry in &ALL {
+        if entry.handle.load(Ordering::Acquire) == 0 {
+            continue;
+        }
+        let Some(mut pool) = entry.pool.lock_for(Duration::from_millis(20)) else {
+            continue;
+        };
+        let handle = entry.handle.load(Ordering::Relaxed);
+        if handle != 0 && ends(handle, pool.device) {
+            pool.read(driver, MOST);
+            pool.lose_unread();
+            pool.give_back(driver, handle);
+            entry.handle.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// The child of a fork has neither its parent's contexts nor its record.
+///
+/// # Safety
+/// The process has one thread.
+pub unsafe fn in_child() {
+    TOLD.store(0, Ordering::Relaxed);
+    for entry in &ALL {
+        entry.handle.store(0, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { entry.pool.break_open() };
+        entry.pool.lock().forget();
+    }
+}
+
+/// So many spans are missing.
+pub fn lose(spans: usize) {
+    if spans > 0 {
+        add(Counter::GpuSpansLost, spans as u64);
+    }
+}
+
+impl Pool {
+    const fn new() -> Self {
+        const NO_SPAN: Span = Span {
+            pair: 0,
+            stream: 0,
+            cut: false,
+            iteration: 0,
+            since: 0,
+        };
+        Self {
+            device: 0,
+            is_dead: false,
+            pairs: [Pair { start: 0, end: 0 }; MOST],
+            made: 0,
+            free: [0; MOST],
+            free_count: 0,
+            unread: [NO_SPAN; MOST],
+            first_unread: 0,
+            unread_count: 0,
+            last: None,
+        }
+    }
+
+    fn forget(&mut self) {
+        self.is_dead = false;
+        (self.made, self.free_count) = (0, 0);
+        (self.first_unread, self.unread_count) = (0, 0);
+        self.last = None;
+    }
+
+    fn begin(&mut self, driver: Driver, context: usize) {
+        self.forget();
+        match driver.in_context(context, |device| device) {
+            Some(device) => self.device = device,
+            None => self.is_dead = true,
+        }
+        let bit = 1_u32.checked_shl(self.device.into()).unwrap_or(0);
+        let mut name = [0; 96];
+        if !self.is_dead
+            && TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0
+            && let Some(length) = driver.device_name(self.device, &mut name)
+        {
+            facts::tell(Info::Gpu, &String::from_utf8_lossy(&name[..length]));
+        }
+    }
+
+    /// Makes events for `more` spans, as far as there is room.
+    fn grow(&mut self, driver: Driver, context: usize, more: usize) {
+        if self.is_dead {
+            return;
+        }
+        let _beside = BesideCaptures::new(driver);
+        let until = MOST.min(self.made + more);
+        driver.in_context(context, |_| {
+            while self.made < until {
+                let both = driver.create().and_then(|start| {
+                    let end = driver.create().inspect_err(|_| driver.destroy(start))?;
+                    Ok(Pair { start, end })
+                });
+                match both {
+                    Ok(pair) => {
+                        self.pairs[self.made] = pair;
+                        self.put_back(self.made as Index);
+                        self.made += 1;
+                    }
+                    Err(status) => return self.fail(status),
+                }
+            }
+        });
+    }
+
+    /// A pair of events for a span that begins.
+    pub fn take(&mut self, driver: Driver, context: usize) -> Option<(Index, Pair)> {
+        if self.is_dead {
+            return None;
+        }
+        if self.unread_count >= BACKLOG || self.free_count == 0 {
+            self.read(driver, SOME);
+        }
+        if self.free_count == 0 {
+            self.grow(driver, context, MORE);
+        }
+        self.free_count = self.free_count.checked_sub(1)?;
+        let index = self.free[self.free_count];
+        Some((index, self.pairs[usize::from(index)]))
+    }
+
+    /// The events of a pair that was taken.
+    pub fn pair(&self, index: Index) -> Pair {
+        self.pairs[usize::from(index)]
+    }
+
+    /// A pair is free again.
+    pub fn put_back(&mut self, index: Index) {
+        if let Some(place) = self.free.get_mut(self.free_count) {
+            *place = index;
+            self.free_count += 1;
+        }
+    }
+
+    /// Both events of a span have been given to its stream.
+    pub fn add(&mut self, span: Span) {
+        if self.unread_count < MOST {
+            self.unread[(self.first_unread + self.unread_count) % MOST] = span;
+            self.unread_count += 1;
+        }
+    }
+
+    /// The driver has refused something.
+    pub fn fail(&mut self, status: Status) {
+        self.is_dead = true;
+        if !status.is_of_an_end() {
+            log::once!(
+                Warn,
+                "GPU times end here: the driver refuses to tell them, error {status}"
+            );
+        }
+    }
+
+    /// Reads spans that have happened, in their order and so many at most.
+    fn read(&mut self, driver: Driver, most: usize) {
+        let _beside = BesideCaptures::new(driver);
+        let per_ns = clock::ticks_per_ns();
+        for _ in 0..most {
+            if self.is_dead || self.unread_count == 0 {
+                break;
+            }
+            let span = self.unread[self.first_unread];
+            match self.times(driver, &span, per_ns) {
+                Ok((start, duration)) => self.write(&span, start, duration),
+                Err(Status::NOT_READY) => break,
+                Err(status) => self.fail(status),
+            }
+        }
+        if self.is_dead {
+            self.lose_unread();
+        }
+    }
+
+    /// When a span began, in ticks, and how long it took, in nanoseconds.
+    ///
+    /// The GPU's clock is tied to the host's by what is known of both: no event happens before it
+    /// was given to its stream, and on a stream that is idle it happens then.
+    fn times(&self, driver: Driver, span: &Span, per_ns: f64) -> Result<(f64, f64), Status> {
+        let pair = self.pair(span.pair);
+        driver.query(pair.end)?;
+        let duration = driver.elapsed(pair.start, pair.end)?;
+        let since = span.since as f64;
+        let Some((last, at)) = self.last else {
+            return Ok((since, duration));
+        };
+        let passed = driver.elapsed(self.pair(last).start, pair.start)? * per_ns;
+        let drifted = passed.max(0.0) * DRIFT;
+        Ok((since.max(at + passed - drifted), duration))
+    }
+
+    fn write(&mut self, span: &Span, start: f64, duration: f64) {
+        let what = What::GpuSpan {
+            device: self.device,
+            stream: span.stream,
+            iteration: span.iteration,
+        };
+        let mut event = Recorded::new(start as u64, duration.max(0.0).round() as u64, what);
+        event.cut = span.cut;
+        writers::write(&event);
+        self.first_unread = (self.first_unread + 1) % MOST;
+        self.unread_count -= 1;
+        if let Some((last, _)) = self.last.replace((span.pair, start)) {
+            self.put_back(last);
+        }
+    }
+
+    fn lose_unread(&mut self) {
+        lose(self.unread_count);
+        self.unread_count = 0;
+    }
+
+    fn give_back(&mut self, driver: Driver, context: usize) {
+        let _beside = BesideCaptures::new(driver);
+        driver.in_context(context, |_| {
+            for pair in &self.pairs[..self.made] {
+                driver.destroy(pair.start);
+                driver.destroy(pair.end);
+            }
+        });
+        self.forget();
+    }
+}

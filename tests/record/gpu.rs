@@ -1,0 +1,375 @@
+//! GPU times in the record, held against the stand-in's own account of what its GPU did.
+//!
+//! The stand-in's clock stands still here but for waits (`STANDIN_CLOCK=virtual`), so that times are the
+//! same on every machine. Handles of what is gone end a program there.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use tllmprof_record::{Counter, Info, What};
+
+use crate::common::{Output, Scratch, built_command, compiler, repo, run, shim, standin};
+use crate::read::Read;
+
+/// Builds `gpu.c`, once.
+fn program() -> &'static Path {
+    static BUILT: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
+    let (_, path) = BUILT.get_or_init(|| {
+        let scratch = Scratch::new("gpu");
+        let built = scratch.path("gpu");
+        let mut cc = compiler();
+        cc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"])
+            .args(["-pthread", "-DSTANDIN"])
+            .arg(format!("-I{}", repo().join("tests/standin").display()))
+            .arg(format!("-I{}", repo().join("tests/fixtures").display()))
+            .arg(format!("-L{}", standin().display()))
+            .arg("-o")
+            .arg(&built)
+            .arg(repo().join("tests/record/gpu.c"))
+            .arg("-l:libcuda.so.1");
+        let output = run(&mut cc, Duration::from_secs(120));
+        assert!(output.status.success(), "{cc:?}\n{}", output.err());
+        (scratch, built)
+    });
+    path
+}
+
+/// What a GPU was given, in nanoseconds of its clock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Piece {
+    from: u64,
+    until: u64,
+}
+
+/// A run of the program, in a folder of its own.
+struct Ran {
+    output: Output,
+    record: Read,
+    /// Of each step and stream, the pieces of work between two lines of the program.
+    work: BTreeMap<i64, Vec<Vec<Piece>>>,
+}
+
+fn ran(how: &str, steps: u32, window: &str, variables: &[(&str, &str)]) -> Ran {
+    let scratch = Scratch::new("record-gpu");
+    let log = scratch.path("work");
+    let mut command = built_command(program());
+    command
+        .arg(how)
+        .arg(steps.to_string())
+        .env("LD_LIBRARY_PATH", standin())
+        .env("LD_PRELOAD", shim())
+        .env("TLLMPROF_START_STOP", window)
+        .env("TLLMPROF_STEP", "cudaGraphLaunch")
+        .env("TLLMPROF_TRACE", "x.tllmprof")
+        .env("STANDIN_CLOCK", "virtual")
+        .env("STANDIN_WORK_NS", "1000")
+        .env("STANDIN_WORK_LOG", &log)
+        .current_dir(scratch.folder());
+    for (name, value) in variables {
+        command.env(name, value);
+    }
+    let output = run(&mut command, Duration::from_secs(90));
+    assert_eq!(
+        output.status.code(),
+        Some(7),
+        "{:?} {}",
+        output.status.signal(),
+        output.err()
+    );
+    Ran {
+        work: work(&output.out(), &fs::read_to_string(&log).unwrap()),
+        record: Read::open(&scratch.path("x.tllmprof")),
+        output,
+    }
+}
+
+fn work(said: &str, log: &str) -> BTreeMap<i64, Vec<Vec<Piece>>> {
+    let mut pieces = log.lines().map(|line| {
+        let words: Vec<_> = line.split(' ').collect();
+        let number = |index: usize| words[index].parse::<u64>().unwrap();
+        let piece = Piece {
+            from: number(3),
+            until: number(4),
+        };
+        (words[1].to_owned(), piece)
+    });
+    let mut work: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for line in said.lines() {
+        let (step, count) = line.split_once(' ').unwrap();
+        let mut by_stream: BTreeMap<String, Vec<Piece>> = BTreeMap::new();
+        for (stream, piece) in pieces.by_ref().take(count.parse().unwrap()) {
+            by_stream.entry(stream).or_default().push(piece);
+        }
+        let step = work.entry(step.parse().unwrap()).or_default();
+        step.extend(by_stream.into_values());
+    }
+    assert_eq!(pieces.next(), None, "work that the program says nothing of");
+    work
+}
+
+/// A span of the record.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    device: u8,
+    stream: u16,
+    iteration: u64,
+    start: u64,
+    ns: u64,
+    cut: bool,
+}
+
+impl Ran {
+    fn spans(&self) -> Vec<Span> {
+        let spans = self
+            .record
+            .events
+            .iter()
+            .filter_map(|(_, event)| match event.what {
+                What::GpuSpan {
+                    device,
+                    stream,
+                    iteration,
+                } => Some(Span {
+                    device,
+                    stream,
+                    iteration,
+                    start: event.start,
+                    ns: event.duration,
+                    cut: event.cut,
+                }),
+                _ => None,
+            });
+        spans.collect()
+    }
+
+    /// The durations that the record has of a step, the shortest first.
+    fn recorded(&self, step: u64) -> Vec<u64> {
+        let spans = self.spans();
+        let mut durations: Vec<_> = spans
+            .iter()
+            .filter(|span| span.iteration == step)
+            .map(|span| span.ns)
+            .collect();
+        durations.sort_unstable();
+        durations
+    }
+
+    /// Those that the streams' work took, from the first piece to the last.
+    fn true_ones(&self, step: u64) -> Vec<u64> {
+        let streams = &self.work[&step.try_into().unwrap()];
+        let mut durations: Vec<_> = streams
+            .iter()
+            .map(|pieces| pieces[pieces.len() - 1].until - pieces[0].from)
+            .collect();
+        durations.sort_unstable();
+        durations
+    }
+
+    fn assert_exact(&self, steps: impl IntoIterator<Item = u64>) {
+        for step in steps {
+            let wanted = self.true_ones(step);
+            assert!(wanted.iter().all(|ns| *ns > 0));
+            assert_eq!(self.recorded(step), wanted, "step {step}");
+        }
+    }
+
+    fn lost(&self) -> u64 {
+        self.record.header.counter(Counter::GpuSpansLost)
+    }
+}
+
+#[test]
+fn gpu_times_are_those_of_the_gpu() {
+    for (how, first) in [
+        ("plain", 3),
+        ("events", 3),
+        ("streams", 3),
+        ("waits", 3),
+        ("fresh", 3),
+        // Until the number of its launches is known, an event on the stream comes behind what the
+        // legacy stream has it wait for.
+        ("defaults", 5),
+    ] {
+        for drain in ["1", "0"] {
+            let ran = ran(how, 12, "3-8", &[("TLLMPROF_DRAIN", drain)]);
+            ran.assert_exact(first..=8);
+            assert_eq!(ran.lost(), 0, "{how}");
+            let spans = ran.spans();
+            assert!(spans.iter().all(|span| (3..=8).contains(&span.iteration)));
+            assert_eq!(spans.iter().any(|span| span.cut), how == "fresh", "{how}");
+        }
+    }
+}
+
+#[test]
+fn the_driver_and_the_gpu_are_told_of_once() {
+    let variables = [("STANDIN_DEVICES", "2")];
+    let ran = ran("contexts", 12, "2-3,5-6", &variables);
+    let infos = |wanted| {
+        let events = ran.record.events.iter();
+        events
+            .filter(
+                |(_, event)| matches!(event.what, What::Info { key, .. } if key == Some(wanted)),
+            )
+            .count()
+    };
+    assert_eq!(infos(Info::CudaDriver), 1);
+    assert_eq!(
+        ran.record.info(Info::Gpu),
+        ["stand-in for CUDA", "stand-in for CUDA"]
+    );
+    for step in [2, 3, 5, 6] {
+        ran.assert_exact([step]);
+        let devices: Vec<_> = ran
+            .spans()
+            .iter()
+            .filter(|span| span.iteration == step)
+            .map(|span| span.device)
+            .collect();
+        assert!(devices.contains(&0) && devices.contains(&1), "{devices:?}");
+    }
+}
+
+#[test]
+fn streams_that_work_at_once_overlap_in_the_record() {
+    // A second each: the host's own time between launches is nothing beside it.
+    let ran = ran("streams", 6, "1-4", &[("STANDIN_WORK_NS", "1000000000")]);
+    ran.assert_exact(1..=4);
+    let ticks = |span: &Span| span.start;
+    for step in 2..=4 {
+        let spans: Vec<_> = ran
+            .spans()
+            .into_iter()
+            .filter(|span| span.iteration == step)
+            .collect();
+        let first = spans.iter().map(ticks).min().unwrap();
+        let last = spans.iter().map(ticks).max().unwrap();
+        // The record's clock has at most some ticks a nanosecond.
+        assert!(last - first < 1_000_000_000, "{spans:?}");
+        let mut numbers: Vec<_> = spans.iter().map(|span| span.stream).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 4);
+    }
+}
+
+#[test]
+fn a_gpu_that_waits_for_its_host_is_not_at_work() {
+    let ran = ran("idle", 12, "3-8", &[]);
+    // How many launches a step has shows with the first.
+    assert_eq!(ran.recorded(3), [1_000_000]);
+    ran.assert_exact(4..=8);
+}
+
+#[test]
+fn a_kernel_that_comes_late_counts_from_its_launch() {
+    // A launch takes its time on the host, too, which is between the first event and the work.
+    let ran = ran("plain", 12, "3-8", &[("STANDIN_CALL_NS", "500")]);
+    for step in 3..=8 {
+        let late: Vec<_> = ran.true_ones(step).iter().map(|ns| ns + 500).collect();
+        assert_eq!(ran.recorded(step), late);
+    }
+}
+
+#[test]
+fn a_window_that_the_process_ends_with_has_its_times() {
+    for how in ["plain", "pipelined"] {
+        let ran = ran(how, 12, "3-", &[]);
+        ran.assert_exact(3..=10);
+        assert_eq!(ran.recorded(11), ran.true_ones(11), "{how}");
+        assert_eq!(ran.lost(), 0, "{how}");
+    }
+}
+
+#[test]
+fn without_a_drain_what_has_not_happened_is_counted() {
+    let ran = ran("pipelined", 12, "3-8", &[("TLLMPROF_DRAIN", "0")]);
+    assert_eq!(ran.spans().len() as u64 + ran.lost(), 6);
+    assert_eq!(ran.lost(), 6);
+}
+
+#[test]
+fn events_are_bounded_and_what_has_none_is_counted() {
+    let ran = ran("pipelined", 3000, "100-2899", &[]);
+    let spans = ran.spans().len() as u64;
+    assert_eq!(spans + ran.lost(), 2800);
+    assert!((500..=600).contains(&spans), "{spans}");
+    for span in ran.spans() {
+        assert_eq!([span.ns], ran.true_ones(span.iteration)[..], "{span:?}");
+    }
+}
+
+#[test]
+fn long_windows_are_read_as_they_go() {
+    let ran = ran("plain", 3000, "100-2899", &[]);
+    assert_eq!(ran.lost(), 0);
+    ran.assert_exact(100..=2899);
+}
+
+#[test]
+fn streams_beyond_what_is_kept_of_them_are_counted() {
+    let ran = ran("many", 6, "2-4", &[]);
+    let spans = ran.spans().len() as u64;
+    assert_eq!(spans + ran.lost(), 3 * 701);
+    assert!(spans > 3 * 100, "{spans}");
+}
+
+#[test]
+fn what_the_program_destroys_is_not_touched_again() {
+    for how in ["ends", "resets"] {
+        let ran = ran(how, 12, "3-8", &[]);
+        ran.assert_exact(6..=8);
+        // What was not done by then is lost, and nothing else is told of it.
+        let (mut told, mut all) = (0, 0);
+        for step in 3..=5 {
+            let wanted = ran.true_ones(step);
+            let recorded = ran.recorded(step);
+            assert!(recorded.iter().all(|ns| wanted.contains(ns)), "{how}");
+            (told, all) = (told + recorded.len(), all + wanted.len());
+        }
+        assert!(told >= 3, "{how}: {told}");
+        assert_eq!((all - told) as u64, ran.lost(), "{how}");
+        assert!(!ran.output.err().contains("GPU times end"), "{how}");
+    }
+}
+
+#[test]
+fn another_threads_capture_is_left_alone() {
+    let ran = ran("captured", 12, "3-9", &[]);
+    // Its status says that the capture is whole.
+    ran.assert_exact([3, 4, 8, 9]);
+    assert!(ran.recorded(6).is_empty());
+    // A capture under way when the window closes, too.
+    let ran = self::ran("captured", 12, "3-6", &[]);
+    ran.assert_exact([3, 4]);
+}
+
+#[test]
+fn a_fork_leaves_the_parents_times_alone() {
+    let ran = ran("forked", 12, "3-8", &[]);
+    ran.assert_exact(3..=8);
+    assert_eq!(ran.lost(), 0);
+}
+
+#[test]
+fn what_the_driver_refuses_is_said_once_and_does_no_harm() {
+    for (fails, is_said) in [
+        ("cuEventRecord=700", true),
+        ("cuEventQuery=719", true),
+        ("cuEventElapsedTime=400", true),
+        ("cuEventCreate=2", true),
+        ("cuEventQuery=709", false),
+    ] {
+        let ran = ran("plain", 12, "3-5,7-8", &[("STANDIN_FAILS", fails)]);
+        assert!(ran.spans().is_empty(), "{fails}");
+        assert_eq!(ran.lost(), 5, "{fails}");
+        let said = ran.output.err();
+        let times = said.matches("GPU times end here").count();
+        assert_eq!(times, usize::from(is_said), "{fails}: {said}");
+        assert!(said.contains("windows 3-5,7-8 captured"), "{said}");
+    }
+}
