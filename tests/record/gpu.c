@@ -17,6 +17,7 @@ enum how {
     STREAMS,   /* work in three streams at once, and a wait for the device */
     DEFAULTS,  /* in the default streams */
     EVENTS,    /* a wait for an event behind the work */
+    ELSEWHERE, /* the same, by another thread */
     CONTEXTS,  /* in the contexts of two devices */
     FRESH,     /* in a stream of its own each, destroyed before the wait */
     ENDS,      /* a context of its own is destroyed in step 5, with work that was not waited for */
@@ -27,8 +28,8 @@ enum how {
     FORKED     /* a child in step 5 */
 };
 static const char *const HOWS[] = {"plain",    "waits", "idle",  "streams", "defaults",
-                                   "events",   "contexts", "fresh", "ends",    "resets",
-                                   "many",     "pipelined", "captured", "forked", NULL};
+                                   "events",   "elsewhere", "contexts", "fresh", "ends",
+                                   "resets",   "many",  "pipelined", "captured", "forked", NULL};
 
 enum { KERNELS = 3, STREAMS_AT_ONCE = 3, VERY_MANY = 700, MILLISECOND = 1000000 };
 
@@ -103,6 +104,18 @@ static void *capture(void *unused)
     gpu_launch_kernel(loop.words, captured);
     spoilt = gpu_end_capture(captured, &graph);
     sem_post(&done);
+    return unused;
+}
+
+static bool leaves;
+
+static void *wait_for_events(void *unused)
+{
+    gpu_use();
+    for (sem_wait(&asked); !leaves; sem_wait(&asked)) {
+        gpu_wait_event(event);
+        sem_post(&done);
+    }
     return unused;
 }
 
@@ -189,6 +202,10 @@ static void step(enum how how, int n)
         gpu_record(event, loop.stream);
         gpu_wait_event(event);
         break;
+    case ELSEWHERE:
+        gpu_record(event, loop.stream);
+        have_done();
+        break;
     case PLAIN:
     case WAITS:
     case IDLE:
@@ -231,9 +248,13 @@ int main(int count, char **arguments)
     sem_init(&done, 0, 0);
     if (how == CAPTURED && pthread_create(&thread, NULL, capture, NULL) != 0)
         return 3;
+    if (how == ELSEWHERE && pthread_create(&thread, NULL, wait_for_events, NULL) != 0)
+        return 3;
     for (int n = 0; n < steps; n++)
         step(how, n);
-    if (how == CAPTURED)
+    leaves = true;
+    sem_post(&asked);
+    if (how == CAPTURED || how == ELSEWHERE)
         pthread_join(thread, NULL);
     fflush(stdout);
     return spoilt != 0 ? 4 : 7;

@@ -190,6 +190,7 @@ fn gpu_times_are_those_of_the_gpu() {
         ("streams", 3),
         ("waits", 3),
         ("fresh", 3),
+        ("elsewhere", 3),
         // Until the number of its launches is known, an event on the stream comes behind what the
         // legacy stream has it wait for.
         ("defaults", 5),
@@ -200,7 +201,9 @@ fn gpu_times_are_those_of_the_gpu() {
             assert_eq!(ran.lost(), 0, "{how}");
             let spans = ran.spans();
             assert!(spans.iter().all(|span| (3..=8).contains(&span.iteration)));
-            assert_eq!(spans.iter().any(|span| span.cut), how == "fresh", "{how}");
+            // Where no wait of the thread's shows when the work is over, until its launches are known.
+            let may_be_cut = matches!(how, "fresh" | "elsewhere");
+            assert_eq!(spans.iter().any(|span| span.cut), may_be_cut, "{how}");
         }
     }
 }

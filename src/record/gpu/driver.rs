@@ -50,6 +50,15 @@ impl Status {
     }
 }
 
+impl Status {
+    /// Whether the reason is the stream alone: the program has made a mistake with it, or captures it.
+    pub const fn is_of_a_stream(self) -> bool {
+        const INVALID_VALUE: c_int = 1;
+        const INVALID_HANDLE: c_int = 400;
+        matches!(self.0, INVALID_VALUE | INVALID_HANDLE | 900..=908)
+    }
+}
+
 impl core::fmt::Display for Status {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         self.0.fmt(f)
@@ -86,18 +95,17 @@ impl Driver {
                 return Some(known);
             }
         }
-        let found: &'static Functions = Box::leak(Box::new(Functions::load()?));
-        let can_time = found.create.is_some()
-            && found.record.is_some()
-            && found.query.is_some()
-            && found.elapsed.is_some()
-            && found.context.is_some();
-        let place = if can_time {
-            core::ptr::from_ref(found).cast_mut()
-        } else {
-            null_mut()
-        };
-        FUNCTIONS.store(place, Ordering::Release);
+        let found = Functions::load().filter(|found| {
+            found.create.is_some()
+                && found.record.is_some()
+                && found.query.is_some()
+                && found.elapsed.is_some()
+                && found.context.is_some()
+        });
+        let found = found.map_or(null_mut(), |found| {
+            core::ptr::from_ref::<Functions>(Box::leak(Box::new(found))).cast_mut()
+        });
+        FUNCTIONS.store(found, Ordering::Release);
         Self::get()
     }
 

@@ -5,7 +5,9 @@
 //! event that comes later would count idle time. So the second event is given behind the launch that
 //! was the last of the same span in the iteration before; where that was not the last one after all,
 //! it is given again when the program comes to wait, as the stream is busy then in most programs, or
-//! else with the first call in the next iteration. Work that follows a wait is another span.
+//! else with the first call that the thread makes in the next iteration. Work that follows a wait is
+//! another span. A thread touches no stream but what it has launched into last, or a call names: what
+//! another thread does with its own meanwhile is not known.
 //!
 //! [`streams`] knows what each stream has open, [`pool`] the events and the reading of them. Both
 //! exist from the window's opening to the reading of the last times behind its close ([`end`]): a
@@ -25,6 +27,7 @@ use tllmprof_record::{Counter, Info};
 
 use super::{add, clock, facts, is_on, is_recording};
 use crate::errno::Kept;
+use crate::intercept::tls;
 use crate::lock::Guard;
 use driver::Driver;
 use pool::{Index, Span};
@@ -40,8 +43,10 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 static IS_TOLD: AtomicBool = AtomicBool::new(false);
 /// The iteration that work is for.
 static ITERATION: AtomicU64 = AtomicU64::new(NONE);
-/// The iteration at whose beginning all streams' spans of earlier ones were ended.
-static SWEPT: AtomicU64 = AtomicU64::new(NONE);
+/// The latest that has begun.
+static LATEST: AtomicU64 = AtomicU64::new(0);
+/// Who has ended its streams' spans of earlier iterations, and in which: threads share places.
+static SWEPT: [AtomicU64; 16] = [const { AtomicU64::new(NONE) }; 16];
 /// What this took from the program's threads, in ticks.
 static OWN: AtomicU64 = AtomicU64::new(0);
 
@@ -65,7 +70,6 @@ pub fn window_opens(capturing: bool) {
     {
         facts::tell_number(Info::CudaDriver, version);
     }
-    SWEPT.store(NONE, Ordering::Relaxed);
     if !capturing {
         pool::prepare(driver, driver.context());
     }
@@ -74,6 +78,7 @@ pub fn window_opens(capturing: bool) {
 
 /// Work is for this iteration from here on.
 pub fn iteration_begins(n: u64) {
+    LATEST.store(n, Ordering::Relaxed);
     ITERATION.store(n, Ordering::Relaxed);
 }
 
@@ -92,9 +97,7 @@ pub fn is_timing() -> bool {
 #[inline]
 pub fn before_work(target: Target) {
     let iteration = ITERATION.load(Ordering::Relaxed);
-    if SWEPT.load(Ordering::Relaxed) != iteration {
-        sweep(iteration);
-    }
+    sweep(iteration);
     let Some(driver) = Driver::get().filter(|_| iteration != NONE) else {
         return;
     };
@@ -130,9 +133,7 @@ pub enum Wait {
 /// A call is about to wait.
 pub fn before_wait(wait: Wait) {
     let iteration = ITERATION.load(Ordering::Relaxed);
-    if SWEPT.load(Ordering::Relaxed) != iteration {
-        sweep(iteration);
-    }
+    sweep(iteration);
     let Some(driver) = Driver::get() else { return };
     if let Wait::Stream(target) = wait {
         let stream = streams::find(target.key(driver));
@@ -287,7 +288,7 @@ fn give_first(driver: Driver, stream: &Stream) -> Option<Index> {
         Ok(()) => Some(index),
         Err(status) => {
             pool.put_back(index);
-            pool.fail(status);
+            pool.refused(status);
             None
         }
     }
@@ -322,7 +323,7 @@ fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> boo
         Ok(()) => open.covered = launches,
         Err(status) => {
             if let Some(mut pool) = pool::of(driver, stream.context()) {
-                pool.fail(status);
+                pool.refused(status);
             }
         }
     }
@@ -342,15 +343,27 @@ enum Why {
     Capture,
 }
 
-/// Ends the spans of other iterations.
-#[cold]
+/// Ends the spans of other iterations that the calling thread has open, once in an iteration.
+#[inline]
 fn sweep(iteration: u64) {
-    SWEPT.store(iteration, Ordering::Relaxed);
+    // Blocks of threads lie alike in their pages.
+    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+    let us = tls().addr() as u64;
+    let mark = iteration.wrapping_add(us);
+    let place = &SWEPT[us.wrapping_mul(MIX) as usize >> 32 & 0xf];
+    if place.load(Ordering::Relaxed) != mark {
+        place.store(mark, Ordering::Relaxed);
+        end_earlier(iteration);
+    }
+}
+
+#[cold]
+fn end_earlier(iteration: u64) {
     let Some(driver) = Driver::get() else { return };
-    for stream in streams::open() {
-        if stream.open().is_some_and(|open| open != iteration) {
-            timed(|| end_span(driver, stream, Why::Iteration));
-        }
+    let is_earlier =
+        |stream: &&Stream| stream.is_ours() && stream.open().is_some_and(|open| open != iteration);
+    for stream in streams::open().filter(is_earlier) {
+        timed(|| end_span(driver, stream, Why::Iteration));
     }
 }
 
@@ -372,7 +385,10 @@ fn end_span(driver: Driver, stream: &Stream, why: Why) {
 fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: Why) {
     let is_empty = stream.launches() == 0;
     let is_late = open.covered != stream.launches();
-    let may_give = why != Why::Capture && !(why == Why::Iteration && stream.is_legacy());
+    // An event that comes that late tells nothing.
+    let is_past = why != Why::Wait && open.iteration + 1 < LATEST.load(Ordering::Relaxed);
+    let may_give =
+        !is_past && why != Why::Capture && !(why == Why::Iteration && stream.is_legacy());
     let is_whole = !is_empty && (!is_late || may_give && give_last(driver, stream, open));
     // A launch by another thread in between belongs to what follows.
     stream.end(open);

@@ -23,7 +23,7 @@ const FIRST: usize = 64;
 const MORE: usize = 16;
 /// From so many unread spans on, some are read where one begins.
 const BACKLOG: usize = 256;
-const SOME: usize = 4;
+const SOME: usize = 16;
 /// How long a thread waits for another that has a pool.
 const PATIENCE: Duration = Duration::from_micros(200);
 /// By how much the clocks of a GPU and its host may run apart.
@@ -267,8 +267,15 @@ impl Pool {
         }
     }
 
+    /// The driver has refused an event for a stream.
+    pub fn refused(&mut self, status: Status) {
+        if !status.is_of_a_stream() {
+            self.fail(status);
+        }
+    }
+
     /// The driver has refused something.
-    pub fn fail(&mut self, status: Status) {
+    fn fail(&mut self, status: Status) {
         self.is_dead = true;
         if !status.is_of_an_end() {
             log::once!(
