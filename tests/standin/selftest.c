@@ -157,6 +157,71 @@ static void check_captures(void)
     WANT(cuEventDestroy_v2(event) == CUDA_SUCCESS);
 }
 
+static CUevent moments[2];
+static int is_relaxed;
+
+static void *ask_beside_a_capture(void *unused)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUresult wanted = is_relaxed ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    float ms;
+    if (is_relaxed)
+        WANT(cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS && mode == 0);
+    WANT(cuEventQuery(moments[0]) == wanted);
+    WANT(cuEventElapsedTime(&ms, moments[0], moments[1]) == wanted);
+    return unused;
+}
+
+static void check_events(void)
+{
+    CUstream stream, other;
+    CUgraph graph;
+    CUevent timeless, captured;
+    CUcontext context = NULL, of_stream = NULL;
+    float ms = -1;
+    WANT(cuStreamCreate(&stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+    WANT(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    WANT(cuCtxGetCurrent(&context) == CUDA_SUCCESS);
+    WANT(cuStreamGetCtx(stream, &of_stream) == CUDA_SUCCESS && of_stream == context);
+    WANT(cuEventCreate(&moments[0], 0) == CUDA_SUCCESS);
+    WANT(cuEventCreate(&moments[1], 0) == CUDA_SUCCESS);
+    WANT(cuEventCreate(&timeless, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    WANT(cuEventCreate(&captured, 0) == CUDA_SUCCESS);
+    WANT(cuEventQuery(moments[0]) == CUDA_SUCCESS);
+    WANT(cuEventElapsedTime(&ms, moments[0], moments[1]) == CUDA_ERROR_INVALID_HANDLE);
+    for (int i = 0; i < 2; i++) {
+        WANT(cuEventRecord(moments[i], stream) == CUDA_SUCCESS);
+        WANT(cuEventSynchronize(moments[i]) == CUDA_SUCCESS);
+        WANT(cuEventQuery(moments[i]) == CUDA_SUCCESS);
+    }
+    WANT(cuEventElapsedTime(&ms, moments[0], moments[1]) == CUDA_SUCCESS && ms >= 0);
+    WANT(cuEventElapsedTime(&ms, moments[1], moments[0]) == CUDA_SUCCESS && ms <= 0);
+    WANT(cuEventElapsedTime(&ms, moments[0], timeless) == CUDA_ERROR_INVALID_HANDLE);
+
+    /* Beside a capture in global mode no thread may ask, but one that has said that it knows. */
+    for (is_relaxed = 0; is_relaxed < 2; is_relaxed++) {
+        pthread_t thread;
+        WANT(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+        WANT(cuEventRecord(captured, stream) == CUDA_SUCCESS);
+        WANT(cuEventRecord(moments[1], other) == CUDA_SUCCESS);
+        pthread_create(&thread, NULL, ask_beside_a_capture, NULL);
+        pthread_join(thread, NULL);
+        CUresult ended = cuStreamEndCapture(stream, &graph);
+        WANT(ended == (is_relaxed ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+        WANT(cuEventQuery(captured) == CUDA_ERROR_CAPTURED_EVENT);
+        if (graph != NULL)
+            WANT(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    }
+    /* The legacy stream takes nothing while a blocking one is captured. */
+    WANT(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    WANT(cuEventRecord(moments[0], NULL) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    WANT(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    setenv("STANDIN_FAILS", "cuEventQuery=700", 1);
+    WANT(cuEventQuery(moments[0]) == (CUresult)700);
+    unsetenv("STANDIN_FAILS");
+    WANT(cuEventQuery(moments[0]) == CUDA_SUCCESS);
+}
+
 static void check_process(void)
 {
     errno = 55;
@@ -184,6 +249,7 @@ int main(void)
     check_look_up();
     check_contexts();
     check_captures();
+    check_events();
     check_process();
     unlink(log_path);
     puts(failures == 0 ? "selftest: as documented" : "selftest: failed");
