@@ -90,7 +90,7 @@ def main(doc):
         table = programs.all_programs("", {})
         for check in all_checks(table):
             print(f"{check.name} ({check.rule_text})")
-        print("\n".join([loop.name for loop in throughput.loops(table)] + [calls.NAME]))
+        print("\n".join([loop.name for loop in throughput.loops(table)] + [calls.NAME, f"{record.NAME} (what it costs)"]))
         return 0
     cuda, nsys, ncu, gpus = host.find_cuda(), host.find_nsys(), host.find_ncu(), host.gpus()
     shim = os.path.abspath(given.lib)

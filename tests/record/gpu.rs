@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tllmprof_record::{Counter, Info, What};
 
-use crate::common::{Output, Scratch, built_command, compiler, repo, run, shim, standin};
+use crate::common::{Fixture, Output, Scratch, built_command, compiler, repo, run, shim, standin};
 use crate::read::Read;
 
 /// Builds `gpu.c`, once.
@@ -87,16 +87,19 @@ fn ran(how: &str, steps: u32, window: &str, variables: &[(&str, &str)]) -> Ran {
     }
 }
 
+/// The stream of a line of the log, and the piece of work.
+fn piece(line: &str) -> (String, Piece) {
+    let words: Vec<_> = line.split(' ').collect();
+    let number = |index: usize| words[index].parse::<u64>().unwrap();
+    let piece = Piece {
+        from: number(3),
+        until: number(4),
+    };
+    (words[1].to_owned(), piece)
+}
+
 fn work(said: &str, log: &str) -> BTreeMap<i64, Vec<Vec<Piece>>> {
-    let mut pieces = log.lines().map(|line| {
-        let words: Vec<_> = line.split(' ').collect();
-        let number = |index: usize| words[index].parse::<u64>().unwrap();
-        let piece = Piece {
-            from: number(3),
-            until: number(4),
-        };
-        (words[1].to_owned(), piece)
-    });
+    let mut pieces = log.lines().map(piece);
     let mut work: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for line in said.lines() {
         let (step, count) = line.split_once(' ').unwrap();
@@ -122,28 +125,29 @@ struct Span {
     cut: bool,
 }
 
+fn spans(record: &Read) -> Vec<Span> {
+    let events = record.events.iter();
+    let spans = events.filter_map(|(_, event)| match event.what {
+        What::GpuSpan {
+            device,
+            stream,
+            iteration,
+        } => Some(Span {
+            device,
+            stream,
+            iteration,
+            start: event.start,
+            ns: event.duration,
+            cut: event.cut,
+        }),
+        _ => None,
+    });
+    spans.collect()
+}
+
 impl Ran {
     fn spans(&self) -> Vec<Span> {
-        let spans = self
-            .record
-            .events
-            .iter()
-            .filter_map(|(_, event)| match event.what {
-                What::GpuSpan {
-                    device,
-                    stream,
-                    iteration,
-                } => Some(Span {
-                    device,
-                    stream,
-                    iteration,
-                    start: event.start,
-                    ns: event.duration,
-                    cut: event.cut,
-                }),
-                _ => None,
-            });
-        spans.collect()
+        spans(&self.record)
     }
 
     /// The durations that the record has of a step, the shortest first.
@@ -204,6 +208,53 @@ fn gpu_times_are_those_of_the_gpu() {
             // Where no wait of the thread's shows when the work is over, until its launches are known.
             let may_be_cut = matches!(how, "fresh" | "elsewhere");
             assert_eq!(spans.iter().any(|span| span.cut), may_be_cut, "{how}");
+        }
+    }
+}
+
+#[test]
+fn however_the_program_reaches_cuda_its_streams_are_told_apart() {
+    /// Pieces of work of a step, and those that come before its graph, where the iteration begins.
+    const PIECES: usize = 7;
+    const BEFORE: usize = 3;
+    for way in [
+        "shared12",
+        "static",
+        "static_ptsz",
+        "ptsz",
+        "driver_ptsz",
+        "driver_gpa1",
+        "driver_gpa2_ptsz",
+        "driver_dlsym_ptsz",
+        "rtld_local",
+    ] {
+        for stream in ["", "--default-stream"] {
+            let fixture = Fixture::new(&format!("steps_{way}"))
+                .window("5-9", "cudaGraphLaunch")
+                .args(&format!(
+                    "--steps 12 --kernels 2 --sync stream --copy-out {stream}"
+                ))
+                .env("TLLMPROF_TRACE", "x.tllmprof")
+                .env("STANDIN_CLOCK", "virtual")
+                .env("STANDIN_WORK_NS", "1000")
+                .env("STANDIN_WORK_LOG", "work");
+            let folder = fixture.folder().to_owned();
+            let (ran, (record, log)) = fixture.run_and(|| {
+                let log = fs::read_to_string(folder.join("work")).unwrap();
+                (Read::open(&folder.join("x.tllmprof")), log)
+            });
+            assert_eq!(ran.output.status.code(), Some(0), "{}", ran.output.err());
+            let work = log.lines().map(piece).map(|(_, piece)| piece);
+            // Behind what is copied in at first.
+            let work: u64 = work
+                .skip(1 + 5 * PIECES + BEFORE)
+                .take(5 * PIECES)
+                .map(|piece| piece.until - piece.from)
+                .sum();
+            let spans = spans(&record);
+            let recorded: u64 = spans.iter().map(|span| span.ns).sum();
+            assert_eq!(recorded, work, "{way} {stream}: {spans:?}");
+            assert_eq!(record.header.counter(Counter::GpuSpansLost), 0);
         }
     }
 }

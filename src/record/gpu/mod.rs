@@ -267,7 +267,7 @@ fn begun(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u6
         return Some(());
     }
     if stream.open().is_some() {
-        end_locked(driver, stream, &mut open, Why::Iteration);
+        end_locked(driver, stream, &mut open, Why::Next);
     }
     if driver.is_capturing(stream.handle()) {
         return Some(());
@@ -335,6 +335,8 @@ fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> boo
 enum Why {
     /// The program is about to wait for it.
     Wait,
+    /// Another iteration has begun, and work for the stream is about to be launched.
+    Next,
     /// Another iteration has begun.
     Iteration,
     /// The window has closed, or the stream is destroyed.
@@ -360,8 +362,11 @@ fn sweep(iteration: u64) {
 #[cold]
 fn end_earlier(iteration: u64) {
     let Some(driver) = Driver::get() else { return };
-    let is_earlier =
-        |stream: &&Stream| stream.is_ours() && stream.open().is_some_and(|open| open != iteration);
+    // The legacy stream's ends with the next launch there.
+    let is_earlier = |stream: &&Stream| {
+        let is_open = stream.open().is_some_and(|open| open != iteration);
+        is_open && stream.is_ours() && !stream.is_legacy()
+    };
     for stream in streams::open().filter(is_earlier) {
         timed(|| end_span(driver, stream, Why::Iteration));
     }
@@ -369,7 +374,7 @@ fn end_earlier(iteration: u64) {
 
 fn end_span(driver: Driver, stream: &Stream, why: Why) {
     let open = match why {
-        Why::Wait | Why::Iteration => stream.span.try_lock(),
+        Why::Wait | Why::Next | Why::Iteration => stream.span.try_lock(),
         Why::End | Why::Capture => stream.span.lock_for(Duration::from_millis(20)),
     };
     // What has no launch yet has one under way, by another thread.
@@ -387,8 +392,14 @@ fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: 
     let is_late = open.covered != stream.launches();
     // An event that comes that late tells nothing.
     let is_past = why != Why::Wait && open.iteration + 1 < LATEST.load(Ordering::Relaxed);
-    let may_give =
-        !is_past && why != Why::Capture && !(why == Why::Iteration && stream.is_legacy());
+    let may_give = match why {
+        Why::Wait => true,
+        // What the program enqueues next is for the same stream.
+        Why::Next => !is_past,
+        // An event on the legacy stream has others wait that would not.
+        Why::Iteration | Why::End => !is_past && !stream.is_legacy(),
+        Why::Capture => false,
+    };
     let is_whole = !is_empty && (!is_late || may_give && give_last(driver, stream, open));
     // A launch by another thread in between belongs to what follows.
     stream.end(open);
