@@ -34,48 +34,52 @@ pub unsafe extern "C" fn returned(frame: *const Frame, result: usize) -> usize {
     result
 }
 
-/// A call that [`arch::record`] is about to time goes on to its real function.
+/// A call that [`arch::record`] is about to time goes on to its real function. Returns what it is to
+/// put into the lowest bit of the call's beginning.
 ///
 /// # Safety
 /// `frame` is what the assembler saved of the call.
 #[cfg(target_arch = "x86_64")]
-pub unsafe extern "C" fn entered(frame: *const Frame) {
-    if gpu::is_timing() {
-        // SAFETY: the caller's promise; the thunk is one of the pool.
-        let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
-        enters(frame, thunk);
+pub unsafe extern "C" fn entered(frame: *const Frame) -> u64 {
+    if !gpu::is_timing() {
+        return 0;
     }
+    // SAFETY: the caller's promise; the thunk is one of the pool.
+    let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
+    enters(frame, thunk).into()
 }
 
 /// A call goes on to its real function, by the slow way.
 pub fn goes_on(frame: &Frame, thunk: &Thunk) {
-    if gpu::is_timing() {
-        enters(frame, thunk);
-    }
-    frame.since.set(record::ticks());
+    let is_last = gpu::is_timing() && enters(frame, thunk);
+    frame
+        .since
+        .set(record::ticks() & !LAST | u64::from(is_last));
 }
 
-/// Tells of a call that the GPU's time depends on.
-fn enters(frame: &Frame, thunk: &Thunk) {
+/// Set in the beginning of a call, which a tick more or less does not matter to, whose work is expected
+/// to be the last of its stream for now.
+const LAST: u64 = 1;
+
+/// Tells of a call that the GPU's time depends on; whether its work is expected to be the last.
+fn enters(frame: &Frame, thunk: &Thunk) -> bool {
     let (Role::Driver(call) | Role::Runtime(call)) = thunk.role() else {
-        return;
+        return false;
     };
     if session::is_any_capturing() {
-        return;
+        return false;
     }
-    match call.kind() {
-        Kind::GraphLaunch | Kind::KernelLaunch | Kind::AsyncCopy => {
-            if let Some(target) = target(call, frame, thunk) {
-                gpu::before_work(target);
-            }
-        }
-        Kind::Wait => gpu::before_wait(match target(call, frame, thunk) {
+    if call.kind().enqueues() {
+        return target(call, frame, thunk).is_some_and(gpu::before_work);
+    }
+    if call.kind() == Kind::Wait {
+        gpu::before_wait(match target(call, frame, thunk) {
             Some(target) => Wait::Stream(target),
             None if call == Call::EventSynchronize => Wait::Event,
             None => Wait::All,
-        }),
-        Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler | Kind::Destroys => {}
+        });
     }
+    false
 }
 
 /// What a call destroys is not to be used any more. Whether calls are recorded or not.
@@ -93,8 +97,8 @@ pub fn destroys(call: Call, frame: &Frame, thunk: &Thunk) {
 
 /// It has returned. Whether it was recorded or not.
 pub fn keep(frame: &Frame, thunk: &Thunk, result: usize) {
-    let since = frame.since.get();
-    if since == 0 || !are() {
+    let begun = frame.since.get();
+    if begun == 0 || !are() {
         return;
     }
     let (Role::Driver(call) | Role::Runtime(call)) = thunk.role() else {
@@ -102,23 +106,27 @@ pub fn keep(frame: &Frame, thunk: &Thunk, result: usize) {
     };
     // The functions return an enumeration, in the lower half of the register.
     let failed = result & 0xffff_ffff != 0;
-    let target = if failed {
-        None
-    } else {
-        target(call, frame, thunk)
-    };
+    let target = target(call, frame, thunk);
     let what = What::Call {
         row: call as u8,
         capturing: session::is_capturing(),
-        stream: target.map_or(0, |target| target.handle as u64),
+        stream: match target {
+            Some(target) if !failed => target.handle as u64,
+            _ => 0,
+        },
     };
-    record::call(since, failed, what);
-    if let Some(target) = target
-        && call.kind() != Kind::Wait
+    record::call(begun & !LAST, failed, what);
+    if (failed || begun & LAST != 0)
+        && call.kind().enqueues()
         && gpu::is_timing()
         && !session::is_any_capturing()
+        && let Some(target) = target
     {
-        gpu::after_work(target);
+        if failed {
+            gpu::refused(target);
+        } else {
+            gpu::after_last(target);
+        }
     }
 }
 

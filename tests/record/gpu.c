@@ -18,6 +18,7 @@ enum how {
     DEFAULTS,  /* in the default streams */
     EVENTS,    /* a wait for an event behind the work */
     ELSEWHERE, /* the same, by another thread */
+    REFUSED,   /* a launch that the driver refuses, in a stream of its own and in the other */
     CONTEXTS,  /* in the contexts of two devices */
     FRESH,     /* in a stream of its own each, destroyed before the wait */
     ENDS,      /* a context of its own is destroyed in step 5, with work that was not waited for */
@@ -28,7 +29,7 @@ enum how {
     FORKED     /* a child in step 5 */
 };
 static const char *const HOWS[] = {"plain",    "waits", "idle",  "streams", "defaults",
-                                   "events",   "elsewhere", "contexts", "fresh", "ends",
+                                   "events",   "elsewhere", "refused", "contexts", "fresh", "ends",
                                    "resets",   "many",  "pipelined", "captured", "forked", NULL};
 
 enum { KERNELS = 3, STREAMS_AT_ONCE = 3, VERY_MANY = 700, MILLISECOND = 1000000 };
@@ -141,6 +142,14 @@ static void step(enum how how, int n)
         for (int i = 0; i < STREAMS_AT_ONCE; i++)
             launch(loop.words, streams[i], i + 1);
         break;
+    case REFUSED:
+        launch_graph(loop.stream);
+        for (int i = 0; i < 2; i++)
+            if (cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, i == 0 ? streams[0] : loop.stream, NULL,
+                               NULL) == CUDA_SUCCESS)
+                exit(4);
+        launch(loop.words, loop.stream, KERNELS);
+        break;
     case DEFAULTS:
         launch_graph(loop.stream);
         launch(loop.words, n % 2 == 0 ? CU_STREAM_PER_THREAD : NULL, KERNELS);
@@ -231,7 +240,7 @@ int main(int count, char **arguments)
     pieces = 1; /* what it copies in */
     tell(-1);
     event = gpu_event_create();
-    if (how == STREAMS || how == MANY)
+    if (how == STREAMS || how == REFUSED || how == MANY)
         for (int i = 0; i < (how == MANY ? VERY_MANY : STREAMS_AT_ONCE); i++)
             streams[i] = gpu_stream_create();
     if (how == CONTEXTS) {

@@ -39,6 +39,15 @@ impl Kind {
         )
     }
 
+    /// Whether the call enqueues work, and may return before it is done.
+    #[must_use]
+    pub const fn enqueues(self) -> bool {
+        matches!(
+            self,
+            Self::GraphLaunch | Self::KernelLaunch | Self::AsyncCopy
+        )
+    }
+
     /// Whether the call enqueues work for the compute units (what `auto` calls a launch).
     #[must_use]
     pub const fn launches(self) -> bool {

@@ -93,30 +93,50 @@ pub fn is_timing() -> bool {
     IS_ON.load(Ordering::Relaxed) && is_recording()
 }
 
-/// A call is about to enqueue work.
+/// A call is about to enqueue work; whether that is expected to be the stream's last for now, so that
+/// [`after_last`] is to be told of it.
 #[inline]
-pub fn before_work(target: Target) {
+pub fn before_work(target: Target) -> bool {
     let iteration = ITERATION.load(Ordering::Relaxed);
     sweep(iteration);
     let Some(driver) = Driver::get().filter(|_| iteration != NONE) else {
-        return;
+        return false;
     };
     let key = target.key(driver);
-    let stream = streams::find(key);
+    let mut stream = streams::find(key);
     if !stream.is_some_and(|stream| stream.has_begun(iteration)) {
         begin(driver, key, stream, iteration);
+        stream = streams::find(key);
     }
+    stream.is_some_and(Stream::launches_one)
 }
 
-/// The driver has taken the work.
-#[inline]
-pub fn after_work(target: Target) {
-    if let Some(driver) = Driver::get()
-        && let Some(stream) = streams::find(target.key(driver))
-        && stream.open().is_some()
-        && stream.launched()
-    {
-        cover(driver, stream);
+/// The driver has taken the work that is expected to be the last: has the stream tell when it has done
+/// it.
+#[cold]
+pub fn after_last(target: Target) {
+    let Some(driver) = Driver::get() else { return };
+    let Some(stream) = streams::find(target.key(driver)) else {
+        return;
+    };
+    timed(|| {
+        if let Some(mut open) = stream.span.try_lock()
+            && stream.open().is_some()
+        {
+            give_last(driver, stream, &mut open);
+            if let Some(mut pool) = pool::of(driver, stream.context()) {
+                pool.catch_up(driver);
+            }
+        }
+    });
+}
+
+/// The driver has not taken the work.
+#[cold]
+pub fn refused(target: Target) {
+    let stream = Driver::get().and_then(|driver| streams::find(target.key(driver)));
+    if let Some(stream) = stream {
+        stream.launches_one_less();
     }
 }
 
@@ -294,18 +314,6 @@ fn give_first(driver: Driver, stream: &Stream) -> Option<Index> {
     }
 }
 
-/// Has the stream tell when it has done what has been launched so far.
-#[cold]
-fn cover(driver: Driver, stream: &Stream) {
-    timed(|| {
-        if let Some(mut open) = stream.span.try_lock()
-            && stream.open().is_some()
-        {
-            give_last(driver, stream, &mut open);
-        }
-    });
-}
-
 /// Gives the span's last event to its stream; whether it covers all that was launched.
 fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> bool {
     let launches = stream.launches();
@@ -414,6 +422,9 @@ fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: 
             iteration: open.iteration,
             since: open.since,
         });
+        if why == Why::Wait && is_late {
+            pool.catch_up(driver);
+        }
     } else {
         pool.put_back(open.pair);
         pool::lose((!is_empty).into());

@@ -21,7 +21,7 @@ const MOST: usize = 512;
 /// Pairs of events that there are at first where a window opens, and that are made at a time later.
 const FIRST: usize = 64;
 const MORE: usize = 16;
-/// From so many unread spans on, some are read where one begins.
+/// From so many unread spans on, some are read now and then.
 const BACKLOG: usize = 256;
 const SOME: usize = 16;
 /// How long a thread waits for another that has a pool.
@@ -230,12 +230,19 @@ impl Pool {
         });
     }
 
+    /// Reads some spans where many are unread. For when the GPU has work: then its host has time.
+    pub fn catch_up(&mut self, driver: Driver) {
+        if self.unread_count >= BACKLOG {
+            self.read(driver, SOME);
+        }
+    }
+
     /// A pair of events for a span that begins.
     pub fn take(&mut self, driver: Driver, context: usize) -> Option<(Index, Pair)> {
         if self.is_dead {
             return None;
         }
-        if self.unread_count >= BACKLOG || self.free_count == 0 {
+        if self.free_count == 0 {
             self.read(driver, SOME);
         }
         if self.free_count == 0 {

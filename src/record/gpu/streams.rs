@@ -86,7 +86,7 @@ pub struct Stream {
     /// The iteration that has a span open here, and one more; 0 for none. With [`MISSED`] one that
     /// could not begin.
     open: AtomicU64,
-    /// Launches of that span which the driver has taken.
+    /// Launches of that span.
     launches: AtomicU32,
     /// As many as the same span had in the last iteration that had it.
     expected: AtomicU32,
@@ -194,16 +194,22 @@ impl Stream {
         self.launches.load(Ordering::Relaxed)
     }
 
-    /// The driver has taken a launch; whether that makes as many as were expected.
+    /// A launch is about to be made; whether that makes as many as are expected.
     #[inline]
-    pub fn launched(&self) -> bool {
+    pub fn launches_one(&self) -> bool {
         let launches = self.launches() + 1;
         self.launches.store(launches, Ordering::Relaxed);
         let us = tls().addr();
         if self.owner.load(Ordering::Relaxed) != us {
             self.owner.store(us, Ordering::Relaxed);
         }
-        launches == self.expected.load(Ordering::Relaxed)
+        launches == self.expected.load(Ordering::Relaxed) && self.open().is_some()
+    }
+
+    /// The driver has refused one.
+    pub fn launches_one_less(&self) {
+        let launches = self.launches().saturating_sub(1);
+        self.launches.store(launches, Ordering::Relaxed);
     }
 
     /// Whether the calling thread was the last to launch.
