@@ -26,7 +26,11 @@ fn constructor() {
         record::start(settings);
     }
     intercept::start();
-    injection::start(read().as_ref().is_ok_and(counts_ranges));
+    injection::start(
+        read()
+            .as_ref()
+            .is_ok_and(|settings| counts_ranges(settings) || records_ranges(settings)),
+    );
     intercept::follow_named();
     python::start();
 }
@@ -34,6 +38,11 @@ fn constructor() {
 /// Whether NVTX ranges are to be counted, for windows or for a tool that listens.
 fn counts_ranges(settings: &Settings) -> bool {
     matches!(settings.step, Step::Nvtx { .. }) && has_work(settings)
+}
+
+/// Whether the record is to have the program's NVTX ranges.
+pub fn records_ranges(settings: &Settings) -> bool {
+    settings.nvtx && record::is_wanted() && !settings.windows.is_empty()
 }
 
 /// Whether iterations matter: for windows, for the record, or for a tool that listens to their

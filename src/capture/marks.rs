@@ -11,15 +11,37 @@ use once_cell::race::OnceBox;
 
 use super::nvtx::domain;
 use crate::injection;
-use crate::record::{self, Label, What};
+use crate::record::{self, Label, RangeKind, What};
 
 /// What ranges and marks are called.
 #[derive(Clone, Copy)]
 pub struct Name {
     /// None where no NVTX tool listens.
     nvtx: Option<RegisteredString<'static>>,
-    /// What pushed ranges are called in the record; none where something else goes there for them.
-    label: Option<&'static Label>,
+    /// What the record has of pushed ranges; nothing where something else goes there for them.
+    kept: Option<Kept>,
+}
+
+/// What a range is in the record.
+#[derive(Clone, Copy)]
+enum Kept {
+    Function(&'static Label),
+    /// A range of the domain `tllmprof`.
+    Range(&'static Label),
+}
+
+impl Kept {
+    fn what(self) -> What {
+        static DOMAIN: OnceBox<&Label> = OnceBox::new();
+        match self {
+            Self::Function(label) => What::Function { name: label.id() },
+            Self::Range(label) => What::Range {
+                kind: RangeKind::PushPop,
+                domain: DOMAIN.get_or_init(|| Box::new(Label::new("tllmprof"))).id(),
+                name: label.id(),
+            },
+        }
+    }
 }
 
 // SAFETY: a registered string is a handle of the tool's, which is good in any thread.
@@ -30,8 +52,9 @@ unsafe impl Sync for Name {}
 /// A range on the stack of the thread that pushed it.
 pub struct Pushed {
     range: ManuallyDrop<Option<LocalRange<'static>>>,
-    label: Option<&'static Label>,
-    /// When it began, in ticks; 0 where it is not recorded.
+    kept: Option<Kept>,
+    /// The record's window that it began in, and when, in ticks; 0 where it is not recorded.
+    window: u32,
     since: u64,
 }
 
@@ -74,29 +97,40 @@ impl Name {
         are_wanted().then(|| Self::register(text))
     }
 
-    /// As [`Name::new`], for ranges that the record keeps by this name, too.
-    pub fn recorded(text: &str) -> Option<Self> {
+    /// As [`Name::new`], for functions that the record keeps by this name, too.
+    pub fn of_function(text: &str) -> Option<Self> {
+        Self::kept_as(text, Kept::Function)
+    }
+
+    /// As [`Name::new`], for ranges that the record keeps as such, too.
+    pub fn of_range(text: &str) -> Option<Self> {
+        Self::kept_as(text, Kept::Range)
+    }
+
+    fn kept_as(text: &str, kind: fn(&'static Label) -> Kept) -> Option<Self> {
         let nvtx = Self::new(text).and_then(|name| name.nvtx);
-        let label = record::is_wanted().then(|| Label::new(text));
-        (nvtx.is_some() || label.is_some()).then_some(Self { nvtx, label })
+        let kept = record::is_wanted().then(|| kind(Label::new(text)));
+        (nvtx.is_some() || kept.is_some()).then_some(Self { nvtx, kept })
     }
 
     /// As [`Name::new`], whether anybody listens or not.
     pub fn register(text: CString) -> Self {
         Self {
             nvtx: Some(domain().register_string(text)),
-            label: None,
+            kept: None,
         }
     }
 
     /// Begins a range that ends on this thread, before what was pushed earlier ends.
     #[must_use = "the range ends when it is dropped"]
     pub fn push(self) -> Pushed {
-        let is_recorded = self.label.is_some() && record::is_recording();
+        let range = ManuallyDrop::new(self.nvtx.map(|name| domain().local_range(name)));
+        let window = self.kept.map_or(0, |_| record::ranges::window());
         Pushed {
-            range: ManuallyDrop::new(self.nvtx.map(|name| domain().local_range(name))),
-            label: self.label,
-            since: if is_recorded { record::ticks() } else { 0 },
+            range,
+            kept: self.kept,
+            window,
+            since: if window == 0 { 0 } else { record::ticks() },
         }
     }
 
@@ -138,15 +172,13 @@ impl Pushed {
 
 impl Drop for Pushed {
     fn drop(&mut self) {
+        if self.window != 0
+            && let Some(kept) = self.kept
+        {
+            record::ended(self.window, self.since, || kept.what());
+        }
         // SAFETY: the range is not used after this.
         drop(unsafe { ManuallyDrop::take(&mut self.range) });
-        if self.since != 0
-            && let Some(label) = self.label
-            && record::is_recording()
-        {
-            let took = record::ticks().wrapping_sub(self.since);
-            record::event(self.since, took, What::Function { name: label.id() });
-        }
     }
 }
 

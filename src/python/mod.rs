@@ -40,7 +40,7 @@ use torch::{modules, profiler};
 pub use functions::{Uncalled, tell_missing};
 pub use gate::{has_gil, is_waiting_for_gil, run};
 pub use threads::Thread;
-pub use totals::tell;
+pub use totals::{gil_handoffs, tell};
 
 /// What is asked for of Python.
 #[derive(Clone, Copy, Default)]

@@ -58,6 +58,16 @@ pub fn tell(level: Level) {
     }
 }
 
+/// How often a thread has taken a GIL so far; none where that is not followed.
+pub fn gil_handoffs() -> Option<u64> {
+    let count = || {
+        threads::all()
+            .map(|thread| thread.holds.holds.count())
+            .sum()
+    };
+    (wants().gil && attach::api().is_some()).then(count)
+}
+
 /// The child of a fork has totals of its own.
 ///
 /// # Safety

@@ -9,16 +9,36 @@ use tllmprof_record::{Anchor, ClockKind};
 /// The assembler of the doors looks at it.
 pub static IS_COUNTER: AtomicBool = AtomicBool::new(false);
 
-/// When it was chosen, in ticks and in nanoseconds.
-static CHOSEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// The first moment of the process on three clocks, the counter's ticks first. 0 for none.
+static FIRST: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+
+/// Remembers this moment, whatever the clock is going to be: the longer ticks are known, the better.
+/// For the constructor, and cheap.
+pub fn start() {
+    if !may_read_counter() {
+        return;
+    }
+    let anchor = anchor_by(counter);
+    let parts = [anchor.ticks, anchor.monotonic_ns, anchor.unix_ns];
+    for (place, part) in FIRST.iter().zip(parts) {
+        place.store(part, Ordering::Relaxed);
+    }
+}
+
+/// What [`start`] remembered, in ticks of the clock that was chosen.
+pub fn first() -> Option<Anchor> {
+    let [ticks, monotonic_ns, unix_ns] = FIRST.each_ref().map(|part| part.load(Ordering::Relaxed));
+    (ticks != 0).then(|| Anchor {
+        ticks: if is_counter() { ticks } else { monotonic_ns },
+        monotonic_ns,
+        unix_ns,
+    })
+}
 
 /// Chooses the clock.
 pub fn choose() -> ClockKind {
     let is_counter = counter_is_even();
     IS_COUNTER.store(is_counter, Ordering::Relaxed);
-    let now = anchor();
-    CHOSEN[0].store(now.ticks, Ordering::Relaxed);
-    CHOSEN[1].store(now.monotonic_ns, Ordering::Relaxed);
     if is_counter {
         ClockKind::Counter
     } else {
@@ -43,6 +63,10 @@ pub fn ticks() -> u64 {
 
 /// The same moment on three clocks: of several tries the one that took least.
 pub fn anchor() -> Anchor {
+    anchor_by(ticks)
+}
+
+fn anchor_by(ticks: impl Fn() -> u64) -> Anchor {
     const TRIES: usize = 4;
     let once = || {
         let before = ticks();
@@ -70,11 +94,10 @@ pub fn ticks_per_ns() -> f64 {
     if !is_counter() {
         return 1.0;
     }
+    let Some(first) = first() else { return 1.0 };
     let now = anchor();
-    let ticks = now.ticks.saturating_sub(CHOSEN[0].load(Ordering::Relaxed));
-    let ns = now
-        .monotonic_ns
-        .saturating_sub(CHOSEN[1].load(Ordering::Relaxed));
+    let ticks = now.ticks.saturating_sub(first.ticks);
+    let ns = now.monotonic_ns.saturating_sub(first.monotonic_ns);
     ticks as f64 / ns.max(1) as f64
 }
 
@@ -109,6 +132,20 @@ fn counter() -> u64 {
     now
 }
 
+/// Whether the counter may be read: a debugger may have the instruction fault (`PR_SET_TSC`).
+#[cfg(target_arch = "x86_64")]
+fn may_read_counter() -> bool {
+    let mut mode: libc::c_int = 0;
+    // SAFETY: writes the mode to the local.
+    let asked = unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut mode) };
+    asked == 0 && mode == libc::PR_TSC_ENABLE
+}
+
+#[cfg(target_arch = "aarch64")]
+const fn may_read_counter() -> bool {
+    true // Linux lets every process
+}
+
 /// Whether the counter goes on evenly, whatever the processor does, and may be read.
 #[cfg(target_arch = "x86_64")]
 fn counter_is_even() -> bool {
@@ -117,10 +154,7 @@ fn counter_is_even() -> bool {
     const INVARIANT: u32 = 1 << 8;
     /// What Linux takes when it has found the processors' counters to differ.
     const OTHERS: [&[u8]; 4] = [b"hpet", b"acpi_pm", b"jiffies", b"refined-jiffies"];
-    let mut mode: libc::c_int = 0;
-    // SAFETY: writes the mode to the local; a debugger may have the instruction fault (PR_TSC_SIGSEGV).
-    let asked = unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut mode) };
-    if asked != 0 || mode != libc::PR_TSC_ENABLE {
+    if !may_read_counter() {
         return false;
     }
     let is_invariant = __cpuid(0x8000_0000).eax >= POWER && __cpuid(POWER).edx & INVARIANT != 0;

@@ -20,6 +20,8 @@ pub struct Facts<'a> {
     pub rule: &'a dyn Display,
     /// Why that one, where it was not asked for.
     pub why: Option<&'a dyn Display>,
+    /// The engine that is known, if its step is what counts.
+    pub engine: Option<&'a str>,
 }
 
 /// Lines that were said before there was a record, each with a line feed behind it.
@@ -147,10 +149,7 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     if let Some(python) = facts.python {
         tell(Info::Python, python);
     }
-    tell_shown(Info::Rule, facts.rule);
-    if let Some(why) = facts.why {
-        tell_shown(Info::RuleWhy, why);
-    }
+    tell_rule(facts);
     tell(Info::Windows, &settings.windows.to_string());
     for variable in VARIABLES {
         if let Some(value) = std::env::var_os(variable.name) {
@@ -159,6 +158,17 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
                 &format!("{}={}", variable.name, value.display()),
             );
         }
+    }
+}
+
+/// Writes down what an iteration is, and why. What was told before is not so any more.
+pub fn tell_rule(facts: &Facts<'_>) {
+    tell_shown(Info::Rule, facts.rule);
+    if let Some(why) = facts.why {
+        tell_shown(Info::RuleWhy, why);
+    }
+    if let Some(engine) = facts.engine {
+        tell(Info::Engine, engine);
     }
 }
 

@@ -10,7 +10,7 @@ use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use tllmprof_record::MAGIC;
+use tllmprof_record::{Ended, MAGIC};
 
 use super::failure::Failure;
 use super::quiet::Quiet;
@@ -20,6 +20,9 @@ const LOWEST: c_int = 64;
 const MODE: libc::mode_t = 0o600;
 const OPEN: c_int = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY;
 const CREATE: c_int = OPEN | libc::O_CREAT | libc::O_EXCL;
+
+/// Names that are tried.
+const MOST_NAMES: u32 = 16;
 
 /// The file of a record.
 pub struct File {
@@ -32,27 +35,24 @@ pub struct File {
 }
 
 impl File {
-    /// Makes the file at `path`, in the place of an older record if there is one. Where that one's
-    /// process still writes to it, this one's number goes into the name.
+    /// Makes the file at `path`, in the place of an older record if there is one. Where that one is
+    /// still written to, or is of the program that this process ran before, this one's number goes
+    /// into the name.
     pub fn create(path: &Path, process: u32) -> Result<Self, Failure> {
-        let wanted = c_string(path)?;
-        match open(&wanted, CREATE) {
-            Err(libc::EEXIST) => {}
-            result => return Self::new(result, wanted),
-        }
-        match Existing::at(&wanted)? {
-            Existing::Left => replace(wanted, process),
-            Existing::InUse => {
-                let wanted = c_string(&with_number(path, process))?;
-                match open(&wanted, CREATE) {
-                    Err(libc::EEXIST) => {
-                        Existing::at(&wanted)?;
-                        replace(wanted, process)
-                    }
-                    result => Self::new(result, wanted),
+        let mut wanted = c_string(path)?;
+        for times in 1..=MOST_NAMES {
+            match open(&wanted, CREATE) {
+                Err(libc::EEXIST) => {}
+                result => return Self::new(result, wanted),
+            }
+            match Existing::at(&wanted, process)? {
+                Existing::InUse if times < MOST_NAMES => {
+                    wanted = c_string(&with_number(path, process, times))?;
                 }
+                _ => break,
             }
         }
+        replace(wanted, process)
     }
 
     fn new(opened: Result<c_int, i32>, path: CString) -> Result<Self, Failure> {
@@ -141,16 +141,23 @@ impl File {
     }
 }
 
+/// Bytes of a file that tell whether it is a record, and whose; where in them are the process and
+/// how it ended.
+const START: usize = 40;
+const PROCESS_AT: usize = 24;
+const ENDED_AT: usize = 32;
+
 /// A file that has the name already.
 enum Existing {
     /// A record that nobody writes to, or nothing yet.
     Left,
-    /// A record that a process writes to.
+    /// A record that a process writes to, or that this one has written before it became another
+    /// program.
     InUse,
 }
 
 impl Existing {
-    fn at(path: &CStr) -> Result<Self, Failure> {
+    fn at(path: &CStr, process: u32) -> Result<Self, Failure> {
         const FOREIGN: Failure = Failure::new(
             "there is something else by that name, which is left alone",
             0,
@@ -162,7 +169,7 @@ impl Existing {
             return Err(FOREIGN);
         }
         let descriptor = open(path, OPEN).map_err(|_| FOREIGN)?;
-        let mut start = [0; MAGIC.len()];
+        let mut start = [0; START];
         // SAFETY: the descriptor was opened here; reads into the local. The lock goes with the
         // descriptor.
         let (length, is_free) = unsafe {
@@ -174,12 +181,21 @@ impl Existing {
             )
         };
         close(descriptor);
-        match length {
+        let is_record = start.starts_with(&MAGIC);
+        match length.cast_unsigned() {
             0 => {}
-            8 if start == MAGIC || (start == [0; 8] && !is_free) => {}
+            START if is_record || (start == [0; START] && !is_free) => {}
             _ => return Err(FOREIGN),
         }
-        Ok(if is_free { Self::Left } else { Self::InUse })
+        let number = |at: usize| start[at..].first_chunk().map(|n| u32::from_le_bytes(*n));
+        let is_own = is_record
+            && number(PROCESS_AT) == Some(process)
+            && number(ENDED_AT) == Some(Ended::Not as u32);
+        Ok(if is_free && !is_own {
+            Self::Left
+        } else {
+            Self::InUse
+        })
     }
 }
 
@@ -206,10 +222,13 @@ fn c_string(path: &Path) -> Result<CString, Failure> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| Failure::new("its name is none", 0))
 }
 
-/// The path with a process's number before its extension.
-fn with_number(path: &Path, process: u32) -> PathBuf {
+/// The path with a process's number before its extension, and from the second time on which it is.
+fn with_number(path: &Path, process: u32, times: u32) -> PathBuf {
     let mut name = OsString::from(path.file_stem().unwrap_or_default());
     name.push(format!("-{process}"));
+    if times > 1 {
+        name.push(format!("-{times}"));
+    }
     if let Some(extension) = path.extension() {
         name.push(".");
         name.push(extension);

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use tllmprof_record::{Counter, Edge, Event, What};
 
-use super::{IS_ON, IS_RECORDING, clock, gpu, space, writers};
+use super::{IS_ON, IS_RECORDING, clock, gpu, ranges, space, writers};
 
 /// No iteration is open.
 const NONE: u64 = u64::MAX;
@@ -86,6 +86,7 @@ pub fn window_opens(first: u64) {
     EVENTS.store(writers::events(), Ordering::Relaxed);
     write_edge(Edge::Open, first);
     SINCE.store(clock::ticks(), Ordering::Relaxed);
+    ranges::window_opens();
     IS_RECORDING.store(true, Ordering::Release);
 }
 
@@ -94,6 +95,7 @@ pub fn window_closes(next: u64) {
     if !IS_RECORDING.swap(false, Ordering::AcqRel) {
         return;
     }
+    ranges::window_closes();
     let first = FIRST.load(Ordering::Relaxed);
     write_edge(Edge::Close, next.saturating_sub(1).max(first));
     writers::tell_dropped();

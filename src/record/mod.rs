@@ -6,6 +6,7 @@
 //! the GPU was at work for it. Inside
 //! windows alone events are kept ([`is_recording`]). Nothing here asks what a step is.
 
+mod arena;
 mod clock;
 mod facts;
 mod failure;
@@ -13,6 +14,7 @@ mod file;
 pub mod gpu;
 mod iterations;
 mod quiet;
+pub mod ranges;
 mod space;
 mod strings;
 mod wiped;
@@ -26,7 +28,7 @@ use std::path::PathBuf;
 use once_cell::race::OnceBox;
 use tllmprof_config::{Place, Settings};
 use tllmprof_record::Event;
-pub use tllmprof_record::{Counter, Ended, What};
+pub use tllmprof_record::{Counter, Ended, RangeKind, What};
 
 #[cfg(target_arch = "x86_64")] // its assembler asks
 pub use clock::IS_COUNTER;
@@ -75,6 +77,17 @@ pub fn event(start: u64, duration: u64, what: What) {
     }
 }
 
+/// Keeps a range of the calling thread's that began at `since` in window `window`. One that was open
+/// when its window closed ends with it.
+pub fn ended(window: u32, since: u64, what: impl FnOnce() -> What) {
+    let now = ticks();
+    if ranges::is_kept(window)
+        && let Some(event) = ranges::event(window, since, what(), now)
+    {
+        writers::write(&event);
+    }
+}
+
 /// Adds to a counter of the record, if there is one.
 pub fn add(counter: Counter, more: u64) {
     if is_on()
@@ -84,11 +97,21 @@ pub fn add(counter: Counter, more: u64) {
     }
 }
 
+/// Sets a counter of the record that is kept elsewhere, if there is one.
+pub fn set(counter: Counter, value: u64) {
+    if is_on()
+        && let Some(header) = space::header()
+    {
+        header.set(counter, value);
+    }
+}
+
 /// Keeps a call, if a window is open.
 #[inline]
 pub fn call(start: u64, failed: bool, what: What) {
     if is_recording() {
-        let mut event = Event::new(start, ticks().wrapping_sub(start), what);
+        // A virtual machine that moves may find the counter behind.
+        let mut event = Event::new(start, ticks().saturating_sub(start), what);
         event.failed = failed;
         writers::write(&event);
     }
@@ -98,6 +121,7 @@ pub fn call(start: u64, failed: bool, what: What) {
 pub fn start(settings: &Settings) {
     if settings.trace.is_some() && !is_elevated() {
         IS_WANTED.store(true, Ordering::Relaxed);
+        clock::start();
         if let Ok(folder) = std::env::current_dir() {
             let _ = FOLDER.set(Box::new(folder));
         }
@@ -138,6 +162,9 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     // SAFETY: takes nothing.
     let parent = unsafe { libc::getppid() };
     header.begin(place.pid, parent.cast_unsigned(), clock::choose());
+    if let Some(first) = clock::first() {
+        header.anchor(first);
+    }
     header.anchor(clock::anchor());
     writers::start();
     facts::write(settings, facts, &host);
@@ -183,5 +210,6 @@ pub unsafe fn in_child() {
         gpu::in_child();
     }
     strings::in_child();
+    ranges::in_child();
     iterations::in_child();
 }

@@ -123,6 +123,10 @@ pub fn take() -> Option<(u32, Chunk)> {
                 if ready - next <= AHEAD {
                     ask_for_room(live);
                 }
+                // The end tells them all; one that nobody sees leaves them so.
+                if let Some(header) = header() {
+                    header.add(Counter::Chunks, 1);
+                }
                 return Some((next, chunk(next)?));
             }
         } else if !may_grow || !grow(live, next) {
@@ -169,7 +173,9 @@ pub fn make_room() {
 /// Makes room for chunk `wanted`, if there is none by now; whether there may be.
 #[cold]
 fn grow(live: &Live, wanted: u32) -> bool {
-    if live.is_full.load(Ordering::Relaxed) {
+    // A copy of the process that no handler told of has no record, and none of what was mapped.
+    let has_record = !live.header.load(Ordering::Acquire).is_null();
+    if !has_record || live.is_full.load(Ordering::Relaxed) {
         return false;
     }
     let _uncancelled = Uncancelled::new();

@@ -15,6 +15,7 @@ use super::{space, strings, wiped};
 use crate::errno::Kept;
 use crate::ids;
 use crate::intercept::tls;
+use crate::ranges::open::Open;
 
 const NO_KEY: u32 = u32::MAX;
 /// Tells when a thread ends that has a writer.
@@ -25,6 +26,9 @@ static ALL: AtomicPtr<Writer> = AtomicPtr::new(core::ptr::null_mut());
 static LOST: AtomicU64 = AtomicU64::new(0);
 /// Writers are made by the page.
 const BATCH: usize = 4096 / size_of::<Writer>();
+/// After so many refusals in a row a writer is not busy any more, but was left in the middle: by a
+/// signal handler that jumped out, or by a thread that was cancelled.
+const REFUSALS: u32 = 4096;
 
 /// One thread's writer at a time. All zeros, as in a copy of the process, is one that has no chunk.
 #[repr(C, align(64))]
@@ -35,14 +39,20 @@ pub struct Writer {
     is_taken: AtomicBool,
     thread: Cell<u32>,
     events: UnsafeCell<MaybeUninit<EventWriter>>,
-    /// Events that were not kept.
-    dropped: AtomicU64,
     /// Events that were.
     kept: AtomicU64,
+    /// Events that were not kept, and those of them that the record does not tell of yet.
+    dropped: AtomicU64,
+    untold: Cell<u64>,
+    /// Pushed ranges that are open; null before the first.
+    open: Cell<*mut Open>,
     next: AtomicPtr<Writer>,
+    /// Refusals in a row, and how many events had been kept at the first of them.
+    refused: Cell<u32>,
+    refused_since: Cell<u64>,
 }
 
-const _: () = assert!(size_of::<Writer>() == 64);
+const _: () = assert!(size_of::<Writer>() == 128);
 
 // SAFETY: what is no atomic is used by the thread that has the writer, alone.
 unsafe impl Sync for Writer {}
@@ -56,26 +66,30 @@ pub fn write(event: &Event) -> bool {
 /// Has the calling thread's writer do `act`, unless it is doing something: then nothing is kept.
 #[inline]
 pub fn with(act: impl FnOnce(&'static Writer) -> bool) -> bool {
+    with_quietly(|writer| writer.account(act(writer))) == Some(true)
+}
+
+/// As [`with`], where `act` may keep an event or none. Where nothing could be done, one is lost.
+#[inline]
+pub fn with_quietly<R>(act: impl FnOnce(&'static Writer) -> R) -> Option<R> {
     // SAFETY: the block is the thread's own; writers are never freed.
     let Some(writer) = (unsafe { (*tls()).writer.as_ref() }).or_else(take) else {
         LOST.fetch_add(1, Ordering::Relaxed);
-        return false;
+        return None;
     };
-    let mut is_kept = false;
-    if !writer.is_busy.load(Ordering::Relaxed) {
-        writer.is_busy.store(true, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        is_kept = act(writer);
-        compiler_fence(Ordering::SeqCst);
-        writer.is_busy.store(false, Ordering::Relaxed);
-    }
-    if is_kept {
-        let kept = writer.kept.load(Ordering::Relaxed);
-        writer.kept.store(kept + 1, Ordering::Relaxed);
-    } else {
+    if writer.is_busy.load(Ordering::Relaxed) && !writer.was_left() {
         writer.drop_one();
+        return None;
     }
-    is_kept
+    writer.is_busy.store(true, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    if writer.untold.get() != 0 {
+        writer.tell_of_lost();
+    }
+    let result = act(writer);
+    compiler_fence(Ordering::SeqCst);
+    writer.is_busy.store(false, Ordering::Relaxed);
+    Some(result)
 }
 
 impl Writer {
@@ -91,6 +105,24 @@ impl Writer {
     #[inline]
     pub fn push(&self, event: &Event) -> bool {
         self.in_chunk(|events| events.push(event)) || self.push_into_next(event)
+    }
+
+    /// Writes an event, which is counted as kept or as dropped.
+    #[inline]
+    pub fn keep(&self, event: &Event) {
+        self.account(self.push(event));
+    }
+
+    /// Counts an event that was kept, or dropped.
+    #[inline]
+    fn account(&self, is_kept: bool) -> bool {
+        if is_kept {
+            let kept = self.kept.load(Ordering::Relaxed);
+            self.kept.store(kept + 1, Ordering::Relaxed);
+        } else {
+            self.drop_one();
+        }
+        is_kept
     }
 
     /// Writes a string.
@@ -121,6 +153,12 @@ impl Writer {
     /// The thread goes on in the chunk that another has left, and says what it is called.
     fn begin_thread(&self, thread: u32) {
         self.thread.set(thread);
+        self.is_busy.store(false, Ordering::Relaxed);
+        self.refused.set(0);
+        // SAFETY: as in `open`; the thread that had the writer has left it.
+        if let Some(open) = unsafe { self.open.get().as_mut() } {
+            open.clear();
+        }
         self.in_chunk(|events| {
             // SAFETY: the thread that had the writer has left it.
             *events = unsafe { EventWriter::resume(events.chunk(), thread) };
@@ -128,8 +166,62 @@ impl Writer {
         });
     }
 
+    /// The thread's open ranges, if there is memory for them.
+    #[inline]
+    pub fn open(&self) -> Option<&mut Open> {
+        if self.open.get().is_null() {
+            self.make_room_for_ranges();
+        }
+        // SAFETY: null, or pages that are never unmapped, of which all zeros are a value. The thread
+        // is the only one that uses them, and `is_busy` keeps its signal handlers away.
+        unsafe { self.open.get().as_mut() }
+    }
+
     #[cold]
-    fn drop_one(&self) {
+    fn make_room_for_ranges(&self) {
+        let _errno = Kept::new();
+        if let Some(pages) = wiped::pages(size_of::<Open>()) {
+            self.open.set(pages.as_ptr().cast());
+        }
+    }
+
+    /// Whether nothing of the thread's is open.
+    #[inline]
+    pub fn has_none_open(&self) -> bool {
+        // SAFETY: as above; read alone.
+        unsafe { self.open.get().as_ref() }.is_none_or(Open::is_empty)
+    }
+
+    /// Whether the writer that is marked as busy is not: whoever made it so never came back.
+    #[cold]
+    fn was_left(&self) -> bool {
+        let kept = self.kept.load(Ordering::Relaxed);
+        if self.refused_since.replace(kept) != kept {
+            self.refused.set(0);
+        }
+        let refused = self.refused.get() + 1;
+        self.refused.set(refused);
+        let was_left = refused >= REFUSALS;
+        if was_left {
+            self.refused.set(0);
+        }
+        was_left
+    }
+
+    /// Writes down how many events are missing here, if the chunk has room for that.
+    #[cold]
+    fn tell_of_lost(&self) {
+        let events = self.untold.get();
+        let event = Event::new(ticks(), 0, What::Dropped { events });
+        if self.in_chunk(|chunk| chunk.push(&event)) {
+            self.untold.set(0);
+        }
+    }
+
+    /// Counts an event that was not kept.
+    #[cold]
+    pub fn drop_one(&self) {
+        self.untold.set(self.untold.get() + 1);
         let dropped = self.dropped.load(Ordering::Relaxed) + 1;
         self.dropped.store(dropped, Ordering::Relaxed);
         // Now and then the header knows it, whatever ends the process.
@@ -193,6 +285,13 @@ fn name_thread(writer: &'static Writer) {
     writer.is_busy.store(false, Ordering::Relaxed);
 }
 
+/// The calling thread's writer, if it has one.
+#[inline]
+pub fn current() -> Option<&'static Writer> {
+    // SAFETY: the block is the thread's own; writers are never freed.
+    unsafe { (*tls()).writer.as_ref() }
+}
+
 /// Makes a page of writers, of which the first is taken.
 fn more() -> Option<&'static Writer> {
     let pages = wiped::pages(BATCH * size_of::<Writer>())?.cast::<Writer>();
@@ -247,6 +346,8 @@ pub unsafe fn in_child() {
         writer.has_chunk.set(false);
         writer.dropped.store(0, Ordering::Relaxed);
         writer.kept.store(0, Ordering::Relaxed);
+        writer.untold.set(0);
+        writer.open.set(core::ptr::null_mut());
         writer.is_busy.store(false, Ordering::Relaxed);
         writer.is_taken.store(false, Ordering::Relaxed);
     }

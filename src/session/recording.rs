@@ -10,7 +10,7 @@ use super::by::Rank;
 use super::{State, learning};
 use crate::engines::Found;
 use crate::python;
-use crate::record::{self, Ended, Facts};
+use crate::record::{self, Counter, Ended, Facts};
 use crate::step::threads::Slot;
 use crate::window::Point;
 
@@ -64,6 +64,7 @@ impl Beginning {
                 python: python::version(),
                 rule: &self.step,
                 why: is_auto.then_some(self),
+                engine: self.engine.map(|found| found.engine.name),
             },
         );
         if record::is_on() {
@@ -112,7 +113,7 @@ impl State {
     }
 }
 
-/// Brings the record's counters of calls up to date.
+/// Brings the record's counters of calls, and of the GIL, up to date.
 pub fn count_calls(slots: &[&Slot]) {
     record::count_calls(CALLS.iter().map(|row| {
         slots
@@ -120,6 +121,9 @@ pub fn count_calls(slots: &[&Slot]) {
             .map(|slot| slot.live(row.call).count())
             .sum::<u64>()
     }));
+    if let Some(handoffs) = python::gil_handoffs() {
+        record::set(Counter::GilHandoffs, handoffs);
+    }
 }
 
 /// The process ends, and there is nothing more to tell.

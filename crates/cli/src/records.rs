@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs;
+use std::iter;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -103,23 +104,25 @@ impl Records {
     }
 
     /// Whether a process of the run may have called its record so: where the name was in use, the
-    /// process's number was put before its extension.
+    /// process's number was put before its extension, and maybe how often it was in use.
     fn is_one(&self, path: &Path) -> bool {
-        let without_number = || {
-            let stem = path.file_stem()?.to_str()?;
-            let (stem, number) = stem.rsplit_once('-')?;
-            let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
-            let mut name = OsString::from(stem);
-            if let Some(extension) = path.extension() {
-                name.push(".");
-                name.push(extension);
-            }
-            is_number.then(|| path.with_file_name(name))
-        };
-        self.template.is_of_some_process(path.as_os_str())
-            || without_number()
-                .is_some_and(|path| self.template.is_of_some_process(path.as_os_str()))
+        let is_ours = |path: &Path| self.template.is_of_some_process(path.as_os_str());
+        let paths = iter::successors(Some(path.to_owned()), |path| without_number(path));
+        paths.take(3).any(|path| is_ours(&path))
     }
+}
+
+/// The path without a number before its extension.
+fn without_number(path: &Path) -> Option<PathBuf> {
+    let stem = path.file_stem()?.to_str()?;
+    let (stem, number) = stem.rsplit_once('-')?;
+    let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+    let mut name = OsString::from(stem);
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    is_number.then(|| path.with_file_name(name))
 }
 
 /// Whether the program is to record by itself.
@@ -161,8 +164,8 @@ mod tests {
             ["tllmprof-h-0-12.tllmprof"]
         );
         assert_eq!(
-            written("x.t", &["x.t", "x-77.t", "x-7x.t"]),
-            ["x-77.t", "x.t"]
+            written("x.t", &["x.t", "x-77.t", "x-77-2.t", "x-7x.t"]),
+            ["x-77-2.t", "x-77.t", "x.t"]
         );
         assert_eq!(written("deep/%r/%p", &["deep/3/5", "deep/6"]), ["deep/3/5"]);
         fs::remove_dir_all(&folder).unwrap();

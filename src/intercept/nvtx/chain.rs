@@ -11,8 +11,8 @@ use core::time::Duration;
 
 use super::super::resolve;
 use super::abi::{Function, GetExportTable, Initialize, InitializeExtension, KINDS, Table};
-use super::ranges;
 use super::wrappers::{self, WRAPPED};
+use super::{ranges, recorded};
 use crate::lock::Lock;
 use crate::{injection, log, session};
 
@@ -219,7 +219,7 @@ pub unsafe extern "C-unwind" fn InitializeInjectionNvtx2(export: GetExportTable)
         return 0;
     };
     // SAFETY: the caller's promise.
-    let places = (!is_ours(export) && counts_ranges()).then(|| unsafe { Places::of(export) });
+    let places = (!is_ours(export) && wants_ranges()).then(|| unsafe { Places::of(export) });
     let mut has_tool = 0;
     if let Tool::Has(library) = Tool::find(c"InitializeInjectionNvtx2") {
         // SAFETY: that is the type of the function of this name, and the module's own argument.
@@ -238,7 +238,7 @@ pub unsafe extern "C-unwind" fn InitializeInjectionNvtx2(export: GetExportTable)
     let Some(chain) = chain_for(&places.tools()) else {
         log::once!(
             Warn,
-            "a module's NVTX ranges are not counted: {CHAINS} modules differ in their tools"
+            "a module's NVTX ranges are not seen: {CHAINS} modules differ in their tools"
         );
         return has_tool;
     };
@@ -252,13 +252,14 @@ fn is_ours(export: GetExportTable) -> bool {
     resolve::is_ours(export as *const () as usize)
 }
 
-/// Whether ranges of the program are counted.
-fn counts_ranges() -> bool {
-    let counts = injection::is_preloaded() && ranges::rule().is_some() && crate::is_active();
-    if counts {
+/// Whether ranges of the program are counted, or recorded.
+fn wants_ranges() -> bool {
+    let wants = || ranges::rule().is_some() | recorded::are_asked_for();
+    let wants = injection::is_preloaded() && crate::is_active() && wants();
+    if wants {
         session::mind_forks();
     }
-    counts
+    wants
 }
 
 /// A module of the program looks for its tool for an extension of NVTX, such as payloads: all of
@@ -266,7 +267,7 @@ fn counts_ranges() -> bool {
 ///
 /// A program may ask whether anybody listens at all, `nvtxDomainIsEnabled`, before it opens ranges,
 /// as NVIDIA's Python package does. Where a tool does not answer, the success of this function is
-/// the answer: yes where we count, and where the tool does not know of extensions.
+/// the answer: yes where we count or record, and where the tool does not know of extensions.
 ///
 /// # Safety
 /// Called by NVTX, as `nvtxExtInit.h` does.
@@ -281,6 +282,6 @@ pub unsafe extern "C-unwind" fn InitializeInjectionNvtxExtension(module: *mut c_
             core::mem::transmute::<*mut c_void, InitializeExtension>(library.function)(module)
         },
         Tool::Lacks => 1,
-        Tool::None => counts_ranges().into(),
+        Tool::None => wants_ranges().into(),
     }
 }

@@ -9,6 +9,7 @@ use regex::bytes::Regex;
 use tllmprof_config::Step;
 
 use super::abi::{ASCII, Attributes, Handle, REGISTERED, RangeId, UNICODE, Wide};
+use super::recorded;
 use crate::injection;
 use crate::ranges::handles::Handles;
 use crate::ranges::pattern::{Pattern, Text};
@@ -109,20 +110,27 @@ impl Name {
 ///
 /// # Safety
 /// The name is what NVTX wants.
-#[inline(never)] // or there were a copy of it in each wrapper of each chain
+#[inline]
 pub unsafe fn begins(domain: Handle, name: &Name) -> Option<u64> {
     // SAFETY: the caller's promise.
-    let counts = RULE
-        .get()
-        .is_some_and(|rule| unsafe { rule.names(domain, name) });
-    if counts && named::count(Counted::Named) {
-        named::ask(Counted::Named)
-    } else {
-        None
-    }
+    RULE.get()
+        .and_then(|rule| unsafe { rule.begins(domain, name) })
 }
 
 impl Rule {
+    /// # Safety
+    /// As [`begins`].
+    #[inline(never)] // or there were a copy of it in each wrapper of each chain
+    unsafe fn begins(&self, domain: Handle, name: &Name) -> Option<u64> {
+        // SAFETY: the caller's promise.
+        let counts = unsafe { self.names(domain, name) };
+        if counts && named::count(Counted::Named) {
+            named::ask(Counted::Named)
+        } else {
+            None
+        }
+    }
+
     /// Whether ranges of this domain may count.
     #[inline]
     fn is_here(&self, domain: Handle) -> bool {
@@ -156,8 +164,13 @@ impl Rule {
 }
 
 /// A range has been pushed; `ends` is what [`begins`] said.
+///
+/// # Safety
+/// As [`begins`].
 #[inline]
-pub fn pushed(domain: Handle, ends: Option<u64>) {
+pub unsafe fn pushed(domain: Handle, name: &Name, ends: Option<u64>) {
+    // SAFETY: the caller's promise.
+    unsafe { recorded::pushed(domain, name) };
     if ends.is_some() || follows_any() {
         follow(domain, ends);
     }
@@ -172,8 +185,9 @@ pub fn popped(domain: Handle) {
 }
 
 /// Whether an iteration ends with one of the thread's ranges.
+#[inline]
 fn follows_any() -> bool {
-    session::slot().is_some_and(|slot| !slot.open_ranges().is_empty())
+    RULE.get().is_some() && session::slot().is_some_and(|slot| !slot.open_ranges().is_empty())
 }
 
 #[cold]
@@ -193,8 +207,13 @@ fn unfollow(domain: Handle) {
 
 /// A range has been started; `ends` is what [`begins`] said. The program gets the tool's
 /// identifier, or none, or one of ours where its end has to be known.
+///
+/// # Safety
+/// As [`begins`].
 #[inline]
-pub fn started(id: RangeId, ends: Option<u64>) -> RangeId {
+pub unsafe fn started(domain: Handle, name: &Name, id: RangeId, ends: Option<u64>) -> RangeId {
+    // SAFETY: the caller's promise.
+    let id = unsafe { recorded::started(domain, id, name, own_id) };
     let Some(iteration) = ends else { return id };
     let id = if id == 0 { own_id() } else { id };
     STARTED.follow(id, iteration);
@@ -210,7 +229,7 @@ pub fn ended(id: RangeId) {
 }
 
 /// No tool's identifiers are that large.
-fn own_id() -> RangeId {
+pub fn own_id() -> RangeId {
     1 << 63 | NEXT_OWN.fetch_add(1, Ordering::Relaxed)
 }
 
@@ -220,6 +239,8 @@ fn own_id() -> RangeId {
 /// # Safety
 /// `text` is null or what NVTX wants.
 pub unsafe fn registered(domain: Handle, handle: Option<Handle>, text: &Name) -> Handle {
+    // SAFETY: the caller's promise.
+    let handle = unsafe { recorded::registered(domain, handle, text) };
     let (Some(rule), Name::Text(text)) = (RULE.get(), text) else {
         return handle.unwrap_or(0);
     };
@@ -249,6 +270,8 @@ fn own_string() -> Handle {
 /// # Safety
 /// `name` is null or what NVTX wants.
 pub unsafe fn domain_created(handle: Option<Handle>, name: &Name) -> Handle {
+    // SAFETY: the caller's promise.
+    let handle = unsafe { recorded::domain_created(handle, name) };
     // Nobody looks behind a handle, and these are no addresses. Each domain has its own stack.
     let handle = handle.unwrap_or_else(|| NEXT_OWN.fetch_add(1, Ordering::Relaxed) as Handle * 16);
     if let (Some(rule), Name::Text(text)) = (RULE.get(), name)

@@ -1,7 +1,7 @@
 //! The functions that stand before a tool's.
 //!
 //! A range that counts begins before its push goes on, so that a window that opens with it holds
-//! the tool's event, and ends after its pop has.
+//! the tool's event, and ends after its pop has. In the record the tool's own time is no part of it.
 //!
 //! `C-unwind`, as a thread may be cancelled in a tool's function.
 
@@ -10,6 +10,7 @@ use core::ffi::{c_char, c_int};
 use super::abi::{Attributes, CORE, CORE2, Function, Handle, NO_TRACKING, RangeId, Wide};
 use super::chain::{self, CHAINS};
 use super::ranges::{self, Name};
+use super::recorded;
 
 /// A function of NVTX that is wrapped: its table and its number there.
 pub struct Wrapped {
@@ -49,64 +50,92 @@ macro_rules! wrappers {
     };
 }
 
+/// # Safety
+/// The name is what NVTX wants, here and below.
+#[inline]
+unsafe fn start(domain: Handle, name: &Name, next: impl FnOnce() -> Option<RangeId>) -> RangeId {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let ends = ranges::begins(domain, name);
+        ranges::started(domain, name, next().unwrap_or(0), ends)
+    }
+}
+
+#[inline]
+unsafe fn push(domain: Handle, name: &Name, next: impl FnOnce() -> Option<c_int>) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let ends = ranges::begins(domain, name);
+        let level = next().unwrap_or(NO_TRACKING);
+        ranges::pushed(domain, name, ends);
+        level
+    }
+}
+
+#[inline]
+fn pop(domain: Handle, next: impl FnOnce() -> Option<c_int>) -> c_int {
+    recorded::popped(domain);
+    let level = next().unwrap_or(NO_TRACKING);
+    ranges::popped(domain);
+    level
+}
+
 wrappers! {
+    mark_ex: CORE[1](attributes: *const Attributes) = |next| {
+        recorded::marked(DEFAULT, &Name::of(attributes));
+        next();
+    };
+    mark_a: CORE[2](message: *const c_char) = |next| {
+        recorded::marked(DEFAULT, &Name::narrow(message));
+        next();
+    };
+    mark_w: CORE[3](message: *const Wide) = |next| {
+        recorded::marked(DEFAULT, &Name::wide(message));
+        next();
+    };
     range_start_ex: CORE[4](attributes: *const Attributes) -> RangeId = |next| {
-        let ends = ranges::begins(DEFAULT, &Name::of(attributes));
-        ranges::started(next().unwrap_or(0), ends)
+        start(DEFAULT, &Name::of(attributes), next)
     };
     range_start_a: CORE[5](message: *const c_char) -> RangeId = |next| {
-        let ends = ranges::begins(DEFAULT, &Name::narrow(message));
-        ranges::started(next().unwrap_or(0), ends)
+        start(DEFAULT, &Name::narrow(message), next)
     };
     range_start_w: CORE[6](message: *const Wide) -> RangeId = |next| {
-        let ends = ranges::begins(DEFAULT, &Name::wide(message));
-        ranges::started(next().unwrap_or(0), ends)
+        start(DEFAULT, &Name::wide(message), next)
     };
     range_end: CORE[7](id: RangeId) = |next| {
+        recorded::ended(id);
         next();
         ranges::ended(id);
     };
     range_push_ex: CORE[8](attributes: *const Attributes) -> c_int = |next| {
-        let ends = ranges::begins(DEFAULT, &Name::of(attributes));
-        let level = next().unwrap_or(NO_TRACKING);
-        ranges::pushed(DEFAULT, ends);
-        level
+        push(DEFAULT, &Name::of(attributes), next)
     };
     range_push_a: CORE[9](message: *const c_char) -> c_int = |next| {
-        let ends = ranges::begins(DEFAULT, &Name::narrow(message));
-        let level = next().unwrap_or(NO_TRACKING);
-        ranges::pushed(DEFAULT, ends);
-        level
+        push(DEFAULT, &Name::narrow(message), next)
     };
     range_push_w: CORE[10](message: *const Wide) -> c_int = |next| {
-        let ends = ranges::begins(DEFAULT, &Name::wide(message));
-        let level = next().unwrap_or(NO_TRACKING);
-        ranges::pushed(DEFAULT, ends);
-        level
+        push(DEFAULT, &Name::wide(message), next)
     };
     range_pop: CORE[11]() -> c_int = |next| {
-        let level = next().unwrap_or(NO_TRACKING);
-        ranges::popped(DEFAULT);
-        level
+        pop(DEFAULT, next)
+    };
+    domain_mark_ex: CORE2[1](domain: Handle, attributes: *const Attributes) = |next| {
+        recorded::marked(domain, &Name::of(attributes));
+        next();
     };
     domain_range_start_ex: CORE2[2](domain: Handle, attributes: *const Attributes) -> RangeId = |next| {
-        let ends = ranges::begins(domain, &Name::of(attributes));
-        ranges::started(next().unwrap_or(0), ends)
+        start(domain, &Name::of(attributes), next)
     };
     domain_range_end: CORE2[3](domain: Handle, id: RangeId) = |next| {
+        recorded::ended(id);
         next();
         ranges::ended(id);
     };
     domain_range_push_ex: CORE2[4](domain: Handle, attributes: *const Attributes) -> c_int = |next| {
-        let ends = ranges::begins(domain, &Name::of(attributes));
-        let level = next().unwrap_or(NO_TRACKING);
-        ranges::pushed(domain, ends);
-        level
+        push(domain, &Name::of(attributes), next)
     };
     domain_range_pop: CORE2[5](domain: Handle) -> c_int = |next| {
-        let level = next().unwrap_or(NO_TRACKING);
-        ranges::popped(domain);
-        level
+        pop(domain, next)
     };
     domain_register_string_a: CORE2[10](domain: Handle, text: *const c_char) -> Handle = |next| {
         ranges::registered(domain, next(), &Name::narrow(text))

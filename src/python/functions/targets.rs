@@ -86,7 +86,7 @@ pub fn all() -> &'static [Module] {
 fn collect(settings: &Settings) -> Vec<Module> {
     let mut modules = Vec::new();
     let mut add = |asked: &PyFunction, by, step, ranges: bool| {
-        let name = || Name::recorded(asked.qualname.as_str());
+        let name = || Name::of_function(asked.qualname.as_str());
         let target = target(&mut modules, asked, by);
         let name = ranges.then(name).flatten();
         target.function.means(name, step);

@@ -19,7 +19,7 @@ use crate::python::functions::{Calls, Entered, tell};
 use crate::python::later::call_for_program;
 use crate::python::object::{Object, Python};
 use crate::python::threads;
-use crate::session;
+use crate::{record, session};
 
 /// A module's qualified name is the path to it from the module that is called first. What
 /// `torch.compile` puts around a module is no part of the path.
@@ -119,7 +119,7 @@ pub fn wants(event: &[u8]) -> bool {
 pub fn look(py: Python<'_>) {
     let Some(code) = called(py) else { return };
     WAITS.store(false, Ordering::Relaxed);
-    if marks::are_wanted() {
+    if marks::are_wanted() || record::is_wanted() {
         tell(py, &code, &Modules);
     }
 }
@@ -199,7 +199,7 @@ fn learn(py: Python<'_>, module: &Object<'_>, name: &str) -> Option<()> {
     // SAFETY: both are owned; a new reference.
     let reference = unsafe { py.own((py.api.weak_reference)(module.raw(), goes.raw())) }?;
     let known = Known {
-        name: Name::new(name)?,
+        name: Name::of_range(name)?,
         reference: reference.release(),
     };
     let before = TABLE.lock_for(PATIENCE)?.modules.insert(address, known);

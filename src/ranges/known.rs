@@ -1,0 +1,117 @@
+//! What the handles of a tool stand for: read and written without a lock, and never past its size.
+
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// How far a handle may lie behind its place.
+const REACH: usize = 32;
+
+struct Place<T> {
+    /// 0 for a free place.
+    handle: AtomicUsize,
+    /// To whom the handle belongs; the same number may mean something else elsewhere.
+    owner: AtomicUsize,
+    /// Null until it is known.
+    value: AtomicPtr<T>,
+}
+
+/// Up to `SIZE` handles, none of them 0, and what each stands for.
+pub struct Known<T: 'static, const SIZE: usize>([Place<T>; SIZE]);
+
+impl<T: Sync, const SIZE: usize> Known<T, SIZE> {
+    /// None.
+    pub const fn new() -> Self {
+        Self(
+            [const {
+                Place {
+                    handle: AtomicUsize::new(0),
+                    owner: AtomicUsize::new(0),
+                    value: AtomicPtr::new(core::ptr::null_mut()),
+                }
+            }; SIZE],
+        )
+    }
+
+    /// The places where a handle may be, in order.
+    fn places(&self, handle: usize) -> impl Iterator<Item = &Place<T>> {
+        // Handles are addresses: their low bits are alike, and the product's high ones are not.
+        let hash = (handle as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        (0..REACH.min(SIZE)).map(move |step| &self.0[(hash as usize).wrapping_add(step) % SIZE])
+    }
+
+    /// From now on the handle stands for `value`; false where there is no room.
+    pub fn set(&self, owner: usize, handle: usize, value: &'static T) -> bool {
+        if handle == 0 {
+            return false;
+        }
+        let value = core::ptr::from_ref(value).cast_mut();
+        for place in self.places(handle) {
+            let taken = place.handle.load(Ordering::Acquire);
+            let is_known = taken == handle && place.owner.load(Ordering::Relaxed) == owner;
+            let is_new = || {
+                let free =
+                    place
+                        .handle
+                        .compare_exchange(0, handle, Ordering::AcqRel, Ordering::Relaxed);
+                free.is_ok()
+            };
+            if is_known || taken == 0 && is_new() {
+                place.owner.store(owner, Ordering::Relaxed);
+                place.value.store(value, Ordering::Release);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// What the handle stands for: to `owner`, or else to whoever has one of that number.
+    #[inline]
+    pub fn get(&self, owner: usize, handle: usize) -> Option<&'static T> {
+        let mut others = None;
+        for place in self.places(handle) {
+            match place.handle.load(Ordering::Acquire) {
+                0 => break,
+                found if found == handle => {
+                    // SAFETY: null, or a reference for good.
+                    let value = unsafe { place.value.load(Ordering::Acquire).as_ref() };
+                    if place.owner.load(Ordering::Relaxed) == owner {
+                        return value;
+                    }
+                    others = others.or(value);
+                }
+                _ => {}
+            }
+        }
+        others
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static VALUES: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+    #[test]
+    fn a_handle_stands_for_what_was_said_last() {
+        let known = Known::<u32, 64>::new();
+        assert_eq!(known.get(0, 0x10), None);
+        assert!(known.set(0, 0x10, &VALUES[1]));
+        assert!(known.set(0, 0x20, &VALUES[2]));
+        assert!(known.set(7, 0x10, &VALUES[3]));
+        assert_eq!(known.get(0, 0x10), Some(&1));
+        assert_eq!(known.get(7, 0x10), Some(&3));
+        assert_eq!(known.get(7, 0x20), Some(&2));
+        known.set(0, 0x10, &VALUES[4]);
+        assert_eq!(known.get(0, 0x10), Some(&4));
+        assert!(!known.set(0, 0, &VALUES[1]));
+        assert_eq!(known.get(0, 0), None);
+    }
+
+    #[test]
+    fn no_more_are_known_than_there_is_room_for() {
+        let known = Known::<u32, 64>::new();
+        let all = (16..1_600_000).step_by(16);
+        let kept = all.filter(|handle| known.set(0, *handle, &VALUES[5]));
+        assert_eq!(kept.count(), 64);
+    }
+}
