@@ -12,6 +12,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use common::{Output, Scratch, command, nvtx, read_log, repo, run, shim, skipped, standin};
+use tllmprof_record::{Entry, Reader, Strings, What};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 const STOP: &[&str] = &[
@@ -516,6 +517,76 @@ fn gated_by_the_programs_ranges() {
         assert_eq!(own.len(), count, "{own:?}");
         assert!(own.iter().all(|range| range.end.is_some()), "{own:?}");
     }
+}
+
+/// With a record the library comes before nsys, whatever the rule: nsys has what it has without one, and the record
+/// has the window's.
+#[test]
+fn a_record_takes_nothing_from_nsys() {
+    let Some(nsys) = nsys() else { return };
+    let scratch = Scratch::new("own");
+    let program = nvtx::program(&scratch, "nvtx/ranges.c");
+    let trace = scratch.path("recorded.tllmprof");
+    let arguments = [program.as_os_str(), OsStr::new("domain_push")];
+    let plain = profile(nsys, UNGATED, &[("LD_PRELOAD", "")], &arguments);
+    let variables = [
+        ("TLLMPROF_STEP", "cudaStreamSynchronize"),
+        ("TLLM_PROFILE_START_STOP", "5-9"),
+        ("TLLMPROF_TRACE", trace.to_str().unwrap()),
+    ];
+    let recorded = profile(nsys, UNGATED, &variables, &arguments);
+    assert!(
+        recorded.program.status.success(),
+        "{}",
+        recorded.program.err()
+    );
+    let own = |profile: &Profile| {
+        let ranges = profile.reports[0].iter();
+        let ranges = ranges.filter(|range| range.domain != "tllmprof");
+        let mut own: Vec<_> = ranges
+            .map(|range| {
+                let name = (range.domain.clone(), range.text.clone());
+                (name, range.end.is_some())
+            })
+            .collect();
+        own.sort();
+        own
+    };
+    assert_eq!(own(&plain).len(), 160);
+    assert_eq!(own(&recorded), own(&plain));
+    let mut names = Strings::default();
+    let mut kept = Vec::new();
+    let reader = Reader::open(&trace).unwrap();
+    let read = reader.read(|entry| match entry {
+        Entry::String { id, bytes } => names.add(id, bytes),
+        Entry::Event { event, .. } => {
+            if let What::Range { name, domain, .. } = event.what {
+                kept.push((domain, name, event.cut));
+            }
+        }
+    });
+    assert!(read.unwrap().is_none());
+    // Waits close iterations: from the wait of step 4 to that of step 9, in the middle of its ranges.
+    let count = |domain: &str, name: &str, cut: bool| {
+        let is_it = |range: &&(u32, u32, bool)| {
+            let in_domain = match domain {
+                "" => range.0 == 0,
+                domain => names.get(range.0) == domain,
+            };
+            in_domain && names.get(range.1) == name && range.2 == cut
+        };
+        kept.iter().filter(is_it).count()
+    };
+    for (domain, name) in [
+        ("engine", "inner"),
+        ("engine", "step of the engine"),
+        ("other", "step"),
+        ("", "step of the default domain"),
+    ] {
+        let counts = [false, true].map(|cut| count(domain, name, cut));
+        assert_eq!(counts, [4, 1], "{name}");
+    }
+    assert_eq!(kept.len(), 20);
 }
 
 /// Each process of a family chains to its own nsys, with our library or without it.

@@ -10,13 +10,14 @@ mod counts;
 mod disks;
 #[path = "record/gpu.rs"]
 mod gpu;
+#[path = "record/ranges.rs"]
+mod ranges;
 #[path = "record/read.rs"]
 mod read;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
-use std::time::Duration;
 
 use common::{Fixture, Switch};
 use counts::Counts;
@@ -139,19 +140,11 @@ fn outside_windows_there_are_counters_and_a_histogram_alone() {
     assert!(record.bytes <= 192 * 1024, "{}", record.bytes);
 }
 
-/// 200 in a run by hand (`TLLMPROF_TEST_KILLS`), fewer in a run of all tests.
 #[test]
 fn killed_at_any_moment_every_call_that_returned_is_there() {
-    let kills = std::env::var("TLLMPROF_TEST_KILLS").map_or(12, |kills| kills.parse().unwrap());
     let counts = Counts::new();
-    // Moments that differ from run to run, but not in what they show.
-    let mut random = u64::from(std::process::id()) | 1;
     let mut in_the_midst = 0;
-    for round in 0..kills {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        let delay = Duration::from_micros(random >> 40 & 0x7fff);
+    for (round, delay) in counts::moments().take(counts::kills()).enumerate() {
         counts.forget();
         let threads = 1 + round % 4;
         let killed =

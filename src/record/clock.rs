@@ -89,7 +89,7 @@ fn anchor_by(ticks: impl Fn() -> u64) -> Anchor {
     best.1
 }
 
-/// Ticks that a nanosecond has, by all that have passed since the clock was chosen.
+/// Ticks that a nanosecond has, by all that have passed since the process began.
 pub fn ticks_per_ns() -> f64 {
     if !is_counter() {
         return 1.0;

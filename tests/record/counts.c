@@ -9,30 +9,23 @@
 
 #include "loop.h"
 
-#include <fcntl.h>
+#include "lines.h"
+
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <sys/mman.h>
 
-enum { LINES = 16384, AT_A_TIME = 8 };
+enum { AT_A_TIME = 8 };
 
-struct line {
-    _Atomic uint64_t number, calls;
-    uint64_t unused[6];
-};
-
-static struct line *lines;
 static long calls;
 static struct loop shared;
 
-static void make_calls(struct line *line, struct loop *loop, long count, long number)
+static void make_calls(struct line *line, struct loop *loop, long times, long number)
 {
     atomic_store(&line->number, (uint64_t)number);
-    for (long i = 0; count == 0 || i < count; i++) {
+    for (long i = 0; times == 0 || i < times; i++) {
         /* A forked child may not use what its parent initialised; the error is no matter. */
         GPU(cuGraphLaunch)(loop->graph, loop->stream);
-        atomic_fetch_add_explicit(&line->calls, 1, memory_order_release);
+        count(&line->calls);
     }
 }
 
@@ -80,10 +73,10 @@ static void run_short(int threads)
     pthread_t started[AT_A_TIME];
     loop_open(&shared, &options);
     for (int first = 0; first < threads; first += AT_A_TIME) {
-        int count = threads - first < AT_A_TIME ? threads - first : AT_A_TIME;
-        for (int i = 0; i < count; i++)
+        int some = threads - first < AT_A_TIME ? threads - first : AT_A_TIME;
+        for (int i = 0; i < some; i++)
             started[i] = start(shared_loop, &lines[first + i]);
-        for (int i = 0; i < count; i++)
+        for (int i = 0; i < some; i++)
             pthread_join(started[i], NULL);
     }
 }
@@ -114,18 +107,12 @@ static void run_forks(int children)
     make_calls(&lines[0], &shared, calls, getpid());
 }
 
-int main(int count, char **arguments)
+int main(int argc, char **arguments)
 {
-    if (count < 5)
+    if (argc < 5)
         return 2;
     program_begin();
-    int file = open(arguments[1], O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (file < 0 || ftruncate(file, LINES * sizeof *lines) != 0)
-        return 3;
-    lines = mmap(NULL, LINES * sizeof *lines, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    close(file);
-    if (lines == MAP_FAILED)
-        return 3;
+    lines_open(arguments[1]);
     int many = atoi(arguments[3]);
     calls = atol(arguments[4]);
     if (strcmp(arguments[2], "short") == 0)
@@ -136,7 +123,7 @@ int main(int count, char **arguments)
         run_loops(many);
     printf("done\n");
     fflush(stdout);
-    const char *end = count > 5 ? arguments[5] : "return";
+    const char *end = argc > 5 ? arguments[5] : "return";
     if (strcmp(end, "_exit") == 0)
         _exit(7);
     if (strcmp(end, "crash") == 0)

@@ -29,6 +29,57 @@ pub struct Made {
     pub number: u64,
     /// Calls that have returned.
     pub calls: u64,
+    /// Ranges that have been popped, that have ended, and marks.
+    pub pushed: u64,
+    pub started: u64,
+    pub marked: u64,
+}
+
+/// Kills the program after a while.
+pub fn run_and_kill(command: &mut Command, after: Duration) -> ExitStatus {
+    let mut child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    sleep(after);
+    child.kill().unwrap();
+    child.wait().unwrap()
+}
+
+/// Moments up to 33 ms that differ from run to run, but not in what they show.
+pub fn moments() -> impl Iterator<Item = Duration> {
+    let mut random = u64::from(std::process::id()) | 1;
+    std::iter::repeat_with(move || {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        Duration::from_micros(random >> 40 & 0x7fff)
+    })
+}
+
+/// How often programs are killed: 200 times by hand, fewer in a run of all tests.
+pub fn kills() -> usize {
+    std::env::var("TLLMPROF_TEST_KILLS").map_or(12, |kills| kills.parse().unwrap())
+}
+
+/// What a program says in its file that it has made (`lines.h`).
+pub fn made(path: &Path) -> Vec<Made> {
+    let bytes = fs::read(path).unwrap_or_default();
+    let (lines, _) = bytes.as_chunks::<64>();
+    let lines = lines.iter().map(|line| {
+        let (numbers, _) = line.as_chunks::<8>();
+        let [number, calls, pushed, started, marked] =
+            [0, 1, 2, 3, 4].map(|at| u64::from_le_bytes(numbers[at]));
+        Made {
+            number,
+            calls,
+            pushed,
+            started,
+            marked,
+        }
+    });
+    lines.filter(|made| made.number != 0).collect()
 }
 
 /// Builds it, once a test binary.
@@ -128,15 +179,7 @@ impl Counts {
 
     /// Kills it after a while.
     pub fn run_and_kill(&self, windows: &str, arguments: &[&str], after: Duration) -> ExitStatus {
-        let mut child = self
-            .command(windows, arguments)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        sleep(after);
-        child.kill().unwrap();
-        child.wait().unwrap()
+        run_and_kill(&mut self.command(windows, arguments), after)
     }
 
     /// Removes what earlier runs left.
@@ -148,17 +191,7 @@ impl Counts {
 
     /// What the program says that it has made.
     pub fn made(&self) -> Vec<Made> {
-        let bytes = fs::read(self.scratch.path("counts")).unwrap_or_default();
-        let (lines, _) = bytes.as_chunks::<64>();
-        let number = |bytes: &[u8]| u64::from_le_bytes(*bytes.first_chunk().unwrap());
-        lines
-            .iter()
-            .map(|line| Made {
-                number: number(&line[..8]),
-                calls: number(&line[8..16]),
-            })
-            .filter(|made| made.number != 0)
-            .collect()
+        made(&self.scratch.path("counts"))
     }
 
     /// The one record that it left.
@@ -181,7 +214,7 @@ impl Counts {
         assert_eq!(records.len(), 1);
         let record = records.remove(0);
         let recorded = record.calls_by_thread(CallKind::GraphLaunch);
-        for Made { number, calls } in made {
+        for Made { number, calls, .. } in made {
             let found = recorded.get(&(number as u32)).copied().unwrap_or(0);
             assert!(
                 (calls..=calls + more).contains(&found),

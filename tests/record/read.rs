@@ -5,8 +5,22 @@ use std::fs;
 use std::path::Path;
 
 use tllmprof_record::{
-    CallKind, Counter, Damage, Edge, Entry, Event, Header, Info, Reader, Strings, What,
+    CallKind, Counter, Damage, Edge, Entry, Event, Header, Info, NO_STRING, RangeKind, Reader,
+    Strings, What,
 };
+
+/// An NVTX range of a record, in ticks.
+#[derive(Debug, Clone)]
+pub struct Range {
+    pub thread: u32,
+    pub kind: RangeKind,
+    /// `None`: the default one.
+    pub domain: Option<String>,
+    pub name: String,
+    pub start: u64,
+    pub end: u64,
+    pub cut: bool,
+}
 
 /// All that a record holds.
 pub struct Read {
@@ -127,6 +141,47 @@ impl Read {
         calls.map(|(thread, _)| *thread).collect()
     }
 
+    /// NVTX ranges, in the order of the file.
+    pub fn ranges(&self) -> Vec<Range> {
+        let ranges = self
+            .events
+            .iter()
+            .filter_map(|(thread, event)| match event.what {
+                What::Range { kind, domain, name } => Some(Range {
+                    thread: *thread,
+                    kind,
+                    domain: (domain != NO_STRING).then(|| self.strings.get(domain).to_owned()),
+                    name: self.strings.get(name).to_owned(),
+                    start: event.start,
+                    end: event.start + event.duration,
+                    cut: event.cut,
+                }),
+                _ => None,
+            });
+        ranges.collect()
+    }
+
+    /// NVTX marks: their threads and names.
+    pub fn marks(&self) -> Vec<(u32, &str)> {
+        let marks = self
+            .events
+            .iter()
+            .filter_map(|(thread, event)| match event.what {
+                What::Mark { name, .. } => Some((*thread, self.strings.get(name))),
+                _ => None,
+            });
+        marks.collect()
+    }
+
+    /// Events that the record says are missing in their places.
+    pub fn told_missing(&self) -> u64 {
+        let missing = self.events.iter().map(|(_, event)| match event.what {
+            What::Dropped { events } => events,
+            _ => 0,
+        });
+        missing.sum()
+    }
+
     /// The numbers of the iterations, in their order.
     pub fn iterations(&self) -> Vec<u64> {
         let mut numbers: Vec<_> = self
@@ -150,7 +205,7 @@ impl Read {
     }
 
     /// When each window opened and closed, and with which iteration.
-    fn window_events(&self) -> Vec<((u64, u64), (u64, u64))> {
+    pub fn window_events(&self) -> Vec<((u64, u64), (u64, u64))> {
         let edges = |wanted: Edge| {
             self.events
                 .iter()

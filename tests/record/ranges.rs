@@ -1,0 +1,356 @@
+//! The program's NVTX ranges and marks in its record: alone, and in front of another tool.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use tllmprof_record::{Counter, RangeKind};
+
+use crate::common::{Output, Scratch, command, nvtx, run, shim, standin};
+use crate::counts::{Made, kills, made, moments, run_and_kill};
+use crate::read::{Range, Read};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A program with ranges, in a folder of its own.
+struct Program {
+    path: PathBuf,
+    scratch: Scratch,
+}
+
+impl Program {
+    fn new(source: &str) -> Self {
+        let scratch = Scratch::new("ranges");
+        let path = nvtx::program(&scratch, source);
+        Self { path, scratch }
+    }
+
+    fn command(
+        &self,
+        rule: &str,
+        windows: &str,
+        arguments: &[&str],
+        more: &[(&str, &str)],
+    ) -> Command {
+        let mut program = command(&self.path);
+        program
+            .args(arguments)
+            .env("LD_LIBRARY_PATH", standin())
+            .env("LD_PRELOAD", shim())
+            .env("TLLMPROF_START_STOP", windows)
+            .env("TLLMPROF_STEP", rule)
+            .env("TLLMPROF_DRAIN", "0")
+            .env("TLLMPROF_TRACE", "%p.tllmprof")
+            .envs(more.iter().copied())
+            .current_dir(self.scratch.folder());
+        program
+    }
+
+    fn run(
+        &self,
+        rule: &str,
+        windows: &str,
+        arguments: &[&str],
+        more: &[(&str, &str)],
+    ) -> (Output, Read) {
+        self.forget();
+        let output = run(&mut self.command(rule, windows, arguments, more), PATIENCE);
+        let mut records = Read::all(self.scratch.folder());
+        assert_eq!(records.len(), 1, "{}", output.err());
+        (output, records.remove(0))
+    }
+
+    fn forget(&self) {
+        for entry in std::fs::read_dir(self.scratch.folder()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|ends| ends == "tllmprof") || path.ends_with("counts") {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+    }
+
+    fn made(&self) -> Vec<Made> {
+        made(&self.scratch.path("counts"))
+    }
+
+    fn counting_tool(&self) -> (&'static str, String) {
+        let tool = nvtx::library(&self.scratch, "nvtx/tool.c", "");
+        ("NVTX_INJECTION64_PATH", tool.to_str().unwrap().to_owned())
+    }
+}
+
+/// Domain, name, kind and whether it was cut.
+type Told<'a> = (Option<&'a str>, &'a str, RangeKind, bool);
+
+fn told(ranges: &[Range]) -> Vec<Told<'_>> {
+    ranges
+        .iter()
+        .map(|range| {
+            (
+                range.domain.as_deref(),
+                range.name.as_str(),
+                range.kind,
+                range.cut,
+            )
+        })
+        .collect()
+}
+
+/// Each way to open a range, with a tool behind us and without: a window of the ranges themselves holds exactly its own.
+#[test]
+fn ranges_are_kept_by_their_names_and_domains() {
+    use RangeKind::{PushPop, StartEnd};
+    let program = Program::new("nvtx/ranges.c");
+    let (variable, tool) = program.counting_tool();
+    let numbered = |n: usize| format!("step {n}");
+    let names: Vec<String> = (5..10).map(numbered).collect();
+    let each = |told: &[Told<'static>]| told.repeat(5);
+    let step = |inner: bool| {
+        let mut all = Vec::new();
+        for name in &names {
+            if inner {
+                all.push((None, "inner", PushPop, false));
+            }
+            all.push((None, name.as_str(), PushPop, false));
+        }
+        all
+    };
+    let engine = Some("engine");
+    let domain_push = each(&[
+        (Some("other"), "step", PushPop, false),
+        (engine, "inner", PushPop, false),
+        (engine, "step of the engine", PushPop, false),
+        (None, "step of the default domain", PushPop, false),
+    ]);
+    let mut started: Vec<Told<'_>> = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        if index > 0 {
+            started.push((None, "around", StartEnd, false));
+        }
+        started.push((None, name.as_str(), StartEnd, false));
+    }
+    let cases: [(&str, &str, Vec<Told<'_>>); 7] = [
+        ("push_a", "nvtx:^step", step(true)),
+        ("push_w", "nvtx:^step", step(false)),
+        ("push_ex", "nvtx:^step", step(false)),
+        ("domain_push", "nvtx:^step@engine", {
+            // The last one's window closes before the default domain's range ends.
+            let mut all = domain_push;
+            if let Some(last) = all.last_mut() {
+                last.3 = true;
+            }
+            all
+        }),
+        (
+            "domain_push_wide",
+            "nvtx:^step@engine",
+            each(&[(engine, "step, wide", PushPop, false)]),
+        ),
+        ("start", "nvtx:^step", started),
+        (
+            "domain_start",
+            "nvtx:^step@engine",
+            each(&[(engine, "step of the engine", StartEnd, false)]),
+        ),
+    ];
+    for (kind, rule, wanted) in &cases {
+        let tools = [None, Some((variable, tool.as_str()))];
+        for more in &tools {
+            let (output, record) = program.run(rule, "5-9", &[kind], more.as_slice());
+            assert!(output.status.success(), "{kind}: {}", output.err());
+            let mut ranges = record.ranges();
+            // Those of one thread are in the order of their ends in any case.
+            ranges.sort_by_key(|range| range.end);
+            assert_eq!(told(&ranges), *wanted, "{kind}, {more:?}");
+            assert_eq!(record.header.counter(Counter::EventsDropped), 0);
+            assert_eq!(record.header.counter(Counter::StringsDropped), 0);
+        }
+    }
+}
+
+/// With nothing but launches to go by, a window opens and closes in the middle of ranges.
+#[test]
+fn ranges_are_cut_where_the_window_closes_and_left_out_where_it_opens() {
+    let program = Program::new("record/ranges.c");
+    let (output, record) = program.run(
+        "cudaGraphLaunch",
+        "0",
+        &["counts", "2", "50", "return"],
+        &[],
+    );
+    assert_eq!(output.status.code(), Some(7), "{}", output.err());
+    let ranges = record.ranges();
+    assert!(ranges.iter().all(|range| range.name != "before the window"));
+    assert!(ranges.iter().all(|range| range.name != "behind the window"));
+    assert!(record.marks().iter().all(|mark| mark.1 == "here"));
+    let cut: Vec<_> = ranges.iter().filter(|range| range.cut).collect();
+    assert_eq!(cut.len(), 1, "{cut:?}");
+    assert_eq!(cut[0].name, "over its end");
+    let ((opened, _), (closed, _)) = record.window_events()[0];
+    assert!(cut[0].end <= closed, "{cut:?} {closed}");
+    assert!(
+        ranges
+            .iter()
+            .all(|range| opened <= range.start && range.end <= closed)
+    );
+    assert_every_range_is_there(&record, &program.made(), 0);
+}
+
+#[test]
+fn without_ranges_in_nvtx_or_windows_there_are_none() {
+    let program = Program::new("record/ranges.c");
+    let arguments = ["counts", "1", "50", "return"];
+    let (_, record) = program.run(
+        "cudaGraphLaunch",
+        "0-",
+        &arguments,
+        &[("TLLMPROF_NVTX", "0")],
+    );
+    assert!(record.ranges().is_empty() && record.marks().is_empty());
+    let (_, record) = program.run("cudaGraphLaunch", "5-9", &arguments, &[]);
+    assert!(record.ranges().is_empty() && record.marks().is_empty());
+}
+
+/// The tool behind us gets what it gets without us, and the record has it, too.
+#[test]
+fn a_tool_behind_the_record_gets_every_event() {
+    let program = Program::new("record/ranges.c");
+    let (variable, tool) = program.counting_tool();
+    let tools = |output: &Output| {
+        let said = output.err();
+        let lines = said.lines().filter_map(|line| line.strip_prefix("tool: "));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let arguments = ["counts", "4", "300", "return"];
+    let mut plain = program.command("cudaGraphLaunch", "0-", &arguments, &[(variable, &tool)]);
+    plain.env_remove("LD_PRELOAD");
+    let plain = run(&mut plain, PATIENCE);
+    for windows in ["0-", "1000000"] {
+        let mut recorded = program.command("cudaGraphLaunch", windows, &arguments, &[]);
+        recorded.env(variable, &tool);
+        program.forget();
+        let output = run(&mut recorded, PATIENCE);
+        let [seen] = &tools(&output)[..] else {
+            panic!("{}", output.err());
+        };
+        let [wanted] = &tools(&plain)[..] else {
+            panic!("{}", plain.err());
+        };
+        let number = |line: &str, name: &str| -> u64 {
+            let word = line.split(' ').find_map(|word| word.strip_prefix(name));
+            word.unwrap().parse().unwrap()
+        };
+        for (name, ours) in [("pushes=", 0), ("pops=", 0), ("marks=", 0)] {
+            assert_eq!(
+                number(seen, name),
+                number(wanted, name) + ours,
+                "{seen} {wanted}"
+            );
+        }
+        assert!(
+            number(seen, "starts=") >= number(wanted, "starts="),
+            "{seen} {wanted}"
+        );
+        let record = Read::all(program.scratch.folder()).remove(0);
+        if windows == "0-" {
+            assert_every_range_is_there(&record, &program.made(), 0);
+        } else {
+            assert!(record.ranges().is_empty());
+        }
+    }
+}
+
+#[test]
+fn sixty_four_threads_at_once_lose_nothing() {
+    let program = Program::new("record/ranges.c");
+    let (output, record) = program.run(
+        "cudaGraphLaunch",
+        "0-",
+        &["counts", "64", "200", "return"],
+        &[],
+    );
+    assert_eq!(output.status.code(), Some(7), "{}", output.err());
+    assert_every_range_is_there(&record, &program.made(), 0);
+    let steps = record.ranges();
+    // New names each time: each is written once, whoever was first.
+    for n in 0..200 {
+        let name = format!("step {n}");
+        assert_eq!(steps.iter().filter(|range| range.name == name).count(), 64);
+    }
+    assert_eq!(record.header.counter(Counter::StringsDropped), 0);
+}
+
+#[test]
+fn killed_at_any_moment_every_range_that_ended_is_there() {
+    let program = Program::new("record/ranges.c");
+    let mut in_the_midst = 0;
+    for (round, delay) in moments().take(kills()).enumerate() {
+        program.forget();
+        let threads = (1 + round % 3).to_string();
+        let mut child = program.command(
+            "cudaGraphLaunch",
+            "0-",
+            &["counts", &threads, "0", "kill"],
+            &[],
+        );
+        let killed = run_and_kill(&mut child, delay);
+        assert_eq!(killed.signal(), Some(libc::SIGKILL));
+        let made = program.made();
+        let Some(record) = Read::all(program.scratch.folder()).pop() else {
+            assert!(made.iter().all(|made| made.marked == 0));
+            continue;
+        };
+        assert_every_range_is_there(&record, &made, 1);
+        in_the_midst += usize::from(!record.ranges().is_empty());
+    }
+    assert!(
+        in_the_midst > 0,
+        "every one was killed before its first range"
+    );
+}
+
+/// Every range that has ended is in the record, by the thread that ended it, and every mark; no others but for `more` a
+/// thread of each kind that were under way. Those that are there lie within each other as they were opened.
+fn assert_every_range_is_there(record: &Read, made: &[Made], more: u64) {
+    assert!(record.damage.is_none(), "{}", record.damage);
+    assert_eq!(record.header.counter(Counter::EventsDropped), 0);
+    let ranges = record.ranges();
+    let mut pushed = BTreeMap::<u32, Vec<&Range>>::new();
+    let mut started = BTreeMap::<u32, u64>::new();
+    for range in &ranges {
+        match range.kind {
+            RangeKind::PushPop => pushed.entry(range.thread).or_default().push(range),
+            RangeKind::StartEnd => *started.entry(range.thread).or_default() += 1,
+        }
+    }
+    for made in made {
+        let thread = made.number as u32;
+        let is_so_many = |found: usize, wanted: u64, what: &str| {
+            let found = found as u64;
+            assert!(
+                (wanted..=wanted + more).contains(&found),
+                "thread {thread}: {wanted} {what}, {found} are recorded"
+            );
+        };
+        let pushed = pushed.get(&thread).map_or(&[][..], Vec::as_slice);
+        is_so_many(pushed.len(), made.pushed, "popped");
+        let started = started.get(&thread).copied().unwrap_or(0);
+        is_so_many(started as usize, made.started, "ended");
+        let marks = record.marks();
+        let marks = marks.iter().filter(|mark| mark.0 == thread);
+        is_so_many(marks.count(), made.marked, "marks");
+        // Each step ends behind what is inside it.
+        for (n, pair) in pushed.chunks(2).enumerate() {
+            assert_eq!(
+                (pair[0].name.as_str(), pair[0].domain.as_deref()),
+                ("inner", Some("engine"))
+            );
+            if let Some(step) = pair.get(1) {
+                assert_eq!(step.name, format!("step {n}"));
+                assert!(step.start <= pair[0].start && pair[0].end <= step.end);
+            }
+        }
+    }
+}
