@@ -302,6 +302,54 @@ fn a_disk_that_is_full_ends_the_record_and_nothing_else() {
 }
 
 #[test]
+fn a_quota_ends_the_record_and_nothing_else() {
+    if let Some(why) = disks::no_btrfs() {
+        return common::skipped(why);
+    }
+    let counts = Counts::new();
+    let Some(output) = disks::with_a_quota(&counts, "4M", &["loop", "2", "200000", "return"])
+    else {
+        return common::skipped("no mount namespaces here (they need root)");
+    };
+    assert_eq!(output.status.code(), Some(7), "{}", output.err());
+    let said = output.err();
+    assert!(
+        said.contains("ends here: it could not grow: the quota is used up"),
+        "{said}"
+    );
+    counts.assert_what_is_kept_and_dropped_is_all(400_000);
+}
+
+/// What was written once is written again on a file system that copies: there may be no room for the copy.
+#[test]
+fn a_disk_that_others_fill_up_takes_no_store_from_the_program() {
+    if let Some(why) = disks::no_btrfs() {
+        return common::skipped(why);
+    }
+    for windows in ["100000000", ALL] {
+        let counts = Counts::new();
+        let loops = ["loop", "1", "0", "return"];
+        let Some(output) = disks::that_fills_up(&counts, windows, &loops) else {
+            return common::skipped("no mount namespaces here (they need root)");
+        };
+        let killed = Some(128 + libc::SIGKILL);
+        assert_eq!(output.status.code(), killed, "{}", output.err());
+        let made: u64 = counts.made().iter().map(|made| made.calls).sum();
+        assert!(made > 1000, "{made}");
+    }
+}
+
+#[test]
+fn a_folder_that_may_not_be_written_to_is_said_in_one_line() {
+    let counts = Counts::new();
+    let output = disks::in_a_read_only_folder(&counts, &["loop", "1", "1000", "return"]);
+    assert_eq!(output.status.code(), Some(7), "{}", output.err());
+    let said = output.err();
+    assert_eq!(said.matches("no record at").count(), 1, "{said}");
+    assert!(said.contains("it is not permitted"), "{said}");
+}
+
+#[test]
 fn a_limit_on_files_ends_the_record_and_nothing_else() {
     let counts = Counts::new();
     let output = disks::with_small_files(&counts, 2 << 20, &["loop", "2", "200000", "return"]);

@@ -61,6 +61,7 @@ impl File {
         let Some(status) = status_of(descriptor) else {
             return Err(Failure::last("it could not be looked at"));
         };
+        write_in_place(descriptor);
         // SAFETY: the descriptor is ours. Others see by the lock that the file is in use; where
         // there are no locks it is overwritten by whoever has the same name for its own.
         unsafe { libc::flock(descriptor, libc::LOCK_EX | libc::LOCK_NB) };
@@ -282,6 +283,28 @@ fn largest_file() -> u64 {
     match unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } {
         0 => limit.rlim_cur,
         _ => u64::MAX,
+    }
+}
+
+/// Has btrfs write what is written again to where it was: for a copy there may be no room when it
+/// comes to that, and the store would become a signal. For a file that is empty.
+fn write_in_place(descriptor: c_int) {
+    const BTRFS: libc::c_long = 0x9123_683e;
+    const GET_FLAGS: libc::Ioctl = 0x8008_6601;
+    const SET_FLAGS: libc::Ioctl = 0x4008_6602;
+    const NO_COPY: c_int = 0x0080_0000;
+    let mut system = core::mem::MaybeUninit::<libc::statfs>::uninit();
+    let mut flags: c_int = 0;
+    // SAFETY: the descriptor is ours; the structure is read where it was filled, and the requests
+    // read and write an int, whatever their numbers say.
+    unsafe {
+        if libc::fstatfs(descriptor, system.as_mut_ptr()) == 0
+            && system.assume_init().f_type as libc::c_long == BTRFS
+            && libc::ioctl(descriptor, GET_FLAGS, &raw mut flags) == 0
+        {
+            flags |= NO_COPY;
+            libc::ioctl(descriptor, SET_FLAGS, &raw const flags);
+        }
     }
 }
 

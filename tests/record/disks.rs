@@ -1,5 +1,6 @@
 //! Disks that are too small, or not to be written to.
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -9,9 +10,15 @@ use crate::counts::Counts;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Runs the program with its records on a file system of its own that `options` describe; what was
-/// written is copied back. `None` where file systems cannot be mounted.
-fn mounted(counts: &Counts, options: &str, arguments: &[&str]) -> Option<Output> {
+/// Makes the file system at `disk`, runs the program with its records there as `run` says, and copies what was
+/// written back. `None` where file systems cannot be mounted.
+fn mounted(
+    counts: &Counts,
+    windows: &str,
+    mount: &str,
+    run_it: &str,
+    arguments: &[&str],
+) -> Option<Output> {
     let mut can = Command::new("unshare");
     can.args(["--mount", "true"]);
     if !run(&mut can, PATIENCE).status.success() {
@@ -19,10 +26,10 @@ fn mounted(counts: &Counts, options: &str, arguments: &[&str]) -> Option<Output>
     }
     let disk = counts.folder().join("disk");
     std::fs::create_dir_all(&disk).unwrap();
-    let command = counts.command("0-", arguments);
+    let command = counts.command(windows, arguments);
     let script = format!(
-        "LD_PRELOAD= mount -t tmpfs -o {options} tmpfs disk || exit 99; \"$@\"; status=$?; \
-         LD_PRELOAD= cp disk/*.tllmprof . 2>/dev/null; exit $status"
+        "preload=$LD_PRELOAD; unset LD_PRELOAD; ({mount}) >&2 || exit 99; {run_it}; status=$?; \
+         cp disk/*.tllmprof . 2>/dev/null; exit $status"
     );
     let mut shell = Command::new("unshare");
     shell
@@ -39,17 +46,106 @@ fn mounted(counts: &Counts, options: &str, arguments: &[&str]) -> Option<Output>
     shell.env("TLLMPROF_TRACE", "disk/%p.tllmprof");
     let output = run(&mut shell, PATIENCE);
     std::fs::remove_dir(&disk).unwrap();
+    assert_ne!(output.status.code(), Some(99), "{}", output.err());
     Some(output)
 }
 
+const RUN: &str = "LD_PRELOAD=$preload \"$@\"";
+
 /// With records on a disk of `size`.
 pub fn on_a_small_one(counts: &Counts, size: &str, arguments: &[&str]) -> Option<Output> {
-    mounted(counts, &format!("size={size}"), arguments)
+    let mount = format!("mount -t tmpfs -o size={size} tmpfs disk");
+    mounted(counts, "0-", &mount, RUN, arguments)
 }
 
 /// With records on a disk that is mounted read-only.
 pub fn on_a_read_only_one(counts: &Counts, arguments: &[&str]) -> Option<Output> {
-    mounted(counts, "ro", arguments)
+    mounted(
+        counts,
+        "0-",
+        "mount -t tmpfs -o ro tmpfs disk",
+        RUN,
+        arguments,
+    )
+}
+
+/// A file system of 128 MiB that copies what is written again, and has quotas whatever the kernel was built with.
+const BTRFS: &str = "truncate -s 128M image && mkfs.btrfs -q -f image && mount -o loop image disk";
+
+/// Why there is no such file system; nothing where there is one.
+pub fn no_btrfs() -> Option<&'static str> {
+    let has = |command: &str| {
+        let mut which = Command::new("sh");
+        which.args(["-c", &format!("command -v {command}")]);
+        run(&mut which, PATIENCE).status.success()
+    };
+    if !has("mkfs.btrfs") {
+        return Some("no mkfs.btrfs (scripts/setup --tests)");
+    }
+    // SAFETY: always succeeds.
+    if unsafe { libc::geteuid() } != 0 {
+        return Some("file systems are mounted by root alone");
+    }
+    let mut can = Command::new("unshare");
+    can.args([
+        "--mount",
+        "sh",
+        "-c",
+        "losetup -f && { grep -q btrfs /proc/filesystems || modprobe btrfs; }",
+    ]);
+    let can = run(&mut can, PATIENCE);
+    (!can.status.success()).then_some("no loop devices, or no btrfs in the kernel")
+}
+
+/// With a quota of `size` on the disk.
+pub fn with_a_quota(counts: &Counts, size: &str, arguments: &[&str]) -> Option<Output> {
+    let mount = format!("{BTRFS} && btrfs quota enable disk && btrfs qgroup limit {size} disk");
+    let output = mounted(counts, "0-", &mount, RUN, arguments);
+    std::fs::remove_file(counts.folder().join("image")).unwrap();
+    output
+}
+
+/// Where others fill the disk up while the program runs, which is killed then.
+pub fn that_fills_up(counts: &Counts, windows: &str, arguments: &[&str]) -> Option<Output> {
+    const FILL: &str = "LD_PRELOAD=$preload \"$@\" & sleep 0.5; sync; \
+        for size in 64k 4k; do dd if=/dev/urandom of=disk/other-$size bs=$size 2>/dev/null; sync; done; \
+        sleep 0.3; sync; sleep 0.2; kill -KILL $!; wait $!";
+    let output = mounted(counts, windows, BTRFS, FILL, arguments);
+    std::fs::remove_file(counts.folder().join("image")).unwrap();
+    output
+}
+
+/// With records in a folder that may not be written to.
+pub fn in_a_read_only_folder(counts: &Counts, arguments: &[&str]) -> Output {
+    let command = counts.command("0-", arguments);
+    let folder = counts.folder().join("folder");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o555)).unwrap();
+    // Root, too, has to ask without its capabilities.
+    // SAFETY: always succeeds.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let mut shell = Command::new("/bin/sh");
+    let script = if is_root {
+        "preload=$LD_PRELOAD; unset LD_PRELOAD; exec setpriv --bounding-set=-all --inh-caps=-all \
+         env LD_PRELOAD=$preload \"$@\""
+    } else {
+        "exec \"$@\""
+    };
+    shell
+        .args(["-c", script, "sh"])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .current_dir(counts.folder());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.env("TLLMPROF_TRACE", "folder/%p.tllmprof");
+    let output = run(&mut shell, PATIENCE);
+    std::fs::remove_dir(&folder).unwrap();
+    output
 }
 
 /// Where no file may become larger than `bytes`.
