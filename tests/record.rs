@@ -10,6 +10,8 @@ mod counts;
 mod disks;
 #[path = "record/gpu.rs"]
 mod gpu;
+#[path = "record/hostile.rs"]
+mod hostile;
 #[path = "record/ranges.rs"]
 mod ranges;
 #[path = "record/read.rs"]

@@ -1,9 +1,10 @@
-//! A signal that our own work may raise, and the host is not to get.
+//! Work that no signal handler of the host is to come into, and a signal that it may raise itself.
 
 use core::ffi::c_int;
 use core::mem::zeroed;
 
-/// Keeps a signal from the calling thread as long as it lives, and takes off what our work raised.
+/// Keeps signals from the calling thread as long as it lives: a handler might jump out of what we
+/// are doing. What our work raised of one of them is taken off.
 pub struct Quiet {
     signal: c_int,
     old: libc::sigset_t,
@@ -11,12 +12,16 @@ pub struct Quiet {
 }
 
 impl Quiet {
+    /// `signal` is what our work may raise.
     pub fn new(signal: c_int) -> Self {
         // SAFETY: the sets are initialised before use, and the pointers are to locals.
         unsafe {
             let (mut set, mut old, mut pending) = (zeroed(), zeroed(), zeroed());
-            libc::sigemptyset(&raw mut set);
-            libc::sigaddset(&raw mut set, signal);
+            libc::sigfillset(&raw mut set);
+            // What a fault raises is not to be put off.
+            for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE] {
+                libc::sigdelset(&raw mut set, fault);
+            }
             libc::sigpending(&raw mut pending);
             let was_pending = libc::sigismember(&raw const pending, signal) == 1;
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut old);

@@ -14,7 +14,7 @@ use super::file::File;
 use super::quiet::Quiet;
 use super::wiped;
 use crate::cancel::Uncancelled;
-use crate::lock::Lock;
+use crate::lock::{Guard, Lock};
 use crate::log;
 
 /// Chunks of the first extent, which also holds the header: all that a process needs that opens no
@@ -26,8 +26,8 @@ const MORE: u32 = 16;
 const EXTENTS: usize = 1 << 14;
 /// While fewer chunks are free, more room is made ahead.
 const AHEAD: u32 = 8;
-/// How long a thread waits for room that another is making.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// How long a thread waits for room that another is making, without any being made.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What a copy of the process must not use: the kernel wipes it there, whatever made the copy.
 struct Live {
@@ -40,6 +40,8 @@ struct Live {
     is_full: AtomicBool,
     /// Somebody was asked to make room.
     is_asked: AtomicBool,
+    /// How many had room when a thread waited for more in vain; 0 for none.
+    stuck_at: AtomicU32,
 }
 
 static LIVE: AtomicPtr<Live> = AtomicPtr::new(core::ptr::null_mut());
@@ -96,6 +98,7 @@ pub fn begin(mut file: File, limit: u64) -> Result<&'static HeaderBlock, Failure
     live.next.store(0, Ordering::Relaxed);
     live.is_full.store(false, Ordering::Relaxed);
     live.is_asked.store(false, Ordering::Relaxed);
+    live.stuck_at.store(0, Ordering::Relaxed);
     live.ready.store(FIRST, Ordering::Release);
     *FILE.lock() = Some(Growing { file, limit });
     live.header.store(place.as_ptr(), Ordering::Release);
@@ -179,8 +182,9 @@ fn grow(live: &Live, wanted: u32) -> bool {
         return false;
     }
     let _uncancelled = Uncancelled::new();
-    let Some(mut guard) = FILE.lock_for(PATIENCE) else {
-        return false;
+    let _quiet = Quiet::new(libc::SIGXFSZ);
+    let Some(mut guard) = lock_until_ready(live, wanted) else {
+        return live.ready.load(Ordering::Acquire) > wanted;
     };
     let Some(growing) = guard.as_mut() else {
         return false;
@@ -219,6 +223,31 @@ fn grow(live: &Live, wanted: u32) -> bool {
             false
         }
     }
+}
+
+/// Waits to make room for chunk `wanted`, as long as others make some: none where it is there by
+/// then, or nothing happens. A signal handler may have interrupted whoever makes it.
+fn lock_until_ready(live: &Live, wanted: u32) -> Option<Guard<'static, Option<Growing>>> {
+    const LOOKS: u32 = 10;
+    let mut seen = live.ready.load(Ordering::Acquire);
+    // Once this was in vain, it is not tried again until something has happened.
+    let is_stuck = live.stuck_at.load(Ordering::Relaxed) == seen;
+    if is_stuck {
+        return FILE.lock_for(Duration::ZERO);
+    }
+    let mut looks = 0;
+    while looks < LOOKS && seen <= wanted {
+        if let Some(guard) = FILE.lock_for(PATIENCE / LOOKS) {
+            return Some(guard);
+        }
+        let ready = live.ready.load(Ordering::Acquire);
+        looks = if ready == seen { looks + 1 } else { 0 };
+        seen = ready;
+    }
+    if seen <= wanted {
+        live.stuck_at.store(seen, Ordering::Relaxed);
+    }
+    None
 }
 
 /// A path as messages show it.
@@ -268,6 +297,7 @@ pub unsafe fn in_child() {
         live.ready.store(0, Ordering::Relaxed);
         live.is_full.store(false, Ordering::Relaxed);
         live.is_asked.store(false, Ordering::Relaxed);
+        live.stuck_at.store(0, Ordering::Relaxed);
     }
     if let Some(growing) = FILE.lock().take() {
         growing.file.close();

@@ -28,7 +28,7 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 const BATCH: usize = 4096 / size_of::<Writer>();
 /// After so many refusals in a row a writer is not busy any more, but was left in the middle: by a
 /// signal handler that jumped out, or by a thread that was cancelled.
-const REFUSALS: u32 = 4096;
+const REFUSALS: u32 = 1024;
 
 /// One thread's writer at a time. All zeros, as in a copy of the process, is one that has no chunk.
 #[repr(C, align(64))]

@@ -12,22 +12,22 @@ use crate::common::{Output, Scratch, command, nvtx, run, shim, standin};
 use crate::counts::{Made, kills, made, moments, run_and_kill};
 use crate::read::{Range, Read};
 
-const PATIENCE: Duration = Duration::from_secs(90);
+pub const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A program with ranges, in a folder of its own.
-struct Program {
+pub struct Program {
     path: PathBuf,
     scratch: Scratch,
 }
 
 impl Program {
-    fn new(source: &str) -> Self {
+    pub fn new(source: &str) -> Self {
         let scratch = Scratch::new("ranges");
         let path = nvtx::program(&scratch, source);
         Self { path, scratch }
     }
 
-    fn command(
+    pub fn command(
         &self,
         rule: &str,
         windows: &str,
@@ -57,9 +57,13 @@ impl Program {
     ) -> (Output, Read) {
         self.forget();
         let output = run(&mut self.command(rule, windows, arguments, more), PATIENCE);
-        let mut records = Read::all(self.scratch.folder());
+        let mut records = self.records();
         assert_eq!(records.len(), 1, "{}", output.err());
         (output, records.remove(0))
+    }
+
+    pub fn records(&self) -> Vec<Read> {
+        Read::all(self.scratch.folder())
     }
 
     fn forget(&self) {
@@ -71,7 +75,7 @@ impl Program {
         }
     }
 
-    fn made(&self) -> Vec<Made> {
+    pub fn made(&self) -> Vec<Made> {
         made(&self.scratch.path("counts"))
     }
 
@@ -253,7 +257,7 @@ fn a_tool_behind_the_record_gets_every_event() {
             number(seen, "starts=") >= number(wanted, "starts="),
             "{seen} {wanted}"
         );
-        let record = Read::all(program.scratch.folder()).remove(0);
+        let record = program.records().remove(0);
         if windows == "0-" {
             assert_every_range_is_there(&record, &program.made(), 0);
         } else {
@@ -298,7 +302,7 @@ fn killed_at_any_moment_every_range_that_ended_is_there() {
         let killed = run_and_kill(&mut child, delay);
         assert_eq!(killed.signal(), Some(libc::SIGKILL));
         let made = program.made();
-        let Some(record) = Read::all(program.scratch.folder()).pop() else {
+        let Some(record) = program.records().pop() else {
             assert!(made.iter().all(|made| made.marked == 0));
             continue;
         };

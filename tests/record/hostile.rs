@@ -1,0 +1,152 @@
+//! Programs that do what a recorder does not expect: they never notice it, and what is lost is counted.
+
+use tllmprof_record::{CallKind, Counter, Ended};
+
+use crate::common::{self, Fixture};
+use crate::ranges::Program;
+use crate::read::Read;
+
+/// Runs `hostile.c` with a window over all of it.
+fn run(what: &str, more: &[(&str, &str)]) -> (Program, common::Output, Vec<Read>) {
+    let program = Program::new("record/hostile.c");
+    let mut command = program.command("cudaDeviceSynchronize", "0-", &["counts", what], more);
+    let output = common::run(&mut command, crate::ranges::PATIENCE);
+    assert_eq!(output.status.code(), Some(7), "{what}: {}", output.err());
+    assert_eq!(output.out(), "done\n", "{what}");
+    let records = program.records();
+    for record in &records {
+        assert!(record.damage.is_none(), "{what}: {}", record.damage);
+    }
+    (program, output, records)
+}
+
+fn launches(record: &Read) -> u64 {
+    record.calls(CallKind::GraphLaunch).len() as u64
+}
+
+/// Calls and ranges of the program, all threads together.
+fn made(program: &Program) -> (u64, u64) {
+    let made = program.made();
+    let sum = |of: fn(&crate::counts::Made) -> u64| made.iter().map(of).sum();
+    (sum(|made| made.calls), sum(|made| made.pushed))
+}
+
+/// What is not there has been counted, and the record says in its places that it is missing.
+fn assert_kept_and_dropped(program: &Program, record: &Read) {
+    let (calls, pushed) = made(program);
+    let dropped = record.header.counter(Counter::EventsDropped);
+    let (launches, ranges) = (launches(record), record.ranges().len() as u64);
+    assert!(
+        launches + ranges + dropped >= calls + pushed,
+        "{launches} of {calls} calls, {ranges} of {pushed} ranges, {dropped} dropped"
+    );
+    assert!(record.told_missing() <= dropped);
+}
+
+#[test]
+fn events_in_signal_handlers_are_kept_or_counted() {
+    let (program, _, records) = run("signals", &[]);
+    let [record] = &records[..] else {
+        panic!("{} records", records.len());
+    };
+    assert_kept_and_dropped(&program, record);
+    let (calls, pushed) = made(&program);
+    assert!(launches(record) <= calls && launches(record) > calls / 2);
+    let ranges = record.ranges().len() as u64;
+    assert!(
+        ranges <= pushed && ranges > pushed / 2,
+        "{ranges} of {pushed}"
+    );
+}
+
+#[test]
+fn handlers_that_jump_away_do_not_end_the_record() {
+    let (program, _, records) = run("jumps", &[]);
+    let record = &records[0];
+    assert_kept_and_dropped(&program, record);
+    // Behind all the jumps come 20000 steps; a writer that was left in the middle is soon free again.
+    assert!(launches(record) > 14_000, "{}", launches(record));
+}
+
+/// A copy that was made past all handlers writes nothing into its parent's record, and nothing of its own.
+#[test]
+fn a_copy_that_nobody_is_told_of_leaves_the_record_alone() {
+    let (program, output, records) = run("clone", &[]);
+    assert_eq!(records.len(), 1);
+    assert_eq!(made(&program), (2000, 2000));
+    assert_eq!(launches(&records[0]), 2000);
+    assert_eq!(records[0].ranges().len(), 2000);
+    assert!(!output.err().contains("as large as"), "{}", output.err());
+}
+
+/// The program that comes after has the same number: the first one's record stays.
+#[test]
+fn a_program_that_becomes_another_leaves_its_record() {
+    let (_, _, mut records) = run("exec", &[]);
+    records.sort_by_key(|record| record.header.anchors[0].monotonic_ns);
+    let ends: Vec<_> = records.iter().map(|record| record.header.ended).collect();
+    assert_eq!(ends, [Some(Ended::Not), Some(Ended::InOrder)]);
+    for record in &records {
+        assert_eq!(launches(record), 1000);
+        assert_eq!(record.ranges().len(), 1000);
+    }
+    assert_eq!(records[0].header.pid, records[1].header.pid);
+}
+
+#[test]
+fn descriptors_that_are_closed_are_opened_again() {
+    let (program, _, records) = run("closes", &[]);
+    assert_eq!(launches(&records[0]), made(&program).0);
+    assert_eq!(records[0].header.counter(Counter::EventsDropped), 0);
+}
+
+#[test]
+fn children_that_share_the_memory_leave_the_record_alone() {
+    let (program, _, records) = run("spawns", &[]);
+    assert_eq!(records.len(), 1);
+    assert_eq!(launches(&records[0]), made(&program).0);
+    assert_eq!(records[0].ranges().len() as u64, made(&program).1);
+}
+
+/// A thousand threads at once, each with a chunk of its own, in a record that has room for some of them.
+#[test]
+fn a_crowd_of_threads_stays_within_the_bound() {
+    let (program, _, records) = run("crowd", &[("TLLMPROF_TRACE_MAX", "16M")]);
+    let record = &records[0];
+    assert!(record.bytes <= 16 << 20);
+    let (calls, pushed) = made(&program);
+    assert_eq!(calls, 3000);
+    let dropped = record.header.counter(Counter::EventsDropped);
+    let kept = launches(record) + record.ranges().len() as u64;
+    assert!(
+        kept + dropped >= calls + pushed && kept > 600,
+        "{kept} {dropped}"
+    );
+    // With room for all of them nothing is lost, but for threads that waited too long for others to make it.
+    let (program, _, records) = run("crowd", &[("TLLMPROF_TRACE_MAX", "100M")]);
+    assert_kept_and_dropped(&program, &records[0]);
+    assert!(launches(&records[0]) > 2500, "{}", launches(&records[0]));
+}
+
+#[test]
+fn coroutines_push_and_pop_across_each_other() {
+    let (program, _, records) = run("contexts", &[]);
+    let (calls, pushed) = made(&program);
+    assert_eq!(launches(&records[0]), calls);
+    // To NVTX they are one thread: what is popped is what was pushed last.
+    assert_eq!(records[0].ranges().len() as u64, pushed);
+}
+
+#[test]
+fn a_runtime_that_comes_and_goes_is_recorded() {
+    let fixture = Fixture::new("dlclose_caller")
+        .window("0-", "cudaGraphLaunch")
+        .args("--times 60 --steps 3")
+        .env("TLLMPROF_TRACE", "x-%p.tllmprof")
+        .env("TLLMPROF_DRAIN", "0");
+    let folder = fixture.folder().to_owned();
+    let (ran, records) = fixture.run_and(|| Read::all(&folder));
+    assert_eq!(ran.output.status.code(), Some(0), "{}", ran.output.err());
+    assert_eq!(records.len(), 1);
+    assert_eq!(launches(&records[0]), 180);
+}
