@@ -16,6 +16,8 @@ mod hostile;
 mod ranges;
 #[path = "record/read.rs"]
 mod read;
+#[path = "record/terminal.rs"]
+mod terminal;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

@@ -154,6 +154,11 @@ impl Counts {
 
     /// By `tllmprof run`, which sees to the preload and the record; `None` where that is not built.
     pub fn run_by_the_command(&self, windows: &str, arguments: &[&str]) -> Option<Output> {
+        Some(run(&mut self.by_the_command(windows, arguments)?, PATIENCE))
+    }
+
+    /// The command that runs it so.
+    pub fn by_the_command(&self, windows: &str, arguments: &[&str]) -> Option<Command> {
         let tllmprof = target().join("release/tllmprof");
         if !tllmprof.is_file() || std::env::var_os("TLLMPROF_TEST_RUNNER").is_some() {
             return None;
@@ -174,7 +179,7 @@ impl Counts {
             .env("TLLMPROF_LIB", shim())
             .env("LD_LIBRARY_PATH", standin())
             .current_dir(self.folder());
-        Some(run(&mut run_it, PATIENCE))
+        Some(run_it)
     }
 
     /// Kills it after a while.

@@ -1,0 +1,205 @@
+//! `tllmprof run` as a job of a shell, on a terminal: it is stopped, goes on and is interrupted with the program, ends
+//! as the program does, and tells what the record holds all the same.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::common::{self, command};
+use crate::counts::Counts;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const STOP: &str = "\x1a";
+const INTERRUPT: &str = "\x03";
+
+/// An interactive bash on a terminal of its own.
+struct Shell {
+    child: Child,
+    terminal: File,
+    said: String,
+}
+
+impl Shell {
+    fn new(counts: &Counts) -> Self {
+        let (mut master, mut slave) = (0, 0);
+        // SAFETY: writes two descriptors; no name, attributes or size.
+        let opened = unsafe {
+            libc::openpty(
+                &raw mut master,
+                &raw mut slave,
+                std::ptr::null_mut(),
+                std::ptr::null(),
+                std::ptr::null(),
+            )
+        };
+        assert_eq!(opened, 0, "a terminal");
+        // SAFETY: both were opened here and are nobody else's.
+        let (terminal, slave) = unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) };
+        // SAFETY: the descriptor is open; reads fail where there is nothing.
+        unsafe { libc::fcntl(terminal.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        let mut bash = command("bash");
+        bash.args(["--norc", "--noprofile", "--noediting", "-i"])
+            .env("PS1", "")
+            .current_dir(counts.folder())
+            .stdin(Stdio::from(slave.try_clone().unwrap()))
+            .stdout(Stdio::from(slave.try_clone().unwrap()))
+            .stderr(Stdio::from(slave));
+        // SAFETY: both may be called between fork and exec.
+        unsafe {
+            bash.pre_exec(|| {
+                libc::setsid();
+                libc::ioctl(0, libc::TIOCSCTTY, 0);
+                Ok(())
+            });
+        }
+        let mut shell = Self {
+            child: bash.spawn().unwrap(),
+            terminal,
+            said: String::new(),
+        };
+        shell.types("stty -echo; set -b; echo ready=$((40 + 2))\n");
+        shell.expect("ready=42");
+        shell
+    }
+
+    fn types(&mut self, text: &str) {
+        self.terminal.write_all(text.as_bytes()).unwrap();
+    }
+
+    fn look(&mut self) {
+        let mut bytes = [0; 4096];
+        while let Ok(length @ 1..) = self.terminal.read(&mut bytes) {
+            self.said
+                .push_str(&String::from_utf8_lossy(&bytes[..length]));
+        }
+    }
+
+    /// Waits until the shell, or what runs in it, has said `text`; what was said before is forgotten.
+    #[track_caller]
+    fn expect(&mut self, text: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.look();
+            if let Some(at) = self.said.find(text) {
+                let rest = self.said.split_off(at + text.len());
+                return std::mem::replace(&mut self.said, rest);
+            }
+            assert!(Instant::now() < deadline, "no {text:?} in:\n{}", self.said);
+            sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        // The program is killed with `tllmprof run`, which gets the hang-up.
+        let _ = self.terminal.write_all(b"\nkill -KILL %1 %2; exit\n");
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+            self.look();
+            sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn calls(counts: &Counts) -> u64 {
+    counts.made().iter().map(|made| made.calls).sum()
+}
+
+#[track_caller]
+fn wait_for_calls(counts: &Counts, more_than: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    while calls(counts) <= more_than {
+        assert!(Instant::now() < deadline, "the program makes no calls");
+        sleep(Duration::from_millis(2));
+    }
+}
+
+/// The command line, for a shell; none where there is no command.
+fn line(counts: &Counts) -> Option<String> {
+    let by_the_command = counts.by_the_command("5-9", &["loop", "1", "0", "return"])?;
+    let variables = by_the_command.get_envs().filter_map(|(name, value)| {
+        let value = value?.to_str()?;
+        Some(format!("{}='{value}' ", name.to_str()?))
+    });
+    let words = std::iter::once(by_the_command.get_program()).chain(by_the_command.get_args());
+    let words = words.map(|word| format!("'{}' ", word.to_str().unwrap()));
+    Some(variables.chain(words).collect())
+}
+
+fn shell(counts: &Counts) -> Option<(Shell, String)> {
+    let mut bash = Command::new("bash");
+    bash.args(["-c", "true"]);
+    let Some(line) = line(counts).filter(|_| bash.status().is_ok()) else {
+        common::skipped("no bash, or the command is not built: cargo build --release --workspace");
+        return None;
+    };
+    Some((Shell::new(counts), line))
+}
+
+#[test]
+fn it_stops_goes_on_and_is_interrupted_as_a_job() {
+    let counts = Counts::new();
+    let Some((mut shell, line)) = shell(&counts) else {
+        return;
+    };
+    shell.types(&format!("{line}\n"));
+    wait_for_calls(&counts, 100);
+    for _ in 0..3 {
+        shell.types(STOP);
+        shell.expect("Stopped");
+        // A call that was under way when it was stopped is not counted by then.
+        let stopped = calls(&counts);
+        sleep(Duration::from_millis(100));
+        assert_eq!(calls(&counts), stopped, "the program runs on");
+        shell.types("fg\n");
+        wait_for_calls(&counts, stopped);
+    }
+    shell.types(STOP);
+    shell.expect("Stopped");
+    let stopped = calls(&counts);
+    shell.types("bg\n");
+    wait_for_calls(&counts, stopped);
+    shell.types("fg\n");
+    wait_for_calls(&counts, calls(&counts));
+    shell.types(INTERRUPT);
+    shell.expect("window 5-9: 5 iterations");
+    shell.types("echo status=$?\n");
+    shell.expect("status=130");
+}
+
+#[test]
+fn signals_go_through_to_the_program() {
+    let counts = Counts::new();
+    let Some((mut shell, line)) = shell(&counts) else {
+        return;
+    };
+    for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129), ("USR1", 138)] {
+        counts.forget();
+        // A shell that controls jobs leaves signals alone in what it starts behind itself.
+        shell.types(&format!("{line} &\n"));
+        wait_for_calls(&counts, 100);
+        shell.types(&format!("kill -{signal} $!; wait $!; echo status=$?\n"));
+        shell.expect("window 5-9: 5 iterations");
+        shell.expect(&format!("status={status}"));
+    }
+    // Stopped and sent on by their numbers, as a scheduler does it.
+    counts.forget();
+    shell.types(&format!("{line} &\n"));
+    wait_for_calls(&counts, 100);
+    shell.types("kill -TSTP $!\n");
+    shell.expect("Stopped");
+    let stopped = calls(&counts);
+    sleep(Duration::from_millis(100));
+    assert_eq!(calls(&counts), stopped, "the program runs on");
+    shell.types("kill -CONT $!\n");
+    wait_for_calls(&counts, stopped);
+    shell.types("kill -TERM $!; wait $!; echo status=$?\n");
+    shell.expect("status=143");
+}
