@@ -1,0 +1,210 @@
+//! What happens inside Python, in records of every CPython there is, against what the programs know themselves.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tllmprof_record::{Clock, Counter, Info, What};
+
+use crate::common::python::pythons;
+use crate::common::torch::python_with_torch;
+use crate::common::{Output, Scratch, command, nvtx, repo, run, shim, standin};
+use crate::read::Read;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How far a moment of the record may be from the program's own reading of it, in nanoseconds.
+const NEAR: u64 = 50_000;
+
+fn record(
+    python: &Path,
+    program: &str,
+    library: &Path,
+    variables: &[(&str, &str)],
+) -> (Output, Read) {
+    let scratch = Scratch::new("pythons");
+    let mut started = command(python);
+    started
+        .arg(repo().join("tests/record").join(program))
+        .env("LD_PRELOAD", shim())
+        .env("LD_LIBRARY_PATH", standin())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("TEST_LIBRARY", library)
+        .env("TLLMPROF_START_STOP", "0-")
+        .env("TLLMPROF_STEP", "cudaDeviceSynchronize")
+        .env("TLLMPROF_TRACE", "%p.tllmprof")
+        .envs(variables.iter().copied())
+        .current_dir(scratch.folder());
+    let output = run(&mut started, PATIENCE);
+    assert!(
+        output.status.success(),
+        "{}: {}",
+        python.display(),
+        output.err()
+    );
+    let mut records = Read::all(scratch.folder());
+    assert_eq!(records.len(), 1, "{}: {}", python.display(), output.err());
+    (output, records.remove(0))
+}
+
+/// Lines of numbers behind a word.
+fn numbers(output: &Output, word: &str) -> Vec<Vec<u64>> {
+    let out = output.out();
+    let lines = out
+        .lines()
+        .filter_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
+    lines
+        .map(|line| line.split(' ').map(|n| n.parse().unwrap()).collect())
+        .collect()
+}
+
+/// An event of a thread: what it is, and from when to when, in nanoseconds of the monotonic clock.
+type Timed = (u64, What, u64, u64);
+
+fn timed(record: &Read) -> Vec<Timed> {
+    let clock = Clock::new(record.header.clock, &record.header.anchors);
+    let at = |(thread, event): &(u32, tllmprof_record::Event)| {
+        let end = event.start + event.duration;
+        (
+            u64::from(*thread),
+            event.what,
+            clock.ns(event.start),
+            clock.ns(end),
+        )
+    };
+    record.events.iter().map(at).collect()
+}
+
+/// Those of a thread that began and ended between these times.
+fn between(events: &[Timed], thread: u64, from: u64, to: u64, is: impl Fn(What) -> bool) -> usize {
+    let is_it = |event: &&Timed| {
+        event.0 == thread && is(event.1) && from <= event.2 + NEAR && event.3 <= to + NEAR
+    };
+    events.iter().filter(is_it).count()
+}
+
+#[test]
+fn collections_functions_and_the_gil_are_those_of_the_program() {
+    let scratch = Scratch::new("pythons");
+    let library = nvtx::library(&scratch, "python/gil.c", "");
+    for python in pythons() {
+        let variables = [
+            ("TLLM_PROFILE_RECORD_GC", "1"),
+            ("TLLMPROF_GIL", "1"),
+            ("TLLMPROF_PY_RANGES", "__main__:marked"),
+        ];
+        let (output, record) = record(&python.path, "python_events.py", &library, &variables);
+        let events = timed(&record);
+        let all = |is: fn(What) -> bool| events.iter().filter(|event| is(event.1)).count();
+
+        let collections = numbers(&output, "gc");
+        assert_eq!(collections.len(), 5);
+        for line in &collections {
+            let &[thread, generation, collected, from, to] = &line[..] else {
+                panic!("{line:?}");
+            };
+            let wanted = What::Gc {
+                generation: generation as u16,
+                collected,
+            };
+            let found = between(&events, thread, from, to, |what| what == wanted);
+            assert_eq!(found, 1, "{python}: {line:?}");
+        }
+        // The program's end may collect, too.
+        assert!(all(|what| matches!(what, What::Gc { .. })) >= collections.len());
+        assert!(record.header.counter(Counter::Collections) >= collections.len() as u64);
+
+        let functions = numbers(&output, "function");
+        for line in &functions {
+            let &[thread, from, to] = &line[..] else {
+                panic!("{line:?}");
+            };
+            let is_marked = |what| match what {
+                What::Function { name } => record.strings.get(name) == "marked",
+                _ => false,
+            };
+            let found = between(&events, thread, from, to, is_marked);
+            assert_eq!(found, 1, "{python}: {line:?}");
+        }
+        // The call before the window is not in it.
+        assert_eq!(
+            all(|what| matches!(what, What::Function { .. })),
+            functions.len()
+        );
+        let version = record.info(Info::Python);
+        let (major, minor) = python.version;
+        assert!(
+            version[0].starts_with(&format!("{major}.{minor}.")),
+            "{version:?}"
+        );
+
+        if !python.has_gil {
+            assert_eq!(record.header.counter(Counter::GilHandoffs), 0);
+            continue;
+        }
+        let holds = numbers(&output, "hold");
+        for line in &holds {
+            let &[thread, taken, has, drops, dropped] = &line[..] else {
+                panic!("{line:?}");
+            };
+            let near = |time: u64, from: u64, to: u64| from <= time + NEAR && time <= to + NEAR;
+            let is_it = |event: &&Timed| {
+                event.0 == thread
+                    && event.1 == What::GilHold
+                    && near(event.2, taken, has)
+                    && near(event.3, drops, dropped)
+            };
+            assert_eq!(events.iter().filter(is_it).count(), 1, "{python}: {line:?}");
+        }
+        let mut waited = 0;
+        for line in numbers(&output, "wait") {
+            let &[thread, from, to] = &line[..] else {
+                panic!("{line:?}");
+            };
+            if to - from > 2_000_000 {
+                let found = between(&events, thread, from, to, |what| what == What::GilWait);
+                assert_eq!(found, 1, "{python}: {line:?}");
+                waited += 1;
+            }
+        }
+        assert!(waited > 0, "{python}: nobody waited");
+        // Each hold that is kept was a hand-over, and so were many that are too short.
+        let handoffs = record.header.counter(Counter::GilHandoffs);
+        let kept = all(|what| what == What::GilHold) as u64;
+        assert!(handoffs >= kept && kept >= 5, "{python}: {handoffs} {kept}");
+        let said = output.err();
+        let said = said
+            .lines()
+            .find_map(|line| line.strip_prefix("tllmprof: Python GIL: "));
+        let holds = said.and_then(|line| line.split(' ').next()?.parse::<u64>().ok());
+        let holds = holds.unwrap_or_else(|| panic!("{python}: {}", output.err()));
+        assert!(
+            (handoffs..=handoffs + 100).contains(&holds),
+            "{python}: {handoffs} {holds}"
+        );
+    }
+}
+
+/// Nobody listens to NVTX: the record alone has the modules' ranges.
+#[test]
+fn torch_modules_are_ranges_of_ours() {
+    let Some(python) = python_with_torch() else {
+        return;
+    };
+    let variables = [("TLLM_NVTX_DEBUG", "1")];
+    let (output, record) = record(&python, "torch_events.py", Path::new(""), &variables);
+    let out = output.out();
+    let wanted = out.lines().filter_map(|line| line.strip_prefix("module "));
+    let wanted: Vec<&str> = wanted.filter(|name| *name != "OptimizedModule").collect();
+    assert!(wanted.len() > 100, "{out}");
+    let mut ranges = record.ranges();
+    ranges.sort_by_key(|range| range.start);
+    let ours = ranges
+        .iter()
+        .filter(|range| range.domain.as_deref() == Some("tllmprof"));
+    let names: Vec<&str> = ours.map(|range| range.name.as_str()).collect();
+    assert_eq!(
+        names.get(..wanted.len()),
+        Some(&wanted[..]),
+        "{}",
+        output.err()
+    );
+}
