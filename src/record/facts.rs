@@ -161,8 +161,8 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     }
 }
 
-/// Writes down what an iteration is, and why. What was told before is not so any more.
-pub fn tell_rule(facts: &Facts<'_>) {
+/// Writes down what an iteration is, and why.
+fn tell_rule(facts: &Facts<'_>) {
     tell_shown(Info::Rule, facts.rule);
     if let Some(why) = facts.why {
         tell_shown(Info::RuleWhy, why);

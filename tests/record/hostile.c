@@ -1,5 +1,5 @@
 /* What programs do that a recorder does not expect, with a window open throughout; counts its launches (lines.h):
- *   hostile FILE signals|jumps|clone|exec|closes|spawns|crowd|contexts [again] */
+ *   hostile FILE signals|jumps|clone|forks|exec|closes|moves|spawns|crowd|contexts [again] */
 #define _GNU_SOURCE
 #include "../nvtx/loop.h"
 #include "lines.h"
@@ -112,6 +112,49 @@ static void clone_it(void)
     steps(&lines[0], 1000);
 }
 
+static void *steps_of_thread(void *argument)
+{
+    steps(argument, 30000);
+    return NULL;
+}
+
+/* Copies are made while other threads are in the middle of anything. */
+static void fork_it(void)
+{
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, steps_of_thread, &lines[i]);
+    for (int i = 0; i < 200; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            for (int n = 0; n < 100; n++) {
+                nvtxRangePushA("copy");
+                nvtxRangePop();
+            }
+            _exit(0);
+        }
+        int status = 1;
+        if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+            exit(4);
+    }
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+}
+
+/* The record gets another name, and then none that is kept. */
+static void move_it(void)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%d.tllmprof", (int)getpid());
+    steps(&lines[0], 1000);
+    if (rename(name, "moved.tllmprof") != 0)
+        exit(5);
+    steps(&lines[0], 40000);
+    if (link("moved.tllmprof", "kept.tllmprof") != 0 || unlink("moved.tllmprof") != 0)
+        exit(5);
+    steps(&lines[0], 40000);
+}
+
 static void become_another(char **argv, int is_again)
 {
     steps(&lines[is_again], 1000);
@@ -218,6 +261,10 @@ int main(int argc, char **argv)
         jumps();
     else if (strcmp(what, "clone") == 0)
         clone_it();
+    else if (strcmp(what, "forks") == 0)
+        fork_it();
+    else if (strcmp(what, "moves") == 0)
+        move_it();
     else if (strcmp(what, "exec") == 0)
         become_another(argv, is_again);
     else if (strcmp(what, "closes") == 0)

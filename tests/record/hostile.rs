@@ -79,6 +79,26 @@ fn a_copy_that_nobody_is_told_of_leaves_the_record_alone() {
     assert!(!output.err().contains("as large as"), "{}", output.err());
 }
 
+#[test]
+fn forks_in_the_middle_of_everything_lose_nothing() {
+    let (program, _, records) = run("forks", &[]);
+    assert_eq!(records.len(), 1);
+    assert_eq!(made(&program), (120_000, 120_000));
+    assert_eq!(launches(&records[0]), 120_000);
+    let ranges = records[0].ranges();
+    assert_eq!(ranges.len(), 120_000);
+    assert!(ranges.iter().all(|range| range.name == "step"));
+}
+
+/// Whoever renames or removes the file takes nothing from the program.
+#[test]
+fn a_file_that_is_moved_away_is_written_to_the_end() {
+    let (program, _, records) = run("moves", &[]);
+    assert_eq!(records.len(), 1);
+    assert_eq!(launches(&records[0]), made(&program).0);
+    assert_eq!(records[0].header.ended, Some(Ended::InOrder));
+}
+
 /// The program that comes after has the same number: the first one's record stays.
 #[test]
 fn a_program_that_becomes_another_leaves_its_record() {

@@ -15,6 +15,7 @@ runtime = ctypes.CDLL("libcudart.so.12")
 library = ctypes.PyDLL(os.environ["TEST_LIBRARY"])
 now = time.monotonic_ns
 thread = library.thread_number()
+print("begun", now())
 
 
 def marked():

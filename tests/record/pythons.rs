@@ -95,6 +95,18 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
         let events = timed(&record);
         let all = |is: fn(What) -> bool| events.iter().filter(|event| is(event.1)).count();
 
+        // The clock is held against time from before the program to its end.
+        let begun = numbers(&output, "begun")[0][0];
+        let (anchors, last) = (
+            &record.header.anchors,
+            events.iter().map(|event| event.3).max(),
+        );
+        assert!(anchors[0].monotonic_ns < begun, "{python}");
+        assert!(
+            anchors.last().map(|anchor| anchor.monotonic_ns) >= last,
+            "{python}"
+        );
+
         let collections = numbers(&output, "gc");
         assert_eq!(collections.len(), 5);
         for line in &collections {

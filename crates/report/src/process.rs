@@ -21,8 +21,8 @@ use crate::timeline::Timeline;
 use crate::window::{Window, windows};
 
 /// How long, in nanoseconds, a processor's counter has to be held against time before its durations are
-/// known to some parts in a hundred thousand.
-const TIED: u64 = 10_000_000;
+/// known to some parts in a hundred thousand: an anchor is right to some ten.
+const TIED: u64 = 500_000;
 
 /// What happened in a process. Times are in nanoseconds, moments of `CLOCK_MONOTONIC`.
 #[derive(Debug)]
