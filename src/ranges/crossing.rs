@@ -22,21 +22,26 @@ struct Place {
     name: AtomicU32,
 }
 
-/// The open ranges of the process.
-pub struct Crossing([[Place; PLACES]; GROUPS]);
-
-impl Crossing {
-    /// None.
-    pub const fn new() -> Self {
-        const FREE_PLACE: Place = Place {
+impl Place {
+    const fn new() -> Self {
+        Self {
             state: AtomicU32::new(FREE),
             window: AtomicU32::new(0),
             id: AtomicU64::new(0),
             since: AtomicU64::new(0),
             domain: AtomicU32::new(0),
             name: AtomicU32::new(0),
-        };
-        Self([const { [FREE_PLACE; PLACES] }; GROUPS])
+        }
+    }
+}
+
+/// The open ranges of the process.
+pub struct Crossing([[Place; PLACES]; GROUPS]);
+
+impl Crossing {
+    /// None.
+    pub const fn new() -> Self {
+        Self([const { [const { Place::new() }; PLACES] }; GROUPS])
     }
 
     fn group(&self, id: u64) -> &[Place; PLACES] {
@@ -150,9 +155,9 @@ mod tests {
                 let (crossing, ended) = (&crossing, &ended);
                 scope.spawn(move || {
                     for n in 0..20_000 {
-                        let id = n << 8 | thread;
+                        let id = (n << 8) | thread;
                         if crossing.started(id, begun(1, id as u32)) {
-                            let other = n << 8 | (thread + 1) % 4;
+                            let other = (n << 8) | ((thread + 1) % 4);
                             for id in [other, id] {
                                 let found = crossing.ended(id);
                                 assert!(found.is_none_or(|found| found.name == id as u32));

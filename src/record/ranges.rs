@@ -80,21 +80,14 @@ pub struct Names {
 pub fn pushed(stack: usize, names: impl FnOnce(&Writer) -> Names) {
     writers::with_quietly(|writer| {
         let Names { domain, name } = names(writer);
-        let is_kept = writer.open().is_some_and(|open| {
-            let window = window();
+        let begun = Begun {
+            window: window(),
             // Read last: what this takes is not the range's.
-            let since = clock::ticks();
-            open.push(
-                stack,
-                Begun {
-                    window,
-                    since,
-                    domain,
-                    name,
-                },
-            )
-        });
-        if !is_kept {
+            since: clock::ticks(),
+            domain,
+            name,
+        };
+        if writer.with_open(|open| open.push(stack, begun)) != Some(true) {
             writer.drop_one();
         }
     });
@@ -108,8 +101,11 @@ pub fn popped(stack: usize) {
     }
     let now = clock::ticks();
     writers::with_quietly(|writer| {
-        let begun = writer.open().and_then(|open| open.pop(stack));
-        if let Some(event) = begun.and_then(|begun| ended(begun, RangeKind::PushPop, now)) {
+        let begun = writer.with_open(|open| open.pop(stack));
+        if let Some(event) = begun
+            .flatten()
+            .and_then(|begun| ended(begun, RangeKind::PushPop, now))
+        {
             writer.keep(&event);
         }
     });

@@ -155,7 +155,7 @@ impl Writer {
         self.thread.set(thread);
         self.is_busy.store(false, Ordering::Relaxed);
         self.refused.set(0);
-        // SAFETY: as in `open`; the thread that had the writer has left it.
+        // SAFETY: as in `with_open`; the thread that had the writer has left it.
         if let Some(open) = unsafe { self.open.get().as_mut() } {
             open.clear();
         }
@@ -166,15 +166,15 @@ impl Writer {
         });
     }
 
-    /// The thread's open ranges, if there is memory for them.
+    /// Has the thread's open ranges do `act`, if there is memory for them.
     #[inline]
-    pub fn open(&self) -> Option<&mut Open> {
+    pub fn with_open<R>(&self, act: impl FnOnce(&mut Open) -> R) -> Option<R> {
         if self.open.get().is_null() {
             self.make_room_for_ranges();
         }
         // SAFETY: null, or pages that are never unmapped, of which all zeros are a value. The thread
         // is the only one that uses them, and `is_busy` keeps its signal handlers away.
-        unsafe { self.open.get().as_mut() }
+        unsafe { self.open.get().as_mut() }.map(act)
     }
 
     #[cold]
