@@ -3,6 +3,7 @@
 //! Results go to standard output, everything else to standard error. Exit statuses: 0 done, 1 the
 //! work failed, 2 the command line or a variable is wrong; `run` ends as its program does.
 
+mod compare;
 mod demo;
 mod doctor;
 mod env;
@@ -12,6 +13,7 @@ mod library;
 mod metrics;
 mod options;
 mod output;
+mod processes;
 mod profiler;
 mod progress;
 mod quote;
@@ -43,6 +45,8 @@ enum Verb {
     Env(env::Arguments),
     /// Show what the windows of records show, process by process
     Report(report::Arguments),
+    /// Compare two runs, with a verdict
+    Compare(compare::Arguments),
     /// Say what would and would not be intercepted, and why
     Doctor(doctor::Arguments),
     /// Replay recorded call streams through the step learner
@@ -58,6 +62,7 @@ fn main() -> ExitCode {
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Env(arguments) => env::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
+        Verb::Compare(arguments) => compare::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Streams(arguments) => streams::run(&arguments),
         Verb::Symbols(arguments) => symbols::run(&arguments),

@@ -1,18 +1,14 @@
 //! What records show.
 
-use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use tllmprof_record::{Error, Reader};
-use tllmprof_report::{Process, Report};
+use tllmprof_report::Report;
 
 use crate::failure::usage;
-use crate::output;
-use crate::progress::Watched;
+use crate::{output, processes};
 
 #[derive(Args)]
 pub struct Arguments {
@@ -32,62 +28,26 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.html.is_some() {
         return Err(usage("--html: this version does not have it"));
     }
-    let mut status = ExitCode::SUCCESS;
-    let mut processes = Vec::new();
-    for file in &arguments.files {
-        match read(file).with_context(|| file.display().to_string()) {
-            Ok(process) => processes.push(process),
-            Err(error) => {
-                output::say(format_args!("{error:#}"));
-                status = ExitCode::FAILURE;
-            }
+    let (processes, failed) = processes::read_all(&arguments.files);
+    if !processes.is_empty() {
+        let report = Report::new(processes);
+        if arguments.json {
+            output::write(|to| report.json(to))?;
+        } else {
+            output::print(report.text().as_bytes())?;
         }
     }
-    if !processes.is_empty() {
-        print(&Report::new(processes), arguments.json)?;
-    }
-    Ok(status)
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// What records show, in short, on standard error.
 pub fn summarise(files: &[PathBuf]) {
-    let mut processes = Vec::new();
-    for file in files {
-        match read(file).with_context(|| file.display().to_string()) {
-            Ok(process) => processes.push(process),
-            Err(error) => output::say(format_args!("{error:#}")),
-        }
-    }
+    let (processes, _) = processes::read_all(files);
     if !processes.is_empty() {
         output::tell(Report::new(processes).text().as_bytes());
-    }
-}
-
-/// Reads a record.
-pub fn read(path: &Path) -> Result<Process> {
-    let file = File::open(path)?;
-    let status = file.metadata()?;
-    if status.is_dir() {
-        return Err(Error::NoRecord.into());
-    }
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    let what = format!("reading {}", name.display());
-    // Twice, says the report.
-    let reader = Reader::new(Watched::new(file, what, 2 * status.len()))?;
-    Ok(Process::read(path.to_owned(), &reader)?)
-}
-
-fn print(report: &Report, json: bool) -> Result<()> {
-    if !json {
-        return Ok(output::print(report.text().as_bytes())?);
-    }
-    let mut stdout = BufWriter::new(io::stdout().lock());
-    let written = report
-        .json(&mut stdout)
-        .and_then(|()| io::Write::flush(&mut stdout));
-    match written {
-        // A reader that has seen enough is no error.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
     }
 }

@@ -13,6 +13,9 @@ use crate::window::{WindowEdge, pairs};
 /// How many names of kernels have a total of their own, and how many threads are told apart.
 const LIMIT: usize = 1 << 14;
 
+/// How many pairs of a kernel's name and an iteration have a time of their own.
+const BY_STEP: usize = 1 << 20;
+
 /// The last kind of copy, and that of memory that was set.
 const KINDS: usize = 11;
 const SET: usize = KINDS;
@@ -26,6 +29,9 @@ pub struct KernelTotal {
     pub total: u64,
     pub longest: u64,
     pub shortest: u64,
+    /// What they took in all in each iteration where any of them began, by its place among those in
+    /// which kernels were taken; `None` where that was too much to keep.
+    pub(crate) by_step: Option<Vec<(u32, u64)>>,
 }
 
 impl KernelTotal {
@@ -92,12 +98,14 @@ pub struct Kernels {
     pub left_out: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Total {
     count: u64,
     ns: u64,
     longest: u64,
     shortest: u64,
+    /// Places of iterations and the time there, a place more than once where work is out of order.
+    by_step: Vec<(u32, u64)>,
 }
 
 /// The adding up of kernels, copies and memory that was set.
@@ -109,6 +117,9 @@ pub struct KernelTally<'a> {
     /// Kernels that began in each iteration.
     began: Vec<u32>,
     kernels: HashMap<StringId, Total>,
+    /// How many more pairs of a kernel's name and an iteration there is room for.
+    room: usize,
+    is_too_much: bool,
     copies: [(u64, u64, u64); KINDS + 1],
     /// The threads that wrote these events, the latest of them, and what each thread misses.
     threads: HashSet<u32>,
@@ -131,6 +142,8 @@ impl<'a> KernelTally<'a> {
             began: vec![0; timeline.spans().len()],
             timeline,
             kernels: HashMap::new(),
+            room: BY_STEP,
+            is_too_much: false,
             copies: Default::default(),
             threads: HashSet::new(),
             latest: None,
@@ -145,10 +158,11 @@ impl<'a> KernelTally<'a> {
         match event.what {
             What::GpuKernel { device, name, .. } => {
                 let start = self.work(thread, device, event);
-                if let Some(place) = self.timeline.at(start) {
+                let place = self.timeline.at(start);
+                if let Some(place) = place {
                     self.began[place] = self.began[place].saturating_add(1);
                 }
-                self.kernel(name, event.duration);
+                self.kernel(name, event.duration, place);
             }
             What::GpuCopy {
                 device,
@@ -185,7 +199,7 @@ impl<'a> KernelTally<'a> {
         start
     }
 
-    fn kernel(&mut self, name: StringId, ns: u64) {
+    fn kernel(&mut self, name: StringId, ns: u64, place: Option<usize>) {
         if self.kernels.len() >= LIMIT && !self.kernels.contains_key(&name) {
             self.left_out += 1;
             return;
@@ -195,7 +209,19 @@ impl<'a> KernelTally<'a> {
             ns: 0,
             longest: 0,
             shortest: u64::MAX,
+            by_step: Vec::new(),
         });
+        if let Some(place) = place {
+            match total.by_step.last_mut() {
+                Some((last, sum)) if *last as usize == place => *sum = sum.saturating_add(ns),
+                // Once there is no room, no kernel's times are whole.
+                _ if self.room > 0 => {
+                    self.room -= 1;
+                    total.by_step.push((place as u32, ns));
+                }
+                _ => self.is_too_much = true,
+            }
+        }
         total.count += 1;
         total.ns = total.ns.saturating_add(ns);
         total.longest = total.longest.max(ns);
@@ -244,6 +270,7 @@ impl<'a> KernelTally<'a> {
             longest = sum.max(longest);
         }
         let inside = || (0..raw.len()).filter(|place| is_inside[*place]);
+        let steps = (!self.is_too_much).then(|| numbered(&is_inside));
         let sum = KernelSum {
             iterations: inside().count() as u64,
             busy: longest.0,
@@ -260,7 +287,7 @@ impl<'a> KernelTally<'a> {
         };
         Kernels {
             iterations,
-            totals: totals(&self.kernels, strings),
+            totals: totals(self.kernels, strings, steps.as_deref()),
             copies: copies(&self.copies),
             sum: Some(sum),
             left_out: self.left_out,
@@ -297,21 +324,40 @@ fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[Vec<Part>]) -
     raw.iter().enumerate().map(is_inside).collect()
 }
 
-fn totals(kernels: &HashMap<StringId, Total>, strings: &Strings) -> Vec<KernelTotal> {
+/// The number of each iteration among those that are inside.
+fn numbered(is_inside: &[bool]) -> Vec<Option<u32>> {
+    let mut number = 0;
+    let each = is_inside.iter().map(|inside| {
+        number += u32::from(*inside);
+        inside.then(|| number - 1)
+    });
+    each.collect()
+}
+
+fn totals(
+    kernels: HashMap<StringId, Total>,
+    strings: &Strings,
+    steps: Option<&[Option<u32>]>,
+) -> Vec<KernelTotal> {
     let mut by_name: HashMap<String, KernelTotal> = HashMap::new();
     for (id, total) in kernels {
-        let name = kernel_name::full(strings.get(*id));
+        let name = kernel_name::full(strings.get(id));
         let sum = by_name.entry(name.clone()).or_insert(KernelTotal {
             name,
             count: 0,
             total: 0,
             longest: 0,
             shortest: u64::MAX,
+            by_step: steps.map(|_| Vec::new()),
         });
         sum.count += total.count;
         sum.total = sum.total.saturating_add(total.ns);
         sum.longest = sum.longest.max(total.longest);
         sum.shortest = sum.shortest.min(total.shortest);
+        if let (Some(all), Some(steps)) = (&mut sum.by_step, steps) {
+            let step = |(place, ns): (u32, u64)| Some((steps[place as usize]?, ns));
+            all.extend(total.by_step.into_iter().filter_map(step));
+        }
     }
     let mut totals: Vec<_> = by_name.into_values().collect();
     totals.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| a.name.cmp(&b.name)));

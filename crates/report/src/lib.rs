@@ -7,6 +7,7 @@
 
 mod busy;
 mod causes;
+mod compare;
 mod facts;
 mod first;
 mod gpu;
@@ -26,6 +27,7 @@ mod timeline;
 mod units;
 mod window;
 
+pub use compare::{Comparison, Verdict};
 pub use iteration::Iteration;
 pub use kernels::{CopyTotal, KernelSum, KernelTotal};
 pub use metrics::{MetricSample, MetricSum};

@@ -16,7 +16,7 @@ use tllmprof_report::Report;
 use crate::failure::usage;
 use crate::profiler::NSYS;
 use crate::supervised::{self, Held};
-use crate::{library, output, report};
+use crate::{library, output, processes};
 use call_log::CallLog;
 
 /// What the example's device is called where there is no GPU.
@@ -208,7 +208,7 @@ impl Demo {
 
     /// Ends with what the record of the windows shows, if it is of nothing else.
     fn show_record(&self, record: &Path, comment: &str) -> Result<()> {
-        let process = report::read(record).context("the record of the window")?;
+        let process = processes::read(record).context("the record of the window")?;
         let found = process.windows.iter().flat_map(|window| &window.iterations);
         let found: Vec<_> = found.map(|iteration| iteration.n).collect();
         let wanted: Vec<_> = (0..self.steps)

@@ -1,7 +1,7 @@
 //! The report as text, a screenful: 80 columns, 40 lines for one process.
 
 mod gpu;
-mod lines;
+pub mod lines;
 mod one;
 mod rows;
 mod several;

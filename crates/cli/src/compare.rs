@@ -1,0 +1,47 @@
+//! Two runs side by side.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use tllmprof_report::{Comparison, Report};
+
+use crate::{output, processes};
+
+#[derive(Args)]
+#[command(
+    after_help = "Intervals hold the true difference between these two runs 95 times in a hundred. \
+                  Runs of the same program differ, too, as wholes: compare a run with itself repeated \
+                  to see by how much."
+)]
+pub struct Arguments {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    /// A record, or a folder of the records of several ranks
+    #[arg(value_name = "BASE")]
+    base: PathBuf,
+    /// What is compared with it
+    #[arg(value_name = "OTHER")]
+    other: PathBuf,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let (Some(base), Some(other)) = (read(&arguments.base)?, read(&arguments.other)?) else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let comparison = Comparison::of(&base.processes, &other.processes);
+    if arguments.json {
+        output::write(|to| comparison.json(to))?;
+    } else {
+        output::print(comparison.text().as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A run; none where a file of it cannot be read, which is told.
+fn read(path: &Path) -> Result<Option<Report>> {
+    let (processes, failed) = processes::read_all(&processes::of_run(path)?);
+    Ok((!failed).then(|| Report::new(processes)))
+}

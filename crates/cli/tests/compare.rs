@@ -1,0 +1,85 @@
+//! `tllmprof compare` on records of a made-up server.
+
+mod common;
+#[path = "../../report/tests/common/server.rs"]
+mod server;
+
+use std::fs;
+use std::path::Path;
+
+use common::{Ended, Scratch, finish, plain};
+use serde_json::Value;
+use server::Server;
+
+fn compare(scratch: &Scratch, arguments: &[&str]) -> Ended {
+    let mut command = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
+    finish(
+        command
+            .arg("compare")
+            .args(arguments)
+            .current_dir(scratch.path("")),
+    )
+}
+
+fn record(path: &Path, rank: u64) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let mut file = fs::File::create(path).unwrap();
+    Server::rank(rank).record().0.write_to(&mut file).unwrap();
+}
+
+#[test]
+fn two_records_give_a_verdict() {
+    let scratch = Scratch::new();
+    // Rank 2 takes a tenth longer than rank 1.
+    record(&scratch.path("a.tllmprof"), 2);
+    record(&scratch.path("b.tllmprof"), 3);
+    let text = compare(&scratch, &["a.tllmprof", "b.tllmprof"]);
+    assert_eq!((text.code(), text.stderr.as_str()), (Some(0), ""));
+    let last = text.stdout.lines().last().unwrap();
+    assert!(last.starts_with("faster by 9."), "{}", text.stdout);
+    let again = compare(&scratch, &["a.tllmprof", "b.tllmprof"]);
+    assert_eq!(again.stdout, text.stdout);
+    let json = compare(&scratch, &["--json", "b.tllmprof", "a.tllmprof"]);
+    assert_eq!(json.code(), Some(0), "a difference is no failure");
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(json["verdict"], "slower");
+}
+
+#[test]
+fn a_folder_is_the_ranks_of_a_run() {
+    let scratch = Scratch::new();
+    for rank in 0..3 {
+        record(&scratch.path(&format!("run/{rank}.tllmprof")), rank);
+    }
+    scratch.write("run/notes", "no record");
+    record(&scratch.path("one.tllmprof"), 0);
+    let json = compare(&scratch, &["run", "one.tllmprof", "--json"]);
+    assert_eq!((json.code(), json.stderr.as_str()), (Some(0), ""));
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(
+        (&json["base"]["processes"], &json["base"]["rank"]),
+        (&3.into(), &2.into())
+    );
+    assert_eq!(json["ranks"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn what_cannot_be_read_is_a_failure_and_a_wrong_command_line_another() {
+    let scratch = Scratch::new();
+    record(&scratch.path("a.tllmprof"), 0);
+    scratch.write("text", "something else");
+    fs::create_dir(scratch.path("empty")).unwrap();
+    for (arguments, said) in [
+        (["a.tllmprof", "text"], "text: no record of tllmprof"),
+        (
+            ["absent", "a.tllmprof"],
+            "absent: No such file or directory (os error 2)",
+        ),
+        (["a.tllmprof", "empty"], "empty: there is no record in it"),
+    ] {
+        let ended = compare(&scratch, &arguments);
+        assert_eq!((ended.code(), ended.stdout.as_str()), (Some(1), ""));
+        assert_eq!(ended.stderr, format!("tllmprof: {said}\n"));
+    }
+    assert_eq!(compare(&scratch, &["a.tllmprof"]).code(), Some(2));
+}

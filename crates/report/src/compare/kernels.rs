@@ -1,0 +1,83 @@
+//! Which kernels take longer, or are new.
+
+use std::collections::BTreeMap;
+
+use super::bootstrap::{Change, Statistic, changes as series_changes};
+use crate::kernels::KernelTotal;
+use crate::process::Process;
+
+/// How many kernels are told, those that differ most first.
+const KERNELS: usize = 20;
+
+/// The kernels of one name in both runs.
+#[derive(Debug)]
+pub struct KernelChange {
+    pub name: String,
+    pub short_name: String,
+    /// What they take in an iteration, in nanoseconds; 0 where there are none.
+    pub base: f64,
+    pub other: f64,
+    /// `None` where one of the runs has none of them.
+    pub change: Option<Change>,
+}
+
+/// The kernels that differ most, by what they take in an iteration.
+pub fn changes(processes: [&Process; 2]) -> Vec<KernelChange> {
+    let steps = processes.map(|process| process.kernel_window.map_or(0, |sum| sum.iterations));
+    if steps.contains(&0) {
+        return Vec::new();
+    }
+    let mut by_name: BTreeMap<&str, [Option<&KernelTotal>; 2]> = BTreeMap::new();
+    for (side, process) in processes.iter().enumerate() {
+        for kernel in &process.kernels {
+            by_name.entry(&kernel.name).or_default()[side] = Some(kernel);
+        }
+    }
+    let a_step = |side: usize, kernel: Option<&KernelTotal>| {
+        kernel.map_or(0.0, |kernel| kernel.total as f64 / steps[side] as f64)
+    };
+    let mut all: Vec<_> = by_name
+        .into_iter()
+        .map(|(name, [base, other])| (name, [base, other], a_step(0, base), a_step(1, other)))
+        .collect();
+    all.sort_by(|a, b| (b.3 - b.2).abs().total_cmp(&(a.3 - a.2).abs()));
+    all.truncate(KERNELS);
+    all.into_iter()
+        .map(|(name, sides, base, other)| KernelChange {
+            name: name.to_owned(),
+            short_name: crate::kernel_name::short(name),
+            base,
+            other,
+            change: change(sides, steps),
+        })
+        .collect()
+}
+
+fn change(sides: [Option<&KernelTotal>; 2], steps: [u64; 2]) -> Option<Change> {
+    let [Some(base), Some(other)] = sides else {
+        return None;
+    };
+    let [base_series, other_series] =
+        [(base, steps[0]), (other, steps[1])].map(|(kernel, steps)| series(kernel, steps));
+    match (base_series, other_series) {
+        (Some(base), Some(other)) => Some(series_changes(&base, &other, &[Statistic::Mean])[0]),
+        _ => {
+            let relative = (other.total as f64 / steps[1] as f64)
+                / (base.total as f64 / steps[0] as f64)
+                - 1.0;
+            Some(Change {
+                relative,
+                interval: None,
+            })
+        }
+    }
+}
+
+/// What kernels took in each iteration; `None` where that is not known, or was outside iterations.
+fn series(kernel: &KernelTotal, steps: u64) -> Option<Vec<f64>> {
+    let mut series = vec![0.0; usize::try_from(steps).ok()?];
+    for (step, ns) in kernel.by_step.as_ref()? {
+        *series.get_mut(*step as usize)? += *ns as f64;
+    }
+    series.iter().any(|ns| *ns > 0.0).then_some(series)
+}

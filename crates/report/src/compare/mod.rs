@@ -1,0 +1,388 @@
+//! Two runs side by side, and whether one is faster.
+//!
+//! Of several ranks the slowest counts: the others wait for it. Intervals say how sure a difference is
+//! *between these two runs*; that a run of the same program may go faster or slower as a whole they
+//! cannot know.
+
+mod bootstrap;
+mod json;
+mod kernels;
+mod pace;
+mod text;
+
+use std::collections::BTreeMap;
+
+use tllmprof_config::PerfectRouter;
+
+use crate::process::Process;
+use bootstrap::{Change, Statistic, changes};
+use kernels::KernelChange;
+use pace::{Pace, Which};
+
+/// A difference below this part is none, however sure.
+const FLOOR: f64 = 0.005;
+
+/// From which difference on between balanced and learned routing its imbalance matters.
+const IMBALANCE: f64 = 0.10;
+
+/// Two runs side by side.
+#[derive(Debug)]
+pub struct Comparison {
+    pub verdict: Verdict,
+    base: Side,
+    other: Side,
+    measures: Vec<Measure>,
+    kernels: Vec<KernelChange>,
+    ranks: Vec<RankChange>,
+    routing: Option<Routing>,
+    notes: Vec<String>,
+}
+
+/// Whether the other run is faster, by its iterations a second.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Verdict {
+    /// By this part, and the interval of it that holds the truth 95 times in a hundred.
+    Faster(f64, (f64, f64)),
+    Slower(f64, (f64, f64)),
+    NoDifference(f64, (f64, f64)),
+    /// There are so few iterations, of the two runs.
+    TooFew(usize, usize),
+}
+
+/// One of the two.
+#[derive(Debug)]
+struct Side {
+    file: String,
+    command: String,
+    rule: String,
+    processes: usize,
+    /// The slowest rank, which stands for all.
+    rank: u64,
+    iterations: usize,
+    is_balanced: bool,
+}
+
+/// Something measured in both runs.
+#[derive(Debug)]
+struct Measure {
+    name: &'static str,
+    unit: Unit,
+    base: f64,
+    other: f64,
+    change: Change,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Unit {
+    PerSecond,
+    Nanoseconds,
+}
+
+/// A rank's iterations a second.
+#[derive(Debug)]
+struct RankChange {
+    rank: u64,
+    base: f64,
+    other: f64,
+    change: Change,
+}
+
+/// What balanced routing of experts is worth.
+#[derive(Debug)]
+struct Routing {
+    /// How much faster the run with it is.
+    change: Change,
+    is_significant: bool,
+}
+
+type Ranks<'a> = BTreeMap<u64, &'a Process>;
+
+impl Comparison {
+    /// Compares two runs, each the processes of one report.
+    #[must_use]
+    pub fn of(base: &[Process], other: &[Process]) -> Self {
+        let runs = [ranks(base), ranks(other)];
+        let which = which(&runs);
+        let paces = runs.each_ref().map(|run| {
+            let pace = |(rank, process): (&u64, &&Process)| (*rank, Pace::of(process, which));
+            run.iter().map(pace).collect::<BTreeMap<_, _>>()
+        });
+        let slowest = paces.each_ref().map(slowest);
+        let [base_side, other_side] =
+            [0, 1].map(|side| Side::of(&runs[side], slowest[side], &paces[side]));
+        let mut notes = notes(&runs, &base_side, &other_side, which);
+        let mut measures = Vec::new();
+        let mut kernels = Vec::new();
+        if let [Some(a), Some(b)] = slowest {
+            let processes = [runs[0][&a], runs[1][&b]];
+            times(&paces[0][&a], &paces[1][&b], &mut measures);
+            gpu_times(processes, &mut measures, &mut notes);
+            kernels = kernels::changes(processes);
+        }
+        let verdict = Verdict::of(&measures, &base_side, &other_side);
+        let routing = routing(&measures, &base_side, &other_side);
+        let several = runs.iter().any(|run| run.len() > 1);
+        Self {
+            verdict,
+            base: base_side,
+            other: other_side,
+            measures,
+            kernels,
+            ranks: if several {
+                rank_changes(&paces)
+            } else {
+                Vec::new()
+            },
+            routing,
+            notes,
+        }
+    }
+}
+
+/// The process of each rank: the one with the most iterations.
+fn ranks(processes: &[Process]) -> Ranks<'_> {
+    let count = |process: &Process| process.sum.as_ref().map_or(0, |sum| sum.iterations);
+    let mut ranks = Ranks::new();
+    for process in processes.iter().filter(|process| count(process) > 0) {
+        let of_rank = ranks.entry(process.facts.rank).or_insert(process);
+        if count(process) > count(of_rank) {
+            *of_rank = process;
+        }
+    }
+    ranks
+}
+
+/// The kind of iterations of which all processes have enough.
+fn which(runs: &[Ranks<'_>; 2]) -> Which {
+    let enough = |which: &Which| {
+        let all = runs.iter().flat_map(BTreeMap::values);
+        all.into_iter()
+            .all(|process| Pace::of(process, *which).periods.len() >= Statistic::Mean.least())
+    };
+    let kinds = [Which::WithoutKernels, Which::WithKernels];
+    kinds.into_iter().find(enough).unwrap_or(Which::All)
+}
+
+fn slowest(paces: &BTreeMap<u64, Pace>) -> Option<u64> {
+    let by_rate = paces
+        .iter()
+        .min_by(|a, b| a.1.rate().total_cmp(&b.1.rate()));
+    by_rate.map(|(rank, _)| *rank)
+}
+
+impl Side {
+    fn of(run: &Ranks<'_>, slowest: Option<u64>, paces: &BTreeMap<u64, Pace>) -> Self {
+        let rank = slowest.unwrap_or(0);
+        let process = run.get(&rank);
+        let text = |of: fn(&Process) -> &str| {
+            process.map_or_else(String::new, |process| of(process).to_owned())
+        };
+        Self {
+            file: process.map_or_else(String::new, |process| process.file.display().to_string()),
+            command: text(|process| &process.facts.command),
+            rule: text(|process| &process.facts.rule),
+            processes: run.len(),
+            rank,
+            iterations: paces.get(&rank).map_or(0, |pace| pace.periods.len()),
+            is_balanced: run.values().any(|process| is_balanced(process)),
+        }
+    }
+}
+
+/// Whether routers of experts were replaced by balanced ones.
+fn is_balanced(process: &Process) -> bool {
+    let names = ["ENABLE_PERFECT_ROUTER", "TLLMPROF_PERFECT_ROUTER"];
+    process.facts.settings.iter().any(|setting| {
+        setting.split_once('=').is_some_and(|(name, value)| {
+            names.contains(&name)
+                && PerfectRouter::parse(value).is_ok_and(|router| router != PerfectRouter::Off)
+        })
+    })
+}
+
+/// Iterations a second, and how long they take.
+fn times(base: &Pace, other: &Pace, measures: &mut Vec<Measure>) {
+    if base.periods.is_empty() || other.periods.is_empty() {
+        return;
+    }
+    measures.push(Measure {
+        name: "iterations a second",
+        unit: Unit::PerSecond,
+        base: base.rate(),
+        other: other.rate(),
+        change: rate_change(base, other),
+    });
+    let all = [
+        ("iteration, mean", Statistic::Mean),
+        ("iteration, p50", Statistic::Quantile(0.5)),
+        ("iteration, p90", Statistic::Quantile(0.9)),
+        ("iteration, p99", Statistic::Quantile(0.99)),
+    ];
+    measure(&base.durations, &other.durations, &all, measures);
+}
+
+/// The change of the rate that follows from that of the time each iteration takes.
+fn rate_change(base: &Pace, other: &Pace) -> Change {
+    let time = changes(&base.periods, &other.periods, &[Statistic::Mean])[0];
+    let rate = |time: f64| 1.0 / (1.0 + time) - 1.0;
+    Change {
+        relative: rate(time.relative),
+        // An interval of the time that goes down to nothing says nothing of the rate.
+        interval: time
+            .interval
+            .filter(|(low, _)| *low > -1.0)
+            .map(|(low, high)| (rate(high), rate(low))),
+    }
+}
+
+fn gpu_times(processes: [&Process; 2], measures: &mut Vec<Measure>, notes: &mut Vec<String>) {
+    match processes.map(pace::gpu) {
+        [Some((how, base)), Some((other_how, other))] if how == other_how => {
+            let all = [
+                ("GPU time, mean", Statistic::Mean),
+                ("GPU time, p50", Statistic::Quantile(0.5)),
+            ];
+            measure(&base, &other, &all, measures);
+        }
+        [Some(_), Some(_)] => notes.push("GPU times were not measured the same way".to_owned()),
+        _ => (),
+    }
+    let [base, other] = processes.map(pace::busy);
+    if !base.is_empty() && !other.is_empty() {
+        measure(
+            &base,
+            &other,
+            &[("busy with kernels, mean", Statistic::Mean)],
+            measures,
+        );
+    }
+}
+
+fn measure(
+    base: &[f64],
+    other: &[f64],
+    all: &[(&'static str, Statistic)],
+    measures: &mut Vec<Measure>,
+) {
+    let statistics: Vec<_> = all.iter().map(|(_, statistic)| *statistic).collect();
+    let changes = changes(base, other, &statistics);
+    for ((name, statistic), change) in all.iter().zip(changes) {
+        measures.push(Measure {
+            name,
+            unit: Unit::Nanoseconds,
+            base: statistic.of(base),
+            other: statistic.of(other),
+            change,
+        });
+    }
+}
+
+fn rank_changes(paces: &[BTreeMap<u64, Pace>; 2]) -> Vec<RankChange> {
+    let both = paces[0]
+        .iter()
+        .filter_map(|(rank, base)| Some((rank, base, paces[1].get(rank)?)));
+    both.filter(|(_, base, other)| !base.periods.is_empty() && !other.periods.is_empty())
+        .map(|(rank, base, other)| RankChange {
+            rank: *rank,
+            base: base.rate(),
+            other: other.rate(),
+            change: rate_change(base, other),
+        })
+        .collect()
+}
+
+fn notes(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec<String> {
+    let mut notes = Vec::new();
+    if base.rule != other.rule && base.iterations > 0 && other.iterations > 0 {
+        notes.push(format!(
+            "an iteration is not the same: {} and {}",
+            base.rule, other.rule
+        ));
+    }
+    if !runs[0].keys().eq(runs[1].keys()) {
+        let [base, other] = runs.each_ref().map(numbers);
+        notes.push(format!("not the same ranks: {base} and {other}"));
+    }
+    let have_kernels = runs
+        .iter()
+        .flat_map(BTreeMap::values)
+        .any(|process| process.kernel_window.is_some());
+    match which {
+        Which::WithoutKernels if have_kernels => {
+            notes.push("iterations in which kernels were taken are left out".to_owned());
+        }
+        Which::WithKernels => {
+            notes.push("kernels were taken in all of these, which stretches them".to_owned())
+        }
+        Which::All if have_kernels => {
+            notes.push("kernels were taken in some of these, which stretches them".to_owned());
+        }
+        Which::WithoutKernels | Which::All => (),
+    }
+    for (name, run) in ["BASE", "OTHER"].into_iter().zip(runs) {
+        if run
+            .values()
+            .any(|process| process.dropped > 0 || !process.damage.is_none())
+        {
+            notes.push(format!("{name} is not whole: see its report"));
+        }
+    }
+    notes
+}
+
+/// The ranks of a run, as far as a line has room for them.
+fn numbers(run: &Ranks<'_>) -> String {
+    let shown: Vec<_> = run.keys().take(8).map(u64::to_string).collect();
+    let more = if run.len() > shown.len() { " …" } else { "" };
+    match shown.as_slice() {
+        [] => "none".to_owned(),
+        shown => shown.join(" ") + more,
+    }
+}
+
+impl Verdict {
+    fn of(measures: &[Measure], base: &Side, other: &Side) -> Self {
+        let Some((change, interval)) = measures
+            .first()
+            .and_then(|rate| Some((rate.change.relative, rate.change.interval?)))
+        else {
+            return Self::TooFew(base.iterations, other.iterations);
+        };
+        if (interval.0..=interval.1).contains(&0.0) || change.abs() < FLOOR {
+            Self::NoDifference(change, interval)
+        } else if change > 0.0 {
+            Self::Faster(change, interval)
+        } else {
+            Self::Slower(-change, (-interval.1, -interval.0))
+        }
+    }
+}
+
+/// What balanced routing is worth, where one of the runs had it.
+fn routing(measures: &[Measure], base: &Side, other: &Side) -> Option<Routing> {
+    if base.is_balanced == other.is_balanced {
+        return None;
+    }
+    let change = measures.first()?.change;
+    let change = if other.is_balanced {
+        change
+    } else {
+        inverse(change)
+    };
+    let (low, _) = change.interval?;
+    Some(Routing {
+        change,
+        is_significant: change.relative > IMBALANCE && low > 0.0,
+    })
+}
+
+/// The same change, the other way round.
+fn inverse(change: Change) -> Change {
+    let turned = |part: f64| 1.0 / (1.0 + part) - 1.0;
+    Change {
+        relative: turned(change.relative),
+        interval: change
+            .interval
+            .map(|(low, high)| (turned(high), turned(low))),
+    }
+}

@@ -1,0 +1,181 @@
+//! A comparison as text.
+
+use std::fmt;
+
+use super::bootstrap::Change;
+use super::{Comparison, Side, Unit, Verdict};
+use crate::facts::clean;
+use crate::text::lines::{Lines, short};
+use crate::units::{Rate, Time};
+
+/// How many kernels and ranks have a line.
+const KERNELS: usize = 6;
+const RANKS: usize = 8;
+
+impl Comparison {
+    /// The comparison as text, the verdict last.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut lines = Lines::default();
+        side("base ", &self.base, &mut lines);
+        side("other", &self.other, &mut lines);
+        lines.blank();
+        self.table(&mut lines);
+        self.kernels(&mut lines);
+        self.ranks(&mut lines);
+        lines.blank();
+        for note in &self.notes {
+            lines.add(format_args!("{note}"));
+        }
+        lines.add(format_args!("{}", self.verdict));
+        if let Some(routing) = self.routing_text() {
+            lines.add(format_args!("{routing}"));
+        }
+        lines.finish()
+    }
+
+    fn table(&self, lines: &mut Lines) {
+        if self.measures.is_empty() {
+            return;
+        }
+        heading("", lines);
+        for measure in &self.measures {
+            let value = |value: f64| match measure.unit {
+                Unit::PerSecond => Rate(value).to_string(),
+                Unit::Nanoseconds => Time(value as u64).to_string(),
+            };
+            row(
+                measure.name,
+                &value(measure.base),
+                &value(measure.other),
+                Some(measure.change),
+                lines,
+            );
+        }
+    }
+
+    fn kernels(&self, lines: &mut Lines) {
+        if self.kernels.is_empty() {
+            return;
+        }
+        lines.blank();
+        heading("kernel, time a step", lines);
+        for kernel in self.kernels.iter().take(KERNELS) {
+            let time = |ns: f64| Time(ns as u64).to_string();
+            let name = short(&format!("  {}", kernel.short_name), 30);
+            row(
+                &name,
+                &time(kernel.base),
+                &time(kernel.other),
+                kernel.change,
+                lines,
+            );
+        }
+        let more = self.kernels.len().saturating_sub(KERNELS);
+        if more > 0 {
+            lines.add(format_args!("  and {more} more that differ less"));
+        }
+    }
+
+    fn ranks(&self, lines: &mut Lines) {
+        if self.ranks.is_empty() {
+            return;
+        }
+        lines.blank();
+        heading("rank, iterations a second", lines);
+        for rank in self.ranks.iter().take(RANKS) {
+            let rate = |value: f64| Rate(value).to_string();
+            row(
+                &format!("  {}", rank.rank),
+                &rate(rank.base),
+                &rate(rank.other),
+                Some(rank.change),
+                lines,
+            );
+        }
+        let more = self.ranks.len().saturating_sub(RANKS);
+        if more > 0 {
+            lines.add(format_args!("  and {more} more ranks"));
+        }
+    }
+
+    pub(super) fn routing_text(&self) -> Option<String> {
+        let routing = self.routing.as_ref()?;
+        let not = if routing.is_significant { "" } else { "not " };
+        Some(format!(
+            "routing imbalance is {not}significant: {} with balanced routing",
+            Signed(routing.change.relative)
+        ))
+    }
+}
+
+fn side(name: &str, side: &Side, lines: &mut Lines) {
+    let slowest = match side.processes {
+        0 | 1 => String::new(),
+        ranks => format!(", the slowest of {ranks}"),
+    };
+    let many = if side.iterations == 1 { "" } else { "s" };
+    lines.add(format_args!(
+        "{name}  {}",
+        clean(if side.command.is_empty() {
+            &side.file
+        } else {
+            &side.command
+        })
+    ));
+    lines.add(format_args!(
+        "       rank {}{slowest}: {} iteration{many}",
+        side.rank, side.iterations
+    ));
+}
+
+fn heading(what: &str, lines: &mut Lines) {
+    lines.add(format_args!(
+        "{what:<30}{:>10}{:>10}{:>10}{:>20}",
+        "base", "other", "change", "95 % interval"
+    ));
+}
+
+fn row(name: &str, base: &str, other: &str, change: Option<Change>, lines: &mut Lines) {
+    let shown = change.map_or_else(String::new, |change| Signed(change.relative).to_string());
+    let interval = change.map_or_else(String::new, |change| match change.interval {
+        Some((low, high)) => format!("[{:+.1}, {:+.1}]", low * 100.0, high * 100.0),
+        None => "too few to say".to_owned(),
+    });
+    lines.add(format_args!(
+        "{name:<30}{base:>10}{other:>10}{shown:>10}{interval:>20}"
+    ));
+}
+
+/// A change in per cent, with its sign.
+struct Signed(f64);
+
+impl fmt::Display for Signed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{:+.1} %", self.0 * 100.0))
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, part, (low, high)) = match *self {
+            Self::Faster(part, interval) => ("faster by ", part, interval),
+            Self::Slower(part, interval) => ("slower by ", part, interval),
+            Self::NoDifference(part, interval) => ("no difference seen: ", part, interval),
+            Self::TooFew(base, other) => {
+                let least = super::Statistic::Mean.least();
+                return write!(
+                    f,
+                    "too few iterations to say: {base} and {other} (wanted: {least} or more)"
+                );
+            }
+        };
+        write!(
+            f,
+            "{what}{:.1} % [{:.1}, {:.1}]",
+            part * 100.0,
+            low * 100.0,
+            high * 100.0
+        )
+    }
+}

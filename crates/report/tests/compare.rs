@@ -1,0 +1,356 @@
+//! Runs of a known difference, compared.
+
+mod common;
+
+use common::process;
+use serde_json::Value;
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{ClockKind, Edge, Event, Info, What};
+use tllmprof_report::{Comparison, Process, Verdict};
+
+/// A made-up run: iterations of so many nanoseconds, varied by chance.
+#[derive(Clone)]
+struct Run {
+    seed: u64,
+    rank: u64,
+    iterations: u64,
+    time: f64,
+    /// Every so many, one takes ten times as long.
+    outliers: Option<u64>,
+    settings: &'static [&'static str],
+    /// How long the kernel in the first twenty takes, and one that the other run lacks.
+    kernel: Option<f64>,
+    new_kernel: bool,
+}
+
+impl Default for Run {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            rank: 0,
+            iterations: 200,
+            time: 10e6,
+            outliers: None,
+            settings: &[],
+            kernel: None,
+            new_kernel: false,
+        }
+    }
+}
+
+impl Run {
+    fn process(&self) -> Process {
+        let mut builder = Builder::new(100 + self.rank as u32, ClockKind::Monotonic);
+        let put =
+            |builder: &mut Builder, at, long, what| builder.push(1, &Event::new(at, long, what));
+        let info = |builder: &mut Builder, key, value| {
+            put(
+                builder,
+                0,
+                0,
+                What::Info {
+                    key: Some(key),
+                    value,
+                },
+            );
+        };
+        info(&mut builder, Info::Rank, self.rank);
+        for setting in self.settings {
+            let id = builder.string(1, setting);
+            info(&mut builder, Info::Setting, u64::from(id));
+        }
+        let names = ["gemm", "fresh"].map(|name| builder.string(1, name));
+        let mut random = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut chance = move || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random >> 11) as f64 / (1_u64 << 53) as f64 - 0.5
+        };
+        let (mut at, mut state) = (1_000_000, 0.0);
+        for n in 0..self.iterations {
+            let is_taken = self.kernel.is_some() && n < 20;
+            // One is like the one before.
+            state = 0.5 * state + chance();
+            let usual = self.time * (1.0 + 0.1 * state) * if is_taken { 2.0 } else { 1.0 };
+            let is_outlier = self.outliers.is_some_and(|every| n % every == every - 1);
+            let long = if is_outlier { usual * 10.0 } else { usual } as u64;
+            put(&mut builder, at, long, What::Iteration { n });
+            if let Some(kernel) = self.kernel.filter(|_| is_taken) {
+                let edge = if n == 0 {
+                    Some(Edge::Open)
+                } else {
+                    (n == 19).then_some(Edge::Close)
+                };
+                if let Some(edge) = edge {
+                    put(
+                        &mut builder,
+                        at,
+                        0,
+                        What::KernelWindow { edge, iteration: n },
+                    );
+                }
+                let long = (kernel * (1.0 + 0.1 * chance())) as u64;
+                for name in &names[..1 + usize::from(self.new_kernel)] {
+                    let (device, stream, correlation) = (0, 0, 0);
+                    let what = What::GpuKernel {
+                        device,
+                        stream,
+                        name: *name,
+                        correlation,
+                    };
+                    put(&mut builder, at + 1000, long, what);
+                }
+            }
+            at += long;
+        }
+        process("record", &builder.bytes())
+    }
+}
+
+fn compare(base: &Run, other: &Run) -> Comparison {
+    Comparison::of(&[base.process()], &[other.process()])
+}
+
+fn json(comparison: &Comparison) -> Value {
+    let mut bytes = Vec::new();
+    comparison.json(&mut bytes).unwrap();
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+fn fits(text: &str) {
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    assert!(text.lines().count() <= 40, "{text}");
+}
+
+#[test]
+fn a_known_ratio_is_found_as_often_as_the_interval_says() {
+    let mut held = 0;
+    for seed in 1..=100 {
+        let base = Run {
+            seed,
+            ..Run::default()
+        };
+        let other = Run {
+            seed: seed + 1000,
+            time: 10e6 / 1.124,
+            ..base
+        };
+        let comparison = compare(&base, &other);
+        let Verdict::Faster(part, (low, high)) = comparison.verdict else {
+            panic!("{seed}: {}", comparison.text());
+        };
+        assert!((part - 0.124).abs() < 0.05 && low < part && part < high);
+        held += u32::from((low..=high).contains(&0.124));
+    }
+    assert!((89..=99).contains(&held), "{held}");
+}
+
+#[test]
+fn a_slower_run_is_told_by_how_much() {
+    let other = Run {
+        seed: 2,
+        time: 12.5e6,
+        ..Run::default()
+    };
+    let comparison = compare(&Run::default(), &other);
+    let Verdict::Slower(part, (low, high)) = comparison.verdict else {
+        panic!("{}", comparison.text());
+    };
+    assert!(
+        (part - 0.2).abs() < 0.02 && low < part && part < high,
+        "{part}"
+    );
+    let text = comparison.text();
+    let last = text.lines().last().unwrap();
+    assert!(
+        last.starts_with("slower by ") && last.ends_with(']') && last.contains(" % ["),
+        "{text}"
+    );
+}
+
+#[test]
+fn runs_of_the_same_speed_do_not_differ() {
+    let mut wrong = 0;
+    for seed in 1..=50 {
+        let base = Run {
+            seed,
+            ..Run::default()
+        };
+        let comparison = compare(
+            &base,
+            &Run {
+                seed: seed + 500,
+                ..base.clone()
+            },
+        );
+        wrong += u32::from(!matches!(comparison.verdict, Verdict::NoDifference(..)));
+    }
+    assert!(wrong <= 6, "{wrong}");
+    let same = compare(&Run::default(), &Run::default());
+    assert!(matches!(same.verdict, Verdict::NoDifference(0.0, _)));
+    assert!(same.text().contains("no difference seen: 0.0 % ["));
+}
+
+#[test]
+fn outliers_make_the_interval_wide_and_leave_the_median_alone() {
+    let plain = Run {
+        iterations: 400,
+        ..Run::default()
+    };
+    let outliers = Run {
+        seed: 7,
+        outliers: Some(100),
+        ..plain.clone()
+    };
+    let wide = json(&compare(&plain, &outliers));
+    let narrow = json(&compare(&plain, &Run { seed: 7, ..plain }));
+    let width = |json: &Value, place: usize| {
+        let interval = &json["measures"][place]["change"]["interval"];
+        interval[1].as_f64().unwrap() - interval[0].as_f64().unwrap()
+    };
+    assert!(width(&wide, 0) > 2.0 * width(&narrow, 0));
+    assert_eq!(wide["measures"][2]["name"], "iteration, p50");
+    let median = wide["measures"][2]["change"]["relative"].as_f64().unwrap();
+    assert!(median.abs() < 0.02, "{median}");
+    assert!(width(&wide, 2) < 2.0 * width(&narrow, 2));
+}
+
+#[test]
+fn a_few_iterations_say_nothing() {
+    let few = Run {
+        iterations: 7,
+        time: 5e6,
+        ..Run::default()
+    };
+    let comparison = compare(&Run::default(), &few);
+    assert_eq!(comparison.verdict, Verdict::TooFew(200, 7));
+    assert!(
+        comparison
+            .text()
+            .contains("too few iterations to say: 200 and 7 (wanted: 8 or more)\n")
+    );
+    let none = Comparison::of(&[Run::default().process()], &[]);
+    assert_eq!(none.verdict, Verdict::TooFew(200, 0));
+    fits(&none.text());
+    assert_eq!(json(&none)["verdict"], "too few");
+    // Too few for a percentile alone.
+    let some = Run {
+        iterations: 30,
+        ..Run::default()
+    };
+    let json = json(&compare(&some, &some));
+    assert!(json["change"]["interval"].is_array());
+    assert_eq!(json["measures"][4]["change"]["interval"], Value::Null);
+}
+
+#[test]
+fn the_slowest_rank_stands_for_all() {
+    let rank = |rank: u64, time: f64| {
+        Run {
+            seed: rank + 1,
+            rank,
+            time,
+            ..Run::default()
+        }
+        .process()
+    };
+    let base = [rank(0, 10e6), rank(1, 11e6)];
+    let other = [rank(1, 8e6), rank(0, 10e6), rank(2, 9e6)];
+    let comparison = Comparison::of(&base, &other);
+    let found = json(&comparison);
+    assert_eq!(
+        (&found["base"]["rank"], &found["other"]["rank"]),
+        (&1.into(), &0.into())
+    );
+    let change = found["change"]["relative"].as_f64().unwrap();
+    assert!((change - 0.1).abs() < 0.03, "{change}");
+    let ranks = found["ranks"].as_array().unwrap();
+    assert_eq!(ranks.len(), 2);
+    let second = ranks[1]["change"]["relative"].as_f64().unwrap();
+    assert!((second - 0.375).abs() < 0.05, "{second}");
+    assert_eq!(found["notes"][0], "not the same ranks: 0 1 and 0 1 2");
+    fits(&comparison.text());
+}
+
+#[test]
+fn kernels_are_compared_and_their_iterations_left_out() {
+    let base = Run {
+        kernel: Some(1e6),
+        ..Run::default()
+    };
+    let other = Run {
+        seed: 3,
+        kernel: Some(0.8e6),
+        new_kernel: true,
+        ..Run::default()
+    };
+    let comparison = compare(&base, &other);
+    // Those with kernels take twice as long; one more has their end in it.
+    assert!(
+        matches!(comparison.verdict, Verdict::NoDifference(..)),
+        "{}",
+        comparison.text()
+    );
+    let found = json(&comparison);
+    assert_eq!(found["base"]["iterations"], 179);
+    let kernels = found["kernels"].as_array().unwrap();
+    assert_eq!(
+        (&kernels[0]["name"], &kernels[0]["base_ns"]),
+        (&"fresh".into(), &0.0.into())
+    );
+    assert_eq!(kernels[0]["change"], Value::Null);
+    let change = &kernels[1]["change"];
+    let part = |value: &Value| value.as_f64().unwrap();
+    assert!((part(&change["relative"]) + 0.2).abs() < 0.03);
+    assert!(part(&change["interval"][0]) < -0.2 + 0.03 && part(&change["interval"][1]) < -0.15);
+    let text = comparison.text();
+    fits(&text);
+    assert!(
+        text.contains("iterations in which kernels were taken are left out"),
+        "{text}"
+    );
+    let busy = found["measures"].as_array().unwrap().last().unwrap();
+    assert_eq!(busy["name"], "busy with kernels, mean");
+}
+
+#[test]
+fn balanced_routing_tells_what_imbalance_costs() {
+    let learned = Run {
+        settings: &["TLLMPROF_GIL=1"],
+        ..Run::default()
+    };
+    let balanced = |time: f64| Run {
+        seed: 2,
+        time,
+        settings: &["ENABLE_PERFECT_ROUTER=window"],
+        ..Run::default()
+    };
+    let off = Run {
+        seed: 3,
+        settings: &["TLLMPROF_PERFECT_ROUTER=0"],
+        ..Run::default()
+    };
+    for (base, other, significant) in [
+        (&learned, &balanced(8e6), Some(true)),
+        (&balanced(8e6), &learned, Some(true)),
+        (&learned, &balanced(9.5e6), Some(false)),
+        (&learned, &off, None),
+        (&balanced(8e6), &balanced(10e6), None),
+    ] {
+        let comparison = compare(base, other);
+        let found = json(&comparison);
+        let is_significant = found["routing"]["significant"].as_bool();
+        assert_eq!(is_significant, significant, "{}", comparison.text());
+        let said = comparison
+            .text()
+            .contains("routing imbalance is significant: +2");
+        assert_eq!(said, significant == Some(true), "{}", comparison.text());
+        if let Some(gain) = found["routing"]["change"]["relative"].as_f64() {
+            assert!(gain > 0.0, "{gain}");
+        }
+    }
+}
