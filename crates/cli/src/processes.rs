@@ -1,6 +1,7 @@
 //! The processes that files tell of.
 
 use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -15,8 +16,8 @@ pub fn read_all<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> (Vec<Proces
     let mut processes = Vec::new();
     let mut failed = false;
     for file in files {
-        match read(file).with_context(|| file.display().to_string()) {
-            Ok(process) => processes.push(process),
+        match of_file(file).with_context(|| file.display().to_string()) {
+            Ok(read) => processes.extend(read),
             Err(error) => {
                 output::say(format_args!("{error:#}"));
                 failed = true;
@@ -26,7 +27,7 @@ pub fn read_all<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> (Vec<Proces
     (processes, failed)
 }
 
-/// The records in a folder, or the one file.
+/// The records and nsys exports in a folder, or the one file.
 ///
 /// # Errors
 /// Where the folder cannot be read or has none.
@@ -38,7 +39,8 @@ pub fn of_run(path: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(path).with_context(name)? {
         let file = entry.with_context(name)?.path();
-        if file.is_file() && Reader::open(&file).is_ok() {
+        let begins = beginning(&file).unwrap_or_default();
+        if begins.starts_with(&tllmprof_record::MAGIC) || begins.starts_with(tllmprof_nsys::MAGIC) {
             files.push(file);
         }
     }
@@ -61,4 +63,24 @@ pub fn read(path: &Path) -> Result<Process> {
     // Twice, says the report.
     let reader = Reader::new(Watched::new(file, what, 2 * status.len()))?;
     Ok(Process::read(path.to_owned(), &reader)?)
+}
+
+/// The processes of a record or of an nsys export.
+fn of_file(file: &Path) -> Result<Vec<Process>> {
+    if file.is_dir() || !tllmprof_nsys::is_of_nsys(file, &beginning(file)?) {
+        return Ok(vec![read(file)?]);
+    }
+    let recorded = tllmprof_nsys::open(file)?;
+    let processes = recorded
+        .iter()
+        .map(|one| Process::read(file.to_owned(), one));
+    Ok(processes.collect::<Result<_, _>>()?)
+}
+
+/// The first bytes of a file.
+fn beginning(file: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let length = tllmprof_nsys::MAGIC.len() as u64;
+    File::open(file)?.take(length).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }

@@ -176,6 +176,20 @@ pub struct Header {
 }
 
 impl Header {
+    /// That of what was recorded by something else: no counters, and no iterations outside windows.
+    #[must_use]
+    pub fn new(pid: u32, clock: ClockKind, anchors: Vec<Anchor>) -> Self {
+        Self {
+            pid,
+            parent: 0,
+            ended: None,
+            clock,
+            anchors,
+            outside: Histogram::default(),
+            counters: [0; COUNTERS],
+        }
+    }
+
     /// What a counter had come to.
     #[must_use]
     pub const fn counter(&self, counter: Counter) -> u64 {

@@ -7,7 +7,8 @@ pub struct Iteration {
     /// `CLOCK_MONOTONIC`.
     pub start: u64,
     pub duration: u64,
-    /// What the GPU was at work for it; `None` where that was not measured.
+    /// What the GPU was at work for it; `None` where that was not measured. Where no event measured it
+    /// in any iteration, what kernels say.
     pub gpu: Option<u64>,
     /// The thread that ended it.
     pub thread: u32,

@@ -18,6 +18,7 @@ mod kernels;
 mod metrics;
 mod process;
 mod quantiles;
+mod recording;
 mod skew;
 mod slow;
 mod sum;
@@ -32,6 +33,7 @@ pub use iteration::Iteration;
 pub use kernels::{CopyTotal, KernelSum, KernelTotal};
 pub use metrics::{MetricSample, MetricSum};
 pub use process::Process;
+pub use recording::Recording;
 pub use skew::Skew;
 
 /// Processes side by side.

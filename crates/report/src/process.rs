@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
 
-use tllmprof_record::{
-    CallKind, Clock, ClockKind, Counter, Damage, Ended, Entry, Header, Reader, Source,
-};
+use tllmprof_record::{CallKind, Clock, ClockKind, Counter, Damage, Ended, Entry, Header};
 
 use crate::causes::Watched;
 use crate::facts::{CallRow, Facts, name, range_name};
@@ -14,6 +12,7 @@ use crate::first::{First, RawIteration};
 use crate::iteration::Iteration;
 use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
 use crate::metrics::{self, MetricSample, MetricSum, Samples};
+use crate::recording::Recording;
 use crate::slow::{self, Slow};
 use crate::sum::Sum;
 use crate::tally::{InIteration, Tally, Total, Totals};
@@ -109,15 +108,15 @@ impl Named {
 }
 
 impl Process {
-    /// Reads a record.
+    /// Reads a record, or what another tool recorded.
     ///
     /// # Errors
     /// Where its source cannot be read.
-    pub fn read<S: Source>(file: PathBuf, reader: &Reader<S>) -> io::Result<Self> {
-        let header = reader.header();
+    pub fn read(file: PathBuf, recording: &impl Recording) -> io::Result<Self> {
+        let header = recording.header();
         let clock = Clock::new(header.clock, &header.anchors);
         let mut first = First::default();
-        reader.read(|entry| first.take(&clock, &entry))?;
+        recording.read(|entry| first.take(&clock, &entry))?;
         let First {
             found,
             mut iterations,
@@ -127,7 +126,7 @@ impl Process {
             left_out,
         } = first;
         iterations.sort_by_key(|iteration| iteration.start);
-        let (facts, strings) = found.facts(header);
+        let (mut facts, strings) = found.facts(header);
         let kinds = kinds(&facts.calls);
         let mut tally = Tally::new(
             Timeline::new(iterations.iter().map(RawIteration::span).collect()),
@@ -141,7 +140,7 @@ impl Process {
         );
         let mut kernels = KernelTally::new(&clock, &iterations);
         let mut samples = Samples::default();
-        let damage = reader.read(|entry| {
+        let damage = recording.read(|entry| {
             if let Entry::Event { thread, event } = &entry {
                 tally.add(*thread, event);
                 kernels.add(*thread, event);
@@ -149,6 +148,10 @@ impl Process {
             }
         })?;
         let (inside, totals, watched) = tally.finish();
+        for row in &mut facts.calls {
+            // What is no record of ours has no counters.
+            row.inside = row.inside.max(totals.calls[usize::from(row.row)].count);
+        }
         let kernels = kernels.finish(&iterations, kernel_edges, &strings);
         let ns = Ns {
             rate: clock.ns_per_tick(),
@@ -275,6 +278,7 @@ fn whole(
     gpu: Vec<(u64, u64)>,
     clock: &Clock,
 ) -> Vec<Iteration> {
+    let is_measured = !gpu.is_empty();
     let kernels = kernels.iterations.iter().copied();
     let kernels = kernels.chain(std::iter::repeat(InKernels::default()));
     raw.iter()
@@ -287,7 +291,11 @@ fn whole(
                 n: raw.n,
                 start: clock.ns(raw.start),
                 duration: ns(raw.duration),
-                gpu: gpu_at.ok().map(|at| gpu[at].1),
+                gpu: match gpu_at {
+                    Ok(at) => Some(gpu[at].1),
+                    Err(_) if is_measured => None,
+                    Err(_) => kernels.busy,
+                },
                 thread: raw.thread,
                 cut: raw.cut,
                 launches: inside.launches,

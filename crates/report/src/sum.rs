@@ -21,7 +21,7 @@ impl GpuFrom {
         let measured = || all().filter(|iteration| iteration.gpu.is_some());
         if measured().any(|iteration| iteration.gpu_busy.is_none()) {
             Self::Plain
-        } else if measured().next().is_some() {
+        } else if measured().any(|iteration| iteration.gpu != iteration.gpu_busy) {
             Self::Stretched
         } else {
             Self::Kernels

@@ -1,0 +1,150 @@
+//! What an export says about its processes and their machine.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+
+use tllmprof_config::{RANK_VARIABLES, VARIABLES};
+use tllmprof_record::Info;
+
+use crate::database::Database;
+use crate::error::Error;
+use crate::ranges::{number, process};
+
+/// Facts of all processes.
+#[derive(Debug, Default)]
+pub struct Facts {
+    /// Nanoseconds since 1970 at the moment 0.
+    pub epoch: i64,
+    host: String,
+    gpus: Vec<String>,
+    /// Of the program that nsys started.
+    command: String,
+    variables: BTreeMap<String, String>,
+    /// By process.
+    names: BTreeMap<i64, String>,
+    threads: BTreeMap<i64, Vec<(u32, String)>>,
+}
+
+impl Facts {
+    pub fn read(database: &Database) -> Result<Self, Error> {
+        let mut facts = Self::default();
+        database.rows(
+            "TARGET_INFO_SESSION_START_TIME",
+            &["utcEpochNs"],
+            None,
+            |row| {
+                facts.epoch = row.number(0).unwrap_or(0);
+            },
+        )?;
+        database.rows(
+            "TARGET_INFO_SYSTEM_ENV",
+            &["name", "value"],
+            None,
+            |row| match (row.text(0).as_deref(), row.text(1)) {
+                (Some("Hostname"), Some(value)) => facts.host = value,
+                (Some("DeviceEnvironment"), Some(value)) => {
+                    value.split(';').for_each(|setting| facts.variable(setting));
+                }
+                _ => (),
+            },
+        )?;
+        database.rows("TARGET_INFO_GPU", &["name"], None, |row| {
+            facts.gpus.extend(row.text(0));
+        })?;
+        let mut arguments = BTreeMap::new();
+        database.rows("META_DATA_CAPTURE", &["name", "value"], None, |row| {
+            let (Some(name), Some(value)) = (row.text(0), row.text(1)) else {
+                return;
+            };
+            match name.strip_prefix("PROCESS_0:") {
+                Some("COMMAND") => facts.command = value,
+                Some("ENVIRONMENT_VARIABLE") => facts.variable(&value),
+                Some(other) => {
+                    let place = other
+                        .strip_prefix("ARGUMENT_")
+                        .and_then(|n| n.parse::<u32>().ok());
+                    arguments.extend(place.map(|place| (place, value)));
+                }
+                None => (),
+            }
+        })?;
+        for argument in arguments.values() {
+            facts.command.push(' ');
+            facts.command += argument;
+        }
+        database.rows("PROCESSES", &["globalPid", "name"], None, |row| {
+            if let (Some(pid), Some(name)) = (row.number(0), row.text(1)) {
+                facts.names.insert(process(pid), name);
+            }
+        })?;
+        database.rows("ThreadNames", &["globalTid", "nameId"], None, |row| {
+            if let (Some(thread), Some(id)) = (row.number(0), row.number(1)) {
+                let name = database.string(id).unwrap_or_default();
+                let threads = facts.threads.entry(process(thread)).or_default();
+                threads.push((number(thread), name));
+            }
+        })?;
+        Ok(facts)
+    }
+
+    /// Takes `NAME=value`, or `NAME="value"`, if it is a variable that is of use here.
+    fn variable(&mut self, setting: &str) {
+        let Some((name, value)) = setting.split_once('=') else {
+            return;
+        };
+        let is_ours = VARIABLES.iter().any(|variable| variable.name == name);
+        if is_ours || RANK_VARIABLES.contains(&name) {
+            let plain = value
+                .strip_prefix('"')
+                .and_then(|value| value.strip_suffix('"'));
+            self.variables
+                .insert(name.to_owned(), plain.unwrap_or(value).to_owned());
+        }
+    }
+
+    /// The threads of a process that have names.
+    pub fn threads(&self, process: i64) -> &[(u32, String)] {
+        self.threads.get(&process).map_or(&[], Vec::as_slice)
+    }
+
+    /// The rank in the variables of the program that nsys started.
+    pub fn rank(&self) -> Option<u64> {
+        tllmprof_config::rank(|name| {
+            self.variables
+                .get(name)
+                .map(|value| OsStr::new(value).to_owned())
+        })
+    }
+
+    /// What is known of a process besides its rank.
+    pub fn infos(&self, process: i64) -> Vec<(Info, String)> {
+        let name = self.names.get(&process).map_or("", String::as_str);
+        let is_started = self.command.split(' ').next() == Some(name);
+        let command = if is_started || name.is_empty() {
+            &self.command
+        } else {
+            name
+        };
+        let mut infos = vec![
+            (Info::CommandLine, command.to_owned()),
+            (
+                Info::Process,
+                name.rsplit('/').next().unwrap_or(name).to_owned(),
+            ),
+            (Info::Host, self.host.clone()),
+        ];
+        infos.extend(
+            self.variables
+                .get("TLLMPROF_STEP")
+                .map(|rule| (Info::Rule, rule.clone())),
+        );
+        infos.extend(self.gpus.iter().map(|gpu| (Info::Gpu, gpu.clone())));
+        let ours = self
+            .variables
+            .iter()
+            .filter(|(name, _)| !RANK_VARIABLES.contains(&name.as_str()));
+        infos.extend(ours.map(|(name, value)| (Info::Setting, format!("{name}={value}"))));
+        infos.retain(|(_, text)| !text.is_empty());
+        infos
+    }
+}

@@ -1,0 +1,407 @@
+//! A process of an export, read as a record is.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+
+use tllmprof_record::{
+    Anchor, ClockKind, CopyKind, Damage, Edge, Entry, Event, Header, Info, NO_STRING, RangeKind,
+    StringId, What,
+};
+use tllmprof_report::Recording;
+
+use crate::calls::{self, Rows};
+use crate::database::{Database, Row, Wanted};
+use crate::error::Error;
+use crate::facts::Facts;
+use crate::ranges::{Domains, Own, Range, Text, number, process};
+use crate::strings::{Ids, Told};
+use crate::windows::Windows;
+
+/// Tables of calls, and of what GPUs did.
+const CALLS: [&str; 2] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"];
+const KERNELS: &str = "CUPTI_ACTIVITY_KIND_KERNEL";
+const GRAPHS: &str = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE";
+const COPIES: &str = "CUPTI_ACTIVITY_KIND_MEMCPY";
+const SETS: &str = "CUPTI_ACTIVITY_KIND_MEMSET";
+
+/// The columns that all tables of what GPUs did have, and where each is.
+const GPU: [&str; 5] = ["start", "end", "deviceId", "streamId", "correlationId"];
+
+/// What all processes of an export share.
+pub struct Shared {
+    pub database: Database,
+    pub domains: Domains,
+    pub facts: Facts,
+    /// There is one process alone: what has no process is its.
+    pub is_one: bool,
+}
+
+/// A process in which iterations of ours were.
+pub struct Recorded {
+    shared: Rc<Shared>,
+    process: i64,
+    header: Header,
+    windows: Windows,
+    infos: Vec<(Info, String)>,
+    rank: u64,
+    /// What is added to nsys's moments, some of which are negative.
+    shift: i64,
+    ids: RefCell<Ids>,
+    rows: RefCell<Rows>,
+}
+
+/// One time through it.
+struct Reading<'a, F> {
+    recorded: &'a Recorded,
+    told: Told,
+    each: F,
+    damage: Damage,
+}
+
+impl Recorded {
+    pub fn new(shared: Rc<Shared>, process: i64, windows: Windows, rank: u64) -> Self {
+        let shift = windows.start().min(0).saturating_neg();
+        // The clock that nsys took is not told: moments are nanoseconds since it began.
+        let ticks = shift.unsigned_abs();
+        let anchor = Anchor {
+            ticks,
+            monotonic_ns: ticks,
+            unix_ns: shared.facts.epoch.unsigned_abs(),
+        };
+        let mut header = Header::new(number(process), ClockKind::Monotonic, vec![anchor]);
+        windows
+            .outside
+            .iter()
+            .for_each(|long| header.outside.add(*long));
+        Self {
+            infos: shared.facts.infos(process),
+            shared,
+            process,
+            header,
+            windows,
+            rank,
+            shift,
+            ids: RefCell::default(),
+            rows: RefCell::default(),
+        }
+    }
+
+    /// A moment in ticks, which are nanoseconds.
+    fn ticks(&self, moment: i64) -> u64 {
+        u64::try_from(moment.saturating_add(self.shift)).unwrap_or(0)
+    }
+
+    /// The rows of this process in a table whose column has its threads or the process itself.
+    fn mine<'a>(&self, column: &'a str) -> Option<Wanted<'a>> {
+        let whole = |process: i64| process.checked_mul(1 << 24);
+        Some(Wanted {
+            column,
+            from: whole(self.process)?,
+            before: whole(self.process + 1)?,
+        })
+    }
+
+    /// The same in a table of what GPUs did, which may not tell processes.
+    fn mine_on_gpu(&self, table: &str) -> Option<Option<Wanted<'static>>> {
+        let columns = self.shared.database.columns(table)?;
+        match columns.contains("globalPid") {
+            true => Some(self.mine("globalPid")),
+            false => self.shared.is_one.then_some(None),
+        }
+    }
+}
+
+impl Recording for Recorded {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn read(&self, each: impl FnMut(Entry<'_>)) -> io::Result<Damage> {
+        let mut reading = Reading {
+            recorded: self,
+            told: Told::default(),
+            each,
+            damage: Damage::default(),
+        };
+        reading.facts();
+        reading.windows();
+        let whole = reading
+            .ranges()
+            .and_then(|()| reading.calls())
+            .and_then(|()| reading.gpu());
+        // What was read before the damage stands.
+        if whole.is_err() {
+            reading.damage.chunks += 1;
+        }
+        Ok(reading.damage)
+    }
+}
+
+impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
+    fn event(&mut self, thread: u32, event: Event) {
+        (self.each)(Entry::Event { thread, event });
+    }
+
+    /// A string of ours; its id.
+    fn text(&mut self, text: &str) -> StringId {
+        let id = self.recorded.ids.borrow_mut().of_text(text);
+        if self.told.string(id) {
+            let bytes = text.as_bytes();
+            (self.each)(Entry::String { id, bytes });
+        }
+        id
+    }
+
+    /// One of nsys's strings; its id here.
+    fn number(&mut self, number: i64) -> StringId {
+        let id = self.recorded.ids.borrow_mut().of_number(number);
+        if self.told.string(id) {
+            let text = self
+                .recorded
+                .shared
+                .database
+                .string(number)
+                .unwrap_or_default();
+            let bytes = text.as_bytes();
+            (self.each)(Entry::String { id, bytes });
+        }
+        id
+    }
+
+    fn facts(&mut self) {
+        let recorded = self.recorded;
+        let main = number(recorded.process);
+        for (key, text) in &recorded.infos {
+            let value = u64::from(self.text(text));
+            self.event(
+                main,
+                Event::new(
+                    0,
+                    0,
+                    What::Info {
+                        key: Some(*key),
+                        value,
+                    },
+                ),
+            );
+        }
+        let rank = What::Info {
+            key: Some(Info::Rank),
+            value: recorded.rank,
+        };
+        self.event(main, Event::new(0, 0, rank));
+        for (thread, name) in recorded.shared.facts.threads(recorded.process) {
+            let name = self.text(name);
+            self.event(*thread, Event::new(0, 0, What::ThreadName { name }));
+        }
+    }
+
+    fn windows(&mut self) {
+        let recorded = self.recorded;
+        let main = number(recorded.process);
+        let has_gpu = recorded.has_gpu();
+        for window in &recorded.windows.all {
+            let start = recorded.ticks(window.start);
+            for (edge, iteration) in [(Edge::Open, window.first), (Edge::Close, window.last)] {
+                self.event(main, Event::new(start, 0, What::Window { edge, iteration }));
+                if has_gpu {
+                    self.event(
+                        main,
+                        Event::new(start, 0, What::KernelWindow { edge, iteration }),
+                    );
+                }
+            }
+        }
+    }
+
+    fn ranges(&mut self) -> Result<(), Error> {
+        let recorded = self.recorded;
+        let shared = &recorded.shared;
+        Range::each(&shared.database, |range| {
+            let is_here = process(range.thread) == recorded.process
+                && range.end < i64::MAX
+                && recorded.windows.at(range.start).is_some();
+            if !is_here {
+                return;
+            }
+            let what = match shared.domains.name(&range) {
+                _ if shared.domains.is_own(&range) => self.own(&range),
+                domain => {
+                    let domain = domain.map_or(NO_STRING, |domain| self.text(domain));
+                    let name = self.name(&range.text);
+                    let kind = match range.is_start_end {
+                        true => RangeKind::StartEnd,
+                        false => RangeKind::PushPop,
+                    };
+                    Some(What::Range { kind, domain, name })
+                }
+            };
+            if let Some(what) = what {
+                let start = recorded.ticks(range.start);
+                let duration = recorded.ticks(range.end) - start;
+                self.event(number(range.thread), Event::new(start, duration, what));
+            }
+        })
+    }
+
+    fn own(&mut self, range: &Range) -> Option<What> {
+        match range.own(&range.text.get(&self.recorded.shared.database)) {
+            Own::Iteration(n) => Some(What::Iteration { n }),
+            // How many objects it freed is in a mark of its own.
+            Own::Gc(generation) => Some(What::Gc {
+                generation,
+                collected: 0,
+            }),
+            Own::GilWait => Some(What::GilWait),
+            Own::GilHold => Some(What::GilHold),
+            Own::Function => {
+                let name = self.name(&range.text);
+                Some(What::Function { name })
+            }
+            Own::Capture | Own::Call => None,
+        }
+    }
+
+    fn name(&mut self, text: &Text) -> StringId {
+        match text {
+            Text::Here(text) => self.text(text),
+            Text::Number(number) => self.number(*number),
+        }
+    }
+
+    /// Calls, the outermost of nested ones alone, as far as they come in the order of their starts.
+    fn calls(&mut self) -> Result<(), Error> {
+        let recorded = self.recorded;
+        let database = &recorded.shared.database;
+        let mut outermost: std::collections::HashMap<i64, i64> = std::collections::HashMap::new();
+        for table in CALLS {
+            let columns = ["start", "end", "globalTid", "nameId", "returnValue"];
+            database.rows(table, &columns, recorded.mine("globalTid"), |row| {
+                let (Some(start), Some(end)) = (row.number(0), row.number(1)) else {
+                    self.damage.bad += 1;
+                    return;
+                };
+                if end < start || recorded.windows.at(start).is_none() {
+                    return;
+                }
+                let thread = row.number(2).unwrap_or(0);
+                let until = outermost.entry(thread).or_insert(i64::MIN);
+                if end <= *until {
+                    return;
+                }
+                *until = end;
+                let name = row
+                    .number(3)
+                    .and_then(|id| database.string(id))
+                    .unwrap_or_default();
+                let row_of_call = self.row(&name);
+                let what = What::Call {
+                    row: row_of_call,
+                    capturing: false,
+                    stream: 0,
+                };
+                let start = recorded.ticks(start);
+                let mut event = Event::new(start, recorded.ticks(end) - start, what);
+                event.failed = row.number(4).is_some_and(|result| result != 0);
+                self.event(number(thread), event);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The row of a call.
+    fn row(&mut self, name: &str) -> u8 {
+        let (row, name) = self.recorded.rows.borrow_mut().of(name);
+        if self.told.row(row) {
+            let kind = Some(calls::kind(&name));
+            let name = self.text(&name);
+            self.event(0, Event::new(0, 0, What::CallName { row, kind, name }));
+        }
+        row
+    }
+
+    fn gpu(&mut self) -> Result<(), Error> {
+        self.work(
+            KERNELS,
+            &["demangledName|shortName|mangledName"],
+            |reading, row, place| {
+                let name = row.number(5).map_or(NO_STRING, |id| reading.number(id));
+                What::GpuKernel {
+                    device: place.0,
+                    stream: place.1,
+                    name,
+                    correlation: row.number(4).unwrap_or(0) as u32,
+                }
+            },
+        )?;
+        // What nsys has where it is not told to look into graphs.
+        self.work(GRAPHS, &["graphId"], |reading, row, place| {
+            let name = reading.text(&format!("CUDA graph {}", row.number(5).unwrap_or(0)));
+            What::GpuKernel {
+                device: place.0,
+                stream: place.1,
+                name,
+                correlation: row.number(4).unwrap_or(0) as u32,
+            }
+        })?;
+        self.work(COPIES, &["copyKind", "bytes"], |_, row, place| {
+            What::GpuCopy {
+                device: place.0,
+                stream: place.1,
+                kind: CopyKind::from_code(
+                    row.number(5)
+                        .and_then(|kind| u8::try_from(kind).ok())
+                        .unwrap_or(0),
+                ),
+                bytes: row.number(6).unwrap_or(0).unsigned_abs(),
+            }
+        })?;
+        self.work(SETS, &["bytes"], |_, row, place| What::GpuSet {
+            device: place.0,
+            stream: place.1,
+            bytes: row.number(5).unwrap_or(0).unsigned_abs(),
+        })
+    }
+
+    /// Tells what a table has of GPUs' work that began inside windows.
+    fn work(
+        &mut self,
+        table: &str,
+        more: &[&str],
+        what: impl Fn(&mut Self, &Row<'_>, (u8, u16)) -> What,
+    ) -> Result<(), Error> {
+        let recorded = self.recorded;
+        let Some(wanted) = recorded.mine_on_gpu(table) else {
+            return Ok(());
+        };
+        let columns = [&GPU, more].concat();
+        recorded
+            .shared
+            .database
+            .rows(table, &columns, wanted, |row| {
+                let (Some(start), Some(end)) = (row.number(0), row.number(1)) else {
+                    self.damage.bad += 1;
+                    return;
+                };
+                if end < start || recorded.windows.at(start).is_none() {
+                    return;
+                }
+                let device = row.number(2).unwrap_or(0) & 0xf;
+                let stream = row.number(3).unwrap_or(0) & 0xfff;
+                let what = what(self, row, (device as u8, stream as u16));
+                let ticks = recorded.ticks(start);
+                self.event(0, Event::new(ticks, end.abs_diff(start), what));
+            })
+    }
+}
+
+impl Recorded {
+    /// Whether nsys traced what GPUs did for this process.
+    fn has_gpu(&self) -> bool {
+        [KERNELS, GRAPHS, COPIES, SETS].into_iter().any(|table| {
+            let wanted = self.mine_on_gpu(table);
+            wanted.is_some_and(|wanted| self.shared.database.has(table, wanted))
+        })
+    }
+}

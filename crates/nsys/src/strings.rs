@@ -1,0 +1,69 @@
+//! The ids that a recording gives to strings: the same each time it is read.
+
+use std::collections::{HashMap, HashSet};
+
+use tllmprof_record::{NO_STRING, StringId};
+
+/// How many there may be.
+const LIMIT: usize = 1 << 20;
+
+/// Ids by nsys's own, and by text.
+#[derive(Debug, Default)]
+pub struct Ids {
+    by_number: HashMap<i64, StringId>,
+    by_text: HashMap<String, StringId>,
+    last: StringId,
+}
+
+/// What has been told in this reading.
+#[derive(Debug, Default)]
+pub struct Told {
+    strings: HashSet<StringId>,
+    rows: HashSet<u8>,
+}
+
+impl Ids {
+    /// The id of one of nsys's strings.
+    pub fn of_number(&mut self, number: i64) -> StringId {
+        if let Some(id) = self.by_number.get(&number) {
+            return *id;
+        }
+        let id = self.next();
+        if id != NO_STRING {
+            self.by_number.insert(number, id);
+        }
+        id
+    }
+
+    /// The id of a text.
+    pub fn of_text(&mut self, text: &str) -> StringId {
+        if let Some(id) = self.by_text.get(text) {
+            return *id;
+        }
+        let id = self.next();
+        if id != NO_STRING {
+            self.by_text.insert(text.to_owned(), id);
+        }
+        id
+    }
+
+    fn next(&mut self) -> StringId {
+        if self.last as usize >= LIMIT {
+            return NO_STRING;
+        }
+        self.last += 1;
+        self.last
+    }
+}
+
+impl Told {
+    /// Whether a string is told for the first time.
+    pub fn string(&mut self, id: StringId) -> bool {
+        id != NO_STRING && self.strings.insert(id)
+    }
+
+    /// Whether a row of the table of calls is.
+    pub fn row(&mut self, row: u8) -> bool {
+        self.rows.insert(row)
+    }
+}
