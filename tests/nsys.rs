@@ -3,6 +3,8 @@
 //! The driver is the stand-in, the profiler is not. Says `skipped: …` where nsys cannot be had.
 
 mod common;
+#[path = "nsys/exports.rs"]
+mod exports;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -70,7 +72,7 @@ struct Profile {
     log: PathBuf,
     /// The ranges of each report, in the reports' order.
     reports: Vec<Vec<Range>>,
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 /// Runs a program under nsys with the library preloaded. Once in some hundred times, and more often beside another nsys,
@@ -92,9 +94,13 @@ fn profile(
         let profile = profile_once(nsys, options, variables, program);
         left -= 1;
         let said = profile.program.err();
-        let lost = ["Connection to Agent lost", "End of file"]
-            .iter()
-            .any(|words| said.contains(words));
+        let lost = [
+            "Connection to Agent lost",
+            "End of file",
+            "Local Endpoint is not available",
+        ]
+        .iter()
+        .any(|words| said.contains(words));
         if !(lost && profile.reports.is_empty() && left > 0) {
             return profile;
         }
@@ -134,7 +140,7 @@ fn profile_once(
         program,
         log,
         reports,
-        _scratch: scratch,
+        scratch,
     }
 }
 
@@ -235,7 +241,7 @@ fn engine_is_done(profile: &Profile) {
         said.contains("engine: 40 steps, checksum"),
         "{said}\n{}\n{:?}",
         profile.program.err(),
-        reports(profile._scratch.folder())
+        reports(profile.scratch.folder())
     );
 }
 

@@ -1,12 +1,15 @@
 //! `tllmprof report` on records of a made-up server.
 
 mod common;
+#[path = "../../nsys/tests/common/mod.rs"]
+mod export;
 #[path = "../../report/tests/common/server.rs"]
 mod server;
 
 use std::path::PathBuf;
 
 use common::{Ended, Scratch, finish, plain};
+use export::{Export, Schema};
 use serde_json::Value;
 use server::Server;
 
@@ -116,4 +119,36 @@ fn the_command_line_is_checked() {
         ended.stderr,
         "tllmprof: --html: this version does not have it\n"
     );
+}
+
+#[test]
+fn what_nsys_exports_is_read_too() {
+    let scratch = Scratch::new();
+    let thread = export::thread(77, 77);
+    for (name, domain) in [("ours.sqlite", "tllmprof"), ("theirs.sqlite", "theirs")] {
+        let mut export = Export::new(&scratch.path(name), Schema::Full);
+        export.domain(thread, 1, domain);
+        for n in 0..9 {
+            let at = 1_000_000 * n;
+            export.range(60, thread, 1, "iteration", Some(n), [at, at + 900_000]);
+        }
+        export.finish();
+    }
+    scratch.write("run.nsys-rep", "whatever");
+    let ended = report(&scratch, &["ours.sqlite"]);
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), ""));
+    assert!(
+        ended.stdout.contains("window 0-8: 9 iterations in 8.90 ms"),
+        "{}",
+        ended.stdout
+    );
+    let ended = report(&scratch, &["theirs.sqlite", "run.nsys-rep", "ours.sqlite"]);
+    assert_eq!(ended.code(), Some(1));
+    assert!(ended.stdout.contains("9 iterations"));
+    let [theirs, report] = ended.stderr.lines().collect::<Vec<_>>()[..] else {
+        panic!("{}", ended.stderr)
+    };
+    assert!(theirs.starts_with("tllmprof: theirs.sqlite: no iterations of tllmprof are in it: "));
+    let how = "tllmprof: run.nsys-rep: a report of nsys: export it by nsys export --type sqlite, and give that";
+    assert_eq!(report, how);
 }

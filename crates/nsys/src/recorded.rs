@@ -1,6 +1,7 @@
 //! A process of an export, read as a record is.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
 
@@ -274,7 +275,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     fn calls(&mut self) -> Result<(), Error> {
         let recorded = self.recorded;
         let database = &recorded.shared.database;
-        let mut outermost: std::collections::HashMap<i64, i64> = std::collections::HashMap::new();
+        let mut outermost: HashMap<i64, i64> = HashMap::new();
+        let mut known: HashMap<i64, u8> = HashMap::new();
         for table in CALLS {
             let columns = ["start", "end", "globalTid", "nameId", "returnValue"];
             database.rows(table, &columns, recorded.mine("globalTid"), |row| {
@@ -291,11 +293,15 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
                     return;
                 }
                 *until = end;
-                let name = row
-                    .number(3)
-                    .and_then(|id| database.string(id))
-                    .unwrap_or_default();
-                let row_of_call = self.row(&name);
+                let id = row.number(3).unwrap_or(-1);
+                let row_of_call = match known.get(&id) {
+                    Some(row) => *row,
+                    None => {
+                        let row = self.row(&database.string(id).unwrap_or_default());
+                        known.insert(id, row);
+                        row
+                    }
+                };
                 let what = What::Call {
                     row: row_of_call,
                     capturing: false,

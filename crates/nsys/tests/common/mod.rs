@@ -1,0 +1,154 @@
+//! Exports with the schema that nsys documents, filled by hand.
+
+#![allow(dead_code)] // each test file uses its part
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rusqlite::{Connection, params};
+
+/// A process and a thread as nsys numbers them, on its first machine.
+pub const fn thread(pid: i64, tid: i64) -> i64 {
+    1 << 48 | pid << 24 | tid
+}
+
+/// A folder that goes when the test ends.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path =
+            std::env::temp_dir().join(format!("tllmprof-nsys-{}-{count}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Which version's schema.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Schema {
+    /// 2023.4, with all that a report can hold.
+    Full,
+    /// As little as may be there: no process of GPU work, texts in place, payloads as `int64`.
+    Sparse,
+}
+
+pub struct Export {
+    connection: Connection,
+    schema: Schema,
+    strings: i64,
+}
+
+impl Export {
+    pub fn new(path: &Path, schema: Schema) -> Self {
+        let connection = Connection::open(path).unwrap();
+        let sql = match schema {
+            Schema::Full => include_str!("full.sql"),
+            Schema::Sparse => include_str!("sparse.sql"),
+        };
+        connection.execute_batch(sql).unwrap();
+        connection.execute_batch("BEGIN").unwrap();
+        Self {
+            connection,
+            schema,
+            strings: 0,
+        }
+    }
+
+    pub fn sql(&self, sql: &str) {
+        self.connection.execute_batch(sql).unwrap();
+    }
+
+    pub fn string(&mut self, text: &str) -> i64 {
+        self.strings += 1;
+        let row = params![self.strings, text];
+        self.connection
+            .prepare_cached("INSERT INTO StringIds VALUES (?1, ?2)")
+            .unwrap()
+            .execute(row)
+            .unwrap();
+        self.strings
+    }
+
+    pub fn domain(&self, thread: i64, id: i64, name: &str) {
+        let row = params![thread, id, name];
+        self.connection
+            .execute("INSERT INTO NVTX_EVENTS (start, eventType, globalTid, domainId, text) VALUES (-100, 75, ?1, ?2, ?3)", row)
+            .unwrap();
+    }
+
+    /// A range: 59 was pushed, 60 was started.
+    pub fn range(
+        &mut self,
+        kind: i64,
+        thread: i64,
+        domain: i64,
+        text: &str,
+        payload: Option<i64>,
+        at: [i64; 2],
+    ) {
+        let (text, id, value) = match self.schema {
+            Schema::Full => (None, Some(self.string(text)), "uint64Value"),
+            Schema::Sparse => (Some(text), None, "int64Value"),
+        };
+        let end = Some(at[1]).filter(|end| *end < i64::MAX);
+        let id_column = if id.is_some() { "textId" } else { "category" };
+        let sql = format!(
+            "INSERT INTO NVTX_EVENTS (start, end, eventType, globalTid, domainId, text, {id_column}, {value})
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"
+        );
+        let row = params![at[0], end, kind, thread, domain, text, id, payload];
+        self.connection
+            .prepare_cached(&sql)
+            .unwrap()
+            .execute(row)
+            .unwrap();
+    }
+
+    pub fn call(&self, thread: i64, name: i64, at: [i64; 2]) {
+        let sql = "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME (start, end, eventClass, globalTid, correlationId, nameId, returnValue)
+                   VALUES (?1, ?2, 0, ?3, 1, ?4, 0)";
+        let row = params![at[0], at[1], thread, name];
+        self.connection
+            .prepare_cached(sql)
+            .unwrap()
+            .execute(row)
+            .unwrap();
+    }
+
+    pub fn kernel(&self, pid: i64, name: i64, device: i64, at: [i64; 2]) {
+        let (columns, values) = match self.schema {
+            Schema::Full => (
+                "globalPid, demangledName, shortName",
+                format!("{}, {name}, 1", thread(pid, 0)),
+            ),
+            Schema::Sparse => ("shortName", name.to_string()),
+        };
+        let sql = format!(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, correlationId, {columns})
+             VALUES (?1, ?2, ?3, 7, 1, {values})"
+        );
+        self.connection
+            .prepare_cached(&sql)
+            .unwrap()
+            .execute(params![at[0], at[1], device])
+            .unwrap();
+    }
+
+    pub fn finish(self) {
+        self.connection.execute_batch("COMMIT").unwrap();
+    }
+}

@@ -1,0 +1,365 @@
+//! Exports of a made-up program, whose every nanosecond is known.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Export, Schema, Scratch, thread};
+use rusqlite::Connection;
+use serde_json::{Value, json};
+use tllmprof_nsys::{Error, open};
+use tllmprof_report::{Process, Report};
+
+const PID: i64 = 4000;
+const MAIN: i64 = thread(PID, 4000);
+const OTHER: i64 = thread(PID, 4001);
+const OWN: i64 = 1;
+const ENGINE: i64 = 2;
+
+fn report(path: &Path) -> Report {
+    let recorded = open(path).unwrap();
+    let processes = recorded
+        .iter()
+        .map(|one| Process::read(path.to_owned(), one).unwrap());
+    Report::new(processes.collect())
+}
+
+fn json(path: &Path) -> Value {
+    let report = report(path);
+    let mut bytes = Vec::new();
+    report.json(&mut bytes).unwrap();
+    let text = report.text();
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+/// Ten iterations of 1000 ns from 0 on, of which 3 to 6 are captured.
+fn iterations(export: &mut Export, capture_end: i64) {
+    export.domain(MAIN, OWN, "tllmprof");
+    export.domain(MAIN, ENGINE, "engine");
+    export.range(60, MAIN, OWN, "capture", None, [2990, capture_end]);
+    for n in 0..10 {
+        let name = format!("iteration {n}");
+        export.range(60, MAIN, OWN, &name, Some(n), [1000 * n, 1000 * n + 900]);
+    }
+}
+
+fn whole(path: &Path) {
+    let mut export = Export::new(path, Schema::Full);
+    iterations(&mut export, 6950);
+    export.sql(
+        "INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (1700000000000000000, '', '');
+         INSERT INTO TARGET_INFO_GPU VALUES (1, 0, 'NVIDIA H200', '');
+         INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:COMMAND', '/bin/serve');
+         INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ARGUMENT_1', '8000');
+         INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ARGUMENT_0', '--port');
+         INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', 'TLLMPROF_STEP=\"cudaGraphLaunch\"');
+         INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (1, '', 'Hostname', 1, 'gpu7');
+         INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (1, '', 'DeviceEnvironment', 1,
+             'SECRET=1;ENABLE_PERFECT_ROUTER=1;OMPI_COMM_WORLD_RANK=3');",
+    );
+    export.sql(&format!(
+        "INSERT INTO PROCESSES VALUES ({}, {PID}, '/bin/serve')",
+        thread(PID, 0)
+    ));
+    let name = export.string("sampler");
+    export.sql(&format!(
+        "INSERT INTO ThreadNames VALUES ({name}, 20, {OTHER})"
+    ));
+    let names = [
+        "cudaGraphLaunch_v10000",
+        "cuGraphLaunch",
+        "cudaStreamSynchronize_v3020",
+    ];
+    let [graph, inner, wait] = names.map(|name| export.string(name));
+    let [gemm, add] = ["void ns::gemm<float>(float*)", "add(int)"].map(|name| export.string(name));
+    for n in 0..10 {
+        let at = 1000 * n;
+        export.call(MAIN, graph, [at + 10, at + 50]);
+        // By the runtime, and so no call of the program's.
+        export.call(MAIN, inner, [at + 20, at + 40]);
+        export.call(MAIN, wait, [at + 100, at + 900]);
+        export.kernel(PID, gemm, 0, [at + 100, at + 400]);
+        export.kernel(PID, add, 0, [at + 300, at + 500]);
+        export.kernel(PID, add, 1, [at + 200, at + 800]);
+        export.kernel(PID + 1, gemm, 0, [at, at + 900]);
+        export.range(59, OTHER, ENGINE, "forward", None, [at + 5, at + 705]);
+        export.range(59, OTHER, 0, "plain", None, [at + 5, at + 15]);
+        export.range(59, OTHER, OWN, "Scheduler.step", None, [at, at + 800]);
+        export.range(59, MAIN, OWN, "cuGraphLaunch", None, [at + 10, at + 50]);
+        let process = thread(PID, 0);
+        export.sql(&format!(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES ({}, {}, 0, 1, 7, 1, {process}, 4096, 2);
+             INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES ({}, {}, 0, 1, 7, 1, {process}, 0, 64);
+             INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES ({}, {}, 0, 1, 7, 1, {process}, 5, 6);",
+            at + 600,
+            at + 610,
+            at + 620,
+            at + 625,
+            at + 630,
+            at + 640
+        ));
+    }
+    export.range(59, OTHER, OWN, "Python GC gen2", None, [4100, 4300]);
+    export.range(60, MAIN, OWN, "GIL wait", Some(3), [5100, 5200]);
+    export.range(60, OTHER, OWN, "GIL hold", None, [5000, 5200]);
+    export.finish();
+}
+
+#[test]
+fn everything_that_nsys_has_is_in_the_report() {
+    let scratch = Scratch::new();
+    let path = scratch.path("whole.sqlite");
+    whole(&path);
+    let found = json(&path);
+    let process = &found["processes"][0];
+    assert_eq!(found["processes"].as_array().unwrap().len(), 1);
+    for (key, value) in [
+        ("pid", json!(4000)),
+        ("rank", json!(3)),
+        ("host", json!("gpu7")),
+        ("command", json!("/bin/serve --port 8000")),
+        ("name", json!("serve")),
+        ("rule", json!("cudaGraphLaunch")),
+        ("gpus", json!(["NVIDIA H200"])),
+        (
+            "settings",
+            json!(["ENABLE_PERFECT_ROUTER=1", "TLLMPROF_STEP=cudaGraphLaunch"]),
+        ),
+        (
+            "unix_minus_monotonic_ns",
+            json!(1_700_000_000_000_000_000_u64),
+        ),
+        ("damage", Value::Null),
+        ("left_out", json!(0)),
+    ] {
+        assert_eq!(process[key], value, "{key}");
+    }
+    let windows = process["windows"].as_array().unwrap();
+    assert_eq!(windows.len(), 1);
+    assert_eq!(
+        (&windows[0]["first"], &windows[0]["last"]),
+        (&json!(3), &json!(6))
+    );
+    let each: Vec<_> = windows[0]["iterations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .collect();
+    assert_eq!(
+        each.iter()
+            .map(|one| one["n"].as_u64().unwrap())
+            .collect::<Vec<_>>(),
+        [3, 4, 5, 6]
+    );
+    for iteration in each {
+        // Device 1 is busier than device 0: 600 ns against 425.
+        let expected = json!({
+            "dur_ns": 900, "gpu_ns": 600, "gpu_busy_ns": 600, "kernels": 4, "launches": 1, "calls": 2,
+            "wait_ns": 800, "thread": 4000
+        });
+        for (key, value) in expected.as_object().unwrap() {
+            assert_eq!(iteration[key], *value, "{key}");
+        }
+    }
+    assert_eq!(windows[0]["iterations"][1]["gc_ns"], 200);
+    assert_eq!(windows[0]["iterations"][2]["gil_wait_ns"], 100);
+    assert_eq!(
+        (
+            &process["outside"]["iterations"],
+            &process["outside"]["max_ns"]
+        ),
+        (&json!(6), &json!(900))
+    );
+    let named = |list: &str, name: &str| {
+        let all = process[list].as_array().unwrap();
+        let one = all.iter().find(|one| one["name"] == name);
+        one.map(|one| {
+            (
+                one["count"].as_u64().unwrap(),
+                one["total_ns"].as_u64().unwrap(),
+            )
+        })
+    };
+    assert_eq!(named("calls", "cudaGraphLaunch"), Some((4, 160)));
+    assert_eq!(named("calls", "cudaStreamSynchronize"), Some((4, 3200)));
+    assert_eq!(named("calls", "cuGraphLaunch"), None);
+    assert_eq!(process["calls_counted"][0]["inside"], 4);
+    assert_eq!(
+        named("kernels", "void ns::gemm<float>(float*)"),
+        Some((4, 1200))
+    );
+    assert_eq!(named("kernels", "add(int)"), Some((8, 3200)));
+    assert_eq!(named("kernels", "CUDA graph 5"), Some((4, 40)));
+    assert_eq!(named("ranges", "forward@engine"), Some((4, 2800)));
+    assert_eq!(named("ranges", "plain"), Some((4, 40)));
+    assert_eq!(process["ranges"].as_array().unwrap().len(), 2);
+    assert_eq!(named("functions", "Scheduler.step"), Some((4, 3200)));
+    assert_eq!(process["functions"].as_array().unwrap().len(), 1);
+    assert_eq!(named("gc", "gen2"), Some((1, 200)));
+    assert_eq!(
+        (
+            &process["gil_wait"]["count"],
+            &process["gil_hold"]["total_ns"]
+        ),
+        (&json!(1), &json!(200))
+    );
+    assert_eq!(
+        process["threads"][0],
+        json!({"tid": 4001, "name": "sampler", "gil_hold_ns": 200})
+    );
+    let copies = json!([
+        {"kind": "DtoH", "count": 4, "total_ns": 40, "bytes": 16384},
+        {"kind": "memset", "count": 4, "total_ns": 20, "bytes": 256}
+    ]);
+    assert_eq!(process["copies"], copies);
+    assert_eq!(process["kernel_window"]["iterations"], 4);
+    assert_eq!(process["inside"]["gpu_from"], "kernels");
+}
+
+#[test]
+fn an_export_with_the_least_that_there_can_be() {
+    let scratch = Scratch::new();
+    let path = scratch.path("sparse.sqlite");
+    let mut export = Export::new(&path, Schema::Sparse);
+    iterations(&mut export, i64::MAX);
+    let add = export.string("add");
+    export.kernel(PID, add, 0, [4100, 4400]);
+    export.finish();
+    let found = json(&path);
+    let process = &found["processes"][0];
+    assert_eq!(
+        (&process["rank"], &process["host"]),
+        (&json!(0), &json!(""))
+    );
+    // The capture was open when nsys stopped.
+    let window = &process["windows"][0];
+    assert_eq!((&window["first"], &window["last"]), (&json!(3), &json!(9)));
+    assert_eq!(window["iterations"].as_array().unwrap().len(), 7);
+    assert_eq!(window["iterations"][1]["gpu_ns"], 300);
+    assert_eq!(window["iterations"][2]["gpu_ns"], 0);
+    assert_eq!(process["kernels"][0]["name"], "add");
+    assert_eq!(process["unix_minus_monotonic_ns"], 0);
+}
+
+#[test]
+fn several_processes_are_ranks_and_times_before_the_beginning_are_moved() {
+    let scratch = Scratch::new();
+    let path = scratch.path("two.sqlite");
+    let mut export = Export::new(&path, Schema::Full);
+    for (process, shift) in [(PID, -5000), (PID + 1, -4000)] {
+        let main = thread(process, process);
+        export.domain(main, 7, "tllmprof");
+        for n in 0..4 {
+            let at = shift + 1000 * n;
+            export.range(60, main, 7, "my name", Some(n), [at, at + 500]);
+        }
+    }
+    // Another process with the same number for another domain.
+    export.domain(thread(9, 9), 7, "other");
+    export.range(60, thread(9, 9), 7, "iteration 1", Some(1), [0, 1]);
+    export.finish();
+    let found = json(&path);
+    let ranks: Vec<_> = found["processes"].as_array().unwrap().iter().collect();
+    assert_eq!(ranks.len(), 2);
+    assert_eq!(
+        (&ranks[1]["rank"], &ranks[1]["pid"]),
+        (&json!(1), &json!(4001))
+    );
+    for rank in ranks {
+        let window = &rank["windows"][0];
+        assert_eq!((&window["first"], &window["last"]), (&json!(0), &json!(3)));
+        let starts: Vec<_> = window["iterations"].as_array().unwrap().iter().collect();
+        assert_eq!(
+            starts[3]["start_ns"].as_u64().unwrap() - starts[0]["start_ns"].as_u64().unwrap(),
+            3000
+        );
+        assert_eq!(rank["inside"]["gpu"], Value::Null);
+        assert_eq!(rank["kernel_window"], Value::Null);
+    }
+    assert_eq!(found["skew"]["iterations"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn what_holds_no_iterations_is_told() {
+    let scratch = Scratch::new();
+    let empty = scratch.path("empty.sqlite");
+    Connection::open(&empty)
+        .unwrap()
+        .execute_batch("CREATE TABLE t (x)")
+        .unwrap();
+    assert!(matches!(open(&empty), Err(Error::NoIterations)));
+    let foreign = scratch.path("foreign.sqlite");
+    let mut export = Export::new(&foreign, Schema::Full);
+    export.domain(MAIN, OWN, "theirs");
+    export.range(60, MAIN, OWN, "iteration 1", Some(1), [0, 10]);
+    export.finish();
+    let error = open(&foreign).err().unwrap().to_string();
+    assert!(error.starts_with("no iterations of tllmprof are in it: ") && !error.contains('\n'));
+    assert!(matches!(
+        open(Path::new("absent.nsys-rep")),
+        Err(Error::NotExported)
+    ));
+    assert!(matches!(
+        open(&scratch.path("absent")),
+        Err(Error::Database(_))
+    ));
+}
+
+/// Rows of the wrong types, and whole pages of something else.
+#[test]
+fn what_is_wrong_in_a_file_harms_nothing() {
+    let scratch = Scratch::new();
+    let path = scratch.path("odd.sqlite");
+    whole(&path);
+    let connection = Connection::open(&path).unwrap();
+    connection
+        .execute_batch(
+            "INSERT INTO NVTX_EVENTS (start, end, eventType, globalTid, domainId, textId, uint64Value)
+                 VALUES ('x', 5, 60, 1, 1, 1, 1), (4000, x'00', 60, 'y', 1, 1, 1), (4000, 3000, 59, 1, 1, 1, 1),
+                        (9223372036854775807, -9223372036854775808, 60, -9223372036854775808, 1, 99999, -1);
+             INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME (start, end, eventClass, globalTid, nameId, returnValue)
+                 VALUES ('x', 'y', 0, 281541902336000 , 'z', 'w');
+             DROP TABLE CUPTI_ACTIVITY_KIND_MEMSET;
+             CREATE VIEW CUPTI_ACTIVITY_KIND_MEMSET AS SELECT load_extension('x') AS start;",
+        )
+        .unwrap();
+    drop(connection);
+    let found = json(&path);
+    assert_eq!(
+        found["processes"][0]["windows"][0]["iterations"]
+            .as_array()
+            .unwrap()
+            .len(),
+        4
+    );
+    let bytes = std::fs::read(&path).unwrap();
+    let damaged = scratch.path("damaged.sqlite");
+    let (mut read, mut refused) = (0, 0);
+    for step in 0..200_usize {
+        let mut copy = bytes.clone();
+        match step % 2 {
+            0 => copy.truncate(bytes.len() * (step + 1) / 201),
+            _ => {
+                let at = step * 7919 % (bytes.len() - 512);
+                copy[at..at + 300]
+                    .iter_mut()
+                    .for_each(|byte| *byte = byte.wrapping_mul(31) ^ step as u8);
+            }
+        }
+        std::fs::write(&damaged, &copy).unwrap();
+        match open(&damaged) {
+            Ok(recorded) => {
+                for one in &recorded {
+                    Process::read(damaged.clone(), one).unwrap();
+                }
+                read += 1;
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(read > 20 && refused > 20, "{read} read, {refused} refused");
+}
