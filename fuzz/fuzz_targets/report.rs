@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use tllmprof_fuzz::unpack;
 use tllmprof_record::Reader;
-use tllmprof_report::{Process, Report};
+use tllmprof_report::{Comparison, Process, Report};
 
 fuzz_target!(|packed: &[u8]| {
     let record = unpack(packed);
@@ -15,6 +15,11 @@ fuzz_target!(|packed: &[u8]| {
     let process = || Process::read("record".into(), &reader).ok();
     let two = Report::new(process().into_iter().chain(process()).collect());
     look_at(&two);
+    let text = Comparison::of(&two.processes, &two.processes).text();
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
     look_at(&Report::new(two.processes.into_iter().take(1).collect()));
 });
 

@@ -63,7 +63,7 @@ pub struct Process {
     /// GPU metrics that this record itself holds.
     pub metric_samples: Vec<MetricSample>,
     pub events: u64,
-    /// Events that the recorder did not keep.
+    /// Events that the recorder did not keep, besides kernels.
     pub dropped: u64,
     /// What the recorder itself took from the program's threads inside windows.
     pub own_cost: u64,
@@ -156,6 +156,8 @@ impl Process {
         let ns = Ns {
             rate: clock.ns_per_tick(),
         };
+        // What is missing of kernels is told with them.
+        let kernels_dropped = kernels.sum.map_or(0, |sum| sum.dropped);
         let left_out = left_out
             + gpu.left_out
             + totals.left_out
@@ -209,7 +211,9 @@ impl Process {
             metrics: metrics::inside(samples.samples.iter(), &windows),
             metric_samples: samples.samples,
             events: totals.events,
-            dropped: header.counter(Counter::EventsDropped).max(totals.dropped),
+            dropped: header
+                .counter(Counter::EventsDropped)
+                .max(totals.dropped.saturating_sub(kernels_dropped)),
             own_cost: ns.of(header.counter(Counter::OwnTicks)),
             gpu_lost: header.counter(Counter::GpuSpansLost),
             tied_briefly: (header.clock == ClockKind::Counter)

@@ -300,6 +300,7 @@ fn lost_edges_of_kernel_windows_lose_no_kernels() {
         assert_eq!(all[first]["gpu_busy_ns"], if edge { 0 } else { 200 });
         assert_eq!(all[first - 1]["gpu_busy_ns"], Value::Null);
         assert!(report.text().contains("4 kernels or copies are missing"));
+        assert_eq!(json["processes"][0]["dropped"], 8);
     }
 }
 

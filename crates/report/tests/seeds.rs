@@ -42,7 +42,15 @@ fn a_python_program_is_read() {
 
 #[test]
 fn packing_loses_nothing() {
-    for name in ["engine", "python", "server-0", "cut-off", "header-alone"] {
+    let names = [
+        "engine",
+        "python",
+        "server-0",
+        "metrics",
+        "cut-off",
+        "header-alone",
+    ];
+    for name in names {
         let record = seed(name);
         assert!(packed::unpack(&packed::pack(&record)) == record, "{name}");
     }

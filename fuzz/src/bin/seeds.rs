@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use tllmprof_fuzz::{pack, unpack};
 use tllmprof_record::builder::Builder;
-use tllmprof_record::{CallKind, ClockKind, Edge, Event, Info, RangeKind, What};
+use tllmprof_record::{
+    CallKind, ClockKind, CopyKind, Edge, Event, Info, Metric, RangeKind, What,
+};
 
 #[path = "../../../crates/report/tests/common/server.rs"]
 mod server;
@@ -26,6 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 rank,
                 window: 105..=112,
                 kernels: 1,
+                taken: 106..=108,
             };
             let name = format!("server-{rank}");
             write(&folder, Path::new(&name), &server.record().0.bytes())?;
@@ -97,6 +100,41 @@ fn every_kind() -> Vec<u8> {
         What::GpuSpan {
             device: 1,
             stream: 2,
+            iteration: 5,
+        },
+        What::KernelWindow {
+            edge: Edge::Open,
+            iteration: 5,
+        },
+        What::GpuKernel {
+            device: 1,
+            stream: 2,
+            name,
+            correlation: 4,
+        },
+        What::GpuCopy {
+            device: 1,
+            stream: 2,
+            kind: CopyKind::HostToDevice,
+            bytes: 4096,
+        },
+        What::GpuSet {
+            device: 1,
+            stream: 3,
+            bytes: 64,
+        },
+        What::GpuMetric {
+            device: 1,
+            metric: Some(Metric::Power),
+            thousandths: 500_000,
+        },
+        What::ExpertLoad {
+            layer: 1,
+            expert: 2,
+            tokens: 3,
+        },
+        What::KernelWindow {
+            edge: Edge::Close,
             iteration: 5,
         },
         What::Dropped { events: 3 },
