@@ -19,7 +19,7 @@ pub struct Arguments {
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// A record, or a folder of the records of several ranks
+    /// A record, an nsys export, or a folder of those of several ranks
     #[arg(value_name = "BASE")]
     base: PathBuf,
     /// What is compared with it

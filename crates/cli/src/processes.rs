@@ -9,7 +9,7 @@ use tllmprof_record::{Error, Reader};
 use tllmprof_report::Process;
 
 use crate::output;
-use crate::progress::Watched;
+use crate::progress::{Counted, Watched};
 
 /// Reads the processes of some files; what cannot be read is told, and whether there was any such.
 pub fn read_all<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> (Vec<Process>, bool) {
@@ -58,10 +58,8 @@ pub fn read(path: &Path) -> Result<Process> {
     if status.is_dir() {
         return Err(Error::NoRecord.into());
     }
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    let what = format!("reading {}", name.display());
     // Twice, says the report.
-    let reader = Reader::new(Watched::new(file, what, 2 * status.len()))?;
+    let reader = Reader::new(Watched::new(file, reading(path), 2 * status.len()))?;
     Ok(Process::read(path.to_owned(), &reader)?)
 }
 
@@ -71,10 +69,17 @@ fn of_file(file: &Path) -> Result<Vec<Process>> {
         return Ok(vec![read(file)?]);
     }
     let recorded = tllmprof_nsys::open(file)?;
-    let processes = recorded
-        .iter()
-        .map(|one| Process::read(file.to_owned(), one));
+    let processes = recorded.iter().map(|one| {
+        let counted = Counted::new(one, reading(file), 2 * one.rows());
+        Process::read(file.to_owned(), &counted)
+    });
     Ok(processes.collect::<Result<_, _>>()?)
+}
+
+/// What is being done, for the progress.
+fn reading(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    format!("reading {}", name.display())
 }
 
 /// The first bytes of a file.

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::io::{self, IsTerminal, Stderr, Write};
 use std::time::{Duration, Instant};
 
-use tllmprof_record::Source;
+use tllmprof_record::{Damage, Entry, Header, Source};
+use tllmprof_report::Recording;
 
 /// What is shorter is not shown.
 const DELAY: Duration = Duration::from_secs(1);
@@ -98,6 +99,36 @@ impl<S: Source> Source for Watched<S> {
         let length = self.source.read_at(buffer, offset)?;
         self.progress.borrow_mut().advance(length as u64);
         Ok(length)
+    }
+}
+
+/// What another tool recorded, whose reading is told.
+pub struct Counted<'a, R> {
+    recording: &'a R,
+    progress: RefCell<Progress>,
+}
+
+impl<'a, R> Counted<'a, R> {
+    /// About so many entries will be read in all.
+    pub fn new(recording: &'a R, what: String, entries: u64) -> Self {
+        let progress = RefCell::new(Progress::new(what, entries));
+        Self {
+            recording,
+            progress,
+        }
+    }
+}
+
+impl<R: Recording> Recording for Counted<'_, R> {
+    fn header(&self) -> &Header {
+        self.recording.header()
+    }
+
+    fn read(&self, mut each: impl FnMut(Entry<'_>)) -> io::Result<Damage> {
+        self.recording.read(|entry| {
+            self.progress.borrow_mut().advance(1);
+            each(entry);
+        })
     }
 }
 

@@ -15,7 +15,7 @@ pub struct Arguments {
     /// As JSON, with every iteration
     #[arg(long)]
     json: bool,
-    /// Records, one for each process
+    /// Records, one for each process, or what nsys exports to sqlite
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 

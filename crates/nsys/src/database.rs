@@ -119,6 +119,15 @@ impl Database {
         statement.is_ok_and(|mut statement| statement.exists([]).unwrap_or(false))
     }
 
+    /// About how many rows a table has.
+    pub fn count(&self, table: &str) -> u64 {
+        let query = format!("SELECT max(rowid) FROM \"{table}\"");
+        let found = self
+            .connection
+            .query_row(&query, [], |row| Ok(Row(row).number(0)));
+        found.ok().flatten().map_or(0, i64::unsigned_abs)
+    }
+
     /// The text of one of nsys's strings.
     pub fn string(&self, id: i64) -> Option<String> {
         let mut statement = self

@@ -88,6 +88,16 @@ impl Recorded {
         }
     }
 
+    /// About how many rows are read each time.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        let tables = CALLS
+            .iter()
+            .chain(&[KERNELS, GRAPHS, COPIES, SETS, "NVTX_EVENTS"]);
+        let counts = tables.map(|table| self.shared.database.count(table));
+        counts.fold(0, u64::saturating_add)
+    }
+
     /// A moment in ticks, which are nanoseconds.
     fn ticks(&self, moment: i64) -> u64 {
         u64::try_from(moment.saturating_add(self.shift)).unwrap_or(0)
