@@ -4,6 +4,7 @@ pub mod server;
 
 use std::path::PathBuf;
 
+use serde_json::Value;
 use server::Server;
 use tllmprof_record::Reader;
 use tllmprof_report::{Process, Report};
@@ -21,4 +22,21 @@ pub fn ranks(ranks: &[u64]) -> Report {
         process(&format!("tllmprof-gpu7-{rank}.tllmprof"), &bytes)
     });
     Report::new(processes.collect())
+}
+
+/// A report as JSON.
+pub fn json(report: &Report) -> Value {
+    let mut bytes = Vec::new();
+    report.json(&mut bytes).unwrap();
+    assert!(bytes.ends_with(b"\n"));
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+/// A text has no more lines, and none is wider than a screen.
+pub fn fits(text: &str, lines: usize) {
+    assert!(text.lines().count() <= lines, "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
 }

@@ -1,0 +1,191 @@
+//! What GPUs ran and what was measured of them, on a server whose every nanosecond is known.
+
+mod common;
+
+use common::server::{SAMPLE, Server, Truth};
+use common::{fits, json, process};
+use serde_json::Value;
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{ClockKind, Edge, Event, What};
+use tllmprof_report::Report;
+
+#[test]
+fn kernels_add_up_and_gpu_times_are_of_iterations_without_them() {
+    let (builder, truths) = Server::rank(0).record();
+    let json = json(&Report::new(vec![process("a", &builder.bytes())]));
+    let process = &json["processes"][0];
+    let taken: Vec<_> = truths.iter().filter(|truth| truth.busy.is_some()).collect();
+    let busy: u64 = taken.iter().filter_map(|truth| truth.busy).sum();
+    let wall: u64 = taken.iter().map(|truth| truth.duration).sum();
+    // Five pieces a step, a quarter of the time between them empty, but after the last.
+    let gaps: u64 = taken
+        .iter()
+        .map(|truth| truth.gpu / 5 - truth.gpu / 5 * 3 / 4)
+        .sum::<u64>()
+        * 4;
+    let expected = serde_json::json!({
+        "iterations": 20, "wall_ns": wall, "busy_ns": busy, "gaps_ns": gaps, "kernels": 80,
+        "dropped": 0
+    });
+    assert_eq!(process["kernel_window"], expected);
+    let iteration = &process["windows"][0]["iterations"];
+    assert_eq!(
+        (&iteration[19]["kernels"], &iteration[20]["kernels"]),
+        (&4.into(), &0.into())
+    );
+    let kernels = &process["kernels"];
+    assert_eq!(
+        kernels[0]["name"],
+        "cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_32>(\
+         cutlass_80_tensorop_s1688gemm_128x128_32::Params)"
+    );
+    assert_eq!(
+        (&kernels[0]["count"], &kernels[1]["count"]),
+        (&60.into(), &20.into())
+    );
+    let each = |truth: &&Truth| truth.gpu / 5 * 3 / 4;
+    assert_eq!(
+        kernels[0]["total_ns"],
+        taken.iter().map(each).sum::<u64>() * 3
+    );
+    assert_eq!(kernels[0]["max_ns"].as_u64(), taken.iter().map(each).max());
+    assert_eq!(kernels[0]["min_ns"].as_u64(), taken.iter().map(each).min());
+    let copies = &process["copies"];
+    assert_eq!(
+        (&copies[0]["kind"], &copies[0]["bytes"]),
+        (&"DtoH".into(), &(20 << 20).into())
+    );
+    assert_eq!(
+        (&copies[1]["kind"], &copies[1]["count"]),
+        (&"memset".into(), &20.into())
+    );
+    let inside = &process["inside"];
+    assert_eq!(inside["gpu_from"], "events");
+    let mut plain: Vec<_> = truths.iter().filter(|truth| truth.busy.is_none()).collect();
+    plain.sort_by_key(|truth| truth.gpu);
+    assert_eq!(inside["gpu"]["p50_ns"], plain[15].gpu);
+    plain.sort_by_key(|truth| truth.duration);
+    assert_eq!(inside["without_kernels"]["p50_ns"], plain[15].duration);
+}
+
+#[test]
+fn gpu_times_are_those_of_kernels_where_there_are_no_others() {
+    for (taken, spans, from) in [
+        (0..=200, true, "events in kernel windows"),
+        (100..=119, true, "events"),
+        (0..=200, false, "kernels"),
+    ] {
+        let server = Server {
+            taken,
+            ..Server::rank(0)
+        };
+        let bytes = server.record().0.bytes();
+        let bytes = if spans {
+            bytes
+        } else {
+            without_gpu_spans(bytes)
+        };
+        let report = Report::new(vec![process("a", &bytes)]);
+        let inside = &json(&report)["processes"][0]["inside"];
+        assert_eq!(inside["gpu_from"], from);
+        assert!(inside["gpu_share"].as_f64().unwrap() > 0.5, "{inside}");
+        fits(&report.text(), 40);
+    }
+}
+
+/// A record whose GPU times are of a kind that nobody knows.
+fn without_gpu_spans(mut bytes: Vec<u8>) -> Vec<u8> {
+    let start = 64 * 1024;
+    for chunk in bytes[start..].chunks_mut(64 * 1024) {
+        for event in chunk[64..]
+            .chunks_exact_mut(24)
+            .filter(|event| event[12] == 16)
+        {
+            event[12] = 200;
+        }
+    }
+    bytes
+}
+
+#[test]
+fn lost_edges_of_kernel_windows_lose_no_kernels() {
+    let mut builder = Builder::new(7, ClockKind::Monotonic);
+    let put = |builder: &mut Builder, at, long, what| builder.push(7, &Event::new(at, long, what));
+    for n in 0..10 {
+        put(&mut builder, 1000 * n, 900, What::Iteration { n });
+    }
+    for start in [3100, 3500, 5200] {
+        let kernel = What::GpuKernel {
+            device: 3,
+            stream: 0,
+            name: 9,
+            correlation: 0,
+        };
+        put(&mut builder, start, 100, kernel);
+    }
+    put(&mut builder, 9000, 0, What::Dropped { events: 4 });
+    builder.push(8, &Event::new(9000, 0, What::Dropped { events: 8 }));
+    for (edge, first, iterations) in [(false, 3, 3), (true, 2, 4)] {
+        if edge {
+            let open = What::KernelWindow {
+                edge: Edge::Open,
+                iteration: 2,
+            };
+            put(&mut builder, 2000, 0, open);
+        }
+        let report = Report::new(vec![process("a", &builder.bytes())]);
+        let json = json(&report);
+        let taken = &json["processes"][0]["kernel_window"];
+        let found = (
+            &taken["iterations"],
+            &taken["busy_ns"],
+            &taken["gaps_ns"],
+            &taken["dropped"],
+        );
+        assert_eq!(
+            found,
+            (&iterations.into(), &300.into(), &300.into(), &4.into())
+        );
+        let all = &json["processes"][0]["windows"][0]["iterations"];
+        assert_eq!(all[first]["gpu_busy_ns"], if edge { 0 } else { 200 });
+        assert_eq!(all[first - 1]["gpu_busy_ns"], Value::Null);
+        assert!(report.text().contains("4 kernels or copies are missing"));
+        assert_eq!(json["processes"][0]["dropped"], 8);
+    }
+}
+
+#[test]
+fn gpu_metrics_go_to_the_processes_of_their_machine() {
+    let (builder, truths) = Server::rank(0).record();
+    let server = process("a", &builder.bytes());
+    let start = truths[0].start;
+    let end = truths[50].start + truths[50].duration;
+    let metrics = process("b", &Server::rank(0).metrics(end + 3 * SAMPLE).bytes());
+    // The mean over the window, counting each sample for what it has of it.
+    let first = metrics.metric_samples[0].start;
+    let (mut sum, mut most) = (0.0, 0.0);
+    for sample in 0..(end - first).div_ceil(SAMPLE) {
+        let at = first + sample * SAMPLE;
+        let part = (at + SAMPLE).min(end).saturating_sub(at.max(start)) as f64;
+        most = 50.0 + sample as f64;
+        sum += part * most;
+    }
+    let report = Report::new(vec![metrics, server]);
+    let text = report.text();
+    fits(&text, 40);
+    let line = "GPU 0 (and 1 more): SM busy 62.7 %, DRAM 31.2 %, power 512 W\n";
+    assert!(text.contains(line), "{text}");
+    let json = json(&report);
+    assert_eq!(json["processes"].as_array().unwrap().len(), 1);
+    let found = &json["processes"][0]["gpu_metrics"];
+    assert_eq!(found.as_array().unwrap().len(), 6);
+    assert_eq!(
+        (&found[3]["device"], &found[3]["metric"]),
+        (&1.into(), &"SM busy".into())
+    );
+    let mean = found[0]["mean"].as_f64().unwrap();
+    assert!((mean - sum / (end - start) as f64).abs() < 1e-3, "{mean}");
+    assert_eq!(found[0]["max"], most);
+    let alone = Report::new(vec![process("b", &Server::rank(0).metrics(end).bytes())]);
+    assert_eq!(alone.text(), "no record of a program: GPU metrics alone\n");
+}
