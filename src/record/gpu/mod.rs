@@ -30,7 +30,7 @@ use crate::errno::Kept;
 use crate::intercept::tls;
 use crate::lock::Guard;
 use driver::Driver;
-use pool::{Index, Span};
+use pool::{Index, Pair, Span};
 pub use streams::Target;
 use streams::{Key, Open, Stream};
 
@@ -124,9 +124,6 @@ pub fn after_last(target: Target) {
             && stream.open().is_some()
         {
             give_last(driver, stream, &mut open);
-            if let Some(mut pool) = pool::of(driver, stream.context()) {
-                pool.catch_up(driver);
-            }
         }
     });
 }
@@ -301,14 +298,15 @@ fn begun(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u6
 }
 
 /// Gives the first event of a span to its stream.
-fn give_first(driver: Driver, stream: &Stream) -> Option<Index> {
-    let mut pool = pool::of(driver, stream.context())?;
-    let (index, pair) = pool.take(driver, stream.context())?;
+fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
+    let (index, pair) = pool::of(driver, stream.context())?.take(driver, stream.context())?;
     match driver.record(pair.start, stream.handle()) {
-        Ok(()) => Some(index),
+        Ok(()) => Some((index, pair)),
         Err(status) => {
-            pool.put_back(index);
-            pool.refused(status);
+            if let Some(mut pool) = pool::of(driver, stream.context()) {
+                pool.put_back(index);
+                pool.refused(status);
+            }
             None
         }
     }
@@ -323,10 +321,7 @@ fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> boo
     if !stream.is_in_reach(driver) || driver.is_capturing(stream.handle()) {
         return false;
     }
-    let Some(pair) = pool::of(driver, stream.context()).map(|pool| pool.pair(open.pair)) else {
-        return false;
-    };
-    let given = driver.record(pair.end, stream.handle());
+    let given = driver.record(open.events.end, stream.handle());
     match given {
         Ok(()) => open.covered = launches,
         Err(status) => {
@@ -415,16 +410,14 @@ fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: 
         return pool::lose(1);
     };
     if is_whole {
-        pool.add(Span {
+        let span = Span {
             pair: open.pair,
             stream: stream.number(),
             cut: is_late && why != Why::Wait,
             iteration: open.iteration,
             since: open.since,
-        });
-        if why == Why::Wait && is_late {
-            pool.catch_up(driver);
-        }
+        };
+        pool.add(driver, span);
     } else {
         pool.put_back(open.pair);
         pool::lose((!is_empty).into());

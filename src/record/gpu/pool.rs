@@ -33,7 +33,7 @@ const DRIFT: f64 = 1e-4;
 pub type Index = u16;
 
 /// The events that a span lies between.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Pair {
     pub start: Event,
     pub end: Event,
@@ -230,13 +230,6 @@ impl Pool {
         });
     }
 
-    /// Reads some spans where many are unread. For when the GPU has work: then its host has time.
-    pub fn catch_up(&mut self, driver: Driver) {
-        if self.unread_count >= BACKLOG {
-            self.read(driver, SOME);
-        }
-    }
-
     /// A pair of events for a span that begins.
     pub fn take(&mut self, driver: Driver, context: usize) -> Option<(Index, Pair)> {
         if self.is_dead {
@@ -253,11 +246,6 @@ impl Pool {
         Some((index, self.pairs[usize::from(index)]))
     }
 
-    /// The events of a pair that was taken.
-    pub fn pair(&self, index: Index) -> Pair {
-        self.pairs[usize::from(index)]
-    }
-
     /// A pair is free again.
     pub fn put_back(&mut self, index: Index) {
         if let Some(place) = self.free.get_mut(self.free_count) {
@@ -266,11 +254,15 @@ impl Pool {
         }
     }
 
-    /// Both events of a span have been given to its stream.
-    pub fn add(&mut self, span: Span) {
+    /// Both events of a span have been given to its stream. Reads some where many are unread: the host
+    /// has time now, as it is about to wait or the GPU has work.
+    pub fn add(&mut self, driver: Driver, span: Span) {
         if self.unread_count < MOST {
             self.unread[(self.first_unread + self.unread_count) % MOST] = span;
             self.unread_count += 1;
+        }
+        if self.unread_count >= BACKLOG {
+            self.read(driver, SOME);
         }
     }
 
@@ -317,14 +309,14 @@ impl Pool {
     /// The GPU's clock is tied to the host's by what is known of both: no event happens before it
     /// was given to its stream, and on a stream that is idle it happens then.
     fn times(&self, driver: Driver, span: &Span, per_ns: f64) -> Result<(f64, f64), Status> {
-        let pair = self.pair(span.pair);
+        let pair = self.pairs[usize::from(span.pair)];
         driver.query(pair.end)?;
         let duration = driver.elapsed(pair.start, pair.end)?;
         let since = span.since as f64;
         let Some((last, at)) = self.last else {
             return Ok((since, duration));
         };
-        let passed = driver.elapsed(self.pair(last).start, pair.start)? * per_ns;
+        let passed = driver.elapsed(self.pairs[usize::from(last)].start, pair.start)? * per_ns;
         let drifted = passed.max(0.0) * DRIFT;
         Ok((since.max(at + passed - drifted), duration))
     }

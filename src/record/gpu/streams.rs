@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use core::time::Duration;
 
 use super::driver::Driver;
-use super::pool::Index;
+use super::pool::{Index, Pair};
 use crate::intercept::tls;
 use crate::lock::Lock;
 
@@ -99,6 +99,7 @@ pub struct Stream {
 /// The span that is open, or the last that was.
 pub struct Open {
     pub pair: Index,
+    pub events: Pair,
     pub iteration: u64,
     /// When its first event had been given to the stream, in ticks.
     pub since: u64,
@@ -128,6 +129,7 @@ impl Stream {
             number: AtomicU16::new(0),
             span: Lock::new(Open {
                 pair: 0,
+                events: Pair { start: 0, end: 0 },
                 iteration: u64::MAX,
                 since: 0,
                 covered: 0,
@@ -152,7 +154,7 @@ impl Stream {
     pub fn is_in_reach(&self, driver: Driver) -> bool {
         let name = self.name.load(Ordering::Relaxed);
         match name & (LEGACY | PER_THREAD) {
-            0 => true,
+            0 => name != 0,
             LEGACY => self.context() == driver.context(),
             _ => name == tls().addr() | PER_THREAD && self.context() == driver.context(),
         }
@@ -224,13 +226,14 @@ impl Stream {
     }
 
     /// A span begins. By who has the lock.
-    pub fn begin(&self, open: &mut Open, pair: Index, iteration: u64, since: u64) {
+    pub fn begin(&self, open: &mut Open, events: (Index, Pair), iteration: u64, since: u64) {
         open.place = if open.iteration == iteration {
             (open.place + 1).min(REMEMBERED - 1)
         } else {
             0
         };
-        (open.pair, open.iteration, open.since, open.covered) = (pair, iteration, since, 0);
+        (open.pair, open.events) = events;
+        (open.iteration, open.since, open.covered) = (iteration, since, 0);
         self.launches.store(0, Ordering::Relaxed);
         self.expected
             .store(open.counts[open.place], Ordering::Relaxed);
@@ -243,9 +246,7 @@ impl Stream {
     /// The span is over. By who has the lock.
     pub fn end(&self, open: &mut Open) {
         open.counts[open.place] = self.launches();
-        self.open.store(0, Ordering::Release);
-        let (word, bit) = self.bit();
-        word.fetch_and(!bit, Ordering::Relaxed);
+        self.close();
     }
 
     fn bit(&self) -> (&'static AtomicU64, u64) {
@@ -315,9 +316,16 @@ pub fn forget(ends: impl Fn(usize) -> bool) {
 }
 
 impl Stream {
-    /// The stream is not there any more.
+    /// The stream is not there any more, nor are the events of what it may have open.
     pub fn forget(&self) {
         self.name.store(0, Ordering::Release);
+        self.close();
+    }
+
+    fn close(&self) {
+        self.open.store(0, Ordering::Release);
+        let (word, bit) = self.bit();
+        word.fetch_and(!bit, Ordering::Relaxed);
     }
 }
 
@@ -331,7 +339,6 @@ pub unsafe fn in_child() {
     }
     for stream in &ALL {
         stream.forget();
-        stream.open.store(0, Ordering::Relaxed);
         // SAFETY: the caller's promise.
         unsafe { stream.span.break_open() };
     }
