@@ -123,7 +123,7 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
             Kind::AsyncCopy => CallKind::AsyncCopy,
             Kind::Wait => CallKind::Wait,
             Kind::CaptureBegin | Kind::CaptureEnd => CallKind::Capture,
-            Kind::Profiler | Kind::Destroys => CallKind::Other,
+            Kind::Memory | Kind::Profiler | Kind::Destroys => CallKind::Other,
         };
         let what = What::CallName {
             row: row.call as u8,

@@ -22,6 +22,8 @@ pub enum Kind {
     CaptureBegin,
     /// Ends a stream capture; its first argument is the stream.
     CaptureEnd,
+    /// Takes or gives back memory: no step, and may make the device idle.
+    Memory,
     /// The program's own profiler control, passed through.
     Profiler,
     /// Ends the life of what its first argument names, a stream, a context or a device's, with all
@@ -107,6 +109,18 @@ macro_rules! cuda_calls {
             StreamEndCapture CaptureEnd
                 [cuStreamEndCapture cuStreamEndCapture_ptsz]
                 [cudaStreamEndCapture cudaStreamEndCapture_ptsz] any;
+            MemAlloc Memory
+                [cuMemAlloc_v2 cuMemAlloc]
+                [cudaMalloc] any;
+            MemFree Memory
+                [cuMemFree_v2 cuMemFree]
+                [cudaFree] any;
+            MemHostAlloc Memory
+                [cuMemHostAlloc cuMemAllocHost_v2 cuMemAllocHost]
+                [cudaHostAlloc cudaMallocHost] any;
+            MemFreeHost Memory
+                [cuMemFreeHost]
+                [cudaFreeHost] any;
             ProfilerStart Profiler
                 [cuProfilerStart]
                 [cudaProfilerStart] any;
@@ -300,7 +314,7 @@ mod tests {
             "cu",
             "cuGraphLaunch_",
             "cuGraphLaunchX",
-            "cudaMalloc",
+            "cudaMallocAsync",
             "_ptsz",
             "_v2",
         ] {

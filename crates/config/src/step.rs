@@ -321,8 +321,12 @@ mod tests {
             "\"cudagraphlaunch\" is no call that is counted; cudaGraphLaunch is"
         );
         assert_eq!(
+            problem("cudaMallocPitch"),
+            "\"cudaMallocPitch\" is no call that is counted"
+        );
+        assert_eq!(
             problem("cudaMalloc"),
-            "\"cudaMalloc\" is no call that is counted"
+            "\"cudaMalloc\" neither opens nor closes an iteration"
         );
         assert_eq!(
             problem("cudaProfilerStart"),
