@@ -8,6 +8,7 @@
 mod busy;
 mod causes;
 mod compare;
+pub mod diagnosis;
 mod facts;
 mod first;
 mod gpu;
@@ -19,22 +20,27 @@ mod metrics;
 mod process;
 mod quantiles;
 mod recording;
+mod routing;
 mod skew;
 mod slow;
 mod sum;
 mod tally;
 mod text;
 mod timeline;
+mod turnaround;
 mod units;
 mod window;
 
-pub use compare::{Comparison, Verdict};
+pub use compare::{Comparison, Outcome};
+pub use diagnosis::{Finding, Verdict};
 pub use iteration::Iteration;
 pub use kernels::{CopyTotal, KernelSum, KernelTotal};
 pub use metrics::{MetricSample, MetricSum};
 pub use process::Process;
 pub use recording::Recording;
+pub use routing::LayerLoad;
 pub use skew::Skew;
+pub use turnaround::Turnaround;
 
 /// Processes side by side.
 #[derive(Debug)]
@@ -42,6 +48,8 @@ pub struct Report {
     pub processes: Vec<Process>,
     /// Where there are several processes that have iterations in common.
     pub skew: Option<Skew>,
+    /// Why it is slow, if it is: the strongest first.
+    pub findings: Vec<Finding>,
 }
 
 impl Report {
@@ -61,6 +69,11 @@ impl Report {
                 .then_with(|| a.facts.host.cmp(&b.facts.host))
         });
         let skew = Skew::of(&processes);
-        Self { processes, skew }
+        let findings = diagnosis::findings(&processes, skew.as_ref());
+        Self {
+            processes,
+            skew,
+            findings,
+        }
     }
 }

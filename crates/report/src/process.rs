@@ -13,10 +13,12 @@ use crate::iteration::Iteration;
 use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
 use crate::metrics::{self, MetricSample, MetricSum, Samples};
 use crate::recording::Recording;
+use crate::routing::LayerLoad;
 use crate::slow::{self, Slow};
 use crate::sum::Sum;
-use crate::tally::{InIteration, Tally, Total, Totals};
+use crate::tally::{InIteration, Tallied, Tally, Total, Totals};
 use crate::timeline::Timeline;
+use crate::turnaround::{Turnaround, Turnarounds};
 use crate::window::{Window, windows};
 
 /// How long, in nanoseconds, a processor's counter has to be held against time before its durations are
@@ -62,6 +64,10 @@ pub struct Process {
     pub metrics: Vec<MetricSum>,
     /// GPU metrics that this record itself holds.
     pub metric_samples: Vec<MetricSample>,
+    /// What the GPU had nothing to do after host waits.
+    pub turnaround: Turnaround,
+    /// What the layers' learned routers sent to their experts.
+    pub experts: Vec<LayerLoad>,
     pub events: u64,
     /// Events that the recorder did not keep, besides kernels.
     pub dropped: u64,
@@ -137,6 +143,7 @@ impl Process {
             &kinds,
             &strings,
             Watched::new(slow::slowest(&iterations)),
+            Turnarounds::new(&facts.calls),
         );
         let mut kernels = KernelTally::new(&clock, &iterations);
         let mut samples = Samples::default();
@@ -147,7 +154,13 @@ impl Process {
                 samples.add(&clock, event);
             }
         })?;
-        let (inside, totals, watched) = tally.finish();
+        let Tallied {
+            inside,
+            totals,
+            watched,
+            turnaround,
+            loads,
+        } = tally.finish();
         for row in &mut facts.calls {
             // What is no record of ours has no counters.
             row.inside = row.inside.max(totals.calls[usize::from(row.row)].count);
@@ -163,6 +176,7 @@ impl Process {
             + totals.left_out
             + kernels.left_out
             + samples.left_out
+            + loads.left_out
             + strings.left_out();
         let slowest = slow::slow(&iterations, watched, &totals, &facts, &strings, &clock);
         let windows = windows(
@@ -210,6 +224,12 @@ impl Process {
             kernel_window: kernels.sum,
             metrics: metrics::inside(samples.samples.iter(), &windows),
             metric_samples: samples.samples,
+            turnaround: Turnaround {
+                after_waits: ns.of(turnaround.after_waits),
+                after_copies: ns.of(turnaround.after_copies),
+                ..turnaround
+            },
+            experts: loads.finish(),
             events: totals.events,
             dropped: header
                 .counter(Counter::EventsDropped)

@@ -6,7 +6,9 @@ use std::hash::Hash;
 use tllmprof_record::{CallKind, Event, StringId, Strings, What};
 
 use crate::causes::{Cause, Watched};
+use crate::routing::Loads;
 use crate::timeline::{Span, Timeline};
+use crate::turnaround::{Turnaround, Turnarounds};
 
 /// How many names of functions and ranges have a total of their own.
 const LIMIT: usize = 1 << 14;
@@ -83,6 +85,17 @@ impl Totals {
     }
 }
 
+/// What the events come to.
+#[derive(Debug)]
+pub struct Tallied {
+    pub inside: Vec<InIteration>,
+    pub totals: Totals,
+    pub watched: Watched,
+    /// In ticks.
+    pub turnaround: Turnaround,
+    pub loads: Loads,
+}
+
 /// The adding up.
 #[derive(Debug)]
 pub struct Tally<'a> {
@@ -94,6 +107,8 @@ pub struct Tally<'a> {
     pub iterations: Vec<InIteration>,
     pub totals: Totals,
     pub watched: Watched,
+    pub turnarounds: Turnarounds,
+    pub loads: Loads,
 }
 
 impl<'a> Tally<'a> {
@@ -104,6 +119,7 @@ impl<'a> Tally<'a> {
         kinds: &'a [CallKind; 256],
         strings: &'a Strings,
         watched: Watched,
+        turnarounds: Turnarounds,
     ) -> Self {
         let iterations = vec![InIteration::default(); threads.len()];
         let totals = Totals::default();
@@ -115,6 +131,8 @@ impl<'a> Tally<'a> {
             iterations,
             totals,
             watched,
+            turnarounds,
+            loads: Loads::default(),
         }
     }
 
@@ -124,7 +142,11 @@ impl<'a> Tally<'a> {
         self.totals.events += 1;
         let ticks = event.duration;
         match event.what {
-            What::Call { row, capturing, .. } => self.call(thread, event, row, capturing),
+            What::Call {
+                row,
+                capturing,
+                stream,
+            } => self.call(thread, event, row, (!capturing).then_some(stream)),
             What::Gc {
                 generation,
                 collected,
@@ -159,6 +181,11 @@ impl<'a> Tally<'a> {
                 );
                 self.own(thread, event, Cause::Range(domain, name));
             }
+            What::ExpertLoad {
+                layer,
+                expert,
+                tokens,
+            } => self.loads.add(layer, expert, tokens),
             What::Dropped { events } => {
                 self.totals.dropped = self.totals.dropped.saturating_add(events);
             }
@@ -166,16 +193,20 @@ impl<'a> Tally<'a> {
         }
     }
 
+    /// Adds a call for a stream; `None` where a stream capture takes it up.
     #[inline]
-    fn call(&mut self, thread: u32, event: &Event, row: u8, capturing: bool) {
+    fn call(&mut self, thread: u32, event: &Event, row: u8, stream: Option<u64>) {
         self.totals.calls[usize::from(row)].add(event.duration);
         let kind = self.kinds[usize::from(row)];
         if let Some(place) = self.timeline.at(event.start)
             && let Some(iteration) = self.iterations.get_mut(place)
         {
             iteration.calls = iteration.calls.saturating_add(1);
-            let launches = u32::from(kind.launches() && !capturing);
+            let launches = u32::from(kind.launches() && stream.is_some());
             iteration.launches = iteration.launches.saturating_add(launches);
+            if let Some(stream) = stream {
+                self.turnarounds.call(thread, row, stream, place, event);
+            }
         }
         if kind == CallKind::Wait {
             self.own(thread, event, Cause::Wait(row));
@@ -274,7 +305,7 @@ impl<'a> Tally<'a> {
     }
 
     /// Ends the adding up.
-    pub fn finish(mut self) -> (Vec<InIteration>, Totals, Watched) {
+    pub fn finish(mut self) -> Tallied {
         let mut collections = 0_i64;
         for (place, iteration) in self.iterations.iter_mut().enumerate() {
             collections += iteration.collections;
@@ -285,7 +316,13 @@ impl<'a> Tally<'a> {
             let whole = length.saturating_mul(collections.unsigned_abs());
             iteration.gc = iteration.gc.saturating_add(whole);
         }
-        (self.iterations, self.totals, self.watched)
+        Tallied {
+            inside: self.iterations,
+            turnaround: self.turnarounds.finish(),
+            totals: self.totals,
+            watched: self.watched,
+            loads: self.loads,
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use common::process;
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Edge, Event, Info, What};
-use tllmprof_report::{Comparison, Process, Verdict};
+use tllmprof_report::{Comparison, Outcome, Process};
 
 /// A made-up run: iterations of so many nanoseconds, varied by chance.
 #[derive(Clone)]
@@ -140,7 +140,7 @@ fn a_known_ratio_is_found_as_often_as_the_interval_says() {
             ..base
         };
         let comparison = compare(&base, &other);
-        let Verdict::Faster(part, (low, high)) = comparison.verdict else {
+        let Outcome::Faster(part, (low, high)) = comparison.verdict else {
             panic!("{seed}: {}", comparison.text());
         };
         assert!((part - 0.124).abs() < 0.05 && low < part && part < high);
@@ -157,7 +157,7 @@ fn a_slower_run_is_told_by_how_much() {
         ..Run::default()
     };
     let comparison = compare(&Run::default(), &other);
-    let Verdict::Slower(part, (low, high)) = comparison.verdict else {
+    let Outcome::Slower(part, (low, high)) = comparison.verdict else {
         panic!("{}", comparison.text());
     };
     assert!(
@@ -187,11 +187,11 @@ fn runs_of_the_same_speed_do_not_differ() {
                 ..base.clone()
             },
         );
-        wrong += u32::from(!matches!(comparison.verdict, Verdict::NoDifference(..)));
+        wrong += u32::from(!matches!(comparison.verdict, Outcome::NoDifference(..)));
     }
     assert!(wrong <= 6, "{wrong}");
     let same = compare(&Run::default(), &Run::default());
-    assert!(matches!(same.verdict, Verdict::NoDifference(0.0, _)));
+    assert!(matches!(same.verdict, Outcome::NoDifference(0.0, _)));
     assert!(same.text().contains("no difference seen: 0.0 % ["));
 }
 
@@ -227,14 +227,14 @@ fn a_few_iterations_say_nothing() {
         ..Run::default()
     };
     let comparison = compare(&Run::default(), &few);
-    assert_eq!(comparison.verdict, Verdict::TooFew(200, 7));
+    assert_eq!(comparison.verdict, Outcome::TooFew(200, 7));
     assert!(
         comparison
             .text()
             .contains("too few iterations to say: 200 and 7 (wanted: 8 or more)\n")
     );
     let none = Comparison::of(&[Run::default().process()], &[]);
-    assert_eq!(none.verdict, Verdict::TooFew(200, 0));
+    assert_eq!(none.verdict, Outcome::TooFew(200, 0));
     fits(&none.text());
     assert_eq!(json(&none)["verdict"], "too few");
     // Too few for a percentile alone.
@@ -291,7 +291,7 @@ fn kernels_are_compared_and_their_iterations_left_out() {
     let comparison = compare(&base, &other);
     // Those with kernels take twice as long; one more has their end in it.
     assert!(
-        matches!(comparison.verdict, Verdict::NoDifference(..)),
+        matches!(comparison.verdict, Outcome::NoDifference(..)),
         "{}",
         comparison.text()
     );

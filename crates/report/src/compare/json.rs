@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::bootstrap::Change;
-use super::{Comparison, Side, Unit, Verdict};
+use super::{Comparison, Outcome, Side, Unit};
 
 impl Comparison {
     /// Writes the comparison as JSON, with a line's end.
@@ -136,10 +136,10 @@ impl<'a> JsonComparison<'a> {
             base: JsonSide::of(&comparison.base),
             other: JsonSide::of(&comparison.other),
             verdict: match comparison.verdict {
-                Verdict::Faster(..) => "faster",
-                Verdict::Slower(..) => "slower",
-                Verdict::NoDifference(..) => "no difference",
-                Verdict::TooFew(..) => "too few",
+                Outcome::Faster(..) => "faster",
+                Outcome::Slower(..) => "slower",
+                Outcome::NoDifference(..) => "no difference",
+                Outcome::TooFew(..) => "too few",
             },
             text: comparison.verdict.to_string(),
             change: comparison

@@ -28,7 +28,7 @@ const IMBALANCE: f64 = 0.10;
 /// Two runs side by side.
 #[derive(Debug)]
 pub struct Comparison {
-    pub verdict: Verdict,
+    pub verdict: Outcome,
     base: Side,
     other: Side,
     measures: Vec<Measure>,
@@ -40,7 +40,7 @@ pub struct Comparison {
 
 /// Whether the other run is faster, by its iterations a second.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Verdict {
+pub enum Outcome {
     /// By this part, and the interval of it that holds the truth 95 times in a hundred.
     Faster(f64, (f64, f64)),
     Slower(f64, (f64, f64)),
@@ -119,7 +119,7 @@ impl Comparison {
             gpu_times(processes, &mut measures, &mut notes);
             kernels = kernels::changes(processes);
         }
-        let verdict = Verdict::of(&measures, &base_side, &other_side);
+        let verdict = Outcome::of(&measures, &base_side, &other_side);
         let routing = routing(&measures, &base_side, &other_side);
         let several = runs.iter().any(|run| run.len() > 1);
         Self {
@@ -340,7 +340,7 @@ fn numbers(run: &Ranks<'_>) -> String {
     }
 }
 
-impl Verdict {
+impl Outcome {
     fn of(measures: &[Measure], base: &Side, other: &Side) -> Self {
         let Some((change, interval)) = measures
             .first()

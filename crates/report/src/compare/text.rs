@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::bootstrap::Change;
-use super::{Comparison, Side, Unit, Verdict};
+use super::{Comparison, Outcome, Side, Unit};
 use crate::facts::clean;
 use crate::text::lines::{Lines, short};
 use crate::units::{Rate, Time};
@@ -156,7 +156,7 @@ impl fmt::Display for Signed {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, part, (low, high)) = match *self {
             Self::Faster(part, interval) => ("faster by ", part, interval),

@@ -8,7 +8,6 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer};
 use tllmprof_record::Ended;
 
-use crate::Report;
 use crate::iteration::Iteration;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
@@ -16,6 +15,7 @@ use crate::skew::{Skew, Step};
 use crate::slow::SlowCause;
 use crate::sum::{GpuFrom, Sum};
 use crate::window::Window;
+use crate::{Finding, Report, Verdict};
 use gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
 
 impl Report {
@@ -33,7 +33,29 @@ impl Report {
 struct JsonReport<'a> {
     processes: Vec<JsonProcess<'a>>,
     skew: Option<JsonSkew<'a>>,
-    findings: [(); 0],
+    findings: Vec<JsonFinding<'a>>,
+}
+
+#[derive(Serialize)]
+struct JsonFinding<'a> {
+    rule: &'static str,
+    verdict: Verdict,
+    evidence: &'a str,
+    advice: &'a str,
+    /// The part of the iterations' time that is lost to it; `null`: that cannot be told.
+    loss: Option<f64>,
+}
+
+impl<'a> JsonFinding<'a> {
+    fn of(finding: &'a Finding) -> Self {
+        Self {
+            rule: finding.rule.name,
+            verdict: finding.verdict,
+            evidence: &finding.evidence,
+            advice: &finding.advice,
+            loss: finding.loss,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -231,7 +253,7 @@ impl<'a> JsonReport<'a> {
         Self {
             processes: report.processes.iter().map(JsonProcess::of).collect(),
             skew: report.skew.as_ref().map(JsonSkew::of),
-            findings: [],
+            findings: report.findings.iter().map(JsonFinding::of).collect(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The report as text, a screenful: 80 columns, 40 lines for one process.
 
+mod findings;
 mod gpu;
 pub mod lines;
 mod one;
@@ -16,8 +17,10 @@ impl Report {
         let mut lines = Lines::default();
         match self.processes.as_slice() {
             [] => lines.add(format_args!("no record of a program: GPU metrics alone")),
-            [process] => one::process(process, &mut lines),
-            processes => several::processes(processes, self.skew.as_ref(), &mut lines),
+            [process] => one::process(process, &self.findings, &mut lines),
+            processes => {
+                several::processes(processes, self.skew.as_ref(), &self.findings, &mut lines)
+            }
         }
         lines.finish()
     }

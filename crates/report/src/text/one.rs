@@ -2,9 +2,10 @@
 
 use tllmprof_record::Ended;
 
-use super::gpu;
 use super::lines::{Lines, WIDTH, short};
 use super::rows::Rows;
+use super::{findings, gpu};
+use crate::diagnosis::Finding;
 use crate::facts::clean;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
@@ -19,6 +20,8 @@ const CALLS: usize = 4;
 const KERNELS: usize = 5;
 const NAMES: usize = 3;
 const SLOW: usize = 5;
+/// How many lines there are for what was found and for notes, where those can be shorter.
+const FOUND: usize = 9;
 
 /// The heading of slow iterations.
 pub const SLOWEST: &str = "slowest iterations, and what took longer in them than on average";
@@ -26,13 +29,15 @@ pub const SLOWEST: &str = "slowest iterations, and what took longer in them than
 /// Overlaps under this part of an iteration are no cause of anything.
 const CAUSE: f64 = 0.02;
 
-pub fn process(process: &Process, lines: &mut Lines) {
+pub fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
     head(process, lines);
     let notes = notes(process);
+    let found = findings::findings(found, FOUND.saturating_sub(notes.len()));
     match &process.sum {
-        Some(sum) => inside(process, sum, notes.len(), lines),
+        Some(sum) => inside(process, sum, notes.len() + found.len(), lines),
         None => lines.add(format_args!("no iteration was recorded")),
     }
+    findings::add(&found, lines);
     for note in notes {
         lines.add(format_args!("{note}"));
     }

@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 
+use super::findings;
 use super::lines::{Lines, short};
 use super::one::{SLOWEST, causes, shortcomings};
+use crate::diagnosis::Finding;
 use crate::process::Process;
 use crate::skew::Skew;
 use crate::slow::Slow;
@@ -14,7 +16,7 @@ const PROCESSES: usize = 16;
 const SLOW: usize = 5;
 const NOTES: usize = 6;
 
-pub fn processes(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
+pub fn processes(processes: &[Process], skew: Option<&Skew>, found: &[Finding], lines: &mut Lines) {
     let who = Who::of(processes);
     head(processes, lines);
     table(processes, skew, lines);
@@ -22,7 +24,6 @@ pub fn processes(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) 
         lines.blank();
         skewed(processes, skew, &who, lines);
     }
-    slowest(processes, &who, lines);
     let notes = processes.iter().flat_map(|process| {
         let who = who.name(process);
         shortcomings(process)
@@ -30,6 +31,15 @@ pub fn processes(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) 
             .map(move |note| format!("{who}: {note}"))
     });
     let notes: Vec<_> = notes.collect();
+    let last = notes.len().min(NOTES + 1);
+    // Besides a heading and the slowest iteration, and blank lines.
+    let found = findings::findings(found, lines.left().saturating_sub(last + 4));
+    let others = found.len() + usize::from(!found.is_empty()) + last + 2;
+    slowest(processes, &who, lines.left().saturating_sub(others), lines);
+    if !found.is_empty() {
+        lines.blank();
+        findings::add(&found, lines);
+    }
     for note in notes.iter().take(NOTES) {
         lines.add(format_args!("{note}"));
     }
@@ -133,18 +143,18 @@ fn skewed(processes: &[Process], skew: &Skew, who: &Who, lines: &mut Lines) {
     }
 }
 
-fn slowest(processes: &[Process], who: &Who, lines: &mut Lines) {
+fn slowest(processes: &[Process], who: &Who, room: usize, lines: &mut Lines) {
     let all = processes
         .iter()
         .flat_map(|process| process.slowest.iter().map(move |slow| (process, slow)));
     let mut all: Vec<(&Process, &Slow)> = all.collect();
     all.sort_by_key(|(_, slow)| std::cmp::Reverse(slow.duration));
-    if all.is_empty() {
+    if all.is_empty() || room == 0 {
         return;
     }
     lines.blank();
     lines.add(format_args!("{SLOWEST}"));
-    for (process, slow) in all.into_iter().take(SLOW) {
+    for (process, slow) in all.into_iter().take(SLOW.min(room)) {
         let start = format!(
             "  {} {:<8}{:>9}  ",
             who.name(process),

@@ -1,0 +1,211 @@
+//! What the rules look at: figures of one process, in parts of the iterations' time.
+
+use std::collections::HashSet;
+
+use tllmprof_record::{CallKind, Metric};
+
+use crate::iteration::Iteration;
+use crate::process::{Named, Process};
+use crate::sum::Sum;
+
+/// What an iteration has to take, of the median, to be a slow one.
+const SLOW: f64 = 1.5;
+
+/// A process that has iterations.
+pub struct Evidence<'a> {
+    pub process: &'a Process,
+    /// Its place among all.
+    pub place: usize,
+    pub sum: &'a Sum,
+    /// What tells it from the others; empty where it is the only one.
+    pub who: String,
+}
+
+/// Calls of some rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Calls {
+    pub count: u64,
+    pub total: u64,
+}
+
+impl Calls {
+    pub const fn mean(self) -> u64 {
+        match self.total.checked_div(self.count) {
+            Some(mean) => mean,
+            None => 0,
+        }
+    }
+}
+
+/// What the kernels of a process show.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernels {
+    /// In an iteration.
+    pub kernels: f64,
+    /// What a kernel takes, in nanoseconds.
+    pub mean: u64,
+    /// Between two pieces of work of an iteration, of the time.
+    pub gaps: f64,
+    /// At work, of the time.
+    pub busy: f64,
+    /// Copies between host and device, of the time.
+    pub copies: f64,
+}
+
+/// What a GPU was at, as a whole, in parts of what it can.
+#[derive(Clone, Copy, Debug)]
+pub struct Metrics {
+    pub sm: f64,
+    pub bandwidth: Option<f64>,
+}
+
+impl<'a> Evidence<'a> {
+    /// Of those that have iterations.
+    pub fn of(processes: &'a [Process]) -> Vec<Self> {
+        let with: Vec<_> = (0..)
+            .zip(processes)
+            .filter_map(|(place, process)| Some((place, process, process.sum.as_ref()?)))
+            .collect();
+        let ranks: HashSet<_> = with
+            .iter()
+            .map(|(_, process, _)| process.facts.rank)
+            .collect();
+        let who = |process: &Process| match with.len() {
+            1 => String::new(),
+            all if all == ranks.len() => format!("rank {}", process.facts.rank),
+            _ => format!("pid {}", process.pid),
+        };
+        let one = |(place, process, sum): &(usize, &'a Process, &'a Sum)| Self {
+            process,
+            place: *place,
+            sum,
+            who: who(process),
+        };
+        with.iter().map(one).collect()
+    }
+
+    pub fn iterations(&self) -> impl Iterator<Item = &'a Iteration> + use<'a> {
+        let windows = &self.process.windows;
+        windows.iter().flat_map(|window| &window.iterations)
+    }
+
+    /// So many in each iteration.
+    pub fn a_step(&self, count: u64) -> f64 {
+        count as f64 / self.sum.iterations.max(1) as f64
+    }
+
+    /// A part of the iterations' time, at most all of it.
+    pub fn share(&self, ns: u64) -> f64 {
+        self.sum.share(ns).min(1.0)
+    }
+
+    pub fn calls(&self, belongs: impl Fn(CallKind, &str) -> bool) -> Calls {
+        let rows = &self.process.facts.calls;
+        let is_one = |call: &&Named| {
+            let mut same = rows.iter().filter(|row| row.name == call.name);
+            same.any(|row| belongs(row.kind, &row.name))
+        };
+        let calls = self.process.calls.iter().filter(is_one);
+        calls.fold(Calls::default(), |sum, call| Calls {
+            count: sum.count + call.count,
+            total: sum.total.saturating_add(call.total),
+        })
+    }
+
+    /// What the host's waits take of the time.
+    pub fn waits(&self) -> f64 {
+        self.share(self.sum.wait_total)
+    }
+
+    /// What is lost in iterations to something that takes `part` of each, and how much of what the slow ones
+    /// take beyond the median is that. A wait for the GPU at the same time hides it.
+    pub fn lost(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
+        let usual = self.sum.time.p50;
+        let slow = (usual as f64 * SLOW) as u64;
+        let mut lost = Lost::default();
+        let (mut beyond, mut explained) = (0_u64, 0_u64);
+        for iteration in self.iterations() {
+            let host = iteration.duration.saturating_sub(iteration.wait);
+            let part = part(iteration).min(host);
+            lost.total = lost.total.saturating_add(part);
+            if iteration.duration > slow {
+                let more = iteration.duration - usual;
+                lost.slow += 1;
+                lost.hit += u64::from(part * 2 >= more);
+                beyond = beyond.saturating_add(more);
+                explained = explained.saturating_add(part.min(more));
+            }
+        }
+        if beyond > 0 {
+            lost.of_slow = explained as f64 / beyond as f64;
+        }
+        lost
+    }
+
+    /// What its kernels show, where they were taken.
+    pub fn kernels(&self) -> Option<Kernels> {
+        let taken = self.process.kernel_window?;
+        let wall = taken.wall as f64;
+        // What is missing would look like a GPU that does nothing.
+        let is_whole = self.process.damage.is_none() && taken.dropped * 100 <= taken.kernels;
+        if wall == 0.0 || !is_whole {
+            return None;
+        }
+        let all = self.process.kernels.iter();
+        let (count, total) = all.fold((0_u64, 0_u64), |(count, total), kernel| {
+            (count + kernel.count, total.saturating_add(kernel.total))
+        });
+        let copies = self.process.copies.iter();
+        let copies = copies.filter(|copy| ["HtoD", "DtoH"].contains(&copy.kind.as_str()));
+        let copying: u64 = copies.map(|copy| copy.total).sum();
+        // What is taken slows the host down: its time is that of the other iterations, if there are any.
+        let unslowed = self.sum.without_kernels.map(|time| time.mean as f64);
+        let usual = unslowed.unwrap_or(f64::MAX) * taken.iterations as f64;
+        Some(Kernels {
+            kernels: taken.kernels as f64 / taken.iterations as f64,
+            mean: total.checked_div(count).unwrap_or(0),
+            gaps: (taken.gaps as f64 / wall).min(1.0),
+            busy: (taken.busy as f64 / wall.min(usual)).min(1.0),
+            copies: (copying as f64 / wall).min(1.0),
+        })
+    }
+
+    /// Those of the device that has most to do.
+    pub fn metrics(&self) -> Option<Metrics> {
+        let all = || self.process.metrics.iter();
+        let most = all()
+            .filter(|sum| sum.metric == Metric::SmUtil)
+            .max_by(|a, b| a.mean.total_cmp(&b.mean))?;
+        let bandwidth =
+            all().find(|sum| sum.metric == Metric::DramBandwidth && sum.device == most.device);
+        Some(Metrics {
+            sm: most.mean / 100.0,
+            bandwidth: bandwidth.map(|sum| sum.mean / 100.0),
+        })
+    }
+}
+
+/// What is lost to something.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lost {
+    pub total: u64,
+    /// Iterations that took far longer than the median, those it was to blame for, and the part of what
+    /// all of them took longer that it explains.
+    pub slow: u64,
+    pub hit: u64,
+    pub of_slow: f64,
+}
+
+/// A call that takes or gives back memory; one that does so in the order of a stream makes nobody wait.
+pub fn allocates(name: &str) -> bool {
+    const CALLS: [&str; 7] = [
+        "cuMemAlloc",
+        "cuMemFree",
+        "cuMemHostAlloc",
+        "cudaMalloc",
+        "cudaFree",
+        "cudaHostAlloc",
+        "cudaMallocHost",
+    ];
+    CALLS.iter().any(|call| name.starts_with(call)) && !name.contains("Async")
+}

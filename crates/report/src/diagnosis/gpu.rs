@@ -1,0 +1,106 @@
+//! How well the GPU is used.
+
+use super::Judged;
+use super::evidence::{Evidence, Metrics};
+use crate::units::Share;
+
+/// Under this the GPU is idle too often.
+const LOW: f64 = 0.5;
+
+/// Bound by the memory's bandwidth: it is over the first, the SMs are under the second.
+const MEMORY: f64 = 0.9;
+const MEMORY_SM: f64 = 0.7;
+
+/// Bound by computing: the SMs are over the first, bandwidth under the second.
+const COMPUTE_SM: f64 = 0.9;
+const COMPUTE: f64 = 0.6;
+
+/// What a program that uses its GPU well reaches.
+const TARGET_SM: f64 = 0.8;
+const TARGET: f64 = 0.7;
+
+pub fn low_when() -> String {
+    let low = Share(LOW);
+    format!(
+        "the GPU works less than {low} of the time, or its SMs do and no resource is at its limit"
+    )
+}
+
+pub fn low(one: &Evidence<'_>) -> Judged {
+    // What events bound is at most so long at work: kernels see the gaps in it.
+    let kernels = one.kernels().map(|kernels| kernels.busy);
+    let known = [one.sum.gpu_share, kernels].into_iter().flatten();
+    let busy = known.reduce(f64::min);
+    let metrics = one.metrics();
+    let host = match one.waits() {
+        waits if waits < 0.2 && one.process.sum.is_some() => {
+            format!("; the host waits for it {}", Share(waits))
+        }
+        _ => String::new(),
+    };
+    match (busy, metrics) {
+        (Some(busy), _) if busy < LOW => Judged::Yes {
+            evidence: format!("the GPU works {} of the time{host}", Share(busy)),
+            loss: Some(1.0 - busy),
+        },
+        (_, Some(Metrics { sm, bandwidth }))
+            if sm < LOW && bandwidth.is_none_or(|b| b < TARGET) =>
+        {
+            Judged::Yes {
+                evidence: format!("the SMs are busy {} of the time{host}", Share(sm)),
+                loss: Some(1.0 - sm),
+            }
+        }
+        (Some(busy), _) => Judged::No(format!("the GPU works {} of the time", Share(busy))),
+        (None, Some(Metrics { sm, .. })) => Judged::No(format!("the SMs are busy {}", Share(sm))),
+        (None, None) => Judged::Unknown("GPU time was not measured".to_owned()),
+    }
+}
+
+pub fn memory_when() -> String {
+    let (bandwidth, sm) = (Share(MEMORY), Share(MEMORY_SM));
+    format!("bandwidth over {bandwidth} with SMs under {sm}")
+}
+
+pub fn memory(one: &Evidence<'_>) -> Judged {
+    both(one, |sm, bandwidth| bandwidth > MEMORY && sm < MEMORY_SM)
+}
+
+pub fn compute_when() -> String {
+    let (sm, bandwidth) = (Share(COMPUTE_SM), Share(COMPUTE));
+    format!("SMs over {sm} with bandwidth under {bandwidth}")
+}
+
+pub fn compute(one: &Evidence<'_>) -> Judged {
+    both(one, |sm, bandwidth| sm > COMPUTE_SM && bandwidth < COMPUTE)
+}
+
+pub fn targets_when() -> String {
+    let (sm, bandwidth) = (Share(TARGET_SM), Share(TARGET));
+    format!("neither SMs over {sm} nor bandwidth over {bandwidth}, the targets")
+}
+
+pub fn targets(one: &Evidence<'_>) -> Judged {
+    both(one, |sm, bandwidth| sm <= TARGET_SM && bandwidth <= TARGET)
+}
+
+fn both(one: &Evidence<'_>, is_so: fn(f64, f64) -> bool) -> Judged {
+    match one.metrics() {
+        Some(Metrics {
+            sm,
+            bandwidth: Some(bandwidth),
+        }) => {
+            let evidence = format!("SMs {}, bandwidth {}", Share(sm), Share(bandwidth));
+            if is_so(sm, bandwidth) {
+                Judged::Yes {
+                    evidence,
+                    loss: None,
+                }
+            } else {
+                Judged::No(evidence)
+            }
+        }
+        Some(_) => Judged::Unknown("this GPU does not tell its bandwidth".to_owned()),
+        None => Judged::Unknown("no GPU metrics were sampled".to_owned()),
+    }
+}

@@ -1,0 +1,197 @@
+//! What the host does to the GPU: launches, waits, copies, allocations.
+
+use tllmprof_record::CallKind;
+
+use super::Judged;
+use super::evidence::{Calls, Evidence, Kernels, allocates};
+use crate::units::{Rate, Share, Time};
+
+/// Fewer launches in an iteration bind nobody.
+const LAUNCHES: f64 = 20.0;
+/// Kernels that are shorter than this do not hide the launch of the next, in nanoseconds.
+const SHORT: u64 = 20_000;
+/// What gaps between kernels have to take of the time, and what they take where there is nothing to mend.
+const GAPS: f64 = 0.2;
+const FEW_GAPS: f64 = 0.1;
+/// What the host's launches have to take of the time, and its waits at most.
+const LAUNCHING: f64 = 0.5;
+const WAITING: f64 = 0.15;
+/// A launch that takes longer waits itself, for room in a full queue, in nanoseconds.
+const FULL: u64 = 10_000;
+/// Where the host waits for as long as this, it is ahead of the GPU.
+const AHEAD: f64 = 0.5;
+
+/// Waits in an iteration, and copies that block; and what the GPU does nothing after them.
+const WAITS: f64 = 3.0;
+const COPIES: f64 = 2.0;
+const IDLE: f64 = 0.1;
+
+/// Allocations in an iteration, and what they take of the time.
+const ALLOCATIONS: f64 = 0.5;
+const ALLOCATING: f64 = 0.01;
+
+pub fn launch_bound_when() -> String {
+    let (short, gaps) = (Time(SHORT), Share(GAPS));
+    let (launching, waiting) = (Share(LAUNCHING), Share(WAITING));
+    format!(
+        "over {LAUNCHES} launches in an iteration, and kernels shorter than {short} with gaps of over {gaps} of \
+         the time; or launches over {launching} of the time and waits under {waiting}"
+    )
+}
+
+pub fn launch_bound(one: &Evidence<'_>) -> Judged {
+    let calls = one.calls(|kind, _| kind.launches());
+    let (count, launching) = (one.sum.launches, one.share(calls.total));
+    if count < LAUNCHES {
+        return Judged::No(format!("{} launches a step", Rate(count)));
+    }
+    let turnaround = one.process.turnaround;
+    if let Some(kernels) = one.kernels() {
+        let waited = one.share(
+            turnaround
+                .after_waits
+                .saturating_add(turnaround.after_copies),
+        );
+        let gaps = (kernels.gaps - waited).max(0.0);
+        let Kernels { kernels, mean, .. } = kernels;
+        let evidence = format!(
+            "{} kernels a step of {} each, with gaps of {} of the time",
+            Rate(kernels),
+            Time(mean),
+            Share(gaps)
+        );
+        // Kernels of a graph have one launch among them.
+        let is_eager = count * 4.0 >= kernels;
+        return if gaps >= GAPS && mean < SHORT && kernels >= LAUNCHES && is_eager {
+            Judged::Yes {
+                evidence,
+                loss: Some(gaps),
+            }
+        } else {
+            Judged::No(evidence)
+        };
+    }
+    let mean = calls.mean();
+    let evidence = format!(
+        "{} launches a step of {} each are {} of the time, waits {}",
+        Rate(count),
+        Time(mean),
+        Share(launching),
+        Share(one.waits())
+    );
+    if launching >= LAUNCHING && one.waits() < WAITING && mean < FULL {
+        Judged::Yes {
+            evidence,
+            loss: Some(launching),
+        }
+    } else if one.waits() >= AHEAD {
+        Judged::No(evidence)
+    } else {
+        Judged::Unknown(evidence)
+    }
+}
+
+pub fn waits_when() -> String {
+    format!(
+        "at least {WAITS} waits in an iteration, and nothing to do for the GPU after them for over {} of the \
+         time",
+        Share(IDLE)
+    )
+}
+
+pub fn waits(one: &Evidence<'_>) -> Judged {
+    let calls = one.calls(|kind, name| kind == CallKind::Wait && !is_copy(name));
+    let after = one.process.turnaround.after_waits;
+    idle_after("waits", one, calls, WAITS, after)
+}
+
+pub fn copies_when() -> String {
+    format!(
+        "at least {COPIES} such copies in an iteration, and nothing to do for the GPU after them for over {} of \
+         the time, or that time in copies",
+        Share(IDLE)
+    )
+}
+
+pub fn copies(one: &Evidence<'_>) -> Judged {
+    let calls = one.calls(|kind, name| kind == CallKind::Wait && is_copy(name));
+    let count = one.a_step(calls.count);
+    if count >= COPIES
+        && let Some(Kernels { copies, .. }) = one.kernels()
+        && copies >= IDLE
+    {
+        let count = Rate(count);
+        return Judged::Yes {
+            evidence: format!(
+                "{count} copies a step that block; copying is {} of the time",
+                Share(copies)
+            ),
+            loss: Some(copies),
+        };
+    }
+    let after = one.process.turnaround.after_copies;
+    idle_after("copies that block", one, calls, COPIES, after)
+}
+
+fn is_copy(name: &str) -> bool {
+    name.starts_with("cuMemcpy") || name.starts_with("cudaMemcpy")
+}
+
+/// What `calls`, after which nothing was launched for `after` nanoseconds, cost.
+fn idle_after(what: &str, one: &Evidence<'_>, calls: Calls, many: f64, after: u64) -> Judged {
+    let count = one.a_step(calls.count);
+    let some = format!("{} {what} a step", Rate(count));
+    if count < many {
+        return Judged::No(some);
+    }
+    let idle = one.share(after);
+    let evidence = format!(
+        "{some}; after them the GPU has nothing to do {} of the time",
+        Share(idle)
+    );
+    let gaps = one.kernels().map(|kernels| kernels.gaps);
+    // What others launch meanwhile shows in the kernels alone.
+    let is_idle = match gaps {
+        Some(gaps) => Some(gaps >= FEW_GAPS),
+        None => one.process.turnaround.one_stream.then_some(true),
+    };
+    match is_idle {
+        _ if idle < IDLE => Judged::No(evidence),
+        Some(true) => Judged::Yes {
+            evidence,
+            loss: Some(gaps.map_or(idle, |gaps| gaps.min(idle))),
+        },
+        Some(false) => Judged::No(evidence),
+        None => Judged::Unknown(format!("{some}, and work on several streams")),
+    }
+}
+
+pub fn allocations_when() -> String {
+    format!(
+        "at least one in {} iterations, for over {} of the time",
+        1.0 / ALLOCATIONS,
+        Share(ALLOCATING)
+    )
+}
+
+pub fn allocations(one: &Evidence<'_>) -> Judged {
+    let mut rows = one.process.facts.calls.iter();
+    if !rows.any(|row| allocates(&row.name)) {
+        return Judged::Unknown("the record does not have them".to_owned());
+    }
+    let calls = one.calls(|_, name| allocates(name));
+    let (count, share) = (one.a_step(calls.count), one.share(calls.total));
+    let evidence = format!(
+        "{} allocations and releases a step, {} of the time",
+        Rate(count),
+        Share(share)
+    );
+    if count >= ALLOCATIONS && share >= ALLOCATING {
+        Judged::Yes {
+            evidence,
+            loss: Some(share),
+        }
+    } else {
+        Judged::No(evidence)
+    }
+}

@@ -1,0 +1,137 @@
+//! Why it is slow: one table of rules ([`RULES`]), each judged by what the records show.
+//!
+//! A rule says yes only where the records leave nothing else: one that lacks its data is unknown, and says
+//! what to switch on.
+
+mod evidence;
+mod gpu;
+mod host;
+mod python;
+mod ranks;
+mod routing;
+mod rules;
+
+use std::cmp::Reverse;
+
+use serde::Serialize;
+
+use crate::process::Process;
+use crate::skew::Skew;
+use evidence::Evidence;
+use rules::Judge;
+pub use rules::{Kind, RULES, Rule};
+
+/// What a rule says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    Yes,
+    No,
+    Unknown,
+}
+
+/// What a rule found.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    pub rule: &'static Rule,
+    pub verdict: Verdict,
+    pub evidence: String,
+    /// What to do about it, or, where it is unknown, what to switch on.
+    pub advice: String,
+    /// The part of the iterations' time that is lost to it, where that can be told.
+    pub loss: Option<f64>,
+}
+
+/// What a rule says of one process, or of all.
+#[derive(Debug)]
+enum Judged {
+    Yes { evidence: String, loss: Option<f64> },
+    No(String),
+    Unknown(String),
+}
+
+/// What all rules find in some processes: causes first, the greatest loss first, and what is not so and what
+/// is not known last. None where no process has iterations.
+pub fn findings(processes: &[Process], skew: Option<&Skew>) -> Vec<Finding> {
+    let all: Vec<_> = Evidence::of(processes);
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let mut findings: Vec<_> = RULES.iter().map(|rule| find(rule, &all, skew)).collect();
+    findings.sort_by_key(|finding| {
+        let order = match finding.verdict {
+            Verdict::Yes => 0,
+            Verdict::Unknown => 1,
+            Verdict::No => 2,
+        };
+        // In parts per million: a key has to have an order.
+        let loss = (finding.loss.unwrap_or(0.0) * 1e6) as u64;
+        (order, finding.rule.kind, Reverse(loss))
+    });
+    // A symptom that has its cause needs no guesses.
+    let first = findings
+        .first()
+        .filter(|first| first.verdict == Verdict::Yes && first.rule.kind == Kind::Cause);
+    if let Some(cause) = first.map(|first| first.rule.name) {
+        for finding in &mut findings {
+            if finding.verdict == Verdict::Yes && finding.rule.kind == Kind::Symptom {
+                finding.advice = format!("see to {cause} first");
+            }
+        }
+    }
+    findings
+}
+
+fn find(rule: &'static Rule, all: &[Evidence<'_>], skew: Option<&Skew>) -> Finding {
+    let judged = match rule.judge {
+        Judge::Each(judge) => worst(all.iter().map(|one| (one.who.as_str(), judge(one)))),
+        Judge::All(judge) => judge(all, skew),
+    };
+    let (verdict, evidence, loss, advice) = match judged {
+        Judged::Yes { evidence, loss } => (Verdict::Yes, evidence, loss, rule.advice),
+        Judged::No(evidence) => (Verdict::No, evidence, None, ""),
+        Judged::Unknown(evidence) => (Verdict::Unknown, evidence, None, rule.to_know),
+    };
+    Finding {
+        rule,
+        verdict,
+        evidence,
+        advice: advice.to_owned(),
+        loss,
+    }
+}
+
+/// What is said of several processes: yes where one has it, the one that loses most, and no where it is known
+/// of all.
+fn worst<'a>(judged: impl Iterator<Item = (&'a str, Judged)>) -> Judged {
+    let mut yes: Vec<(&str, String, Option<f64>)> = Vec::new();
+    let (mut no, mut unknown) = (None, None);
+    let of = |who: &str, evidence: String| match who {
+        "" => evidence,
+        _ => format!("{who}: {evidence}"),
+    };
+    for (who, judged) in judged {
+        match judged {
+            Judged::Yes { evidence, loss } => yes.push((who, evidence, loss)),
+            Judged::No(evidence) => no = no.or_else(|| Some(of(who, evidence))),
+            Judged::Unknown(evidence) => unknown = unknown.or_else(|| Some(of(who, evidence))),
+        }
+    }
+    let more = yes.len().saturating_sub(1);
+    let loss = |one: &(&str, String, Option<f64>)| one.2.unwrap_or(0.0);
+    let most = yes
+        .into_iter()
+        .reduce(|most, one| if loss(&one) > loss(&most) { one } else { most });
+    match (most, unknown, no) {
+        (Some((who, evidence, loss)), ..) => {
+            let more = match more {
+                0 => String::new(),
+                _ => format!(", and {more} more processes"),
+            };
+            let evidence = of(who, evidence) + &more;
+            Judged::Yes { evidence, loss }
+        }
+        (None, Some(evidence), _) => Judged::Unknown(evidence),
+        (None, None, no) => Judged::No(no.unwrap_or_default()),
+    }
+}

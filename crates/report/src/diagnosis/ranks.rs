@@ -1,0 +1,64 @@
+//! Ranks that the others wait for.
+
+use std::collections::HashSet;
+
+use super::Judged;
+use super::evidence::Evidence;
+use crate::quantiles::Quantiles;
+use crate::skew::Skew;
+use crate::units::{Share, Time};
+
+/// How much longer the slow rank takes than the median of the others, of its own time.
+const SLOWER: f64 = 0.05;
+/// In how many of the iterations it has to be the slowest.
+const OFTEN: f64 = 2.0 / 3.0;
+/// Iterations that several ranks have to have in common.
+const LEAST: usize = 5;
+
+pub fn slow_when() -> String {
+    format!(
+        "one rank is the slowest in over {} of the iterations, and its median over {} longer than the others'",
+        Share(OFTEN),
+        Share(SLOWER)
+    )
+}
+
+pub fn slow(all: &[Evidence<'_>], skew: Option<&Skew>) -> Judged {
+    if all.len() < 2 {
+        return Judged::Unknown("one process".to_owned());
+    }
+    let ranks: HashSet<_> = all.iter().map(|one| one.process.facts.rank).collect();
+    let skew = skew.filter(|skew| skew.iterations.len() >= LEAST && ranks.len() == all.len());
+    let Some(skew) = skew else {
+        return Judged::Unknown("the processes are no ranks of one run".to_owned());
+    };
+    let Some(slowest) = all.iter().max_by_key(|one| one.sum.time.p50) else {
+        return Judged::No(String::new());
+    };
+    let others = all.iter().filter(|one| one.who != slowest.who);
+    let others = Quantiles::of(others.map(|one| one.sum.time.p50)).map_or(0, |others| others.p50);
+    let own = slowest.sum.time.p50;
+    let loss = own.saturating_sub(others) as f64 / own.max(1) as f64;
+    let often = often(slowest, skew);
+    let evidence = format!(
+        "{}: {} at the median, the others {}; the slowest in {} of the iterations",
+        slowest.who,
+        Time(own),
+        Time(others),
+        Share(often)
+    );
+    if loss >= SLOWER && often >= OFTEN {
+        Judged::Yes {
+            evidence,
+            loss: Some(loss),
+        }
+    } else {
+        Judged::No(evidence)
+    }
+}
+
+/// In how many of the iterations that several ranks have a process is the slowest.
+fn often(one: &Evidence<'_>, skew: &Skew) -> f64 {
+    let slowest = skew.slowest.get(one.place).copied().unwrap_or(0);
+    slowest as f64 / skew.iterations.len().max(1) as f64
+}

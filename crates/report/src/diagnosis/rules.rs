@@ -1,0 +1,177 @@
+//! The table of rules.
+
+use super::evidence::Evidence;
+use super::{Judged, gpu, host, python, ranks, routing};
+use crate::skew::Skew;
+
+/// What a rule finds. Findings come in this order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    /// Something that can be mended, and costs time.
+    Cause,
+    /// The resource that the program is bound by.
+    Bound,
+    /// What the causes come to.
+    Symptom,
+}
+
+/// A rule.
+pub struct Rule {
+    pub name: &'static str,
+    pub kind: Kind,
+    /// What it is judged by.
+    pub evidence: &'static str,
+    /// When it says yes.
+    pub threshold: fn() -> String,
+    pub advice: &'static str,
+    /// Where it is unknown: what to do about that, and the same in a word or two, or none where few programs
+    /// have such a thing at all.
+    pub to_know: &'static str,
+    pub needs: &'static str,
+    pub(super) judge: Judge,
+}
+
+impl std::fmt::Debug for Rule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+pub(super) enum Judge {
+    /// Each process by itself.
+    Each(fn(&Evidence<'_>) -> Judged),
+    /// All of them together.
+    All(fn(&[Evidence<'_>], Option<&Skew>) -> Judged),
+}
+
+const KERNELS: &str = "--kernels";
+const METRICS: &str = "--gpu-metrics";
+
+/// The rules.
+pub const RULES: &[Rule] = &[
+    Rule {
+        name: "launch-bound",
+        kind: Kind::Cause,
+        evidence: "kernels and the gaps between them; without them the host's time in launches",
+        threshold: host::launch_bound_when,
+        advice: "capture the step in a CUDA graph, or have fewer and larger kernels \
+                 (torch.compile, fused operators)",
+        to_know: "run with --kernels",
+        needs: KERNELS,
+        judge: Judge::Each(host::launch_bound),
+    },
+    Rule {
+        name: "host-waits",
+        kind: Kind::Cause,
+        evidence: "host waits in an iteration, and how long nothing was launched after them",
+        threshold: host::waits_when,
+        advice: "wait once a step: keep what the host decides on the GPU, and read results a step later \
+                 (no .item() or .cpu() in the midst)",
+        to_know: "run with --kernels",
+        needs: KERNELS,
+        judge: Judge::Each(host::waits),
+    },
+    Rule {
+        name: "blocking-copies",
+        kind: Kind::Cause,
+        evidence: "copies to the host that return when they are done, and how long nothing was launched \
+                   after them",
+        threshold: host::copies_when,
+        advice: "copy asynchronously to pinned memory, in one piece, and wait later",
+        to_know: "run with --kernels",
+        needs: KERNELS,
+        judge: Judge::Each(host::copies),
+    },
+    Rule {
+        name: "allocations",
+        kind: Kind::Cause,
+        evidence: "cuMemAlloc, cuMemFree and their pinned forms inside windows",
+        threshold: host::allocations_when,
+        advice: "allocate before the steady state, or from a pool (a caching allocator, cudaMallocAsync)",
+        to_know: "record with a library that counts allocations",
+        needs: "a newer library",
+        judge: Judge::Each(host::allocations),
+    },
+    Rule {
+        name: "gc",
+        kind: Kind::Cause,
+        evidence: "Python's garbage collections in iterations, and in the slow ones",
+        threshold: python::gc_when,
+        advice: "gc.freeze() after the warm-up, and a higher gc.set_threshold() or gc.disable() with \
+                 collections between requests",
+        to_know: "run with --gc",
+        needs: "--gc",
+        judge: Judge::Each(python::gc),
+    },
+    Rule {
+        name: "gil",
+        kind: Kind::Cause,
+        evidence: "waits for the GIL of the threads that run iterations, and in the slow ones",
+        threshold: python::gil_when,
+        advice: "move the work of the other threads to processes, or to code that releases the GIL",
+        to_know: "run with --gil",
+        needs: "--gil",
+        judge: Judge::Each(python::gil),
+    },
+    Rule {
+        name: "slow-rank",
+        kind: Kind::Cause,
+        evidence: "how long the same iterations took on each rank",
+        threshold: ranks::slow_when,
+        advice: "look at that rank's GPU clock, its host and its share of the work",
+        to_know: "give the records of all ranks",
+        needs: "the other ranks' records",
+        judge: Judge::All(ranks::slow),
+    },
+    Rule {
+        name: "routing-imbalance",
+        kind: Kind::Cause,
+        evidence: "tokens that the learned router sent to each expert",
+        threshold: routing::imbalance_when,
+        advice: "compare with --perfect-router for what it costs; place or replicate the busy experts",
+        to_know: "compare with a run with --perfect-router",
+        needs: "",
+        judge: Judge::Each(routing::imbalance),
+    },
+    Rule {
+        name: "memory-bandwidth-bound",
+        kind: Kind::Bound,
+        evidence: "DRAM bandwidth and SM utilisation",
+        threshold: gpu::memory_when,
+        advice: "FP8 weights, FP8 KV cache, tensor parallelism",
+        to_know: "run with --gpu-metrics",
+        needs: METRICS,
+        judge: Judge::Each(gpu::memory),
+    },
+    Rule {
+        name: "compute-bound",
+        kind: Kind::Bound,
+        evidence: "SM utilisation and DRAM bandwidth",
+        threshold: gpu::compute_when,
+        advice: "the GPU is well used: what is left is fewer operations (FP8, sparsity) or more GPUs",
+        to_know: "run with --gpu-metrics",
+        needs: METRICS,
+        judge: Judge::Each(gpu::compute),
+    },
+    Rule {
+        name: "low-gpu-utilisation",
+        kind: Kind::Symptom,
+        evidence: "the part of the time in which the GPU works, by events, kernels or metrics",
+        threshold: gpu::low_when,
+        advice: "a larger batch; less work on the host between launches; CUDA graphs; --gil shows whether \
+                 Python threads hold each other up",
+        to_know: "run with --gpu-metrics",
+        needs: METRICS,
+        judge: Judge::Each(gpu::low),
+    },
+    Rule {
+        name: "below-targets",
+        kind: Kind::Symptom,
+        evidence: "SM utilisation and DRAM bandwidth",
+        threshold: gpu::targets_when,
+        advice: "neither the SMs nor the memory are at work enough: a larger batch, more requests at once",
+        to_know: "run with --gpu-metrics",
+        needs: METRICS,
+        judge: Judge::Each(gpu::targets),
+    },
+];
