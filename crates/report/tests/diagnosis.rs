@@ -1,0 +1,413 @@
+//! Each rule says yes where its cause is there and nowhere else, and what to switch on where that cannot be told.
+
+#[path = "diagnosis/made.rs"]
+mod made;
+#[path = "diagnosis/page.rs"]
+mod page;
+
+use made::{ALLOCATE, COPY, Call, EVENT_WAIT, LAUNCH, MS, Made, US, WAIT, of, report, yes};
+use tllmprof_report::Verdict;
+use tllmprof_report::diagnosis::RULES;
+
+/// `count` times the calls, each time `every` nanoseconds later.
+fn times(count: u64, every: u64, calls: &[Call]) -> Vec<Call> {
+    (0..count)
+        .flat_map(|n| {
+            let later = n * every;
+            let shift = move |(row, from, to): &Call| (*row, from + later, to + later);
+            calls.iter().map(shift).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+fn kernels(count: u64, every: u64, length: u64) -> Vec<(u64, u64)> {
+    (0..count)
+        .map(|n| (n * every, n * every + length))
+        .collect()
+}
+
+/// 1000 launches that take 9 ms of the 10.
+fn small_kernels() -> Made {
+    Made {
+        calls: times(1000, 9900, &[(LAUNCH, 0, 9000)]),
+        ..Made::default()
+    }
+}
+
+/// Four times a kernel of 1 ms, a wait for it and 1 ms of thinking.
+fn host_waits(waits: u8) -> Made {
+    let calls = [(LAUNCH, 0, 5 * US), (waits, 10 * US, MS)];
+    Made {
+        calls: times(4, 2 * MS, &calls),
+        ..Made::default()
+    }
+}
+
+/// What is found in one process: nothing else than `expected`.
+#[track_caller]
+fn finds(made: Made, expected: &[&str]) -> String {
+    let report = report(&[made]);
+    assert_eq!(yes(&report), expected, "{:#?}", report.findings);
+    let first = &report.findings[0];
+    assert_eq!(report.findings.len(), RULES.len());
+    first.evidence.clone()
+}
+
+#[track_caller]
+fn says(made: Made, rule: &str, verdict: Verdict) {
+    let report = report(&[made]);
+    let finding = of(&report, rule);
+    assert_eq!(finding.verdict, verdict, "{finding:#?}");
+    match verdict {
+        Verdict::No => assert_eq!(finding.advice, ""),
+        Verdict::Unknown => assert_eq!(finding.advice, finding.rule.to_know),
+        Verdict::Yes => (),
+    }
+}
+
+#[test]
+fn nothing_stands_out_in_a_healthy_one() {
+    finds(Made::default(), &[]);
+    let everything = Made {
+        python: true,
+        settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=yes"],
+        kernels: kernels(9, MS, 990 * US),
+        experts: vec![vec![100, 101, 99, 100]],
+        metrics: vec![(85.0, Some(75.0))],
+        ..Made::default()
+    };
+    let all = report(&[0, 1, 2].map(|rank| Made {
+        rank,
+        ..everything.clone()
+    }));
+    let unknown: Vec<_> = all
+        .findings
+        .iter()
+        .filter(|finding| finding.verdict != Verdict::No)
+        .collect();
+    assert!(unknown.is_empty(), "{unknown:#?}");
+    assert!(
+        all.text().contains("\nnothing stands out\n"),
+        "{}",
+        all.text()
+    );
+    assert!(!all.text().contains("not known"), "{}", all.text());
+}
+
+#[test]
+fn launches_that_take_the_time() {
+    let evidence = finds(small_kernels(), &["launch-bound"]);
+    assert_eq!(
+        evidence,
+        "1000 launches a step of 9.00 us each are 90.0 % of the time, waits 0.0 %"
+    );
+    // Each waits for room in a full queue.
+    let full = Made {
+        calls: times(400, 24 * US, &[(LAUNCH, 0, 23 * US)]),
+        ..Made::default()
+    };
+    says(full, "launch-bound", Verdict::Unknown);
+    // The host is ahead.
+    let mut calls = times(1000, US, &[(LAUNCH, 0, 900)]);
+    calls.push((WAIT, 2 * MS, 9 * MS));
+    let ahead = Made {
+        calls,
+        ..Made::default()
+    };
+    says(ahead, "launch-bound", Verdict::No);
+}
+
+#[test]
+fn kernels_show_whether_launches_hold_them_up() {
+    let launches = times(200, 49 * US, &[(LAUNCH, 0, 4 * US)]);
+    let with = |kernels| Made {
+        calls: launches.clone(),
+        kernels,
+        ..Made::default()
+    };
+    let gaps = with(kernels(200, 49 * US, 10 * US));
+    let evidence = finds(gaps, &["launch-bound", "low-gpu-utilisation"]);
+    assert!(
+        evidence.starts_with("200 kernels a step of 10.0 us each, with gaps of 77"),
+        "{evidence}"
+    );
+    finds(with(kernels(200, 49 * US, 48 * US)), &[]);
+    // Long ones with gaps: it is not the launches.
+    says(
+        with(kernels(200, 49 * US, 30 * US)),
+        "launch-bound",
+        Verdict::No,
+    );
+    let queue_is_full = Made {
+        kernels: kernels(1000, 9900, 9800),
+        ..small_kernels()
+    };
+    finds(queue_is_full, &[]);
+}
+
+#[test]
+fn host_waits_that_leave_the_gpu_idle() {
+    let evidence = finds(host_waits(WAIT), &["host-waits"]);
+    assert_eq!(
+        evidence,
+        "4.00 waits a step; after them the GPU has nothing to do 30.0 % of the time"
+    );
+    let busy = Made {
+        kernels: kernels(1, MS, 9 * MS),
+        ..host_waits(WAIT)
+    };
+    says(busy, "host-waits", Verdict::No);
+    let others = Made {
+        streams: vec![1, 1, 2, 2],
+        ..host_waits(WAIT)
+    };
+    says(others.clone(), "host-waits", Verdict::Unknown);
+    let idle = Made {
+        kernels: kernels(4, 2 * MS, MS),
+        ..others
+    };
+    finds(idle, &["host-waits", "low-gpu-utilisation"]);
+    // An event may lie far back in its stream.
+    says(host_waits(EVENT_WAIT), "host-waits", Verdict::No);
+    // The next launch is not held up.
+    let at_once = Made {
+        calls: times(
+            4,
+            2 * MS,
+            &[(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 1990 * US)],
+        ),
+        ..Made::default()
+    };
+    says(at_once, "host-waits", Verdict::No);
+}
+
+#[test]
+fn copies_that_block() {
+    let evidence = finds(host_waits(COPY), &["blocking-copies"]);
+    assert!(
+        evidence.starts_with("4.00 copies that block a step; after"),
+        "{evidence}"
+    );
+    let calls = [(LAUNCH, 0, 5 * US), (COPY, 10 * US, 4900 * US)];
+    let copies = Made {
+        calls: times(2, 5 * MS, &calls),
+        kernels: vec![(0, 3 * MS), (5 * MS, 8 * MS)],
+        copies: vec![(3 * MS, 4900 * US), (8 * MS, 9900 * US)],
+        ..Made::default()
+    };
+    let evidence = finds(copies.clone(), &["blocking-copies"]);
+    assert_eq!(
+        evidence,
+        "2.00 copies a step that block; copying is 38.0 % of the time"
+    );
+    let small = Made {
+        copies: vec![(3 * MS, 3010 * US)],
+        kernels: vec![(0, 3 * MS), (3100 * US, 9900 * US)],
+        ..copies
+    };
+    finds(small, &[]);
+}
+
+#[test]
+fn allocations_in_the_steady_state() {
+    let with = |length| {
+        let mut made = Made::default();
+        made.calls.push((ALLOCATE, 9600 * US, 9600 * US + length));
+        made
+    };
+    let evidence = finds(with(300 * US), &["allocations"]);
+    assert_eq!(
+        evidence,
+        "1.00 allocations and releases a step, 3.0 % of the time"
+    );
+    finds(with(2 * US), &[]);
+    let older = Made {
+        counts_allocations: false,
+        ..Made::default()
+    };
+    says(older, "allocations", Verdict::Unknown);
+}
+
+#[test]
+fn collections_in_slow_iterations() {
+    let made = Made {
+        python: true,
+        settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
+        gc: |n| if n % 20 == 3 { 9 * MS } else { 0 },
+        ..Made::default()
+    };
+    let evidence = finds(made.clone(), &["gc"]);
+    assert_eq!(
+        evidence,
+        "2 collections, the longest 9.00 ms: 4.3 % of the time; to blame in 2 of 2 slow iterations"
+    );
+    let few = Made {
+        gc: |n| if n == 3 { MS } else { 0 },
+        ..made.clone()
+    };
+    finds(few, &[]);
+    let not_recorded = Made {
+        settings: Vec::new(),
+        gc: |_| 0,
+        ..made.clone()
+    };
+    says(not_recorded, "gc", Verdict::Unknown);
+    let none = Made { gc: |_| 0, ..made };
+    says(none, "gc", Verdict::No);
+    says(Made::default(), "gc", Verdict::No);
+}
+
+#[test]
+fn waits_for_the_gil() {
+    let made = Made {
+        python: true,
+        settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
+        gil: |_| 5 * MS,
+        ..Made::default()
+    };
+    let evidence = finds(made.clone(), &["gil"]);
+    assert_eq!(
+        evidence,
+        "waits for the GIL, held most by tokenise: 33.3 % of the time"
+    );
+    let short = Made {
+        gil: |_| 50 * US,
+        ..made.clone()
+    };
+    finds(short, &[]);
+    let not_recorded = Made {
+        settings: vec!["TLLMPROF_GIL=0"],
+        gil: |_| 0,
+        ..made
+    };
+    says(not_recorded, "gil", Verdict::Unknown);
+}
+
+#[test]
+fn one_slow_rank() {
+    fn slow(_: u64) -> u64 {
+        2 * MS
+    }
+    let ranks = [0, 1, 2].map(|rank| Made {
+        rank,
+        // Nobody knows why it takes longer.
+        gil: if rank == 1 { slow } else { |_| 0 },
+        ..Made::default()
+    });
+    let report = report(&ranks);
+    let finding = of(&report, "slow-rank");
+    assert_eq!(finding.verdict, Verdict::Yes);
+    assert_eq!(
+        finding.evidence,
+        "rank 1: 12.0 ms at the median, the others 10.0 ms; the slowest in 100 % of the iterations"
+    );
+    assert_eq!(yes(&report), ["slow-rank"]);
+    let one = made::report(&ranks[1..2]);
+    assert_eq!(of(&one, "slow-rank").verdict, Verdict::Unknown);
+    // Two of the same rank are no ranks of one run.
+    let same = made::report(&[ranks[1].clone(), ranks[1].clone()]);
+    assert_eq!(of(&same, "slow-rank").verdict, Verdict::Unknown);
+    let even = made::report(&[ranks[0].clone(), ranks[2].clone()]);
+    assert_eq!(of(&even, "slow-rank").verdict, Verdict::No);
+}
+
+#[test]
+fn routing_imbalance_beyond_chance() {
+    let with = |experts: Vec<u64>| Made {
+        experts: vec![experts],
+        ..Made::default()
+    };
+    let evidence = finds(with(vec![8000, 1000, 1000, 0]), &["routing-imbalance"]);
+    assert_eq!(
+        evidence,
+        "1 layers; in layer 0 the busiest expert has 3.20 times the mean"
+    );
+    finds(with(vec![1100, 1000, 900, 1000]), &[]);
+    // Few tokens are never even.
+    let mut few = vec![1; 8];
+    few[3] = 4;
+    finds(with(few), &[]);
+    says(Made::default(), "routing-imbalance", Verdict::Unknown);
+}
+
+#[test]
+fn what_the_gpu_is_bound_by() {
+    let with = |sm, bandwidth| Made {
+        metrics: vec![(10.0, Some(5.0)), (sm, bandwidth)],
+        ..Made::default()
+    };
+    let evidence = finds(with(62.0, Some(93.0)), &["memory-bandwidth-bound"]);
+    assert_eq!(evidence, "SMs 62.0 %, bandwidth 93.0 %");
+    finds(with(95.0, Some(40.0)), &["compute-bound"]);
+    finds(with(85.0, Some(75.0)), &[]);
+    finds(with(70.0, Some(60.0)), &["below-targets"]);
+    finds(
+        with(30.0, Some(20.0)),
+        &["low-gpu-utilisation", "below-targets"],
+    );
+    for rule in ["memory-bandwidth-bound", "compute-bound", "below-targets"] {
+        says(with(95.0, None), rule, Verdict::Unknown);
+        says(Made::default(), rule, Verdict::Unknown);
+    }
+}
+
+#[test]
+fn a_gpu_that_is_idle_half_the_time() {
+    let with = |gpu| Made {
+        gpu,
+        ..Made::default()
+    };
+    let evidence = finds(with(Some((0, 4 * MS))), &["low-gpu-utilisation"]);
+    assert_eq!(evidence, "the GPU works 40.0 % of the time");
+    says(with(None), "low-gpu-utilisation", Verdict::Unknown);
+    // Events bound the work; kernels show what lies between.
+    let kernels = Made {
+        kernels: vec![(100 * US, 2 * MS), (8 * MS, 9 * MS)],
+        ..Made::default()
+    };
+    says(kernels, "low-gpu-utilisation", Verdict::Yes);
+}
+
+#[test]
+fn the_strongest_comes_first_and_symptoms_after_their_cause() {
+    let both = Made {
+        python: true,
+        settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
+        gc: |_| 2 * MS,
+        gil: |_| 8 * MS,
+        gpu: Some((0, 4 * MS)),
+        ..Made::default()
+    };
+    let report = report(&[both]);
+    assert_eq!(yes(&report), ["gil", "gc", "low-gpu-utilisation"]);
+    assert_eq!(report.findings[2].advice, "see to gil first");
+    let losses: Vec<_> = report.findings[..2].iter().map(|f| f.loss).collect();
+    assert_eq!(losses, [Some(0.4), Some(0.1)]);
+}
+
+#[test]
+fn of_several_processes_the_worst_is_named() {
+    let gil = |rank, gil| Made {
+        rank,
+        python: true,
+        gil,
+        ..Made::default()
+    };
+    let ranks = [
+        gil(0, |_| 5 * MS),
+        gil(1, |_| 6 * MS),
+        Made {
+            rank: 2,
+            ..Made::default()
+        },
+    ];
+    let report = report(&ranks);
+    let finding = of(&report, "gil");
+    assert_eq!(
+        finding.evidence,
+        "rank 1: waits for the GIL, held most by tokenise: 37.5 % of the time, and 1 more processes"
+    );
+    let unknown = of(&report, "gc");
+    assert_eq!(unknown.verdict, Verdict::Unknown);
+    assert_eq!(unknown.evidence, "rank 0: collections were not recorded");
+}

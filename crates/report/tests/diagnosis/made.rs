@@ -1,0 +1,243 @@
+//! A loop with one stream, recorded: 40 iterations of 10 ms, whose ills are as wished.
+
+use std::path::PathBuf;
+
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{
+    CallKind, ClockKind, CopyKind, Ended, Event, Info, Metric, Reader, StringId, What,
+};
+use tllmprof_report::{Finding, Process, Report, Verdict};
+
+pub const MS: u64 = 1_000_000;
+pub const US: u64 = 1_000;
+
+const START: u64 = 1000 * MS;
+const ITERATIONS: u64 = 40;
+const LENGTH: u64 = 10 * MS;
+const MAIN: u32 = 7;
+const OTHER: u32 = 8;
+
+/// Rows of the table of calls.
+pub const LAUNCH: u8 = 0;
+pub const WAIT: u8 = 1;
+pub const COPY: u8 = 2;
+pub const ALLOCATE: u8 = 3;
+pub const EVENT_WAIT: u8 = 4;
+
+/// A call: its row, and from when to when in its iteration, in nanoseconds.
+pub type Call = (u8, u64, u64);
+
+/// The loop. By default a kernel of 9 ms and a wait for it.
+#[derive(Clone)]
+pub struct Made {
+    pub rank: u64,
+    pub calls: Vec<Call>,
+    /// Of every launch.
+    pub streams: Vec<u64>,
+    /// When the GPU begins and ends, as events bound it.
+    pub gpu: Option<(u64, u64)>,
+    /// Kernels and copies of each iteration, from when to when.
+    pub kernels: Vec<(u64, u64)>,
+    pub copies: Vec<(u64, u64)>,
+    pub python: bool,
+    pub settings: Vec<&'static str>,
+    /// Of these iterations, that much more.
+    pub gc: fn(u64) -> u64,
+    pub gil: fn(u64) -> u64,
+    /// SM utilisation and bandwidth of GPUs, in per cent.
+    pub metrics: Vec<(f64, Option<f64>)>,
+    /// Tokens of each expert, by layer.
+    pub experts: Vec<Vec<u64>>,
+    /// The library's table has allocations.
+    pub counts_allocations: bool,
+}
+
+impl Default for Made {
+    fn default() -> Self {
+        Self {
+            rank: 0,
+            calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 9500 * US)],
+            streams: vec![1],
+            gpu: Some((100 * US, 9500 * US)),
+            kernels: Vec::new(),
+            copies: Vec::new(),
+            python: false,
+            settings: Vec::new(),
+            gc: |_| 0,
+            gil: |_| 0,
+            metrics: Vec::new(),
+            experts: Vec::new(),
+            counts_allocations: true,
+        }
+    }
+}
+
+struct Writing(Builder);
+
+impl Writing {
+    fn put(&mut self, thread: u32, start: u64, duration: u64, what: What) {
+        self.0.push(thread, &Event::new(start, duration, what));
+    }
+
+    fn info(&mut self, key: Info, text: &str) {
+        let value = u64::from(self.string(text));
+        let key = Some(key);
+        self.put(MAIN, START, 0, What::Info { key, value });
+    }
+
+    fn string(&mut self, text: &str) -> StringId {
+        self.0.string(MAIN, text)
+    }
+}
+
+impl Made {
+    pub fn process(&self) -> Process {
+        let mut writing = Writing(Builder::new(100 + self.rank as u32, ClockKind::Monotonic));
+        self.facts(&mut writing);
+        let kernel = writing.string("gemm");
+        let mut now = START;
+        for n in 0..ITERATIONS {
+            let more = (self.gc)(n) + (self.gil)(n);
+            self.iteration(&mut writing, n, now, LENGTH + more, kernel);
+            now += LENGTH + more;
+        }
+        self.measured(&mut writing, now - START);
+        writing.0.header().set_ended(Ended::InOrder);
+        let bytes = writing.0.bytes();
+        let reader = Reader::new(&bytes[..]).unwrap();
+        Process::read(PathBuf::from("made"), &reader).unwrap()
+    }
+
+    fn facts(&self, writing: &mut Writing) {
+        let rank = Some(Info::Rank);
+        let value = self.rank;
+        writing.put(MAIN, START, 0, What::Info { key: rank, value });
+        writing.info(Info::Boot, "boot");
+        if self.python {
+            writing.info(Info::Python, "3.12.1");
+        }
+        for setting in &self.settings {
+            writing.info(Info::Setting, setting);
+        }
+        let name = writing.string("tokenise");
+        writing.put(OTHER, START, 0, What::ThreadName { name });
+        for (row, kind, name) in [
+            (LAUNCH, CallKind::KernelLaunch, "cuLaunchKernel"),
+            (WAIT, CallKind::Wait, "cuStreamSynchronize"),
+            (COPY, CallKind::Wait, "cuMemcpyDtoH_v2"),
+            (EVENT_WAIT, CallKind::Wait, "cuEventSynchronize"),
+            (ALLOCATE, CallKind::Other, "cuMemAlloc_v2"),
+        ] {
+            if row == ALLOCATE && !self.counts_allocations {
+                continue;
+            }
+            let (kind, name) = (Some(kind), writing.string(name));
+            writing.put(MAIN, START, 0, What::CallName { row, kind, name });
+        }
+    }
+
+    fn iteration(&self, writing: &mut Writing, n: u64, start: u64, duration: u64, name: StringId) {
+        for (place, (row, from, to)) in self.calls.iter().enumerate() {
+            let stream = match *row {
+                LAUNCH => self.streams[place % self.streams.len()],
+                _ => 0,
+            };
+            let (row, capturing) = (*row, false);
+            let what = What::Call {
+                row,
+                capturing,
+                stream,
+            };
+            writing.put(MAIN, start + from, to - from, what);
+        }
+        // What makes an iteration longer is at its end.
+        let (gc, gil) = ((self.gc)(n), (self.gil)(n));
+        if gc > 0 {
+            let (generation, collected) = (2, 1);
+            let what = What::Gc {
+                generation,
+                collected,
+            };
+            writing.put(MAIN, start + LENGTH, gc, what);
+        }
+        if gil > 0 {
+            writing.put(MAIN, start + LENGTH + gc, gil, What::GilWait);
+            writing.put(OTHER, start + LENGTH + gc, gil, What::GilHold);
+        }
+        let (device, stream) = (0, 1);
+        if let Some((from, to)) = self.gpu {
+            let what = What::GpuSpan {
+                device,
+                stream,
+                iteration: n,
+            };
+            writing.put(MAIN, start + from, to - from, what);
+        }
+        for (launch, (from, to)) in (0..).zip(&self.kernels) {
+            let what = What::GpuKernel {
+                device,
+                stream,
+                correlation: launch,
+                name,
+            };
+            writing.put(MAIN, start + from, to - from, what);
+        }
+        for (from, to) in &self.copies {
+            let what = What::GpuCopy {
+                device,
+                stream,
+                kind: CopyKind::DeviceToHost,
+                bytes: 1 << 20,
+            };
+            writing.put(MAIN, start + from, to - from, what);
+        }
+        writing.put(MAIN, start, duration, What::Iteration { n });
+    }
+
+    fn measured(&self, writing: &mut Writing, all: u64) {
+        for (device, (sm, bandwidth)) in (0..).zip(&self.metrics) {
+            let mut metric = |metric, percent: f64| {
+                let what = What::GpuMetric {
+                    device,
+                    metric: Some(metric),
+                    thousandths: (percent * 1000.0) as u64,
+                };
+                writing.put(MAIN, START, all, what);
+            };
+            metric(Metric::SmUtil, *sm);
+            if let Some(bandwidth) = bandwidth {
+                metric(Metric::DramBandwidth, *bandwidth);
+            }
+        }
+        for (layer, experts) in (0..).zip(&self.experts) {
+            for (expert, tokens) in (0..).zip(experts) {
+                let tokens = *tokens;
+                let what = What::ExpertLoad {
+                    layer,
+                    expert,
+                    tokens,
+                };
+                writing.put(MAIN, START, 0, what);
+            }
+        }
+    }
+}
+
+/// What is found in some processes.
+pub fn report(all: &[Made]) -> Report {
+    Report::new(all.iter().map(Made::process).collect())
+}
+
+/// What a rule says.
+#[track_caller]
+pub fn of<'a>(report: &'a Report, rule: &str) -> &'a Finding {
+    let mut findings = report.findings.iter();
+    findings.find(|finding| finding.rule.name == rule).unwrap()
+}
+
+/// The rules that say yes, in their order.
+pub fn yes(report: &Report) -> Vec<&'static str> {
+    let findings = report.findings.iter();
+    let yes = findings.filter(|finding| finding.verdict == Verdict::Yes);
+    yes.map(|finding| finding.rule.name).collect()
+}

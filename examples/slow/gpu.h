@@ -1,0 +1,116 @@
+/* As much of CUDA as the examples need: one stream, and a kernel that keeps the GPU busy for as long as it is told.
+ * The driver, libcuda.so.1, is opened when the program runs. */
+#ifndef GPU_H
+#define GPU_H
+
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { BLOCKS = 128, THREADS = 1024 };
+
+typedef int CUresult;
+
+static CUresult (*launch_kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                 unsigned, void *, void **, void **);
+static CUresult (*stream_synchronize)(void *);
+static void *kernel, *stream;
+static unsigned long long state;
+
+/* Each thread looks at the GPU's clock until so many nanoseconds are over. */
+static const char PTX[] = ".version 7.0\n"
+                          ".target sm_70\n"
+                          ".address_size 64\n"
+                          ".visible .entry spin(.param .u64 state, .param .u64 ns)\n"
+                          "{\n"
+                          "    .reg .pred %p<2>;\n"
+                          "    .reg .b64 %rd<5>;\n"
+                          "    ld.param.u64 %rd1, [state];\n"
+                          "    ld.param.u64 %rd2, [ns];\n"
+                          "    cvta.to.global.u64 %rd1, %rd1;\n"
+                          "    mov.u64 %rd3, %globaltimer;\n"
+                          "    add.u64 %rd3, %rd3, %rd2;\n"
+                          "again:\n"
+                          "    mov.u64 %rd4, %globaltimer;\n"
+                          "    setp.lt.u64 %p1, %rd4, %rd3;\n"
+                          "    @%p1 bra again;\n"
+                          "    st.global.u64 [%rd1], %rd4;\n"
+                          "    ret;\n"
+                          "}\n";
+
+static void check(const char *what, CUresult error)
+{
+    if (error != 0) {
+        fprintf(stderr, "%s: error %d\n", what, error);
+        exit(1);
+    }
+}
+
+static void *find(void *driver, const char *name)
+{
+    void *function = driver != NULL ? dlsym(driver, name) : NULL;
+    if (function == NULL) {
+        fprintf(stderr, "no %s: %s\n", name, dlerror());
+        exit(1);
+    }
+    return function;
+}
+
+/* Makes everything ready on the GPU with this number, or on the one that it comes to where there are fewer. */
+static void gpu_start(int number)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+#define FUNCTION(name, ...) CUresult (*name)(__VA_ARGS__) = find(driver, #name)
+    FUNCTION(cuInit, unsigned);
+    FUNCTION(cuDeviceGetCount, int *);
+    FUNCTION(cuDeviceGet, int *, int);
+    FUNCTION(cuDevicePrimaryCtxRetain, void **, int);
+    FUNCTION(cuCtxSetCurrent, void *);
+    FUNCTION(cuModuleLoadData, void **, const void *);
+    FUNCTION(cuModuleGetFunction, void **, void *, const char *);
+    FUNCTION(cuStreamCreate, void **, unsigned);
+    FUNCTION(cuMemAlloc_v2, unsigned long long *, size_t);
+    launch_kernel = find(driver, "cuLaunchKernel");
+    stream_synchronize = find(driver, "cuStreamSynchronize");
+
+    int device, count;
+    void *context, *module;
+    check("cuInit", cuInit(0));
+    check("cuDeviceGetCount", cuDeviceGetCount(&count));
+    check("cuDeviceGet", cuDeviceGet(&device, count > 0 ? number % count : 0));
+    check("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, device));
+    check("cuCtxSetCurrent", cuCtxSetCurrent(context));
+    check("cuModuleLoadData", cuModuleLoadData(&module, PTX));
+    check("cuModuleGetFunction", cuModuleGetFunction(&kernel, module, "spin"));
+    check("cuStreamCreate", cuStreamCreate(&stream, 1 /* non-blocking */));
+    check("cuMemAlloc_v2", cuMemAlloc_v2(&state, 64));
+}
+
+/* Has the GPU busy for so many nanoseconds, after what it has to do already. */
+static void gpu_launch(uint64_t ns)
+{
+    void *parameters[] = {&state, &ns};
+    check("cuLaunchKernel",
+          launch_kernel(kernel, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, parameters, NULL));
+}
+
+/* Waits until it has nothing left to do. */
+static void gpu_wait(void)
+{
+    check("cuStreamSynchronize", stream_synchronize(stream));
+}
+
+/* Keeps this thread's processor busy. */
+static inline void host_works(uint64_t ns)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    uint64_t until = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec + ns;
+    do
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec < until);
+}
+
+#endif

@@ -1,0 +1,45 @@
+/* Suffers from one slow rank: of three that do the same, rank 1 has more to do on its host. In a program whose ranks
+ * wait for each other (an all-reduce in each layer) all would be as slow as that one.
+ *
+ *   cc -O2 slow_rank.c -o slow_rank -ldl
+ *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./slow_rank
+ */
+#include "gpu.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { STEPS = 30, RANKS = 3, SLOW = 1, KERNEL_NS = 10000000, MORE_NS = 6000000 };
+
+static void run(int rank)
+{
+    char number[16];
+    snprintf(number, sizeof number, "%d", rank);
+    setenv("RANK", number, 1);
+    gpu_start(rank);
+    for (int step = 0; step < STEPS; step++) {
+        if (rank == SLOW)
+            host_works(MORE_NS);
+        gpu_launch(KERNEL_NS);
+        gpu_wait();
+    }
+}
+
+int main(void)
+{
+    for (int rank = 0; rank < RANKS; rank++) {
+        pid_t child = fork();
+        if (child < 0) {
+            perror("fork");
+            return 1;
+        }
+        if (child == 0) {
+            run(rank);
+            return 0;
+        }
+    }
+    int failed = 0, status;
+    while (wait(&status) > 0)
+        failed |= status != 0;
+    return failed;
+}
