@@ -1,11 +1,14 @@
 //! The table of rules.
 
+use serde::Serialize;
+
 use super::evidence::Evidence;
 use super::{Judged, gpu, host, python, ranks, routing};
 use crate::skew::Skew;
 
 /// What a rule finds. Findings come in this order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Something that can be mended, and costs time.
     Cause,

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer};
 use tllmprof_record::Ended;
 
+use crate::diagnosis::Kind;
 use crate::iteration::Iteration;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
@@ -39,6 +40,7 @@ struct JsonReport<'a> {
 #[derive(Serialize)]
 struct JsonFinding<'a> {
     rule: &'static str,
+    kind: Kind,
     verdict: Verdict,
     evidence: &'a str,
     advice: &'a str,
@@ -50,6 +52,7 @@ impl<'a> JsonFinding<'a> {
     fn of(finding: &'a Finding) -> Self {
         Self {
             rule: finding.rule.name,
+            kind: finding.rule.kind,
             verdict: finding.verdict,
             evidence: &finding.evidence,
             advice: &finding.advice,
