@@ -253,12 +253,7 @@ fn an_option_goes_before_the_variable() {
 #[test]
 fn what_this_version_lacks_is_refused_by_name() {
     let scratch = Scratch::new();
-    for option in [
-        "--kernels",
-        "--kernels=5",
-        "--perfect-router",
-        "--perfect-router=window",
-    ] {
+    for option in ["--kernels", "--kernels=5"] {
         let ended = finish(
             scratch
                 .tllmprof()

@@ -49,7 +49,7 @@ pub fn kind(name: &str) -> CallKind {
         Some(Kind::AsyncCopy) => CallKind::AsyncCopy,
         Some(Kind::Wait) => CallKind::Wait,
         Some(Kind::CaptureBegin | Kind::CaptureEnd) => CallKind::Capture,
-        Some(Kind::Profiler) => CallKind::Other,
+        Some(Kind::Memory | Kind::Profiler | Kind::Destroys) => CallKind::Other,
         None if name.contains("Synchronize") => CallKind::Wait,
         None if name.contains("Memcpy") && name.contains("Async") => CallKind::AsyncCopy,
         None => CallKind::Other,
