@@ -10,9 +10,6 @@ enum { DRIVER_VERSION = 13000, MAX_DEVICES = 8, MAX_DEPTH = 16 };
 struct CUmod_st {
     int unused;
 };
-struct CUfunc_st {
-    int unused;
-};
 
 static struct CUctx_st primary[MAX_DEVICES];
 static int retained[MAX_DEVICES];
@@ -278,6 +275,7 @@ CUresult cuCtxDestroy_v2(CUcontext context)
 #ifndef LACKING
 static CUresult profiler(const char *function)
 {
+    tool_enter();
     driver_lock();
     CUresult result = call_admit(function, NULL, NEEDS_CONTEXT);
     driver_unlock();
@@ -309,12 +307,22 @@ CUresult cuModuleUnload(CUmodule module)
     return CUDA_SUCCESS;
 }
 
-/* Every kernel does the same here (see run_kernel), so one function serves all. */
+/* Every kernel does the same here (see run_kernel): a function is a name. */
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
-    static struct CUfunc_st any;
+    static struct CUfunc_st *functions;
     if (module == NULL || name == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *function = &any;
-    return CUDA_SUCCESS;
+    driver_lock();
+    struct CUfunc_st *found = functions;
+    while (found != NULL && strcmp(found->name, name) != 0)
+        found = found->next;
+    if (found == NULL && (found = malloc(sizeof *found + strlen(name) + 1)) != NULL) {
+        strcpy(found->name, name);
+        found->next = functions;
+        functions = found;
+    }
+    driver_unlock();
+    *function = found;
+    return found == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }

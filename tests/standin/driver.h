@@ -9,12 +9,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum node_kind { KERNEL_NODE, COPY_NODE, SET_NODE };
+
 struct node {
-    bool is_copy;
+    enum node_kind kind;
     CUdeviceptr kernel_buffer; /* a kernel: its first parameter */
-    void *to;                  /* a copy */
+    const char *name;          /* a kernel's */
+    void *to;                  /* a copy, a memset */
     const void *from;
     size_t bytes;
+    int direction; /* a copy: CUPTI's number for it */
+    unsigned char value;
+};
+
+struct CUfunc_st {
+    struct CUfunc_st *next;
+    char name[];
 };
 
 struct CUgraph_st {
@@ -31,6 +41,7 @@ struct CUstream_st {
     bool gone;
     CUcontext context;
     uint64_t busy_until; /* when it has done all it was given */
+    unsigned int number;
     CUstreamCaptureStatus capture;
     CUstreamCaptureMode mode;
     const void *capturer; /* the thread */
@@ -66,6 +77,15 @@ void host_wait(uint64_t until);
 CUresult injected(const char *function);
 _Noreturn void use_after_end(const char *function, const char *what);
 
+/* tool.c: what a profiler in the driver sees, and suffers. */
+void tool_enter(void);
+void tool_leave(void);
+bool tool_has_destroyed(void);
+/* With the lock held: the GPU does this now. `node`: its number in a graph, from 1; else 0. */
+void tool_run(CUstream stream, const struct node *work, unsigned int node);
+/* Until the GPU has done all that it was given. */
+void tool_wait(void);
+
 /* log.c, with the lock held */
 void log_call(const char *mark, const char *function, const char *suffix, const void *first);
 void log_forget(void);
@@ -100,7 +120,8 @@ CUresult refuse_implicit(const char *function, const void *first, CUstream strea
 /* With the lock held: refuse a call that no capture allows, and invalidate the captures. */
 CUresult refuse_under_capture(const char *function, const void *first, CUstream stream);
 
-/* launch.c, with the lock held: run the node now, or add it to the capture. */
-CUresult submit(CUstream stream, struct node node);
+/* launch.c, with the lock held: run the node now, or add it to the capture.
+ * `number`: which of a graph's it is, from 1; 0 by itself. */
+CUresult submit(CUstream stream, struct node node, unsigned int number);
 
 #endif

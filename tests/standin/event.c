@@ -129,6 +129,7 @@ CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
 CUresult cuEventSynchronize(CUevent event)
 {
     static const char function[] = "cuEventSynchronize";
+    tool_enter();
     driver_lock();
     bool captured = event != NULL && event->captured;
     uint64_t until = 0;

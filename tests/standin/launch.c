@@ -18,18 +18,27 @@ static bool add(CUgraph graph, struct node node)
     return true;
 }
 
-CUresult submit(CUstream stream, struct node node)
+CUresult submit(CUstream stream, struct node node, unsigned int number)
 {
+    if (tool_has_destroyed())
+        return CUDA_ERROR_LAUNCH_FAILED;
     switch (stream->capture) {
     case CU_STREAM_CAPTURE_STATUS_ACTIVE:
         return add(stream->graph, node) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     case CU_STREAM_CAPTURE_STATUS_INVALIDATED:
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     default:
-        if (node.is_copy)
+        tool_run(stream, &node, number);
+        switch (node.kind) {
+        case COPY_NODE:
             memmove(node.to, node.from, node.bytes);
-        else
+            break;
+        case SET_NODE:
+            memset(node.to, node.value, node.bytes);
+            break;
+        case KERNEL_NODE:
             run_kernel(node.kernel_buffer);
+        }
         work(stream);
         return CUDA_SUCCESS;
     }
@@ -79,6 +88,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 
 static CUresult launch_graph(const char *function, CUgraphExec exec, CUstream stream)
 {
+    tool_enter();
     driver_lock();
     CUresult result = call_admit(function, exec, NEEDS_CONTEXT);
     if (result == CUDA_SUCCESS && exec == NULL)
@@ -86,7 +96,7 @@ static CUresult launch_graph(const char *function, CUgraphExec exec, CUstream st
     pass_call();
     if (result == CUDA_SUCCESS)
         for (size_t i = 0; i < exec->graph.count && result == CUDA_SUCCESS; i++)
-            result = submit(stream, exec->graph.nodes[i]);
+            result = submit(stream, exec->graph.nodes[i], (unsigned int)i + 1);
     driver_unlock();
     return call_end(function, result);
 }
@@ -106,16 +116,17 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 static CUresult launch(const char *function, const void *first, CUfunction kernel, CUstream stream,
                        void **params)
 {
+    tool_enter();
     driver_lock();
     CUresult result = call_admit(function, first, NEEDS_CONTEXT);
     if (result == CUDA_SUCCESS && kernel == NULL)
         result = CUDA_ERROR_INVALID_HANDLE;
     pass_call();
     if (result == CUDA_SUCCESS) {
-        struct node node = {0};
+        struct node node = {.name = kernel->name};
         if (params != NULL && params[0] != NULL)
             memcpy(&node.kernel_buffer, params[0], sizeof node.kernel_buffer);
-        result = submit(stream, node);
+        result = submit(stream, node, 0);
     }
     driver_unlock();
     return call_end(function, result);

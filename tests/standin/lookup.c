@@ -56,6 +56,8 @@ static const struct row rows[] = {
     ONE(cuModuleGetFunction, 2000)
     FORM(cuMemAlloc, _v2, 3020)
     FORM(cuMemFree, _v2, 3020)
+    FORM(cuMemGetInfo, _v2, 3020)
+    BOTH(cuMemsetD8Async, 3020)
     ROW(cuMemcpy, cuMemcpy, 4000, LEGACY)
     ROW(cuMemcpy, cuMemcpy_ptds, 7000, PER_THREAD)
     BOTH_V2(cuMemcpyHtoD, _ptds, 3020)

@@ -49,6 +49,43 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
     return pointer == 0 || found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+    const char *text = getenv("STANDIN_FREE_MB");
+    if (!has_current_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *total = (size_t)1 << 30;
+    *free = text != NULL ? (size_t)atol(text) << 20 : *total;
+    return CUDA_SUCCESS;
+}
+
+static CUresult set(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
+{
+    if (!has_current_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    tool_enter();
+    driver_lock();
+    CUresult result = submit(stream,
+                             (struct node){.kind = SET_NODE,
+                                           .to = (void *)(uintptr_t)to,
+                                           .value = value,
+                                           .bytes = bytes},
+                             0);
+    driver_unlock();
+    tool_leave();
+    return result;
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
+{
+    return set(to, value, bytes, stream_of(stream, false));
+}
+
+CUresult cuMemsetD8Async_ptsz(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
+{
+    return set(to, value, bytes, stream_of(stream, true));
+}
+
 /* A kernel whose first parameter is a buffer changes the buffer's first word in
  * a way that depends on every launch before it: a lost, doubled or reordered
  * launch shows in the program's result. (PTX: `mix` in tests/fixtures.) */
@@ -104,11 +141,14 @@ static CUresult copy_in(CUdeviceptr to, const void *from, size_t bytes, CUstream
 {
     if (!has_current_context())
         return CUDA_ERROR_INVALID_CONTEXT;
+    tool_enter();
     driver_lock();
     pass_call();
     CUresult result = submit(
-        stream, (struct node){.is_copy = true, .to = host(to), .from = from, .bytes = bytes});
+        stream, (struct node){.kind = COPY_NODE, .to = host(to), .from = from, .bytes = bytes, .direction = 1},
+        0);
     driver_unlock();
+    tool_leave();
     return result;
 }
 
@@ -127,6 +167,7 @@ static CUresult copy_out(const char *function, void *to, CUdeviceptr from, size_
                          bool per_thread)
 {
     CUstream stream = stream_of(NULL, per_thread);
+    tool_enter();
     driver_lock();
     CUresult result = refuse_under_capture(function, to, stream);
     if (result == CUDA_SUCCESS)
@@ -138,6 +179,7 @@ static CUresult copy_out(const char *function, void *to, CUdeviceptr from, size_
     if (result == CUDA_SUCCESS) {
         host_wait(until);
         driver_lock();
+        tool_run(stream, &(struct node){.kind = COPY_NODE, .bytes = bytes, .direction = 2}, 0);
         memcpy(to, host(from), bytes);
         log_call("", function, "_end", to);
         driver_unlock();
@@ -158,12 +200,14 @@ CUresult cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes)
 static CUresult copy_out_async(const char *function, void *to, CUdeviceptr from, size_t bytes,
                                CUstream stream)
 {
+    tool_enter();
     driver_lock();
     CUresult result = call_admit(function, to, NEEDS_CONTEXT);
     pass_call();
     if (result == CUDA_SUCCESS)
         result = submit(
-            stream, (struct node){.is_copy = true, .to = to, .from = host(from), .bytes = bytes});
+            stream, (struct node){.kind = COPY_NODE, .to = to, .from = host(from), .bytes = bytes, .direction = 2},
+            0);
     driver_unlock();
     return call_end(function, result);
 }
@@ -182,6 +226,7 @@ CUresult cuMemcpyDtoHAsync_v2_ptsz(void *to, CUdeviceptr from, size_t bytes, CUs
  * they are logged, and may copy nothing. */
 static CUresult copy_out_v1(const char *function, const void *to, size_t bytes, bool waits)
 {
+    tool_enter();
     driver_lock();
     CUresult result = call_admit(function, to, NEEDS_CONTEXT);
     if (result == CUDA_SUCCESS && waits)

@@ -80,6 +80,10 @@ CUresult call_admit(const char *function, const void *first, enum need need)
         result = CUDA_ERROR_INVALID_CONTEXT;
         mark = "NOCONTEXT";
     }
+    if (tool_has_destroyed()) {
+        result = CUDA_ERROR_LAUNCH_FAILED;
+        mark = "DESTROYED";
+    }
     log_call(mark, function, "", first);
     return result;
 }
@@ -108,6 +112,7 @@ void standin_set_callback(void (*function)(const char *))
 
 CUresult call_end(const char *function, CUresult result)
 {
+    tool_leave();
     void (*called)(const char *) = atomic_load(&callback);
     if (called != NULL)
         called(function);
@@ -117,6 +122,7 @@ CUresult call_end(const char *function, CUresult result)
 void host_wait(uint64_t until)
 {
     sleep_until(until);
+    tool_wait();
     if (wait_us <= 0)
         return;
     int saved_errno = errno;

@@ -241,6 +241,34 @@ static void check_process(void)
     WANT(waitpid(child, &status, 0) == child && status == 0);
 }
 
+static unsigned int seen_works;
+
+static void count_work(const struct standin_work *work)
+{
+    WANT(work->kind == 2 && work->start != 0 && work->end >= work->start);
+    seen_works++;
+}
+
+/* A profiler sees the work, and the context does not survive a call while it is taken out. The last
+ * check: nothing works afterwards. */
+static void check_tool(void)
+{
+    CUdeviceptr words = 0;
+    WANT(cuMemAlloc_v2(&words, 64) == CUDA_SUCCESS);
+    standin_set_tool(count_work);
+    WANT(cuMemsetD8Async(words, 1, 64, NULL) == CUDA_SUCCESS);
+    WANT(seen_works == 1);
+    WANT(standin_begin_removal() == 0);
+    WANT(standin_end_removal() == 0);
+    standin_set_tool(NULL);
+    WANT(cuMemsetD8Async(words, 2, 64, NULL) == CUDA_SUCCESS);
+    WANT(seen_works == 1);
+    WANT(standin_begin_removal() == 0);
+    WANT(cuMemsetD8Async(words, 3, 64, NULL) == CUDA_ERROR_LAUNCH_FAILED);
+    WANT(standin_end_removal() == 1);
+    WANT(cuCtxSynchronize() == CUDA_ERROR_LAUNCH_FAILED && last_is("DESTROYED cuCtxSynchronize"));
+}
+
 int main(void)
 {
     alarm(60);
@@ -251,6 +279,7 @@ int main(void)
     check_captures();
     check_events();
     check_process();
+    check_tool();
     unlink(log_path);
     puts(failures == 0 ? "selftest: as documented" : "selftest: failed");
     return failures != 0;

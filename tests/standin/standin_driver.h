@@ -22,6 +22,7 @@ typedef enum cudaError_enum {
     CUDA_ERROR_ILLEGAL_STATE = 401,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_NOT_READY = 600,
+    CUDA_ERROR_LAUNCH_FAILED = 719,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
     CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
@@ -125,6 +126,9 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
 CUresult cuMemFree_v2(CUdeviceptr pointer);
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total);
+STANDIN_BOTH(cuMemsetD8Async, _ptsz,
+             (CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream))
 STANDIN_BOTH(cuMemcpy, _ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
 STANDIN_BOTH(cuMemcpyHtoD_v2, _ptds, (CUdeviceptr to, const void *from, size_t bytes))
 STANDIN_BOTH(cuMemcpyHtoDAsync_v2, _ptsz,
@@ -173,6 +177,19 @@ STANDIN_BOTH(cuLaunchCooperativeKernel, _ptsz,
               unsigned int sharedBytes, CUstream stream, void **params))
 
 /* Hooks of the stand-in, which the real driver does not have. */
+struct standin_work {
+    int kind; /* CUPTI's: 10 a kernel, 1 a copy, 2 a memset */
+    const char *name;
+    unsigned long long bytes;
+    int direction;
+    unsigned long long start, end; /* CLOCK_REALTIME, ns */
+    unsigned int stream, correlation, node;
+};
+void standin_set_tool(void (*tool)(const struct standin_work *));
+/* A profiler is being taken out of the driver: whoever is in it, or comes into it before the end,
+ * destroys the context, and every call fails from then on. Returns how many were in. */
+int standin_begin_removal(void);
+int standin_end_removal(void);
 void standin_set_callback(void (*callback)(const char *function));
 const char *standin_via(const char *via);
 void standin_pass(unsigned long ns);
@@ -183,6 +200,7 @@ void standin_pass(unsigned long ns);
 #define STANDIN_PTDS(name) name##_ptds
 #define STANDIN_PTSZ(name) name##_ptsz
 #define cuMemcpy cuMemcpy_ptds
+#define cuMemsetD8Async cuMemsetD8Async_ptsz
 #define cuStreamQuery cuStreamQuery_ptsz
 #define cuStreamSynchronize cuStreamSynchronize_ptsz
 #define cuStreamIsCapturing cuStreamIsCapturing_ptsz
@@ -204,6 +222,7 @@ void standin_pass(unsigned long ns);
 #define cuCtxPopCurrent cuCtxPopCurrent_v2
 #define cuMemAlloc cuMemAlloc_v2
 #define cuMemFree cuMemFree_v2
+#define cuMemGetInfo cuMemGetInfo_v2
 #define cuMemcpyHtoD STANDIN_PTDS(cuMemcpyHtoD_v2)
 #define cuMemcpyHtoDAsync STANDIN_PTSZ(cuMemcpyHtoDAsync_v2)
 #define cuMemcpyDtoH STANDIN_PTDS(cuMemcpyDtoH_v2)

@@ -6,6 +6,7 @@
  * legacy stream beside a blocking one, and on the whole context in any mode. */
 #include "driver.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 CUstream all_streams;
@@ -13,11 +14,18 @@ static CUstream capturing;
 static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 static __thread char us; /* its address is the thread's */
 
+static unsigned int next_number(void)
+{
+    static atomic_uint last = 12;
+    return atomic_fetch_add(&last, 1) + 1;
+}
+
 static CUstream make(unsigned int flags)
 {
     CUstream made = calloc(1, sizeof *made);
     if (made != NULL) {
         made->flags = flags;
+        made->number = next_number();
         made->context = current_context();
         driver_lock();
         made->next = all_streams;
@@ -39,6 +47,7 @@ static CUstream legacy(void)
     if (context == NULL)
         return &none;
     context->legacy.context = context;
+    context->legacy.number = 7;
     return &context->legacy;
 }
 
@@ -161,6 +170,7 @@ CUresult cuStreamQuery_ptsz(CUstream stream)
 
 static CUresult wait(const char *function, const void *first, CUstream stream, enum need need)
 {
+    tool_enter();
     driver_lock();
     CUresult result = refuse_under_capture(function, first, stream);
     if (result == CUDA_SUCCESS)
@@ -200,6 +210,7 @@ CUresult cuCtxSynchronize_v2(CUcontext context)
 static CUresult begin(const char *function, CUstream handle, CUstream stream, CUgraph graph,
                       CUstreamCaptureMode mode)
 {
+    tool_enter();
     driver_lock();
     CUresult result = call_admit(function, handle, NEEDS_CONTEXT);
     if (result == CUDA_SUCCESS) {
@@ -264,6 +275,7 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
 
 static CUresult end(const char *function, CUstream handle, CUstream stream, CUgraph *graph)
 {
+    tool_enter();
     driver_lock();
     CUresult result = call_admit(function, handle, NEEDS_CONTEXT);
     if (result == CUDA_SUCCESS && stream->capture == CU_STREAM_CAPTURE_STATUS_NONE)

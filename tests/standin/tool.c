@@ -1,0 +1,116 @@
+/* A profiler in the driver: it is told of all work, and the context does not survive that it is
+ * taken out while a call is in the driver. The GPU does one thing after the other. */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+static _Atomic(void (*)(const struct standin_work *)) tool;
+static atomic_int in_driver;
+static atomic_bool removing, destroyed;
+static atomic_uint calls;
+static __thread unsigned int correlation;
+static long call_us, kernel_ns;
+static uint64_t busy_until; /* with the lock held */
+
+__attribute__((constructor)) static void on_load(void)
+{
+    const char *text = getenv("STANDIN_CALL_US");
+    call_us = text != NULL ? atol(text) : 0;
+    text = getenv("STANDIN_KERNEL_NS");
+    kernel_ns = text != NULL ? atol(text) : 0;
+}
+
+static uint64_t realtime(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_REALTIME, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+static void pause_ns(uint64_t ns)
+{
+    int saved_errno = errno;
+    struct timespec left = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR)
+        ;
+    errno = saved_errno;
+}
+
+void tool_enter(void)
+{
+    atomic_fetch_add(&in_driver, 1);
+    if (atomic_load(&removing))
+        atomic_store(&destroyed, true);
+    correlation = atomic_fetch_add(&calls, 1) + 1;
+    if (call_us > 0)
+        pause_ns((uint64_t)call_us * 1000);
+}
+
+void tool_leave(void)
+{
+    atomic_fetch_sub(&in_driver, 1);
+}
+
+bool tool_has_destroyed(void)
+{
+    return atomic_load(&destroyed);
+}
+
+void tool_run(CUstream stream, const struct node *work, unsigned int node)
+{
+    static const int kinds[] = {[KERNEL_NODE] = 10, [COPY_NODE] = 1, [SET_NODE] = 2};
+    void (*told)(const struct standin_work *) = atomic_load(&tool);
+    if (told == NULL && kernel_ns == 0)
+        return;
+    uint64_t start = realtime();
+    if (start < busy_until)
+        start = busy_until;
+    busy_until = start + (uint64_t)kernel_ns;
+    struct standin_work done = {
+        .kind = kinds[work->kind],
+        .name = work->name,
+        .bytes = work->bytes,
+        .direction = work->direction,
+        .start = start,
+        .end = busy_until,
+        .stream = stream->number,
+        .correlation = correlation,
+        .node = node,
+    };
+    if (told != NULL)
+        told(&done);
+}
+
+void tool_wait(void)
+{
+    driver_lock();
+    uint64_t until = busy_until;
+    driver_unlock();
+    uint64_t at = realtime();
+    if (at < until)
+        pause_ns(until - at);
+}
+
+void standin_set_tool(void (*function)(const struct standin_work *))
+{
+    atomic_store(&tool, function);
+}
+
+int standin_begin_removal(void)
+{
+    atomic_store(&removing, true);
+    int in = atomic_load(&in_driver);
+    if (in > 0)
+        atomic_store(&destroyed, true);
+    return in;
+}
+
+int standin_end_removal(void)
+{
+    atomic_store(&removing, false);
+    return atomic_load(&destroyed);
+}
