@@ -92,13 +92,3 @@ pub fn touched() {
         log::say!(Error, "{bad}");
     }
 }
-
-/// Says, once, what was asked for that this version does not have.
-pub fn tell_unavailable(settings: &Settings) {
-    for name in settings.unavailable() {
-        log::say!(
-            Warn,
-            "{name} is set, but this version cannot do that yet: it is left out"
-        );
-    }
-}

@@ -25,6 +25,8 @@ functions! {
 
     profiler_start: fn() = c"cuProfilerStart";
     profiler_stop: fn() = c"cuProfilerStop";
+    driver_get_version: fn(*mut c_int) = c"cuDriverGetVersion";
+    mem_get_info: fn(*mut usize, *mut usize) = c"cuMemGetInfo_v2";
     ctx_get_current: fn(*mut Context) = c"cuCtxGetCurrent";
     ctx_set_current: fn(Context) = c"cuCtxSetCurrent";
     ctx_synchronize: fn() = c"cuCtxSynchronize";
@@ -110,6 +112,20 @@ impl Driver {
             }
             status => log::say!(Warn, "cuProfilerStop failed with error {status}"),
         }
+    }
+
+    /// The newest version of CUDA that it serves, as 1000 × major + 10 × minor.
+    pub fn version(&self) -> Option<c_int> {
+        let mut version = 0;
+        // SAFETY: writes the version to the local.
+        (unsafe { self.driver_get_version?(&raw mut version) } == 0).then_some(version)
+    }
+
+    /// Bytes of the GPU's memory that are free, by the calling thread's context.
+    pub fn free_memory(&self) -> Option<usize> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes both numbers to the locals.
+        (unsafe { self.mem_get_info?(&raw mut free, &raw mut total) } == 0).then_some(free)
     }
 
     /// Bytes that a kernel's name gets in messages.

@@ -1,5 +1,6 @@
 //! What is switched on for a window, and off after it.
 
+mod cupti;
 mod driver;
 pub mod marks;
 mod nvtx;
@@ -15,9 +16,10 @@ use crate::lock::Lock;
 use crate::log;
 use crate::python::{router, torch::profiler as torch};
 use crate::record;
-use crate::window::{Edge, Point, Taken};
+use crate::window::{self, Point, Taken};
 use driver::Driver;
 use nvtx::Ranges;
+use record::Edge;
 use worker::Job;
 
 /// How long the device may take to become idle at the end of a window.
@@ -99,13 +101,14 @@ pub fn start(settings: &Settings, uncounted: Uncounted) {
 ///
 /// One thread at a time; may take long, as profilers do. The PyTorch profiler is the last to be
 /// started and the first to be stopped; it waits for the GIL, so nothing is locked meanwhile.
-pub fn switch(place: &Place<'_>, edge: Edge) {
+pub fn switch(place: &Place<'_>, edge: window::Edge) {
     let mut state = STATE.lock();
     record::iteration_ends(place.point != Point::Start);
     if let Some(ranges) = &mut state.ranges {
         ranges.end_iteration();
     }
     if edge.close.is_some() {
+        cupti::window_closes(place.point.over());
         record::window_closes(place.point.over());
         record::gpu::work_ends(place.capturing);
         // The program may have another context by now than where the window opened.
@@ -116,6 +119,7 @@ pub fn switch(place: &Place<'_>, edge: Edge) {
         let ended = Instant::now();
         record::gpu::end();
         drop(state);
+        cupti::window_has_closed(place.point.over(), place.capturing);
         torch::window_closes(place.capturing);
         STATE.lock().close(place.point.over(), ended, drained);
         torch::window_has_closed();
@@ -128,11 +132,9 @@ pub fn switch(place: &Place<'_>, edge: Edge) {
         state = STATE.lock();
         state.open(window, place);
         drop(state);
+        cupti::window_opens();
         torch::window_opens(window.asked, place.rank);
         state = STATE.lock();
-        if let Some(open) = &mut state.open {
-            open.since = Instant::now();
-        }
     } else if let Some(open) = &mut state.open
         && !open.profiling
     {
@@ -140,12 +142,21 @@ pub fn switch(place: &Place<'_>, edge: Edge) {
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
     if let Point::In(iteration) = place.point {
+        drop(state);
+        let begins = cupti::reach(iteration, place.capturing);
+        state = STATE.lock();
+        if let Some(open) = state.open.as_mut().filter(|_| edge.open.is_some()) {
+            open.since = Instant::now();
+        }
         if let Some(ranges) = &mut state.ranges {
             ranges.begin_iteration(iteration);
         }
         if edge.open.is_some() {
             record::gpu::window_opens(place.capturing);
             record::window_opens(iteration);
+        }
+        if begins {
+            cupti::write_edge(Edge::Open, iteration);
         }
         record::iteration_begins(iteration);
     } else {
@@ -177,6 +188,21 @@ pub fn finish(iterations: u64, drain: bool, here: bool) {
             "the window could not be closed within {LAST:?} at the end"
         );
     }
+}
+
+/// Ends the taking of kernels at the end of the process, after `iterations`. Before the record ends.
+pub fn finish_kernels(iterations: u64, capturing: bool) {
+    cupti::finish(iterations, capturing);
+}
+
+/// Whether kernels are to be taken.
+pub fn takes_kernels(settings: &Settings) -> bool {
+    cupti::is_wanted(settings)
+}
+
+/// Whether the taking of kernels has something to do at `point`.
+pub fn has_kernels_edge_at(point: Point) -> bool {
+    matches!(point, Point::In(iteration) if cupti::has_edge_at(iteration))
 }
 
 /// Ends ranges and closes the window; for [`finish`].
@@ -295,6 +321,7 @@ pub unsafe fn after_fork() {
     unsafe {
         STATE.break_open();
         worker::after_fork();
+        cupti::in_child();
     }
     let mut state = STATE.lock();
     state.open = None;

@@ -16,6 +16,7 @@ use std::time::Instant;
 use once_cell::race::OnceBox;
 
 use super::Uncounted;
+use super::cupti;
 use super::driver::Driver;
 use crate::lock::{wait, wake};
 
@@ -31,6 +32,8 @@ pub enum Job {
         /// Whether to wait for the device first.
         drain: bool,
     },
+    /// What has to do with CUPTI.
+    Cupti(cupti::Job),
 }
 
 const NO_THREAD: u32 = 0;
@@ -39,6 +42,8 @@ const DRAINING: u32 = 2;
 const CLOSING: u32 = 3;
 const CLOSING_AFTER_DRAIN: u32 = 4;
 const MAKING_ROOM: u32 = 5;
+/// And what of CUPTI's.
+const CUPTI: u32 = 6;
 
 /// What the worker is about; it goes back to sleep when it is done.
 static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
@@ -146,6 +151,7 @@ pub fn run(job: Job, patience: Duration) -> bool {
             ITERATIONS.store(iterations, Ordering::Relaxed);
             if drain { CLOSING_AFTER_DRAIN } else { CLOSING }
         }
+        Job::Cupti(job) => CUPTI + job as u32,
     };
     let deadline = Instant::now() + patience;
     loop {
@@ -163,6 +169,19 @@ pub fn run(job: Job, patience: Duration) -> bool {
         }
     }
     true
+}
+
+/// Waits until the worker has nothing to do; false if that was not so within `patience`.
+pub fn await_rest(patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    loop {
+        match WORD.load(Ordering::Acquire) {
+            ASLEEP => return true,
+            NO_THREAD => return false,
+            busy if !sleep(busy, deadline) => return false,
+            _ => {}
+        }
+    }
 }
 
 /// Has the worker make room in the record; false if it is busy. Waits for nothing.
@@ -219,7 +238,7 @@ fn work() {
             CLOSING => super::close_all(iterations, false),
             CLOSING_AFTER_DRAIN => super::close_all(iterations, true),
             MAKING_ROOM => crate::record::make_room(),
-            _ => {}
+            _ => cupti::work(code.wrapping_sub(CUPTI)),
         }
         WORD.store(ASLEEP, Ordering::Release);
         wake(&WORD, i32::MAX);

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use tllmprof_config::calls::Call;
 
+use super::gate;
 use super::resolve::{self, Scope};
 use super::thunk::{Role, Thunk};
 
@@ -50,7 +51,7 @@ pub fn role_of(name: &CStr) -> Option<Role> {
 pub unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> bool {
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
-    role_of(name).is_some()
+    (role_of(name).is_some() || gate::is_wanted() && gate::is_name(name))
         && (handle != libc::RTLD_NEXT || resolve::resolve(0, name, None, Scope::All).is_none())
 }
 
@@ -145,8 +146,14 @@ unsafe fn stand_in(
     if found.is_null() || resolve::is_ours(caller) {
         return found;
     }
+    let is_gated = gate::is_wanted();
     let Some(role) = role_of(name) else {
-        return found;
+        let passes = !is_gated || !crate::is_active() || gate::is_profiler(caller);
+        return if passes {
+            found
+        } else {
+            gate::stand_in(found, name)
+        };
     };
     let mut real = found;
     if resolve::is_ours(found.addr()) {
@@ -166,7 +173,7 @@ unsafe fn stand_in(
     }
     // A mere question in a process without CUDA is no use of CUDA; an answer may be.
     crate::touched();
-    if !crate::is_active() {
+    if !crate::is_active() || is_gated && gate::is_profiler(caller) {
         return real;
     }
     if let Role::Driver(call) = role {

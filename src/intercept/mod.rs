@@ -13,6 +13,10 @@ mod arch;
 mod dispatch;
 mod dlsym;
 mod export;
+pub mod gate;
+#[cfg_attr(target_arch = "aarch64", path = "arch/gate_aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "arch/gate_x86_64.rs")]
+mod gate_arch;
 mod libc_hooks;
 mod named;
 #[cfg_attr(target_arch = "aarch64", path = "arch/named_aarch64.rs")]
@@ -65,6 +69,7 @@ pub fn before_fork() -> Kept {
 /// The process has one thread.
 pub unsafe fn in_child() {
     crate::elf::in_child();
+    gate::in_child();
     // SAFETY: the caller's promise.
     unsafe {
         named::in_child();

@@ -4,8 +4,8 @@ use core::ffi::{CStr, c_char, c_void};
 
 use super::arch::Frame;
 use super::dlsym::role_of;
-use super::resolve;
 use super::thunk::{Role, Thunk};
+use super::{gate, resolve};
 
 /// `cuGetProcAddress` has returned: puts a thunk in place of what it handed out.
 ///
@@ -26,10 +26,14 @@ pub unsafe fn handed_out(frame: &Frame) {
     }
     // SAFETY: the driver has read the name and, on success, written the place.
     let (name, real) = unsafe { (CStr::from_ptr(name), *place) };
-    if real.is_null() {
+    if real.is_null() || gate::is_wanted() && gate::is_profiler(frame.return_address) {
         return;
     }
-    let Some(role) = role_of(name) else { return };
+    let Some(role) = role_of(name) else {
+        // SAFETY: as above.
+        unsafe { *place = gate::stand_in(real, name) };
+        return;
+    };
     if let Role::Driver(call) = role {
         resolve::feed(frame.return_address, call);
     }

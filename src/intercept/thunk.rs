@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use tllmprof_config::calls::{Call, Calls};
 use tllmprof_learn::Wait;
 
-use super::{arch, recorded, watched};
+use super::{arch, gate, recorded, watched};
 use crate::step::counted::Counted;
 use crate::step::learned::{Note, note_of};
 use crate::step::threads;
@@ -133,6 +133,10 @@ impl Thunk {
 
     /// The thunk for `real`, made on first sight; `None` when the pool is used up.
     pub fn of(real: *mut c_void, role: Role) -> Option<&'static Self> {
+        let real = match role {
+            Role::Driver(call) => gate::before(real, gate::Work::of(call)),
+            Role::Runtime(_) | Role::ProcAddress => real,
+        };
         if let Some(known) = Self::find(real, role) {
             return Some(known);
         }
@@ -177,7 +181,7 @@ impl Thunk {
         }
     }
 
-    /// The real function.
+    /// The real function, or the gate in front of it.
     pub fn real(&self) -> *mut c_void {
         self.real.load(Ordering::Relaxed)
     }

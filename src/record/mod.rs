@@ -27,8 +27,7 @@ use std::path::PathBuf;
 
 use once_cell::race::OnceBox;
 use tllmprof_config::{Place, Settings};
-use tllmprof_record::Event;
-pub use tllmprof_record::{Counter, Ended, RangeKind, What};
+pub use tllmprof_record::{Counter, Edge, Ended, Event, RangeKind, StringId, What};
 
 #[cfg(target_arch = "x86_64")] // its assembler asks
 pub use clock::IS_COUNTER;
@@ -38,7 +37,7 @@ pub use iterations::{
     count_calls, iteration_begins, iteration_ends, wants_calls, window_closes, window_opens,
 };
 pub use space::{make_room, set_helper};
-pub use strings::Label;
+pub use strings::{Label, id_of};
 pub use writers::Writer;
 
 use crate::log;
@@ -88,6 +87,13 @@ pub fn ended(window: u32, since: u64, what: impl FnOnce() -> What) {
     }
 }
 
+/// Keeps an event of what was done inside a window, which may be closed by now.
+pub fn late(event: &Event) {
+    if is_on() {
+        writers::write(event);
+    }
+}
+
 /// Adds to a counter of the record, if there is one.
 pub fn add(counter: Counter, more: u64) {
     if is_on()
@@ -119,13 +125,18 @@ pub fn call(start: u64, failed: bool, what: What) {
 
 /// Remembers what is asked for. For the constructor.
 pub fn start(settings: &Settings) {
-    if settings.trace.is_some() && !is_elevated() {
+    if is_asked_for(settings) {
         IS_WANTED.store(true, Ordering::Relaxed);
         clock::start();
         if let Ok(folder) = std::env::current_dir() {
             let _ = FOLDER.set(Box::new(folder));
         }
     }
+}
+
+/// Whether there is to be a record, which may be asked before the constructor has run.
+pub fn is_asked_for(settings: &Settings) -> bool {
+    settings.trace.is_some() && !is_elevated()
 }
 
 /// Whether the process has rights that its user has not.

@@ -92,6 +92,8 @@ fn end(may_run_profilers_here: bool) {
     let uses_cuda = state.uses_cuda;
     recording::count_calls(&state.slots);
     drop(guard);
+    let capturing = stream_capture::is_any_under_way();
+    uncounted(&mut || capture::finish_kernels(iterations, capturing));
     record::ends(iterations);
     intercept::record_calls();
     if uses_cuda && matches!(settings.step, Step::Symbol { .. }) {
@@ -101,7 +103,7 @@ fn end(may_run_profilers_here: bool) {
         python::tell_missing();
     }
     if closed.is_some() || settings.nvtx {
-        let drain = !stream_capture::is_any_under_way();
+        let drain = !capturing;
         uncounted(&mut || capture::finish(iterations, drain, may_run_profilers_here));
     }
     recording::finish(may_run_profilers_here);

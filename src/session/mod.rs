@@ -34,13 +34,14 @@ use crate::step::learned::Begun;
 use crate::step::threads::Slot;
 use crate::window::{Gate, Point};
 
+pub use barrier::process_wide as barrier;
 use by::Rank;
 pub use ending::{finish, finish_at_once};
 pub use fork::register as mind_forks;
 pub use learning::{learns, note};
 use recording::Recording;
 pub use stream_capture::{is_any_under_way as is_any_capturing, is_under_way as is_capturing};
-pub use threads::{count, new_thread, slot};
+pub use threads::{count, new_thread, slot, slots};
 use turn::Turn;
 
 static STATE: Lock<Option<State>> = Lock::new(None);
@@ -169,8 +170,10 @@ impl State {
 
     /// Whether there is nothing to switch at `point`.
     fn has_nothing_at(&self, point: Point) -> bool {
-        let has_none =
-            !self.follows_each && !self.gate.has_edge_at(point) && !self.begins_record(point);
+        let has_none = !self.follows_each
+            && !self.gate.has_edge_at(point)
+            && !self.begins_record(point)
+            && !capture::has_kernels_edge_at(point);
         // The child of a fork has its parent's driver, whether it is going to use it or not.
         let has_driver = || !fork::is_child() && capture::has_driver();
         has_none || !(self.uses_cuda || has_driver())

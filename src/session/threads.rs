@@ -23,6 +23,14 @@ pub fn slot() -> Option<&'static Slot> {
     unsafe { (*tls()).slot.as_ref() }
 }
 
+/// The slots of all threads, of those that have ended, too. Takes the lock of the state.
+pub fn slots() -> Vec<&'static Slot> {
+    let guard = STATE.lock();
+    guard
+        .as_ref()
+        .map_or_else(Vec::new, |state| state.slots.clone())
+}
+
 /// Gives the calling thread a slot, or none. Under the lock of the state.
 pub fn set_slot(slot: Option<&'static Slot>) {
     let cells = slot.map_or(core::ptr::null(), |slot| {
@@ -84,7 +92,6 @@ pub fn begin(settings: &'static Settings) {
     mind_exit();
     let _uncancelled = Uncancelled::new();
     log::set_level(settings.log);
-    crate::start::tell_unavailable(settings);
     match settings.step {
         Step::Symbol { .. } => tell_named(),
         Step::Auto => learning::tell_hint(),

@@ -109,7 +109,11 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             count_calls(&state.slots);
         }
         drop(guard);
-        let capturing = stream_capture::about_to_drain(edge.close.is_some());
+        // Nor may CUPTI come or go while a stream is captured.
+        let drains = edge.close.is_some()
+            || edge.open.is_some() && settings.kernels.is_some()
+            || capture::has_kernels_edge_at(target);
+        let capturing = stream_capture::about_to_drain(drains);
         uncounted(&mut || {
             if let Some(record) = &record {
                 recording = record.begin(settings);

@@ -71,9 +71,18 @@ pub struct Slot {
     thread: u32,
     /// The address of what the thread reaches its cells by; 0 for none.
     block: AtomicUsize,
+    /// The frame of the thread's call that the driver is in; 0 for none. As `passes`, written by the
+    /// gate's assembler, where there is a gate.
+    flight: AtomicUsize,
+    /// Calls of the thread that may have given the GPU work.
+    passes: AtomicU64,
 }
 
 impl Slot {
+    /// Where the gate's assembler finds its words, in bytes.
+    pub const FLIGHT: usize = core::mem::offset_of!(Self, flight);
+    pub const PASSES: usize = core::mem::offset_of!(Self, passes);
+
     /// Slot number `thread`, in use, its limits from `limit` for calls outside a stream capture; inside one,
     /// only what ends it is asked about.
     pub fn new(thread: u32, limit: impl Fn(Counted) -> u64) -> Self {
@@ -96,6 +105,8 @@ impl Slot {
             open: OpenRanges::new(),
             thread,
             block: AtomicUsize::new(0),
+            flight: AtomicUsize::new(0),
+            passes: AtomicU64::new(0),
         }
     }
 
@@ -157,6 +168,26 @@ impl Slot {
         self.block.store(block, Ordering::Relaxed);
     }
 
+    /// The frame of the thread's call that the driver is in; 0 for none.
+    pub fn flight(&self) -> usize {
+        self.flight.load(Ordering::SeqCst)
+    }
+
+    /// Says which call the driver is in.
+    pub fn set_flight(&self, frame: usize) {
+        self.flight.store(frame, Ordering::SeqCst);
+    }
+
+    /// Calls of the thread that may have given the GPU work.
+    pub fn passes(&self) -> u64 {
+        self.passes.load(Ordering::Relaxed)
+    }
+
+    /// Counts one; only the thread itself may.
+    pub fn add_passes(&self, more: u64) {
+        self.passes.store(self.passes() + more, Ordering::Relaxed);
+    }
+
     /// The thread's ranges that an iteration ends with.
     pub fn open_ranges(&self) -> &OpenRanges {
         &self.open
@@ -172,6 +203,7 @@ impl Slot {
     /// Leaves the slot to the next new thread.
     pub fn leave(&self) {
         self.open.clear();
+        self.set_flight(0);
         self.taken.store(false, Ordering::Release);
     }
 

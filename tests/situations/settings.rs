@@ -132,19 +132,3 @@ fn a_window_that_the_program_sets_itself_comes_too_late() {
     assert_eq!(both.switches(), [start(5, 5), stop(10, 10)]);
     assert_eq!(both.assert_same_calls().total(), 40);
 }
-
-#[test]
-fn what_this_version_cannot_do_is_told_and_left_out() {
-    let both = Situation::new("steps_shared12")
-        .env("TLLMPROF_KERNELS", "1")
-        .window("5-9", "cudaGraphLaunch")
-        .run();
-    assert_eq!(both.switches(), [start(5, 5), stop(10, 10)]);
-    both.assert_same_calls();
-    let told = both
-        .said()
-        .iter()
-        .filter(|line| line.contains("TLLMPROF_KERNELS"))
-        .count();
-    assert_eq!(told, 1, "{:?}", both.said());
-}

@@ -6,6 +6,7 @@
 //! somebody else's process.
 
 pub mod calls;
+pub mod cupti;
 pub mod engine_api;
 pub mod engines;
 pub mod error;

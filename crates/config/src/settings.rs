@@ -113,14 +113,6 @@ impl Settings {
                 .unwrap_or(TRACE_MAX),
         })
     }
-
-    /// Variables that ask for what this version does not have.
-    pub fn unavailable(&self) -> Vec<&'static str> {
-        [("TLLMPROF_KERNELS", self.kernels.is_some())]
-            .into_iter()
-            .filter_map(|(name, asked)| asked.then_some(name))
-            .collect()
-    }
 }
 
 fn parse_kernels(text: &str) -> Result<Option<u64>, Problem> {
@@ -213,7 +205,6 @@ mod tests {
         assert!(settings.drain && settings.nvtx);
         assert_eq!(settings.nvtx_name, NvtxName::default());
         assert_eq!(settings.log, Level::Info);
-        assert!(settings.unavailable().is_empty());
     }
 
     #[test]
@@ -288,16 +279,6 @@ mod tests {
         assert_eq!(router.unwrap().perfect_router, PerfectRouter::Off);
         let router = from(&[("ENABLE_PERFECT_ROUTER", "window")]).unwrap();
         assert_eq!(router.perfect_router, PerfectRouter::Window);
-    }
-
-    #[test]
-    fn what_is_not_there_yet_is_listed() {
-        let set = [("ENABLE_PERFECT_ROUTER", "1"), ("TLLMPROF_KERNELS", "1")];
-        let names: Vec<_> = set.iter().map(|(name, _)| *name).collect();
-        assert_eq!(from(&set).unwrap().unavailable(), names);
-        for one in set {
-            assert_eq!(from(&[one]).unwrap().unavailable(), [one.0]);
-        }
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable(
         "TLLMPROF_KERNELS",
-        "record GPU kernels in the first 20 (or that many) steps of each window",
+        "record GPU kernels, by CUPTI, in the first 20 (or that many) iterations of each window",
     ),
     variable(
         "TLLMPROF_LOG",

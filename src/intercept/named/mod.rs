@@ -58,7 +58,7 @@ use modules::Loaded;
 use patching::{Entry, Region};
 use refusal::Refusal;
 use slots::ByName;
-pub use slots::{Redirect, redirect};
+pub use slots::{Redirect, lead, redirect};
 pub use told::{tell, tell_unmatched};
 
 /// How long a look-up waits for another thread that looks at modules.

@@ -83,6 +83,38 @@ pub fn redirect(module: &Module, redirects: &[Redirect]) -> bool {
     count > 0
 }
 
+/// Leads slots of `module` elsewhere, if it is loaded for good: those of names that are `wanted`, to
+/// where `elsewhere` says for a name and what the slot holds; nothing where the loader fills it at the
+/// first call. How many, or nothing where the module is being loaded or a slot cannot be written.
+pub fn lead(
+    module: &Module,
+    wanted: impl Fn(&CStr) -> bool,
+    elsewhere: impl Fn(&CStr, Option<usize>) -> Option<usize>,
+) -> Option<usize> {
+    let mut has_any = false;
+    module.each_slot(&wanted, |_| has_any = true);
+    if !has_any {
+        return Some(0);
+    }
+    let maps = Maps::read()
+        .ok()
+        .filter(|maps| is_relocated(module, maps))?;
+    let relro = relro(module);
+    let (mut count, mut is_whole) = (0, true);
+    module.each_slot(wanted, |slot| {
+        let value = slot.place.load(Ordering::Relaxed);
+        let is_unbound = slot.may_be_lazy && module.contains(value);
+        if let Some(to) = elsewhere(slot.name, (!is_unbound).then_some(value)) {
+            if store(&slot, to, &maps, &relro) {
+                count += 1;
+            } else {
+                is_whole = false;
+            }
+        }
+    });
+    is_whole.then_some(count)
+}
+
 /// What the slot leads to, if that is `function`.
 fn real(module: &Module, slot: &Slot<'_>, function: &ByName, modules: &[Module]) -> Option<usize> {
     let value = slot.place.load(Ordering::Relaxed);

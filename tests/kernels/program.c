@@ -1,0 +1,200 @@
+/* Steps of three kernels, two of them in a graph, a copy each way and a memset, each with a wait for an
+ * event, and beside it threads that are in the driver nearly all the time:
+ *   program MODE THREADS STEPS
+ * MODE: steps     nothing more
+ *       waits     from step 10 on another thread is in a wait most of the time, and each lasts until
+ *                 the main thread has made some steps more: it must not be held up for it
+ *       stays     the same, and there is one wait to the end
+ *       captures  another thread captures a stream from before step 10 until some steps later
+ *       past      a library that was opened with RTLD_DEEPBIND launches as many kernels, by look-ups
+ *                 that nobody sees
+ * PROGRAM_END: exit, _exit or kill, in the middle; PROGRAM_FORKS: a child makes the same, and before.
+ * Every call is checked: a context that was destroyed ends the program with status 3. */
+#define GPU_DRIVER
+#include "program.h"
+
+#include "gpu.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <time.h>
+
+/* What gpu.h has not, by the same way. */
+#if defined(REACH_GPA)
+static __typeof__(&cuMemsetD8Async) set_memory;
+static __typeof__(&cuStreamQuery) query;
+#define REACH_MORE(handle)                                                                       \
+    (set_memory = (__typeof__(set_memory))gpu_find(handle, "cuMemsetD8Async", "cuMemsetD8Async"), \
+     query = (__typeof__(query))gpu_find(handle, "cuStreamQuery", "cuStreamQuery"))
+#else
+#define set_memory cuMemsetD8Async
+#define query cuStreamQuery
+#define REACH_MORE(handle) ((void)(handle))
+#endif
+
+static atomic_bool ends;
+static atomic_int made;
+static CUfunction first, second, in_graph;
+
+static void launch(CUfunction kernel, CUdeviceptr buffer, CUstream stream)
+{
+    void *params[] = {&buffer};
+    GPU_CHECK(GPU(cuLaunchKernel)(kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+}
+
+static void *busy(void *unused)
+{
+    (void)unused;
+    gpu_use();
+    CUstream stream = gpu_stream_create();
+    CUdeviceptr words = gpu_allocate(64);
+    const char *pause = getenv("PROGRAM_PAUSE_US");
+    while (!atomic_load(&ends)) {
+        if (pause != NULL)
+            usleep((unsigned int)atoi(pause));
+        for (int i = 0; i < 5; i++)
+            gpu_launch_kernel(words, stream);
+        GPU_CHECK(set_memory(words, 0, 64, stream));
+        GPU_CHECK(query(stream));
+        gpu_wait_stream(stream);
+    }
+    return NULL;
+}
+
+/* Called in the driver: the thread stays there until the main thread has gone on. */
+static __thread bool stays;
+static int for_steps = 6;
+static void in_driver(const char *function)
+{
+    (void)function;
+    if (!stays)
+        return;
+    int until = atomic_load(&made) + for_steps;
+    while (atomic_load(&made) < until && !atomic_load(&ends))
+        usleep(200);
+}
+
+static void *waits(void *unused)
+{
+    gpu_use();
+    CUstream stream = gpu_stream_create();
+    stays = true;
+    while (!atomic_load(&ends))
+        gpu_wait_stream(stream);
+    return unused;
+}
+
+static void *captures(void *unused)
+{
+    gpu_use();
+    CUstream stream = gpu_stream_create();
+    CUdeviceptr words = gpu_allocate(64);
+    gpu_graph graph = NULL;
+    gpu_begin_capture(stream, 2);
+    int until = atomic_load(&made) + 4;
+    atomic_fetch_add(&made, 1);
+    while (atomic_load(&made) < until && !atomic_load(&ends))
+        usleep(200);
+    gpu_launch_kernel(words, stream);
+    if (gpu_end_capture(stream, &graph) != 0)
+        gpu_fail("the capture", 901);
+    return unused;
+}
+
+static pthread_t start(void *(*function)(void *))
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, function, NULL) != 0)
+        exit(4);
+    return thread;
+}
+
+static void run(const char *mode, int threads, int steps)
+{
+    CUmodule module;
+    gpu_use();
+    GPU_CHECK(GPU(cuModuleLoadData)(&module, gpu_ptx));
+    GPU_CHECK(GPU(cuModuleGetFunction)(&first, module, "_Z5firstPm"));
+    GPU_CHECK(GPU(cuModuleGetFunction)(&second, module, "_Z6secondPm"));
+    GPU_CHECK(GPU(cuModuleGetFunction)(&in_graph, module, "_Z8in_graphPm"));
+    CUstream stream = gpu_stream_create();
+    CUdeviceptr words = gpu_allocate(64);
+    gpu_event event = gpu_event_create();
+    uint64_t in[8] = {0}, out[8];
+    gpu_graph graph = NULL;
+    gpu_begin_capture(stream, 1);
+    launch(in_graph, words, stream);
+    launch(in_graph, words, stream);
+    if (gpu_end_capture(stream, &graph) != 0)
+        gpu_fail("the capture", 901);
+    void (*past)(CUfunction, CUdeviceptr, CUstream) = NULL;
+    if (strcmp(mode, "past") == 0)
+        past = (void (*)(CUfunction, CUdeviceptr, CUstream))find(
+            open_beside("past.so", RTLD_NOW | RTLD_DEEPBIND), "launch_past");
+    pthread_t others[64];
+    int count = 0;
+    for (; count < threads; count++)
+        others[count] = start(busy);
+    for (int i = 0; i < steps; i++) {
+        if (i == 10 && (strcmp(mode, "waits") == 0 || strcmp(mode, "stays") == 0)) {
+            if (strcmp(mode, "stays") == 0)
+                for_steps = 1 << 20;
+            standin_set_callback(in_driver);
+            others[count++] = start(waits);
+            usleep(20000);
+        }
+        if (i == 10 && strcmp(mode, "captures") == 0) {
+            int before = atomic_load(&made);
+            others[count++] = start(captures);
+            while (atomic_load(&made) == before)
+                usleep(200);
+        }
+        if (strcmp(mode, "captures") == 0)
+            usleep(1000);
+        if (past != NULL)
+            past(first, words, stream);
+        gpu_copy_in(words, in, sizeof in, stream);
+        launch(first, words, stream);
+        launch(second, words, stream);
+        gpu_launch_graph(graph, stream);
+        GPU_CHECK(set_memory(words, 0, 16, stream));
+        gpu_copy_out(out, words, sizeof out, stream);
+        gpu_record(event, stream);
+        gpu_wait_event(event);
+        atomic_fetch_add(&made, 1);
+    }
+    const char *end = getenv("PROGRAM_END");
+    if (end != NULL && strcmp(end, "_exit") == 0)
+        _exit(7);
+    if (end != NULL && strcmp(end, "exit") == 0)
+        exit(7);
+    if (end != NULL && strcmp(end, "kill") == 0)
+        raise(SIGKILL);
+    atomic_store(&ends, true);
+    while (count-- > 0)
+        pthread_join(others[count], NULL);
+    GPU_CHECK(GPU(cuCtxSynchronize)());
+}
+
+int main(int count, char **arguments)
+{
+    if (count < 4)
+        return 2;
+    program_begin();
+#if defined(REACH_GPA)
+    void *driver = dlopen(GPU_LIBRARY, RTLD_NOW);
+#else
+    void *driver = NULL;
+#endif
+    REACH_MORE(driver);
+    if (getenv("PROGRAM_FORKS") != NULL) {
+        pid_t child = fork();
+        if (child != 0 && wait_for(child) != 7)
+            return 5;
+    }
+    run(arguments[1], atoi(arguments[2]), atoi(arguments[3]));
+    printf("done\n");
+    return 7;
+}

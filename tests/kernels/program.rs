@@ -1,0 +1,286 @@
+//! `program.c` under the shim, on the stand-in, and what became of it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use tllmprof_record::{Counter, Edge, Event, What};
+
+use crate::common::{Output, Scratch, built_command, compiler, repo, run, shim, standin};
+use crate::read::Read;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// How the program comes to the driver's functions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// It is linked to them, to some that the shim does not export.
+    Linked,
+    /// By `cuGetProcAddress`.
+    LookedUp,
+}
+
+/// The folder with both programs, built once a test binary.
+fn built() -> &'static Path {
+    static BUILT: OnceLock<Scratch> = OnceLock::new();
+    BUILT
+        .get_or_init(|| {
+            let scratch = Scratch::new("kernels-programs");
+            let compile = |name: &str, source: &str, more: &[&str]| {
+                let mut cc = compiler();
+                cc.args([
+                    "-std=gnu11",
+                    "-O2",
+                    "-Wall",
+                    "-Wextra",
+                    "-Werror",
+                    "-pthread",
+                ])
+                .arg("-DSTANDIN")
+                .arg(format!("-I{}", repo().join("tests/standin").display()))
+                .arg(format!("-I{}", repo().join("tests/fixtures").display()))
+                .arg(format!("-L{}", standin().display()))
+                .arg("-o")
+                .arg(scratch.path(name))
+                .arg(repo().join("tests/kernels").join(source))
+                .args(more)
+                .arg("-l:libcuda.so.1");
+                let output = run(&mut cc, Duration::from_secs(120));
+                assert!(output.status.success(), "{cc:?}\n{}", output.err());
+            };
+            compile("linked", "program.c", &[]);
+            let by_lookup = ["-DREACH_GPA=2", "-DGPU_LIBRARY=\"libcuda.so.1\""];
+            compile("looked-up", "program.c", &by_lookup);
+            compile("past.so", "past.c", &["-shared", "-fPIC"]);
+            scratch
+        })
+        .folder()
+}
+
+/// The program, to be run.
+pub struct Program {
+    command: Command,
+    scratch: Scratch,
+}
+
+impl Program {
+    /// Without the shim.
+    pub fn plain(reach: Reach) -> Self {
+        let scratch = Scratch::new("kernels");
+        let name = match reach {
+            Reach::Linked => "linked",
+            Reach::LookedUp => "looked-up",
+        };
+        let mut command = built_command(built().join(name));
+        let cupti = standin().join("cupti");
+        let folders = std::env::join_paths([standin(), cupti]).unwrap();
+        command
+            .env("LD_LIBRARY_PATH", folders)
+            .env("STANDIN_CUPTI_LOG", scratch.path("cupti.log"))
+            .current_dir(scratch.folder());
+        Self { command, scratch }
+    }
+
+    pub fn new(reach: Reach) -> Self {
+        Self::plain(reach)
+            .env("LD_PRELOAD", shim())
+            .env("TLLMPROF_STEP", "cudaEventSynchronize")
+            .env("TLLMPROF_TRACE", "%p.tllmprof")
+    }
+
+    pub fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    pub fn windows(self, windows: &str) -> Self {
+        self.env("TLLMPROF_START_STOP", windows)
+    }
+
+    pub fn kernels(self, steps: &str) -> Self {
+        self.env("TLLMPROF_KERNELS", steps)
+    }
+
+    /// CUPTI is not where it is looked for.
+    pub fn without_cupti(self) -> Self {
+        self.env("LD_LIBRARY_PATH", standin())
+    }
+
+    pub fn run(mut self, mode: &str, threads: usize, steps: usize) -> Ran {
+        self.command
+            .args([mode, &threads.to_string(), &steps.to_string()]);
+        let output = run(&mut self.command, PATIENCE);
+        let cupti_log = fs::read_to_string(self.scratch.path("cupti.log")).unwrap_or_default();
+        Ran {
+            output,
+            cupti_log,
+            records: Read::all(self.scratch.folder()),
+        }
+    }
+}
+
+/// What became of it.
+pub struct Ran {
+    pub output: Output,
+    /// What CUPTI was asked.
+    pub cupti_log: String,
+    pub records: Vec<Read>,
+}
+
+impl Ran {
+    /// No call failed, and the program went on to its end.
+    pub fn assert_well(&self) {
+        let Output { status, .. } = self.output;
+        let told = (self.output.out(), self.output.err());
+        assert_eq!(status.code(), Some(7), "{told:?}\n{}", self.cupti_log);
+        assert!(told.0.ends_with("done\n"), "{told:?}");
+    }
+
+    pub fn said(&self, what: &str) -> bool {
+        self.output.err().contains(what)
+    }
+
+    pub fn record(&self) -> &Read {
+        let [record] = &self.records[..] else {
+            panic!("{} records\n{}", self.records.len(), self.output.err());
+        };
+        record
+    }
+
+    /// Kernels, copies and memsets that CUPTI took, in all windows.
+    pub fn taken(&self) -> [u64; 3] {
+        ["kernels=", "copies=", "sets="].map(|what| {
+            let last = self
+                .cupti_log
+                .rsplit_once(what)
+                .map_or("0", |(_, rest)| rest);
+            let digits = last.split(|c: char| !c.is_ascii_digit()).next();
+            digits.unwrap_or_default().parse().unwrap_or(0)
+        })
+    }
+
+    /// Each time it was finalised: how many calls the driver was in, and whether that destroyed the
+    /// context.
+    pub fn finalized(&self) -> Vec<(u64, u64)> {
+        let lines = self.cupti_log.lines();
+        lines
+            .filter_map(|line| {
+                let (inside, destroyed) = line
+                    .strip_prefix("finalize in=")?
+                    .split_once(" destroyed=")?;
+                Some((inside.parse().unwrap(), destroyed.parse().unwrap()))
+            })
+            .collect()
+    }
+}
+
+/// What a record has of the GPU's work.
+impl Read {
+    fn gpu_events(&self) -> impl Iterator<Item = &Event> {
+        let events = self.events.iter().map(|(_, event)| event);
+        events.filter(|event| {
+            matches!(
+                event.what,
+                What::GpuKernel { .. } | What::GpuCopy { .. } | What::GpuSet { .. }
+            )
+        })
+    }
+
+    pub fn gpu_work(&self) -> u64 {
+        self.gpu_events().count() as u64
+    }
+
+    /// Work that is missing.
+    pub fn gpu_work_dropped(&self) -> u64 {
+        let events = self.events.iter().map(|(_, event)| event.what);
+        events
+            .map(|what| match what {
+                What::Dropped { events } => events,
+                _ => 0,
+            })
+            .sum()
+    }
+
+    pub fn events_dropped(&self) -> u64 {
+        self.header.counter(Counter::EventsDropped)
+    }
+
+    fn kernel_edges(&self, wanted: Edge) -> Vec<(u64, u64)> {
+        let events = self.events.iter().map(|(_, event)| event);
+        let mut edges: Vec<_> = events
+            .filter_map(|event| match event.what {
+                What::KernelWindow { edge, iteration } if edge == wanted => {
+                    Some((event.start, iteration))
+                }
+                _ => None,
+            })
+            .collect();
+        edges.sort_unstable();
+        edges
+    }
+
+    /// The first and last iteration of each.
+    pub fn kernel_windows(&self) -> Vec<(u64, u64)> {
+        let opened = self.kernel_edges(Edge::Open);
+        let closed = self.kernel_edges(Edge::Close);
+        assert_eq!(opened.len(), closed.len());
+        let pairs = opened.iter().zip(&closed);
+        pairs.map(|(open, close)| (open.1, close.1)).collect()
+    }
+
+    /// Kernels by name, from where a kernel window opens to where the next one does.
+    pub fn kernels_of(&self, window: usize) -> BTreeMap<String, u64> {
+        let opened = self.kernel_edges(Edge::Open);
+        let from = opened[window].0;
+        let to = opened.get(window + 1).map_or(u64::MAX, |next| next.0);
+        let mut kernels = BTreeMap::new();
+        for event in self.gpu_events() {
+            if let What::GpuKernel { name, .. } = event.what
+                && (from..to).contains(&event.start)
+            {
+                *kernels
+                    .entry(self.strings.get(name).to_owned())
+                    .or_default() += 1;
+            }
+        }
+        kernels
+    }
+
+    /// Whether the kernels of the program's steps began while they were taken.
+    pub fn kernels_lie_in_their_windows(&self) -> bool {
+        let opened = self.kernel_edges(Edge::Open);
+        let closed = self.kernel_edges(Edge::Close);
+        self.gpu_events().all(|event| {
+            let mut windows = opened.iter().zip(&closed);
+            windows.any(|(open, close)| (open.0..=close.0).contains(&event.start))
+        })
+    }
+
+    pub fn kernel_durations(&self) -> Vec<u64> {
+        let events = self.gpu_events();
+        events
+            .filter(|event| matches!(event.what, What::GpuKernel { .. }))
+            .map(|event| event.duration)
+            .collect()
+    }
+
+    /// Copies by kind.
+    pub fn copies(&self) -> BTreeMap<u8, u64> {
+        let mut copies = BTreeMap::new();
+        for event in self.gpu_events() {
+            if let What::GpuCopy { kind, .. } = event.what {
+                *copies.entry(kind as u8).or_default() += 1;
+            }
+        }
+        copies
+    }
+
+    pub fn sets(&self) -> u64 {
+        let sets = self.gpu_events();
+        sets.filter(|event| matches!(event.what, What::GpuSet { .. }))
+            .count() as u64
+    }
+}
