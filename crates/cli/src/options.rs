@@ -60,10 +60,11 @@ pub struct Options {
     #[arg(long)]
     gpu_metrics: bool,
 
-    // Part of the interface and not of this version: told by name, and kept out of the help.
-    #[arg(long, value_name = "STEPS", hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    /// Take GPU kernels by CUPTI, too, in the first 20 or STEPS iterations of each window
+    #[arg(long, value_name = "STEPS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     kernels: Option<OsString>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    /// Replace MoE routers by balanced ones; =window: only inside windows
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     perfect_router: Option<OsString>,
 }
 
@@ -129,22 +130,10 @@ impl Options {
     /// What the library will read: this environment with the options over it.
     ///
     /// # Errors
-    /// A value that does not parse, and an option that this version does not have.
+    /// A value that does not parse.
     pub fn settings(&self) -> Result<Settings> {
         let given = self.given();
-        let settings = Settings::from_env(|name| lookup(&given, name)).map_err(usage)?;
-        // What the environment asks for in vain is told by the library, which then goes on.
-        let in_vain = |given: &&Given| {
-            let alone = |name: &str| (name == given.variable).then(|| given.value.clone());
-            Settings::from_env(alone).is_ok_and(|settings| !settings.unavailable().is_empty())
-        };
-        match given.iter().find(in_vain) {
-            Some(given) => Err(usage(format_args!(
-                "{}: this version does not have it",
-                given.option
-            ))),
-            None => Ok(settings),
-        }
+        Settings::from_env(|name| lookup(&given, name)).map_err(usage)
     }
 }
 

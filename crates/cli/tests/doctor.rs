@@ -317,16 +317,34 @@ fn variables_are_read() {
         "TLLMPROF_START_STOP does",
     );
     good(
-        &with("TLLMPROF_KERNELS", "1"),
-        "TLLMPROF_KERNELS asks for what this version does not have",
-    );
-    good(
         &with("NVTX_INJECTION64_PATH", "/x.so"),
         "NVTX_INJECTION64_PATH is taken by /x.so",
     );
     good(
         &with("LD_PRELOAD", "/not/there.so"),
         "LD_PRELOAD names /not/there.so, which is not there",
+    );
+}
+
+#[test]
+fn cupti_is_found_where_the_library_would_find_it() {
+    let scratch = Scratch::new();
+    let folder = scratch.write("cupti/libcupti.so.13", "");
+    let folder = folder.parent().unwrap();
+    let mut command = scratch.tllmprof();
+    command
+        .args(["doctor", "ls"])
+        .env("LD_LIBRARY_PATH", folder);
+    let told = format!("CUPTI is {}/libcupti.so.13", folder.display());
+    good(&finish(&mut command), &told);
+    let mut command = scratch.tllmprof();
+    command
+        .args(["doctor", "ls"])
+        .env("LD_LIBRARY_PATH", folder)
+        .env("TLLMPROF_KERNELS", "1");
+    good(
+        &finish(&mut command),
+        "TLLMPROF_KERNELS: no kernels without a record (TLLMPROF_TRACE)",
     );
 }
 

@@ -251,29 +251,6 @@ fn an_option_goes_before_the_variable() {
 }
 
 #[test]
-fn what_this_version_lacks_is_refused_by_name() {
-    let scratch = Scratch::new();
-    for option in ["--kernels", "--kernels=5"] {
-        let ended = finish(
-            scratch
-                .tllmprof()
-                .args(["run", option, "--", "echo", "started"]),
-        );
-        assert_eq!(
-            (ended.code(), ended.stdout.as_str()),
-            (Some(2), ""),
-            "{ended:?}"
-        );
-        let name = option.split('=').next().unwrap();
-        assert!(
-            ended.stderr.starts_with(&format!("tllmprof: {name}: ")),
-            "{ended:?}"
-        );
-        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
-    }
-}
-
-#[test]
 fn a_program_that_cannot_start() {
     let scratch = Scratch::new();
     let plain_file = scratch.write("plain", "");

@@ -2,17 +2,20 @@
 
 use std::env;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use tllmprof_config::cupti;
 
 use super::elf::Elf;
 use super::finding::Section;
 use super::search::Search;
 use crate::profiler::{NCU, NSYS, Profiler};
 
-pub fn describe(section: &mut Section, search: &Search, program: &Elf) {
+/// `runtimes`: the folders of the CUDA runtimes that the program is linked to.
+pub fn describe(section: &mut Section, search: &Search, program: &Elf, runtimes: &[PathBuf]) {
     match search.by_name("libcuda.so.1", program) {
         Some(path) => section.good(format_args!("the driver library is {}", path.display())),
         None => section
@@ -25,6 +28,7 @@ pub fn describe(section: &mut Section, search: &Search, program: &Elf) {
         }
         (devices, None) => section.good(format_args!("NVIDIA devices: {devices}")),
     }
+    cupti(section, search, program, runtimes);
     profiler(section, &NSYS);
     profiler(section, &NCU);
     taken(
@@ -37,6 +41,26 @@ pub fn describe(section: &mut Section, search: &Search, program: &Elf) {
         "CUDA_INJECTION64_PATH",
         "it is loaded into the driver, beside us",
     );
+}
+
+/// What `--kernels` would load. One that the program loads itself, as PyTorch does, comes before it.
+fn cupti(section: &mut Section, search: &Search, program: &Elf, runtimes: &[PathBuf]) {
+    let library_path = env::var_os("LD_LIBRARY_PATH");
+    let folders = cupti::folders(library_path.as_deref(), runtimes, Path::new("/usr/local"));
+    let found = cupti::find(&folders, cupti::NEWEST)
+        .or_else(|| cupti::names(cupti::NEWEST).find_map(|name| search.by_name(&name, program)));
+    match found {
+        Some(path) => section.good(format_args!(
+            "CUPTI is {}: --kernels takes GPU kernels with it, unless the program brings its own",
+            path.display()
+        )),
+        None => section.note(format_args!(
+            "no CUPTI of CUDA {} or later was found (LD_LIBRARY_PATH, beside the CUDA runtime, \
+             /usr/local/cuda*): --kernels takes none, unless the program brings its own, as PyTorch \
+             does",
+            cupti::OLDEST
+        )),
+    }
 }
 
 fn taken(section: &mut Section, name: &str, meaning: &str) {

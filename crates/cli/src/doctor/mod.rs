@@ -117,7 +117,14 @@ fn examine(command: &OsStr, library_path: &Path) -> Vec<Section> {
             } else {
                 about_cuda.bad("its calls stay inside the executable, where nothing sees them");
             }
-            machine::describe(&mut about_machine, &search, &program.elf);
+            let runtimes = closure
+                .loaded
+                .iter()
+                .filter(|loaded| loaded.name.starts_with("libcudart"));
+            let runtimes: Vec<_> = runtimes
+                .filter_map(|runtime| Some(runtime.path.parent()?.to_owned()))
+                .collect();
+            machine::describe(&mut about_machine, &search, &program.elf, &runtimes);
         }
     }
 

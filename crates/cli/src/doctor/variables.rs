@@ -24,16 +24,37 @@ pub fn describe(section: &mut Section) {
                     settings.windows, settings.step, settings.warmup
                 ));
             }
-            for name in settings.unavailable() {
-                section.note(format_args!(
-                    "{name} asks for what this version does not have"
-                ));
-            }
+            kernels(section, &settings);
             ranks(section, &settings);
         }
     }
     misspelled(section);
     preloaded(section);
+}
+
+/// What speaks against kernels, as far as the variables tell. `tllmprof run` records by itself.
+fn kernels(section: &mut Section, settings: &Settings) {
+    if settings.kernels.is_none() {
+        return;
+    }
+    let against = [
+        (
+            settings.trace.is_none(),
+            "no kernels without a record (TLLMPROF_TRACE); tllmprof run makes one",
+        ),
+        (settings.windows.is_empty(), "no kernels without a window"),
+        (
+            settings.torch_trace.is_some(),
+            "no kernels beside the PyTorch profiler (TLLM_TORCH_PROFILE_TRACE)",
+        ),
+        (
+            env::var_os("CUDA_INJECTION64_PATH").is_some_and(|path| !path.is_empty()),
+            "no kernels beside another tool that traces CUDA (CUDA_INJECTION64_PATH)",
+        ),
+    ];
+    for (_, why) in against.iter().filter(|(is_so, _)| *is_so) {
+        section.note(format_args!("TLLMPROF_KERNELS: {why}"));
+    }
 }
 
 fn ranks(section: &mut Section, settings: &Settings) {
