@@ -8,7 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from . import calls, host, programs, record, throughput
+from . import calls, host, kernels, programs, record, throughput
 from .checks import Bench, Row
 from .plan import all_checks
 
@@ -46,6 +46,10 @@ def wanted(given, name):
 def recording(given):
     """Whether what recording costs is asked for."""
     return not given.no_throughput and (not given.only or record.NAME in given.only)
+
+
+def wants_kernels(given):
+    return not given.only or any(only in kernels.NAME for only in given.only)
 
 
 def cell(text):
@@ -90,7 +94,8 @@ def main(doc):
         table = programs.all_programs("", {})
         for check in all_checks(table):
             print(f"{check.name} ({check.rule_text})")
-        print("\n".join([loop.name for loop in throughput.loops(table)] + [calls.NAME, f"{record.NAME} (what it costs)"]))
+        print("\n".join([kernels.NAME] + [loop.name for loop in throughput.loops(table)] +
+                        [calls.NAME, f"{record.NAME} (what it costs)"]))
         return 0
     cuda, nsys, ncu, gpus = host.find_cuda(), host.find_nsys(), host.find_ncu(), host.gpus()
     shim = os.path.abspath(given.lib)
@@ -114,7 +119,7 @@ def main(doc):
                   any(name in check.name for name in given.only)]
         loops = [loop for loop in throughput.loops(table) if wanted(given, loop.name)]
         recorded = [loop for loop in record.loops(table) if recording(given)]
-        if not (checks or loops or recorded or wanted(given, calls.NAME)):
+        if not (checks or loops or recorded or wants_kernels(given) or wanted(given, calls.NAME)):
             print(f"gpu-check: no check has {' or '.join(given.only)} in its name (see --list)", file=sys.stderr)
             return 2
         together = [check for check in checks if not check.apart]
@@ -128,6 +133,11 @@ def main(doc):
         page += ["", "## What the windows held", "", "| program | linkage | rule, window | wanted | got | ok |",
                  "|---|---|---|---|---|---|"]
         page += [line(rows[check]) for check in checks]
+        kernels_right = kernels_wrong = 0
+        if wants_kernels(given):
+            told("kernels")
+            lines, kernels_right, kernels_wrong = kernels.table(bench, cuda, told)
+            page += lines
         if loops:
             told("throughput")  # after all else: it wants the machine to itself
             page += ["", "## Throughput", ""]
@@ -145,11 +155,12 @@ def main(doc):
             shutil.rmtree(folder, ignore_errors=True)
     wrong = [row for row in rows.values() if row.ok is False]
     skipped = sum(row.ok is None for row in rows.values())
-    page += ["", f"{sum(row.ok is True for row in rows.values())} as wanted, {len(wrong)} different, {skipped} skipped, "
+    right = kernels_right + sum(row.ok is True for row in rows.values())
+    page += ["", f"{right} as wanted, {kernels_wrong + len(wrong)} different, {skipped} skipped, "
              f"in {time.monotonic() - began:.0f} s.", ""]
     text = "\n".join(page)
     print(text)
     if given.out:
         with open(given.out, "w") as out:
             out.write(text)
-    return 1 if wrong else 0
+    return 1 if wrong or kernels_wrong else 0

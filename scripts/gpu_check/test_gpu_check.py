@@ -12,9 +12,11 @@ from gpu_check.checks import grid_sizes, timeless  # noqa: E402
 from gpu_check.expect import (GRAPH_LAUNCH, READ, RESET, STREAM_WAIT, Rule, described, differences,  # noqa: E402
                               found, from_whole_run, known, not_in_a_row, runs, steady_rule)
 from gpu_check.inside_python import read_torch_trace, unlike_truth  # noqa: E402
+from gpu_check.kernels import is_same_time, short  # noqa: E402
 from gpu_check.metrics import GpuMetrics  # noqa: E402
 from gpu_check.plan import all_checks  # noqa: E402
 from gpu_check.programs import Program, all_programs  # noqa: E402
+from gpu_check.record_file import CHUNK, HEADER, KERNEL, KERNEL_WINDOW, STRING, Record  # noqa: E402
 from gpu_check.trace import Trace, plain  # noqa: E402
 
 SCHEMA = """
@@ -420,6 +422,35 @@ class RecordTest(unittest.TestCase):
             file.write(bytes(65536) + chunk.ljust(65536, b"\0") + bytes(65536))
             file.flush()
             self.assertEqual(record.spans(file.name), {7: [(1000, False)], 8: [(33, True)]})
+class Records(unittest.TestCase):
+    def test_kernels_are_read_by_window(self):
+        def event(start, kind, duration=0, code=0, value=0, scale=0):
+            return struct.pack("<QIBBHQ", start, duration, kind, scale, code, value)
+
+        events = [event(0, STRING, code=3, value=7), b"f_1".ljust(24, b"\0"), event(100, KERNEL_WINDOW, value=5),
+                  event(110, KERNEL, 800, value=1 << 32 | 7), event(120, KERNEL, 25, value=1 << 32 | 7, scale=5),
+                  event(150, KERNEL_WINDOW, code=1, value=6), event(200, KERNEL_WINDOW, value=9),
+                  event(210, KERNEL, 900, value=2 << 32 | 7), event(220, KERNEL_WINDOW, code=1, value=9)]
+        body = b"".join(events)
+        chunk = struct.pack("<IIII", 0x4B434C54, 0, 1, len(body)).ljust(64, b"\0") + body
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(bytes(HEADER) + chunk.ljust(CHUNK, b"\0"))
+            file.flush()
+            record = Record(file.name)
+        self.assertEqual(record.inner, [(5, 6), (9, 9)])
+        self.assertEqual([dict(record.counts(0)), dict(record.counts(1))], [{"f_1": 2}, {"f_1": 1}])
+        self.assertEqual(record.kernels, [(1, 800, "f_1"), (1, 800, "f_1"), (2, 900, "f_1")])
+
+    def test_names_are_compared_without_what_tools_write_differently(self):
+        self.assertEqual(short("void at::native::f<4, g<(int)2>>(int, h)"), "at::native::f")
+        self.assertEqual(short("at::cuda::(anonymous namespace)::spin(long)"), "at::cuda::spin")
+        self.assertEqual(short("plain"), "plain")
+
+    def test_times_may_differ_by_two_ticks_a_kernel(self):
+        self.assertTrue(is_same_time(864_000, 812_000, 1000))
+        self.assertFalse(is_same_time(880_000, 812_000, 1000))
+        self.assertTrue(is_same_time(14_000_000, 14_200_000, 1000))
+        self.assertFalse(is_same_time(14_000_000, 14_400_000, 1000))
 
 
 if __name__ == "__main__":

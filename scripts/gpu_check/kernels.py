@@ -1,0 +1,323 @@
+"""Kernels by CUPTI (`TLLMPROF_KERNELS`): counts and names against the PyTorch profiler's and nsys's, and what it costs."""
+import glob
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+from . import child, nsys
+from .programs import HERE
+from .record_file import Record
+
+NAME = "kernels"
+BEFORE, WINDOW, INNER, AFTER = 400, 60, 40, 400
+KINDS = ("graph", "eager", "long")
+OF_STEP = {"graph": 300, "eager": 300, "long": 60}
+# What a step may take longer while kernels are taken.
+COST = {"graph": 0.68, "eager": 0.16, "long": 0.08}
+AFTERWARDS = 0.005
+GPU_TIME = 0.02
+# The GPU's clock moves in ticks of 32 ns, and what a tool does at both ends of a kernel is not the same: two ticks.
+TICK = 32
+THREADS, WINDOWS, GAP, STEPS = 8, 50, 12, 4
+RULE = "cudaEventSynchronize"
+OUT, ERR = 2500, 4000  # characters of a program's own words that are shown
+
+
+class Report:
+    """Lines of the page, and what was not as wanted."""
+
+    def __init__(self, told):
+        self.lines, self.wrong, self.right, self.told = [], 0, 0, told
+
+    def check(self, what, got, ok):
+        self.right += ok is True
+        self.wrong += ok is False
+        shown = {True: "yes", False: "**NO**", None: "for comparison"}[ok]
+        self.lines.append(f"| {what} | {str(got).replace('|', '/')} | {shown} |")
+        self.told(f"kernels: {what}: {got}: {shown}")
+
+    def raw(self, what, ended):
+        """All that a run said: GPU time is scarce."""
+        self.after = getattr(self, "after", [])
+        self.after += ["", f"{what}: status {ended.status}", "```", ended.out[-OUT:], ended.err[-ERR:], "```"]
+
+
+def is_same_time(ours, theirs, kernels):
+    """Whether two tools agree in the GPU time of so many kernels."""
+    return abs(ours - theirs) <= max(GPU_TIME * theirs, 2 * TICK * kernels)
+
+
+def commonest(durations):
+    """What kernels took, for a cell: the commonest times, and how many of all are whole ticks."""
+    counts = Counter(durations)
+    whole = sum(n for ns, n in counts.items() if ns % TICK == 0)
+    return f"{dict(counts.most_common(4))}, {whole / max(1, len(durations)):.0%} whole ticks of {TICK} ns"
+
+
+def demangled(names):
+    """{mangled: demangled}, as far as there is a tool."""
+    tool = shutil.which("c++filt") or shutil.which("cu++filt") or shutil.which("cu++filt", path="/usr/local/cuda/bin")
+    names = sorted(names)
+    if not tool:
+        return {name: name for name in names}
+    done = subprocess.run([tool], input="\n".join(names), capture_output=True, text=True, timeout=30)
+    return dict(zip(names, done.stdout.split("\n")))
+
+
+def short(name):
+    """The function alone, without result, parameters and template arguments: tools write these differently."""
+    name = name.removeprefix("void ")
+    depth, kept = 0, ""
+    for c in name.replace("(anonymous namespace)", "").replace("<unnamed>", ""):
+        if c == "(" and depth == 0:
+            break
+        depth += (c == "<") - (c == ">")
+        if depth == 0 and c not in "<>":
+            kept += c
+    return kept.replace("::::", "::").strip()
+
+
+def by_short(counts):
+    names = demangled(counts)
+    shorts = Counter()
+    for name, count in counts.items():
+        shorts[short(names[name])] += count
+    return shorts
+
+
+def said(ended):
+    """What a program printed, a JSON object a line."""
+    found = []
+    for line in ended.out.splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            pass
+    return found
+
+
+def part(given, kind, has):
+    return next((line for line in given if line.get("kind") == kind and has in line), {})
+
+
+def environment(bench, name, windows, inner, **more):
+    trace = os.path.join(bench.folder, f"{name}.tllmprof")
+    if os.path.exists(trace):
+        os.remove(trace)
+    return trace, bench.shimmed(windows, RULE, TLLMPROF_TRACE=trace, TLLMPROF_KERNELS=inner, TLLMPROF_LOG="debug", **more)
+
+
+def kind_windows(length):
+    every = BEFORE + WINDOW + AFTER
+    return ",".join(f"{i * every + BEFORE}-{i * every + BEFORE + length - 1}" for i in range(len(KINDS)))
+
+
+def torch_words(*more):
+    return [sys.executable, os.path.join(HERE, "kernels_torch.py"), *map(str, (BEFORE, WINDOW, INNER, AFTER)), *more]
+
+
+def against_torch(bench, report):
+    trace, variables = environment(bench, "kernels-torch", kind_windows(WINDOW), INNER)
+    ended = child.run(torch_words("profile"), variables, 120)
+    report.raw("torch, three kinds of steps, then the PyTorch profiler", ended)
+    given = said(ended)
+    record = Record(trace) if os.path.exists(trace) else None
+    report.check("torch ends well, with a record", f"status {ended.status}", ended.status == 0 and record is not None)
+    if record is None:
+        return None
+    report.check("nothing lost, nothing refused", f"{record.dropped} lost; {record.refused}",
+                 record.dropped == 0 and not record.refused)
+    for index, kind in enumerate(KINDS):
+        ours = record.counts(index) if index < len(record.of) else Counter()
+        times, profiler = part(given, kind, "before"), part(given, kind, "profiler").get("profiler", {})
+        wanted = OF_STEP[kind] * INNER
+        report.check(f"{kind}: kernels of {INNER} steps", f"{sum(ours.values())} of {wanted}: {dict(ours)}",
+                     sum(ours.values()) == wanted)
+        theirs = Counter({name: n for name, n in profiler.get("names", {}).items() if not name.startswith("Mem")})
+        report.check(f"{kind}: the PyTorch profiler afterwards, and its names",
+                     f"{sum(theirs.values())}: {by_short(theirs)}; ours {by_short(ours)}",
+                     by_short(theirs) == by_short(ours) and sum(theirs.values()) == wanted)
+        ns = sum(ns for _, ns, _ in record.of[index]) if index < len(record.of) else 0
+        if ns and profiler.get("ns"):
+            report.check(f"{kind}: GPU time beside the profiler's", f"{ns / 1e6:.3f} ms, {profiler['ns'] / 1e6:.3f} ms",
+                         is_same_time(ns, profiler["ns"], wanted))
+        if times:
+            base = times["before"]
+            cost = times["inside"] / base - 1
+            report.check(f"{kind}: a step while kernels are taken",
+                         f"{base:.1f} us, {times['inside']:.1f} us: {cost:+.1%} (to {COST[kind]:+.0%}); first "
+                         f"{times['first']}", cost <= COST[kind])
+            after = times["after"] / base - 1
+            report.check(f"{kind}: afterwards", f"{times['after']:.2f} us after {base:.2f}: {after:+.2%}; in the window's rest "
+                         f"{times.get('window', 0):.1f} us; leaves {times['leaves']}", after <= AFTERWARDS)
+            if profiler:
+                report.check(f"{kind}: a step under the PyTorch profiler", f"{profiler['us']:.1f} us: "
+                             f"{profiler['us'] / base - 1:+.0%}", None)
+    return record
+
+
+def nsys_kernels(bench, path):
+    """Mangled name and ns of each kernel in a report, or why there are none."""
+    database = path.removesuffix(".nsys-rep") + ".sqlite"
+    exported = child.run([bench.nsys, "export", "--type=sqlite", "--force-overwrite=true", f"--output={database}", path],
+                         child.variables())
+    if exported.status != 0:
+        raise nsys.Failed("nsys export: " + exported.why())
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
+        return db.execute("SELECT s.value, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL k "
+                          "JOIN StringIds s ON s.id = k.mangledName").fetchall()
+
+
+# Whole programs: the same window by us and by nsys.
+WHOLE = {"jax_jit": ("cudaMemcpyAsync", 1000, 1050, 1200), "hf_generate": ("auto", 100, 150, 160)}
+
+
+def whole_program(bench, report, name):
+    program = bench.programs[name]
+    if program.missing:
+        return report.check(name, f"skipped: {program.missing}", None)
+    rule, first, last, steps = WHOLE[name]
+    trace = os.path.join(bench.folder, f"kernels-{name}.tllmprof")
+    base = nsys.report_base(bench.folder, f"kernels-{name}")
+    ways = {
+        "ours": (program.words(steps), bench.shimmed(f"{first}-{last}", rule, TLLMPROF_TRACE=trace, TLLMPROF_LOG="debug",
+                                                     TLLMPROF_KERNELS=last - first + 1)),
+        "nsys": ([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node"), *program.words(steps)],
+                 bench.shimmed(f"{first}-{last}", rule)),
+    }
+    with ThreadPoolExecutor(2) as pool:
+        ended = dict(zip(ways, pool.map(lambda way: child.run(*way, 150), ways.values())))
+    for way, one in ended.items():
+        report.raw(f"{name}, {way}", one)
+    record = Record(trace)
+    ours = Counter(kernel for _, _, kernel in record.kernels)
+    theirs = Counter(kernel for kernel, _ in nsys_kernels(bench, sorted(glob.glob(glob.escape(base) + "*.nsys-rep"))[0]))
+    unlike = {kernel: (ours[kernel], theirs[kernel]) for kernel in ours | theirs if ours[kernel] != theirs[kernel]}
+    report.check(f"{name}: kernels of iterations {first} to {last}, and nsys's",
+                 f"{sum(ours.values())} of {len(ours)} names, {sum(theirs.values())} of {len(theirs)}; unlike (ours, nsys's): "
+                 f"{dict(list(unlike.items())[:8])}; {record.dropped} lost; inner {record.inner}; refused {record.refused}",
+                 bool(ours) and not unlike and not record.dropped)
+
+
+def against_nsys(bench, report, ours):
+    base = nsys.report_base(bench.folder, "kernels-nsys")
+    windows = kind_windows(INNER)
+    ended = child.run([bench.nsys, "profile", *nsys.profile_arguments(base, f"repeat:{len(KINDS)}", "node"), *torch_words()],
+                      bench.shimmed(windows, RULE), 150)
+    report.raw("torch under nsys", ended)
+    reports = sorted(glob.glob(glob.escape(base) + "*.nsys-rep"))
+    report.check("nsys captures", f"{len(reports)}", len(reports) == len(KINDS))
+    for index, (kind, path) in enumerate(zip(KINDS, reports)):
+        rows = nsys_kernels(bench, path)
+        theirs, ns = Counter(name for name, _ in rows), sum(ns for _, ns in rows)
+        mine = ours.counts(index) if ours and index < len(ours.of) else Counter()
+        report.check(f"{kind}: nsys's counts and mangled names", f"{dict(theirs)}", theirs == mine)
+        durations = [ns for _, ns, _ in ours.of[index]] if ours and index < len(ours.of) else []
+        report.check(f"{kind}: GPU time beside nsys's", f"{sum(durations) / 1e6:.3f} ms ({commonest(durations)}), "
+                     f"{ns / 1e6:.3f} ms ({commonest([ns for _, ns in rows])})",
+                     bool(ns) and is_same_time(sum(durations), ns, len(rows)))
+
+
+def drift(given):
+    """What a step takes longer after the windows than before, and the same in words."""
+    if not given.get("before"):
+        return None, "no figures"
+    before, after = given["before"], given["after"]
+    return after["us"] / before["us"] - 1, (
+        f"a step {before['us']:.2f} us, {after['us']:.2f} after: {after['us'] / before['us'] - 1:+.2%}; others' rounds a second "
+        f"{before['others']:.0f}, {after['others']:.0f}: {after['others'] / max(before['others'], 1) - 1:+.2%}; in the windows' "
+        f"part {given['windows']}")
+
+
+def busy(bench, report, what, words, steps, names):
+    """`names`: kernels of the steps, and how many a step."""
+    windows = ",".join(f"{2 * steps + i * (STEPS + GAP)}-{2 * steps + i * (STEPS + GAP) + STEPS - 1}" for i in range(WINDOWS))
+    parts = [str(n) for n in (THREADS, steps, steps, WINDOWS * (STEPS + GAP), steps)]
+    label, inner = f"{what}, {THREADS} busy threads, {WINDOWS} windows", STEPS - 1
+    _, variables = environment(bench, f"kernels-control-{what}", windows, None)
+    control = child.run([*words, *parts], variables, 120)
+    report.raw(f"{label}, without kernels", control)
+    noise, shown = drift(next(iter(said(control)), {}))
+    report.check(f"{label}, without kernels", f"status {control.status}; {shown}", None)
+    trace, variables = environment(bench, f"kernels-busy-{what}", windows, inner)
+    ended = child.run([*words, *parts], variables, 120)
+    report.raw(label, ended)
+    given = next(iter(said(ended)), {})
+    more, shown = drift(given)
+    report.check(label, f"status {ended.status}; errors {given.get('errors')}", ended.status == 0 and not given.get("errors"))
+    # What the machine itself drifts by in the same time is not ours.
+    report.check(f"{what}: a step afterwards", shown, more is not None and more <= AFTERWARDS + max(0, noise or 0))
+    if not os.path.exists(trace):
+        return report.check(f"{what}: record", "none", False)
+    record = Record(trace)
+    unlike = []
+    for index in range(len(record.of)):
+        counts = record.counts(index)
+        for name, count in names.items():
+            got = sum(n for full, n in counts.items() if name in full)
+            if got != count * inner:
+                unlike.append(f"window {index}: {got} of {name}, not {count * inner}")
+    total = Counter(name for of in record.of for _, _, name in of)
+    report.check(f"{what}: {WINDOWS} kernel windows, each whole",
+                 f"{len(record.of)} windows, {sum(total.values())} kernels, {record.dropped} lost, refused "
+                 f"{record.refused}; {'; '.join(unlike[:5]) or 'as made'}; {dict(total)}",
+                 len(record.of) == WINDOWS and not unlike and record.dropped == 0 and not record.refused)
+    left = ended.err.count("CUPTI is out")
+    return report.check(f"{what}: CUPTI was taken out", f"{left} times", left == WINDOWS)
+
+
+def after_profiler(bench, report):
+    trace, variables = environment(bench, "kernels-second", kind_windows(WINDOW), INNER)
+    ended = child.run(torch_words("first"), variables, 120)
+    report.raw("torch, the PyTorch profiler first", ended)
+    record = Record(trace) if os.path.exists(trace) else None
+    refused = record.refused if record else []
+    report.check("a profiler that ran before: refused, or all is taken", f"status {ended.status}; {refused}; "
+                 f"{[sum(record.counts(i).values()) for i in range(len(record.of))] if record else 'no record'}",
+                 ended.status == 0 and (any("CUPTI" in text for text in refused) or bool(record and record.of)))
+
+
+def build(cuda, folder):
+    """Builds the C program; what the compiler said where that failed."""
+    command = [os.path.join(cuda, "bin", "nvcc"), "-O2", "-arch=native", "--cudart", "static", "-o",
+               os.path.join(folder, "kernels"), os.path.join(HERE, "kernels.cu"), "-lpthread"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    return None if done.returncode == 0 else done.stderr[-1000:]
+
+
+def table(bench, cuda, told):
+    """(lines of the page, how many were as wanted, how many were not)."""
+    report = Report(told)
+    built = os.path.join(bench.folder, "bin")
+    os.makedirs(built, exist_ok=True)
+
+    def guarded(act, *arguments):
+        try:
+            return act(bench, report, *arguments)
+        except Exception as error:  # one part's fault must not lose the others' rows
+            report.check(act.__name__, f"{type(error).__name__}: {error}", False)
+            return None
+
+    failed = build(cuda, built)
+    has_torch = bench.programs["torch_graph"].missing is None
+    if failed:
+        report.check("kernels.cu", failed, False)
+    else:
+        guarded(busy, "C", [os.path.join(built, "kernels")], 8000, {"in_graph": 20, "by_itself": 10})
+    if has_torch:
+        ours = guarded(against_torch)
+        guarded(busy, "torch", [sys.executable, os.path.join(HERE, "kernels_torch.py"), "busy"], 6000, {})
+        with ThreadPoolExecutor(4) as pool:  # what takes no time of its own
+            rest = [pool.submit(guarded, after_profiler), pool.submit(guarded, against_nsys, ours)]
+            rest += [pool.submit(guarded, whole_program, name) for name in WHOLE]
+            for one in rest:
+                one.result()
+    else:
+        report.check("torch", "skipped: no torch", None)
+    page = ["", "## Kernels", "", "| what | got | ok |", "|---|---|---|", *report.lines, *getattr(report, "after", [])]
+    return page, report.right, report.wrong
