@@ -7,6 +7,7 @@ mod compare;
 mod demo;
 mod doctor;
 mod env;
+mod export;
 mod failure;
 mod inherited;
 mod library;
@@ -47,6 +48,8 @@ enum Verb {
     Report(report::Arguments),
     /// Compare two runs, with a verdict
     Compare(compare::Arguments),
+    /// Convert records for chrome://tracing, for Perfetto, or into Parquet tables
+    Export(export::Arguments),
     /// Say what would and would not be intercepted, and why
     Doctor(doctor::Arguments),
     /// Replay recorded call streams through the step learner
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Verb::Env(arguments) => env::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::Compare(arguments) => compare::run(&arguments),
+        Verb::Export(arguments) => export::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Streams(arguments) => streams::run(&arguments),
         Verb::Symbols(arguments) => symbols::run(&arguments),

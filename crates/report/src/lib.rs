@@ -40,6 +40,7 @@ pub use process::Process;
 pub use recording::Recording;
 pub use routing::LayerLoad;
 pub use skew::Skew;
+pub use timeline::{Span, Timeline};
 pub use turnaround::Turnaround;
 
 /// Processes side by side.

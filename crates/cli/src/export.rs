@@ -1,0 +1,219 @@
+//! Records for other tools.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result, anyhow};
+use clap::{Args, ValueEnum};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::{flag, low_level};
+use tllmprof_export::{Exported, Output, PASSES, Record, chrome, is_sqlite, parquet, perfetto};
+
+use crate::failure::usage;
+use crate::output;
+use crate::progress::Progress;
+
+#[derive(Args)]
+pub struct Arguments {
+    /// What to write: chrome, JSON for chrome://tracing and the Perfetto UI; perfetto, a Perfetto trace;
+    /// parquet, a folder of tables
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    to: Format,
+    /// The file or folder to make; a trace whose name ends in .gz is compressed, and - is standard output
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+    /// Replace what is there
+    #[arg(long)]
+    force: bool,
+    /// Records, one for each process
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Chrome,
+    Perfetto,
+    Parquet,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let to_stdout = arguments.output == Path::new("-");
+    if to_stdout && arguments.to == Format::Parquet {
+        return Err(usage(
+            "--output -: Parquet tables are a folder (wanted: its name)",
+        ));
+    }
+    if !to_stdout {
+        is_none_of(&arguments.output, &arguments.files)?;
+    }
+    let out = || arguments.output.display().to_string();
+    let target = match to_stdout {
+        true => None,
+        false => Some(Output::new(&arguments.output, arguments.force).with_context(out)?),
+    };
+    let stopped = Stopped::on_signals()?;
+    let (records, status) = open(&arguments.files, &stopped);
+    if records.is_empty() {
+        return match stopped.signal() {
+            Some(signal) => Err(end_by(signal, None)),
+            None => Ok(ExitCode::FAILURE),
+        };
+    }
+    let written = match target {
+        None => trace(arguments, &records, io::stdout()),
+        Some(target) => write(arguments, &records, target),
+    };
+    let read = records.len();
+    // The bar goes before anything is said.
+    drop(records);
+    if let Some(signal) = stopped.signal() {
+        return Err(end_by(signal, Some(&out())));
+    }
+    let exported = match written {
+        // A reader that has seen enough is no error.
+        Err(error) if to_stdout && is_broken_pipe(&error) => return Ok(status),
+        written => written.with_context(out)?,
+    };
+    if exported.left_out > 0 {
+        output::say(format_args!(
+            "{} events were left out: there are too many threads, or too much at once",
+            exported.left_out
+        ));
+    }
+    if !to_stdout {
+        let processes = if read == 1 { "process" } else { "processes" };
+        output::say(format_args!(
+            "{}: {} {} of {read} {processes}",
+            out(),
+            exported.events,
+            match arguments.to {
+                Format::Parquet => "rows",
+                Format::Chrome | Format::Perfetto => "events",
+            },
+        ));
+    }
+    Ok(status)
+}
+
+/// Opens records. Each that is none is told, and so is damage; the others are exported.
+fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
+    let length = |file: &PathBuf| fs::metadata(file).map_or(0, |status| status.len());
+    let total = files.iter().map(length).sum::<u64>();
+    let total = total.saturating_mul(PASSES);
+    let progress = Arc::new(Mutex::new(Progress::new("exporting".to_owned(), total)));
+    let mut records = Vec::new();
+    let mut status = ExitCode::SUCCESS;
+    for file in files {
+        let (progress, is_set) = (Arc::clone(&progress), Arc::clone(&stopped.is_set));
+        let watch = Arc::new(move |bytes| {
+            if is_set.load(Ordering::Relaxed) {
+                return Err(io::Error::other("interrupted"));
+            }
+            // Nobody panics while holding it.
+            if let Ok(mut progress) = progress.lock() {
+                progress.advance(bytes);
+            }
+            Ok(())
+        });
+        match Record::open(file, watch) {
+            Ok(record) => {
+                let damage = &record.process.damage;
+                if !damage.is_none() {
+                    let file = file.display();
+                    output::say(format_args!("{file}: {damage}; the rest is exported"));
+                }
+                records.push(record);
+            }
+            Err(_) if stopped.signal().is_some() => return (Vec::new(), ExitCode::FAILURE),
+            Err(error) => {
+                let why = if is_sqlite(file) {
+                    "a database, as nsys exports them (wanted: a record of tllmprof)".to_owned()
+                } else {
+                    error.to_string()
+                };
+                output::say(format_args!("{}: {why}", file.display()));
+                status = ExitCode::FAILURE;
+            }
+        }
+    }
+    (records, status)
+}
+
+fn write(arguments: &Arguments, records: &[Record], target: Output) -> Result<Exported> {
+    let exported = match arguments.to {
+        Format::Parquet => parquet(records, target.folder()?)?,
+        Format::Chrome | Format::Perfetto => trace(arguments, records, target.file()?)?,
+    };
+    target.keep()?;
+    Ok(exported)
+}
+
+fn trace(arguments: &Arguments, records: &[Record], to: impl io::Write + Send) -> Result<Exported> {
+    let gzip = arguments.output.extension() == Some(OsStr::new("gz"));
+    Ok(match arguments.to {
+        Format::Perfetto => perfetto(records, to, gzip),
+        _ => chrome(records, to, gzip),
+    }?)
+}
+
+/// A record must not be replaced by its own export.
+fn is_none_of(output: &Path, files: &[PathBuf]) -> Result<()> {
+    let Ok(target) = output.canonicalize() else {
+        return Ok(());
+    };
+    let is_it = |file: &&PathBuf| file.canonicalize().is_ok_and(|file| file == target);
+    match files.iter().find(is_it) {
+        Some(_) => Err(usage(format_args!(
+            "--output {}: that is one of the records (wanted: another name)",
+            output.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let cause = error.downcast_ref::<io::Error>();
+    cause.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Whether somebody wants it to end: what is there by then is removed.
+struct Stopped {
+    is_set: Arc<AtomicBool>,
+    signal: Arc<AtomicUsize>,
+}
+
+impl Stopped {
+    fn on_signals() -> Result<Self> {
+        let new = Self {
+            is_set: Arc::default(),
+            signal: Arc::default(),
+        };
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            // The second one ends it at once.
+            flag::register_conditional_default(signal, Arc::clone(&new.is_set))?;
+            flag::register_usize(signal, Arc::clone(&new.signal), signal as usize)?;
+            flag::register(signal, Arc::clone(&new.is_set))?;
+        }
+        Ok(new)
+    }
+
+    fn signal(&self) -> Option<i32> {
+        let is_set = self.is_set.load(Ordering::Relaxed);
+        is_set.then(|| self.signal.load(Ordering::Relaxed) as i32)
+    }
+}
+
+/// Ends as a program that a signal ends; comes back where that cannot be.
+fn end_by(signal: i32, output: Option<&str>) -> anyhow::Error {
+    if let Some(output) = output {
+        output::say(format_args!("interrupted: {output} is not written"));
+    }
+    let _ = low_level::emulate_default_handler(signal);
+    anyhow!("interrupted")
+}

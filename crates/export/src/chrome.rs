@@ -1,0 +1,216 @@
+//! The trace event format: JSON that chrome://tracing, the Perfetto UI and many others read.
+//!
+//! Source: "Trace Event Format", the Chromium project. Times are microseconds with three decimals; one
+//! event is one line.
+
+use std::io;
+
+use crate::activity::{Activity, Arg, Track, Value};
+use crate::clocks::Clocks;
+use crate::record::Record;
+use crate::sink::Sink;
+use crate::timeline::{Format, Group, Line};
+
+pub struct Chrome<'a> {
+    sink: &'a mut Sink,
+    first: bool,
+    name: String,
+}
+
+impl<'a> Chrome<'a> {
+    pub const fn new(sink: &'a mut Sink) -> Self {
+        Self {
+            sink,
+            first: true,
+            name: String::new(),
+        }
+    }
+
+    /// Begins an event: the comma after the last one.
+    fn next(&mut self) -> &mut Vec<u8> {
+        let to = self.sink.bytes();
+        to.extend_from_slice(if self.first { b"\n" } else { b",\n" });
+        self.first = false;
+        to
+    }
+
+    /// An event that says something about a process or a thread.
+    fn about(&mut self, what: &str, pid: u32, tid: Option<u32>, key: &str, value: &str) {
+        let to = self.next();
+        to.extend_from_slice(b"{\"ph\":\"M\",\"name\":\"");
+        to.extend_from_slice(what.as_bytes());
+        to.push(b'"');
+        number(to, ",\"pid\":", u64::from(pid));
+        if let Some(tid) = tid {
+            number(to, ",\"tid\":", u64::from(tid));
+        }
+        to.extend_from_slice(b",\"args\":{\"");
+        to.extend_from_slice(key.as_bytes());
+        to.extend_from_slice(b"\":");
+        to.extend_from_slice(value.as_bytes());
+        to.extend_from_slice(b"}}");
+    }
+}
+
+impl Format for Chrome<'_> {
+    fn begin(&mut self, clocks: &Clocks) -> io::Result<()> {
+        let to = self.sink.bytes();
+        to.extend_from_slice(
+            b"{\"displayTimeUnit\":\"ns\",\"otherData\":{\"producer\":\"tllmprof\",",
+        );
+        to.extend_from_slice(b"\"unix_minus_monotonic_ns\":\"");
+        to.extend_from_slice(itoa::Buffer::new().format(clocks.unix).as_bytes());
+        to.extend_from_slice(b"\"},\"traceEvents\":[");
+        Ok(())
+    }
+
+    fn record(&mut self, _: &Record) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn group(&mut self, record: &Record, group: &Group) -> io::Result<()> {
+        let (pid, title) = (group.pid, json(&group.title));
+        self.about("process_name", pid, None, "name", &title);
+        let rank = itoa::Buffer::new().format(group.rank).to_owned();
+        self.about("process_sort_index", pid, None, "sort_index", &rank);
+        let labels = json(&record.process.facts.command);
+        self.about("process_labels", pid, None, "labels", &labels);
+        self.sink.ready()
+    }
+
+    fn line(&mut self, group: &Group, line: &Line) -> io::Result<()> {
+        if matches!(line.track, Track::Counter { .. }) {
+            return Ok(());
+        }
+        let tid = Some(line.tid);
+        self.about("thread_name", group.pid, tid, "name", &json(&line.name));
+        let index = match line.track {
+            Track::Windows => "-3",
+            Track::KernelWindows => "-2",
+            Track::Iterations => "-1",
+            _ => return Ok(()),
+        };
+        self.about("thread_sort_index", group.pid, tid, "sort_index", index);
+        Ok(())
+    }
+
+    fn activity(
+        &mut self,
+        record: &Record,
+        group: &Group,
+        line: &Line,
+        activity: &Activity,
+    ) -> io::Result<()> {
+        let mut name = std::mem::take(&mut self.name);
+        name.clear();
+        activity.name.write(record, &mut name);
+        let to = self.next();
+        to.extend_from_slice(match activity.duration {
+            Some(_) => b"{\"ph\":\"X\",\"name\":".as_slice(),
+            None => b"{\"ph\":\"i\",\"s\":\"t\",\"name\":",
+        });
+        string(to, &name);
+        to.extend_from_slice(b",\"cat\":\"");
+        to.extend_from_slice(activity.category.text().as_bytes());
+        to.push(b'"');
+        number(to, ",\"pid\":", u64::from(group.pid));
+        number(to, ",\"tid\":", u64::from(line.tid));
+        microseconds(to, ",\"ts\":", activity.start);
+        if let Some(duration) = activity.duration {
+            microseconds(to, ",\"dur\":", duration);
+        }
+        to.extend_from_slice(b",\"args\":{");
+        for (index, arg) in activity.args().enumerate() {
+            if index > 0 {
+                to.push(b',');
+            }
+            let (key, value) = arg.parts();
+            to.push(b'"');
+            to.extend_from_slice(Arg::KEYS[key].as_bytes());
+            match value {
+                // What needs more than a double's 53 bits is text.
+                Value::Number(value) if value < 1 << 53 => number(to, "\":", value),
+                Value::Number(value) => {
+                    number(to, "\":\"", value);
+                    to.push(b'"');
+                }
+                Value::Text(id) => {
+                    to.extend_from_slice(b"\":");
+                    string(to, record.strings.get(id));
+                }
+                Value::Yes => to.extend_from_slice(b"\":true"),
+            }
+        }
+        to.extend_from_slice(b"}}");
+        self.name = name;
+        self.sink.ready()
+    }
+
+    fn value(&mut self, group: &Group, line: &Line, at: u64, value: f64) -> io::Result<()> {
+        let unit = match line.track {
+            Track::Counter { metric, .. } => metric.unit(),
+            _ => "",
+        };
+        let name = json(&line.name);
+        let to = self.next();
+        to.extend_from_slice(b"{\"ph\":\"C\",\"name\":");
+        to.extend_from_slice(name.as_bytes());
+        number(to, ",\"pid\":", u64::from(group.pid));
+        microseconds(to, ",\"ts\":", at);
+        to.extend_from_slice(b",\"args\":{");
+        string(to, unit);
+        to.push(b':');
+        serde_json::to_writer(&mut *to, &value)?;
+        to.extend_from_slice(b"}}");
+        self.sink.ready()
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.sink.bytes().extend_from_slice(b"\n]}\n");
+        self.sink.ready()
+    }
+}
+
+fn number(to: &mut Vec<u8>, before: &str, value: u64) {
+    to.extend_from_slice(before.as_bytes());
+    to.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// Nanoseconds as microseconds, exactly.
+fn microseconds(to: &mut Vec<u8>, before: &str, ns: u64) {
+    number(to, before, ns / 1000);
+    let rest = (ns % 1000) as u16;
+    let digit = |n: u16| b'0' + (n % 10) as u8;
+    to.extend_from_slice(&[b'.', digit(rest / 100), digit(rest / 10), digit(rest)]);
+}
+
+fn string(to: &mut Vec<u8>, text: &str) {
+    // Into memory that fails nowhere.
+    let _ = serde_json::to_writer(to, text);
+}
+
+fn json(text: &str) -> String {
+    let mut to = Vec::new();
+    string(&mut to, text);
+    String::from_utf8(to).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn microseconds_have_every_nanosecond() {
+        for (ns, text) in [
+            (0, "0.000"),
+            (7, "0.007"),
+            (1_234_567, "1234.567"),
+            (1_000_090, "1000.090"),
+            (u64::MAX, "18446744073709551.615"),
+        ] {
+            let mut to = Vec::new();
+            microseconds(&mut to, "", ns);
+            assert_eq!(String::from_utf8(to).unwrap(), text);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! One time line for the records of several machines.
+
+use std::collections::HashMap;
+
+use crate::record::Record;
+
+/// What to add to each record's `CLOCK_MONOTONIC`, in nanoseconds.
+///
+/// Records of one boot share that clock and keep their distances to the nanosecond. Other machines are
+/// aligned by their times of day, as well as those agree. The common clock is that of the machine that
+/// has been up for longest, so that no moment comes before its zero.
+#[derive(Debug)]
+pub struct Clocks {
+    shifts: Vec<u64>,
+    /// Nanoseconds since 1970 less the common clock.
+    pub unix: i64,
+}
+
+impl Clocks {
+    /// The clocks of records, in their order.
+    #[must_use]
+    pub fn of(records: &[Record]) -> Self {
+        Self::new(records.iter().map(|record| {
+            let process = &record.process;
+            (&process.facts.boot[..], process.unix_minus_monotonic)
+        }))
+    }
+
+    /// Of records with these boots and times of day. A record that does not know its boot is a machine
+    /// of its own.
+    fn new<'a>(records: impl Iterator<Item = (&'a str, i64)>) -> Self {
+        let mut boots = HashMap::new();
+        let offsets: Vec<i64> = records
+            .map(|(boot, unix)| match boot {
+                "" => unix,
+                boot => *boots.entry(boot).or_insert(unix),
+            })
+            .collect();
+        let unix = offsets.iter().copied().min().unwrap_or(0);
+        let shifts = offsets.iter().map(|offset| offset.abs_diff(unix)).collect();
+        Self { shifts, unix }
+    }
+
+    pub(crate) fn shift(&self, index: usize) -> u64 {
+        self.shifts.get(index).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_boot_has_one_clock_and_others_follow_the_time_of_day() {
+        let records = [("a", 1000), ("b", 400), ("a", 1003), ("", 450), ("", 1000)];
+        let clocks = Clocks::new(records.into_iter());
+        assert_eq!(clocks.unix, 400);
+        assert_eq!(clocks.shifts, [600, 0, 600, 50, 600]);
+        let extremes = Clocks::new([("a", i64::MIN), ("b", i64::MAX)].into_iter());
+        assert_eq!(extremes.shifts, [0, u64::MAX]);
+        assert_eq!(Clocks::new(std::iter::empty()).shift(0), 0);
+    }
+}

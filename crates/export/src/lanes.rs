@@ -1,0 +1,169 @@
+//! Which of a track's events can be drawn on one line: those that nest or are apart.
+//!
+//! A thread's events come in the order of their ends, a parent after its children. What a line has is
+//! kept as the outermost spans on it, which are apart: a parent takes the place of its children. Where a
+//! span cannot be told to nest it goes to another line, so that at worst a track has a line too many.
+
+/// How many lines a track may have, and how many spans of a line are told apart. Beyond that, neighbours
+/// are taken together, the oldest first.
+const LINES: usize = 1024;
+const SPANS: usize = 8192;
+
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    start: u64,
+    end: u64,
+    batch: u32,
+}
+
+/// The lines of a track.
+#[derive(Default, Debug)]
+pub struct Lanes {
+    lines: Vec<Line>,
+}
+
+#[derive(Default, Debug)]
+struct Line {
+    /// In the order of their starts, and of their ends.
+    spans: Vec<Span>,
+}
+
+impl Lanes {
+    /// A line for a span; `None` where all are taken. Within a batch, events are written in the order of
+    /// their starts, longer ones first. So of two that start together the later one to come is the outer
+    /// one only there.
+    pub fn line(&mut self, start: u64, end: u64, batch: u32) -> Option<usize> {
+        let span = Span { start, end, batch };
+        if let Some(fits) = self.lines.iter_mut().position(|line| line.take(span)) {
+            return Some(fits);
+        }
+        if self.lines.len() == LINES {
+            return None;
+        }
+        self.lines.push(Line { spans: vec![span] });
+        Some(self.lines.len() - 1)
+    }
+}
+
+impl Line {
+    /// Takes a span if it nests with those that are there.
+    fn take(&mut self, span: Span) -> bool {
+        // Those from here on start with it or later: they have to be inside it, or after it.
+        let first = match self.spans.last() {
+            Some(last) if last.start < span.start => self.spans.len(),
+            _ => self.spans.partition_point(|other| other.start < span.start),
+        };
+        let before = first.checked_sub(1).and_then(|at| self.spans.get(at));
+        if before.is_some_and(|before| before.end > span.start) {
+            return false;
+        }
+        let rest = &self.spans[first..];
+        if let Some(same) = rest.first().filter(|same| same.start == span.start)
+            && same.end > same.start
+            && same.batch != span.batch
+        {
+            return false;
+        }
+        let inside = rest.partition_point(|other| other.end <= span.end);
+        if rest.get(inside).is_some_and(|after| after.start < span.end) {
+            return false;
+        }
+        if inside == 0 {
+            self.spans.insert(first, span);
+            self.limit();
+        } else {
+            self.spans[first] = span;
+            self.spans.drain(first + 1..first + inside);
+        }
+        true
+    }
+
+    fn limit(&mut self) {
+        if self.spans.len() < SPANS {
+            return;
+        }
+        let recent = self.spans.split_off(SPANS / 2);
+        let pairs = self.spans.chunks(2).map(|pair| Span {
+            end: pair[pair.len() - 1].end,
+            ..pair[0]
+        });
+        self.spans = pairs.chain(recent).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(spans: &[(u64, u64, u32)]) -> Vec<usize> {
+        let mut lanes = Lanes::default();
+        let line = |(start, end, batch): &(u64, u64, u32)| lanes.line(*start, *end, *batch);
+        spans.iter().map(|span| line(span).unwrap()).collect()
+    }
+
+    #[test]
+    fn what_nests_stays_together() {
+        let nested = [
+            (1, 2, 0),
+            (3, 4, 0),
+            (0, 5, 0),
+            (6, 7, 0),
+            (0, 9, 0),
+            (9, 9, 0),
+        ];
+        assert_eq!(lines(&nested), [0; 6]);
+        // In the order of their starts, too, as long as they are apart.
+        assert_eq!(lines(&[(8, 9, 0), (0, 3, 0), (4, 5, 0)]), [0; 3]);
+    }
+
+    #[test]
+    fn what_overlaps_is_put_apart() {
+        assert_eq!(
+            lines(&[(0, 10, 0), (5, 15, 0), (10, 20, 0), (12, 25, 0)]),
+            [0, 1, 0, 2]
+        );
+        // A parent that comes before its child cannot be told from one that has another there.
+        assert_eq!(lines(&[(0, 10, 0), (2, 3, 0)]), [0, 1]);
+        assert_eq!(lines(&[(5, 15, 0), (0, 10, 0)]), [0, 1]);
+    }
+
+    #[test]
+    fn a_common_start_is_told_within_a_batch_alone() {
+        assert_eq!(lines(&[(0, 5, 0), (0, 9, 0)]), [0, 0]);
+        assert_eq!(lines(&[(0, 5, 0), (0, 9, 1)]), [0, 1]);
+        assert_eq!(lines(&[(0, 0, 0), (0, 9, 1)]), [0, 0]);
+    }
+
+    #[test]
+    fn no_two_overlap_however_many_there_are() {
+        let mut lanes = Lanes::default();
+        let mut drawn: Vec<(usize, u64, u64)> = Vec::new();
+        let mut state = 1_u64;
+        for n in 0..40_000_u64 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let end = n * 10 + 10;
+            let start = end
+                - match n % 100 {
+                    99 => 900,
+                    _ => 1 + (state >> 33) % 14,
+                };
+            if let Some(line) = lanes.line(start.min(end), end, 0) {
+                drawn.push((line, start, end));
+            }
+        }
+        assert_eq!(drawn.len(), 40_000);
+        drawn.sort_by_key(|(line, start, end)| (*line, *start, std::cmp::Reverse(*end)));
+        for line in drawn.chunk_by(|a, b| a.0 == b.0) {
+            let mut open: Vec<u64> = Vec::new();
+            for (_, start, end) in line {
+                while open.last().is_some_and(|outer| outer <= start) {
+                    open.pop();
+                }
+                assert!(open.last().is_none_or(|outer| end <= outer));
+                open.push(*end);
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Where a trace goes: a thread of its own compresses and writes it while the next part is made.
+
+use std::io::{self, Write};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+/// How much is handed to the writer at a time, in bytes, and how many of these may wait for it.
+const BLOCK: usize = 1 << 20;
+const WAITING: usize = 4;
+
+/// What is to be written.
+pub struct Sink {
+    block: Vec<u8>,
+    writer: SyncSender<Vec<u8>>,
+}
+
+impl Sink {
+    /// The bytes that come next are put here.
+    pub const fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.block
+    }
+
+    /// Hands over what there is if that is enough to be worth it.
+    ///
+    /// # Errors
+    /// Where the writer has failed; it knows why.
+    pub fn ready(&mut self) -> io::Result<()> {
+        if self.block.len() < BLOCK {
+            return Ok(());
+        }
+        self.hand_over()
+    }
+
+    fn hand_over(&mut self) -> io::Result<()> {
+        let block = std::mem::replace(&mut self.block, Vec::with_capacity(BLOCK + BLOCK / 8));
+        let sent = self.writer.send(block);
+        sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+/// Writes to `to` what `make` puts into the sink.
+///
+/// # Errors
+/// Those of writing, before those of `make`.
+pub fn through<T>(
+    to: impl Write + Send,
+    gzip: bool,
+    make: impl FnOnce(&mut Sink) -> io::Result<T>,
+) -> io::Result<T> {
+    thread::scope(|scope| {
+        let (writer, blocks) = sync_channel::<Vec<u8>>(WAITING);
+        let writing = scope.spawn(move || {
+            if gzip {
+                let mut encoder = GzEncoder::new(to, Compression::fast());
+                for block in blocks {
+                    encoder.write_all(&block)?;
+                }
+                encoder.finish()?.flush()
+            } else {
+                let mut to = to;
+                for block in blocks {
+                    to.write_all(&block)?;
+                }
+                to.flush()
+            }
+        });
+        let mut sink = Sink {
+            block: Vec::with_capacity(BLOCK + BLOCK / 8),
+            writer,
+        };
+        let made = make(&mut sink).and_then(|made| sink.hand_over().map(|()| made));
+        drop(sink);
+        match writing.join() {
+            Ok(written) => written.and(made),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn numbers(sink: &mut Sink) -> io::Result<u32> {
+        for n in 0..500_000_u32 {
+            sink.bytes().extend_from_slice(&n.to_le_bytes());
+            sink.ready()?;
+        }
+        Ok(500_000)
+    }
+
+    fn are_numbers(bytes: &[u8]) -> bool {
+        let (words, rest) = bytes.as_chunks::<4>();
+        let mut all = (0_u32..).zip(words);
+        words.len() == 500_000 && rest.is_empty() && all.all(|(n, word)| n.to_le_bytes() == *word)
+    }
+
+    #[test]
+    fn what_is_put_in_is_written_in_order() {
+        let mut plain = Vec::new();
+        assert_eq!(through(&mut plain, false, numbers).unwrap(), 500_000);
+        assert!(are_numbers(&plain));
+        let mut packed = Vec::new();
+        through(&mut packed, true, numbers).unwrap();
+        let mut unpacked = Vec::new();
+        flate2::read::GzDecoder::new(&packed[..])
+            .read_to_end(&mut unpacked)
+            .unwrap();
+        assert!(are_numbers(&unpacked));
+    }
+
+    #[test]
+    fn a_full_disk_is_told() {
+        struct Full(usize);
+        impl Write for Full {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0 = self
+                    .0
+                    .checked_sub(bytes.len())
+                    .ok_or(io::ErrorKind::StorageFull)?;
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let error = through(Full(BLOCK + BLOCK / 2), false, numbers).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    }
+}

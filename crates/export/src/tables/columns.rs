@@ -1,0 +1,153 @@
+//! Rows, column by column, as Parquet takes them.
+
+use std::io::Write;
+
+use ::parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
+use ::parquet::errors::{ParquetError, Result};
+use ::parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
+
+use super::schema::{Kind, Table};
+
+/// The value of a row in a column.
+#[derive(Clone, Copy, Debug)]
+pub enum Cell {
+    Int(i64),
+    Real(f64),
+    Flag(bool),
+    /// A place in a list of texts.
+    Text(usize),
+    Null,
+}
+
+impl From<u64> for Cell {
+    /// What needs 64 bits is the largest number there is.
+    fn from(value: u64) -> Self {
+        Self::Int(i64::try_from(value).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<u32> for Cell {
+    fn from(value: u32) -> Self {
+        Self::Int(i64::from(value))
+    }
+}
+
+impl From<u16> for Cell {
+    fn from(value: u16) -> Self {
+        Self::Int(i64::from(value))
+    }
+}
+
+impl From<u8> for Cell {
+    fn from(value: u8) -> Self {
+        Self::Int(i64::from(value))
+    }
+}
+
+impl From<bool> for Cell {
+    fn from(value: bool) -> Self {
+        Self::Flag(value)
+    }
+}
+
+impl<T: Into<Self>> From<Option<T>> for Cell {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Null, Into::into)
+    }
+}
+
+#[derive(Debug)]
+enum Values {
+    Int(Vec<i64>),
+    Real(Vec<f64>),
+    Flag(Vec<bool>),
+    Text(Vec<ByteArray>),
+}
+
+#[derive(Debug)]
+struct Column {
+    values: Values,
+    /// Of each row whether it has a value, where it need not.
+    levels: Option<Vec<i16>>,
+}
+
+/// Some rows of a table.
+#[derive(Debug)]
+pub struct Rows {
+    columns: Vec<Column>,
+    count: usize,
+}
+
+impl Rows {
+    pub fn new(table: &Table) -> Self {
+        let column = |field: &super::schema::Field| Column {
+            values: match field.kind {
+                Kind::Time | Kind::Int => Values::Int(Vec::new()),
+                Kind::Real => Values::Real(Vec::new()),
+                Kind::Flag => Values::Flag(Vec::new()),
+                Kind::Text => Values::Text(Vec::new()),
+            },
+            levels: field.optional.then(Vec::new),
+        };
+        Self {
+            columns: table.fields.iter().map(column).collect(),
+            count: 0,
+        }
+    }
+
+    pub const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Adds a row, a cell for each column.
+    pub fn push(&mut self, cells: &[Cell], texts: &[ByteArray]) {
+        debug_assert_eq!(cells.len(), self.columns.len());
+        for (column, cell) in self.columns.iter_mut().zip(cells) {
+            if let Some(levels) = &mut column.levels {
+                levels.push(i16::from(!matches!(cell, Cell::Null)));
+            }
+            match (&mut column.values, cell) {
+                (_, Cell::Null) => debug_assert!(column.levels.is_some()),
+                (Values::Int(values), Cell::Int(value)) => values.push(*value),
+                (Values::Real(values), Cell::Real(value)) => values.push(*value),
+                (Values::Flag(values), Cell::Flag(value)) => values.push(*value),
+                (Values::Text(values), Cell::Text(index)) => values.push(texts[*index].clone()),
+                (values, cell) => debug_assert!(false, "{cell:?} in {values:?}"),
+            }
+        }
+        self.count += 1;
+    }
+
+    /// Writes them as a row group.
+    pub fn write<W: Write + Send>(&self, file: &mut SerializedFileWriter<W>) -> Result<()> {
+        let mut group = file.next_row_group()?;
+        for column in &self.columns {
+            let writer = group.next_column()?;
+            let missing = || ParquetError::General("a column too many".to_owned());
+            column.write(writer.ok_or_else(missing)?)?;
+        }
+        group.close()?;
+        Ok(())
+    }
+}
+
+impl Column {
+    fn write(&self, mut writer: SerializedColumnWriter<'_>) -> Result<()> {
+        let levels = self.levels.as_deref();
+        match &self.values {
+            Values::Int(values) => writer
+                .typed::<Int64Type>()
+                .write_batch(values, levels, None)?,
+            Values::Real(values) => writer
+                .typed::<DoubleType>()
+                .write_batch(values, levels, None)?,
+            Values::Flag(values) => writer
+                .typed::<BoolType>()
+                .write_batch(values, levels, None)?,
+            Values::Text(values) => writer
+                .typed::<ByteArrayType>()
+                .write_batch(values, levels, None)?,
+        };
+        writer.close()
+    }
+}

@@ -1,0 +1,199 @@
+//! Parquet tables, partitioned by host, rank and process as Hive does it:
+//! `calls/host=gpu7/rank=0/pid=4000/part-0.parquet`.
+//!
+//! One thread reads the record and gathers rows, another one encodes and writes them.
+
+mod columns;
+mod rows;
+mod schema;
+
+use std::collections::HashSet;
+use std::fmt::Write;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
+
+use ::parquet::basic::{Compression, Encoding};
+use ::parquet::errors::ParquetError;
+use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
+use ::parquet::file::writer::SerializedFileWriter;
+use ::parquet::schema::types::ColumnPath;
+use columns::{Cell, Rows};
+use rows::{Tables, Texts};
+pub use schema::TABLES;
+use schema::{Kind, Table, Which};
+
+use crate::Exported;
+use crate::record::Record;
+
+/// Rows that are encoded together, and how many of these packets may wait for it.
+const GROUP: usize = 1 << 17;
+const WAITING: usize = 2;
+
+/// Writes the tables of records into `folder`.
+///
+/// # Errors
+/// Where a record cannot be read or a file not be written.
+pub fn parquet(records: &[Record], folder: &Path) -> io::Result<Exported> {
+    let mut exported = Exported::default();
+    let mut taken = HashSet::new();
+    for record in records {
+        let mut partition = Partition::of(record);
+        while !taken.insert(partition.clone()) {
+            partition.part += 1;
+        }
+        exported.events += tables(record, folder, &partition)?;
+    }
+    Ok(exported)
+}
+
+/// Where the rows of a record go, in each table.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Partition {
+    folder: PathBuf,
+    part: u32,
+}
+
+impl Partition {
+    fn of(record: &Record) -> Self {
+        let facts = &record.process.facts;
+        let mut folder = PathBuf::from(format!("host={}", hive(&facts.host)));
+        folder.push(format!("rank={}", facts.rank));
+        folder.push(format!("pid={}", record.process.pid));
+        Self { folder, part: 0 }
+    }
+}
+
+/// A value as a part of a path: what a path or a pattern for paths could take for something else is
+/// written as its bytes.
+fn hive(value: &str) -> String {
+    /// Longest name of a host, with room for `host=` in what a file system takes.
+    const LIMIT: usize = 240;
+    let mut text = String::new();
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            let _ = write!(text, "%{byte:02X}");
+        }
+        if text.len() >= LIMIT {
+            break;
+        }
+    }
+    match &text[..] {
+        "" => "__HIVE_DEFAULT_PARTITION__".to_owned(),
+        _ => text,
+    }
+}
+
+fn tables(record: &Record, folder: &Path, partition: &Partition) -> io::Result<u64> {
+    let mut files = Vec::new();
+    for table in TABLES {
+        let folder = folder.join(table.name).join(&partition.folder);
+        fs::create_dir_all(&folder)?;
+        let file = folder.join(format!("part-{}.parquet", partition.part));
+        files.push(create(table, &file).map_err(failed)?);
+    }
+    thread::scope(|scope| {
+        let (writer, packets) = sync_channel::<(Which, Rows)>(WAITING);
+        let encoding = scope.spawn(move || {
+            for (table, rows) in packets {
+                rows.write(&mut files[table as usize])?;
+            }
+            files.into_iter().try_for_each(|mut file| {
+                file.finish()?;
+                Ok(())
+            })
+        });
+        let mut gathered = Gathered {
+            rows: TABLES.iter().map(Rows::new).collect(),
+            writer,
+            count: 0,
+        };
+        let read = rows::rows(record, &mut gathered).and_then(|()| gathered.finish());
+        match encoding.join() {
+            Ok(written) => written.map_err(failed).and(read),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+fn create(table: &Table, file: &Path) -> Result<SerializedFileWriter<File>, ParquetError> {
+    let mut properties = WriterProperties::builder()
+        .set_created_by("tllmprof".to_owned())
+        .set_compression(Compression::SNAPPY)
+        .set_statistics_enabled(EnabledStatistics::Chunk);
+    for field in table.fields.iter().filter(|field| field.kind == Kind::Time) {
+        let column = ColumnPath::from(field.name);
+        properties = properties
+            .set_column_dictionary_enabled(column.clone(), false)
+            .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
+    }
+    let properties = Arc::new(properties.build());
+    SerializedFileWriter::new(File::create_new(file)?, table.schema()?, properties)
+}
+
+fn failed(error: ParquetError) -> io::Error {
+    match error {
+        // Those of the disk say what they are.
+        ParquetError::External(inner) => match inner.downcast::<io::Error>() {
+            Ok(error) => *error,
+            Err(error) => io::Error::other(error),
+        },
+        error => io::Error::other(error),
+    }
+}
+
+/// Rows that wait until there are enough of them.
+struct Gathered {
+    rows: Vec<Rows>,
+    writer: SyncSender<(Which, Rows)>,
+    count: u64,
+}
+
+impl Tables for Gathered {
+    fn row(&mut self, table: Which, cells: &[Cell], texts: &Texts) -> io::Result<()> {
+        let rows = &mut self.rows[table as usize];
+        rows.push(cells, &texts.all);
+        self.count += 1;
+        if rows.count() < GROUP {
+            return Ok(());
+        }
+        let rows = std::mem::replace(rows, Rows::new(&TABLES[table as usize]));
+        self.send(table, rows)
+    }
+}
+
+impl Gathered {
+    fn send(&self, table: Which, rows: Rows) -> io::Result<()> {
+        // Where the writer has failed it knows why.
+        let sent = self.writer.send((table, rows));
+        sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn finish(mut self) -> io::Result<u64> {
+        for (table, rows) in Which::ALL.iter().zip(std::mem::take(&mut self.rows)) {
+            if rows.count() > 0 {
+                self.send(*table, rows)?;
+            }
+        }
+        Ok(self.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_cannot_lead_out_of_the_folder() {
+        assert_eq!(hive("gpu-7.local"), "gpu-7.local");
+        assert_eq!(hive("../../x y*"), "..%2F..%2Fx%20y%2A");
+        assert_eq!(hive("ü=\n"), "%C3%BC%3D%0A");
+        assert_eq!(hive(""), "__HIVE_DEFAULT_PARTITION__");
+        assert!(hive(&"\n".repeat(4096)).len() < 250);
+    }
+}

@@ -1,0 +1,287 @@
+//! The tables and their columns, which `docs/export.md` describes.
+
+use std::sync::Arc;
+
+use ::parquet::basic::{LogicalType, Repetition, Type as Physical};
+use ::parquet::errors::Result;
+use ::parquet::schema::types::{Type, TypePtr};
+
+/// What a column holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Nanoseconds, which grow from row to row or are near each other.
+    Time,
+    Int,
+    Real,
+    Flag,
+    Text,
+}
+
+/// A column.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    pub name: &'static str,
+    pub kind: Kind,
+    /// Whether it may be null.
+    pub optional: bool,
+}
+
+/// A table.
+#[derive(Debug)]
+pub struct Table {
+    pub name: &'static str,
+    pub fields: &'static [Field],
+}
+
+const fn field(name: &'static str, kind: Kind) -> Field {
+    Field {
+        name,
+        kind,
+        optional: false,
+    }
+}
+
+const fn time(name: &'static str) -> Field {
+    field(name, Kind::Time)
+}
+
+const fn int(name: &'static str) -> Field {
+    field(name, Kind::Int)
+}
+
+const fn flag(name: &'static str) -> Field {
+    field(name, Kind::Flag)
+}
+
+const fn text(name: &'static str) -> Field {
+    field(name, Kind::Text)
+}
+
+const fn optional(field: Field) -> Field {
+    Field {
+        optional: true,
+        ..field
+    }
+}
+
+/// A table's place in [`TABLES`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Which {
+    Processes,
+    Threads,
+    Windows,
+    Iterations,
+    Calls,
+    Events,
+    GpuSpans,
+    Kernels,
+    Copies,
+    Metrics,
+    Experts,
+}
+
+impl Which {
+    pub const ALL: [Self; TABLES.len()] = [
+        Self::Processes,
+        Self::Threads,
+        Self::Windows,
+        Self::Iterations,
+        Self::Calls,
+        Self::Events,
+        Self::GpuSpans,
+        Self::Kernels,
+        Self::Copies,
+        Self::Metrics,
+        Self::Experts,
+    ];
+}
+
+/// All tables, in the order of [`Which`].
+pub const TABLES: &[Table] = &[
+    Table {
+        name: "processes",
+        fields: &[
+            text("file"),
+            text("command"),
+            text("process"),
+            int("parent"),
+            optional(text("ended")),
+            text("rule"),
+            text("engine"),
+            text("windows"),
+            text("library"),
+            text("python"),
+            text("gpus"),
+            optional(int("cuda_driver")),
+            text("boot"),
+            int("unix_minus_monotonic_ns"),
+            int("outside_iterations"),
+            int("events"),
+            int("dropped"),
+            optional(text("damage")),
+        ],
+    },
+    Table {
+        name: "threads",
+        fields: &[int("thread"), text("name")],
+    },
+    Table {
+        name: "windows",
+        fields: &[
+            text("kind"),
+            int("first"),
+            optional(int("last")),
+            time("start_ns"),
+            time("dur_ns"),
+            flag("cut"),
+        ],
+    },
+    Table {
+        name: "iterations",
+        fields: &[
+            int("n"),
+            time("start_ns"),
+            time("dur_ns"),
+            optional(int("gpu_ns")),
+            int("thread"),
+            int("launches"),
+            int("calls"),
+            int("wait_ns"),
+            int("gil_wait_ns"),
+            int("gc_ns"),
+            flag("cut"),
+        ],
+    },
+    Table {
+        name: "calls",
+        fields: &[
+            time("start_ns"),
+            time("dur_ns"),
+            int("thread"),
+            text("name"),
+            text("kind"),
+            int("stream"),
+            optional(int("iteration")),
+            flag("capturing"),
+            flag("failed"),
+            flag("cut"),
+        ],
+    },
+    Table {
+        name: "events",
+        fields: &[
+            time("start_ns"),
+            optional(time("dur_ns")),
+            int("thread"),
+            text("kind"),
+            optional(text("name")),
+            optional(text("domain")),
+            optional(int("value")),
+            optional(int("iteration")),
+            flag("failed"),
+            flag("cut"),
+        ],
+    },
+    Table {
+        name: "gpu_spans",
+        fields: &[
+            time("start_ns"),
+            time("dur_ns"),
+            int("device"),
+            int("stream"),
+            int("iteration"),
+        ],
+    },
+    Table {
+        name: "kernels",
+        fields: &[
+            time("start_ns"),
+            time("dur_ns"),
+            int("device"),
+            int("stream"),
+            text("name"),
+            int("correlation"),
+            optional(int("iteration")),
+        ],
+    },
+    Table {
+        name: "copies",
+        fields: &[
+            time("start_ns"),
+            time("dur_ns"),
+            int("device"),
+            int("stream"),
+            text("kind"),
+            int("bytes"),
+            optional(int("iteration")),
+        ],
+    },
+    Table {
+        name: "metrics",
+        fields: &[
+            time("start_ns"),
+            time("dur_ns"),
+            int("device"),
+            text("metric"),
+            text("unit"),
+            field("value", Kind::Real),
+        ],
+    },
+    Table {
+        name: "experts",
+        fields: &[int("layer"), int("expert"), int("tokens")],
+    },
+];
+
+impl Table {
+    /// Its schema, as Parquet has it.
+    pub fn schema(&self) -> Result<TypePtr> {
+        let fields: Result<Vec<_>> = self.fields.iter().map(Field::schema).collect();
+        let schema = Type::group_type_builder(self.name).with_fields(fields?);
+        Ok(Arc::new(schema.build()?))
+    }
+}
+
+impl Field {
+    fn schema(&self) -> Result<TypePtr> {
+        let (physical, logical) = match self.kind {
+            Kind::Time | Kind::Int => (Physical::INT64, None),
+            Kind::Real => (Physical::DOUBLE, None),
+            Kind::Flag => (Physical::BOOLEAN, None),
+            Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+        };
+        let repetition = if self.optional {
+            Repetition::OPTIONAL
+        } else {
+            Repetition::REQUIRED
+        };
+        let field = Type::primitive_type_builder(self.name, physical)
+            .with_repetition(repetition)
+            .with_logical_type(logical);
+        Ok(Arc::new(field.build()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_table_is_at_its_place() {
+        assert_eq!(TABLES[Which::Processes as usize].name, "processes");
+        assert_eq!(TABLES[Which::GpuSpans as usize].name, "gpu_spans");
+        assert_eq!(TABLES[Which::Experts as usize].name, "experts");
+        assert!(
+            (0..)
+                .zip(Which::ALL)
+                .all(|(at, which)| which as usize == at)
+        );
+        for table in TABLES {
+            assert_eq!(
+                table.schema().unwrap().get_fields().len(),
+                table.fields.len()
+            );
+        }
+    }
+}

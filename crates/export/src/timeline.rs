@@ -1,0 +1,356 @@
+//! Goes through records and gives what is to be drawn to a format, in an order that it can be drawn in.
+
+use std::cmp::Reverse;
+use std::collections::hash_map::Entry as Slot;
+use std::collections::{HashMap, HashSet};
+use std::io;
+
+use tllmprof_record::Entry;
+
+use crate::Exported;
+use crate::activity::{Activity, Draw, Drawn, Track};
+use crate::clocks::Clocks;
+use crate::lanes::Lanes;
+use crate::record::Record;
+
+/// How many events are put in order at a time.
+const BATCH: usize = 4096;
+
+/// How many tracks a record may have, each line of them counted.
+const TRACKS: usize = 1 << 16;
+
+/// Numbers for processes and threads that are none of the machine's: Linux's are below 2^22.
+const INVENTED: u32 = 10_000_000;
+
+/// The number of a process or of a line of a track, over all records.
+pub type Id = u32;
+
+/// A process, or the GPUs that it used, as one group of tracks.
+#[derive(Clone, Debug)]
+pub struct Group {
+    pub id: Id,
+    /// The process's number where no other process of the trace has it, else an invented one.
+    pub pid: u32,
+    pub title: String,
+    /// Where it is put among the others.
+    pub rank: u64,
+}
+
+/// A line of a track.
+#[derive(Clone, Debug)]
+pub struct Line {
+    pub id: Id,
+    pub track: Track,
+    /// The thread's number for the first line of a thread's track, else an invented one.
+    pub tid: u32,
+    pub name: String,
+    /// The thread's own line, where this is another one of that thread's.
+    pub thread: Option<Id>,
+}
+
+/// A format of traces. Groups and lines are told before what refers to them.
+pub trait Format {
+    fn begin(&mut self, clocks: &Clocks) -> io::Result<()>;
+    /// What comes next is of this record.
+    fn record(&mut self, record: &Record) -> io::Result<()>;
+    fn group(&mut self, record: &Record, group: &Group) -> io::Result<()>;
+    fn line(&mut self, group: &Group, line: &Line) -> io::Result<()>;
+    fn activity(
+        &mut self,
+        record: &Record,
+        group: &Group,
+        line: &Line,
+        activity: &Activity,
+    ) -> io::Result<()>;
+    fn value(&mut self, group: &Group, line: &Line, at: u64, value: f64) -> io::Result<()>;
+    fn end(&mut self) -> io::Result<()>;
+}
+
+/// Writes records in a format.
+///
+/// # Errors
+/// Where a record cannot be read, and those of the format.
+pub fn write(records: &[Record], format: &mut impl Format) -> io::Result<Exported> {
+    let clocks = Clocks::of(records);
+    format.begin(&clocks)?;
+    let mut numbers = Numbers::default();
+    let mut exported = Exported::default();
+    for (index, record) in records.iter().enumerate() {
+        format.record(record)?;
+        let shift = clocks.shift(index);
+        let mut page = Page::new(record, &mut numbers, format);
+        for stretch in &record.stretches {
+            page.activity(Activity::window(stretch, shift))?;
+        }
+        let mut draw = Draw::new(record, shift);
+        record.read(|entry| {
+            let Entry::Event { thread, event } = entry else {
+                return Ok(());
+            };
+            match draw.event(*thread, event) {
+                Some(Drawn::Activity(activity)) => page.activity(activity),
+                Some(Drawn::Value {
+                    device,
+                    metric,
+                    at,
+                    value,
+                }) => page.value(Track::Counter { device, metric }, at, value),
+                None => Ok(()),
+            }
+        })?;
+        page.flush()?;
+        exported.events += page.exported.events;
+        exported.left_out += page.exported.left_out;
+    }
+    format.end()?;
+    Ok(exported)
+}
+
+/// Numbers given so far.
+#[derive(Default)]
+struct Numbers {
+    ids: Id,
+    pids: HashSet<u32>,
+}
+
+impl Numbers {
+    const fn id(&mut self) -> Id {
+        self.ids += 1;
+        self.ids
+    }
+
+    /// A process number that no other has.
+    fn pid(&mut self, wanted: Option<u32>) -> u32 {
+        let wanted = wanted.filter(|pid| *pid < INVENTED);
+        if let Some(pid) = wanted.filter(|pid| self.pids.insert(*pid)) {
+            return pid;
+        }
+        let mut pid = INVENTED;
+        while !self.pids.insert(pid) {
+            pid += 1;
+        }
+        pid
+    }
+}
+
+/// The tracks of a record, and what waits to be drawn on them.
+struct Page<'a, F> {
+    record: &'a Record,
+    format: &'a mut F,
+    numbers: &'a mut Numbers,
+    /// The process, and its GPUs; whether the format knows them.
+    groups: [(Group, bool); 2],
+    tracks: HashMap<Track, usize>,
+    lanes: Vec<Drawing>,
+    /// The track of the last event: the next one's is mostly the same.
+    last: Option<(Track, usize)>,
+    lines: Vec<Line>,
+    waiting: Vec<Activity>,
+    /// Kept for its memory.
+    placed: Vec<Placed>,
+    batch: u32,
+    exported: Exported,
+}
+
+/// Where something that waits is drawn.
+struct Placed {
+    start: u64,
+    end: u64,
+    index: usize,
+    line: Option<usize>,
+}
+
+/// A track's lines, and where each is in [`Page::lines`].
+#[derive(Default)]
+struct Drawing {
+    lanes: Lanes,
+    lines: Vec<usize>,
+}
+
+impl<'a, F: Format> Page<'a, F> {
+    fn new(record: &'a Record, numbers: &'a mut Numbers, format: &'a mut F) -> Self {
+        let process = &record.process;
+        let facts = &process.facts;
+        let (pid, rank) = (process.pid, facts.rank);
+        let name = match &facts.process[..] {
+            "" => "process",
+            name => name,
+        };
+        let place = match &facts.host[..] {
+            "" => format!("pid {pid}"),
+            host => format!("pid {pid}, {host}"),
+        };
+        let gpus = if process.sum.is_none() && process.calls.is_empty() {
+            format!("GPU metrics ({place})")
+        } else {
+            format!("rank {rank}: GPU ({place})")
+        };
+        let mut group = |wanted, title| Group {
+            id: numbers.id(),
+            pid: numbers.pid(wanted),
+            title,
+            rank,
+        };
+        let groups = [
+            group(Some(pid), format!("rank {rank}: {name} ({place})")),
+            group(None, gpus),
+        ];
+        Self {
+            record,
+            format,
+            numbers,
+            groups: groups.map(|group| (group, false)),
+            tracks: HashMap::new(),
+            lanes: Vec::new(),
+            last: None,
+            lines: Vec::new(),
+            waiting: Vec::with_capacity(BATCH),
+            placed: Vec::with_capacity(BATCH),
+            batch: 0,
+            exported: Exported::default(),
+        }
+    }
+
+    fn activity(&mut self, activity: Activity) -> io::Result<()> {
+        self.waiting.push(activity);
+        if self.waiting.len() == BATCH {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, track: Track, at: u64, value: f64) -> io::Result<()> {
+        match self.line(track, at, at)? {
+            Some(line) => {
+                self.exported.events += 1;
+                let (group, _) = &self.groups[1];
+                self.format.value(group, &self.lines[line], at, value)
+            }
+            None => {
+                self.exported.left_out += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Finds lines for what waits, in the order of the ends, and writes it in the order of the starts. Of
+    /// events that start together the longest comes first, as it is around the others; of those that
+    /// are the same in both, the one that came last.
+    fn flush(&mut self) -> io::Result<()> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let mut placed = std::mem::take(&mut self.placed);
+        placed.extend((0..).zip(&waiting).map(|(index, activity)| {
+            Placed {
+                start: activity.start,
+                end: activity
+                    .start
+                    .saturating_add(activity.duration.unwrap_or(0)),
+                index,
+                line: None,
+            }
+        }));
+        placed.sort_by_key(|placed| (placed.end, Reverse(placed.start)));
+        for placed in &mut placed {
+            let track = waiting[placed.index].track;
+            placed.line = self.line(track, placed.start, placed.end)?;
+        }
+        placed.sort_unstable_by_key(|placed| {
+            (placed.start, Reverse(placed.end), Reverse(placed.index))
+        });
+        for placed in placed.drain(..) {
+            let Some(line) = placed.line else {
+                self.exported.left_out += 1;
+                continue;
+            };
+            let activity = &waiting[placed.index];
+            let (group, _) = &self.groups[usize::from(activity.track.is_of_gpu())];
+            self.format
+                .activity(self.record, group, &self.lines[line], activity)?;
+            self.exported.events += 1;
+        }
+        (self.waiting, self.placed) = (waiting, placed);
+        self.waiting.clear();
+        self.batch = self.batch.wrapping_add(1);
+        Ok(())
+    }
+
+    /// The line that a span of a track goes to; `None` where there is no room for one more.
+    fn line(&mut self, track: Track, start: u64, end: u64) -> io::Result<Option<usize>> {
+        let index = match self.last {
+            Some((last, index)) if last == track => index,
+            _ => match self.tracks.entry(track) {
+                Slot::Occupied(known) => *known.get(),
+                Slot::Vacant(new) if self.lanes.len() < TRACKS => {
+                    self.lanes.push(Drawing::default());
+                    *new.insert(self.lanes.len() - 1)
+                }
+                Slot::Vacant(_) => return Ok(None),
+            },
+        };
+        self.last = Some((track, index));
+        let drawing = &mut self.lanes[index];
+        let lane = match track {
+            Track::Counter { .. } => Some(0),
+            _ => drawing.lanes.line(start, end, self.batch),
+        };
+        let Some(lane) = lane else {
+            return Ok(None);
+        };
+        match drawing.lines.get(lane) {
+            Some(line) => Ok(Some(*line)),
+            None if self.lines.len() < TRACKS => self.add(track, index, lane),
+            None => Ok(None),
+        }
+    }
+
+    /// Makes a track's next line.
+    fn add(&mut self, track: Track, index: usize, lane: usize) -> io::Result<Option<usize>> {
+        let own = Track::Thread(track.thread().unwrap_or(0));
+        let thread = match track.thread() {
+            Some(_) if track != own => {
+                // The thread's own line is there first, also where nothing is on it.
+                let line = self.line(own, 0, 0)?;
+                self.last = None;
+                line
+            }
+            Some(_) if lane > 0 => self.lanes[index].lines.first().copied(),
+            _ => None,
+        };
+        let (group, known) = &mut self.groups[usize::from(track.is_of_gpu())];
+        if !*known {
+            self.format.group(self.record, group)?;
+            *known = true;
+        }
+        let id = self.numbers.id();
+        let line = Line {
+            id,
+            track,
+            tid: match (track, lane) {
+                (Track::Thread(tid), 0) => tid,
+                _ => INVENTED.saturating_add(id),
+            },
+            name: track.name(self.record),
+            thread: thread
+                .and_then(|line| self.lines.get(line))
+                .map(|line| line.id),
+        };
+        self.format.line(group, &line)?;
+        self.lines.push(line);
+        let line = self.lines.len() - 1;
+        self.lanes[index].lines.push(line);
+        Ok(Some(line))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_processes_have_one_number() {
+        let mut numbers = Numbers::default();
+        let wanted = [Some(7), Some(7), None, Some(u32::MAX), Some(8)];
+        let given = wanted.map(|wanted| numbers.pid(wanted));
+        assert_eq!(given, [7, INVENTED, INVENTED + 1, INVENTED + 2, 8]);
+    }
+}
