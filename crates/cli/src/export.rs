@@ -15,6 +15,7 @@ use signal_hook::{flag, low_level};
 use tllmprof_export::{Exported, Output, PASSES, Record, chrome, is_sqlite, parquet, perfetto};
 
 use crate::failure::usage;
+use crate::inherited;
 use crate::output;
 use crate::progress::Progress;
 
@@ -194,7 +195,8 @@ impl Stopped {
             is_set: Arc::default(),
             signal: Arc::default(),
         };
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let heard = |signal: &i32| !inherited::is_ignored(*signal);
+        for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(heard) {
             // The second one ends it at once.
             flag::register_conditional_default(signal, Arc::clone(&new.is_set))?;
             flag::register_usize(signal, Arc::clone(&new.signal), signal as usize)?;

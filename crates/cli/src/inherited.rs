@@ -21,13 +21,17 @@ extern "C" fn note() {
         let is_closed = unsafe { libc::fcntl(descriptor, libc::F_GETFD) } == -1;
         closed.store(is_closed, Ordering::Relaxed);
     }
+    IGNORES_SIGPIPE.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+}
+
+/// Whether this process takes no notice of a signal.
+pub fn is_ignored(signal: i32) -> bool {
     // SAFETY: all zeros are a sigaction, and it is only written to.
-    let ignored = unsafe {
+    unsafe {
         let mut now: libc::sigaction = core::mem::zeroed();
-        libc::sigaction(libc::SIGPIPE, core::ptr::null(), &raw mut now) == 0
+        libc::sigaction(signal, core::ptr::null(), &raw mut now) == 0
             && now.sa_sigaction == libc::SIG_IGN
-    };
-    IGNORES_SIGPIPE.store(ignored, Ordering::Relaxed);
+    }
 }
 
 /// Runs `command` in this process's place, as it would run had it been started instead of us.

@@ -97,7 +97,7 @@ mod tests {
 
     fn lines(spans: &[(u64, u64, u32)]) -> Vec<usize> {
         let mut lanes = Lanes::default();
-        let line = |(start, end, batch): &(u64, u64, u32)| lanes.line(*start, *end, *batch);
+        let mut line = |(start, end, batch): &(u64, u64, u32)| lanes.line(*start, *end, *batch);
         spans.iter().map(|span| line(span).unwrap()).collect()
     }
 
@@ -143,7 +143,7 @@ mod tests {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            let end = n * 10 + 10;
+            let end = n * 10 + 1000;
             let start = end
                 - match n % 100 {
                     99 => 900,

@@ -52,4 +52,4 @@ pub fn perfetto(records: &[Record], to: impl Write + Send, gzip: bool) -> io::Re
     })
 }
 
-pub use tables::parquet;
+pub use tables::{TABLES, parquet};

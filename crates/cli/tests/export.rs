@@ -1,0 +1,264 @@
+//! `tllmprof export` on records of a made-up server.
+
+mod common;
+#[path = "../../report/tests/common/server.rs"]
+mod server;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Ended, Scratch, finish, plain};
+use serde_json::Value;
+use server::Server;
+
+fn command(scratch: &Scratch, arguments: &[&str]) -> Command {
+    let mut command = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
+    command
+        .arg("export")
+        .args(arguments)
+        .current_dir(scratch.path(""));
+    command
+}
+
+fn export(scratch: &Scratch, arguments: &[&str]) -> Ended {
+    finish(&mut command(scratch, arguments))
+}
+
+/// Writes the record of a rank.
+fn record(scratch: &Scratch, rank: u64) {
+    let path = scratch.path(&format!("rank-{rank}.tllmprof"));
+    let mut file = fs::File::create(&path).unwrap();
+    Server::rank(rank).record().0.write_to(&mut file).unwrap();
+}
+
+fn names(scratch: &Scratch) -> Vec<String> {
+    let entries = fs::read_dir(scratch.path("")).unwrap();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn each_format_is_made_and_what_is_there_stays() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    record(&scratch, 1);
+    let files = ["rank-0.tllmprof", "rank-1.tllmprof"];
+    for (format, out) in [
+        ("chrome", "trace.json"),
+        ("perfetto", "trace.pftrace"),
+        ("parquet", "tables"),
+    ] {
+        let arguments = [&files[..], &["--to", format, "-o", out]].concat();
+        let ended = export(&scratch, &arguments);
+        assert_eq!(
+            (ended.code(), &ended.stdout[..]),
+            (Some(0), ""),
+            "{}",
+            ended.stderr
+        );
+        let said = ended.stderr.strip_prefix(&format!("tllmprof: {out}: "));
+        assert!(
+            said.unwrap().ends_with(" of 2 processes\n"),
+            "{}",
+            ended.stderr
+        );
+        let again = export(&scratch, &arguments);
+        assert_eq!(again.code(), Some(1));
+        let expected = format!("tllmprof: {out}: it exists already (--force replaces it)\n");
+        assert_eq!(again.stderr, expected);
+        let forced = export(&scratch, &[&arguments[..], &["--force"]].concat());
+        assert_eq!((forced.code(), forced.stderr), (Some(0), ended.stderr));
+    }
+    let all = [
+        "rank-0.tllmprof",
+        "rank-1.tllmprof",
+        "tables",
+        "trace.json",
+        "trace.pftrace",
+    ];
+    assert_eq!(names(&scratch), all);
+    let trace = fs::read(scratch.path("trace.json")).unwrap();
+    let trace: Value = serde_json::from_slice(&trace).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let iterations = events.iter().filter(|event| event["cat"] == "iteration");
+    assert_eq!(iterations.count(), 2 * 51);
+    let part = "tables/calls/host=gpu7/rank=1/pid=4001/part-0.parquet";
+    assert!(fs::read(scratch.path(part)).unwrap().starts_with(b"PAR1"));
+}
+
+#[test]
+fn standard_output_and_compression() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    let ended = export(&scratch, &["rank-0.tllmprof", "--to", "chrome", "-o", "-"]);
+    assert_eq!((ended.code(), &ended.stderr[..]), (Some(0), ""));
+    assert!(serde_json::from_str::<Value>(&ended.stdout).is_ok());
+    let packed = export(
+        &scratch,
+        &["rank-0.tllmprof", "--to", "chrome", "-o", "t.json.gz"],
+    );
+    assert_eq!(packed.code(), Some(0));
+    let mut text = String::new();
+    let file = fs::File::open(scratch.path("t.json.gz")).unwrap();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(file), &mut text).unwrap();
+    assert!(text == ended.stdout);
+    let folder = export(&scratch, &["rank-0.tllmprof", "--to", "parquet", "-o", "-"]);
+    assert_eq!(folder.code(), Some(2));
+}
+
+#[test]
+fn what_is_no_record_is_named_and_the_others_are_exported() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    scratch.write("text", "TLLMPROG is something else");
+    scratch.write("db.sqlite", "SQLite format 3\0 and its pages");
+    let bad = ["absent", "text", ".", "db.sqlite"];
+    let to = ["--to", "perfetto", "-o", "out"];
+    let ended = export(&scratch, &[&bad[..], &to].concat());
+    let expected = "tllmprof: absent: No such file or directory (os error 2)\n\
+                    tllmprof: text: no record of tllmprof\n\
+                    tllmprof: .: no record of tllmprof\n\
+                    tllmprof: db.sqlite: a database, as nsys exports them (wanted: a record of tllmprof)\n";
+    assert_eq!((ended.code(), &ended.stderr[..]), (Some(1), expected));
+    assert_eq!(names(&scratch), ["db.sqlite", "rank-0.tllmprof", "text"]);
+    let ended = export(&scratch, &[&bad[..], &["rank-0.tllmprof"], &to].concat());
+    assert_eq!(ended.code(), Some(1));
+    assert!(ended.stderr.starts_with(expected), "{}", ended.stderr);
+    assert!(
+        ended.stderr.ends_with(" events of 1 process\n"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn a_damaged_record_is_exported_as_far_as_it_goes() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    let path = scratch.path("rank-0.tllmprof");
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..64 * 1024 + 5000]).unwrap();
+    let ended = export(
+        &scratch,
+        &["rank-0.tllmprof", "--to", "chrome", "-o", "out"],
+    );
+    assert_eq!(ended.code(), Some(0));
+    let (damage, done) = ended.stderr.split_once('\n').unwrap();
+    assert!(
+        damage.starts_with("tllmprof: rank-0.tllmprof: "),
+        "{damage}"
+    );
+    assert!(
+        damage.ends_with(" bytes missing at the end; the rest is exported"),
+        "{damage}"
+    );
+    assert!(done.starts_with("tllmprof: out: "), "{done}");
+}
+
+#[test]
+fn nothing_is_left_of_an_export_that_failed() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    let all = names(&scratch);
+    for out in ["absent/out", "rank-0.tllmprof/out"] {
+        for format in ["chrome", "parquet"] {
+            let ended = export(&scratch, &["rank-0.tllmprof", "--to", format, "-o", out]);
+            assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+            let begins = format!("tllmprof: {out}: ");
+            assert!(ended.stderr.starts_with(&begins), "{}", ended.stderr);
+        }
+    }
+    // A full disk.
+    let full = export(&scratch, &["rank-0.tllmprof", "--to", "chrome", "-o", "-"]);
+    assert!(full.stdout.len() > 4096);
+    let mut limited = command(
+        &scratch,
+        &["rank-0.tllmprof", "--to", "chrome", "-o", "out"],
+    );
+    let ended = finish(limit_file_size(&mut limited, 4096));
+    assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("File too large"), "{}", ended.stderr);
+    assert_eq!(names(&scratch), all);
+}
+
+/// Files of the command cannot get longer.
+fn limit_file_size(command: &mut Command, bytes: u64) -> &mut Command {
+    use std::os::unix::process::CommandExt;
+    let limit = libc::rlimit {
+        rlim_cur: bytes,
+        rlim_max: bytes,
+    };
+    let set = move || {
+        // SAFETY: two calls that may be made between fork and exec, with a limit that outlives them.
+        let done = unsafe {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit)
+        };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error())
+        }
+    };
+    // SAFETY: what runs between fork and exec neither allocates nor locks.
+    unsafe { command.pre_exec(set) }
+}
+
+#[test]
+fn a_signal_ends_it_and_leaves_nothing() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    // Many, so that it takes a while.
+    let mut child = command(
+        &scratch,
+        &["rank-0.tllmprof", "--to", "chrome", "-o", "out"],
+    )
+    .args(std::iter::repeat_n("rank-0.tllmprof", 500))
+    .stdin(Stdio::null())
+    .stdout(Stdio::null())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
+    let started = Instant::now();
+    let has_begun = || names(&scratch).iter().any(|name| name.starts_with(".out."));
+    while !has_begun() && child.try_wait().unwrap().is_none() {
+        assert!(started.elapsed() < Duration::from_secs(60));
+        thread::sleep(Duration::from_millis(1));
+    }
+    // SAFETY: a signal to a child that was not waited for, at worst one that has ended.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.signal(), Some(libc::SIGTERM), "{said}");
+    assert_eq!(said, "tllmprof: interrupted: out is not written\n");
+    assert_eq!(names(&scratch), ["rank-0.tllmprof"]);
+}
+
+#[test]
+fn the_command_line_is_checked() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    for arguments in [
+        &["rank-0.tllmprof", "-o", "out"][..],
+        &["rank-0.tllmprof", "--to", "csv", "-o", "out"],
+        &["rank-0.tllmprof", "--to", "chrome"],
+        &["--to", "chrome", "-o", "out"],
+        &[
+            "rank-0.tllmprof",
+            "--to",
+            "chrome",
+            "--force",
+            "-o",
+            "./rank-0.tllmprof",
+        ],
+    ] {
+        assert_eq!(export(&scratch, arguments).code(), Some(2), "{arguments:?}");
+    }
+    assert_eq!(names(&scratch), ["rank-0.tllmprof"]);
+}

@@ -1,0 +1,152 @@
+//! Records with an event of every kind, and what happened in them.
+
+#![allow(dead_code)] // each test file uses its part
+
+pub mod scene;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tllmprof_export::Record;
+use tllmprof_record::Source;
+
+/// A record in memory.
+pub struct Bytes(pub Vec<u8>);
+
+impl Source for Bytes {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        (&self.0[..]).read_at(buffer, offset)
+    }
+}
+
+pub fn record(name: &str, bytes: Vec<u8>) -> Record {
+    Record::new(name.into(), Box::new(Bytes(bytes)), Arc::new(|_| Ok(()))).unwrap()
+}
+
+/// Something that happened, as it is to be found in an export.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Seen {
+    pub host: String,
+    pub track: String,
+    pub name: String,
+    pub category: String,
+    pub start: u64,
+    /// `None`: a moment.
+    pub duration: Option<u64>,
+    /// `key=value`, in the order of the keys.
+    pub args: String,
+}
+
+/// The arguments of an event, as text.
+pub fn args(all: &BTreeMap<String, String>) -> String {
+    let all: Vec<_> = all
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    all.join(" ")
+}
+
+#[track_caller]
+pub fn assert_same(mut found: Vec<Seen>, mut expected: Vec<Seen>) {
+    found.sort();
+    expected.sort();
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!(found, expected);
+    }
+    assert_eq!(found.len(), expected.len());
+}
+
+/// A folder that goes when the test ends.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tllmprof-export-{}-{count}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn here(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// What a command writes to standard output; what it says else where it fails. It is ended where it
+/// takes too long.
+fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("{command:?}: {error}"))?;
+    let reader = |mut pipe: Box<dyn Read + Send>| {
+        thread::spawn(move || {
+            let mut text = String::new();
+            pipe.read_to_string(&mut text)
+                .map(|_| text)
+                .unwrap_or_default()
+        })
+    };
+    let out = reader(Box::new(child.stdout.take().unwrap()));
+    let err = reader(Box::new(child.stderr.take().unwrap()));
+    let started = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if started.elapsed() > limit {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return Err(format!("{command:?} did not end"));
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    let (out, err) = (out.join().unwrap(), err.join().unwrap());
+    if status.success() { Ok(out) } else { Err(err) }
+}
+
+/// What one of the scripts in `readers` says of an export; `None` where what it needs cannot be had,
+/// which is said.
+pub fn read_by(script: &str, export: &Path) -> Option<Value> {
+    let mut get = Command::new(here("../../scripts/get-readers"));
+    let python = match output(&mut get, Duration::from_secs(900)) {
+        Ok(python) => python,
+        Err(why) => {
+            let why = why.lines().last().unwrap_or_default().to_owned();
+            eprintln!("left out: {why}");
+            return None;
+        }
+    };
+    if script == "timeline.py" && Command::new("node").arg("-v").output().is_err() {
+        eprintln!("left out: there is no node");
+        return None;
+    }
+    let mut read = Command::new(python.trim());
+    read.arg("-B")
+        .arg(here("tests/readers").join(script))
+        .arg(export);
+    let said = output(&mut read, Duration::from_secs(240)).unwrap();
+    Some(serde_json::from_str(&said).unwrap())
+}

@@ -1,0 +1,424 @@
+//! Two processes on two machines and the metrics of a GPU, recorded: what happened is known.
+
+use std::collections::BTreeMap;
+
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{
+    Anchor, CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, RangeKind, What,
+};
+
+use super::{Seen, args};
+
+const US: u64 = 1000;
+
+/// Nanoseconds since 1970 less `CLOCK_MONOTONIC`: the second machine was started five seconds before
+/// the first.
+pub const UNIX: [u64; 2] = [1_700_000_005_000_000_000, 1_700_000_000_000_000_000];
+
+/// What the first machine's times are later by on the clock of both.
+pub const SHIFT: u64 = UNIX[0] - UNIX[1];
+
+/// Names that have to come through as they are; the last byte of one is none of UTF-8's.
+pub const ODD: &str = "void \"f\\g\"<{int}>(\n\t\u{1}\u{7f}é漢)";
+const BROKEN: &str = "broken \u{2}\u{3}\u{2}\u{3}";
+pub const REPAIRED: &str = "broken \u{fffd}\u{fffd}\u{fffd}\u{fffd}";
+
+/// A record in the making.
+pub struct Scene {
+    pub builder: Builder,
+    pub host: &'static str,
+    pub pid: u32,
+    ticks: u64,
+    offset: u64,
+    /// All that is drawn.
+    pub seen: Vec<Seen>,
+    iteration: Option<u64>,
+}
+
+impl Scene {
+    pub fn new(host: &'static str, pid: u32, rank: u64, clock: ClockKind, unix: u64) -> Self {
+        let (ticks, offset) = match clock {
+            ClockKind::Counter => (2, 77),
+            ClockKind::Monotonic => (1, 0),
+        };
+        let mut scene = Self {
+            builder: Builder::new(pid, clock),
+            host,
+            pid,
+            ticks,
+            offset,
+            seen: Vec::new(),
+            iteration: None,
+        };
+        for ns in [1000 * US, 900_000 * US] {
+            scene.builder.header().anchor(Anchor {
+                ticks: ns * ticks + offset,
+                monotonic_ns: ns,
+                unix_ns: ns + unix,
+            });
+        }
+        scene.builder.header().set_ended(Ended::InOrder);
+        for (key, text) in [
+            (Info::Host, host),
+            (
+                Info::Boot,
+                if host.starts_with("alpha") { "a" } else { "b" },
+            ),
+            (Info::Process, "python"),
+            (Info::CommandLine, "python serve.py"),
+            (Info::Rule, "cudaGraphLaunch"),
+        ] {
+            let value = u64::from(scene.builder.string(pid, text));
+            scene.write(
+                pid,
+                1000 * US,
+                0,
+                What::Info {
+                    key: Some(key),
+                    value,
+                },
+            );
+        }
+        let key = Some(Info::Rank);
+        scene.write(pid, 1000 * US, 0, What::Info { key, value: rank });
+        scene
+    }
+
+    fn is_ns(what: What) -> bool {
+        matches!(
+            what,
+            What::GpuSpan { .. }
+                | What::GpuKernel { .. }
+                | What::GpuCopy { .. }
+                | What::GpuSet { .. }
+        )
+    }
+
+    pub fn write(&mut self, tid: u32, start: u64, duration: u64, what: What) {
+        self.event(tid, start, duration, what, |_| ());
+    }
+
+    fn event(&mut self, tid: u32, at: u64, long: u64, what: What, change: impl Fn(&mut Event)) {
+        let duration = if Self::is_ns(what) {
+            long
+        } else {
+            long * self.ticks
+        };
+        let mut event = Event::new(at * self.ticks + self.offset, duration, what);
+        change(&mut event);
+        self.builder.push(tid, &event);
+    }
+
+    pub fn thread(&mut self, tid: u32, name: &str) {
+        let name = self.builder.string(tid, name);
+        self.write(tid, 1000 * US, 0, What::ThreadName { name });
+    }
+
+    pub fn call_name(&mut self, row: u8, kind: CallKind, name: &str) {
+        let (kind, name) = (Some(kind), self.builder.string(self.pid, name));
+        self.write(self.pid, 1000 * US, 0, What::CallName { row, kind, name });
+    }
+
+    /// Notes what is to be seen. `more`: arguments besides the iteration.
+    fn note(
+        &mut self,
+        (track, name, category): (&str, &str, &str),
+        start: u64,
+        duration: Option<u64>,
+        more: &[(&str, &str)],
+    ) {
+        let mut all: BTreeMap<String, String> = BTreeMap::new();
+        if let Some(n) = self.iteration {
+            all.insert("iteration".to_owned(), n.to_string());
+        }
+        for (key, value) in more {
+            all.insert((*key).to_owned(), (*value).to_owned());
+        }
+        self.seen.push(Seen {
+            host: self.host.to_owned(),
+            track: track.to_owned(),
+            name: name.to_owned(),
+            category: category.to_owned(),
+            start,
+            duration,
+            args: args(&all),
+        });
+    }
+
+    pub fn window(&mut self, start: u64, end: u64, first: u64, last: u64, kernels: bool) {
+        for (at, edge, iteration) in [(start, Edge::Open, first), (end, Edge::Close, last)] {
+            let what = match kernels {
+                true => What::KernelWindow { edge, iteration },
+                false => What::Window { edge, iteration },
+            };
+            self.write(self.pid, at, 0, what);
+        }
+        let track = if kernels { "kernels taken" } else { "windows" };
+        let outside = self.iteration.take();
+        let name = format!("window {first}-{last}");
+        self.note((track, &name, "window"), start, Some(end - start), &[]);
+        self.iteration = outside;
+    }
+
+    pub fn iteration(&mut self, n: u64, start: u64, end: u64) {
+        self.write(self.pid, start, end - start, What::Iteration { n });
+        self.iteration = Some(n);
+        let name = format!("iteration {n}");
+        self.note(
+            ("iterations", &name, "iteration"),
+            start,
+            Some(end - start),
+            &[],
+        );
+    }
+
+    pub fn call(&mut self, track: (u32, &str), row: (u8, &str), start: u64, end: u64, stream: u64) {
+        let what = What::Call {
+            row: row.0,
+            capturing: false,
+            stream,
+        };
+        self.write(track.0, start, end - start, what);
+        let number = stream.to_string();
+        let more = [("stream", &number[..])];
+        let more = if stream == 0 { &[][..] } else { &more };
+        self.note((track.1, row.1, "cuda"), start, Some(end - start), more);
+    }
+}
+
+/// The records: name, bytes; and what is in them.
+pub fn all() -> (Vec<(&'static str, Vec<u8>)>, Vec<Seen>) {
+    let (server, other, metrics) = (server(), other(), metrics());
+    let mut bytes = server.builder.bytes();
+    // As a program that writes no UTF-8 would have it.
+    let at = bytes
+        .windows(BROKEN.len())
+        .position(|text| text == BROKEN.as_bytes());
+    let end = at.unwrap() + BROKEN.len();
+    bytes[end - 4..end].copy_from_slice(b"\xff\xfe\xc3\xf0");
+    let records = vec![
+        ("server", bytes),
+        ("other", other.builder.bytes()),
+        ("metrics", metrics.builder.bytes()),
+    ];
+    (records, [server.seen, other.seen].concat())
+}
+
+/// What the metrics show: GPU and metric, unit, moment, value.
+pub const METRICS: [(&str, &str, u64, f64); 3] = [
+    ("GPU 0 SM busy", "%", 1_000_000, 57.25),
+    ("GPU 0 SM busy", "%", 2_000_000, 60.0),
+    ("GPU 3 power", "W", 1_000_000, 699.999),
+];
+
+fn metrics() -> Scene {
+    let mut scene = Scene::new("alpha", 102, 0, ClockKind::Monotonic, UNIX[0]);
+    for (device, metric, start, thousandths) in [
+        (0, Metric::SmUtil, 1000 * US, 57_250),
+        (0, Metric::SmUtil, 2000 * US, 60_000),
+        (3, Metric::Power, 1000 * US, 699_999),
+    ] {
+        let metric = Some(metric);
+        let what = What::GpuMetric {
+            device,
+            metric,
+            thousandths,
+        };
+        scene.write(102, start, 1000 * US, what);
+    }
+    scene
+}
+
+/// A process with the same number on another machine.
+fn other() -> Scene {
+    let mut scene = Scene::new("beta/β", 100, 1, ClockKind::Monotonic, UNIX[1]);
+    scene.thread(100, "main");
+    scene.call_name(0, CallKind::GraphLaunch, "cuGraphLaunch");
+    scene.iteration(5, 6_000 * US, 7_000 * US);
+    scene.call(
+        (100, "main"),
+        (0, "cuGraphLaunch"),
+        6_100 * US,
+        6_150 * US,
+        0,
+    );
+    scene
+}
+
+fn server() -> Scene {
+    let mut scene = Scene::new("alpha", 100, 0, ClockKind::Counter, UNIX[0]);
+    let (main, worker) = ((100, "main"), (101, "worker \"1\""));
+    scene.thread(main.0, main.1);
+    scene.thread(worker.0, worker.1);
+    scene.call_name(0, CallKind::GraphLaunch, "cuGraphLaunch");
+    scene.call_name(9, CallKind::Wait, "cuStreamSynchronize");
+    scene.window(2_000 * US, 8_000 * US, 5, 6, false);
+    scene.window(2_000 * US, 3_000 * US, 5, 5, true);
+    scene.iteration(5, 2_001 * US, 4_000 * US);
+    scene.call(
+        main,
+        (0, "cuGraphLaunch"),
+        2_100 * US,
+        2_150 * US + 1,
+        0x7f00_0000_1230,
+    );
+    scene.call(main, (9, "cuStreamSynchronize"), 2_200 * US, 3_900 * US, 2);
+    nested(&mut scene, main);
+    odd_calls(&mut scene, worker);
+    python(&mut scene, worker);
+    gpu(&mut scene, worker.0);
+    scene.iteration(6, 4_000 * US, 7_999 * US);
+    // Ranges that overlap: three at once, of which two start together.
+    let domain = scene.builder.string(main.0, "requests");
+    for (name, start, end) in [
+        ("a", 5_000, 6_000),
+        ("b", 5_500, 6_500),
+        ("c", 5_500, 7_000),
+    ] {
+        let (kind, id) = (RangeKind::StartEnd, scene.builder.string(main.0, name));
+        let what = What::Range {
+            kind,
+            domain,
+            name: id,
+        };
+        let (start, long) = (start * US, (end - start) * US);
+        scene.write(main.0, start, long, what);
+        let track = ("NVTX start/end, main", name, "nvtx");
+        scene.note(track, start, Some(long), &[("domain", "requests")]);
+    }
+    // Some thousand calls, so that they do not all wait together, in a function that comes last.
+    for n in 0..6000_u64 {
+        let start = 7_000 * US + n * 100;
+        scene.call(main, (0, "cuGraphLaunch"), start, start + 50 + n % 50, 0);
+    }
+    let (start, long) = (6_990 * US, 700 * US);
+    function(&mut scene, main, "Engine.step", start, long);
+    // What has no place in time.
+    let (layer, expert, tokens) = (3, 200, 17);
+    let what = What::ExpertLoad {
+        layer,
+        expert,
+        tokens,
+    };
+    scene.write(main.0, 0, 0, what);
+    scene
+}
+
+fn function(scene: &mut Scene, (tid, track): (u32, &str), name: &str, start: u64, long: u64) {
+    let id = scene.builder.string(tid, name);
+    scene.write(tid, start, long, What::Function { name: id });
+    scene.note((track, name, "python"), start, Some(long), &[]);
+}
+
+/// A function in a range, which begin together, and a mark.
+fn nested(scene: &mut Scene, (tid, track): (u32, &str)) {
+    let inner = (ODD, 3_910 * US, 20 * US);
+    function(scene, (tid, track), inner.0, inner.1, inner.2);
+    let huge = "x".repeat(4096);
+    let (outer, long) = (scene.builder.string(tid, &huge), 50 * US);
+    let what = What::Range {
+        kind: RangeKind::PushPop,
+        domain: 0,
+        name: outer,
+    };
+    scene.write(tid, inner.1, long, what);
+    scene.note((track, &huge, "nvtx"), inner.1, Some(long), &[]);
+    let name = scene.builder.string(tid, BROKEN);
+    let domain = scene.builder.string(tid, "engine");
+    scene.write(tid, 3_970 * US, 0, What::Mark { domain, name });
+    let mark = (track, REPAIRED, "nvtx");
+    scene.note(mark, 3_970 * US, None, &[("domain", "engine")]);
+}
+
+/// Calls that fail, that a capture takes, that are cut, that have no name.
+fn odd_calls(scene: &mut Scene, (tid, track): (u32, &str)) {
+    type Change = fn(&mut Event);
+    let changes: [(&str, bool, Change); 3] = [
+        ("failed", false, |event| event.failed = true),
+        ("cut", false, |event| event.cut = true),
+        ("capturing", true, |_| ()),
+    ];
+    for ((key, capturing, change), n) in changes.into_iter().zip(0..) {
+        let start = 2_300 * US + n * 10 * US;
+        let what = What::Call {
+            row: 33,
+            capturing,
+            stream: 0,
+        };
+        scene.event(tid, start, 5 * US, what, change);
+        let call = (track, "call 33", "cuda");
+        scene.note(call, start, Some(5 * US), &[(key, "true")]);
+    }
+}
+
+fn python(scene: &mut Scene, (tid, track): (u32, &str)) {
+    let gc = What::Gc {
+        generation: 2,
+        collected: 12,
+    };
+    scene.write(tid, 2_400 * US, 300 * US, gc);
+    let name = (track, "Python GC gen2", "gc");
+    scene.note(name, 2_400 * US, Some(300 * US), &[("collected", "12")]);
+    let gil = format!("GIL, {track}");
+    scene.write(tid, 2_800 * US, 10 * US, What::GilWait);
+    scene.note((&gil, "GIL wait", "gil"), 2_800 * US, Some(10 * US), &[]);
+    scene.write(tid, 2_860 * US, 0, What::GilForced);
+    scene.note(
+        (&gil, "GIL given up on demand", "gil"),
+        2_860 * US,
+        None,
+        &[],
+    );
+    scene.write(tid, 2_810 * US, 50 * US, What::GilHold);
+    scene.note((&gil, "GIL hold", "gil"), 2_810 * US, Some(50 * US), &[]);
+    scene.write(tid, 2_900 * US, 0, What::Dropped { events: 41 });
+    let dropped = (track, "events dropped", "dropped");
+    scene.note(dropped, 2_900 * US, None, &[("events", "41")]);
+}
+
+fn gpu(scene: &mut Scene, tid: u32) {
+    let (device, stream) = (1, 2);
+    let spans = "GPU 1 stream 2 iterations";
+    let work = "GPU 1 stream 2";
+    let name = scene.builder.string(tid, "gemm");
+    let kernel = |correlation| What::GpuKernel {
+        device,
+        stream,
+        name,
+        correlation,
+    };
+    // A graph's nodes may run at once.
+    for (correlation, start, long) in [(7, 2_200, 100), (7, 2_250, 100), (8, 2_400, 3)] {
+        let (start, long) = (start * US + 1, long * US);
+        scene.write(tid, start, long, kernel(correlation));
+        let number = correlation.to_string();
+        let seen = (work, "gemm", "kernel");
+        scene.note(seen, start, Some(long), &[("correlation", &number)]);
+    }
+    let copy = What::GpuCopy {
+        device,
+        stream,
+        kind: CopyKind::HostToDevice,
+        bytes: 4096,
+    };
+    scene.write(tid, 2_500 * US, 2 * US, copy);
+    let seen = (work, "memcpy HtoD", "memcpy");
+    scene.note(seen, 2_500 * US, Some(2 * US), &[("bytes", "4096")]);
+    let bytes = 1 << 40;
+    let set = What::GpuSet {
+        device,
+        stream,
+        bytes,
+    };
+    scene.write(tid, 2_510 * US, US, set);
+    let seen = (work, "memset", "memset");
+    scene.note(seen, 2_510 * US, Some(US), &[("bytes", &bytes.to_string())]);
+    let span = What::GpuSpan {
+        device,
+        stream,
+        iteration: 5,
+    };
+    scene.write(tid, 2_199 * US, 1_500 * US, span);
+    let seen = (spans, "iteration 5", "gpu");
+    scene.note(seen, 2_199 * US, Some(1_500 * US), &[]);
+}

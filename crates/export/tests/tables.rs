@@ -1,0 +1,126 @@
+//! What DuckDB finds in the Parquet tables, and Spark, where it is there.
+
+mod common;
+
+use std::fs;
+
+use common::scene::{self, METRICS, UNIX};
+use common::{Scratch, Seen, assert_same, read_by, record};
+use serde_json::{Value, json};
+use tllmprof_export::{Record, TABLES, parquet};
+
+fn records() -> (Vec<Record>, Vec<Seen>) {
+    let (records, seen) = scene::all();
+    let records = records.into_iter().map(|(name, bytes)| record(name, bytes));
+    (records.collect(), seen)
+}
+
+#[test]
+fn duckdb_finds_every_event() {
+    let scratch = Scratch::new();
+    let (records, seen) = records();
+    let exported = parquet(&records, &scratch.path("")).unwrap();
+    // Besides what is drawn: processes, threads, metrics, tokens of an expert.
+    let rows = seen.len() + 3 + 3 + METRICS.len() + 1;
+    assert_eq!((exported.events as usize, exported.left_out), (rows, 0));
+    for (table, partition) in [
+        ("calls", "host=alpha/rank=0/pid=100"),
+        ("calls", "host=beta%2F%CE%B2/rank=1/pid=100"),
+        ("metrics", "host=alpha/rank=0/pid=102"),
+    ] {
+        let file = scratch.path(&format!("{table}/{partition}/part-0.parquet"));
+        assert!(file.is_file(), "{}", file.display());
+    }
+    let Some(found) = read_by("tables.py", &scratch.path("")) else {
+        return;
+    };
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let rows = found["seen"].as_array().unwrap();
+    let rows = rows.iter().map(|row| Seen {
+        host: text(&row["host"]),
+        track: text(&row["track"]),
+        name: text(&row["name"]),
+        category: text(&row["category"]),
+        start: row["start_ns"].as_u64().unwrap(),
+        duration: row["dur_ns"].as_u64(),
+        args: text(&row["args"]),
+    });
+    assert_same(rows.collect(), seen);
+    assert_eq!(
+        found["types"],
+        json!([{"start": "BIGINT", "failed": "BOOLEAN", "rank": "BIGINT"}])
+    );
+    assert_eq!(found["experts"][0]["tokens"], 17);
+    let metrics = found["metrics"].as_array().unwrap();
+    for (row, (name, unit, at, value)) in metrics.iter().zip(METRICS) {
+        let metric = format!("GPU {} {}", row["device"], row["metric"].as_str().unwrap());
+        assert_eq!((&metric[..], &row["unit"]), (name, &json!(unit)));
+        assert_eq!(
+            (&row["start_ns"], &row["dur_ns"]),
+            (&json!(at), &json!(1_000_000))
+        );
+        assert_eq!(row["value"], value);
+    }
+    assert_eq!(metrics.len(), METRICS.len());
+    let server = &found["processes"][2];
+    assert_eq!(
+        (&server["file"], &server["ended"]),
+        (&json!("server"), &json!("in order"))
+    );
+    assert_eq!(server["unix_minus_monotonic_ns"], UNIX[0]);
+    assert_eq!(
+        (&server["boot"], &server["damage"]),
+        (&json!("a"), &Value::Null)
+    );
+    // As the report has it: the wait's time, launches and the GPU's time of the first iteration.
+    let first = &found["iterations"][0];
+    assert_eq!(
+        (&first["n"], &first["gpu_ns"]),
+        (&json!(5), &json!(1_500_000))
+    );
+    assert_eq!(
+        (&first["launches"], &first["wait_ns"]),
+        (&json!(1), &json!(1_700_000))
+    );
+    assert_eq!(
+        found["kinds"][2],
+        json!({"name": "cuStreamSynchronize", "kind": "wait", "calls": 1})
+    );
+}
+
+#[test]
+fn records_of_one_process_do_not_meet() {
+    let scratch = Scratch::new();
+    let (records, _) = scene::all();
+    let (name, bytes) = &records[1];
+    let twice = [record(name, bytes.clone()), record(name, bytes.clone())];
+    parquet(&twice, &scratch.path("")).unwrap();
+    for table in TABLES {
+        let folder = format!("{}/host=beta%2F%CE%B2/rank=1/pid=100", table.name);
+        let files = fs::read_dir(scratch.path(&folder)).unwrap();
+        let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["part-0.parquet", "part-1.parquet"]);
+    }
+}
+
+#[test]
+fn a_damaged_record_says_so_in_its_row() {
+    let scratch = Scratch::new();
+    let (records, _) = scene::all();
+    let (_, mut bytes) = records.into_iter().next().unwrap();
+    // Kinds of events, in the third chunk.
+    for at in (196_608 + 64 + 12..196_608 + 12_000).step_by(240) {
+        bytes[at] = 250;
+    }
+    let part = [record("part", bytes)];
+    assert_eq!(part[0].process.damage.unknown, 50);
+    parquet(&part, &scratch.path("")).unwrap();
+    let Some(found) = read_by("tables.py", &scratch.path("")) else {
+        return;
+    };
+    assert_eq!(
+        found["processes"][0]["damage"],
+        "50 events of unknown kinds"
+    );
+}
