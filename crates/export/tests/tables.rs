@@ -89,6 +89,37 @@ fn duckdb_finds_every_event() {
 }
 
 #[test]
+fn spark_finds_the_same() {
+    let scratch = Scratch::new();
+    let (records, seen) = records();
+    parquet(&records, &scratch.path("")).unwrap();
+    let Some(found) = read_by("spark.py", &scratch.path("")) else {
+        return;
+    };
+    let launches = |host: &str| {
+        let calls = seen
+            .iter()
+            .filter(|seen| seen.host == host && seen.name == "cuGraphLaunch");
+        let calls: Vec<_> = calls.collect();
+        json!({
+            "host": host, "name": "cuGraphLaunch", "kind": "graph launch", "calls": calls.len(),
+            "ns": calls.iter().filter_map(|call| call.duration).sum::<u64>(),
+            "first": calls.iter().map(|call| call.start).min(),
+            "in_iterations": calls.len(), "failed": 0,
+        })
+    };
+    let calls = found["calls"].as_array().unwrap();
+    for host in ["alpha", "beta/β"] {
+        assert!(calls.contains(&launches(host)), "{calls:?}");
+    }
+    assert_eq!(calls.len(), 4);
+    assert_eq!(
+        (&found["rows"]["metrics"], &found["rows"]["threads"]),
+        (&json!(3), &json!(3))
+    );
+}
+
+#[test]
 fn records_of_one_process_do_not_meet() {
     let scratch = Scratch::new();
     let (records, _) = scene::all();

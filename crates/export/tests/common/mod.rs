@@ -130,23 +130,42 @@ fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
 /// What one of the scripts in `readers` says of an export; `None` where what it needs cannot be had,
 /// which is said.
 pub fn read_by(script: &str, export: &Path) -> Option<Value> {
-    let mut get = Command::new(here("../../scripts/get-readers"));
-    let python = match output(&mut get, Duration::from_secs(900)) {
-        Ok(python) => python,
-        Err(why) => {
-            let why = why.lines().last().unwrap_or_default().to_owned();
-            eprintln!("left out: {why}");
-            return None;
-        }
+    let python = match script {
+        "spark.py" => with_spark(),
+        _ => output(
+            &mut Command::new(here("../../scripts/get-readers")),
+            Duration::from_secs(900),
+        ),
     };
-    if script == "timeline.py" && Command::new("node").arg("-v").output().is_err() {
-        eprintln!("left out: there is no node");
-        return None;
+    let python = match (python, Command::new("node").arg("-v").output()) {
+        (Ok(_), Err(_)) if script == "timeline.py" => Err("there is no node".to_owned()),
+        (python, _) => python,
+    };
+    match python {
+        Ok(python) => {
+            let mut read = Command::new(python.trim());
+            let script = here("tests/readers").join(script);
+            read.arg("-B").arg(script).arg(export);
+            let said = output(&mut read, Duration::from_secs(240)).unwrap();
+            Some(serde_json::from_str(&said).unwrap())
+        }
+        Err(why) => {
+            eprintln!("left out: {}", why.lines().last().unwrap_or_default());
+            None
+        }
     }
-    let mut read = Command::new(python.trim());
-    read.arg("-B")
-        .arg(here("tests/readers").join(script))
-        .arg(export);
-    let said = output(&mut read, Duration::from_secs(240)).unwrap();
-    Some(serde_json::from_str(&said).unwrap())
+}
+
+/// A Python that has Spark: `TLLMPROF_SPARK_PYTHON`, else the usual one. Nothing installs it: with the
+/// Java that it needs it is 700 MB.
+fn with_spark() -> Result<String, String> {
+    let python = std::env::var("TLLMPROF_SPARK_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    for mut command in [Command::new(&python), Command::new("java")] {
+        let arguments: &[&str] = match command.get_program() == "java" {
+            true => &["-version"],
+            false => &["-c", "import pyspark"],
+        };
+        output(command.args(arguments), Duration::from_secs(60))?;
+    }
+    Ok(python)
 }
