@@ -217,14 +217,19 @@ impl Activity {
 
     /// That of a window.
     pub fn window(stretch: &Stretch, shift: u64) -> Self {
+        let (start, duration) = placed(
+            stretch.start,
+            stretch.end.saturating_sub(stretch.start),
+            shift,
+        );
         Self {
             track: if stretch.kernels {
                 Track::KernelWindows
             } else {
                 Track::Windows
             },
-            start: stretch.start.saturating_add(shift),
-            duration: Some(stretch.end.saturating_sub(stretch.start)),
+            start,
+            duration: Some(duration),
             name: Name::Window(stretch.first, stretch.last),
             category: Category::Window,
             args: [stretch.cut.then_some(Arg::Cut), None, None, None, None],
@@ -266,7 +271,10 @@ impl<'a> Draw<'a> {
     pub fn event(&mut self, thread: u32, event: &Event) -> Option<Drawn> {
         let clock = &self.record.clock;
         let start = clock.ns(event.start);
-        let host = || Some(clock.ns(event.start.saturating_add(event.duration)) - start);
+        let host = || {
+            let end = clock.ns(event.start.saturating_add(event.duration));
+            Some(end.saturating_sub(start))
+        };
         let gpu = Some(event.duration);
         let (track, duration, name, category, own) = match event.what {
             What::Call {
@@ -388,7 +396,7 @@ impl<'a> Draw<'a> {
                 return Some(Drawn::Value {
                     device,
                     metric,
-                    at: start.saturating_add(self.shift),
+                    at: placed(start, 0, self.shift).0,
                     value: thousandths as f64 / 1e3,
                 });
             }
@@ -406,15 +414,24 @@ impl<'a> Draw<'a> {
             event.failed.then_some(Arg::Failed),
             event.cut.then_some(Arg::Cut),
         ];
+        let (at, long) = placed(start, duration.unwrap_or(0), self.shift);
         Some(Drawn::Activity(Activity {
             track,
-            start: start.saturating_add(self.shift),
-            duration,
+            start: at,
+            duration: duration.map(|_| long),
             name,
             category,
             args,
         }))
     }
+}
+
+/// A span on the common clock, which has 63 bits, as Perfetto reads it: what a damaged record has behind
+/// that is at its end.
+fn placed(start: u64, duration: u64, shift: u64) -> (u64, u64) {
+    const LAST: u64 = i64::MAX as u64;
+    let start = start.saturating_add(shift).min(LAST);
+    (start, duration.min(LAST - start))
 }
 
 fn in_domain(domain: StringId) -> Option<Arg> {

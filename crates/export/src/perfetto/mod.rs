@@ -132,7 +132,7 @@ impl Names {
 
 /// Makes a packet an event of a line at a moment, and gives the event. Their memory is used again.
 fn event(packet: &mut TracePacket, sequence: u32, line: Id, at: u64, kind: u32) -> &mut TrackEvent {
-    packet.timestamp = Some(moment(at));
+    packet.timestamp = Some(at);
     packet.trusted_packet_sequence_id = Some(sequence);
     packet.sequence_flags = Some(proto::SEQ_NEEDS_INCREMENTAL_STATE);
     let event = packet.track_event.get_or_insert_default();
@@ -244,7 +244,7 @@ impl Format for Perfetto<'_> {
         self.begin.interned_data = names.untold();
         put(self.sink.bytes(), &self.begin);
         if let Some(duration) = activity.duration {
-            let at = activity.start.saturating_add(duration);
+            let at = activity.start + duration;
             event(&mut self.end, sequence, line.id, at, proto::TYPE_SLICE_END);
             put(self.sink.bytes(), &self.end);
         }
@@ -288,13 +288,4 @@ fn interned(iid: u64, name: String) -> Interned {
 
 const fn uuid(id: Id) -> u64 {
     id as u64
-}
-
-/// A moment as the trace processor takes it, in 63 bits.
-const fn moment(at: u64) -> u64 {
-    if at > i64::MAX as u64 {
-        i64::MAX as u64
-    } else {
-        at
-    }
 }

@@ -166,7 +166,9 @@ impl<'a> Events<'a> {
     fn row(&mut self, thread: u32, event: &Event, to: &mut impl Tables) -> io::Result<()> {
         let clock = &self.record.clock;
         let start = clock.ns(event.start);
-        let host = clock.ns(event.start.saturating_add(event.duration)) - start;
+        let host = clock
+            .ns(event.start.saturating_add(event.duration))
+            .saturating_sub(start);
         let (from, gpu) = (Cell::from(start), Cell::from(event.duration));
         let moment = Cell::Null;
         let (kind, duration, name, domain, value) = match event.what {
