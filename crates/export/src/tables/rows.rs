@@ -130,6 +130,8 @@ fn iterations(record: &Record, texts: &Texts, to: &mut impl Tables) -> io::Resul
             iteration.wait.into(),
             iteration.gil_wait.into(),
             iteration.gc.into(),
+            iteration.kernels.into(),
+            iteration.gpu_busy.into(),
             iteration.cut.into(),
         ];
         to.row(Which::Iterations, &row, texts)?;

@@ -150,6 +150,8 @@ pub const TABLES: &[Table] = &[
             int("wait_ns"),
             int("gil_wait_ns"),
             int("gc_ns"),
+            int("kernels"),
+            optional(int("gpu_busy_ns")),
             flag("cut"),
         ],
     },
