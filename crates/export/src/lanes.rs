@@ -4,10 +4,15 @@
 //! kept as the outermost spans on it, which are apart: a parent takes the place of its children. Where a
 //! span cannot be told to nest it goes to another line, so that at worst a track has a line too many.
 
-/// How many lines a track may have, and how many spans of a line are told apart. Beyond that, neighbours
-/// are taken together, the oldest first.
+/// How many lines a track may have.
 const LINES: usize = 1024;
-const SPANS: usize = 8192;
+
+/// How many spans of a line are told apart, where a record has so many lines. Beyond that, neighbours are
+/// taken together, the oldest first.
+#[must_use]
+pub const fn told_apart(lines: usize) -> usize {
+    if lines < 512 { 8192 } else { 128 }
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Span {
@@ -32,9 +37,12 @@ impl Lanes {
     /// A line for a span; `None` where all are taken. Within a batch, events are written in the order of
     /// their starts, longer ones first. So of two that start together the later one to come is the outer
     /// one only there.
-    pub fn line(&mut self, start: u64, end: u64, batch: u32) -> Option<usize> {
+    ///
+    /// `limit` is how many spans of a line are told apart.
+    pub fn line(&mut self, start: u64, end: u64, batch: u32, limit: usize) -> Option<usize> {
         let span = Span { start, end, batch };
-        if let Some(fits) = self.lines.iter_mut().position(|line| line.take(span)) {
+        let takes = |line: &mut Line| line.take(span, limit);
+        if let Some(fits) = self.lines.iter_mut().position(takes) {
             return Some(fits);
         }
         if self.lines.len() == LINES {
@@ -47,7 +55,7 @@ impl Lanes {
 
 impl Line {
     /// Takes a span if it nests with those that are there.
-    fn take(&mut self, span: Span) -> bool {
+    fn take(&mut self, span: Span, limit: usize) -> bool {
         // Those from here on start with it or later: they have to be inside it, or after it.
         let first = match self.spans.last() {
             Some(last) if last.start < span.start => self.spans.len(),
@@ -70,7 +78,7 @@ impl Line {
         }
         if inside == 0 {
             self.spans.insert(first, span);
-            self.limit();
+            self.limit(limit);
         } else {
             self.spans[first] = span;
             self.spans.drain(first + 1..first + inside);
@@ -78,11 +86,11 @@ impl Line {
         true
     }
 
-    fn limit(&mut self) {
-        if self.spans.len() < SPANS {
+    fn limit(&mut self, limit: usize) {
+        if self.spans.len() < limit {
             return;
         }
-        let recent = self.spans.split_off(SPANS / 2);
+        let recent = self.spans.split_off(self.spans.len() - limit / 2);
         let pairs = self.spans.chunks(2).map(|pair| Span {
             end: pair[pair.len() - 1].end,
             ..pair[0]
@@ -97,7 +105,8 @@ mod tests {
 
     fn lines(spans: &[(u64, u64, u32)]) -> Vec<usize> {
         let mut lanes = Lanes::default();
-        let mut line = |(start, end, batch): &(u64, u64, u32)| lanes.line(*start, *end, *batch);
+        let mut line =
+            |(start, end, batch): &(u64, u64, u32)| lanes.line(*start, *end, *batch, 8192);
         spans.iter().map(|span| line(span).unwrap()).collect()
     }
 
@@ -136,6 +145,12 @@ mod tests {
 
     #[test]
     fn no_two_overlap_however_many_there_are() {
+        for limit in [8192, 16] {
+            no_two_overlap(limit);
+        }
+    }
+
+    fn no_two_overlap(limit: usize) {
         let mut lanes = Lanes::default();
         let mut drawn: Vec<(usize, u64, u64)> = Vec::new();
         let mut state = 1_u64;
@@ -149,7 +164,7 @@ mod tests {
                     99 => 900,
                     _ => 1 + (state >> 33) % 14,
                 };
-            if let Some(line) = lanes.line(start.min(end), end, 0) {
+            if let Some(line) = lanes.line(start, end, 0, limit) {
                 drawn.push((line, start, end));
             }
         }

@@ -23,6 +23,8 @@ pub enum OutputError {
     Exists,
     /// There is a folder by that name that no export has made: what is in it.
     Foreign(OsString),
+    /// There is a device or a pipe by that name.
+    Special,
     Io(io::Error),
 }
 
@@ -35,6 +37,9 @@ impl fmt::Display for OutputError {
                 "it is a folder with {} in it, which no export made: not replaced",
                 name.display()
             ),
+            Self::Special => {
+                f.write_str("it is neither a file nor a folder (wanted: - for standard output)")
+            }
             Self::Io(error) => error.fmt(f),
         }
     }
@@ -57,16 +62,23 @@ impl Output {
     /// # Errors
     /// Where that may not be, before anything is done.
     pub fn new(target: &Path, force: bool) -> Result<Self, OutputError> {
-        match fs::symlink_metadata(target) {
-            Ok(_) if !force => return Err(OutputError::Exists),
-            Ok(status) if status.is_dir() => made_by_an_export(target)?,
-            Ok(_) => (),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (),
+        // A link stays: what it leads to is replaced.
+        let target = match target.canonicalize() {
+            Ok(target) => target,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => target.to_owned(),
             Err(error) => return Err(OutputError::Io(error)),
+        };
+        match fs::metadata(&target) {
+            Ok(status) if !status.is_file() && !status.is_dir() => {
+                return Err(OutputError::Special);
+            }
+            Ok(_) if !force => return Err(OutputError::Exists),
+            Ok(status) if status.is_dir() => made_by_an_export(&target)?,
+            _ => (),
         }
         Ok(Self {
-            target: target.to_owned(),
-            temporary: beside(target, "part")?,
+            temporary: beside(&target, "part")?,
+            target,
             force,
             kept: false,
         })
@@ -218,6 +230,27 @@ mod tests {
         write(&target, true, "three").unwrap();
         assert_eq!(fs::read_to_string(&target).unwrap(), "three");
         assert_eq!(scratch.names(), ["out"]);
+    }
+
+    #[test]
+    fn links_and_devices_stay_what_they_are() {
+        let scratch = Scratch::new("special");
+        let (target, link) = (scratch.0.join("out"), scratch.0.join("link"));
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert!(matches!(
+            write(&link, false, "one"),
+            Err(OutputError::Exists)
+        ));
+        fs::write(&target, "one").unwrap();
+        write(&link, true, "two").unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "two");
+        assert!(link.is_symlink());
+        let device = scratch.0.join("null");
+        std::os::unix::fs::symlink("/dev/null", &device).unwrap();
+        assert!(matches!(
+            write(&device, true, ""),
+            Err(OutputError::Special)
+        ));
     }
 
     #[test]

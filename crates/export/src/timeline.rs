@@ -10,7 +10,7 @@ use tllmprof_record::Entry;
 use crate::Exported;
 use crate::activity::{Activity, Draw, Drawn, Track};
 use crate::clocks::Clocks;
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, told_apart};
 use crate::record::Record;
 
 /// How many events are put in order at a time.
@@ -291,7 +291,9 @@ impl<'a, F: Format> Page<'a, F> {
         let drawing = &mut self.lanes[index];
         let lane = match track {
             Track::Counter { .. } => Some(0),
-            _ => drawing.lanes.line(start, end, self.batch),
+            _ => drawing
+                .lanes
+                .line(start, end, self.batch, told_apart(self.lines.len())),
         };
         let Some(lane) = lane else {
             return Ok(None);
