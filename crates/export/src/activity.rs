@@ -83,11 +83,6 @@ pub enum Name {
 }
 
 impl Name {
-    /// Whether few other events have it.
-    pub const fn is_rare(self) -> bool {
-        matches!(self, Self::Iteration(_) | Self::Window(..))
-    }
-
     /// Writes it behind `to`.
     pub fn write(self, record: &Record, to: &mut String) {
         let _: fmt::Result = match self {

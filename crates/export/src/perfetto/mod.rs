@@ -5,18 +5,18 @@
 //! and those of one time in the order that they have in the file.
 
 mod proto;
+mod wire;
 
 use std::collections::HashMap;
 use std::io;
 
-use prost::Message;
-use prost::encoding::{WireType, encode_key, encode_varint};
 use proto::{
-    Clock, ClockSnapshot, CounterDescriptor, DebugAnnotation, Interned, InternedData,
-    ProcessDescriptor, ThreadDescriptor, TracePacket, TracePacketDefaults, TrackDescriptor,
-    TrackEvent,
+    Clock, ClockSnapshot, CounterDescriptor, Interned, InternedData, ProcessDescriptor,
+    ThreadDescriptor, TracePacket, TracePacketDefaults, TrackDescriptor, TrackEvent,
 };
 use tllmprof_record::StringId;
+
+use wire::{Open, Wire};
 
 use crate::activity::{Activity, Arg, Category, Name, Track, Value};
 use crate::clocks::Clocks;
@@ -28,9 +28,8 @@ pub struct Perfetto<'a> {
     sink: &'a mut Sink,
     sequence: u32,
     names: Names,
-    /// Kept for their memory.
-    begin: TracePacket,
-    end: TracePacket,
+    /// How many names a sequence keeps.
+    limit: usize,
 }
 
 impl<'a> Perfetto<'a> {
@@ -39,14 +38,39 @@ impl<'a> Perfetto<'a> {
             sink,
             sequence: 0,
             names: Names::default(),
-            begin: TracePacket::default(),
-            end: TracePacket::default(),
+            limit: LIMIT,
         }
     }
 
     fn packet(&mut self, packet: &TracePacket) -> io::Result<()> {
         put(self.sink.bytes(), packet);
         self.sink.ready()
+    }
+
+    /// Forgets all names, on both sides.
+    fn restart(&mut self) -> io::Result<()> {
+        self.names = Names::begin();
+        self.packet(&TracePacket {
+            trusted_packet_sequence_id: Some(self.sequence),
+            sequence_flags: Some(proto::SEQ_INCREMENTAL_STATE_CLEARED),
+            trace_packet_defaults: Some(TracePacketDefaults {
+                timestamp_clock_id: Some(proto::CLOCK_MONOTONIC),
+            }),
+            ..TracePacket::default()
+        })
+    }
+
+    /// Begins the packet of an event: what is being written, the packet and its event.
+    fn event(&self, line: Id, at: u64, kind: u32) -> (Wire, Open, Open) {
+        let mut wire = Wire::new();
+        let packet = wire.begin(proto::TRACE_PACKET as u8);
+        wire.number(8, at);
+        wire.number(10, u64::from(self.sequence));
+        wire.number(13, u64::from(proto::SEQ_NEEDS_INCREMENTAL_STATE));
+        let event = wire.begin(11);
+        wire.number(9, u64::from(kind));
+        wire.number(11, uuid(line));
+        (wire, packet, event)
     }
 
     fn descriptor(&mut self, descriptor: TrackDescriptor) -> io::Result<()> {
@@ -57,6 +81,9 @@ impl<'a> Perfetto<'a> {
         })
     }
 }
+
+/// More names than that are forgotten and told again: memory does not grow with the record.
+const LIMIT: usize = 1 << 20;
 
 /// What a sequence has told the names of, each by a number.
 #[derive(Default)]
@@ -88,6 +115,10 @@ impl Names {
         }
     }
 
+    fn count(&self) -> usize {
+        self.names.len() + self.domains.len()
+    }
+
     fn name(&mut self, record: &Record, name: Name) -> u64 {
         let next = self.names.len() as u64 + 1;
         *self.names.entry(name).or_insert_with(|| {
@@ -110,35 +141,10 @@ impl Names {
         })
     }
 
-    fn annotation(&mut self, record: &Record, arg: Arg) -> DebugAnnotation {
-        let (key, value) = arg.parts();
-        let mut annotation = DebugAnnotation {
-            name_iid: Some(key as u64 + 1),
-            ..DebugAnnotation::default()
-        };
-        match value {
-            Value::Number(number) => annotation.uint_value = Some(number),
-            Value::Text(id) => annotation.string_value_iid = Some(self.domain(record, id)),
-            Value::Yes => annotation.bool_value = Some(true),
-        }
-        annotation
-    }
-
     /// What has not been told yet.
     fn untold(&mut self) -> Option<InternedData> {
         std::mem::take(&mut self.is_new).then(|| std::mem::take(&mut self.new))
     }
-}
-
-/// Makes a packet an event of a line at a moment, and gives the event. Their memory is used again.
-fn event(packet: &mut TracePacket, sequence: u32, line: Id, at: u64, kind: u32) -> &mut TrackEvent {
-    packet.timestamp = Some(at);
-    packet.trusted_packet_sequence_id = Some(sequence);
-    packet.sequence_flags = Some(proto::SEQ_NEEDS_INCREMENTAL_STATE);
-    let event = packet.track_event.get_or_insert_default();
-    event.r#type = Some(kind);
-    event.track_uuid = Some(uuid(line));
-    event
 }
 
 impl Format for Perfetto<'_> {
@@ -165,15 +171,7 @@ impl Format for Perfetto<'_> {
 
     fn record(&mut self, _: &Record) -> io::Result<()> {
         self.sequence += 1;
-        self.names = Names::begin();
-        self.packet(&TracePacket {
-            trusted_packet_sequence_id: Some(self.sequence),
-            sequence_flags: Some(proto::SEQ_INCREMENTAL_STATE_CLEARED),
-            trace_packet_defaults: Some(TracePacketDefaults {
-                timestamp_clock_id: Some(proto::CLOCK_MONOTONIC),
-            }),
-            ..TracePacket::default()
-        })
+        self.restart()
     }
 
     fn group(&mut self, record: &Record, group: &Group) -> io::Result<()> {
@@ -221,41 +219,65 @@ impl Format for Perfetto<'_> {
         line: &Line,
         activity: &Activity,
     ) -> io::Result<()> {
-        let (sequence, names) = (self.sequence, &mut self.names);
-        let kind = match activity.duration {
-            Some(_) => proto::TYPE_SLICE_BEGIN,
-            None => proto::TYPE_INSTANT,
-        };
-        let begin = event(&mut self.begin, sequence, line.id, activity.start, kind);
-        begin.category_iids.clear();
-        begin.category_iids.push(activity.category as u64 + 1);
-        (begin.name_iid, begin.name) = (None, None);
-        if activity.name.is_rare() {
-            let mut text = String::new();
-            activity.name.write(record, &mut text);
-            begin.name = Some(text);
-        } else {
-            begin.name_iid = Some(names.name(record, activity.name));
+        if self.names.count() >= self.limit {
+            self.restart()?;
         }
-        begin.debug_annotations.clear();
+        let name = self.names.name(record, activity.name);
+        let (mut begin, packet, event) = self.event(
+            line.id,
+            activity.start,
+            match activity.duration {
+                Some(_) => proto::TYPE_SLICE_BEGIN,
+                None => proto::TYPE_INSTANT,
+            },
+        );
+        begin.number(3, activity.category as u64 + 1);
+        begin.number(10, name);
         for arg in activity.args() {
-            begin.debug_annotations.push(names.annotation(record, arg));
+            let (key, value) = arg.parts();
+            let annotation = begin.begin(4);
+            begin.number(1, key as u64 + 1);
+            match value {
+                Value::Number(number) => begin.number(3, number),
+                Value::Text(id) => begin.number(17, self.names.domain(record, id)),
+                Value::Yes => begin.number(2, 1),
+            }
+            begin.end(annotation);
         }
-        self.begin.interned_data = names.untold();
-        put(self.sink.bytes(), &self.begin);
+        begin.end(event);
+        begin.end(packet);
+        if let Some(new) = self.names.untold() {
+            self.packet(&TracePacket {
+                trusted_packet_sequence_id: Some(self.sequence),
+                sequence_flags: Some(proto::SEQ_NEEDS_INCREMENTAL_STATE),
+                interned_data: Some(new),
+                ..TracePacket::default()
+            })?;
+        }
+        self.sink.bytes().extend_from_slice(begin.bytes());
         if let Some(duration) = activity.duration {
             let at = activity.start + duration;
-            event(&mut self.end, sequence, line.id, at, proto::TYPE_SLICE_END);
-            put(self.sink.bytes(), &self.end);
+            let (mut end, packet, event) = self.event(line.id, at, proto::TYPE_SLICE_END);
+            end.end(event);
+            end.end(packet);
+            self.sink.bytes().extend_from_slice(end.bytes());
         }
         self.sink.ready()
     }
 
     fn value(&mut self, _: &Group, line: &Line, at: u64, value: f64) -> io::Result<()> {
-        let mut packet = TracePacket::default();
-        let counter = event(&mut packet, self.sequence, line.id, at, proto::TYPE_COUNTER);
-        counter.double_counter_value = Some(value);
-        self.packet(&packet)
+        self.packet(&TracePacket {
+            timestamp: Some(at),
+            trusted_packet_sequence_id: Some(self.sequence),
+            sequence_flags: Some(proto::SEQ_NEEDS_INCREMENTAL_STATE),
+            track_event: Some(TrackEvent {
+                r#type: Some(proto::TYPE_COUNTER),
+                track_uuid: Some(uuid(line.id)),
+                double_counter_value: Some(value),
+                ..TrackEvent::default()
+            }),
+            ..TracePacket::default()
+        })
     }
 
     fn end(&mut self) -> io::Result<()> {
@@ -263,21 +285,10 @@ impl Format for Perfetto<'_> {
     }
 }
 
-/// A packet as a field of the trace. It is made in place: bytes that are put behind a vector one by one
-/// are each a call.
+/// A packet as a field of the trace.
 fn put(to: &mut Vec<u8>, packet: &TracePacket) {
-    let (before, length) = (to.len(), packet.encoded_len());
-    to.resize(before + KEY_AND_LENGTH + length, 0);
-    let mut rest = &mut to[before..];
-    encode_key(proto::TRACE_PACKET, WireType::LengthDelimited, &mut rest);
-    encode_varint(length as u64, &mut rest);
-    packet.encode_raw(&mut rest);
-    let unused = rest.len();
-    to.truncate(to.len() - unused);
+    prost::encoding::message::encode(proto::TRACE_PACKET, packet, to);
 }
-
-/// Bytes before a packet, at most.
-const KEY_AND_LENGTH: usize = 1 + 10;
 
 fn interned(iid: u64, name: String) -> Interned {
     Interned {
@@ -288,4 +299,66 @@ fn interned(iid: u64, name: String) -> Interned {
 
 const fn uuid(id: Id) -> u64 {
     id as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use prost::Message;
+    use tllmprof_record::builder::Builder;
+    use tllmprof_record::{ClockKind, Event, Source, What};
+
+    use super::*;
+    use crate::{sink, timeline};
+
+    struct Bytes(Vec<u8>);
+
+    impl Source for Bytes {
+        fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+            (&self.0[..]).read_at(buffer, offset)
+        }
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    struct Trace {
+        #[prost(message, repeated, tag = "1")]
+        packet: Vec<TracePacket>,
+    }
+
+    #[test]
+    fn names_that_were_forgotten_are_told_again() {
+        let mut builder = Builder::new(1, ClockKind::Monotonic);
+        let names: Vec<_> = (0..20)
+            .map(|n| builder.string(1, &format!("f{n}")))
+            .collect();
+        for (at, n) in (0..100).zip((0..20).cycle()) {
+            let name = names[n];
+            builder.push(1, &Event::new(at * 10, 5, What::Function { name }));
+        }
+        let bytes = Box::new(Bytes(builder.bytes()));
+        let record = Record::new("record".into(), bytes, Arc::new(|_| Ok(()))).unwrap();
+        let mut trace = Vec::new();
+        sink::through(&mut trace, false, |sink| {
+            let mut perfetto = Perfetto::new(sink);
+            perfetto.limit = 7;
+            timeline::write(&[record], &mut perfetto)
+        })
+        .unwrap();
+        let mut known: HashMap<u64, String> = HashMap::new();
+        let mut seen = Vec::new();
+        for packet in Trace::decode(&trace[..]).unwrap().packet {
+            if packet.sequence_flags == Some(proto::SEQ_INCREMENTAL_STATE_CLEARED) {
+                known.clear();
+            }
+            for new in packet.interned_data.iter().flat_map(|new| &new.event_names) {
+                known.insert(new.iid.unwrap(), new.name.clone().unwrap());
+            }
+            let event = packet.track_event.filter(|event| event.name_iid.is_some());
+            seen.extend(event.map(|event| known[&event.name_iid.unwrap()].clone()));
+            assert!(known.len() <= 7);
+        }
+        let expected: Vec<_> = (0..100).map(|n| format!("f{}", n % 20)).collect();
+        assert_eq!(seen, expected);
+    }
 }

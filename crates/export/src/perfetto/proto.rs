@@ -110,8 +110,6 @@ pub struct TrackEvent {
     pub name_iid: Option<u64>,
     #[prost(uint64, optional, tag = "11")]
     pub track_uuid: Option<u64>,
-    #[prost(string, optional, tag = "23")]
-    pub name: Option<String>,
     #[prost(double, optional, tag = "44")]
     pub double_counter_value: Option<f64>,
 }
