@@ -12,11 +12,12 @@ use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
-use tllmprof_export::{Exported, Output, PASSES, Record, chrome, is_sqlite, parquet, perfetto};
+use tllmprof_export::{Exported, Output, PASSES, Record, chrome, parquet, perfetto};
 
 use crate::failure::usage;
 use crate::inherited;
 use crate::output;
+use crate::processes;
 use crate::progress::Progress;
 
 #[derive(Args)]
@@ -133,8 +134,9 @@ fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
             }
             Err(_) if stopped.signal().is_some() => return (Vec::new(), ExitCode::FAILURE),
             Err(error) => {
-                let why = if is_sqlite(file) {
-                    "a database, as nsys exports them (wanted: a record of tllmprof)".to_owned()
+                let why = if processes::is_of_nsys(file).is_ok_and(|is_one| is_one) {
+                    "it is nsys's, which exports by itself (wanted: a record of tllmprof)"
+                        .to_owned()
                 } else {
                     error.to_string()
                 };

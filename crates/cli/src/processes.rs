@@ -65,7 +65,7 @@ pub fn read(path: &Path) -> Result<Process> {
 
 /// The processes of a record or of an nsys export.
 fn of_file(file: &Path) -> Result<Vec<Process>> {
-    if file.is_dir() || !tllmprof_nsys::is_of_nsys(file, &beginning(file)?) {
+    if !is_of_nsys(file)? {
         return Ok(vec![read(file)?]);
     }
     let recorded = tllmprof_nsys::open(file)?;
@@ -74,6 +74,14 @@ fn of_file(file: &Path) -> Result<Vec<Process>> {
         Process::read(file.to_owned(), &counted)
     });
     Ok(processes.collect::<Result<_, _>>()?)
+}
+
+/// Whether a file is an nsys report or an export of one.
+///
+/// # Errors
+/// Where it cannot be read.
+pub fn is_of_nsys(file: &Path) -> io::Result<bool> {
+    Ok(!file.is_dir() && tllmprof_nsys::is_of_nsys(file, &beginning(file)?))
 }
 
 /// What is being done, for the progress.

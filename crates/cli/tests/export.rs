@@ -124,7 +124,7 @@ fn what_is_no_record_is_named_and_the_others_are_exported() {
     let expected = "tllmprof: absent: No such file or directory (os error 2)\n\
                     tllmprof: text: no record of tllmprof\n\
                     tllmprof: .: no record of tllmprof\n\
-                    tllmprof: db.sqlite: a database, as nsys exports them (wanted: a record of tllmprof)\n";
+                    tllmprof: db.sqlite: it is nsys's, which exports by itself (wanted: a record of tllmprof)\n";
     assert_eq!((ended.code(), &ended.stderr[..]), (Some(1), expected));
     assert_eq!(names(&scratch), ["db.sqlite", "rank-0.tllmprof", "text"]);
     let ended = export(&scratch, &[&bad[..], &["rank-0.tllmprof"], &to].concat());

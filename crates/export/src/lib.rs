@@ -18,7 +18,7 @@ mod timeline;
 
 pub use clocks::Clocks;
 pub use output::{Output, OutputError};
-pub use record::{PASSES, Progress, Record, is_sqlite};
+pub use record::{PASSES, Progress, Record};
 
 use std::io::{self, Write};
 

@@ -1,7 +1,7 @@
 //! An open record, and what of it there is little of.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -190,14 +190,6 @@ impl Iterations {
         let index = self.timeline.at(moment)?;
         self.numbers.get(index).copied()
     }
-}
-
-/// Whether a file is a database of SQLite, as nsys exports them.
-#[must_use]
-pub fn is_sqlite(file: &Path) -> bool {
-    const MAGIC: &[u8; 16] = b"SQLite format 3\0";
-    let mut begins = [0; MAGIC.len()];
-    File::open(file).is_ok_and(|mut file| file.read_exact(&mut begins).is_ok() && begins == *MAGIC)
 }
 
 #[cfg(test)]
