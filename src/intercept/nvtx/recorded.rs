@@ -6,6 +6,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use once_cell::race::OnceBox;
 use tllmprof_record::NO_STRING;
 
 use super::abi::{Handle, RangeId};
@@ -21,6 +22,9 @@ static STRINGS: Known<Label, 8192> = Known::new();
 /// Names that there was no room for, by the time that there was no record to count them in.
 static UNKNOWN: AtomicU64 = AtomicU64::new(0);
 
+/// What a domain is called of which no more is known: none would be the default one.
+static NAMELESS: OnceBox<&'static Label> = OnceBox::new();
+
 /// Ranges are wanted.
 static ARE_KEPT: AtomicBool = AtomicBool::new(false);
 
@@ -28,6 +32,7 @@ static ARE_KEPT: AtomicBool = AtomicBool::new(false);
 pub fn are_asked_for() -> bool {
     let asked = crate::settings().is_some_and(crate::start::records_ranges);
     if asked {
+        NAMELESS.get_or_init(|| Box::new(Label::new("?")));
         ARE_KEPT.store(true, Ordering::Relaxed);
     }
     asked
@@ -59,7 +64,10 @@ unsafe fn names(domain: Handle, name: &Name, writer: &Writer) -> Names {
     };
     let domain = match domain {
         0 => NO_STRING,
-        handle => label(DOMAINS.get(0, handle)),
+        handle => {
+            let known = DOMAINS.get(0, handle);
+            label(known.or_else(|| NAMELESS.get().copied()))
+        }
     };
     Names { domain, name }
 }
