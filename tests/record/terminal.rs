@@ -151,12 +151,13 @@ fn it_stops_goes_on_and_is_interrupted_as_a_job() {
     };
     shell.types(&format!("{line}\n"));
     wait_for_calls(&counts, 100);
-    for _ in 0..3 {
+    // Again and again, as soon as it goes on.
+    for _ in 0..20 {
         shell.types(STOP);
         shell.expect("Stopped");
         // A call that was under way when it was stopped is not counted by then.
         let stopped = calls(&counts);
-        sleep(Duration::from_millis(100));
+        sleep(Duration::from_millis(20));
         assert_eq!(calls(&counts), stopped, "the program runs on");
         shell.types("fg\n");
         wait_for_calls(&counts, stopped);

@@ -87,21 +87,45 @@ fn wait(child: &Child) -> ExitStatus {
 }
 
 /// The program's end, if it has ended. If it has been stopped, so are we, until both go on.
+///
+/// Who sends us on mostly sends the whole job on, and may stop it again at once: the program is not
+/// sent on a second time, as that would undo the stop.
 fn look(number: libc::pid_t) -> Option<ExitStatus> {
-    let mut status = 0;
-    // SAFETY: a child that has not been waited for to its end.
-    let changed =
-        unsafe { libc::waitpid(number, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
-    if changed != number {
-        return None;
+    const CHANGES: libc::c_int = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
+    let mut is_stopped = false;
+    loop {
+        let mut status = 0;
+        // SAFETY: a child that has not been waited for to its end.
+        if unsafe { libc::waitpid(number, &raw mut status, CHANGES) } != number {
+            if is_stopped {
+                send(number, libc::SIGCONT);
+            }
+            return None;
+        }
+        is_stopped = libc::WIFSTOPPED(status);
+        if is_stopped {
+            // SAFETY: stops this process.
+            unsafe { libc::raise(libc::SIGSTOP) };
+            forget(libc::SIGCONT);
+        } else if !libc::WIFCONTINUED(status) {
+            return Some(ExitStatus::from_raw(status));
+        }
     }
-    if libc::WIFSTOPPED(status) {
-        // SAFETY: stops this process.
-        unsafe { libc::raise(libc::SIGSTOP) };
-        send(number, libc::SIGCONT);
-        return None;
+}
+
+/// Takes off a signal that was sent to us, so that it is not sent on.
+fn forget(signal: libc::c_int) {
+    let now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the set is initialised before it is used, and the signal is blocked.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const now);
     }
-    Some(ExitStatus::from_raw(status))
 }
 
 fn send(number: libc::pid_t, signal: libc::c_int) {
