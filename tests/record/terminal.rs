@@ -166,10 +166,20 @@ fn it_stops_goes_on_and_is_interrupted_as_a_job() {
     shell.expect("Stopped");
     let stopped = calls(&counts);
     shell.types("bg\n");
+    shell.expect("&");
     wait_for_calls(&counts, stopped);
     shell.types("fg\n");
-    wait_for_calls(&counts, calls(&counts));
-    shell.types(INTERRUPT);
+    shell.expect("'return'");
+    // The shell says so just before it gives the terminal away.
+    for _ in 0..20 {
+        shell.types(INTERRUPT);
+        sleep(Duration::from_millis(200));
+        let before = calls(&counts);
+        sleep(Duration::from_millis(20));
+        if calls(&counts) == before {
+            break;
+        }
+    }
     shell.expect("window 5-9: 5 iterations");
     shell.types("echo status=$?\n");
     shell.expect("status=130");
