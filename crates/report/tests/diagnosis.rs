@@ -106,7 +106,11 @@ fn launches_that_take_the_time() {
         calls: times(400, 24 * US, &[(LAUNCH, 0, 23 * US)]),
         ..Made::default()
     };
-    says(full, "launch-bound", Verdict::Unknown);
+    says(full.clone(), "launch-bound", Verdict::Unknown);
+    // Or the machine is busy: nothing is left to wait for.
+    let mut busy = full;
+    busy.calls.push((WAIT, 9800 * US, 9801 * US));
+    finds(busy, &["launch-bound"]);
     // The host is ahead.
     let mut calls = times(1000, US, &[(LAUNCH, 0, 900)]);
     calls.push((WAIT, 2 * MS, 9 * MS));
