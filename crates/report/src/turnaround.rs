@@ -61,6 +61,8 @@ pub struct Turnarounds {
     /// Of each thread: what left its stream empty, when that returned, and the iteration it was in.
     empty: HashMap<u32, (Drains, u64, usize)>,
     launches: HashMap<(u32, u64), u64>,
+    /// The latest launches, which are not among those yet: of one thread and stream, and how many.
+    latest: ((u32, u64), u64),
     found: Turnaround,
 }
 
@@ -70,12 +72,12 @@ impl Turnarounds {
             rows: Drains::of(rows),
             empty: HashMap::new(),
             launches: HashMap::new(),
+            latest: ((0, 0), 0),
             found: Turnaround::default(),
         }
     }
 
     /// Adds a call of a thread that was made in an iteration, which `place` tells from others.
-    #[inline]
     pub fn call(&mut self, thread: u32, row: u8, stream: u64, place: usize, event: &Event) {
         match self.rows[usize::from(row)] {
             Drains::Nothing => (),
@@ -91,8 +93,13 @@ impl Turnarounds {
 
     fn launch(&mut self, thread: u32, stream: u64, place: usize, start: u64) {
         let key = (thread, stream);
-        if self.launches.len() < LIMIT || self.launches.contains_key(&key) {
-            *self.launches.entry(key).or_default() += 1;
+        if self.latest.0 != key {
+            self.settle();
+            self.latest = (key, 0);
+        }
+        self.latest.1 += 1;
+        if self.empty.is_empty() {
+            return;
         }
         // Between two iterations the host has the next one to think about: that is no wait's doing.
         if let Some((by, since, before)) = self.empty.remove(&thread)
@@ -106,7 +113,15 @@ impl Turnarounds {
         }
     }
 
-    pub fn finish(self) -> Turnaround {
+    fn settle(&mut self) {
+        let (key, count) = self.latest;
+        if count > 0 && (self.launches.len() < LIMIT || self.launches.contains_key(&key)) {
+            *self.launches.entry(key).or_default() += count;
+        }
+    }
+
+    pub fn finish(mut self) -> Turnaround {
+        self.settle();
         let all: u64 = self.launches.values().sum();
         let most = self.launches.values().copied().max().unwrap_or(0);
         Turnaround {
