@@ -17,6 +17,9 @@ use serde_json::Value;
 /// Longer than any of them needs on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// What a launch takes, as on real hardware.
+const LAUNCH_NS: &str = "2000";
+
 /// A program under `tllmprof run`, and what was found.
 struct Slow {
     scratch: Scratch,
@@ -77,6 +80,12 @@ impl Slow {
 
     /// Runs it; what all rules say of its records, and the summary that the run ends with.
     fn findings(&self) -> (Vec<Value>, String) {
+        let (report, summary) = self.report();
+        (report["findings"].as_array().unwrap().clone(), summary)
+    }
+
+    /// Runs it; its report, and the summary that the run ends with.
+    fn report(&self) -> (Value, String) {
         let mut run_it = self.tllmprof();
         run_it.args(["run", "--window", "5-24", "--step", self.step]);
         run_it.args(self.options).arg("--").args(&self.program);
@@ -84,7 +93,8 @@ impl Slow {
             run_it
                 .env("LD_LIBRARY_PATH", standin())
                 .env("STANDIN_DEVICES", "3")
-                .env("STANDIN_WORK_NS", self.work_ns.to_string());
+                .env("STANDIN_WORK_NS", self.work_ns.to_string())
+                .env("STANDIN_CALL_NS", LAUNCH_NS);
         }
         let ran = run(&mut run_it, PATIENCE);
         assert!(ran.status.success(), "{}", ran.err());
@@ -98,7 +108,7 @@ impl Slow {
         for process in report["processes"].as_array().unwrap() {
             assert_eq!(process["inside"]["iterations"], 20, "{}", ran.err());
         }
-        (report["findings"].as_array().unwrap().clone(), ran.err())
+        (report, ran.err())
     }
 
     /// The first finding is this cause, and there is no other.
@@ -174,4 +184,23 @@ fn the_gil() {
     if let Some(python) = Slow::python("gil_contention", 1_500_000) {
         python.suffers_from("gil");
     }
+}
+
+/// What an allocation takes is the driver's business: on the stand-in nothing. But each is seen.
+#[test]
+fn allocations() {
+    let allocations = Slow::c("allocations", "cuStreamSynchronize", 300_000);
+    if std::env::var_os("TLLMPROF_TEST_GPU").is_some() {
+        allocations.suffers_from("allocations");
+        return;
+    }
+    let (report, summary) = allocations.report();
+    let calls = report["processes"][0]["calls"].as_array().unwrap();
+    for name in ["cuMemAlloc_v2", "cuMemFree_v2"] {
+        let call = calls.iter().find(|call| call["name"] == name);
+        assert_eq!(call.unwrap()["count"], 20, "{summary}");
+    }
+    let mut findings = report["findings"].as_array().unwrap().iter();
+    let found = findings.find(|finding| finding["rule"] == "allocations");
+    assert_ne!(found.unwrap()["verdict"], "unknown", "{summary}");
 }

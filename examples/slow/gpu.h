@@ -16,6 +16,8 @@ typedef int CUresult;
 static CUresult (*launch_kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                                  unsigned, void *, void **, void **);
 static CUresult (*stream_synchronize)(void *);
+static CUresult (*mem_alloc)(unsigned long long *, size_t);
+static CUresult (*mem_free)(unsigned long long);
 static void *kernel, *stream;
 static unsigned long long state;
 
@@ -71,9 +73,10 @@ static void gpu_start(int number)
     FUNCTION(cuModuleLoadData, void **, const void *);
     FUNCTION(cuModuleGetFunction, void **, void *, const char *);
     FUNCTION(cuStreamCreate, void **, unsigned);
-    FUNCTION(cuMemAlloc_v2, unsigned long long *, size_t);
     launch_kernel = find(driver, "cuLaunchKernel");
     stream_synchronize = find(driver, "cuStreamSynchronize");
+    mem_alloc = find(driver, "cuMemAlloc_v2");
+    mem_free = find(driver, "cuMemFree_v2");
 
     int device, count;
     void *context, *module;
@@ -85,7 +88,7 @@ static void gpu_start(int number)
     check("cuModuleLoadData", cuModuleLoadData(&module, PTX));
     check("cuModuleGetFunction", cuModuleGetFunction(&kernel, module, "spin"));
     check("cuStreamCreate", cuStreamCreate(&stream, 1 /* non-blocking */));
-    check("cuMemAlloc_v2", cuMemAlloc_v2(&state, 64));
+    check("cuMemAlloc_v2", mem_alloc(&state, 64));
 }
 
 /* Has the GPU busy for so many nanoseconds, after what it has to do already. */
@@ -100,6 +103,20 @@ static void gpu_launch(uint64_t ns)
 static void gpu_wait(void)
 {
     check("cuStreamSynchronize", stream_synchronize(stream));
+}
+
+/* So much of its memory. */
+static inline unsigned long long gpu_allocate(size_t bytes)
+{
+    unsigned long long pointer;
+    check("cuMemAlloc_v2", mem_alloc(&pointer, bytes));
+    return pointer;
+}
+
+/* Gives it back. */
+static inline void gpu_free(unsigned long long pointer)
+{
+    check("cuMemFree_v2", mem_free(pointer));
 }
 
 /* Keeps this thread's processor busy. */

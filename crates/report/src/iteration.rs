@@ -16,6 +16,8 @@ pub struct Iteration {
     pub cut: bool,
     /// Launches of kernels and graphs, on all threads.
     pub launches: u32,
+    /// What those calls took.
+    pub launching: u64,
     /// Calls to CUDA, on all threads.
     pub calls: u32,
     /// What its thread waited for the device.

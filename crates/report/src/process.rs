@@ -323,6 +323,7 @@ fn whole(
                 thread: raw.thread,
                 cut: raw.cut,
                 launches: inside.launches,
+                launching: ns(inside.launching),
                 calls: inside.calls,
                 wait: ns(inside.wait),
                 gil_wait: ns(inside.gil_wait),

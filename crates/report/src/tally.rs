@@ -41,6 +41,7 @@ impl Total {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct InIteration {
     pub launches: u32,
+    pub launching: u64,
     pub calls: u32,
     pub wait: u64,
     pub gil_wait: u64,
@@ -202,8 +203,10 @@ impl<'a> Tally<'a> {
             && let Some(iteration) = self.iterations.get_mut(place)
         {
             iteration.calls = iteration.calls.saturating_add(1);
-            let launches = u32::from(kind.launches() && stream.is_some());
-            iteration.launches = iteration.launches.saturating_add(launches);
+            if kind.launches() && stream.is_some() {
+                iteration.launches = iteration.launches.saturating_add(1);
+                iteration.launching = iteration.launching.saturating_add(event.duration);
+            }
             if let Some(stream) = stream {
                 self.turnarounds.call(thread, row, stream, place, event);
             }

@@ -6,6 +6,7 @@ use tllmprof_record::{CallKind, Metric};
 
 use crate::iteration::Iteration;
 use crate::process::{Named, Process};
+use crate::quantiles::Quantiles;
 use crate::sum::Sum;
 
 /// What an iteration has to take, of the median, to be a slow one.
@@ -28,13 +29,13 @@ pub struct Calls {
     pub total: u64,
 }
 
-impl Calls {
-    pub const fn mean(self) -> u64 {
-        match self.total.checked_div(self.count) {
-            Some(mean) => mean,
-            None => 0,
-        }
-    }
+/// What launches take in the median iteration: one that something else held up says nothing about them.
+#[derive(Clone, Copy, Debug)]
+pub struct Launching {
+    /// Of the time.
+    pub share: f64,
+    /// Of one launch, in nanoseconds.
+    pub mean: u64,
 }
 
 /// What the kernels of a process show.
@@ -110,6 +111,19 @@ impl<'a> Evidence<'a> {
             count: sum.count + call.count,
             total: sum.total.saturating_add(call.total),
         })
+    }
+
+    pub fn launching(&self) -> Launching {
+        let millionths = self.iterations().map(|iteration| {
+            let share = iteration.launching as f64 / iteration.duration.max(1) as f64;
+            (share.min(1.0) * 1e6) as u64
+        });
+        let launch = self.iterations().filter(|iteration| iteration.launches > 0);
+        let means = launch.map(|iteration| iteration.launching / u64::from(iteration.launches));
+        Launching {
+            share: Quantiles::of(millionths).map_or(0.0, |shares| shares.p50 as f64 / 1e6),
+            mean: Quantiles::of(means).map_or(0, |means| means.p50),
+        }
     }
 
     /// What the host's waits take of the time.

@@ -3,7 +3,7 @@
 use tllmprof_record::CallKind;
 
 use super::Judged;
-use super::evidence::{Calls, Evidence, Kernels, allocates};
+use super::evidence::{Calls, Evidence, Kernels, Launching, allocates};
 use crate::units::{Rate, Share, Time};
 
 /// Fewer launches in an iteration bind nobody.
@@ -42,8 +42,7 @@ pub fn launch_bound_when() -> String {
 }
 
 pub fn launch_bound(one: &Evidence<'_>) -> Judged {
-    let calls = one.calls(|kind, _| kind.launches());
-    let (count, launching) = (one.sum.launches, one.share(calls.total));
+    let count = one.sum.launches;
     if count < LAUNCHES {
         return Judged::No(format!("{} launches a step", Rate(count)));
     }
@@ -73,20 +72,20 @@ pub fn launch_bound(one: &Evidence<'_>) -> Judged {
             Judged::No(evidence)
         };
     }
-    let mean = calls.mean();
+    let Launching { share, mean } = one.launching();
     let evidence = format!(
         "{} launches a step of {} each are {} of the time, waits {}",
         Rate(count),
         Time(mean),
-        Share(launching),
+        Share(share),
         Share(one.waits())
     );
     let drains = one.calls(|kind, name| kind == CallKind::Wait && !name.contains("Event"));
     let has_room = mean < FULL || one.a_step(drains.count) > 0.9 && one.waits() < NO_WAIT;
-    if launching >= LAUNCHING && one.waits() < WAITING && has_room {
+    if share >= LAUNCHING && one.waits() < WAITING && has_room {
         Judged::Yes {
             evidence,
-            loss: Some(launching),
+            loss: Some(share),
         }
     } else if one.waits() >= AHEAD {
         Judged::No(evidence)
