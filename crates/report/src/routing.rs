@@ -13,7 +13,7 @@ pub struct LayerLoad {
     pub tokens: Vec<u64>,
 }
 
-/// The adding up.
+/// The loads as they come.
 #[derive(Debug, Default)]
 pub struct Loads {
     tokens: BTreeMap<(u16, u16), u64>,
@@ -24,8 +24,9 @@ impl Loads {
     pub fn add(&mut self, layer: u16, expert: u16, tokens: u64) {
         let key = (layer, expert);
         if self.tokens.len() < LIMIT || self.tokens.contains_key(&key) {
-            let sum = self.tokens.entry(key).or_default();
-            *sum = sum.saturating_add(tokens);
+            // What it was sent so far: the latest is the largest.
+            let most = self.tokens.entry(key).or_default();
+            *most = tokens.max(*most);
         } else {
             self.left_out += 1;
         }
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loads_add_up_and_experts_without_one_are_there() {
+    fn the_latest_load_counts_and_experts_without_one_are_there() {
         let mut loads = Loads::default();
         for (layer, expert, tokens) in [(3, 1, 5), (3, 1, 7), (1, 2, 1)] {
             loads.add(layer, expert, tokens);
@@ -71,10 +72,7 @@ mod tests {
             layer,
             tokens: tokens.to_vec(),
         };
-        assert_eq!(
-            loads.finish(),
-            [layer(1, &[0, 0, 1]), layer(3, &[0, 12, 0])]
-        );
+        assert_eq!(loads.finish(), [layer(1, &[0, 0, 1]), layer(3, &[0, 7, 0])]);
     }
 
     #[test]

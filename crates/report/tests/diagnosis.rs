@@ -324,7 +324,7 @@ fn routing_imbalance_beyond_chance() {
     let evidence = finds(with(vec![8000, 1000, 1000, 0]), &["routing-imbalance"]);
     assert_eq!(
         evidence,
-        "1 layers; in layer 0 the busiest expert has 3.20 times the mean"
+        "in layer 0 the busiest expert has 3.20 times the mean, of 1 layers"
     );
     finds(with(vec![1100, 1000, 900, 1000]), &[]);
     // Few tokens are never even.

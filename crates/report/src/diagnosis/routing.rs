@@ -27,11 +27,12 @@ pub fn imbalance(one: &Evidence<'_>) -> Judged {
         .iter()
         .max_by(|(_, a), (_, b)| a.of_mean.total_cmp(&b.of_mean));
     let evidence = worst.map_or_else(String::new, |(layer, load)| {
+        let name = one.process.facts.routers.get(&u32::from(layer.layer));
+        let name = name.map_or_else(|| format!("layer {}", layer.layer), Clone::clone);
         format!(
-            "{} layers; in layer {} the busiest expert has {} times the mean",
-            found.len(),
-            layer.layer,
-            Rate(load.of_mean)
+            "in {name} the busiest expert has {} times the mean, of {} layers",
+            Rate(load.of_mean),
+            found.len()
         )
     });
     if beyond > IMBALANCE {

@@ -129,10 +129,10 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: "routing-imbalance",
         kind: Kind::Cause,
-        evidence: "tokens that the learned router sent to each expert",
+        evidence: "tokens that the learned router sent to each expert, outside windows",
         threshold: routing::imbalance_when,
         advice: "compare with --perfect-router for what it costs; place or replicate the busy experts",
-        to_know: "compare with a run with --perfect-router",
+        to_know: "run with --perfect-router=window, which counts what the learned router does outside windows",
         needs: "",
         judge: Judge::Each(routing::imbalance),
     },
