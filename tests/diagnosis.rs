@@ -89,6 +89,7 @@ impl Slow {
         let mut run_it = self.tllmprof();
         run_it.args(["run", "--window", "5-24", "--step", self.step]);
         run_it.args(self.options).arg("--").args(&self.program);
+        run_it.env("PYTHONDONTWRITEBYTECODE", "1");
         if std::env::var_os("TLLMPROF_TEST_GPU").is_none() {
             run_it
                 .env("LD_LIBRARY_PATH", standin())

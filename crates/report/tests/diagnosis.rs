@@ -364,6 +364,19 @@ fn a_gpu_that_is_idle_half_the_time() {
     let evidence = finds(with(Some((0, 4 * MS))), &["low-gpu-utilisation"]);
     assert_eq!(evidence, "the GPU works 40.0 % of the time");
     says(with(None), "low-gpu-utilisation", Verdict::Unknown);
+    let older = |percent| Made {
+        gpu_util: Some(percent),
+        ..with(None)
+    };
+    finds(older(40.0), &["low-gpu-utilisation"]);
+    says(older(60.0), "low-gpu-utilisation", Verdict::No);
+    says(older(40.0), "compute-bound", Verdict::Unknown);
+    // Nor does it help to look at a GPU that is busy when this program is not.
+    let others = Made {
+        gpu_util: Some(99.0),
+        ..with(Some((0, 4 * MS)))
+    };
+    finds(others, &["low-gpu-utilisation"]);
     // Events bound the work; kernels show what lies between.
     let kernels = Made {
         kernels: vec![(100 * US, 2 * MS), (8 * MS, 9 * MS)],

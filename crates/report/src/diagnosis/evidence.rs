@@ -56,8 +56,10 @@ pub struct Kernels {
 /// What a GPU was at, as a whole, in parts of what it can.
 #[derive(Clone, Copy, Debug)]
 pub struct Metrics {
-    pub sm: f64,
+    pub sm: Option<f64>,
     pub bandwidth: Option<f64>,
+    /// The time in which any kernel ran.
+    pub busy: Option<f64>,
 }
 
 impl<'a> Evidence<'a> {
@@ -187,14 +189,18 @@ impl<'a> Evidence<'a> {
     /// Those of the device that has most to do.
     pub fn metrics(&self) -> Option<Metrics> {
         let all = || self.process.metrics.iter();
-        let most = all()
-            .filter(|sum| sum.metric == Metric::SmUtil)
-            .max_by(|a, b| a.mean.total_cmp(&b.mean))?;
-        let bandwidth =
-            all().find(|sum| sum.metric == Metric::DramBandwidth && sum.device == most.device);
+        let of = |metric| all().filter(move |sum| sum.metric == metric);
+        let most = of(Metric::SmUtil)
+            .max_by(|a, b| a.mean.total_cmp(&b.mean))
+            .or_else(|| of(Metric::GpuUtil).max_by(|a, b| a.mean.total_cmp(&b.mean)))?;
+        let part = |metric| {
+            let mut sums = of(metric).filter(|sum| sum.device == most.device);
+            Some(sums.next()?.mean / 100.0)
+        };
         Some(Metrics {
-            sm: most.mean / 100.0,
-            bandwidth: bandwidth.map(|sum| sum.mean / 100.0),
+            sm: part(Metric::SmUtil),
+            bandwidth: part(Metric::DramBandwidth),
+            busy: part(Metric::GpuUtil),
         })
     }
 }

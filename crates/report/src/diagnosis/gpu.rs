@@ -6,6 +6,8 @@ use crate::units::Share;
 
 /// Under this the GPU is idle too often.
 const LOW: f64 = 0.5;
+/// A host that waits less than this for it is the one that is waited for.
+const HOST_BOUND: f64 = 0.2;
 
 /// Bound by the memory's bandwidth: it is over the first, the SMs are under the second.
 const MEMORY: f64 = 0.9;
@@ -27,32 +29,29 @@ pub fn low_when() -> String {
 }
 
 pub fn low(one: &Evidence<'_>) -> Judged {
+    let metrics = one.metrics();
     // What events bound is at most so long at work: kernels see the gaps in it.
     let kernels = one.kernels().map(|kernels| kernels.busy);
     let known = [one.sum.gpu_share, kernels].into_iter().flatten();
-    let busy = known.reduce(f64::min);
-    let metrics = one.metrics();
+    let sampled = || metrics.and_then(|metrics| metrics.busy);
+    let busy = known.reduce(f64::min).or_else(sampled);
+    let sm = metrics.and_then(|metrics| metrics.sm);
+    let bandwidth = metrics.and_then(|metrics| metrics.bandwidth);
     let host = match one.waits() {
-        waits if waits < 0.2 && one.process.sum.is_some() => {
-            format!("; the host waits for it {}", Share(waits))
-        }
+        waits if waits < HOST_BOUND => format!("; the host waits for it {}", Share(waits)),
         _ => String::new(),
     };
-    match (busy, metrics) {
+    match (busy, sm) {
         (Some(busy), _) if busy < LOW => Judged::Yes {
             evidence: format!("the GPU works {} of the time{host}", Share(busy)),
             loss: Some(1.0 - busy),
         },
-        (_, Some(Metrics { sm, bandwidth }))
-            if sm < LOW && bandwidth.is_none_or(|b| b < TARGET) =>
-        {
-            Judged::Yes {
-                evidence: format!("the SMs are busy {} of the time{host}", Share(sm)),
-                loss: Some(1.0 - sm),
-            }
-        }
+        (_, Some(sm)) if sm < LOW && bandwidth.is_none_or(|part| part < TARGET) => Judged::Yes {
+            evidence: format!("the SMs are busy {} of the time{host}", Share(sm)),
+            loss: Some(1.0 - sm),
+        },
         (Some(busy), _) => Judged::No(format!("the GPU works {} of the time", Share(busy))),
-        (None, Some(Metrics { sm, .. })) => Judged::No(format!("the SMs are busy {}", Share(sm))),
+        (None, Some(sm)) => Judged::No(format!("the SMs are busy {} of the time", Share(sm))),
         (None, None) => Judged::Unknown("GPU time was not measured".to_owned()),
     }
 }
@@ -87,8 +86,9 @@ pub fn targets(one: &Evidence<'_>) -> Judged {
 fn both(one: &Evidence<'_>, is_so: fn(f64, f64) -> bool) -> Judged {
     match one.metrics() {
         Some(Metrics {
-            sm,
+            sm: Some(sm),
             bandwidth: Some(bandwidth),
+            ..
         }) => {
             let evidence = format!("SMs {}, bandwidth {}", Share(sm), Share(bandwidth));
             if is_so(sm, bandwidth) {
@@ -100,7 +100,7 @@ fn both(one: &Evidence<'_>, is_so: fn(f64, f64) -> bool) -> Judged {
                 Judged::No(evidence)
             }
         }
-        Some(_) => Judged::Unknown("this GPU does not tell its bandwidth".to_owned()),
+        Some(_) => Judged::Unknown("this GPU does not tell".to_owned()),
         None => Judged::Unknown("no GPU metrics were sampled".to_owned()),
     }
 }

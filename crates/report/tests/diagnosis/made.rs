@@ -46,6 +46,8 @@ pub struct Made {
     pub gil: fn(u64) -> u64,
     /// SM utilisation and bandwidth of GPUs, in per cent.
     pub metrics: Vec<(f64, Option<f64>)>,
+    /// What GPUs tell that have neither.
+    pub gpu_util: Option<f64>,
     /// Tokens of each expert, by layer.
     pub experts: Vec<Vec<u64>>,
     /// The library's table has allocations.
@@ -66,6 +68,7 @@ impl Default for Made {
             gc: |_| 0,
             gil: |_| 0,
             metrics: Vec::new(),
+            gpu_util: None,
             experts: Vec::new(),
             counts_allocations: true,
         }
@@ -195,19 +198,22 @@ impl Made {
     }
 
     fn measured(&self, writing: &mut Writing, all: u64) {
-        for (device, (sm, bandwidth)) in (0..).zip(&self.metrics) {
-            let mut metric = |metric, percent: f64| {
-                let what = What::GpuMetric {
-                    device,
-                    metric: Some(metric),
-                    thousandths: (percent * 1000.0) as u64,
-                };
-                writing.put(MAIN, START, all, what);
+        let mut metric = |device, metric, percent: f64| {
+            let what = What::GpuMetric {
+                device,
+                metric: Some(metric),
+                thousandths: (percent * 1000.0) as u64,
             };
-            metric(Metric::SmUtil, *sm);
+            writing.put(MAIN, START, all, what);
+        };
+        for (device, (sm, bandwidth)) in (0..).zip(&self.metrics) {
+            metric(device, Metric::SmUtil, *sm);
             if let Some(bandwidth) = bandwidth {
-                metric(Metric::DramBandwidth, *bandwidth);
+                metric(device, Metric::DramBandwidth, *bandwidth);
             }
+        }
+        if let Some(percent) = self.gpu_util {
+            metric(0, Metric::GpuUtil, percent);
         }
         for (layer, experts) in (0..).zip(&self.experts) {
             for (expert, tokens) in (0..).zip(experts) {
