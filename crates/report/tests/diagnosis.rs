@@ -142,6 +142,22 @@ fn kernels_show_whether_launches_hold_them_up() {
         "launch-bound",
         Verdict::No,
     );
+    // Of a graph, which has one launch.
+    let graphs = Made {
+        calls: times(25, 300 * US, &[(LAUNCH, 0, 4 * US)]),
+        ..with(kernels(200, 49 * US, 10 * US))
+    };
+    says(graphs, "launch-bound", Verdict::No);
+    // After each the host waits, and thinks.
+    let waits = Made {
+        calls: times(
+            24,
+            400 * US,
+            &[(LAUNCH, 0, 4 * US), (WAIT, 5 * US, 20 * US)],
+        ),
+        ..with(kernels(24, 400 * US, 15 * US))
+    };
+    finds(waits, &["host-waits", "low-gpu-utilisation"]);
     let queue_is_full = Made {
         kernels: kernels(1000, 9900, 9800),
         ..small_kernels()
@@ -170,7 +186,7 @@ fn host_waits_that_leave_the_gpu_idle() {
         kernels: kernels(4, 2 * MS, MS),
         ..others
     };
-    finds(idle, &["host-waits", "low-gpu-utilisation"]);
+    finds(idle, &["host-waits"]);
     // An event may lie far back in its stream.
     says(host_waits(EVENT_WAIT), "host-waits", Verdict::No);
     // The next launch is not held up.
@@ -250,6 +266,19 @@ fn collections_in_slow_iterations() {
         ..made.clone()
     };
     finds(few, &[]);
+    let rare = Made {
+        iterations: 2000,
+        gc: |n| if n == 3 { 9 * MS } else { 0 },
+        ..made.clone()
+    };
+    finds(rare, &[]);
+    let meanwhile = Made {
+        calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 9900 * US)],
+        gc: |_| 0,
+        hidden_gc: 5 * MS,
+        ..made.clone()
+    };
+    finds(meanwhile, &[]);
     let not_recorded = Made {
         settings: Vec::new(),
         gc: |_| 0,
@@ -311,6 +340,10 @@ fn one_slow_rank() {
     // Two of the same rank are no ranks of one run.
     let same = made::report(&[ranks[1].clone(), ranks[1].clone()]);
     assert_eq!(of(&same, "slow-rank").verdict, Verdict::Unknown);
+    // Now the one and now the other.
+    let mut some = [ranks[0].clone(), ranks[2].clone()];
+    some[0].gil = |n| if n % 20 < 11 { 2 * MS } else { 0 };
+    assert_eq!(of(&made::report(&some), "slow-rank").verdict, Verdict::No);
     let even = made::report(&[ranks[0].clone(), ranks[2].clone()]);
     assert_eq!(of(&even, "slow-rank").verdict, Verdict::No);
 }
@@ -342,6 +375,7 @@ fn what_the_gpu_is_bound_by() {
     };
     let evidence = finds(with(62.0, Some(93.0)), &["memory-bandwidth-bound"]);
     assert_eq!(evidence, "SMs 62.0 %, bandwidth 93.0 %");
+    finds(with(45.0, Some(93.0)), &["memory-bandwidth-bound"]);
     finds(with(95.0, Some(40.0)), &["compute-bound"]);
     finds(with(85.0, Some(75.0)), &[]);
     finds(with(70.0, Some(60.0)), &["below-targets"]);
@@ -382,7 +416,24 @@ fn a_gpu_that_is_idle_half_the_time() {
         kernels: vec![(100 * US, 2 * MS), (8 * MS, 9 * MS)],
         ..Made::default()
     };
-    says(kernels, "low-gpu-utilisation", Verdict::Yes);
+    says(kernels.clone(), "low-gpu-utilisation", Verdict::Yes);
+    let half_of_them = Made {
+        dropped: 40,
+        ..kernels
+    };
+    says(half_of_them, "low-gpu-utilisation", Verdict::No);
+    // Where taking kernels slows the host down, the GPU waits for that.
+    let slowed = Made {
+        kernels: vec![(100 * US, 9 * MS)],
+        kernel_steps: Some(20),
+        ..with(None)
+    };
+    says(slowed.clone(), "low-gpu-utilisation", Verdict::No);
+    let all_slowed = Made {
+        kernel_steps: Some(40),
+        ..slowed
+    };
+    says(all_slowed, "low-gpu-utilisation", Verdict::Unknown);
 }
 
 #[test]

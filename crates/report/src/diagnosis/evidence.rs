@@ -7,10 +7,13 @@ use tllmprof_record::{CallKind, Metric};
 use crate::iteration::Iteration;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
-use crate::sum::Sum;
+use crate::sum::{GpuFrom, Sum};
 
 /// What an iteration has to take, of the median, to be a slow one.
 const SLOW: f64 = 1.5;
+
+/// How much longer an iteration takes at most in which kernels are taken: of graphs of tiny kernels, on an H200.
+const SLOWED: f64 = 1.7;
 
 /// A process that has iterations.
 pub struct Evidence<'a> {
@@ -48,7 +51,7 @@ pub struct Kernels {
     /// Between two pieces of work of an iteration, of the time.
     pub gaps: f64,
     /// At work, of the time.
-    pub busy: f64,
+    pub busy: Busy,
     /// Copies between host and device, of the time.
     pub copies: f64,
 }
@@ -174,16 +177,38 @@ impl<'a> Evidence<'a> {
         let copies = self.process.copies.iter();
         let copies = copies.filter(|copy| ["HtoD", "DtoH"].contains(&copy.kind.as_str()));
         let copying: u64 = copies.map(|copy| copy.total).sum();
-        // What is taken slows the host down: its time is that of the other iterations, if there are any.
-        let unslowed = self.sum.without_kernels.map(|time| time.mean as f64);
-        let usual = unslowed.unwrap_or(f64::MAX) * taken.iterations as f64;
+        let of = |wall: f64| (taken.busy as f64 / wall).min(1.0);
+        let busy = match self.sum.without_kernels {
+            // Those that were not slowed down.
+            Some(time) => Busy::Is(of(wall.min(time.mean as f64 * taken.iterations as f64))),
+            None => Busy::Between(of(wall), of(wall / SLOWED)),
+        };
         Some(Kernels {
             kernels: taken.kernels as f64 / taken.iterations as f64,
             mean: total.checked_div(count).unwrap_or(0),
             gaps: (taken.gaps as f64 / wall).min(1.0),
-            busy: (taken.busy as f64 / wall.min(usual)).min(1.0),
+            busy,
             copies: (copying as f64 / wall).min(1.0),
         })
+    }
+
+    /// What the GPU is at work of the time.
+    pub fn busy(&self) -> Option<Busy> {
+        let by_events = |from| self.sum.gpu_share.filter(|_| self.sum.gpu_from == from);
+        let sampled = || self.metrics().and_then(|metrics| metrics.busy);
+        match (
+            by_events(GpuFrom::Plain),
+            self.kernels().map(|kernels| kernels.busy),
+        ) {
+            // What events bound is at most so long at work: kernels show the gaps in it.
+            (Some(events), Some(Busy::Is(kernels))) => Some(Busy::Is(kernels.min(events))),
+            (Some(events), _) => Some(Busy::Is(events)),
+            (None, Some(kernels)) => Some(kernels),
+            (None, None) => match by_events(GpuFrom::Stretched) {
+                Some(events) => Some(Busy::Between(events, (events * SLOWED).min(1.0))),
+                None => sampled().map(Busy::Is),
+            },
+        }
     }
 
     /// Those of the device that has most to do.
@@ -203,6 +228,14 @@ impl<'a> Evidence<'a> {
             busy: part(Metric::GpuUtil),
         })
     }
+}
+
+/// How long a GPU is at work, of the time.
+#[derive(Clone, Copy, Debug)]
+pub enum Busy {
+    Is(f64),
+    /// All iterations were slowed down.
+    Between(f64, f64),
 }
 
 /// What is lost to something.

@@ -1,7 +1,7 @@
 //! How well the GPU is used.
 
 use super::Judged;
-use super::evidence::{Evidence, Metrics};
+use super::evidence::{Busy, Evidence, Metrics};
 use crate::units::Share;
 
 /// Under this the GPU is idle too often.
@@ -30,19 +30,14 @@ pub fn low_when() -> String {
 
 pub fn low(one: &Evidence<'_>) -> Judged {
     let metrics = one.metrics();
-    // What events bound is at most so long at work: kernels see the gaps in it.
-    let kernels = one.kernels().map(|kernels| kernels.busy);
-    let known = [one.sum.gpu_share, kernels].into_iter().flatten();
-    let sampled = || metrics.and_then(|metrics| metrics.busy);
-    let busy = known.reduce(f64::min).or_else(sampled);
     let sm = metrics.and_then(|metrics| metrics.sm);
     let bandwidth = metrics.and_then(|metrics| metrics.bandwidth);
     let host = match one.waits() {
         waits if waits < HOST_BOUND => format!("; the host waits for it {}", Share(waits)),
         _ => String::new(),
     };
-    match (busy, sm) {
-        (Some(busy), _) if busy < LOW => Judged::Yes {
+    match (one.busy(), sm) {
+        (Some(Busy::Is(busy) | Busy::Between(_, busy)), _) if busy < LOW => Judged::Yes {
             evidence: format!("the GPU works {} of the time{host}", Share(busy)),
             loss: Some(1.0 - busy),
         },
@@ -50,8 +45,13 @@ pub fn low(one: &Evidence<'_>) -> Judged {
             evidence: format!("the SMs are busy {} of the time{host}", Share(sm)),
             loss: Some(1.0 - sm),
         },
-        (Some(busy), _) => Judged::No(format!("the GPU works {} of the time", Share(busy))),
-        (None, Some(sm)) => Judged::No(format!("the SMs are busy {} of the time", Share(sm))),
+        (Some(Busy::Between(busy, _)), None) if busy < LOW => {
+            Judged::Unknown("kernels were taken in all iterations, which slows the host".to_owned())
+        }
+        (Some(Busy::Is(busy) | Busy::Between(busy, _)), None) => {
+            Judged::No(format!("the GPU works {} of the time", Share(busy)))
+        }
+        (_, Some(sm)) => Judged::No(format!("the SMs are busy {} of the time", Share(sm))),
         (None, None) => Judged::Unknown("GPU time was not measured".to_owned()),
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    CallKind, ClockKind, CopyKind, Ended, Event, Info, Metric, Reader, StringId, What,
+    CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, Reader, StringId, What,
 };
 use tllmprof_report::{Finding, Process, Report, Verdict};
 
@@ -12,7 +12,6 @@ pub const MS: u64 = 1_000_000;
 pub const US: u64 = 1_000;
 
 const START: u64 = 1000 * MS;
-const ITERATIONS: u64 = 40;
 const LENGTH: u64 = 10 * MS;
 const MAIN: u32 = 7;
 const OTHER: u32 = 8;
@@ -31,6 +30,7 @@ pub type Call = (u8, u64, u64);
 #[derive(Clone)]
 pub struct Made {
     pub rank: u64,
+    pub iterations: u64,
     pub calls: Vec<Call>,
     /// Of every launch.
     pub streams: Vec<u64>,
@@ -39,11 +39,17 @@ pub struct Made {
     /// Kernels and copies of each iteration, from when to when.
     pub kernels: Vec<(u64, u64)>,
     pub copies: Vec<(u64, u64)>,
+    /// They are taken in that many iterations alone, each of which takes twice as long for it.
+    pub kernel_steps: Option<u64>,
+    /// Events that are missing.
+    pub dropped: u64,
     pub python: bool,
     pub settings: Vec<&'static str>,
     /// Of these iterations, that much more.
     pub gc: fn(u64) -> u64,
     pub gil: fn(u64) -> u64,
+    /// A collection of the other thread, while the first waits.
+    pub hidden_gc: u64,
     /// SM utilisation and bandwidth of GPUs, in per cent.
     pub metrics: Vec<(f64, Option<f64>)>,
     /// What GPUs tell that have neither.
@@ -58,15 +64,19 @@ impl Default for Made {
     fn default() -> Self {
         Self {
             rank: 0,
+            iterations: 40,
             calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 9500 * US)],
             streams: vec![1],
             gpu: Some((100 * US, 9500 * US)),
             kernels: Vec::new(),
             copies: Vec::new(),
+            kernel_steps: None,
+            dropped: 0,
             python: false,
             settings: Vec::new(),
             gc: |_| 0,
             gil: |_| 0,
+            hidden_gc: 0,
             metrics: Vec::new(),
             gpu_util: None,
             experts: Vec::new(),
@@ -99,12 +109,23 @@ impl Made {
         self.facts(&mut writing);
         let kernel = writing.string("gemm");
         let mut now = START;
-        for n in 0..ITERATIONS {
-            let more = (self.gc)(n) + (self.gil)(n);
+        for n in 0..self.iterations {
+            let slowed = self.kernel_steps.is_some_and(|steps| n < steps);
+            let more = (self.gc)(n) + (self.gil)(n) + u64::from(slowed) * LENGTH;
             self.iteration(&mut writing, n, now, LENGTH + more, kernel);
             now += LENGTH + more;
         }
         self.measured(&mut writing, now - START);
+        if let Some(steps) = self.kernel_steps {
+            for (edge, iteration) in [(Edge::Open, 0), (Edge::Close, steps - 1)] {
+                let at = START + iteration * 2 * LENGTH;
+                writing.put(MAIN, at, 0, What::KernelWindow { edge, iteration });
+            }
+        }
+        if self.dropped > 0 {
+            let events = self.dropped;
+            writing.put(MAIN, now, 0, What::Dropped { events });
+        }
         writing.0.header().set_ended(Ended::InOrder);
         let bytes = writing.0.bytes();
         let reader = Reader::new(&bytes[..]).unwrap();
@@ -167,6 +188,14 @@ impl Made {
             writing.put(MAIN, start + LENGTH + gc, gil, What::GilWait);
             writing.put(OTHER, start + LENGTH + gc, gil, What::GilHold);
         }
+        if self.hidden_gc > 0 {
+            let (generation, collected) = (2, 1);
+            let what = What::Gc {
+                generation,
+                collected,
+            };
+            writing.put(OTHER, start + 100 * US, self.hidden_gc, what);
+        }
         let (device, stream) = (0, 1);
         if let Some((from, to)) = self.gpu {
             let what = What::GpuSpan {
@@ -175,6 +204,10 @@ impl Made {
                 iteration: n,
             };
             writing.put(MAIN, start + from, to - from, what);
+        }
+        if self.kernel_steps.is_some_and(|steps| n >= steps) {
+            writing.put(MAIN, start, duration, What::Iteration { n });
+            return;
         }
         for (launch, (from, to)) in (0..).zip(&self.kernels) {
             let what = What::GpuKernel {
