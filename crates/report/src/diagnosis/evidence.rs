@@ -150,7 +150,7 @@ impl<'a> Evidence<'a> {
             if iteration.duration > slow {
                 let more = iteration.duration - usual;
                 lost.slow += 1;
-                lost.hit += u64::from(part * 2 >= more);
+                lost.hit += u64::from(part >= more / 2);
                 beyond = beyond.saturating_add(more);
                 explained = explained.saturating_add(part.min(more));
             }
@@ -166,7 +166,7 @@ impl<'a> Evidence<'a> {
         let taken = self.process.kernel_window?;
         let wall = taken.wall as f64;
         // What is missing would look like a GPU that does nothing.
-        let is_whole = self.process.damage.is_none() && taken.dropped * 100 <= taken.kernels;
+        let is_whole = self.process.damage.is_none() && taken.dropped <= taken.kernels / 100;
         if wall == 0.0 || !is_whole {
             return None;
         }
@@ -176,7 +176,7 @@ impl<'a> Evidence<'a> {
         });
         let copies = self.process.copies.iter();
         let copies = copies.filter(|copy| ["HtoD", "DtoH"].contains(&copy.kind.as_str()));
-        let copying: u64 = copies.map(|copy| copy.total).sum();
+        let copying = copies.fold(0_u64, |sum, copy| sum.saturating_add(copy.total));
         let of = |wall: f64| (taken.busy as f64 / wall).min(1.0);
         let busy = match self.sum.without_kernels {
             // Those that were not slowed down.
