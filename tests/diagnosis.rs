@@ -153,6 +153,11 @@ fn a_healthy_one_suffers_from_nothing() {
     let (findings, summary) = healthy.findings();
     let yes = findings.iter().find(|finding| finding["verdict"] == "yes");
     assert_eq!(yes, None, "{summary}");
+    // It is known that the GPU is at work.
+    let mut low = findings
+        .iter()
+        .filter(|finding| finding["rule"] == "low-gpu-utilisation");
+    assert_eq!(low.next().unwrap()["verdict"], "no", "{summary}");
     assert!(summary.contains("\nnothing stands out\n"), "{summary}");
 }
 

@@ -53,6 +53,10 @@ void standin_pass(unsigned long ns)
 void pass_call(void)
 {
     virtual_now += call_ns;
+    if (is_virtual || call_ns == 0)
+        return;
+    for (uint64_t until = now() + call_ns; now() < until;)
+        ;
 }
 
 /* Without the lock: returns when the time has come. */
