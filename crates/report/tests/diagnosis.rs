@@ -288,6 +288,12 @@ fn collections_in_slow_iterations() {
     let none = Made { gc: |_| 0, ..made };
     says(none, "gc", Verdict::No);
     says(Made::default(), "gc", Verdict::No);
+    let by_nsys = Made {
+        by_library: false,
+        ..Made::default()
+    };
+    says(by_nsys.clone(), "gc", Verdict::Unknown);
+    says(by_nsys, "gil", Verdict::Unknown);
 }
 
 #[test]
@@ -323,8 +329,7 @@ fn one_slow_rank() {
     }
     let ranks = [0, 1, 2].map(|rank| Made {
         rank,
-        // Nobody knows why it takes longer.
-        gil: if rank == 1 { slow } else { |_| 0 },
+        longer: if rank == 1 { slow } else { |_| 0 },
         ..Made::default()
     });
     let report = report(&ranks);
@@ -342,7 +347,7 @@ fn one_slow_rank() {
     assert_eq!(of(&same, "slow-rank").verdict, Verdict::Unknown);
     // Now the one and now the other.
     let mut some = [ranks[0].clone(), ranks[2].clone()];
-    some[0].gil = |n| if n % 20 < 11 { 2 * MS } else { 0 };
+    some[0].longer = |n| if n % 20 < 11 { 2 * MS } else { 0 };
     assert_eq!(of(&made::report(&some), "slow-rank").verdict, Verdict::No);
     let even = made::report(&[ranks[0].clone(), ranks[2].clone()]);
     assert_eq!(of(&even, "slow-rank").verdict, Verdict::No);

@@ -28,11 +28,8 @@ fn when(what: &str) -> String {
 
 pub fn gc(one: &Evidence<'_>) -> Judged {
     let process = one.process;
-    if process.facts.python.is_empty() {
-        return Judged::No("no Python".to_owned());
-    }
     if process.gc.is_empty() && !is_set(one, "TLLM_PROFILE_RECORD_GC") {
-        return Judged::Unknown("collections were not recorded".to_owned());
+        return without(one, "collections were not recorded");
     }
     let count: u64 = process.gc.iter().map(|gc| gc.count).sum();
     let longest = process.gc.iter().map(|gc| gc.longest).max().unwrap_or(0);
@@ -42,18 +39,24 @@ pub fn gc(one: &Evidence<'_>) -> Judged {
 
 pub fn gil(one: &Evidence<'_>) -> Judged {
     let process = one.process;
-    if process.facts.python.is_empty() {
-        return Judged::No("no Python".to_owned());
-    }
     let is_recorded = process.gil_wait.count > 0 || process.gil_hold.count > 0;
     if !is_recorded && !is_set(one, "TLLMPROF_GIL") {
-        return Judged::Unknown("the GIL was not recorded".to_owned());
+        return without(one, "the GIL was not recorded");
     }
     let what = match holder(one) {
         Some(holder) => format!("waits for the GIL, held most by {holder}"),
         None => "waits for the GIL".to_owned(),
     };
     judge(one, &what, one.lost(|iteration| iteration.gil_wait))
+}
+
+/// Where nothing of it was recorded. Whether there is a Python our library knows, and others do not tell.
+fn without(one: &Evidence<'_>, what: &str) -> Judged {
+    let facts = &one.process.facts;
+    if facts.python.is_empty() && !facts.library.is_empty() {
+        return Judged::No("no Python".to_owned());
+    }
+    Judged::Unknown(what.to_owned())
 }
 
 /// The thread that holds the GIL most, of those that run no iterations.

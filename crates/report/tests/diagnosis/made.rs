@@ -44,10 +44,14 @@ pub struct Made {
     /// Events that are missing.
     pub dropped: u64,
     pub python: bool,
+    /// Recorded by our library, and not by nsys.
+    pub by_library: bool,
     pub settings: Vec<&'static str>,
     /// Of these iterations, that much more.
     pub gc: fn(u64) -> u64,
     pub gil: fn(u64) -> u64,
+    /// What these iterations take longer, nobody knows why.
+    pub longer: fn(u64) -> u64,
     /// A collection of the other thread, while the first waits.
     pub hidden_gc: u64,
     /// SM utilisation and bandwidth of GPUs, in per cent.
@@ -73,9 +77,11 @@ impl Default for Made {
             kernel_steps: None,
             dropped: 0,
             python: false,
+            by_library: true,
             settings: Vec::new(),
             gc: |_| 0,
             gil: |_| 0,
+            longer: |_| 0,
             hidden_gc: 0,
             metrics: Vec::new(),
             gpu_util: None,
@@ -111,7 +117,7 @@ impl Made {
         let mut now = START;
         for n in 0..self.iterations {
             let slowed = self.kernel_steps.is_some_and(|steps| n < steps);
-            let more = (self.gc)(n) + (self.gil)(n) + u64::from(slowed) * LENGTH;
+            let more = (self.gc)(n) + (self.gil)(n) + (self.longer)(n) + u64::from(slowed) * LENGTH;
             self.iteration(&mut writing, n, now, LENGTH + more, kernel);
             now += LENGTH + more;
         }
@@ -137,6 +143,9 @@ impl Made {
         let value = self.rank;
         writing.put(MAIN, START, 0, What::Info { key: rank, value });
         writing.info(Info::Boot, "boot");
+        if self.by_library {
+            writing.info(Info::Version, "0.1.0");
+        }
         if self.python {
             writing.info(Info::Python, "3.12.1");
         }
