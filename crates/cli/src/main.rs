@@ -14,6 +14,7 @@ mod library;
 mod metrics;
 mod options;
 mod output;
+mod page;
 mod processes;
 mod profiler;
 mod progress;

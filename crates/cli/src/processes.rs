@@ -53,14 +53,20 @@ pub fn of_run(path: &Path) -> Result<Vec<PathBuf>> {
 
 /// Reads a record.
 pub fn read(path: &Path) -> Result<Process> {
+    Ok(Process::read(path.to_owned(), &open(path, "reading")?)?)
+}
+
+/// Opens a record that is gone through twice, which `verb` tells where it takes long.
+///
+/// # Errors
+/// Where it cannot be read or is no record.
+pub fn open(path: &Path, verb: &str) -> Result<Reader<Watched<File>>, Error> {
     let file = File::open(path)?;
     let status = file.metadata()?;
     if status.is_dir() {
-        return Err(Error::NoRecord.into());
+        return Err(Error::NoRecord);
     }
-    // Twice, says the report.
-    let reader = Reader::new(Watched::new(file, reading(path), 2 * status.len()))?;
-    Ok(Process::read(path.to_owned(), &reader)?)
+    Reader::new(Watched::new(file, told(verb, path), 2 * status.len()))
 }
 
 /// The processes of a record or of an nsys export.
@@ -70,7 +76,7 @@ fn of_file(file: &Path) -> Result<Vec<Process>> {
     }
     let recorded = tllmprof_nsys::open(file)?;
     let processes = recorded.iter().map(|one| {
-        let counted = Counted::new(one, reading(file), 2 * one.rows());
+        let counted = Counted::new(one, told("reading", file), 2 * one.rows());
         Process::read(file.to_owned(), &counted)
     });
     Ok(processes.collect::<Result<_, _>>()?)
@@ -85,9 +91,9 @@ pub fn is_of_nsys(file: &Path) -> io::Result<bool> {
 }
 
 /// What is being done, for the progress.
-fn reading(path: &Path) -> String {
+pub fn told(verb: &str, path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str());
-    format!("reading {}", name.display())
+    format!("{verb} {}", name.display())
 }
 
 /// The first bytes of a file.

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
-use tllmprof_report::Report;
+use tllmprof_report::{Process, Report};
 
-use crate::failure::usage;
+use crate::page::{self, Measured};
 use crate::{output, processes};
 
 #[derive(Args)]
@@ -15,33 +15,48 @@ pub struct Arguments {
     /// As JSON, with every iteration
     #[arg(long)]
     json: bool,
+    /// As a page of HTML of its own, with timelines
+    #[arg(long, value_name = "OUT")]
+    html: Option<PathBuf>,
     /// Records, one for each process, or what nsys exports to sqlite
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-
-    // Part of the interface and not of this version: told by name, and kept out of the help.
-    #[arg(long, value_name = "OUT", hide = true)]
-    html: Option<PathBuf>,
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    if arguments.html.is_some() {
-        return Err(usage("--html: this version does not have it"));
-    }
     let (processes, failed) = processes::read_all(&arguments.files);
     if !processes.is_empty() {
-        let report = Report::new(processes);
-        if arguments.json {
-            output::write(|to| report.json(to))?;
-        } else {
-            output::print(report.text().as_bytes())?;
-        }
+        show(processes, arguments)?;
     }
     Ok(if failed {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
     })
+}
+
+fn show(processes: Vec<Process>, arguments: &Arguments) -> Result<()> {
+    let Some(out) = &arguments.html else {
+        return print(&Report::new(processes), arguments.json);
+    };
+    let measured = Measured::of(&processes);
+    let report = Report::new(processes);
+    page::write(&report, &measured, out).with_context(|| out.display().to_string())?;
+    output::say(format_args!("the page is {}", out.display()));
+    // A page is asked for instead of the text, and beside the JSON.
+    if arguments.json {
+        print(&report, true)?;
+    }
+    Ok(())
+}
+
+fn print(report: &Report, json: bool) -> Result<()> {
+    if json {
+        output::write(|to| report.json(to))?;
+    } else {
+        output::print(report.text().as_bytes())?;
+    }
+    Ok(())
 }
 
 /// What records show, in short, on standard error.

@@ -113,12 +113,38 @@ fn a_record_that_is_cut_off_gives_what_is_left() {
 fn the_command_line_is_checked() {
     let scratch = Scratch::new();
     assert_eq!(report(&scratch, &[]).code(), Some(2));
-    let ended = report(&scratch, &["--html", "out.html", "absent"]);
-    assert_eq!(ended.code(), Some(2));
-    assert_eq!(
-        ended.stderr,
-        "tllmprof: --html: this version does not have it\n"
+}
+
+#[test]
+fn a_page_takes_its_name_when_it_is_whole() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    let ended = report(&scratch, &["--html", "out.html", "rank-0.tllmprof"]);
+    assert_eq!((ended.code(), ended.stdout.as_str()), (Some(0), ""));
+    assert_eq!(ended.stderr, "tllmprof: the page is out.html\n");
+    let page = std::fs::read_to_string(scratch.path("out.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    assert!(page.contains("python -m server --model tiny"));
+    let ended = report(
+        &scratch,
+        &["--json", "--html", "out.html", "rank-0.tllmprof"],
     );
+    let json: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(json["processes"][0]["pid"], 4000);
+
+    for out in ["absent/out.html", "/"] {
+        let ended = report(&scratch, &["--html", out, "rank-0.tllmprof"]);
+        assert_eq!((ended.code(), ended.stdout.as_str()), (Some(1), ""));
+        assert!(ended.stderr.contains(out), "{}", ended.stderr);
+    }
+    let ended = report(&scratch, &["--html", "other.html", "absent"]);
+    assert_eq!(ended.code(), Some(1));
+    let mut left: Vec<_> = std::fs::read_dir(scratch.path(""))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["out.html", "rank-0.tllmprof"]);
 }
 
 #[test]

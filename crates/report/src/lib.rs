@@ -33,7 +33,9 @@ mod window;
 
 pub use compare::{Comparison, Outcome};
 pub use diagnosis::{Finding, Verdict};
+pub use facts::{name, range_name};
 pub use iteration::Iteration;
+pub use kernel_name::{full as kernel_name, short as short_kernel_name};
 pub use kernels::{CopyTotal, KernelSum, KernelTotal};
 pub use metrics::{MetricSample, MetricSum};
 pub use process::Process;

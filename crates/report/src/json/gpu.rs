@@ -8,6 +8,8 @@ use crate::metrics::MetricSum;
 #[derive(Serialize)]
 pub struct JsonKernel<'a> {
     name: &'a str,
+    /// Without what it takes and where it is.
+    short_name: String,
     count: u64,
     total_ns: u64,
     max_ns: u64,
@@ -46,6 +48,7 @@ impl<'a> JsonKernel<'a> {
     pub fn of(kernel: &'a KernelTotal) -> Self {
         Self {
             name: &kernel.name,
+            short_name: kernel.short_name(),
             count: kernel.count,
             total_ns: kernel.total,
             max_ns: kernel.longest,

@@ -25,8 +25,16 @@ impl Report {
     /// # Errors
     /// Where it cannot be written.
     pub fn json(&self, to: &mut impl Write) -> io::Result<()> {
-        serde_json::to_writer(&mut *to, &JsonReport::of(self))?;
+        serde_json::to_writer(&mut *to, &JsonReport::of(self, true))?;
         to.write_all(b"\n")
+    }
+
+    /// Writes the report as JSON, with lists of iterations left empty: there may be a million.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn summary(&self, to: &mut impl Write) -> io::Result<()> {
+        Ok(serde_json::to_writer(to, &JsonReport::of(self, false))?)
     }
 }
 
@@ -252,17 +260,19 @@ struct JsonStep {
 }
 
 impl<'a> JsonReport<'a> {
-    fn of(report: &'a Report) -> Self {
+    fn of(report: &'a Report, each: bool) -> Self {
+        let process = |process| JsonProcess::of(process, each);
         Self {
-            processes: report.processes.iter().map(JsonProcess::of).collect(),
-            skew: report.skew.as_ref().map(JsonSkew::of),
+            processes: report.processes.iter().map(process).collect(),
+            skew: report.skew.as_ref().map(|skew| JsonSkew::of(skew, each)),
             findings: report.findings.iter().map(JsonFinding::of).collect(),
         }
     }
 }
 
 impl<'a> JsonProcess<'a> {
-    fn of(process: &'a Process) -> Self {
+    fn of(process: &'a Process, each: bool) -> Self {
+        let window = |window| JsonWindow::of(window, each);
         let facts = &process.facts;
         Self {
             file: process.file.display().to_string(),
@@ -283,7 +293,7 @@ impl<'a> JsonProcess<'a> {
             clock_tied_ns: process.tied_briefly,
             unix_minus_monotonic_ns: process.unix_minus_monotonic,
             windows_asked: &facts.windows,
-            windows: process.windows.iter().map(JsonWindow::of).collect(),
+            windows: process.windows.iter().map(window).collect(),
             inside: process.sum.as_ref().map(JsonSum::of),
             outside: JsonOutside {
                 iterations: process.outside.iterations,
@@ -360,13 +370,13 @@ pub const fn ended(ended: Option<Ended>) -> &'static str {
 }
 
 impl<'a> JsonWindow<'a> {
-    fn of(window: &'a Window) -> Self {
+    fn of(window: &'a Window, each: bool) -> Self {
         Self {
             first: window.first,
             last: window.last,
             closed: window.closed,
             cut: window.cut,
-            iterations: Iterations(&window.iterations),
+            iterations: Iterations(if each { &window.iterations } else { &[] }),
         }
     }
 }
@@ -441,11 +451,11 @@ impl<'a> JsonNamed<'a> {
 }
 
 impl<'a> JsonSkew<'a> {
-    fn of(skew: &'a Skew) -> Self {
+    fn of(skew: &'a Skew, each: bool) -> Self {
         Self {
             spread: skew.spread,
             slowest: &skew.slowest,
-            iterations: Steps(&skew.iterations),
+            iterations: Steps(if each { &skew.iterations } else { &[] }),
         }
     }
 }

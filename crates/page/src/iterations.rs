@@ -1,0 +1,44 @@
+//! The iterations of a process as columns.
+
+use tllmprof_report::Process;
+
+use crate::columns::Columns;
+use crate::timeline::Timeline;
+
+/// The moment that the page counts a process's times from: its first iteration's start.
+pub fn base(process: &Process) -> u64 {
+    let iterations = process.windows.iter().flat_map(|window| &window.iterations);
+    iterations
+        .map(|iteration| iteration.start)
+        .min()
+        .unwrap_or(0)
+}
+
+/// The number of windows and how many iterations each has, then the columns of all iterations. What was
+/// not measured is 0, what was is one more than it.
+pub fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns {
+    let base = base(process);
+    let all = || process.windows.iter().flat_map(|window| &window.iterations);
+    let mut columns = Columns::default();
+    columns.number(process.windows.len() as u64);
+    let counts = process.windows.iter().map(|window| window.iterations.len());
+    columns.column(counts.map(|count| count as u64));
+    columns.differences(all().map(|iteration| iteration.n));
+    columns.differences(all().map(|iteration| iteration.start - base));
+    columns.column(all().map(|iteration| iteration.duration));
+    columns.column(all().map(|iteration| iteration.gpu.map_or(0, |gpu| gpu.saturating_add(1))));
+    columns.column(all().map(|iteration| u64::from(iteration.thread)));
+    columns.column(all().map(|iteration| u64::from(iteration.cut)));
+    columns.column(all().map(|iteration| u64::from(iteration.launches)));
+    columns.column(all().map(|iteration| u64::from(iteration.calls)));
+    columns.column(all().map(|iteration| iteration.wait));
+    columns.column(all().map(|iteration| iteration.gil_wait));
+    columns.column(all().map(|iteration| iteration.gc));
+    columns.column(all().map(|iteration| u64::from(iteration.kernels)));
+    columns
+        .column(all().map(|iteration| iteration.gpu_busy.map_or(0, |busy| busy.saturating_add(1))));
+    columns.column(all().map(|iteration| {
+        timeline.map_or(0, |timeline| u64::from(timeline.shows(iteration.start)))
+    }));
+    columns
+}

@@ -1,0 +1,21 @@
+// Bundles the page's script and style: node build.mjs FOLDER. The licence of what is bundled goes along.
+import { readFileSync } from "node:fs";
+import { build } from "esbuild";
+
+const folder = process.argv[2];
+if (!folder) throw new Error("no FOLDER");
+const licence = readFileSync("node_modules/uplot/LICENSE", "utf8").trim();
+const version = JSON.parse(readFileSync("node_modules/uplot/package.json", "utf8")).version;
+const banner = `/*! uPlot ${version}\n${licence}\n*/`;
+
+await build({
+    entryPoints: { page: "src/main.ts" },
+    outdir: folder,
+    bundle: true,
+    minify: true,
+    charset: "ascii",
+    format: "iife",
+    target: ["chrome123", "firefox120", "safari17.5"],
+    legalComments: "none",
+    banner: { js: banner, css: banner },
+});

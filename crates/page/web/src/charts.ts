@@ -1,0 +1,368 @@
+// The charts of iterations, with uPlot.
+
+import uPlot from "uplot";
+import { Iterations } from "./data";
+import { colour, el, offTheme, onTheme } from "./dom";
+import { count, time } from "./format";
+import { Process, Report, causes, who } from "./report";
+
+const HEIGHT = 264;
+/** Over so many iterations, columns give way to areas. */
+const COLUMNS = 220;
+/** A chart ends at so many times the 90th percentile; what goes beyond is named. */
+const BEYOND = 5;
+
+/** Keeps a chart as wide as its place, and in the theme's colours. */
+function mount(place: HTMLElement, options: Omit<uPlot.Options, "width">, data: uPlot.AlignedData): uPlot {
+    const chart = new uPlot({ ...options, width: Math.max(200, place.clientWidth) }, data, place);
+    const themed = () => {
+        if (place.isConnected) chart.redraw(false);
+        else offTheme(themed);
+    };
+    onTheme(themed);
+    const resized = new ResizeObserver(() => {
+        if (!place.isConnected) return resized.disconnect();
+        if (place.clientWidth > 0) chart.setSize({ width: place.clientWidth, height: options.height });
+    });
+    resized.observe(place);
+    return chart;
+}
+
+const axis = (label: string, more: Partial<uPlot.Axis>): uPlot.Axis => ({
+    label, labelSize: 18, labelFont: "11px system-ui, sans-serif", labelGap: 2,
+    font: "11px system-ui, sans-serif", stroke: () => colour("muted"),
+    grid: { stroke: () => colour("grid"), width: 1 }, ticks: { show: false }, gap: 4, ...more,
+});
+
+/** Labels of durations, all in the unit that the largest is told in. */
+export function durations(splits: number[]): string[] {
+    const largest = Math.max(...splits.map(Math.abs), 1);
+    const [unit, name] = largest >= 1e9 ? [1e9, "s"] : largest >= 1e6 ? [1e6, "ms"] : largest >= 1e3 ? [1e3, "µs"] : [1, "ns"];
+    const step = splits.length > 1 ? (splits[1] - splits[0]) / unit : 1;
+    const exact = (places: number) => Math.abs(step * 10 ** places - Math.round(step * 10 ** places)) < 1e-6;
+    const places = [0, 1, 2].find(exact) ?? 3;
+    return splits.map((value) => (value === 0 ? "0" : `${(value / unit).toFixed(places)} ${name}`));
+}
+
+const bar = (x: number, places: number[]) => places[Math.round(x)];
+
+/** Iterations one after the other: what each took, and for what. */
+export function iterationChart(
+    place: HTMLElement, process: Process, iterations: Iterations, pick: (place: number) => void,
+): uPlot | null {
+    const length = iterations.n.length;
+    const time_of = process.inside?.time;
+    if (!length || !time_of) return null;
+    // A gap between two windows.
+    const places: number[] = [];
+    iterations.windows.forEach(([from, to], window) => {
+        if (window > 0 && to > from) places.push(-1);
+        for (let i = from; i < to; i++) places.push(i);
+    });
+    const x = places.map((_, at) => at);
+    const columns = places.length <= COLUMNS;
+    const column = (of: (i: number) => number | null) => places.map((i) => (i < 0 ? null : of(i)));
+    const { wait, gil, gc, dur } = iterations;
+    // By events around its work; where there are none, by its kernels.
+    const gpu = iterations.gpu.map((ns, i) => (Number.isNaN(ns) ? iterations.busy[i] : ns));
+    // Parts that overlap are no longer than the whole.
+    const part = (i: number, ...parts: Float64Array[]) => Math.min(dur[i], parts.reduce((sum, of) => sum + of[i], 0));
+    const parts: { label: string; colour: string; values: (number | null)[] }[] = [
+        { label: "rest", colour: "host", values: column((i) => dur[i]) },
+        { label: "GC", colour: "gc", values: column((i) => part(i, wait, gil, gc)) },
+        { label: "GIL wait", colour: "gil-wait", values: column((i) => part(i, wait, gil)) },
+        { label: "waits for the GPU", colour: "wait", values: column((i) => part(i, wait)) },
+    ];
+    const has_gpu = gpu.some((value) => !Number.isNaN(value));
+    const top = time_of.max_ns > BEYOND * time_of.p90_ns ? time_of.p90_ns * (BEYOND * 0.6) : time_of.max_ns * 1.12;
+    const bars = columns ? uPlot.paths.bars?.({ size: [0.86, 60], align: 0 }) : undefined;
+    const tip = el("div", { class: "tip", hidden: "" });
+    const said = (i: number) => [
+        `iteration ${iterations.n[i]} · ${time(dur[i])}`,
+        [
+            `waits for the GPU ${time(wait[i])}`, gil[i] > 0 && `GIL wait ${time(gil[i])}`, gc[i] > 0 && `GC ${time(gc[i])}`,
+            !Number.isNaN(gpu[i]) && `GPU busy ${time(gpu[i])}`,
+        ].filter(Boolean).join(" · "),
+    ];
+    const chart = mount(place, {
+        height: HEIGHT, legend: { show: false }, padding: [10, 42, 0, 0],
+        scales: { x: { time: false, range: (_, min, max) => [min - 0.5, max + 0.5] }, y: { range: [0, top] } },
+        cursor: { points: { show: false }, y: false, drag: { x: true, y: false } },
+        axes: [
+            axis("iteration", {
+                grid: { show: false }, splits: (chart) => whole(chart, places.length),
+                values: (_, splits) => splits.map((x) => (bar(x, places) >= 0 ? String(iterations.n[bar(x, places)]) : "")), size: 26,
+            }),
+            axis("", { labelSize: 0, size: 56, values: (_, splits) => durations(splits) }),
+        ],
+        series: [
+            {},
+            ...parts.map((part): uPlot.Series => ({
+                label: part.label, paths: bars, points: { show: false }, width: 0, fill: () => colour(part.colour),
+            })),
+            ...(has_gpu ? [{
+                label: "GPU busy", stroke: () => colour("gpu-line"), width: columns ? 2 : 1, points: { show: false },
+            } satisfies uPlot.Series] : []),
+        ],
+        hooks: {
+            draw: [(chart) => {
+                levels(chart, [["p50", time_of.p50_ns], ["p99", time_of.p99_ns]]);
+                outliers(chart, process, iterations, places, top);
+            }],
+            setCursor: [(chart) => {
+                const i = places[chart.cursor.idx ?? -1];
+                tip.hidden = i === undefined || i < 0 || (chart.cursor.left ?? -1) < 0;
+                if (tip.hidden) return;
+                const [name, rest] = said(i);
+                tip.replaceChildren(el("b", {}, name), el("span", {}, rest));
+                const left = chart.over.offsetLeft + (chart.cursor.left ?? 0);
+                tip.style.left = `${Math.max(4, Math.min(left + 14, place.clientWidth - tip.offsetWidth - 8))}px`;
+                tip.style.top = `${chart.over.offsetTop + (chart.cursor.top ?? 0) + 18}px`;
+            }],
+        },
+    }, [x, ...parts.map((part) => part.values), ...(has_gpu ? [column((i) => gpu[i])] : [])] as uPlot.AlignedData);
+    place.append(tip);
+    let down = 0;
+    chart.over.addEventListener("mousedown", (event) => (down = event.clientX));
+    chart.over.addEventListener("click", (event) => {
+        const i = places[chart.cursor.idx ?? -1];
+        if (Math.abs(event.clientX - down) < 4 && i !== undefined && i >= 0) pick(i);
+    });
+    place.dataset.iterations = String(length);
+    place.setAttribute("role", "img");
+    place.setAttribute("aria-label", `Times of ${count(length)} iterations: half take up to ${time(time_of.p50_ns)}, ` +
+        `the longest ${time(time_of.max_ns)}. The slowest are listed below.`);
+    return chart;
+}
+
+/** Ticks at whole numbers. */
+function whole(chart: uPlot, length: number): number[] {
+    const min = Math.max(0, Math.ceil(chart.scales.x.min ?? 0));
+    const max = Math.min(length - 1, Math.floor(chart.scales.x.max ?? 0));
+    const room = Math.max(1, Math.floor(chart.width / 70));
+    const least = Math.max(1, (max - min) / room);
+    const power = 10 ** Math.floor(Math.log10(least));
+    const step = Math.max(1, power * ([1, 2, 5].find((digit) => digit * power >= least) ?? 10));
+    const splits = [];
+    for (let x = Math.ceil(min / step) * step; x <= max; x += step) splits.push(x);
+    return splits;
+}
+
+function levels(chart: uPlot, values: [string, number][]) {
+    const { ctx: context, bbox } = chart;
+    const ratio = devicePixelRatio;
+    context.save();
+    context.font = `${11 * ratio}px system-ui, sans-serif`;
+    context.textBaseline = "middle";
+    context.textAlign = "left";
+    let before = Infinity;
+    for (const [name, value] of values) {
+        const y = Math.round(chart.valToPos(value, "y", true));
+        if (y < bbox.top) continue;
+        context.strokeStyle = context.fillStyle = colour("ink");
+        context.globalAlpha = 0.75;
+        context.setLineDash([4 * ratio, 3 * ratio]);
+        context.lineWidth = ratio;
+        context.beginPath();
+        context.moveTo(bbox.left, y);
+        context.lineTo(bbox.left + bbox.width, y);
+        context.stroke();
+        context.globalAlpha = 1;
+        if (before - y > 12 * ratio) context.fillText(name, bbox.left + bbox.width + 6 * ratio, y);
+        before = y;
+    }
+    context.restore();
+}
+
+/** Names the slowest iterations, and what took longer in them, as far as there is room. */
+function outliers(chart: uPlot, process: Process, iterations: Iterations, places: number[], top: number) {
+    const { ctx: context, bbox } = chart;
+    const ratio = devicePixelRatio;
+    const p50 = process.inside?.time.p50_ns ?? 0;
+    context.save();
+    context.font = `${11 * ratio}px system-ui, sans-serif`;
+    context.textBaseline = "middle";
+    context.textAlign = "left";
+    const marks = process.slowest.flatMap((slow) => {
+        const at = slow.dur_ns < 1.25 * p50 ? -1
+            : places.findIndex((i) => i >= 0 && iterations.n[i] === slow.n && iterations.dur[i] === slow.dur_ns);
+        if (at < 0 || at < (chart.scales.x.min ?? 0) || at > (chart.scales.x.max ?? 0)) return [];
+        const over = slow.dur_ns > top;
+        const y = chart.valToPos(Math.min(slow.dur_ns, top), "y", true) + (over ? 5 * ratio : 0);
+        return [{ slow, over, x: chart.valToPos(at, "x", true), y }];
+    });
+    const taken: { x0: number; x1: number; y: number }[] = [];
+    for (const { over, x, y } of marks) {
+        taken.push({ x0: x - 5 * ratio, x1: x + 5 * ratio, y });
+        context.fillStyle = colour("ink");
+        context.beginPath();
+        if (over) {
+            context.moveTo(x, y - 5 * ratio);
+            context.lineTo(x - 5 * ratio, y + 3 * ratio);
+            context.lineTo(x + 5 * ratio, y + 3 * ratio);
+        } else context.arc(x, y, 3 * ratio, 0, 7);
+        context.fill();
+    }
+    for (const { slow, over, x, y } of marks) {
+        const cause = causes(slow)[0];
+        const text = [over && time(slow.dur_ns), cause && `${cause.cause.name} +${time(cause.more)}`].filter(Boolean).join(" · ");
+        if (!text) continue;
+        const width = context.measureText(text).width;
+        const right = x + 8 * ratio + width < bbox.left + bbox.width;
+        const x0 = right ? x + 8 * ratio : x - 8 * ratio - width;
+        const box = { x0: x0 - 2 * ratio, x1: x0 + width + 4, y };
+        if (x0 < bbox.left || taken.some((other) => Math.abs(other.y - y) < 14 * ratio && other.x0 < box.x1 && box.x0 < other.x1)) continue;
+        taken.push(box);
+        context.fillStyle = colour("surface");
+        context.globalAlpha = 0.82;
+        context.fillRect(box.x0, y - 7 * ratio, box.x1 - box.x0, 14 * ratio);
+        context.globalAlpha = 1;
+        context.fillStyle = colour("ink");
+        context.fillText(text, x0, y);
+    }
+    context.restore();
+}
+
+/** How iteration times are distributed. */
+export function histogram(place: HTMLElement, process: Process, iterations: Iterations): uPlot | null {
+    const time_of = process.inside?.time;
+    if (!time_of || !iterations.dur.length) return null;
+    let min = Infinity;
+    for (const value of iterations.dur) min = Math.min(min, value);
+    const far = time_of.max_ns > BEYOND * time_of.p90_ns;
+    const max = Math.max(far ? time_of.p90_ns * 2 : time_of.max_ns, min + 1);
+    const bins = Math.max(8, Math.min(48, Math.round(Math.sqrt(iterations.dur.length) * 2)));
+    const width = (max - min) / bins;
+    const counts = new Array<number>(bins).fill(0);
+    for (const value of iterations.dur) counts[Math.min(bins - 1, Math.floor((value - min) / width))]++;
+    const x = counts.map((_, bin) => min + (bin + 0.5) * width);
+    place.setAttribute("role", "img");
+    place.setAttribute("aria-label", `How the times of iterations are distributed, from ${time(min)} to ${time(time_of.max_ns)}.`);
+    return mount(place, {
+        height: 152, legend: { show: false }, padding: [16, 14, 0, 0],
+        cursor: { show: false },
+        scales: { x: { time: false, range: [min - width * 0.5, max + width * 0.5] }, y: { range: [0, Math.max(...counts) * 1.06] } },
+        axes: [
+            axis("", { labelSize: 0, grid: { show: false }, size: 26, space: 62, values: (_, splits) => durations(splits) }),
+            axis("", { labelSize: 0, size: 36, values: (_, splits) => splits.map((v) => (Number.isInteger(v) ? short(v) : "")) }),
+        ],
+        series: [{}, {
+            label: "iterations", paths: uPlot.paths.bars?.({ size: [1, 60], align: 0, gap: 1 }), points: { show: false }, width: 0,
+            fill: () => colour("accent-soft"),
+        }],
+        hooks: { draw: [(chart) => {
+            const { ctx: context, bbox } = chart;
+            const ratio = devicePixelRatio;
+            context.save();
+            context.font = `${11 * ratio}px system-ui, sans-serif`;
+            context.textAlign = "center";
+            context.textBaseline = "alphabetic";
+            let before = -Infinity;
+            for (const [name, value] of [["p50", time_of.p50_ns], ["p90", time_of.p90_ns], ["p99", time_of.p99_ns]] as const) {
+                const at = chart.valToPos(value, "x", true);
+                if (at > bbox.left + bbox.width) continue;
+                context.fillStyle = colour("ink");
+                context.globalAlpha = 0.75;
+                context.fillRect(Math.round(at), bbox.top - 3 * ratio, ratio, bbox.height + 3 * ratio);
+                context.globalAlpha = 1;
+                if (at - before > 26 * ratio) {
+                    context.fillText(name, at, bbox.top - 6 * ratio);
+                    before = at;
+                }
+            }
+            context.restore();
+        }] },
+    }, [x, counts]);
+}
+
+const short = (value: number) => (value >= 10_000 ? `${value / 1000}k` : count(value));
+
+/** The colour of a rank's line. */
+export const rankColour = (place: number) => `rank-${place % 8}`;
+
+/** Iterations by number, a line for each process; and which was the slowest. */
+export function rankChart(
+    place: HTMLElement, report: Report, all: Iterations[], current: () => number, pick: (n: number) => void,
+): uPlot | null {
+    const numbers = new Set<number>();
+    for (const iterations of all) iterations.n.forEach((n) => numbers.add(n));
+    const x = [...numbers].sort((a, b) => a - b);
+    if (!x.length) return null;
+    const index = new Map(x.map((n, at) => [n, at]));
+    const lines = all.map((iterations) => {
+        const line = new Array<number | null>(x.length).fill(null);
+        // One that was cut says nothing about the rank's speed.
+        iterations.n.forEach((n, i) => { if (!iterations.cut[i]) line[index.get(n) ?? 0] = iterations.dur[i]; });
+        return line;
+    });
+    const slowest = x.map((_, at) => {
+        let worst = -1, have = 0;
+        lines.forEach((line, rank) => {
+            const value = line[at];
+            if (value === null) return;
+            have++;
+            // Of those that take equally long the last one, as the report has it.
+            if (worst < 0 || value >= (lines[worst][at] ?? 0)) worst = rank;
+        });
+        return have > 1 ? worst : -1;
+    });
+    const spans = lines.flat().filter((value): value is number => value !== null).sort((a, b) => a - b);
+    const p90 = spans[Math.floor(spans.length * 0.9)] ?? 1;
+    const max = spans[spans.length - 1] ?? 1;
+    const top = max > BEYOND * p90 ? p90 * BEYOND * 0.6 : max * 1.06;
+    const low = spans[0] ?? 0;
+    const bottom = low > top * 0.5 ? low - (top - low) * 0.12 : 0;
+    const tip = el("div", { class: "tip", hidden: "" });
+    place.dataset.slowest = JSON.stringify(all.map((_, rank) => slowest.filter((other) => other === rank).length));
+    place.setAttribute("role", "img");
+    place.setAttribute("aria-label", `Times of iterations in ${all.length} processes. The table beside it has their figures.`);
+    const chart = mount(place, {
+        height: 210, legend: { show: false }, padding: [8, 12, 0, 0],
+        scales: { x: { time: false, range: (_, min, max) => [min - 0.5, max + 0.5] }, y: { range: [bottom, top] } },
+        cursor: { points: { show: false }, y: false, drag: { x: true, y: false } },
+        axes: [
+            axis("", {
+                labelSize: 0, gap: 14, grid: { show: false }, splits: (chart) => whole(chart, x.length), size: 32,
+                values: (_, splits) => splits.map((at) => String(x[Math.round(at)] ?? "")),
+            }),
+            axis("", { labelSize: 0, size: 62, values: (_, splits) => durations(splits) }),
+        ],
+        series: [{}, ...lines.map((_, rank): uPlot.Series => ({
+            label: who(report, rank), points: { show: false }, spanGaps: false,
+            stroke: () => colour(rankColour(rank)), width: 1.75, alpha: 1,
+        }))],
+        hooks: {
+            draw: [(chart) => {
+                // A strip under the lines: the slowest of each iteration.
+                const { ctx: context, bbox } = chart;
+                const ratio = devicePixelRatio;
+                const wide = bbox.width / ((chart.scales.x.max ?? 1) - (chart.scales.x.min ?? 0));
+                const from = Math.max(0, Math.ceil(chart.scales.x.min ?? 0));
+                const to = Math.min(x.length - 1, Math.floor(chart.scales.x.max ?? 0));
+                for (let at = from; at <= to; at++) {
+                    if (slowest[at] < 0) continue;
+                    context.fillStyle = colour(rankColour(slowest[at]));
+                    const left = chart.valToPos(at - 0.5, "x", true);
+                    context.fillRect(left, bbox.top + bbox.height + 3 * ratio, Math.max(wide - (wide > 4 ? 1 : 0), 1), 8 * ratio);
+                }
+            }],
+            setCursor: [(chart) => {
+                const at = chart.cursor.idx ?? -1;
+                tip.hidden = x[at] === undefined || (chart.cursor.left ?? -1) < 0;
+                if (tip.hidden) return;
+                const shown = [...new Set([slowest[at], current()])].filter((rank) => rank >= 0 && lines[rank][at] !== null);
+                tip.replaceChildren(el("b", {}, `iteration ${x[at]}`), ...shown.map((rank) =>
+                    el("span", {}, `${who(report, rank)} ${time(lines[rank][at] ?? 0)}${rank === slowest[at] ? ", the slowest" : ""}`)));
+                const left = chart.over.offsetLeft + (chart.cursor.left ?? 0);
+                tip.style.left = `${Math.max(4, Math.min(left + 14, place.clientWidth - tip.offsetWidth - 8))}px`;
+                tip.style.top = `${chart.over.offsetTop + (chart.cursor.top ?? 0) + 18}px`;
+            }],
+        },
+    }, [x.map((_, at) => at), ...lines]);
+    place.append(tip);
+    chart.over.addEventListener("click", () => {
+        const n = x[chart.cursor.idx ?? -1];
+        if (n !== undefined) pick(n);
+    });
+    return chart;
+}

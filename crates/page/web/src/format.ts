@@ -1,0 +1,46 @@
+// Numbers for people, as the text report writes them.
+
+/** A duration in nanoseconds, with three or four digits. */
+export function time(ns: number): string {
+    if (ns < 0) return "−" + time(-ns);
+    if (ns < 0.5) return "0";
+    if (ns < 1e3) return `${Math.round(ns)} ns`;
+    if (ns < 999_500) return digits(ns / 1e3) + " µs";
+    if (ns < 999_500_000) return digits(ns / 1e6) + " ms";
+    return digits(ns / 1e9) + " s";
+}
+
+function digits(value: number): string {
+    return value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
+}
+
+/** A part of a whole, in per cent. */
+export function share(part: number): string {
+    const percent = part * 100;
+    if (part > 0 && percent < 0.05) return "< 0.1 %";
+    return percent.toFixed(percent >= 99.95 ? 0 : 1) + " %";
+}
+
+/** How often something happens. */
+export const rate = digits;
+
+export const count = (value: number): string => Math.round(value).toLocaleString("en-US");
+
+export function bytes(value: number): string {
+    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let unit = 0;
+    while (value >= 1024 && unit < units.length - 1) {
+        value /= 1024;
+        unit++;
+    }
+    return `${unit === 0 ? value : digits(value)} ${units[unit]}`;
+}
+
+/** A moment on an axis whose ticks are `step` ns apart, with as many digits as tell them apart. */
+export function moment(ns: number, step: number): string {
+    const [unit, name] = step >= 1e9 ? [1e9, "s"] : step >= 1e6 ? [1e6, "ms"] : step >= 1e3 ? [1e3, "µs"] : [1, "ns"];
+    // Long numbers of a small unit are told in one that is larger, with more digits.
+    const [larger, named] = Math.abs(ns) >= 1e5 * unit && unit < 1e6 ? [1e6, "ms"] : [unit, name];
+    const places = Math.max(0, Math.ceil(-Math.log10(step / larger) - 1e-9));
+    return `${(ns / larger).toFixed(places)} ${named}`.replace("-", "−");
+}

@@ -1,0 +1,154 @@
+// The page of `tllmprof report --html`: what is fast or slow, when, why, and what the record says besides.
+
+import "uplot/dist/uPlot.min.css";
+import "./page.css";
+import { histogram, iterationChart, rankChart } from "./charts";
+import { Iterations, readIterations, readTimeline, Timeline } from "./data";
+import { card, el, themeSwitch } from "./dom";
+import { count, time } from "./format";
+import { breakdown, facts, findings, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
+import { Process, Report, who } from "./report";
+import { TimelineView } from "./timeline/view";
+
+const report: Report = JSON.parse(document.getElementById("report")?.textContent ?? "{}");
+const main = el("main");
+const view = new TimelineView();
+const timelines = new Map<number, Promise<Timeline | null>>();
+let current = 0;
+let all: Iterations[] = [];
+
+/** The parts of the page that are those of one process. */
+const parts = {
+    verdict: el("div"), breakdown: el("div"), times: el("div", { class: "chart" }), distribution: el("div", { class: "chart" }),
+    ranks: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
+};
+
+function head(): HTMLElement {
+    const { processes } = report;
+    const choose = el("select", { id: "process", "aria-label": "Process" },
+        ...processes.map((process, place) => el("option", { value: String(place) }, `${who(report, place)} · ${process.host} · pid ${process.pid}`)));
+    choose.addEventListener("change", () => show(Number(choose.value)));
+    const command = processes[0]?.command || processes[0]?.file || "";
+    return el("header", { class: "top" }, el("b", { class: "mark" }, "tllmprof"), el("code", { title: command }, command),
+        processes.length > 1 ? choose : processes[0] && el("span", { class: "muted" }, `${who(report, 0)} · ${processes[0].host}`), themeSwitch());
+}
+
+function layout() {
+    const several = report.processes.length > 1;
+    const key = el("ul", { class: "legend" }, ...[["host", "rest of the iteration"], ["gc", "GC"], ["gil-wait", "GIL wait"], ["wait", "waits for the GPU"], ["gpu-line", "GPU busy"]]
+        .map(([colour, name]) => el("li", { "data-part": name }, el("i", { style: `background: var(--${colour})` }), name)));
+    main.append(
+        el("div", { class: "row first" }, ...(report.findings.length > 0
+            ? [el("section", { class: "card", "aria-label": "Speed" }, parts.verdict, parts.breakdown), findings(report)]
+            : [el("section", { class: "card", "aria-label": "Speed" }, parts.verdict), el("section", { class: "card" }, parts.breakdown)])),
+        el("div", { class: "row times" },
+            card("Iteration times", "click one to see it in the timeline, drag to zoom, double-click for all", parts.times, key),
+            card("Distribution", "", parts.distribution, el("div", { id: "quantiles" }))),
+        ...(several ? [parts.ranks] : []),
+        card("Timeline", "", view.root), parts.tables, parts.facts);
+    document.body.append(head(), main);
+}
+
+function quantiles(process: Process): HTMLElement {
+    const { inside } = process;
+    if (!inside) return el("div");
+    // Taking kernels stretches iterations.
+    const { with_kernels, without_kernels } = inside;
+    const stretched = with_kernels && without_kernels;
+    const sets = [
+        ["iteration", inside.time], ["with kernels", stretched && with_kernels], ["without", stretched && without_kernels],
+        ["GPU busy", inside.gpu], ["GPU waits", inside.wait.max_ns > 0 ? inside.wait : null],
+    ] as const;
+    return el("table", { class: "small" }, el("thead", {}, el("tr", {}, el("td"), ...["p50", "p90", "p99", "max"].map((name) => el("th", { scope: "col" }, name)))),
+        el("tbody", {}, ...sets.flatMap(([name, of]) => of ? [el("tr", {}, el("th", { scope: "row" }, name),
+            ...[of.p50_ns, of.p90_ns, of.p99_ns, of.max_ns].map((ns) => el("td", {}, short(ns))))] : [])));
+}
+
+
+const short = (ns: number) => el("span", { class: "nowrap" }, time(ns));
+
+function pick(place: number) {
+    view.showIteration(place);
+    view.root.scrollIntoView({ block: "nearest" });
+}
+
+/** Shows a process. */
+async function show(place: number) {
+    current = place;
+    const process = report.processes[place];
+    const iterations = all[place];
+    const choose = document.querySelector<HTMLSelectElement>("#process");
+    if (choose) choose.value = String(place);
+    parts.verdict.replaceChildren(verdict(process));
+    parts.breakdown.replaceChildren(breakdown(process, null, null));
+    document.getElementById("quantiles")?.replaceChildren(quantiles(process));
+    parts.times.replaceChildren();
+    parts.distribution.replaceChildren();
+    iterationChart(parts.times, process, iterations, pick);
+    histogram(parts.distribution, process, iterations);
+    for (const [part, there] of [["GC", process.gc.length > 0], ["GIL wait", process.gil_wait.count > 0], ["GPU busy", process.inside?.gpu],
+        ["waits for the GPU", (process.inside?.wait_share ?? 0) > 0]] as const) {
+        document.querySelector<HTMLElement>(`[data-part="${part}"]`)?.toggleAttribute("hidden", !there);
+    }
+    ranks();
+    const by_n = (n: number, dur: number) => {
+        const at = iterations.n.findIndex((other, i) => other === n && iterations.dur[i] === dur);
+        if (at >= 0) pick(at);
+    };
+    const slow = slowest(process, by_n);
+    parts.tables.replaceChildren(...(slow ? [slow] : []), ...tables(process));
+    parts.facts.replaceChildren(facts(process));
+    const names = process.windows.map((window) => `window ${windowName(window)}`);
+    view.set(iterations, null, names, "Reading events …");
+    const reading = timelines.get(place) ?? readTimeline(place);
+    timelines.set(place, reading);
+    const timeline = await reading;
+    if (current !== place) return;
+    view.set(iterations, timeline, names, told(timeline, iterations));
+    parts.breakdown.replaceChildren(breakdown(process, iterations, timeline));
+    document.documentElement.dataset.ready = String(place);
+}
+
+/** How much of the record the timeline has. */
+function told(timeline: Timeline | null, iterations: Iterations): string {
+    if (!timeline) return "The events of this process are not on the page: iterations alone.";
+    const { kept, total } = timeline;
+    const shown = iterations.shown.reduce((sum, one) => sum + one, 0);
+    return kept === total
+        ? `all ${count(total)} events of the windows`
+        : `${count(kept)} of ${count(total)} events: those of ${count(shown)} of ${count(iterations.n.length)} iterations, the slowest among them`;
+}
+
+function ranks() {
+    if (report.processes.length < 2) return;
+    const chart = el("div", { class: "chart" });
+    const numbers = new Map<number, number>();
+    for (const { n, cut } of all) n.forEach((n, i) => { if (!cut[i]) numbers.set(n, (numbers.get(n) ?? 0) + 1); });
+    const common = [...numbers.values()].filter((processes) => processes > 1).length;
+    parts.ranks.replaceChildren(card("Ranks side by side", rankCaption(report, common),
+        el("div", { class: "ranks" }, el("div", {}, chart, el("p", { class: "caption strip" }, "strip: the slowest of each iteration")),
+            rankTable(report, current, show))));
+    rankChart(chart, report, all, () => current, (n) => {
+        const at = all[current].n.indexOf(n);
+        if (at >= 0) pick(at);
+    });
+}
+
+async function start() {
+    if (!report.processes.length) {
+        main.append(el("p", { class: "card" }, "The records hold no process."));
+        document.body.append(head(), main);
+        return;
+    }
+    layout();
+    parts.verdict.replaceChildren(verdict(report.processes[0]));
+    all = await Promise.all(report.processes.map((_, place) => readIterations(place)));
+    // The timeline's events come after this script in the page.
+    if (document.readyState === "loading") await new Promise((done) => document.addEventListener("DOMContentLoaded", done));
+    await show(0);
+}
+
+start().catch((error: unknown) => {
+    main.prepend(el("p", { class: "card", role: "alert" }, `This page could not be drawn: ${String(error)}`));
+    throw error;
+});

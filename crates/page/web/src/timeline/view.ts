@@ -1,0 +1,481 @@
+// The timeline: what is seen of it, and how keys, wheel and pointer move that.
+
+import { above, Iterations, Timeline } from "../data";
+import { button, el, onTheme } from "../dom";
+import { bytes, count, time } from "../format";
+import { colours, Flag, Kind, kinds } from "../kinds";
+import { draw, lengthOf, Spot, Scene, startOf, View } from "./draw";
+import { AXIS, iterationLane, Row, rows } from "./rows";
+import { Matches, search } from "./search";
+
+const GUTTER = 158;
+const SHORTEST = 50;
+const TALLEST = 520;
+const KEYS: readonly (readonly [string, string])[] = [
+    ["W S", "zoom"], ["A D", "pan"], ["[ ]", "previous, next iteration"], [", .", "previous, next event"], ["F", "to the event"],
+    ["0", "whole window"], ["/", "find"], ["Ctrl+wheel", "zoom"], ["drag", "pan"], ["Shift+drag", "zoom to a part"],
+];
+const HELP = KEYS.map(([keys, act]) => `${keys}: ${act}`).join("; ");
+
+export class TimelineView {
+    readonly root: HTMLElement;
+    private readonly canvas = el("canvas", { tabindex: "0", role: "application", "aria-label": "Timeline. " + HELP });
+    private readonly space = el("div", { class: "space" });
+    private readonly scroller = el("div", { class: "scroller" }, this.canvas, this.space);
+    private readonly tip = el("div", { class: "tip", role: "tooltip", hidden: "" });
+    private readonly status = el("p", { class: "status", "aria-live": "polite" });
+    private readonly note = el("p", { class: "caption" });
+    private readonly legend = el("ul", { class: "legend" });
+    private readonly windows = el("select", { "aria-label": "Window" });
+    private readonly box = el("input", { type: "search", placeholder: "Find events", "aria-label": "Find events by name" });
+    private readonly hits = el("span", { class: "hits", "aria-live": "polite" });
+    private readonly view: View = { from: 0, to: 1, left: GUTTER, width: 1, height: 1, top: 0 };
+    private goal: [number, number] | null = null;
+    private scene: Scene | null = null;
+    private timeline: Timeline | null = null;
+    private matches: Matches | null = null;
+    private match = -1;
+    private height = 0;
+    private pointer: number | null = null;
+    private frame = 0;
+
+    constructor() {
+        const tools = el("div", { class: "tools" }, this.windows,
+            button("Slowest", "The slowest iteration of the window and its neighbours", () => this.showSlowest()),
+            button("Typical", "The iteration of median length and its neighbours", () => this.showTypical()),
+            button("Whole window", "All of the window (0)", () => this.showWindow()),
+            button("−", "Zoom out (S)", () => this.zoom(1.6)), button("+", "Zoom in (W)", () => this.zoom(1 / 1.6)),
+            el("span", { class: "find" }, this.box, this.hits));
+        this.root = el("div", { class: "timeline" }, tools, this.note,
+            el("div", { class: "frame" }, this.scroller, this.tip), this.status, this.legend,
+            el("p", { class: "caption help", "aria-hidden": "true" }, ...KEYS.map(([keys, act]) => el("span", {}, el("kbd", {}, keys), ` ${act}`))));
+        this.windows.addEventListener("change", () => this.showWindow());
+        this.box.addEventListener("input", () => this.find());
+        this.box.addEventListener("keydown", (event) => {
+            if (event.key === "Enter") this.nextMatch(event.shiftKey ? -1 : 1);
+            if (event.key === "Escape") { this.box.value = ""; this.find(); this.canvas.focus(); }
+        });
+        this.scroller.addEventListener("scroll", () => this.redraw());
+        new ResizeObserver(() => this.resize()).observe(this.scroller);
+        onTheme(() => this.redraw());
+        this.listen();
+    }
+
+    /** Shows a process. `timeline` is null where its events are not there (yet). */
+    set(iterations: Iterations, timeline: Timeline | null, names: string[], note: string) {
+        const lane = iterationLane(iterations);
+        const made = rows(iterations, lane, timeline);
+        this.timeline = timeline;
+        this.height = made.height;
+        this.scene = {
+            rows: made.rows, iterations, names: timeline?.names ?? [], labels: timeline?.labels ?? [], origin: 0, hovered: null, selected: null, found: null,
+        };
+        this.note.textContent = note;
+        this.windows.replaceChildren(...names.map((name, at) => el("option", { value: String(at) }, name)));
+        this.windows.hidden = names.length < 2;
+        this.legend.replaceChildren(...this.used().map(([colour, word]) =>
+            el("li", {}, el("i", { style: `background: var(--${colour})` }), word)));
+        this.status.textContent = "";
+        this.space.style.height = `${Math.max(0, this.height - this.boxHeight())}px`;
+        this.find();
+        this.resize();
+        this.showSlowest();
+    }
+
+    get iterations(): Iterations | undefined {
+        return this.scene?.iterations;
+    }
+
+    /** Shows iterations around the one at a place, and selects it. */
+    showIteration(place: number, around = 1) {
+        const { scene } = this;
+        if (!scene) return;
+        const { iterations } = scene;
+        const window = Math.max(0, iterations.windows.findIndex(([from, to]) => place >= from && place < to));
+        this.windows.value = String(window);
+        const [first, end] = iterations.windows[window] ?? [0, 0];
+        const from = Math.max(first, place - around);
+        const to = Math.min(end - 1, place + around);
+        if (to < from) return;
+        scene.origin = iterations.start[first];
+        const start = iterations.start[from];
+        const until = iterations.start[to] + iterations.dur[to];
+        const margin = (until - start) * 0.02;
+        const row = scene.rows[0];
+        const at = row.lanes[0].events.indexOf(place);
+        this.select({ row, lane: row.lanes[0], at, event: place });
+        this.go(start - margin, until + margin);
+    }
+
+    showSlowest() {
+        const [from, to] = this.window();
+        const { iterations } = this;
+        if (!iterations || to <= from) return this.showWindow();
+        let slowest = from;
+        for (let i = from; i < to; i++) if (iterations.dur[i] > iterations.dur[slowest]) slowest = i;
+        this.showIteration(slowest);
+    }
+
+    private showTypical() {
+        const [from, to] = this.window();
+        const { iterations } = this;
+        if (!iterations || to <= from) return;
+        const order = Array.from({ length: to - from }, (_, i) => from + i);
+        order.sort((a, b) => iterations.dur[a] - iterations.dur[b]);
+        this.showIteration(order[order.length >> 1]);
+    }
+
+    private window(): [number, number] {
+        return this.iterations?.windows[Number(this.windows.value) || 0] ?? [0, 0];
+    }
+
+    private showWindow() {
+        const { scene } = this;
+        if (!scene) return;
+        const [start, until] = this.extent();
+        scene.origin = start;
+        this.go(start - (until - start) * 0.01, until + (until - start) * 0.01);
+    }
+
+    /** From when to when the window goes; where it has no iterations, from the first event to the last. */
+    private extent(): [number, number] {
+        const [from, to] = this.window();
+        const { iterations, timeline } = this;
+        let start = Infinity, until = -Infinity;
+        for (let i = from; iterations && i < to; i++) {
+            start = Math.min(start, iterations.start[i]);
+            until = Math.max(until, iterations.start[i] + iterations.dur[i]);
+        }
+        if (until > start) return [start, until];
+        for (const track of timeline?.tracks ?? []) {
+            for (let i = 0; i < track.start.length; i++) {
+                start = Math.min(start, track.start[i]);
+                until = Math.max(until, track.start[i] + track.dur[i]);
+            }
+        }
+        return until > start ? [start, until] : [0, 1e6];
+    }
+
+    /** The colours of what there is, each with its word. */
+    private used(): (readonly [string, string])[] {
+        const seen = new Set<number>();
+        for (const track of this.timeline?.tracks ?? []) for (const kind of track.kind) seen.add(kind);
+        return colours.filter(([colour]) => kinds.some((kind, number) => kind.colour === colour && seen.has(number)));
+    }
+
+    // What is seen.
+
+    private go(from: number, to: number) {
+        const [start, until] = this.bounds();
+        const span = Math.max(SHORTEST, Math.min(to - from, (until - start) * 1.1));
+        const middle = (from + to) / 2;
+        let begin = middle - span / 2;
+        begin = Math.min(Math.max(begin, start - span / 2), until - span / 2);
+        this.goal = [begin, begin + span];
+        // What the pointer is over goes from under it.
+        this.hover(null, -1, -1);
+        if (matchMedia("(prefers-reduced-motion: reduce)").matches) [this.view.from, this.view.to] = this.goal;
+        this.redraw();
+    }
+
+    /** What there is to be seen, over all windows. */
+    private bounds(): [number, number] {
+        const lane = this.scene?.rows[0].lanes[0];
+        const [start, until] = this.extent();
+        if (!lane?.starts.length || !this.iterations) return [start, until];
+        const last = lane.starts.length - 1;
+        return [Math.min(start, lane.starts[0]), Math.max(until, lane.starts[last] + this.iterations.dur[lane.events[last]])];
+    }
+
+    private zoom(factor: number, x = this.pointer ?? GUTTER + this.view.width / 2) {
+        const [from, to] = this.goal ?? [this.view.from, this.view.to];
+        const at = from + ((to - from) * Math.min(Math.max(x - GUTTER, 0), this.view.width)) / this.view.width;
+        this.go(at - (at - from) * factor, at + (to - at) * factor);
+    }
+
+    private pan(part: number) {
+        const [from, to] = this.goal ?? [this.view.from, this.view.to];
+        const more = (to - from) * part;
+        this.go(from + more, to + more);
+    }
+
+    private boxHeight(): number {
+        return Math.min(TALLEST, Math.max(160, this.height));
+    }
+
+    private resize() {
+        const width = this.scroller.clientWidth;
+        if (!width) return;
+        const height = this.boxHeight();
+        const ratio = devicePixelRatio || 1;
+        this.scroller.style.height = `${height}px`;
+        this.canvas.style.width = `${width}px`;
+        this.canvas.style.height = `${height}px`;
+        this.canvas.width = Math.round(width * ratio);
+        this.canvas.height = Math.round(height * ratio);
+        this.view.width = Math.max(1, width - GUTTER);
+        this.view.height = height;
+        this.redraw();
+    }
+
+    private redraw() {
+        this.frame ||= requestAnimationFrame(() => this.paint());
+    }
+
+    private paint() {
+        this.frame = 0;
+        const { scene, view, goal } = this;
+        const context = this.canvas.getContext("2d", { alpha: false });
+        if (!scene || !context) return;
+        if (goal) {
+            const near = (goal[1] - goal[0]) * 1e-3;
+            const more = [goal[0] - view.from, goal[1] - view.to];
+            if (Math.abs(more[0]) < near && Math.abs(more[1]) < near) {
+                [view.from, view.to] = goal;
+                this.goal = null;
+            } else {
+                view.from += more[0] * 0.4;
+                view.to += more[1] * 0.4;
+                this.redraw();
+            }
+        }
+        view.top = this.scroller.scrollTop;
+        const ratio = this.canvas.width / (view.width + GUTTER);
+        context.setTransform(ratio, 0, 0, ratio, 0, 0);
+        draw(context, view, scene);
+        const { dataset } = this.canvas;
+        dataset.from = String(view.from);
+        dataset.to = String(view.to);
+        dataset.still = String(!this.goal);
+    }
+
+    // Events.
+
+    private at(x: number, y: number): Spot | null {
+        const { scene, view } = this;
+        if (!scene || x < GUTTER || y < AXIS) return null;
+        const below = y + view.top;
+        const row = scene.rows.find((row: Row) => below >= row.y && below < row.y + row.height);
+        const lane = row?.lanes[Math.floor((below - row.y) / row.lane)];
+        if (!row || !lane) return null;
+        const pixel = (view.to - view.from) / view.width;
+        const moment = view.from + (x - GUTTER) * pixel;
+        const lengths = row.track?.dur ?? scene.iterations.dur;
+        const next = above(lane.starts, moment);
+        for (const [place, slack] of [[next - 1, 0], [next - 1, 2 * pixel], [next, 2 * pixel]] as const) {
+            const event = lane.events[place];
+            if (event === undefined) continue;
+            const start = lane.starts[place];
+            if (moment >= start - slack && moment <= start + lengths[event] + slack) return { row, lane, at: place, event };
+        }
+        return null;
+    }
+
+    /** What there is to say of an event, the name first. */
+    private told(place: Spot): string[] {
+        const { scene } = this;
+        if (!scene) return [];
+        const { iterations } = scene;
+        const start = startOf(place);
+        const length = lengthOf(scene, place);
+        const track = place.row.track;
+        if (!track) {
+            const i = place.event;
+            const parts = [
+                `${time(length)}`, `${count(iterations.launches[i])} launches`, `waits ${time(iterations.wait[i])}`,
+                iterations.gil[i] > 0 && `GIL wait ${time(iterations.gil[i])}`, iterations.gc[i] > 0 && `GC ${time(iterations.gc[i])}`,
+                !Number.isNaN(iterations.gpu[i]) && `GPU busy ${time(iterations.gpu[i])}`,
+                !Number.isNaN(iterations.busy[i]) && `${count(iterations.kernels[i])} kernels, at work ${time(iterations.busy[i])}`,
+                iterations.cut[i] && "cut off",
+            ];
+            return [`iteration ${iterations.n[i]}`, parts.filter(Boolean).join(" · ")];
+        }
+        const kind: Kind = track.kind[place.event];
+        const flags = track.flags[place.event];
+        const parts = [kinds[kind].label, time(length)];
+        const value = track.value[place.event];
+        if (kind === Kind.Gc) parts.push(`${count(value)} objects collected`);
+        if (kind === Kind.Copy || kind === Kind.Set) {
+            parts.push(bytes(value));
+            if (length > 0) parts.push(`${bytes((value / length) * 1e9)}/s`);
+        }
+        if (kind === Kind.Step) parts.push(`iteration ${value}`);
+        if (flags & Flag.Cut) parts.push("cut off");
+        if (flags & Flag.Failed) parts.push("failed");
+        if (flags & Flag.Capturing) parts.push("in a stream capture");
+        const lane = scene.rows[0].lanes[0];
+        const in_ = lane.events[above(lane.starts, start) - 1];
+        if (in_ !== undefined && start <= iterations.start[in_] + iterations.dur[in_]) {
+            parts.push(`${time(start - iterations.start[in_])} into iteration ${iterations.n[in_]}`);
+        }
+        return [scene.names[track.names[place.event]], parts.join(" · ")];
+    }
+
+    /** What a curve says at a place. */
+    private metricAt(x: number, y: number): string[] | null {
+        const { scene, view } = this;
+        const below = y + view.top;
+        const metric = scene?.rows.find((row) => row.metric && below >= row.y && below < row.y + row.height)?.metric;
+        if (!metric || x < GUTTER) return null;
+        const moment = view.from + ((x - GUTTER) * (view.to - view.from)) / view.width;
+        const at = above(metric.start, moment) - 1;
+        if (at < 0 || moment > metric.start[at] + metric.dur[at]) return null;
+        return [`GPU ${metric.device} ${metric.name}`, `${metric.value[at].toFixed(1)} ${metric.unit}, the mean of ${time(metric.dur[at])}`];
+    }
+
+    private hover(place: Spot | null, x: number, y: number) {
+        const { scene, tip } = this;
+        if (!scene) return;
+        const old = scene.hovered;
+        if (old?.lane !== place?.lane || old?.at !== place?.at) {
+            scene.hovered = place;
+            this.redraw();
+        }
+        const told = place ? this.told(place) : this.metricAt(x, y);
+        tip.hidden = !told;
+        if (!told) return;
+        const [name, rest] = told;
+        tip.replaceChildren(el("b", {}, name), el("span", {}, rest));
+        const room = this.scroller.clientWidth;
+        tip.style.left = `${Math.max(4, Math.min(x + 14, room - tip.offsetWidth - 8))}px`;
+        tip.style.top = `${y + 18}px`;
+    }
+
+    private select(place: Spot | null) {
+        if (!this.scene) return;
+        this.scene.selected = place;
+        this.status.replaceChildren();
+        if (place) {
+            const [name, rest] = this.told(place);
+            this.status.append(el("b", {}, name), " " + rest);
+        }
+        this.redraw();
+    }
+
+    /** Brings an event into sight. */
+    private see(place: Spot, close: boolean) {
+        const { scene, view } = this;
+        if (!scene) return;
+        const start = startOf(place);
+        const length = lengthOf(scene, place);
+        const [from, to] = this.goal ?? [view.from, view.to];
+        const y = place.row.y + place.row.lanes.indexOf(place.lane) * place.row.lane;
+        if (y < view.top + AXIS || y + place.row.lane > view.top + view.height) this.scroller.scrollTop = y - view.height / 2;
+        if (close) this.go(start - length * 0.15 - 5, start + length * 1.15 + 5);
+        else if (start < from || start + length > to) {
+            const span = Math.max(to - from, length * 1.3);
+            this.go(start + length / 2 - span / 2, start + length / 2 + span / 2);
+        }
+        this.select(place);
+    }
+
+    private step(by: number) {
+        const place = this.scene?.selected;
+        const at = (place?.at ?? -1) + by;
+        if (place && at >= 0 && at < place.lane.events.length) this.see({ ...place, at, event: place.lane.events[at] }, false);
+    }
+
+    private stepIteration(by: number) {
+        const { scene, view } = this;
+        if (!scene) return;
+        const lane = scene.rows[0].lanes[0];
+        const now = scene.selected?.row === scene.rows[0] ? scene.selected.at : above(lane.starts, (view.from + view.to) / 2) - 1;
+        const event = lane.events[now + by];
+        if (event !== undefined) this.showIteration(event);
+    }
+
+    private find() {
+        if (!this.scene) return;
+        this.matches = this.timeline ? search(this.box.value, this.timeline, this.scene.rows) : null;
+        this.match = -1;
+        this.scene.found = this.matches?.found ?? null;
+        this.hits.textContent = this.matches ? `${count(this.matches.count)} found` : "";
+        this.redraw();
+    }
+
+    private nextMatch(by: number) {
+        const places = this.matches?.places;
+        if (!places?.length) return;
+        this.match = (this.match + by + places.length) % places.length;
+        this.see(places[this.match], false);
+        this.hits.textContent = `${count(this.match + 1)} of ${count(this.matches?.count ?? 0)}`;
+    }
+
+    // Input.
+
+    private listen() {
+        const { canvas } = this;
+        canvas.addEventListener("keydown", (event) => {
+            if (event.ctrlKey || event.metaKey || event.altKey) return;
+            const act = this.keys()[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+            if (!act) return;
+            event.preventDefault();
+            act();
+        });
+        this.scroller.addEventListener("wheel", (event) => {
+            const sideways = event.shiftKey ? event.deltaY || event.deltaX : event.deltaX;
+            if (event.ctrlKey || event.metaKey) {
+                this.zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY / 250))), this.place(event)[0]);
+            } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+                this.pan(sideways / 900);
+            } else return;
+            event.preventDefault();
+        }, { passive: false });
+        let down: { x: number; from: number; to: number; moved: boolean; part: boolean } | null = null;
+        canvas.addEventListener("pointerdown", (event) => {
+            if (event.button !== 0) return;
+            canvas.setPointerCapture(event.pointerId);
+            const [from, to] = [this.view.from, this.view.to];
+            down = { x: this.place(event)[0], from, to, moved: false, part: event.shiftKey };
+        });
+        canvas.addEventListener("pointermove", (event) => {
+            const [x, y] = this.place(event);
+            this.pointer = x;
+            if (down && Math.abs(x - down.x) > 3) down.moved = true;
+            if (down?.moved && !down.part) {
+                const more = ((down.x - x) * (down.to - down.from)) / this.view.width;
+                this.go(down.from + more, down.to + more);
+                if (this.goal) [this.view.from, this.view.to] = this.goal;
+            }
+            if (down?.moved) this.hover(null, -1, -1);
+            else this.hover(this.at(x, y), x, y);
+        });
+        canvas.addEventListener("pointerup", (event) => {
+            const [x, y] = this.place(event);
+            if (down && !down.moved) this.select(this.at(x, y));
+            if (down?.moved && down.part) {
+                const moment = (x: number) => this.view.from + ((x - GUTTER) * (this.view.to - this.view.from)) / this.view.width;
+                this.go(moment(Math.min(x, down.x)), moment(Math.max(x, down.x)));
+            }
+            down = null;
+        });
+        canvas.addEventListener("pointerleave", () => {
+            this.pointer = null;
+            this.hover(null, -1, -1);
+        });
+        canvas.addEventListener("dblclick", (event) => {
+            const place = this.at(...this.place(event));
+            if (place) this.see(place, true);
+        });
+    }
+
+    private place(event: MouseEvent): [number, number] {
+        const box = this.canvas.getBoundingClientRect();
+        return [event.clientX - box.left, event.clientY - box.top];
+    }
+
+    private keys(): Record<string, () => void> {
+        const closer = () => this.zoom(1 / 1.5);
+        const further = () => this.zoom(1.5);
+        const left = () => this.pan(-0.2);
+        const right = () => this.pan(0.2);
+        return {
+            w: closer, "+": closer, "=": closer, ArrowUp: closer, s: further, "-": further, ArrowDown: further,
+            a: left, ArrowLeft: left, d: right, ArrowRight: right,
+            "[": () => this.stepIteration(-1), "]": () => this.stepIteration(1),
+            ",": () => this.step(-1), ".": () => this.step(1), "0": () => this.showWindow(), Home: () => this.showWindow(),
+            f: () => this.scene?.selected && this.see(this.scene.selected, true),
+            "/": () => this.box.focus(), Escape: () => this.select(null),
+        };
+    }
+}
