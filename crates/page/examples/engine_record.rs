@@ -1,0 +1,37 @@
+//! Writes the record of a rank of a made-up inference engine, to look at the page; with `metrics` for RANK
+//! that of a GPU's metrics. KERNELS: in how many iterations kernels are taken.
+//!
+//! ```text
+//! cargo run --release -p tllmprof-page --example engine_record -- OUT [RANK [ITERATIONS [LAYERS [KERNELS]]]]
+//! ```
+
+#[path = "../tests/common/engine.rs"]
+mod engine;
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let out = arguments.next().ok_or("no OUT")?;
+    let mut file = BufWriter::new(File::create(out)?);
+    let mut arguments = arguments.peekable();
+    if arguments.next_if(|rank| rank == "metrics").is_some() {
+        engine::metrics(200).write_to(&mut file)?;
+        return Ok(file.flush()?);
+    }
+    let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse());
+    let (rank, iterations, layers) = (number(0)?, number(51)?, number(32)?);
+    let kernels = number(20)?;
+    let windows = vec![(100, 99 + iterations)];
+    let engine = engine::Engine {
+        rank,
+        windows,
+        layers,
+        kernels,
+        hostile: false,
+    };
+    engine.record().0.write_to(&mut file)?;
+    Ok(file.flush()?)
+}

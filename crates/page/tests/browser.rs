@@ -1,0 +1,62 @@
+//! The page in a browser (`web/test/page.mjs`), and its bundle held against its sources.
+
+mod common;
+#[path = "common/engine.rs"]
+mod engine;
+
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Shown, damaged, engine, finish, repo};
+
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What a script prints; `None`: it cannot be had here, and the test is left out.
+fn had(script: &str, argument: Option<&str>) -> Option<String> {
+    let mut command = Command::new(repo().join("scripts").join(script));
+    let ended = finish(command.args(argument), PATIENCE);
+    if ended.code == Some(3) {
+        eprintln!("left out: {}", ended.stderr.trim());
+        return None;
+    }
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    Some(ended.stdout.trim().to_owned())
+}
+
+#[test]
+fn the_committed_bundle_is_what_its_sources_give() {
+    had("build-page", Some("--check"));
+}
+
+#[test]
+fn in_a_browser_it_shows_what_the_records_hold() {
+    let Some(modules) = had("build-page", Some("--modules")) else {
+        return;
+    };
+    let Some(browser) = had("get-chromium", None) else {
+        return;
+    };
+    let scratch = common::Scratch::new();
+    let mut ranks: Vec<_> = (0..4).map(engine).collect();
+    for rank in &mut ranks {
+        rank.windows = vec![(100, 150), (400, 409)];
+        rank.hostile = rank.rank == 3;
+    }
+    Shown::of(&ranks, tllmprof_page::EVENTS).write(&scratch, "ranks");
+    let mut many = engine(0);
+    (many.windows, many.layers, many.kernels) = (vec![(100, 1299)], 32, 1200);
+    Shown::of(&[many], tllmprof_page::EVENTS).write(&scratch, "many");
+    Shown::of(&[engine(0)], 1000).write(&scratch, "nothing");
+    for seed in 0..6 {
+        let shown = Shown::of_records(&[damaged(seed), damaged(seed + 100)], 4000);
+        shown.write(&scratch, &format!("damaged-{seed}"));
+    }
+
+    let mut node = Command::new("node");
+    node.arg(repo().join("crates/page/web/test/page.mjs"))
+        .args([&modules, &browser])
+        .arg(scratch.path(""));
+    let ended = finish(&mut node, PATIENCE);
+    assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);
+    print!("{}", ended.stdout);
+}

@@ -1,0 +1,415 @@
+//! A made-up inference engine, recorded: ranges, calls, kernels, copies, collections and the GIL, of which all
+//! is known.
+
+#![allow(dead_code)] // each user takes its part
+
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{
+    Anchor, CallKind, ClockKind, CopyKind, Counter, Edge, Ended, Event, Info, Metric, RangeKind,
+    StringId, What,
+};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const START: u64 = 5_000 * MS;
+/// Nanoseconds since 1970 less `CLOCK_MONOTONIC`.
+const UNIX: u64 = 1_700_000_000_000_000_000;
+
+const GRAPH: u8 = 0;
+const KERNEL: u8 = 1;
+const COPY: u8 = 4;
+const WAIT: u8 = 8;
+const MAIN: u64 = 7;
+const SIDE: u64 = 14;
+
+/// A kernel that ends no element of a page, or so it is hoped.
+pub const HOSTILE: &str = "evil</script><script>alert(1)</script>\u{2028}<!-- & \"quoted\"";
+
+const KERNELS: [(&str, u64); 6] = [
+    (
+        "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64, 128, 4>>(Flash_fwd_params)",
+        46,
+    ),
+    (
+        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1",
+        61,
+    ),
+    (
+        "void vllm::rms_norm_kernel<c10::BFloat16>(c10::BFloat16*, c10::BFloat16 const*, float, int)",
+        4,
+    ),
+    (
+        "void vllm::act_and_mul_kernel<c10::BFloat16, silu_kernel>(c10::BFloat16*, int)",
+        7,
+    ),
+    (
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        22,
+    ),
+    (
+        "void vllm::rotary_embedding_kernel<c10::BFloat16, true>(long const*, c10::BFloat16*)",
+        5,
+    ),
+];
+
+/// A rank of the engine.
+pub struct Engine {
+    pub rank: u64,
+    /// Windows, each from one iteration to another.
+    pub windows: Vec<(u64, u64)>,
+    /// Layers of its model: each launches six kernels.
+    pub layers: u64,
+    /// In how many iterations of each window kernels are taken, one at least.
+    pub kernels: u64,
+    /// One kernel has a name that would harm a page.
+    pub hostile: bool,
+}
+
+/// The record that the command writes beside: metrics of a GPU.
+pub fn metrics(iterations: u64) -> Builder {
+    let mut builder = Builder::new(1, ClockKind::Monotonic);
+    let value = u64::from(builder.string(1, "a-boot"));
+    let key = Some(Info::Boot);
+    builder.push(1, &Event::new(START, 0, What::Info { key, value }));
+    let every = 10 * MS;
+    for at in 0..iterations {
+        for (metric, percent) in [
+            (Metric::SmUtil, 71 + at % 7),
+            (Metric::TensorUtil, 38 + at * 3 % 11),
+            (Metric::DramBandwidth, 55 + at * 5 % 9),
+        ] {
+            let what = What::GpuMetric {
+                device: 0,
+                metric: Some(metric),
+                thousandths: percent * 1000,
+            };
+            let start = START + 1100 * MS + at * every;
+            builder.push(1, &Event::new(start, every, what));
+        }
+    }
+    builder
+}
+
+struct Names {
+    ranges: Vec<StringId>,
+    layers: Vec<StringId>,
+    kernels: Vec<StringId>,
+    domain: StringId,
+    step: StringId,
+    detokenise: StringId,
+}
+
+struct Writing {
+    builder: Builder,
+    names: Names,
+    main: u32,
+    events: u64,
+}
+
+const RANGES: [&str; 6] = [
+    "schedule",
+    "prepare inputs",
+    "forward",
+    "sample",
+    "all reduce",
+    "logits",
+];
+
+impl Engine {
+    pub const fn pid(&self) -> u32 {
+        21_840 + self.rank as u32
+    }
+
+    /// How much longer than usual an iteration's host part takes: a collection on one, the GIL on another.
+    const fn gc(&self, n: u64) -> u64 {
+        match (self.rank, n) {
+            (0, 117) => 9 * MS + 300 * US,
+            (_, n) if n.is_multiple_of(16) => 350 * US,
+            _ => 0,
+        }
+    }
+
+    const fn gil(&self, n: u64) -> u64 {
+        match (self.rank, n) {
+            (0, 131) => 4 * MS + 200 * US,
+            (_, n) if n.is_multiple_of(4) => 120 * US,
+            _ => 0,
+        }
+    }
+
+    /// The record, and how many events there are for a timeline.
+    pub fn record(&self) -> (Builder, u64) {
+        let main = self.pid();
+        let mut builder = Builder::new(main, ClockKind::Monotonic);
+        let mut string = |text: &str| builder.string(main, text);
+        let mut kernels: Vec<_> = KERNELS.iter().map(|(name, _)| string(name)).collect();
+        if self.hostile {
+            kernels[3] = string(HOSTILE);
+        }
+        let names = Names {
+            ranges: RANGES.iter().map(|name| string(name)).collect(),
+            layers: (0..self.layers)
+                .map(|layer| string(&format!("layers.{layer}")))
+                .collect(),
+            kernels,
+            domain: string("engine"),
+            step: string("EngineCore.step"),
+            detokenise: string("Detokenizer.update"),
+        };
+        let mut writing = Writing {
+            builder,
+            names,
+            main,
+            events: 0,
+        };
+        self.facts(&mut writing);
+        let mut now = START;
+        let mut n = 0;
+        for (first, last) in &self.windows {
+            while n < *first {
+                let long = 11 * MS + n % 5 * 40 * US;
+                writing.builder.header().outside().add(long);
+                now += long.min(30 * MS);
+                n += 1;
+            }
+            writing.edge(now, Edge::Open, *first);
+            writing.kernel_edge(now, Edge::Open, *first);
+            let last_with = first.saturating_add(self.kernels - 1).min(*last);
+            while n <= *last {
+                now = self.iteration(&mut writing, n, now, n <= last_with);
+                if n == last_with {
+                    writing.kernel_edge(now, Edge::Close, last_with);
+                }
+                n += 1;
+            }
+            writing.edge(now, Edge::Close, *last);
+        }
+        let header = writing.builder.header();
+        header.set(Counter::Iterations, n);
+        header.set(Counter::OwnTicks, 90 * US);
+        header.set(Counter::GilHandoffs, 1000);
+        header.set_ended(Ended::InOrder);
+        (writing.builder, writing.events)
+    }
+
+    /// Writes an iteration; when it ended.
+    fn iteration(&self, to: &mut Writing, n: u64, start: u64, kernels: bool) -> u64 {
+        let noise = (n * 7919 + self.rank * 31) % 17 * 12 * US;
+        let mut now = start + 30 * US;
+        let scheduled = now + 420 * US + noise / 2;
+        if self.gc(n) > 0 {
+            let generation = if self.gc(n) > MS { 2 } else { 0 };
+            let gc = What::Gc {
+                generation,
+                collected: 1840 + n,
+            };
+            to.put(0, now + 60 * US, self.gc(n), gc);
+        }
+        let scheduled = scheduled + self.gc(n);
+        to.range(0, now, scheduled);
+        now = scheduled + 10 * US;
+        if self.gil(n) > 0 {
+            to.put(0, now, self.gil(n), What::GilWait);
+            to.put(1, now - 40 * US, self.gil(n) + 40 * US, What::GilHold);
+            now += self.gil(n);
+        }
+        to.put(0, now, 900 * US, What::GilHold);
+        let prepared = now + 260 * US;
+        to.call(now + 40 * US, 9 * US, COPY);
+        if kernels {
+            to.copy(SIDE, now + 52 * US, CopyKind::HostToDevice, 96 << 10);
+        }
+        to.range(1, now, prepared);
+        now = prepared + 5 * US;
+        let forward = now;
+        let mut gpu = now + 14 * US;
+        let first_work = gpu;
+        for layer in 0..self.layers {
+            let layer_start = now;
+            for (kernel, (_, long)) in KERNELS.iter().enumerate() {
+                to.call(now, 5 * US, KERNEL);
+                // Rank 2 computes slowly; and the GPU runs behind the host.
+                let slow = if self.rank == 2 { 12 } else { 10 };
+                let long = long * US * slow / 10 + noise / 40;
+                gpu = gpu.max(now + 9 * US);
+                if kernels {
+                    to.kernel(gpu, long, kernel, n as u32);
+                }
+                gpu += long + 1200;
+                now += 11 * US;
+            }
+            to.named_range(to.names.layers[layer as usize], layer_start, now);
+            now += 2 * US;
+        }
+        to.range(2, forward, now);
+        let sample = now + 8 * US;
+        to.call(sample + 20 * US, 8 * US, COPY);
+        to.call(sample + 40 * US, 12 * US, GRAPH);
+        if kernels {
+            to.copy(MAIN, gpu + 3 * US, CopyKind::DeviceToHost, 2048);
+        }
+        let end_of_work = gpu + 12 * US;
+        let wait = sample + 60 * US;
+        let end = end_of_work.max(wait) + 25 * US;
+        to.call(wait, end - wait - 5 * US, WAIT);
+        to.range(3, sample, end);
+        to.put(
+            1,
+            start + 200 * US,
+            1400 * US,
+            What::Function {
+                name: to.names.detokenise,
+            },
+        );
+        to.put(
+            0,
+            start,
+            end - start,
+            What::Function {
+                name: to.names.step,
+            },
+        );
+        let span = What::GpuSpan {
+            device: 0,
+            stream: MAIN as u16,
+            iteration: n,
+        };
+        to.put(0, first_work, end_of_work - first_work, span);
+        let iteration = Event::new(start, end - start, What::Iteration { n });
+        to.builder.push(to.main, &iteration);
+        end + 6 * US
+    }
+
+    fn facts(&self, to: &mut Writing) {
+        for ns in [START, START + 20_000 * MS] {
+            to.builder.header().anchor(Anchor {
+                ticks: ns,
+                monotonic_ns: ns,
+                unix_ns: ns + UNIX,
+            });
+        }
+        let main = to.main;
+        for (key, text) in [
+            (
+                Info::CommandLine,
+                "python3 -m vllm.entrypoints.openai.api_server --model meta-llama/Llama-3.1-8B -tp 4",
+            ),
+            (Info::Host, "gpu7"),
+            (Info::Rule, "py:vllm.v1.engine.core:EngineCore.step"),
+            (Info::RuleWhy, "auto knows vLLM"),
+            (Info::Engine, "vLLM 0.11.0"),
+            (Info::Version, "0.1.0"),
+            (Info::Python, "3.12.3"),
+            (Info::Gpu, "NVIDIA H200"),
+            (Info::Process, "VllmWorker"),
+            (Info::Boot, "a-boot"),
+            (Info::Windows, "100-150"),
+            (Info::Setting, "TLLMPROF_GIL=1"),
+            (Info::Refused, "GPU metrics: NVML gives none to this user"),
+        ] {
+            let value = u64::from(to.builder.string(main, text));
+            let key = Some(key);
+            to.builder
+                .push(main, &Event::new(START, 0, What::Info { key, value }));
+        }
+        for (key, value) in [(Info::Rank, self.rank), (Info::CudaDriver, 13_000)] {
+            let key = Some(key);
+            to.builder
+                .push(main, &Event::new(START, 0, What::Info { key, value }));
+        }
+        for (row, kind, name) in [
+            (GRAPH, CallKind::GraphLaunch, "cuGraphLaunch"),
+            (KERNEL, CallKind::KernelLaunch, "cuLaunchKernelEx"),
+            (COPY, CallKind::AsyncCopy, "cuMemcpyAsync"),
+            (WAIT, CallKind::Wait, "cuEventSynchronize"),
+        ] {
+            let name = to.builder.string(main, name);
+            let kind = Some(kind);
+            to.builder.push(
+                main,
+                &Event::new(START, 0, What::CallName { row, kind, name }),
+            );
+        }
+        for (thread, name) in [(main, "EngineCore"), (main + 100, "detokenizer")] {
+            let name = to.builder.string(thread, name);
+            to.builder
+                .push(thread, &Event::new(START, 0, What::ThreadName { name }));
+        }
+    }
+}
+
+impl Writing {
+    fn put(&mut self, thread: u32, start: u64, duration: u64, what: What) {
+        self.events += 1;
+        self.builder
+            .push(self.main + thread * 100, &Event::new(start, duration, what));
+    }
+
+    fn edge(&mut self, at: u64, edge: Edge, iteration: u64) {
+        self.builder.push(
+            self.main,
+            &Event::new(at, 0, What::Window { edge, iteration }),
+        );
+    }
+
+    fn kernel_edge(&mut self, at: u64, edge: Edge, iteration: u64) {
+        let what = What::KernelWindow { edge, iteration };
+        self.builder.push(self.main, &Event::new(at, 0, what));
+    }
+
+    fn range(&mut self, name: usize, start: u64, end: u64) {
+        self.named_range(self.names.ranges[name], start, end);
+    }
+
+    fn named_range(&mut self, name: StringId, start: u64, end: u64) {
+        let domain = self.names.domain;
+        let kind = RangeKind::PushPop;
+        self.put(0, start, end - start, What::Range { kind, domain, name });
+    }
+
+    fn call(&mut self, start: u64, duration: u64, row: u8) {
+        let (capturing, stream) = (false, 0x7f00);
+        self.put(
+            0,
+            start,
+            duration,
+            What::Call {
+                row,
+                capturing,
+                stream,
+            },
+        );
+    }
+
+    fn kernel(&mut self, start: u64, duration: u64, kernel: usize, correlation: u32) {
+        let name = self.names.kernels[kernel];
+        let stream = MAIN as u16;
+        self.put(
+            0,
+            start,
+            duration,
+            What::GpuKernel {
+                device: 0,
+                stream,
+                name,
+                correlation,
+            },
+        );
+    }
+
+    fn copy(&mut self, stream: u64, start: u64, kind: CopyKind, bytes: u64) {
+        let stream = stream as u16;
+        let duration = 2 * US + bytes / 50;
+        self.put(
+            0,
+            start,
+            duration,
+            What::GpuCopy {
+                device: 0,
+                stream,
+                kind,
+                bytes,
+            },
+        );
+    }
+}

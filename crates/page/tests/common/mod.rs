@@ -1,0 +1,183 @@
+//! Pages of a made-up engine, and children that cannot hang.
+
+#![allow(dead_code)] // each test file uses its part
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tllmprof_page::Timeline;
+use tllmprof_record::Reader;
+use tllmprof_report::{Process, Report};
+
+use crate::engine::{self, Engine};
+
+/// A folder that goes when the test ends.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tllmprof-page-{}-{count}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub const fn engine(rank: u64) -> Engine {
+    Engine {
+        rank,
+        windows: Vec::new(),
+        layers: 4,
+        kernels: 20,
+        hostile: false,
+    }
+}
+
+/// What engines, and a GPU that was measured beside them, come to.
+pub struct Shown {
+    pub report: Report,
+    pub timelines: Vec<Option<Timeline>>,
+}
+
+impl Shown {
+    pub fn of(engines: &[Engine], room: u64) -> Self {
+        let bytes = |engine: &Engine| engine.record().0.bytes();
+        let records: Vec<_> = engines.iter().map(bytes).collect();
+        Self::of_records(&records, room)
+    }
+
+    /// Of records in the order of their ranks.
+    pub fn of_records(records: &[Vec<u8>], room: u64) -> Self {
+        let read = |bytes: &[u8], name: &str| {
+            let reader = Reader::new(bytes).unwrap();
+            Process::read(PathBuf::from(name), &reader).unwrap()
+        };
+        let measured = engine::metrics(200).bytes();
+        let mut processes = vec![read(&measured, "gpu")];
+        for (place, bytes) in records.iter().enumerate() {
+            processes.push(read(bytes, &format!("rank-{place}")));
+        }
+        let samples = processes[0].metric_samples.clone();
+        let report = Report::new(processes);
+        let timelines = report.processes.iter().zip(records);
+        let timelines = timelines.map(|(process, bytes)| {
+            let reader = Reader::new(&bytes[..]).unwrap();
+            let mut timeline = Timeline::read(process, &reader, room).unwrap();
+            timeline.measured(process, &samples);
+            Some(timeline)
+        });
+        let timelines = timelines.collect();
+        Self { report, timelines }
+    }
+
+    pub fn html(&self) -> Vec<u8> {
+        let mut html = Vec::new();
+        tllmprof_page::write(&self.report, &self.timelines, &mut html).unwrap();
+        html
+    }
+
+    /// Writes the page, and beside it the report as JSON.
+    pub fn write(&self, scratch: &Scratch, name: &str) {
+        fs::write(scratch.path(&format!("{name}.html")), self.html()).unwrap();
+        let json = File::create(scratch.path(&format!("{name}.json"))).unwrap();
+        self.report.json(&mut BufWriter::new(json)).unwrap();
+    }
+}
+
+/// An engine's record in which events are damaged, others with each `seed`: the header stays, or there
+/// would be none.
+pub fn damaged(seed: u64) -> Vec<u8> {
+    let mut engine = engine(0);
+    engine.windows = vec![(100, 130)];
+    let mut bytes = engine.record().0.bytes();
+    let first = tllmprof_record::HEADER_BYTES + 64;
+    // Knuth's generator: the same damage each time.
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut next = |below: usize| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % below
+    };
+    for _ in 0..400 {
+        let at = first + next(bytes.len() - first);
+        bytes[at] ^= 1 << next(8);
+    }
+    bytes
+}
+
+pub fn repo() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+}
+
+/// What a child left behind: its exit status, and what it said.
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs a command to its end, and ends it, with all that it started, where that takes longer than `limit`.
+pub fn finish(command: &mut Command, limit: Duration) -> Ended {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let stdout = reader(child.stdout.take().unwrap());
+    let stderr = reader(child.stderr.take().unwrap());
+    let code = wait(&mut child, limit);
+    let [stdout, stderr] = [stdout, stderr].map(|said| said.join().unwrap());
+    assert!(code.is_some(), "{command:?} did not end: {stderr}");
+    Ended {
+        code: code.flatten(),
+        stdout,
+        stderr,
+    }
+}
+
+fn reader(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// The exit status; `None` where it had to be ended.
+fn wait(child: &mut Child, limit: Duration) -> Option<Option<i32>> {
+    let started = Instant::now();
+    while started.elapsed() < limit {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status.code());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let group = format!("-{}", child.id());
+    let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+    child.wait().unwrap();
+    None
+}

@@ -1,0 +1,260 @@
+// Looks at pages in a headless browser: node page.mjs MODULES BROWSER FOLDER. The folder has each page with its report
+// as JSON. Exit status 1: something is not as it should be, which is said.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { pathToFileURL } from "node:url";
+
+const [modules, browser, folder] = process.argv.slice(2);
+const { chromium } = createRequire(pathToFileURL(modules + "/"))("playwright-core");
+
+const TIMELINE = ".scroller canvas";
+const opened = await chromium.launch({ executablePath: browser, args: ["--no-sandbox"], timeout: 60_000 });
+const report = (name) => JSON.parse(readFileSync(`${folder}/${name}.json`, "utf8"));
+
+/** Opens a page, has `look` look at it, and checks that it said nothing and asked for nothing. */
+async function open(name, options, look) {
+    const page = await opened.newPage({ viewport: { width: 1280, height: 800 }, reducedMotion: "reduce", ...options });
+    page.setDefaultTimeout(60_000);
+    const said = [];
+    const url = pathToFileURL(`${folder}/${name}.html`).href;
+    page.on("console", (message) => said.push(`${message.type()}: ${message.text()}`));
+    page.on("pageerror", (error) => said.push(String(error)));
+    page.on("dialog", (dialog) => { said.push(`dialog: ${dialog.message()}`); dialog.dismiss(); });
+    page.on("request", (request) => { if (request.url() !== url) said.push(`request: ${request.url()}`); });
+    await page.goto(url);
+    await page.waitForSelector("html[data-ready]");
+    await still(page);
+    await look(page);
+    assert.deepEqual(said, [], name);
+    await page.close();
+    console.log(`${name}: looked at`);
+}
+
+const still = (page) => page.waitForSelector(TIMELINE + "[data-still=true]");
+
+/** What part of time the timeline shows, in ns from the first iteration's start. */
+async function seen(page) {
+    // Two frames, so that what was asked for last is drawn.
+    await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+    await still(page);
+    const { from, to } = await page.$eval(TIMELINE, (canvas) => ({ ...canvas.dataset }));
+    return { from: Number(from), to: Number(to), span: to - from };
+}
+
+/** Whether a duration on the page is that many ns, as exactly as it is shown. */
+function isTime(text, ns) {
+    const [, number, unit] = /^([\d.]+) (ns|µs|ms|s)$/.exec(text) ?? [];
+    assert.ok(number, `"${text}" is no duration`);
+    const factor = { ns: 1, "µs": 1e3, ms: 1e6, s: 1e9 }[unit];
+    const places = number.split(".")[1]?.length ?? 0;
+    assert.ok(Math.abs(Number(number) * factor - ns) <= (factor / 10 ** places) * 0.5001, `${text} is not ${ns} ns`);
+}
+
+async function figures(page, process) {
+    const { inside } = process;
+    const digits = inside.per_second < 9.995 ? 2 : inside.per_second < 99.95 ? 1 : 0;
+    assert.ok(inside.per_second < 999, "it is shown without separators");
+    assert.equal(await page.textContent("#rate"), inside.per_second.toFixed(digits));
+    for (const quantile of ["p50", "p90", "p99", "max"]) {
+        isTime(await page.textContent(`#${quantile}`), inside.time[`${quantile}_ns`]);
+    }
+    const drawn = await page.$eval("[data-iterations]", (chart) => chart.dataset.iterations);
+    assert.equal(Number(drawn), inside.iterations);
+}
+
+/** Where the timeline is, in sight. */
+async function boxOf(page) {
+    await page.$eval(".timeline", (timeline) => timeline.scrollIntoView());
+    return page.locator(TIMELINE).boundingBox();
+}
+
+/** Moves the pointer down the timeline at a moment until the tip names something. */
+async function hover(page, moment, name) {
+    const { from, to } = await seen(page);
+    const box = await boxOf(page);
+    const gutter = 158;
+    const x = box.x + gutter + ((moment - from) / (to - from)) * (box.width - gutter);
+    for (let y = box.y + 30; y < box.y + box.height; y += 5) {
+        await page.mouse.move(x, y);
+        const tip = await page.$eval(".timeline .tip", (tip) => (tip.hidden ? "" : tip.querySelector("b").textContent));
+        if (tip.startsWith(name)) return page.textContent(".timeline .tip");
+    }
+    assert.fail(`nothing at ${moment} is ${name}`);
+}
+
+const ranks = report("ranks");
+
+await open("ranks", { colorScheme: "light" }, async (page) => {
+    await figures(page, ranks.processes[0]);
+    const width = await page.evaluate(() => document.documentElement.scrollWidth);
+    assert.ok(width <= 1280, `it is ${width} wide`);
+
+    // The findings that say yes, in their order; the others are folded.
+    const yes = ranks.findings.filter((finding) => finding.verdict === "yes");
+    assert.ok(yes.length > 0);
+    const advice = await page.$$eval(".findings-card > .findings .advice", (all) => all.map((one) => one.textContent.replaceAll("\u00a0", " ")));
+    assert.deepEqual(advice, yes.map((finding) => finding.advice));
+    const folded = await page.$$eval(".findings-card details .finding", (all) => all.length);
+    assert.equal(folded, ranks.findings.length - yes.length);
+
+    // Ranks side by side.
+    assert.deepEqual(JSON.parse(await page.$eval("[data-slowest]", (chart) => chart.dataset.slowest)), ranks.skew.slowest);
+
+    // What the pointer is over. The slowest iteration is shown at first: its collection is known.
+    const { iterations } = ranks.processes[0].windows[0];
+    const slow = iterations.find((iteration) => iteration.n === 117);
+    const begin = slow.start_ns - iterations[0].start_ns;
+    const first = await seen(page);
+    assert.ok(first.from < begin && first.to > begin + slow.dur_ns);
+    const collection = await hover(page, begin + 4e6, "GC");
+    assert.match(collection, /^GC gen2GC · 9\.30 ms · 1,957 objects collected · 90\.0 µs into iteration 117$/);
+    const [, took, launches] = /^iteration 117(\S+ ms) · (\d+) launches/.exec(await hover(page, begin + 4e6, "iteration"));
+    isTime(took, slow.dur_ns);
+    assert.equal(Number(launches), slow.launches);
+    assert.match(await hover(page, begin + slow.dur_ns / 2, "GPU 0 DRAM bandwidth"), /\d+\.0 %, the mean of 10\.0 ms$/);
+
+    // Keys and the wheel.
+    const canvas = page.locator(TIMELINE);
+    await canvas.focus();
+    await page.mouse.move(0, 0);
+    const key = async (name) => { await page.keyboard.press(name); return seen(page); };
+    let before = await key("0");
+    const last = iterations[iterations.length - 1];
+    assert.ok(before.from <= 0 && before.to >= last.start_ns + last.dur_ns - iterations[0].start_ns);
+    for (const [closer, further] of [["w", "s"], ["+", "-"], ["ArrowUp", "ArrowDown"]]) {
+        const near = await key(closer);
+        assert.ok(near.span < before.span * 0.8 && near.from > before.from && near.to < before.to, closer);
+        const far = await key(further);
+        assert.ok(far.span > near.span * 1.2, further);
+        before = far;
+    }
+    before = await key("w");
+    for (const [right, left] of [["d", "a"], ["ArrowRight", "ArrowLeft"]]) {
+        const after = await key(right);
+        assert.ok(after.from > before.from && Math.abs(after.span - before.span) < 10, right);
+        before = await key(left);
+        assert.ok(before.from < after.from, left);
+    }
+    const box = await boxOf(page);
+    await page.mouse.move(box.x + box.width / 2, box.y + 40);
+    await page.keyboard.down("Control");
+    await page.mouse.wheel(0, -200);
+    await page.keyboard.up("Control");
+    const wheeled = await seen(page);
+    assert.ok(wheeled.span < before.span * 0.8, "the wheel");
+    await page.mouse.down();
+    await page.mouse.move(box.x + box.width / 2 + 200, box.y + 40, { steps: 4 });
+    await page.mouse.up();
+    assert.ok((await seen(page)).from < wheeled.from, "dragging");
+    await key("]");
+    assert.match(await page.textContent(".status"), /^iteration \d+ /);
+
+    // Events by name: as many as the report counts.
+    await page.fill(".timeline input", "SM90_XMMA");
+    const kernel = ranks.processes[0].kernels.find((kernel) => kernel.name.startsWith("sm90_xmma"));
+    assert.equal(await page.textContent(".hits"), `${kernel.count} found`);
+    await page.press(".timeline input", "Enter");
+    assert.match(await page.textContent(".status"), /^sm90_xmma.* kernel · /);
+    await page.press(".timeline input", "Escape");
+    assert.equal(await page.textContent(".hits"), "");
+
+    // The second window.
+    await page.selectOption(".timeline select", "1");
+    const { windows } = ranks.processes[0];
+    const second = windows[1].iterations[0].start_ns - iterations[0].start_ns;
+    const there = await seen(page);
+    assert.ok(there.from <= second && there.from > second - there.span * 0.1);
+
+    // The other ranks, by the list and by their table. One has a name that would end the script.
+    for (const rank of [2, 3]) {
+        if (rank === 2) await page.selectOption("#process", "2");
+        else await page.click(".ranks button:has-text('rank 3')");
+        await page.waitForSelector(`html[data-ready="${rank}"]`);
+        await figures(page, ranks.processes[rank]);
+        assert.equal(await page.textContent(".ranks [aria-current]"), `rank ${rank}`);
+    }
+    const names = await page.$$eval("td .name", (names) => names.map((name) => name.title));
+    const hostile = ranks.processes[3].kernels.find((kernel) => kernel.name.includes("</script>"));
+    assert.ok(names.includes(hostile.name), "the hostile name is shown as it is");
+
+    // What a screen reader is told.
+    const nameless = await page.$$eval("button, select, input, canvas[tabindex], [role=img]", (all) => all
+        .filter((one) => !(one.getAttribute("aria-label") || one.textContent.trim())).map((one) => one.outerHTML));
+    assert.deepEqual(nameless, []);
+});
+
+/** How well one colour is read on another (WCAG's contrast ratio). */
+function contrast(a, b) {
+    const light = (colour) => {
+        const [r, g, b] = colour.map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const [dark, bright] = [light(a), light(b)].sort((a, b) => a - b);
+    return (bright + 0.05) / (dark + 0.05);
+}
+
+const KINDS = ["range", "python", "call", "launch", "wait", "copy", "set", "gc", "gil-wait", "gil-hold", "step", "kernel"];
+for (const scheme of ["light", "dark"]) {
+    await open("ranks", { colorScheme: scheme }, async (page) => {
+        const colours = (names) => page.evaluate((names) => {
+            const probe = document.body.appendChild(document.createElement("span"));
+            const found = names.map((name) => {
+                probe.style.color = `var(--${name})`;
+                return getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
+            });
+            probe.remove();
+            return found;
+        }, names);
+        const look = async (dark) => {
+            const [surface, back, ink, muted, accent, bad, on, ...kinds] =
+                await colours(["surface", "back", "ink", "muted", "accent", "bad", "event-ink", ...KINDS]);
+            assert.equal(back[0] < 128, dark, "the theme");
+            for (const [name, colour] of Object.entries({ ink, muted, accent, bad })) {
+                for (const below of [surface, back]) assert.ok(contrast(colour, below) >= 4.5, `${scheme}: ${name} on ${below}`);
+            }
+            kinds.forEach((kind, at) => assert.ok(contrast(on, kind) >= 4.5, `${scheme}: text on ${KINDS[at]}`));
+            return surface;
+        };
+        await look(scheme === "dark");
+        await page.click(".theme");
+        await seen(page);
+        const surface = await look(scheme !== "dark");
+        const pixel = await page.$eval(TIMELINE, (canvas) => [...canvas.getContext("2d").getImageData(2, canvas.height - 3, 1, 1).data.slice(0, 3)]);
+        assert.deepEqual(pixel, surface, "the timeline has the theme's colours");
+    });
+}
+
+await open("many", {}, async (page) => {
+    await figures(page, report("many").processes[0]);
+    const events = Number(/^([\d,]+) of [\d,]+ events/.exec(await page.textContent(".timeline > .caption"))[1].replaceAll(",", ""));
+    assert.ok(events > 480_000 && events <= 500_000, `${events} events`);
+    await page.focus(TIMELINE);
+    await page.keyboard.press("0");
+    const whole = await seen(page);
+    for (let times = 0; times < 12; times++) await page.keyboard.press("w");
+    assert.ok((await seen(page)).span < whole.span / 50);
+    const took = await page.evaluate(() => Math.round(performance.getEntriesByName("first-contentful-paint")[0].startTime));
+    console.log(`first paint with ${events} events: ${took} ms`);
+});
+
+await open("nothing", {}, async (page) => {
+    assert.match(await page.textContent("main"), /No iteration was recorded/);
+});
+
+// Whatever is in a record, what is left of it can be gone through.
+for (let seed = 0; seed < 6; seed++) {
+    await open(`damaged-${seed}`, {}, async (page) => {
+        await page.focus(TIMELINE);
+        for (const key of ["0", "w", "w", "d", "s", "]", "]", "[", ".", "f", "Home"]) {
+            await page.keyboard.press(key);
+            const { from, to } = await seen(page);
+            assert.ok(to > from, `${key}: from ${from} to ${to}`);
+        }
+        await page.selectOption("#process", "1");
+        await page.waitForSelector('html[data-ready="1"]');
+    });
+}
+
+await opened.close();
