@@ -1,12 +1,17 @@
 """The perfect router: every expert gets as many tokens as any other, give or take one.
 
-The library runs balance.py, operators.py and blocks.py, one behind the other, as one module, once torch can be hooked,
-and calls begin, switch, loads and tell. It adds say(text) and warn(text), a line on standard error each, the latter in
+The library runs the files of this folder, one behind the other, as one module, once torch can be hooked, and calls
+begin, switch, loads and tell. It adds say(text) and warn(text), a line on standard error each, the latter in
 the record, too, and keep(number, name, tokens), which writes a layer's load down.
 
 Nothing here may harm the program: what cannot be balanced keeps its learned router, and is told.
 """
 
+import contextlib
+import functools
+import inspect
+import math
+import os
 import sys
 import threading
 import weakref
@@ -19,7 +24,10 @@ _ROWS = 8192
 # exact in every floating-point type.
 _HIGH, _LOW = 10.0, -10.0
 
-_lock = threading.Lock()
+# One that a signal's handler may take again.
+_lock = threading.RLock()
+# A module that was unpickled has the mark of the process that pickled it.
+_mark = os.urandom(8)
 _tables = {}
 # Tables that have been outgrown: a captured graph may still read them.
 _outgrown = []
@@ -36,23 +44,40 @@ def _spread(count):
     return sorted(range(count), key=lambda number: int(format(number, "0%db" % bits)[::-1], 2))
 
 
+def _numbers(count):
+    # The device is named: the program may have another one as its default.
+    return torch.tensor(_spread(count), device="cpu")
+
+
+def _count_to(count):
+    return torch.arange(count, device="cpu")
+
+
 def chosen(rows, experts, top_k, groups=1, top_groups=1):
     """The experts of each token, [rows, top_k]. A row does not depend on how many there are, and over any number of
     rows no expert comes more than once more often than another. With `groups` a token's experts are all in
     `top_groups` of them."""
     if groups <= 1 or top_groups >= groups:
-        order = torch.tensor(_spread(experts))
-        return order[(torch.arange(rows * top_k) % experts)].view(rows, top_k)
+        return _numbers(experts)[_count_to(rows * top_k) % experts].view(rows, top_k)
     in_group, each = experts // groups, top_k // top_groups
     if experts % groups or top_k % top_groups or each > in_group:
         raise Unbalanced(
             "%d of %d experts in %d of %d groups cannot be balanced" % (top_k, experts, top_groups, groups)
         )
-    visit = torch.arange(rows).view(rows, 1, 1) * top_groups + torch.arange(top_groups).view(1, top_groups, 1)
-    group = torch.tensor(_spread(groups))[visit % groups]
-    place = (visit // groups * each + torch.arange(each).view(1, 1, each)) % in_group
-    expert = group * in_group + torch.tensor(_spread(in_group))[place]
+    visit = _count_to(rows).view(rows, 1, 1) * top_groups + _count_to(top_groups).view(1, top_groups, 1)
+    group = _numbers(groups)[visit % groups]
+    place = (visit // groups * each + _count_to(each).view(1, 1, each)) % in_group
+    expert = group * in_group + _numbers(in_group)[place]
     return expert.reshape(rows, top_k)
+
+
+def period(layer):
+    """After so many rows they begin again."""
+    if layer.groups <= 1 or layer.top_groups >= layer.groups:
+        return layer.experts // math.gcd(layer.experts, layer.top_k)
+    in_group, each = layer.experts // layer.groups, layer.top_k // layer.top_groups
+    visits = layer.groups * (in_group // math.gcd(in_group, each))
+    return visits // math.gcd(visits, layer.top_groups)
 
 
 def table(rows, layer, dtype, device):
@@ -69,7 +94,7 @@ def table(rows, layer, dtype, device):
             return known
         count = max(_ROWS, 1 << (rows - 1).bit_length())
         experts = chosen(count, layer.experts, layer.top_k, layer.groups, layer.top_groups)
-        made = torch.full((count, layer.experts), _LOW).scatter_(1, experts, _HIGH).to(dtype).to(device)
+        made = torch.full((count, layer.experts), _LOW, dtype=torch.float32, device="cpu").scatter_(1, experts, _HIGH).to(dtype).to(device)
         if known is not None:
             _outgrown.append(known)
         _tables[key] = made

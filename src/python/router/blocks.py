@@ -5,10 +5,8 @@ _EXPERTS = ("experts", "moe_experts", "expert_mlps", "mlps", "input_linear")
 # Engines that have a place of their own for this.
 _ENGINES = ("vllm", "sglang", "tensorrt_llm")
 
-# Blocks whose making is not done yet, by their identity.
+# Blocks whose making is not done yet, by their identity, with the names of their gates.
 _pending = {}
-_classes = weakref.WeakSet()
-_mode = None
 _gemms = _sums = frozenset()
 
 
@@ -24,9 +22,10 @@ def registered(parent, name, child):
     """`parent.name = child`"""
     try:
         if child is not None:
-            block = _pending.pop(id(child), None)
-            if block is not None:  # its own __init__ has come to its end
-                attach(*block, True)
+            look_at_engines()
+            block, gate = _pending.pop(id(child), (None, None))
+            if block is not None and block() is child:  # its own __init__ has come to its end
+                attach(child, gate)
             if name in _GATES or name in _EXPERTS:
                 _look(parent, name, child)
     except Exception as error:
@@ -41,8 +40,14 @@ def _look(parent, name, child):
         return
     if type(parent).__module__.split(".")[0] in _ENGINES:
         return
-    _pending[id(parent)] = (weakref.ref(parent), children[gate], gate)
-    attach(*_pending[id(parent)], False)
+    key = id(parent)
+    if key not in _pending or _pending[key][0]() is not parent:
+        _pending[key] = (weakref.ref(parent, functools.partial(_forget, key)), gate)
+
+
+def _forget(key, gone):
+    if key in _pending and _pending[key][0] is gone:
+        del _pending[key]
 
 
 def _number(owners, names):
@@ -81,83 +86,109 @@ def gate_rows(gate):
     return weights[0].shape[0] if len(weights) == 1 else None
 
 
-def attach(parent, gate, name, is_done):
-    """Stands in a gate. Where it cannot be described yet, and the block is not done, once more later."""
+def attach(parent, name):
+    """Stands in a block's gate."""
     global torch
-    parent = parent()
-    if parent is None or gate.__dict__.get("_tllmprof") is not None:
+    gate = parent._modules.get(name)
+    if gate is None or _known(gate) is not None:
         return
     torch = sys.modules["torch"]
     if not hasattr(torch, "library"):
         return
     label = "%s.%s" % (type(parent).__name__, name)
     if "Hash" in type(gate).__name__:
-        if is_done:
-            warn("%s keeps its learned router: it routes by the tokens' numbers" % label)
+        warn("%s keeps its learned router: it routes by the tokens' numbers" % label)
         return
     experts, top_k, groups, top_groups = describe(gate, parent)
     if not experts or not top_k or top_k > experts:
-        if is_done:
-            warn(
-                "%s keeps its learned router: its experts (%s) and experts a token (%s) cannot be told"
-                % (label, experts, top_k)
-            )
-        return
-    if not is_done:
+        warn(
+            "%s keeps its learned router: its experts (%s) and experts a token (%s) cannot be told"
+            % (label, experts, top_k)
+        )
         return
     try:
         chosen(1, experts, top_k, groups, top_groups)
     except Unbalanced as error:
         warn("%s keeps its learned router: %s" % (label, error))
         return
-    define()
-    layer = Layer("%s %d" % (label, len(_layers)), experts, top_k, groups, top_groups)
-    gate.__dict__["_tllmprof"] = (layer.number, experts, top_k, gate_rows(gate) or experts)
+    if not define():
+        return
+    _prepare()
+    layer, life = layer_of(label, experts, top_k, groups, top_groups)
+    gate.__dict__["_tllmprof"] = (_mark, layer.number, experts, top_k, gate_rows(gate) or experts)
+    gate.__dict__["_tllmprof_life"] = life
     if type(gate).forward is torch.nn.Linear.forward:
         layer.by_logits = groups <= 1
-        gate.register_forward_hook(_linear)
+        gate.register_forward_hook(Hook(_linear))
         _watch(parent, layer)
     else:
         stand_in(type(gate))
 
 
+def _known(gate):
+    """What is known of a gate: its layer's number, its experts, experts a token, rows; None where it is not ours."""
+    known = gate.__dict__.get("_tllmprof")
+    return known[1:] if known is not None and known[0] == _mark else None
+
+
+class Hook:
+    """A hook on one module. A model that is pickled with it can be read where this module is not: there the hook
+    does nothing."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *args):
+        return self.function(*args)
+
+    def __deepcopy__(self, known):
+        return self
+
+    def __reduce__(self):
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
 def _linear(gate, args, logits):
-    number = gate.__dict__["_tllmprof"][0]
-    return torch.ops.tllmprof.balanced_logits(logits, number)
+    known = _known(gate)
+    if known is not None and isinstance(logits, torch.Tensor):
+        return torch.ops.tllmprof.balanced_logits(logits, known[0])
+    return None
 
 
 def _watch(parent, layer):
     """Sees in the block's first call which experts it chooses from the gate's logits."""
     handles = []
-    modes = []
+    of_thread = threading.local()
 
     def enters(block, args):
-        if layer.proved or layer.refused is not None or modes or not _active or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or layer.proved or layer.refused is not None or not _active:
             return
-        modes.append(_Watch(layer))
-        modes[0].__enter__()
+        if getattr(of_thread, "mode", None) is None:
+            of_thread.mode = _Watch(layer)
+            of_thread.mode.__enter__()
 
     def leaves(block, args, result):
-        if modes:
-            modes.pop().__exit__(None, None, None)
+        if torch.compiler.is_compiling():
+            return
+        mode, of_thread.mode = getattr(of_thread, "mode", None), None
+        if mode is not None:
+            mode.__exit__(None, None, None)
         if layer.proved or layer.refused is not None:
             for handle in handles:
                 handle.remove()
 
-    handles.append(parent.register_forward_pre_hook(enters))
-    handles.append(parent.register_forward_hook(leaves, always_call=True))
+    handles.append(parent.register_forward_pre_hook(Hook(enters)))
+    handles.append(parent.register_forward_hook(Hook(leaves), always_call=True))
 
 
 def stand_in(kind):
     """Replaces the forward of a class of gates: copies, and whatever wraps a gate later, keep it."""
-    if kind in _classes:
-        return
-    _classes.add(kind)
-    _prepare()
     own = kind.forward
+    if hasattr(own, "_tllmprof"):  # its base's
+        return
 
     def forward(self, *args, **named):
-        known = self.__dict__.get("_tllmprof")
+        known = _known(self)
         if known is None:
             return own(self, *args, **named)
         number, experts, top_k, rows = known
@@ -166,7 +197,7 @@ def stand_in(kind):
             result = own(self, *args, **named)
         if isinstance(result, torch.Tensor):
             # Logits that no known operator made.
-            if not mode.is_done and result.is_floating_point() and result.shape[-1] == experts:
+            if not mode.is_done and result.ndim and result.is_floating_point() and result.shape[-1] == experts:
                 result = torch.ops.tllmprof.balanced_logits(result, number)
             return result
         if isinstance(result, tuple):
@@ -185,16 +216,19 @@ def stand_in(kind):
     forward.__wrapped__ = own
     forward.__qualname__ = own.__qualname__
     forward.__doc__ = own.__doc__
+    forward._tllmprof = True
     kind.forward = forward
 
 
 def _prove_by_scores(result, mode, number):
     """Of a gate that gives no experts but scores: those that are not zero are of the experts that it chose."""
+    if torch.compiler.is_compiling() or not _active:
+        return
     layer = _layers[number]
-    if layer.proved or layer.refused is not None or not _active or torch.compiler.is_compiling():
+    if layer.proved or layer.refused is not None:
         return
     for part in result:
-        if isinstance(part, torch.Tensor) and part is not mode.logits and part.is_floating_point():
+        if isinstance(part, torch.Tensor) and part is not mode.logits and part.ndim and part.is_floating_point():
             if part.shape[-1] == layer.experts:
                 prove(part.topk(layer.top_k, -1)[1], layer)
                 return
@@ -228,7 +262,8 @@ def _prepare():
             result_of = lambda *given: function(*given, **(kwargs or {}))
             if not self.is_done:
                 result = result_of(*args)
-                if function in _gemms and result.shape[-1] in self.widths:
+                is_product = function in _gemms and isinstance(result, torch.Tensor) and result.ndim
+                if is_product and result.shape[-1] in self.widths:
                     self.is_done = True
                     self.logits = torch.ops.tllmprof.balanced_logits(result, self.number)
                     return self.logits
@@ -262,6 +297,7 @@ def _prepare():
     _Gate, _Watch = Gate, Watch
 
 
+@quietly
 def loads():
     """Has the learned routers' loads so far written down."""
     if torch is None:
@@ -277,6 +313,7 @@ def loads():
             keep(layer.number, layer.name, tuple(tokens))
 
 
+@quietly
 def tell():
     """The lines of the end."""
     if not _layers:

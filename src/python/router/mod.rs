@@ -2,7 +2,8 @@
 //!
 //! The work is done by Python source that runs in the program as a module of its own, as soon as
 //! torch's modules can be watched: `balance.py` (which experts), `operators.py` (what takes the place
-//! of a gate's results) and `blocks.py` (where), one behind the other. Nothing is on disk, and
+//! of a gate's results), `engines.py` (where, in engines whose routers are no modules) and `blocks.py`
+//! (where, in transformers and what is made like it), one behind the other. Nothing is on disk, and
 //! nothing happens where torch is not imported.
 
 use core::ffi::CStr;
@@ -20,6 +21,7 @@ const SOURCE: &CStr = match CStr::from_bytes_with_nul(
     concat!(
         include_str!("balance.py"),
         include_str!("operators.py"),
+        include_str!("engines.py"),
         include_str!("blocks.py"),
         "\0"
     )
@@ -70,6 +72,9 @@ pub fn wants(event: &[u8]) -> bool {
 
 /// Watches torch's modules being made, once that can be done: before any is.
 pub fn look(py: Python<'_>) {
+    if py.interpreter() != 0 {
+        return; // what is kept here would not outlive it
+    }
     let Some(module) = py.imported(c"torch.nn.modules.module") else {
         return;
     };

@@ -15,23 +15,61 @@ _library = None
 class Layer:
     """A layer of experts whose router is replaced."""
 
-    def __init__(self, name, experts, top_k, groups, top_groups):
-        self.name = name
+    def __init__(self, kind, experts, top_k, groups, top_groups, part=0):
+        self.name = "%s %d" % (kind, len(_layers))
+        self.kind = (kind, experts, top_k, groups, top_groups, part)
         self.experts = experts
         self.top_k = top_k
         self.groups = groups
         self.top_groups = top_groups
+        # Which of those that have tokens of their own and share the experts this process is.
+        self.part = part
         self.number = len(_layers)
         self.calls = 0
-        # Its experts have been seen to be the table's.
-        self.proved = False
-        # Why its learned router stays.
-        self.refused = None
+        self.begins()
         # By device: tokens of each expert, first those of the learned router, then those of the balanced one.
         self.loads = {}
         # The logits decide alone, so that they tell the load.
         self.by_logits = False
         _layers.append(self)
+
+    def begins(self):
+        # Its experts have been seen to be the table's.
+        self.proved = False
+        # Why its learned router stays.
+        self.refused = None
+
+
+class Life:
+    """Ends with the gate and all of its copies; the layer is another's then. Of a pickled gate nothing of ours is left."""
+
+    def __deepcopy__(self, known):
+        return self
+
+    def __copy__(self):
+        return self
+
+    def __reduce__(self):
+        return int, ()
+
+
+# Layers whose gates are gone, by their kind: a model that is built again takes their places.
+_free = {}
+
+
+def layer_of(kind, experts, top_k, groups, top_groups, part=0):
+    """A layer, and what its gate has to hold."""
+    with _lock:
+        free = _free.get((kind, experts, top_k, groups, top_groups, part))
+        layer = free.pop() if free else Layer(kind, experts, top_k, groups, top_groups, part)
+    layer.begins()
+    life = Life()
+    weakref.finalize(life, _ends, layer).atexit = False
+    return layer, life
+
+
+def _ends(layer):
+    _free.setdefault(layer.kind, []).append(layer)
 
 
 def flag(device):
@@ -39,23 +77,54 @@ def flag(device):
     if known is None:
         if capturing(device):
             raise Unbalanced("its first call was in a stream capture")
-        with torch.inference_mode(False), torch.no_grad():
-            known = _flags[device] = torch.full((), _active, dtype=torch.bool, device=device)
+        with _lock, torch.inference_mode(False), torch.no_grad():
+            known = _flags.get(device)
+            if known is None:
+                known = _flags[device] = torch.full((), _active, dtype=torch.bool, device=device)
     return known
 
 
+def _in_child():
+    """The child of a fork: another thread may have had the lock, and what was counted is the parent's."""
+    global _lock
+    _lock = threading.RLock()
+    for layer in _layers:
+        layer.calls = 0
+        layer.loads = {}
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def quietly(function):
+    """What goes wrong is told, and is not the program's; what a signal's handler raises is."""
+
+    @functools.wraps(function)
+    def careful(*args):
+        try:
+            return function(*args)
+        except Exception as error:
+            warn("the perfect router: %s" % told(error))
+
+    return careful
+
+
+@quietly
 def switch(on, waits):
     """Balances from here on, or not. `waits`: the devices are made idle first and last, for what runs on any stream."""
     global _active
+    if _active == bool(on):
+        return
     _active = bool(on)
     if torch is None:
         return
     if _active:
         tell_once()
-    with torch.inference_mode(False), torch.no_grad():
+    with _lock, torch.inference_mode(False), torch.no_grad():
         for device, known in list(_flags.items()):
             if device.type != "cuda":
                 known.fill_(_active)
+                switch_biases(device)
                 continue
             if not waits or capturing(device):
                 warn("a stream capture is under way: the routers on %s are not switched" % device)
@@ -63,6 +132,7 @@ def switch(on, waits):
             with torch.cuda.device(device):
                 torch.cuda.synchronize()
                 known.fill_(_active)
+                switch_biases(device)
                 torch.cuda.synchronize()
 
 
@@ -77,6 +147,12 @@ def _rows(logits):
     return logits.numel() // logits.shape[-1]
 
 
+def _rows_of(layer, count, dtype, device):
+    """The table's rows for so many tokens."""
+    first = layer.part * count % period(layer) if layer.part else 0
+    return table(first + count, layer, dtype, device)[first : first + count]
+
+
 def _balanced_logits(logits, number):
     layer = _layers[number]
     layer.calls += 1
@@ -86,7 +162,7 @@ def _balanced_logits(logits, number):
                 tell_once()
             if layer.by_logits and _counts:
                 _count(logits[..., : layer.experts].topk(layer.top_k, -1)[1], layer, logits.device, True)
-            rows = table(_rows(logits), layer, logits.dtype, logits.device)[: _rows(logits)]
+            rows = _rows_of(layer, _rows(logits), logits.dtype, logits.device)
             own = logits[..., : layer.experts]
             # A gate may have columns for experts that are always chosen, too.
             mixed = torch.where(flag(logits.device), rows.view(own.shape), own)
@@ -121,16 +197,16 @@ def _seen(ids, number):
     return ids.clone()
 
 
-def prove(ids, layer):
+def prove(ids, layer, may_refuse=True):
     """On the first call outside a capture: the experts that were chosen are those of the table."""
     if layer.proved or not _active or not ids.numel() or capturing(ids.device):
         return
     ids = ids.reshape(-1, layer.top_k).long()
-    rows = table(len(ids), layer, torch.float32, ids.device)[: len(ids)]
+    rows = _rows_of(layer, len(ids), torch.float32, ids.device)
     wanted = rows.topk(layer.top_k, -1)[1]
     if torch.equal(ids.sort(-1)[0], wanted.sort(-1)[0]):
         layer.proved = True
-    else:
+    elif may_refuse:
         leave(layer, "the experts did not get the balanced tokens")
 
 
@@ -164,21 +240,50 @@ def tell_once():
         warn("output is intentionally wrong: the routers are replaced")
 
 
+def _balanced_grad(grad, number):
+    """Where the learned router is in force, its gradients are; the balanced logits have none."""
+    layer = _layers[number]
+    if layer.refused is None:
+        try:
+            own = grad[..., : layer.experts]
+            mixed = torch.where(flag(grad.device), torch.zeros((), dtype=grad.dtype, device=grad.device), own)
+            return torch.cat((mixed, grad[..., layer.experts :]), -1)
+        except Exception as error:
+            leave(layer, told(error))
+    return grad.clone()
+
+
+def _remember(context, inputs, output):
+    context.number = inputs[1]
+
+
+def _backward(context, grad):
+    return torch.ops.tllmprof.balanced_grad(grad, context.number), None
+
+
 def define():
-    """Makes the operators, once torch is whole."""
+    """Makes the operators, once torch is whole; false where that cannot be."""
     global _library
     if _library is not None:
-        return
+        return _library is not False
+    _library = False
+    if not hasattr(torch.library, "register_autograd"):
+        warn("the perfect router needs PyTorch 2.4 or later: the routers stay as they are")
+        return False
     library = torch.library.Library("tllmprof", "DEF")
-    like = getattr(torch.library, "register_fake", None) or torch.library.impl_abstract
     for schema, work in (
         ("balanced_logits(Tensor logits, int layer) -> Tensor", _balanced_logits),
         ("balanced_bias(Tensor bias, int layer) -> Tensor", _balanced_bias),
+        ("balanced_grad(Tensor grad, int layer) -> Tensor", _balanced_grad),
         ("seen(Tensor ids, int layer) -> Tensor", _seen),
     ):
-        name = library.define(schema)
+        library.define(schema)
         name = schema.split("(")[0]
         library.impl(name, work, "CompositeExplicitAutograd")
-        library.impl(name, torch.library.fallthrough_kernel, "Autograd")
-        like("tllmprof::" + name, lambda tensor, layer: torch.empty_like(tensor), lib=library)
+        torch.library.register_fake("tllmprof::" + name, lambda tensor, layer: torch.empty_like(tensor), lib=library)
+        if "logits" in name or "bias" in name:
+            torch.library.register_autograd("tllmprof::" + name, _backward, setup_context=_remember, lib=library)
+        else:
+            library.impl(name, torch.library.fallthrough_kernel, "Autograd")
     _library = library
+    return True
