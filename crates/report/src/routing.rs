@@ -13,7 +13,7 @@ pub struct LayerLoad {
     pub tokens: Vec<u64>,
 }
 
-/// The loads as they come.
+/// What was said of loads. Each says all that an expert was sent so far: the latest counts.
 #[derive(Debug, Default)]
 pub struct Loads {
     tokens: BTreeMap<(u16, u16), u64>,
@@ -32,47 +32,106 @@ impl Loads {
         }
     }
 
-    /// The layers. All have as many experts as the one that has most: one that was sent nothing may
-    /// have no event.
+    /// The layers, each with as many experts as the last one that has an event.
     pub fn finish(self) -> Vec<LayerLoad> {
-        let experts = self
-            .tokens
-            .keys()
-            .map(|(_, expert)| usize::from(*expert) + 1);
-        let experts = experts.max().unwrap_or(0);
         let mut layers: Vec<LayerLoad> = Vec::new();
+        let mut room = LIMIT;
         for ((layer, expert), tokens) in self.tokens {
-            if layers.last().is_none_or(|last| last.layer != layer)
-                && layers.len() * experts < LIMIT
-            {
+            if layers.last().is_none_or(|last| last.layer != layer) {
                 layers.push(LayerLoad {
                     layer,
-                    tokens: vec![0; experts],
+                    tokens: Vec::new(),
                 });
             }
-            if let Some(last) = layers.last_mut().filter(|last| last.layer == layer) {
-                last.tokens[usize::from(expert)] = tokens;
-            }
+            let Some(last) = layers.last_mut() else { break };
+            let more = usize::from(expert) + 1 - last.tokens.len();
+            let Some(left) = room.checked_sub(more) else {
+                continue; // of a damaged record
+            };
+            room = left;
+            last.tokens.resize(usize::from(expert), 0);
+            last.tokens.push(tokens);
         }
         layers
     }
+}
+
+impl LayerLoad {
+    pub fn sum(&self) -> u64 {
+        self.tokens
+            .iter()
+            .fold(0, |sum, tokens| sum.saturating_add(*tokens))
+    }
+
+    /// What the busiest expert has, as a multiple of the mean; `None` where there were no tokens.
+    pub fn of_mean(&self) -> Option<f64> {
+        of_mean(self.tokens.iter().copied())
+    }
+
+    /// As [`of_mean`](Self::of_mean), of GPUs that hold as many experts each, in the order of their
+    /// numbers; `None` also where they cannot.
+    pub fn over_gpus(&self, gpus: usize) -> Option<f64> {
+        let each = self.tokens.len().checked_div(gpus)?;
+        if each == 0 || each * gpus != self.tokens.len() {
+            return None;
+        }
+        of_mean(
+            self.tokens
+                .chunks(each)
+                .map(|chunk| chunk.iter().fold(0_u64, |sum, t| sum.saturating_add(*t))),
+        )
+    }
+
+    /// Experts that were sent nothing.
+    pub fn idle(&self) -> usize {
+        self.tokens.iter().filter(|tokens| **tokens == 0).count()
+    }
+}
+
+fn of_mean(tokens: impl Iterator<Item = u64> + Clone) -> Option<f64> {
+    let most = tokens.clone().max().filter(|most| *most > 0)?;
+    let count = tokens.clone().count() as f64;
+    let sum: f64 = tokens.map(|tokens| tokens as f64).sum();
+    Some(most as f64 * count / sum)
+}
+
+/// The loads of several ranks together: where each has tokens of its own, all of them; where they have
+/// the same, as many times as there are ranks, which leaves all ratios as they are.
+pub fn together<'a>(ranks: impl Iterator<Item = &'a [LayerLoad]>) -> Vec<LayerLoad> {
+    let mut layers: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
+    for load in ranks.flatten() {
+        let sums = layers.entry(load.layer).or_default();
+        if sums.len() < load.tokens.len() {
+            sums.resize(load.tokens.len(), 0);
+        }
+        for (sum, tokens) in sums.iter_mut().zip(&load.tokens) {
+            *sum = sum.saturating_add(*tokens);
+        }
+    }
+    layers
+        .into_iter()
+        .map(|(layer, tokens)| LayerLoad { layer, tokens })
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn layer(layer: u16, tokens: &[u64]) -> LayerLoad {
+        LayerLoad {
+            layer,
+            tokens: tokens.to_vec(),
+        }
+    }
+
     #[test]
     fn the_latest_load_counts_and_experts_without_one_are_there() {
         let mut loads = Loads::default();
-        for (layer, expert, tokens) in [(3, 1, 5), (3, 1, 7), (1, 2, 1)] {
+        for (layer, expert, tokens) in [(3, 1, 5), (3, 1, 7), (1, 2, 1), (3, 0, 0)] {
             loads.add(layer, expert, tokens);
         }
-        let layer = |layer, tokens: &[u64]| LayerLoad {
-            layer,
-            tokens: tokens.to_vec(),
-        };
-        assert_eq!(loads.finish(), [layer(1, &[0, 0, 1]), layer(3, &[0, 7, 0])]);
+        assert_eq!(loads.finish(), [layer(1, &[0, 0, 1]), layer(3, &[0, 7])]);
     }
 
     #[test]
@@ -81,6 +140,29 @@ mod tests {
         for layer in 0..u16::MAX {
             loads.add(layer, u16::MAX - 1, 1);
         }
-        assert_eq!(loads.finish().len(), 2);
+        let layers = loads.finish();
+        let experts: usize = layers.iter().map(|layer| layer.tokens.len()).sum();
+        assert!(experts <= LIMIT, "{experts}");
+    }
+
+    #[test]
+    fn balanced_experts_are_not_balanced_gpus() {
+        let load = layer(0, &[4, 4, 0, 0, 4, 0, 2, 2]);
+        assert_eq!(load.sum(), 16);
+        assert_eq!(load.of_mean(), Some(2.0));
+        assert_eq!(load.over_gpus(2), Some(1.0));
+        assert_eq!(load.over_gpus(4), Some(2.0));
+        assert_eq!(load.over_gpus(3), None, "8 experts on 3 GPUs");
+        assert_eq!(load.over_gpus(16), None);
+        assert_eq!(load.over_gpus(0), None);
+        assert_eq!(load.idle(), 3);
+        assert_eq!(layer(0, &[0, 0]).of_mean(), None);
+    }
+
+    #[test]
+    fn ranks_add_up_by_layer() {
+        let (one, other) = ([layer(0, &[1, 2])], [layer(0, &[1, 0, 5]), layer(2, &[1])]);
+        let both = together([&one[..], &other[..]].into_iter());
+        assert_eq!(both, [layer(0, &[2, 2, 5]), layer(2, &[1])]);
     }
 }

@@ -1,6 +1,7 @@
 //! The report as JSON: the fields of the command's interface, and more.
 
 mod gpu;
+mod routing;
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -18,6 +19,7 @@ use crate::sum::{GpuFrom, Sum};
 use crate::window::Window;
 use crate::{Finding, Report, Verdict};
 use gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
+use routing::JsonRouting;
 
 impl Report {
     /// Writes the report as JSON, with a line's end.
@@ -111,6 +113,8 @@ struct JsonProcess<'a> {
     /// The iterations in which kernels were taken; `null`: none were.
     kernel_window: Option<JsonKernelSum>,
     gpu_metrics: Vec<JsonMetric>,
+    /// How unbalanced the learned routers of experts are; `null`: that was not counted.
+    routing: Option<JsonRouting<'a>>,
     threads: Vec<JsonThread<'a>>,
     settings: &'a [String],
     refused: &'a [String],
@@ -261,7 +265,8 @@ struct JsonStep {
 
 impl<'a> JsonReport<'a> {
     fn of(report: &'a Report, each: bool) -> Self {
-        let process = |process| JsonProcess::of(process, each);
+        let ranks = report.processes.len();
+        let process = |process| JsonProcess::of(process, each, ranks);
         Self {
             processes: report.processes.iter().map(process).collect(),
             skew: report.skew.as_ref().map(|skew| JsonSkew::of(skew, each)),
@@ -271,7 +276,7 @@ impl<'a> JsonReport<'a> {
 }
 
 impl<'a> JsonProcess<'a> {
-    fn of(process: &'a Process, each: bool) -> Self {
+    fn of(process: &'a Process, each: bool, ranks: usize) -> Self {
         let window = |window| JsonWindow::of(window, each);
         let facts = &process.facts;
         Self {
@@ -334,6 +339,7 @@ impl<'a> JsonProcess<'a> {
             copies: process.copies.iter().map(JsonCopy::of).collect(),
             kernel_window: process.kernel_window.as_ref().map(JsonKernelSum::of),
             gpu_metrics: process.metrics.iter().map(JsonMetric::of).collect(),
+            routing: JsonRouting::of(&process.experts, facts, ranks),
             threads: threads(process),
             settings: &facts.settings,
             refused: &facts.refused,

@@ -4,6 +4,7 @@ mod findings;
 mod gpu;
 pub mod lines;
 mod one;
+mod routing;
 mod rows;
 mod several;
 

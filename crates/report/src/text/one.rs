@@ -3,6 +3,7 @@
 use tllmprof_record::Ended;
 
 use super::lines::{Lines, WIDTH, short};
+use super::routing;
 use super::rows::Rows;
 use super::{findings, gpu};
 use crate::diagnosis::Finding;
@@ -19,6 +20,7 @@ const WINDOWS: usize = 3;
 const CALLS: usize = 4;
 const KERNELS: usize = 5;
 const NAMES: usize = 3;
+const LAYERS: usize = 3;
 const SLOW: usize = 5;
 /// How many lines there are for what was found and for notes, where those can be shorter.
 const FOUND: usize = 9;
@@ -96,6 +98,7 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
         process.calls.len().min(CALLS),
         process.functions.len().min(NAMES),
         process.ranges.len().min(NAMES),
+        process.experts.len().min(LAYERS),
     ];
     // A line is above each table; the kernels' is among what they have besides rows.
     let headings = [0, 2, 3, 4]
@@ -104,11 +107,19 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
         .count();
     let python_lines =
         usize::from(!process.gc.is_empty()) + usize::from(process.gil_wait.count > 0);
-    let others = headings + python_lines + gpu::fixed(process) + notes;
+    let others =
+        headings + python_lines + gpu::fixed(process) + routing::fixed(&process.experts) + notes;
     let Rows(rows) = Rows::share(tables, lines.left().saturating_sub(others));
     calls(process, sum, rows[2], lines);
     gpu::kernels(process, sum, rows[1], lines);
     gpu::metrics(&process.metrics, lines);
+    routing::layers(
+        &process.experts,
+        &process.facts,
+        routing::GPUS,
+        rows[5],
+        lines,
+    );
     python(process, sum, lines);
     named("function", "runs", &process.functions, rows[3], lines);
     named("range", "count", &process.ranges, rows[4], lines);

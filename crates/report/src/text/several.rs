@@ -5,8 +5,10 @@ use std::collections::HashSet;
 use super::findings;
 use super::lines::{Lines, short};
 use super::one::{SLOWEST, causes, shortcomings};
+use super::routing;
 use crate::diagnosis::Finding;
 use crate::process::Process;
+use crate::routing::together;
 use crate::skew::Skew;
 use crate::slow::Slow;
 use crate::units::{Rate, Share, Time};
@@ -15,6 +17,7 @@ use crate::units::{Rate, Share, Time};
 const PROCESSES: usize = 16;
 const SLOW: usize = 5;
 const NOTES: usize = 6;
+const LAYERS: usize = 3;
 
 pub fn processes(processes: &[Process], skew: Option<&Skew>, found: &[Finding], lines: &mut Lines) {
     let who = Who::of(processes);
@@ -23,6 +26,16 @@ pub fn processes(processes: &[Process], skew: Option<&Skew>, found: &[Finding], 
     if let Some(skew) = skew {
         lines.blank();
         skewed(processes, skew, &who, lines);
+    }
+    let ranks = processes.iter().map(|process| &process.experts[..]);
+    if let Some(first) = processes.first() {
+        routing::layers(
+            &together(ranks),
+            &first.facts,
+            processes.len(),
+            LAYERS,
+            lines,
+        );
     }
     let notes = processes.iter().flat_map(|process| {
         let who = who.name(process);
