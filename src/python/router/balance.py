@@ -97,8 +97,15 @@ def table(rows, layer, dtype, device):
         made = torch.full((count, layer.experts), _LOW, dtype=torch.float32, device="cpu").scatter_(1, experts, _HIGH).to(dtype).to(device)
         if known is not None:
             _outgrown.append(known)
+        settle(device)
         _tables[key] = made
         return made
+
+
+def settle(device):
+    """What was made on this stream may be read on another one next."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 def capturing(device):

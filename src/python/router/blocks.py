@@ -66,7 +66,7 @@ def describe(gate, parent):
     owners.append(getattr(parent, "experts", None))
     top_k = _number(
         owners,
-        ("top_k", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "topk", "moe_topk", "k"),
+        ("top_k", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "topk", "moe_topk", "top_k_experts", "k"),
     )
     experts = _number(owners, ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"))
     rows = gate_rows(gate)
@@ -221,15 +221,16 @@ def stand_in(kind):
 
 
 def _prove_by_scores(result, mode, number):
-    """Of a gate that gives no experts but scores: those that are not zero are of the experts that it chose."""
+    """Of a gate that gives no experts but scores: those of the experts that it chose are the highest, or the only
+    ones that are not zero. A mask of fewer tells nothing."""
     if torch.compiler.is_compiling() or not _active:
         return
     layer = _layers[number]
     if layer.proved or layer.refused is not None:
         return
     for part in result:
-        if isinstance(part, torch.Tensor) and part is not mode.logits and part.ndim and part.is_floating_point():
-            if part.shape[-1] == layer.experts:
+        if is_real(part) and part is not mode.logits and part.ndim and part.is_floating_point():
+            if part.shape[-1] == layer.experts and bool(((part != 0).sum(-1) >= layer.top_k).all()):
                 prove(part.topk(layer.top_k, -1)[1], layer)
                 return
 

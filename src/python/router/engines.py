@@ -174,10 +174,7 @@ def _confirm(ids, known):
     layer = _layers[known[1]] if known is not None and known[1] is not None else None
     if layer is None or layer.proved or layer.refused is not None or ids.shape[-1] != layer.top_k:
         return
-    try:
-        prove(ids, layer, may_refuse=False)
-    except Exception as error:
-        leave(layer, told(error))
+    prove(ids, layer, may_refuse=False)
 
 
 def _enlist(owner, logits, point):

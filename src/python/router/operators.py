@@ -80,7 +80,9 @@ def flag(device):
         with _lock, torch.inference_mode(False), torch.no_grad():
             known = _flags.get(device)
             if known is None:
-                known = _flags[device] = torch.full((), _active, dtype=torch.bool, device=device)
+                known = torch.full((), _active, dtype=torch.bool, device=device)
+                settle(device)
+                _flags[device] = known
     return known
 
 
@@ -199,15 +201,28 @@ def _seen(ids, number):
 
 def prove(ids, layer, may_refuse=True):
     """On the first call outside a capture: the experts that were chosen are those of the table."""
-    if layer.proved or not _active or not ids.numel() or capturing(ids.device):
+    if layer.proved or not _active or not is_real(ids):
         return
-    ids = ids.reshape(-1, layer.top_k).long()
-    rows = _rows_of(layer, len(ids), torch.float32, ids.device)
-    wanted = rows.topk(layer.top_k, -1)[1]
-    if torch.equal(ids.sort(-1)[0], wanted.sort(-1)[0]):
-        layer.proved = True
-    elif may_refuse:
-        leave(layer, "the experts did not get the balanced tokens")
+    try:
+        ids = ids.reshape(-1, layer.top_k).long()
+        rows = _rows_of(layer, len(ids), torch.float32, ids.device)
+        wanted = rows.topk(layer.top_k, -1)[1]
+        if torch.equal(ids.sort(-1)[0], wanted.sort(-1)[0]):
+            layer.proved = True
+        elif may_refuse:
+            leave(layer, "the experts did not get the balanced tokens")
+    except Exception as error:
+        leave(layer, told(error))
+
+
+def is_real(tensor):
+    """It has values, and they can be read now."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device.type != "meta"
+        and tensor.numel() > 0
+        and not capturing(tensor.device)
+    )
 
 
 def _count(ids, layer, device, is_learned):
@@ -216,10 +231,12 @@ def _count(ids, layer, device, is_learned):
         if capturing(device):
             return
         with torch.inference_mode(False), torch.no_grad():
-            loads = layer.loads[device] = (
+            loads = (
                 torch.zeros(2 * layer.experts, dtype=torch.int64, device=device),
                 torch.ones(1, dtype=torch.int64, device=device),
             )
+            settle(device)
+            layer.loads[device] = loads
     tokens, one = loads
     chosen_ids = ids.reshape(-1).long()
     # What the logits tell is the learned router's choice; where it is not in force, nobody's.
@@ -253,12 +270,12 @@ def _balanced_grad(grad, number):
     return grad.clone()
 
 
-def _remember(context, inputs, output):
-    context.number = inputs[1]
+def _remember(ctx, inputs, output):
+    ctx.number = inputs[1]
 
 
-def _backward(context, grad):
-    return torch.ops.tllmprof.balanced_grad(grad, context.number), None
+def _backward(ctx, grad):
+    return torch.ops.tllmprof.balanced_grad(grad, ctx.number), None
 
 
 def define():
