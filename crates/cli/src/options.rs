@@ -62,15 +62,12 @@ pub struct Options {
     /// Replace the routers of mixtures of experts by balanced ones, so that the program's output is
     /// wrong and its speed that of even loads; `window`: inside windows only, and count what the
     /// learned routers do outside
-    #[arg(long, value_name = "window", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     perfect_router: Option<OsString>,
 
     /// Take GPU kernels by CUPTI, too, in the first 20 or STEPS iterations of each window
     #[arg(long, value_name = "STEPS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     kernels: Option<OsString>,
-    /// Replace MoE routers by balanced ones; =window: only inside windows
-    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
-    perfect_router: Option<OsString>,
 }
 
 /// A variable that an option sets.
