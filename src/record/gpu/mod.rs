@@ -20,7 +20,7 @@ mod driver;
 mod pool;
 mod streams;
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
 use tllmprof_record::{Counter, Info};
@@ -29,6 +29,7 @@ use super::{add, clock, facts, is_on, is_recording};
 use crate::errno::Kept;
 use crate::intercept::tls;
 use crate::lock::Guard;
+use crate::log;
 use driver::Driver;
 use pool::{Index, Pair, Span};
 pub use streams::Target;
@@ -49,6 +50,14 @@ static LATEST: AtomicU64 = AtomicU64::new(0);
 static SWEPT: [AtomicU64; 16] = [const { AtomicU64::new(NONE) }; 16];
 /// What this took from the program's threads, in ticks.
 static OWN: AtomicU64 = AtomicU64::new(0);
+/// Threads that may be using an event or a stream's handle.
+static USERS: AtomicU32 = AtomicU32::new(0);
+/// The events are being given back: nobody may use them.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+/// Nothing is timed any more in this process.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+/// How long those who still use events are waited for.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// What the program is about to destroy.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +70,7 @@ pub enum Doomed {
 
 /// A window is about to open. `capturing`: a stream capture is under way.
 pub fn window_opens(capturing: bool) {
-    if !is_on() {
+    if !is_on() || IS_OVER.load(Ordering::Relaxed) {
         return;
     }
     let Some(driver) = Driver::find() else { return };
@@ -173,8 +182,20 @@ pub fn before_destroy(doomed: Doomed, capturing: bool) {
     if !IS_ON.load(Ordering::Acquire) {
         return;
     }
-    let _errno = Kept::new();
     let Some(driver) = Driver::get() else { return };
+    let mut is_told = false;
+    timed(|| {
+        is_told = true;
+        forget_doomed(driver, doomed, capturing);
+    });
+    if !is_told {
+        // All is being forgotten, by a thread that uses what is to go until it has.
+        let _errno = Kept::new();
+        until(|| !IS_ENDING.load(Ordering::SeqCst));
+    }
+}
+
+fn forget_doomed(driver: Driver, doomed: Doomed, capturing: bool) {
     let why = if capturing { Why::Capture } else { Why::End };
     let device_of = |context| driver.in_context(context, |device| device);
     match doomed {
@@ -223,16 +244,42 @@ pub fn work_ends(capturing: bool) {
 
 /// Reads the times that are left, without waiting for any, and gives everything back. Behind the
 /// window's close, when the device is idle if it ever is.
+///
+/// A thread may be about to give an event to its stream, from before the close: it is waited for, as
+/// the driver may not be given an event that is gone.
 pub fn end() {
     if !IS_ON.load(Ordering::Acquire) {
         return;
     }
+    IS_ENDING.store(true, Ordering::SeqCst);
     if let Some(driver) = Driver::get() {
-        streams::forget(|_| true);
-        pool::end(driver, |_, _| true);
+        if until(|| USERS.load(Ordering::SeqCst) == 0) {
+            streams::forget(|_| true);
+            pool::end(driver, |_, _| true);
+        } else {
+            // Nobody knows when it comes back: the events stay, and nothing is timed any more.
+            log::once!(
+                Warn,
+                "GPU times end here: a thread does not come back from the driver"
+            );
+            IS_OVER.store(true, Ordering::Relaxed);
+        }
     }
     add(Counter::OwnTicks, OWN.swap(0, Ordering::Relaxed));
     IS_ON.store(false, Ordering::Release);
+    IS_ENDING.store(false, Ordering::SeqCst);
+}
+
+/// Waits until it is so; false if that takes too long.
+fn until(is_so: impl Fn() -> bool) -> bool {
+    let since = std::time::Instant::now();
+    while !is_so() {
+        if since.elapsed() >= PATIENCE {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
 }
 
 /// The child of a fork times nothing of its parent's.
@@ -244,6 +291,9 @@ pub unsafe fn in_child() {
     if Driver::get().is_some() {
         IS_ON.store(false, Ordering::Relaxed);
         IS_TOLD.store(false, Ordering::Relaxed);
+        IS_ENDING.store(false, Ordering::Relaxed);
+        IS_OVER.store(false, Ordering::Relaxed);
+        USERS.store(0, Ordering::Relaxed);
         OWN.store(0, Ordering::Relaxed);
         // SAFETY: the caller's promise.
         unsafe {
@@ -253,11 +303,15 @@ pub unsafe fn in_child() {
     }
 }
 
-/// Runs `act`, whose time counts as ours.
+/// Runs `act`, which uses events, unless they are being given back. Its time counts as ours.
 fn timed(act: impl FnOnce()) {
     let _errno = Kept::new();
     let since = clock::ticks();
-    act();
+    USERS.fetch_add(1, Ordering::SeqCst);
+    if !IS_ENDING.load(Ordering::SeqCst) {
+        act();
+    }
+    USERS.fetch_sub(1, Ordering::SeqCst);
     OWN.fetch_add(clock::ticks().wrapping_sub(since), Ordering::Relaxed);
 }
 
