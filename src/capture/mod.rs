@@ -27,6 +27,9 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// How long closing a window may hold up the end of a process.
 const LAST: Duration = Duration::from_secs(3);
 
+/// How long a window's opening waits for the events that GPU times are taken with.
+const EVENTS: Duration = Duration::from_millis(3);
+
 static STATE: Lock<Capture> = Lock::new(Capture::new());
 
 struct Capture {
@@ -153,6 +156,9 @@ pub fn switch(place: &Place<'_>, edge: window::Edge) {
         }
         if edge.open.is_some() {
             record::gpu::window_opens(place.capturing);
+            if record::gpu::wants_events() && !place.capturing {
+                let _ = worker::run(Job::Events, EVENTS);
+            }
             record::window_opens(iteration);
         }
         if begins {

@@ -32,6 +32,8 @@ pub enum Job {
         /// Whether to wait for the device first.
         drain: bool,
     },
+    /// Make events that GPU times are taken with.
+    Events,
     /// What has to do with CUPTI.
     Cupti(cupti::Job),
 }
@@ -42,8 +44,9 @@ const DRAINING: u32 = 2;
 const CLOSING: u32 = 3;
 const CLOSING_AFTER_DRAIN: u32 = 4;
 const MAKING_ROOM: u32 = 5;
+const MAKING_EVENTS: u32 = 6;
 /// And what of CUPTI's.
-const CUPTI: u32 = 6;
+const CUPTI: u32 = 7;
 
 /// What the worker is about; it goes back to sleep when it is done.
 static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
@@ -151,6 +154,7 @@ pub fn run(job: Job, patience: Duration) -> bool {
             ITERATIONS.store(iterations, Ordering::Relaxed);
             if drain { CLOSING_AFTER_DRAIN } else { CLOSING }
         }
+        Job::Events => MAKING_EVENTS,
         Job::Cupti(job) => CUPTI + job as u32,
     };
     let deadline = Instant::now() + patience;
@@ -238,6 +242,7 @@ fn work() {
             CLOSING => super::close_all(iterations, false),
             CLOSING_AFTER_DRAIN => super::close_all(iterations, true),
             MAKING_ROOM => crate::record::make_room(),
+            MAKING_EVENTS => crate::record::gpu::make_events(),
             _ => cupti::work(code.wrapping_sub(CUPTI)),
         }
         WORD.store(ASLEEP, Ordering::Release);

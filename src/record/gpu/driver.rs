@@ -4,6 +4,7 @@ use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use super::pool::Pair;
 use crate::libcuda::functions;
 
 type Handle = *mut c_void;
@@ -189,7 +190,7 @@ impl Driver {
     }
 
     /// Makes an event in the calling thread's context.
-    pub fn create(self) -> Result<Event, Status> {
+    fn create(self) -> Result<Event, Status> {
         let create = self.0.create.ok_or(Status::NOT_SUPPORTED)?;
         let mut event = null_mut();
         // SAFETY: writes the handle to the local.
@@ -198,11 +199,24 @@ impl Driver {
     }
 
     /// Gives an event up, whether it has happened or not.
-    pub fn destroy(self, event: Event) {
+    fn destroy(self, event: Event) {
         if let Some(destroy) = self.0.destroy {
             // SAFETY: an event of ours, in a context that lives, which is not used any more.
             unsafe { destroy(handle(event)) };
         }
+    }
+
+    /// Makes two, as [`Self::create`].
+    pub fn create_pair(self) -> Result<Pair, Status> {
+        let start = self.create()?;
+        let end = self.create().inspect_err(|_| self.destroy(start))?;
+        Ok(Pair { start, end })
+    }
+
+    /// Gives both up, as [`Self::destroy`].
+    pub fn destroy_pair(self, pair: Pair) {
+        self.destroy(pair.start);
+        self.destroy(pair.end);
     }
 
     /// Has an event happen when the stream comes to it.

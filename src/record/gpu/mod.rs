@@ -9,10 +9,10 @@
 //! another span. A thread touches no stream but what it has launched into last, or a call names: what
 //! another thread does with its own meanwhile is not known.
 //!
-//! [`streams`] knows what each stream has open, [`pool`] the events and the reading of them. Both
-//! exist from the window's opening to the reading of the last times behind its close ([`end`]): a
-//! stream or context that the program destroys meanwhile is told of before ([`before_destroy`]), as
-//! the driver may not be given handles of what is gone.
+//! [`streams`] knows what each stream has open, from the window's opening to the reading of the last
+//! times behind its close ([`end`]); [`pool`] has the events, which stay. A stream or context that the
+//! program destroys is told of before ([`before_destroy`]), as the driver may not be given handles of
+//! what is gone.
 //!
 //! While any thread captures a stream nothing is done here: whoever calls looks to that.
 
@@ -54,6 +54,11 @@ static OWN: AtomicU64 = AtomicU64::new(0);
 static USERS: AtomicU32 = AtomicU32::new(0);
 /// The events are being given back: nobody may use them.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
+/// There may be events.
+static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
+/// Events are being made, and they are to be made no more as a context is about to go.
+static IS_MAKING: AtomicBool = AtomicBool::new(false);
+static MAKING_STOPS: AtomicBool = AtomicBool::new(false);
 /// Nothing is timed any more in this process.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 /// How long those who still use events are waited for.
@@ -80,9 +85,23 @@ pub fn window_opens(capturing: bool) {
         facts::tell_number(Info::CudaDriver, version);
     }
     if !capturing {
-        pool::prepare(driver, driver.context());
+        pool::expect(driver, driver.context());
     }
+    HAS_EVENTS.store(true, Ordering::Release);
     IS_ON.store(true, Ordering::Release);
+}
+
+/// Whether there are fewer events than are to be made ahead.
+pub fn wants_events() -> bool {
+    IS_ON.load(Ordering::Relaxed) && pool::wants_more()
+}
+
+/// Makes events ahead of their use, for a bounded time. On a thread of ours.
+pub fn make_events() {
+    let Some(driver) = Driver::get() else { return };
+    IS_MAKING.store(true, Ordering::SeqCst);
+    pool::make_ahead(driver, || !MAKING_STOPS.load(Ordering::SeqCst));
+    IS_MAKING.store(false, Ordering::SeqCst);
 }
 
 /// Work is for this iteration from here on.
@@ -179,15 +198,24 @@ pub fn before_wait(wait: Wait) {
 /// The program is about to destroy something. Whether a window is open or not; `capturing`: a stream
 /// capture is under way.
 pub fn before_destroy(doomed: Doomed, capturing: bool) {
-    if !IS_ON.load(Ordering::Acquire) {
+    if !HAS_EVENTS.load(Ordering::Acquire) {
         return;
     }
     let Some(driver) = Driver::get() else { return };
+    let is_of_context = !matches!(doomed, Doomed::Stream(_));
+    if is_of_context {
+        let _errno = Kept::new();
+        MAKING_STOPS.store(true, Ordering::SeqCst);
+        until(|| !IS_MAKING.load(Ordering::SeqCst));
+    }
     let mut is_told = false;
     timed(|| {
         is_told = true;
         forget_doomed(driver, doomed, capturing);
     });
+    if is_of_context {
+        MAKING_STOPS.store(false, Ordering::SeqCst);
+    }
     if !is_told {
         // All is being forgotten, by a thread that uses what is to go until it has.
         let _errno = Kept::new();
@@ -242,11 +270,11 @@ pub fn work_ends(capturing: bool) {
     }
 }
 
-/// Reads the times that are left, without waiting for any, and gives everything back. Behind the
+/// Reads the times that are left, without waiting for any, and forgets the streams. Behind the
 /// window's close, when the device is idle if it ever is.
 ///
 /// A thread may be about to give an event to its stream, from before the close: it is waited for, as
-/// the driver may not be given an event that is gone.
+/// the event is free for others from here on.
 pub fn end() {
     if !IS_ON.load(Ordering::Acquire) {
         return;
@@ -255,9 +283,9 @@ pub fn end() {
     if let Some(driver) = Driver::get() {
         if until(|| USERS.load(Ordering::SeqCst) == 0) {
             streams::forget(|_| true);
-            pool::end(driver, |_, _| true);
+            pool::rest(driver);
         } else {
-            // Nobody knows when it comes back: the events stay, and nothing is timed any more.
+            // Nobody knows when it comes back: the events stay as they are, and are used no more.
             log::once!(
                 Warn,
                 "GPU times end here: a thread does not come back from the driver"
@@ -291,6 +319,9 @@ pub unsafe fn in_child() {
     if Driver::get().is_some() {
         IS_ON.store(false, Ordering::Relaxed);
         IS_TOLD.store(false, Ordering::Relaxed);
+        HAS_EVENTS.store(false, Ordering::Relaxed);
+        IS_MAKING.store(false, Ordering::Relaxed);
+        MAKING_STOPS.store(false, Ordering::Relaxed);
         IS_ENDING.store(false, Ordering::Relaxed);
         IS_OVER.store(false, Ordering::Relaxed);
         USERS.store(0, Ordering::Relaxed);

@@ -1,11 +1,14 @@
 //! The events of each context, and the spans whose times are not read yet.
 //!
-//! Events are made when a window opens, and more where they do not suffice; at its end they are
-//! given back, as the program may take a context down in the meantime. A span's times are read when
-//! its last event has happened, without waiting for it.
+//! Events are made by the worker when a window opens, and stay for the next ones until their context
+//! is taken down. Making, reading or destroying one may take the driver a tenth of a second where other
+//! threads launch without a pause, as it takes turns unfairly: all of it has a bound in time, and what
+//! is not done by then is left. A span's times are read when its last event has happened, without
+//! waiting for it.
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
+use std::time::Instant;
 
 use tllmprof_record::{Counter, Event as Recorded, Info, What};
 
@@ -18,12 +21,17 @@ use crate::log;
 const CONTEXTS: usize = 16;
 /// Spans of a context that may be under way or unread.
 const MOST: usize = 512;
-/// Pairs of events that there are at first where a window opens, and that are made at a time later.
-const FIRST: usize = 64;
-const MORE: usize = 16;
-/// From so many unread spans on, some are read now and then.
-const BACKLOG: usize = 256;
+/// Pairs of events that the worker makes ahead.
+const ENOUGH: usize = 256;
+/// Pairs of events that a thread of the program makes at a time where there are none.
+const MORE: usize = 8;
+/// How many spans are read at a time where many are unread.
 const SOME: usize = 16;
+/// How long one of the program's threads may make or read events in the middle of its work, and at the
+/// end of a window or context; how long the worker may make some.
+const IN_BETWEEN: Duration = Duration::from_micros(300);
+const AT_THE_END: Duration = Duration::from_millis(10);
+const AHEAD: Duration = Duration::from_millis(20);
 /// How long a thread waits for another that has a pool.
 const PATIENCE: Duration = Duration::from_micros(200);
 /// By how much the clocks of a GPU and its host may run apart.
@@ -63,6 +71,8 @@ pub struct Pool {
     pub device: u8,
     /// The driver has refused something: nothing more is timed here.
     is_dead: bool,
+    /// The driver took long to make an event: the program's threads make none.
+    is_slow: bool,
     pairs: [Pair; MOST],
     made: usize,
     free: [Index; MOST],
@@ -111,15 +121,62 @@ pub fn of(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
     })
 }
 
-/// Makes the events that a window needs in most programs, in a context that is likely to be used.
-pub fn prepare(driver: Driver, context: usize) {
-    if let Some(mut pool) = of(driver, context) {
-        pool.grow(driver, context, FIRST);
+/// Sees to it that a context, which is likely to be used in the window that opens, has a pool.
+pub fn expect(driver: Driver, context: usize) {
+    drop(of(driver, context));
+}
+
+/// Whether a context has fewer events than are to be made ahead.
+pub fn wants_more() -> bool {
+    let is_there = |entry: &&Context| entry.handle.load(Ordering::Acquire) != 0;
+    let mut pools = ALL.iter().filter(is_there);
+    pools.any(|entry| {
+        let pool = entry.pool.try_lock();
+        pool.is_some_and(|pool| pool.wants_more())
+    })
+}
+
+/// Makes events in all contexts that have a pool, while `goes_on`. On the worker's thread.
+pub fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
+    let since = Instant::now();
+    for entry in &ALL {
+        let context = entry.handle.load(Ordering::Acquire);
+        if context == 0 {
+            continue;
+        }
+        let _beside = BesideCaptures::new(driver);
+        driver.in_context(context, |_| {
+            while goes_on() && since.elapsed() < AHEAD {
+                // Not under the lock, which the program's threads wait for.
+                let made = driver.create_pair();
+                let mut pool = entry.pool.lock();
+                let is_wanted =
+                    entry.handle.load(Ordering::Relaxed) == context && pool.wants_more();
+                match made {
+                    Ok(pair) if is_wanted => pool.add_pair(pair),
+                    Ok(pair) => return driver.destroy_pair(pair),
+                    Err(status) => return pool.fail(status),
+                }
+            }
+        });
     }
 }
 
-/// Reads what can be read and gives the events of the contexts back that `ends` says yes to, by their
-/// handle and device: spans that have not happened are lost.
+/// The window is over: reads what can be read. What has not happened is lost, and all events are free.
+pub fn rest(driver: Driver) {
+    for entry in &ALL {
+        if entry.handle.load(Ordering::Acquire) != 0
+            && let Some(mut pool) = entry.pool.lock_for(Duration::from_millis(20))
+        {
+            pool.read(driver, MOST, AT_THE_END);
+            pool.lose_unread();
+            pool.free_all();
+        }
+    }
+}
+
+/// As [`rest`], in the contexts that `ends` says yes to, by their handle and device, and gives their
+/// events back.
 pub fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
     for entry in &ALL {
         if entry.handle.load(Ordering::Acquire) == 0 {
@@ -130,7 +187,7 @@ pub fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
         };
         let handle = entry.handle.load(Ordering::Relaxed);
         if handle != 0 && ends(handle, pool.device) {
-            pool.read(driver, MOST);
+            pool.read(driver, MOST, AT_THE_END);
             pool.lose_unread();
             pool.give_back(driver, handle);
             entry.handle.store(0, Ordering::Release);
@@ -171,6 +228,7 @@ impl Pool {
         Self {
             device: 0,
             is_dead: false,
+            is_slow: false,
             pairs: [Pair { start: 0, end: 0 }; MOST],
             made: 0,
             free: [0; MOST],
@@ -183,7 +241,7 @@ impl Pool {
     }
 
     fn forget(&mut self) {
-        self.is_dead = false;
+        (self.is_dead, self.is_slow) = (false, false);
         (self.made, self.free_count) = (0, 0);
         (self.first_unread, self.unread_count) = (0, 0);
         self.last = None;
@@ -205,27 +263,32 @@ impl Pool {
         }
     }
 
-    /// Makes events for `more` spans, as far as there is room.
-    fn grow(&mut self, driver: Driver, context: usize, more: usize) {
-        if self.is_dead {
-            return;
-        }
+    fn has_room(&self) -> bool {
+        !self.is_dead && self.made < MOST
+    }
+
+    fn wants_more(&self) -> bool {
+        !self.is_dead && self.made < ENOUGH
+    }
+
+    fn add_pair(&mut self, pair: Pair) {
+        self.pairs[self.made] = pair;
+        self.put_back(self.made as Index);
+        self.made += 1;
+    }
+
+    /// Makes some events on a thread of the program's.
+    fn grow(&mut self, driver: Driver, context: usize) {
         let _beside = BesideCaptures::new(driver);
-        let until = MOST.min(self.made + more);
+        let since = Instant::now();
+        let until = self.made + MORE;
         driver.in_context(context, |_| {
-            while self.made < until {
-                let both = driver.create().and_then(|start| {
-                    let end = driver.create().inspect_err(|_| driver.destroy(start))?;
-                    Ok(Pair { start, end })
-                });
-                match both {
-                    Ok(pair) => {
-                        self.pairs[self.made] = pair;
-                        self.put_back(self.made as Index);
-                        self.made += 1;
-                    }
-                    Err(status) => return self.fail(status),
+            while self.has_room() && self.made < until && !self.is_slow {
+                match driver.create_pair() {
+                    Ok(pair) => self.add_pair(pair),
+                    Err(status) => self.fail(status),
                 }
+                self.is_slow = since.elapsed() >= IN_BETWEEN;
             }
         });
     }
@@ -236,10 +299,10 @@ impl Pool {
             return None;
         }
         if self.free_count == 0 {
-            self.read(driver, SOME);
+            self.read(driver, SOME, IN_BETWEEN);
         }
         if self.free_count == 0 {
-            self.grow(driver, context, MORE);
+            self.grow(driver, context);
         }
         self.free_count = self.free_count.checked_sub(1)?;
         let index = self.free[self.free_count];
@@ -261,8 +324,8 @@ impl Pool {
             self.unread[(self.first_unread + self.unread_count) % MOST] = span;
             self.unread_count += 1;
         }
-        if self.unread_count >= BACKLOG {
-            self.read(driver, SOME);
+        if self.unread_count >= self.made - self.made / 4 {
+            self.read(driver, SOME, IN_BETWEEN);
         }
     }
 
@@ -284,12 +347,13 @@ impl Pool {
         }
     }
 
-    /// Reads spans that have happened, in their order and so many at most.
-    fn read(&mut self, driver: Driver, most: usize) {
+    /// Reads spans that have happened, in their order, so many at most and for so long.
+    fn read(&mut self, driver: Driver, most: usize, within: Duration) {
         let _beside = BesideCaptures::new(driver);
         let per_ns = clock::ticks_per_ns();
+        let since = Instant::now();
         for _ in 0..most {
-            if self.is_dead || self.unread_count == 0 {
+            if self.is_dead || self.unread_count == 0 || since.elapsed() >= within {
                 break;
             }
             let span = self.unread[self.first_unread];
@@ -342,12 +406,25 @@ impl Pool {
         self.unread_count = 0;
     }
 
+    fn free_all(&mut self) {
+        self.last = None;
+        self.first_unread = 0;
+        self.free_count = 0;
+        for index in 0..self.made {
+            self.put_back(index as Index);
+        }
+    }
+
+    /// Gives the events back, as far as that is done soon: the context takes the others with it.
     fn give_back(&mut self, driver: Driver, context: usize) {
         let _beside = BesideCaptures::new(driver);
+        let since = Instant::now();
         driver.in_context(context, |_| {
             for pair in &self.pairs[..self.made] {
-                driver.destroy(pair.start);
-                driver.destroy(pair.end);
+                if since.elapsed() >= AT_THE_END {
+                    break;
+                }
+                driver.destroy_pair(*pair);
             }
         });
         self.forget();
