@@ -32,6 +32,8 @@ const SOME: usize = 16;
 const IN_BETWEEN: Duration = Duration::from_micros(300);
 const AT_THE_END: Duration = Duration::from_millis(10);
 const AHEAD: Duration = Duration::from_millis(20);
+/// Where the making of two events takes the worker so long, no more are made: others wait for it.
+const SLOW: Duration = Duration::from_millis(5);
 /// How long a thread waits for another that has a pool.
 const PATIENCE: Duration = Duration::from_micros(200);
 /// By how much the clocks of a GPU and its host may run apart.
@@ -71,7 +73,7 @@ pub struct Pool {
     pub device: u8,
     /// The driver has refused something: nothing more is timed here.
     is_dead: bool,
-    /// The driver took long to make an event: the program's threads make none.
+    /// The driver took long to make an event: no more are made.
     is_slow: bool,
     pairs: [Pair; MOST],
     made: usize,
@@ -148,14 +150,19 @@ pub fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
         driver.in_context(context, |_| {
             while goes_on() && since.elapsed() < AHEAD {
                 // Not under the lock, which the program's threads wait for.
+                let begun = Instant::now();
                 let made = driver.create_pair();
+                let is_slow = begun.elapsed() >= SLOW;
                 let mut pool = entry.pool.lock();
-                let is_wanted =
-                    entry.handle.load(Ordering::Relaxed) == context && pool.wants_more();
+                let fits = entry.handle.load(Ordering::Relaxed) == context && pool.has_room();
                 match made {
-                    Ok(pair) if is_wanted => pool.add_pair(pair),
+                    Ok(pair) if fits => pool.add_pair(pair),
                     Ok(pair) => return driver.destroy_pair(pair),
                     Err(status) => return pool.fail(status),
+                }
+                pool.is_slow |= is_slow;
+                if !pool.wants_more() {
+                    return;
                 }
             }
         });
@@ -268,7 +275,7 @@ impl Pool {
     }
 
     fn wants_more(&self) -> bool {
-        !self.is_dead && self.made < ENOUGH
+        !self.is_dead && !self.is_slow && self.made < ENOUGH
     }
 
     fn add_pair(&mut self, pair: Pair) {
