@@ -211,19 +211,19 @@ impl Writer {
     /// Writes down how many events are missing here, if the chunk has room for that.
     #[cold]
     fn tell_of_lost(&self) {
-        let events = self.untold.get();
+        // A signal handler may jump out of here: rather untold than told twice.
+        let events = self.untold.replace(0);
         let event = Event::new(ticks(), 0, What::Dropped { events });
-        if self.in_chunk(|chunk| chunk.push(&event)) {
-            self.untold.set(0);
+        if !self.in_chunk(|chunk| chunk.push(&event)) {
+            self.untold.set(self.untold.get() + events);
         }
     }
 
     /// Counts an event that was not kept.
     #[cold]
     pub fn drop_one(&self) {
+        let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
         self.untold.set(self.untold.get() + 1);
-        let dropped = self.dropped.load(Ordering::Relaxed) + 1;
-        self.dropped.store(dropped, Ordering::Relaxed);
         // Now and then the header knows it, whatever ends the process.
         if dropped.is_power_of_two() || dropped.is_multiple_of(4096) {
             tell_dropped();
