@@ -8,7 +8,7 @@ usage() {
 Usage: tllmprof.sh [OPTIONS] [--] COMMAND...
 
   --window W       windows of iterations: A-B, N, A-, all, and comma lists of them
-  --step RULE      what an iteration is: auto, or a CUDA call such as cudaGraphLaunch/4
+  --step RULE      what an iteration is: auto, a CUDA call such as cudaGraphLaunch/4, sym:, py: or nvtx:
   --warmup W       iterations not counted: a number of them, or capture
   --ranks LIST     ranks that open windows: 0,2-3
   --nsys[=ARGS]    under nsys, which captures the windows; ARGS are more arguments for it

@@ -49,7 +49,8 @@ pub struct Options {
     #[arg(long, value_name = "PATH")]
     torch_trace: Option<OsString>,
 
-    /// Where the record goes: %p process, %r rank, %h host, %q{NAME} a variable
+    /// Where the record goes: %p process, %r rank, %h host, %q{NAME} a variable, %% a percent sign; by
+    /// default run writes ./tllmprof-%h-%r-%p.tllmprof, and nothing under nsys or ncu
     #[arg(long, value_name = "PATH", conflicts_with = "no_trace")]
     trace: Option<OsString>,
     /// No record

@@ -308,7 +308,7 @@ fn what_is_missing_is_said() {
         "never closed",
         "3 events were dropped",
         "2 GPU times could not be read",
-        "refused: GIL: no CPython [2J was found",
+        "warned: GIL: no CPython [2J was found",
         "its end was not seen",
     ] {
         assert!(text.contains(said), "{said}: {text}");

@@ -268,6 +268,10 @@ fn leave() -> Left {
         switch_off();
         return Left::Busy;
     };
+    // Whoever waited for this may have given it up before the gate was closed again.
+    if attempt & 3 != WAITING || ATTEMPT.load(Ordering::SeqCst) != attempt {
+        return Left::Busy;
+    }
     let since = Instant::now();
     driver.synchronize_all();
     let goes_on = ATTEMPT.compare_exchange(

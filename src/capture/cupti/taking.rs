@@ -2,6 +2,7 @@
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
 use std::collections::{HashMap, HashSet};
 
 use super::activity::{Activity, Work};
@@ -61,17 +62,22 @@ pub fn begin(since: Reading, ahead: i64) {
     });
 }
 
+/// How long a thread of the program's waits for CUPTI's, which may hang.
+const PATIENCE: Duration = Duration::from_millis(20);
+
 /// CUPTI hands over nothing any more.
 pub fn end() {
-    *TAKING.lock() = None;
+    if let Some(mut taking) = TAKING.lock_for(PATIENCE) {
+        *taking = None;
+    }
 }
 
 /// What was taken since [`begin`].
 pub fn totals() -> Totals {
     let calls = TAKING
-        .lock()
-        .as_ref()
-        .map_or(0, |taking| taking.calls.len());
+        .lock_for(PATIENCE)
+        .and_then(|taking| Some(taking.as_ref()?.calls.len()))
+        .unwrap_or(0);
     let [kernels, copies, sets, dropped, untimed] =
         TOTALS.each_ref().map(|total| total.load(Ordering::Relaxed));
     Totals {

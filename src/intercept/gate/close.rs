@@ -32,8 +32,11 @@ pub fn close(patience: Duration) -> Option<Closed> {
     let deadline = Instant::now() + patience;
     // A thread that comes to have a slot later finds the gate closed.
     let slots = session::slots();
-    let is_empty =
-        || UNSEEN.load(Ordering::SeqCst) == 0 && slots.iter().all(|slot| slot.flight() == 0);
+    let is_empty = || {
+        UNSEEN.load(Ordering::SeqCst) == 0
+            && slots.iter().all(|slot| slot.flight() == 0)
+            && crate::record::gpu::users() == 0
+    };
     while !is_empty() {
         if Instant::now() >= deadline {
             return None;

@@ -60,6 +60,11 @@ static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
 /// 1: calls wait. What they sleep on.
 pub static CLOSED: AtomicU32 = AtomicU32::new(0);
+
+/// Whether nobody may go into the driver.
+pub fn is_closed() -> bool {
+    CLOSED.load(Ordering::SeqCst) != 0
+}
 /// Calls that the driver is in of threads that have no slot.
 pub static UNSEEN: AtomicU32 = AtomicU32::new(0);
 /// Their calls that may have given the GPU work.

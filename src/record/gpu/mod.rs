@@ -27,7 +27,7 @@ use tllmprof_record::{Counter, Info};
 
 use super::{add, clock, facts, is_on, is_recording};
 use crate::errno::Kept;
-use crate::intercept::tls;
+use crate::intercept::{gate, tls};
 use crate::lock::Guard;
 use crate::log;
 use driver::Driver;
@@ -58,7 +58,7 @@ static IS_ENDING: AtomicBool = AtomicBool::new(false);
 static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
 /// Events are being made, and they are to be made no more as a context is about to go.
 static IS_MAKING: AtomicBool = AtomicBool::new(false);
-static MAKING_STOPS: AtomicBool = AtomicBool::new(false);
+static MAKING_STOPS: AtomicU32 = AtomicU32::new(0);
 /// Nothing is timed any more in this process.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 /// How long those who still use events are waited for.
@@ -100,7 +100,7 @@ pub fn wants_events() -> bool {
 pub fn make_events() {
     let Some(driver) = Driver::get() else { return };
     IS_MAKING.store(true, Ordering::SeqCst);
-    pool::make_ahead(driver, || !MAKING_STOPS.load(Ordering::SeqCst));
+    pool::make_ahead(driver, || MAKING_STOPS.load(Ordering::SeqCst) == 0);
     IS_MAKING.store(false, Ordering::SeqCst);
 }
 
@@ -203,23 +203,19 @@ pub fn before_destroy(doomed: Doomed, capturing: bool) {
     }
     let Some(driver) = Driver::get() else { return };
     let is_of_context = !matches!(doomed, Doomed::Stream(_));
+    let _errno = Kept::new();
     if is_of_context {
-        let _errno = Kept::new();
-        MAKING_STOPS.store(true, Ordering::SeqCst);
+        MAKING_STOPS.fetch_add(1, Ordering::SeqCst);
         until(|| !IS_MAKING.load(Ordering::SeqCst));
     }
-    let mut is_told = false;
-    timed(|| {
-        is_told = true;
-        forget_doomed(driver, doomed, capturing);
-    });
-    if is_of_context {
-        MAKING_STOPS.store(false, Ordering::SeqCst);
-    }
+    // Another thread may be closing the window, or keeping all out of the driver.
+    let is_told = until(|| timed(|| forget_doomed(driver, doomed, capturing)));
     if !is_told {
-        // All is being forgotten, by a thread that uses what is to go until it has.
-        let _errno = Kept::new();
-        until(|| !IS_ENDING.load(Ordering::SeqCst));
+        pool::abandon();
+        IS_OVER.store(true, Ordering::Relaxed);
+    }
+    if is_of_context {
+        MAKING_STOPS.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -321,7 +317,7 @@ pub unsafe fn in_child() {
         IS_TOLD.store(false, Ordering::Relaxed);
         HAS_EVENTS.store(false, Ordering::Relaxed);
         IS_MAKING.store(false, Ordering::Relaxed);
-        MAKING_STOPS.store(false, Ordering::Relaxed);
+        MAKING_STOPS.store(0, Ordering::Relaxed);
         IS_ENDING.store(false, Ordering::Relaxed);
         IS_OVER.store(false, Ordering::Relaxed);
         USERS.store(0, Ordering::Relaxed);
@@ -334,16 +330,24 @@ pub unsafe fn in_child() {
     }
 }
 
-/// Runs `act`, which uses events, unless they are being given back. Its time counts as ours.
-fn timed(act: impl FnOnce()) {
+/// Threads that may be in the driver for us.
+pub fn users() -> u32 {
+    USERS.load(Ordering::SeqCst)
+}
+
+/// Runs `act`, which uses events, unless they are being given back or nobody may be in the driver;
+/// whether it ran. Its time counts as ours.
+fn timed(act: impl FnOnce()) -> bool {
     let _errno = Kept::new();
     let since = clock::ticks();
     USERS.fetch_add(1, Ordering::SeqCst);
-    if !IS_ENDING.load(Ordering::SeqCst) {
+    let may = !IS_ENDING.load(Ordering::SeqCst) && !gate::is_closed();
+    if may {
         act();
     }
     USERS.fetch_sub(1, Ordering::SeqCst);
     OWN.fetch_add(clock::ticks().wrapping_sub(since), Ordering::Relaxed);
+    may
 }
 
 /// Begins a span.
@@ -385,10 +389,15 @@ fn begun(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u6
 /// Gives the first event of a span to its stream.
 fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
     let (index, pair) = pool::of(driver, stream.context())?.take(driver, stream.context())?;
-    match driver.record(pair.start, stream.handle()) {
+    let handle = stream.handle();
+    if handle == 0 {
+        pool::known(stream.context())?.put_back(index);
+        return None;
+    }
+    match driver.record(pair.start, handle) {
         Ok(()) => Some((index, pair)),
         Err(status) => {
-            if let Some(mut pool) = pool::of(driver, stream.context()) {
+            if let Some(mut pool) = pool::known(stream.context()) {
                 pool.put_back(index);
                 pool.refused(status);
             }
@@ -403,14 +412,16 @@ fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> boo
     if open.covered == launches {
         return true;
     }
-    if !stream.is_in_reach(driver) || driver.is_capturing(stream.handle()) {
+    // 0 where the stream has been destroyed meanwhile.
+    let handle = stream.handle();
+    if handle == 0 || !stream.is_in_reach(driver) || driver.is_capturing(handle) {
         return false;
     }
-    let given = driver.record(open.events.end, stream.handle());
+    let given = driver.record(open.events.end, handle);
     match given {
         Ok(()) => open.covered = launches,
         Err(status) => {
-            if let Some(mut pool) = pool::of(driver, stream.context()) {
+            if let Some(mut pool) = pool::known(stream.context()) {
                 pool.refused(status);
             }
         }
@@ -491,7 +502,7 @@ fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: 
     let is_whole = !is_empty && (!is_late || may_give && give_last(driver, stream, open));
     // A launch by another thread in between belongs to what follows.
     stream.end(open);
-    let Some(mut pool) = pool::of(driver, stream.context()) else {
+    let Some(mut pool) = pool::known(stream.context()) else {
         return pool::lose(1);
     };
     if is_whole {

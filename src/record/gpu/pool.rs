@@ -6,7 +6,7 @@
 //! is not done by then is left. A span's times are read when its last event has happened, without
 //! waiting for it.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
@@ -65,6 +65,8 @@ pub struct Span {
 struct Context {
     /// 0: not in use.
     handle: AtomicUsize,
+    /// The ordinal of its device.
+    device: AtomicU8,
     pool: Lock<Pool>,
 }
 
@@ -73,8 +75,9 @@ pub struct Pool {
     pub device: u8,
     /// The driver has refused something: nothing more is timed here.
     is_dead: bool,
-    /// The driver took long to make an event: no more are made.
-    is_slow: bool,
+    /// How often the driver took long to make events: no more are made from the second time on, as
+    /// once it may have been the machine.
+    slow: u8,
     pairs: [Pair; MOST],
     made: usize,
     free: [Index; MOST],
@@ -90,9 +93,12 @@ pub struct Pool {
 static ALL: [Context; CONTEXTS] = [const {
     Context {
         handle: AtomicUsize::new(0),
+        device: AtomicU8::new(0),
         pool: Lock::new(Pool::new()),
     }
 }; CONTEXTS];
+/// Held by who gives a context a pool.
+static MAKING: Lock<()> = Lock::new(());
 /// Devices that the record knows the names of, by bits.
 static TOLD: AtomicU32 = AtomicU32::new(0);
 
@@ -101,14 +107,12 @@ pub fn of(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
     if context == 0 {
         return None;
     }
-    let known = ALL
-        .iter()
-        .find(|entry| entry.handle.load(Ordering::Acquire) == context);
-    if let Some(entry) = known {
-        return entry
-            .pool
-            .lock_for(PATIENCE)
-            .filter(|_| entry.handle.load(Ordering::Relaxed) == context);
+    if is_known(context) {
+        return known(context);
+    }
+    let _making = MAKING.lock_for(PATIENCE)?;
+    if is_known(context) {
+        return known(context);
     }
     ALL.iter().find_map(|entry| {
         let mut pool = entry.pool.try_lock()?;
@@ -118,9 +122,23 @@ pub fn of(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
             .is_ok();
         is_free.then(|| {
             pool.begin(driver, context);
+            entry.device.store(pool.device, Ordering::Relaxed);
             pool
         })
     })
+}
+
+/// The pool of a context, if there is one.
+pub fn known(context: usize) -> Option<Guard<'static, Pool>> {
+    let is_its = |entry: &&Context| entry.handle.load(Ordering::Acquire) == context;
+    let entry = ALL.iter().find(is_its).filter(|_| context != 0)?;
+    let pool = entry.pool.lock_for(PATIENCE)?;
+    (entry.handle.load(Ordering::Relaxed) == context).then_some(pool)
+}
+
+fn is_known(context: usize) -> bool {
+    let mut handles = ALL.iter().map(|entry| entry.handle.load(Ordering::Acquire));
+    handles.any(|handle| handle == context)
 }
 
 /// Sees to it that a context, which is likely to be used in the window that opens, has a pool.
@@ -142,7 +160,11 @@ pub fn wants_more() -> bool {
 pub fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
     let since = Instant::now();
     for entry in &ALL {
-        let context = entry.handle.load(Ordering::Acquire);
+        // Asked before the handle is read: who takes a context down says so first, and then waits.
+        if !goes_on() {
+            return;
+        }
+        let context = entry.handle.load(Ordering::SeqCst);
         if context == 0 {
             continue;
         }
@@ -153,14 +175,23 @@ pub fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
                 let begun = Instant::now();
                 let made = driver.create_pair();
                 let is_slow = begun.elapsed() >= SLOW;
-                let mut pool = entry.pool.lock();
-                let fits = entry.handle.load(Ordering::Relaxed) == context && pool.has_room();
+                let is_there = || entry.handle.load(Ordering::SeqCst) == context;
+                let pool = entry.pool.lock_for(AHEAD).filter(|_| is_there());
+                let Some(mut pool) = pool else {
+                    // An event of a context that is gone went with it.
+                    if let Ok(pair) = made
+                        && is_there()
+                    {
+                        driver.destroy_pair(pair);
+                    }
+                    return;
+                };
                 match made {
-                    Ok(pair) if fits => pool.add_pair(pair),
+                    Ok(pair) if pool.has_room() => pool.add_pair(pair),
                     Ok(pair) => return driver.destroy_pair(pair),
                     Err(status) => return pool.fail(status),
                 }
-                pool.is_slow |= is_slow;
+                pool.slow += u8::from(is_slow);
                 if !pool.wants_more() {
                     return;
                 }
@@ -174,6 +205,7 @@ pub fn rest(driver: Driver) {
     for entry in &ALL {
         if entry.handle.load(Ordering::Acquire) != 0
             && let Some(mut pool) = entry.pool.lock_for(Duration::from_millis(20))
+            && entry.handle.load(Ordering::Relaxed) != 0
         {
             pool.read(driver, MOST, AT_THE_END);
             pool.lose_unread();
@@ -190,6 +222,11 @@ pub fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
             continue;
         }
         let Some(mut pool) = entry.pool.lock_for(Duration::from_millis(20)) else {
+            // Who has it finds out afterwards that the context has no pool any more.
+            let handle = entry.handle.load(Ordering::Relaxed);
+            if ends(handle, entry.device.load(Ordering::Relaxed)) {
+                entry.handle.store(0, Ordering::SeqCst);
+            }
             continue;
         };
         let handle = entry.handle.load(Ordering::Relaxed);
@@ -202,12 +239,21 @@ pub fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
     }
 }
 
+/// No context has a pool any more: its events stay as they are.
+pub fn abandon() {
+    for entry in &ALL {
+        entry.handle.store(0, Ordering::SeqCst);
+    }
+}
+
 /// The child of a fork has neither its parent's contexts nor its record.
 ///
 /// # Safety
 /// The process has one thread.
 pub unsafe fn in_child() {
     TOLD.store(0, Ordering::Relaxed);
+    // SAFETY: the caller's promise.
+    unsafe { MAKING.break_open() };
     for entry in &ALL {
         entry.handle.store(0, Ordering::Relaxed);
         // SAFETY: the caller's promise.
@@ -235,7 +281,7 @@ impl Pool {
         Self {
             device: 0,
             is_dead: false,
-            is_slow: false,
+            slow: 0,
             pairs: [Pair { start: 0, end: 0 }; MOST],
             made: 0,
             free: [0; MOST],
@@ -248,7 +294,7 @@ impl Pool {
     }
 
     fn forget(&mut self) {
-        (self.is_dead, self.is_slow) = (false, false);
+        (self.is_dead, self.slow) = (false, 0);
         (self.made, self.free_count) = (0, 0);
         (self.first_unread, self.unread_count) = (0, 0);
         self.last = None;
@@ -275,13 +321,13 @@ impl Pool {
     }
 
     fn wants_more(&self) -> bool {
-        !self.is_dead && !self.is_slow && self.made < ENOUGH
+        !self.is_dead && self.slow < 2 && self.made < ENOUGH
     }
 
     fn add_pair(&mut self, pair: Pair) {
         self.pairs[self.made] = pair;
-        self.put_back(self.made as Index);
         self.made += 1;
+        self.put_back((self.made - 1) as Index);
     }
 
     /// Makes some events on a thread of the program's.
@@ -290,12 +336,16 @@ impl Pool {
         let since = Instant::now();
         let until = self.made + MORE;
         driver.in_context(context, |_| {
-            while self.has_room() && self.made < until && !self.is_slow {
+            while self.has_room() && self.made < until && self.slow < 2 {
+                let begun = Instant::now();
                 match driver.create_pair() {
                     Ok(pair) => self.add_pair(pair),
                     Err(status) => self.fail(status),
                 }
-                self.is_slow = since.elapsed() >= IN_BETWEEN;
+                self.slow += u8::from(begun.elapsed() >= SLOW);
+                if since.elapsed() >= IN_BETWEEN {
+                    break;
+                }
             }
         });
     }
@@ -318,7 +368,10 @@ impl Pool {
 
     /// A pair is free again.
     pub fn put_back(&mut self, index: Index) {
-        if let Some(place) = self.free.get_mut(self.free_count) {
+        // One of a context that is gone is none of this one's.
+        if usize::from(index) < self.made
+            && let Some(place) = self.free.get_mut(self.free_count)
+        {
             *place = index;
             self.free_count += 1;
         }
@@ -327,6 +380,9 @@ impl Pool {
     /// Both events of a span have been given to its stream. Reads some where many are unread: the host
     /// has time now, as it is about to wait or the GPU has work.
     pub fn add(&mut self, driver: Driver, span: Span) {
+        if usize::from(span.pair) >= self.made {
+            return lose(1);
+        }
         if self.unread_count < MOST {
             self.unread[(self.first_unread + self.unread_count) % MOST] = span;
             self.unread_count += 1;

@@ -82,15 +82,15 @@ fn ranks(section: &mut Section, settings: &Settings) {
 
 /// Names that begin as ours do and are none of ours.
 fn misspelled(section: &mut Section) {
-    // Read by the command, not by the library.
-    const OF_THE_COMMAND: [&str; 4] = [
+    // Read by the command, or set by the library for its children.
+    const OTHERS: [&str; 5] = [
         "TLLMPROF_LIB",
         "TLLMPROF_NSYS",
         "TLLMPROF_NCU",
         "TLLMPROF_ENGINE",
+        "TLLMPROF_NVTX_CHAIN",
     ];
-    let known =
-        |name: &str| VARIABLES.iter().any(|v| v.name == name) || OF_THE_COMMAND.contains(&name);
+    let known = |name: &str| VARIABLES.iter().any(|v| v.name == name) || OTHERS.contains(&name);
     let set = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in set.filter(|name| name.starts_with("TLLMPROF") && !known(name)) {
         match nearest(&name, VARIABLES.iter().map(|v| v.name)) {

@@ -373,8 +373,8 @@ pub fn shortcomings(process: &Process) -> Vec<String> {
     }
     match process.facts.refused.as_slice() {
         [] => (),
-        [one] => notes.push(format!("refused: {one}")),
-        [first, rest @ ..] => notes.push(format!("refused ({} more): {first}", rest.len())),
+        [one] => notes.push(format!("warned: {one}")),
+        [first, rest @ ..] => notes.push(format!("warned ({} more): {first}", rest.len())),
     }
     notes
 }
