@@ -121,6 +121,7 @@ static void *steps_of_thread(void *argument)
 /* Copies are made while other threads are in the middle of anything. */
 static void fork_it(void)
 {
+    nvtxInitialize(NULL); /* a child of a fork in its middle would wait for it for ever, whoever listens */
     pthread_t threads[4];
     for (int i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, steps_of_thread, &lines[i]);
