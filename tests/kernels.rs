@@ -86,6 +86,44 @@ fn eight_busy_threads_and_fifty_windows() {
 }
 
 #[test]
+fn threads_that_launch_without_a_pause_leave_cupti_a_turn() {
+    let ran = Program::new(Reach::LookedUp)
+        .windows("20-24,40-44")
+        .kernels("3")
+        .env("STANDIN_CALL_US", "30")
+        .env("STANDIN_CUPTI_TURN", "20")
+        .run("steps", 8, 100);
+    ran.assert_well();
+    assert_eq!(ran.record().kernel_windows(), [(20, 22), (40, 42)]);
+    assert_steps(&ran, 0, 3);
+    assert_steps(&ran, 1, 3);
+}
+
+/// Nor does the program stand still for it.
+#[test]
+fn cupti_that_comes_too_late_goes_again() {
+    let ran = Program::new(Reach::LookedUp)
+        .windows("20-30")
+        .kernels("3")
+        .env("STANDIN_CUPTI_TAKES_MS", "4000")
+        .env("PROGRAM_PAUSE_US", "100")
+        .env("PROGRAM_STEP_US", "2000")
+        .run("steps", 2, 2000);
+    ran.assert_well();
+    assert!(
+        ran.said("no kernels: CUPTI took too long to load"),
+        "{}",
+        ran.output.err()
+    );
+    assert_eq!(ran.record().kernel_windows(), []);
+    assert_eq!(ran.finalized(), [(0, 0)], "{}", ran.cupti_log);
+    let rounds = "rounds in the longest step: ";
+    let told = ran.output.err();
+    let rounds = told.lines().find_map(|line| line.strip_prefix(rounds));
+    assert!(rounds.unwrap().parse::<u64>().unwrap() > 100, "{told}");
+}
+
+#[test]
 fn a_wait_of_another_thread_ends_while_cupti_is_to_go() {
     let ran = Program::new(Reach::LookedUp)
         .windows("15-")

@@ -146,17 +146,29 @@ pub fn is_there() -> bool {
     WORD.load(Ordering::Acquire) != NO_THREAD
 }
 
+impl Job {
+    const fn code(self) -> u32 {
+        match self {
+            Self::Drain => DRAINING,
+            Self::Close { drain: false, .. } => CLOSING,
+            Self::Close { drain: true, .. } => CLOSING_AFTER_DRAIN,
+            Self::Events => MAKING_EVENTS,
+            Self::Cupti(job) => CUPTI + job as u32,
+        }
+    }
+}
+
+/// Whether the worker is about this job.
+pub fn is_about(job: Job) -> bool {
+    WORD.load(Ordering::Acquire) == job.code()
+}
+
 /// Has the worker do `job`; false if it was not done within `patience`, or there is no worker.
 pub fn run(job: Job, patience: Duration) -> bool {
-    let code = match job {
-        Job::Drain => DRAINING,
-        Job::Close { iterations, drain } => {
-            ITERATIONS.store(iterations, Ordering::Relaxed);
-            if drain { CLOSING_AFTER_DRAIN } else { CLOSING }
-        }
-        Job::Events => MAKING_EVENTS,
-        Job::Cupti(job) => CUPTI + job as u32,
-    };
+    let code = job.code();
+    if let Job::Close { iterations, .. } = job {
+        ITERATIONS.store(iterations, Ordering::Relaxed);
+    }
     let deadline = Instant::now() + patience;
     loop {
         match WORD.compare_exchange(ASLEEP, code, Ordering::AcqRel, Ordering::Acquire) {

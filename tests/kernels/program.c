@@ -8,7 +8,9 @@
  *       captures  another thread captures a stream from before step 10 until some steps later
  *       past      a library that was opened with RTLD_DEEPBIND launches as many kernels, by look-ups
  *                 that nobody sees
- * PROGRAM_END: exit, _exit or kill, in the middle; PROGRAM_FORKS: a child makes the same, and before.
+ * PROGRAM_END: exit, _exit or kill, in the middle; PROGRAM_FORKS: a child makes the same, and before;
+ * PROGRAM_STEP_US: what a step takes more. At the end it says how often the other threads came round
+ * in the longest step.
  * Every call is checked: a context that was destroyed ends the program with status 3. */
 #define GPU_DRIVER
 #include "program.h"
@@ -36,6 +38,7 @@ static __typeof__(&cuStreamQuery) query;
 
 static atomic_bool ends;
 static atomic_int made;
+static atomic_long rounds;
 static CUfunction first, second, in_graph;
 
 static void launch(CUfunction kernel, CUdeviceptr buffer, CUstream stream)
@@ -59,6 +62,7 @@ static void *busy(void *unused)
         GPU_CHECK(set_memory(words, 0, 64, stream));
         GPU_CHECK(query(stream));
         gpu_wait_stream(stream);
+        atomic_fetch_add(&rounds, 1);
     }
     return NULL;
 }
@@ -111,8 +115,18 @@ static pthread_t start(void *(*function)(void *))
     return thread;
 }
 
+static uint64_t now_us(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000 + (uint64_t)time.tv_nsec / 1000;
+}
+
 static void run(const char *mode, int threads, int steps)
 {
+    const char *step_us = getenv("PROGRAM_STEP_US");
+    uint64_t longest = 0;
+    long rounds_then = 0;
     CUmodule module;
     gpu_use();
     GPU_CHECK(GPU(cuModuleLoadData)(&module, gpu_ptx));
@@ -153,6 +167,10 @@ static void run(const char *mode, int threads, int steps)
         }
         if (strcmp(mode, "captures") == 0)
             usleep(1000);
+        if (step_us != NULL)
+            usleep((unsigned int)atoi(step_us));
+        uint64_t began = now_us();
+        long had = atomic_load(&rounds);
         if (past != NULL)
             past(first, words, stream);
         gpu_copy_in(words, in, sizeof in, stream);
@@ -164,6 +182,10 @@ static void run(const char *mode, int threads, int steps)
         gpu_record(event, stream);
         gpu_wait_event(event);
         atomic_fetch_add(&made, 1);
+        if (now_us() - began > longest) {
+            longest = now_us() - began;
+            rounds_then = atomic_load(&rounds) - had;
+        }
     }
     const char *end = getenv("PROGRAM_END");
     if (end != NULL && strcmp(end, "_exit") == 0)
@@ -175,6 +197,7 @@ static void run(const char *mode, int threads, int steps)
     atomic_store(&ends, true);
     while (count-- > 0)
         pthread_join(others[count], NULL);
+    fprintf(stderr, "rounds in the longest step: %ld\n", rounds_then);
     GPU_CHECK(GPU(cuCtxSynchronize)());
 }
 

@@ -100,6 +100,11 @@ void standin_set_tool(void (*function)(const struct standin_work *))
     atomic_store(&tool, function);
 }
 
+int standin_calls(void)
+{
+    return atomic_load(&in_driver);
+}
+
 int standin_begin_removal(void)
 {
     atomic_store(&removing, true);

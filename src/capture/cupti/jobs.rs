@@ -154,16 +154,17 @@ pub fn work(number: u32) {
 /// Has CUPTI take work down.
 fn attach() -> Result<(), Refusal> {
     let driver = Driver::get().ok_or(Refusal::NoDriver)?;
-    // Without a context there is no telling.
-    if let Some(free) = driver.free_memory().filter(|free| *free < LEAST_MEMORY) {
-        return Err(Refusal::Memory { free });
-    }
     let begun = Instant::now();
     let cupti = Cupti::load(driver.version().unwrap_or(0))?;
     let loaded = begun.elapsed();
     mind_exit();
     buffers::prepare();
     gate::prepare();
+    let _held = gate::hold();
+    // Without a context there is no telling.
+    if let Some(free) = driver.free_memory().filter(|free| *free < LEAST_MEMORY) {
+        return Err(Refusal::Memory { free });
+    }
     if !is_in() {
         let mut subscriber = core::ptr::null_mut();
         // SAFETY: CUPTI's function writes the handle to the local; the callback is never asked for.

@@ -48,6 +48,8 @@ const FINALISING: Duration = Duration::from_secs(10);
 const LAST: Duration = Duration::from_secs(3);
 /// How often it is tried to take CUPTI out, each time twice as many iterations after the last.
 const TRIES: u32 = 8;
+/// Iterations after which it is looked again whether CUPTI, which was waited for in vain, is in.
+const LATE: u64 = 16;
 
 const NEVER: u64 = u64::MAX;
 /// The iteration at which there is something to do next; [`NEVER`] for none.
@@ -243,7 +245,7 @@ impl State {
         self.leaving = None;
         if let Some(refusal) = refusal {
             self.refuse(&refusal);
-            if is_done && jobs::is_in() {
+            if !is_done || jobs::is_in() {
                 self.leaving = Some((0, iteration));
             }
             return false;
@@ -265,6 +267,11 @@ impl State {
         let Some((tries, _)) = self.leaving.filter(|(_, next)| *next <= iteration) else {
             return;
         };
+        if worker::is_about(worker::Job::Cupti(Job::Attach)) {
+            // It comes too late, and goes as soon as it is in.
+            self.leaving = Some((tries, iteration.saturating_add(LATE)));
+            return;
+        }
         if !jobs::is_in() {
             self.leaving = None;
             return;

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::time::Instant;
 
-use super::{CLOSED, UNSEEN, UNSEEN_PASSES};
+use super::{CLOSED, HELD, OPEN, SHUT, UNSEEN, UNSEEN_PASSES};
 use crate::lock::wake;
 use crate::session;
 
@@ -23,7 +23,7 @@ impl Drop for Closed {
 /// Closes the gate and waits until no thread is in the driver. None if one still is after `patience`:
 /// one that waits may wait for what another is to launch, so the gate is open again.
 pub fn close(patience: Duration) -> Option<Closed> {
-    CLOSED.store(1, Ordering::SeqCst);
+    CLOSED.store(SHUT, Ordering::SeqCst);
     let closed = Closed(());
     // Without the barrier a thread may be about to pass that does not show yet.
     if !session::barrier() {
@@ -48,8 +48,38 @@ pub fn close(patience: Duration) -> Option<Closed> {
 
 /// Opens the gate.
 pub fn open() {
-    CLOSED.store(0, Ordering::SeqCst);
+    CLOSED.store(OPEN, Ordering::SeqCst);
     wake(&CLOSED, i32::MAX);
+}
+
+/// Calls wait at the gate, for a bounded time; they go on when this is dropped.
+pub struct Held(());
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        release();
+    }
+}
+
+/// Has calls wait, where there are gates, while the calling thread is in the driver: its lock goes to
+/// whoever asks first, so that one thread among several which launch without a pause may not have it
+/// for seconds. Those that are in the driver go on.
+pub fn hold() -> Option<Held> {
+    (super::is_wanted()
+        && CLOSED
+            .compare_exchange(OPEN, HELD, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok())
+    .then_some(Held(()))
+}
+
+/// Ends a [`hold`], if there is one.
+pub(super) fn release() {
+    let is_held = CLOSED
+        .compare_exchange(HELD, OPEN, Ordering::SeqCst, Ordering::SeqCst)
+        .is_ok();
+    if is_held {
+        wake(&CLOSED, i32::MAX);
+    }
 }
 
 /// Calls so far that may have given the GPU work.

@@ -23,7 +23,7 @@ use crate::errno::Kept;
 use crate::lock::{Lock, wait};
 use crate::{elf, session};
 
-pub use close::{close, open, passes};
+pub use close::{close, hold, open, passes};
 pub use links::{Links, lead_links};
 
 /// Gates that a process can have. The driver has some 700 functions, of which a runtime looks up 440,
@@ -58,13 +58,22 @@ static CREATING: Lock<()> = Lock::new(());
 /// A function was handed out without a gate, for want of one.
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
-/// 1: calls wait. What they sleep on.
-pub static CLOSED: AtomicU32 = AtomicU32::new(0);
+/// Not [`OPEN`]: calls wait. What they sleep on.
+pub static CLOSED: AtomicU32 = AtomicU32::new(OPEN);
+/// The assembler compares with this one.
+const OPEN: u32 = 0;
+/// Nobody may go into the driver.
+const SHUT: u32 = 1;
+/// Calls wait so that others come to their turn in the driver, and for no longer than [`HOLD`].
+const HELD: u32 = 2;
+/// How long a call waits for that.
+const HOLD: Duration = Duration::from_millis(100);
 
 /// Whether nobody may go into the driver.
 pub fn is_closed() -> bool {
-    CLOSED.load(Ordering::SeqCst) != 0
+    CLOSED.load(Ordering::SeqCst) == SHUT
 }
+
 /// Calls that the driver is in of threads that have no slot.
 pub static UNSEEN: AtomicU32 = AtomicU32::new(0);
 /// Their calls that may have given the GPU work.
@@ -225,29 +234,37 @@ pub unsafe extern "C" fn enter(gate: &Gate, frame: usize) -> usize {
 /// as it was.
 fn pass<N, U>(note: impl Fn() -> N, undo: impl Fn() -> U) {
     note();
-    if CLOSED.load(Ordering::SeqCst) == 0 {
+    if CLOSED.load(Ordering::SeqCst) == OPEN {
         return;
     }
-    let deadline = Instant::now() + PATIENCE;
+    let since = Instant::now();
     loop {
         undo();
-        let is_open = wait_until_open(deadline);
+        let is_open = wait_until_open(since);
         note();
-        if !is_open || CLOSED.load(Ordering::SeqCst) == 0 {
+        if !is_open || CLOSED.load(Ordering::SeqCst) == OPEN {
             return;
         }
     }
 }
 
-fn wait_until_open(deadline: Instant) -> bool {
-    while CLOSED.load(Ordering::SeqCst) != 0 {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+fn wait_until_open(since: Instant) -> bool {
+    loop {
+        let state = CLOSED.load(Ordering::SeqCst);
+        let patience = match state {
+            OPEN => return true,
+            HELD => HOLD,
+            _ => PATIENCE,
+        };
+        let left = patience.saturating_sub(since.elapsed());
+        if !left.is_zero() {
+            wait(&CLOSED, state, left);
+        } else if state == HELD {
+            close::release();
+        } else {
             return false;
         }
-        wait(&CLOSED, 1, left);
     }
-    true
 }
 
 /// Gets ready to be closed: both take a while the first time.
@@ -265,7 +282,7 @@ pub fn are_all() -> bool {
 
 /// The child of a fork has one thread, which is in none of the driver's functions.
 pub fn in_child() {
-    CLOSED.store(0, Ordering::Relaxed);
+    CLOSED.store(OPEN, Ordering::Relaxed);
     UNSEEN.store(0, Ordering::Relaxed);
     // SAFETY: the child has one thread.
     unsafe { CREATING.break_open() };

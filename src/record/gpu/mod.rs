@@ -99,6 +99,7 @@ pub fn wants_events() -> bool {
 /// Makes events ahead of their use, for a bounded time. On a thread of ours.
 pub fn make_events() {
     let Some(driver) = Driver::get() else { return };
+    let _held = gate::hold();
     IS_MAKING.store(true, Ordering::SeqCst);
     pool::make_ahead(driver, || MAKING_STOPS.load(Ordering::SeqCst) == 0);
     IS_MAKING.store(false, Ordering::SeqCst);
