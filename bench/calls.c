@@ -8,7 +8,9 @@
 //   CALL  launch   graph launch         wait  stream synchronize
 //         step     one of each          query stream query, which no tool counts (not by runtime)
 //         range    a range pushed and popped (by nvtx)
-//         decode   31 kernel launches and a stream wait, as an iteration of an engine makes them
+//         decode   31 kernel launches and a wait, as an iteration of an engine makes them: for the stream in the
+//                  first thread, for an event in others; each has a stream of its own
+//         one      the same, and all threads launch into one stream (both by getproc alone)
 //         chaos    kernel launches and waits of several kinds in no order (both by getproc alone)
 //         entry    a function whose entry can be patched, slot one whose entry cannot (both by named)
 // Prints one JSON object: CPU nanoseconds a call (min and median of the rounds; with threads, the median thread)
@@ -69,12 +71,16 @@ static void pointer_step(long n) { call2 f = launch; call1 g = wait_; LOOP(f(0, 
 static void nvtx_range(long n) { LOOP(nvtxRangePushA("execute_context_1(512)_generation_7(7)"); nvtxRangePop()) }
 #endif
 enum { DECODE = 32 };
-#define KERNEL(number) f((void *)(0x10000ul + 64 * (number)), 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
-static void pointer_decode(long n) {
+#define KERNEL(number, stream) f((void *)(0x10000ul + 64 * (number)), 1, 1, 1, 1, 1, 1, 0, stream, 0, 0)
+static __thread long thread;
+static void decode(long n, void *stream) {
     call_kernel f = kernel;
-    call1 g = wait_;
-    LOOP(for (unsigned k = 1; k < DECODE; k++) KERNEL(k); g(0))
+    call1 g = thread == 0 ? wait_ : wait_event;
+    LOOP(for (unsigned k = 1; k < DECODE; k++) KERNEL(k, stream); g(stream))
 }
+
+static void pointer_decode(long n) { decode(n, (void *)(0x100000ul + 0x1000 * thread)); }
+static void pointer_one(long n) { decode(n, (void *)0x100000ul); }
 
 // As many calls a turn; the waits come after 1 to 256 launches, so that nothing recurs.
 static void pointer_chaos(long n) {
@@ -84,7 +90,7 @@ static void pointer_chaos(long n) {
     call1 waits[] = { wait_, wait_event };
     LOOP(for (unsigned k = 0; k < DECODE; k++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
-        if (left-- > 0) { KERNEL(random >> 44); continue; }
+        if (left-- > 0) { KERNEL(random >> 44, 0); continue; }
         waits[random >> 63](0);
         left = 1u << (random >> 32) % 9;
     })
@@ -101,7 +107,8 @@ static const struct { const char *door, *call; void (*loop)(long); } LOOPS[] = {
 #ifdef HAS_NVTX
     { "nvtx", "range", nvtx_range },
 #endif
-    { "pointer", "decode", pointer_decode }, { "pointer", "chaos", pointer_chaos },
+    { "pointer", "decode", pointer_decode }, { "pointer", "one", pointer_one },
+    { "pointer", "chaos", pointer_chaos },
 };
 
 static void (*loop)(long);
@@ -124,6 +131,7 @@ static double timed(long n) {
 
 static void *work(void *argument) {
     long id = (long)argument;
+    thread = id;
     loop(turns / SITES); // warm: lazy binding, this thread's first call
     made[id] += turns / SITES;
     for (int round = 0; round < rounds; round++) {
@@ -152,7 +160,7 @@ static void need(int ok, const char *what) {
 
 int main(int argc, char **argv) {
     need(argc == 5, "usage: calls plt|dlsym|getproc|runtime|nvtx|named "
-                    "launch|wait|step|query|range|decode|chaos|entry|slot THREADS ROUNDS");
+                    "launch|wait|step|query|range|decode|one|chaos|entry|slot THREADS ROUNDS");
     const char *door = argv[1], *call = argv[2];
     threads = atoi(argv[3]), rounds = atoi(argv[4]);
     need(threads > 0 && threads <= MAX_THREADS && rounds > 0 && rounds <= MAX_ROUNDS, "too many threads or rounds");
@@ -179,7 +187,7 @@ int main(int argc, char **argv) {
     if (!strcmp(call, "step")) calls_a_turn = 2;
     // Tools keep quiet about processes without CUDA.
     if (!strcmp(door, "nvtx") || !strcmp(door, "named")) cuGraphLaunch(0, 0);
-    if (!strcmp(call, "decode") || !strcmp(call, "chaos")) calls_a_turn = DECODE;
+    if (!strcmp(call, "decode") || !strcmp(call, "one") || !strcmp(call, "chaos")) calls_a_turn = DECODE;
 
     long probe = 1000, extra = 0;
     double took = timed(probe);

@@ -50,6 +50,8 @@ pub struct Writer {
     /// Refusals in a row, and how many events had been kept at the first of them.
     refused: Cell<u32>,
     refused_since: Cell<u64>,
+    /// The iteration in which the thread has last ended its streams' spans of earlier ones.
+    pub swept: Cell<u64>,
 }
 
 const _: () = assert!(size_of::<Writer>() == 128);

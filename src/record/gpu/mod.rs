@@ -25,9 +25,10 @@ use core::time::Duration;
 
 use tllmprof_record::{Counter, Info};
 
+use super::writers::{self, Writer};
 use super::{add, clock, facts, is_on, is_recording};
 use crate::errno::Kept;
-use crate::intercept::{gate, tls};
+use crate::intercept::gate;
 use crate::lock::Guard;
 use crate::log;
 use driver::Driver;
@@ -46,8 +47,6 @@ static IS_TOLD: AtomicBool = AtomicBool::new(false);
 static ITERATION: AtomicU64 = AtomicU64::new(NONE);
 /// The latest that has begun.
 static LATEST: AtomicU64 = AtomicU64::new(0);
-/// Who has ended its streams' spans of earlier iterations, and in which: threads share places.
-static SWEPT: [AtomicU64; 16] = [const { AtomicU64::new(NONE) }; 16];
 /// What this took from the program's threads, in ticks.
 static OWN: AtomicU64 = AtomicU64::new(0);
 /// Threads that may be using an event or a stream's handle.
@@ -409,7 +408,7 @@ fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
 
 /// Gives the span's last event to its stream; whether it covers all that was launched.
 fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> bool {
-    let launches = stream.launches();
+    let launches = stream.settle();
     if open.covered == launches {
         return true;
     }
@@ -448,13 +447,8 @@ enum Why {
 /// Ends the spans of other iterations that the calling thread has open, once in an iteration.
 #[inline]
 fn sweep(iteration: u64) {
-    // Blocks of threads lie alike in their pages.
-    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
-    let us = tls().addr() as u64;
-    let mark = iteration.wrapping_add(us);
-    let place = &SWEPT[us.wrapping_mul(MIX) as usize >> 32 & 0xf];
-    if place.load(Ordering::Relaxed) != mark {
-        place.store(mark, Ordering::Relaxed);
+    let is_new = |writer: &Writer| writer.swept.replace(iteration) != iteration;
+    if writers::current().is_none_or(is_new) {
         end_earlier(iteration);
     }
 }

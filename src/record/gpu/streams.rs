@@ -3,7 +3,7 @@
 //! A thread that launches into a stream finds it without a lock; the lock is for who begins or ends
 //! a span, and nobody waits for it in a program's call.
 
-use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 
 use super::driver::Driver;
@@ -17,6 +17,8 @@ const STREAMS: usize = 256;
 const REACH: usize = 8;
 /// Spans of an iteration whose launches are remembered.
 const REMEMBERED: usize = 8;
+/// A stream that passes from one thread to another more than half as often in each span is shared.
+const MANY: u32 = 32;
 
 /// What the driver calls the legacy default stream, and the calling thread's own.
 const LEGACY: usize = 1;
@@ -77,7 +79,7 @@ impl Key {
 
 const MISSED: u64 = 1 << 63;
 
-/// A stream.
+/// A stream. What each launch reads is apart from what it writes.
 #[repr(align(128))]
 pub struct Stream {
     /// As [`Key`] has it; 0: not in use.
@@ -86,14 +88,27 @@ pub struct Stream {
     /// The iteration that has a span open here, and one more; 0 for none. With [`MISSED`] one that
     /// could not begin.
     open: AtomicU64,
-    /// Launches of that span.
-    launches: AtomicU32,
-    /// As many as the same span had in the last iteration that had it.
+    /// Launches that the same span had in the last iteration that had it.
     expected: AtomicU32,
+    /// As many launches as its last event is given behind.
+    settled: AtomicU32,
+    /// So many threads launch here in turn that they do not count: one notes that there is more than
+    /// is settled, and none where there is.
+    is_shared: AtomicBool,
+    number: AtomicU16,
+    counted: Counted,
+    pub span: Lock<Open>,
+}
+
+/// What launches write.
+#[repr(align(128))]
+struct Counted {
+    /// Launches of the span.
+    launches: AtomicU32,
+    /// How often another thread than before launched, lately.
+    turns: AtomicU32,
     /// The block of the thread that launched last.
     owner: AtomicUsize,
-    number: AtomicU16,
-    pub span: Lock<Open>,
 }
 
 /// The span that is open, or the last that was.
@@ -123,10 +138,15 @@ impl Stream {
             name: AtomicUsize::new(0),
             context: AtomicUsize::new(0),
             open: AtomicU64::new(0),
-            launches: AtomicU32::new(0),
             expected: AtomicU32::new(0),
-            owner: AtomicUsize::new(0),
+            settled: AtomicU32::new(0),
+            is_shared: AtomicBool::new(false),
             number: AtomicU16::new(0),
+            counted: Counted {
+                launches: AtomicU32::new(0),
+                turns: AtomicU32::new(0),
+                owner: AtomicUsize::new(0),
+            },
             span: Lock::new(Open {
                 pair: 0,
                 events: Pair { start: 0, end: 0 },
@@ -193,30 +213,51 @@ impl Stream {
 
     /// Launches of the span.
     pub fn launches(&self) -> u32 {
-        self.launches.load(Ordering::Relaxed)
+        self.counted.launches.load(Ordering::Relaxed)
+    }
+
+    /// The launches that an event comes behind which is about to be given.
+    pub fn settle(&self) -> u32 {
+        let launches = self.launches();
+        self.settled.store(launches, Ordering::SeqCst);
+        launches
     }
 
     /// A launch is about to be made; whether that makes as many as are expected.
     #[inline]
     pub fn launches_one(&self) -> bool {
+        let (counted, us) = (&self.counted, tls().addr());
+        if self.is_shared.load(Ordering::Relaxed) {
+            if self.launches() == self.settled.load(Ordering::Relaxed) {
+                counted.launches.fetch_add(1, Ordering::Relaxed);
+                counted.owner.store(us, Ordering::Relaxed);
+            }
+            return false;
+        }
         let launches = self.launches() + 1;
-        self.launches.store(launches, Ordering::Relaxed);
-        let us = tls().addr();
-        if self.owner.load(Ordering::Relaxed) != us {
-            self.owner.store(us, Ordering::Relaxed);
+        counted.launches.store(launches, Ordering::Relaxed);
+        if counted.owner.load(Ordering::Relaxed) != us {
+            counted.owner.store(us, Ordering::Relaxed);
+            let turns = counted.turns.load(Ordering::Relaxed) + 1;
+            counted.turns.store(turns, Ordering::Relaxed);
+            if turns == MANY {
+                self.is_shared.store(true, Ordering::Relaxed);
+            }
         }
         launches == self.expected.load(Ordering::Relaxed) && self.open().is_some()
     }
 
     /// The driver has refused one.
     pub fn launches_one_less(&self) {
-        let launches = self.launches().saturating_sub(1);
-        self.launches.store(launches, Ordering::Relaxed);
+        if !self.is_shared.load(Ordering::Relaxed) {
+            let launches = self.launches().saturating_sub(1);
+            self.counted.launches.store(launches, Ordering::Relaxed);
+        }
     }
 
-    /// Whether the calling thread was the last to launch.
+    /// Whether the calling thread was the last to launch, as far as that is noted.
     pub fn is_ours(&self) -> bool {
-        self.owner.load(Ordering::Relaxed) == tls().addr()
+        self.counted.owner.load(Ordering::Relaxed) == tls().addr()
     }
 
     /// Whether it is the stream that was looked for: its place may have gone to another.
@@ -234,10 +275,17 @@ impl Stream {
         };
         (open.pair, open.events) = events;
         (open.iteration, open.since, open.covered) = (iteration, since, 0);
-        self.launches.store(0, Ordering::Relaxed);
+        let Counted {
+            launches,
+            turns,
+            owner,
+        } = &self.counted;
+        launches.store(0, Ordering::Relaxed);
+        self.settled.store(0, Ordering::Relaxed);
+        turns.store(turns.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
+        owner.store(tls().addr(), Ordering::Relaxed);
         self.expected
             .store(open.counts[open.place], Ordering::Relaxed);
-        self.owner.store(tls().addr(), Ordering::Relaxed);
         let (word, bit) = self.bit();
         word.fetch_or(bit, Ordering::Relaxed);
         self.open.store(iteration + 1, Ordering::Release);
@@ -287,6 +335,8 @@ pub fn insert(key: Key, context: usize) -> Option<&'static Stream> {
     stream.name.store(0, Ordering::Release);
     open.iteration = u64::MAX;
     open.counts = [0; REMEMBERED];
+    stream.is_shared.store(false, Ordering::Relaxed);
+    stream.counted.turns.store(0, Ordering::Relaxed);
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed) & 0xfff;
     stream.number.store(number, Ordering::Relaxed);
     stream.context.store(context, Ordering::Relaxed);
