@@ -92,6 +92,7 @@ def all_programs(folder, failed):
         python("torch_graph", "torch", "torch, RTLD_LOCAL"),
         python("hf_generate", "transformers", "transformers on torch"),
         python("hf_inside", "transformers", "transformers on torch"),
+        python("serving", "torch", "torch, graphs and eager work, two threads"),
         python("moe_router", "transformers", "transformers on torch"),
         python("jax_jit", "jax", "JAX, driver only"),
         python("cupy_graph", "cupy", "CuPy, its own cudart", inlined_runtime=True),

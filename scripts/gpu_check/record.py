@@ -145,6 +145,58 @@ class GpuTime(Check):
         return self.row(got, not wrong)
 
 
+class Steps(Check):
+    """Iterations in the record against the program's own times of its steps."""
+
+    def __init__(self, program, rule, **variables):
+        super().__init__(program, f"{NAME} steps, {rule}", f"{rule}, {WINDOW}",
+                         f"iterations {FIRST} to {LAST}, one step of the program in each; as long in all within {NEAR:.0%}")
+        self.rule, self.more = rule, variables
+
+    def skip(self, bench):
+        return self.program.missing or (None if bench.command else "no tllmprof command built")
+
+    def measure(self, bench):
+        base = nsys.report_base(bench.folder, self.name)
+        path, times = base + ".tllmprof", base + ".json"
+        ended = child.run(self.program.words(STEPS * 2), bench.shimmed(WINDOW, self.rule, TLLMPROF_TRACE=path,
+                                                                       TRUTH_TIMES=times, **self.more))
+        if not os.path.exists(path) or not os.path.exists(times):
+            raise nsys.Failed(f"no record or no times: {ended.why()}; the shim said: {ended.said_by_shim()}")
+        shown = child.run([bench.command, "report", "--json", path], child.variables())
+        if shown.status != 0:
+            raise nsys.Failed(f"tllmprof report: {shown.why()}")
+        process = json.loads(shown.out)["processes"][0]
+        recorded = [(one["n"], one["start_ns"], one["start_ns"] + one["dur_ns"])
+                    for window in process["windows"] for one in window["iterations"]]
+        with open(times) as file:
+            began = json.load(file)
+        wrong, got = unlike_steps(recorded, began, range(FIRST, LAST + 1))
+        got += f"; GPU busy {(process['inside'] or {}).get('gpu_share') or 0:.0%}; by {process['rule']}"
+        if wrong:
+            got += f" ({'; '.join(wrong[:4])}; the shim said: {ended.said_by_shim()})"
+        return self.row(got, not wrong)
+
+
+def unlike_steps(recorded, began, wanted):
+    """(what is wrong in words, what was found) of iterations (n, start, end), given when each step began."""
+    if [n for n, _, _ in recorded] != list(wanted):
+        return [f"other iterations: {[n for n, _, _ in recorded][:3]}… {len(recorded)}"], f"{len(recorded)} iterations"
+    marks = [[step for step, at in enumerate(began) if start <= at < end] for _, start, end in recorded]
+    wrong = [f"iteration {n} has steps {steps}" for (n, _, _), steps in zip(recorded, marks) if len(steps) != 1]
+    if wrong:
+        return wrong, f"{len(recorded)} iterations"
+    steps = [step for step, in marks]
+    if steps != list(range(steps[0], steps[0] + len(steps))):
+        wrong.append(f"steps not in a row: {steps[:5]}…")
+    ours = recorded[-1][1] - recorded[0][1]
+    theirs = began[steps[-1]] - began[steps[0]]
+    if abs(ours / theirs - 1) > NEAR:
+        wrong.append("they took otherwise")
+    return wrong, (f"{len(recorded)} iterations, steps {steps[0]} to {steps[-1]}, one in each; {ours / 1e6:.2f} ms from the "
+                   f"first to the last, by the program {theirs / 1e6:.2f} ms")
+
+
 def medians(by_nsys, record):
     steps = sorted(by_nsys)
     times = [ns for ns in record.gpu.values() if ns is not None]
@@ -195,7 +247,10 @@ def checks(programs):
     static, torch = programs["loop-static"], programs["torch_graph"]
     return [GpuTime(static, "GPU time, decode", ("--decode",)), GpuTime(static, "GPU time, 300 kernels", ("--kernels", "300")),
             GpuTime(programs["loop-per-thread"], "GPU time, decode", ("--decode",)),
-            GpuTime(torch, "GPU time, decode", ("--decode",))]
+            GpuTime(torch, "GPU time, decode", ("--decode",)),
+            Steps(programs["hf_generate"], "auto", TLLMPROF_WARMUP="capture"),
+            Steps(programs["serving"], "auto", TLLMPROF_WARMUP="capture"),
+            Steps(programs["serving"], "cudaStreamSynchronize", TLLMPROF_WARMUP="capture")]
 
 
 # What recording costs.

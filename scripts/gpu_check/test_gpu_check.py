@@ -411,6 +411,16 @@ class RecordTest(unittest.TestCase):
                          ["nsys has no work in 4", "no GPU time for 2 steps, [1, 4]", "1 GPU times lost",
                           "the record names no GPU"])
 
+    def test_iterations_are_held_against_the_programs_own_times(self):
+        began = [100 * n for n in range(20)]
+        iterations = [(n, 100 * n + 250, 100 * n + 350) for n in range(5, 9)]
+        wrong, got = record.unlike_steps(iterations, began, range(5, 9))
+        self.assertEqual((wrong, got[:50]), ([], "4 iterations, steps 8 to 11, one in each; 0.00 ms "[:50]))
+        self.assertTrue(record.unlike_steps(iterations, began, range(5, 10))[0])
+        self.assertTrue(record.unlike_steps(iterations, began[:10] + began[11:], range(5, 9))[0])
+        longer = [(n, 210 * n, 210 * n + 100) for n in range(5, 9)]
+        self.assertTrue(record.unlike_steps(longer, began, range(5, 9))[0])
+
     def test_spans_of_a_record(self):
         def event(kind, flags, code, value, duration):
             return struct.pack("<QIBBHQ", 1, duration, kind, flags, code, value)
