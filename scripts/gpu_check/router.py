@@ -4,12 +4,81 @@ import json
 import os
 import statistics
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 from . import child
 from .checks import Check
+from .kernels import demangled, short
+from .record_file import Record
 
 FIRST, LAST, STEPS = 10, 19, 30
+# Of a run whose speed is taken.
+STEADY, STEADY_END, STEADY_STEPS = 100, 399, 420
+# How far the program's own clock may be from the record's.
+CLOCK = 0.03
+# Words in the names of kernels that multiply matrices, cuBLAS's and Inductor's.
+PRODUCTS = ("gemm", "gemv", "nvjet", "cutlass", "splitk", "_mm")
+
+
+def run(check, bench, words, name, window, implementations, **more):
+    """(how it ended, what it wrote down, its records) of a program with experts."""
+    base = os.path.join(bench.folder, "-".join(words) + "-" + name)
+    said = []
+    for experts in implementations:
+        log, records = f"{base}-{experts}.json", f"{base}-{experts}"
+        ended = child.run([*check.program.command, *words],
+                          bench.shimmed(window, "cudaGraphLaunch", TRUTH_LOG=log, MOE_EXPERTS=experts,
+                                        TLLMPROF_TRACE=records + "-%p.tllmprof",
+                                        TORCHINDUCTOR_CACHE_DIR=log + ".inductor", **more))
+        if ended.status == 0:
+            with open(log) as file:
+                return ended, json.load(file), sorted(glob.glob(glob.escape(records) + "-*.tllmprof"))
+        said.append(f"{name}, {experts}: {ended.err[-1500:]}")
+    print("\n".join(said), file=sys.stderr, flush=True)
+    raise RuntimeError(f"{name}: {ended.why()}; the shim said: {ended.said_by_shim()}")
+
+
+def products(counts):
+    return Counter({name: n for name, n in counts.items() if any(word in name.lower() for word in PRODUCTS)})
+
+
+def missing(learned, perfect):
+    """Products that a balanced run has less of, in words."""
+    return [f"{short(demangled([name])[name])}: {n} learned, {perfect[name]} balanced" for name, n in learned.items()
+            if perfect[name] < n]
+
+
+def named_alike(names, counts):
+    """The kernels of `counts` that are among `names`, which are demangled; by function alone where no name is the same."""
+    plain = demangled(counts)
+    for same in (lambda name: name.replace(" ", ""), short):
+        wanted = {same(name) for name in names}
+        found = {name: n for name, n in counts.items() if same(plain[name]) in wanted}
+        if found:
+            return found
+    return {}
+
+
+def judge_kernels(learned, perfect, gate, layers):
+    """(in words, what is wrong) of two records' kernels in as many steps. `gate`: names of the gate's by itself."""
+    if not all(len(record.of) == 1 and record.inner == [(FIRST, LAST)] for record in (learned, perfect)):
+        return "no kernels", [f"kernels of iterations {learned.inner} and {perfect.inner}, refused {learned.refused}, "
+                              f"{perfect.refused}"]
+    steps = LAST + 1 - FIRST
+    ours = [products(record.counts(0)) for record in (learned, perfect)]
+    wrong = missing(*ours)
+    if not ours[0]:
+        wrong.append("no products among the kernels")
+    wrong += [f"{record.dropped} events lost" for record in (learned, perfect) if record.dropped]
+    of_gate = named_alike(gate, ours[0])
+    there = sum(ours[1][name] for name in of_gate)
+    if sum(of_gate.values()) < layers * steps or there < sum(of_gate.values()):
+        wrong.append(f"the gate's kernels by itself are {gate}")
+    names = ", ".join(short(name) if "(" in name else name for name in demangled(of_gate).values())
+    return (f"{sum(ours[0].values()) / steps:g} kernels of products a step learned, {sum(ours[1].values()) / steps:g} "
+            f"balanced; the gate's is {names or 'not found'}: {sum(of_gate.values()) / steps:g} and {there / steps:g} a step "
+            f"in {layers} layers"), wrong
 
 
 class PerfectRouter(Check):
@@ -23,31 +92,17 @@ class PerfectRouter(Check):
     def skip(self, bench):
         return self.program.missing or (None if bench.command else "no tllmprof command built")
 
-    def truth(self, bench, name, **more):
-        log = os.path.join(bench.folder, f"{'-'.join(self.words)}-{name}.json")
-        said = []
-        # Not every version of PyTorch captures the first.
-        for experts in ("grouped_mm", "batched_mm"):
-            ended = child.run([*self.program.command, *self.words],
-                              bench.shimmed(f"{FIRST}-{LAST}", "cudaGraphLaunch", TRUTH_LOG=log, MOE_EXPERTS=experts,
-                                            TORCHINDUCTOR_CACHE_DIR=log + ".inductor", **more))
-            if ended.status == 0:
-                with open(log) as file:
-                    return ended, json.load(file)
-            said.append(f"{name}, {experts}: {ended.err[-1500:]}")
-        print("\n".join(said), file=sys.stderr, flush=True)
-        raise RuntimeError(f"{name}: {ended.why()}; the shim said: {ended.said_by_shim()}")
-
     def measure(self, bench):
-        base = os.path.join(bench.folder, "-".join(self.words))
-        # Side by side: their speeds are told, and not judged.
+        # Not every version of PyTorch captures the first.
+        ways, window = ("grouped_mm", "batched_mm"), f"{FIRST}-{LAST}"
+        kernels = {"TLLMPROF_KERNELS": LAST + 1 - FIRST}
+        # Side by side: their speeds are taken elsewhere.
         with ThreadPoolExecutor() as pool:
-            windowed = pool.submit(self.truth, bench, "window", TLLMPROF_PERFECT_ROUTER="window",
-                                   TLLMPROF_TRACE=base + "-window-%p.tllmprof")
-            learned = pool.submit(self.truth, bench, "learned", TLLMPROF_TRACE=base + "-learned-%p.tllmprof")
-            perfect = pool.submit(self.truth, bench, "perfect", ENABLE_PERFECT_ROUTER=1,
-                                  TLLMPROF_TRACE=base + "-perfect-%p.tllmprof")
-            (ended, windowed), (_, learned), (_, perfect) = windowed.result(), learned.result(), perfect.result()
+            windowed = pool.submit(run, self, bench, self.words, "window", window, ways, TLLMPROF_PERFECT_ROUTER="window")
+            learned = pool.submit(run, self, bench, self.words, "learned", window, ways, OF_GATE=1, **kernels)
+            perfect = pool.submit(run, self, bench, self.words, "perfect", window, ways, ENABLE_PERFECT_ROUTER=1, **kernels)
+            (ended, windowed, records), (_, learned, plain_records), (_, perfect, balanced_records) = (
+                windowed.result(), learned.result(), perfect.result())
         wrong = []
         inside = windowed["steps"][FIRST:LAST + 1]
         outside = windowed["steps"][:FIRST] + windowed["steps"][LAST + 1:]
@@ -70,41 +125,76 @@ class PerfectRouter(Check):
             wrong.append(f"tokens: {inside[0]['tokens']}, not {learned['expected']}")
         if "output is intentionally wrong" not in ended.err:
             wrong.append("it did not say that the output is wrong")
-        gemms = [found["gemms"] for found in (learned, perfect)]
-        if not 0 < gemms[0] <= gemms[1]:
-            wrong.append(f"kernels of products: {gemms[0]} learned, {gemms[1]} balanced")
-        pace = [1 / statistics.median(step["seconds"] for step in found["steps"][2:]) for found in (learned, perfect)]
+        told, unlike = judge_kernels(Record(plain_records[0]), Record(balanced_records[0]), learned["gate"],
+                                     learned["layers"])
+        wrong += unlike
+        routing, unlike = self.report(bench, records)
+        wrong += unlike
         got = (f"loads {max(step['spread'] for step in inside)} apart inside, "
-               f"{statistics.median(step['spread'] for step in outside):.0f} outside; {gemms[0]} kernels of "
-               f"products a step learned, {gemms[1]} balanced ({learned['experts']}); "
-               f"{pace[0]:.1f} steps/s learned, {pace[1]:.1f} balanced; {self.report(bench, base)}")
+               f"{statistics.median(step['spread'] for step in outside):.0f} outside ({learned['experts']}); {told}; {routing}")
         if wrong:
             got += f" ({'; '.join(wrong)}; the shim said: {ended.said_by_shim()})"
         return self.row(got, not wrong)
 
-    def report(self, bench, base):
-        """What the learned router's record and `tllmprof compare` say, in short."""
-        said = []
-        found = {name: sorted(glob.glob(glob.escape(f"{base}-{name}-") + "*.tllmprof"))[:1]
-                 for name in ("window", "learned", "perfect")}
-        shown = child.run([bench.command, "report", "--json", *found["window"]], child.variables())
-        if shown.status == 0:
-            routing = json.loads(shown.out)["processes"][0].get("routing")
-            said.append("routing: " + (f"{len(routing['layers'])} layers, max/mean {routing['mean']:.2f}" if routing else
-                                       "not reported"))
-        else:
-            said.append(f"report: {shown.why()}")
-        compared = child.run([bench.command, "compare", *found["learned"], *found["perfect"]], child.variables())
-        if compared.status == 0:
-            lines = [line for line in compared.out.splitlines() if line.strip()]
-            said.append("compare: " + (lines[-1].strip() if lines else "nothing"))
-            print("\n".join(lines), file=sys.stderr, flush=True)
-        else:
-            said.append(f"compare: {compared.why()}"[:100])
-        return "; ".join(said)
+    def report(self, bench, records):
+        """What the report says of the learned router, in short, and what is wrong with it."""
+        shown = child.run([bench.command, "report", "--json", *records], child.variables())
+        if shown.status != 0:
+            return "no report", [f"report: {shown.why()}"]
+        routing = json.loads(shown.out)["processes"][0].get("routing")
+        if not routing:
+            return "no routing", ["the report has no routing"]
+        return f"routing: {len(routing['layers'])} layers, max/mean {routing['mean']:.2f}", []
+
+
+class RoutedPace(Check):
+    """What balanced routing is worth: two runs, one after the other, with the GPU to themselves."""
+
+    def __init__(self, program, model):
+        self.words = (model, "pace", str(STEADY_STEPS))
+        super().__init__(program, f"routed pace {model}", f"cudaGraphLaunch, {STEADY}-{STEADY_END}",
+                         f"compare's interval and verdict, its rates within {CLOCK:.0%} of the program's clock", apart=True)
+
+    def skip(self, bench):
+        return self.program.missing or (None if bench.command else "no tllmprof command built")
+
+    def measure(self, bench):
+        window = f"{STEADY}-{STEADY_END}"
+        _, learned, base = run(self, bench, self.words, "learned", window, ("grouped_mm",))
+        _, perfect, other = run(self, bench, self.words, "perfect", window, ("grouped_mm",), ENABLE_PERFECT_ROUTER=1)
+        compared = child.run([bench.command, "compare", "--json", *base, *other], child.variables())
+        if compared.status != 0:
+            return self.row(f"compare: {compared.why()}", False)
+        got, wrong = judge_pace(json.loads(compared.out), [own_rate(found["begins"]) for found in (learned, perfect)],
+                                learned["expected"])
+        return self.row(got + (f" ({'; '.join(wrong)})" if wrong else ""), not wrong)
+
+
+def own_rate(begins):
+    """Iterations a second of those in the window, from when the program began them. The first waits for the window."""
+    return (STEADY_END - STEADY - 1) / (begins[STEADY_END] - begins[STEADY + 1])
+
+
+def judge_pace(comparison, own, pairs):
+    """(in words, what is wrong) of a comparison, beside the program's own iterations a second."""
+    rates = next(([measure["base"], measure["other"]] for measure in comparison["measures"]
+                  if measure["name"] == "iterations a second"), [0, 0])
+    wrong = [f"{what}: {theirs:.1f} iterations/s by compare, {ours:.1f} by the program"
+             for what, theirs, ours in zip(("learned", "balanced"), rates, own) if abs(theirs / ours - 1) > CLOCK]
+    routing, change = comparison.get("routing") or {}, comparison.get("change") or {}
+    interval = change.get("interval")
+    if not interval or not interval[0] <= change["relative"] <= interval[1]:
+        wrong.append(f"no interval: {change}")
+    if comparison["verdict"] not in ("faster", "slower", "no difference") or "significant" not in routing:
+        wrong.append(f"no verdict: {comparison['verdict']}, routing {routing}")
+    shown = "no interval" if not interval else f"{change['relative']:+.1%} [{interval[0]:+.1%}, {interval[1]:+.1%}]"
+    verdict = "is" if routing.get("significant") else "is not"
+    return (f"{rates[0]:.1f} steps/s learned, {rates[1]:.1f} balanced, {pairs} pairs of token and expert a layer and step; "
+            f"{shown}; {comparison['text']}; routing imbalance {verdict} significant"), wrong
 
 
 def checks(programs):
     program = programs["moe_router"]
-    return [PerfectRouter(program, model, how) for model in ("gpt_oss", "deepseek_v3")
-            for how in ("eager", "compiled", "graph")]
+    models = ("gpt_oss", "deepseek_v3")
+    return ([PerfectRouter(program, model, how) for model in models for how in ("eager", "compiled", "graph")] +
+            [RoutedPace(program, model) for model in models])

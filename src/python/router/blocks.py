@@ -8,6 +8,7 @@ _ENGINES = ("vllm", "sglang", "tensorrt_llm")
 # Blocks whose making is not done yet, by their identity, with the names of their gates.
 _pending = {}
 _gemms = _sums = frozenset()
+_Exchange = None
 
 
 def begin(active, counts):
@@ -123,6 +124,8 @@ def attach(parent, name):
         _watch(parent, layer)
     else:
         stand_in(type(gate))
+    if _may_become_several():
+        _watch_ranks(parent, layer)
 
 
 def _known(gate):
@@ -237,7 +240,7 @@ def _prove_by_scores(result, mode, number):
 
 def _prepare():
     """Makes what needs torch to be whole."""
-    global _Gate, _Watch, _gemms, _sums
+    global _Gate, _Watch, _Exchange, _gemms, _sums
     if _gemms:
         return
     from torch.overrides import TorchFunctionMode
@@ -295,7 +298,7 @@ def _prepare():
                     prove(result[1], self.layer)
             return result
 
-    _Gate, _Watch = Gate, Watch
+    _Gate, _Watch, _Exchange = Gate, Watch, _exchange_mode()
 
 
 @quietly

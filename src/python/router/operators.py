@@ -62,6 +62,7 @@ def layer_of(kind, experts, top_k, groups, top_groups, part=0):
     with _lock:
         free = _free.get((kind, experts, top_k, groups, top_groups, part))
         layer = free.pop() if free else Layer(kind, experts, top_k, groups, top_groups, part)
+    layer.part = part
     layer.begins()
     life = Life()
     weakref.finalize(life, _ends, layer).atexit = False

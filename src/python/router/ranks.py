@@ -1,0 +1,79 @@
+# Ranks that have tokens of their own and share the experts: each has rows of its own, so that all together are even.
+
+
+def _may_exchange():
+    """Whether there are other ranks."""
+    of_ranks = sys.modules.get("torch.distributed")
+    return of_ranks is not None and of_ranks.is_available() and of_ranks.is_initialized() and of_ranks.get_world_size() > 1
+
+
+def _may_become_several():
+    """Whether there are, or will be, once the program has joined them."""
+    return _may_exchange() or os.environ.get("WORLD_SIZE", "1").strip() not in ("", "0", "1")
+
+
+def _group(argument):
+    """The group of ranks that a collective was given, if that is what this is."""
+    of_ranks = sys.modules["torch.distributed"]
+    if isinstance(argument, str):
+        return of_ranks.distributed_c10d._resolve_process_group(argument)
+    return of_ranks.ProcessGroup.unbox(argument) if isinstance(argument, torch.ScriptObject) else None
+
+
+def _watch_ranks(parent, layer):
+    """Sees in the block's first call whether tokens go to their experts by an all-to-all: then each rank of its group
+    has tokens of its own. Ranks that only add their results up have the same tokens, and the same rows."""
+    handles, done = [], []
+    of_thread = threading.local()
+
+    def enters(block, args):
+        # A copy of the block has the hooks for ever.
+        if torch.compiler.is_compiling() or done:
+            return
+        if getattr(of_thread, "mode", None) is None and _may_exchange():
+            of_thread.mode = _Exchange()
+            of_thread.mode.__enter__()
+
+    def leaves(block, args, result):
+        if torch.compiler.is_compiling():
+            return
+        mode, of_thread.mode = getattr(of_thread, "mode", None), None
+        if mode is not None:
+            mode.__exit__(None, None, None)
+            done.append(True)
+            for handle in handles:
+                handle.remove()
+            if mode.rank is not None:
+                layer.part = mode.rank
+
+    handles.append(parent.register_forward_pre_hook(Hook(enters)))
+    handles.append(parent.register_forward_hook(Hook(leaves), always_call=True))
+
+
+def _exchange_mode():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Exchange(TorchDispatchMode):
+        """`rank`: this process's, in the group of the first all-to-all."""
+
+        def __init__(self):
+            super().__init__()
+            self.rank = None
+
+        @classmethod
+        def ignore_compile_internals(cls):
+            return True
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if self.rank is None and function.namespace in ("c10d", "_c10d_functional"):
+                self._look(function, args)
+            return function(*args, **(kwargs or {}))
+
+        @quietly
+        def _look(self, function, args):
+            if function._schema.name.split("::")[1] in ("alltoall_base_", "alltoall_", "all_to_all_single"):
+                group = next((group for group in map(_group, args) if group is not None), None)
+                if group is not None and group.size() > 1:
+                    self.rank = group.rank()
+
+    return Exchange
