@@ -7,6 +7,7 @@ mod common;
 mod read;
 
 use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -275,6 +276,98 @@ fn an_engine_that_is_not_the_known_one_is_left_alone() {
                 .any(|line| line.starts_with(&format!("{name}: the routers stay as they are: "))),
             "{said:?}"
         );
+    }
+}
+
+/// What `moe_ranks.py` wrote down on each of two ranks, with a window of steps 3 to 5 of 8.
+fn ranks(python: &Path, model: &str, how: &str, scratch: &Scratch) -> [Value; 2] {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let port = port.unwrap().port().to_string();
+    let one = |rank: &str| {
+        let log = scratch.path(&format!("{model}-{how}-{rank}.json"));
+        let mut program = command(python);
+        program
+            .arg(repo().join("scripts/gpu_check/programs/moe_ranks.py"))
+            .args([model, how, "8"])
+            .envs([("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", "2")])
+            .envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)])
+            .envs([("GLOO_SOCKET_IFNAME", "lo"), ("OMP_NUM_THREADS", "1")])
+            .envs([("MOE_DEVICE", "cpu"), ("PYTHONDONTWRITEBYTECODE", "1")])
+            .env_remove("CUDA_INJECTION64_PATH")
+            .env("PYTHONPATH", repo().join("tests/fixtures"))
+            .env("TRUTH_LOG", &log)
+            .env("LD_LIBRARY_PATH", standin())
+            .env("LD_PRELOAD", shim())
+            .env("TLLMPROF_STEP", "cudaGraphLaunch")
+            .env("TLLM_PROFILE_START_STOP", "3-5")
+            .env("TLLMPROF_PERFECT_ROUTER", "window");
+        let output = run(&mut program, Duration::from_secs(240));
+        assert!(
+            output.status.success(),
+            "{model} {how} {rank}: {}",
+            output.err()
+        );
+        let said = said(&output);
+        assert!(
+            !said.iter().any(|line| line.contains("learned router")),
+            "{said:?}"
+        );
+        serde_json::from_slice(&std::fs::read(&log).unwrap()).unwrap()
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| one("1"));
+        [one("0"), other.join().unwrap()]
+    })
+}
+
+fn numbers(value: &Value) -> Vec<u64> {
+    let all = value.as_array().unwrap().iter();
+    all.map(|number| number.as_u64().unwrap()).collect()
+}
+
+/// Ranks that have the same tokens and those that have their own, on 50 tokens: no rank's share of 50 times 4 or 8 is
+/// as many for each of 32 or 64 experts.
+#[test]
+fn experts_on_two_ranks_are_even_together() {
+    let Some(python) = python_with_transformers() else {
+        return;
+    };
+    let scratch = Scratch::new("ranks");
+    for (model, how) in [
+        ("gpt_oss", "same"),
+        ("gpt_oss", "own"),
+        ("deepseek_v3", "own"),
+    ] {
+        let [one, other] = ranks(&python, model, how, &scratch);
+        for n in 0..8 {
+            let steps = [&one["steps"][n], &other["steps"][n]];
+            for layer in 0..2 {
+                let [a, b] = steps.map(|step| numbers(&step["loads"][layer]));
+                let total: Vec<u64> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+                let spread = total.iter().max().unwrap() - total.iter().min().unwrap();
+                let on_gpus = steps.map(|step| step["here"][layer].as_u64().unwrap());
+                let found = format!("{model} {how}, step {n}: {total:?}, {on_gpus:?}");
+                assert_eq!(
+                    on_gpus[0] + on_gpus[1],
+                    total.iter().sum::<u64>(),
+                    "{found}"
+                );
+                if (3..=5).contains(&n) {
+                    assert!(spread <= 1 && on_gpus[0] == on_gpus[1], "{found}");
+                } else {
+                    assert!(spread > 2, "{found}");
+                }
+            }
+            if how == "same" {
+                assert_eq!(steps[0]["logits"], steps[1]["logits"], "step {n}");
+            }
+            let outside = &one["steps"][0]["logits"];
+            assert_eq!(
+                (3..=5).contains(&n),
+                steps[0]["logits"] != *outside,
+                "step {n}"
+            );
+        }
     }
 }
 
