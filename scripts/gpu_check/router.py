@@ -46,9 +46,9 @@ def products(counts):
 
 
 def missing(learned, perfect):
-    """Products that a balanced run has less of, in words."""
-    return [f"{short(demangled([name])[name])}: {n} learned, {perfect[name]} balanced" for name, n in learned.items()
-            if perfect[name] < n]
+    """Products that a balanced run has less of a step, in words."""
+    return [f"{short(demangled([name])[name])}: {n:g} a step learned, {perfect.get(name, 0):g} balanced"
+            for name, n in learned.items() if perfect.get(name, 0) < n]
 
 
 def named_alike(names, counts):
@@ -63,25 +63,24 @@ def named_alike(names, counts):
 
 
 def judge_kernels(learned, perfect, gate, layers, is_compiled=False):
-    """(in words, what is wrong) of two records' kernels in as many steps. `gate`: names of the gate's by itself, which a
-    compiler may have made another of."""
-    if not all(record.inner == [(FIRST, FIRST + INNER - 1)] for record in (learned, perfect)):
+    """(in words, what is wrong) of two records' kernels. `gate`: names of the gate's by itself, which a compiler may have
+    made another of."""
+    if not all(len(record.of) == 1 and record.inner[0][0] == FIRST for record in (learned, perfect)):
         return "no kernels", [f"kernels of iterations {learned.inner} and {perfect.inner}, refused {learned.refused}, "
                               f"{perfect.refused}"]
-    steps = INNER
-    ours = [products(record.counts(0)) for record in (learned, perfect)]
-    wrong = missing(*ours)
-    if not ours[0]:
+    ours, balanced = [{name: n / (last + 1 - first) for name, n in products(record.counts(0)).items()}
+                      for record in (learned, perfect) for first, last in record.inner]
+    wrong = missing(ours, balanced)
+    if not ours:
         wrong.append("no products among the kernels")
     wrong += [f"{record.dropped} events lost" for record in (learned, perfect) if record.dropped]
-    of_gate = named_alike(gate, ours[0])
-    there = sum(ours[1][name] for name in of_gate)
-    if (sum(of_gate.values()) < layers * steps and not is_compiled) or there < sum(of_gate.values()):
+    of_gate = named_alike(gate, ours)
+    there = sum(balanced.get(name, 0) for name in of_gate)
+    if (sum(of_gate.values()) < layers and not is_compiled) or there < sum(of_gate.values()):
         wrong.append(f"the gate's kernels by itself are {gate}")
-    names = ", ".join(short(name) if "(" in name else name for name in demangled(of_gate).values())
-    return (f"{sum(ours[0].values()) / steps:g} kernels of products a step learned, {sum(ours[1].values()) / steps:g} "
-            f"balanced; the gate's is {names or 'not found'}: {sum(of_gate.values()) / steps:g} and {there / steps:g} a step "
-            f"in {layers} layers"), wrong
+    names = ", ".join(name.removeprefix("void ")[:100] for name in demangled(of_gate).values())
+    return (f"{sum(ours.values()):g} kernels of products a step learned, {sum(balanced.values()):g} balanced; the gate's is "
+            f"{names or 'not found'}: {sum(of_gate.values()):g} and {there:g} a step in {layers} layers"), wrong
 
 
 class PerfectRouter(Check):

@@ -86,7 +86,8 @@ class Steps:
         cell = torch.zeros(1, device="cuda")
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph):
+        # NCCL has a thread of its own, which may ask for events meanwhile.
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             if work:
                 self.result = work()
             cell.add_(1)

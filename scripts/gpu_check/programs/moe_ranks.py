@@ -120,7 +120,7 @@ def main():
     def step():
         return model(input_ids=tokens, position_ids=positions, use_cache=False).logits
 
-    with torch.inference_mode():
+    with torch.no_grad():
         for _ in range(WARM):
             step()
         found = {"tokens": TOKENS, "top_k": top_k, "warm": truth.look(), "steps": []}
