@@ -60,11 +60,12 @@ def exchange(rows, sent, got):
 
 def same(name, device, experts, sizes):
     """As transformers shares a model's experts out before it loads their weights."""
+    from torch.distributed.device_mesh import init_device_mesh
     from transformers.distributed import DistributedConfig
 
+    given = DistributedConfig(tp_size=RANKS, tp_plan="auto", enable_expert_parallel=True)
     model = build(name, device, **sizes)
-    given, _, mesh = type(model).prepare_distribute_model(DistributedConfig(tp_size=RANKS, enable_expert_parallel=True))
-    return type(model).maybe_distribute_model(model, given, mesh)
+    return type(model).maybe_distribute_model(model, given, init_device_mesh(device.type, (RANKS,)))
 
 
 def own(name, device, experts, sizes):
