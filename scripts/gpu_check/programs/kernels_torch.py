@@ -1,7 +1,7 @@
 """Steps of 300 tiny kernels in a graph, the same one by one, and a graph of kernels of 14 us, each with a wait for an
 event; prints what a step took, before, in and after a window.
 
-    kernels_torch.py BEFORE WINDOW INNER AFTER [profile | first]      the three kinds, one after the other
+    kernels_torch.py ROUNDS BEFORE WINDOW INNER AFTER [profile | first]      the three kinds in turn, so often
     kernels_torch.py busy THREADS WARM BEFORE WINDOWS AFTER           with so many busy threads beside it
 
 profile: afterwards the PyTorch profiler runs in the same loops; first: it runs before them.
@@ -63,7 +63,12 @@ def say(**what):
     print(json.dumps(what), flush=True)
 
 
-def kinds(before, window, inner, after, profiler):
+def quick(took):
+    """The quickest tenth: what is left of CUPTI would be in every step, what the host does beside it is not in these."""
+    return sorted(took)[len(took) // 10]
+
+
+def kinds(rounds, before, window, inner, after, profiler):
     works = {"graph": captured(tiny).replay, "eager": tiny, "long": captured(long).replay}
     for work in works.values():
         for _ in range(20):
@@ -71,14 +76,14 @@ def kinds(before, window, inner, after, profiler):
     torch.cuda.synchronize()
     if profiler == "first":
         say(kind="graph", profiler=profiled(works["graph"], 5))
-    for kind, work in works.items():
-        took = [step(work) for _ in range(before + window + after)]
-        parts = {"before": took[before // 4:before], "inside": took[before + 2:before + inner],
-                 "window": took[before + inner + 8:before + window], "after": took[before + window + after // 4:]}
-        # What is left of CUPTI would be in every step; what the host does beside it is not in the quick ones.
-        quick = {part: sorted(of)[len(of) // 10] for part, of in parts.items() if part in ("before", "after")}
-        say(kind=kind, quick=quick, first=took[before:before + 2], leaves=took[before + inner:before + inner + 2],
-            **{part: median(of) for part, of in parts.items() if of})
+    for turn in range(rounds):
+        for kind, work in works.items():
+            took = [step(work) for _ in range(before + window + after)]
+            parts = {"before": took[before // 4:before], "inside": took[before + 2:before + inner],
+                     "window": took[before + inner + 8:before + window], "after": took[before + window + after // 4:]}
+            say(kind=kind, round=turn, first=took[before:before + 2], leaves=took[before + inner:before + inner + 2],
+                quick={part: quick(of) for part, of in parts.items() if of},
+                **{part: median(of) for part, of in parts.items() if of})
     if profiler == "profile":
         for kind, work in works.items():
             say(kind=kind, profiler=profiled(work, inner))
@@ -112,7 +117,7 @@ def busy(threads, *counts):
         began, had = time.perf_counter(), sum(made)
         took = [step(graph.replay) for _ in range(steps)]
         elapsed = time.perf_counter() - began
-        return {"us": median(took), "others": (sum(made) - had) / elapsed, "seconds": elapsed}
+        return {"us": median(took), "quick": quick(took), "others": (sum(made) - had) / elapsed, "seconds": elapsed}
 
     parts = {name: part(steps) for name, steps in zip(("warm", "before", "windows", "after"), counts)}
     ends.set()
@@ -126,4 +131,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "busy":
         busy(*map(int, sys.argv[2:7]))
     else:
-        kinds(*map(int, sys.argv[1:5]), sys.argv[5] if len(sys.argv) > 5 else None)
+        kinds(*map(int, sys.argv[1:6]), sys.argv[6] if len(sys.argv) > 6 else None)
