@@ -37,6 +37,7 @@ mod elf;
 mod engines;
 #[cfg(not(test))]
 mod errno;
+mod hash;
 #[cfg(not(test))]
 mod ids;
 #[cfg(not(test))]

@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::open::Begun;
+use crate::hash::spread;
 
 /// Where a range may be, by its identifier: one of so many groups of so many places.
 const GROUPS: usize = 256;
@@ -45,8 +46,7 @@ impl Crossing {
     }
 
     fn group(&self, id: u64) -> &[Place; PLACES] {
-        let hash = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        &self.0[hash as usize % GROUPS]
+        &self.0[spread(id) % GROUPS]
     }
 
     /// Range `id` has been started; false where there is no room for it. What older windows left

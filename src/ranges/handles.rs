@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use core::time::Duration;
 
+use crate::hash::spread;
 use crate::lock::Lock;
 
 const FREE: usize = 0;
@@ -96,9 +97,8 @@ fn is_one(handle: usize) -> bool {
 /// The places where `handle` may be, in order.
 fn places(table: &[AtomicUsize], handle: usize) -> impl Iterator<Item = usize> {
     let mask = table.len().wrapping_sub(1);
-    // Handles are addresses: their low bits are alike, and the product's high ones are not.
-    let hash = (handle as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    (0..table.len()).map(move |step| (hash as usize).wrapping_add(step) & mask)
+    let first = spread(handle as u64);
+    (0..table.len()).map(move |step| first.wrapping_add(step) & mask)
 }
 
 fn position(table: &[AtomicUsize], handle: usize) -> Option<usize> {

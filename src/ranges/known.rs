@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use crate::hash::spread;
+
 /// How far a handle may lie behind its place.
 const REACH: usize = 32;
 
@@ -33,9 +35,8 @@ impl<T: Sync, const SIZE: usize> Known<T, SIZE> {
 
     /// The places where a handle may be, in order.
     fn places(&self, handle: usize) -> impl Iterator<Item = &Place<T>> {
-        // Handles are addresses: their low bits are alike, and the product's high ones are not.
-        let hash = (handle as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        (0..REACH.min(SIZE)).map(move |step| &self.0[(hash as usize).wrapping_add(step) % SIZE])
+        let first = spread(handle as u64);
+        (0..REACH.min(SIZE)).map(move |step| &self.0[first.wrapping_add(step) % SIZE])
     }
 
     /// From now on the handle stands for `value`; false where there is no room.

@@ -13,6 +13,7 @@ use tllmprof_record::{Counter, NO_STRING, StringId};
 use super::writers::{self, Writer};
 use super::{arena, space};
 use crate::errno::Kept;
+use crate::hash::MIX;
 
 /// Texts that are known again.
 const PLACES: usize = 1 << 15;
@@ -225,7 +226,6 @@ fn push(writer: &Writer, id: StringId, text: &[u8]) -> bool {
 /// Eight bytes at a time, each mixed in by a multiplication of 128 bits; never 0.
 #[inline]
 fn hash(text: &[u8]) -> u64 {
-    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |hash: u64, word: u64| {
         let product = u128::from(hash ^ word) * u128::from(MIX);
         (product >> 64) as u64 ^ product as u64

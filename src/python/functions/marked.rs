@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use core::time::Duration;
 
 use super::function::{Entered, Function};
+use crate::hash::spread;
 use crate::lock::Lock;
 use crate::python::api::Raw;
 use crate::python::object::{Object, Python};
@@ -196,11 +197,8 @@ const FREE: usize = 0;
 /// One was here; others may lie behind it.
 const GONE: usize = 1;
 
-struct Table {
-    /// How far a hash is shifted to be an index.
-    shift: u32,
-    slots: Box<[Slot]>,
-}
+/// Its size is a power of two.
+struct Table(Box<[Slot]>);
 
 /// The table; null before the first mark. Those that it replaces are never freed, as they may be
 /// being read: together they are smaller than it.
@@ -216,18 +214,15 @@ impl Table {
             code: AtomicUsize::new(FREE),
             mark: AtomicPtr::new(core::ptr::null_mut()),
         };
-        Self {
-            shift: usize::BITS - size.trailing_zeros(),
-            slots: core::iter::repeat_with(slot).take(size).collect(),
-        }
+        Self(core::iter::repeat_with(slot).take(size).collect())
     }
 
     /// The slots where `code` may lie, in the order in which they are filled.
     #[inline]
     fn places(&self, code: usize) -> impl Iterator<Item = &Slot> {
-        let first = code.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> self.shift;
-        let mask = self.slots.len() - 1;
-        (0..self.slots.len()).filter_map(move |step| self.slots.get((first + step) & mask))
+        let first = spread(code as u64);
+        let mask = self.0.len() - 1;
+        (0..self.0.len()).filter_map(move |step| self.0.get((first + step) & mask))
     }
 
     #[inline]
@@ -254,7 +249,7 @@ impl Table {
     }
 
     fn marks(&self) -> impl Iterator<Item = (&Slot, &'static Mark)> {
-        self.slots.iter().filter_map(|slot| {
+        self.0.iter().filter_map(|slot| {
             let is_there = slot.code.load(Ordering::Acquire) > GONE;
             // SAFETY: a slot that has an address has a mark, and those are never freed.
             is_there.then(|| (slot, unsafe { &*slot.mark.load(Ordering::Relaxed) }))
@@ -263,7 +258,7 @@ impl Table {
 
     fn is_crowded(&self) -> bool {
         let used = |slot: &&Slot| slot.code.load(Ordering::Relaxed) != FREE;
-        (self.slots.iter().filter(used).count() + 1) * 2 > self.slots.len()
+        (self.0.iter().filter(used).count() + 1) * 2 > self.0.len()
     }
 }
 
