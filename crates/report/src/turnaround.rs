@@ -34,7 +34,7 @@ impl Drains {
         for row in rows {
             let is = |prefix: &str| row.name.starts_with(prefix);
             all[usize::from(row.row)] = match row.kind {
-                CallKind::GraphLaunch | CallKind::KernelLaunch => Self::Launch,
+                kind if kind.launches() => Self::Launch,
                 CallKind::Wait if is("cuMemcpy") || is("cudaMemcpy") => Self::Copy,
                 CallKind::Wait if !is("cuEvent") && !is("cudaEvent") => Self::Wait,
                 _ => Self::Nothing,
