@@ -4,12 +4,10 @@
 //! lose; the frame is in the chain of frame pointers, as [`super::arch`] wants it.
 
 use core::arch::{global_asm, naked_asm};
-use core::ffi::c_void;
 
-use super::gate::{GATE_COUNT, Gate};
+use super::gate::{GATE_COUNT, Gate, STUB_SIZE};
 use crate::step::threads::Slot;
 
-const STUB_SIZE: usize = 16;
 const GATE_SIZE: usize = size_of::<Gate>();
 
 global_asm!(
@@ -22,7 +20,7 @@ global_asm!(
     ".cfi_startproc",
     ".set tllmprof_g, 0",
     ".rept {count}",
-    ".p2align 4",
+    ".balign {stub}",
     "hint #34",
     "adrp x16, {gates} + tllmprof_g",
     "add x16, x16, :lo12:{gates} + tllmprof_g",
@@ -33,22 +31,11 @@ global_asm!(
     ".size tllmprof_gates, . - tllmprof_gates",
     ".text",
     count = const GATE_COUNT,
+    stub = const STUB_SIZE,
     size = const GATE_SIZE,
     gates = sym super::gate::GATES,
     pass = sym pass,
 );
-
-// SAFETY: the symbol is defined above, with this size.
-unsafe extern "C" {
-    static tllmprof_gates: [u8; STUB_SIZE * GATE_COUNT];
-}
-
-/// The address that callers get for gate `index`.
-pub fn stub(index: usize) -> *mut c_void {
-    let pool = (&raw const tllmprof_gates).cast::<u8>();
-    // SAFETY: the symbol is the start of GATE_COUNT stubs of STUB_SIZE bytes; index is below it.
-    unsafe { pool.add(index * STUB_SIZE).cast_mut().cast() }
-}
 
 /// Passes through the gate in `x16`, as on x86-64. Twelve words of arguments on the stack are copied.
 #[unsafe(naked)]

@@ -5,12 +5,10 @@
 //! no personality, so that an exception passes through it.
 
 use core::arch::{global_asm, naked_asm};
-use core::ffi::c_void;
 
-use super::gate::{GATE_COUNT, Gate};
+use super::gate::{GATE_COUNT, Gate, STUB_SIZE};
 use crate::step::threads::Slot;
 
-const STUB_SIZE: usize = 16;
 const GATE_SIZE: usize = size_of::<Gate>();
 
 /// Stack words of arguments that are copied. `cuTensorMapEncodeIm2colWide` has ten, more than any
@@ -27,7 +25,7 @@ global_asm!(
     ".cfi_startproc",
     ".set tllmprof_g, 0",
     ".rept {count}",
-    ".p2align 4",
+    ".balign {stub}",
     "lea r11, [rip + {gates} + tllmprof_g]",
     "jmp {pass}",
     ".set tllmprof_g, tllmprof_g + {size}",
@@ -36,22 +34,11 @@ global_asm!(
     ".size tllmprof_gates, . - tllmprof_gates",
     ".text",
     count = const GATE_COUNT,
+    stub = const STUB_SIZE,
     size = const GATE_SIZE,
     gates = sym super::gate::GATES,
     pass = sym pass,
 );
-
-// SAFETY: the symbol is defined above, with this size.
-unsafe extern "C" {
-    static tllmprof_gates: [u8; STUB_SIZE * GATE_COUNT];
-}
-
-/// The address that callers get for gate `index`.
-pub fn stub(index: usize) -> *mut c_void {
-    let pool = (&raw const tllmprof_gates).cast::<u8>();
-    // SAFETY: the symbol is the start of GATE_COUNT stubs of STUB_SIZE bytes; index is below it.
-    unsafe { pool.add(index * STUB_SIZE).cast_mut().cast() }
-}
 
 /// Passes through the gate in `r11`. What is out of the ordinary is for [`super::gate::enter`]: a
 /// thread without a slot, a call within another, a closed gate. It returns what the call is noted in:

@@ -8,6 +8,7 @@
 
 mod close;
 mod links;
+mod stubs;
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{
@@ -18,13 +19,15 @@ use std::time::Instant;
 
 use tllmprof_config::calls::{Call, Kind};
 
-use super::{gate_arch as arch, resolve};
+use super::resolve;
 use crate::errno::Kept;
 use crate::lock::{Lock, wait};
 use crate::{elf, session};
 
 pub use close::{close, hold, open, passes};
 pub use links::{Links, lead_links};
+pub use stubs::STUB_SIZE;
+use stubs::stub;
 
 /// Gates that a process can have. The driver has some 700 functions, of which a runtime looks up 440,
 /// and many in two forms.
@@ -178,11 +181,11 @@ pub fn before(real: *mut c_void, work: Work) -> *mut c_void {
         return real;
     }
     if let Some(index) = find(real) {
-        return arch::stub(index);
+        return stub(index);
     }
     let _creating = CREATING.lock();
     if let Some(index) = find(real) {
-        return arch::stub(index);
+        return stub(index);
     }
     let index = USED.load(Ordering::Relaxed);
     let Some(gate) = GATES.get(index) else {
@@ -193,7 +196,7 @@ pub fn before(real: *mut c_void, work: Work) -> *mut c_void {
         .store((work == Work::Maybe).into(), Ordering::Relaxed);
     gate.real.store(real, Ordering::Relaxed);
     USED.store(index + 1, Ordering::Release);
-    arch::stub(index)
+    stub(index)
 }
 
 fn find(real: *mut c_void) -> Option<usize> {

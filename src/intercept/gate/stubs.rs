@@ -1,0 +1,20 @@
+//! Where callers enter the gates: the assembler's stubs, one for each.
+
+use core::ffi::c_void;
+
+use super::GATE_COUNT;
+
+/// Bytes of a stub, which the assembler keeps to.
+pub const STUB_SIZE: usize = 16;
+
+// SAFETY: the assembler of each processor defines the symbol, with this size.
+unsafe extern "C" {
+    static tllmprof_gates: [u8; STUB_SIZE * GATE_COUNT];
+}
+
+/// The address that callers get for gate `index`.
+pub fn stub(index: usize) -> *mut c_void {
+    let pool = (&raw const tllmprof_gates).cast::<u8>();
+    // SAFETY: the symbol is the start of GATE_COUNT stubs of STUB_SIZE bytes; index is below it.
+    unsafe { pool.add(index * STUB_SIZE).cast_mut().cast() }
+}
