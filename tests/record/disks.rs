@@ -32,8 +32,18 @@ fn mounted(
          cp disk/*.tllmprof . 2>/dev/null; exit $status"
     );
     let mut shell = Command::new("unshare");
+    shell.args(["--mount", "/bin/sh", "-c", &script, "sh"]);
+    behind(&mut shell, counts, &command);
+    shell.env("TLLMPROF_TRACE", "disk/%p.tllmprof");
+    let output = run(&mut shell, PATIENCE);
+    std::fs::remove_dir(&disk).unwrap();
+    assert_ne!(output.status.code(), Some(99), "{}", output.err());
+    Some(output)
+}
+
+/// Gives a shell the program that it is to run, and all that belongs to it.
+fn behind(shell: &mut Command, counts: &Counts, command: &Command) {
     shell
-        .args(["--mount", "/bin/sh", "-c", &script, "sh"])
         .arg(command.get_program())
         .args(command.get_args())
         .current_dir(counts.folder());
@@ -43,11 +53,6 @@ fn mounted(
             None => shell.env_remove(name),
         };
     }
-    shell.env("TLLMPROF_TRACE", "disk/%p.tllmprof");
-    let output = run(&mut shell, PATIENCE);
-    std::fs::remove_dir(&disk).unwrap();
-    assert_ne!(output.status.code(), Some(99), "{}", output.err());
-    Some(output)
 }
 
 const RUN: &str = "LD_PRELOAD=$preload \"$@\"";
@@ -131,17 +136,8 @@ pub fn in_a_read_only_folder(counts: &Counts, arguments: &[&str]) -> Output {
     } else {
         "exec \"$@\""
     };
-    shell
-        .args(["-c", script, "sh"])
-        .arg(command.get_program())
-        .args(command.get_args())
-        .current_dir(counts.folder());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => shell.env(name, value),
-            None => shell.env_remove(name),
-        };
-    }
+    shell.args(["-c", script, "sh"]);
+    behind(&mut shell, counts, &command);
     shell.env("TLLMPROF_TRACE", "folder/%p.tllmprof");
     let output = run(&mut shell, PATIENCE);
     std::fs::remove_dir(&folder).unwrap();
