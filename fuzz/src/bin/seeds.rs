@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tllmprof_fuzz::{pack, unpack};
 use tllmprof_record::builder::Builder;
-use tllmprof_record::{
-    CallKind, ClockKind, CopyKind, Edge, Event, Info, Metric, RangeKind, What,
-};
+use tllmprof_record::{CallKind, ClockKind, CopyKind, Edge, Event, Info, Metric, RangeKind, What};
 
 #[path = "../../../crates/report/tests/common/server.rs"]
 mod server;
