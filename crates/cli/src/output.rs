@@ -37,15 +37,5 @@ pub fn tell(bytes: &[u8]) {
 
 /// `text` as a string in JSON.
 pub fn json_string(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for character in text.chars() {
-        match character {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            control if control < ' ' => quoted.push_str(&format!("\\u{:04x}", control as u32)),
-            other => quoted.push(other),
-        }
-    }
-    quoted.push('"');
-    quoted
+    serde_json::Value::from(text).to_string()
 }
