@@ -255,8 +255,8 @@ mod tests {
 
     #[test]
     fn the_newest_installation_is_taken() {
-        let root = env::temp_dir().join(format!("tllmprof-profiler-{}", std::process::id()));
-        let (opt, local) = (root.join("opt"), root.join("local"));
+        let root = tempfile::tempdir().unwrap();
+        let (opt, local) = (root.path().join("opt"), root.path().join("local"));
         let program = |file: PathBuf| {
             use std::os::unix::fs::PermissionsExt;
             fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -271,7 +271,6 @@ mod tests {
         let newer = program(opt.join("nsight-systems/2024.10.2/bin/nsys"));
         let found_newer = NSYS.search(&opt, &local);
         let nothing = NCU.search(&opt, &local);
-        fs::remove_dir_all(&root).unwrap();
         assert_eq!(found, Some(toolkit));
         assert_eq!(found_older, Some(older));
         assert_eq!(found_newer, Some(newer));

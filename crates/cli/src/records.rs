@@ -136,7 +136,8 @@ mod tests {
 
     #[test]
     fn records_are_those_of_the_run_by_their_names() {
-        let folder = env::temp_dir().join(format!("tllmprof-records-{}", std::process::id()));
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path();
         fs::create_dir_all(folder.join("deep/3")).unwrap();
         let written = |template: &str, files: &[&str]| {
             let records = Records::begin(Some(folder.join(template).into())).unwrap();
@@ -147,7 +148,7 @@ mod tests {
             for file in files {
                 fs::remove_file(folder.join(file)).unwrap();
             }
-            let names = found.iter().map(|path| path.strip_prefix(&folder).unwrap());
+            let names = found.iter().map(|path| path.strip_prefix(folder).unwrap());
             names
                 .map(|name| name.to_str().unwrap().to_owned())
                 .collect::<Vec<_>>()
@@ -168,6 +169,5 @@ mod tests {
             ["x-77-2.t", "x-77.t", "x.t"]
         );
         assert_eq!(written("deep/%r/%p", &["deep/3/5", "deep/6"]), ["deep/3/5"]);
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -181,29 +181,18 @@ fn made_by_an_export(folder: &Path) -> Result<(), OutputError> {
 mod tests {
     use std::io::Write;
 
+    use tempfile::TempDir;
+
     use super::*;
 
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let name = format!("tllmprof-output-{}-{name}", process::id());
-            let path = std::env::temp_dir().join(name);
-            fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-
-        fn names(&self) -> Vec<String> {
-            let entries = fs::read_dir(&self.0).unwrap();
-            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-            names.collect()
-        }
+    fn scratch() -> TempDir {
+        TempDir::with_prefix("tllmprof-").unwrap()
     }
 
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+    fn names(folder: &TempDir) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect()
     }
 
     fn write(target: &Path, force: bool, text: &str) -> Result<(), OutputError> {
@@ -214,13 +203,13 @@ mod tests {
 
     #[test]
     fn a_file_is_there_whole_or_not_at_all() {
-        let scratch = Scratch::new("file");
-        let target = scratch.0.join("out");
+        let scratch = scratch();
+        let target = scratch.path().join("out");
         let output = Output::new(&target, false).unwrap();
         output.file().unwrap().write_all(b"half").unwrap();
         assert!(!target.exists());
         drop(output);
-        assert!(scratch.names().is_empty());
+        assert!(names(&scratch).is_empty());
         write(&target, false, "one").unwrap();
         assert!(matches!(
             write(&target, false, "two"),
@@ -229,13 +218,13 @@ mod tests {
         assert_eq!(fs::read_to_string(&target).unwrap(), "one");
         write(&target, true, "three").unwrap();
         assert_eq!(fs::read_to_string(&target).unwrap(), "three");
-        assert_eq!(scratch.names(), ["out"]);
+        assert_eq!(names(&scratch), ["out"]);
     }
 
     #[test]
     fn links_and_devices_stay_what_they_are() {
-        let scratch = Scratch::new("special");
-        let (target, link) = (scratch.0.join("out"), scratch.0.join("link"));
+        let scratch = scratch();
+        let (target, link) = (scratch.path().join("out"), scratch.path().join("link"));
         std::os::unix::fs::symlink(&target, &link).unwrap();
         assert!(matches!(
             write(&link, false, "one"),
@@ -245,7 +234,7 @@ mod tests {
         write(&link, true, "two").unwrap();
         assert_eq!(fs::read_to_string(&target).unwrap(), "two");
         assert!(link.is_symlink());
-        let device = scratch.0.join("null");
+        let device = scratch.path().join("null");
         std::os::unix::fs::symlink("/dev/null", &device).unwrap();
         assert!(matches!(
             write(&device, true, ""),
@@ -255,20 +244,20 @@ mod tests {
 
     #[test]
     fn what_came_meanwhile_stays() {
-        let scratch = Scratch::new("meanwhile");
-        let target = scratch.0.join("out");
+        let scratch = scratch();
+        let target = scratch.path().join("out");
         let output = Output::new(&target, false).unwrap();
         output.file().unwrap();
         fs::write(&target, "theirs").unwrap();
         assert!(matches!(output.keep(), Err(OutputError::Exists)));
         assert_eq!(fs::read_to_string(&target).unwrap(), "theirs");
-        assert_eq!(scratch.names(), ["out"]);
+        assert_eq!(names(&scratch), ["out"]);
     }
 
     #[test]
     fn no_folder_goes_but_that_of_an_export() {
-        let scratch = Scratch::new("folder");
-        let target = scratch.0.join("out");
+        let scratch = scratch();
+        let target = scratch.path().join("out");
         let make = |force| {
             let output = Output::new(&target, force)?;
             fs::create_dir(output.folder()?.join("calls"))?;
@@ -282,6 +271,6 @@ mod tests {
         fs::write(target.join("thesis"), "").unwrap();
         assert!(matches!(make(true), Err(OutputError::Foreign(_))));
         assert!(target.join("thesis").exists());
-        assert_eq!(scratch.names(), ["out"]);
+        assert_eq!(names(&scratch), ["out"]);
     }
 }

@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 
 use common::scene::{self, METRICS, UNIX};
-use common::{Scratch, Seen, assert_same, read_by, record};
+use common::{Seen, assert_same, read_by, record, scratch};
 use serde_json::{Value, json};
 use tllmprof_export::{Record, TABLES, parquet};
 
@@ -17,9 +17,9 @@ fn records() -> (Vec<Record>, Vec<Seen>) {
 
 #[test]
 fn duckdb_finds_every_event() {
-    let scratch = Scratch::new();
+    let scratch = scratch();
     let (records, seen) = records();
-    let exported = parquet(&records, &scratch.path("")).unwrap();
+    let exported = parquet(&records, scratch.path()).unwrap();
     // Besides what is drawn: processes, threads, metrics, tokens of an expert.
     let rows = seen.len() + 3 + 3 + METRICS.len() + 1;
     assert_eq!((exported.events as usize, exported.left_out), (rows, 0));
@@ -28,10 +28,12 @@ fn duckdb_finds_every_event() {
         ("calls", "host=beta%2Fβ/rank=1/pid=100"),
         ("metrics", "host=alpha/rank=0/pid=102"),
     ] {
-        let file = scratch.path(&format!("{table}/{partition}/part-0.parquet"));
+        let file = scratch
+            .path()
+            .join(format!("{table}/{partition}/part-0.parquet"));
         assert!(file.is_file(), "{}", file.display());
     }
-    let Some(found) = read_by("tables.py", &scratch.path("")) else {
+    let Some(found) = read_by("tables.py", scratch.path()) else {
         return;
     };
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -90,10 +92,10 @@ fn duckdb_finds_every_event() {
 
 #[test]
 fn spark_finds_the_same() {
-    let scratch = Scratch::new();
+    let scratch = scratch();
     let (records, seen) = records();
-    parquet(&records, &scratch.path("")).unwrap();
-    let Some(found) = read_by("spark.py", &scratch.path("")) else {
+    parquet(&records, scratch.path()).unwrap();
+    let Some(found) = read_by("spark.py", scratch.path()) else {
         return;
     };
     let launches = |host: &str| {
@@ -121,14 +123,14 @@ fn spark_finds_the_same() {
 
 #[test]
 fn records_of_one_process_do_not_meet() {
-    let scratch = Scratch::new();
+    let scratch = scratch();
     let (records, _) = scene::all();
     let (name, bytes) = &records[1];
     let twice = [record(name, bytes.clone()), record(name, bytes.clone())];
-    parquet(&twice, &scratch.path("")).unwrap();
+    parquet(&twice, scratch.path()).unwrap();
     for table in TABLES {
         let folder = format!("{}/host=beta%2Fβ/rank=1/pid=100", table.name);
-        let files = fs::read_dir(scratch.path(&folder)).unwrap();
+        let files = fs::read_dir(scratch.path().join(&folder)).unwrap();
         let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names, ["part-0.parquet", "part-1.parquet"]);
@@ -137,7 +139,7 @@ fn records_of_one_process_do_not_meet() {
 
 #[test]
 fn a_damaged_record_says_so_in_its_row() {
-    let scratch = Scratch::new();
+    let scratch = scratch();
     let (records, _) = scene::all();
     let (_, mut bytes) = records.into_iter().next().unwrap();
     // Kinds of events, in the third chunk.
@@ -146,8 +148,8 @@ fn a_damaged_record_says_so_in_its_row() {
     }
     let part = [record("part", bytes)];
     assert_eq!(part[0].process.damage.unknown, 50);
-    parquet(&part, &scratch.path("")).unwrap();
-    let Some(found) = read_by("tables.py", &scratch.path("")) else {
+    parquet(&part, scratch.path()).unwrap();
+    let Some(found) = read_by("tables.py", scratch.path()) else {
         return;
     };
     assert_eq!(

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::Path;
 
 use common::scene::{self, METRICS, SHIFT, UNIX};
-use common::{Scratch, Seen, args, assert_same, read_by, record};
+use common::{Seen, args, assert_same, read_by, record, scratch};
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use tllmprof_export::{Exported, Record, chrome, perfetto};
@@ -151,8 +151,8 @@ fn slices(found: &Value) -> (Vec<Seen>, usize) {
 
 /// Both formats come to the same; a moment has no length there.
 fn assert_perfetto_reads(bytes: &[u8], name: &str, seen: Vec<Seen>) -> Option<Value> {
-    let scratch = Scratch::new();
-    let file = scratch.path(name);
+    let scratch = scratch();
+    let file = scratch.path().join(name);
     std::fs::write(&file, bytes).unwrap();
     let found = read_by("timeline.py", &file)?;
     let moments = seen.into_iter().map(|seen| Seen {
@@ -243,8 +243,8 @@ fn a_part_of_a_record_is_exported() {
         assert!(trace["traceEvents"].is_array());
         let (trace, exported) = as_perfetto(&part, false);
         assert!(exported.events < 6000);
-        let scratch = Scratch::new();
-        let file = scratch.path("part");
+        let scratch = scratch();
+        let file = scratch.path().join("part");
         std::fs::write(&file, trace).unwrap();
         let Some(found) = read_by("timeline.py", Path::new(&file)) else {
             return;

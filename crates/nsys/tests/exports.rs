@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Export, Schema, Scratch, thread};
+use common::{Export, Schema, scratch, thread};
 use rusqlite::Connection;
 use serde_json::{Value, json};
 use tllmprof_nsys::{Error, open};
@@ -111,8 +111,8 @@ fn whole(path: &Path) {
 
 #[test]
 fn everything_that_nsys_has_is_in_the_report() {
-    let scratch = Scratch::new();
-    let path = scratch.path("whole.sqlite");
+    let scratch = scratch();
+    let path = scratch.path().join("whole.sqlite");
     whole(&path);
     let found = json(&path);
     let process = &found["processes"][0];
@@ -222,8 +222,8 @@ fn everything_that_nsys_has_is_in_the_report() {
 
 #[test]
 fn an_export_with_the_least_that_there_can_be() {
-    let scratch = Scratch::new();
-    let path = scratch.path("sparse.sqlite");
+    let scratch = scratch();
+    let path = scratch.path().join("sparse.sqlite");
     let mut export = Export::new(&path, Schema::Sparse);
     iterations(&mut export, i64::MAX);
     let add = export.string("add");
@@ -247,8 +247,8 @@ fn an_export_with_the_least_that_there_can_be() {
 
 #[test]
 fn several_processes_are_ranks_and_times_before_the_beginning_are_moved() {
-    let scratch = Scratch::new();
-    let path = scratch.path("two.sqlite");
+    let scratch = scratch();
+    let path = scratch.path().join("two.sqlite");
     let mut export = Export::new(&path, Schema::Full);
     for (process, shift) in [(PID, -5000), (PID + 1, -4000)] {
         let main = thread(process, process);
@@ -285,14 +285,14 @@ fn several_processes_are_ranks_and_times_before_the_beginning_are_moved() {
 
 #[test]
 fn what_holds_no_iterations_is_told() {
-    let scratch = Scratch::new();
-    let empty = scratch.path("empty.sqlite");
+    let scratch = scratch();
+    let empty = scratch.path().join("empty.sqlite");
     Connection::open(&empty)
         .unwrap()
         .execute_batch("CREATE TABLE t (x)")
         .unwrap();
     assert!(matches!(open(&empty), Err(Error::NoIterations)));
-    let foreign = scratch.path("foreign.sqlite");
+    let foreign = scratch.path().join("foreign.sqlite");
     let mut export = Export::new(&foreign, Schema::Full);
     export.domain(MAIN, OWN, "theirs");
     export.range(60, MAIN, OWN, "iteration 1", Some(1), [0, 10]);
@@ -304,7 +304,7 @@ fn what_holds_no_iterations_is_told() {
         Err(Error::NotExported)
     ));
     assert!(matches!(
-        open(&scratch.path("absent")),
+        open(&scratch.path().join("absent")),
         Err(Error::Database(_))
     ));
 }
@@ -312,8 +312,8 @@ fn what_holds_no_iterations_is_told() {
 /// Rows of the wrong types, and whole pages of something else.
 #[test]
 fn what_is_wrong_in_a_file_harms_nothing() {
-    let scratch = Scratch::new();
-    let path = scratch.path("odd.sqlite");
+    let scratch = scratch();
+    let path = scratch.path().join("odd.sqlite");
     whole(&path);
     let connection = Connection::open(&path).unwrap();
     connection
@@ -337,7 +337,7 @@ fn what_is_wrong_in_a_file_harms_nothing() {
         4
     );
     let bytes = std::fs::read(&path).unwrap();
-    let damaged = scratch.path("damaged.sqlite");
+    let damaged = scratch.path().join("damaged.sqlite");
     let (mut read, mut refused) = (0, 0);
     for step in 0..200_usize {
         let mut copy = bytes.clone();

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{Shown, damaged, engine, finish, repo};
+use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -36,26 +37,26 @@ fn in_a_browser_it_shows_what_the_records_hold() {
     let Some(browser) = had("get-chromium", None) else {
         return;
     };
-    let scratch = common::Scratch::new();
+    let scratch = TempDir::with_prefix("tllmprof-").unwrap();
     let mut ranks: Vec<_> = (0..4).map(engine).collect();
     for rank in &mut ranks {
         rank.windows = vec![(100, 150), (400, 409)];
         rank.hostile = rank.rank == 3;
     }
-    Shown::of(&ranks, tllmprof_page::EVENTS).write(&scratch, "ranks");
+    Shown::of(&ranks, tllmprof_page::EVENTS).write(scratch.path(), "ranks");
     let mut many = engine(0);
     (many.windows, many.layers, many.kernels) = (vec![(100, 1299)], 32, 1200);
-    Shown::of(&[many], tllmprof_page::EVENTS).write(&scratch, "many");
-    Shown::of(&[engine(0)], 1000).write(&scratch, "nothing");
+    Shown::of(&[many], tllmprof_page::EVENTS).write(scratch.path(), "many");
+    Shown::of(&[engine(0)], 1000).write(scratch.path(), "nothing");
     for seed in 0..6 {
         let shown = Shown::of_records(&[damaged(seed), damaged(seed + 100)], 4000);
-        shown.write(&scratch, &format!("damaged-{seed}"));
+        shown.write(scratch.path(), &format!("damaged-{seed}"));
     }
 
     let mut node = Command::new("node");
     node.arg(repo().join("crates/page/web/test/page.mjs"))
         .args([&modules, &browser])
-        .arg(scratch.path(""));
+        .arg(scratch.path());
     let ended = finish(&mut node, PATIENCE);
     assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);
     print!("{}", ended.stdout);

@@ -96,9 +96,8 @@ mod tests {
 
     #[test]
     fn an_older_record_is_replaced_and_nothing_else() {
-        let folder = std::env::temp_dir().join(format!("tllmprof-file-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let path = path(&folder, 7);
+        let folder = tempfile::tempdir().unwrap();
+        let path = path(folder.path(), 7);
         let name = path.file_name().unwrap().to_str().unwrap();
         assert!(name.ends_with("-gpu-7.tllmprof"), "{name}");
 
@@ -110,6 +109,5 @@ mod tests {
         fs::write(&path, "a letter").unwrap();
         assert!(create(&path).is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "a letter");
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

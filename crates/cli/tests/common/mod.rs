@@ -7,9 +7,10 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -68,21 +69,17 @@ pub fn wait(child: &mut Child) -> Option<ExitStatus> {
 }
 
 /// A folder that goes when the test ends.
-pub struct Scratch(PathBuf);
+pub struct Scratch(TempDir);
 
 impl Scratch {
     pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tllmprof-cli-{}-{count}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).unwrap();
         // As the dynamic linker and readlink will show it.
-        Self(path.canonicalize().unwrap())
+        let parent = std::env::temp_dir().canonicalize().unwrap();
+        Self(TempDir::with_prefix_in("tllmprof-", parent).unwrap())
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.path().join(name)
     }
 
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
@@ -109,7 +106,7 @@ impl Scratch {
             .arg(&output)
             .arg(source)
             .args(arguments)
-            .current_dir(&self.0);
+            .current_dir(self.0.path());
         let ended = finish(&mut cc);
         assert!(ended.status.success(), "{cc:?}: {}", ended.stderr);
         output
@@ -139,12 +136,6 @@ impl Scratch {
         let mut command = plain(Path::new(env!("CARGO_BIN_EXE_tllmprof")));
         command.env("TLLMPROF_LIB", library);
         command
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

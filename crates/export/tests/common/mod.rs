@@ -5,16 +5,15 @@
 pub mod scene;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tempfile::TempDir;
 use tllmprof_export::Record;
 use tllmprof_record::Source;
 
@@ -65,27 +64,8 @@ pub fn assert_same(mut found: Vec<Seen>, mut expected: Vec<Seen>) {
 }
 
 /// A folder that goes when the test ends.
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tllmprof-export-{}-{count}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+pub fn scratch() -> TempDir {
+    TempDir::with_prefix("tllmprof-").unwrap()
 }
 
 fn here(name: &str) -> PathBuf {

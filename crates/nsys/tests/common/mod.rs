@@ -2,11 +2,10 @@
 
 #![allow(dead_code)] // each test file uses its part
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 
 use rusqlite::{Connection, params};
+use tempfile::TempDir;
 
 /// A process and a thread as nsys numbers them, on its first machine.
 pub const fn thread(pid: i64, tid: i64) -> i64 {
@@ -14,27 +13,8 @@ pub const fn thread(pid: i64, tid: i64) -> i64 {
 }
 
 /// A folder that goes when the test ends.
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path =
-            std::env::temp_dir().join(format!("tllmprof-nsys-{}-{count}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+pub fn scratch() -> TempDir {
+    TempDir::with_prefix("tllmprof-").unwrap()
 }
 
 /// Which version's schema.

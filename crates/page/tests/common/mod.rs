@@ -7,7 +7,6 @@ use std::io::{BufWriter, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,30 +15,6 @@ use tllmprof_record::Reader;
 use tllmprof_report::{Process, Report};
 
 use crate::engine::{self, Engine};
-
-/// A folder that goes when the test ends.
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tllmprof-page-{}-{count}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 pub const fn engine(rank: u64) -> Engine {
     Engine {
@@ -95,9 +70,9 @@ impl Shown {
     }
 
     /// Writes the page, and beside it the report as JSON.
-    pub fn write(&self, scratch: &Scratch, name: &str) {
-        fs::write(scratch.path(&format!("{name}.html")), self.html()).unwrap();
-        let json = File::create(scratch.path(&format!("{name}.json"))).unwrap();
+    pub fn write(&self, folder: &Path, name: &str) {
+        fs::write(folder.join(format!("{name}.html")), self.html()).unwrap();
+        let json = File::create(folder.join(format!("{name}.json"))).unwrap();
         self.report.json(&mut BufWriter::new(json)).unwrap();
     }
 }

@@ -5,23 +5,21 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
 
 /// A folder that goes when the test ends.
-pub struct Scratch(PathBuf);
+pub struct Scratch(TempDir);
 
 impl Scratch {
     pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tllmprof-symbols-{}-{count}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).unwrap();
-        Self(path.canonicalize().unwrap())
+        // As the dynamic linker and readlink will show it.
+        let parent = std::env::temp_dir().canonicalize().unwrap();
+        Self(TempDir::with_prefix_in("tllmprof-", parent).unwrap())
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        let path = self.0.join(name);
+        let path = self.0.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         path
     }
@@ -30,7 +28,7 @@ impl Scratch {
     /// a minute is.
     pub fn tool(&self, words: &[&str]) {
         let mut command = Command::new("timeout");
-        command.arg("60").args(words).current_dir(&self.0);
+        command.arg("60").args(words).current_dir(self.0.path());
         let output = command.output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{command:?}: {stderr}");
@@ -43,12 +41,6 @@ impl Scratch {
         let text = text.to_str().unwrap();
         self.tool(&[&["c++", "-o", name, text], arguments].concat());
         self.path(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
