@@ -1,6 +1,9 @@
-//! Functions that the rule names where they meet this library itself.
+//! Functions that the rule names where they meet this library itself, and in children.
 
-use super::*;
+use crate::common::can_exec;
+use crate::seen::{assert_exact, calls, is_left_out, number_behind, told, usual};
+use crate::twice::switches;
+use crate::workshop::Workshop;
 
 /// The functions that a rule names are some that this library calls, too, with locks in hand, or while it writes code.
 #[test]
@@ -36,6 +39,18 @@ fn handlers_of_forks_may_make_calls() {
     let program = shop.program("fork_handlers.c", "fork_handlers", &[]);
     let both = program.window("1,3,5,7,9", "sym:^handled_step$").run();
     assert_exact(&both);
+}
+
+#[test]
+fn children() {
+    let shop = Workshop::new();
+    let both = shop
+        .program_of("forks.c", "forks", &[])
+        .args(if can_exec() { "exec" } else { "" })
+        .window("5-9", "sym:^forking_step$")
+        .run();
+    assert_exact(&both);
+    both.assert_said(&[usual(), "opened at iteration 5", "closed", "captured"]);
 }
 
 #[test]

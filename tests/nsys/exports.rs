@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use tllmprof_record::Reader;
 use tllmprof_report::Process;
 
-use super::common::{Scratch, standin};
-use super::{REPEAT_2, STOP, UNGATED, engine_is_done, nsys, profile, reports};
+use crate::common::{Scratch, standin};
+use crate::profile::{REPEAT_2, STOP, UNGATED, engine_is_done, nsys, profile, reports};
 
 /// A window's first iteration, its last, and all that it has.
 type Window = (u64, u64, Vec<u64>);

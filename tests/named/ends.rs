@@ -1,0 +1,90 @@
+//! How calls end.
+
+use crate::common::Switch;
+use crate::twice::{start, stop, switches};
+use crate::workshop::Workshop;
+
+/// Two launches an iteration, one in the call and one behind it.
+#[test]
+fn a_window_closes_when_its_last_call_returns() {
+    let shop = Workshop::new();
+    let program = shop.program_of("ends.cpp", "ends", &[]);
+    for how in ["returns", "struct", "backtrace"] {
+        let both = program
+            .clone()
+            .args(how)
+            .window("3,5-6,8", "sym:engine_step")
+            .run();
+        let wanted = [
+            start(6, 6),
+            stop(7, 7),
+            start(10, 10),
+            stop(13, 13),
+            start(16, 16),
+            stop(17, 17),
+        ];
+        assert_eq!(switches(&both.log), wanted, "{how}");
+        both.assert_same_calls();
+    }
+}
+
+/// A call that is left otherwise has no end that could be seen: the next one closes the window.
+#[test]
+fn a_call_whose_end_is_awaited_may_be_left_by_other_ways() {
+    let shop = Workshop::new();
+    let program = shop.program_of("ends.cpp", "ends", &[]);
+    for how in ["throws", "caught_above", "jumps"] {
+        let both = program
+            .clone()
+            .args(how)
+            .window("3,5-6,8", "sym:engine_step")
+            .run();
+        let wanted = [
+            start(6, 6),
+            stop(8, 8),
+            start(10, 10),
+            stop(14, 14),
+            start(16, 16),
+            stop(18, 18),
+        ];
+        assert_eq!(switches(&both.log), wanted, "{how}");
+        both.assert_same_calls();
+    }
+}
+
+#[test]
+fn a_function_that_looks_at_its_return_address() {
+    let shop = Workshop::new();
+    let both = shop
+        .program_of("ends.cpp", "ends", &[])
+        .args("asks")
+        .window("3,5-6,8", "sym:engine_asks")
+        .run();
+    let wanted = [
+        start(6, 6),
+        stop(8, 8),
+        start(10, 10),
+        stop(14, 14),
+        start(16, 16),
+        stop(18, 18),
+    ];
+    assert_eq!(switches(&both.log), wanted);
+}
+
+#[test]
+fn a_call_may_end_on_another_thread() {
+    let shop = Workshop::new();
+    let program = shop.program_of("ends.cpp", "ends", &[]);
+    let both = program
+        .args("coroutine")
+        .window("3,5-6,8", "sym:engine_step")
+        .run();
+    // Launches come in the calls alone.
+    let launches: Vec<usize> = switches(&both.log)
+        .iter()
+        .map(|switch| match switch {
+            Switch::Start { launches, .. } | Switch::Stop { launches, .. } => *launches,
+        })
+        .collect();
+    assert_eq!(launches, [3, 4, 5, 7, 8, 9]);
+}

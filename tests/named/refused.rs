@@ -1,0 +1,100 @@
+//! Functions, rules and processes that are left alone, and what is said of them.
+
+use crate::common::{is_x86_64, skipped};
+use crate::seen::{BY_ENTRY, BY_NAME, assert_exact, is_left_out, told};
+use crate::twice::Situation;
+use crate::workshop::Workshop;
+
+#[test]
+fn entries_that_cannot_be_patched_are_left_and_told() {
+    if is_left_out() {
+        return;
+    }
+    let shop = Workshop::new();
+    let both = shop
+        .program("refused.c", "refused", &[])
+        .window("1000000000-", "sym:^(odd|fine)_")
+        .run();
+    let said = both.said();
+    for (function, reason) in [
+        (
+            "odd_short",
+            "cannot be followed: it is too short for a jump",
+        ),
+        (
+            "odd_loop",
+            "cannot be followed: it branches back to its entry",
+        ),
+        ("odd_call", "cannot be followed: it begins with a call"),
+        (
+            "odd_jrcxz",
+            "cannot be followed: it begins with an instruction that cannot be moved",
+        ),
+        ("odd_unsized", "cannot be followed: its size is not known"),
+        (
+            "odd_table",
+            "cannot be followed: a jump table leads to its entry",
+        ),
+        ("fine_branch", BY_ENTRY),
+        ("fine_relative", BY_ENTRY),
+        ("fine_cet", BY_ENTRY),
+    ] {
+        let line = said
+            .iter()
+            .find(|line| line.starts_with(&format!("{function} ")));
+        assert!(
+            line.is_some_and(|line| line.ends_with(reason)),
+            "{function}: {said:#?}"
+        );
+    }
+    assert_eq!(both.total(), 30);
+}
+
+#[test]
+fn a_function_with_a_call_of_its_own_kind() {
+    if is_x86_64() {
+        return skipped("only AArch64 marks such functions");
+    }
+    let shop = Workshop::new();
+    let library = shop.library("vector_library.c", "libvector.so", &[]);
+    let both = shop
+        .program("vector_call.c", "vector_call", &[&library])
+        .window("1000000000-", "sym:^(vector|plain)_step$")
+        .run();
+    assert_exact(&both);
+    let refusal = "vector_step in libvector.so cannot be followed: it may take arguments in";
+    assert_eq!(told(&both, refusal), 1, "{:#?}", both.said());
+    assert_eq!(told(&both, BY_NAME), 1, "{:#?}", both.said());
+}
+
+#[test]
+fn a_rule_that_matches_nothing_or_too_much_is_told() {
+    let shop = Workshop::new();
+    let program = shop.program("calls.cpp", "calls", &["-DALONE"]);
+    let both = program.clone().window("5-9", "sym:named_fibonaci").run();
+    assert!(
+        told(&both, "sym:named_fibonaci matched no function in") == 1
+            && told(&both, "; nearest: named_fibonacci(int)") == 1,
+        "{:#?}",
+        both.said()
+    );
+    let both = program.window("5-9", "sym:.").run();
+    assert_eq!(
+        told(
+            &both,
+            "sym:. matches over 64 functions, and at most 64 can be followed: none is"
+        ),
+        1
+    );
+    assert_eq!(both.total(), 0);
+}
+
+#[test]
+fn a_process_without_cuda_is_left_alone() {
+    let shop = Workshop::new();
+    let program = shop.compile("no_cuda.c", "no_cuda", &[]);
+    let program = Situation::new(program.to_str().expect("cargo's folders have UTF-8 names"));
+    let both = program.window("5-9", "sym:lonely_step").run();
+    assert_eq!(both.output.status.code(), Some(5));
+    both.assert_untouched();
+}

@@ -1,0 +1,52 @@
+//! How functions are followed, and which of their calls were counted.
+
+use crate::common::{is_x86_64, skipped};
+use crate::twice::Both;
+
+/// What tests say of functions at level debug.
+pub const BY_ENTRY: &str = "is followed by its entry";
+
+pub const BY_NAME: &str = "is followed where other modules call it";
+
+/// What functions are followed by, if nothing is the matter with them.
+pub fn usual() -> &'static str {
+    if is_x86_64() { BY_ENTRY } else { BY_NAME }
+}
+
+/// Says that a test is left out, where entries are not patched.
+pub fn is_left_out() -> bool {
+    if !is_x86_64() {
+        skipped("entries are patched on x86-64 only");
+    }
+    !is_x86_64()
+}
+
+/// What the program says it called.
+#[track_caller]
+pub fn calls(both: &Both) -> u64 {
+    number_behind(both, "calls ")
+}
+
+#[track_caller]
+pub fn number_behind(both: &Both, word: &str) -> u64 {
+    let output = both.plain.output.out();
+    let number = output
+        .rsplit_once(word)
+        .map(|(_, rest)| rest.split_whitespace().next().unwrap_or_default().parse());
+    number
+        .and_then(Result::ok)
+        .unwrap_or_else(|| panic!("{output}"))
+}
+
+/// Every call counted, once.
+#[track_caller]
+pub fn assert_exact(both: &Both) {
+    assert_eq!(both.total(), calls(both), "{}", both.output.err());
+}
+
+pub fn told(both: &Both, what: &str) -> usize {
+    both.said()
+        .iter()
+        .filter(|line| line.contains(what))
+        .count()
+}

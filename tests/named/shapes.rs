@@ -1,0 +1,141 @@
+//! Functions of every shape, however the program is linked.
+
+use crate::common::is_x86_64;
+use crate::seen::{BY_ENTRY, BY_NAME, is_left_out, number_behind, told, usual};
+use crate::twice::{Situation, switches};
+use crate::workshop::Workshop;
+
+/// Has compilers for x86-64 mark where jumps may lead.
+const CET: &[&str] = &["-fcf-protection=full"];
+
+/// Both programs, one thread and eight: far from any window, and with one at every third call, so that every
+/// shape is seen close to an edge, too.
+#[track_caller]
+fn shapes_are_seen(program: &Situation, by: &str) {
+    let many: Vec<String> = (0..100).map(|n| (n * 3).to_string()).collect();
+    // Calls of a library's function by itself pass no slot of another module.
+    let seen = if by == BY_NAME { "outside " } else { "calls " };
+    for mode in ["alone", "threads"] {
+        let program = program.clone().args(mode);
+        let both = program.clone().window("1000000000-", "sym:named_").run();
+        assert_eq!(
+            both.total(),
+            number_behind(&both, seen),
+            "{}",
+            both.output.err()
+        );
+        assert_eq!(told(&both, by), 17, "{:#?}", both.said());
+        let both = program
+            .window(&many.join(","), "sym:named_")
+            .env("TLLMPROF_LOG", "info")
+            .run();
+        assert_eq!(
+            both.total(),
+            number_behind(&both, seen),
+            "{}",
+            both.output.err()
+        );
+        if mode == "alone" {
+            assert_eq!(switches(&both.log).len(), 200);
+        }
+    }
+}
+
+#[test]
+fn static_functions_of_an_executable() {
+    if is_left_out() {
+        return;
+    }
+    let shop = Workshop::new();
+    for (name, options) in [
+        ("pie", &["-DALONE"][..]),
+        ("no_pie", &["-DALONE", "-no-pie", "-fno-pie"]),
+        ("cet", &["-DALONE", "-fcf-protection=full"]),
+    ] {
+        shapes_are_seen(&shop.program("calls.cpp", name, options), BY_ENTRY);
+    }
+}
+
+#[test]
+fn an_executable_beside_a_tool_with_threads() {
+    if is_left_out() {
+        return;
+    }
+    let shop = Workshop::new();
+    let tool = shop.library("tool.c", "tool.so", &[]);
+    for (name, options) in [
+        ("plain", &["-DALONE"][..]),
+        ("cet", &["-DALONE", "-fcf-protection=full"]),
+    ] {
+        let program = shop.program("calls.cpp", name, options);
+        shapes_are_seen(&program.preload_after_shim(&tool), BY_ENTRY);
+    }
+}
+
+#[test]
+fn an_executables_function_that_a_tools_thread_may_be_in() {
+    if is_left_out() {
+        return;
+    }
+    let shop = Workshop::new();
+    let tool = shop.library("tool.c", "tool.so", &["-DASKS"]);
+    let program = shop.program(
+        "known_to_a_tool.c",
+        "known_to_a_tool",
+        &[
+            "-rdynamic",
+            "-fcf-protection=full",
+            "-fno-omit-frame-pointer",
+        ],
+    );
+    let both = program
+        .preload_after_shim(&tool)
+        .window("1000000000-", "sym:^named_busy$")
+        .run();
+    let said = both.said();
+    assert_eq!(told(&both, "other threads are running"), 1, "{said:#?}");
+}
+
+#[test]
+fn functions_of_a_stripped_library() {
+    let shop = Workshop::new();
+    let library = shop.library("shapes.cpp", "libshapes.so", &["-s"]);
+    let program = shop.program("calls.cpp", "calls", &[&library]);
+    shapes_are_seen(&program, usual());
+}
+
+#[test]
+fn functions_by_their_got_slots() {
+    let shop = Workshop::new();
+    let library = shop.unsized_library("shapes.cpp");
+    for (name, options) in [
+        ("lazy", &["-Wl,-z,lazy"][..]),
+        ("relro", &["-Wl,-z,relro,-z,now"]),
+        ("no_plt", &["-fno-plt"]),
+        ("no_pie", &["-no-pie", "-fno-pie"]),
+        ("cet", if is_x86_64() { CET } else { &[] }),
+    ] {
+        let options = [options, &[library.as_str()]].concat();
+        shapes_are_seen(&shop.program("calls.cpp", name, &options), BY_NAME);
+    }
+}
+
+#[test]
+fn a_function_of_many_by_its_signature() {
+    let shop = Workshop::new();
+    let library = shop.library("shapes.cpp", "libshapes.so", &[]);
+    let program = shop.program("calls.cpp", "calls", &[&library]);
+    // Those from within the library are seen by its entry alone.
+    let fibonacci = 200 * if is_x86_64() { 41 } else { 1 };
+    for (rule, total) in [
+        (r"sym:^deep::Engine::named_step\(double\)$", 200),
+        ("sym:^_ZN4deep6Engine10named_stepEi$", 200),
+        ("sym:named_add<", 400),
+        ("sym:named_fibonacci", fibonacci),
+        ("sym:named_fibonacci/41", u64::div_ceil(fibonacci, 41)),
+        ("sym:named_throws@^no_such_module$", 0),
+    ] {
+        let both = program.clone().window("1000000000-", rule).run();
+        assert_eq!(both.total(), total, "{rule}");
+    }
+}

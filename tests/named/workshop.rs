@@ -1,0 +1,97 @@
+//! Builds the programs of the tests, which are in `tests/named/`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::common::{self, Scratch, is_x86_64, repo, run, standin};
+use crate::twice::Situation;
+
+pub const BUILDING: Duration = Duration::from_secs(240);
+
+/// Has compilers for AArch64 guard branches and sign return addresses.
+const PROTECTED: &str = "-mbranch-protection=standard";
+
+/// A folder with what a test builds.
+pub struct Workshop(pub Scratch);
+
+impl Workshop {
+    pub fn new() -> Self {
+        Self(Scratch::new("named"))
+    }
+
+    pub fn compile(&self, source: &str, output: &str, options: &[&str]) -> PathBuf {
+        let built = self.0.path(output);
+        let is_cpp = source.ends_with(".cpp") || source.ends_with(".s");
+        let mut cc = if is_cpp {
+            common::cpp_compiler()
+        } else {
+            common::compiler()
+        };
+        let standard = if is_cpp { "-std=gnu++17" } else { "-std=gnu11" };
+        let source = match source.ends_with(".s") {
+            true => self.0.path(source),
+            false => repo().join("tests/named").join(source),
+        };
+        // The parts that GCC splits off functions would be functions of the same name.
+        cc.args(["-O2", "-g", "-Wall", "-Wextra", "-Wno-psabi"])
+            .args([
+                "-fno-partial-inlining",
+                "-pthread",
+                "-fexceptions",
+                "-DSTANDIN",
+                standard,
+            ])
+            .args((!is_x86_64()).then_some(PROTECTED))
+            .arg(format!("-I{}", repo().join("tests/standin").display()))
+            .arg(format!("-I{}", repo().join("tests/fixtures").display()))
+            .arg(format!("-I{}", repo().join("tests/named").display()))
+            .arg("-o")
+            .arg(&built)
+            .arg(source)
+            .args(options);
+        let output = run(&mut cc, BUILDING);
+        assert!(output.status.success(), "{cc:?}\n{}", output.err());
+        built
+    }
+
+    pub fn library(&self, source: &str, output: &str, options: &[&str]) -> String {
+        let options = [&["-shared", "-fPIC"], options].concat();
+        let library = self.compile(source, output, &options);
+        library
+            .to_str()
+            .expect("cargo's folders have UTF-8 names")
+            .to_owned()
+    }
+
+    /// A program that uses the runtime.
+    pub fn program(&self, source: &str, output: &str, options: &[&str]) -> Situation {
+        let folder = format!("-L{}", standin().display());
+        let runtime = [folder.as_str(), "-Wl,--no-as-needed", "-l:libcudart.so.12"];
+        let program = self.compile(source, output, &[options, &runtime].concat());
+        Situation::new(program.to_str().expect("cargo's folders have UTF-8 names"))
+            .env("TLLMPROF_LOG", "debug")
+    }
+
+    /// A program that uses the runtime, whose own functions are followed: where entries are not patched they are a
+    /// library's, which reaches them by slots.
+    pub fn program_of(&self, source: &str, output: &str, options: &[&str]) -> Situation {
+        if is_x86_64() {
+            return self.program(source, output, options);
+        }
+        let options = [&["-DIN_LIBRARY"], options].concat();
+        let library = self.library(source, &format!("lib{output}.so"), &options);
+        self.program("main_elsewhere.c", output, &[&library])
+    }
+
+    /// A library whose functions have no size, so that their entries are left alone.
+    pub fn unsized_library(&self, source: &str) -> String {
+        let assembly = self.compile(source, "unsized.s", &["-S", "-g0", "-fPIC"]);
+        let text = std::fs::read_to_string(&assembly).expect("the compiler's output");
+        let lines = text.lines().map(|line| match line.split_once(", .-") {
+            Some((size, _)) => format!("{size}, 0\n"),
+            None => format!("{line}\n"),
+        });
+        std::fs::write(&assembly, lines.collect::<String>()).expect("the test's folder");
+        self.library("unsized.s", "libunsized.so", &[])
+    }
+}

@@ -1,0 +1,258 @@
+//! Runs programs under nsys, and reads what it kept of them.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use crate::common::{Output, Scratch, command, repo, run, shim, skipped, standin};
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+pub const STOP: &[&str] = &[
+    "-c",
+    "nvtx",
+    "-p",
+    "capture@tllmprof",
+    "--capture-range-end=stop",
+];
+
+pub const REPEAT_2: &[&str] = &[
+    "-c",
+    "nvtx",
+    "-p",
+    "capture@tllmprof",
+    "--capture-range-end=repeat:2",
+];
+
+pub const UNGATED: &[&str] = &[];
+
+/// What `scripts/get-nsys` prints, asked once; `None` where it says that there can be none.
+pub fn nsys() -> Option<&'static Path> {
+    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        // Fetching takes a while on a slow line.
+        let got = run(
+            &mut Command::new(repo().join("scripts/get-nsys")),
+            Duration::from_secs(1200),
+        );
+        match got.status.code() {
+            Some(0) => Ok(PathBuf::from(got.out().trim_end())),
+            Some(3) => Err(got.err().trim_end().to_owned()),
+            _ => panic!("scripts/get-nsys: {}\n{}", got.status, got.err()),
+        }
+    });
+    match found {
+        Ok(path) => Some(path),
+        Err(why) => {
+            skipped(why);
+            None
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Range {
+    pub domain: String,
+    pub text: String,
+    pub payload: Option<u64>,
+    pub begin: i64,
+    /// Of a range that was still open when nsys stopped, nothing.
+    pub end: Option<i64>,
+}
+
+pub struct Profile {
+    pub program: Output,
+    pub log: PathBuf,
+    /// The ranges of each report, in the reports' order.
+    pub reports: Vec<Vec<Range>>,
+    pub scratch: Scratch,
+}
+
+/// Runs a program under nsys with the library preloaded. Once in some hundred times, and more often beside another nsys,
+/// it loses the connection to a process of its own before the program has run, and says so; then it is tried again.
+pub fn profile(
+    nsys: &Path,
+    options: &[&str],
+    variables: &[(&str, &str)],
+    program: &[&OsStr],
+) -> Profile {
+    // On a small machine two runs of nsys at a time only wait for each other.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+
+    let mut left = 3;
+    loop {
+        let profile = profile_once(nsys, options, variables, program);
+        left -= 1;
+        let said = profile.program.err();
+        let lost = [
+            "Connection to Agent lost",
+            "End of file",
+            "Local Endpoint is not available",
+        ]
+        .iter()
+        .any(|words| said.contains(words));
+        if !(lost && profile.reports.is_empty() && left > 0) {
+            return profile;
+        }
+        eprintln!("nsys is run again: {said}");
+    }
+}
+
+fn profile_once(
+    nsys: &Path,
+    options: &[&str],
+    variables: &[(&str, &str)],
+    program: &[&OsStr],
+) -> Profile {
+    let scratch = Scratch::new("nsys");
+    let log = scratch.path("standin.log");
+    let mut profiled = command(nsys);
+    profiled
+        .args(["profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none"])
+        .args(options)
+        // For the program alone: nsys opens libcuda too, and ends if it is not all there.
+        .arg("-e")
+        .arg(format!("LD_LIBRARY_PATH={}", standin().display()))
+        .arg("-o")
+        .arg(scratch.path("report"))
+        .args(program)
+        .current_dir(scratch.folder())
+        .env("TMPDIR", scratch.folder())
+        .env("STANDIN_LOG", &log)
+        .env("LD_PRELOAD", shim())
+        .envs(variables.iter().copied());
+    let program = run(&mut profiled, TIMEOUT);
+    let reports = reports(scratch.folder())
+        .iter()
+        .map(|report| export(nsys, report))
+        .collect();
+    Profile {
+        program,
+        log,
+        reports,
+        scratch,
+    }
+}
+
+/// `report.nsys-rep`, or `report.1.nsys-rep` and so on where the capture repeats.
+pub fn reports(folder: &Path) -> Vec<PathBuf> {
+    let mut reports: Vec<PathBuf> = fs::read_dir(folder)
+        .expect("list the reports")
+        .map(|entry| entry.expect("list the reports").path())
+        .filter(|path| path.extension() == Some(OsStr::new("nsys-rep")))
+        .collect();
+    reports.sort();
+    reports
+}
+
+fn export(nsys: &Path, report: &Path) -> Vec<Range> {
+    let sqlite = report.with_extension("sqlite");
+    let mut export = command(nsys);
+    export
+        .args(["export", "--type", "sqlite", "-o"])
+        .arg(&sqlite)
+        .arg(report);
+    let exported = run(&mut export, TIMEOUT);
+    assert!(exported.status.success(), "{}", exported.err());
+    let mut python = command("python3");
+    python.arg(repo().join("tests/nsys/ranges.py")).arg(&sqlite);
+    let printed = run(&mut python, TIMEOUT);
+    assert!(printed.status.success(), "{}", printed.err());
+    printed
+        .out()
+        .lines()
+        .map(|line| {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let [domain, text, payload, begin, end] = fields[..] else {
+                panic!("not a line of ranges.py's: {line}")
+            };
+            Range {
+                domain: domain.to_owned(),
+                text: text.to_owned(),
+                payload: payload.parse().ok(),
+                begin: begin.parse().expect("a time"),
+                end: end.parse().ok(),
+            }
+        })
+        .collect()
+}
+
+/// The ranges of domain `tllmprof` are one `capture` and, begun inside it, exactly these iterations.
+#[track_caller]
+pub fn holds_exactly(report: &[Range], iterations: std::ops::RangeInclusive<u64>) {
+    let (capture, others): (Vec<&Range>, Vec<&Range>) = report
+        .iter()
+        .filter(|range| range.domain == "tllmprof")
+        .partition(|range| range.text == "capture");
+    let found: Vec<(&str, Option<u64>)> = others
+        .iter()
+        .map(|range| (range.text.as_str(), range.payload))
+        .collect();
+    let names: Vec<(String, Option<u64>)> = iterations
+        .map(|n| (format!("iteration {n}"), Some(n)))
+        .collect();
+    let wanted: Vec<(&str, Option<u64>)> = names
+        .iter()
+        .map(|(text, payload)| (text.as_str(), *payload))
+        .collect();
+    assert_eq!(found, wanted);
+    let [capture] = capture[..] else {
+        panic!("not one capture range: {capture:?}")
+    };
+    for range in &others {
+        assert!(
+            capture.begin <= range.begin,
+            "{range:?} began before {capture:?}"
+        );
+        assert!(
+            range.end.is_none_or(|end| range.begin <= end),
+            "{range:?} ended before it began"
+        );
+    }
+    for (before, after) in others.iter().zip(others.iter().skip(1)) {
+        assert!(
+            before.end.is_some_and(|end| end <= after.begin),
+            "{before:?} overlaps {after:?}"
+        );
+    }
+}
+
+/// The engine's own answer, which tells that it ran to its end.
+#[track_caller]
+pub fn engine_is_done(profile: &Profile) {
+    assert!(
+        profile.program.status.success(),
+        "{}\n{}",
+        profile.program.status,
+        profile.program.err()
+    );
+    let said = profile.program.out();
+    assert!(
+        said.contains("engine: 40 steps, checksum"),
+        "{said}\n{}\n{:?}",
+        profile.program.err(),
+        reports(profile.scratch.folder())
+    );
+}
+
+pub fn profile_engine(
+    nsys: &Path,
+    options: &[&str],
+    window: Option<&str>,
+    step: &str,
+    arguments: &[&str],
+) -> Profile {
+    let engine = standin().join("bin/engine");
+    let mut program = vec![engine.as_os_str(), OsStr::new("--steps"), OsStr::new("40")];
+    program.extend(arguments.iter().map(OsStr::new));
+    let mut variables = vec![("TLLMPROF_STEP", step)];
+    variables.extend(window.map(|window| ("TLLM_PROFILE_START_STOP", window)));
+    let profile = profile(nsys, options, &variables, &program);
+    engine_is_done(&profile);
+    profile
+}
