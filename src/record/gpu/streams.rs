@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use super::driver::Driver;
 use super::pool::{Index, Pair};
+use crate::hash::spread;
 use crate::intercept::tls;
 use crate::lock::Lock;
 
@@ -305,9 +306,8 @@ impl Stream {
 }
 
 fn places(key: Key) -> impl Iterator<Item = &'static Stream> {
-    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mixed = (key.name as u64 ^ (key.context as u64).rotate_left(32)).wrapping_mul(MIX);
-    let start = (mixed >> 48) as usize;
+    // The context lies high in the key: only the highest bits depend on it.
+    let start = spread(key.name as u64 ^ (key.context as u64).rotate_left(32)) >> 16;
     (0..REACH).map(move |step| &ALL[(start + step) % STREAMS])
 }
 
