@@ -51,7 +51,7 @@ static LATEST: AtomicU64 = AtomicU64::new(0);
 static OWN: AtomicU64 = AtomicU64::new(0);
 /// Threads that may be using an event or a stream's handle.
 static USERS: AtomicU32 = AtomicU32::new(0);
-/// The events are being given back: nobody may use them.
+/// The window's last times are being read: nobody else may use an event.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 /// There may be events.
 static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
@@ -212,7 +212,7 @@ pub fn before_destroy(doomed: Doomed, capturing: bool) {
     let is_told = until(|| timed(|| forget_doomed(driver, doomed, capturing)));
     if !is_told {
         pool::abandon();
-        IS_OVER.store(true, Ordering::Relaxed);
+        give_up();
     }
     if is_of_context {
         MAKING_STOPS.fetch_sub(1, Ordering::SeqCst);
@@ -282,16 +282,21 @@ pub fn end() {
             pool::rest(driver);
         } else {
             // Nobody knows when it comes back: the events stay as they are, and are used no more.
-            log::once!(
-                Warn,
-                "GPU times end here: a thread does not come back from the driver"
-            );
-            IS_OVER.store(true, Ordering::Relaxed);
+            give_up();
         }
     }
     add(Counter::OwnTicks, OWN.swap(0, Ordering::Relaxed));
     IS_ON.store(false, Ordering::Release);
     IS_ENDING.store(false, Ordering::SeqCst);
+}
+
+/// Times nothing more in this process.
+fn give_up() {
+    log::once!(
+        Warn,
+        "GPU times end here: another thread takes too long in the driver"
+    );
+    IS_OVER.store(true, Ordering::Relaxed);
 }
 
 /// Waits until it is so; false if that takes too long.
@@ -335,7 +340,7 @@ pub fn users() -> u32 {
     USERS.load(Ordering::SeqCst)
 }
 
-/// Runs `act`, which uses events, unless they are being given back or nobody may be in the driver;
+/// Runs `act`, which uses events, unless the last are being read or nobody may be in the driver;
 /// whether it ran. Its time counts as ours.
 fn timed(act: impl FnOnce()) -> bool {
     let _errno = Kept::new();
