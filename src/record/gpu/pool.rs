@@ -107,12 +107,12 @@ pub fn of(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
     if context == 0 {
         return None;
     }
-    if is_known(context) {
-        return known(context);
+    if let Some(entry) = entry(context) {
+        return entry.pool_of(context);
     }
     let _making = MAKING.lock_for(PATIENCE)?;
-    if is_known(context) {
-        return known(context);
+    if let Some(entry) = entry(context) {
+        return entry.pool_of(context);
     }
     ALL.iter().find_map(|entry| {
         let mut pool = entry.pool.try_lock()?;
@@ -130,15 +130,20 @@ pub fn of(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
 
 /// The pool of a context, if there is one.
 pub fn known(context: usize) -> Option<Guard<'static, Pool>> {
-    let is_its = |entry: &&Context| entry.handle.load(Ordering::Acquire) == context;
-    let entry = ALL.iter().find(is_its).filter(|_| context != 0)?;
-    let pool = entry.pool.lock_for(PATIENCE)?;
-    (entry.handle.load(Ordering::Relaxed) == context).then_some(pool)
+    entry(context)?.pool_of(context)
 }
 
-fn is_known(context: usize) -> bool {
-    let mut handles = ALL.iter().map(|entry| entry.handle.load(Ordering::Acquire));
-    handles.any(|handle| handle == context)
+fn entry(context: usize) -> Option<&'static Context> {
+    let is_its = |entry: &&Context| entry.handle.load(Ordering::Acquire) == context;
+    ALL.iter().find(is_its).filter(|_| context != 0)
+}
+
+impl Context {
+    /// Its pool, unless it has become another context's.
+    fn pool_of(&'static self, context: usize) -> Option<Guard<'static, Pool>> {
+        let pool = self.pool.lock_for(PATIENCE)?;
+        (self.handle.load(Ordering::Relaxed) == context).then_some(pool)
+    }
 }
 
 /// Sees to it that a context, which is likely to be used in the window that opens, has a pool.
