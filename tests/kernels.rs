@@ -53,6 +53,71 @@ fn what_is_taken_is_what_the_gpu_did() {
 }
 
 #[test]
+fn every_kernel_has_its_launch() {
+    for reach in [Reach::Linked, Reach::LookedUp] {
+        let ran = Program::new(reach)
+            .windows("5-9,20-50")
+            .kernels("8")
+            .run("steps", 0, 60);
+        ran.assert_well();
+        let launches = ran.launches();
+        assert_eq!(launches.len(), 4 * 13);
+        // Each step launches two kernels, then a graph of two.
+        let mut before = 0;
+        for (place, (name, _, call)) in launches.iter().enumerate() {
+            let call = call.unwrap_or_else(|| panic!("{name} has no launch"));
+            assert_eq!(
+                name,
+                [
+                    "_Z5firstPm",
+                    "_Z6secondPm",
+                    "_Z8in_graphPm",
+                    "_Z8in_graphPm"
+                ][place % 4]
+            );
+            assert_eq!(call.is_graph, place % 4 > 1);
+            if place % 4 == 3 {
+                assert_eq!(call.start, before, "one graph's kernels have one launch");
+            } else {
+                assert!(call.start > before);
+            }
+            before = call.start;
+        }
+    }
+}
+
+#[test]
+fn launches_of_threads_that_launch_at_once_are_not_mixed_up() {
+    // How many can be told depends on when the threads ran: of one of so many runs some can.
+    assert!((0..12).any(|_| launches_of_two_threads() > 0));
+}
+
+/// How many kernels have their launch, which is that of their thread.
+fn launches_of_two_threads() -> usize {
+    let ran = Program::new(Reach::LookedUp)
+        .windows("15-40")
+        .kernels("20")
+        .env("PROGRAM_PAUSE_US", "3000")
+        .env("STANDIN_CALL_US", "30")
+        .run("steps", 1, 60);
+    ran.assert_well();
+    // Each thread has a stream of its own, and the main thread alone has these kernels.
+    let mut streams: BTreeMap<(u32, u64), u16> = BTreeMap::new();
+    let main = ran.record().header.pid;
+    let launches = ran.launches().into_iter();
+    let known = launches.filter_map(|(name, stream, call)| Some((name, stream, call?)));
+    known
+        .map(|(name, stream, call)| {
+            let own = *streams.entry((call.thread, call.stream)).or_insert(stream);
+            assert_eq!(own, stream, "{name}: {call:?}");
+            let is_main = STEP.iter().any(|(own, _)| *own == name);
+            assert_eq!(is_main, call.thread == main, "{name}: {call:?}");
+            assert_eq!(call.is_graph, name == "_Z8in_graphPm");
+        })
+        .count()
+}
+
+#[test]
 fn eight_busy_threads_and_fifty_windows() {
     const WINDOWS: usize = 50;
     let windows: Vec<_> = (0..WINDOWS)

@@ -7,7 +7,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use tllmprof_record::{Counter, Edge, Event, What};
+use tllmprof_record::{CallKind, Clock, Counter, Edge, Event, Reader, What};
+use tllmprof_report::{LaunchTally, Process};
 
 use crate::common::{Output, Scratch, built_command, compiler, repo, run, shim, standin};
 use crate::read::Read;
@@ -118,8 +119,20 @@ impl Program {
             output,
             cupti_log,
             records: Read::all(self.scratch.folder()),
+            scratch: self.scratch,
         }
     }
+}
+
+/// A call that launched a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Launched {
+    pub thread: u32,
+    /// In ticks.
+    pub start: u64,
+    pub is_graph: bool,
+    /// The handle.
+    pub stream: u64,
 }
 
 /// What became of it.
@@ -128,6 +141,8 @@ pub struct Ran {
     /// What CUPTI was asked.
     pub cupti_log: String,
     pub records: Vec<Read>,
+    /// The folder that it ran in.
+    scratch: Scratch,
 }
 
 impl Ran {
@@ -148,6 +163,52 @@ impl Ran {
             panic!("{} records\n{}", self.records.len(), self.output.err());
         };
         record
+    }
+
+    /// Each kernel's name and stream, with the call that launched it where the report knows that.
+    pub fn launches(&self) -> Vec<(String, u16, Option<Launched>)> {
+        let files = fs::read_dir(self.scratch.folder()).unwrap();
+        let mut files = files.map(|file| file.unwrap().path());
+        let file = files.find(|file| file.extension().is_some_and(|e| e == "tllmprof"));
+        let reader = Reader::open(&file.unwrap()).unwrap();
+        let process = Process::read("record".into(), &reader).unwrap();
+        let clock = Clock::new(reader.header().clock, &reader.header().anchors);
+        let mut tally = LaunchTally::new(&process, &clock);
+        let record = self.record();
+        for (thread, event) in &record.events {
+            tally.add(*thread, event);
+        }
+        let launches = tally.finish();
+        let mut calls = BTreeMap::new();
+        let graphs = record.calls(CallKind::GraphLaunch);
+        for (thread, event) in &record.events {
+            if let What::Call { stream, .. } = event.what
+                && let Some(launch) = launches.of_call(*thread, clock.ns(event.start))
+            {
+                let is_graph = graphs.contains(event);
+                let call = Launched {
+                    thread: *thread,
+                    start: event.start,
+                    is_graph,
+                    stream,
+                };
+                assert!(calls.insert(launch.number, call).is_none());
+            }
+        }
+        let kernels = record.gpu_events().filter_map(|event| match event.what {
+            What::GpuKernel {
+                name,
+                stream,
+                correlation,
+                ..
+            } => {
+                let launch = launches.of_kernel(correlation, clock.ns(event.start));
+                let name = record.strings.get(name).to_owned();
+                Some((name, stream, launch.map(|launch| calls[&launch.number])))
+            }
+            _ => None,
+        });
+        kernels.collect()
     }
 
     /// Kernels, copies and memsets that CUPTI took, in all windows.

@@ -203,6 +203,16 @@ pub struct Activity {
     pub name: Name,
     pub category: Category,
     args: [Option<Arg>; 5],
+    pub flow: Option<Flow>,
+}
+
+/// An end of an arrow from a call to the kernels that it launched, one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flow {
+    /// The launch, by its number among those of the record.
+    pub launch: u32,
+    /// It is the call's.
+    pub begins: bool,
 }
 
 impl Activity {
@@ -228,6 +238,7 @@ impl Activity {
             name: Name::Window(stretch.first, stretch.last),
             category: Category::Window,
             args: [stretch.cut.then_some(Arg::Cut), None, None, None, None],
+            flow: None,
         }
     }
 }
@@ -398,6 +409,23 @@ impl<'a> Draw<'a> {
             // Facts and totals have no place in time; windows are put together from their edges.
             _ => return None,
         };
+        let launches = &self.record.launches;
+        // By two clocks, a kernel may seem to begin before its launch: no arrow points back.
+        let flow = match event.what {
+            What::Call { .. } => launches
+                .of_call(thread, start)
+                .filter(|launch| launch.last >= start)
+                .map(|launch| (launch, true)),
+            What::GpuKernel { correlation, .. } => launches
+                .of_kernel(correlation, start)
+                .filter(|launch| launch.start <= start)
+                .map(|launch| (launch, false)),
+            _ => None,
+        };
+        let flow = flow.map(|(launch, begins)| Flow {
+            launch: launch.number,
+            begins,
+        });
         let own_iteration = matches!(own[0], Some(Arg::Iteration(_)));
         let args = [
             own[0],
@@ -417,6 +445,7 @@ impl<'a> Draw<'a> {
             name,
             category,
             args,
+            flow,
         }))
     }
 }

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use crate::activity::{Activity, Arg, Track, Value};
+use crate::activity::{Activity, Arg, Flow, Track, Value};
 use crate::clocks::Clocks;
 use crate::record::Record;
 use crate::sink::Sink;
@@ -15,6 +15,8 @@ pub struct Chrome<'a> {
     sink: &'a mut Sink,
     first: bool,
     name: String,
+    /// How many records were begun.
+    records: u64,
 }
 
 impl<'a> Chrome<'a> {
@@ -23,6 +25,7 @@ impl<'a> Chrome<'a> {
             sink,
             first: true,
             name: String::new(),
+            records: 0,
         }
     }
 
@@ -32,6 +35,21 @@ impl<'a> Chrome<'a> {
         to.extend_from_slice(if self.first { b"\n" } else { b",\n" });
         self.first = false;
         to
+    }
+
+    /// An event that ties what begins there on a line to a launch.
+    fn flow(&mut self, group: &Group, line: &Line, at: u64, flow: Flow) {
+        let id = self.records << 32 | u64::from(flow.launch);
+        let to = self.next();
+        to.extend_from_slice(match flow.begins {
+            true => b"{\"ph\":\"s\",\"name\":\"launch\",\"cat\":\"launch\"".as_slice(),
+            false => b"{\"ph\":\"t\",\"name\":\"launch\",\"cat\":\"launch\"",
+        });
+        number(to, ",\"id\":", id);
+        number(to, ",\"pid\":", u64::from(group.pid));
+        number(to, ",\"tid\":", u64::from(line.tid));
+        microseconds(to, ",\"ts\":", at);
+        to.push(b'}');
     }
 
     /// An event that says something about a process or a thread.
@@ -65,6 +83,7 @@ impl Format for Chrome<'_> {
     }
 
     fn record(&mut self, _: &Record) -> io::Result<()> {
+        self.records += 1;
         Ok(())
     }
 
@@ -143,6 +162,9 @@ impl Format for Chrome<'_> {
         }
         to.extend_from_slice(b"}}");
         self.name = name;
+        if let Some(flow) = activity.flow {
+            self.flow(group, line, activity.start, flow);
+        }
         self.sink.ready()
     }
 

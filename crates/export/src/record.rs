@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tllmprof_record::{Clock, Damage, Edge, Entry, Error, Reader, Source, Strings, What};
-use tllmprof_report::{Process, Span, Timeline};
+use tllmprof_report::{LaunchTally, Launches, Process, Span, Timeline};
 
 /// How many edges of windows are kept.
 const EDGES: usize = 1 << 16;
@@ -53,6 +53,8 @@ pub struct Record {
     pub(crate) strings: Strings,
     pub(crate) clock: Clock,
     pub(crate) stretches: Vec<Stretch>,
+    /// Which calls launched which kernels.
+    pub(crate) launches: Launches,
     reader: Reader<Watched>,
 }
 
@@ -84,9 +86,11 @@ impl Record {
         let clock = Clock::new(header.clock, &header.anchors);
         let mut strings = Strings::default();
         let mut edges = Vec::new();
+        let mut launches = LaunchTally::new(&process, &clock);
         reader.read(|entry| match entry {
             Entry::String { id, bytes } => strings.add(id, bytes),
-            Entry::Event { event, .. } => {
+            Entry::Event { thread, event } => {
+                launches.add(thread, &event);
                 let (kernels, edge, iteration) = match event.what {
                     What::Window { edge, iteration } => (false, edge, iteration),
                     What::KernelWindow { edge, iteration } => (true, edge, iteration),
@@ -99,11 +103,13 @@ impl Record {
         })?;
         let end = iterations(&process).map(|(_, end, _)| end).max();
         let stretches = stretches(edges, &clock, end.unwrap_or(0));
+        let launches = launches.finish();
         Ok(Self {
             process,
             strings,
             clock,
             stretches,
+            launches,
             reader,
         })
     }

@@ -82,7 +82,7 @@ fn duckdb_finds_every_event() {
     );
     assert_eq!(
         (&first["launches"], &first["wait_ns"]),
-        (&json!(1), &json!(1_700_000))
+        (&json!(2), &json!(1_700_000))
     );
     assert_eq!(
         found["kinds"][2],

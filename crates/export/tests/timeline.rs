@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::path::Path;
 
-use common::scene::{self, METRICS, SHIFT, UNIX};
+use common::scene::{self, FLOWS, METRICS, SHIFT, UNIX};
 use common::{Seen, args, assert_same, read_by, record, scratch};
 use flate2::read::GzDecoder;
 use serde_json::Value;
@@ -78,16 +78,26 @@ fn chrome_has_every_event_at_its_time_and_place() {
     }
     let mut found = Vec::new();
     let mut counters = Vec::new();
+    /// Whether it is the call's, process and thread, and when.
+    type End = (bool, (u64, u64), u64);
+    let mut flows: BTreeMap<u64, Vec<End>> = BTreeMap::new();
     for event in events {
         let pid = event["pid"].as_u64().unwrap();
-        let own: BTreeMap<_, _> = event["args"]
-            .as_object()
-            .unwrap()
+        let own = event["args"].as_object();
+        let own: BTreeMap<_, _> = own
             .iter()
+            .flat_map(|args| args.iter())
             .map(|(key, value)| (key.clone(), value.to_string().replace('"', "")))
             .collect();
         match event["ph"].as_str().unwrap() {
             "M" => continue,
+            kind @ ("s" | "t") => {
+                assert_eq!(event["name"], "launch");
+                let line = (pid, event["tid"].as_u64().unwrap());
+                let ends = flows.entry(event["id"].as_u64().unwrap()).or_default();
+                ends.push((kind == "s", line, ns(&event["ts"]) - SHIFT));
+                continue;
+            }
             "C" => {
                 let (unit, value) = own.iter().next().unwrap();
                 let at = ns(&event["ts"]) - SHIFT;
@@ -120,6 +130,19 @@ fn chrome_has_every_event_at_its_time_and_place() {
     assert_eq!(exported.events as usize, found.len() + counters.len());
     assert_eq!(exported.left_out, 0);
     assert_same(found, seen);
+    // Each launch ends at its first kernel, which goes on to the next one.
+    let mut arrows = Vec::new();
+    for mut ends in flows.into_values() {
+        ends.sort_by_key(|(_, _, at)| *at);
+        assert!(ends[0].0 && !ends[1..].iter().any(|end| end.0));
+        for (begins, line, _) in &ends {
+            let track = if *begins { "main" } else { "GPU 1 stream 2" };
+            assert!(threads[line].starts_with(track), "{}", threads[line]);
+        }
+        arrows.extend(ends.windows(2).map(|pair| (pair[0].2, pair[1].2)));
+    }
+    arrows.sort_unstable();
+    assert_eq!(arrows, FLOWS);
     // Threads keep their numbers, where the machine gave them.
     let pid_of = |title: &str| *processes.iter().find(|(_, name)| *name == title).unwrap().0;
     assert_eq!(pid_of(SERVER), 100);
@@ -181,6 +204,12 @@ fn assert_perfetto_reads(bytes: &[u8], name: &str, seen: Vec<Seen>) -> Option<Va
     counters.sort_by(|a, b| a.partial_cmp(b).unwrap());
     let expected = METRICS.map(|(name, _, at, value)| (name.to_owned(), at, value));
     assert_eq!(counters, expected);
+    let flows = found["flows"].as_array().unwrap().iter().map(|flow| {
+        let at = |key: &str| flow[key].as_u64().unwrap() - SHIFT;
+        assert_eq!(flow["to_name"], "gemm");
+        (at("ts"), at("to_ts"))
+    });
+    assert_eq!(flows.collect::<Vec<_>>(), FLOWS);
     Some(found)
 }
 

@@ -244,6 +244,10 @@ impl Format for Perfetto<'_> {
             }
             begin.end(annotation);
         }
+        if let Some(flow) = activity.flow {
+            let id = u64::from(self.sequence) << 32 | u64::from(flow.launch);
+            begin.fixed(47, id);
+        }
         begin.end(event);
         begin.end(packet);
         if let Some(new) = self.names.untold() {

@@ -110,6 +110,9 @@ pub struct TrackEvent {
     pub name_iid: Option<u64>,
     #[prost(uint64, optional, tag = "11")]
     pub track_uuid: Option<u64>,
+    /// Slices that have one in common are tied by arrows, in the order of their times.
+    #[prost(fixed64, repeated, packed = "false", tag = "47")]
+    pub flow_ids: Vec<u64>,
     #[prost(double, optional, tag = "44")]
     pub double_counter_value: Option<f64>,
 }

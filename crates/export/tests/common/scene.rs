@@ -23,6 +23,14 @@ pub const ODD: &str = "void \"f\\g\"<{int}>(\n\t\u{1}\u{7f}é漢)";
 const BROKEN: &str = "broken \u{2}\u{3}\u{2}\u{3}";
 pub const REPAIRED: &str = "broken \u{fffd}\u{fffd}\u{fffd}\u{fffd}";
 
+/// Arrows from launches to kernels, from when to when on the first machine.
+pub const FLOWS: [(u64, u64); 3] = [
+    (2_100 * US, 2_200 * US + 1),
+    (2_160 * US, 2_400 * US + 1),
+    // What one call launched is tied one after the other.
+    (2_200 * US + 1, 2_250 * US + 1),
+];
+
 /// A record in the making.
 pub struct Scene {
     pub builder: Builder,
@@ -262,6 +270,7 @@ fn server() -> Scene {
         2_150 * US + 1,
         0x7f00_0000_1230,
     );
+    scene.call(main, (0, "cuGraphLaunch"), 2_160 * US, 2_170 * US, 2);
     scene.call(main, (9, "cuStreamSynchronize"), 2_200 * US, 3_900 * US, 2);
     nested(&mut scene, main);
     odd_calls(&mut scene, worker);

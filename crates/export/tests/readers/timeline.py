@@ -97,6 +97,10 @@ try:
         select process_counter_track.name, unit, ts, value, process.name as process
         from counter join process_counter_track on counter.track_id = process_counter_track.id
         left join process using (upid) order by ts""")
+    flows = processor.query("""
+        select launch.name as name, launch.ts as ts, work.name as to_name, work.ts as to_ts
+        from flow join slice as launch on slice_out = launch.id join slice as work on slice_in = work.id
+        order by launch.ts, work.ts""")
     problems = processor.query("""
         select name, value from stats where severity in ('error', 'data_loss') and value > 0""")
     clocks = processor.query("select clock_name, ts, clock_value from clock_snapshot")
@@ -107,5 +111,5 @@ finally:
     processor.pipe.close()
 json.dump({
     "slices": slices, "counters": counters, "problems": problems, "clocks": clocks, "processes": processes,
-    "threads": threads,
+    "threads": threads, "flows": flows,
 }, sys.stdout)
