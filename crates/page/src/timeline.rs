@@ -6,7 +6,9 @@ use std::io;
 use tllmprof_record::{
     CallKind, Clock, CopyKind, Entry, Event, Metric, RangeKind, StringId, Strings, What,
 };
-use tllmprof_report::{Iteration, MetricSample, Process, Recording, range_name};
+use tllmprof_report::{
+    Iteration, Launch, LaunchTally, Launches, MetricSample, Process, Recording, range_name,
+};
 
 use crate::columns::Columns;
 use crate::iterations::base;
@@ -43,9 +45,11 @@ impl Timeline {
         let clock = Clock::new(header.clock, &header.anchors);
         let mut buckets = Buckets::of(process);
         let mut strings = Strings::default();
+        let mut launches = LaunchTally::new(process, &clock);
         recording.read(|entry| match entry {
             Entry::String { id, bytes } => strings.add(id, bytes),
-            Entry::Event { event, .. } if is_drawn(&event.what, &strings) => {
+            Entry::Event { thread, event } if is_drawn(&event.what, &strings) => {
+                launches.add(thread, &event);
                 buckets.count(clock.ns(event.start));
             }
             Entry::Event { .. } => (),
@@ -53,6 +57,7 @@ impl Timeline {
         let mut reading = Reading {
             process,
             strings: &strings,
+            launches: launches.finish(),
             clock: &clock,
             room,
             labels: HashMap::new(),
@@ -180,6 +185,7 @@ const fn is_drawn_metric(metric: Metric) -> bool {
 struct Reading<'a> {
     process: &'a Process,
     strings: &'a Strings,
+    launches: Launches,
     clock: &'a Clock,
     room: u64,
     labels: HashMap<Label, u32>,
@@ -212,7 +218,7 @@ impl Reading<'_> {
         if timeline.kept >= self.room || !ends.iter().any(|bucket| timeline.shown[*bucket]) {
             return;
         }
-        let (place, kind, label, value) = self.drawn(thread, &event.what);
+        let (place, kind, label, value) = self.drawn(thread, start, &event.what);
         let timeline = &mut self.timeline;
         let whose = match place {
             _ if timeline.tracks.contains_key(&place) => None,
@@ -258,7 +264,7 @@ impl Reading<'_> {
     }
 
     /// Where an event is drawn, as what, by which name, and what else there is to say of it.
-    fn drawn(&self, tid: u32, what: &What) -> (Place, Kind, Label, u64) {
+    fn drawn(&self, tid: u32, start: u64, what: &What) -> (Place, Kind, Label, u64) {
         let thread = Place::Thread { tid };
         let gil = Place::Gil { tid };
         match *what {
@@ -271,11 +277,12 @@ impl Reading<'_> {
             }
             What::Mark { domain, name } => (thread, Kind::Mark, Label::Range(domain, name), 0),
             What::Function { name } => (thread, Kind::Function, Label::Text(name), 0),
-            What::Call { row, stream, .. } => {
+            What::Call { row, .. } => {
                 let calls = &self.process.facts.calls;
                 let known = calls.iter().find(|known| known.row == row);
                 let kind = known.map_or(CallKind::Other, |known| known.kind);
-                (thread, kind.into(), Label::Call(row), stream)
+                let launch = self.launches.of_call(tid, start);
+                (thread, kind.into(), Label::Call(row), numbered(launch))
             }
             What::Gc {
                 generation,
@@ -298,12 +305,8 @@ impl Reading<'_> {
                 correlation,
             } => {
                 let place = Place::Stream { device, stream };
-                (
-                    place,
-                    Kind::Kernel,
-                    Label::Kernel(name),
-                    u64::from(correlation),
-                )
+                let launch = self.launches.of_kernel(correlation, start);
+                (place, Kind::Kernel, Label::Kernel(name), numbered(launch))
             }
             What::GpuCopy {
                 device,
@@ -356,6 +359,11 @@ impl Reading<'_> {
         self.labels.insert(label, number);
         number
     }
+}
+
+/// One more than the number of a launch; 0 where it is not known.
+fn numbered(launch: Option<&Launch>) -> u64 {
+    launch.map_or(0, |launch| u64::from(launch.number) + 1)
 }
 
 /// What an event is called.

@@ -26,7 +26,8 @@ pub struct Item {
     pub kind: Kind,
     pub flags: u8,
     pub name: u32,
-    /// What the kind says: objects collected, an iteration, bytes, the number of a launch.
+    /// What the kind says: objects collected, an iteration, bytes; of a call and a kernel one more than
+    /// the number of the launch, 0 where that is not known.
     pub value: u64,
 }
 

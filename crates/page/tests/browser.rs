@@ -42,11 +42,16 @@ fn in_a_browser_it_shows_what_the_records_hold() {
     for rank in &mut ranks {
         rank.windows = vec![(100, 150), (400, 409)];
         rank.hostile = rank.rank == 3;
+        rank.experts = if rank.rank < 2 { 16 } else { 0 };
     }
     Shown::of(&ranks, tllmprof_page::EVENTS).write(scratch.path(), "ranks");
     let mut many = engine(0);
     (many.windows, many.layers, many.kernels) = (vec![(100, 1299)], 32, 1200);
     Shown::of(&[many], tllmprof_page::EVENTS).write(scratch.path(), "many");
+    let mut moe = engine(0);
+    (moe.windows, moe.layers, moe.experts) = (vec![(100, 110)], 60, 128);
+    moe.replaced = true;
+    Shown::of(&[moe], tllmprof_page::EVENTS).write(scratch.path(), "moe");
     Shown::of(&[engine(0)], 1000).write(scratch.path(), "nothing");
     for seed in 0..6 {
         let shown = Shown::of_records(&[damaged(seed), damaged(seed + 100)], 4000);

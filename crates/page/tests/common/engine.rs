@@ -63,6 +63,10 @@ pub struct Engine {
     pub kernels: u64,
     /// One kernel has a name that would harm a page.
     pub hostile: bool,
+    /// Experts that each layer has; 0: its model has none.
+    pub experts: u16,
+    /// Its routers were replaced in the windows.
+    pub replaced: bool,
 }
 
 /// The record that the command writes beside: metrics of a GPU.
@@ -104,6 +108,8 @@ struct Writing {
     names: Names,
     main: u32,
     events: u64,
+    /// Launches so far.
+    launches: u32,
 }
 
 const RANGES: [&str; 6] = [
@@ -114,6 +120,21 @@ const RANGES: [&str; 6] = [
     "all reduce",
     "logits",
 ];
+
+/// What the learned router of a layer sent to an expert: some layers are even, in some one expert has
+/// most, and in the last one some have nothing.
+pub fn tokens(layer: u64, layers: u64, expert: u64) -> u64 {
+    let noise = (layer * 7919 + expert * 104_729) % 97;
+    let most = if expert == layer * 5 % 16 {
+        layer * 80
+    } else {
+        0
+    };
+    match layer + 1 == layers && expert % 8 == 3 {
+        true => 0,
+        false => 1000 + noise * layer % 400 + most,
+    }
+}
 
 impl Engine {
     pub const fn pid(&self) -> u32 {
@@ -161,8 +182,10 @@ impl Engine {
             names,
             main,
             events: 0,
+            launches: 0,
         };
         self.facts(&mut writing);
+        self.routing(&mut writing);
         let mut now = START;
         let mut n = 0;
         for (first, last) in &self.windows {
@@ -233,7 +256,8 @@ impl Engine {
                 let long = long * US * slow / 10 + noise / 40;
                 gpu = gpu.max(now + 9 * US);
                 if kernels {
-                    to.kernel(gpu, long, kernel, n as u32);
+                    to.launches += 1;
+                    to.kernel(gpu, long, kernel);
                 }
                 gpu += long + 1200;
                 now += 11 * US;
@@ -246,9 +270,16 @@ impl Engine {
         to.call(sample + 20 * US, 8 * US, COPY);
         to.call(sample + 40 * US, 12 * US, GRAPH);
         if kernels {
+            to.launches += 1;
             to.copy(MAIN, gpu + 3 * US, CopyKind::DeviceToHost, 2048);
         }
-        let end_of_work = gpu + 12 * US;
+        gpu = (gpu + 8 * US).max(sample + 46 * US);
+        if kernels {
+            // The graph's.
+            to.kernel(gpu, 3 * US, 2);
+            to.kernel(gpu + 4 * US, 2 * US, 3);
+        }
+        let end_of_work = gpu + 8 * US;
         let wait = sample + 60 * US;
         let end = end_of_work.max(wait) + 25 * US;
         to.call(wait, end - wait - 5 * US, WAIT);
@@ -278,6 +309,36 @@ impl Engine {
         let iteration = Event::new(start, end - start, What::Iteration { n });
         to.builder.push(to.main, &iteration);
         end + 6 * US
+    }
+
+    fn routing(&self, to: &mut Writing) {
+        let main = to.main;
+        let mut push = |what| to.builder.push(main, &Event::new(START, 0, what));
+        for layer in 0..self.layers {
+            for expert in 0..self.experts {
+                push(What::ExpertLoad {
+                    layer: layer as u16,
+                    expert,
+                    tokens: tokens(layer, self.layers, u64::from(expert)),
+                });
+            }
+        }
+        if self.experts > 0 {
+            for layer in 0..self.layers {
+                let name = format!("Qwen3MoeSparseMoeBlock.gate {layer}");
+                let value = layer << 32 | u64::from(to.builder.string(main, &name));
+                let key = Some(Info::Router);
+                to.builder
+                    .push(main, &Event::new(START, 0, What::Info { key, value }));
+            }
+        }
+        if self.replaced {
+            let line = "output is intentionally wrong: the routers are replaced";
+            let value = u64::from(to.builder.string(main, line));
+            let key = Some(Info::Refused);
+            to.builder
+                .push(main, &Event::new(START, 0, What::Info { key, value }));
+        }
     }
 
     fn facts(&self, to: &mut Writing) {
@@ -381,7 +442,7 @@ impl Writing {
         );
     }
 
-    fn kernel(&mut self, start: u64, duration: u64, kernel: usize, correlation: u32) {
+    fn kernel(&mut self, start: u64, duration: u64, kernel: usize) {
         let name = self.names.kernels[kernel];
         let stream = MAIN as u16;
         self.put(
@@ -392,7 +453,7 @@ impl Writing {
                 device: 0,
                 stream,
                 name,
-                correlation,
+                correlation: self.launches,
             },
         );
     }

@@ -23,6 +23,8 @@ pub const fn engine(rank: u64) -> Engine {
         layers: 4,
         kernels: 20,
         hostile: false,
+        experts: 0,
+        replaced: false,
     }
 }
 

@@ -8,6 +8,7 @@ import { card, el, themeSwitch } from "./dom";
 import { count, time } from "./format";
 import { breakdown, facts, findings, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
 import { Process, Report, who } from "./report";
+import { replaced, routing } from "./routing";
 import { TimelineView } from "./timeline/view";
 
 const report: Report = JSON.parse(document.getElementById("report")?.textContent ?? "{}");
@@ -20,7 +21,7 @@ let all: Iterations[] = [];
 /** The parts of the page that are those of one process. */
 const parts = {
     verdict: el("div"), breakdown: el("div"), times: el("div", { class: "chart" }), distribution: el("div", { class: "chart" }),
-    ranks: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
+    ranks: el("div"), routing: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
 };
 
 function head(): HTMLElement {
@@ -37,7 +38,9 @@ function layout() {
     const several = report.processes.length > 1;
     const key = el("ul", { class: "legend" }, ...[["host", "rest of the iteration"], ["gc", "GC"], ["gil-wait", "GIL wait"], ["wait", "waits for the GPU"], ["gpu-line", "GPU busy"]]
         .map(([colour, name]) => el("li", { "data-part": name }, el("i", { style: `background: var(--${colour})` }), name)));
+    const wrong = replaced(report);
     main.append(
+        ...(wrong ? [wrong] : []),
         el("div", { class: "row first" }, ...(report.findings.length > 0
             ? [el("section", { class: "card", "aria-label": "Speed" }, parts.verdict, parts.breakdown), findings(report)]
             : [el("section", { class: "card", "aria-label": "Speed" }, parts.verdict), el("section", { class: "card" }, parts.breakdown)])),
@@ -45,7 +48,7 @@ function layout() {
             card("Iteration times", "click one to see it in the timeline, drag to zoom, double-click for all", parts.times, key),
             card("Distribution", "", parts.distribution, el("div", { id: "quantiles" }))),
         ...(several ? [parts.ranks] : []),
-        card("Timeline", "", view.root), parts.tables, parts.facts);
+        card("Timeline", "", view.root), parts.routing, parts.tables, parts.facts);
     document.body.append(head(), main);
 }
 
@@ -96,6 +99,9 @@ async function show(place: number) {
         if (at >= 0) pick(at);
     };
     const slow = slowest(process, by_n);
+    const routed = routing(report, place);
+    parts.routing.hidden = !routed;
+    parts.routing.replaceChildren(...(routed ? [routed] : []));
     parts.tables.replaceChildren(...(slow ? [slow] : []), ...tables(process));
     parts.facts.replaceChildren(facts(process));
     const names = process.windows.map((window) => `window ${windowName(window)}`);

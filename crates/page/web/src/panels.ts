@@ -147,20 +147,21 @@ function table(heads: string[], rows: Cell[][], words = 1): HTMLElement {
 const ROWS = 12;
 
 /** A table of so many rows, and a button for the rest. */
-function longTable(title: string, caption: string, heads: string[], rows: Cell[][], words = 1): HTMLElement {
-    const made = card(title, caption, table(heads, rows.slice(0, ROWS), words));
-    if (rows.length > ROWS) {
-        const more = button(`All ${count(rows.length)}`, `Show all ${rows.length} rows`, () => {
-            made.querySelector(".scroll")?.replaceWith(table(heads, rows, words));
-            more.remove();
-        });
-        more.classList.add("more");
-        made.append(more);
-    }
-    return made;
+export function longRows(heads: string[], rows: Cell[][], words = 1): HTMLElement[] {
+    const first = table(heads, rows.slice(0, ROWS), words);
+    if (rows.length <= ROWS) return [first];
+    const more = button(`All ${count(rows.length)}`, `Show all ${rows.length} rows`, () => {
+        first.replaceWith(table(heads, rows, words));
+        more.remove();
+    });
+    more.classList.add("more");
+    return [first, more];
 }
 
-const mono = (text: string, whole = text) => el("span", { class: "name", title: whole }, text);
+const longTable = (title: string, caption: string, heads: string[], rows: Cell[][], words = 1) =>
+    card(title, caption, ...longRows(heads, rows, words));
+
+export const mono = (text: string, whole = text) => el("span", { class: "name", title: whole }, text);
 
 export function slowest(process: Process, show: (n: number, dur: number) => void): HTMLElement | null {
     if (process.slowest.length < 2) return null;

@@ -18,6 +18,13 @@ export interface Finding {
     loss?: number | null;
 }
 export interface KernelSum { iterations: number; busy_ns: number; wall_ns: number; kernels: number; gaps_ns: number; dropped: number }
+export interface Routing {
+    mean: number;
+    layers: {
+        layer: number; name: string | null; tokens: number; max_of_mean: number; idle: number; experts: number[];
+        gpus: { gpus: number; max_of_mean: number }[];
+    }[];
+}
 export interface Process {
     file: string; pid: number; parent: number; host: string; rank: number; command: string; name: string;
     rule: string; rule_why: string; engine: string; library: string; python: string; gpus: string[];
@@ -33,6 +40,7 @@ export interface Process {
     kernels?: (Named & { short_name?: string; min_ns?: number })[];
     copies?: { kind: string; count: number; total_ns: number; bytes: number }[];
     kernel_window?: KernelSum | null;
+    routing?: Routing | null;
     metrics?: { device: number; metric: string; unit?: string; mean: number; max: number; samples: number }[];
 }
 export interface Report {

@@ -226,6 +226,115 @@ for (const scheme of ["light", "dark"]) {
     });
 }
 
+/** Finds an event of a name, the `nth` one, and selects it; what is told of it. */
+async function select(page, name, nth = 1) {
+    await page.fill(".timeline input", name);
+    for (let times = 0; times < nth; times++) await page.press(".timeline input", "Enter");
+    await page.press(".timeline input", "Escape");
+    return page.textContent(".status");
+}
+
+const arrows = async (page) => {
+    await seen(page);
+    return Number(await page.$eval(TIMELINE, (canvas) => canvas.dataset.arrows));
+};
+
+// A call and what it launched.
+await open("ranks", {}, async (page) => {
+    assert.match(await select(page, "cuGraphLaunch"), /^cuGraphLaunch launch · 12\.0 µs · launched 2 kernels · /);
+    await page.focus(TIMELINE);
+    await page.keyboard.press("l");
+    const told = /^void vllm::rms_norm_kernel.* kernel · 3\.00 µs · launched by cuGraphLaunch on EngineCore, (.*) before it began · /;
+    assert.match(await page.textContent(".status"), told);
+    assert.equal(await arrows(page), 1);
+    // Back to the call, whose both kernels are in sight from near by.
+    await page.keyboard.press("l");
+    assert.match(await page.textContent(".status"), /^cuGraphLaunch launch/);
+    assert.ok((await arrows(page)) >= 1);
+    await page.keyboard.press("Escape");
+    assert.equal(await arrows(page), 0);
+    // Eager kernels: each was launched by itself.
+    for (const nth of [1, 7]) {
+        const kernel = await select(page, "ncclDevKernel", nth);
+        assert.match(kernel, /launched by cuLaunchKernelEx on EngineCore, [\d.]+ (µs|ms) before it began/);
+        await page.focus(TIMELINE);
+        await page.keyboard.press("l");
+        assert.match(await page.textContent(".status"), /^cuLaunchKernelEx launch · 5\.00 µs · launched ncclDevKernel/);
+        assert.equal(await arrows(page), 1);
+    }
+    // Where one end is out of sight there is no arrow.
+    await page.keyboard.press("f");
+    assert.equal(await arrows(page), 0);
+    // Outside of where kernels were taken a call's kernels are not known.
+    assert.match(await select(page, "cuGraphLaunch", 30), /^cuGraphLaunch launch · 12\.0 µs · [\d.]+ ms into iteration 129$/);
+    assert.equal(await arrows(page), 0);
+});
+
+/** The colours of cells of the routers' map, each by its layer and expert. */
+const colours = (page, layers, experts, cells) => page.$eval(".map canvas", (canvas, [layers, experts, cells]) => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const ratio = devicePixelRatio;
+    const wide = (canvas.clientWidth - 34) / experts;
+    const high = (canvas.clientHeight - 25) / layers;
+    return cells.map(([layer, expert]) => {
+        const [x, y] = [34 + (expert + 0.5) * wide, 5 + (layer + 0.5) * high].map((at) => Math.floor(at * ratio));
+        return [...data.slice((y * canvas.width + x) * 4).slice(0, 3)];
+    });
+}, [layers, experts, cells]);
+
+const css = (page, name) => page.evaluate((name) => {
+    const probe = document.body.appendChild(document.createElement("span"));
+    probe.style.color = `var(--${name})`;
+    const found = getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
+    probe.remove();
+    return found;
+}, name);
+
+// The learned router: a table, and a map in the colours of the theme.
+const moe = report("moe").processes[0];
+for (const colorScheme of ["light", "dark"]) {
+    await open("moe", { colorScheme }, async (page) => {
+        assert.equal(await page.textContent(".wrong"), "output is intentionally wrong: the routers are replaced");
+        const { layers } = moe.routing;
+        const worst = layers.reduce((a, b) => (b.max_of_mean > a.max_of_mean ? b : a));
+        const rows = () => page.$$eval(".layers tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
+        assert.equal((await rows()).length, 12);
+        await page.click(".layers .more");
+        const all = await rows();
+        assert.equal(all.length, layers.length);
+        // How many GPUs share the experts is not known.
+        assert.deepEqual(all[0], [worst.name, `${worst.max_of_mean.toFixed(2)} ×`, `${worst.idle}`, worst.tokens.toLocaleString("en-US")]);
+        const [even, idle] = [await css(page, "expert-even"), await css(page, "expert-idle")];
+        const most = worst.experts.indexOf(Math.max(...worst.experts));
+        const [same, none, busiest] = await colours(page, 60, 128, [[0, 77], [59, 3], [worst.layer, most]]);
+        assert.deepEqual(same, even, "a layer whose experts have the same");
+        assert.deepEqual(none, idle, "an expert that has nothing");
+        const hot = await css(page, "expert-hot");
+        const far = (a, b) => a.reduce((sum, value, at) => sum + Math.abs(value - b[at]), 0);
+        assert.ok(far(busiest, hot) < far(busiest, even), `${busiest}`);
+        await page.$eval(".map", (map) => map.scrollIntoView({ block: "center" }));
+        const box = await page.locator(".map canvas").boundingBox();
+        await page.mouse.move(box.x + 34 + ((box.width - 34) * 3.5) / 128, box.y + box.height - 22);
+        assert.equal(await page.textContent(".map .tip"), `${layers[59].name}expert 3: 0.00 × the mean, 0 tokens`);
+        const width = await page.evaluate(() => document.documentElement.scrollWidth);
+        assert.ok(width <= 1280, `it is ${width} wide`);
+    });
+}
+
+// On as many GPUs as there are ranks; where nothing was counted there is no section.
+await open("ranks", {}, async (page) => {
+    const { layers } = ranks.processes[0].routing;
+    const heads = await page.$$eval(".layers th", (heads) => heads.map((head) => head.textContent));
+    assert.deepEqual(heads, ["layer", "busiest expert", "busiest of 4 GPUs", "idle experts", "tokens"]);
+    const worst = [...layers].sort((a, b) => b.max_of_mean - a.max_of_mean)[0];
+    const on_four = worst.gpus.find(({ gpus }) => gpus === 4).max_of_mean;
+    assert.equal(await page.textContent(".layers tbody tr td:nth-child(3)"), `${on_four.toFixed(2)} ×`);
+    assert.equal(await page.locator(".wrong").count(), 0);
+    await page.selectOption("#process", "2");
+    await page.waitForSelector('html[data-ready="2"]');
+    assert.equal(await page.locator(".heat").count(), 0);
+});
+
 await open("many", {}, async (page) => {
     await figures(page, report("many").processes[0]);
     const events = Number(/^([\d,]+) of [\d,]+ events/.exec(await page.textContent(".timeline > .caption"))[1].replaceAll(",", ""));
@@ -235,6 +344,12 @@ await open("many", {}, async (page) => {
     const whole = await seen(page);
     for (let times = 0; times < 12; times++) await page.keyboard.press("w");
     assert.ok((await seen(page)).span < whole.span / 50);
+    // Links are looked up among all of them.
+    assert.match(await select(page, "cuLaunchKernelEx", 3), /launched /);
+    await page.focus(TIMELINE);
+    await page.keyboard.press("l");
+    assert.match(await page.textContent(".status"), /launched by cuLaunchKernelEx on EngineCore/);
+    assert.equal(await arrows(page), 1);
     const took = await page.evaluate(() => Math.round(performance.getEntriesByName("first-contentful-paint")[0].startTime));
     console.log(`first paint with ${events} events: ${took} ms`);
 });

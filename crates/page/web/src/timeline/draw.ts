@@ -19,9 +19,13 @@ export interface Scene {
     origin: number;
     hovered: Spot | null;
     selected: Spot | null;
+    /** From the call of the selected event's launch to its kernels, or to the one that is selected. */
+    arrows: Arrow[];
     /** Of each name whether a search found it; `null`: no search. */
     found: Uint8Array | null;
 }
+
+export interface Arrow { call: Spot; kernel: Spot }
 
 /** An event, by where it is. */
 export interface Spot { row: Row; lane: Lane; at: number; event: number }
@@ -30,7 +34,8 @@ const WIDE = 1.5;
 const LEVELS = 8;
 const FONT = "11px system-ui, sans-serif";
 
-export function draw(context: CanvasRenderingContext2D, view: View, scene: Scene) {
+/** Draws it all; how many arrows were in sight. */
+export function draw(context: CanvasRenderingContext2D, view: View, scene: Scene): number {
     const { left, width, height, top } = view;
     context.globalAlpha = 1;
     context.fillStyle = colour("surface");
@@ -57,9 +62,11 @@ export function draw(context: CanvasRenderingContext2D, view: View, scene: Scene
     for (const [place, name] of [[scene.hovered, "muted"], [scene.selected, "ink"]] as const) {
         if (place) outline(context, view, scene, place, colour(name));
     }
+    const drawn = arrows(context, view, scene);
     context.restore();
     gutter(context, view, scene);
     axis(context, view, scene);
+    return drawn;
 }
 
 export const startOf = (place: Spot) => place.lane.starts[place.at];
@@ -329,6 +336,42 @@ function outline(context: CanvasRenderingContext2D, view: View, scene: Scene, pl
     context.strokeStyle = stroke;
     context.lineWidth = 2;
     context.strokeRect(x0 - 0.5, y - 0.5, x1 - x0, place.row.lane - 0.5);
+}
+
+/** Arrows whose both ends are in sight. */
+function arrows(context: CanvasRenderingContext2D, view: View, scene: Scene): number {
+    const { from, to, left, width, height, top } = view;
+    const scale = width / (to - from);
+    const at = (place: Spot) => left + (startOf(place) - from) * scale;
+    const middle = (place: Spot) => place.row.y - top + (place.row.lanes.indexOf(place.lane) + 0.5) * place.row.lane;
+    const in_sight = (x: number, y: number) => x >= left && x <= left + width && y >= AXIS && y <= height;
+    context.strokeStyle = context.fillStyle = colour("accent");
+    context.lineWidth = 1.5;
+    let drawn = 0, last_x = -Infinity, last_y = 0;
+    for (const { call, kernel } of scene.arrows) {
+        const [x1, y1] = [at(kernel), middle(kernel)];
+        // From where the call is seen, to where the kernel begins.
+        const x0 = Math.max(left, Math.min(at(call) + (lengthOf(scene, call) * scale) / 2, Math.max(at(call), x1)));
+        const begins = at(call) + lengthOf(scene, call) * scale >= left;
+        const side = middle(call) > y1 ? -1 : 1;
+        const y0 = middle(call) + (side * call.row.lane) / 2;
+        if (!begins || !in_sight(x0, y0) || !in_sight(x1, y1)) continue;
+        // One for all that begin in the same place.
+        if (y1 === last_y && x1 - last_x < 4) continue;
+        [last_x, last_y] = [x1, y1];
+        drawn++;
+        const end = y1 - (side * kernel.row.lane) / 2;
+        context.beginPath();
+        context.moveTo(x0, y0);
+        context.bezierCurveTo(x0, (y0 + end) / 2, x1, (y0 + end) / 2, x1, end - side * 5);
+        context.stroke();
+        context.beginPath();
+        context.moveTo(x1, end);
+        context.lineTo(x1 - 4, end - side * 7);
+        context.lineTo(x1 + 4, end - side * 7);
+        context.fill();
+    }
+    return drawn;
 }
 
 const widths = new Map<string, number>();

@@ -2,18 +2,20 @@
 
 import { above, Iterations, Timeline } from "../data";
 import { button, el, onTheme } from "../dom";
-import { bytes, count, time } from "../format";
-import { colours, Flag, Kind, kinds } from "../kinds";
+import { count, time } from "../format";
+import { colours, Kind, kinds } from "../kinds";
 import { draw, lengthOf, Spot, Scene, startOf, View } from "./draw";
+import { Links } from "./links";
 import { AXIS, iterationLane, Row, rows } from "./rows";
 import { Matches, search } from "./search";
+import { told } from "./told";
 
 const GUTTER = 158;
 const SHORTEST = 50;
 const TALLEST = 520;
 const KEYS: readonly (readonly [string, string])[] = [
     ["W S", "zoom"], ["A D", "pan"], ["[ ]", "previous, next iteration"], [", .", "previous, next event"], ["F", "to the event"],
-    ["0", "whole window"], ["/", "find"], ["Ctrl+wheel", "zoom"], ["drag", "pan"], ["Shift+drag", "zoom to a part"],
+    ["L", "to its launch, to what it launched"],    ["0", "whole window"], ["/", "find"], ["Ctrl+wheel", "zoom"], ["drag", "pan"], ["Shift+drag", "zoom to a part"],
 ];
 const HELP = KEYS.map(([keys, act]) => `${keys}: ${act}`).join("; ");
 
@@ -33,6 +35,8 @@ export class TimelineView {
     private goal: [number, number] | null = null;
     private scene: Scene | null = null;
     private timeline: Timeline | null = null;
+    /** Made when it is first asked for. */
+    private links: Links | null = null;
     private matches: Matches | null = null;
     private match = -1;
     private height = 0;
@@ -66,9 +70,10 @@ export class TimelineView {
         const lane = iterationLane(iterations);
         const made = rows(iterations, lane, timeline);
         this.timeline = timeline;
+        this.links = null;
         this.height = made.height;
         this.scene = {
-            rows: made.rows, iterations, names: timeline?.names ?? [], labels: timeline?.labels ?? [], origin: 0, hovered: null, selected: null, found: null,
+            rows: made.rows, iterations, names: timeline?.names ?? [], labels: timeline?.labels ?? [], origin: 0, hovered: null, selected: null, arrows: [], found: null,
         };
         this.note.textContent = note;
         this.windows.replaceChildren(...names.map((name, at) => el("option", { value: String(at) }, name)));
@@ -242,10 +247,11 @@ export class TimelineView {
         view.top = this.scroller.scrollTop;
         const ratio = this.canvas.width / (view.width + GUTTER);
         context.setTransform(ratio, 0, 0, ratio, 0, 0);
-        draw(context, view, scene);
+        const arrows = draw(context, view, scene);
         const { dataset } = this.canvas;
         dataset.from = String(view.from);
         dataset.to = String(view.to);
+        dataset.arrows = String(arrows);
         dataset.still = String(!this.goal);
     }
 
@@ -271,44 +277,29 @@ export class TimelineView {
         return null;
     }
 
-    /** What there is to say of an event, the name first. */
     private told(place: Spot): string[] {
-        const { scene } = this;
-        if (!scene) return [];
-        const { iterations } = scene;
-        const start = startOf(place);
-        const length = lengthOf(scene, place);
-        const track = place.row.track;
-        if (!track) {
-            const i = place.event;
-            const parts = [
-                `${time(length)}`, `${count(iterations.launches[i])} launches`, `waits ${time(iterations.wait[i])}`,
-                iterations.gil[i] > 0 && `GIL wait ${time(iterations.gil[i])}`, iterations.gc[i] > 0 && `GC ${time(iterations.gc[i])}`,
-                !Number.isNaN(iterations.gpu[i]) && `GPU busy ${time(iterations.gpu[i])}`,
-                !Number.isNaN(iterations.busy[i]) && `${count(iterations.kernels[i])} kernels, at work ${time(iterations.busy[i])}`,
-                iterations.cut[i] && "cut off",
-            ];
-            return [`iteration ${iterations.n[i]}`, parts.filter(Boolean).join(" · ")];
-        }
-        const kind: Kind = track.kind[place.event];
-        const flags = track.flags[place.event];
-        const parts = [kinds[kind].label, time(length)];
-        const value = track.value[place.event];
-        if (kind === Kind.Gc) parts.push(`${count(value)} objects collected`);
-        if (kind === Kind.Copy || kind === Kind.Set) {
-            parts.push(bytes(value));
-            if (length > 0) parts.push(`${bytes((value / length) * 1e9)}/s`);
-        }
-        if (kind === Kind.Step) parts.push(`iteration ${value}`);
-        if (flags & Flag.Cut) parts.push("cut off");
-        if (flags & Flag.Failed) parts.push("failed");
-        if (flags & Flag.Capturing) parts.push("in a stream capture");
-        const lane = scene.rows[0].lanes[0];
-        const in_ = lane.events[above(lane.starts, start) - 1];
-        if (in_ !== undefined && start <= iterations.start[in_] + iterations.dur[in_]) {
-            parts.push(`${time(start - iterations.start[in_])} into iteration ${iterations.n[in_]}`);
-        }
-        return [scene.names[track.names[place.event]], parts.join(" · ")];
+        return this.scene ? told(this.scene, () => this.launches(), place) : [];
+    }
+
+    private launches(): Links {
+        return (this.links ??= new Links(this.scene?.rows ?? []));
+    }
+
+    /** Goes from a kernel to its launch, from a launch to its first kernel. */
+    private follow() {
+        const place = this.scene?.selected;
+        const launch = place && Links.launch(place);
+        if (!place || !launch) return;
+        const is_kernel = place.row.track?.kind[place.event] === Kind.Kernel;
+        const kernels = () => this.launches().kernelsOf(launch).sort((a, b) => startOf(a) - startOf(b));
+        const to = is_kernel ? this.launches().callOf(launch) : kernels()[0];
+        if (!to || !this.scene) return;
+        this.see(to, false);
+        // Both ends are to be seen.
+        const [call, kernel] = is_kernel ? [to, place] : [place, to];
+        const [start, end] = [startOf(call), startOf(kernel) + lengthOf(this.scene, kernel)];
+        const [from, until] = this.goal ?? [this.view.from, this.view.to];
+        if (start < from || end > until) this.go(start - (end - start) * 0.1, end + (end - start) * 0.1);
     }
 
     /** What a curve says at a place. */
@@ -344,6 +335,13 @@ export class TimelineView {
     private select(place: Spot | null) {
         if (!this.scene) return;
         this.scene.selected = place;
+        this.scene.arrows = [];
+        const launch = place ? Links.launch(place) : 0;
+        const call = launch ? this.launches().callOf(launch) : null;
+        if (place && call) {
+            const kernels = place.lane === call.lane ? this.launches().kernelsOf(launch) : [place];
+            this.scene.arrows = kernels.map((kernel) => ({ call, kernel }));
+        }
         this.status.replaceChildren();
         if (place) {
             const [name, rest] = this.told(place);
@@ -475,6 +473,7 @@ export class TimelineView {
             "[": () => this.stepIteration(-1), "]": () => this.stepIteration(1),
             ",": () => this.step(-1), ".": () => this.step(1), "0": () => this.showWindow(), Home: () => this.showWindow(),
             f: () => this.scene?.selected && this.see(this.scene.selected, true),
+            l: () => this.follow(),
             "/": () => this.box.focus(), Escape: () => this.select(null),
         };
     }

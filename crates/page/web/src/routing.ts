@@ -1,0 +1,155 @@
+// How unevenly the learned routers share their tokens out: a table of the layers, and a map of their experts.
+
+import { card, colour, el, offTheme, onTheme } from "./dom";
+import { count } from "./format";
+import { longRows, mono } from "./panels";
+import { Process, Report, Routing, who } from "./report";
+
+/** What the shim says where it has replaced routers. */
+const REPLACED = "output is intentionally wrong";
+const LEFT = 34;
+const TOP = 5;
+const BOTTOM = 20;
+/** A colour is whole at so many times the mean, or that part of it. */
+const FAR = 4;
+
+/** The line that a record has where the output is wrong on purpose. */
+export function replaced(report: Report): HTMLElement | null {
+    const lines = report.processes.flatMap((process) => process.refused.filter((line) => line.startsWith(REPLACED)));
+    return lines.length ? el("p", { class: "card wrong", role: "note" }, el("b", {}, lines[0])) : null;
+}
+
+/** On how many GPUs the experts are: as the command line says, else as many as there are ranks. */
+export function expertParallel(process: Process, ranks: number): number | null {
+    const option = (names: string) => Number(new RegExp(`(?:^|\\s)(?:${names})[= ](\\d+)(?=\\s|$)`).exec(process.command)?.[1] ?? 0);
+    const asked = option("--ep|--ep[-_]size|--moe[-_]ep[-_]size|--expert[-_]parallel[-_]size|--moe[-_]expert[-_]parallel[-_]size");
+    if (asked > 1) return asked;
+    // vLLM has experts on all GPUs of all its replicas.
+    if (/(?:^|\s)(?:--enable-expert-parallel|-ep)(?=\s|$)/.test(process.command)) {
+        const all = (option("-tp|--tensor-parallel-size") || 1) * (option("-dp|--data-parallel-size") || 1);
+        if (all > 1) return all;
+    }
+    return ranks > 1 ? ranks : null;
+}
+
+const times = (value: number) => `${value.toFixed(2)} ×`;
+
+type Layer = Routing["layers"][number];
+const nameOf = (layer: Layer) => layer.name ?? `layer ${layer.layer}`;
+
+export function routing(report: Report, place: number): HTMLElement | null {
+    const process = report.processes[place];
+    const found = process.routing;
+    if (!found?.layers.length) return null;
+    const { layers } = found;
+    const asked = expertParallel(process, report.processes.length);
+    const of_gpus = (layer: Layer) => layer.gpus.find(({ gpus }) => gpus === asked)?.max_of_mean;
+    const gpus = asked && layers.some((layer) => of_gpus(layer) !== undefined) ? asked : null;
+    // The most uneven first; the map has them in their order.
+    const rows = [...layers].sort((a, b) => b.max_of_mean - a.max_of_mean).map((layer) => [
+        mono(nameOf(layer)), times(layer.max_of_mean), ...(gpus ? [((on) => (on === undefined ? "–" : times(on)))(of_gpus(layer))] : []),
+        count(layer.idle), count(layer.tokens),
+    ]);
+    const whose = report.processes.length > 1 ? `, as ${who(report, place)} routed them` : "";
+    const table = longRows(["layer", "busiest expert", ...(gpus ? [`busiest of ${gpus} GPUs`] : []), "idle experts", "tokens"], rows);
+    return card("Learned router", `busiest against mean: ${times(found.mean)} in the mean of ${count(layers.length)} ` +
+        `layer${layers.length > 1 ? "s" : ""}; tokens outside windows${whose}`,
+        el("div", { class: "routing" }, el("div", { class: "layers" }, ...table), heat(layers, gpus)));
+}
+
+/** Layers from top to bottom, their experts from left to right, each in the colour of its part of the layer's mean. */
+function heat(layers: Layer[], gpus: number | null): HTMLElement {
+    const experts = layers.reduce((most, layer) => Math.max(most, layer.experts.length), 1);
+    const each = Math.min(22, Math.max(5, Math.floor(330 / layers.length)));
+    const height = TOP + layers.length * each + BOTTOM;
+    const worst = layers.reduce((a, b) => (b.max_of_mean > a.max_of_mean ? b : a));
+    const canvas = el("canvas", {
+        role: "img", "aria-label": `Tokens of ${experts} experts in ${layers.length} layers against the mean. ` +
+            `Most uneven: ${nameOf(worst)}, ${times(worst.max_of_mean)}`,
+    });
+    const tip = el("div", { class: "tip", role: "tooltip", hidden: "" });
+    const scale = el("canvas", { "aria-hidden": "true", class: "scale" });
+    const root = el("div", { class: "heat" }, el("p", { class: "caption" }, "experts of each layer: tokens against the layer's mean"),
+        el("div", { class: "map" }, canvas, tip), el("p", { class: "caption key" }, "none", el("i", { class: "idle" }), `1/${FAR}`, scale, `${FAR} × and more`));
+    let width = 0;
+    const draw = () => {
+        width = Math.max(120, canvas.parentElement?.clientWidth ?? 0);
+        const context = size(canvas, width, height);
+        const ramp = colours();
+        const wide = (width - LEFT) / experts;
+        layers.forEach((layer, at) => {
+            const mean = layer.tokens / layer.experts.length;
+            const y = TOP + at * each;
+            // Where several experts share a pixel the busiest is seen.
+            for (let x = 0, expert = 0; expert < layer.experts.length; ) {
+                let most = layer.experts[expert++];
+                while (wide < 1 && expert < layer.experts.length && expert * wide < x + 1) most = Math.max(most, layer.experts[expert++]);
+                const end = Math.max(x + 1, Math.round(expert * wide));
+                context.fillStyle = ramp(most / mean);
+                context.fillRect(LEFT + x, y, end - x - (wide >= 6 ? 1 : 0), each - (each >= 6 ? 1 : 0));
+                x = end;
+            }
+        });
+        context.fillStyle = colour("muted");
+        context.font = "11px system-ui, sans-serif";
+        context.textBaseline = "middle";
+        context.textAlign = "right";
+        const every = Math.ceil(14 / each);
+        for (let at = 0; at < layers.length; at += every) context.fillText(`${layers[at].layer}`, LEFT - 6, TOP + at * each + each / 2);
+        context.textAlign = "left";
+        const step = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024].find((step) => step * wide >= 30) ?? experts;
+        for (let expert = 0; expert < experts; expert += step) context.fillText(`${expert}`, LEFT + expert * wide, height - BOTTOM / 2 + 2);
+        if (gpus && experts % gpus === 0) {
+            context.fillStyle = colour("ink");
+            for (let gpu = 1; gpu < gpus; gpu++) context.fillRect(LEFT + Math.round((gpu * experts * wide) / gpus) - 1, TOP, 1, layers.length * each);
+        }
+        const key = size(scale, 120, 10);
+        for (let x = 0; x < 120; x++) {
+            key.fillStyle = ramp(FAR ** ((x / 119) * 2 - 1));
+            key.fillRect(x, 0, 1, 10);
+        }
+    };
+    canvas.addEventListener("pointermove", (event) => {
+        const box = canvas.getBoundingClientRect();
+        const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+        const layer = layers[Math.floor((y - TOP) / each)];
+        const expert = Math.floor(((x - LEFT) / (width - LEFT)) * experts);
+        const tokens = x < LEFT ? undefined : layer?.experts[expert];
+        tip.hidden = tokens === undefined;
+        if (tokens === undefined) return;
+        const on = gpus && layer.experts.length % gpus === 0 ? `, GPU ${Math.floor((expert * gpus) / layer.experts.length)}` : "";
+        tip.replaceChildren(el("b", {}, nameOf(layer)),
+            el("span", {}, `expert ${expert}${on}: ${times((tokens * layer.experts.length) / layer.tokens)} the mean, ${count(tokens)} tokens`));
+        tip.style.left = `${Math.max(0, Math.min(x + 14, width - tip.offsetWidth - 4))}px`;
+        tip.style.top = `${y + 16}px`;
+    });
+    canvas.addEventListener("pointerleave", () => (tip.hidden = true));
+    const themed = () => (root.isConnected ? draw() : offTheme(themed));
+    onTheme(themed);
+    new ResizeObserver((_, observer) => (root.isConnected ? draw() : observer.disconnect())).observe(root);
+    return root;
+}
+
+function size(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
+    const ratio = devicePixelRatio || 1;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    const context = canvas.getContext("2d");
+    if (!context) throw new Error("no canvas to draw on");
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    return context;
+}
+
+/** The theme's colour of a part of the mean: as far from the mean's as its logarithm is. */
+function colours(): (part: number) => string {
+    const parse = (name: string) => (colour(name).match(/[\d.]+/g) ?? []).slice(0, 3).map(Number);
+    const [idle, cold, even, hot] = [colour("expert-idle"), parse("expert-cold"), parse("expert-even"), parse("expert-hot")];
+    return (part) => {
+        if (part === 0) return idle;
+        const far = Math.max(-1, Math.min(1, Math.log(part) / Math.log(FAR)));
+        const end = far < 0 ? cold : hot;
+        return `rgb(${even.map((value, at) => Math.round(value + (end[at] - value) * Math.abs(far))).join(" ")})`;
+    };
+}

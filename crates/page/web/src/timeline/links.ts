@@ -1,0 +1,84 @@
+// Which call launched which kernels, as far as both are on the page.
+
+import { above } from "../data";
+import { Kind, Place } from "../kinds";
+import { Spot } from "./draw";
+import { Row } from "./rows";
+
+export class Links {
+    /** By launch: the row of its call, one more than its place among the rows (0: it is not here), and the event. */
+    private readonly call_row: Uint32Array;
+    private readonly call: Uint32Array;
+    /** By launch where its kernels begin in the columns below; one more than there are launches. */
+    private readonly from: Uint32Array;
+    private readonly kernel_row: Uint32Array;
+    private readonly kernel: Uint32Array;
+
+    constructor(private readonly rows: Row[]) {
+        let launches = 0;
+        const each = (act: (launch: number, row: number, event: number, is_call: boolean) => void) => rows.forEach(({ track }, row) => {
+            if (track?.place !== Place.Stream && track?.place !== Place.Thread) return;
+            const wanted = track.place === Place.Thread ? Kind.Launch : Kind.Kernel;
+            for (let event = 0; event < track.kind.length; event++) {
+                const launch = track.value[event];
+                if (track.kind[event] === wanted && launch > 0) act(launch, row, event, wanted === Kind.Launch);
+            }
+        });
+        each((launch) => (launches = Math.max(launches, launch)));
+        this.call_row = new Uint32Array(launches + 1);
+        this.call = new Uint32Array(launches + 1);
+        this.from = new Uint32Array(launches + 2);
+        each((launch, row, event, is_call) => {
+            if (is_call) [this.call_row[launch], this.call[launch]] = [row + 1, event];
+            else this.from[launch + 1]++;
+        });
+        for (let launch = 1; launch < this.from.length; launch++) this.from[launch] += this.from[launch - 1];
+        const next = this.from.slice();
+        const kernels = this.from[this.from.length - 1];
+        this.kernel_row = new Uint32Array(kernels);
+        this.kernel = new Uint32Array(kernels);
+        each((launch, row, event, is_call) => {
+            if (is_call) return;
+            const at = next[launch]++;
+            [this.kernel_row[at], this.kernel[at]] = [row, event];
+        });
+    }
+
+    /** The number of an event's launch; 0: it has none, or that is not known. */
+    static launch(place: Spot): number {
+        const track = place.row.track;
+        const kind: Kind | undefined = track?.kind[place.event];
+        return track && (kind === Kind.Launch || kind === Kind.Kernel) ? track.value[place.event] : 0;
+    }
+
+    callOf(launch: number): Spot | null {
+        const row = this.call_row[launch];
+        return row ? this.spot(row - 1, this.call[launch]) : null;
+    }
+
+    kernelCount(launch: number): number {
+        return this.from[launch + 1] - this.from[launch];
+    }
+
+    /** Its kernels, stream by stream, each in its order. */
+    kernelsOf(launch: number): Spot[] {
+        const found: Spot[] = [];
+        for (let at = this.from[launch]; at < this.from[launch + 1]; at++) {
+            const place = this.spot(this.kernel_row[at], this.kernel[at]);
+            if (place) found.push(place);
+        }
+        return found;
+    }
+
+    private spot(at: number, event: number): Spot | null {
+        const row = this.rows[at];
+        const start = row.track?.start[event] ?? 0;
+        for (const lane of row.lanes) {
+            // Events of a lane that begin at once are next to each other.
+            for (let place = above(lane.starts, start) - 1; place >= 0 && lane.starts[place] === start; place--) {
+                if (lane.events[place] === event) return { row, lane, at: place, event };
+            }
+        }
+        return null;
+    }
+}

@@ -1,0 +1,64 @@
+// What is told of an event of the timeline.
+
+import { above } from "../data";
+import { bytes, count, time } from "../format";
+import { Flag, Kind, kinds } from "../kinds";
+import { lengthOf, Scene, Spot, startOf } from "./draw";
+import { Links } from "./links";
+
+/** What there is to say of an event, the name first. */
+export function told(scene: Scene, links: () => Links, place: Spot): string[] {
+    const { iterations } = scene;
+    const start = startOf(place);
+    const length = lengthOf(scene, place);
+    const track = place.row.track;
+    if (!track) {
+        const i = place.event;
+        const parts = [
+            `${time(length)}`, `${count(iterations.launches[i])} launches`, `waits ${time(iterations.wait[i])}`,
+            iterations.gil[i] > 0 && `GIL wait ${time(iterations.gil[i])}`, iterations.gc[i] > 0 && `GC ${time(iterations.gc[i])}`,
+            !Number.isNaN(iterations.gpu[i]) && `GPU busy ${time(iterations.gpu[i])}`,
+            !Number.isNaN(iterations.busy[i]) && `${count(iterations.kernels[i])} kernels, at work ${time(iterations.busy[i])}`,
+            iterations.cut[i] && "cut off",
+        ];
+        return [`iteration ${iterations.n[i]}`, parts.filter(Boolean).join(" · ")];
+    }
+    const kind: Kind = track.kind[place.event];
+    const flags = track.flags[place.event];
+    const parts = [kinds[kind].label, time(length)];
+    const value = track.value[place.event];
+    if (kind === Kind.Gc) parts.push(`${count(value)} objects collected`);
+    if (kind === Kind.Copy || kind === Kind.Set) {
+        parts.push(bytes(value));
+        if (length > 0) parts.push(`${bytes((value / length) * 1e9)}/s`);
+    }
+    if (kind === Kind.Step) parts.push(`iteration ${value}`);
+    if (kind === Kind.Kernel || kind === Kind.Launch) parts.push(...launched(scene, links(), place));
+    if (flags & Flag.Cut) parts.push("cut off");
+    if (flags & Flag.Failed) parts.push("failed");
+    if (flags & Flag.Capturing) parts.push("in a stream capture");
+    const lane = scene.rows[0].lanes[0];
+    const in_ = lane.events[above(lane.starts, start) - 1];
+    if (in_ !== undefined && start <= iterations.start[in_] + iterations.dur[in_]) {
+        parts.push(`${time(start - iterations.start[in_])} into iteration ${iterations.n[in_]}`);
+    }
+    return [scene.names[track.names[place.event]], parts.join(" · ")];
+}
+
+/** What is known of a kernel's launch, or of what a call launched. */
+function launched(scene: Scene, links: Links, place: Spot): string[] {
+    const track = place.row.track;
+    const launch = Links.launch(place);
+    const is_kernel = track?.kind[place.event] === Kind.Kernel;
+    if (!launch) return is_kernel ? ["its launch is not known"] : [];
+    const call = links.callOf(launch);
+    if (is_kernel) {
+        const by = call?.row.track;
+        if (!call || !by) return ["its launch is not on this page"];
+        return [`launched by ${scene.names[by.names[call.event]]} on ${by.name}, ${time(startOf(place) - startOf(call))} before it began`];
+    }
+    const kernels = links.kernelCount(launch);
+    const first = kernels === 1 ? links.kernelsOf(launch)[0] : null;
+    if (first) return [`launched ${scene.labels[first.row.track?.names[first.event] ?? 0]}`];
+    return kernels ? [`launched ${count(kernels)} kernels`] : [];
+}
