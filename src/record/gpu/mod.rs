@@ -62,6 +62,8 @@ static MAKING_STOPS: AtomicU32 = AtomicU32::new(0);
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 /// How long those who still use events are waited for.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// How long until calls are let into the driver again, for which the program's own waits as well.
+const GATE: Duration = Duration::from_secs(1);
 
 /// What the program is about to destroy.
 #[derive(Clone, Copy, Debug)]
@@ -206,10 +208,13 @@ pub fn before_destroy(doomed: Doomed, capturing: bool) {
     let _errno = Kept::new();
     if is_of_context {
         MAKING_STOPS.fetch_add(1, Ordering::SeqCst);
-        until(|| !IS_MAKING.load(Ordering::SeqCst));
+        until(PATIENCE, || !IS_MAKING.load(Ordering::SeqCst));
     }
-    // Another thread may be closing the window, or keeping all out of the driver.
-    let is_told = until(|| timed(|| forget_doomed(driver, doomed, capturing)));
+    until(GATE, || !gate::is_closed());
+    // Another thread may be closing the window.
+    let is_told = until(PATIENCE, || {
+        timed(|| forget_doomed(driver, doomed, capturing))
+    });
     if !is_told {
         pool::abandon();
         give_up();
@@ -277,7 +282,7 @@ pub fn end() {
     }
     IS_ENDING.store(true, Ordering::SeqCst);
     if let Some(driver) = Driver::get() {
-        if until(|| USERS.load(Ordering::SeqCst) == 0) {
+        if until(PATIENCE, || USERS.load(Ordering::SeqCst) == 0) {
             streams::forget(|_| true);
             pool::rest(driver);
         } else {
@@ -300,10 +305,10 @@ fn give_up() {
 }
 
 /// Waits until it is so; false if that takes too long.
-fn until(is_so: impl Fn() -> bool) -> bool {
+fn until(patience: Duration, is_so: impl Fn() -> bool) -> bool {
     let since = std::time::Instant::now();
     while !is_so() {
-        if since.elapsed() >= PATIENCE {
+        if since.elapsed() >= patience {
             return false;
         }
         std::thread::yield_now();
