@@ -62,7 +62,7 @@ pub use slots::{Redirect, lead, redirect};
 pub use told::{tell, tell_unmatched};
 
 /// How long a look-up waits for another thread that looks at modules.
-const PATIENCE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Whether functions are named. The look-up doors read it.
 pub static NAMED: AtomicBool = AtomicBool::new(false);
