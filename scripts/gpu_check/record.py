@@ -187,7 +187,7 @@ class Steps(Check):
         with open(times) as file:
             began = json.load(file)
         wrong, got = unlike_steps(recorded, began, range(FIRST, LAST + 1))
-        got += f"; GPU busy {(process['inside'] or {}).get('gpu_share') or 0:.0%}; by {process['rule']}"
+        got += f"; GPU time {(process['inside'] or {}).get('gpu_share') or 0:.0%}; by {process['rule']}"
         if wrong:
             got += f" ({'; '.join(wrong[:4])}; the shim said: {ended.said_by_shim()})"
         return self.row(got, not wrong)

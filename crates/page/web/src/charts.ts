@@ -81,7 +81,7 @@ export function iterationChart(
         `iteration ${iterations.n[i]} · ${time(dur[i])}`,
         [
             `waits for the GPU ${time(wait[i])}`, gil[i] > 0 && `GIL wait ${time(gil[i])}`, gc[i] > 0 && `GC ${time(gc[i])}`,
-            !Number.isNaN(gpu[i]) && `GPU busy ${time(gpu[i])}`,
+            !Number.isNaN(gpu[i]) && `GPU time ${time(gpu[i])}`,
         ].filter(Boolean).join(" · "),
     ];
     const chart = mount(place, {
@@ -101,7 +101,7 @@ export function iterationChart(
                 label: part.label, paths: bars, points: { show: false }, width: 0, fill: () => colour(part.colour),
             })),
             ...(has_gpu ? [{
-                label: "GPU busy", stroke: () => colour("gpu-line"), width: columns ? 2 : 1, points: { show: false },
+                label: "GPU time", stroke: () => colour("gpu-line"), width: columns ? 2 : 1, points: { show: false },
             } satisfies uPlot.Series] : []),
         ],
         hooks: {

@@ -36,7 +36,7 @@ function head(): HTMLElement {
 
 function layout() {
     const several = report.processes.length > 1;
-    const key = el("ul", { class: "legend" }, ...[["host", "rest of the iteration"], ["gc", "GC"], ["gil-wait", "GIL wait"], ["wait", "waits for the GPU"], ["gpu-line", "GPU busy"]]
+    const key = el("ul", { class: "legend" }, ...[["host", "rest of the iteration"], ["gc", "GC"], ["gil-wait", "GIL wait"], ["wait", "waits for the GPU"], ["gpu-line", "GPU time"]]
         .map(([colour, name]) => el("li", { "data-part": name }, el("i", { style: `background: var(--${colour})` }), name)));
     const wrong = replaced(report);
     main.append(
@@ -60,7 +60,7 @@ function quantiles(process: Process): HTMLElement {
     const stretched = with_kernels && without_kernels;
     const sets = [
         ["iteration", inside.time], ["with kernels", stretched && with_kernels], ["without", stretched && without_kernels],
-        ["GPU busy", inside.gpu], ["GPU waits", inside.wait.max_ns > 0 ? inside.wait : null],
+        ["GPU time", inside.gpu], ["GPU waits", inside.wait.max_ns > 0 ? inside.wait : null],
     ] as const;
     return el("table", { class: "small" }, el("thead", {}, el("tr", {}, el("td"), ...["p50", "p90", "p99", "max"].map((name) => el("th", { scope: "col" }, name)))),
         el("tbody", {}, ...sets.flatMap(([name, of]) => of ? [el("tr", {}, el("th", { scope: "row" }, name),
@@ -89,7 +89,7 @@ async function show(place: number) {
     parts.distribution.replaceChildren();
     iterationChart(parts.times, process, iterations, pick);
     histogram(parts.distribution, process, iterations);
-    for (const [part, there] of [["GC", process.gc.length > 0], ["GIL wait", process.gil_wait.count > 0], ["GPU busy", process.inside?.gpu],
+    for (const [part, there] of [["GC", process.gc.length > 0], ["GIL wait", process.gil_wait.count > 0], ["GPU time", process.inside?.gpu],
         ["waits for the GPU", (process.inside?.wait_share ?? 0) > 0]] as const) {
         document.querySelector<HTMLElement>(`[data-part="${part}"]`)?.toggleAttribute("hidden", !there);
     }

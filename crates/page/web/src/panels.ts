@@ -66,7 +66,8 @@ export function breakdown(process: Process, iterations: Iterations | null, timel
         // were taken, the share is theirs already.
         const gaps = kernels && kernels.wall_ns > 0 ? (kernels.gaps_ns / kernels.wall_ns) * mean : 0;
         const within = inside.gpu_from === "kernels" ? 0 : Math.min(busy, gaps);
-        gpu.push({ name: "busy", colour: "kernel", ns: busy - within, why: "kernels or copies ran" });
+        gpu.push(kernels ? { name: "busy", colour: "kernel", ns: busy - within, why: "kernels or copies ran" }
+            : { name: "GPU time", colour: "kernel", ns: busy, why: "from the first work to the last, with what gaps there are" });
         gpu.push({ name: "launch gaps", colour: "gap", ns: Math.min(gaps, mean - busy + within), why: "between two kernels or copies" });
         const idle = mean - gpu.reduce((sum, part) => sum + part.ns, 0);
         gpu.push({ name: "idle", colour: "idle", ns: Math.max(0, idle), why: "nothing to do" });

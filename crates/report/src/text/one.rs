@@ -184,8 +184,8 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
     row("iteration", &sum.time, None);
     if let Some(gpu) = &sum.gpu {
         let what = match sum.gpu_from {
-            GpuFrom::Plain => "  GPU busy",
-            GpuFrom::Stretched => "  GPU busy, stretched",
+            GpuFrom::Plain => "  GPU time",
+            GpuFrom::Stretched => "  GPU time, stretched",
             GpuFrom::Kernels => "  GPU busy by kernels",
         };
         row(what, gpu, sum.gpu_share);

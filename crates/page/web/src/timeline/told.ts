@@ -17,7 +17,7 @@ export function told(scene: Scene, links: () => Links, place: Spot): string[] {
         const parts = [
             `${time(length)}`, `${count(iterations.launches[i])} launches`, `waits ${time(iterations.wait[i])}`,
             iterations.gil[i] > 0 && `GIL wait ${time(iterations.gil[i])}`, iterations.gc[i] > 0 && `GC ${time(iterations.gc[i])}`,
-            !Number.isNaN(iterations.gpu[i]) && `GPU busy ${time(iterations.gpu[i])}`,
+            !Number.isNaN(iterations.gpu[i]) && `GPU time ${time(iterations.gpu[i])}`,
             !Number.isNaN(iterations.busy[i]) && `${count(iterations.kernels[i])} kernels, at work ${time(iterations.busy[i])}`,
             iterations.cut[i] && "cut off",
         ];
