@@ -6,7 +6,7 @@
 //! between two moments at which the GPUs had nothing left to do. What does not fit, by its time, its
 //! stream or how many kernels there are, has no launch here.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tllmprof_record::{CallKind, Clock, Event, What};
 
@@ -361,7 +361,7 @@ fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
         let mut users: HashMap<(u8, u16), u32> = HashMap::new();
         let mut is_shared =
             |pair: &Pair<'_>| *users.entry(pair.1.place).or_insert(pair.0.thread) != pair.0.thread;
-        let shared: Vec<_> = together
+        let shared: HashSet<_> = together
             .iter()
             .filter(|pair| is_shared(pair))
             .map(|(_, work)| work.place)
