@@ -181,7 +181,7 @@ fn programs_do_with_their_modules_what_they_like() {
     let output = run(&mut program, PATIENCE);
     assert!(output.status.success(), "{}", output.err());
     let out = output.out();
-    assert_eq!(out.lines().count(), 18, "{out}{}", output.err());
+    assert_eq!(out.lines().count(), 20, "{out}{}", output.err());
     for line in out.lines() {
         assert!(line.ends_with(": True"), "{line}");
     }

@@ -56,6 +56,9 @@ def _exchange_mode():
     class Exchange(TorchDispatchMode):
         """`rank`: this process's, in the group of the first all-to-all."""
 
+        # torch refuses torch.cond and its like under a mode that does not say so.
+        supports_higher_order_operators = True
+
         def __init__(self):
             super().__init__()
             self.rank = None

@@ -148,7 +148,22 @@ def on_meta(name):
     return model(TOKENS.to("meta")).logits.shape == (1, 64, 256)
 
 
-for act in (copied, pickled, rebuilt, abandoned, threads, raises, kinds, trained, on_meta):
+def among_ranks(name):
+    """A block that uses what is no operator, torch.cond, in its first call on one of several ranks."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        model = models.build(name)
+        for block, _ in run.blocks(model):
+            block.register_forward_pre_hook(lambda block, args: (
+                torch.cond(args[0].sum() > 0, lambda x: x + 0, lambda x: x - 0, (args[0],)), *args[1:]))
+        return spread(model, name)[0] <= 1
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+for act in (copied, pickled, rebuilt, abandoned, threads, raises, kinds, trained, on_meta, among_ranks):
     for name in ("mixtral", "jamba"):
         try:
             said = act(name)
