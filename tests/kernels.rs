@@ -189,6 +189,23 @@ fn cupti_that_comes_too_late_goes_again() {
 }
 
 #[test]
+fn a_stream_that_goes_while_cupti_takes_long_to_go_is_not_touched_again() {
+    let goes_meanwhile = || {
+        let ran = Program::new(Reach::LookedUp)
+            .windows("5-12")
+            .kernels("3")
+            .env("STANDIN_CUPTI_GOES_MS", "2000")
+            .env("PROGRAM_STEP_US", "30000")
+            .run("streams", 0, 20);
+        ran.assert_well();
+        assert_eq!(ran.finalized(), [(0, 0)], "{}", ran.cupti_log);
+        ran.said("GPU times end here")
+    };
+    // The thread may also be about to make a stream just then.
+    assert!((0..5).any(|_| goes_meanwhile()));
+}
+
+#[test]
 fn a_wait_of_another_thread_ends_while_cupti_is_to_go() {
     let ran = Program::new(Reach::LookedUp)
         .windows("15-")

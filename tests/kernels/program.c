@@ -6,6 +6,7 @@
  *                 the main thread has made some steps more: it must not be held up for it
  *       stays     the same, and there is one wait to the end
  *       captures  another thread captures a stream from before step 10 until some steps later
+ *       streams   another thread makes one stream after the other, and destroys it 20 ms later
  *       past      a library that was opened with RTLD_DEEPBIND launches as many kernels, by look-ups
  *                 that nobody sees
  * PROGRAM_END: exit, _exit or kill, in the middle; PROGRAM_FORKS: a child makes the same, and before;
@@ -90,6 +91,19 @@ static void *waits(void *unused)
     return unused;
 }
 
+static void *short_streams(void *unused)
+{
+    gpu_use();
+    CUdeviceptr words = gpu_allocate(64);
+    while (!atomic_load(&ends)) {
+        CUstream stream = gpu_stream_create();
+        gpu_launch_kernel(words, stream);
+        usleep(20000);
+        gpu_stream_destroy(stream);
+    }
+    return unused;
+}
+
 static void *captures(void *unused)
 {
     gpu_use();
@@ -151,6 +165,8 @@ static void run(const char *mode, int threads, int steps)
     int count = 0;
     for (; count < threads; count++)
         others[count] = start(busy);
+    if (strcmp(mode, "streams") == 0)
+        others[count++] = start(short_streams);
     for (int i = 0; i < steps; i++) {
         if (i == 10 && (strcmp(mode, "waits") == 0 || strcmp(mode, "stays") == 0)) {
             if (strcmp(mode, "stays") == 0)

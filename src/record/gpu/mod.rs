@@ -200,7 +200,7 @@ pub fn before_wait(wait: Wait) {
 /// The program is about to destroy something. Whether a window is open or not; `capturing`: a stream
 /// capture is under way.
 pub fn before_destroy(doomed: Doomed, capturing: bool) {
-    if !HAS_EVENTS.load(Ordering::Acquire) {
+    if !HAS_EVENTS.load(Ordering::Acquire) || IS_OVER.load(Ordering::SeqCst) {
         return;
     }
     let Some(driver) = Driver::get() else { return };
@@ -260,7 +260,7 @@ fn end_contexts(driver: Driver, why: Why, ends: impl Fn(usize, Option<u8>) -> bo
 /// they have. `capturing`: a stream capture is under way.
 pub fn work_ends(capturing: bool) {
     between_iterations();
-    if !IS_ON.load(Ordering::Acquire) {
+    if !IS_ON.load(Ordering::Acquire) || IS_OVER.load(Ordering::SeqCst) {
         return;
     }
     if let Some(driver) = Driver::get() {
@@ -295,13 +295,14 @@ pub fn end() {
     IS_ENDING.store(false, Ordering::SeqCst);
 }
 
-/// Times nothing more in this process.
+/// Times nothing more in this process. What the streams have open stays so: nobody knows what of it is
+/// gone.
 fn give_up() {
     log::once!(
         Warn,
         "GPU times end here: another thread takes too long in the driver"
     );
-    IS_OVER.store(true, Ordering::Relaxed);
+    IS_OVER.store(true, Ordering::SeqCst);
 }
 
 /// Waits until it is so; false if that takes too long.
@@ -345,13 +346,14 @@ pub fn users() -> u32 {
     USERS.load(Ordering::SeqCst)
 }
 
-/// Runs `act`, which uses events, unless the last are being read or nobody may be in the driver;
-/// whether it ran. Its time counts as ours.
+/// Runs `act`, which uses events, unless the last are being read, nothing is timed any more or nobody
+/// may be in the driver; whether it ran. Its time counts as ours.
 fn timed(act: impl FnOnce()) -> bool {
     let _errno = Kept::new();
     let since = clock::ticks();
     USERS.fetch_add(1, Ordering::SeqCst);
-    let may = !IS_ENDING.load(Ordering::SeqCst) && !gate::is_closed();
+    let may =
+        !IS_ENDING.load(Ordering::SeqCst) && !IS_OVER.load(Ordering::SeqCst) && !gate::is_closed();
     if may {
         act();
     }
