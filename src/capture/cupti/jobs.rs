@@ -361,4 +361,5 @@ pub unsafe fn in_child() {
     }
     IS_IN.store(false, Ordering::Relaxed);
     IS_ON.store(false, Ordering::Relaxed);
+    IS_LATE.store(false, Ordering::Relaxed);
 }
