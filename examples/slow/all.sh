@@ -10,7 +10,7 @@ show() { # NAME STEP OPTIONS… -- COMMAND…
     shift 2
     echo "== $name"
     "$tllmprof" run --trace "$folder/$name-%p.tllmprof" --window 5-24 --step "$step" "$@" 2>&1 |
-        sed -n '/^what stands out$/,$p; /^nothing stands out$/,$p; /error/p'
+        sed -n '/^what stands out$/,$p; /^nothing stands out$/,$p; /error/p; /libcuda/p'
 }
 
 for name in healthy small_kernels host_waits slow_rank allocations; do
