@@ -15,7 +15,7 @@ const SHORTEST = 50;
 const TALLEST = 520;
 const KEYS: readonly (readonly [string, string])[] = [
     ["W S", "zoom"], ["A D", "pan"], ["[ ]", "previous, next iteration"], [", .", "previous, next event"], ["F", "to the event"],
-    ["L", "to its launch, to what it launched"],    ["0", "whole window"], ["/", "find"], ["Ctrl+wheel", "zoom"], ["drag", "pan"], ["Shift+drag", "zoom to a part"],
+    ["L", "to its launch, to what it launched"], ["0", "whole window"], ["/", "find"], ["Ctrl+wheel", "zoom"], ["drag", "pan"], ["Shift+drag", "zoom to a part"],
 ];
 const HELP = KEYS.map(([keys, act]) => `${keys}: ${act}`).join("; ");
 
