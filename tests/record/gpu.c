@@ -18,6 +18,7 @@ enum how {
     DEFAULTS,  /* in the default streams */
     EVENTS,    /* a wait for an event behind the work */
     ELSEWHERE, /* the same, by another thread */
+    TURNS,     /* two threads launch into one stream in turn, the other one last, before and after a wait */
     REFUSED,   /* a launch that the driver refuses, in a stream of its own and in the other */
     CONTEXTS,  /* in the contexts of two devices */
     FRESH,     /* in a stream of its own each, destroyed before the wait */
@@ -29,10 +30,10 @@ enum how {
     FORKED     /* a child in step 5 */
 };
 static const char *const HOWS[] = {"plain",    "waits", "idle",  "streams", "defaults",
-                                   "events",   "elsewhere", "refused", "contexts", "fresh", "ends",
+                                   "events",   "elsewhere", "turns", "refused", "contexts", "fresh", "ends",
                                    "resets",   "many",  "pipelined", "captured", "forked", NULL};
 
-enum { KERNELS = 3, STREAMS_AT_ONCE = 3, VERY_MANY = 700, MILLISECOND = 1000000 };
+enum { KERNELS = 3, TURNS_A_STEP = 40, STREAMS_AT_ONCE = 3, VERY_MANY = 700, MILLISECOND = 1000000 };
 
 static struct loop loop;
 static gpu_stream streams[VERY_MANY];
@@ -120,6 +121,16 @@ static void *wait_for_events(void *unused)
     return unused;
 }
 
+static void *launch_in_turn(void *unused)
+{
+    gpu_use();
+    for (sem_wait(&asked); !leaves; sem_wait(&asked)) {
+        launch(loop.words, loop.stream, 1);
+        sem_post(&done);
+    }
+    return unused;
+}
+
 static void step(enum how how, int n)
 {
     int kernels = KERNELS;
@@ -130,6 +141,18 @@ static void step(enum how how, int n)
         gpu_wait_stream(loop.stream);
         standin_pass(MILLISECOND);
         launch(loop.words, loop.stream, KERNELS);
+        break;
+    case TURNS:
+        launch_graph(loop.stream);
+        for (int i = 0; i < TURNS_A_STEP; i++) {
+            launch(loop.words, loop.stream, 1);
+            have_done();
+        }
+        tell(n);
+        gpu_wait_stream(loop.stream);
+        standin_pass(MILLISECOND);
+        launch(loop.words, loop.stream, 1);
+        have_done();
         break;
     case IDLE:
         launch_graph(loop.stream);
@@ -217,6 +240,7 @@ static void step(enum how how, int n)
         break;
     case PLAIN:
     case WAITS:
+    case TURNS:
     case IDLE:
     case CAPTURED:
     case FORKED:
@@ -259,11 +283,13 @@ int main(int count, char **arguments)
         return 3;
     if (how == ELSEWHERE && pthread_create(&thread, NULL, wait_for_events, NULL) != 0)
         return 3;
+    if (how == TURNS && pthread_create(&thread, NULL, launch_in_turn, NULL) != 0)
+        return 3;
     for (int n = 0; n < steps; n++)
         step(how, n);
     leaves = true;
     sem_post(&asked);
-    if (how == CAPTURED || how == ELSEWHERE)
+    if (how == CAPTURED || how == ELSEWHERE || how == TURNS)
         pthread_join(thread, NULL);
     fflush(stdout);
     return spoilt != 0 ? 4 : 7;

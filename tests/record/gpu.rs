@@ -195,6 +195,7 @@ fn gpu_times_are_those_of_the_gpu() {
         ("waits", 3),
         ("fresh", 3),
         ("elsewhere", 3),
+        ("turns", 3),
         ("refused", 3),
         // Until the number of its launches is known, an event on the stream comes behind what the
         // legacy stream has it wait for.
