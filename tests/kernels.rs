@@ -189,6 +189,21 @@ fn cupti_that_comes_too_late_goes_again() {
 }
 
 #[test]
+fn a_process_that_ends_while_cupti_is_still_coming_is_told_nothing_untrue() {
+    let ran = Program::new(Reach::LookedUp)
+        .windows("5-8")
+        .kernels("3")
+        .env("STANDIN_CUPTI_TAKES_MS", "8000")
+        .run("steps", 0, 20);
+    ran.assert_well();
+    assert!(ran.said("no kernels: CUPTI took too long to load"));
+    assert!(ran.said("window 5-8 captured"), "{}", ran.output.err());
+    for untrue in ["kernels are missing", "could not be closed", "busy"] {
+        assert!(!ran.said(untrue), "{}", ran.output.err());
+    }
+}
+
+#[test]
 fn a_stream_that_goes_while_cupti_takes_long_to_go_is_not_touched_again() {
     let goes_meanwhile = || {
         let ran = Program::new(Reach::LookedUp)

@@ -188,7 +188,9 @@ pub fn finish(iterations: u64, drain: bool, here: bool) {
         if here {
             close_all(iterations, false);
         }
-    } else if !worker::run(Job::Close { iterations, drain }, LAST) {
+    } else if !worker::run(Job::Close { iterations, drain }, LAST)
+        && STATE.try_lock().is_none_or(|state| state.open.is_some())
+    {
         log::say!(
             Warn,
             "the window could not be closed within {LAST:?} at the end"
@@ -291,7 +293,8 @@ impl Capture {
         if !drained {
             log::say!(
                 Warn,
-                "the device was still busy {DRAIN:?} after window {}: its last work may be missing",
+                "the device was not seen to be idle within {DRAIN:?} after window {}: its last work \
+                 may be missing",
                 open.window
             );
         }

@@ -20,7 +20,7 @@ mod library;
 mod refusal;
 mod taking;
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
@@ -190,7 +190,13 @@ pub fn finish(over: u64, capturing: bool) {
 
 /// Has what CUPTI has taken down.
 fn flush_at_exit() {
-    if jobs::is_on() && worker::is_there() {
+    static WAITED: AtomicBool = AtomicBool::new(false);
+    if worker::is_about(worker::Job::Cupti(Job::Attach)) {
+        // It has taken nothing that is wanted, but should not be in the middle of it when it ends.
+        if !WAITED.swap(true, Ordering::Relaxed) {
+            worker::await_rest(LAST);
+        }
+    } else if jobs::is_on() && worker::is_there() {
         let is_done = worker::run(worker::Job::Cupti(Job::Flush), LAST);
         if is_done {
             tell_totals();
