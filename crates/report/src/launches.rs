@@ -105,13 +105,14 @@ pub struct LaunchTally<'a> {
     /// What GPUs did, from when to when.
     busy: Vec<(u64, u64)>,
     is_too_much: bool,
+    /// Events are missing: as many calls as pieces of work may be chance.
+    lacks_some: bool,
 }
 
 impl<'a> LaunchTally<'a> {
     /// `clock` is that of the record that the process was read from.
     #[must_use]
     pub fn new(process: &Process, clock: &'a Clock) -> Self {
-        let launches = |kind| matches!(kind, CallKind::GraphLaunch | CallKind::KernelLaunch);
         let rows = process.facts.calls.iter();
         let mut windows = Vec::new();
         for window in &process.windows {
@@ -125,7 +126,7 @@ impl<'a> LaunchTally<'a> {
         Self {
             clock,
             rows: rows
-                .filter(|row| launches(row.kind))
+                .filter(|row| row.kind.launches())
                 .map(|row| (row.row, row.kind))
                 .collect(),
             windows,
@@ -133,6 +134,7 @@ impl<'a> LaunchTally<'a> {
             works: HashMap::new(),
             busy: Vec::new(),
             is_too_much: false,
+            lacks_some: process.dropped > 0,
         }
     }
 
@@ -246,7 +248,8 @@ impl<'a> LaunchTally<'a> {
             let (own, rest) = calls.split_at(count);
             calls = rest;
             works.sort_by_key(|work| work.correlation);
-            let pairs = pairs(own, &works, &self.busy);
+            let whole = fit(own, &works).filter(|_| !self.lacks_some);
+            let pairs = whole.unwrap_or_else(|| between_idle(own, &works, &self.busy));
             for (call, work) in unmistaken(&pairs) {
                 let number = found.launches.len() as u32;
                 found.launches.push(Launch {
@@ -265,11 +268,8 @@ impl<'a> LaunchTally<'a> {
 
 type Pair<'a> = (&'a Call, &'a Work);
 
-/// Calls beside their work, both in their order.
-fn pairs<'a>(calls: &'a [Call], works: &'a [Work], busy: &[(u64, u64)]) -> Vec<Pair<'a>> {
-    if let Some(all) = fit(calls, works) {
-        return all;
-    }
+/// Calls beside their work, both in their order, between moments at which the GPUs were idle.
+fn between_idle<'a>(calls: &'a [Call], works: &'a [Work], busy: &[(u64, u64)]) -> Vec<Pair<'a>> {
     let mut found = Vec::new();
     let (mut call, mut work) = (0, 0);
     for (next_call, next_work) in idle_moments(calls, works, busy)
@@ -391,6 +391,14 @@ mod tests {
     /// Calls, and kernels by number and start, of streams of which each thread has its own; then the
     /// number of the work that each call has.
     fn found(calls: &[Call], kernels: &[(u32, u64, u16)]) -> Vec<Option<u32>> {
+        found_where(calls, kernels, false)
+    }
+
+    fn found_where(
+        calls: &[Call],
+        kernels: &[(u32, u64, u16)],
+        lacks_some: bool,
+    ) -> Vec<Option<u32>> {
         let clock = Clock::new(tllmprof_record::ClockKind::Monotonic, &[]);
         let mut tally = LaunchTally {
             clock: &clock,
@@ -400,6 +408,7 @@ mod tests {
             works: HashMap::new(),
             busy: Vec::new(),
             is_too_much: false,
+            lacks_some,
         };
         for (correlation, start, stream) in kernels {
             tally.work(start * US, 3 * US);
@@ -421,6 +430,8 @@ mod tests {
         let calls = [call(1, 10), call(1, 20), call(1, 30)];
         let kernels = [(9, 95, 1), (5, 90, 1), (12, 100, 1)];
         assert_eq!(found(&calls, &kernels), [Some(5), Some(9), Some(12)]);
+        // As many of both are no proof where others are missing.
+        assert_eq!(found_where(&calls, &kernels, true), [None; 3]);
     }
 
     #[test]
