@@ -1,6 +1,8 @@
 //! Balanced routers (`ENABLE_PERFECT_ROUTER`) in transformers' own models, in programs that know nothing of it, with
 //! real PyTorch on the CPU where it can be had.
 
+#[path = "router/captured.rs"]
+mod captured;
 mod common;
 #[path = "record/read.rs"]
 #[allow(dead_code, reason = "tests/record.rs asks for more")]

@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import re
 import statistics
 import sys
 from collections import Counter
@@ -83,13 +84,25 @@ def judge_kernels(learned, perfect, gate, layers, is_compiled=False):
             f"{names or 'not found'}: {sum(of_gate.values()):g} and {there:g} a step in {layers} layers"), wrong
 
 
+def judge_proof(err, layers):
+    """(in words, what is wrong) of the shim's last line on the routers: each layer's experts were seen to be the table's."""
+    found = re.search(r"^tllmprof: perfect router: (\d+) layers, \d+ calls[^,\n]*(.*)$", err, re.MULTILINE)
+    if not found:
+        return "no last line", ["it did not count its layers"]
+    named = [line.removeprefix("tllmprof: ") for line in err.split("\n") if "keeps its learned router" in line]
+    rest = found[2].removeprefix(", ")
+    wrong = [] if int(found[1]) == layers and not rest else [f"{found[1]} of {layers} layers, {rest or 'nothing else'}"]
+    return f"{found[1]} layers, {rest or 'all proved'}", wrong + named
+
+
 class PerfectRouter(Check):
     """`TLLMPROF_PERFECT_ROUTER=window`: learned and balanced in turn in one program, and in one captured graph."""
 
     def __init__(self, program, model, how):
         self.words = (model, how, str(STEPS))
         super().__init__(program, f"router {model} {how}", f"cudaGraphLaunch, {FIRST}-{LAST}",
-                         f"loads of the experts at most 1 apart in steps {FIRST} to {LAST}, the learned router's outside")
+                         f"loads of the experts at most 1 apart in steps {FIRST} to {LAST}, the learned router's outside; "
+                         "no layer not proved")
 
     def skip(self, bench):
         return self.program.missing or (None if bench.command else "no tllmprof command built")
@@ -103,7 +116,7 @@ class PerfectRouter(Check):
             windowed = pool.submit(run, self, bench, self.words, "window", window, ways, TLLMPROF_PERFECT_ROUTER="window")
             learned = pool.submit(run, self, bench, self.words, "learned", window, ways, OF_GATE=1, **kernels)
             perfect = pool.submit(run, self, bench, self.words, "perfect", window, ways, ENABLE_PERFECT_ROUTER=1, **kernels)
-            (ended, windowed, records), (_, learned, plain_records), (_, perfect, balanced_records) = (
+            (ended, windowed, records), (_, learned, plain_records), (balanced, perfect, balanced_records) = (
                 windowed.result(), learned.result(), perfect.result())
         wrong = []
         inside = windowed["steps"][FIRST:LAST + 1]
@@ -127,13 +140,17 @@ class PerfectRouter(Check):
             wrong.append(f"tokens: {inside[0]['tokens']}, not {learned['expected']}")
         if "output is intentionally wrong" not in ended.err:
             wrong.append("it did not say that the output is wrong")
+        proof, unlike = judge_proof(ended.err, learned["layers"])
+        wrong += [f"window: {what}" for what in unlike]
+        wrong += [f"perfect: {what}" for what in judge_proof(balanced.err, learned["layers"])[1]]
         told, unlike = judge_kernels(Record(plain_records[0]), Record(balanced_records[0]), learned["gate"],
                                      learned["layers"], self.words[1] == "compiled")
         wrong += unlike
         routing, unlike = self.report(bench, records)
         wrong += unlike
         got = (f"loads {max(step['spread'] for step in inside)} apart inside, "
-               f"{statistics.median(step['spread'] for step in outside):.0f} outside ({learned['experts']}); {told}; {routing}")
+               f"{statistics.median(step['spread'] for step in outside):.0f} outside ({learned['experts']}); {proof}; {told}; "
+               f"{routing}")
         if wrong:
             got += f" ({'; '.join(wrong)}; the shim said: {ended.said_by_shim()})"
         return self.row(got, not wrong)

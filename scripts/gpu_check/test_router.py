@@ -43,6 +43,23 @@ class RoutedKernels(unittest.TestCase):
         self.assertEqual(len(self.judged({"_Z4sortPf": 9}, {"_Z4sortPf": 9}, is_compiled=True)[1]), 1)
 
 
+class RoutedProof(unittest.TestCase):
+    SAID = ("tllmprof: output is intentionally wrong: the routers are replaced\n"
+            "tllmprof: perfect router: 4 layers, 28 calls (those in replayed graphs not counted)%s\nbye\n")
+
+    def test_all_layers_proved_is_right(self):
+        self.assertEqual(router.judge_proof(self.SAID % "", 4), ("4 layers, all proved", []))
+
+    def test_layers_that_are_not_proved_or_left_or_missing_are_wrong(self):
+        got, wrong = router.judge_proof(self.SAID % ", 4 not proved", 4)
+        self.assertEqual((got, len(wrong)), ("4 layers, 4 not proved", 1))
+        self.assertEqual(len(router.judge_proof(self.SAID % ", 1 not proved, 2 never called", 4)[1]), 1)
+        self.assertEqual(len(router.judge_proof(self.SAID % "", 5)[1]), 1)
+        self.assertEqual(len(router.judge_proof("bye\n", 4)[1]), 1)
+        refused = "tllmprof: A.gate 3 keeps its learned router: 9 of 99 experts\n"
+        self.assertEqual(len(router.judge_proof(refused + self.SAID % ", 1 left as they were", 4)[1]), 2)
+
+
 class RoutedPaceTest(unittest.TestCase):
     def judged(self, own=(100.0, 120.0), **more):
         comparison = {"measures": [{"name": "iterations a second", "base": 100.0, "other": 120.0}], "verdict": "faster",

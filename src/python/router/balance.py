@@ -81,7 +81,8 @@ def period(layer):
 
 
 def table(rows, layer, dtype, device):
-    """At least `rows` rows of logits that choose balanced experts, [rows, experts]; made before a capture needs it."""
+    """At least `rows` rows of logits that choose balanced experts, [rows, experts], or, without a dtype, of the experts,
+    [rows, top_k]; made before a capture needs it."""
     key = (layer.experts, layer.top_k, layer.groups, layer.top_groups, dtype, device)
     known = _tables.get(key)
     if known is not None and known.shape[0] >= rows:
@@ -93,8 +94,12 @@ def table(rows, layer, dtype, device):
         if known is not None and known.shape[0] >= rows:
             return known
         count = max(_ROWS, 1 << (rows - 1).bit_length())
-        experts = chosen(count, layer.experts, layer.top_k, layer.groups, layer.top_groups)
-        made = torch.full((count, layer.experts), _LOW, dtype=torch.float32, device="cpu").scatter_(1, experts, _HIGH).to(dtype).to(device)
+        made = chosen(count, layer.experts, layer.top_k, layer.groups, layer.top_groups)
+        if dtype is not None:
+            made = torch.full((count, layer.experts), _LOW, dtype=torch.float32, device="cpu").scatter_(1, made, _HIGH)
+            if _counts:  # what a captured graph holds its choices to
+                table(rows, layer, None, device)
+        made = made.to(dtype or made.dtype).to(device)
         if known is not None:
             _outgrown.append(known)
         settle(device)

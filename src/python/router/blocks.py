@@ -122,6 +122,10 @@ def attach(parent, name):
         layer.by_logits = groups <= 1
         gate.register_forward_hook(Hook(_linear))
         _watch(parent, layer)
+        # Before 2.6 a mode breaks the graph.
+        if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6):
+            parent.__dict__["_tllmprof"] = gate.__dict__["_tllmprof"]
+            _stand_in_block(type(parent))
     else:
         stand_in(type(gate))
     if _may_become_several():
@@ -164,7 +168,9 @@ def _watch(parent, layer):
     of_thread = threading.local()
 
     def enters(block, args):
-        if torch.compiler.is_compiling() or layer.proved or layer.refused is not None or not _active:
+        if torch.compiler.is_compiling() or layer.proved or layer.refused is not None:
+            return
+        if not _active and not any(map(capturing, layer.numbers)):
             return
         if getattr(of_thread, "mode", None) is None:
             of_thread.mode = _Watch(layer)
@@ -182,6 +188,25 @@ def _watch(parent, layer):
 
     handles.append(parent.register_forward_pre_hook(Hook(enters)))
     handles.append(parent.register_forward_hook(Hook(leaves), always_call=True))
+
+
+def _stand_in_block(kind):
+    """Has a class of blocks tell, compiled, which experts it chooses from the gate's logits."""
+    own = kind.forward
+    if hasattr(own, "_tllmprof"):
+        return
+
+    @functools.wraps(own)
+    def forward(self, *args, **named):
+        if torch.compiler.is_compiling():
+            known = _known(self)
+            if known is not None:
+                with _Choice(known[0], known[1], known[2]):
+                    return own(self, *args, **named)
+        return own(self, *args, **named)
+
+    forward._tllmprof = True
+    kind.forward = forward
 
 
 def stand_in(kind):
@@ -213,7 +238,7 @@ def stand_in(kind):
                 ):
                     seen = torch.ops.tllmprof.seen(part, number)
                     return result[:place] + (seen,) + result[place + 1 :]
-            _prove_by_scores(result, mode, number)
+            return _look_at_scores(result, mode, number, experts)
         return result
 
     forward.__wrapped__ = own
@@ -223,24 +248,34 @@ def stand_in(kind):
     kind.forward = forward
 
 
-def _prove_by_scores(result, mode, number):
-    """Of a gate that gives no experts but scores: those of the experts that it chose are the highest, or the only
-    ones that are not zero. A mask of fewer tells nothing."""
-    if torch.compiler.is_compiling() or not _active:
-        return
-    layer = _layers[number]
-    if layer.proved or layer.refused is not None:
-        return
-    for part in result:
-        if is_real(part) and part is not mode.logits and part.ndim and part.is_floating_point():
-            if part.shape[-1] == layer.experts and bool(((part != 0).sum(-1) >= layer.top_k).all()):
-                prove(part.topk(layer.top_k, -1)[1], layer)
-                return
+def _look_at_scores(result, mode, number, experts):
+    """Of a gate that gives no experts but scores: they are looked at as those that were chosen are."""
+    is_compiling = torch.compiler.is_compiling()
+    if not is_compiling:
+        layer = _layers[number]
+        if layer.proved or layer.refused is not None:
+            return result
+    for place, part in enumerate(result):
+        if (
+            isinstance(part, torch.Tensor)
+            and part is not mode.logits
+            and part.ndim
+            and part.is_floating_point()
+            and part.shape[-1] == experts
+        ):
+            # Compiled and captured nothing can be told from the values.
+            if is_compiling or capturing(part.device):
+                scored = torch.ops.tllmprof.scored(part, number)
+                return result[:place] + (scored,) + result[place + 1 :]
+            observe_scores(part, layer)
+            if layer.proved or layer.refused is not None:
+                break
+    return result
 
 
 def _prepare():
     """Makes what needs torch to be whole."""
-    global _Gate, _Watch, _Exchange, _gemms, _sums
+    global _Gate, _Watch, _Choice, _Exchange, _gemms, _sums
     if _gemms:
         return
     from torch.overrides import TorchFunctionMode
@@ -295,10 +330,25 @@ def _prepare():
             result = function(*args, **(kwargs or {}))
             if function in (torch.topk, tensor.topk) and result[1].shape[-1] == self.layer.top_k:
                 if args[0].shape[-1] == self.layer.experts:
-                    prove(result[1], self.layer)
+                    observe(result[1], self.layer)
             return result
 
-    _Gate, _Watch, _Exchange = Gate, Watch, _exchange_mode()
+    class Choice(TorchFunctionMode):
+        """As Watch, in what is compiled."""
+
+        def __init__(self, number, experts, top_k):
+            super().__init__()
+            self.number, self.experts, self.top_k = number, experts, top_k
+
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            if function in (torch.topk, tensor.topk):
+                values, ids = result
+                if ids.shape[-1] == self.top_k and args[0].shape[-1] == self.experts:
+                    return torch.return_types.topk((values, torch.ops.tllmprof.chosen(ids, self.number)))
+            return result
+
+    _Gate, _Watch, _Choice, _Exchange = Gate, Watch, Choice, _exchange_mode()
 
 
 @quietly
@@ -306,10 +356,11 @@ def loads():
     """Has the learned routers' loads so far written down."""
     if torch is None:
         return
+    judge()
     for layer in _layers:
         tokens = None
         for device, (counted, _) in list(layer.loads.items()):
-            if capturing(device):
+            if not can_be_read(device):
                 return
             here = counted[: layer.experts].tolist()
             tokens = here if tokens is None else [a + b for a, b in zip(tokens, here)]

@@ -170,11 +170,9 @@ def _standing(own, point):
 
 
 def _confirm(ids, known):
-    """As prove, but for the worst: an engine may have given the experts other numbers, by where they are."""
     layer = _layers[known[1]] if known is not None and known[1] is not None else None
-    if layer is None or layer.proved or layer.refused is not None or ids.shape[-1] != layer.top_k:
-        return
-    prove(ids, layer, may_refuse=False)
+    if layer is not None and ids.shape[-1] == layer.top_k:
+        observe(ids, layer)
 
 
 def _enlist(owner, logits, point):
@@ -187,6 +185,8 @@ def _enlist(owner, logits, point):
         chosen(1, experts, top_k, groups, top_groups)
         layer, life = layer_of(label, experts, top_k, groups, top_groups, part)
         layer.by_logits = groups <= 1 and bias is None
+        # By where the experts are.
+        layer.renumbered = True
         owner.__dict__["_tllmprof_life"] = life
         if bias is not None:
             _keep_bias(bias)

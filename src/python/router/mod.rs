@@ -2,9 +2,9 @@
 //!
 //! The work is done by Python source that runs in the program as a module of its own, as soon as
 //! torch's modules can be watched: `balance.py` (which experts), `operators.py` (what takes the place
-//! of a gate's results), `engines.py` (where, in engines whose routers are no modules), `blocks.py`
-//! (where, in transformers and what is made like it) and `ranks.py` (where ranks have tokens of their
-//! own), one behind the other. Nothing is on disk, and nothing happens where torch is not imported.
+//! of a gate's results), `proof.py` (that the experts are the table's), `engines.py` (where, in engines
+//! whose routers are no modules), `blocks.py` (where, in transformers and what is made like it) and
+//! `ranks.py` (where ranks have tokens of their own), one behind the other. Nothing is on disk, and nothing happens where torch is not imported.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
@@ -21,6 +21,7 @@ const SOURCE: &CStr = match CStr::from_bytes_with_nul(
     concat!(
         include_str!("balance.py"),
         include_str!("operators.py"),
+        include_str!("proof.py"),
         include_str!("engines.py"),
         include_str!("blocks.py"),
         include_str!("ranks.py"),

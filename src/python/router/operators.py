@@ -1,10 +1,14 @@
 # The operators that take the place of a gate's results. Each is opaque to torch.compile: the gate's own work would
 # else be found to be of no use, and be left out.
 
-# Whether routers are balanced: a number on each device, which the operators read when they run, so that one captured
-# graph does either.
-_flags = {}
+# On each device three numbers for each layer, which the operators read and write when they run, so that one captured
+# graph does either: whether its router is balanced; how many choices were held to the table while it was; and how many
+# of these were others. By device and, as layers come one by one, by the part of them.
+_sheets = {}
+_LAYERS = 1024
 _active = False
+# By device: whether it was switched to that.
+_balanced = {}
 # Loads are counted: where the learned router runs, too, now and then.
 _counts = False
 
@@ -26,9 +30,11 @@ class Layer:
         self.part = part
         self.number = len(_layers)
         self.calls = 0
-        self.begins()
         # By device: tokens of each expert, first those of the learned router, then those of the balanced one.
         self.loads = {}
+        # By device: its numbers there.
+        self.numbers = {}
+        self.begins()
         # The logits decide alone, so that they tell the load.
         self.by_logits = False
         _layers.append(self)
@@ -38,6 +44,15 @@ class Layer:
         self.proved = False
         # Why its learned router stays.
         self.refused = None
+        # Its experts may have other numbers than the logits' columns.
+        self.renumbered = False
+        with torch.inference_mode(False), torch.no_grad():
+            for device, numbers in self.numbers.items():  # those of a model before it
+                if not capturing(device):
+                    numbers.on.fill_(_balanced[device])
+                    numbers.held.zero_()
+                    numbers.unlike.zero_()
+                    settle(device)
 
 
 class Life:
@@ -73,17 +88,29 @@ def _ends(layer):
     _free.setdefault(layer.kind, []).append(layer)
 
 
-def flag(device):
-    known = _flags.get(device)
+class Numbers:
+    """A layer's on a device. `is_on` is `on`, as a condition."""
+
+    def __init__(self, row):
+        self.on, self.held, self.unlike = row.unbind()
+        # The lowest byte.
+        self.is_on = row[:1].view(torch.bool)[0]
+
+
+def numbers_of(layer, device):
+    known = layer.numbers.get(device)
     if known is None:
-        if capturing(device):
-            raise Unbalanced("its first call was in a stream capture")
         with _lock, torch.inference_mode(False), torch.no_grad():
-            known = _flags.get(device)
-            if known is None:
-                known = torch.full((), _active, dtype=torch.bool, device=device)
+            part, row = divmod(layer.number, _LAYERS)
+            sheet = _sheets.get((device, part))
+            if sheet is None:
+                if capturing(device):
+                    raise Unbalanced("its first call was in a stream capture")
+                sheet = torch.zeros((_LAYERS, 3), dtype=torch.int64, device=device)
+                sheet[:, 0].fill_(_balanced.setdefault(device, _active))
                 settle(device)
-                _flags[device] = known
+                _sheets[(device, part)] = sheet
+            known = layer.numbers[device] = Numbers(sheet[row])
     return known
 
 
@@ -91,9 +118,12 @@ def _in_child():
     """The child of a fork: another thread may have had the lock, and what was counted is the parent's."""
     global _lock
     _lock = threading.RLock()
+    _sheets.clear()
+    _balanced.clear()
     for layer in _layers:
         layer.calls = 0
         layer.loads = {}
+        layer.numbers = {}
 
 
 os.register_at_fork(after_in_child=_in_child)
@@ -124,19 +154,28 @@ def switch(on, waits):
     if _active:
         tell_once()
     with _lock, torch.inference_mode(False), torch.no_grad():
-        for device, known in list(_flags.items()):
+        for device in list(_balanced):
             if device.type != "cuda":
-                known.fill_(_active)
-                switch_biases(device)
+                _turn(device)
                 continue
             if not waits or capturing(device):
                 warn("a stream capture is under way: the routers on %s are not switched" % device)
                 continue
             with torch.cuda.device(device):
                 torch.cuda.synchronize()
-                known.fill_(_active)
-                switch_biases(device)
+                _turn(device)
                 torch.cuda.synchronize()
+
+
+def _turn(device):
+    _balanced[device] = _active
+    for (where, _), sheet in _sheets.items():
+        if where == device:
+            sheet[:, 0].fill_(_active)
+    for layer in _layers:
+        if layer.refused is not None and device in layer.numbers:
+            layer.numbers[device].on.zero_()
+    switch_biases(device)
 
 
 def leave(layer, why):
@@ -168,7 +207,7 @@ def _balanced_logits(logits, number):
             rows = _rows_of(layer, _rows(logits), logits.dtype, logits.device)
             own = logits[..., : layer.experts]
             # A gate may have columns for experts that are always chosen, too.
-            mixed = torch.where(flag(logits.device), rows.view(own.shape), own)
+            mixed = torch.where(numbers_of(layer, logits.device).is_on, rows.view(own.shape), own)
             if own.shape == logits.shape:
                 return mixed
             return torch.cat((mixed, logits[..., layer.experts :]), -1)
@@ -181,7 +220,8 @@ def _balanced_bias(bias, number):
     layer = _layers[number]
     if layer.refused is None:
         try:
-            return torch.where(flag(bias.device), torch.zeros((), dtype=bias.dtype, device=bias.device), bias)
+            is_on = numbers_of(layer, bias.device).is_on
+            return torch.where(is_on, torch.zeros((), dtype=bias.dtype, device=bias.device), bias)
         except Exception as error:
             leave(layer, told(error))
     return bias.clone()
@@ -190,9 +230,8 @@ def _balanced_bias(bias, number):
 def _seen(ids, number):
     """The experts that were chosen, as they are."""
     layer = _layers[number]
+    observe(ids, layer)
     try:
-        if layer.refused is None:
-            prove(ids, layer)
         if _counts:
             _count(ids, layer, ids.device, False)
     except Exception as error:
@@ -200,30 +239,16 @@ def _seen(ids, number):
     return ids.clone()
 
 
-def prove(ids, layer, may_refuse=True):
-    """On the first call outside a capture: the experts that were chosen are those of the table."""
-    if layer.proved or not _active or not is_real(ids):
-        return
-    try:
-        ids = ids.reshape(-1, layer.top_k).long()
-        rows = _rows_of(layer, len(ids), torch.float32, ids.device)
-        wanted = rows.topk(layer.top_k, -1)[1]
-        if torch.equal(ids.sort(-1)[0], wanted.sort(-1)[0]):
-            layer.proved = True
-        elif may_refuse:
-            leave(layer, "the experts did not get the balanced tokens")
-    except Exception as error:
-        leave(layer, told(error))
+def _chosen(ids, number):
+    """As _seen, where they are not counted here."""
+    observe(ids, _layers[number])
+    return ids.clone()
 
 
-def is_real(tensor):
-    """It has values, and they can be read now."""
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.device.type != "meta"
-        and tensor.numel() > 0
-        and not capturing(tensor.device)
-    )
+def _scored(scores, number):
+    """The scores of experts, of which the highest are those that were chosen, as they are."""
+    observe_scores(scores, _layers[number])
+    return scores.clone()
 
 
 def _count(ids, layer, device, is_learned):
@@ -241,8 +266,8 @@ def _count(ids, layer, device, is_learned):
     tokens, one = loads
     chosen_ids = ids.reshape(-1).long()
     # What the logits tell is the learned router's choice; where it is not in force, nobody's.
-    row = flag(device).long() * layer.experts
-    tokens.scatter_add_(0, chosen_ids + row, one.expand(len(chosen_ids)))
+    places = torch.add(chosen_ids, numbers_of(layer, device).on, alpha=layer.experts)
+    tokens.scatter_add_(0, places, one.expand(len(chosen_ids)))
 
 
 def told(error):
@@ -264,7 +289,8 @@ def _balanced_grad(grad, number):
     if layer.refused is None:
         try:
             own = grad[..., : layer.experts]
-            mixed = torch.where(flag(grad.device), torch.zeros((), dtype=grad.dtype, device=grad.device), own)
+            is_on = numbers_of(layer, grad.device).is_on
+            mixed = torch.where(is_on, torch.zeros((), dtype=grad.dtype, device=grad.device), own)
             return torch.cat((mixed, grad[..., layer.experts :]), -1)
         except Exception as error:
             leave(layer, told(error))
@@ -277,6 +303,10 @@ def _remember(ctx, inputs, output):
 
 def _backward(ctx, grad):
     return torch.ops.tllmprof.balanced_grad(grad, ctx.number), None
+
+
+def _same_grad(ctx, grad):
+    return grad, None
 
 
 def define():
@@ -294,13 +324,16 @@ def define():
         ("balanced_bias(Tensor bias, int layer) -> Tensor", _balanced_bias),
         ("balanced_grad(Tensor grad, int layer) -> Tensor", _balanced_grad),
         ("seen(Tensor ids, int layer) -> Tensor", _seen),
+        ("chosen(Tensor ids, int layer) -> Tensor", _chosen),
+        ("scored(Tensor scores, int layer) -> Tensor", _scored),
     ):
         library.define(schema)
         name = schema.split("(")[0]
         library.impl(name, work, "CompositeExplicitAutograd")
         torch.library.register_fake("tllmprof::" + name, lambda tensor, layer: torch.empty_like(tensor), lib=library)
-        if "logits" in name or "bias" in name:
-            torch.library.register_autograd("tllmprof::" + name, _backward, setup_context=_remember, lib=library)
+        backward = {"balanced_logits": _backward, "balanced_bias": _backward, "scored": _same_grad}.get(name)
+        if backward is not None:
+            torch.library.register_autograd("tllmprof::" + name, backward, setup_context=_remember, lib=library)
         else:
             library.impl(name, torch.library.fallthrough_kernel, "Autograd")
     _library = library

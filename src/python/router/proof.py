@@ -1,0 +1,87 @@
+# The proof that a layer chooses the table's experts while it is balanced.
+
+
+def observe(ids, layer):
+    """The experts that were chosen are held to the table: at once, or, in a capture, whenever the graph is replayed."""
+    if layer.proved or layer.refused is not None:
+        return
+    try:
+        if capturing(ids.device):
+            _hold(ids, layer, None)
+        elif _balanced.get(ids.device) and is_real(ids):
+            _prove(ids, layer)
+    except Exception as error:
+        leave(layer, told(error))
+
+
+def observe_scores(scores, layer):
+    """As observe, by scores: those of the experts that were chosen are the highest, or the only ones that are not zero.
+    A mask of fewer tells nothing."""
+    if layer.proved or layer.refused is not None:
+        return
+    try:
+        is_captured = capturing(scores.device)
+        if is_captured or _balanced.get(scores.device) and is_real(scores):
+            ids = scores.topk(layer.top_k, -1)[1]
+            tell = (scores != 0).sum(-1) >= layer.top_k
+            if is_captured:
+                _hold(ids, layer, tell)
+            elif bool(tell.all()):
+                _prove(ids, layer)
+    except Exception as error:
+        leave(layer, told(error))
+
+
+def _prove(ids, layer):
+    ids = ids.reshape(-1, layer.top_k).long()
+    wanted = _rows_of(layer, len(ids), None, ids.device)
+    if torch.equal(ids.sort(-1)[0], wanted.sort(-1)[0]):
+        layer.proved = True
+    elif not layer.renumbered:
+        leave(layer, "the experts did not get the balanced tokens")
+
+
+def _hold(ids, layer, tell):
+    """Has the device count, while the layer is balanced, choices and those of them that are not the table's. Only those
+    that `tell`."""
+    if not _counts:
+        return
+    numbers = numbers_of(layer, ids.device)
+    ids = ids.reshape(-1, layer.top_k)
+    try:
+        wanted = _rows_of(layer, len(ids), None, ids.device)
+    except Unbalanced:  # there is no table of as many rows: its logits are not balanced, either
+        return
+    # Experts of the table's that the token did not go to.
+    unlike = (wanted.unsqueeze(-1) != ids.unsqueeze(-2)).all(-1)
+    if tell is None:
+        numbers.held.add_(numbers.on, alpha=unlike.numel())
+    else:
+        tell = tell.reshape(-1, 1)
+        unlike = unlike & tell
+        numbers.held.addcmul_(tell.sum(), numbers.on, value=layer.top_k)
+    numbers.unlike.addcmul_(unlike.sum(), numbers.on)
+
+
+def is_real(tensor):
+    """It has values, and they can be read now."""
+    return type(tensor) is torch.Tensor and tensor.numel() > 0 and can_be_read(tensor.device)
+
+
+def can_be_read(device):
+    return device.type != "meta" and not capturing(device)
+
+
+@quietly
+def judge():
+    """Reads what the devices have counted: a layer that chose other experts than the table's keeps its learned router,
+    in graphs that were captured, too, from the next window on."""
+    for (device, part), sheet in list(_sheets.items()):
+        if not can_be_read(device):
+            continue
+        layers = _layers[part * _LAYERS : (part + 1) * _LAYERS]
+        for layer, (_, held, unlike) in zip(layers, sheet[: len(layers)].tolist()):
+            if unlike and not layer.renumbered:
+                leave(layer, "%d of %d experts chosen in captured graphs were not the table's" % (unlike, held))
+            elif held and not unlike:
+                layer.proved = True
