@@ -168,6 +168,18 @@ impl Output {
     }
 }
 
+/// Whether a process group has a process that has not ended: one that nobody has waited for yet is in it, too.
+fn lives(group: libc::pid_t) -> bool {
+    let is_alive = |process: std::io::Result<fs::DirEntry>| {
+        let stat = fs::read_to_string(process.ok()?.path().join("stat")).ok()?;
+        // The name, in brackets, may have any; then the state, the parent and the group.
+        let mut words = stat.rsplit_once(')')?.1.split_whitespace();
+        let state = words.next()?;
+        (words.nth(1)?.parse() == Ok(group) && state != "Z" && state != "X").then_some(())
+    };
+    fs::read_dir("/proc").is_ok_and(|mut all| all.any(|process| is_alive(process).is_some()))
+}
+
 /// Runs a child with nothing on its standard input and waits for it and for what it left in its process group.
 ///
 /// Panics, with what the child wrote, if it is not done within `timeout`; its process group is killed then.
@@ -195,7 +207,7 @@ pub fn run(command: &mut Command, timeout: Duration) -> Output {
     };
     // What the child left running may still write; it gets a little time and is then ended.
     let grace = Instant::now() + Duration::from_secs(if status.is_some() { 5 } else { 0 });
-    while signal(group, 0) && Instant::now() < grace {
+    while signal(group, 0) && lives(-group) && Instant::now() < grace {
         sleep(Duration::from_millis(2));
     }
     signal(group, libc::SIGKILL);
