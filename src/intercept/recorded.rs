@@ -70,7 +70,8 @@ fn enters(frame: &Frame, thunk: &Thunk) -> bool {
         return false;
     }
     if call.kind().enqueues() {
-        return target(call, frame, thunk).is_some_and(gpu::before_work);
+        return !is_small_copy(call, frame)
+            && target(call, frame, thunk).is_some_and(gpu::before_work);
     }
     if call.kind() == Kind::Wait {
         gpu::before_wait(match target(call, frame, thunk) {
@@ -118,6 +119,7 @@ pub fn keep(frame: &Frame, thunk: &Thunk, result: usize) {
     record::call(begun & !LAST, failed, what);
     if (failed || begun & LAST != 0)
         && call.kind().enqueues()
+        && !is_small_copy(call, frame)
         && gpu::is_timing()
         && !session::is_any_capturing()
         && let Some(target) = target
@@ -128,6 +130,13 @@ pub fn keep(frame: &Frame, thunk: &Thunk, result: usize) {
             gpu::after_last(target);
         }
     }
+}
+
+/// Whether a call copies so little to the device that the events around it would take longer. Programs
+/// make many such copies, and some wait after each.
+fn is_small_copy(call: Call, frame: &Frame) -> bool {
+    const SMALL: usize = 64 << 10;
+    call == Call::MemcpyHtoDAsync && frame.word(2) < SMALL
 }
 
 /// Where the argument is that names the stream; an index of words, as structures may take several.

@@ -13,6 +13,7 @@
 enum how {
     PLAIN,     /* kernels, then a wait for the stream */
     WAITS,     /* two waits a step, and the host busy in between */
+    COPIES,    /* the same, with a small copy to the device in between, and then a large one */
     IDLE,      /* the host is busy before it waits, while the GPU has nothing to do */
     STREAMS,   /* work in three streams at once, and a wait for the device */
     DEFAULTS,  /* in the default streams */
@@ -29,18 +30,19 @@ enum how {
     CAPTURED,  /* another thread captures in the steps 5 to 7 */
     FORKED     /* a child in step 5 */
 };
-static const char *const HOWS[] = {"plain",    "waits", "idle",  "streams", "defaults",
+static const char *const HOWS[] = {"plain",    "waits", "copies", "idle",  "streams", "defaults",
                                    "events",   "elsewhere", "turns", "refused", "contexts", "fresh", "ends",
                                    "resets",   "many",  "pipelined", "captured", "forked", NULL};
 
-enum { KERNELS = 3, TURNS_A_STEP = 40, STREAMS_AT_ONCE = 3, VERY_MANY = 700, MILLISECOND = 1000000 };
+enum { KERNELS = 3, TURNS_A_STEP = 40, STREAMS_AT_ONCE = 3, VERY_MANY = 700, MILLISECOND = 1000000,
+       SMALL = 64 << 10 };
 
 static struct loop loop;
 static gpu_stream streams[VERY_MANY];
 static gpu_event event;
 static CUcontext other_context;
 static gpu_stream other_stream;
-static gpu_buffer other_words;
+static gpu_buffer other_words, large_words;
 static int pieces;
 
 static void tell(int step)
@@ -142,6 +144,21 @@ static void step(enum how how, int n)
         standin_pass(MILLISECOND);
         launch(loop.words, loop.stream, KERNELS);
         break;
+    case COPIES: {
+        static char large[2 * SMALL];
+        launch_graph(loop.stream);
+        tell(n);
+        gpu_wait_stream(loop.stream);
+        gpu_copy_in(large_words, large, SMALL - 1, loop.stream);
+        pieces = 1;
+        tell(-1);
+        gpu_wait_stream(loop.stream);
+        standin_pass(MILLISECOND);
+        gpu_copy_in(large_words, large, sizeof large, loop.stream);
+        pieces = 1;
+        launch(loop.words, loop.stream, KERNELS);
+        break;
+    }
     case TURNS:
         launch_graph(loop.stream);
         for (int i = 0; i < TURNS_A_STEP; i++) {
@@ -204,6 +221,7 @@ static void step(enum how how, int n)
             GPU_CHECK(cuDevicePrimaryCtxReset(0));
             loop_open(&loop, &options);
             pieces = 1; /* what it copies in */
+            tell(-1);
         }
         break;
     case MANY:
@@ -264,6 +282,8 @@ int main(int count, char **arguments)
     pieces = 1; /* what it copies in */
     tell(-1);
     event = gpu_event_create();
+    if (how == COPIES)
+        large_words = gpu_allocate(2 * SMALL);
     if (how == STREAMS || how == REFUSED || how == MANY)
         for (int i = 0; i < (how == MANY ? VERY_MANY : STREAMS_AT_ONCE); i++)
             streams[i] = gpu_stream_create();

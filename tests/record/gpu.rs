@@ -193,6 +193,7 @@ fn gpu_times_are_those_of_the_gpu() {
         ("events", 3),
         ("streams", 3),
         ("waits", 3),
+        ("copies", 3),
         ("fresh", 3),
         ("elsewhere", 3),
         ("turns", 3),
@@ -216,7 +217,8 @@ fn gpu_times_are_those_of_the_gpu() {
 
 #[test]
 fn however_the_program_reaches_cuda_its_streams_are_told_apart() {
-    /// Pieces of work of a step, and those that come before its graph, where the iteration begins.
+    /// Pieces of work of a step, and those that come before its graph, where the iteration begins: the
+    /// first of them is a copy to the device, which is too small to be timed.
     const PIECES: usize = 7;
     const BEFORE: usize = 3;
     for way in [
@@ -251,7 +253,9 @@ fn however_the_program_reaches_cuda_its_streams_are_told_apart() {
             let work: u64 = work
                 .skip(1 + 5 * PIECES + BEFORE)
                 .take(5 * PIECES)
-                .map(|piece| piece.until - piece.from)
+                .enumerate()
+                .filter(|(place, _)| place % PIECES != PIECES - BEFORE)
+                .map(|(_, piece)| piece.until - piece.from)
                 .sum();
             let spans = spans(&record);
             let recorded: u64 = spans.iter().map(|span| span.ns).sum();
@@ -387,7 +391,7 @@ fn what_the_program_destroys_is_not_touched_again() {
             assert!(recorded.iter().all(|ns| wanted.contains(ns)), "{how}");
             (told, all) = (told + recorded.len(), all + wanted.len());
         }
-        assert!(told >= 3, "{how}: {told}");
+        assert!(told >= 2, "{how}: {told}");
         assert_eq!((all - told) as u64, ran.lost(), "{how}");
         assert!(!ran.output.err().contains("GPU times end"), "{how}");
     }
