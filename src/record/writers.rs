@@ -52,6 +52,9 @@ pub struct Writer {
     refused_since: Cell<u64>,
     /// The iteration in which the thread has last ended its streams' spans of earlier ones.
     pub swept: Cell<u64>,
+    /// How often the thread is in the driver for GPU times now, and what these took it, in ticks.
+    pub timing: AtomicU32,
+    pub timed: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Writer>() == 128);
@@ -240,6 +243,20 @@ pub fn tell_dropped() {
         let dropped = dropped.sum::<u64>() + LOST.load(Ordering::Relaxed);
         header.set(Counter::EventsDropped, dropped);
     }
+}
+
+/// How often threads are in the driver for GPU times now.
+pub fn timing() -> u32 {
+    all()
+        .map(|writer| writer.timing.load(Ordering::SeqCst))
+        .sum()
+}
+
+/// What GPU times took the threads since this was asked last, in ticks.
+pub fn take_timed() -> u64 {
+    all()
+        .map(|writer| writer.timed.swap(0, Ordering::Relaxed))
+        .sum()
 }
 
 fn all() -> impl Iterator<Item = &'static Writer> {

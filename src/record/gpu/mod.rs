@@ -47,9 +47,10 @@ static IS_TOLD: AtomicBool = AtomicBool::new(false);
 static ITERATION: AtomicU64 = AtomicU64::new(NONE);
 /// The latest that has begun.
 static LATEST: AtomicU64 = AtomicU64::new(0);
-/// What this took from the program's threads, in ticks.
+/// What this took from those of the program's threads that have no writer, in ticks; the others note it
+/// in theirs.
 static OWN: AtomicU64 = AtomicU64::new(0);
-/// Threads that may be using an event or a stream's handle.
+/// How many of these may be using an event or a stream's handle.
 static USERS: AtomicU32 = AtomicU32::new(0);
 /// The window's last times are being read: nobody else may use an event.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
@@ -282,7 +283,7 @@ pub fn end() {
     }
     IS_ENDING.store(true, Ordering::SeqCst);
     if let Some(driver) = Driver::get() {
-        if until(PATIENCE, || USERS.load(Ordering::SeqCst) == 0) {
+        if until(PATIENCE, || users() == 0) {
             streams::forget(|_| true);
             pool::rest(driver);
         } else {
@@ -290,7 +291,8 @@ pub fn end() {
             give_up();
         }
     }
-    add(Counter::OwnTicks, OWN.swap(0, Ordering::Relaxed));
+    let own = OWN.swap(0, Ordering::Relaxed) + writers::take_timed();
+    add(Counter::OwnTicks, own);
     IS_ON.store(false, Ordering::Release);
     IS_ENDING.store(false, Ordering::SeqCst);
 }
@@ -343,7 +345,7 @@ pub unsafe fn in_child() {
 
 /// Threads that may be in the driver for us.
 pub fn users() -> u32 {
-    USERS.load(Ordering::SeqCst)
+    USERS.load(Ordering::SeqCst) + writers::timing()
 }
 
 /// Runs `act`, which uses events, unless the last are being read, nothing is timed any more or nobody
@@ -351,14 +353,16 @@ pub fn users() -> u32 {
 fn timed(act: impl FnOnce()) -> bool {
     let _errno = Kept::new();
     let since = clock::ticks();
-    USERS.fetch_add(1, Ordering::SeqCst);
+    let (users, own) =
+        writers::current().map_or((&USERS, &OWN), |writer| (&writer.timing, &writer.timed));
+    users.fetch_add(1, Ordering::SeqCst);
     let may =
         !IS_ENDING.load(Ordering::SeqCst) && !IS_OVER.load(Ordering::SeqCst) && !gate::is_closed();
     if may {
         act();
     }
-    USERS.fetch_sub(1, Ordering::SeqCst);
-    OWN.fetch_add(clock::ticks().wrapping_sub(since), Ordering::Relaxed);
+    users.fetch_sub(1, Ordering::SeqCst);
+    own.fetch_add(clock::ticks().wrapping_sub(since), Ordering::Relaxed);
     may
 }
 
