@@ -37,7 +37,8 @@ static __typeof__(&cuStreamQuery) query;
 #define REACH_MORE(handle) ((void)(handle))
 #endif
 
-static atomic_bool ends;
+static atomic_bool ends, pauses;
+static atomic_int paused;
 static atomic_int made;
 static atomic_long rounds;
 static CUfunction first, second, in_graph;
@@ -56,6 +57,11 @@ static void *busy(void *unused)
     CUdeviceptr words = gpu_allocate(64);
     const char *pause = getenv("PROGRAM_PAUSE_US");
     while (!atomic_load(&ends)) {
+        if (atomic_load(&pauses)) {
+            atomic_fetch_add(&paused, 1);
+            for (;;)
+                sleep(60);
+        }
         if (pause != NULL)
             usleep((unsigned int)atoi(pause));
         for (int i = 0; i < 5; i++)
@@ -206,8 +212,13 @@ static void run(const char *mode, int threads, int steps)
     const char *end = getenv("PROGRAM_END");
     if (end != NULL && strcmp(end, "_exit") == 0)
         _exit(7);
-    if (end != NULL && strcmp(end, "exit") == 0)
+    if (end != NULL && strcmp(end, "exit") == 0) {
+        /* The driver refuses calls once it is taken down, and a thread that makes one fails. */
+        atomic_store(&pauses, true);
+        while (atomic_load(&paused) < threads)
+            usleep(200);
         exit(7);
+    }
     if (end != NULL && strcmp(end, "kill") == 0)
         raise(SIGKILL);
     atomic_store(&ends, true);
