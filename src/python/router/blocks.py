@@ -164,25 +164,37 @@ def _linear(gate, args, logits):
 
 def _watch(parent, layer):
     """Sees in the block's first call which experts it chooses from the gate's logits."""
+
+    def mode():
+        return _Watch(layer) if _active or any(map(capturing, layer.numbers)) else None
+
+    _in_mode(parent, mode, lambda: layer.proved or layer.refused is not None)
+
+
+def _in_mode(parent, mode, is_done, tell=None):
+    """Runs the block's calls that are not compiled in the mode that `mode` makes, unless that is none, until `is_done`.
+    `tell` gets the mode behind each."""
     handles = []
     of_thread = threading.local()
 
     def enters(block, args):
-        if torch.compiler.is_compiling() or layer.proved or layer.refused is not None:
-            return
-        if not _active and not any(map(capturing, layer.numbers)):
+        # A copy of the block has the hooks for ever.
+        if torch.compiler.is_compiling() or is_done():
             return
         if getattr(of_thread, "mode", None) is None:
-            of_thread.mode = _Watch(layer)
-            of_thread.mode.__enter__()
+            of_thread.mode = mode()
+            if of_thread.mode is not None:
+                of_thread.mode.__enter__()
 
     def leaves(block, args, result):
         if torch.compiler.is_compiling():
             return
-        mode, of_thread.mode = getattr(of_thread, "mode", None), None
-        if mode is not None:
-            mode.__exit__(None, None, None)
-        if layer.proved or layer.refused is not None:
+        left, of_thread.mode = getattr(of_thread, "mode", None), None
+        if left is not None:
+            left.__exit__(None, None, None)
+            if tell is not None:
+                tell(left)
+        if is_done():
             for handle in handles:
                 handle.remove()
 

@@ -23,31 +23,14 @@ def _group(argument):
 def _watch_ranks(parent, layer):
     """Sees in the block's first call whether tokens go to their experts by an all-to-all: then each rank of its group
     has tokens of its own. Ranks that only add their results up have the same tokens, and the same rows."""
-    handles, done = [], []
-    of_thread = threading.local()
+    done = []
 
-    def enters(block, args):
-        # A copy of the block has the hooks for ever.
-        if torch.compiler.is_compiling() or done:
-            return
-        if getattr(of_thread, "mode", None) is None and _may_exchange():
-            of_thread.mode = _Exchange()
-            of_thread.mode.__enter__()
+    def tell(exchange):
+        done.append(True)
+        if exchange.rank is not None:
+            layer.part = exchange.rank
 
-    def leaves(block, args, result):
-        if torch.compiler.is_compiling():
-            return
-        mode, of_thread.mode = getattr(of_thread, "mode", None), None
-        if mode is not None:
-            mode.__exit__(None, None, None)
-            done.append(True)
-            for handle in handles:
-                handle.remove()
-            if mode.rank is not None:
-                layer.part = mode.rank
-
-    handles.append(parent.register_forward_pre_hook(Hook(enters)))
-    handles.append(parent.register_forward_hook(Hook(leaves), always_call=True))
+    _in_mode(parent, lambda: _Exchange() if _may_exchange() else None, lambda: done, tell)
 
 
 def _exchange_mode():
