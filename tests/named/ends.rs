@@ -4,52 +4,47 @@ use crate::common::Switch;
 use crate::twice::{start, stop, switches};
 use crate::workshop::Workshop;
 
-/// Two launches an iteration, one in the call and one behind it.
-#[test]
-fn a_window_closes_when_its_last_call_returns() {
+/// The program has its calls end in each of these ways, and the profiler is switched as wanted.
+fn assert_switches(hows: &[&str], wanted: &[Switch]) {
     let shop = Workshop::new();
     let program = shop.program_of("ends.cpp", "ends", &[]);
-    for how in ["returns", "struct", "backtrace"] {
+    for &how in hows {
         let both = program
             .clone()
             .args(how)
             .window("3,5-6,8", "sym:engine_step")
             .run();
-        let wanted = [
-            start(6, 6),
-            stop(7, 7),
-            start(10, 10),
-            stop(13, 13),
-            start(16, 16),
-            stop(17, 17),
-        ];
         assert_eq!(switches(&both.log), wanted, "{how}");
         both.assert_same_calls();
     }
 }
 
+/// Two launches an iteration, one in the call and one behind it.
+#[test]
+fn a_window_closes_when_its_last_call_returns() {
+    let wanted = [
+        start(6, 6),
+        stop(7, 7),
+        start(10, 10),
+        stop(13, 13),
+        start(16, 16),
+        stop(17, 17),
+    ];
+    assert_switches(&["returns", "struct", "backtrace"], &wanted);
+}
+
 /// A call that is left otherwise has no end that could be seen: the next one closes the window.
 #[test]
 fn a_call_whose_end_is_awaited_may_be_left_by_other_ways() {
-    let shop = Workshop::new();
-    let program = shop.program_of("ends.cpp", "ends", &[]);
-    for how in ["throws", "caught_above", "jumps"] {
-        let both = program
-            .clone()
-            .args(how)
-            .window("3,5-6,8", "sym:engine_step")
-            .run();
-        let wanted = [
-            start(6, 6),
-            stop(8, 8),
-            start(10, 10),
-            stop(14, 14),
-            start(16, 16),
-            stop(18, 18),
-        ];
-        assert_eq!(switches(&both.log), wanted, "{how}");
-        both.assert_same_calls();
-    }
+    let wanted = [
+        start(6, 6),
+        stop(8, 8),
+        start(10, 10),
+        stop(14, 14),
+        start(16, 16),
+        stop(18, 18),
+    ];
+    assert_switches(&["throws", "caught_above", "jumps"], &wanted);
 }
 
 #[test]

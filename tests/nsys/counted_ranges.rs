@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use tllmprof_record::{Entry, Reader, Strings, What};
 
 use crate::common::{Scratch, nvtx};
-use crate::profile::{Profile, Range, STOP, UNGATED, holds_exactly, nsys, profile};
+use crate::profile::{Profile, Range, STOP, UNGATED, nsys, profile};
 
 /// The program's ranges are counted, by a rule that comes before nsys, and nsys has all of them.
 #[test]
@@ -93,8 +93,7 @@ fn gated_by_the_programs_ranges() {
         "{}",
         profile.program.err()
     );
-    assert_eq!(profile.reports.len(), 1);
-    holds_exactly(&profile.reports[0], 5..=9);
+    profile.holds_one_window(5..=9);
     // The program's own ranges of these steps are inside, whole.
     for (text, count) in [("step", 5), ("inner", 5)] {
         let own = profile.reports[0].iter();

@@ -7,8 +7,7 @@ use crate::profile::{REPEAT_2, STOP, UNGATED, holds_exactly, nsys, profile_engin
 fn one_window() {
     let Some(nsys) = nsys() else { return };
     let profile = profile_engine(nsys, STOP, Some("5-9"), "cudaGraphLaunch", &[]);
-    assert_eq!(profile.reports.len(), 1);
-    holds_exactly(&profile.reports[0], 5..=9);
+    profile.holds_one_window(5..=9);
     // The CUDA profiler's gate stands around the same five launches.
     let log = read_log(&profile.log);
     let launched: Vec<usize> = ["cuProfilerStart", "cuProfilerStop"]
@@ -29,8 +28,7 @@ fn one_window() {
 fn one_iteration() {
     let Some(nsys) = nsys() else { return };
     let profile = profile_engine(nsys, STOP, Some("17"), "cudaGraphLaunch", &[]);
-    assert_eq!(profile.reports.len(), 1);
-    holds_exactly(&profile.reports[0], 17..=17);
+    profile.holds_one_window(17..=17);
 }
 
 #[test]
@@ -47,24 +45,21 @@ fn several_graphs_a_step() {
     let Some(nsys) = nsys() else { return };
     let graphs = &["--graphs", "4"];
     let profile = profile_engine(nsys, STOP, Some("5-9"), "cudaGraphLaunch/4", graphs);
-    assert_eq!(profile.reports.len(), 1);
-    holds_exactly(&profile.reports[0], 5..=9);
+    profile.holds_one_window(5..=9);
 }
 
 #[test]
 fn closed_by_the_host_wait() {
     let Some(nsys) = nsys() else { return };
     let profile = profile_engine(nsys, STOP, Some("5-9"), "cudaStreamSynchronize", &[]);
-    assert_eq!(profile.reports.len(), 1);
-    holds_exactly(&profile.reports[0], 5..=9);
+    profile.holds_one_window(5..=9);
 }
 
 #[test]
 fn open_to_the_end() {
     let Some(nsys) = nsys() else { return };
     let profile = profile_engine(nsys, STOP, Some("30-"), "cudaGraphLaunch", &[]);
-    assert_eq!(profile.reports.len(), 1);
-    holds_exactly(&profile.reports[0], 30..=39);
+    profile.holds_one_window(30..=39);
 }
 
 #[test]

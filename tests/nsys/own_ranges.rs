@@ -68,8 +68,7 @@ fn waits_on_another_thread() {
             "{}",
             profile.program.err()
         );
-        assert_eq!(profile.reports.len(), 1);
-        holds_exactly(&profile.reports[0], 5..=9);
+        profile.holds_one_window(5..=9);
     }
 }
 
@@ -89,6 +88,5 @@ fn open_window_at_quick_exit() {
         &[program.as_os_str(), OsStr::new("--quick-exit")],
     );
     assert_eq!(profile.program.status.code(), Some(7));
-    assert_eq!(profile.reports.len(), 1);
-    holds_exactly(&profile.reports[0], 30..=39);
+    profile.holds_one_window(30..=39);
 }

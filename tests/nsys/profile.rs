@@ -70,6 +70,15 @@ pub struct Profile {
     pub scratch: Scratch,
 }
 
+impl Profile {
+    /// There is one report, and it [`holds_exactly`] these iterations.
+    #[track_caller]
+    pub fn holds_one_window(&self, iterations: std::ops::RangeInclusive<u64>) {
+        assert_eq!(self.reports.len(), 1);
+        holds_exactly(&self.reports[0], iterations);
+    }
+}
+
 /// Runs a program under nsys with the library preloaded. Once in some hundred times, and more often beside another nsys,
 /// it loses the connection to a process of its own before the program has run, and says so; then it is tried again.
 pub fn profile(

@@ -76,6 +76,18 @@ fn layers_in_captured_graphs_are_proved_when_the_window_closes() {
     }
 }
 
+/// What the last line says where each layer's router stays.
+fn assert_three_are_left(said: &[String]) {
+    let last = said
+        .iter()
+        .find(|line| line.starts_with("perfect router: "));
+    let last = last.expect("a last line");
+    assert!(
+        last.starts_with("perfect router: 3 layers, ") && last.ends_with(", 3 left as they were"),
+        "{last}"
+    );
+}
+
 #[test]
 fn a_layer_that_disobeys_in_a_captured_graph_is_named_and_learned_from_then_on() {
     let Some(python) = python_with_transformers() else {
@@ -112,14 +124,7 @@ fn a_layer_that_disobeys_in_a_captured_graph_is_named_and_learned_from_then_on()
             )]
         );
     }
-    let last = said
-        .iter()
-        .find(|line| line.starts_with("perfect router: "));
-    let last = last.expect("a last line");
-    assert!(
-        last.starts_with("perfect router: 3 layers, ") && last.ends_with(", 3 left as they were"),
-        "{last}"
-    );
+    assert_three_are_left(&said);
 }
 
 #[test]
@@ -142,12 +147,5 @@ fn layers_of_a_model_that_is_compiled_whole_are_proved_and_refused() {
         let about = said.iter().filter(|line| line.contains(name)).count();
         assert_eq!(about, layer % 2, "{said:?}");
     }
-    let last = said
-        .iter()
-        .find(|line| line.starts_with("perfect router: "));
-    let last = last.expect("a last line");
-    assert!(
-        last.starts_with("perfect router: 3 layers, ") && last.ends_with(", 3 left as they were"),
-        "{last}"
-    );
+    assert_three_are_left(&said);
 }
