@@ -82,11 +82,16 @@ class Recorded:
     launch_us: float  # mean of graph launches on the host
 
 
-def reported(command, path):
+def process_of(command, path):
+    """What `tllmprof report` says of a record's process."""
     ended = child.run([command, "report", "--json", path], child.variables())
     if ended.status != 0:
         raise nsys.Failed(f"tllmprof report: {ended.why()}")
-    process = json.loads(ended.out)["processes"][0]
+    return json.loads(ended.out)["processes"][0]
+
+
+def reported(command, path):
+    process = process_of(command, path)
     gpu = {one["n"]: one["gpu_ns"] for window in process["windows"] for one in window["iterations"]}
     launches = [call["total_ns"] / call["count"] for call in process["calls"] if call["name"] == "cuGraphLaunch"]
     return Recorded(gpu, process["gpu_times_lost"], process["dropped"], process["gpus"], process["inside"] or {},
@@ -178,10 +183,7 @@ class Steps(Check):
                                                                        TRUTH_TIMES=times, **self.more))
         if not os.path.exists(path) or not os.path.exists(times):
             raise nsys.Failed(f"no record or no times: {ended.why()}; the shim said: {ended.said_by_shim()}")
-        shown = child.run([bench.command, "report", "--json", path], child.variables())
-        if shown.status != 0:
-            raise nsys.Failed(f"tllmprof report: {shown.why()}")
-        process = json.loads(shown.out)["processes"][0]
+        process = process_of(bench.command, path)
         recorded = [(one["n"], one["start_ns"], one["start_ns"] + one["dur_ns"])
                     for window in process["windows"] for one in window["iterations"]]
         with open(times) as file:
