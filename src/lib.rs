@@ -18,50 +18,49 @@
 //! # One direction
 //!
 //! ```text
-//! call ──▶ intercept ──▶ step ──▶ window ──▶ capture
-//!          how it        is it a   is it      profiler, NVTX
-//!          reaches us    step?     captured?
+//! call ──▶ intercept ──▶ session ──▶ steps ──▶ sinks
+//!          how it        the process's is it a   profiler, NVTX, record,
+//!          reaches us    one run       step?     Python, routers
 //! ```
 //!
-//! An arrow never points back. [`session`] is the process's one run of that line.
+//! The layers are crates, so that an arrow that points back does not compile; `docs/architecture.md`
+//! draws them. This one exports the C names and wires the layers, and does nothing else.
 
-#![cfg_attr(test, allow(dead_code))] // what only the doors use, which tests are built without
+mod exports;
+mod libc_hooks;
 
-#[cfg(not(test))]
-mod cancel;
-#[cfg(not(test))]
-mod capture;
-#[cfg(not(test))]
-mod elf;
-#[cfg(not(test))]
-mod engines;
-#[cfg(not(test))]
-mod errno;
-mod hash;
-#[cfg(not(test))]
-mod ids;
-#[cfg(not(test))]
-mod injection;
-#[cfg(not(test))]
-mod intercept;
-#[cfg(not(test))]
-mod libcuda;
-mod lock;
-#[cfg(not(test))]
-mod log;
-#[cfg(not(test))]
-mod python;
-mod ranges;
-#[cfg(not(test))]
-mod record;
-#[cfg(not(test))]
-mod session;
-#[cfg(not(test))]
-mod stack;
-#[cfg(not(test))]
-mod start;
-mod step;
-mod window;
+use tllmprof_capture::{self as capture, Profilers};
+use tllmprof_intercept::{self as intercept, AllDoors};
+use tllmprof_platform::{gate, injection, log};
+use tllmprof_python::{self as python, Cpython, TorchProfiler};
+use tllmprof_recorder as recorder;
+use tllmprof_router::PerfectRouters;
+use tllmprof_session::{self as session, Wiring, activity};
 
-#[cfg(not(test))]
-use start::{is_active, settings, touched};
+#[ctor::ctor(unsafe)]
+fn constructor() {
+    log::start();
+    session::wire(&Wiring {
+        sink: &Profilers,
+        doors: &AllDoors,
+        interpreter: &Cpython,
+    });
+    gate::start(&gate::Needs {
+        are_wanted: || activity::settings().is_some_and(capture::takes_kernels),
+        is_hooked: intercept::is_hooked,
+        users: recorder::gpu::users,
+    });
+    capture::add(&[&TorchProfiler, &PerfectRouters]);
+    python::extend(&PerfectRouters);
+    let settings = activity::settings();
+    if let Some(settings) = settings {
+        recorder::start(settings);
+    }
+    intercept::start();
+    libc_hooks::find_real();
+    injection::start(settings.is_some_and(|settings| {
+        activity::counts_ranges(settings) || activity::records_ranges(settings)
+    }));
+    intercept::follow_named();
+    python::start();
+}

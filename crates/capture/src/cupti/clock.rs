@@ -1,0 +1,64 @@
+//! CUPTI's clock and the record's.
+//!
+//! CUPTI gives times of `CLOCK_REALTIME` in nanoseconds. The record's ticks pass evenly beside it
+//! between two readings of both.
+
+use core::ffi::c_int;
+
+use tllmprof_recorder as recorder;
+
+/// The same moment on both clocks.
+#[derive(Clone, Copy, Default)]
+pub struct Reading {
+    pub ns: u64,
+    pub ticks: u64,
+}
+
+impl Reading {
+    /// Reads both: of several tries the one that took least. `read` gives CUPTI's time.
+    pub fn new(mut read: impl FnMut() -> u64) -> Self {
+        const TRIES: usize = 8;
+        let mut once = || {
+            let before = recorder::ticks();
+            let ns = read();
+            let took = recorder::ticks().wrapping_sub(before);
+            let ticks = before.wrapping_add(took / 2);
+            (took, Self { ns, ticks })
+        };
+        let mut best = once();
+        for _ in 1..TRIES {
+            let next = once();
+            if next.0 < best.0 {
+                best = next;
+            }
+        }
+        best.1
+    }
+
+    /// Now, by the clock that CUPTI reads.
+    pub fn now() -> Self {
+        Self::new(realtime)
+    }
+
+    /// The ticks at `ns`, by this reading and a later one.
+    pub fn ticks_at(&self, later: &Self, ns: u64) -> u64 {
+        let passed = later.ns.saturating_sub(self.ns);
+        let ticks = later.ticks.saturating_sub(self.ticks);
+        if passed == 0 {
+            return later.ticks;
+        }
+        let since = i128::from(ns) - i128::from(self.ns);
+        let moved = since * i128::from(ticks) / i128::from(passed);
+        u64::try_from(i128::from(self.ticks) + moved).unwrap_or(0)
+    }
+}
+
+fn realtime() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes the time to the local.
+    let _: c_int = unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}

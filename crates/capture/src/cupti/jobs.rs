@@ -1,0 +1,366 @@
+//! What is done with CUPTI, on the worker's thread: it may take long, and it must not be what a thread
+//! of the program hangs in.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+use std::time::Instant;
+
+use super::LEAST_MEMORY;
+use super::activity::KINDS;
+use super::clock::Reading;
+use super::library::Cupti;
+use super::refusal::Refusal;
+use super::taking::{self, Totals};
+use super::{Driver, buffers};
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::gate;
+use tllmprof_platform::gate::Links;
+use tllmprof_sync::Lock;
+use tllmprof_platform::log;
+
+/// `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`.
+const TAKEN: c_int = 39;
+/// How long the program's threads are kept out of the driver, if one is in it. Short: it may wait for
+/// what another is to launch.
+const CLOSING: Duration = Duration::from_millis(20);
+
+/// A piece of the worker's work.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub enum Job {
+    Attach = 0,
+    Leave = 1,
+    /// The process ends.
+    Flush = 2,
+}
+
+/// What became of taking CUPTI out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// It is out.
+    Yes,
+    /// A thread was in the driver all the while, or the device was busy.
+    Busy,
+    /// Not every call is seen.
+    Unseen,
+    /// It did not go.
+    Failed(c_int),
+    /// It is still going.
+    Hangs,
+}
+
+/// CUPTI has been subscribed to: it is in the driver.
+static IS_IN: AtomicBool = AtomicBool::new(false);
+/// It takes work down.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+static SUBSCRIBER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+/// [`gate::passes`] where it was switched on, and off.
+static PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// A stream capture is under way where the process ends.
+static IS_CAPTURING: AtomicBool = AtomicBool::new(false);
+/// Why the last attempt to attach failed.
+static REFUSED: Lock<Option<Refusal>> = Lock::new(None);
+static LEFT: Lock<Left> = Lock::new(Left::Busy);
+/// The attempt to leave that is under way, times four, and how far it is.
+static ATTEMPT: AtomicU32 = AtomicU32::new(0);
+const WAITING: u32 = 0;
+const FINALISING: u32 = 1;
+const ABANDONED: u32 = 2;
+/// Nobody waits any more for it to be attached.
+static IS_LATE: AtomicBool = AtomicBool::new(false);
+/// How long the gate was closed last.
+static CLOSED_US: AtomicU64 = AtomicU64::new(0);
+
+/// Whether CUPTI is in the driver.
+pub fn is_in() -> bool {
+    IS_IN.load(Ordering::Acquire)
+}
+
+/// Whether it takes work down.
+pub fn is_on() -> bool {
+    IS_ON.load(Ordering::Acquire)
+}
+
+/// Why the last attempt to attach failed.
+pub fn refused() -> Option<Refusal> {
+    REFUSED.lock().take()
+}
+
+/// It is too late to attach: what comes of it is not used.
+pub fn forget_attach() {
+    IS_LATE.store(true, Ordering::SeqCst);
+}
+
+/// What became of the last attempt to leave.
+pub fn left() -> Left {
+    *LEFT.lock()
+}
+
+/// Microseconds that the gate was closed last.
+pub fn closed_us() -> u64 {
+    CLOSED_US.load(Ordering::Relaxed)
+}
+
+/// An attempt to leave begins.
+pub fn begin_attempt() {
+    let next = (ATTEMPT.load(Ordering::SeqCst) / 4 + 1) * 4;
+    ATTEMPT.store(next | WAITING, Ordering::SeqCst);
+    *LEFT.lock() = Left::Busy;
+}
+
+/// Gives the attempt up, if CUPTI is not being taken out by now; whether it was given up.
+pub fn abandon_attempt() -> bool {
+    let attempt = ATTEMPT.load(Ordering::SeqCst) & !3;
+    let is_given_up = ATTEMPT
+        .compare_exchange(
+            attempt | WAITING,
+            attempt | ABANDONED,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        )
+        .is_ok();
+    if is_given_up {
+        gate::open();
+    }
+    is_given_up
+}
+
+/// Says whether the device may be waited for where the process ends.
+pub fn set_capturing(is: bool) {
+    IS_CAPTURING.store(is, Ordering::Relaxed);
+}
+
+/// Does the job of this number.
+pub fn work(number: u32) {
+    const ATTACH: u32 = Job::Attach as u32;
+    const LEAVE: u32 = Job::Leave as u32;
+    const FLUSH: u32 = Job::Flush as u32;
+    match number {
+        ATTACH => {
+            let refused = attach().err();
+            if refused.is_some() || IS_LATE.load(Ordering::SeqCst) {
+                switch_off();
+            }
+            *REFUSED.lock() = refused;
+        }
+        LEAVE => {
+            let left = leave();
+            *LEFT.lock() = left;
+        }
+        FLUSH => flush(),
+        _ => {}
+    }
+}
+
+/// Has CUPTI take work down.
+fn attach() -> Result<(), Refusal> {
+    let driver = Driver::get().ok_or(Refusal::NoDriver)?;
+    let begun = Instant::now();
+    let cupti = Cupti::load(driver.version().unwrap_or(0))?;
+    let loaded = begun.elapsed();
+    mind_exit();
+    buffers::prepare();
+    gate::prepare();
+    let _held = gate::hold();
+    // Without a context there is no telling.
+    if let Some(free) = driver.free_memory().filter(|free| *free < LEAST_MEMORY) {
+        return Err(Refusal::Memory { free });
+    }
+    if !is_in() {
+        let mut subscriber = core::ptr::null_mut();
+        // SAFETY: CUPTI's function writes the handle to the local; the callback is never asked for.
+        let status =
+            unsafe { (cupti.subscribe)(&raw mut subscriber, ignore, core::ptr::null_mut()) };
+        match status {
+            0 => {}
+            TAKEN => return Err(Refusal::Taken),
+            status => {
+                return Err(Refusal::Failed {
+                    function: "cuptiSubscribe",
+                    status,
+                });
+            }
+        }
+        SUBSCRIBER.store(subscriber, Ordering::Release);
+        IS_IN.store(true, Ordering::Release);
+    }
+    taking::begin(Reading::now(), ahead(cupti));
+    PASSES[0].store(gate::passes(), Ordering::Relaxed);
+    // SAFETY: the functions have the types that CUPTI wants, and live as long as the process.
+    let status = unsafe { (cupti.register_callbacks)(taking::requested, taking::completed) };
+    check("cuptiActivityRegisterCallbacks", status)?;
+    IS_ON.store(true, Ordering::Release);
+    for kind in KINDS {
+        // SAFETY: a kind of CUPTI's.
+        check("cuptiActivityEnable", unsafe { (cupti.enable)(kind) })?;
+    }
+    log::say!(
+        Debug,
+        "CUPTI is in after {:.3} ms ({:.3} ms to load {}, API version {})",
+        begun.elapsed().as_secs_f64() * 1e3,
+        loaded.as_secs_f64() * 1e3,
+        cupti.path,
+        cupti.version
+    );
+    Ok(())
+}
+
+extern "C" fn ignore(_: *mut c_void, _: c_int, _: u32, _: *const c_void) {}
+
+fn check(function: &'static str, status: c_int) -> Result<(), Refusal> {
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(Refusal::Failed { function, status })
+    }
+}
+
+/// What CUPTI's clock is ahead of `CLOCK_REALTIME`, in nanoseconds: 0 where they are one.
+fn ahead(cupti: &Cupti) -> i64 {
+    const SAME: u64 = 100_000;
+    let theirs = Reading::new(|| {
+        let mut ns = 0;
+        // SAFETY: writes the time to the local.
+        unsafe { (cupti.get_timestamp)(&raw mut ns) };
+        ns
+    });
+    let ours = Reading::now();
+    // Some microseconds lie between the two readings.
+    let ahead = theirs.ns.wrapping_sub(ours.ns).cast_signed();
+    if theirs.ns == 0 || ahead.unsigned_abs() < SAME {
+        0
+    } else {
+        ahead
+    }
+}
+
+/// Has CUPTI take nothing any more, and hand over what it has.
+fn switch_off() {
+    let Some(cupti) = Cupti::get() else { return };
+    if IS_ON.swap(false, Ordering::AcqRel) {
+        // SAFETY: kinds of CUPTI's; what was not enabled is refused.
+        unsafe {
+            for kind in KINDS {
+                let _ = (cupti.disable)(kind);
+            }
+            // Work that still runs gets no times.
+            let _ = (cupti.flush_all)(1);
+        }
+        PASSES[1].store(gate::passes(), Ordering::Relaxed);
+    }
+}
+
+/// Takes CUPTI out of the driver: nothing else gives the program its speed back. It must find no
+/// thread in the driver, and the device idle.
+fn leave() -> Left {
+    let attempt = ATTEMPT.load(Ordering::SeqCst);
+    let (Some(cupti), Some(driver)) = (Cupti::get(), Driver::get()) else {
+        return Left::Unseen;
+    };
+    let links = gate::lead_links();
+    if !gate::are_all() {
+        driver.synchronize_all();
+        switch_off();
+        return Left::Unseen;
+    }
+    let closed = (links == Links::Led)
+        .then(|| gate::close(CLOSING))
+        .flatten();
+    let Some(closed) = closed else {
+        switch_off();
+        return Left::Busy;
+    };
+    // Whoever waited for this may have given it up before the gate was closed again.
+    if attempt & 3 != WAITING || ATTEMPT.load(Ordering::SeqCst) != attempt {
+        return Left::Busy;
+    }
+    let since = Instant::now();
+    driver.synchronize_all();
+    let goes_on = ATTEMPT.compare_exchange(
+        attempt,
+        attempt | FINALISING,
+        Ordering::SeqCst,
+        Ordering::SeqCst,
+    );
+    if attempt & 3 != WAITING || goes_on.is_err() {
+        return Left::Busy; // whoever waited for this has opened the gate
+    }
+    switch_off();
+    if is_passed_by(taking::totals()) {
+        return Left::Unseen;
+    }
+    // SAFETY: the handle is the subscription's; no thread is in the driver, nor comes in.
+    let status = unsafe {
+        (cupti.unsubscribe)(SUBSCRIBER.load(Ordering::Acquire));
+        (cupti.finalize)()
+    };
+    drop(closed);
+    let took = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+    CLOSED_US.store(took, Ordering::Relaxed);
+    IS_IN.store(false, Ordering::Release);
+    buffers::shrink();
+    match status {
+        0 => Left::Yes,
+        status => Left::Failed(status),
+    }
+}
+
+/// Whether calls gave the GPU work that came past the gate, as from a library that was opened with
+/// `RTLD_DEEPBIND`: such a one may be in the driver now.
+fn is_passed_by(totals: Totals) -> bool {
+    /// Calls that were under way where it began, and what one call may be that gives several.
+    const SLACK: u64 = 16;
+    let [on, off] = PASSES
+        .each_ref()
+        .map(|passes| passes.load(Ordering::Relaxed));
+    let passes = off.saturating_sub(on);
+    let is = totals.calls > passes + passes / 16 + SLACK;
+    if is {
+        log::say!(
+            Debug,
+            "{} calls gave the GPU work, and {passes} were seen",
+            totals.calls
+        );
+    }
+    is
+}
+
+/// The process ends: what CUPTI has is taken down. It stays where it is.
+fn flush() {
+    if is_on() {
+        if let Some(driver) = Driver::get()
+            && !IS_CAPTURING.load(Ordering::Relaxed)
+        {
+            driver.synchronize_all();
+        }
+        switch_off();
+    }
+}
+
+/// Has what CUPTI has taken down at the end of the process. CUPTI registers its own handler when it
+/// is loaded, which must come after this one.
+fn mind_exit() {
+    extern "C" fn at_exit() {
+        super::flush_at_exit();
+    }
+    static ONCE: AtomicBool = AtomicBool::new(false);
+    if !ONCE.swap(true, Ordering::AcqRel) {
+        // SAFETY: the handler is a function of this library, which is never unloaded.
+        unsafe { libc::atexit(at_exit) };
+    }
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The child of a fork has its parent's CUPTI, which is of no use to it.
+fn in_child(alone: &OnlyThread) {
+    REFUSED.break_open(alone);
+    LEFT.break_open(alone);
+    IS_IN.store(false, Ordering::Relaxed);
+    IS_ON.store(false, Ordering::Relaxed);
+    IS_LATE.store(false, Ordering::Relaxed);
+}

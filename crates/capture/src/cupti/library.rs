@@ -1,0 +1,199 @@
+//! CUPTI itself: one in a process, which stays loaded once it is.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use tllmprof_config::cupti::{NEWEST, OLDEST, find, folders, names};
+
+use super::refusal::Refusal;
+use tllmprof_platform::elf;
+
+pub type Status = c_int;
+/// `CUpti_ActivityKind`.
+pub type Kind = c_int;
+pub type Subscriber = *mut c_void;
+pub type OnCallback = extern "C" fn(*mut c_void, c_int, u32, *const c_void);
+pub type BufferRequested = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
+pub type BufferCompleted = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
+
+/// `CUPTI_API_VERSION` of CUDA 12.0; that of 11.8 is 18 (`cupti_version.h`).
+const API_OF_12: u32 = 19;
+const PREFIX: &[u8] = b"libcupti.so.";
+
+macro_rules! functions {
+    ($($field:ident: fn($($arg:ty),*) = $name:literal;)*) => {
+        /// What is used of CUPTI.
+        pub struct Cupti {
+            pub path: String,
+            pub version: u32,
+            $(pub $field: unsafe extern "C" fn($($arg),*) -> Status,)*
+        }
+
+        impl Cupti {
+            fn of(module: &elf::Module) -> Result<Self, Refusal> {
+                let path = module.path().to_string_lossy().into_owned();
+                Ok(Self {
+                    version: 0,
+                    $($field: {
+                        let name: &CStr = $name;
+                        let Some(address) = module.defines(name, None) else {
+                            let function = name.to_str().unwrap_or_default();
+                            return Err(Refusal::Lacks { path, function });
+                        };
+                        type Function = unsafe extern "C" fn($($arg),*) -> Status;
+                        // SAFETY: the types are those of CUPTI's headers for this name.
+                        unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
+                    },)*
+                    path,
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    get_version: fn(*mut u32) = c"cuptiGetVersion";
+    get_timestamp: fn(*mut u64) = c"cuptiGetTimestamp";
+    subscribe: fn(*mut Subscriber, OnCallback, *mut c_void) = c"cuptiSubscribe";
+    unsubscribe: fn(Subscriber) = c"cuptiUnsubscribe";
+    register_callbacks: fn(BufferRequested, BufferCompleted) = c"cuptiActivityRegisterCallbacks";
+    enable: fn(Kind) = c"cuptiActivityEnable";
+    disable: fn(Kind) = c"cuptiActivityDisable";
+    flush_all: fn(u32) = c"cuptiActivityFlushAll";
+    next_record: fn(*mut u8, usize, *mut *mut u8) = c"cuptiActivityGetNextRecord";
+    dropped_records: fn(*mut c_void, u32, *mut usize) = c"cuptiActivityGetNumDroppedRecords";
+    finalize: fn() = c"cuptiFinalize";
+}
+
+static LOADED: AtomicPtr<Cupti> = AtomicPtr::new(core::ptr::null_mut());
+
+impl Cupti {
+    /// The one that was loaded.
+    pub fn get() -> Option<&'static Self> {
+        // SAFETY: null, or a box that was leaked.
+        unsafe { LOADED.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The process's CUPTI: the one that it has mapped already, as by PyTorch; else the newest that a
+    /// driver of version `driver` serves. On the worker's thread: it may run constructors.
+    pub fn load(driver: c_int) -> Result<&'static Self, Refusal> {
+        if let Some(known) = Self::get() {
+            return Ok(known);
+        }
+        let newest = u32::try_from(driver / 1000)
+            .unwrap_or(0)
+            .clamp(OLDEST, NEWEST);
+        let path = match mapped(newest) {
+            // One that is mapped must not go while it is used.
+            Some(path) => open(&path, libc::RTLD_NOLOAD).map(|()| path)?,
+            None => open_newest(newest)?,
+        };
+        let mut found = Err(Refusal::NotFound { newest });
+        elf::walk(|module| {
+            let is_it =
+                is_cupti(module) && (module.path() == path.as_c_str() || is_named(module, &path));
+            if is_it {
+                found = Self::of(module);
+            }
+            is_it
+        });
+        let mut cupti = found?;
+        // SAFETY: writes the version to the field.
+        unsafe { (cupti.get_version)(&raw mut cupti.version) };
+        if cupti.version < API_OF_12 {
+            let Self { path, version, .. } = cupti;
+            return Err(Refusal::TooOld { path, version });
+        }
+        let cupti: &'static Self = Box::leak(Box::new(cupti));
+        LOADED.store(core::ptr::from_ref(cupti).cast_mut(), Ordering::Release);
+        Ok(cupti)
+    }
+}
+
+fn is_cupti(module: &elf::Module) -> bool {
+    module
+        .soname()
+        .is_some_and(|soname| soname.to_bytes().starts_with(PREFIX))
+}
+
+/// Whether it is what the loader has found by a bare name.
+fn is_named(module: &elf::Module, name: &CStr) -> bool {
+    !name.to_bytes().contains(&b'/') && module.soname() == Some(name)
+}
+
+/// Of the CUPTIs that are mapped the newest one that the driver serves, or whichever there is.
+fn mapped(newest: u32) -> Option<CString> {
+    let mut best: Option<(u32, CString)> = None;
+    elf::walk(|module| {
+        if is_cupti(module) {
+            let soname = module.soname().map(CStr::to_bytes).unwrap_or_default();
+            let digits = soname[PREFIX.len()..].split(|byte| *byte == b'.').next();
+            let major = digits
+                .and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok())
+                .filter(|major| *major <= newest)
+                .unwrap_or(0);
+            if best.as_ref().is_none_or(|(known, _)| *known < major) {
+                best = Some((major, module.path().to_owned()));
+            }
+        }
+        false
+    });
+    best.map(|(_, path)| path)
+}
+
+fn open_newest(newest: u32) -> Result<CString, Refusal> {
+    let mut runtimes = Vec::new();
+    elf::walk(|module| {
+        if module.file_name().starts_with(b"libcudart") {
+            let path = Path::new(OsStr::from_bytes(module.path().to_bytes()));
+            runtimes.extend(path.parent().map(PathBuf::from));
+        }
+        false
+    });
+    let library_path = std::env::var_os("LD_LIBRARY_PATH");
+    let folders = folders(library_path.as_deref(), &runtimes, Path::new("/usr/local"));
+    let in_folders = find(&folders, newest)
+        .and_then(|path| CString::new(path.into_os_string().into_encoded_bytes()).ok());
+    if let Some(path) = in_folders {
+        return open(&path, 0).map(|()| real(path));
+    }
+    names(newest)
+        .filter_map(|name| CString::new(name).ok())
+        .find(|name| open(name, 0).is_ok())
+        .ok_or(Refusal::NotFound { newest })
+}
+
+/// The path as the loader keeps it, which is as it was given.
+fn real(path: CString) -> CString {
+    let mut found = None;
+    elf::walk(|module| {
+        let is_it = is_cupti(module) && module.path() == path.as_c_str();
+        if is_it {
+            found = Some(module.path().to_owned());
+        }
+        is_it
+    });
+    // Where it was mapped by another name before, that one is kept.
+    found.or_else(|| mapped(NEWEST)).unwrap_or(path)
+}
+
+fn open(path: &CStr, flags: c_int) -> Result<(), Refusal> {
+    // SAFETY: the name is terminated. The handle is kept for good.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | flags) };
+    if !handle.is_null() {
+        return Ok(());
+    }
+    // SAFETY: null, or a terminated string of this thread's, which is copied at once.
+    let why = unsafe {
+        let why = libc::dlerror();
+        if why.is_null() {
+            c"no reason was given".to_owned()
+        } else {
+            CStr::from_ptr(why).to_owned()
+        }
+    };
+    Err(Refusal::NotLoaded(why.to_string_lossy().into_owned()))
+}

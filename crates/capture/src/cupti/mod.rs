@@ -1,0 +1,407 @@
+//! GPU kernels, in an inner window at the beginning of each window (`TLLMPROF_KERNELS`).
+//!
+//! ```text
+//! window opens ──▶ attach ──▶ so many iterations ──▶ leave ──▶ … window closes
+//!                  load, subscribe, enable           gate closed: flush, finalise
+//! ```
+//!
+//! CUPTI is in the process for no longer than that: while it is, each launch costs more, and only
+//! taking it out again gives the speed back. That must find no thread in the driver, which the
+//! [gate](tllmprof_platform::gate) sees to; where it cannot, CUPTI is only switched off, and that is
+//! said. Whoever has CUPTI already keeps it.
+//!
+//! One thread at a time comes here, the one that switches; [`jobs`] are the worker's.
+
+mod activity;
+mod buffers;
+mod clock;
+mod jobs;
+mod library;
+mod refusal;
+mod taking;
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+use std::time::Instant;
+
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_config::Settings;
+
+use tllmprof_platform::driver::Driver;
+use super::worker;
+use tllmprof_sync::Lock;
+use tllmprof_platform::log;
+use tllmprof_recorder as recorder;
+use tllmprof_recorder::Edge;
+use tllmprof_recorder::Event;
+use tllmprof_recorder::What;
+use jobs::Left;
+pub use jobs::{Job, work};
+use refusal::Refusal;
+
+/// Bytes of the GPU's memory that have to be free: CUPTI takes up to 14 MB of them.
+const LEAST_MEMORY: usize = 32 << 20;
+/// How long the program's thread waits for CUPTI to be loaded.
+const LOADING: Duration = Duration::from_secs(10);
+/// How long for the device to become idle before the gate is closed, and for what is done behind it.
+const DRAIN: Duration = Duration::from_secs(1);
+const LEAVING: Duration = Duration::from_millis(300);
+/// How long for CUPTI to go once it is being taken out, which cannot be undone.
+const FINALISING: Duration = Duration::from_secs(10);
+/// How long the end of the process waits for what CUPTI has.
+const LAST: Duration = Duration::from_secs(3);
+/// How often it is tried to take CUPTI out, each time twice as many iterations after the last.
+const TRIES: u32 = 8;
+/// Iterations after which it is looked again whether CUPTI, which was waited for in vain, is in.
+const LATE: u64 = 16;
+
+const NEVER: u64 = u64::MAX;
+/// The iteration at which there is something to do next; [`NEVER`] for none.
+static NEXT: AtomicU64 = AtomicU64::new(NEVER);
+/// Refusals that were told, a bit each.
+static TOLD: AtomicU32 = AtomicU32::new(0);
+static STATE: Lock<State> = Lock::new(State::new());
+
+struct State {
+    phase: Phase,
+    /// How often it was tried to take CUPTI out, and at which iteration it is to be tried next.
+    leaving: Option<(u32, u64)>,
+    /// It will never come to anything.
+    is_hopeless: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Off,
+    /// A window is open; a stream capture is under way, maybe.
+    Waiting,
+    /// From one iteration to before another.
+    Taking {
+        until: u64,
+    },
+}
+
+/// Whether kernels are to be taken, as far as the variables say. Asked early and often.
+pub fn is_wanted(settings: &Settings) -> bool {
+    settings.kernels.is_some() && !settings.windows.is_empty() && settings.obstacle().is_none()
+}
+
+trait Obstacle {
+    fn obstacle(&self) -> Option<Refusal>;
+}
+
+impl Obstacle for Settings {
+    /// What the variables have against it.
+    fn obstacle(&self) -> Option<Refusal> {
+        if !recorder::is_asked_for(self) {
+            Some(Refusal::NoRecord)
+        } else if self.torch_trace.is_some() {
+            Some(Refusal::TorchProfiler)
+        } else if std::env::var_os("CUDA_INJECTION64_PATH").is_some_and(|path| !path.is_empty()) {
+            Some(Refusal::Injected)
+        } else {
+            None
+        }
+    }
+}
+
+/// Whether there is something to do where `iteration` begins.
+pub fn has_edge_at(iteration: u64) -> bool {
+    iteration >= NEXT.load(Ordering::Relaxed)
+}
+
+/// A window opens.
+pub fn window_opens() {
+    let Some(settings) = tllmprof_session::activity::settings().filter(|settings| settings.kernels.is_some()) else {
+        return;
+    };
+    let mut state = STATE.lock();
+    if let Some(refusal) = settings.obstacle() {
+        state.refuse(&refusal);
+    }
+    if !state.is_hopeless && recorder::is_on() {
+        state.phase = Phase::Waiting;
+        NEXT.store(0, Ordering::Relaxed);
+    }
+}
+
+/// `iteration` is about to begin, and what came before it is over. Whether kernels are taken from
+/// here on. `capturing`: a stream capture is under way, and the device must be let be.
+pub fn reach(iteration: u64, capturing: bool) -> bool {
+    if !has_edge_at(iteration) {
+        return false;
+    }
+    let mut state = STATE.lock();
+    if let Phase::Taking { until } = state.phase
+        && until <= iteration
+    {
+        if capturing {
+            // It could not be switched off.
+            let until = iteration.saturating_add(1);
+            state.phase = Phase::Taking { until };
+        } else {
+            state.stop(iteration);
+        }
+    }
+    let mut begins = false;
+    if state.phase == Phase::Waiting {
+        begins = !capturing && state.begin(iteration);
+    } else {
+        state.leave(iteration, capturing);
+    }
+    state.plan();
+    begins
+}
+
+/// The window is about to close before iteration `over`: nothing more is taken.
+pub fn window_closes(over: u64) {
+    let mut state = STATE.lock();
+    match state.phase {
+        Phase::Off => {}
+        Phase::Waiting => {
+            log::say!(
+                Debug,
+                "no kernels: a stream was being captured all the while"
+            );
+            state.phase = Phase::Off;
+        }
+        Phase::Taking { .. } => state.stop(over),
+    }
+    state.plan();
+}
+
+/// The window has closed, and the device was waited for unless it must be let be.
+pub fn window_has_closed(over: u64, capturing: bool) {
+    let mut state = STATE.lock();
+    state.leave(over, capturing);
+    state.plan();
+}
+
+/// The process ends after `over` iterations.
+pub fn finish(over: u64, capturing: bool) {
+    let Some(mut state) = STATE.lock_for(LAST) else {
+        return;
+    };
+    if let Phase::Taking { .. } = state.phase {
+        state.stop(over);
+    }
+    state.leaving = None;
+    NEXT.store(NEVER, Ordering::Relaxed);
+    drop(state);
+    jobs::set_capturing(capturing);
+    flush_at_exit();
+}
+
+/// Has what CUPTI has taken down.
+fn flush_at_exit() {
+    static WAITED: AtomicBool = AtomicBool::new(false);
+    if worker::is_about(worker::Job::Cupti(Job::Attach)) {
+        // It has taken nothing that is wanted, but should not be in the middle of it when it ends.
+        if !WAITED.swap(true, Ordering::Relaxed) {
+            worker::await_rest(LAST);
+        }
+    } else if jobs::is_on() && worker::is_there() {
+        let is_done = worker::run(worker::Job::Cupti(Job::Flush), LAST);
+        if is_done {
+            tell_totals();
+        } else {
+            log::say!(
+                Warn,
+                "CUPTI did not hand over what it has within {LAST:?} at the end: kernels are missing"
+            );
+        }
+    }
+}
+
+impl State {
+    const fn new() -> Self {
+        Self {
+            phase: Phase::Off,
+            leaving: None,
+            is_hopeless: false,
+        }
+    }
+
+    /// Says when there is something to do next.
+    fn plan(&self) {
+        let next = match (self.phase, self.leaving) {
+            (Phase::Waiting, _) => 0,
+            (Phase::Taking { until }, _) => until,
+            (Phase::Off, Some((_, next))) => next,
+            (Phase::Off, None) => NEVER,
+        };
+        NEXT.store(next, Ordering::Relaxed);
+    }
+
+    fn refuse(&mut self, refusal: &Refusal) {
+        let bit = 1 << refusal.number();
+        if TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+            log::say!(Warn, "no kernels: {refusal}");
+        }
+        self.is_hopeless |= !refusal.may_pass();
+        self.phase = Phase::Off;
+    }
+
+    /// Begins to take kernels with `iteration`; whether that worked.
+    fn begin(&mut self, iteration: u64) -> bool {
+        let steps = tllmprof_session::activity::settings().and_then(|settings| settings.kernels);
+        let is_done = worker::run(worker::Job::Cupti(Job::Attach), LOADING);
+        let refusal = if is_done {
+            jobs::refused()
+        } else {
+            jobs::forget_attach();
+            Some(Refusal::Slow)
+        };
+        self.leaving = None;
+        if let Some(refusal) = refusal {
+            self.refuse(&refusal);
+            if !is_done || jobs::is_in() {
+                self.leaving = Some((0, iteration));
+            }
+            return false;
+        }
+        let until = iteration.saturating_add(steps.unwrap_or(1).max(1));
+        self.phase = Phase::Taking { until };
+        true
+    }
+
+    /// Kernels were taken in the iterations before `over`.
+    fn stop(&mut self, over: u64) {
+        write_edge(Edge::Close, over.saturating_sub(1));
+        self.phase = Phase::Off;
+        self.leaving = Some((0, over));
+    }
+
+    /// Takes CUPTI out, if that is to be done where `iteration` begins.
+    fn leave(&mut self, iteration: u64, capturing: bool) {
+        let Some((tries, _)) = self.leaving.filter(|(_, next)| *next <= iteration) else {
+            return;
+        };
+        if worker::is_about(worker::Job::Cupti(Job::Attach)) {
+            // It comes too late, and goes as soon as it is in.
+            self.leaving = Some((tries, iteration.saturating_add(LATE)));
+            return;
+        }
+        if !jobs::is_in() {
+            self.leaving = None;
+            return;
+        }
+        if capturing {
+            self.leaving = Some((tries, iteration.saturating_add(1)));
+            return;
+        }
+        let since = Instant::now();
+        let was_on = jobs::is_on();
+        let left = leave_once();
+        let is_off = !jobs::is_on();
+        if was_on && is_off {
+            tell_totals();
+        }
+        self.leaving = None;
+        match left {
+            Left::Yes => log::say!(
+                Debug,
+                "CUPTI is out after {:.3} ms; the gate was closed for {:.3} ms",
+                since.elapsed().as_secs_f64() * 1e3,
+                jobs::closed_us() as f64 / 1e3
+            ),
+            Left::Busy if tries + 1 < TRIES => {
+                log::say!(
+                    Debug,
+                    "CUPTI could not be taken out: a thread was in the driver"
+                );
+                let next = iteration.saturating_add(1 << tries);
+                self.leaving = Some((tries + 1, next));
+            }
+            Left::Busy => tell_stays("other threads were in the driver whenever it was to go"),
+            Left::Unseen => tell_stays("not all calls of the driver are seen"),
+            Left::Failed(status) => {
+                log::say!(Warn, "cuptiFinalize failed with error {status}");
+                self.is_hopeless = true;
+            }
+            Left::Hangs => {
+                log::say!(Warn, "cuptiFinalize did not end within {FINALISING:?}");
+                self.is_hopeless = true;
+            }
+        }
+        if self.leaving.is_none() {
+            taking::end();
+        }
+    }
+}
+
+/// Tries to take CUPTI out, in a bounded time.
+fn leave_once() -> Left {
+    // The program may have another context by now than where the window opened.
+    if let Some(driver) = Driver::get() {
+        driver.remember_context();
+    }
+    // What was launched so far is waited for while others go on.
+    if !worker::run(worker::Job::Drain, DRAIN) {
+        return Left::Busy;
+    }
+    jobs::begin_attempt();
+    if worker::run(worker::Job::Cupti(Job::Leave), LEAVING) {
+        return jobs::left();
+    }
+    // The device is busy with what needs another thread, maybe.
+    if jobs::abandon_attempt() {
+        return Left::Busy;
+    }
+    if worker::await_rest(FINALISING) {
+        jobs::left()
+    } else {
+        Left::Hangs
+    }
+}
+
+fn tell_stays(why: &str) {
+    log::say!(
+        Warn,
+        "CUPTI stays in the driver, switched off: {why}, and taking it out then destroys the \
+         context; launches may cost a quarter more from here"
+    );
+}
+
+fn tell_totals() {
+    let totals = taking::totals();
+    log::say!(
+        Debug,
+        "{} kernels, {} copies and {} memsets were taken, of {} calls",
+        totals.kernels,
+        totals.copies,
+        totals.sets,
+        totals.calls
+    );
+    let lost = totals.dropped + totals.untimed;
+    if lost > 0 {
+        log::say!(
+            Warn,
+            "{lost} kernels and copies are missing: CUPTI dropped {} and gave {} no times",
+            totals.dropped,
+            totals.untimed
+        );
+    }
+}
+
+/// Writes where the taking of kernels begins or ends.
+pub fn write_edge(edge: Edge, iteration: u64) {
+    let what = What::KernelWindow { edge, iteration };
+    recorder::late(&Event::new(recorder::ticks(), 0, what));
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The child of a fork has none of it.
+fn in_child(alone: &OnlyThread) {
+    STATE.break_open(alone);
+    let was_loaded = library::Cupti::get().is_some();
+    let mut state = STATE.lock();
+    *state = State::new();
+    // What its parent loaded knows of its parent's threads.
+    state.is_hopeless = was_loaded;
+    NEXT.store(NEVER, Ordering::Relaxed);
+}

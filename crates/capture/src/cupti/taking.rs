@@ -1,0 +1,226 @@
+//! What is taken down of the work: on the thread that CUPTI hands a buffer over on, its own as a rule.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::collections::{HashMap, HashSet};
+
+use super::activity::{Activity, Work};
+use super::buffers;
+use super::clock::Reading;
+use super::library::Cupti;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::errno::Kept;
+use tllmprof_sync::Lock;
+use tllmprof_recorder as recorder;
+use tllmprof_recorder::Event;
+use tllmprof_recorder::StringId;
+use tllmprof_recorder::What;
+
+static TAKING: Lock<Option<Taking>> = Lock::new(None);
+/// What was taken, lost for want of a buffer, and given no times, since [`begin`].
+static TOTALS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
+
+struct Taking {
+    /// Both clocks at the beginning.
+    since: Reading,
+    /// What CUPTI's clock is ahead of `CLOCK_REALTIME`: nothing, as a rule.
+    ahead: i64,
+    names: HashMap<usize, Name>,
+    /// The calls that gave work.
+    calls: HashSet<u32>,
+    last: u32,
+}
+
+/// A kernel's name, by its address. Another may come to lie there when a module goes.
+struct Name {
+    text: Box<[u8]>,
+    id: StringId,
+}
+
+/// What was taken so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    pub kernels: u64,
+    pub copies: u64,
+    pub sets: u64,
+    /// CUPTI had no buffer for it.
+    pub dropped: u64,
+    /// It has no times.
+    pub untimed: u64,
+    /// Calls that gave it.
+    pub calls: u64,
+}
+
+/// Begins, with both clocks as they are now.
+pub fn begin(since: Reading, ahead: i64) {
+    for total in &TOTALS {
+        total.store(0, Ordering::Relaxed);
+    }
+    *TAKING.lock() = Some(Taking {
+        since,
+        ahead,
+        names: HashMap::new(),
+        calls: HashSet::new(),
+        last: 0,
+    });
+}
+
+/// How long a thread of the program's waits for CUPTI's, which may hang.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// CUPTI hands over nothing any more.
+pub fn end() {
+    if let Some(mut taking) = TAKING.lock_for(PATIENCE) {
+        *taking = None;
+    }
+}
+
+/// What was taken since [`begin`].
+pub fn totals() -> Totals {
+    let calls = TAKING
+        .lock_for(PATIENCE)
+        .and_then(|taking| Some(taking.as_ref()?.calls.len()))
+        .unwrap_or(0);
+    let [kernels, copies, sets, dropped, untimed] =
+        TOTALS.each_ref().map(|total| total.load(Ordering::Relaxed));
+    Totals {
+        kernels,
+        copies,
+        sets,
+        dropped,
+        untimed,
+        calls: calls as u64,
+    }
+}
+
+/// CUPTI wants a buffer, on a thread of the program's.
+pub extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most: *mut usize) {
+    let _errno = Kept::new();
+    let taken = buffers::take();
+    // SAFETY: CUPTI's places for the answer.
+    unsafe {
+        *size = if taken.is_some() { buffers::SIZE } else { 0 };
+        *buffer = taken.unwrap_or_default();
+        *most = 0;
+    }
+}
+
+/// CUPTI has done with a buffer.
+pub extern "C" fn completed(
+    context: *mut c_void,
+    stream: u32,
+    buffer: *mut u8,
+    _: usize,
+    valid: usize,
+) {
+    let _errno = Kept::new();
+    if let Some(cupti) = Cupti::get()
+        && let Some(taking) = TAKING.lock().as_mut()
+    {
+        let now = Reading::now();
+        let mut record = core::ptr::null_mut();
+        let mut lost = 0;
+        // SAFETY: CUPTI's own buffer and records, one after the other; the last call fails.
+        unsafe {
+            while valid > 0 && (cupti.next_record)(buffer, valid, &raw mut record) == 0 {
+                if let Some(activity) = Activity::read(record)
+                    && !taking.take(&activity, &now)
+                {
+                    lost += 1;
+                }
+            }
+        }
+        TOTALS[4].fetch_add(lost, Ordering::Relaxed);
+        let mut dropped = 0;
+        // SAFETY: writes how many records were dropped since it was last asked.
+        if unsafe { (cupti.dropped_records)(context, stream, &raw mut dropped) } == 0 {
+            TOTALS[3].fetch_add(dropped as u64, Ordering::Relaxed);
+            lost += dropped as u64;
+        }
+        if lost > 0 {
+            let what = What::Dropped { events: lost };
+            recorder::late(&Event::new(now.ticks, 0, what));
+        }
+    }
+    if !buffer.is_null() {
+        buffers::give_back(buffer);
+    }
+}
+
+impl Taking {
+    /// Takes a piece of work down; false if it has no times.
+    fn take(&mut self, activity: &Activity, now: &Reading) -> bool {
+        if self.calls.is_empty() || self.last != activity.correlation {
+            self.last = activity.correlation;
+            self.calls.insert(activity.correlation);
+        }
+        if !activity.is_timed() {
+            return false;
+        }
+        let (device, stream) = (activity.device as u8, activity.stream as u16);
+        let (total, what) = match activity.work {
+            Work::Kernel(name) => (
+                0,
+                What::GpuKernel {
+                    device,
+                    stream,
+                    name: self.name(name),
+                    correlation: activity.correlation,
+                },
+            ),
+            Work::Copy { kind, bytes } => (
+                1,
+                What::GpuCopy {
+                    device,
+                    stream,
+                    kind,
+                    bytes,
+                },
+            ),
+            Work::Set { bytes } => (
+                2,
+                What::GpuSet {
+                    device,
+                    stream,
+                    bytes,
+                },
+            ),
+        };
+        let start = activity.start.saturating_add_signed(-self.ahead);
+        let start = self.since.ticks_at(now, start);
+        let event = Event::new(start, activity.end - activity.start, what);
+        recorder::late(&event);
+        TOTALS[total].fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// The number of a name in the record.
+    fn name(&mut self, name: *const c_char) -> StringId {
+        if name.is_null() {
+            return recorder::id_of("?");
+        }
+        // SAFETY: CUPTI's string, which lives at least as long as the record that has it.
+        let text = unsafe { CStr::from_ptr(name) };
+        let known = self.names.get(&name.addr());
+        if let Some(known) = known.filter(|known| *known.text == *text.to_bytes()) {
+            return known.id;
+        }
+        let id = recorder::id_of(&text.to_string_lossy());
+        let text = text.to_bytes().into();
+        self.names.insert(name.addr(), Name { text, id });
+        id
+    }
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The child of a fork takes nothing.
+fn in_child(alone: &OnlyThread) {
+    TAKING.break_open(alone);
+    // Left where it is: the allocator may be in any condition.
+    core::mem::forget(TAKING.lock().take());
+}

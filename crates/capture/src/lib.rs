@@ -1,0 +1,382 @@
+//! What is switched on for a window, and off after it.
+
+mod cupti;
+pub mod marks;
+mod nvtx;
+mod worker;
+
+use core::time::Duration;
+use std::time::Instant;
+
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_config::{Settings, Window};
+
+use tllmprof_platform::injection;
+use tllmprof_sync::Lock;
+use tllmprof_platform::log;
+use tllmprof_recorder as recorder;
+use tllmprof_steps::window;
+use tllmprof_steps::window::Point;
+use tllmprof_steps::window::Taken;
+use once_cell::race::OnceBox;
+use tllmprof_platform::driver::Driver;
+use tllmprof_session::{Facts, Place};
+use nvtx::Ranges;
+use recorder::{Edge, Ended};
+use worker::Job;
+
+/// How long the device may take to become idle at the end of a window.
+const DRAIN: Duration = Duration::from_secs(5);
+/// How long closing a window may hold up the end of a process.
+const LAST: Duration = Duration::from_secs(3);
+
+/// How long a window's opening waits for the events that GPU times are taken with.
+const EVENTS: Duration = Duration::from_millis(3);
+
+static STATE: Lock<Capture> = Lock::new(Capture::new());
+
+struct Capture {
+    ranges: Option<Ranges>,
+    open: Option<Open>,
+    drains: bool,
+}
+
+/// A window under way.
+struct Open {
+    /// As it was asked for, which is how messages name it.
+    window: Window,
+    iteration: u64,
+    since: Instant,
+    profiling: bool,
+}
+
+/// What else is switched with a window: the PyTorch profiler, the routers.
+///
+/// Called on the thread that switches, with nothing of this crate's locked.
+pub trait AddOn: Sync {
+    /// A window is about to open: nothing has been switched on.
+    fn window_opens(&self, _: &Place<'_>) {}
+    /// The window that was asked for has been opened.
+    fn window_is_open(&self, _: Window, _: &Place<'_>) {}
+    /// The window closes: the device has been waited for, unless a stream capture is under way, and
+    /// nothing has been switched off.
+    fn window_closes(&self, _: &Place<'_>) {}
+    /// The window has closed.
+    fn window_is_closed(&self, _: &Place<'_>) {}
+    /// The process ends with a window open: what is lost by that.
+    fn loses(&self) -> Option<&'static str> {
+        None
+    }
+}
+
+static ADD_ONS: OnceBox<&'static [&'static dyn AddOn]> = OnceBox::new();
+
+/// Says what else is switched, in the order in which it is. Once, in the library's constructor.
+pub fn add(add_ons: &'static [&'static dyn AddOn]) {
+    let _ = ADD_ONS.set(Box::new(add_ons));
+}
+
+fn add_ons() -> impl Iterator<Item = &'static dyn AddOn> {
+    ADD_ONS.get().copied().unwrap_or_default().iter().copied()
+}
+
+impl Capture {
+    const fn new() -> Self {
+        Self {
+            ranges: None,
+            open: None,
+            drains: true,
+        }
+    }
+}
+
+/// Gets ready for a process that has begun to use CUDA.
+fn start(settings: &Settings) {
+    recorder::set_helper(worker::ask_for_room);
+    // Loads the tool: nothing is locked meanwhile.
+    let wanted = settings.nvtx && injection::has_tool();
+    let ranges = wanted.then(|| Ranges::new(&settings.nvtx_name));
+    let mut state = STATE.lock();
+    state.drains = settings.drain;
+    state.ranges = ranges;
+}
+
+/// Moves from one iteration to the next.
+///
+/// One thread at a time; may take long, as profilers do. The PyTorch profiler is the last to be
+/// started and the first to be stopped; it waits for the GIL, so nothing is locked meanwhile.
+fn switch(place: &Place<'_>, edge: window::Edge) {
+    let mut state = STATE.lock();
+    recorder::iteration_ends(place.point != Point::Start);
+    if let Some(ranges) = &mut state.ranges {
+        ranges.end_iteration();
+    }
+    if edge.close.is_some() {
+        cupti::window_closes(place.point.over());
+        recorder::window_closes(place.point.over());
+        recorder::gpu::work_ends(place.capturing);
+        // The program may have another context by now than where the window opened.
+        if let Some(driver) = Driver::get() {
+            driver.remember_context();
+        }
+        let drained = place.capturing || !state.drains || drain();
+        let ended = Instant::now();
+        recorder::gpu::end();
+        drop(state);
+        cupti::window_has_closed(place.point.over(), place.capturing);
+        add_ons().for_each(|add_on| add_on.window_closes(place));
+        STATE.lock().close(place.point.over(), ended, drained);
+        add_ons().for_each(|add_on| add_on.window_is_closed(place));
+        state = STATE.lock();
+    }
+    if let Some(window) = edge.open {
+        drop(state);
+        add_ons().for_each(|add_on| add_on.window_opens(place));
+        state = STATE.lock();
+        state.open(window, place);
+        drop(state);
+        cupti::window_opens();
+        add_ons().for_each(|add_on| add_on.window_is_open(window.asked, place));
+        state = STATE.lock();
+    } else if let Some(open) = &mut state.open
+        && !open.profiling
+    {
+        // There was no context, maybe, where the window opened.
+        open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
+    }
+    if let Point::In(iteration) = place.point {
+        drop(state);
+        let begins = cupti::reach(iteration, place.capturing);
+        state = STATE.lock();
+        if let Some(open) = state.open.as_mut().filter(|_| edge.open.is_some()) {
+            open.since = Instant::now();
+        }
+        if let Some(ranges) = &mut state.ranges {
+            ranges.begin_iteration(iteration);
+        }
+        if edge.open.is_some() {
+            recorder::gpu::window_opens(place.capturing);
+            if recorder::gpu::wants_events() && !place.capturing {
+                let _ = worker::run(Job::Events, EVENTS);
+            }
+            recorder::window_opens(iteration);
+        }
+        if begins {
+            cupti::write_edge(Edge::Open, iteration);
+        }
+        recorder::iteration_begins(iteration);
+    } else {
+        recorder::gpu::between_iterations();
+    }
+}
+
+/// Closes what is open at the end of the process, after `iterations`.
+///
+/// The work is done on a thread of its own with a time limit: the process may be ending because
+/// the device hangs, or from a signal handler that interrupted the driver.
+///
+/// `drain`: the device may be waited for. `here`: without a worker, ranges may be ended on the
+/// calling thread.
+fn finish(iterations: u64, drain: bool, here: bool) {
+    for lost in add_ons().filter_map(|add_on| add_on.loses()) {
+        log::say!(Warn, "{lost}");
+    }
+    if !worker::is_there() {
+        if here {
+            close_all(iterations, false);
+        }
+    } else if !worker::run(Job::Close { iterations, drain }, LAST)
+        && STATE.try_lock().is_none_or(|state| state.open.is_some())
+    {
+        log::say!(
+            Warn,
+            "the window could not be closed within {LAST:?} at the end"
+        );
+    }
+}
+
+/// Whether kernels are to be taken.
+pub fn takes_kernels(settings: &Settings) -> bool {
+    cupti::is_wanted(settings)
+}
+
+/// Ends ranges and closes the window; for [`finish`].
+fn close_all(iterations: u64, drain: bool) {
+    let drains = STATE.lock_for(LAST).is_some_and(|mut state| {
+        if let Some(ranges) = &mut state.ranges {
+            ranges.end_iteration();
+        }
+        state.drains && state.open.is_some()
+    });
+    recorder::gpu::work_ends(!drain);
+    if drain && drains {
+        drain_here();
+    }
+    recorder::gpu::end();
+    if let Some(mut state) = STATE.lock_for(LAST) {
+        state.close(iterations, Instant::now(), true);
+    }
+}
+
+/// Waits for the device, for a bounded time; false if it is still busy.
+fn drain() -> bool {
+    worker::run(Job::Drain, DRAIN)
+}
+
+/// Waits for the device. On the worker's thread.
+fn drain_here() {
+    if let Some(driver) = Driver::get() {
+        driver.synchronize_all();
+    }
+}
+
+impl Capture {
+    fn open(&mut self, taken: Taken, place: &Place<'_>) {
+        let window = taken.asked;
+        let iteration = place.point.over();
+        let driver = Driver::get();
+        if let Some(driver) = driver {
+            driver.remember_context();
+        }
+        worker::start();
+        let profiling = driver.is_some_and(Driver::start_profiler);
+        if let Some(ranges) = &mut self.ranges {
+            ranges.begin_window();
+        }
+        self.open = Some(Open {
+            window,
+            iteration,
+            since: Instant::now(),
+            profiling,
+        });
+        if taken.is_late() {
+            log::say!(
+                Info,
+                "window {window} opened at iteration {iteration} ({}; asked for {}: the step was \
+                 still being learnt)",
+                place.by,
+                window.first
+            );
+        } else {
+            log::say!(
+                Info,
+                "window {window} opened at iteration {iteration} ({})",
+                place.by
+            );
+        }
+    }
+
+    fn close(&mut self, over: u64, ended: Instant, drained: bool) {
+        let Some(open) = self.open.take() else { return };
+        let elapsed = ended.saturating_duration_since(open.since);
+        if let Some(ranges) = &mut self.ranges {
+            ranges.end_window();
+        }
+        if open.profiling
+            && let Some(driver) = Driver::get()
+        {
+            driver.stop_profiler();
+        }
+        if !drained {
+            log::say!(
+                Warn,
+                "the device was not seen to be idle within {DRAIN:?} after window {}: its last work \
+                 may be missing",
+                open.window
+            );
+        }
+        let iterations = over.saturating_sub(open.iteration);
+        if !open.profiling {
+            log::say!(
+                Warn,
+                "window {} is marked by NVTX ranges alone: the profiler did not start",
+                open.window
+            );
+        }
+        log::say!(
+            Info,
+            "window {} closed: {iterations} iteration{} in {:.3} ms",
+            open.window,
+            if iterations == 1 { "" } else { "s" },
+            elapsed.as_secs_f64() * 1e3
+        );
+    }
+}
+
+/// The profiler, the ranges and the record, for the session.
+pub struct Profilers;
+
+impl tllmprof_session::Sink for Profilers {
+    fn wants_record(&self) -> bool {
+        recorder::is_wanted()
+    }
+
+    fn start(&self, settings: &'static Settings) {
+        start(settings);
+    }
+
+    fn begin_record(&self, settings: &'static Settings, facts: &Facts<'_>) -> bool {
+        recorder::begin(settings, facts);
+        recorder::is_on()
+    }
+
+    fn passes(&self, point: Point) {
+        recorder::iteration_ends(point != Point::Start);
+        match point {
+            Point::In(n) => recorder::iteration_begins(n),
+            Point::Start | Point::After(_) => recorder::gpu::between_iterations(),
+        }
+    }
+
+    fn wants_calls(&self) -> bool {
+        recorder::wants_calls()
+    }
+
+    fn count_calls(&self, counts: &mut dyn Iterator<Item = u64>) {
+        recorder::count_calls(counts);
+    }
+
+    fn has_edge_at(&self, point: Point) -> bool {
+        matches!(point, Point::In(iteration) if cupti::has_edge_at(iteration))
+    }
+
+    fn switch(&self, place: &Place<'_>, edge: window::Edge) {
+        switch(place, edge);
+    }
+
+    fn ends(&self, iterations: u64, capturing: bool) {
+        cupti::finish(iterations, capturing);
+        recorder::ends(iterations);
+    }
+
+    fn finish(&self, iterations: u64, drain: bool, here: bool) {
+        finish(iterations, drain, here);
+    }
+
+    fn finish_record(&self, in_order: bool) {
+        recorder::finish(if in_order {
+            Ended::InOrder
+        } else {
+            Ended::AtOnce
+        });
+    }
+
+    fn main_thread_leaves(&self) {
+        worker::main_thread_leaves();
+    }
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// Forgets what the parent process had open. For the child of a fork.
+fn in_child(alone: &OnlyThread) {
+    STATE.break_open(alone);
+    let mut state = STATE.lock();
+    state.open = None;
+    if let Some(ranges) = &mut state.ranges {
+        ranges.forget();
+    }
+}

@@ -1,0 +1,193 @@
+//! NVTX ranges and marks of what happens inside the program: collections, the GIL, functions.
+//!
+//! In the domain `tllmprof`, like the iterations, with names that are registered once.
+
+use core::mem::ManuallyDrop;
+use std::ffi::CString;
+
+use ::nvtx::Payload;
+use ::nvtx::domain::{LocalRange, Range, RegisteredString};
+use once_cell::race::OnceBox;
+
+use super::nvtx::domain;
+use tllmprof_platform::injection;
+use tllmprof_recorder as recorder;
+use tllmprof_recorder::Label;
+use tllmprof_recorder::RangeKind;
+use tllmprof_recorder::What;
+
+/// What ranges and marks are called.
+#[derive(Clone, Copy)]
+pub struct Name {
+    /// None where no NVTX tool listens.
+    nvtx: Option<RegisteredString<'static>>,
+    /// What the record has of pushed ranges; nothing where something else goes there for them.
+    kept: Option<Kept>,
+}
+
+/// What a range is in the record.
+#[derive(Clone, Copy)]
+enum Kept {
+    Function(&'static Label),
+    /// A range of the domain `tllmprof`.
+    Range(&'static Label),
+}
+
+impl Kept {
+    fn what(self) -> What {
+        static DOMAIN: OnceBox<&Label> = OnceBox::new();
+        match self {
+            Self::Function(label) => What::Function { name: label.id() },
+            Self::Range(label) => What::Range {
+                kind: RangeKind::PushPop,
+                domain: DOMAIN.get_or_init(|| Box::new(Label::new("tllmprof"))).id(),
+                name: label.id(),
+            },
+        }
+    }
+}
+
+// SAFETY: a registered string is a handle of the tool's, which is good in any thread.
+unsafe impl Send for Name {}
+// SAFETY: as above.
+unsafe impl Sync for Name {}
+
+/// A range on the stack of the thread that pushed it.
+pub struct Pushed {
+    range: ManuallyDrop<Option<LocalRange<'static>>>,
+    kept: Option<Kept>,
+    /// The record's window that it began in, and when, in ticks; 0 where it is not recorded.
+    window: u32,
+    since: u64,
+}
+
+/// A range that may end on another thread, and beside others.
+pub struct Started(Option<Range<'static>>);
+
+/// A range that was pushed once. All of them are alike: what a range on a thread's stack refers to
+/// is the domain alone.
+struct AnyPushed(ManuallyDrop<LocalRange<'static>>);
+
+// SAFETY: it is not used but to make copies of it.
+unsafe impl Send for AnyPushed {}
+// SAFETY: as above.
+unsafe impl Sync for AnyPushed {}
+
+static ANY_PUSHED: OnceBox<AnyPushed> = OnceBox::new();
+
+/// Ends the range that the thread has begun last, by [`Name::push_until_pop`].
+pub fn pop() {
+    if let Some(any) = ANY_PUSHED.get() {
+        // SAFETY: the value is never dropped itself and owns no memory: dropping a copy of it pops
+        // one range off the calling thread's stack, which the caller has pushed.
+        drop(unsafe { core::ptr::read(&raw const *any.0) });
+    }
+}
+
+/// Whether anybody listens, so that names are worth registering.
+///
+/// Ask once something is to be marked, not earlier: a profiler that is preloaded, too, sets its
+/// variables in its constructor.
+pub fn are_wanted() -> bool {
+    tllmprof_session::activity::settings().is_some_and(|settings| settings.nvtx) && injection::has_tool()
+}
+
+impl Name {
+    /// Registers `text`, for which the tool is loaded if it is not there yet: not for a hook.
+    /// None where nobody listens.
+    pub fn new(text: &str) -> Option<Self> {
+        let text = CString::new(text).ok()?;
+        are_wanted().then(|| Self::register(text))
+    }
+
+    /// As [`Name::new`], for functions that the record keeps by this name, too.
+    pub fn of_function(text: &str) -> Option<Self> {
+        Self::kept_as(text, Kept::Function)
+    }
+
+    /// As [`Name::new`], for ranges that the record keeps as such, too.
+    pub fn of_range(text: &str) -> Option<Self> {
+        Self::kept_as(text, Kept::Range)
+    }
+
+    fn kept_as(text: &str, kind: fn(&'static Label) -> Kept) -> Option<Self> {
+        let nvtx = Self::new(text).and_then(|name| name.nvtx);
+        let kept = recorder::is_wanted().then(|| kind(Label::new(text)));
+        (nvtx.is_some() || kept.is_some()).then_some(Self { nvtx, kept })
+    }
+
+    /// As [`Name::new`], whether anybody listens or not.
+    pub fn register(text: CString) -> Self {
+        Self {
+            nvtx: Some(domain().register_string(text)),
+            kept: None,
+        }
+    }
+
+    /// Begins a range that ends on this thread, before what was pushed earlier ends.
+    #[must_use = "the range ends when it is dropped"]
+    pub fn push(self) -> Pushed {
+        let range = ManuallyDrop::new(self.nvtx.map(|name| domain().local_range(name)));
+        let window = self.kept.map_or(0, |_| recorder::ranges::window());
+        Pushed {
+            range,
+            kept: self.kept,
+            window,
+            since: if window == 0 { 0 } else { recorder::ticks() },
+        }
+    }
+
+    /// Begins a range that ends with the thread's next [`pop`].
+    pub fn push_until_pop(self) {
+        let Some(name) = self.nvtx else { return };
+        let range = ManuallyDrop::new(domain().local_range(name));
+        ANY_PUSHED.get_or_init(|| Box::new(AnyPushed(range)));
+    }
+
+    /// Begins a range that may cross others, with a number if that is not 0.
+    #[must_use = "the range ends when it is dropped"]
+    pub fn start(self, payload: u64) -> Started {
+        Started(self.nvtx.map(|name| {
+            if payload == 0 {
+                return domain().range(name);
+            }
+            let builder = domain().event_attributes_builder();
+            let attributes = builder.message(name).payload(Payload::Uint64(payload));
+            domain().range(attributes.build())
+        }))
+    }
+
+    /// Marks this moment, with a number.
+    pub fn mark(self, payload: u64) {
+        let Some(name) = self.nvtx else { return };
+        let builder = domain().event_attributes_builder();
+        let attributes = builder.message(name).payload(Payload::Uint64(payload));
+        domain().mark(attributes.build());
+    }
+}
+
+impl Pushed {
+    /// Gives the range up without ending it: it is another process's.
+    pub fn forget(self) {
+        let _range = ManuallyDrop::new(self);
+    }
+}
+
+impl Drop for Pushed {
+    fn drop(&mut self) {
+        if self.window != 0
+            && let Some(kept) = self.kept
+        {
+            recorder::ended(self.window, self.since, || kept.what());
+        }
+        // SAFETY: the range is not used after this.
+        drop(unsafe { ManuallyDrop::take(&mut self.range) });
+    }
+}
+
+impl Started {
+    /// As [`Pushed::forget`].
+    pub fn forget(self) {
+        let _range = ManuallyDrop::new(self.0);
+    }
+}

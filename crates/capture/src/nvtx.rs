@@ -1,0 +1,82 @@
+//! Ranges in the NVTX domain `tllmprof`.
+//!
+//! Start/end ranges, which belong to the process: an iteration may end on another thread than it
+//! began on. The domain keeps them apart from the program's own. They are made where a tool listens
+//! ([`tllmprof_platform::injection`]).
+
+use core::mem::ManuallyDrop;
+use std::ffi::CString;
+
+use once_cell::race::OnceBox;
+
+use ::nvtx::domain::{Range, RegisteredString};
+use ::nvtx::{Domain, Payload};
+use tllmprof_config::NvtxName;
+
+/// The domain, which is registered with the tool at the first call: that loads the tool.
+pub fn domain() -> &'static Domain {
+    static DOMAIN: OnceBox<Domain> = OnceBox::new();
+    DOMAIN.get_or_init(|| Box::new(Domain::new(c"tllmprof")))
+}
+
+/// The ranges that are open, and what is needed to open more.
+pub struct Ranges {
+    domain: &'static Domain,
+    capture: RegisteredString<'static>,
+    name: NvtxName,
+    text: String,
+    window: Option<Range<'static>>,
+    iteration: Option<Range<'static>>,
+}
+
+impl Ranges {
+    /// Registers the domain and its strings with the tool.
+    pub fn new(name: &NvtxName) -> Self {
+        let domain = domain();
+        Self {
+            domain,
+            capture: domain.register_string(c"capture"),
+            name: name.clone(),
+            text: String::new(),
+            window: None,
+            iteration: None,
+        }
+    }
+
+    /// Opens the range of iteration `n`.
+    pub fn begin_iteration(&mut self, n: u64) {
+        self.text.clear();
+        // A String takes all that is written to it.
+        let _ = self.name.write(n, &mut self.text);
+        let attributes = self
+            .domain
+            .event_attributes_builder()
+            .payload(Payload::Uint64(n));
+        let attributes = match CString::new(self.text.as_str()) {
+            Ok(text) => attributes.message(text).build(),
+            Err(_) => attributes.build(),
+        };
+        self.iteration = Some(self.domain.range(attributes));
+    }
+
+    /// Ends the range of the iteration.
+    pub fn end_iteration(&mut self) {
+        self.iteration = None;
+    }
+
+    /// Opens the capture range.
+    pub fn begin_window(&mut self) {
+        self.window = Some(self.domain.range(self.capture));
+    }
+
+    /// Ends the capture range.
+    pub fn end_window(&mut self) {
+        self.window = None;
+    }
+
+    /// Gives the open ranges up without ending them: they are another process's.
+    pub fn forget(&mut self) {
+        let _window = ManuallyDrop::new(self.window.take());
+        let _iteration = ManuallyDrop::new(self.iteration.take());
+    }
+}

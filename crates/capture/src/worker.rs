@@ -1,0 +1,263 @@
+//! A thread for what must not hold its caller up for ever.
+//!
+//! Waiting for the device and closing a window at the end of a process may take long or, on a
+//! device that hangs, never end. The worker does them; whoever wants them done waits with a limit
+//! and goes on. It is started with the first window and sleeps until it is needed: starting a
+//! thread in a process that is being ended would be too late.
+//!
+//! A process whose main thread has left by `pthread_exit` ends with its last thread. The worker
+//! must not be what keeps it, so it looks, now and then, whether it is alone.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+use std::time::Instant;
+
+use super::cupti;
+use tllmprof_platform::driver::Driver;
+use tllmprof_platform::thread::uncounted;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_sync::wait;
+use tllmprof_sync::wake;
+
+/// What the worker can do.
+#[derive(Clone, Copy)]
+pub enum Job {
+    /// Wait for the device.
+    Drain,
+    /// Close everything at the end of the process.
+    Close {
+        /// Iterations that there were.
+        iterations: u64,
+        /// Whether to wait for the device first.
+        drain: bool,
+    },
+    /// Make events that GPU times are taken with.
+    Events,
+    /// What has to do with CUPTI.
+    Cupti(cupti::Job),
+}
+
+const NO_THREAD: u32 = 0;
+const ASLEEP: u32 = 1;
+const DRAINING: u32 = 2;
+const CLOSING: u32 = 3;
+const CLOSING_AFTER_DRAIN: u32 = 4;
+const MAKING_ROOM: u32 = 5;
+const MAKING_EVENTS: u32 = 6;
+/// And what of CUPTI's.
+const CUPTI: u32 = 7;
+
+/// What the worker is about; it goes back to sleep when it is done.
+static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
+static ITERATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// How often the worker looks whether it is alone, and how often once the main thread is known to
+/// have left.
+const LOOK: Duration = Duration::from_secs(1);
+const LOOK_CLOSELY: Duration = Duration::from_millis(5);
+static MAIN_THREAD_LEFT: AtomicBool = AtomicBool::new(false);
+
+/// The main thread is ending, and not by the end of the process.
+pub fn main_thread_leaves() {
+    MAIN_THREAD_LEFT.store(true, Ordering::Release);
+    wake(&WORD, i32::MAX);
+}
+
+/// Whether the main thread has ended and only its entry is left.
+///
+/// An ended thread has no memory, which is how the kernel tells without a file being opened: a
+/// descriptor of ours, however short-lived, could be the one that the host expects to get.
+fn main_thread_has_left() -> bool {
+    let (byte, mut copy) = (0u8, 0u8);
+    let from = libc::iovec {
+        iov_base: (&raw const byte).cast_mut().cast(),
+        iov_len: 1,
+    };
+    let to = libc::iovec {
+        iov_base: (&raw mut copy).cast(),
+        iov_len: 1,
+    };
+    // SAFETY: copies one byte of this frame to another of it.
+    let copied =
+        unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) };
+    if copied == 1 {
+        return false;
+    }
+    // Where the kernel is not to be asked, what the thread said itself has to do.
+    std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+        || MAIN_THREAD_LEFT.load(Ordering::Acquire)
+}
+
+/// Whether the process has only this thread left, besides the entry of the main one.
+fn is_alone() -> bool {
+    main_thread_has_left()
+        && std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 2)
+}
+
+/// A profiler's code runs on this stack, too.
+const STACK: usize = 1 << 20;
+
+/// Starts the worker, if it is not there.
+pub fn start() {
+    if WORD
+        .compare_exchange(NO_THREAD, ASLEEP, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        return;
+    }
+    // SAFETY: the attributes are initialised before they are used; the thread takes no argument.
+    // All signals are blocked in the new thread, so that it runs none of the host's handlers, and
+    // the calling thread gets its mask back.
+    unsafe {
+        let mut all = core::mem::zeroed::<libc::sigset_t>();
+        let mut old = core::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
+        let mut attributes = core::mem::zeroed::<libc::pthread_attr_t>();
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        libc::pthread_attr_setstacksize(&raw mut attributes, STACK);
+        let mut thread = core::mem::zeroed::<libc::pthread_t>();
+        let failed = libc::pthread_create(
+            &raw mut thread,
+            &raw const attributes,
+            main,
+            core::ptr::null_mut(),
+        );
+        libc::pthread_attr_destroy(&raw mut attributes);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, core::ptr::null_mut());
+        if failed != 0 {
+            WORD.store(NO_THREAD, Ordering::Release);
+        }
+    }
+}
+
+/// Whether there is a worker.
+pub fn is_there() -> bool {
+    WORD.load(Ordering::Acquire) != NO_THREAD
+}
+
+impl Job {
+    const fn code(self) -> u32 {
+        match self {
+            Self::Drain => DRAINING,
+            Self::Close { drain: false, .. } => CLOSING,
+            Self::Close { drain: true, .. } => CLOSING_AFTER_DRAIN,
+            Self::Events => MAKING_EVENTS,
+            Self::Cupti(job) => CUPTI + job as u32,
+        }
+    }
+}
+
+/// Whether the worker is about this job.
+pub fn is_about(job: Job) -> bool {
+    WORD.load(Ordering::Acquire) == job.code()
+}
+
+/// Has the worker do `job`; false if it was not done within `patience`, or there is no worker.
+pub fn run(job: Job, patience: Duration) -> bool {
+    let code = job.code();
+    if let Job::Close { iterations, .. } = job {
+        ITERATIONS.store(iterations, Ordering::Relaxed);
+    }
+    let deadline = Instant::now() + patience;
+    loop {
+        match WORD.compare_exchange(ASLEEP, code, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => break,
+            Err(NO_THREAD) => return false,
+            Err(busy) if !sleep(busy, deadline) => return false,
+            Err(_) => {}
+        }
+    }
+    wake(&WORD, i32::MAX);
+    while WORD.load(Ordering::Acquire) == code {
+        if !sleep(code, deadline) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Waits until the worker has nothing to do; false if that was not so within `patience`.
+pub fn await_rest(patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    loop {
+        match WORD.load(Ordering::Acquire) {
+            ASLEEP => return true,
+            NO_THREAD => return false,
+            busy if !sleep(busy, deadline) => return false,
+            _ => {}
+        }
+    }
+}
+
+/// Has the worker make room in the record; false if it is busy. Waits for nothing.
+pub fn ask_for_room() -> bool {
+    let asked = WORD
+        .compare_exchange(ASLEEP, MAKING_ROOM, Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok();
+    if asked {
+        wake(&WORD, i32::MAX);
+    }
+    asked
+}
+
+/// Sleeps while the worker is about `code`; false when the deadline has passed.
+fn sleep(code: u32, deadline: Instant) -> bool {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if !left.is_zero() {
+        wait(&WORD, code, left);
+    }
+    !left.is_zero()
+}
+
+extern "C" fn main(_: *mut c_void) -> *mut c_void {
+    // SAFETY: the name is a terminated string of at most 16 bytes.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"tllmprof".as_ptr()) };
+    uncounted(&mut work);
+    core::ptr::null_mut()
+}
+
+fn work() {
+    loop {
+        let code = WORD.load(Ordering::Acquire);
+        if code == ASLEEP {
+            let left = main_thread_has_left();
+            wait(&WORD, ASLEEP, if left { LOOK_CLOSELY } else { LOOK });
+            if WORD.load(Ordering::Acquire) == ASLEEP && is_alone() {
+                // As the last thread to return, this one ends the process.
+                WORD.store(NO_THREAD, Ordering::Release);
+                return;
+            }
+            continue;
+        }
+        if code != MAKING_ROOM
+            && let Some(driver) = Driver::get()
+        {
+            driver.adopt_context();
+        }
+        let iterations = ITERATIONS.load(Ordering::Relaxed);
+        match code {
+            DRAINING => super::drain_here(),
+            CLOSING => super::close_all(iterations, false),
+            CLOSING_AFTER_DRAIN => super::close_all(iterations, true),
+            MAKING_ROOM => tllmprof_recorder::make_room(),
+            MAKING_EVENTS => tllmprof_recorder::gpu::make_events(),
+            _ => cupti::work(code.wrapping_sub(CUPTI)),
+        }
+        WORD.store(ASLEEP, Ordering::Release);
+        wake(&WORD, i32::MAX);
+    }
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The parent's worker does not exist in the child of a fork.
+fn in_child(_: &OnlyThread) {
+    WORD.store(NO_THREAD, Ordering::Release);
+    MAIN_THREAD_LEFT.store(false, Ordering::Release);
+}

@@ -1,0 +1,678 @@
+//! The assembler of the doors, for AArch64 (AAPCS64, little endian).
+//!
+//! Everything that runs on every intercepted call is here, some twenty instructions: the stubs,
+//! which name the thunk and, for functions of the driver, add one to the calling thread's cell and
+//! jump to the real function, and [`count`], which does the same for calls that come otherwise.
+//! The stubs touch only `x16`, `x17` and the flags, which any call may lose to a linker's veneer;
+//! functions that are linked to lose `x9` to `x15` as well, as they may in lazy binding. None of
+//! these carries an argument (`x0` to `x7`, `q0` to `q7`) or the place of a result (`x8`), and no
+//! frame is left behind: return addresses, which lie in `x30` unsigned, exceptions and stack traces
+//! are the caller's own. Whatever needs thought goes through [`slow`], which saves the arguments
+//! and asks Rust.
+//!
+//! A cell's limit is loaded after its count has been stored: who lowers the limit has a barrier run
+//! on every thread, and reads the count after that.
+//!
+//! Where code is jumped to from elsewhere it begins with `bti c` (`hint #34`), and it jumps by
+//! `x16` or `x17`, which a `bti c` at the target admits.
+//!
+//! Thread-local storage is a block of initial-exec TLS, 64 bytes so that a process which loads
+//! many libraries still finds room in the static TLS area:
+//!
+//! | offset | field |
+//! |---|---|
+//! | 0 | address of the thread's cells, 0 before its first call |
+//! | 8 | where [`slow`] keeps the return address of the outermost intercepted call, 0 for none |
+//! | 16 | that return address; 0 where whatever the thread calls is nested |
+//! | 24 | address of all that is kept of the thread |
+//! | 32 | address of the trail that its calls are noted in, 0 for none |
+//! | 40 | 1 while the thread is in our own code |
+//! | 48 | address of what is known of the thread as one of Python's |
+//! | 56 | address of what it writes to the record with |
+
+use core::arch::{global_asm, naked_asm};
+use core::cell::Cell;
+use core::ffi::c_void;
+
+use tllmprof_learn::{Trail, Wait};
+
+use super::thunk::{THUNK_COUNT, THUNK_SIZE, Thunk};
+use tllmprof_platform::thread::{self, Block, Outer};
+
+// One instruction loads both.
+const _: () = assert!(Block::OUTER == Block::CELLS + 8);
+
+/// Enters a frame below the caller's, as [`Frame`] lays it out: saves what may carry arguments,
+/// and the thunk or export in `register`.
+macro_rules! save {
+    ($register:literal) => {
+        concat!(
+            "stp x29, x30, [sp, #-{frame}]!
+             .cfi_def_cfa_offset {frame}
+             .cfi_offset x29, -{frame}
+             .cfi_offset x30, -{frame} + 8
+             mov x29, sp
+             .cfi_def_cfa_register x29
+             stp ",
+            $register,
+            ", x8, [x29, #0x10]
+             stp x0, x1, [x29, #0x20]
+             stp x2, x3, [x29, #0x30]
+             stp x4, x5, [x29, #0x40]
+             stp x6, x7, [x29, #0x50]
+             stp q0, q1, [x29, #0x60]
+             stp q2, q3, [x29, #0x80]
+             stp q4, q5, [x29, #0xa0]
+             stp q6, q7, [x29, #0xc0]"
+        )
+    };
+}
+
+/// Puts back what [`save`] saved, the thunk into `x16`; leaves `x17` alone, and the frame in place.
+macro_rules! restore {
+    () => {
+        "ldp x16, x8, [x29, #0x10]
+         ldp x0, x1, [x29, #0x20]
+         ldp x2, x3, [x29, #0x30]
+         ldp x4, x5, [x29, #0x40]
+         ldp x6, x7, [x29, #0x50]
+         ldp q0, q1, [x29, #0x60]
+         ldp q2, q3, [x29, #0x80]
+         ldp q4, q5, [x29, #0xa0]
+         ldp q6, q7, [x29, #0xc0]"
+    };
+}
+
+/// Leaves the frame of [`save`].
+macro_rules! leave {
+    () => {
+        "mov sp, x29
+         .cfi_def_cfa_register sp
+         ldp x29, x30, [sp], #{frame}
+         .cfi_def_cfa_offset 0
+         .cfi_restore x29
+         .cfi_restore x30"
+    };
+}
+
+/// Bytes of one stub of the pool.
+const STUB_SIZE: usize = 32;
+/// Bytes of one stub that counts: two cache lines.
+const COUNTING_STUB_SIZE: usize = 128;
+
+/// How many stack words of arguments an intercepted call that returns to us gets copied.
+///
+/// `cuLaunchKernel` has three; eight leave room.
+const STACK_WORDS: usize = 8;
+
+/// What [`slow`] saved of a call.
+#[repr(C)]
+pub struct Frame {
+    /// The caller's, with which its own frames are chained.
+    frame_pointer: usize,
+    /// Where the call returns to: in its caller.
+    pub return_address: usize,
+    /// The thunk that the call came through.
+    pub thunk: *const Thunk,
+    /// Where a large result goes.
+    result: usize,
+    /// The integer arguments that came in registers.
+    pub args: [usize; 8],
+    vectors: [u128; 8],
+    /// When the call went on to the real function, if it is recorded; else 0.
+    pub since: Cell<u64>,
+    spare: usize,
+}
+
+impl Frame {
+    /// The argument in word `index` of those that are no floating-point numbers.
+    pub fn word(&self, index: usize) -> usize {
+        let on_stack = |behind: usize| {
+            let first = core::ptr::from_ref(self).wrapping_add(1).cast::<usize>();
+            // SAFETY: the caller's arguments lie above the frame, or its own frame does.
+            unsafe { first.add(behind).read_volatile() }
+        };
+        let register = self.args.get(index).copied();
+        register.unwrap_or_else(|| on_stack(index - self.args.len()))
+    }
+
+    /// Whether the call comes from within `outer`, if there is any.
+    ///
+    /// An exception or `longjmp` that leaves a call leaves its mark, too. Functions here return by
+    /// a register and save it where they like, so that the return address which is marked may lie
+    /// in memory that nobody uses for long. It must still be there, and the callers' chain of frame
+    /// pointers must not lead past it; where that chain is broken, the return address decides.
+    pub fn is_within(&self, outer: Outer) -> bool {
+        let place = core::ptr::with_exposed_provenance::<usize>(outer.place);
+        // SAFETY: a mark above us on the stack is readable.
+        if (&raw const self.return_address).addr() >= outer.place
+            || unsafe { place.read_volatile() } != outer.return_address
+        {
+            return false;
+        }
+        outer.return_address == 0
+            || !self.is_chained_past(outer.place - size_of::<usize>())
+    }
+
+    /// Whether the chain of frame pointers leads past `record`, not to it.
+    fn is_chained_past(&self, record: usize) -> bool {
+        /// A frame that is further away than this is none: the register has another use.
+        const REACH: usize = 1 << 20;
+        let mut below = core::ptr::from_ref(self).addr();
+        let mut at = self.frame_pointer;
+        while at > below && at - below < REACH && at.is_multiple_of(16) {
+            if at >= record {
+                return at > record;
+            }
+            below = at;
+            // SAFETY: what lies on the stack between us and the mark is readable.
+            at = unsafe { core::ptr::with_exposed_provenance::<usize>(at).read_volatile() };
+        }
+        false
+    }
+}
+
+global_asm!(
+    // The pool: stub i loads the address of thunk i and jumps to its handler.
+    ".section .text.tllmprof_stubs,\"ax\",@progbits",
+    ".p2align 6",
+    ".hidden tllmprof_stubs",
+    ".globl tllmprof_stubs",
+    ".type tllmprof_stubs,@function",
+    "tllmprof_stubs:",
+    ".cfi_startproc",
+    ".set tllmprof_i, 0",
+    ".rept {count}",
+    ".p2align 5",
+    "hint #34",
+    "adrp x16, {thunks} + tllmprof_i",
+    "add x16, x16, :lo12:{thunks} + tllmprof_i",
+    "ldr x17, [x16]",
+    "br x17",
+    ".set tllmprof_i, tllmprof_i + {size}",
+    ".endr",
+    ".p2align 5",
+    ".cfi_endproc",
+    ".size tllmprof_stubs, . - tllmprof_stubs",
+    // The same for functions of the driver, with what `count` does in place, in two registers.
+    ".p2align 7",
+    ".hidden tllmprof_counting_stubs",
+    ".globl tllmprof_counting_stubs",
+    ".type tllmprof_counting_stubs,@function",
+    "tllmprof_counting_stubs:",
+    ".cfi_startproc",
+    ".set tllmprof_i, 0",
+    ".rept {count}",
+    ".p2align 7",
+    "hint #34",
+    "adrp x16, :gottprel:tllmprof_tls",
+    "ldr x16, [x16, :gottprel_lo12:tllmprof_tls]",
+    "mrs x17, tpidr_el0",
+    "add x16, x16, x17",
+    "ldr x17, [x16, #{outer}]",
+    "cmp sp, x17",
+    "b.lo 2f",
+    "ldr x16, [x16, #{cells}]",
+    "cbz x16, 2f",
+    "adrp x17, {thunks} + tllmprof_i + 16",
+    "ldr x17, [x17, :lo12:{thunks} + tllmprof_i + 16]",
+    "add x16, x16, x17",
+    "ldr x17, [x16]",
+    "add x17, x17, #1",
+    "str x17, [x16]",
+    "ldr x16, [x16, #8]",
+    "cmp x17, x16",
+    "b.hi 3f",
+    "adrp x16, {thunks} + tllmprof_i + 8",
+    "ldr x16, [x16, :lo12:{thunks} + tllmprof_i + 8]",
+    "br x16",
+    "2: adrp x16, {thunks} + tllmprof_i",
+    "add x16, x16, :lo12:{thunks} + tllmprof_i",
+    "b {handler}",
+    "3: adrp x16, {thunks} + tllmprof_i",
+    "add x16, x16, :lo12:{thunks} + tllmprof_i",
+    "b {slow}",
+    ".set tllmprof_i, tllmprof_i + {size}",
+    ".endr",
+    ".p2align 7",
+    ".cfi_endproc",
+    ".size tllmprof_counting_stubs, . - tllmprof_counting_stubs",
+    ".text",
+    count = const THUNK_COUNT,
+    size = const THUNK_SIZE,
+    thunks = sym super::thunk::THUNKS,
+    handler = sym count,
+    slow = sym slow,
+    cells = const Block::CELLS,
+    outer = const Block::OUTER,
+);
+
+// SAFETY: the symbols are defined above, with these sizes.
+unsafe extern "C" {
+    static tllmprof_stubs: [u8; STUB_SIZE * THUNK_COUNT];
+    static tllmprof_counting_stubs: [u8; COUNTING_STUB_SIZE * THUNK_COUNT];
+}
+
+/// The address that callers get for thunk `index`: a stub that goes to its handler.
+pub fn stub(index: usize) -> *mut c_void {
+    let pool = (&raw const tllmprof_stubs).cast::<u8>();
+    // SAFETY: the symbol is the start of THUNK_COUNT stubs of STUB_SIZE bytes; index is below it.
+    unsafe { pool.add(index * STUB_SIZE).cast_mut().cast() }
+}
+
+/// The address that callers get for thunk `index` whose handler is [`count`] for good.
+pub fn counting_stub(index: usize) -> *mut c_void {
+    let pool = (&raw const tllmprof_counting_stubs).cast::<u8>();
+    // SAFETY: as above, with stubs of COUNTING_STUB_SIZE bytes.
+    unsafe { pool.add(index * COUNTING_STUB_SIZE).cast_mut().cast() }
+}
+
+/// Handler: counts the call in the thread's cell, then jumps to the real function.
+///
+/// A count past the cell's limit or a thread without cells go the slow way; of a call that may be
+/// nested in another [`is_nested`] decides.
+#[unsafe(naked)]
+pub unsafe extern "C" fn count() {
+    naked_asm!(
+        ".cfi_startproc",
+        "hint #34",
+        "adrp x17, :gottprel:tllmprof_tls",
+        "ldr x17, [x17, :gottprel_lo12:tllmprof_tls]",
+        "mrs x9, tpidr_el0",
+        "add x17, x17, x9",
+        "ldp x9, x10, [x17, #{cells}]",
+        "cmp sp, x10",
+        "b.lo 2f",
+        "cbz x9, 3f",
+        "ldp x17, x10, [x16, #8]",
+        "add x9, x9, x10",
+        "ldr x10, [x9]",
+        "add x10, x10, #1",
+        "str x10, [x9]",
+        "ldr x9, [x9, #8]",
+        "cmp x10, x9",
+        "b.hi 3f",
+        "br x17",
+        "3: b {slow}",
+        "2:",
+        save!("x16"),
+        "mov x0, x29",
+        "bl {is_nested}",
+        "mov w17, w0",
+        restore!(),
+        leave!(),
+        // The mark of a call that was left is gone now.
+        "tbz w17, #0, {count}",
+        "ldr x17, [x16, #8]",
+        "br x17",
+        ".cfi_endproc",
+        frame = const size_of::<Frame>(),
+        slow = sym slow,
+        count = sym count,
+        is_nested = sym is_nested,
+        cells = const Block::CELLS,
+    )
+}
+
+/// A handler that notes the call in the thread's trail, as [`Trail`] wants it, and goes on to
+/// [`count`]. The token is a register or a constant; `counts`: the trail's counter of the launches.
+macro_rules! noting {
+    ($both:ident, $name:ident, $recorded:ident, $($how:tt)*) => {
+        noting!(@ $name, count, $($how)*);
+        noting!(@ $recorded, record, $($how)*);
+        pub const $both: Noting = [$name, $recorded];
+    };
+    (@ $name:ident, $go:ident, $token:literal $(, counts $counter:ident)? $(, token = $value:expr)?) => {
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                "hint #34",
+                "adrp x17, :gottprel:tllmprof_tls",
+                "ldr x17, [x17, :gottprel_lo12:tllmprof_tls]",
+                "mrs x9, tpidr_el0",
+                "add x17, x17, x9",
+                "ldr x9, [x17, #{trail}]",
+                "cbz x9, 2f",
+                "ldr w10, [x9, #{calls}]",
+                "add w11, w10, #1",
+                "str w11, [x9, #{calls}]",
+                "and w10, w10, #{last}",
+                "add x10, x9, w10, uxtw #3",
+                $(concat!("mov x11, #{token}", noting!(@nothing $value)),)?
+                concat!("str ", $token, ", [x10, #{tokens}]"),
+                $(
+                    concat!("ldr w10, [x9, #{", stringify!($counter), "}]"),
+                    "add w10, w10, #1",
+                    concat!("str w10, [x9, #{", stringify!($counter), "}]"),
+                )?
+                "2: b {go}",
+                calls = const Trail::CALLS,
+                tokens = const Trail::TOKENS,
+                last = const Trail::LENGTH - 1,
+                $($counter = const Trail::$counter,)?
+                $(token = const $value,)?
+                go = sym $go,
+                trail = const Block::TRAIL,
+            )
+        }
+    };
+    (@nothing $value:expr) => {
+        ""
+    };
+}
+noting!(NOTE_FIRST_ARGUMENT, note_first, record_first, "x0", counts LAUNCHES);
+noting!(NOTE_SECOND_ARGUMENT, note_second, record_second, "x1", counts LAUNCHES);
+noting!(NOTE_GRAPH, note_graph, record_graph, "x11", counts GRAPHS, token = Trail::GRAPH);
+noting!(
+    NOTE_COPY_TO_HOST,
+    note_to_host,
+    record_to_host,
+    "x11",
+    token = Trail::COPY_TO_HOST
+);
+noting!(
+    NOTE_COPY_TO_DEVICE,
+    note_to_device,
+    record_to_device,
+    "x11",
+    token = Trail::COPY_TO_DEVICE
+);
+noting!(
+    NOTE_STREAM_WAIT,
+    note_stream,
+    record_stream,
+    "x11",
+    token = Wait::Stream.token()
+);
+noting!(
+    NOTE_EVENT_WAIT,
+    note_event,
+    record_event,
+    "x11",
+    token = Wait::Event.token()
+);
+noting!(
+    NOTE_CONTEXT_WAIT,
+    note_context,
+    record_context,
+    "x11",
+    token = Wait::Context.token()
+);
+noting!(
+    NOTE_BLOCKING_COPY,
+    note_blocking,
+    record_blocking,
+    "x11",
+    token = Wait::CopyToHost.token()
+);
+
+/// The handler that notes a call, and the one that has it recorded as well.
+pub type Noting = [unsafe extern "C" fn(); 2];
+
+/// Handler: counts as [`count`] does, and goes to [`slow`], which records the call.
+///
+/// A call that is nested in another of the program's is recorded, though not counted.
+#[unsafe(naked)]
+pub unsafe extern "C" fn record() {
+    naked_asm!(
+        ".cfi_startproc",
+        "hint #34",
+        "adrp x17, :gottprel:tllmprof_tls",
+        "ldr x17, [x17, :gottprel_lo12:tllmprof_tls]",
+        "mrs x9, tpidr_el0",
+        "add x17, x17, x9",
+        "ldp x9, x10, [x17, #{cells}]",
+        "cmp sp, x10",
+        "b.lo 2f",
+        "cbz x9, 3f",
+        "ldr x10, [x16, #16]",
+        "add x9, x9, x10",
+        "ldr x10, [x9]",
+        "add x10, x10, #1",
+        "str x10, [x9]",
+        "3: b {slow}",
+        "2:",
+        save!("x16"),
+        "mov x0, x29",
+        "bl {is_nested}",
+        "mov w17, w0",
+        restore!(),
+        leave!(),
+        "tbz w17, #0, {record}",
+        "b {slow}",
+        ".cfi_endproc",
+        frame = const size_of::<Frame>(),
+        slow = sym slow,
+        record = sym record,
+        is_nested = sym is_nested,
+        cells = const Block::CELLS,
+    )
+}
+
+/// Whether the call is nested in the outermost one; takes the mark away if that has been left.
+unsafe extern "C" fn is_nested(frame: *const Frame) -> bool {
+    // SAFETY: the frame is that of a call under way.
+    let nested = unsafe { (*frame).is_within(thread::outer()) };
+    if !nested {
+        thread::leave_outer();
+    }
+    nested
+}
+
+/// Handler: asks [`super::dispatch::before`], then either jumps to the real function or calls it
+/// and asks [`super::dispatch::after`].
+///
+/// Saves what may carry arguments: eight integer and eight vector registers, and the place of a
+/// result. The frame has call frame information and no personality, so that an exception passes
+/// through it.
+#[unsafe(naked)]
+pub unsafe extern "C" fn slow() {
+    naked_asm!(
+        ".cfi_startproc",
+        "hint #34",
+        save!("x16"),
+        "mov x0, x29",
+        "bl {before}",
+        "mov w17, w0",
+        restore!(),
+        "cbnz w17, 2f",
+        "ldr x17, [x16, #8]",
+        ".cfi_remember_state",
+        leave!(),
+        "br x17",
+        ".cfi_restore_state",
+        "2:",
+        "sub sp, sp, #8 * {words}",
+        ".set tllmprof_word, 0",
+        ".rept {words} / 2",
+        "ldp x9, x10, [x29, #{frame} + tllmprof_word]",
+        "stp x9, x10, [sp, #tllmprof_word]",
+        ".set tllmprof_word, tllmprof_word + 16",
+        ".endr",
+        "ldr x17, [x16, #8]",
+        "blr x17",
+        "stp x0, x1, [x29, #0x60]", // where the vector arguments were
+        "mov x1, x0",
+        "mov x0, x29",
+        "bl {after}",
+        "ldp x0, x1, [x29, #0x60]",
+        leave!(),
+        "ret",
+        ".cfi_endproc",
+        before = sym super::dispatch::before,
+        after = sym super::dispatch::after,
+        words = const STACK_WORDS,
+        frame = const size_of::<Frame>(),
+    )
+}
+
+/// The stub of an exported function: looks its caller up in the first binding of the
+/// [`super::export::Export`].
+///
+/// A binding's length, at 8, is read first and with acquire, as the rest means something only with
+/// the length that was stored after it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __export_stub {
+    ($export:ident, $exported:path) => {
+        core::arch::naked_asm!(
+            "hint #34",
+            "adrp x17, {export}",
+            "add x17, x17, :lo12:{export}",
+            "ldr x16, [x17]",
+            "add x9, x16, #8",
+            "ldar x9, [x9]",
+            "ldr x10, [x16]",
+            "sub x10, x30, x10",
+            "cmp x10, x9",
+            "b.hs 2f",
+            "ldr x16, [x16, #16]",
+            "ldr x17, [x16]",
+            "br x17",
+            "2: b {exported}",
+            export = sym $export,
+            exported = sym $exported,
+        )
+    };
+}
+
+/// Where an exported function arrives, with its [`super::export::Export`] in `x17`.
+///
+/// The caller's module decides which real function it means. Four modules are remembered for each
+/// export, of which its stub has looked at the first; another goes to [`super::export::bind`].
+#[unsafe(naked)]
+pub unsafe extern "C" fn exported() {
+    naked_asm!(
+        ".irp slot, 8, 16, 24",
+        "ldr x16, [x17, #\\slot]",
+        "add x9, x16, #8",
+        "ldar x9, [x9]",
+        "ldr x10, [x16]",
+        "sub x10, x30, x10",
+        "cmp x10, x9",
+        "b.lo 2f",
+        ".endr",
+        "b {bind}",
+        "2:",
+        "ldr x16, [x16, #16]",
+        "ldr x17, [x16]",
+        "br x17",
+        bind = sym bind,
+    )
+}
+
+/// Asks [`super::export::bind`] for the thunk of this caller and goes on to it.
+#[unsafe(naked)]
+unsafe extern "C" fn bind() {
+    naked_asm!(
+        ".cfi_startproc",
+        save!("x17"),
+        "mov x0, x17",
+        "mov x1, x30",
+        "bl {bind}",
+        "str x0, [x29, #0x10]",
+        restore!(),
+        leave!(),
+        "ldr x17, [x16]",
+        "br x17",
+        ".cfi_endproc",
+        frame = const size_of::<Frame>(),
+        bind = sym super::export::bind,
+    )
+}
+
+/// Handler of a function that is nowhere to be found: says `not initialised`, which is error 3 of
+/// both the driver and the runtime.
+#[unsafe(naked)]
+pub unsafe extern "C" fn missing() {
+    naked_asm!("hint #34", "mov w0, #3", "ret")
+}
+
+/// Calls a function of ours over the arguments of a look-up, and such as are added; its answer is
+/// in `x16`.
+macro_rules! ask {
+    ($function:literal $(, $added:literal)*) => {
+        concat!(
+            "stp x29, x30, [sp, #-48]!
+             .cfi_def_cfa_offset 48
+             .cfi_offset x29, -48
+             .cfi_offset x30, -40
+             mov x29, sp
+             stp x0, x1, [sp, #16]
+             str x2, [sp, #32]
+             ",
+            $($added, "\n",)*
+            "bl ",
+            $function,
+            "
+             mov x16, x0
+             ldp x0, x1, [sp, #16]
+             ldr x2, [sp, #32]
+             ldp x29, x30, [sp], #48
+             .cfi_def_cfa_offset 0
+             .cfi_restore x29
+             .cfi_restore x30"
+        )
+    };
+}
+
+/// A look-up function that examines its return address to learn who asks: whatever is not about
+/// CUDA is passed on by a jump that leaves that address in place.
+macro_rules! door {
+    ($name:ident, caller in $caller:literal, version: $version:literal, $lookup:path, $real:path) => {
+        /// What the exported look-up function of this name jumps to.
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                "hint #34",
+                "cbz x1, 2f",
+                "adrp x16, {are_named}",
+                "ldrb w16, [x16, :lo12:{are_named}]",
+                "cbnz w16, 5f",
+                "6:",
+                "ldrb w16, [x1]",
+                "cmp w16, #0x63", // c
+                "b.ne 2f",
+                "ldrb w16, [x1, #1]",
+                "cmp w16, #0x75", // u
+                "b.ne 2f",
+                ask!("{wanted}"),
+                "tbz w16, #0, 2f",
+                concat!("mov ", $caller, ", x30"),
+                "b {lookup}",
+                "2:",
+                "adrp x16, {real}",
+                "ldr x16, [x16, :lo12:{real}]",
+                "cbz x16, 3f",
+                "br x16",
+                // Called before our constructor ran.
+                "3:",
+                ask!("{find}"),
+                "adrp x16, {real}",
+                "ldr x16, [x16, :lo12:{real}]",
+                "cbz x16, 4f",
+                "br x16",
+                // An old glibc without libdl: nothing can be looked up.
+                "4:",
+                "mov x0, xzr",
+                "ret",
+                // A rule names functions: this may be one of them, or one of a new module.
+                "5:",
+                ask!("{named}", "mov x3, x30", $version),
+                "cbz x16, 6b",
+                "mov x0, x16",
+                "ret",
+                ".cfi_endproc",
+                wanted = sym super::dlsym::wanted,
+                lookup = sym $lookup,
+                find = sym super::dlsym::find_real,
+                are_named = sym tllmprof_platform::modules::ARE_WATCHED,
+                named = sym super::named::lookup,
+                real = sym $real,
+            )
+        }
+    };
+}
+door!(dlsym_door, caller in "x2", version: "mov x2, xzr", super::dlsym::lookup, super::dlsym::REAL_DLSYM);
+door!(dlvsym_door, caller in "x3", version: "nop", super::dlsym::lookup_version, super::dlsym::REAL_DLVSYM);

@@ -1,0 +1,249 @@
+//! The assembler for functions that a rule names, for AArch64 (AAPCS64, little endian).
+//!
+//! Nothing is known of such a function but that it is called through a GOT slot or by an address
+//! that `dlsym` gave, and keeps to the base calling convention as far as that says which registers
+//! may be lost on the way: `x16`, `x17` and the flags, to a linker's veneer. Vector and SVE calls,
+//! which lose less, are marked in the symbol tables and not followed. So a stub changes these alone,
+//! counts in the thread's cell for what the rule names, and leaves no frame behind.
+//!
+//! [`slow`] is where it goes when the count is past the cell's limit. It saves all that a call may
+//! change, not only what carries arguments: a caller that knows the function may keep values in
+//! other registers (`preserve_most`).
+//!
+//! Where a call's end matters, the function is entered with a return stub in `x30`, which it signs
+//! and saves as it would the original; that is in a word of the stub's own ([`Return`]). A C++
+//! exception, a `longjmp` or a backtrace passes such a frame by its call frame information alone:
+//! the frame is empty, and its return address is what that word holds, less one. To find the word,
+//! an unwinder reads `x30` as the function saved it, takes a signature off, which lies in the upper
+//! 16 bits, and gets to a distance that lies behind the stub's code, so that nothing in `.eh_frame`
+//! needs a relocation. Why it is a signal frame and one less: see `named_x86_64.rs`.
+//!
+//! The real address behind a stub is stored before the stub is given out, but a slot's readers have
+//! no barrier: one that finds no address there waits for its loads.
+
+use core::arch::{global_asm, naked_asm};
+use tllmprof_platform::thread::Block;
+
+use super::named::pool::{AWAITED, CELL, REALS, RETURNS, Return, STUBS};
+
+/// Bytes of a return stub's first instruction.
+pub const FIRST: usize = 4;
+
+/// Bytes of the frame of [`slow`] and [`returned`]: the frame record, the stub's word and `x18`,
+/// `x0` to `x15`, the floating-point status, and `q0` to `q31`.
+const FRAME: usize = 0x2b0;
+
+/// Enters a frame below the caller's and saves every register that a call may change, and `x16`.
+macro_rules! save_all {
+    () => {
+        "sub sp, sp, #{frame}
+         .cfi_def_cfa_offset {frame}
+         stp x29, x30, [sp]
+         .cfi_offset x29, -{frame}
+         .cfi_offset x30, -{frame} + 8
+         mov x29, sp
+         .cfi_def_cfa_register x29
+         stp x16, x18, [x29, #0x10]
+         stp x0, x1, [x29, #0x20]
+         stp x2, x3, [x29, #0x30]
+         stp x4, x5, [x29, #0x40]
+         stp x6, x7, [x29, #0x50]
+         stp x8, x9, [x29, #0x60]
+         stp x10, x11, [x29, #0x70]
+         stp x12, x13, [x29, #0x80]
+         stp x14, x15, [x29, #0x90]
+         mrs x9, fpsr
+         str x9, [x29, #0xa0]
+         stp q0, q1, [x29, #0xb0]
+         stp q2, q3, [x29, #0xd0]
+         stp q4, q5, [x29, #0xf0]
+         stp q6, q7, [x29, #0x110]
+         stp q8, q9, [x29, #0x130]
+         stp q10, q11, [x29, #0x150]
+         stp q12, q13, [x29, #0x170]
+         stp q14, q15, [x29, #0x190]
+         stp q16, q17, [x29, #0x1b0]
+         stp q18, q19, [x29, #0x1d0]
+         stp q20, q21, [x29, #0x1f0]
+         stp q22, q23, [x29, #0x210]
+         stp q24, q25, [x29, #0x230]
+         stp q26, q27, [x29, #0x250]
+         stp q28, q29, [x29, #0x270]
+         stp q30, q31, [x29, #0x290]"
+    };
+}
+
+/// Puts back what `save_all` saved, and leaves its frame.
+macro_rules! restore_all {
+    () => {
+        "ldr x9, [x29, #0xa0]
+         msr fpsr, x9
+         ldp x16, x18, [x29, #0x10]
+         ldp x0, x1, [x29, #0x20]
+         ldp x2, x3, [x29, #0x30]
+         ldp x4, x5, [x29, #0x40]
+         ldp x6, x7, [x29, #0x50]
+         ldp x8, x9, [x29, #0x60]
+         ldp x10, x11, [x29, #0x70]
+         ldp x12, x13, [x29, #0x80]
+         ldp x14, x15, [x29, #0x90]
+         ldp q0, q1, [x29, #0xb0]
+         ldp q2, q3, [x29, #0xd0]
+         ldp q4, q5, [x29, #0xf0]
+         ldp q6, q7, [x29, #0x110]
+         ldp q8, q9, [x29, #0x130]
+         ldp q10, q11, [x29, #0x150]
+         ldp q12, q13, [x29, #0x170]
+         ldp q14, q15, [x29, #0x190]
+         ldp q16, q17, [x29, #0x1b0]
+         ldp q18, q19, [x29, #0x1d0]
+         ldp q20, q21, [x29, #0x1f0]
+         ldp q22, q23, [x29, #0x210]
+         ldp q24, q25, [x29, #0x230]
+         ldp q26, q27, [x29, #0x250]
+         ldp q28, q29, [x29, #0x270]
+         ldp q30, q31, [x29, #0x290]
+         .cfi_def_cfa_register sp
+         ldp x29, x30, [sp]
+         .cfi_restore x29
+         .cfi_restore x30
+         add sp, sp, #{frame}
+         .cfi_def_cfa_offset 0"
+    };
+}
+
+global_asm!(
+    ".section .text.tllmprof_named_stubs,\"ax\",@progbits",
+    ".p2align 7",
+    ".hidden tllmprof_named_stubs",
+    ".globl tllmprof_named_stubs",
+    ".type tllmprof_named_stubs,@function",
+    "tllmprof_named_stubs:",
+    ".cfi_startproc",
+    ".set tllmprof_i, 0",
+    ".rept {count}",
+    ".p2align 7",
+    "hint #34",
+    "adrp x16, :gottprel:tllmprof_tls",
+    "ldr x16, [x16, :gottprel_lo12:tllmprof_tls]",
+    "mrs x17, tpidr_el0",
+    "add x16, x16, x17",
+    "ldr x16, [x16, #{cells}]",
+    "cbz x16, 4f",
+    "add x16, x16, #{cell}",
+    "ldr x17, [x16]",
+    "add x17, x17, #1",
+    "str x17, [x16]",
+    // After the store: see `aarch64.rs`.
+    "ldr x16, [x16, #8]",
+    "cmp x17, x16",
+    "b.hi 4f",
+    "2: adrp x16, {reals} + tllmprof_i",
+    "ldr x16, [x16, :lo12:{reals} + tllmprof_i]",
+    "cbz x16, 3f",
+    "br x16",
+    "3: dmb ishld",
+    "b 2b",
+    "4: adrp x16, {reals} + tllmprof_i",
+    "add x16, x16, :lo12:{reals} + tllmprof_i",
+    "b {slow}",
+    ".set tllmprof_i, tllmprof_i + 8",
+    ".endr",
+    ".p2align 7",
+    ".hidden tllmprof_named_stubs_end",
+    ".globl tllmprof_named_stubs_end",
+    "tllmprof_named_stubs_end:",
+    ".cfi_endproc",
+    ".size tllmprof_named_stubs, . - tllmprof_named_stubs",
+    // What a call returns to whose end is awaited: the original address is put back, and `returned`
+    // goes there. Unwinders look one byte before a return address.
+    ".p2align 5",
+    ".hidden tllmprof_return_stubs",
+    ".globl tllmprof_return_stubs",
+    ".type tllmprof_return_stubs,@function",
+    "tllmprof_return_stubs:",
+    ".cfi_startproc",
+    ".cfi_signal_frame",
+    ".set tllmprof_i, 0",
+    ".rept {returns}",
+    ".p2align 5",
+    // DW_CFA_val_expression, register 30, 20 bytes: breg30 0, const8u 2^48 - 1, and, plus_uconst 20,
+    // dup, deref, plus, deref, lit1, minus.
+    ".cfi_escape 0x16, 0x1e, 0x14, 0x8e, 0, 0x0e, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x1a",
+    ".cfi_escape 0x23, 0x14, 0x12, 0x06, 0x22, 0x06, 0x31, 0x1c",
+    "nop",
+    // Returned to, 20 bytes before the distance.
+    "mov x16, #tllmprof_i",
+    "adrp x17, {awaited} + tllmprof_i * {return_size}",
+    "ldr x30, [x17, :lo12:{awaited} + tllmprof_i * {return_size}]",
+    ".cfi_same_value x30",
+    "b {returned}",
+    "nop",
+    ".xword {awaited} + tllmprof_i * {return_size} - .",
+    ".set tllmprof_i, tllmprof_i + 1",
+    ".endr",
+    ".cfi_endproc",
+    ".size tllmprof_return_stubs, . - tllmprof_return_stubs",
+    ".text",
+    count = const STUBS,
+    cell = const CELL,
+    reals = sym REALS,
+    slow = sym slow,
+    returns = const RETURNS,
+    awaited = sym AWAITED,
+    return_size = const size_of::<Return>(),
+    returned = sym returned,
+    cells = const Block::CELLS,
+);
+
+/// Whether the processor keeps return addresses a second time, where they cannot be replaced: the
+/// kernel's guarded control stack.
+pub fn has_shadow_stack() -> bool {
+    const PR_GET_SHADOW_STACK_STATUS: i32 = 74;
+    const PR_SHADOW_STACK_ENABLE: u64 = 1;
+    let mut status = 0_u64;
+    // SAFETY: the kernel writes one word, if it knows the command.
+    let known = unsafe { libc::prctl(PR_GET_SHADOW_STACK_STATUS, &raw mut status, 0, 0, 0) == 0 };
+    known && status & PR_SHADOW_STACK_ENABLE != 0
+}
+
+/// There is nothing to find out before a stub is used.
+pub const fn start() {}
+
+/// A call goes on to the function only after Rust has been asked.
+///
+/// In `x16` is where the stub's real address lies.
+#[unsafe(naked)]
+unsafe extern "C" fn slow() {
+    naked_asm!(
+        ".cfi_startproc",
+        save_all!(),
+        "dmb ishld",
+        "add x0, x29, #8",
+        "ldr x1, [x16]",
+        "bl {before}",
+        restore_all!(),
+        "ldr x16, [x16]",
+        "br x16",
+        ".cfi_endproc",
+        frame = const FRAME,
+        before = sym super::named::before,
+    )
+}
+
+/// A call has returned whose end was awaited. In `x16` is its place in [`AWAITED`], in `x30` where it
+/// goes on; everything that a call returns, or its caller trusts it to leave alone, stays.
+#[unsafe(naked)]
+unsafe extern "C" fn returned() {
+    naked_asm!(
+        ".cfi_startproc",
+        save_all!(),
+        "mov x0, x16",
+        "bl {after}",
+        restore_all!(),
+        "ret",
+        ".cfi_endproc",
+        frame = const FRAME,
+        after = sym super::named::after,
+    )
+}

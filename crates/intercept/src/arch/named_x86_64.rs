@@ -1,0 +1,282 @@
+//! The assembler for functions that a rule names, for x86-64 (System V ABI).
+//!
+//! Nothing is known of such a function: any register may carry an argument, and the callers of one
+//! that its compiler saw whole may keep values in registers that a function is free to change
+//! (GCC's `-fipa-ra`). So a stub, which a GOT slot leads to, changes only `r11`, as the dynamic
+//! linker does, and the flags, and a patched entry only the flags. Both count in the thread's cell
+//! for what the rule names and leave no frame behind.
+//!
+//! [`slow`] is where both go when the count is past the cell's limit: it saves every register, the
+//! vector ones whole, and asks Rust.
+//!
+//! Where a call's end matters, its return address is replaced by one of the return stubs, which
+//! has the original in a word of its own. A C++ exception, a `longjmp` or a backtrace passes such a
+//! frame by its call frame information alone: the frame is empty, and its return address is what
+//! that word holds, less one. The word is found by the displacement in the stub's first
+//! instruction, so that nothing in `.eh_frame` needs a relocation. It is marked as a signal frame:
+//! libgcc tells two frames of one stack pointer apart by that, and looks the address behind it up
+//! as it is, which is why it is one less: within the call, as without us.
+
+use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use core::arch::{global_asm, naked_asm};
+use tllmprof_platform::thread::Block;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use super::named::pool::{AWAITED, CELL, REALS, RETURNS, Return, STUBS};
+
+/// Bytes of a return stub's first instruction.
+pub const FIRST: usize = 1;
+
+/// Bytes that [`slow`] saves vector registers in: the legacy area and the header.
+const LEGACY: usize = 512;
+const HEADER: usize = 64;
+/// x87, SSE, AVX, opmask, the upper halves of ZMM0-15, ZMM16-31, and APX's registers. Not the
+/// tiles of AMX, which no call keeps, and not the protection keys.
+const STATE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 19;
+
+static AREA: AtomicUsize = AtomicUsize::new(LEGACY + HEADER);
+/// State components to save; 0: by `fxsave`.
+static MASK: AtomicU64 = AtomicU64::new(0);
+
+/// Saves every register that a call may change, below `rbp`.
+macro_rules! save_all {
+    () => {
+        "push rax
+         push rcx
+         push rdx
+         push rsi
+         push rdi
+         push r8
+         push r9
+         push r10
+         push r11
+         sub rsp, qword ptr [rip + {area}]
+         and rsp, -64
+         mov rax, qword ptr [rip + {mask}]
+         test rax, rax
+         jz 2f
+         # xrstor faults on a header that is not 0 where xsave does not write it.
+         xor ecx, ecx
+         mov qword ptr [rsp + {legacy}], rcx
+         mov qword ptr [rsp + {legacy} + 8], rcx
+         mov qword ptr [rsp + {legacy} + 16], rcx
+         mov qword ptr [rsp + {legacy} + 24], rcx
+         mov qword ptr [rsp + {legacy} + 32], rcx
+         mov qword ptr [rsp + {legacy} + 40], rcx
+         mov qword ptr [rsp + {legacy} + 48], rcx
+         mov qword ptr [rsp + {legacy} + 56], rcx
+         mov rdx, rax
+         shr rdx, 32
+         xsave64 [rsp]
+         jmp 3f
+         2: fxsave64 [rsp]
+         3:"
+    };
+}
+
+/// Puts back what `save_all` saved; the stack pointer is the one that it left.
+macro_rules! restore_all {
+    () => {
+        "mov rax, qword ptr [rip + {mask}]
+         test rax, rax
+         jz 4f
+         mov rdx, rax
+         shr rdx, 32
+         xrstor64 [rsp]
+         jmp 5f
+         4: fxrstor64 [rsp]
+         5: lea rsp, [rbp - 72]
+         pop r11
+         pop r10
+         pop r9
+         pop r8
+         pop rdi
+         pop rsi
+         pop rdx
+         pop rcx
+         pop rax
+         pop rbp"
+    };
+}
+
+global_asm!(
+    ".section .text.tllmprof_named_stubs,\"ax\",@progbits",
+    ".p2align 7",
+    ".hidden tllmprof_named_stubs",
+    ".globl tllmprof_named_stubs",
+    ".type tllmprof_named_stubs,@function",
+    "tllmprof_named_stubs:",
+    ".cfi_startproc",
+    ".set tllmprof_i, 0",
+    ".rept {count}",
+    ".p2align 7",
+    "mov r11, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
+    "mov r11, qword ptr fs:[r11 + {cells}]",
+    "test r11, r11",
+    "jz 2f",
+    "inc qword ptr [r11 + {cell}]",
+    "push rax",
+    ".cfi_adjust_cfa_offset 8",
+    "mov rax, qword ptr [r11 + {cell}]",
+    "cmp rax, qword ptr [r11 + {cell} + 8]",
+    "pop rax",
+    ".cfi_adjust_cfa_offset -8",
+    "ja 2f",
+    "jmp qword ptr [rip + {reals} + tllmprof_i]",
+    "2:",
+    "push r11",
+    ".cfi_adjust_cfa_offset 8",
+    "call {slow}",
+    "pop r11",
+    ".cfi_adjust_cfa_offset -8",
+    "jmp qword ptr [rip + {reals} + tllmprof_i]",
+    ".set tllmprof_i, tllmprof_i + 8",
+    ".endr",
+    ".p2align 7",
+    ".hidden tllmprof_named_stubs_end",
+    ".globl tllmprof_named_stubs_end",
+    "tllmprof_named_stubs_end:",
+    ".cfi_endproc",
+    ".size tllmprof_named_stubs, . - tllmprof_named_stubs",
+    // What a call returns to whose end is awaited: the original address is put back, and `returned`
+    // goes there. Unwinders look one byte before a return address.
+    ".p2align 5",
+    ".hidden tllmprof_return_stubs",
+    ".globl tllmprof_return_stubs",
+    ".type tllmprof_return_stubs,@function",
+    "tllmprof_return_stubs:",
+    ".cfi_startproc",
+    ".cfi_signal_frame",
+    ".set tllmprof_i, 0",
+    ".rept {returns}",
+    ".p2align 5",
+    ".cfi_def_cfa rsp, 0",
+    // DW_CFA_val_expression, register 16, 22 bytes: breg16 2, deref_size 4, sign extension by
+    // const4u 0x80000000, xor, const4u 0x80000000, minus; breg16 6, plus, deref, lit1, minus.
+    ".cfi_escape 0x16, 0x10, 0x16, 0x80, 0x02, 0x94, 0x04, 0x0c, 0, 0, 0, 0x80, 0x27",
+    ".cfi_escape 0x0c, 0, 0, 0, 0x80, 0x1c, 0x80, 0x06, 0x22, 0x06, 0x31, 0x1c",
+    "nop",
+    "push qword ptr [rip + {awaited} + tllmprof_i * {return_size}]",
+    ".cfi_def_cfa_offset 8",
+    ".cfi_offset rip, -8",
+    "push tllmprof_i",
+    ".cfi_adjust_cfa_offset 8",
+    "jmp {returned}",
+    ".set tllmprof_i, tllmprof_i + 1",
+    ".endr",
+    ".cfi_endproc",
+    ".size tllmprof_return_stubs, . - tllmprof_return_stubs",
+    ".text",
+    count = const STUBS,
+    cell = const CELL,
+    reals = sym REALS,
+    slow = sym slow,
+    returns = const RETURNS,
+    awaited = sym AWAITED,
+    return_size = const size_of::<Return>(),
+    returned = sym returned,
+    cells = const Block::CELLS,
+);
+
+/// Whether the processor keeps return addresses a second time, where they cannot be replaced.
+pub fn has_shadow_stack() -> bool {
+    const SYS_ARCH_PRCTL: i64 = 158;
+    const ARCH_SHSTK_STATUS: i64 = 0x5005;
+    let mut features = 0_u64;
+    // SAFETY: the kernel writes one word, if it knows the command.
+    let known = unsafe { libc::syscall(SYS_ARCH_PRCTL, ARCH_SHSTK_STATUS, &raw mut features) == 0 };
+    known && features & 1 != 0
+}
+
+/// Finds out which registers this processor has. Before any stub is used.
+pub fn start() {
+    const OSXSAVE: u32 = 1 << 27;
+    // Leaf 1 exists on every processor of this architecture.
+    if __cpuid(1).ecx & OSXSAVE == 0 {
+        return;
+    }
+    // SAFETY: the system has enabled the instruction.
+    let mask = unsafe { enabled() } & STATE;
+    let end = (2..64)
+        .filter(|component| mask & 1 << component != 0)
+        .map(|component| {
+            // The leaf describes the components of xsave; these are ones that the system enabled.
+            let place = __cpuid_count(0xd, component);
+            (place.ebx + place.eax) as usize
+        })
+        .fold(LEGACY + HEADER, usize::max);
+    AREA.store(end.next_multiple_of(64), Ordering::Relaxed);
+    MASK.store(mask, Ordering::Relaxed);
+}
+
+/// The state components that the system has enabled.
+///
+/// # Safety
+/// The processor has `xgetbv` enabled.
+#[target_feature(enable = "xsave")]
+unsafe fn enabled() -> u64 {
+    // SAFETY: the caller's promise; register 0 always exists.
+    unsafe { _xgetbv(0) }
+}
+
+/// A call goes on to the function only after Rust has been asked.
+///
+/// It is called with, from the top of the stack, where to return to in the stub, `r11`, and the
+/// return address of the intercepted call; it changes nothing but the flags. To an unwinder its
+/// caller is the caller of the intercepted call.
+#[unsafe(naked)]
+pub unsafe extern "C" fn slow() {
+    naked_asm!(
+        ".cfi_startproc",
+        ".cfi_def_cfa rsp, 24",
+        "push rbp",
+        ".cfi_def_cfa_offset 32",
+        ".cfi_offset rbp, -32",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        save_all!(),
+        "lea rdi, [rbp + 24]",
+        "mov rsi, qword ptr [rbp + 8]",
+        "call {before}",
+        restore_all!(),
+        ".cfi_def_cfa rsp, 24",
+        ".cfi_same_value rbp",
+        "ret",
+        ".cfi_endproc",
+        area = sym AREA,
+        mask = sym MASK,
+        legacy = const LEGACY,
+        before = sym super::named::before,
+    )
+}
+
+/// A call has returned whose end was awaited. On the stack lie its place in [`AWAITED`] and where it
+/// goes on; everything that a call returns, or its caller trusts it to leave alone, stays.
+#[unsafe(naked)]
+unsafe extern "C" fn returned() {
+    naked_asm!(
+        ".cfi_startproc",
+        ".cfi_def_cfa rsp, 16",
+        "push rbp",
+        ".cfi_def_cfa_offset 24",
+        ".cfi_offset rbp, -24",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        save_all!(),
+        // A result may lie on the x87 stack, which a function expects to be empty.
+        "emms",
+        "mov rdi, qword ptr [rbp + 8]",
+        "call {after}",
+        restore_all!(),
+        ".cfi_def_cfa rsp, 16",
+        ".cfi_same_value rbp",
+        "lea rsp, [rsp + 8]",
+        ".cfi_def_cfa_offset 8",
+        "ret",
+        ".cfi_endproc",
+        area = sym AREA,
+        mask = sym MASK,
+        legacy = const LEGACY,
+        after = sym super::named::after,
+    )
+}

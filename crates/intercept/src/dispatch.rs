@@ -1,0 +1,172 @@
+//! A call that has to be thought about: from the assembler to the steps and back.
+
+use core::ffi::c_int;
+
+use tllmprof_config::calls::{Call, Kind};
+
+use super::arch::Frame;
+use super::thunk::{Role, Thunk};
+use super::{fed, proc_address, recorded, watched};
+use tllmprof_platform::driver;
+use tllmprof_platform::thread::{self, Inside, Outer};
+use tllmprof_capture::marks;
+use tllmprof_platform::errno::Kept;
+use tllmprof_recorder as recorder;
+use tllmprof_session as session;
+
+/// `cudaMemcpyDeviceToHost`.
+const DEVICE_TO_HOST: u32 = 2;
+
+/// A call has been entered; says whether to call the real function and come back (1), or to jump
+/// to it (0).
+///
+/// # Safety
+/// `frame` is what the assembler saved of a call that is under way.
+pub unsafe extern "C" fn before(frame: *const Frame) -> c_int {
+    let _errno = Kept::new();
+    let inside = Inside::enter();
+    // SAFETY: the caller's promise; the thunk is one of the pool.
+    let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
+    frame.since.set(0);
+    let follow = match thunk.role() {
+        Role::ProcAddress => true,
+        // From a signal handler or an allocator that our own code met, maybe with a lock in hand.
+        _ if inside.is_none() => false,
+        Role::Driver(call) if watched::are() => {
+            watched::entered(call, frame);
+            true
+        }
+        Role::Driver(_) if recorder::is_wanted() && is_nested(frame) => is_the_programs(),
+        Role::Driver(call) => driver(call, &frame.args) || recorded::are(),
+        Role::Runtime(call) => runtime(call, thunk, frame),
+    };
+    if let Role::Driver(call) | Role::Runtime(call) = thunk.role()
+        && call.kind() == Kind::Destroys
+        && inside.is_some()
+    {
+        recorded::destroys(call, frame, thunk);
+    }
+    if follow && recorded::are() && is_recorded(thunk) {
+        recorded::goes_on(frame, thunk);
+    }
+    follow.into()
+}
+
+/// Whether the call that another is nested in is the program's, and not our own.
+fn is_the_programs() -> bool {
+    thread::outer().return_address != 0
+}
+
+/// Whether a call by this thunk is the one to be recorded, and not one that it leads to.
+fn is_recorded(thunk: &Thunk) -> bool {
+    match thunk.role() {
+        Role::Driver(_) => true,
+        Role::Runtime(call) => !fed::is_fed(thunk.real().addr(), call),
+        Role::ProcAddress => false,
+    }
+}
+
+/// The real function has returned `result`.
+///
+/// # Safety
+/// As [`before`].
+pub unsafe extern "C" fn after(frame: *const Frame, result: usize) {
+    let _errno = Kept::new();
+    let _inside = Inside::enter();
+    // SAFETY: the caller's promise; the thunk is one of the pool.
+    let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
+    // The functions return an enumeration, in the lower half of the register.
+    let succeeded = result & 0xffff_ffff == 0;
+    recorded::keep(frame, thunk, result);
+    match thunk.role() {
+        Role::ProcAddress if succeeded => {
+            // SAFETY: the frame is of a call to this function, which succeeded.
+            unsafe { proc_address::handed_out(frame) };
+        }
+        Role::ProcAddress => {}
+        Role::Driver(call) if watched::are() => watched::returned(call, frame, succeeded),
+        Role::Driver(call) if is_followed(call) && !is_nested(frame) => {
+            session::returned(call, frame.args[0], succeeded);
+        }
+        Role::Driver(_) => {}
+        Role::Runtime(call) => {
+            if watched::are() {
+                marks::pop();
+            }
+            thread::leave_outer();
+            if is_followed(call) {
+                session::returned(call, frame.args[0], succeeded);
+            }
+        }
+    }
+}
+
+fn driver(call: Call, args: &[usize]) -> bool {
+    // The assembler counted the call if the thread has cells.
+    if thread::cells().is_null() {
+        session::new_thread(true);
+        session::count(call.into());
+        session::note(call, args, false);
+    }
+    session::entered(call);
+    is_followed(call)
+}
+
+/// A runtime function leads to the driver. Where the driver's functions come from us, they are
+/// counted there, and the runtime's cost nothing; else here, and what they call meanwhile is part
+/// of this call. Close to an edge of a window they are counted here in any case: a profiler that
+/// is switched between two calls of the program sees each of them whole.
+fn runtime(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
+    if is_nested(frame) {
+        return false;
+    }
+    if !driver::is_loaded() {
+        // This call will load it, and make a context; the driver's function is the one to count.
+        return false;
+    }
+    let counted_below = || fed::is_fed(thunk.real().addr(), call);
+    if !tllmprof_session::activity::is_active() || (!session::attends(call) && counted_below()) {
+        thunk.make_transparent();
+        return false;
+    }
+    if thread::cells().is_null() {
+        session::new_thread(true);
+    }
+    if !is_the_call(call, frame) {
+        return false; // whatever it leads to counts by itself
+    }
+    session::count(call.into());
+    if session::learns() && !counted_below() {
+        // Where the driver's function is ours, it notes its kernel, and this one nothing.
+        session::note(call, &frame.args, true);
+    }
+    session::entered(call);
+    if watched::are() {
+        watched::push_runtime(call);
+    }
+    // The mark is where the return address of this call lies, and stays so until the call returns.
+    thread::set_outer(Outer {
+        place: (&raw const frame.return_address).addr(),
+        return_address: frame.return_address,
+    });
+    true
+}
+
+/// Whether a call of this kind has to be seen when it returns.
+pub fn is_followed(call: Call) -> bool {
+    matches!(
+        call.kind(),
+        Kind::Wait | Kind::CaptureBegin | Kind::CaptureEnd
+    ) || call == Call::MemcpyDtoHAsync && session::learns()
+}
+
+/// Whether the runtime's call, by its arguments, is the one of the table's row.
+fn is_the_call(call: Call, frame: &Frame) -> bool {
+    // An enumeration: the upper half of its register may hold anything.
+    !call.info().device_to_host_only || frame.args[3] as u32 == DEVICE_TO_HOST
+}
+
+/// Whether this call comes from within another intercepted call of the thread.
+pub fn is_nested(frame: &Frame) -> bool {
+    frame.is_within(thread::outer())
+}

@@ -1,0 +1,184 @@
+//! The `dlsym` door: functions that a program looks up by name.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use tllmprof_config::calls::Call;
+
+use tllmprof_platform::gate;
+use super::fed;
+use tllmprof_platform::resolve::{self, Scope};
+use super::thunk::{Role, Thunk};
+
+type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+/// The next `dlsym` in line.
+pub static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+/// The next `dlvsym` in line.
+pub static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Finds both, as early as somebody asks: libraries' constructors may run before ours.
+pub extern "C" fn find_real() {
+    for (place, name) in [(&REAL_DLSYM, c"dlsym"), (&REAL_DLVSYM, c"dlvsym")] {
+        if let Some(real) = resolve::next(name) {
+            place.store(real, Ordering::Release);
+        }
+    }
+}
+
+/// What a symbol is to us.
+pub fn role_of(name: &CStr) -> Option<Role> {
+    let name = name.to_str().ok()?;
+    if matches!(name, "cuGetProcAddress" | "cuGetProcAddress_v2") {
+        return Some(Role::ProcAddress);
+    }
+    let call = Call::by_name(name)?;
+    Some(if name.starts_with("cuda") {
+        Role::Runtime(call)
+    } else {
+        Role::Driver(call)
+    })
+}
+
+/// Whether `name` is one that we stand in for.
+///
+/// RTLD_NEXT means what comes after the caller, and is asked by a jump that leaves the caller's
+/// address in place. Where nothing but us has the name it would find our own export: that question
+/// is for [`lookup`], after which nothing comes.
+///
+/// # Safety
+/// `name` is a terminated string.
+pub unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> bool {
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) };
+    (role_of(name).is_some() || gate::is_wanted() && gate::is_name(name))
+        && (handle != libc::RTLD_NEXT || resolve::resolve(0, name, None, Scope::All).is_none())
+}
+
+/// The next `dlsym` in line; none in a process without one, as with an old glibc and no libdl.
+fn real_dlsym() -> Option<Dlsym> {
+    if REAL_DLSYM.load(Ordering::Acquire).is_null() {
+        find_real();
+    }
+    // SAFETY: the pointer is null or the real dlsym.
+    unsafe { core::mem::transmute(REAL_DLSYM.load(Ordering::Acquire)) }
+}
+
+/// The next `dlvsym` in line.
+fn real_dlvsym() -> Option<Dlvsym> {
+    if REAL_DLVSYM.load(Ordering::Acquire).is_null() {
+        find_real();
+    }
+    // SAFETY: the pointer is null or the real dlvsym.
+    unsafe { core::mem::transmute(REAL_DLVSYM.load(Ordering::Acquire)) }
+}
+
+/// What the next in line finds by a handle, which does not depend on who asks.
+///
+/// # Safety
+/// As `dlsym`, or as `dlvsym` where there is a `version`.
+pub unsafe fn real(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let found = unsafe {
+        match version {
+            None => real_dlsym().map(|dlsym| dlsym(handle, name.as_ptr())),
+            Some(version) => {
+                real_dlvsym().map(|dlvsym| dlvsym(handle, name.as_ptr(), version.as_ptr()))
+            }
+        }
+    };
+    found.unwrap_or_default()
+}
+
+/// `dlsym` for a wanted name, asked from `caller`.
+///
+/// # Safety
+/// As `dlsym`.
+pub unsafe extern "C" fn lookup(
+    handle: *mut c_void,
+    name: *const c_char,
+    caller: usize,
+) -> *mut c_void {
+    let Some(dlsym) = real_dlsym() else {
+        return core::ptr::null_mut();
+    };
+    // SAFETY: the arguments are the real function's caller's own.
+    unsafe { stand_in(dlsym(handle, name), CStr::from_ptr(name), None, caller) }
+}
+
+/// `dlvsym` for a wanted name, asked from `caller`.
+///
+/// # Safety
+/// As `dlvsym`.
+pub unsafe extern "C" fn lookup_version(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+    caller: usize,
+) -> *mut c_void {
+    let Some(dlvsym) = real_dlvsym() else {
+        return core::ptr::null_mut();
+    };
+    // SAFETY: the arguments are the real function's caller's own.
+    unsafe {
+        let wanted = (!version.is_null()).then(|| CStr::from_ptr(version));
+        // The caller's scope, not ours, is meant by RTLD_DEFAULT; our exports have no versions.
+        let found = if handle == libc::RTLD_DEFAULT {
+            resolve::resolve(caller, CStr::from_ptr(name), wanted, Scope::Caller)
+        } else {
+            None
+        };
+        let found = found.unwrap_or_else(|| dlvsym(handle, name, version));
+        stand_in(found, CStr::from_ptr(name), wanted, caller)
+    }
+}
+
+/// What the program gets in place of what the look-up found.
+///
+/// Nothing found stays nothing found, and `dlerror` keeps its message.
+unsafe fn stand_in(
+    found: *mut c_void,
+    name: &CStr,
+    version: Option<&CStr>,
+    caller: usize,
+) -> *mut c_void {
+    tllmprof_platform::lifecycle::register();
+    if found.is_null() || resolve::is_ours(caller) {
+        return found;
+    }
+    let is_gated = gate::is_wanted();
+    let Some(role) = role_of(name) else {
+        let passes = !is_gated || !tllmprof_session::activity::is_active() || gate::is_profiler(caller);
+        return if passes {
+            found
+        } else {
+            gate::stand_in(found, name)
+        };
+    };
+    let mut real = found;
+    if resolve::is_ours(found.addr()) {
+        // The global scope was searched, and our own export comes first in it. It must not seem
+        // as if CUDA were there when it is not.
+        match resolve::resolve(caller, name, version, Scope::Caller) {
+            Some(behind) => real = behind,
+            None if resolve::resolve(caller, name, version, Scope::All).is_some() => return found,
+            None => {
+                // SAFETY: RTLD_NEXT from here looks behind this library, where nothing is: the
+                // result is null, and dlerror tells of the program's own name.
+                return real_dlsym().map_or(core::ptr::null_mut(), |dlsym| unsafe {
+                    dlsym(libc::RTLD_NEXT, name.as_ptr())
+                });
+            }
+        }
+    }
+    // A mere question in a process without CUDA is no use of CUDA; an answer may be.
+    tllmprof_session::activity::touched();
+    if !tllmprof_session::activity::is_active() || is_gated && gate::is_profiler(caller) {
+        return real;
+    }
+    if let Role::Driver(call) = role {
+        fed::feed(caller, call);
+    }
+    Thunk::of(real, role).map_or(real, |thunk| thunk.named(name).stub())
+}

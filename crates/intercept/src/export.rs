@@ -1,0 +1,238 @@
+//! The exported functions: what callers bind to by linking.
+//!
+//! Each export is a stub that looks the caller's module up in the first of the export's four
+//! bindings; the assembler looks in the others, and [`bind`] makes new ones.
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+use once_cell::race::OnceBox;
+
+use super::arch;
+use super::fed;
+use tllmprof_platform::resolve::{self, Scope};
+use super::thunk::{Role, Thunk};
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::elf;
+use tllmprof_platform::log;
+
+/// Bindings of all exports together that are remembered; more are found again at each call.
+const BINDINGS: usize = 1024;
+
+/// What one module means by one export. The assembler knows the layout of the first three.
+#[repr(C)]
+pub struct Binding {
+    start: AtomicUsize,
+    length: AtomicUsize,
+    thunk: AtomicPtr<c_void>,
+    export: AtomicPtr<Export>,
+    real: AtomicPtr<c_void>,
+}
+
+impl Binding {
+    const fn none() -> Self {
+        Self {
+            start: AtomicUsize::new(0),
+            length: AtomicUsize::new(0),
+            thunk: AtomicPtr::new(core::ptr::null_mut()),
+            export: AtomicPtr::new(core::ptr::null_mut()),
+            real: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+}
+
+/// Contains no address.
+static NONE: Binding = Binding::none();
+static ALL: [Binding; BINDINGS] = [const { Binding::none() }; BINDINGS];
+static ANY: AtomicBool = AtomicBool::new(false);
+static BINDING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
+
+/// One exported function. The assembler knows that the bindings come first.
+#[repr(C)]
+pub struct Export {
+    recent: [AtomicPtr<Binding>; 4],
+    turn: AtomicUsize,
+    name: &'static CStr,
+    missing: OnceBox<Bare>,
+}
+
+/// What stands in for a thunk where there is none: a handler alone.
+#[repr(C)]
+struct Bare {
+    handler: AtomicPtr<c_void>,
+}
+
+impl Bare {
+    const fn new(handler: *mut c_void) -> Self {
+        Self {
+            handler: AtomicPtr::new(handler),
+        }
+    }
+}
+
+impl Export {
+    /// The export called `name`.
+    pub const fn new(name: &'static CStr) -> Self {
+        Self {
+            recent: [const { AtomicPtr::new((&raw const NONE).cast_mut()) }; 4],
+            turn: AtomicUsize::new(0),
+            name,
+            missing: OnceBox::new(),
+        }
+    }
+}
+
+/// The thunk for a call of `export` that returns to `caller`.
+///
+/// The result is for the assembler, which goes to its handler.
+pub unsafe extern "C" fn bind(export: &'static Export, caller: usize) -> *const c_void {
+    let errno = tllmprof_platform::errno::Kept::new();
+    let thunk = bound(export, caller);
+    drop(errno);
+    thunk
+}
+
+fn bound(export: &'static Export, caller: usize) -> *const c_void {
+    tllmprof_platform::lifecycle::register();
+    tllmprof_session::activity::touched();
+    super::named::look();
+    if let Some(binding) = known(export, caller) {
+        remember(export, binding);
+        return binding.thunk.load(Ordering::Relaxed);
+    }
+    let Some(real) = resolve::resolve(caller, export.name, None, Scope::All) else {
+        log::once!(
+            Warn,
+            "{} was called, but no library has it",
+            export.name.to_string_lossy()
+        );
+        let missing = export
+            .missing
+            .get_or_init(|| Box::new(Bare::new(arch::missing as *mut c_void)));
+        return core::ptr::from_ref(missing).cast();
+    };
+    let thunk: *const c_void = match thunk_for(export, real, caller) {
+        Some(thunk) => core::ptr::from_ref(thunk).cast(),
+        None => core::ptr::from_ref(Box::leak(Box::new(Bare::new(real)))).cast(),
+    };
+    if let Some(module) = elf::containing(caller) {
+        let _binding = BINDING.lock();
+        // One that another export had may still be being read by a thread that calls that one.
+        let free = |binding: &&Binding| {
+            let had = binding.export.load(Ordering::Relaxed);
+            binding.length.load(Ordering::Relaxed) == 0
+                && (had.is_null() || core::ptr::eq(had, export))
+        };
+        if known(export, caller).is_none()
+            && let Some(binding) = ALL.iter().find(free)
+        {
+            binding
+                .export
+                .store(core::ptr::from_ref(export).cast_mut(), Ordering::Relaxed);
+            binding.real.store(real, Ordering::Relaxed);
+            binding.start.store(module.start, Ordering::Relaxed);
+            binding.thunk.store(thunk.cast_mut(), Ordering::Relaxed);
+            binding
+                .length
+                .store(module.end - module.start, Ordering::Release);
+            remember(export, binding);
+            ANY.store(true, Ordering::Release);
+        }
+    }
+    thunk
+}
+
+fn known(export: &Export, caller: usize) -> Option<&'static Binding> {
+    ALL.iter().find(|binding| {
+        let length = binding.length.load(Ordering::Acquire);
+        core::ptr::eq(binding.export.load(Ordering::Relaxed), export)
+            && caller.wrapping_sub(binding.start.load(Ordering::Relaxed)) < length
+    })
+}
+
+fn thunk_for(export: &Export, real: *mut c_void, caller: usize) -> Option<&'static Thunk> {
+    let role = super::dlsym::role_of(export.name)?;
+    if let Role::Driver(call) = role {
+        fed::feed(caller, call);
+    }
+    let thunk = Thunk::of(real, role)?.named(export.name);
+    if !tllmprof_session::activity::is_active() {
+        thunk.make_transparent();
+    }
+    Some(thunk)
+}
+
+fn remember(export: &Export, binding: &'static Binding) {
+    let turn = export.turn.fetch_add(1, Ordering::Relaxed);
+    export.recent[turn % 4].store(core::ptr::from_ref(binding).cast_mut(), Ordering::Release);
+}
+
+/// Forgets the bindings of modules that are gone: others may come to lie in their place.
+///
+/// Bindings of modules that are still there stay as they are, as other threads may be reading
+/// them.
+pub fn forget_unloaded() {
+    if !ANY.load(Ordering::Acquire) {
+        return;
+    }
+    let _binding = BINDING.lock();
+    for binding in ALL
+        .iter()
+        .filter(|binding| binding.length.load(Ordering::Relaxed) != 0)
+    {
+        let start = binding.start.load(Ordering::Relaxed);
+        let caller = elf::containing(start).is_some_and(|module| module.start == start);
+        let real = elf::containing(binding.real.load(Ordering::Relaxed).addr()).is_some();
+        if caller && real {
+            continue;
+        }
+        // SAFETY: bindings in use name exports, which are statics.
+        let export = unsafe { &*binding.export.load(Ordering::Relaxed) };
+        let ours = core::ptr::from_ref(binding).cast_mut();
+        for recent in &export.recent {
+            let none = (&raw const NONE).cast_mut();
+            let _ = recent.compare_exchange(ours, none, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        binding.length.store(0, Ordering::Release);
+    }
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Doors,
+    before: || BINDING.hold_over_fork(),
+    parent: || BINDING.release_after_fork(),
+    child: in_child,
+}
+
+/// Makes the locks free, whoever held them. What they guard is whole after each single store.
+fn in_child(alone: &OnlyThread) {
+    BINDING.break_open(alone);
+}
+
+/// Defines the exported functions of these names. For the preloaded library alone: whatever else holds
+/// them intercepts itself.
+#[macro_export]
+macro_rules! export_functions {
+    ($($name:ident)*) => {
+        $(
+            #[allow(non_snake_case)] // a module for each symbol, called as the symbol is
+            mod $name {
+                pub static EXPORT: $crate::export::Export = $crate::export::Export::new(
+                    match core::ffi::CStr::from_bytes_with_nul(
+                        concat!(stringify!($name), "\0").as_bytes(),
+                    ) {
+                        Ok(name) => name,
+                        Err(_) => c"",
+                    },
+                );
+                // SAFETY: the symbol is meant to take the place of the real one. The stub keeps
+                // all arguments and goes on to the real function of the caller.
+                #[unsafe(no_mangle)]
+                #[unsafe(naked)]
+                unsafe extern "C" fn $name() {
+                    $crate::__export_stub!(EXPORT, $crate::arch::exported)
+                }
+            }
+        )*
+    };
+}

@@ -1,0 +1,37 @@
+//! Which runtimes get their driver functions through us.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use tllmprof_config::calls::Call;
+use tllmprof_platform::elf;
+
+/// Runtimes whose driver look-ups are remembered.
+const FED: usize = 32;
+
+static FED_MODULES: [(AtomicUsize, AtomicU64); FED] =
+    [const { (AtomicUsize::new(0), AtomicU64::new(0)) }; FED];
+
+/// Remembers that the module around `caller` got its driver function for `call` through us: its
+/// runtime functions need not be counted, as what they call will be.
+pub fn feed(caller: usize, call: Call) {
+    let Some(module) = elf::containing(caller) else {
+        return;
+    };
+    for (base, calls) in &FED_MODULES {
+        let taken = base.compare_exchange(0, module.start, Ordering::AcqRel, Ordering::Acquire);
+        if taken.is_ok() || taken == Err(module.start) {
+            calls.fetch_or(1 << call.index(), Ordering::AcqRel);
+            return;
+        }
+    }
+}
+
+/// Whether the runtime that `function` belongs to got its driver function for `call` through us.
+pub fn is_fed(function: usize, call: Call) -> bool {
+    elf::containing(function).is_some_and(|module| {
+        FED_MODULES.iter().any(|(base, calls)| {
+            base.load(Ordering::Acquire) == module.start
+                && calls.load(Ordering::Acquire) & 1 << call.index() != 0
+        })
+    })
+}

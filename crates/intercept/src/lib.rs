@@ -1,0 +1,90 @@
+//! How a call reaches us, and how it goes on.
+//!
+//! Three doors lead to the same [`thunk`]s: functions that callers are linked to ([`export`]),
+//! functions that they look up by name ([`dlsym`]), and functions that the driver hands out
+//! ([`proc_address`]). [`dispatch`] is where a call that has to be thought about leaves the
+//! assembler ([`arch`]). Nothing here decides what a step is.
+//!
+//! Ranges that the program opens come by a way of their own: [`nvtx`].
+
+#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]
+#[doc(hidden)]
+pub mod arch;
+mod dispatch;
+mod dlsym;
+#[doc(hidden)]
+pub mod export;
+mod fed;
+mod named;
+#[cfg_attr(target_arch = "aarch64", path = "arch/named_aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "arch/named_x86_64.rs")]
+mod named_arch;
+pub mod nvtx;
+mod proc_address;
+mod recorded;
+mod thunk;
+mod watched;
+
+use thunk::Thunk;
+use tllmprof_config::Step;
+use tllmprof_config::calls::Calls;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+
+pub use arch::{dlsym_door, dlvsym_door};
+pub use named::start as follow_named;
+
+/// Has the driver's calls recorded while a window is open.
+fn record_calls() {
+    if tllmprof_recorder::is_wanted() {
+        Thunk::record();
+    }
+}
+
+/// Modules may have gone: what is known of them is forgotten.
+pub fn modules_have_gone() {
+    export::forget_unloaded();
+    named::look();
+}
+
+/// Whether the library itself stands in for the function of this name.
+pub fn is_hooked(name: &core::ffi::CStr) -> bool {
+    dlsym::role_of(name).is_some()
+}
+
+/// The doors, for the session.
+pub struct AllDoors;
+
+impl tllmprof_session::Doors for AllDoors {
+    fn attend(&self, calls: Calls) {
+        Thunk::attend(calls);
+    }
+
+    fn record_calls(&self) {
+        record_calls();
+    }
+
+    fn report_named(&self) {
+        named::tell();
+    }
+
+    fn report_unmatched(&self, step: &Step, may_search: bool) {
+        named::tell_unmatched(step, may_search);
+    }
+
+    fn write_no_range(&self, out: &mut dyn core::fmt::Write) -> core::fmt::Result {
+        write!(out, "{}", nvtx::Unseen)
+    }
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Again,
+    child: |_: &OnlyThread| record_calls(),
+}
+
+/// Gets the doors ready. For the constructor.
+pub fn start() {
+    tllmprof_platform::resolve::remember_initial();
+    dlsym::find_real();
+}
+

@@ -1,0 +1,90 @@
+//! A call of a function that the rule names, past its thread's credit.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{ends, may_await_end};
+use tllmprof_platform::elf;
+use tllmprof_platform::errno::Kept;
+use tllmprof_platform::thread::{self, Inside};
+use tllmprof_session as session;
+use tllmprof_steps::step::counted::Counted;
+
+/// Where the loader lies, and its size.
+static LOADER: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+
+/// Remembers where the loader lies.
+pub fn remember_loader() {
+    elf::walk(|module| {
+        let is_it = module
+            .soname()
+            .is_some_and(|name| name.to_bytes().starts_with(b"ld-linux"));
+        if is_it {
+            LOADER[0].store(module.start, Ordering::Relaxed);
+            LOADER[1].store(module.end - module.start, Ordering::Relaxed);
+        }
+        is_it
+    });
+}
+
+/// Whether the code at `address` is the loader's.
+fn is_loader(address: usize) -> bool {
+    let [start, size] = LOADER.each_ref().map(|part| part.load(Ordering::Relaxed));
+    address.wrapping_sub(start) < size
+}
+
+/// Whether a signal handler is running on a stack of its own, with hardly any room: profilers need
+/// more.
+fn is_on_small_signal_stack() -> bool {
+    const ROOM: usize = 64 * 1024;
+    let mut stack = core::mem::MaybeUninit::<libc::stack_t>::uninit();
+    // SAFETY: nothing is set; the structure is filled where that succeeds, and read only then.
+    let stack = unsafe {
+        if libc::sigaltstack(core::ptr::null(), stack.as_mut_ptr()) != 0 {
+            return false;
+        }
+        stack.assume_init()
+    };
+    stack.ss_flags & libc::SS_ONSTACK != 0 && stack.ss_size < ROOM
+}
+
+/// A function has been entered, and goes on when this returns.
+///
+/// # Safety
+/// `return_place` is where the call's return address lies, and `from` an address in the stub or
+/// trampoline that it came through; on AArch64, which has no trampolines, where the stub leads to.
+pub unsafe extern "C" fn before(return_place: *mut usize, from: usize) {
+    let Some(_inside) = Inside::enter() else {
+        return;
+    };
+    let _errno = Kept::new();
+    if !tllmprof_session::activity::is_active() || is_on_small_signal_stack() {
+        return;
+    }
+    // The assembler counted the call if the thread has cells.
+    if thread::cells().is_null() {
+        session::new_thread(false);
+        session::count(Counted::Named);
+    }
+    // The loader, which may call a program's own allocator, is in the middle of something: the next
+    // call asks.
+    // SAFETY: the caller's promise.
+    if is_loader(unsafe { return_place.read() }) {
+        return;
+    }
+    if let Some(iteration) = session::named_entered()
+        && session::closes_after(iteration)
+        && may_await_end(from)
+    {
+        // SAFETY: the caller's promise.
+        unsafe { ends::await_end(return_place, iteration) };
+    }
+}
+
+/// A call has returned whose end was awaited at place `index`.
+pub extern "C" fn after(index: usize) {
+    let _errno = Kept::new();
+    let iteration = ends::ended(index);
+    if let (Some(_inside), Some(iteration)) = (Inside::enter(), iteration) {
+        session::named::ends(iteration);
+    }
+}

@@ -1,0 +1,584 @@
+//! Functions that the rule names (`sym:`).
+//!
+//! ```text
+//! modules ──▶ functions ──▶ patching                calls ──▶ session
+//!                             └─ refused ──▶ slots, dlsym
+//! ```
+//!
+//! **One means for each function**, so that no call counts twice. A patched entry comes first: it
+//! sees every call, those from within the function's own library and those through pointers, too,
+//! where GOT slots would see the calls of some modules and not of others, and the count would
+//! depend on how the program was linked. Where an entry is refused ([`refusal`] says why), GOT slots
+//! and the `dlsym` door see the calls that pass them, and that is said.
+//!
+//! **When.** Modules that the process starts with are looked at in our constructor, before `main`.
+//! One that comes later is seen at the next look-up (`dlsym`, `dlvsym`, `cuGetProcAddress`), the
+//! next `dlclose`, or the first call of one of CUDA's functions by a module; that is before its
+//! first call, unless nothing is looked up in between. When a module goes, all that was known of it
+//! is forgotten.
+//!
+//! Left alone are this library, the loader and the C library with its parts: our own doors run on
+//! them. A process in which nothing matches pays nothing after the look at its files.
+
+mod calls;
+mod ends;
+mod functions;
+#[cfg_attr(not(target_arch = "x86_64"), path = "unpatched.rs")]
+mod patching;
+pub mod pool;
+mod refusal;
+mod slots;
+mod told;
+
+use core::ffi::{CStr, c_char, c_void};
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
+
+use regex::bytes::Regex;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_config::Step;
+use tllmprof_symbols::{LIMIT, Pattern};
+
+use super::{dlsym, named_arch};
+use tllmprof_platform::resolve;
+use tllmprof_platform::{elf, got};
+use tllmprof_platform::thread::Inside;
+use tllmprof_platform::elf::Found;
+use tllmprof_platform::elf::Module;
+use tllmprof_session::engines;
+use tllmprof_platform::errno::Kept;
+use tllmprof_platform::ids;
+use tllmprof_sync::Guard;
+use tllmprof_sync::Lock;
+use core::sync::atomic::AtomicI32;
+
+pub use calls::{after, before};
+use functions::Function;
+use tllmprof_platform::maps::Maps;
+use tllmprof_platform::modules::{self, ARE_WATCHED, Loaded, has_watcher, tell_watcher};
+use patching::{Entry, Region};
+use refusal::Refusal;
+use slots::ByName;
+pub use told::{tell, tell_unmatched};
+
+/// How long a look-up waits for another thread that looks at modules.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+static FOLLOWED: Lock<Option<Followed>> = Lock::new(None);
+/// The thread that has the lock, 0 for none: an allocator of the host's may look something up.
+static LOOKING: AtomicI32 = AtomicI32::new(0);
+/// An engine that is known is looked for among the modules.
+static SEEKS_ENGINE: AtomicBool = AtomicBool::new(false);
+/// The program itself has not run yet: this is our constructor.
+static BEFORE_MAIN: AtomicBool = AtomicBool::new(false);
+/// How many modules had come and gone when we last looked.
+static SEEN: AtomicU64 = AtomicU64::new(0);
+
+/// What is followed by the rule.
+struct Followed {
+    pattern: Pattern,
+    library: Option<Regex>,
+    loaded: Vec<Loaded>,
+    functions: Vec<Named>,
+    by_name: Vec<ByName>,
+    regions: Vec<Region>,
+    /// Functions that have matched so far, in modules that are gone, too.
+    matched: usize,
+    /// More functions match than can be followed.
+    too_many: bool,
+    /// Modules whose functions were looked at.
+    searched: usize,
+}
+
+/// A function that the rule names, in the process.
+struct Named {
+    address: usize,
+    /// The module that it lies in.
+    module: usize,
+    name: String,
+    file: String,
+    means: Means,
+}
+
+/// By which means calls of a function are seen.
+enum Means {
+    Entry {
+        at: usize,
+        jump: [u8; patching::JUMP],
+        trampoline: Range<usize>,
+        looks_back: bool,
+    },
+    /// By GOT slots and `dlsym`, and why not by its entry.
+    Name(Refusal),
+    /// By none.
+    None(Refusal),
+}
+
+/// Looks at what the process starts with. For the constructor.
+pub fn start() {
+    let Some(settings) = tllmprof_session::activity::settings() else {
+        return;
+    };
+    if !tllmprof_session::activity::has_work(settings) {
+        return;
+    }
+    match &settings.step {
+        step @ Step::Symbol { .. } => follow(step),
+        Step::Auto => SEEKS_ENGINE.store(true, Ordering::Release),
+        _ => return,
+    }
+    ARE_WATCHED.store(true, Ordering::Release);
+    BEFORE_MAIN.store(tllmprof_platform::injection::is_preloaded(), Ordering::Relaxed);
+    calls::remember_loader();
+    look_at(elf::changes());
+    BEFORE_MAIN.store(false, Ordering::Relaxed);
+}
+
+/// Follows the functions of a rule `sym:`.
+fn follow(step: &Step) {
+    let Step::Symbol { name, library, .. } = step else {
+        return;
+    };
+    if let Some(mut followed) = FOLLOWED.lock_for(PATIENCE) {
+        *followed = Some(Followed {
+            pattern: Pattern::new(name),
+            library: library.clone(),
+            loaded: Vec::new(),
+            functions: Vec::new(),
+            by_name: Vec::new(),
+            regions: Vec::new(),
+            matched: 0,
+            too_many: false,
+            searched: 0,
+        });
+    }
+}
+
+/// Follows the step of an engine that is known, once it is there.
+fn seek_engine() {
+    if SEEKS_ENGINE.load(Ordering::Acquire)
+        && let Some(found) = engines::find()
+        && SEEKS_ENGINE.swap(false, Ordering::AcqRel)
+    {
+        follow(&found.step);
+    }
+}
+
+/// Looks at modules that have come and gone, if any have.
+pub fn look() {
+    if !ARE_WATCHED.load(Ordering::Acquire) {
+        return;
+    }
+    let changes = elf::changes();
+    tell_watcher(changes);
+    if changes == SEEN.load(Ordering::Acquire) {
+        return;
+    }
+    if SEEKS_ENGINE.load(Ordering::Acquire) && !engines::is_native_there() {
+        // Nearly always so, and cheaper to find out than how much stack there is.
+        SEEN.store(changes, Ordering::Release);
+    } else if modules::has_stack() {
+        look_at(changes);
+    }
+}
+
+fn look_at(changes: u64) {
+    seek_engine();
+    let is_complete = with(Followed::look).unwrap_or_else(follows_nothing_yet);
+    if is_complete {
+        SEEN.store(changes, Ordering::Release);
+    }
+}
+
+/// Whether there is nothing to look at modules for, but maybe an engine.
+fn follows_nothing_yet() -> bool {
+    SEEKS_ENGINE.load(Ordering::Relaxed) || has_watcher()
+}
+
+/// Runs `act` under the lock, if that can be had.
+fn with<R>(act: impl FnOnce(&mut Followed) -> R) -> Option<R> {
+    // A function that is named may be one that this uses, and its call finds locks of ours held.
+    let _inside = Inside::enter();
+    let us = ids::thread();
+    if LOOKING.load(Ordering::Relaxed) == us {
+        return None;
+    }
+    let mut guard: Guard<'_, Option<Followed>> = FOLLOWED.lock_for(PATIENCE)?;
+    LOOKING.store(us, Ordering::Relaxed);
+    let result = guard.as_mut().map(act);
+    LOOKING.store(0, Ordering::Relaxed);
+    result
+}
+
+/// Whether the end of a call may be awaited that came `from` there (see [`before`]): the function's
+/// code is known, and does not look at where it returns to.
+fn may_await_end(from: usize) -> bool {
+    let may = with(|followed| {
+        followed
+            .functions
+            .iter()
+            .any(|function| match &function.means {
+                Means::Entry {
+                    trampoline,
+                    looks_back,
+                    ..
+                } => trampoline.contains(&from) && !looks_back,
+                #[cfg(target_arch = "aarch64")]
+                Means::Name(Refusal::Processor { looks_back }) => {
+                    function.address == from && !looks_back
+                }
+                _ => false,
+            })
+    });
+    may == Some(true)
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Doors,
+    before: || FOLLOWED.hold_over_fork(),
+    parent: || FOLLOWED.release_after_fork(),
+    child: in_child,
+}
+
+/// After the fork, in the child. What another thread was in the middle of, nobody will finish: then
+/// no further modules are looked at.
+fn in_child(alone: &OnlyThread) {
+    if LOOKING.swap(0, Ordering::Relaxed) != 0 {
+        ARE_WATCHED.store(false, Ordering::Relaxed);
+    }
+    FOLLOWED.break_open(alone);
+}
+
+/// A program looks `name` up: what it gets instead of the function, null for what it would get
+/// without us. For the doors, which leave the caller's address in place if it is null.
+///
+/// # Safety
+/// As `dlsym`, or as `dlvsym` where there is a `version`.
+pub unsafe extern "C" fn lookup(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+    caller: usize,
+) -> *mut c_void {
+    let _errno = Kept::new();
+    look();
+    // SAFETY: the caller's promise.
+    let (name, version) = unsafe {
+        let version = (!version.is_null()).then(|| CStr::from_ptr(version));
+        (CStr::from_ptr(name), version)
+    };
+    let is_named = with(|followed| {
+        followed
+            .by_name
+            .iter()
+            .any(|function| function.is_called(name))
+    });
+    // RTLD_NEXT means what comes after the caller, and is the loader's to answer. CUDA's functions
+    // have their own stubs.
+    if is_named != Some(true) || handle == libc::RTLD_NEXT || dlsym::role_of(name).is_some() {
+        return core::ptr::null_mut();
+    }
+    let found = if handle == libc::RTLD_DEFAULT {
+        from_scope(caller, name, version)
+    } else {
+        // SAFETY: the caller's promise; an answer by handle does not depend on who asks.
+        unsafe { dlsym::real(handle, name, version) }.expose_provenance()
+    };
+    let stub = with(|followed| {
+        let is_it = followed.by_name.iter().any(|function| {
+            function.is_called(name) && (function.found.is_ifunc || function.found.address == found)
+        });
+        is_it.then(|| pool::stub(found)).flatten()
+    });
+    let stub = stub
+        .flatten()
+        .filter(|_| found != 0 && !resolve::is_ours(caller));
+    stub.map_or(
+        core::ptr::null_mut(),
+        core::ptr::with_exposed_provenance_mut,
+    )
+}
+
+/// What the code at `caller` gets by RTLD_DEFAULT; 0 for nothing that can be told.
+fn from_scope(caller: usize, name: &CStr, version: Option<&CStr>) -> usize {
+    let mut found = 0;
+    elf::with_modules(|modules| {
+        let module = modules.iter().find(|module| module.contains(caller));
+        let binding = module.and_then(|module| got::binding(module, name, version, modules));
+        found = binding
+            .filter(|found| !found.is_ifunc)
+            .map_or(0, |found| found.address);
+    });
+    found
+}
+
+/// What was found in a file, to be followed in the process.
+struct Candidate {
+    module: usize,
+    path: std::path::PathBuf,
+    function: Function,
+}
+
+impl Followed {
+    /// Looks at what has changed; false if something is to be looked at again.
+    fn look(&mut self) -> bool {
+        let Ok(maps) = Maps::read() else { return true };
+        let (present, is_complete) = modules::present(&maps);
+        self.forget(&present);
+        let mut candidates = Vec::new();
+        for loaded in present {
+            if self.loaded.iter().any(|known| known.is(&loaded)) {
+                continue;
+            }
+            if !self.too_many && self.is_wanted(&loaded) {
+                self.search(&loaded, &mut candidates);
+            }
+            self.loaded.push(loaded);
+        }
+        if self.functions.len() + candidates.len() > LIMIT {
+            self.too_many = true;
+        }
+        if self.too_many {
+            candidates.clear();
+        }
+        if candidates.is_empty() && self.by_name.is_empty() {
+            return is_complete;
+        }
+        if self.matched == 0 {
+            named_arch::start();
+        }
+        tllmprof_platform::lifecycle::register();
+        elf::with_modules(|modules| {
+            // The map of before may tell of modules that are gone.
+            let Ok(maps) = Maps::read() else { return };
+            let ready: Vec<Module> = modules
+                .iter()
+                .filter(|module| modules::is_relocated(module, &maps))
+                .copied()
+                .collect();
+            self.patch(candidates, &ready, &maps);
+            if !self.by_name.is_empty() {
+                for module in ready
+                    .iter()
+                    .filter(|module| !modules::is_left_alone(module))
+                {
+                    slots::lead_to_stubs(module, &self.by_name, &ready, &maps);
+                }
+            }
+        });
+        is_complete
+    }
+
+    fn is_wanted(&self, loaded: &Loaded) -> bool {
+        !loaded.is_left_alone
+            && self.library.as_ref().is_none_or(|library| {
+                use std::os::unix::ffi::OsStrExt;
+                let path = loaded.path.as_os_str().as_bytes();
+                library.is_match(path)
+                    || loaded
+                        .soname
+                        .as_ref()
+                        .is_some_and(|name| library.is_match(name))
+            })
+    }
+
+    fn search(&mut self, loaded: &Loaded, candidates: &mut Vec<Candidate>) {
+        self.searched += 1;
+        let Ok((functions, more)) = functions::matching(&loaded.path, &self.pattern) else {
+            return;
+        };
+        self.too_many |= more;
+        candidates.extend(functions.into_iter().map(|function| Candidate {
+            module: loaded.start,
+            path: loaded.path.clone(),
+            function,
+        }));
+    }
+
+    /// Forgets what lay in modules that are gone.
+    fn forget(&mut self, present: &[Loaded]) {
+        let mut gone = Vec::new();
+        self.loaded.retain(|known| {
+            let stays = present.iter().any(|loaded| loaded.is(known))
+                && self
+                    .functions
+                    .iter()
+                    .all(|function| function.module != known.start || function.is_in_place());
+            if !stays {
+                gone.push(known.start..known.end);
+            }
+            stays
+        });
+        let is_gone = |address: usize| gone.iter().any(|range| range.contains(&address));
+        self.functions.retain(|function| !is_gone(function.address));
+        self.by_name
+            .retain(|function| !is_gone(function.found.address));
+        let (old, kept) = self
+            .regions
+            .drain(..)
+            .partition(|region| is_gone(region.of));
+        self.regions = kept;
+        for region in old {
+            // SAFETY: only the module that is gone led there.
+            unsafe { Region::free(region) };
+        }
+    }
+
+    /// Sees to it that calls of `candidates` are seen. `modules` stay loaded meanwhile.
+    fn patch(&mut self, candidates: Vec<Candidate>, modules: &[Module], maps: &Maps) {
+        self.matched += candidates.len();
+        let alone = modules::is_alone();
+        let mut regions: Vec<Region> = Vec::new();
+        let mut prepared = Vec::new();
+        let count = candidates.len();
+        for candidate in candidates {
+            let Some(module) = modules
+                .iter()
+                .find(|module| module.start == candidate.module)
+            else {
+                continue; // gone already
+            };
+            let quiet = alone || is_quiet(&candidate.function, module, modules);
+            let result = prepare(&candidate, module, maps, quiet).and_then(|entry| {
+                if !regions.iter().any(|region| region.of == module.start) {
+                    let region = Region::near(module, count, maps).ok_or(Refusal::NoRoom)?;
+                    regions.push(region);
+                }
+                let region = regions.iter_mut().find(|region| region.of == module.start);
+                let trampoline = region.ok_or(Refusal::NoRoom)?.add(&entry)?;
+                let jump = patching::jump(entry.at(), trampoline.start).ok_or(Refusal::NoRoom)?;
+                Ok((entry, jump, trampoline))
+            });
+            prepared.push((candidate, module, result));
+        }
+        regions.retain_mut(|region| region.finish());
+        for (candidate, module, result) in prepared {
+            let address = module.base.wrapping_add(candidate.function.address);
+            let patched = result.and_then(|(entry, jump, trampoline)| {
+                if !regions.iter().any(|region| region.of == module.start) {
+                    return Err(Refusal::NoRoom);
+                }
+                // SAFETY: the module stays loaded meanwhile, the trampoline is executable, and
+                // `prepare` has refused what other threads forbid.
+                unsafe { patching::write(&entry, jump, alone) }?;
+                Ok(Means::Entry {
+                    at: entry.at(),
+                    jump,
+                    trampoline,
+                    looks_back: entry.looks_back(),
+                })
+            });
+            let function = candidate.function;
+            let means = match patched {
+                Ok(means) => means,
+                Err(refusal) if function.exported.is_empty() || refusal == Refusal::VariantCall => {
+                    Means::None(refusal)
+                }
+                Err(refusal) => {
+                    self.by_name.push(ByName {
+                        found: Found {
+                            address,
+                            is_ifunc: function.is_ifunc,
+                        },
+                        names: function.exported,
+                    });
+                    Means::Name(refusal)
+                }
+            };
+            let file = candidate.path.file_name().unwrap_or_default();
+            let named = Named {
+                address,
+                module: module.start,
+                name: function.name,
+                file: file.to_string_lossy().into_owned(),
+                means,
+            };
+            told::found(&named);
+            self.functions.push(named);
+        }
+        self.regions.append(&mut regions);
+    }
+}
+
+impl Named {
+    /// Whether its entry still is as we left it: another instance of its module may have come to
+    /// lie in the same place.
+    fn is_in_place(&self) -> bool {
+        let Means::Entry { at, jump, .. } = self.means else {
+            return true;
+        };
+        // The module may be gone by now.
+        let mut bytes = [0; patching::JUMP];
+        modules::read_any(at, &mut bytes) && bytes == jump
+    }
+}
+
+/// Whether no thread can be in the function, though there are several, as a profiler's that is
+/// preloaded, too: it is the executable's, which has not begun to run, and nobody else knows it.
+fn is_quiet(function: &Function, module: &Module, modules: &[Module]) -> bool {
+    let is_called_by = |other: &Module| {
+        let mut names = function.exported.iter();
+        other.start != module.start && names.any(|name| other.asks_for(name))
+    };
+    BEFORE_MAIN.load(Ordering::Relaxed)
+        && module.path().is_empty()
+        && !module.runs_early()
+        && !modules.iter().any(is_called_by)
+}
+
+/// What has to be known of a function before its entry is patched, and whether it can be.
+/// `quiet`: no other thread can be in the function.
+fn prepare(
+    candidate: &Candidate,
+    module: &Module,
+    maps: &Maps,
+    quiet: bool,
+) -> Result<Entry, Refusal> {
+    use std::os::unix::fs::FileExt;
+    let function = &candidate.function;
+    if function.is_entry_point {
+        return Err(Refusal::EntryPoint);
+    }
+    if function.is_go {
+        return Err(Refusal::Go);
+    }
+    if function.is_variant_call {
+        return Err(Refusal::VariantCall);
+    }
+    if function.is_ifunc {
+        return Err(Refusal::Ifunc);
+    }
+    if function.size == 0 {
+        return Err(Refusal::UnknownSize);
+    }
+    let start = module.base.wrapping_add(function.address);
+    let offset = module
+        .file_offset(function.address, function.size)
+        .ok_or(Refusal::Changed)?;
+    let mapping = maps.at(start).ok_or(Refusal::Changed)?;
+    if !mapping.is_executable || mapping.is_writable || start + function.size > mapping.end {
+        return Err(Refusal::NotWritable);
+    }
+    let mut code = vec![0; function.size];
+    let file = tllmprof_symbols::open(&candidate.path).map_err(|_| Refusal::Unreadable)?;
+    file.read_exact_at(&mut code, offset)
+        .map_err(|_| Refusal::Unreadable)?;
+    // SAFETY: the code is mapped, as the kernel says, and the module stays loaded meanwhile.
+    let loaded = unsafe {
+        core::slice::from_raw_parts(
+            core::ptr::with_exposed_provenance::<u8>(start),
+            function.size,
+        )
+    };
+    if loaded != code {
+        return Err(Refusal::Changed);
+    }
+    let entry = patching::examine(start, &code, |address, buffer| {
+        modules::read(module, address, buffer)
+    })?;
+    if !quiet && !patching::fits_one_store(&entry) {
+        return Err(Refusal::Threads);
+    }
+    Ok(entry)
+}

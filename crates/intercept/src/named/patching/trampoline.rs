@@ -1,0 +1,200 @@
+//! The code that a patched entry jumps to.
+//!
+//! It counts as the stubs do, but leaves `r11` alone, too; then come the instructions that the jump
+//! took the place of, and a jump back behind them. It is written before it is executable, and never
+//! both at once.
+
+use core::ops::Range;
+
+use super::entry::{Entry, Kind};
+use tllmprof_platform::elf::Module;
+use tllmprof_platform::maps::Maps;
+use crate::named::pool::CELL;
+use crate::named::refusal::Refusal;
+use crate::named_arch::slow;
+use tllmprof_platform::thread::{self, Block};
+
+/// Room for one trampoline: what counts takes 43 bytes, what it moves 19 at most and a little more
+/// with wider branches, the slow way 22.
+const SIZE: usize = 192;
+const PAGE: usize = 4096;
+/// How far from its functions trampolines may lie: what these refer to must stay within 2 GiB.
+const REACH: usize = 0x6000_0000;
+/// Places that are tried: the map may change meanwhile.
+const TRIES: usize = 8;
+
+/// Executable memory near a module.
+pub struct Region {
+    /// The module, by where it starts.
+    pub of: usize,
+    start: usize,
+    size: usize,
+    code: Vec<u8>,
+}
+
+impl Region {
+    /// Room for `count` trampolines near `module`, not executable yet.
+    pub fn near(module: &Module, count: usize, maps: &Maps) -> Option<Self> {
+        let address = module.start;
+        let size = (count * SIZE).next_multiple_of(PAGE);
+        let mut places = maps.free_near(address, size, REACH);
+        // Above a program lies its heap, which must be able to grow.
+        places.sort_by_key(|&place| place > address);
+        places.into_iter().take(TRIES).find_map(|place| {
+            // SAFETY: a new mapping where nothing lies: one that the kernel puts elsewhere, as old
+            // ones do that do not know the flag, is given back.
+            unsafe {
+                let got = libc::mmap(
+                    core::ptr::with_exposed_provenance_mut(place),
+                    size,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                    -1,
+                    0,
+                );
+                if got == libc::MAP_FAILED {
+                    return None;
+                }
+                if got.expose_provenance() != place {
+                    libc::munmap(got, size);
+                    return None;
+                }
+            }
+            Some(Self {
+                of: address,
+                start: place,
+                size,
+                code: Vec::new(),
+            })
+        })
+    }
+
+    /// Adds the trampoline for `entry`; where it lies.
+    pub fn add(&mut self, entry: &Entry) -> Result<Range<usize>, Refusal> {
+        self.code.resize(self.code.len().next_multiple_of(16), 0xcc);
+        let at = self.start + self.code.len();
+        let code = assemble(at, entry).ok_or(Refusal::NoRoom)?;
+        if self.code.len() + code.len() > self.size {
+            return Err(Refusal::NoRoom);
+        }
+        let end = at + code.len();
+        self.code.extend(code);
+        Ok(at..end)
+    }
+
+    /// Makes the trampolines executable; false if the system does not allow that.
+    pub fn finish(&self) -> bool {
+        let place = core::ptr::with_exposed_provenance_mut::<u8>(self.start);
+        // SAFETY: the region is ours, that large, and nobody runs in it yet.
+        unsafe {
+            core::ptr::copy_nonoverlapping(self.code.as_ptr(), place, self.code.len());
+            libc::mprotect(place.cast(), self.size, libc::PROT_READ | libc::PROT_EXEC) == 0
+        }
+    }
+
+    /// Gives the memory back.
+    ///
+    /// # Safety
+    /// Nothing leads there any more, as after the functions have been unloaded.
+    pub unsafe fn free(self) {
+        // SAFETY: the mapping is ours; the caller's promise.
+        unsafe {
+            libc::munmap(
+                core::ptr::with_exposed_provenance_mut(self.start),
+                self.size,
+            )
+        };
+    }
+}
+
+/// Code that is being written for a place.
+struct Code {
+    at: usize,
+    bytes: Vec<u8>,
+}
+
+impl Code {
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// An opcode with a displacement of 32 bits behind it.
+    fn put_with(&mut self, opcode: &[u8], displacement: i32) {
+        self.put(opcode);
+        self.put(&displacement.to_le_bytes());
+    }
+
+    /// An instruction that ends with the distance to `target`.
+    fn put_to(&mut self, opcode: &[u8], target: usize) -> Option<()> {
+        let end = self.at + self.bytes.len() + opcode.len() + 4;
+        self.put_with(opcode, distance(end, target)?);
+        Some(())
+    }
+}
+
+fn distance(from: usize, to: usize) -> Option<i32> {
+    i32::try_from(to.wrapping_sub(from).cast_signed()).ok()
+}
+
+fn assemble(at: usize, entry: &Entry) -> Option<Vec<u8>> {
+    let mut code = Code {
+        at,
+        bytes: Vec::with_capacity(SIZE),
+    };
+    let cell = i32::try_from(CELL).ok()?;
+    code.put(&[0x41, 0x53]); // push r11
+    code.put_with(&[0x64, 0x4c, 0x8b, 0x1c, 0x25], tls_offset()?); // mov r11, fs:[…]
+    code.put(&[0x4d, 0x85, 0xdb]); // test r11, r11
+    code.put(&[0x74, 0]); // jz slow
+    let first_jump = code.bytes.len();
+    code.put_with(&[0x49, 0xff, 0x83], cell); // inc qword ptr [r11 + cell]
+    code.put(&[0x50]); // push rax
+    code.put_with(&[0x49, 0x8b, 0x83], cell); // mov rax, [r11 + cell]
+    code.put_with(&[0x49, 0x3b, 0x83], cell + 8); // cmp rax, [r11 + cell + 8]
+    code.put(&[0x58]); // pop rax
+    code.put(&[0x77, 0]); // ja slow
+    let second_jump = code.bytes.len();
+    code.put(&[0x41, 0x5b]); // pop r11
+    let go_on = at + code.bytes.len();
+    for moved in &entry.moved {
+        match moved.kind {
+            Kind::Anywhere => code.put(&moved.bytes),
+            Kind::Relative { at: place, target } => {
+                let end = at + code.bytes.len() + moved.bytes.len();
+                let mut bytes = moved.bytes.clone();
+                let distance = distance(end, target)?;
+                bytes
+                    .get_mut(place..place + 4)?
+                    .copy_from_slice(&distance.to_le_bytes());
+                code.put(&bytes);
+            }
+            Kind::Branch {
+                opcode: [0, opcode],
+                target,
+            } => code.put_to(&[opcode], target)?,
+            Kind::Branch { opcode, target } => code.put_to(&opcode, target)?,
+        }
+    }
+    code.put_to(&[0xe9], entry.at + entry.length)?; // jmp
+    let slow_way = code.bytes.len();
+    for jump in [first_jump, second_jump] {
+        code.bytes[jump - 1] = u8::try_from(slow_way - jump)
+            .ok()
+            .filter(|&far| far < 0x80)?;
+    }
+    code.put_with(&[0xff, 0x15], 7); // call [the address below]
+    code.put(&[0x41, 0x5b]); // pop r11
+    code.put_to(&[0xe9], go_on)?; // jmp
+    code.put(&(slow as *const () as usize).to_le_bytes());
+    Some(code.bytes)
+}
+
+/// Where the address of the thread's cells lies from the thread pointer on.
+fn tls_offset() -> Option<i32> {
+    let base: usize;
+    // SAFETY: the thread pointer's own word holds its address.
+    unsafe {
+        core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) base, options(pure, nomem, nostack));
+    }
+    distance(base, thread::address() + Block::CELLS)
+}

@@ -1,0 +1,76 @@
+//! The stubs for functions that a rule names, which each processor has in its own assembler
+//! ([`named_arch`]): where they lie, and what they read.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+use crate::named_arch;
+use tllmprof_steps::step::counted::Counted;
+use tllmprof_steps::step::threads::cell_offset;
+
+/// Stubs that there are. A function that is unloaded and loaded again elsewhere uses another one.
+pub const STUBS: usize = 128;
+/// Bytes from a thread's first cell to that for what the rule names.
+pub const CELL: usize = cell_offset(Counted::Named);
+
+/// Where each stub goes on to. One that has an address keeps it.
+pub static REALS: [AtomicPtr<c_void>; STUBS] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; STUBS];
+
+/// Calls whose end is awaited at a time. One that is left by an exception or `longjmp` keeps its
+/// place for good.
+pub const RETURNS: usize = 8;
+
+/// Where the call that a return stub stands for goes back to, and what that end means.
+#[repr(C)]
+pub struct Return {
+    /// 0: free.
+    pub address: AtomicUsize,
+    pub iteration: AtomicU64,
+}
+
+/// Of each return stub. The assembler knows the layout.
+pub static AWAITED: [Return; RETURNS] = [const {
+    Return {
+        address: AtomicUsize::new(0),
+        iteration: AtomicU64::new(0),
+    }
+}; RETURNS];
+
+// SAFETY: the assembler defines the symbols.
+unsafe extern "C" {
+    static tllmprof_named_stubs: u8;
+    static tllmprof_named_stubs_end: u8;
+    static tllmprof_return_stubs: u8;
+}
+
+/// The address of the stub for `real`, found or made; none when all are in use. Not for several
+/// threads at a time.
+pub fn stub(real: usize) -> Option<usize> {
+    let of = |known: &AtomicPtr<c_void>| known.load(Ordering::Relaxed).addr();
+    let index = REALS
+        .iter()
+        .position(|known| of(known) == real)
+        .or_else(|| REALS.iter().position(|known| of(known) == 0))?;
+    let real = core::ptr::with_exposed_provenance_mut(real);
+    REALS[index].store(real, Ordering::Release);
+    let start = (&raw const tllmprof_named_stubs).addr();
+    let size = ((&raw const tllmprof_named_stubs_end).addr() - start) / STUBS;
+    Some(start + index * size)
+}
+
+/// Whether a slot that holds `value` leads to a stub.
+pub fn is_stub(value: usize) -> bool {
+    let (start, end) = (
+        &raw const tllmprof_named_stubs,
+        &raw const tllmprof_named_stubs_end,
+    );
+    (start.addr()..end.addr()).contains(&value)
+}
+
+/// What a call returns to whose end is awaited at place `index` of [`AWAITED`]: behind the stub's
+/// first instruction, as unwinders look before a return address.
+pub fn return_stub(index: usize) -> usize {
+    const SIZE: usize = 32;
+    (&raw const tllmprof_return_stubs).addr() + index * SIZE + named_arch::FIRST
+}

@@ -1,0 +1,120 @@
+//! GOT slots of functions whose entry is left as it is.
+//!
+//! A slot that the loader has filled holds the function's address; one that it fills at the first
+//! call leads back into its own module until then, and what it would be filled with is looked up
+//! here, as the loader does. In a module with RELRO the slots are read-only: they are made writable
+//! for the one store and then what they were.
+
+use core::ffi::CStr;
+use core::sync::atomic::Ordering;
+
+use tllmprof_platform::elf::{Found, Module, Slot};
+use tllmprof_platform::got::{binding, store};
+use tllmprof_platform::maps::Maps;
+use tllmprof_platform::modules::relro;
+
+use super::pool;
+
+
+/// A function that is seen where others reach it by name.
+pub struct ByName {
+    pub found: Found,
+    pub names: Vec<std::ffi::CString>,
+}
+
+impl ByName {
+    pub fn is_called(&self, name: &CStr) -> bool {
+        self.names.iter().any(|known| known.as_c_str() == name)
+    }
+}
+
+/// Leads the slots of `module` that stand for `functions` to their stubs. How many.
+pub fn lead_to_stubs(
+    module: &Module,
+    functions: &[ByName],
+    modules: &[Module],
+    maps: &Maps,
+) -> usize {
+    let mut count = 0;
+    let relro = relro(module);
+    module.each_slot(
+        |name| functions.iter().any(|function| function.is_called(name)),
+        |slot| {
+            let of_slot = functions.iter().find_map(|function| {
+                let is_it = function.is_called(slot.name);
+                is_it
+                    .then(|| real(module, &slot, function, modules))
+                    .flatten()
+            });
+            let stub = of_slot.and_then(pool::stub);
+            if stub.is_some_and(|stub| store(&slot, stub, maps, &relro)) {
+                count += 1;
+            }
+        },
+    );
+    count
+}
+
+/// What the slot leads to, if that is `function`.
+fn real(module: &Module, slot: &Slot<'_>, function: &ByName, modules: &[Module]) -> Option<usize> {
+    let value = slot.place.load(Ordering::Relaxed);
+    if pool::is_stub(value) {
+        return None;
+    }
+    let found = function.found;
+    // Such a slot may serve calls, or say the function's address, for the program to compare. The
+    // module that defines the function keeps that address in other words, too.
+    if !slot.may_be_lazy && module.contains(found.address) {
+        return None;
+    }
+    if value == found.address && !found.is_ifunc {
+        return Some(value);
+    }
+    let is_unbound = slot.may_be_lazy && module.contains(value);
+    if !found.is_ifunc && !is_unbound {
+        return None;
+    }
+    if binding(module, slot.name, slot.version, modules) != Some(found) {
+        return None;
+    }
+    Some(match (found.is_ifunc, is_unbound) {
+        // Not what the loader has not made an address yet.
+        (true, false) if modules.iter().any(|module| module.contains(value)) => value,
+        (true, false) => return None,
+        // SAFETY: the function is an IFUNC of a module that is loaded and relocated, and made to be
+        // asked by the loader at any time.
+        (true, true) => unsafe { chosen(found.address) },
+        (false, _) => found.address,
+    })
+}
+
+/// The function that an IFUNC says is meant.
+///
+/// # Safety
+/// `address` is that of an IFUNC of a module that stays loaded.
+unsafe fn chosen(address: usize) -> usize {
+    let place = core::ptr::with_exposed_provenance::<core::ffi::c_void>(address);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise.
+    unsafe {
+        core::mem::transmute::<*const core::ffi::c_void, extern "C" fn() -> usize>(place)()
+    }
+    // What the processor can do, as glibc tells it: see its sys/ifunc.h.
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the caller's promise; getauxval takes no pointers.
+    unsafe {
+        type Resolver = extern "C" fn(u64, *const [u64; 3]) -> usize;
+        const HAS_MORE: u64 = 1 << 62;
+        let features = libc::getauxval(libc::AT_HWCAP);
+        let more = [
+            size_of::<[u64; 3]>() as u64,
+            features,
+            libc::getauxval(libc::AT_HWCAP2),
+        ];
+        core::mem::transmute::<*const core::ffi::c_void, Resolver>(place)(
+            features | HAS_MORE,
+            &raw const more,
+        )
+    }
+}
+

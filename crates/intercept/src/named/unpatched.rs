@@ -1,0 +1,145 @@
+//! No jump at a function's entry: AArch64, which nobody has written it for. What a function's code
+//! tells all the same is whether it looks at its return address.
+
+use core::ops::Range;
+
+use super::maps::Maps;
+use super::refusal::Refusal;
+use tllmprof_platform::elf::Module;
+
+pub const JUMP: usize = 4;
+
+/// An entry that can be patched: there is none.
+#[derive(Clone, Copy)]
+pub enum Entry {}
+
+impl Entry {
+    pub fn at(&self) -> usize {
+        match *self {}
+    }
+
+    pub fn looks_back(&self) -> bool {
+        match *self {}
+    }
+}
+
+pub fn examine(
+    start: usize,
+    code: &[u8],
+    read: impl Fn(usize, &mut [u8]) -> bool,
+) -> Result<Entry, Refusal> {
+    let looks_back = code.chunks(4).enumerate().any(|(index, word)| {
+        let Ok(word) = word.try_into().map(u32::from_le_bytes) else {
+            return true;
+        };
+        uses_return_address(word)
+            || near_target(word, start + index * 4).is_some_and(|target| {
+                !(start..start + code.len()).contains(&target) && leads_out(target, &read)
+            })
+    });
+    Err(Refusal::Processor { looks_back })
+}
+
+/// Where a branch at `at` goes that is no call.
+fn near_target(instruction: u32, at: usize) -> Option<usize> {
+    let distance = (instruction << 6).cast_signed() >> 4;
+    (instruction >> 26 == 0b00_0101).then(|| at.wrapping_add_signed(distance as isize))
+}
+
+/// Whether what lies at `target` leads to another module, by a GOT slot: what a function ends in
+/// returns where that would, and may look where that is, as the loader's do to learn who asks.
+fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
+    const BTI_C: [u8; 4] = 0xd503_245f_u32.to_le_bytes();
+    let mut code = [0; 8];
+    if !read(target, &mut code) {
+        return true;
+    }
+    let code = code.strip_prefix(&BTI_C).unwrap_or(&code);
+    // `adrp x16, PAGE`
+    code.first_chunk()
+        .is_none_or(|first| u32::from_le_bytes(*first) & 0x9f00_001f == 0x9000_0010)
+}
+
+/// Whether an instruction does with `x30` what a function need not do to return: computes with it,
+/// keeps it elsewhere than on the stack, or reads it from its frame record; or goes on at an address
+/// that may be that of another module's function, which may do so. Where a
+/// compiler uses the register for something else the answer may be yes, too.
+fn uses_return_address(instruction: u32) -> bool {
+    /// Strips a signature off `x30`, for a function that wants to know the address.
+    const XPACLRI: u32 = 0xd503_20ff;
+    const LINK: u32 = 30;
+    const FRAME: u32 = 29;
+    const STACK: u32 = 31;
+    let at = |bit: u32| instruction >> bit & 0x1f;
+    let (target, base, second, index) = (at(0), at(5), at(10), at(16));
+    // The classes of the Arm Architecture Reference Manual, C4.1.
+    match instruction >> 25 & 0xf {
+        // Loads and stores.
+        0b0100 | 0b0110 | 0b1100 | 0b1110 => {
+            let kind = instruction >> 27 & 7;
+            let (is_vector, is_scaled) = (instruction >> 26 & 1 != 0, instruction >> 24 & 1 != 0);
+            let is_pair = kind == 0b101;
+            let is_single = kind == 0b111;
+            if kind == 0b011 && !is_scaled {
+                return false; // from a place beside the code
+            }
+            let is_load = instruction >> 22 & if is_single { 3 } else { 1 } != 0;
+            let is_indexed = is_single && !is_scaled && instruction >> 21 & 1 != 0;
+            let keeps = !is_vector && !is_load && (target == LINK || is_pair && second == LINK);
+            // `ldr xN, [x29, #8]` and `ldp xN, xM, [x29]`
+            let reads_record = instruction & 0xffff_ffe0 == 0xf940_07a0 && target != LINK
+                || instruction & 0xffff_83e0 == 0xa940_03a0 && second != LINK;
+            base == LINK
+                || is_indexed && index == LINK
+                || keeps && base != STACK && base != FRAME
+                || reads_record
+        }
+        // Arithmetic on registers.
+        0b0101 | 0b1101 => base == LINK || index == LINK || at(24) == 0x1b && second == LINK,
+        // Arithmetic on a register and a constant; not addresses and moves, which have none.
+        0b1000 | 0b1001 => {
+            let kind = instruction >> 23 & 7;
+            let is_extract = kind == 0b111;
+            kind > 1 && kind != 0b101 && (base == LINK || (is_extract && index == LINK))
+        }
+        // Branches by a register, in the function or out of it: `br`, `braa` and the like.
+        _ => instruction == XPACLRI || instruction & 0xfeff_f000 == 0xd61f_0000,
+    }
+}
+
+/// Executable memory near a module: none is needed.
+pub struct Region {
+    pub of: usize,
+}
+
+impl Region {
+    pub fn near(_: &Module, _: usize, _: &Maps) -> Option<Self> {
+        None
+    }
+
+    pub fn add(&mut self, entry: &Entry) -> Result<Range<usize>, Refusal> {
+        match *entry {}
+    }
+
+    pub fn finish(&self) -> bool {
+        false
+    }
+
+    /// # Safety
+    /// None is needed.
+    pub unsafe fn free(self) {}
+}
+
+pub fn fits_one_store(entry: &Entry) -> bool {
+    match *entry {}
+}
+
+pub fn jump(_: usize, _: usize) -> Option<[u8; JUMP]> {
+    None
+}
+
+/// # Safety
+/// None is needed.
+pub unsafe fn write(entry: &Entry, _: [u8; JUMP], _: bool) -> Result<(), Refusal> {
+    match *entry {}
+}

@@ -1,0 +1,288 @@
+//! A module of the program looks for its tool: the tool that was there before comes to its own
+//! functions, and ours before them.
+//!
+//! The next function is a module's own matter, but in practice all modules get the same ones from
+//! a tool. Modules with the same next functions share a [`Chain`], and each chain has its own copy
+//! of the wrappers, which therefore know what comes next.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::time::Duration;
+
+use tllmprof_platform::resolve;
+use super::abi::{Function, GetExportTable, Initialize, InitializeExtension, KINDS, Table};
+use super::wrappers::{self, WRAPPED};
+use super::{ranges, recorded};
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_sync::Lock;
+use tllmprof_platform::injection;
+use tllmprof_platform::log;
+
+/// How many different sets of next functions there may be.
+pub const CHAINS: usize = 8;
+
+/// The functions of a tool that come after ours; null for none.
+pub struct Chain {
+    next: [AtomicPtr<c_void>; WRAPPED.len()],
+}
+
+impl Chain {
+    const fn none() -> Self {
+        Self {
+            next: [const { AtomicPtr::new(core::ptr::null_mut()) }; WRAPPED.len()],
+        }
+    }
+
+    /// What comes after the wrapper of this row.
+    #[inline]
+    pub fn next(&self, row: usize) -> Function {
+        self.next[row].load(Ordering::Relaxed)
+    }
+
+    fn is(&self, next: &[Function; WRAPPED.len()]) -> bool {
+        (0..next.len()).all(|row| self.next(row) == next[row])
+    }
+}
+
+/// The chains; those in use come first, and stay as they are.
+pub static ALL: [Chain; CHAINS] = [const { Chain::none() }; CHAINS];
+static USED: AtomicUsize = AtomicUsize::new(0);
+static MAKING: Lock<()> = Lock::new(());
+
+/// The chain that has these next functions.
+fn chain_for(next: &[Function; WRAPPED.len()]) -> Option<usize> {
+    // Held for a moment, and by nobody who waits.
+    let _making = MAKING.lock_for(Duration::from_secs(1))?;
+    let used = USED.load(Ordering::Relaxed);
+    if let Some(known) = ALL[..used].iter().position(|chain| chain.is(next)) {
+        return Some(known);
+    }
+    let chain = ALL.get(used)?;
+    for (place, next) in chain.next.iter().zip(next) {
+        place.store(*next, Ordering::Relaxed);
+    }
+    USED.store(used + 1, Ordering::Release);
+    Some(used)
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Doors,
+    child: in_child,
+}
+
+/// Makes the lock free, whoever held it.
+fn in_child(alone: &OnlyThread) {
+    MAKING.break_open(alone);
+    let asked = ASKED.iter();
+    asked.for_each(|place| place.store(0, Ordering::Relaxed));
+}
+
+/// A module's places for its tool's functions, and what it has there itself.
+struct Places {
+    wrapped: [Option<*mut Function>; WRAPPED.len()],
+    /// All of them: a tool that fails may have left something anywhere.
+    found: Vec<(*mut Function, Function)>,
+}
+
+impl Places {
+    unsafe fn of(export: GetExportTable) -> Self {
+        // SAFETY: the caller's promise: a module's own export.
+        let tables = KINDS.map(|kind| unsafe { Table::of(export, kind) });
+        let place = |kind: u32, index| tables.get(kind as usize - 1)?.as_ref()?.place(index);
+        Self {
+            wrapped: core::array::from_fn(|row| place(WRAPPED[row].kind, WRAPPED[row].index)),
+            found: tables
+                .iter()
+                .flatten()
+                .flat_map(|table| (0..table.size()).filter_map(|index| table.place(index)))
+                .map(|place| (place, read(place)))
+                .collect(),
+        }
+    }
+
+    /// The tool's functions: what is not there any more has been replaced by them.
+    fn tools(&self) -> [Function; WRAPPED.len()] {
+        self.wrapped.map(|place| match place {
+            // What the module has there itself would come back here.
+            Some(place) if !self.found.contains(&(place, read(place))) => read(place),
+            _ => core::ptr::null_mut(),
+        })
+    }
+
+    /// As if no tool had been there.
+    fn restore(&self) {
+        self.found
+            .iter()
+            .for_each(|&(place, found)| write(place, found));
+    }
+
+    fn wrap(&self, wrappers: &[Function; WRAPPED.len()]) {
+        for (place, wrapper) in self.wrapped.iter().zip(wrappers) {
+            if let Some(place) = place {
+                write(*place, *wrapper);
+            }
+        }
+    }
+}
+
+fn read(place: *mut Function) -> Function {
+    // SAFETY: from a module's table; the module itself waits until its tool has initialised.
+    unsafe { place.read() }
+}
+
+fn write(place: *mut Function, function: Function) {
+    // SAFETY: as above, and a tool may write there.
+    unsafe { place.write(function) };
+}
+
+/// What the tool that was there before has to say to a module.
+enum Tool {
+    /// There is none, or its library cannot be loaded.
+    None,
+    /// It has no such function.
+    Lacks,
+    Has(Library),
+}
+
+impl Tool {
+    /// The tool's function `name`, from its library loaded as NVTX would load it.
+    fn find(name: &CStr) -> Self {
+        let Some(tool) = injection::tool() else {
+            return Self::None;
+        };
+        // SAFETY: a path and a name, both terminated. NVTX would load the library here, too.
+        unsafe {
+            let handle = libc::dlopen(tool.as_ptr(), libc::RTLD_LAZY);
+            if handle.is_null() {
+                return Self::None;
+            }
+            let library = Library {
+                handle,
+                function: libc::dlsym(handle, name.as_ptr()),
+            };
+            if library.function.is_null() {
+                library.close();
+                return Self::Lacks;
+            }
+            Self::Has(library)
+        }
+    }
+}
+
+struct Library {
+    handle: *mut c_void,
+    function: *mut c_void,
+}
+
+impl Library {
+    /// As NVTX does where the tool does not want the module.
+    fn close(self) {
+        // SAFETY: the handle is of a dlopen just before.
+        unsafe { libc::dlclose(self.handle) };
+    }
+}
+
+/// Modules whose tool is being asked, by what they gave it; 0 for none. Two copies of this library
+/// may each take the other for the tool: what comes back here has been to all that there are.
+static ASKED: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
+
+/// The asking of a tool for one module.
+struct Asking(&'static AtomicUsize);
+
+impl Asking {
+    /// None where that is under way, or where too many are.
+    fn begin(module: usize) -> Option<Self> {
+        if ASKED
+            .iter()
+            .any(|asked| asked.load(Ordering::Relaxed) == module)
+        {
+            return None;
+        }
+        let take = |place: &&AtomicUsize| {
+            let taken = place.compare_exchange(0, module, Ordering::Relaxed, Ordering::Relaxed);
+            taken.is_ok()
+        };
+        ASKED.iter().find(take).map(Self)
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A module of the program looks for its tool; whether it got one.
+///
+/// # Safety
+/// Called by NVTX, as `nvtxInit.h` does.
+pub unsafe fn initialize(export: GetExportTable) -> c_int {
+    let Some(_asking) = Asking::begin(export as *const () as usize) else {
+        return 0;
+    };
+    // SAFETY: the caller's promise.
+    let places = (!is_ours(export) && wants_ranges()).then(|| unsafe { Places::of(export) });
+    let mut has_tool = 0;
+    if let Tool::Has(library) = Tool::find(c"InitializeInjectionNvtx2") {
+        // SAFETY: that is the type of the function of this name, and the module's own argument.
+        has_tool =
+            unsafe { core::mem::transmute::<*mut c_void, Initialize>(library.function)(export) };
+        if has_tool == 0 {
+            if let Some(places) = &places {
+                places.restore();
+            }
+            library.close();
+        }
+    }
+    let Some(places) = places else {
+        return has_tool;
+    };
+    let Some(chain) = chain_for(&places.tools()) else {
+        log::once!(
+            Warn,
+            "a module's NVTX ranges are not seen: {CHAINS} modules differ in their tools"
+        );
+        return has_tool;
+    };
+    places.wrap(&wrappers::of(chain));
+    ranges::met();
+    1
+}
+
+/// Whether the module is this library: its ranges go to the tool alone.
+fn is_ours(export: GetExportTable) -> bool {
+    resolve::is_ours(export as *const () as usize)
+}
+
+/// Whether ranges of the program are counted, or recorded.
+fn wants_ranges() -> bool {
+    let wants = || ranges::rule().is_some() | recorded::are_asked_for();
+    let wants = injection::is_preloaded() && tllmprof_session::activity::is_active() && wants();
+    if wants {
+        lifecycle::register();
+    }
+    wants
+}
+
+/// A module of the program looks for its tool for an extension of NVTX, such as payloads: all of
+/// it is the tool's. Whether it got one.
+///
+/// A program may ask whether anybody listens at all, `nvtxDomainIsEnabled`, before it opens ranges,
+/// as NVIDIA's Python package does. Where a tool does not answer, the success of this function is
+/// the answer: yes where we count or record, and where the tool does not know of extensions.
+///
+/// # Safety
+/// Called by NVTX, as `nvtxExtInit.h` does.
+pub unsafe fn initialize_extension(module: *mut c_void) -> c_int {
+    let Some(_asking) = Asking::begin(module.addr()) else {
+        return 0;
+    };
+    match Tool::find(c"InitializeInjectionNvtxExtension") {
+        // SAFETY: that is the type of the function of this name, and the module's own argument.
+        Tool::Has(library) => unsafe {
+            core::mem::transmute::<*mut c_void, InitializeExtension>(library.function)(module)
+        },
+        Tool::Lacks => 1,
+        Tool::None => wants_ranges().into(),
+    }
+}

@@ -1,0 +1,334 @@
+//! Which ranges count, and what it means that one begins or ends.
+
+use core::ffi::c_char;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use once_cell::race::OnceBox;
+use regex::bytes::Regex;
+use tllmprof_config::Step;
+
+use super::abi::{ASCII, Attributes, Handle, REGISTERED, RangeId, UNICODE, Wide};
+use super::recorded;
+use super::text::Text;
+use tllmprof_platform::injection;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_steps::ranges::handles::Handles;
+use tllmprof_steps::ranges::pattern::Pattern;
+use tllmprof_steps::ranges::seen::Seen;
+use tllmprof_steps::ranges::started::Started;
+use tllmprof_session as session;
+use tllmprof_session::named;
+use tllmprof_steps::step::counted::Counted;
+
+static RULE: OnceBox<Rule> = OnceBox::new();
+static STARTED: Started = Started::new();
+static SEEN: Seen = Seen::new();
+/// Some module has come to us.
+static MET: AtomicBool = AtomicBool::new(false);
+/// Handles and identifiers that are given out where no tool gives any.
+static NEXT_OWN: AtomicU64 = AtomicU64::new(1);
+/// Stands for every registered string that matches, where no tool has handles.
+static MATCHING_STRING: u8 = 0;
+
+/// What ranges the process counts by.
+pub struct Rule {
+    regex: &'static Regex,
+    pattern: Pattern,
+    domain: Option<&'static str>,
+    /// The domains of that name.
+    domains: Handles,
+    /// The registered strings that match.
+    strings: Handles,
+}
+
+/// The rule, if the process counts ranges.
+pub fn rule() -> Option<&'static Rule> {
+    if let Some(rule) = RULE.get() {
+        return Some(rule);
+    }
+    let Step::Nvtx { name, domain, .. } = &tllmprof_session::activity::settings()?.step else {
+        return None;
+    };
+    Some(RULE.get_or_init(|| {
+        Box::new(Rule {
+            regex: name,
+            pattern: Pattern::new(name),
+            domain: domain.as_deref(),
+            domains: Handles::new(),
+            strings: Handles::new(),
+        })
+    }))
+}
+
+/// A module's ranges reach us from now on.
+pub fn met() {
+    MET.store(true, Ordering::Relaxed);
+}
+
+/// The name of a range, as the program gave it.
+pub enum Name {
+    Text(Text),
+    Registered(Handle),
+    None,
+}
+
+impl Name {
+    pub fn narrow(text: *const c_char) -> Self {
+        Self::text(!text.is_null(), Text::Narrow(text))
+    }
+
+    pub fn wide(text: *const Wide) -> Self {
+        Self::text(!text.is_null(), Text::Wide(text))
+    }
+
+    fn text(is_there: bool, text: Text) -> Self {
+        if is_there {
+            Self::Text(text)
+        } else {
+            Self::None
+        }
+    }
+
+    /// # Safety
+    /// `attributes` is null or as NVTX wants it.
+    pub unsafe fn of(attributes: *const Attributes) -> Self {
+        // SAFETY: the caller's promise: the message is what its type says.
+        unsafe {
+            let Some(attributes) = attributes.as_ref().filter(|a| a.is_whole()) else {
+                return Self::None;
+            };
+            match attributes.message_type {
+                ASCII => Self::narrow(attributes.message.ascii),
+                UNICODE => Self::wide(attributes.message.wide),
+                REGISTERED => Self::Registered(attributes.message.registered),
+                _ => Self::None,
+            }
+        }
+    }
+}
+
+/// A range is about to begin: if it counts, it is counted, and the iteration that ends with it is
+/// returned.
+///
+/// # Safety
+/// The name is what NVTX wants.
+#[inline]
+pub unsafe fn begins(domain: Handle, name: &Name) -> Option<u64> {
+    // SAFETY: the caller's promise.
+    RULE.get()
+        .and_then(|rule| unsafe { rule.begins(domain, name) })
+}
+
+impl Rule {
+    /// # Safety
+    /// As [`begins`].
+    #[inline(never)] // or there were a copy of it in each wrapper of each chain
+    unsafe fn begins(&self, domain: Handle, name: &Name) -> Option<u64> {
+        // SAFETY: the caller's promise.
+        let counts = unsafe { self.names(domain, name) };
+        if counts && named::count(Counted::Named) {
+            named::ask(Counted::Named)
+        } else {
+            None
+        }
+    }
+
+    /// Whether ranges of this domain may count.
+    #[inline]
+    fn is_here(&self, domain: Handle) -> bool {
+        self.domain.is_none() || self.domains.contains(domain)
+    }
+
+    #[inline]
+    unsafe fn names(&self, domain: Handle, name: &Name) -> bool {
+        let here = self.is_here(domain);
+        // SAFETY: the caller's promise.
+        let counts = here && unsafe { self.matches(name) };
+        if counts {
+            SEEN.matched();
+        } else if SEEN.wants()
+            && let Name::Text(text) = *name
+        {
+            // SAFETY: as above.
+            unsafe { SEEN.add(text.bytes(), !here && self.matches(name)) };
+        }
+        counts
+    }
+
+    unsafe fn matches(&self, name: &Name) -> bool {
+        match *name {
+            // SAFETY: the caller's promise.
+            Name::Text(text) => unsafe { self.pattern.matches(text.bytes()) },
+            Name::Registered(handle) => handle == own_string() || self.strings.contains(handle),
+            Name::None => false,
+        }
+    }
+}
+
+/// A range has been pushed; `ends` is what [`begins`] said.
+///
+/// # Safety
+/// As [`begins`].
+#[inline]
+pub unsafe fn pushed(domain: Handle, name: &Name, ends: Option<u64>) {
+    // SAFETY: the caller's promise.
+    unsafe { recorded::pushed(domain, name) };
+    if ends.is_some() || follows_any() {
+        follow(domain, ends);
+    }
+}
+
+/// A range has been popped.
+#[inline]
+pub fn popped(domain: Handle) {
+    if follows_any() {
+        unfollow(domain);
+    }
+}
+
+/// Whether an iteration ends with one of the thread's ranges.
+#[inline]
+fn follows_any() -> bool {
+    RULE.get().is_some() && session::slot().is_some_and(|slot| !slot.open_ranges().is_empty())
+}
+
+#[cold]
+fn follow(domain: Handle, ends: Option<u64>) {
+    if let Some(slot) = session::slot() {
+        slot.open_ranges().pushed(domain, ends);
+    }
+}
+
+#[cold]
+fn unfollow(domain: Handle) {
+    let ended = session::slot().and_then(|slot| slot.open_ranges().popped(domain));
+    if let Some(iteration) = ended {
+        named::has_ended(iteration);
+    }
+}
+
+/// A range has been started; `ends` is what [`begins`] said. The program gets the tool's
+/// identifier, or none, or one of ours where its end has to be known.
+///
+/// # Safety
+/// As [`begins`].
+#[inline]
+pub unsafe fn started(domain: Handle, name: &Name, id: RangeId, ends: Option<u64>) -> RangeId {
+    // SAFETY: the caller's promise.
+    let id = unsafe { recorded::started(domain, id, name, own_id) };
+    let Some(iteration) = ends else { return id };
+    let id = if id == 0 { own_id() } else { id };
+    STARTED.follow(id, iteration);
+    id
+}
+
+/// A started range has ended.
+#[inline]
+pub fn ended(id: RangeId) {
+    if let Some(iteration) = STARTED.ended(id) {
+        named::has_ended(iteration);
+    }
+}
+
+/// No tool's identifiers are that large.
+pub fn own_id() -> RangeId {
+    1 << 63 | NEXT_OWN.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A string has been registered, and the tool, if there is one, calls it `handle`: what the
+/// program is to call it.
+///
+/// # Safety
+/// `text` is null or what NVTX wants.
+pub unsafe fn registered(domain: Handle, handle: Option<Handle>, text: &Name) -> Handle {
+    // SAFETY: the caller's promise.
+    let handle = unsafe { recorded::registered(domain, handle, text) };
+    let (Some(rule), Name::Text(text)) = (RULE.get(), text) else {
+        return handle.unwrap_or(0);
+    };
+    // SAFETY: the caller's promise.
+    let matches = unsafe { rule.pattern.matches(text.bytes()) };
+    if SEEN.wants() && !(matches && rule.is_here(domain)) {
+        // SAFETY: as above.
+        SEEN.add(unsafe { text.bytes() }, matches);
+    }
+    match handle {
+        Some(handle) => {
+            rule.strings.set(handle, matches);
+            handle
+        }
+        None if matches => own_string(),
+        None => 0,
+    }
+}
+
+fn own_string() -> Handle {
+    (&raw const MATCHING_STRING).addr()
+}
+
+/// A domain has been created, and the tool, if there is one, calls it `handle`: what the program
+/// is to call it.
+///
+/// # Safety
+/// `name` is null or what NVTX wants.
+pub unsafe fn domain_created(handle: Option<Handle>, name: &Name) -> Handle {
+    // SAFETY: the caller's promise.
+    let handle = unsafe { recorded::domain_created(handle, name) };
+    // Nobody looks behind a handle, and these are no addresses. Each domain has its own stack.
+    let handle = handle.unwrap_or_else(|| NEXT_OWN.fetch_add(1, Ordering::Relaxed) as Handle * 16);
+    if let (Some(rule), Name::Text(text)) = (RULE.get(), name)
+        && let Some(wanted) = rule.domain
+    {
+        // SAFETY: the caller's promise.
+        let is_wanted = unsafe { text.bytes() }.eq(wanted.bytes());
+        rule.domains.set(handle, is_wanted);
+    }
+    handle
+}
+
+/// A domain is about to be destroyed.
+pub fn domain_destroyed(handle: Handle) {
+    if let Some(rule) = RULE.get() {
+        rule.domains.set(handle, false);
+    }
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Doors,
+    child: in_child,
+}
+
+/// Nothing is held or followed in the child of a fork.
+fn in_child(alone: &OnlyThread) {
+    STARTED.in_child(alone);
+    SEEN.in_child(alone);
+    if let Some(rule) = RULE.get() {
+        rule.domains.in_child(alone);
+        rule.strings.in_child(alone);
+    }
+}
+
+/// Why no range counted.
+pub struct Unseen;
+
+impl fmt::Display for Unseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !MET.load(Ordering::Relaxed) {
+            return f.write_str(if injection::is_in_place() {
+                "; no NVTX range was opened"
+            } else {
+                "; NVTX_INJECTION64_PATH does not lead here, so its NVTX ranges were not seen"
+            });
+        }
+        f.write_str("; no NVTX range matched")?;
+        let Some(rule) = RULE.get() else {
+            return Ok(());
+        };
+        f.write_str(", there were ")?;
+        if !SEEN.write(rule.regex.as_str(), f)? {
+            f.write_str("none")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,194 @@
+//! What the record keeps of the program's ranges and marks, and what their handles stand for.
+//!
+//! Outside windows all of this is a load or two. Names of domains and registered strings are kept
+//! whenever they are given, as they come before the window.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use once_cell::race::OnceBox;
+use tllmprof_record::NO_STRING;
+
+use super::abi::{Handle, RangeId};
+use super::ranges::Name;
+use super::text::Text;
+use tllmprof_steps::ranges::known::Known;
+use tllmprof_recorder::ranges;
+use tllmprof_recorder::ranges::Names;
+use tllmprof_recorder::ranges::Writer;
+use tllmprof_recorder as recorder;
+use tllmprof_recorder::Counter;
+use tllmprof_recorder::Label;
+
+/// Domains and registered strings whose names are known.
+static DOMAINS: Known<Label, 256> = Known::new();
+static STRINGS: Known<Label, 8192> = Known::new();
+/// Names that there was no room for, by the time that there was no record to count them in.
+static UNKNOWN: AtomicU64 = AtomicU64::new(0);
+
+/// What a domain is called of which no more is known: none would be the default one.
+static NAMELESS: OnceBox<&'static Label> = OnceBox::new();
+
+/// Ranges are wanted.
+static ARE_KEPT: AtomicBool = AtomicBool::new(false);
+
+/// Whether the record is to keep the program's ranges and marks.
+pub fn are_asked_for() -> bool {
+    let asked = tllmprof_session::activity::settings().is_some_and(tllmprof_session::activity::records_ranges);
+    if asked {
+        NAMELESS.get_or_init(|| Box::new(Label::new("?")));
+        ARE_KEPT.store(true, Ordering::Relaxed);
+    }
+    asked
+}
+
+#[inline]
+fn are_kept() -> bool {
+    ARE_KEPT.load(Ordering::Relaxed)
+}
+
+/// Whether what begins now is kept.
+#[inline]
+fn is_open() -> bool {
+    ranges::window() != 0 && are_kept()
+}
+
+/// # Safety
+/// The name is what NVTX wants, and `writer` the calling thread's.
+#[inline]
+unsafe fn names(domain: Handle, name: &Name, writer: &Writer) -> Names {
+    let label = |label: Option<&Label>| label.map_or(NO_STRING, |label| label.id_by(writer));
+    let name = match *name {
+        // SAFETY: the caller's promise.
+        Name::Text(Text::Narrow(text)) => unsafe { ranges::c_id_by(writer, CStr::from_ptr(text)) },
+        // SAFETY: as above.
+        Name::Text(text @ Text::Wide(_)) => unsafe { ranges::spelt_id_by(writer, text.bytes()) },
+        Name::Registered(handle) => label(STRINGS.get(domain, handle)),
+        Name::None => NO_STRING,
+    };
+    let domain = match domain {
+        0 => NO_STRING,
+        handle => {
+            let known = DOMAINS.get(0, handle);
+            label(known.or_else(|| NAMELESS.get().copied()))
+        }
+    };
+    Names { domain, name }
+}
+
+/// A range has been pushed.
+///
+/// # Safety
+/// The name is what NVTX wants.
+#[inline]
+pub unsafe fn pushed(domain: Handle, name: &Name) {
+    if is_open() {
+        // SAFETY: the caller's promise.
+        unsafe { push(domain, name) };
+    }
+}
+
+#[inline(never)] // or there were a copy of it in each wrapper of each chain
+unsafe fn push(domain: Handle, name: &Name) {
+    // SAFETY: the caller's promise.
+    ranges::pushed(domain, |writer| unsafe { names(domain, name, writer) });
+}
+
+/// A range is about to be popped.
+#[inline]
+pub fn popped(domain: Handle) {
+    if ranges::may_be_open() && are_kept() {
+        pop(domain);
+    }
+}
+
+#[inline(never)]
+fn pop(domain: Handle) {
+    ranges::popped(domain);
+}
+
+/// A range has been started: the tool's identifier, or one of ours where it has none.
+///
+/// # Safety
+/// As [`pushed`].
+pub unsafe fn started(
+    domain: Handle,
+    id: RangeId,
+    name: &Name,
+    own_id: fn() -> RangeId,
+) -> RangeId {
+    if !is_open() {
+        return id;
+    }
+    let id = if id == 0 { own_id() } else { id };
+    // SAFETY: the caller's promise.
+    ranges::started(id, |writer| unsafe { names(domain, name, writer) });
+    id
+}
+
+/// A started range is about to end.
+#[inline]
+pub fn ended(id: RangeId) {
+    if ranges::may_be_open() && are_kept() && id != 0 {
+        ranges::finished(id);
+    }
+}
+
+/// A moment has been marked.
+///
+/// # Safety
+/// As [`pushed`].
+#[inline]
+pub unsafe fn marked(domain: Handle, name: &Name) {
+    if is_open() {
+        // SAFETY: the caller's promise.
+        ranges::marked(|writer| unsafe { names(domain, name, writer) });
+    }
+}
+
+/// A string has been registered, and the tool, if there is one, calls it `handle`: what the program
+/// is to call it.
+///
+/// # Safety
+/// `text` is null or what NVTX wants.
+pub unsafe fn registered(domain: Handle, handle: Option<Handle>, text: &Name) -> Option<Handle> {
+    // SAFETY: the caller's promise.
+    unsafe { keep(&STRINGS, domain, handle, text) }
+}
+
+/// A domain has been created, and the tool, if there is one, calls it `handle`.
+///
+/// # Safety
+/// As [`registered`].
+pub unsafe fn domain_created(handle: Option<Handle>, name: &Name) -> Option<Handle> {
+    // SAFETY: the caller's promise.
+    unsafe { keep(&DOMAINS, 0, handle, name) }
+}
+
+/// Where no tool has a handle for a text, the place where it is kept is one.
+unsafe fn keep<const SIZE: usize>(
+    known: &Known<Label, SIZE>,
+    owner: usize,
+    handle: Option<Handle>,
+    text: &Name,
+) -> Option<Handle> {
+    let Name::Text(text) = *text else {
+        return handle;
+    };
+    if !are_kept() || handle == Some(0) {
+        return handle;
+    }
+    // SAFETY: the caller's promise.
+    let label = Label::keep(|| unsafe { text.bytes() });
+    let handle = handle.or_else(|| label.map(|label| core::ptr::from_ref(label).addr()));
+    let is_known = label
+        .zip(handle)
+        .is_some_and(|(label, handle)| known.set(owner, handle, label));
+    if !is_known {
+        UNKNOWN.fetch_add(1, Ordering::Relaxed);
+    }
+    if recorder::is_on() && UNKNOWN.load(Ordering::Relaxed) != 0 {
+        recorder::add(Counter::StringsDropped, UNKNOWN.swap(0, Ordering::Relaxed));
+    }
+    handle
+}

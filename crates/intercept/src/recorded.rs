@@ -1,0 +1,190 @@
+//! Calls that are recorded: those to the driver while a window is open, or to a runtime whose driver
+//! functions do not come from us.
+
+use core::ffi::c_void;
+
+use tllmprof_config::calls::{Call, Kind};
+
+use super::arch::{self, Frame};
+use super::thunk::{Role, Thunk};
+use tllmprof_recorder::gpu;
+use tllmprof_recorder::gpu::Doomed;
+use tllmprof_recorder::gpu::Target;
+use tllmprof_recorder::gpu::Wait;
+use tllmprof_recorder as recorder;
+use tllmprof_recorder::What;
+use tllmprof_session as session;
+
+/// Whether calls are recorded now.
+pub fn are() -> bool {
+    recorder::is_recording()
+}
+
+/// The handler of a driver's function that is recorded.
+pub fn handler() -> *mut c_void {
+    arch::record as *mut c_void
+}
+
+/// The real function of a call that [`arch::record`] timed has returned `result`, and the program is
+/// to get it.
+///
+/// # Safety
+/// `frame` is what the assembler saved of the call.
+#[cfg(target_arch = "x86_64")]
+pub unsafe extern "C" fn returned(frame: *const Frame, result: usize) -> usize {
+    // SAFETY: the caller's promise; the thunk is one of the pool.
+    let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
+    keep(frame, thunk, result);
+    result
+}
+
+/// A call that [`arch::record`] is about to time goes on to its real function. Returns what it is to
+/// put into the lowest bit of the call's beginning.
+///
+/// # Safety
+/// `frame` is what the assembler saved of the call.
+#[cfg(target_arch = "x86_64")]
+pub unsafe extern "C" fn entered(frame: *const Frame) -> u64 {
+    if !gpu::is_timing() {
+        return 0;
+    }
+    // SAFETY: the caller's promise; the thunk is one of the pool.
+    let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
+    enters(frame, thunk).into()
+}
+
+/// A call goes on to its real function, by the slow way.
+pub fn goes_on(frame: &Frame, thunk: &Thunk) {
+    let is_last = gpu::is_timing() && enters(frame, thunk);
+    frame
+        .since
+        .set(recorder::ticks() & !LAST | u64::from(is_last));
+}
+
+/// Set in the beginning of a call, which a tick more or less does not matter to, whose work is expected
+/// to be the last of its stream for now.
+const LAST: u64 = 1;
+
+/// Tells of a call that the GPU's time depends on; whether its work is expected to be the last.
+fn enters(frame: &Frame, thunk: &Thunk) -> bool {
+    let (Role::Driver(call) | Role::Runtime(call)) = thunk.role() else {
+        return false;
+    };
+    if session::is_any_capturing() {
+        return false;
+    }
+    if call.kind().enqueues() {
+        return !is_small_copy(call, frame)
+            && target(call, frame, thunk).is_some_and(gpu::before_work);
+    }
+    if call.kind() == Kind::Wait {
+        gpu::before_wait(match target(call, frame, thunk) {
+            Some(target) => Wait::Stream(target),
+            None if call == Call::EventSynchronize => Wait::Event,
+            None => Wait::All,
+        });
+    }
+    false
+}
+
+/// What a call destroys is not to be used any more. Whether calls are recorded or not.
+pub fn destroys(call: Call, frame: &Frame, thunk: &Thunk) {
+    let first = frame.args[0];
+    let doomed = match (call, thunk.role()) {
+        (Call::StreamDestroy, _) => Doomed::Stream(first),
+        (Call::CtxDestroy, _) => Doomed::Context(first),
+        // The runtime's takes no argument.
+        (_, Role::Driver(_)) => Doomed::Primary(u8::try_from(first as u32).ok()),
+        _ => Doomed::Primary(None),
+    };
+    gpu::before_destroy(doomed, session::is_any_capturing());
+}
+
+/// It has returned. Whether it was recorded or not.
+pub fn keep(frame: &Frame, thunk: &Thunk, result: usize) {
+    let begun = frame.since.get();
+    if begun == 0 || !are() {
+        return;
+    }
+    let (Role::Driver(call) | Role::Runtime(call)) = thunk.role() else {
+        return;
+    };
+    // The functions return an enumeration, in the lower half of the register.
+    let failed = result & 0xffff_ffff != 0;
+    let target = target(call, frame, thunk);
+    let what = What::Call {
+        row: call as u8,
+        capturing: session::is_capturing(),
+        stream: match target {
+            Some(target) if !failed => target.handle as u64,
+            _ => 0,
+        },
+    };
+    recorder::call(begun & !LAST, failed, what);
+    if (failed || begun & LAST != 0)
+        && call.kind().enqueues()
+        && !is_small_copy(call, frame)
+        && gpu::is_timing()
+        && !session::is_any_capturing()
+        && let Some(target) = target
+    {
+        if failed {
+            gpu::refused(target);
+        } else {
+            gpu::after_last(target);
+        }
+    }
+}
+
+/// Whether a call copies so little to the device that the events around it would take longer. Programs
+/// make many such copies, and some wait after each.
+fn is_small_copy(call: Call, frame: &Frame) -> bool {
+    const SMALL: usize = 64 << 10;
+    call == Call::MemcpyHtoDAsync && frame.word(2) < SMALL
+}
+
+/// Where the argument is that names the stream; an index of words, as structures may take several.
+enum Stream {
+    Word(usize),
+    /// In the configuration that the first word points to, behind so many bytes.
+    Configured(usize),
+}
+
+/// The stream that a call is for; `None` where it names none.
+fn target(call: Call, frame: &Frame, thunk: &Thunk) -> Option<Target> {
+    use Call::{
+        GraphLaunch, LaunchCooperativeKernel, LaunchKernel, LaunchKernelEx, MemcpyDtoHAsync,
+        MemcpyHtoDAsync, StreamBeginCapture, StreamBeginCaptureToGraph, StreamEndCapture,
+        StreamSynchronize,
+    };
+    let is_driver = matches!(thunk.role(), Role::Driver(_));
+    let place = match (call, is_driver) {
+        (GraphLaunch, _) => Stream::Word(1),
+        (LaunchKernel | LaunchCooperativeKernel, true) => Stream::Word(8),
+        // Two dimensions of two words each.
+        (LaunchKernel | LaunchCooperativeKernel, false) => Stream::Word(7),
+        (LaunchKernelEx, _) => Stream::Configured(32),
+        (MemcpyDtoHAsync | MemcpyHtoDAsync, true) => Stream::Word(3),
+        (MemcpyDtoHAsync, false) => Stream::Word(4),
+        (
+            StreamSynchronize | StreamBeginCapture | StreamBeginCaptureToGraph | StreamEndCapture,
+            _,
+        ) => Stream::Word(0),
+        _ => return None,
+    };
+    let handle = match place {
+        Stream::Word(index) => frame.word(index),
+        Stream::Configured(behind) => {
+            let configuration = core::ptr::with_exposed_provenance::<u8>(frame.args[0]);
+            if configuration.is_null() {
+                return None; // the driver refuses it
+            }
+            // SAFETY: the real function reads the configuration, too, before the call or after.
+            unsafe { configuration.add(behind).cast::<usize>().read_unaligned() }
+        }
+    };
+    Some(Target {
+        handle,
+        per_thread: thunk.is_per_thread(),
+    })
+}

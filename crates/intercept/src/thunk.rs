@@ -1,0 +1,248 @@
+//! Thunks: what a caller gets in place of a real function.
+//!
+//! A thunk stands for one real function, never for a name: the driver hands out different
+//! functions under one name (legacy and per-thread default stream), and a process may hold two
+//! runtimes. All doors lead to the same thunk for the same real function.
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_config::calls::{Call, Calls};
+use tllmprof_learn::Wait;
+
+use super::{arch, recorded, watched};
+use tllmprof_platform::gate;
+use tllmprof_steps::step::counted::Counted;
+use tllmprof_steps::step::learned::Note;
+use tllmprof_steps::step::learned::note_of;
+use tllmprof_steps::step::threads;
+use tllmprof_platform::log;
+use tllmprof_recorder as recorder;
+use tllmprof_session as session;
+
+/// Thunks that a process can have. A process uses about two for each row of the table; libraries
+/// that are unloaded and loaded again elsewhere use new ones.
+pub const THUNK_COUNT: usize = 1024;
+/// Bytes of a [`Thunk`]; the pool's stubs count on it.
+pub const THUNK_SIZE: usize = size_of::<Thunk>();
+
+/// The pool. Entries below [`USED`] are complete and, but for the handler, never change.
+pub static THUNKS: [Thunk; THUNK_COUNT] = [const { Thunk::new() }; THUNK_COUNT];
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// Serialises creation; held for a few stores, never across a call out.
+static CREATING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
+
+lifecycle::at_fork! {
+    stage: Stage::Doors,
+    before: || CREATING.hold_over_fork(),
+    parent: || CREATING.release_after_fork(),
+    child: in_child,
+}
+
+/// Lets thunks be made in the child of a fork.
+fn in_child(alone: &OnlyThread) {
+    CREATING.break_open(alone);
+}
+
+/// What a thunk's function is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// A function of the driver.
+    Driver(Call),
+    /// A function of the runtime, which will call the driver.
+    Runtime(Call),
+    /// `cuGetProcAddress` in either of its ABIs: the result is what matters.
+    ProcAddress,
+}
+
+impl Role {
+    const fn encode(self) -> u32 {
+        match self {
+            Self::Driver(call) => call as u32,
+            Self::Runtime(call) => 0x100 | call as u32,
+            Self::ProcAddress => 0x200,
+        }
+    }
+
+    /// The handler that a thunk of this role starts with.
+    fn handler(self) -> *mut c_void {
+        match self {
+            Self::Driver(_) if watched::are() => arch::slow as *mut c_void,
+            Self::Driver(call) => {
+                let records = recorded::are();
+                noting(call, records).unwrap_or(if records {
+                    recorded::handler()
+                } else {
+                    arch::count as *mut c_void
+                })
+            }
+            Self::Runtime(_) | Self::ProcAddress => arch::slow as *mut c_void,
+        }
+    }
+
+    /// Where in a thread's cells the fast path counts, in bytes.
+    fn cell(self) -> usize {
+        match self {
+            Self::Driver(call) | Self::Runtime(call) => threads::cell_offset(Counted::Call(call)),
+            Self::ProcAddress => 0,
+        }
+    }
+}
+
+/// The handler that notes `call` as well as counting it, where iterations are learnt from that.
+/// `records`: and records it.
+fn noting(call: Call, records: bool) -> Option<*mut c_void> {
+    let handlers: arch::Noting = match note_of(call).filter(|_| session::learns())? {
+        Note::Kernel(0) => arch::NOTE_FIRST_ARGUMENT,
+        Note::Kernel(_) => arch::NOTE_SECOND_ARGUMENT,
+        Note::Graph => arch::NOTE_GRAPH,
+        Note::CopyToHost => arch::NOTE_COPY_TO_HOST,
+        Note::CopyToDevice => arch::NOTE_COPY_TO_DEVICE,
+        Note::Wait(Wait::Stream) => arch::NOTE_STREAM_WAIT,
+        Note::Wait(Wait::Event) => arch::NOTE_EVENT_WAIT,
+        Note::Wait(Wait::Context) => arch::NOTE_CONTEXT_WAIT,
+        Note::Wait(Wait::CopyToHost) => arch::NOTE_BLOCKING_COPY,
+    };
+    Some(handlers[usize::from(records)] as *mut c_void)
+}
+
+/// One entry of the pool. The assembler knows the first three fields by their offsets.
+#[repr(C)]
+pub struct Thunk {
+    handler: AtomicPtr<c_void>,
+    real: AtomicPtr<c_void>,
+    cell: AtomicUsize,
+    role: AtomicU32,
+    /// 1: stream 0 is the calling thread's own.
+    per_thread: AtomicU32,
+}
+
+impl Thunk {
+    const fn new() -> Self {
+        Self {
+            handler: AtomicPtr::new(core::ptr::null_mut()),
+            real: AtomicPtr::new(core::ptr::null_mut()),
+            cell: AtomicUsize::new(0),
+            role: AtomicU32::new(0),
+            per_thread: AtomicU32::new(0),
+        }
+    }
+
+    /// The thunk for `real`, made on first sight; `None` when the pool is used up.
+    pub fn of(real: *mut c_void, role: Role) -> Option<&'static Self> {
+        let real = match role {
+            Role::Driver(call) => gate::before(real, gate::Work::of(call)),
+            Role::Runtime(_) | Role::ProcAddress => real,
+        };
+        if let Some(known) = Self::find(real, role) {
+            return Some(known);
+        }
+        let _creating = CREATING.lock();
+        if let Some(known) = Self::find(real, role) {
+            return Some(known);
+        }
+        let index = USED.load(Ordering::Relaxed);
+        let Some(thunk) = THUNKS.get(index) else {
+            log::once!(
+                Warn,
+                "over {THUNK_COUNT} CUDA functions were looked up: later ones are not counted"
+            );
+            return None;
+        };
+        thunk.real.store(real, Ordering::Relaxed);
+        thunk.cell.store(role.cell(), Ordering::Relaxed);
+        thunk.role.store(role.encode(), Ordering::Relaxed);
+        thunk.handler.store(role.handler(), Ordering::Relaxed);
+        USED.store(index + 1, Ordering::Release);
+        Some(thunk)
+    }
+
+    fn find(real: *mut c_void, role: Role) -> Option<&'static Self> {
+        let code = role.encode();
+        THUNKS[..USED.load(Ordering::Acquire)].iter().find(|t| {
+            t.real.load(Ordering::Relaxed) == real && t.role.load(Ordering::Relaxed) == code
+        })
+    }
+
+    /// What to hand to the program in place of the real function.
+    pub fn stub(&self) -> *mut c_void {
+        let offset = core::ptr::from_ref(self).addr() - THUNKS.as_ptr().addr();
+        let index = offset / THUNK_SIZE;
+        match self.role() {
+            Role::Driver(call)
+                if noting(call, false).is_none() && !watched::are() && !recorder::is_wanted() =>
+            {
+                arch::counting_stub(index)
+            }
+            Role::Driver(_) | Role::Runtime(_) | Role::ProcAddress => arch::stub(index),
+        }
+    }
+
+    /// The real function, or the gate in front of it.
+    pub fn real(&self) -> *mut c_void {
+        self.real.load(Ordering::Relaxed)
+    }
+
+    /// What the function is.
+    pub fn role(&self) -> Role {
+        use tllmprof_config::calls::CALLS;
+        let code = self.role.load(Ordering::Relaxed);
+        let call = CALLS[(code & 0xff) as usize].call;
+        match code >> 8 {
+            0 => Role::Driver(call),
+            1 => Role::Runtime(call),
+            _ => Role::ProcAddress,
+        }
+    }
+
+    /// Whether stream 0 is the calling thread's own to the function.
+    #[inline]
+    pub fn is_per_thread(&self) -> bool {
+        self.per_thread.load(Ordering::Relaxed) != 0
+    }
+
+    /// Remembers by what name the function was found: the forms for the thread's own default stream
+    /// end in `_ptsz` or `_ptds`.
+    pub fn named(&'static self, name: &CStr) -> &'static Self {
+        let name = name.to_bytes();
+        if name.ends_with(b"_ptsz") || name.ends_with(b"_ptds") {
+            self.set_per_thread();
+        }
+        self
+    }
+
+    /// Stream 0 is the calling thread's own to the function.
+    pub fn set_per_thread(&self) {
+        self.per_thread.store(1, Ordering::Relaxed);
+    }
+
+    /// Makes the runtime's functions for `calls` seen again, or lets them become transparent.
+    pub fn attend(calls: Calls) {
+        for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
+            if let Role::Runtime(call) = thunk.role()
+                && calls.contains(call)
+            {
+                thunk
+                    .handler
+                    .store(arch::slow as *mut c_void, Ordering::Release);
+            }
+        }
+    }
+
+    /// Has the driver's calls recorded, or not any more.
+    pub fn record() {
+        let _creating = CREATING.lock();
+        for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
+            let role = thunk.role();
+            if matches!(role, Role::Driver(_)) {
+                thunk.handler.store(role.handler(), Ordering::Release);
+            }
+        }
+    }
+
+    /// From now on calls go straight to the real function.
+    pub fn make_transparent(&self) {
+        self.handler.store(self.real(), Ordering::Release);
+    }
+}

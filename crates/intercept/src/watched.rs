@@ -1,0 +1,81 @@
+//! Calls that are given NVTX ranges of their own (`TLLM_NVTX_DEBUG`).
+//!
+//! Such calls all go the slow way: their end has to be seen. A range is around the driver's
+//! function, which is what the program waits for, however it calls it; or around the runtime's,
+//! where the driver's functions do not come from us.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+use std::ffi::CString;
+
+use once_cell::race::OnceBox;
+use tllmprof_config::calls::{CALLS, Call};
+
+use super::arch::Frame;
+use tllmprof_platform::thread;
+use super::dispatch::{is_followed, is_nested};
+use tllmprof_capture::marks;
+use tllmprof_capture::marks::Name;
+use tllmprof_session as session;
+
+const UNKNOWN: u8 = 0;
+const NO: u8 = 1;
+const YES: u8 = 2;
+static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+/// Whether calls are given ranges. Asked when the first function of CUDA's is met, when a profiler
+/// that is preloaded, too, has set its variables.
+pub fn are() -> bool {
+    match ANSWER.load(Ordering::Relaxed) {
+        UNKNOWN => ask(),
+        answer => answer == YES,
+    }
+}
+
+#[cold]
+fn ask() -> bool {
+    let asked = tllmprof_session::activity::settings().is_some_and(|settings| settings.nvtx_debug);
+    let are = asked && tllmprof_session::activity::is_active() && marks::are_wanted();
+    ANSWER.store(if are { YES } else { NO }, Ordering::Relaxed);
+    are
+}
+
+/// A function of the driver has been entered, which the assembler did not count.
+pub fn entered(call: Call, frame: &Frame) {
+    if !is_nested(frame) {
+        if thread::cells().is_null() {
+            session::new_thread(true);
+        }
+        session::count(call.into());
+        session::note(call, &frame.args, false);
+        session::entered(call);
+    }
+    push_driver(call);
+}
+
+/// The function has returned.
+pub fn returned(call: Call, frame: &Frame, succeeded: bool) {
+    marks::pop();
+    if is_followed(call) && !is_nested(frame) {
+        session::returned(call, frame.args[0], succeeded);
+    }
+}
+
+/// Begins the range of a function of the runtime.
+pub fn push_runtime(call: Call) {
+    static NAMES: Names = [const { OnceBox::new() }; CALLS.len()];
+    push(&NAMES, call, call.info().runtime);
+}
+
+fn push_driver(call: Call) {
+    static NAMES: Names = [const { OnceBox::new() }; CALLS.len()];
+    push(&NAMES, call, call.info().driver);
+}
+
+type Names = [OnceBox<Name>; CALLS.len()];
+
+fn push(names: &Names, call: Call, symbols: &[&str]) {
+    let symbol = symbols.first().copied().unwrap_or_default();
+    let name = names[call.index()]
+        .get_or_init(|| Box::new(Name::register(CString::new(symbol).unwrap_or_default())));
+    name.push_until_pop();
+}

@@ -1,0 +1,37 @@
+//! The thread-local block, on AArch64.
+
+use core::arch::{asm, global_asm};
+
+use crate::thread::Block;
+
+global_asm!(
+    ".section .tbss.tllmprof,\"awT\",@nobits",
+    ".p2align 6",
+    ".hidden tllmprof_tls",
+    ".globl tllmprof_tls",
+    ".type tllmprof_tls,@object",
+    ".size tllmprof_tls,{size}",
+    "tllmprof_tls: .zero {size}",
+    ".text",
+    size = const Block::SIZE,
+);
+
+/// The calling thread's block; never null, valid as long as the thread lives.
+#[inline]
+pub fn block() -> *mut Block {
+    let block: *mut Block;
+    // SAFETY: reads the thread pointer and the offset that the loader put in the GOT; both are
+    // valid in any thread, since a preloaded library's initial-exec block exists from its start.
+    unsafe {
+        asm!(
+            "adrp {block}, :gottprel:tllmprof_tls",
+            "ldr {block}, [{block}, :gottprel_lo12:tllmprof_tls]",
+            "mrs {thread}, tpidr_el0",
+            "add {block}, {block}, {thread}",
+            block = out(reg) block,
+            thread = out(reg) _,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    block
+}

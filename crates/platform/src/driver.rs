@@ -1,0 +1,295 @@
+//! The driver's own functions, for our own use.
+//!
+//! The profiler is switched by the driver and not by a runtime, so that it works however the
+//! program was linked. Its functions are found in its own tables: `dlsym` would take the loader's
+//! lock in the middle of a launch, and `dlerror` would lose what the program has not read yet.
+
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::libcuda::NAME;
+use crate::libcuda::functions;
+use crate::elf;
+use crate::log;
+
+type Context = *mut c_void;
+type Device = c_int;
+type Status = c_int;
+
+const NOT_INITIALIZED: Status = 3;
+const DEINITIALIZED: Status = 4;
+const INVALID_CONTEXT: Status = 201;
+const CONTEXT_IS_DESTROYED: Status = 709;
+
+functions! {
+    /// What is used of libcuda; a function that it lacks is none.
+    Driver
+
+    profiler_start: fn() = c"cuProfilerStart";
+    profiler_stop: fn() = c"cuProfilerStop";
+    driver_get_version: fn(*mut c_int) = c"cuDriverGetVersion";
+    mem_get_info: fn(*mut usize, *mut usize) = c"cuMemGetInfo_v2";
+    ctx_get_current: fn(*mut Context) = c"cuCtxGetCurrent";
+    ctx_set_current: fn(Context) = c"cuCtxSetCurrent";
+    ctx_synchronize: fn() = c"cuCtxSynchronize";
+    device_get_count: fn(*mut c_int) = c"cuDeviceGetCount";
+    device_get: fn(*mut Device, c_int) = c"cuDeviceGet";
+    primary_ctx_get_state: fn(Device, *mut c_uint, *mut c_int) = c"cuDevicePrimaryCtxGetState";
+    primary_ctx_retain: fn(*mut Context, Device) = c"cuDevicePrimaryCtxRetain";
+    func_get_name: fn(*mut *const c_char, *mut c_void) = c"cuFuncGetName";
+    kernel_get_name: fn(*mut *const c_char, *mut c_void) = c"cuKernelGetName";
+    primary_ctx_release: fn(Device) = c"cuDevicePrimaryCtxRelease_v2" | c"cuDevicePrimaryCtxRelease";
+}
+
+static DRIVER: AtomicPtr<Driver> = AtomicPtr::new(core::ptr::null_mut());
+/// The context that was current where the window opened.
+static CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Whether the process has loaded the driver.
+pub fn is_loaded() -> bool {
+    Driver::is_known()
+}
+
+/// Writes the name of a kernel that the driver launches by `handle`, or the handle if it has none.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_kernel_name(out: &mut dyn core::fmt::Write, handle: u64) -> core::fmt::Result {
+    let mut name = [0; Driver::NAME_LENGTH];
+    match Driver::get().and_then(|driver| driver.kernel_name(handle, &mut name)) {
+        Some(name) => out.write_str(name),
+        None => write!(out, "{handle:#x}"),
+    }
+}
+
+impl Driver {
+    /// The process's driver, if it has loaded one.
+    ///
+    /// Looked for again when the one that was known has been unloaded.
+    pub fn get() -> Option<&'static Self> {
+        // SAFETY: the pointer is null or of a leaked box.
+        let known = unsafe { DRIVER.load(Ordering::Acquire).as_ref() };
+        let is_there = |driver: &&Self| {
+            elf::containing(driver.start)
+                .is_some_and(|module| module.start == driver.start && module.soname() == Some(NAME))
+        };
+        known.filter(is_there).or_else(|| {
+            let driver: &'static Self = Box::leak(Box::new(Self::load()?));
+            DRIVER.store(core::ptr::from_ref(driver).cast_mut(), Ordering::Release);
+            Some(driver)
+        })
+    }
+
+    /// Whether the process has loaded its driver at any time.
+    pub fn is_known() -> bool {
+        !DRIVER.load(Ordering::Acquire).is_null() || Self::get().is_some()
+    }
+
+    /// Starts the profiler; whether it did.
+    pub fn start_profiler(&self) -> bool {
+        let Some(start) = self.profiler_start else {
+            log::once!(
+                Warn,
+                "this driver has no cuProfilerStart: only NVTX ranges mark the windows"
+            );
+            return false;
+        };
+        // SAFETY: the function takes nothing.
+        match self.in_a_context(|| unsafe { start() }) {
+            0 => true,
+            status @ (NOT_INITIALIZED | INVALID_CONTEXT) => {
+                log::say!(Debug, "cuProfilerStart came too early: error {status}");
+                false
+            }
+            status => {
+                log::say!(Warn, "cuProfilerStart failed with error {status}");
+                false
+            }
+        }
+    }
+
+    /// Starts the profiler where it could not be started before, without a word.
+    pub fn start_profiler_late(&self) -> bool {
+        self.profiler_start.is_some_and(|start| {
+            // SAFETY: the function takes nothing.
+            let status = self.in_a_context(|| unsafe { start() });
+            status == 0
+        })
+    }
+
+    /// Stops the profiler.
+    pub fn stop_profiler(&self) {
+        let Some(stop) = self.profiler_stop else {
+            return;
+        };
+        // SAFETY: the function takes nothing.
+        match self.in_a_context(|| unsafe { stop() }) {
+            0 => {}
+            // The program has taken CUDA down before the end of the process closed the window.
+            status @ (DEINITIALIZED | CONTEXT_IS_DESTROYED) => {
+                log::say!(Debug, "cuProfilerStop came too late: error {status}");
+            }
+            status => log::say!(Warn, "cuProfilerStop failed with error {status}"),
+        }
+    }
+
+    /// The newest version of CUDA that it serves, as 1000 × major + 10 × minor.
+    pub fn version(&self) -> Option<c_int> {
+        let mut version = 0;
+        // SAFETY: writes the version to the local.
+        (unsafe { self.driver_get_version?(&raw mut version) } == 0).then_some(version)
+    }
+
+    /// Bytes of the GPU's memory that are free, by the calling thread's context.
+    pub fn free_memory(&self) -> Option<usize> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes both numbers to the locals.
+        (unsafe { self.mem_get_info?(&raw mut free, &raw mut total) } == 0).then_some(free)
+    }
+
+    /// Bytes that a kernel's name gets in messages.
+    pub const NAME_LENGTH: usize = 60;
+
+    /// The name, mangled, of what a program launches by `handle`, cut short where it is long.
+    /// Drivers since 12.3 tell; a `CUkernel` is launched as a `CUfunction`, and either function
+    /// refuses the other's handles (error 400 from driver 580).
+    pub fn kernel_name<'a>(
+        &self,
+        handle: u64,
+        name: &'a mut [u8; Self::NAME_LENGTH],
+    ) -> Option<&'a str> {
+        let handle = core::ptr::with_exposed_provenance_mut(usize::try_from(handle).ok()?);
+        let mut place = core::ptr::null();
+        [self.func_get_name, self.kernel_get_name]
+            .into_iter()
+            .flatten()
+            // SAFETY: a handle that the program has launched a kernel by; the driver tells what it
+            // is of, and writes the place.
+            .find(|get| unsafe { get(&raw mut place, handle) } == 0)?;
+        if place.is_null() {
+            return None;
+        }
+        // SAFETY: the driver's string, which lives as long as the function's module.
+        let full = unsafe { CStr::from_ptr(place) }.to_bytes();
+        let length = full.len().min(name.len());
+        name[..length].copy_from_slice(&full[..length]);
+        core::str::from_utf8(&name[..length])
+            .ok()
+            .filter(|name| !name.is_empty())
+    }
+
+    /// Remembers the calling thread's context for the worker.
+    pub fn remember_context(&self) {
+        let context = self.context();
+        if !context.is_null() {
+            CONTEXT.store(context, Ordering::Relaxed);
+        }
+    }
+
+    fn context(&self) -> Context {
+        let mut context = core::ptr::null_mut();
+        if let Some(get) = self.ctx_get_current {
+            // SAFETY: writes the context to the local that it is given.
+            let _ = unsafe { get(&raw mut context) };
+        }
+        context
+    }
+
+    /// Makes the remembered context the calling thread's.
+    pub fn adopt_context(&self) {
+        let context = CONTEXT.load(Ordering::Relaxed);
+        if let Some(set) = self.ctx_set_current
+            && !context.is_null()
+        {
+            // SAFETY: a handle that the driver gave; the driver checks it.
+            let _ = unsafe { set(context) };
+        }
+    }
+
+    /// Waits until the devices that the process uses are idle.
+    ///
+    /// Changes the calling thread's context: for the worker alone.
+    pub fn synchronize_all(&self) {
+        self.adopt_context();
+        let remembered = !self.context().is_null();
+        if remembered {
+            self.synchronize();
+        }
+        // A single device has been waited for then.
+        if !remembered || self.devices() > 1 {
+            self.each_primary_context(|| {
+                self.synchronize();
+                false
+            });
+        }
+        self.adopt_context();
+    }
+
+    fn synchronize(&self) {
+        if let Some(synchronize) = self.ctx_synchronize {
+            // SAFETY: the function takes nothing.
+            let _ = unsafe { synchronize() };
+        }
+    }
+
+    fn devices(&self) -> c_int {
+        let mut count = 0;
+        if let Some(get_count) = self.device_get_count {
+            // SAFETY: writes the number of devices to the local.
+            let _ = unsafe { get_count(&raw mut count) };
+        }
+        count
+    }
+
+    /// Acts in some context: the calling thread's own, or, where the runtime has not given it one
+    /// yet, a primary context that the program uses, or the last that was seen.
+    fn in_a_context(&self, act: impl Fn() -> Status) -> Status {
+        if !self.context().is_null() {
+            return act();
+        }
+        let mut status = None;
+        self.each_primary_context(|| {
+            status = Some(act());
+            true
+        });
+        status.unwrap_or_else(|| {
+            self.adopt_context();
+            let status = act();
+            if let Some(set) = self.ctx_set_current {
+                // SAFETY: takes the context away that the thread has been given.
+                let _ = unsafe { set(core::ptr::null_mut()) };
+            }
+            status
+        })
+    }
+
+    /// Acts in the primary contexts that the program uses, until the act says that it is enough.
+    /// The calling thread has no context afterwards.
+    fn each_primary_context(&self, mut act: impl FnMut() -> bool) {
+        let mut is_enough = |ordinal| self.in_primary_context(ordinal, &mut act) == Some(true);
+        (0..self.devices()).any(&mut is_enough);
+    }
+
+    fn in_primary_context(&self, ordinal: c_int, act: &mut dyn FnMut() -> bool) -> Option<bool> {
+        let (get, state) = (self.device_get?, self.primary_ctx_get_state?);
+        let (retain, release) = (self.primary_ctx_retain?, self.primary_ctx_release?);
+        let set = self.ctx_set_current?;
+        let (mut device, mut flags, mut active) = (0, 0, 0);
+        let mut context = core::ptr::null_mut();
+        // SAFETY: each function writes to the locals it is given and succeeds before the next uses
+        // them; the context is retained while it is used, and only if it was active.
+        unsafe {
+            let usable = get(&raw mut device, ordinal) == 0
+                && state(device, &raw mut flags, &raw mut active) == 0
+                && active != 0
+                && retain(&raw mut context, device) == 0;
+            if !usable {
+                return None;
+            }
+            let enough = set(context) == 0 && act();
+            let _ = set(core::ptr::null_mut());
+            let _ = release(device);
+            Some(enough)
+        }
+    }
+}

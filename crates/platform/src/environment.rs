@@ -1,0 +1,46 @@
+//! The process's environment.
+
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::CString;
+
+// SAFETY: declared as in unistd.h; the loader binds it to the host's own.
+unsafe extern "C" {
+    static environ: AtomicPtr<*const c_char>;
+}
+
+/// Sets variables, each to a value or to none.
+///
+/// `setenv` may free the list of variables that another thread, of a profiler that is preloaded,
+/// too, is reading. So the process gets a new list, at one stroke, and the old one stays.
+pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
+    let is_changed = |entry: &CStr| {
+        let entry = entry.to_bytes();
+        changes.iter().any(|(name, _)| {
+            entry
+                .strip_prefix(name.as_bytes())
+                .is_some_and(|rest| rest.starts_with(b"="))
+        })
+    };
+    let mut list = Vec::new();
+    // SAFETY: the host's list ends with a null, and its entries are terminated strings. The word
+    // that leads to it is aligned, and libc itself reads it as a whole.
+    unsafe {
+        let mut entry = environ.load(Ordering::Acquire);
+        while !entry.is_null() && !(*entry).is_null() {
+            if !is_changed(CStr::from_ptr(*entry)) {
+                list.push(*entry);
+            }
+            entry = entry.add(1);
+        }
+    }
+    for (name, value) in changes {
+        let entry = value.map(|value| [name.as_bytes(), b"=", value].concat());
+        if let Some(Ok(entry)) = entry.map(CString::new) {
+            list.push(entry.into_raw().cast_const());
+        }
+    }
+    list.push(core::ptr::null());
+    // SAFETY: the word is aligned, and the new list lives as long as the process.
+    unsafe { environ.store(list.leak().as_mut_ptr(), Ordering::Release) };
+}

@@ -1,0 +1,75 @@
+//! Functions of the driver that modules are linked to: no look-up passes us, and what this library
+//! does not export itself they reach by their GOT slots.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::{is_hooked, is_name, is_profiler, is_wanted, stand_in};
+use crate::elf;
+use crate::elf::Module;
+use crate::got::lead;
+use crate::resolve;
+
+/// What had come and gone when the modules were last looked at; 0 for never.
+static SEEN: AtomicU64 = AtomicU64::new(0);
+
+/// What became of the slots.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    /// All lead through gates, and did so before.
+    Led,
+    /// Some were led only now: their calls that are under way are not known.
+    New,
+    /// Some cannot be.
+    Missed,
+}
+
+/// Leads what modules are linked to through gates.
+pub fn lead_links() -> Links {
+    let changes = elf::changes();
+    if !is_wanted() || SEEN.load(Ordering::Relaxed) == changes {
+        return Links::Led;
+    }
+    let mut links = Links::Led;
+    elf::with_modules(|modules| {
+        let Some(driver) = modules.iter().find(|m| m.soname() == Some(c"libcuda.so.1")) else {
+            return;
+        };
+        for module in modules {
+            if resolve::is_us(module)
+                || module.start == driver.start
+                || is_profiler(module.start)
+                || !needs_driver(module)
+            {
+                continue;
+            }
+            let to_gate = |name: &CStr, value: Option<usize>| {
+                let real = match value {
+                    Some(value) => driver.contains(value).then_some(value)?,
+                    // Where the loader would lead it; not to what this library exports.
+                    None if is_hooked(name) => return None,
+                    None => driver.defines(name, None)?.addr(),
+                };
+                let real = core::ptr::with_exposed_provenance_mut(real);
+                let gate = stand_in(real, name);
+                (gate != real).then_some(gate.addr())
+            };
+            match lead(module, is_name, to_gate) {
+                Some(0) => {}
+                Some(_) if links == Links::Led => links = Links::New,
+                Some(_) => {}
+                None => links = Links::Missed,
+            }
+        }
+    });
+    if links != Links::Missed {
+        SEEN.store(changes, Ordering::Relaxed);
+    }
+    links
+}
+
+fn needs_driver(module: &Module) -> bool {
+    let mut needs = false;
+    module.each_needed(|name| needs |= name.to_bytes().starts_with(b"libcuda.so"));
+    needs
+}

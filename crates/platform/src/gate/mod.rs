@@ -1,0 +1,330 @@
+//! The gate in front of the driver: where kernels are taken, every function of it that the program
+//! looks up, or is linked to, is reached through here.
+//!
+//! A profiler that is taken out of the driver while a call is in it destroys the context. So it is
+//! known at any time which threads are in the driver, at the cost of a few nanoseconds a call, and
+//! [`close`] keeps them out for a moment. A call that has been in since before the gates were built
+//! is not known; they are built when the functions are handed out.
+
+mod close;
+mod links;
+mod stubs;
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
+use core::time::Duration;
+use std::time::Instant;
+
+use once_cell::race::OnceBox;
+
+use tllmprof_config::calls::{Call, Kind};
+
+use crate::lifecycle::{self, OnlyThread, Stage};
+use crate::{barrier, elf, resolve, thread};
+use crate::errno::Kept;
+use tllmprof_sync::Lock;
+use tllmprof_sync::wait;
+
+pub use close::{close, hold, open, passes};
+pub use links::{Links, lead_links};
+pub use stubs::STUB_SIZE;
+use stubs::stub;
+
+/// Gates that a process can have. The driver has some 700 functions, of which a runtime looks up 440,
+/// and many in two forms.
+pub const GATE_COUNT: usize = 2048;
+
+/// How long a call waits at a closed gate. It is closed for milliseconds; a profiler that hangs must
+/// not take the program with it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The gate in front of one function. The assembler knows the layout.
+#[repr(C)]
+pub struct Gate {
+    real: AtomicPtr<c_void>,
+    /// 1 where a call may give the GPU work.
+    weight: AtomicU64,
+}
+
+impl Gate {
+    const fn new() -> Self {
+        Self {
+            real: AtomicPtr::new(core::ptr::null_mut()),
+            weight: AtomicU64::new(0),
+        }
+    }
+}
+
+/// The pool. Entries below [`USED`] are complete and never change.
+pub static GATES: [Gate; GATE_COUNT] = [const { Gate::new() }; GATE_COUNT];
+static USED: AtomicUsize = AtomicUsize::new(0);
+static CREATING: Lock<()> = Lock::new(());
+/// A function was handed out without a gate, for want of one.
+static IS_SHORT: AtomicBool = AtomicBool::new(false);
+
+/// Not [`OPEN`]: calls wait. What they sleep on.
+pub static CLOSED: AtomicU32 = AtomicU32::new(OPEN);
+/// The assembler compares with this one.
+const OPEN: u32 = 0;
+/// Nobody may go into the driver.
+const SHUT: u32 = 1;
+/// Calls wait so that others come to their turn in the driver, and for no longer than [`HOLD`].
+const HELD: u32 = 2;
+/// How long a call waits for that.
+const HOLD: Duration = Duration::from_millis(100);
+
+/// Whether nobody may go into the driver.
+pub fn is_closed() -> bool {
+    CLOSED.load(Ordering::SeqCst) == SHUT
+}
+
+/// Calls that the driver is in of threads that have no record.
+pub static UNSEEN: AtomicU32 = AtomicU32::new(0);
+/// Their calls that may have given the GPU work.
+static UNSEEN_PASSES: AtomicU64 = AtomicU64::new(0);
+
+/// Whether a function gives the GPU work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    No,
+    Maybe,
+}
+
+impl Work {
+    /// Of a call of the table.
+    pub fn of(call: Call) -> Self {
+        match call.kind() {
+            Kind::GraphLaunch | Kind::KernelLaunch | Kind::AsyncCopy => Self::Maybe,
+            // A copy that waits.
+            Kind::Wait if matches!(call, Call::MemcpyDtoH | Call::MemcpyHtoD) => Self::Maybe,
+            _ => Self::No,
+        }
+    }
+
+    /// By its name, of one that the table lacks: all but those that ask, wait, or keep books.
+    fn by_name(name: &str) -> Self {
+        const NONE: [&str; 9] = [
+            "Get",
+            "Query",
+            "Synchronize",
+            "cuCtx",
+            "cuEvent",
+            "cuOccupancy",
+            "cuStreamWait",
+            "cuFuncSet",
+            "cuPointer",
+        ];
+        if NONE.iter().any(|part| name.contains(part)) {
+            Self::No
+        } else {
+            Self::Maybe
+        }
+    }
+}
+
+/// What the gates depend on.
+pub struct Needs {
+    /// Whether the driver's functions get gates in this process. Asked once, late: a profiler that is
+    /// preloaded, too, has set its variables by then.
+    pub are_wanted: fn() -> bool,
+    /// Whether the library itself stands in for the function of this name.
+    pub is_hooked: fn(&CStr) -> bool,
+    /// Threads that are in the driver for the library's own sake.
+    pub users: fn() -> u32,
+}
+
+static NEEDS: OnceBox<&'static Needs> = OnceBox::new();
+
+/// Says what the gates depend on. Once; without it there are none.
+pub fn start(needs: &'static Needs) {
+    let _ = NEEDS.set(Box::new(needs));
+}
+
+/// Threads that are in the driver for the library's own sake.
+fn users() -> u32 {
+    NEEDS.get().map_or(0, |needs| (needs.users)())
+}
+
+/// Whether the library itself stands in for the function of this name.
+fn is_hooked(name: &CStr) -> bool {
+    NEEDS.get().is_some_and(|needs| (needs.is_hooked)(name))
+}
+
+/// Whether the driver's functions get gates in this process.
+pub fn is_wanted() -> bool {
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+    match ANSWER.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let Some(needs) = NEEDS.get() else {
+                return false;
+            };
+            let is = (needs.are_wanted)();
+            ANSWER.store(if is { YES } else { NO }, Ordering::Relaxed);
+            is
+        }
+        answer => answer == YES,
+    }
+}
+
+/// Whether a name may be one of the driver's functions that has a gate: not of another library
+/// (`cublas…`), and nothing that is called without a context (the arguments of the last are too many).
+pub fn is_name(name: &CStr) -> bool {
+    const WITHOUT: [&[u8]; 5] = [
+        b"cuGetProcAddress",
+        b"cuGetExportTable",
+        b"cuGetError",
+        b"cuDriverGetVersion",
+        b"cuTensorMap",
+    ];
+    let name = name.to_bytes();
+    name.starts_with(b"cu")
+        && name.get(2).is_some_and(u8::is_ascii_uppercase)
+        && !WITHOUT.iter().any(|without| name.starts_with(without))
+}
+
+/// Whether the code at `address` is a profiler's own: what it calls while it is taken out must not
+/// wait for that.
+pub fn is_profiler(address: usize) -> bool {
+    const NAMES: [&[u8]; 2] = [b"libcupti", b"libnvperf"];
+    elf::containing(address)
+        .and_then(|module| Some(module.soname()?.to_bytes().to_owned()))
+        .is_some_and(|soname| NAMES.iter().any(|name| soname.starts_with(name)))
+}
+
+/// What the program gets for a function `real` of the driver that the table of calls lacks.
+pub fn stand_in(real: *mut c_void, name: &CStr) -> *mut c_void {
+    let is_drivers = || {
+        elf::containing(real.addr()).is_some_and(|module| module.soname() == Some(c"libcuda.so.1"))
+    };
+    match name.to_str() {
+        Ok(text) if is_wanted() && is_name(name) && is_drivers() => {
+            before(real, Work::by_name(text))
+        }
+        _ => real,
+    }
+}
+
+/// The gate in front of a function of the driver, where there are gates; else the function itself.
+pub fn before(real: *mut c_void, work: Work) -> *mut c_void {
+    if !is_wanted() || resolve::is_ours(real.addr()) {
+        return real;
+    }
+    if let Some(index) = find(real) {
+        return stub(index);
+    }
+    let _creating = CREATING.lock();
+    if let Some(index) = find(real) {
+        return stub(index);
+    }
+    let index = USED.load(Ordering::Relaxed);
+    let Some(gate) = GATES.get(index) else {
+        IS_SHORT.store(true, Ordering::Relaxed);
+        return real;
+    };
+    gate.weight
+        .store((work == Work::Maybe).into(), Ordering::Relaxed);
+    gate.real.store(real, Ordering::Relaxed);
+    USED.store(index + 1, Ordering::Release);
+    stub(index)
+}
+
+fn find(real: *mut c_void) -> Option<usize> {
+    GATES[..USED.load(Ordering::Acquire)]
+        .iter()
+        .position(|gate| gate.real.load(Ordering::Relaxed) == real)
+}
+
+/// A call has come to a gate for which the assembler alone does not know what to do. Returns what it
+/// is noted in: a thread record's address, 1 for the count of those without one, 0 for nothing.
+///
+/// `frame` is where its frame lies, as the assembler notes it.
+pub unsafe extern "C" fn enter(gate: &Gate, frame: usize) -> usize {
+    let _errno = Kept::new();
+    let weight = gate.weight.load(Ordering::Relaxed);
+    let Some(record) = thread::current() else {
+        UNSEEN_PASSES.fetch_add(weight, Ordering::Relaxed);
+        pass(
+            || UNSEEN.fetch_add(1, Ordering::SeqCst),
+            || UNSEEN.fetch_sub(1, Ordering::SeqCst),
+        );
+        return 1;
+    };
+    let flight = record.flight();
+    if flight > frame {
+        // Within another call, which is what counts; or one that was left by a jump: then the thread
+        // seems to be in the driver until it makes a call from farther up.
+        return 0;
+    }
+    if flight != frame {
+        record.add_passes(weight);
+    }
+    pass(|| record.set_flight(frame), || record.set_flight(0));
+    core::ptr::from_ref(record).expose_provenance()
+}
+
+/// Notes a call that goes on, and steps back while the gate is closed. After a long wait it goes on
+/// as it was.
+fn pass<N, U>(note: impl Fn() -> N, undo: impl Fn() -> U) {
+    note();
+    if CLOSED.load(Ordering::SeqCst) == OPEN {
+        return;
+    }
+    let since = Instant::now();
+    loop {
+        undo();
+        let is_open = wait_until_open(since);
+        note();
+        if !is_open || CLOSED.load(Ordering::SeqCst) == OPEN {
+            return;
+        }
+    }
+}
+
+fn wait_until_open(since: Instant) -> bool {
+    loop {
+        let state = CLOSED.load(Ordering::SeqCst);
+        let patience = match state {
+            OPEN => return true,
+            HELD => HOLD,
+            _ => PATIENCE,
+        };
+        let left = patience.saturating_sub(since.elapsed());
+        if !left.is_zero() {
+            wait(&CLOSED, state, left);
+        } else if state == HELD {
+            close::release();
+        } else {
+            return false;
+        }
+    }
+}
+
+/// Gets ready to be closed: both take a while the first time.
+pub fn prepare() {
+    lead_links();
+    if is_wanted() {
+        barrier::process_wide();
+    }
+}
+
+/// Whether all functions that were handed out have gates.
+pub fn are_all() -> bool {
+    is_wanted() && !IS_SHORT.load(Ordering::Relaxed)
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Doors,
+    child: in_child,
+}
+
+/// The child of a fork has one thread, which is in none of the driver's functions.
+fn in_child(alone: &OnlyThread) {
+    CLOSED.store(OPEN, Ordering::Relaxed);
+    UNSEEN.store(0, Ordering::Relaxed);
+    CREATING.break_open(alone);
+}

@@ -1,0 +1,152 @@
+//! Who listens to NVTX in this process.
+//!
+//! NVTX loads the library that `NVTX_INJECTION64_PATH` names, in each module that uses it, at that
+//! module's first range: one listener, unless the first passes everything on to the next. For a
+//! rule that counts ranges this library becomes the first, and the *tool* that was named before it
+//! the next. Children inherit the variable, with or without the preload, so what it was before is
+//! in a second one beside it: a child's library then finds the tool, or puts it back, and never
+//! chains to itself.
+
+use core::ffi::CStr;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use once_cell::race::OnceBox;
+
+use crate::environment;
+use crate::resolve;
+
+const VARIABLE: &str = "NVTX_INJECTION64_PATH";
+/// What [`VARIABLE`] was before this library was put there; empty if there was none.
+const BEFORE: &str = "TLLMPROF_NVTX_CHAIN";
+
+static FOUND: OnceBox<Found> = OnceBox::new();
+
+/// What the variables said when the library was loaded.
+struct Found {
+    /// This library's file, if it can be found again by its name.
+    us: Option<PathBuf>,
+    /// The library that listens after this one.
+    tool: Option<CString>,
+    /// The variable named this library: a parent of the process had put it there.
+    inherited: bool,
+}
+
+fn found() -> &'static Found {
+    FOUND.get_or_init(|| Box::new(Found::now()))
+}
+
+impl Found {
+    fn now() -> Self {
+        let us = own_path();
+        let named = variable(VARIABLE);
+        let inherited = named.as_deref().is_some_and(|named| {
+            is(us.as_deref(), named) || is_like(us.as_deref(), named) && has_chain()
+        });
+        let tool = if inherited { variable(BEFORE) } else { named };
+        let tool = tool.filter(|tool| !is(us.as_deref(), tool));
+        Self {
+            us,
+            tool: tool.and_then(|tool| CString::new(tool.into_vec()).ok()),
+            inherited,
+        }
+    }
+}
+
+/// Has ranges pass this library if `wanted`, or not any more. For the constructor: NVTX may read
+/// the variable at any time from then on.
+pub fn start(wanted: bool) {
+    // Nearly always there is nothing to do and nothing to look for.
+    if !wanted && !has_chain() {
+        return;
+    }
+    let Found {
+        us,
+        tool,
+        inherited,
+    } = found();
+    // Loaded by NVTX alone, this library has nothing to count, and the environment is in use.
+    if !is_preloaded() {
+        return;
+    }
+    let tool = tool.as_deref().map(CStr::to_bytes);
+    match us {
+        Some(us) if wanted => publish(
+            Some(us.as_os_str().as_bytes()),
+            Some(tool.unwrap_or_default()),
+        ),
+        _ if *inherited => publish(tool, None),
+        _ => {}
+    }
+}
+
+/// Whether the process was started with this library in front of libc, not given it later.
+pub fn is_preloaded() -> bool {
+    resolve::next(c"setenv").is_some()
+}
+
+/// The library that listens after this one.
+pub fn tool() -> Option<&'static CStr> {
+    found().tool.as_deref()
+}
+
+/// Whether somebody else than this library listens.
+pub fn has_tool() -> bool {
+    variable(VARIABLE).is_some_and(|named| !is_us(&named) || tool().is_some())
+}
+
+/// Whether NVTX would still load this library. Allocates nothing.
+pub fn is_in_place() -> bool {
+    // SAFETY: the name is terminated; the result is null or a terminated string of the
+    // environment, which is read at once.
+    unsafe {
+        let named = libc::getenv(c"NVTX_INJECTION64_PATH".as_ptr());
+        let us = FOUND.get().and_then(|found| found.us.as_deref());
+        us.is_some_and(|us| {
+            !named.is_null() && CStr::from_ptr(named).to_bytes() == us.as_os_str().as_bytes()
+        })
+    }
+}
+
+fn is_us(path: &OsStr) -> bool {
+    // Most processes have no such variable, and need not know their own file.
+    FOUND.get().is_some() && is(found().us.as_deref(), path)
+}
+
+fn is(us: Option<&Path>, path: &OsStr) -> bool {
+    us.is_some_and(|us| us == path || std::fs::canonicalize(path).is_ok_and(|path| us == path))
+}
+
+/// Whether the file is called like this library: a parent may have run another copy of it.
+fn is_like(us: Option<&Path>, path: &OsStr) -> bool {
+    us.is_some_and(|us| us.file_name() == Path::new(path).file_name())
+}
+
+/// Whether this library, or a copy of it, has put itself before the tool.
+fn has_chain() -> bool {
+    std::env::var_os(BEFORE).is_some()
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn own_path() -> Option<PathBuf> {
+    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: dladdr fills the structure when it does not return 0, and then the name is a
+    // terminated string of the loader's, which lives as long as this library.
+    let name = unsafe {
+        let here = own_path as *const () as *const core::ffi::c_void;
+        if libc::dladdr(here, info.as_mut_ptr()) == 0 {
+            return None;
+        }
+        let info = info.assume_init();
+        (!info.dli_fname.is_null()).then(|| CStr::from_ptr(info.dli_fname))?
+    };
+    std::fs::canonicalize(OsStr::from_bytes(name.to_bytes())).ok()
+}
+
+fn publish(named: Option<&[u8]>, before: Option<&[u8]>) {
+    environment::publish(&[(VARIABLE, named), (BEFORE, before)]);
+}

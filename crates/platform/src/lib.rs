@@ -1,0 +1,35 @@
+//! What a preloaded library needs in any process, whatever it is for.
+//!
+//! Modules and their symbols ([`elf`], [`modules`], [`resolve`], [`maps`]), patched GOT slots
+//! ([`got`]), what is kept for each thread ([`thread`]), forks ([`lifecycle`]), the driver and the
+//! gate in front of it ([`driver`], [`gate`]), lines on standard error ([`log`]). Nothing here knows
+//! what a step is.
+
+#[cfg(not(all(
+    any(target_arch = "aarch64", target_arch = "x86_64"),
+    target_endian = "little",
+    target_pointer_width = "64",
+    target_os = "linux",
+    target_env = "gnu"
+)))]
+compile_error!("the assembler is written for x86-64 and AArch64 Linux with glibc");
+
+mod arch;
+pub mod barrier;
+pub mod cancel;
+pub mod driver;
+pub mod elf;
+pub mod environment;
+pub mod errno;
+pub mod gate;
+pub mod got;
+pub mod ids;
+pub mod injection;
+pub mod libcuda;
+pub mod lifecycle;
+pub mod log;
+pub mod maps;
+pub mod modules;
+pub mod resolve;
+pub mod stack;
+pub mod thread;

@@ -1,0 +1,185 @@
+//! One line at a time on standard error, and never any harm by it.
+
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
+
+use crate::cancel::Uncancelled;
+use crate::ids;
+use crate::lifecycle::{self, OnlyThread, Stage};
+use once_cell::race::OnceBox;
+pub use tllmprof_config::Level;
+
+const PREFIX: &str = "tllmprof: ";
+const LONGEST: usize = 1024;
+
+static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
+/// Device and inode of standard error when the library was loaded; 0 for none.
+static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+static STARTED: AtomicBool = AtomicBool::new(false);
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+/// Who keeps warnings and errors, beside standard error.
+static KEEPER: OnceBox<fn(&str)> = OnceBox::new();
+
+lifecycle::at_fork! {
+    stage: Stage::Modules,
+    child: in_child,
+}
+
+/// Descriptor 2 is the child's own from here on.
+fn in_child(_: &OnlyThread) {
+    PROCESS.store(ids::process(), Ordering::Relaxed);
+}
+
+/// Has `keep` called with each warning and error. Once; it may be called in any place.
+pub fn keep(keep: fn(&str)) {
+    let _ = KEEPER.set(Box::new(keep));
+}
+
+/// Remembers what standard error is. A descriptor 2 that is closed now belongs to the host: what
+/// it opens there later is not for our lines. For the constructor; what has to be told earlier,
+/// in another library's constructor, does it, too.
+pub fn start() {
+    if !STARTED.swap(true, Ordering::AcqRel) {
+        PROCESS.store(ids::process(), Ordering::Relaxed);
+        learn();
+    }
+}
+
+/// The host has redirected descriptor `new`. Not for a child that shares the memory of its parent
+/// until it runs another program: what it redirects is its own.
+pub fn redirected(new: i32) {
+    if new == 2 && PROCESS.load(Ordering::Relaxed) == ids::process() {
+        learn();
+    }
+}
+
+fn learn() {
+    let (device, inode) = stat().map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
+    STDERR[0].store(device, Ordering::Relaxed);
+    STDERR[1].store(inode, Ordering::Relaxed);
+}
+
+/// Sets what is told.
+pub fn set_level(level: Level) {
+    LEVEL.store(level as u8, Ordering::Relaxed);
+}
+
+/// Whether lines of `level` are told.
+pub fn tells(level: Level) -> bool {
+    level as u8 <= LEVEL.load(Ordering::Relaxed)
+}
+
+/// Writes `tllmprof: ` and the message as one line.
+pub fn line(level: Level, message: fmt::Arguments<'_>) {
+    start();
+    let keeper = KEEPER.get().filter(|_| level <= Level::Warn);
+    let is_told = tells(level) && is_ours();
+    if !is_told && keeper.is_none() {
+        return;
+    }
+    let mut text = Text {
+        bytes: [0; LONGEST],
+        length: 0,
+    };
+    // Text never fails; a longer message is cut.
+    let _ = write!(text, "{PREFIX}{message}");
+    if let Some(keep) = keeper
+        && let Ok(line) = str::from_utf8(&text.bytes[PREFIX.len()..text.length])
+    {
+        keep(line);
+    }
+    if !is_told {
+        return;
+    }
+    text.bytes[text.length] = b'\n';
+    write_quietly(&text.bytes[..=text.length]);
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __say {
+    ($level:ident, $($message:tt)*) => {
+        $crate::log::line($crate::log::Level::$level, format_args!($($message)*))
+    };
+}
+pub use crate::__say as say;
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __once {
+    ($level:ident, $($message:tt)*) => {{
+        static SAID: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
+        if !SAID.swap(true, core::sync::atomic::Ordering::Relaxed) {
+            $crate::log::say!($level, $($message)*);
+        }
+    }};
+}
+pub use crate::__once as once;
+
+struct Text {
+    bytes: [u8; LONGEST],
+    length: usize,
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // One byte is kept for the end of the line.
+        let room = LONGEST - 1 - self.length;
+        let end = text.floor_char_boundary(room.min(text.len()));
+        self.bytes[self.length..self.length + end].copy_from_slice(&text.as_bytes()[..end]);
+        self.length += end;
+        Ok(())
+    }
+}
+
+fn stat() -> Option<libc::stat> {
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: fstat fills the structure when it returns 0, and only then is it read.
+    unsafe { (libc::fstat(2, stat.as_mut_ptr()) == 0).then(|| stat.assume_init()) }
+}
+
+/// Whether descriptor 2 still is what it was, or what the host has made it since. What happens to
+/// have got the number after a close is the host's own file.
+fn is_ours() -> bool {
+    let known = STDERR.each_ref().map(|part| part.load(Ordering::Relaxed));
+    known != [0, 0] && stat().is_some_and(|now| [now.st_dev, now.st_ino] == known)
+}
+
+/// Writes without raising SIGPIPE in the host, and without waiting: where the reader is gone or does
+/// not read, the line is lost.
+fn write_quietly(bytes: &[u8]) {
+    let _uncancelled = Uncancelled::new();
+    let mut place = libc::pollfd {
+        fd: 2,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY: one entry, which outlives the call. A pipe that is ready takes a whole page, and a
+    // line is shorter.
+    let ready = unsafe { libc::poll(&raw mut place, 1, 0) };
+    if ready != 1 || place.revents & libc::POLLOUT == 0 {
+        return;
+    }
+    // SAFETY: the signal sets are initialised by sigemptyset before use, and every pointer is to a
+    // local that outlives its call. Blocking and unblocking concerns this thread alone; a SIGPIPE
+    // that our write raised is taken off before the old mask returns, one that was pending stays.
+    unsafe {
+        let mut pipe = core::mem::zeroed::<libc::sigset_t>();
+        let mut old = core::mem::zeroed::<libc::sigset_t>();
+        let mut pending = core::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut pipe);
+        libc::sigaddset(&raw mut pipe, libc::SIGPIPE);
+        libc::sigpending(&raw mut pending);
+        let was_pending = libc::sigismember(&raw const pending, libc::SIGPIPE) == 1;
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut old);
+        let written = libc::write(2, bytes.as_ptr().cast(), bytes.len());
+        if written < 0 && *libc::__errno_location() == libc::EPIPE && !was_pending {
+            let now = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            libc::sigtimedwait(&raw const pipe, core::ptr::null_mut(), &raw const now);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, core::ptr::null_mut());
+    }
+}

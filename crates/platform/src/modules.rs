@@ -1,0 +1,162 @@
+//! The modules of the process: which are there, which are left alone, and who is told of changes.
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::PathBuf;
+
+use once_cell::race::OnceBox;
+
+use crate::maps::{Maps, page_size};
+use crate::elf;
+use crate::elf::Module;
+use crate::resolve;
+use crate::stack;
+
+/// Modules that our own doors run on: their functions are not followed and their slots are left.
+const LEFT_ALONE: [&[u8]; 7] = [
+    b"libc.so",
+    b"ld-linux",
+    b"libpthread.so",
+    b"libdl.so",
+    b"librt.so",
+    b"libgcc_s.so",
+    b"linux-vdso",
+];
+
+/// A module as it was found.
+pub struct Loaded {
+    pub start: usize,
+    pub end: usize,
+    pub path: PathBuf,
+    pub soname: Option<Vec<u8>>,
+    pub is_left_alone: bool,
+}
+
+impl Loaded {
+    /// Whether both are the same module in the same place.
+    pub fn is(&self, other: &Self) -> bool {
+        self.start == other.start && self.end == other.end && self.path == other.path
+    }
+}
+
+/// The modules that are loaded now and have a file, and whether that is all of them: one that
+/// another thread is in the middle of loading is left for the next look.
+pub fn present(maps: &Maps) -> (Vec<Loaded>, bool) {
+    let (mut present, mut is_complete) = (Vec::new(), true);
+    elf::walk(|module| {
+        if let Some(path) = maps.file_at(module.start) {
+            if !is_relocated(module, maps) {
+                is_complete = false;
+                return false;
+            }
+            present.push(Loaded {
+                start: module.start,
+                end: module.end,
+                path: path.to_owned(),
+                soname: module.soname().map(|name| name.to_bytes().to_owned()),
+                is_left_alone: is_left_alone(module),
+            });
+        }
+        false
+    });
+    (present, is_complete)
+}
+
+/// Whether the loader is done with the module's relocations. The last thing that it does is to make
+/// the pages read-only that are to be so afterwards; a module without such pages is taken as done,
+/// as nothing that is written here can then fault.
+pub fn is_relocated(module: &Module, maps: &Maps) -> bool {
+    let relro = relro(module);
+    relro.is_empty()
+        || maps
+            .at(relro.start)
+            .is_some_and(|mapping| !mapping.is_writable)
+}
+
+/// The pages that the loader makes read-only when it is done with the module's relocations.
+pub fn relro(module: &Module) -> Range<usize> {
+    const PT_GNU_RELRO: u32 = 0x6474_e552;
+    let mut headers = module.headers().iter();
+    let Some(relro) = headers.find(|header| header.p_type == PT_GNU_RELRO) else {
+        return 0..0;
+    };
+    let start = module.base.wrapping_add(relro.p_vaddr as usize);
+    let end = start.wrapping_add(relro.p_memsz as usize);
+    let page = page_size();
+    start & !(page - 1)..end & !(page - 1)
+}
+
+/// Whether the calling thread has the stack that names take to be understood.
+pub fn has_stack() -> bool {
+    const NEEDED: usize = 512 * 1024;
+    let here = stack::here();
+    // A coroutine or a signal handler may be on another stack, whose size nobody knows.
+    stack::bounds().is_some_and(|stack| stack.contains(&here) && here - stack.start >= NEEDED)
+}
+
+/// Whether the module's functions and slots are not touched.
+pub fn is_left_alone(module: &Module) -> bool {
+    resolve::is_us(module)
+        || module.soname().is_some_and(|name| {
+            LEFT_ALONE
+                .iter()
+                .any(|left| name.to_bytes().starts_with(left))
+        })
+}
+
+/// Reads from what a module's file has in memory; false if that is not all mapped.
+pub fn read(module: &Module, address: usize, buffer: &mut [u8]) -> bool {
+    let in_file = address.wrapping_sub(module.base);
+    if module.file_offset(in_file, buffer.len()).is_none() {
+        return false;
+    }
+    let place = core::ptr::with_exposed_provenance::<u8>(address);
+    // SAFETY: the bytes lie in a segment of a module that the caller keeps loaded.
+    unsafe { core::ptr::copy_nonoverlapping(place, buffer.as_mut_ptr(), buffer.len()) };
+    true
+}
+
+/// Reads from anywhere; false if nothing is there any more.
+pub fn read_any(address: usize, buffer: &mut [u8]) -> bool {
+    let mut found = false;
+    elf::walk(|module| {
+        let here = module.contains(address);
+        found |= here && read(module, address, buffer);
+        here
+    });
+    found
+}
+
+/// Whether the process has one thread.
+pub fn is_alone() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
+}
+
+/// Modules that come and go matter to somebody. The look-up doors read it.
+pub static ARE_WATCHED: AtomicBool = AtomicBool::new(false);
+/// Who looks at modules that have come and gone, beside the functions that a rule names.
+static WATCHER: OnceBox<fn()> = OnceBox::new();
+/// How many modules had come and gone when that was called last.
+static SEEN: AtomicU64 = AtomicU64::new(0);
+
+/// Has `watch` called when modules have come and gone: at the next look-up or `dlclose`. One only.
+pub fn watch(watch: fn()) {
+    SEEN.store(elf::changes(), Ordering::Relaxed);
+    if WATCHER.set(Box::new(watch)).is_ok() {
+        ARE_WATCHED.store(true, Ordering::Release);
+    }
+}
+
+/// Whether somebody watches by [`watch`].
+pub fn has_watcher() -> bool {
+    WATCHER.get().is_some()
+}
+
+/// Calls the watcher, if any, where what has come and gone is not what it has seen.
+pub fn tell_watcher(changes: u64) {
+    if let Some(watch) = WATCHER.get()
+        && SEEN.swap(changes, Ordering::AcqRel) != changes
+    {
+        watch();
+    }
+}

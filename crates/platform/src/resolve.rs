@@ -1,0 +1,146 @@
+//! Which real function a caller means.
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::elf;
+use crate::elf::Module;
+
+/// Modules that the process started with, at most so many are remembered.
+const INITIAL: usize = 512;
+
+static INITIAL_BASES: [AtomicUsize; INITIAL] = [const { AtomicUsize::new(0) }; INITIAL];
+
+/// How far a search may go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// What the caller could have bound to: the modules the process started with, then its own
+    /// module and what that needs.
+    Caller,
+    /// Any loaded module, if the caller could have bound to none.
+    All,
+}
+
+/// Remembers the modules that the process starts with: the global scope. For the constructor, or
+/// whoever needs them before.
+pub fn remember_initial() {
+    if INITIAL_BASES[0].load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    let mut index = 0;
+    elf::walk(|module| {
+        if let Some(place) = INITIAL_BASES.get(index) {
+            place.store(module.start, Ordering::Relaxed);
+        }
+        index += 1;
+        false
+    });
+}
+
+/// Whether the process started with `module`.
+pub fn is_initial(module: &Module) -> bool {
+    INITIAL_BASES
+        .iter()
+        .map(|base| base.load(Ordering::Relaxed))
+        .take_while(|&base| base != 0)
+        .any(|base| base == module.start)
+}
+
+/// Whether `module` is this library.
+pub fn is_us(module: &Module) -> bool {
+    module.contains(is_us as *const () as usize)
+}
+
+/// Whether `address` lies in this library.
+pub fn is_ours(address: usize) -> bool {
+    elf::containing(is_ours as *const () as usize).is_some_and(|module| module.contains(address))
+}
+
+/// The function `name` that comes after this library in the order of loading: what the process
+/// would use without us.
+pub fn next(name: &CStr) -> Option<*mut c_void> {
+    let us = is_ours as *const () as usize;
+    let (mut passed, mut found) = (false, None);
+    elf::walk(|module| {
+        if passed {
+            found = module.defines(name, None);
+        }
+        passed |= module.contains(us);
+        found.is_some()
+    });
+    found
+}
+
+/// The function `name` that the code at `caller` means.
+///
+/// The caller's module says in which version it wants it, so that of two runtimes in a process
+/// each caller gets its own.
+pub fn resolve(
+    caller: usize,
+    name: &CStr,
+    version: Option<&CStr>,
+    scope: Scope,
+) -> Option<*mut c_void> {
+    remember_initial();
+    let us = is_ours as *const () as usize;
+    let module = elf::containing(caller);
+    let version = version.or_else(|| module.as_ref()?.wants(name));
+    let mut passed = false;
+    let global = search(name, version, |candidate| {
+        let after_us = passed && is_initial(candidate);
+        passed |= candidate.contains(us);
+        after_us
+    });
+    global
+        .or_else(|| in_needed(&module?, name, version, us))
+        .or_else(|| match scope {
+            Scope::Caller => None,
+            Scope::All => search(name, version, |candidate| !candidate.contains(us))
+                .or_else(|| search(name, None, |candidate| !candidate.contains(us))),
+        })
+}
+
+fn search(
+    name: &CStr,
+    version: Option<&CStr>,
+    mut eligible: impl FnMut(&Module) -> bool,
+) -> Option<*mut c_void> {
+    let mut found = None;
+    elf::walk(|module| {
+        if eligible(module) {
+            found = module.defines(name, version);
+        }
+        found.is_some()
+    });
+    found
+}
+
+/// Searches a module and, breadth first, what it needs: its local scope. The modules stay loaded
+/// meanwhile, as the first of them is running.
+fn in_needed(
+    module: &Module,
+    name: &CStr,
+    version: Option<&CStr>,
+    us: usize,
+) -> Option<*mut c_void> {
+    let mut scope = vec![*module];
+    let mut index = 0;
+    while let Some(module) = scope.get(index).copied() {
+        if !module.contains(us)
+            && let Some(found) = module.defines(name, version)
+        {
+            return Some(found);
+        }
+        module.each_needed(|needed| {
+            elf::walk(|candidate| {
+                let is_it = candidate.soname() == Some(needed);
+                if is_it && scope.iter().all(|known| known.start != candidate.start) {
+                    scope.push(*candidate);
+                }
+                is_it
+            });
+        });
+        index += 1;
+    }
+    None
+}

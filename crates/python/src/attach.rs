@@ -1,0 +1,288 @@
+//! Finding CPython, and the moment to come in.
+//!
+//! The module that defines the C API is the interpreter: the program itself, or libpython, from the
+//! start or loaded later. Its slots for `pthread_cond_*` are led to us. It initialises the two
+//! condition variables of a GIL when it starts, which is when an audit hook can be added: early
+//! enough to miss nothing, late enough not to be in its way. The first audited event in an
+//! interpreter that is up is then where the rest is installed, once in each interpreter.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use core::time::Duration;
+
+use super::api::{Api, Raw};
+use super::object::Python;
+use super::threads::{self, Thread};
+use super::{gate, gil, names};
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::elf;
+use tllmprof_platform::errno::Kept;
+use tllmprof_platform::got::Redirect;
+use tllmprof_platform::got::redirect;
+use tllmprof_sync::Lock;
+use tllmprof_platform::log;
+
+/// How long one thread waits for another that attaches or installs.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+static API: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
+static ATTACHING: Lock<()> = Lock::new(());
+/// The audit hook has been added to the interpreter that runs.
+static IS_AUDITED: AtomicBool = AtomicBool::new(false);
+/// The interpreters that have what we install, by their numbers, which are not used again before
+/// all of them end.
+static INSTALLED: Lock<Vec<i64>> = Lock::new(Vec::new());
+/// The address of the one that was met last; 0 for none.
+static LAST: AtomicUsize = AtomicUsize::new(0);
+static HAS_SUB_INTERPRETERS: AtomicBool = AtomicBool::new(false);
+
+struct Attached {
+    api: Api,
+    /// Where the module lies.
+    start: usize,
+    end: usize,
+}
+
+/// The interpreter's functions, if it is there.
+pub fn api() -> Option<&'static Api> {
+    // SAFETY: null or a box that is never freed.
+    unsafe { API.load(Ordering::Acquire).as_ref() }.map(|attached| &attached.api)
+}
+
+/// Whether the process has, or had, more than one interpreter.
+pub fn has_sub_interpreters() -> bool {
+    HAS_SUB_INTERPRETERS.load(Ordering::Relaxed)
+}
+
+/// Looks for CPython among the modules of the process, which have changed.
+pub fn look() {
+    let Some(_attaching) = ATTACHING.lock_for(PATIENCE) else {
+        return;
+    };
+    // SAFETY: as in `api`.
+    if let Some(attached) = unsafe { API.load(Ordering::Acquire).as_ref() } {
+        let is_there = elf::containing(attached.start)
+            .is_some_and(|module| (module.start, module.end) == (attached.start, attached.end));
+        if is_there {
+            return;
+        }
+        API.store(core::ptr::null_mut(), Ordering::Release);
+        gil::forget_all();
+        begin_again();
+    }
+    let mut found = None;
+    elf::with_modules(|modules| {
+        found = modules.iter().find_map(|module| {
+            let api = Api::find(module)?;
+            redirect(module, &redirects()).then_some(Attached {
+                api,
+                start: module.start,
+                end: module.end,
+            })
+        });
+    });
+    let Some(attached) = found else { return };
+    tllmprof_platform::lifecycle::register();
+    let attached: &'static Attached = Box::leak(Box::new(attached));
+    API.store(core::ptr::from_ref(attached).cast_mut(), Ordering::Release);
+    let api = &attached.api;
+    // SAFETY: may be called at any time.
+    if unsafe { (api.is_initialized)() } == 0 {
+        return;
+    }
+    gil::is_late();
+    if api.has_gil() {
+        begin_late(api);
+    } else {
+        // SAFETY: may be called without the GIL while there is an interpreter.
+        let failed = unsafe { (api.add_pending_call)(pending, core::ptr::null_mut()) };
+        if failed != 0 {
+            log::once!(Debug, "Python is too busy to be attached to");
+        }
+    }
+}
+
+/// Comes into an interpreter that was there before us.
+fn begin_late(api: &'static Api) {
+    // SAFETY: the thread has the GIL. With another hook in its way an exception may be set.
+    unsafe { Python::assume(api) }.quietly(|_| audit(api));
+}
+
+/// The interpreter's main thread comes to it, with the GIL.
+unsafe extern "C" fn pending(_: *mut c_void) -> c_int {
+    let _errno = Kept::new();
+    if let Some(api) = api() {
+        begin_late(api);
+    }
+    0
+}
+
+/// The slots that are led to us, and where to.
+fn redirects() -> Vec<Redirect> {
+    let mut redirects = vec![Redirect {
+        name: c"pthread_cond_init",
+        to: initialise as *const () as usize,
+    }];
+    if super::wants().gil {
+        redirects.extend([
+            Redirect {
+                name: c"pthread_cond_signal",
+                to: gil::signal as *const () as usize,
+            },
+            Redirect {
+                name: c"pthread_cond_timedwait",
+                to: gil::timed_wait as *const () as usize,
+            },
+            Redirect {
+                name: c"pthread_cond_wait",
+                to: gil::wait as *const () as usize,
+            },
+            Redirect {
+                name: c"pthread_cond_destroy",
+                to: gil::destroy as *const () as usize,
+            },
+        ]);
+    }
+    redirects
+}
+
+/// Stands in the interpreter's slot for `pthread_cond_init`.
+unsafe extern "C" fn initialise(
+    condition: *mut libc::pthread_cond_t,
+    attributes: *const libc::pthread_condattr_t,
+) -> c_int {
+    let errno = Kept::new();
+    if let (Some(api), Some(thread)) = (api(), threads::current())
+        && gil::initialised(condition.addr(), thread)
+    {
+        // SAFETY: may be called at any time.
+        if unsafe { (api.is_initialized)() } == 0 {
+            begin_again();
+        }
+        audit(api);
+    }
+    drop(errno);
+    // SAFETY: the caller's own arguments.
+    unsafe { libc::pthread_cond_init(condition, attributes) }
+}
+
+/// An interpreter starts where none was, or none any more.
+fn begin_again() {
+    IS_AUDITED.store(false, Ordering::Relaxed);
+    LAST.store(0, Ordering::Relaxed);
+    HAS_SUB_INTERPRETERS.store(false, Ordering::Relaxed);
+    if let Some(mut installed) = INSTALLED.lock_for(PATIENCE) {
+        installed.clear();
+    }
+    super::begins();
+}
+
+fn audit(api: &Api) {
+    if IS_AUDITED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    // SAFETY: the interpreter takes hooks from before it is up; this one is a function of this
+    // library, which is never unloaded.
+    if unsafe { (api.add_audit_hook)(audited, core::ptr::null_mut()) } != 0 {
+        log::once!(
+            Debug,
+            "Python takes no audit hook: what was asked for of Python is left out"
+        );
+    }
+}
+
+/// The audit hook.
+unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) -> c_int {
+    let _errno = Kept::new();
+    if gate::is_closed() {
+        return 0;
+    }
+    if let (Some(api), Some(thread)) = (api(), threads::current())
+        && !thread.is_busy.get()
+    {
+        // SAFETY: the event is a terminated text; the interpreter calls this with the GIL.
+        unsafe { met(api, thread, CStr::from_ptr(event), args) };
+    }
+    0
+}
+
+/// # Safety
+/// As the audit hook's arguments, in a thread with the GIL.
+unsafe fn met(api: &'static Api, thread: &Thread, event: &CStr, args: Raw) {
+    // SAFETY: the caller's promise. An event may come before the thread has a state.
+    let (py, interpreter) = unsafe {
+        if (api.current_thread_state)().is_null() || !api.runs() {
+            return;
+        }
+        (Python::assume(api), (api.interpreter)())
+    };
+    let event = event.to_bytes();
+    if event.starts_with(b"cpython.PyInterpreterState_") {
+        // One comes, beside that of the calling thread, or goes; where it lies, another may later.
+        if event.ends_with(b"_New") {
+            HAS_SUB_INTERPRETERS.store(true, Ordering::Relaxed);
+        }
+        LAST.store(0, Ordering::Relaxed);
+        if event.ends_with(b"Clear") && py.interpreter() != 0 {
+            super::interpreter_ends(py);
+        }
+        return;
+    }
+    if LAST.load(Ordering::Relaxed) != interpreter.addr() {
+        let is_up = |name: &CStr| {
+            // SAFETY: the text is terminated; a borrowed reference, or null.
+            unsafe { !(api.sys_object)(name.as_ptr()).is_null() }
+        };
+        if !is_up(c"stdout") || !is_up(c"stderr") {
+            return;
+        }
+        // SAFETY: the interpreter is the calling thread's.
+        let number = unsafe { (api.interpreter_id)(interpreter) };
+        let Some(mut installed) = INSTALLED.lock_for(PATIENCE) else {
+            return;
+        };
+        if !installed.contains(&number) {
+            installed.push(number);
+            if number != 0 {
+                HAS_SUB_INTERPRETERS.store(true, Ordering::Relaxed);
+            }
+            drop(installed);
+            thread.is_busy.set(true);
+            py.quietly(|py| super::install(py, thread, number));
+            thread.is_busy.set(false);
+        }
+        LAST.store(interpreter.addr(), Ordering::Relaxed);
+    }
+    if super::wants().gil && names::are_behind() {
+        thread.is_busy.set(true);
+        py.quietly(names::look);
+        thread.is_busy.set(false);
+    }
+    if super::functions::wants(event) {
+        thread.is_busy.set(true);
+        // SAFETY: the arguments of the event.
+        py.quietly(|py| unsafe { super::functions::audited(py, event, args) });
+        thread.is_busy.set(false);
+    }
+    if super::torch_modules::wants(event) {
+        thread.is_busy.set(true);
+        py.quietly(super::torch_modules::look);
+        thread.is_busy.set(false);
+    }
+    if let Some(extension) = super::extension().filter(|it| it.wants(event)) {
+        thread.is_busy.set(true);
+        py.quietly(|py| extension.look(py));
+        thread.is_busy.set(false);
+    }
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// Nobody else attaches in the child of a fork.
+fn in_child(alone: &OnlyThread) {
+    ATTACHING.break_open(alone);
+    INSTALLED.break_open(alone);
+}

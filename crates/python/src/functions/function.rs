@@ -1,0 +1,216 @@
+//! A Python function that is marked or counted, and what a call of it means.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use once_cell::race::OnceBox;
+use tllmprof_config::PyFunction;
+use tllmprof_config::engines::is_step;
+
+use tllmprof_capture::marks::Name;
+use tllmprof_capture::marks::Pushed;
+use tllmprof_session::engines;
+use crate::without_gil;
+use tllmprof_session::named;
+use tllmprof_steps::step::counted::Counted;
+
+/// A function that was asked for by its name.
+pub struct Function {
+    /// As it was asked for.
+    pub asked: PyFunction,
+    /// The name of its ranges, where it gets any.
+    name: OnceBox<Name>,
+    /// Whose step it is, if it is one.
+    step: OnceBox<StepOf>,
+    /// An iteration that begins with a call goes on when that has ended: an engine's, most of whose
+    /// work may come after the function.
+    outlives: bool,
+    /// Calls so far.
+    calls: AtomicU64,
+    /// Calls that have yielded and not ended.
+    suspended: AtomicU64,
+    /// The iteration that is over when none of those is left, counted from 1; 0 for none.
+    ends: AtomicU64,
+}
+
+/// Whose step a function is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum StepOf {
+    /// The rule names it.
+    Rule,
+    /// Of an engine, by its place among those in Python.
+    Engine(usize),
+}
+
+/// What is kept while a thread is in a call.
+pub struct Entered {
+    range: Option<Pushed>,
+    /// The iteration that the call began.
+    iteration: Option<u64>,
+    /// The call began earlier, and yielded.
+    goes_on: bool,
+    is_unkept: bool,
+}
+
+impl Function {
+    pub fn new(asked: PyFunction) -> Self {
+        Self {
+            outlives: is_step(&asked),
+            asked,
+            name: OnceBox::new(),
+            step: OnceBox::new(),
+            calls: AtomicU64::new(0),
+            suspended: AtomicU64::new(0),
+            ends: AtomicU64::new(0),
+        }
+    }
+
+    /// Its calls mean this, too, unless they mean something of the kind already.
+    pub fn means(&self, name: Option<Name>, step: Option<StepOf>) {
+        if let Some(name) = name {
+            self.name.get_or_init(|| Box::new(name));
+        }
+        if let Some(step) = step {
+            self.step.get_or_init(|| Box::new(step));
+        }
+    }
+
+    /// The code that `other` names is this function's: its calls mean what those of both do.
+    pub fn is_also(&self, other: &Self) {
+        self.means(other.name.get().copied(), other.step.get().copied());
+    }
+
+    /// Calls so far.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Whose step it is, if it is one.
+    pub fn step(&self) -> Option<StepOf> {
+        self.step.get().copied()
+    }
+
+    /// A thread enters the function: a call begins, or a generator or coroutine that has yielded
+    /// goes on.
+    pub fn enters(&'static self, goes_on: bool) -> Entered {
+        let iteration = self.begins(goes_on);
+        Entered {
+            range: self.name.get().map(|name| name.push()),
+            iteration,
+            goes_on,
+            is_unkept: false,
+        }
+    }
+
+    /// As [`Function::enters`], where nothing can be kept of the call, which has no range then and
+    /// is left with [`Entered::unkept`]: an iteration that begins here is open until the next.
+    pub fn enters_unkept(&'static self, goes_on: bool) {
+        self.begins(goes_on);
+    }
+
+    fn begins(&self, goes_on: bool) -> Option<u64> {
+        if goes_on {
+            return None;
+        }
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.count().filter(|_| !self.outlives)
+    }
+
+    /// The thread leaves it: the call has ended, by returning or raising, or has only yielded.
+    pub fn leaves(&'static self, entered: Entered, has_ended: bool) {
+        let Entered {
+            range,
+            iteration,
+            goes_on,
+            is_unkept,
+        } = entered;
+        drop(range);
+        if self.step.get().is_none() || is_unkept {
+            return;
+        }
+        let left = match (goes_on, has_ended) {
+            (false, false) => self.suspended.fetch_add(1, Ordering::Relaxed) + 1,
+            (true, true) => self.resumed_ended(),
+            _ => self.suspended.load(Ordering::Relaxed),
+        };
+        if iteration.is_none() && !(goes_on && has_ended) {
+            return;
+        }
+        let waiting = iteration.map_or_else(
+            || self.ends.load(Ordering::Relaxed),
+            |iteration| iteration + 1,
+        );
+        if left > 0 {
+            self.ends.store(waiting, Ordering::Relaxed);
+        } else if let Some(iteration) = waiting.checked_sub(1) {
+            self.ends.store(0, Ordering::Relaxed);
+            without_gil(|| named::has_ended(iteration));
+        }
+    }
+
+    /// The thread has ended in the midst of the call. There may be no interpreter any more.
+    pub fn abandons(&'static self, entered: Entered) {
+        drop(entered.range);
+        if let Some(iteration) = entered.iteration {
+            named::has_ended(iteration);
+        }
+    }
+
+    /// A call has ended that had yielded: how many of those are left. One that began before the
+    /// function was marked was not counted.
+    fn resumed_ended(&self) -> u64 {
+        let less = |left: u64| left.checked_sub(1);
+        let before = self
+            .suspended
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        before.map_or(0, |left| left - 1)
+    }
+
+    /// Counts the call if it is a step: the iteration that it begins, where that matters.
+    #[inline]
+    fn count(&self) -> Option<u64> {
+        let is_step = match self.step.get()? {
+            StepOf::Rule => true,
+            StepOf::Engine(index) => engines::is_step(*index),
+        };
+        if is_step && named::count(Counted::Python) {
+            without_gil(|| named::ask(Counted::Python))
+        } else {
+            None
+        }
+    }
+
+    /// In the child of a fork, iterations that were open are the parent's.
+    pub fn in_child(&self) {
+        self.ends.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Entered {
+    /// Of a call that has a range, or none, and is no step.
+    pub const fn with(range: Option<Pushed>) -> Self {
+        Self {
+            range,
+            iteration: None,
+            goes_on: false,
+            is_unkept: false,
+        }
+    }
+
+    /// Of a call of which nothing was kept.
+    pub const fn unkept() -> Self {
+        let mut entered = Self::with(None);
+        entered.is_unkept = true;
+        entered
+    }
+
+    pub const fn is_unkept(&self) -> bool {
+        self.is_unkept
+    }
+
+    /// Gives the range up without ending it: it is another process's.
+    pub fn forget(self) {
+        if let Some(range) = self.range {
+            range.forget();
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! The code objects that are marked.
+//!
+//! Read at calls, without a lock: open addressing, the addresses of code objects apart from what
+//! they mean. References are kept to the objects, so that no other comes to lie where one was.
+
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::time::Duration;
+
+use super::function::{Entered, Function};
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_sync::hash::spread;
+use tllmprof_sync::Lock;
+use crate::api::Raw;
+use crate::object::Object;
+use crate::object::Python;
+
+/// What is to be told of the calls of a code object.
+#[derive(Clone, Copy)]
+pub enum Watch {
+    Function(&'static Function),
+    Calls(&'static dyn Calls),
+}
+
+/// Is told of the calls of code objects, in the thread that calls, which has the GIL and no
+/// exception set.
+pub trait Calls: Sync {
+    /// A call begins with `first` as its first positional argument, borrowed; or a generator or
+    /// coroutine that has yielded goes on, and there is none.
+    fn enters(&self, py: Python<'_>, first: Option<Raw>, goes_on: bool) -> Entered;
+
+    /// The call has ended, by returning or raising, or has only yielded.
+    fn leaves(&self, py: Python<'_>, entered: Entered, has_ended: bool);
+
+    /// The thread has ended in the midst of a call. There may be no interpreter any more.
+    fn abandons(&self, entered: Entered) {
+        drop(entered);
+    }
+}
+
+/// Where a call's first argument is found.
+pub enum First {
+    /// Nowhere, or nobody wants it.
+    Nowhere,
+    /// This variable of the frame.
+    Local(usize),
+    /// In the cell that is this variable of the frame.
+    Cell(usize),
+    /// The variable with this name, an owned reference.
+    Named(Raw),
+}
+
+/// What is known of a marked code object. Never freed.
+pub struct Mark {
+    code: Raw,
+    watch: Watch,
+    /// It makes generators, coroutines or asynchronous generators.
+    pub yields: bool,
+    pub first: First,
+    /// The number of its interpreter.
+    interpreter: i64,
+}
+
+// SAFETY: the references are used by threads that have the GIL of the object's interpreter.
+unsafe impl Send for Mark {}
+// SAFETY: as above.
+unsafe impl Sync for Mark {}
+
+impl Mark {
+    /// What `code` shall mean. None if that is no code object.
+    pub fn of(py: Python<'_>, code: &Object<'_>, watch: Watch) -> Option<Self> {
+        /// `CO_GENERATOR`, `CO_COROUTINE`, `CO_ASYNC_GENERATOR`.
+        const YIELDS: i64 = 0x20 | 0x80 | 0x200;
+        if !code.is_code() {
+            return None;
+        }
+        let flags = code.attr(c"co_flags")?.as_int()?;
+        let yields = flags & YIELDS != 0;
+        let first = match watch {
+            Watch::Function(_) => First::Nowhere,
+            Watch::Calls(_) => First::of(py, code, yields).unwrap_or(First::Nowhere),
+        };
+        Some(Self {
+            code: code.raw(),
+            watch,
+            yields,
+            first,
+            interpreter: py.interpreter(),
+        })
+    }
+
+    pub fn enters<'py>(
+        &self,
+        py: Python<'py>,
+        goes_on: bool,
+        first: impl FnOnce(Python<'py>) -> Option<Object<'py>>,
+    ) -> Entered {
+        match self.watch {
+            Watch::Function(function) => function.enters(goes_on),
+            Watch::Calls(calls) => py.quietly(|py| {
+                let first = first(py);
+                calls.enters(py, first.as_ref().map(Object::raw), goes_on)
+            }),
+        }
+    }
+
+    /// As [`Mark::enters`], where nothing can be kept of the call.
+    pub fn enters_unkept(&self, goes_on: bool) {
+        if let Watch::Function(function) = self.watch {
+            function.enters_unkept(goes_on);
+        }
+    }
+
+    pub fn leaves(&self, py: Python<'_>, entered: Entered, has_ended: bool) {
+        match self.watch {
+            Watch::Function(function) => function.leaves(entered, has_ended),
+            Watch::Calls(calls) if !entered.is_unkept() => {
+                py.quietly(|py| calls.leaves(py, entered, has_ended));
+            }
+            Watch::Calls(_) => {}
+        }
+    }
+
+    /// The thread has ended in the midst of a call.
+    pub fn abandons(&self, entered: Entered) {
+        match self.watch {
+            Watch::Function(function) => function.abandons(entered),
+            Watch::Calls(calls) => calls.abandons(entered),
+        }
+    }
+
+    /// The function whose calls it tells of, if it is one that was asked for by its name.
+    pub const fn function(&self) -> Option<&'static Function> {
+        match self.watch {
+            Watch::Function(function) => Some(function),
+            Watch::Calls(_) => None,
+        }
+    }
+
+    fn is_alike(&self, other: &Self) -> bool {
+        match (self.watch, other.watch) {
+            (Watch::Function(one), Watch::Function(two)) => core::ptr::eq(one, two),
+            (Watch::Calls(one), Watch::Calls(two)) => core::ptr::addr_eq(one, two),
+            _ => false,
+        }
+    }
+
+    /// Gives its references up.
+    ///
+    /// # Safety
+    /// It is in no table any more, and the thread is in its interpreter.
+    unsafe fn release(&self, py: Python<'_>) {
+        // SAFETY: the references are owned.
+        unsafe {
+            (py.api.dec_ref)(self.code);
+            if let First::Named(name) = self.first {
+                (py.api.dec_ref)(name);
+            }
+        }
+    }
+}
+
+impl First {
+    fn of(py: Python<'_>, code: &Object<'_>, yields: bool) -> Option<Self> {
+        if code.attr(c"co_argcount")?.as_int()? == 0 {
+            return None;
+        }
+        let name = code.attr(c"co_varnames")?.elements().next()?;
+        if py.api.minor >= 12 {
+            return Some(Self::Named(name.release()));
+        }
+        let text = name.as_text()?;
+        let cells = code.attr(c"co_cellvars")?;
+        let cell = cells
+            .elements()
+            .position(|cell| cell.as_text() == Some(text));
+        let Some(cell) = cell else {
+            return Some(Self::Local(0));
+        };
+        // From 3.11 on a call makes its cells itself, where the arguments are; that of a generator
+        // function has made them before the generator runs.
+        Some(match py.api.minor {
+            11 if yields => Self::Cell(0),
+            11 => Self::Local(0),
+            _ => {
+                let locals = code.attr(c"co_nlocals")?.as_int()?;
+                Self::Cell(usize::try_from(locals).ok()? + cell)
+            }
+        })
+    }
+}
+
+struct Slot {
+    /// The address of a code object, `FREE` or `GONE`.
+    code: AtomicUsize,
+    mark: AtomicPtr<Mark>,
+}
+
+const FREE: usize = 0;
+/// One was here; others may lie behind it.
+const GONE: usize = 1;
+
+/// Its size is a power of two.
+struct Table(Box<[Slot]>);
+
+/// The table; null before the first mark. Those that it replaces are never freed, as they may be
+/// being read: together they are smaller than it.
+static TABLE: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
+/// Held by whoever changes the table. Nothing of Python's is called under it.
+static CHANGING: Lock<()> = Lock::new(());
+const PATIENCE: Duration = Duration::from_secs(1);
+const SMALLEST: usize = 64;
+
+impl Table {
+    fn new(size: usize) -> Self {
+        let slot = || Slot {
+            code: AtomicUsize::new(FREE),
+            mark: AtomicPtr::new(core::ptr::null_mut()),
+        };
+        Self(core::iter::repeat_with(slot).take(size).collect())
+    }
+
+    /// The slots where `code` may lie, in the order in which they are filled.
+    #[inline]
+    fn places(&self, code: usize) -> impl Iterator<Item = &Slot> {
+        let first = spread(code as u64);
+        let mask = self.0.len() - 1;
+        (0..self.0.len()).filter_map(move |step| self.0.get((first + step) & mask))
+    }
+
+    #[inline]
+    fn find(&self, code: usize) -> Option<&Slot> {
+        for slot in self.places(code) {
+            let there = slot.code.load(Ordering::Acquire);
+            if there == code {
+                return Some(slot);
+            }
+            if there == FREE {
+                break;
+            }
+        }
+        None
+    }
+
+    fn insert(&self, code: usize, mark: *mut Mark) {
+        let mut places = self.places(code);
+        // One that is gone is not used again: a reader may have seen its address already.
+        if let Some(slot) = places.find(|slot| slot.code.load(Ordering::Relaxed) == FREE) {
+            slot.mark.store(mark, Ordering::Relaxed);
+            slot.code.store(code, Ordering::Release);
+        }
+    }
+
+    fn marks(&self) -> impl Iterator<Item = (&Slot, &'static Mark)> {
+        self.0.iter().filter_map(|slot| {
+            let is_there = slot.code.load(Ordering::Acquire) > GONE;
+            // SAFETY: a slot that has an address has a mark, and those are never freed.
+            is_there.then(|| (slot, unsafe { &*slot.mark.load(Ordering::Relaxed) }))
+        })
+    }
+
+    fn is_crowded(&self) -> bool {
+        let used = |slot: &&Slot| slot.code.load(Ordering::Relaxed) != FREE;
+        (self.0.iter().filter(used).count() + 1) * 2 > self.0.len()
+    }
+}
+
+fn table() -> Option<&'static Table> {
+    // SAFETY: null or a table that is never freed.
+    unsafe { TABLE.load(Ordering::Acquire).as_ref() }
+}
+
+/// What the code object at that address means, if it is marked.
+#[inline]
+pub fn find(code: usize) -> Option<&'static Mark> {
+    let slot = table()?.find(code)?;
+    // SAFETY: as in `marks`.
+    Some(unsafe { &*slot.mark.load(Ordering::Relaxed) })
+}
+
+/// Adds a mark. False if its code object means something else already.
+pub fn add(py: Python<'_>, mark: Mark) -> bool {
+    let code = mark.code.addr();
+    let Some(changing) = CHANGING.lock_for(PATIENCE) else {
+        return false;
+    };
+    if let Some(there) = find(code) {
+        return there.is_alike(&mark);
+    }
+    let table = match table() {
+        Some(table) if !table.is_crowded() => table,
+        old => grow(old),
+    };
+    let mark = Box::leak(Box::new(mark));
+    table.insert(code, mark);
+    drop(changing);
+    // SAFETY: the object is alive: the caller has a reference to it.
+    unsafe { (py.api.inc_ref)(mark.code) };
+    true
+}
+
+fn grow(old: Option<&'static Table>) -> &'static Table {
+    let count = old.map_or(0, |old| old.marks().count());
+    let new = Table::new(((count + 1) * 4).next_power_of_two().max(SMALLEST));
+    for (slot, mark) in old.into_iter().flat_map(Table::marks) {
+        let code = slot.code.load(Ordering::Relaxed);
+        new.insert(code, core::ptr::from_ref(mark).cast_mut());
+    }
+    let new = Box::leak(Box::new(new));
+    TABLE.store(new, Ordering::Release);
+    new
+}
+
+/// Takes the marks of an interpreter away that `is_meant`, and gives their references up.
+pub fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
+    let number = py.interpreter();
+    let mut gone = Vec::new();
+    if let Some(_changing) = CHANGING.lock_for(PATIENCE)
+        && let Some(table) = table()
+    {
+        for (slot, mark) in table.marks() {
+            if mark.interpreter == number && is_meant(mark.watch) {
+                slot.code.store(GONE, Ordering::Release);
+                gone.push(mark);
+            }
+        }
+    }
+    for mark in gone {
+        // SAFETY: it has been taken out above, and is the calling thread's interpreter's.
+        unsafe { mark.release(py) };
+    }
+}
+
+/// Interpreters start anew: the marked objects have gone with the old ones.
+pub fn clear() {
+    if let Some(_changing) = CHANGING.lock_for(PATIENCE) {
+        TABLE.store(core::ptr::null_mut(), Ordering::Release);
+    }
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The child of a fork has one thread.
+fn in_child(alone: &OnlyThread) {
+    CHANGING.break_open(alone);
+}

@@ -1,0 +1,94 @@
+//! Python functions by name.
+//!
+//! ```text
+//! targets ──▶ resolve ──▶ marked ◀── monitoring, 3.12 on; evaluator, 3.8–3.11
+//! asked for   found         │
+//!                           └▶ spans (this thread's) ──▶ function (what a call means)
+//! ```
+
+mod evaluator;
+mod frames;
+mod function;
+mod marked;
+mod monitoring;
+mod near;
+mod resolve;
+mod room;
+mod spans;
+mod targets;
+mod told;
+mod trial;
+mod trouble;
+
+use super::api::Raw;
+use super::object::{Object, Python};
+use marked::{Mark, Watch};
+use trouble::Trouble;
+
+pub use function::{Entered, Function};
+pub use marked::Calls;
+pub use resolve::{ends, install, wants};
+pub use spans::Spans;
+pub use targets::are_asked_for;
+pub use told::{Uncalled, tell as tell_missing};
+
+/// Has the calls of a code object marked and counted as those of `function`, from the next one on;
+/// if it is marked as those of another, as those of both. False if that cannot be.
+pub fn mark(py: Python<'_>, code: &Object<'_>, function: &'static Function) -> bool {
+    if watch(py, code, Watch::Function(function)) {
+        return true;
+    }
+    let other = marked::find(code.raw().addr()).and_then(Mark::function);
+    if let Some(other) = other {
+        other.is_also(function);
+    }
+    other.is_some()
+}
+
+/// Has `calls` told of the calls of a code object. False as for [`mark`].
+pub fn tell(py: Python<'_>, code: &Object<'_>, calls: &'static dyn Calls) -> bool {
+    watch(py, code, Watch::Calls(calls))
+}
+
+fn watch(py: Python<'_>, code: &Object<'_>, watch: Watch) -> bool {
+    let is_monitored = py.api.minor >= 12;
+    if !is_monitored && evaluator::install(py).is_none() {
+        Trouble::NoEvaluator.note();
+        return false;
+    }
+    let Some(mark) = Mark::of(py, code, watch) else {
+        return false;
+    };
+    if !marked::add(py, mark) {
+        return false;
+    }
+    if is_monitored && monitoring::watch(py, code).is_none() {
+        Trouble::NoTool.note();
+        return false;
+    }
+    true
+}
+
+/// Interpreters start anew in the process.
+pub fn begins() {
+    marked::clear();
+    monitoring::forget(None);
+    trial::forget();
+}
+
+/// The interpreter ends, which is not the main one.
+pub fn interpreter_ends(py: Python<'_>) {
+    monitoring::forget(Some(py.interpreter()));
+    marked::remove(py, |_| true);
+}
+
+/// # Safety
+/// `args` are those of the event.
+pub unsafe fn audited(py: Python<'_>, event: &[u8], args: Raw) {
+    if py.api.minor < 12 {
+        evaluator::put_again(py);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { resolve::audited(py, event, args) };
+}
+

@@ -1,0 +1,225 @@
+//! CPython from 3.12 on: `sys.monitoring`, by events of the marked code objects alone.
+//!
+//! An exception that leaves a call, or is thrown into a generator, is told for all code objects in
+//! versions where it cannot be asked for one by one; those that are not marked are passed over.
+
+use core::ffi::CStr;
+use core::time::Duration;
+
+use super::marked::{self, First, Mark};
+use super::spans;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::errno::Kept;
+use tllmprof_sync::Lock;
+use crate::api::MethodDef;
+use crate::api::Raw;
+use crate::object::Object;
+use crate::object::Python;
+use crate::threads;
+
+/// The numbers for tools that are tried; those below belong to debuggers, coverage and profilers.
+const TOOLS: [i64; 3] = [5, 4, 3];
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The events, each with the function that it calls.
+static EVENTS: [(&CStr, MethodDef); 6] = [
+    (c"PY_START", MethodDef::fast(c"tllmprof_start", start)),
+    (c"PY_RESUME", MethodDef::fast(c"tllmprof_resume", resume)),
+    (c"PY_RETURN", MethodDef::fast(c"tllmprof_return", end)),
+    (c"PY_YIELD", MethodDef::fast(c"tllmprof_yield", yields)),
+    (c"PY_THROW", MethodDef::fast(c"tllmprof_throw", resume)),
+    (c"PY_UNWIND", MethodDef::fast(c"tllmprof_unwind", end)),
+];
+/// So many of them can be asked for by the code object in every version.
+const ALWAYS_LOCAL: usize = 4;
+
+/// What an interpreter has given us.
+#[derive(Clone, Copy)]
+struct Tool {
+    interpreter: i64,
+    number: i64,
+    /// All events, as a set.
+    all: i64,
+    /// Those that can be asked for by the code object.
+    local: i64,
+}
+
+static OURS: Lock<Vec<Tool>> = Lock::new(Vec::new());
+
+/// The module `sys.monitoring`, with integers for arguments.
+struct Monitoring<'py> {
+    py: Python<'py>,
+    module: Object<'py>,
+}
+
+impl<'py> Monitoring<'py> {
+    fn of(py: Python<'py>) -> Option<Self> {
+        let module = py.sys(c"monitoring")?;
+        Some(Self { py, module })
+    }
+
+    fn call(&self, name: &CStr, number: i64, more: &[&Object<'py>]) -> Option<Object<'py>> {
+        let number = self.py.int(number)?;
+        let args: Vec<_> = core::iter::once(&number)
+            .chain(more.iter().copied())
+            .collect();
+        self.module.attr(name)?.call(&args)
+    }
+
+    /// Claims a number and has our functions called under it.
+    fn claim(&self) -> Option<Tool> {
+        let is_free = |&number: &i64| {
+            self.call(c"get_tool", number, &[])
+                .is_some_and(|tool| tool.is_none())
+        };
+        let number = TOOLS.into_iter().find(is_free)?;
+        self.call(c"use_tool_id", number, &[&self.py.text("tllmprof")?])?;
+        let mut tool = Tool {
+            interpreter: self.py.interpreter(),
+            number,
+            all: 0,
+            local: 0,
+        };
+        let events = self.module.attr(c"events")?;
+        for (index, (name, function)) in EVENTS.iter().enumerate() {
+            let event = events.attr(name)?.as_int()?;
+            let function = self.py.function(function)?;
+            self.call(
+                c"register_callback",
+                number,
+                &[&self.py.int(event)?, &function],
+            )?;
+            tool.all |= event;
+            if index < ALWAYS_LOCAL {
+                tool.local |= event;
+            }
+        }
+        Some(tool)
+    }
+
+    fn set_local(&self, tool: Tool, code: &Object<'py>, events: i64) -> bool {
+        self.py.int(events).is_some_and(|events| {
+            self.call(c"set_local_events", tool.number, &[code, &events])
+                .is_some()
+        })
+    }
+}
+
+/// Has the calls of `code` told, which is in the table. None if the interpreter does not.
+pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
+    let monitoring = Monitoring::of(py)?;
+    let number = py.interpreter();
+    let known = OURS
+        .lock_for(PATIENCE)?
+        .iter()
+        .copied()
+        .find(|tool| tool.interpreter == number);
+    let tool = match known {
+        Some(tool) => tool,
+        None => {
+            let mut tool = monitoring.claim()?;
+            if monitoring.set_local(tool, code, tool.all) {
+                tool.local = tool.all;
+            } else {
+                let others = py.int(tool.all & !tool.local)?;
+                monitoring.call(c"set_events", tool.number, &[&others])?;
+            }
+            OURS.lock_for(PATIENCE)?.push(tool);
+            tool
+        }
+    };
+    monitoring.set_local(tool, code, tool.local).then_some(())
+}
+
+/// Forgets what interpreters have given us: all of them, or the one with that number.
+pub fn forget(interpreter: Option<i64>) {
+    if let Some(mut ours) = OURS.lock_for(PATIENCE) {
+        ours.retain(|tool| interpreter.is_some_and(|number| number != tool.interpreter));
+    }
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The child of a fork has one thread.
+fn in_child(alone: &OnlyThread) {
+    OURS.break_open(alone);
+}
+
+/// # Safety
+/// The interpreter calls this for an event: the first argument is the code object.
+unsafe fn told(
+    args: *const Raw,
+    act: impl FnOnce(Python<'_>, &threads::Thread, &'static Mark),
+) -> Raw {
+    let Some(api) = crate::api() else {
+        return core::ptr::null_mut();
+    };
+    // SAFETY: the caller's promise; the thread may use the interpreter.
+    let (code, py) = unsafe { ((*args).addr(), Python::assume(api)) };
+    if let Some(mark) = marked::find(code) {
+        let _errno = Kept::new();
+        if let Some(thread) = threads::current() {
+            act(py, thread, mark);
+        }
+    }
+    py.none()
+}
+
+/// `PY_START(code, offset)`.
+unsafe extern "C" fn start(_: Raw, args: *const Raw, _: isize) -> Raw {
+    // SAFETY: the arguments of the event.
+    unsafe {
+        told(args, |py, thread, mark| {
+            spans::enter(py, thread, mark, false, |py| first(py, mark));
+        })
+    }
+}
+
+/// `PY_RESUME(code, offset)` and `PY_THROW(code, offset, exception)`.
+unsafe extern "C" fn resume(_: Raw, args: *const Raw, _: isize) -> Raw {
+    // SAFETY: as above.
+    unsafe {
+        told(args, |py, thread, mark| {
+            spans::enter(py, thread, mark, true, |_| None)
+        })
+    }
+}
+
+/// `PY_YIELD(code, offset, value)`.
+unsafe extern "C" fn yields(_: Raw, args: *const Raw, _: isize) -> Raw {
+    // SAFETY: as above.
+    unsafe {
+        told(args, |py, thread, mark| {
+            spans::leave(py, thread, mark, false)
+        })
+    }
+}
+
+/// `PY_RETURN(code, offset, value)` and `PY_UNWIND(code, offset, exception)`.
+unsafe extern "C" fn end(_: Raw, args: *const Raw, _: isize) -> Raw {
+    // SAFETY: as above.
+    unsafe {
+        told(args, |py, thread, mark| {
+            spans::leave(py, thread, mark, true)
+        })
+    }
+}
+
+/// The first argument of the call that the calling thread begins.
+fn first<'py>(py: Python<'py>, mark: &Mark) -> Option<Object<'py>> {
+    let First::Named(name) = mark.first else {
+        return None;
+    };
+    // SAFETY: the thread is in a Python frame, which is borrowed; the name is owned by the mark; a
+    // new reference.
+    unsafe {
+        let frame = (py.api.current_frame?)();
+        if frame.is_null() {
+            return None;
+        }
+        py.own((py.api.frame_variable?)(frame, name))
+    }
+}

@@ -1,0 +1,72 @@
+//! Names of functions that are near to one that is missing.
+
+use tllmprof_config::distance;
+
+use super::resolve::{each_inner, is_function};
+use crate::object::Object;
+
+/// How many are told.
+const TOLD: usize = 3;
+/// How many are looked at.
+const MOST: usize = 4096;
+
+/// Of the functions that are written in a module.
+pub fn in_code(code: &Object<'_>, wanted: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    collect(code, "", &mut names);
+    nearest(wanted, names)
+}
+
+fn collect(code: &Object<'_>, before: &str, names: &mut Vec<String>) {
+    each_inner(code, &mut |inner, name| {
+        if names.len() >= MOST || name.starts_with('<') {
+            return;
+        }
+        let name = format!("{before}{name}");
+        if is_function(inner) {
+            collect(inner, &format!("{name}.<locals>."), names);
+            names.push(name);
+        } else {
+            collect(inner, &format!("{name}."), names);
+        }
+    });
+}
+
+/// Of what is in a module, or in the class of it that the name begins with.
+pub fn in_module(module: &Object<'_>, wanted: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let Some(attrs) = module.own_attrs() else {
+        return names;
+    };
+    attrs.each_key(|name| names.push(name.to_owned()));
+    names.truncate(MOST);
+    nearest(wanted, names)
+}
+
+fn nearest(wanted: &str, names: Vec<String>) -> Vec<String> {
+    let rank = |name: String| Some((farness(wanted, &name)?, name));
+    let mut ranked: Vec<_> = names.into_iter().filter_map(rank).collect();
+    ranked.sort();
+    ranked.dedup();
+    ranked.truncate(TOLD);
+    ranked.into_iter().map(|(_, name)| name).collect()
+}
+
+/// How far a name is from the one that is wanted; none for one that has nothing to do with it.
+fn farness(wanted: &str, name: &str) -> Option<usize> {
+    let distance = |a: &str, b: &str| distance(a.as_bytes(), b.as_bytes(), (a.len() / 3).max(2));
+    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_lowercase();
+    let (wanted_last, name_last) = (last(wanted), last(name));
+    if let Some(distance) = distance(wanted, name) {
+        return Some(distance);
+    }
+    if wanted_last == name_last {
+        return Some(100);
+    }
+    if let Some(distance) = distance(&wanted_last, &name_last) {
+        return Some(200 + distance);
+    }
+    let is_part = name_last.len() > 2 && wanted_last.contains(&name_last)
+        || wanted_last.len() > 2 && name_last.contains(&wanted_last);
+    is_part.then_some(300)
+}

@@ -1,0 +1,343 @@
+//! From names to code objects.
+//!
+//! A module's code holds that of all functions that are written in it, as constants, and is audited
+//! right before it runs: so functions are found before their first call, however they are decorated
+//! and wherever they are nested. What was imported before us, or is made while the program runs, is
+//! looked for by its name in `sys.modules`, from event to event. No code of the program's runs for
+//! that.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ffi::CString;
+
+use super::targets::{self, Found, Module, Target};
+use super::{mark, near};
+use tllmprof_platform::log;
+use crate::api::Raw;
+use crate::now;
+use crate::object::Object;
+use crate::object::Python;
+
+/// Nanoseconds between two looks at what is there, at first and at most.
+const SOON: u64 = 1_000_000;
+const SELDOM: u64 = 100_000_000;
+/// How many wrappers there may be around a function.
+const DEEPEST: usize = 32;
+/// Flag of a code object: a function's, not that of a module or of the body of a class.
+const CO_OPTIMIZED: i64 = 1;
+
+/// Something is asked for.
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
+/// Something is asked for that has not been found: when it is looked for next, and how long after
+/// the last time.
+static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
+static WAIT: AtomicU64 = AtomicU64::new(SOON);
+
+/// Looks at what an interpreter has imported before us.
+pub fn install(py: Python<'_>) {
+    let modules = targets::all();
+    IS_WANTED.store(!modules.is_empty(), Ordering::Relaxed);
+    if !modules.is_empty() {
+        NEXT.store(0, Ordering::Relaxed);
+        look(py);
+    }
+}
+
+/// Whether an audited event may bring a function that is wanted.
+pub fn wants(event: &[u8]) -> bool {
+    if !IS_WANTED.load(Ordering::Relaxed) {
+        return false;
+    }
+    event == b"exec" || is_time()
+}
+
+/// Whether it is time to look for what has not been found.
+fn is_time() -> bool {
+    let next = NEXT.load(Ordering::Relaxed);
+    next != u64::MAX && now() >= next
+}
+
+/// An event that is of interest.
+///
+/// # Safety
+/// `args` are those of the event.
+pub unsafe fn audited(py: Python<'_>, event: &[u8], args: Raw) {
+    if event == b"exec" {
+        // SAFETY: the caller's promise: a tuple with a code object.
+        let code = unsafe { py.share(args) }.and_then(|args| args.elements().next());
+        if let Some(code) = code {
+            runs(py, &code);
+        }
+    }
+    if is_time() {
+        look(py);
+    }
+}
+
+/// Code is about to run: a module's, if that is one that has functions that are asked for.
+fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
+    if !code.is_code() || code.attr(c"co_name")?.as_text()? != "<module>" {
+        return None;
+    }
+    let file = code.attr(c"co_filename")?;
+    let file = file.as_text()?;
+    for module in targets::known() {
+        if !module.may_be(file) || !is_run_as(py, module, file) {
+            continue;
+        }
+        module.imported();
+        let mut has_left = false;
+        for target in &module.targets {
+            let asked = &target.function.asked;
+            let parts: Vec<_> = parts(&asked.qualname).collect();
+            let mut found = false;
+            each_in(code, &parts, &mut |code| {
+                found = true;
+                is_code(py, code, target, Found::InTime);
+            });
+            if !found && target.found() == Found::NotYet {
+                has_left = true;
+                if target.is_by_name() {
+                    let near = || Box::new(near::in_code(code, &asked.qualname));
+                    target.near.get_or_init(near);
+                }
+            }
+        }
+        if has_left {
+            WAIT.store(SOON, Ordering::Relaxed);
+            NEXT.fetch_min(now() + SOON, Ordering::Relaxed);
+        }
+    }
+    Some(())
+}
+
+/// Whether code from `file` that is about to run is the module's. Another module's file may be
+/// called the same, and so may be what `exec` is given.
+fn is_run_as(py: Python<'_>, module: &Module, file: &str) -> bool {
+    if module.is_main() {
+        // The second name is the program's in a child that multiprocessing has spawned.
+        return is_file_of(py, "__main__", file, true)
+            || is_file_of(py, "__mp_main__", file, false);
+    }
+    match imported(py, &module.name) {
+        Some(_) => is_file_of(py, &module.name, file, true),
+        // Started by its name or file: it has another name then.
+        None => is_file_of(py, "__main__", file, false),
+    }
+}
+
+/// Whether the module `name` says that it is read from `file`; `else`: if it does not say.
+fn is_file_of(py: Python<'_>, name: &str, file: &str, otherwise: bool) -> bool {
+    let attrs = imported(py, name).and_then(|module| module.own_attrs());
+    let said = attrs.and_then(|attrs| attrs.item(c"__file__"));
+    match said.as_ref().and_then(Object::as_text) {
+        Some(said) if said == file => true,
+        // A frozen one may say where it was read from once, one without source what it is read from.
+        Some(said) => {
+            otherwise && (file.starts_with('<') || said.ends_with(".pyc")) && name != "__main__"
+        }
+        None if name == "__main__" => otherwise && is_typed(py, file),
+        None => otherwise,
+    }
+}
+
+/// Whether code from `file` is what was given to Python by `-c`, on its standard input, or by the
+/// program that it is a part of.
+fn is_typed(py: Python<'_>, file: &str) -> bool {
+    let first = py.sys(c"argv").and_then(|words| words.at(0));
+    let first = first.as_ref().and_then(Object::as_text);
+    matches!(file, "<string>" | "<stdin>") && matches!(first, None | Some("" | "-" | "-c"))
+}
+
+/// The parts of a qualified name that code objects have names for.
+fn parts(qualname: &str) -> impl Iterator<Item = &str> {
+    qualname.split('.').filter(|part| *part != "<locals>")
+}
+
+/// Each function of that name in the code that it is written in.
+fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Object<'py>)) {
+    let Some((part, rest)) = parts.split_first() else {
+        if is_function(code) {
+            act(code);
+        }
+        return;
+    };
+    each_inner(code, &mut |inner, name| {
+        if name == *part {
+            each_in(inner, rest, act);
+        } else if name.starts_with("<generic parameters of ") {
+            each_in(inner, parts, act);
+        }
+    });
+}
+
+/// Each code object that is directly in `code`, and its name.
+pub fn each_inner<'py>(code: &Object<'py>, act: &mut impl FnMut(&Object<'py>, &str)) {
+    let kind = code.kind();
+    let Some(constants) = code.attr(c"co_consts") else {
+        return;
+    };
+    for inner in constants.elements().filter(|inner| inner.kind() == kind) {
+        if let Some(name) = inner.attr(c"co_name")
+            && let Some(name) = name.as_text()
+        {
+            act(&inner, name);
+        }
+    }
+}
+
+/// Whether the code is a function's.
+pub fn is_function(code: &Object<'_>) -> bool {
+    let flags = code.attr(c"co_flags").and_then(|flags| flags.as_int());
+    flags.is_some_and(|flags| flags & CO_OPTIMIZED != 0)
+}
+
+/// The code is that of a function that is asked for.
+fn is_code(py: Python<'_>, code: &Object<'_>, target: &'static Target, found: Found) {
+    if !mark(py, code, &target.function) {
+        target.is_unseen.store(true, Ordering::Relaxed);
+    }
+    if target.found() == Found::NotYet {
+        let how = match found {
+            Found::Late => "late, by its name",
+            _ => "in time",
+        };
+        log::say!(Debug, "{target}: found {how}");
+    }
+    target.set_found(found);
+}
+
+/// Looks for what has not been found among what is there.
+pub fn look(py: Python<'_>) {
+    let mut has_left = false;
+    for module in targets::known() {
+        let is_left = |target: &&Target| target.found() == Found::NotYet;
+        let mut left = module.targets.iter().filter(is_left).peekable();
+        if left.peek().is_none() {
+            continue;
+        }
+        has_left = true;
+        let Some(there) = imported(py, &module.name) else {
+            continue;
+        };
+        module.imported();
+        // Nobody else has seen what a module makes while it is being imported.
+        let found = if is_being_imported(&there) {
+            Found::InTime
+        } else {
+            Found::Late
+        };
+        for target in left {
+            let wanted = &target.function.asked.qualname;
+            let kind = each_named(&there, wanted, &mut |code| is_code(py, code, target, found));
+            if let Some(kind) = kind.filter(|_| found == Found::Late && target.is_by_name()) {
+                target.kind.get_or_init(|| Box::new(kind));
+            }
+        }
+    }
+    let wait = WAIT.load(Ordering::Relaxed);
+    WAIT.store((wait * 2).min(SELDOM), Ordering::Relaxed);
+    let next = if has_left { now() + wait } else { u64::MAX };
+    NEXT.store(next, Ordering::Relaxed);
+}
+
+/// The main interpreter ends: what is missing is looked for a last time.
+pub fn ends(py: Python<'_>) {
+    look(py);
+    for module in targets::known() {
+        let is_missing = |target: &&Target| target.found() == Found::NotYet && target.is_by_name();
+        for target in module.targets.iter().filter(is_missing) {
+            if let Some(there) = imported(py, &module.name) {
+                let near = || near::in_module(&there, &target.function.asked.qualname);
+                target.near.get_or_init(|| Box::new(near()));
+            }
+        }
+    }
+}
+
+/// `sys.modules.get(name)`.
+fn imported<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
+    py.imported(&CString::new(name).ok()?)
+}
+
+/// Whether the module's code has not come to its end.
+fn is_being_imported(module: &Object<'_>) -> bool {
+    let is_initialising = || {
+        let spec = module.own_attrs()?.item(c"__spec__")?;
+        spec.own_attrs()?.item(c"_initializing")?.as_int()
+    };
+    is_initialising().is_some_and(|is| is != 0)
+}
+
+/// The code of each function of that name, by the attributes that lead to it. What there is
+/// instead, if that is no Python function: its type.
+fn each_named<'py>(
+    module: &Object<'py>,
+    wanted: &str,
+    act: &mut impl FnMut(&Object<'py>),
+) -> Option<String> {
+    let mut parts = wanted.split('.').peekable();
+    let mut at = attr_of(module, parts.next()?)?;
+    while let Some(part) = parts.next_if(|part| *part != "<locals>") {
+        at = attr_of(&at, part)?;
+    }
+    let rest: Vec<_> = parts.filter(|part| *part != "<locals>").collect();
+    match innermost(at) {
+        Ok(code) => each_in(&code, &rest, act),
+        Err(kind) => return kind,
+    }
+    None
+}
+
+/// What an object, or what it wraps, has by that name.
+fn attr_of<'py>(object: &Object<'py>, name: &str) -> Option<Object<'py>> {
+    let class = object.class()?;
+    let own = if object.is_class() {
+        object.class_attr(name).or_else(|| {
+            let is_private = name.starts_with("__") && !name.ends_with("__");
+            let class = is_private.then(|| object.attr(c"__name__")).flatten()?;
+            let class = class.as_text()?.trim_start_matches('_');
+            object.class_attr(&format!("_{class}{name}"))
+        })
+    } else {
+        let name_in_c = CString::new(name).ok()?;
+        let own = object.own_attrs().and_then(|attrs| attrs.item(&name_in_c));
+        own.or_else(|| class.class_attr(name))
+    };
+    own.or_else(|| attr_of(&wrapped(object)?, name))
+}
+
+/// The code of the function that is there, under whatever it is wrapped in; else the type of what is
+/// there.
+fn innermost<'py>(mut object: Object<'py>) -> Result<Object<'py>, Option<String>> {
+    for _ in 0..DEEPEST {
+        match wrapped(&object) {
+            Some(inner) => object = inner,
+            None => break,
+        }
+    }
+    object.code().ok_or_else(|| {
+        let name = object.class()?.attr(c"__name__")?;
+        Some(name.as_text()?.to_owned())
+    })
+}
+
+/// What a decorator, a method or a partial call has been made of.
+fn wrapped<'py>(object: &Object<'py>) -> Option<Object<'py>> {
+    let (py, kind) = (object.py(), object.kind());
+    let types = &py.api.types;
+    if [types.static_method, types.class_method, types.method].contains(&kind) {
+        return object.attr(c"__func__");
+    }
+    if kind == types.property {
+        return object.attr(c"fget").filter(|get| !get.is_none());
+    }
+    let attrs = object.own_attrs();
+    let of = |name| attrs.as_ref().and_then(|attrs| attrs.item(name));
+    if kind == types.function {
+        return of(c"__wrapped__");
+    }
+    of(c"__wrapped__").or_else(|| of(c"func")).or_else(|| {
+        let partial = py.imported(c"functools")?.own_attrs()?.item(c"partial")?;
+        (partial.raw() == kind).then(|| object.attr(c"func"))?
+    })
+}

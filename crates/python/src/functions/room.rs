@@ -1,0 +1,45 @@
+//! How far down its C stack a thread may evaluate calls through us, in CPython 3.11.
+//!
+//! There, calls from Python to Python take no C stack but where an evaluator is set. A program that
+//! has raised the recursion limit may go deeper than its stack then has room for.
+
+use core::ops::Range;
+
+use tllmprof_platform::errno::Kept;
+use crate::threads;
+use tllmprof_platform::stack;
+
+/// The part of a thread's stack that is left to the program.
+pub struct Room(Range<usize>);
+
+impl Room {
+    /// Every address may be in it.
+    pub const UNKNOWN: Self = Self(0..usize::MAX);
+    const NONE: Self = Self(0..0);
+}
+
+/// Whether the calling thread may be as far down as it may go; [`is_short`] knows.
+#[inline]
+pub fn may_be_short() -> bool {
+    // SAFETY: the cell is the calling thread's own; read alone.
+    threads::known()
+        .is_none_or(|thread| stack::here() < unsafe { (*thread.spans.get()).room.0.end })
+}
+
+/// Whether the calling thread is as far down as it may go.
+#[cold]
+#[inline(never)]
+pub fn is_short() -> bool {
+    let Some(thread) = threads::current() else {
+        return false;
+    };
+    // SAFETY: the cell is the calling thread's own, and borrowed for the function.
+    let room = unsafe { &mut (*thread.spans.get()).room };
+    if room.0.end == usize::MAX {
+        let _errno = Kept::new();
+        let half = |stack: Range<usize>| Room(stack.start..stack.start.midpoint(stack.end));
+        *room = stack::bounds().map_or(Room::NONE, half);
+    }
+    // Below it is another stack, as of a coroutine.
+    room.0.contains(&stack::here())
+}

@@ -1,0 +1,225 @@
+//! Which functions are asked for, by whom.
+
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use once_cell::race::OnceBox;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_config::{PyFunction, Settings, Step, api_functions};
+
+use super::function::{Function, StepOf};
+use tllmprof_capture::marks;
+use tllmprof_capture::marks::Name;
+use tllmprof_session::engines;
+use tllmprof_recorder as recorder;
+use tllmprof_session::activity::has_work;
+
+static TARGETS: OnceBox<Vec<Module>> = OnceBox::new();
+
+/// A module that has functions that are asked for.
+pub struct Module {
+    pub name: String,
+    /// How the file that it is read from ends: `pkg/mod`.
+    pub path: String,
+    pub targets: Vec<Target>,
+    /// It has been imported, or is being imported.
+    pub is_imported: AtomicBool,
+}
+
+/// A function that is asked for, and whether it was found.
+pub struct Target {
+    pub function: Function,
+    pub by: By,
+    found: AtomicU8,
+    /// The names that are near, of those that are where it should be.
+    pub near: OnceBox<Vec<String>>,
+    /// It was found, and its calls cannot be seen.
+    pub is_unseen: AtomicBool,
+    /// The type of what has its name and is no Python function.
+    pub kind: OnceBox<String>,
+}
+
+/// By whom a function is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// `TLLMPROF_STEP`.
+    Rule,
+    /// `TLLMPROF_PY_RANGES`.
+    Ranges,
+    /// The table of known engines' API functions.
+    Api,
+    /// The table of known engines' steps.
+    Engine,
+}
+
+/// Whether and how a function was found.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
+#[repr(u8)]
+pub enum Found {
+    NotYet,
+    /// Where calls may have been made before.
+    Late,
+    /// Before its first call.
+    InTime,
+}
+
+/// Whether functions are to be marked or counted. For the constructor: whether somebody listens to
+/// ranges is asked later.
+pub fn are_asked_for(settings: &Settings) -> bool {
+    let listens = settings.nvtx || settings.trace.is_some();
+    let ranges = listens && (settings.llmapi || !settings.py_ranges.is_empty());
+    ranges || counts(settings)
+}
+
+/// Whether Python functions may be steps.
+fn counts(settings: &Settings) -> bool {
+    matches!(settings.step, Step::Python { .. } | Step::Auto) && has_work(settings)
+}
+
+/// What is asked for, as far as that has been asked.
+pub fn known() -> &'static [Module] {
+    TARGETS.get().map_or(&[], Vec::as_slice)
+}
+
+/// What is asked for. From here on it is known whether somebody listens.
+pub fn all() -> &'static [Module] {
+    TARGETS.get_or_init(|| Box::new(tllmprof_session::activity::settings().map_or_else(Vec::new, collect)))
+}
+
+fn collect(settings: &Settings) -> Vec<Module> {
+    let mut modules = Vec::new();
+    let mut add = |asked: &PyFunction, by, step, ranges: bool| {
+        let name = || Name::of_function(asked.qualname.as_str());
+        let target = target(&mut modules, asked, by);
+        let name = ranges.then(name).flatten();
+        target.function.means(name, step);
+    };
+    if counts(settings) {
+        match &settings.step {
+            Step::Python { function, .. } => add(function, By::Rule, Some(StepOf::Rule), false),
+            _ => {
+                for (index, function) in engines::in_python().enumerate() {
+                    add(function, By::Engine, Some(StepOf::Engine(index)), false);
+                }
+            }
+        }
+    }
+    if marks::are_wanted() || recorder::is_wanted() {
+        for function in &settings.py_ranges {
+            add(function, By::Ranges, None, true);
+        }
+        for marked in api_functions().filter(|_| settings.llmapi) {
+            if let Ok(function) = PyFunction::parse(&marked.to_string()) {
+                add(&function, By::Api, None, true);
+            }
+        }
+    }
+    modules
+}
+
+/// The target for `asked`, new or there already.
+fn target<'a>(modules: &'a mut Vec<Module>, asked: &PyFunction, by: By) -> &'a mut Target {
+    let at = modules
+        .iter()
+        .position(|module| module.name == asked.module);
+    let at = at.unwrap_or_else(|| {
+        modules.push(Module::new(&asked.module));
+        modules.len() - 1
+    });
+    let targets = &mut modules[at].targets;
+    let same = |target: &Target| target.function.asked.qualname == asked.qualname;
+    let at = targets.iter().position(same).unwrap_or_else(|| {
+        targets.push(Target::new(asked.clone(), by));
+        targets.len() - 1
+    });
+    let target = &mut targets[at];
+    if by == By::Ranges && target.by == By::Engine {
+        target.by = by; // asked for by name: it is told if it is not found
+    }
+    target
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The child of a fork begins its own iterations.
+fn in_child(_: &OnlyThread) {
+    for target in known().iter().flat_map(|module| &module.targets) {
+        target.function.in_child();
+    }
+}
+
+impl Module {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            path: name.replace('.', "/"),
+            targets: Vec::new(),
+            is_imported: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether it is the module that the program starts with.
+    pub fn is_main(&self) -> bool {
+        self.name == "__main__"
+    }
+
+    /// Whether its code may come from `file`.
+    pub fn may_be(&self, file: &str) -> bool {
+        if self.is_main() {
+            return true;
+        }
+        if let Some(frozen) = file.strip_prefix("<frozen ") {
+            return frozen.strip_suffix('>') == Some(self.name.as_str());
+        }
+        let stem = file.strip_suffix("/__init__.py");
+        let stem = stem.or_else(|| file.strip_suffix(".py"));
+        let before = stem.and_then(|stem| stem.strip_suffix(self.path.as_str()));
+        before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
+    }
+
+    /// It has been imported, or is about to be.
+    pub fn imported(&self) {
+        if !self.is_imported.swap(true, Ordering::Relaxed) {
+            for target in &self.targets {
+                if let Some(StepOf::Engine(index)) = target.function.step() {
+                    engines::imported(index);
+                }
+            }
+        }
+    }
+}
+
+impl Target {
+    fn new(asked: PyFunction, by: By) -> Self {
+        Self {
+            function: Function::new(asked),
+            by,
+            found: AtomicU8::new(Found::NotYet as u8),
+            near: OnceBox::new(),
+            is_unseen: AtomicBool::new(false),
+            kind: OnceBox::new(),
+        }
+    }
+
+    /// Whether the user has asked for it by its name.
+    pub fn is_by_name(&self) -> bool {
+        matches!(self.by, By::Rule | By::Ranges)
+    }
+
+    pub fn found(&self) -> Found {
+        match self.found.load(Ordering::Relaxed) {
+            0 => Found::NotYet,
+            1 => Found::Late,
+            _ => Found::InTime,
+        }
+    }
+
+    /// It has been found; what was known of that already stays.
+    pub fn set_found(&self, found: Found) {
+        if self.found() == Found::NotYet {
+            self.found.store(found as u8, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Calls of our own that show whether a frame is what its layout says, before anything of the
+//! program's is marked.
+
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+
+use super::evaluator;
+use super::frames::Layout;
+use super::function::Entered;
+use super::marked::{self, Calls, Mark, Watch};
+use super::trouble::Trouble;
+use crate::api::Raw;
+use crate::object::Python;
+
+const SOURCE: &core::ffi::CStr = c"
+token = object()
+
+def call(first, second=2):
+    return first
+
+def closed(first, *more):
+    return lambda: first
+
+def steps(first):
+    yield lambda: first
+    yield 2
+
+codes = tuple(function.__code__ for function in (call, closed, steps))
+
+def run():
+    call(token)
+    closed(token, 2)
+    for _ in steps(token):
+        pass
+    left = steps(token)
+    next(left)
+    left.close()
+    steps(token).close()
+";
+
+/// What [`SOURCE`]'s `run` is told as: the digits of [`Told`], base 8.
+const WANTED: &[Told] = {
+    use Told::{Begins, Ends, GoesOn, Yields};
+    &[
+        Begins, Ends, // call
+        Begins, Ends, // closed
+        Begins, Yields, GoesOn, Yields, GoesOn, Ends, // the loop
+        Begins, Yields, GoesOn, Ends, // closed in the midst; what has not run is not told
+    ]
+};
+
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Told {
+    Begins = 1,
+    GoesOn,
+    Yields,
+    Ends,
+    /// A call began with another first argument than it has.
+    Wrong,
+}
+
+/// Takes down what it is told.
+struct Trial {
+    token: AtomicUsize,
+    next: AtomicUsize,
+    told: [AtomicU8; 32],
+}
+
+static TRIAL: Trial = Trial {
+    token: AtomicUsize::new(0),
+    next: AtomicUsize::new(0),
+    told: [const { AtomicU8::new(0) }; 32],
+};
+
+impl Trial {
+    fn note(&self, told: Told) {
+        if let Some(place) = self.told.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            place.store(told as u8, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Calls for Trial {
+    fn enters(&self, _: Python<'_>, first: Option<Raw>, goes_on: bool) -> Entered {
+        let first = first.map_or(0, |first| first.addr());
+        self.note(match goes_on {
+            true => Told::GoesOn,
+            false if first == self.token.load(Ordering::Relaxed) => Told::Begins,
+            false => Told::Wrong,
+        });
+        Entered::with(None)
+    }
+
+    fn leaves(&self, _: Python<'_>, _: Entered, has_ended: bool) {
+        self.note(if has_ended { Told::Ends } else { Told::Yields });
+    }
+}
+
+const UNKNOWN: u32 = 0;
+const GOOD: u32 = 1;
+const BAD: u32 = 2;
+static VERDICT: AtomicU32 = AtomicU32::new(UNKNOWN);
+
+/// None if frames are not as the layout says.
+pub fn passes(py: Python<'_>, _: &Layout) -> Option<()> {
+    if VERDICT.load(Ordering::Relaxed) == UNKNOWN && evaluator::is_there(py) {
+        let is_good = run(py).is_some()
+            && TRIAL.next.load(Ordering::Relaxed) == WANTED.len()
+            && WANTED
+                .iter()
+                .zip(&TRIAL.told)
+                .all(|(&wanted, told)| wanted as u8 == told.load(Ordering::Relaxed));
+        VERDICT.store(if is_good { GOOD } else { BAD }, Ordering::Relaxed);
+        if !is_good {
+            Trouble::OtherFrames.note();
+        }
+    }
+    (VERDICT.load(Ordering::Relaxed) != BAD).then_some(())
+}
+
+fn run(py: Python<'_>) -> Option<()> {
+    let names = py.run(SOURCE, c"<tllmprof>")?;
+    TRIAL.next.store(0, Ordering::Relaxed);
+    TRIAL
+        .token
+        .store(names.item(c"token")?.raw().addr(), Ordering::Relaxed);
+    for code in names.item(c"codes")?.elements() {
+        marked::add(py, Mark::of(py, &code, Watch::Calls(&TRIAL))?);
+    }
+    let ran = names.item(c"run")?.call(&[]);
+    let is_ours = |watch| matches!(watch, Watch::Calls(calls) if core::ptr::addr_eq(calls, &TRIAL));
+    marked::remove(py, is_ours);
+    ran.map(|_| ())
+}
+
+/// Another CPython is there: what was seen of the last one says nothing of it.
+pub fn forget() {
+    VERDICT.store(UNKNOWN, Ordering::Relaxed);
+}

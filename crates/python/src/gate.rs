@@ -1,0 +1,161 @@
+//! Running Python at a moment of our own choosing, and not any more once the interpreter ends.
+//!
+//! A thread that asks for the GIL while the interpreter is being finalised is ended by it, or hangs
+//! for ever: fatal for a C++ program's thread. An `atexit` callback closes the gate, and waits for
+//! those that are inside.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::time::Duration;
+use std::time::Instant;
+
+use super::api::{MethodDef, NOARGS, Raw};
+use super::object::Python;
+use super::torch::profiler;
+use super::{attach, threads};
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::errno::Kept;
+use tllmprof_sync::wait;
+use tllmprof_sync::wake;
+use tllmprof_platform::log;
+
+/// How long the end of the interpreter waits for those that are inside, and how long if one of them
+/// writes a trace.
+const PATIENCE: Duration = Duration::from_secs(5);
+const WRITING: Duration = Duration::from_secs(60);
+/// How often it is looked whether one does.
+const LOOK: Duration = Duration::from_secs(1);
+
+static CLOSED: AtomicBool = AtomicBool::new(false);
+/// Threads that are inside.
+static INSIDE: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the interpreter is ending, or has ended.
+pub fn is_closed() -> bool {
+    CLOSED.load(Ordering::Acquire)
+}
+
+/// A new interpreter begins in the process.
+pub fn open() {
+    CLOSED.store(false, Ordering::Release);
+}
+
+/// Whether a thread is inside, or about to be, and so may need the GIL to go on: one that has it must
+/// not wait for that thread.
+pub fn is_waiting_for_gil() -> bool {
+    INSIDE.load(Ordering::SeqCst) != 0
+}
+
+/// Whether the calling thread has the GIL.
+pub fn has_gil() -> bool {
+    super::api().is_some_and(|api| api.runs() && api.has_gil())
+}
+
+/// Has the gate closed when the interpreter ends.
+pub fn install(py: Python<'_>) -> Option<()> {
+    static CLOSE: MethodDef = MethodDef::new(c"tllmprof_close", closes, NOARGS);
+    let module = if py.api.minor >= 10 {
+        py.import_unseen(c"atexit")
+    } else {
+        py.import(c"atexit") // the callbacks go with it
+    };
+    let register = module?.attr(c"register")?;
+    register.call(&[&py.function(&CLOSE)?]).map(|_| ())
+}
+
+struct Flight(());
+
+impl Flight {
+    fn begin() -> Option<Self> {
+        INSIDE.fetch_add(1, Ordering::SeqCst);
+        let flight = Self(());
+        (!CLOSED.load(Ordering::SeqCst)).then_some(flight)
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if INSIDE.fetch_sub(1, Ordering::SeqCst) == 1 && CLOSED.load(Ordering::SeqCst) {
+            wake(&INSIDE, i32::MAX);
+        }
+    }
+}
+
+/// Runs `act` with the GIL, on the calling thread, whether that is one of Python's or not. None
+/// where there is no interpreter (any more), where the thread is in such a call already, or where
+/// the GIL could not be taken without harm.
+pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
+    let api = super::api()?;
+    let _flight = Flight::begin()?;
+    let thread = threads::current()?;
+    if thread.is_busy.get() || !api.runs() {
+        return None;
+    }
+    let has_gil = api.has_gil();
+    if !has_gil && api.minor <= 11 && attach::has_sub_interpreters() {
+        // A thread that has the GIL for a sub-interpreter looks as if it had none, and would wait
+        // for itself.
+        log::once!(
+            Warn,
+            "Python 3.{} with sub-interpreters: what needs its GIL at a window's edge is left out",
+            api.minor
+        );
+        return None;
+    }
+    thread.is_busy.set(true);
+    // With the GIL the state is left as it is: asked for it, 3.12 and later take the thread's state
+    // in the main interpreter, and wait for themselves where that is not the one it has.
+    // SAFETY: the interpreter is there, and stays as long as this thread is inside.
+    let state = (!has_gil).then(|| unsafe { (api.gil_ensure)() });
+    // SAFETY: the thread has the GIL until it is given back.
+    let result = unsafe { Python::assume(api) }.quietly(act);
+    if let Some(state) = state {
+        // SAFETY: as it was taken.
+        unsafe { (api.gil_release)(state) };
+    }
+    thread.is_busy.set(false);
+    Some(result)
+}
+
+/// The `atexit` callback.
+unsafe extern "C" fn closes(_: Raw, _: Raw) -> Raw {
+    let _errno = Kept::new();
+    let Some(api) = super::api() else {
+        return core::ptr::null_mut();
+    };
+    // SAFETY: Python calls this with the GIL.
+    let py = unsafe { Python::assume(api) };
+    CLOSED.store(true, Ordering::SeqCst);
+    if INSIDE.load(Ordering::SeqCst) > 0 {
+        // SAFETY: those inside need the GIL to leave; the thread gets it back before it returns.
+        unsafe {
+            let state = (api.save_thread)();
+            let since = Instant::now();
+            loop {
+                let inside = INSIDE.load(Ordering::SeqCst);
+                let patience = if profiler::writes() {
+                    WRITING
+                } else {
+                    PATIENCE
+                };
+                let left = patience.saturating_sub(since.elapsed());
+                if inside == 0 || left.is_zero() {
+                    break;
+                }
+                wait(&INSIDE, inside, left.min(LOOK));
+            }
+            (api.restore_thread)(state);
+        }
+    }
+    py.quietly(super::ends);
+    py.none()
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The child of a fork has none of its parent's threads inside.
+fn in_child(_: &OnlyThread) {
+    INSIDE.store(0, Ordering::Relaxed);
+}

@@ -1,0 +1,209 @@
+//! Garbage collections: a C function among `gc.callbacks`, once in each interpreter.
+
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use once_cell::race::OnceBox;
+
+use super::api::{MethodDef, Raw, VARARGS};
+use super::object::{Object, Python};
+use super::threads;
+use super::totals::Milliseconds;
+use tllmprof_capture::marks::Name;
+use tllmprof_capture::marks::Pushed;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::errno::Kept;
+use tllmprof_recorder as recorder;
+use tllmprof_recorder::Counter;
+use tllmprof_recorder::What;
+
+/// Generations that have a name of their own; a later one counts as the last.
+const GENERATIONS: usize = 3;
+
+/// Collections by generation, and what they did, since the first interpreter was attached to.
+pub static TOTALS: Totals = Totals {
+    collections: [const { AtomicU64::new(0) }; GENERATIONS],
+    collected: AtomicU64::new(0),
+    uncollectable: AtomicU64::new(0),
+    nanoseconds: AtomicU64::new(0),
+};
+
+pub struct Totals {
+    collections: [AtomicU64; GENERATIONS],
+    /// Objects that were freed.
+    collected: AtomicU64,
+    /// Objects that were found, but could not be freed.
+    uncollectable: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: |_: &OnlyThread| TOTALS.clear(),
+}
+
+impl Totals {
+    /// The child of a fork counts its own.
+    pub fn clear(&self) {
+        let more = [&self.collected, &self.uncollectable, &self.nanoseconds];
+        for total in self.collections.iter().chain(more) {
+            total.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut before = "";
+        for (generation, count) in self.collections.iter().enumerate() {
+            let count = count.load(Ordering::Relaxed);
+            write!(f, "{before}{count} of gen{generation}")?;
+            before = ", ";
+        }
+        let time = Milliseconds(self.nanoseconds.load(Ordering::Relaxed));
+        let collected = self.collected.load(Ordering::Relaxed);
+        let uncollectable = self.uncollectable.load(Ordering::Relaxed);
+        write!(
+            f,
+            ", {time} ms; {collected} objects collected, {uncollectable} uncollectable"
+        )
+    }
+}
+
+struct Names {
+    range: [Name; GENERATIONS],
+    collected: [Name; GENERATIONS],
+    uncollectable: [Name; GENERATIONS],
+}
+
+static NAMES: OnceBox<Option<Names>> = OnceBox::new();
+
+/// A collection that is under way.
+pub struct Collecting {
+    since: u64,
+    /// When it began, in the record's ticks.
+    ticks: u64,
+    range: Option<Pushed>,
+    /// Collections of other interpreters' that began in it, as a finaliser may run one.
+    inner: u32,
+}
+
+impl Collecting {
+    /// Gives its range up without ending it: it is another process's.
+    pub fn forget(self) {
+        if let Some(range) = self.range {
+            range.forget();
+        }
+    }
+}
+
+/// Has the collections of the interpreter told. None if it has no `gc` to ask.
+pub fn install(py: Python<'_>) -> Option<()> {
+    static CALLBACK: MethodDef = MethodDef::new(c"tllmprof_gc", callback, VARARGS);
+    NAMES.get_or_init(|| Box::new(Names::new()));
+    let callbacks = py.import_unseen(c"gc")?.attr(c"callbacks")?;
+    let function = py.function(&CALLBACK)?;
+    // SAFETY: both references are owned; the list takes one of its own.
+    let failed = unsafe { (py.api.list_append)(callbacks.raw(), function.raw()) };
+    (failed == 0).then_some(())
+}
+
+impl Names {
+    fn new() -> Option<Self> {
+        let name =
+            |generation: usize, what: &str| Name::new(&format!("Python GC gen{generation}{what}"));
+        let all = |what| Some([name(0, what)?, name(1, what)?, name(2, what)?]);
+        Some(Self {
+            range: all("")?,
+            collected: all(" collected")?,
+            uncollectable: all(" uncollectable")?,
+        })
+    }
+}
+
+/// `callback(phase, info)`, as the documentation of Python's `gc.callbacks` has it.
+unsafe extern "C" fn callback(_: Raw, args: Raw) -> Raw {
+    let _errno = Kept::new();
+    // SAFETY: Python calls this with the GIL, as a function that was installed where there is an
+    // API, with a tuple of arguments.
+    unsafe {
+        let Some(api) = super::api() else {
+            return core::ptr::null_mut();
+        };
+        let py = Python::assume(api);
+        if !super::gate::is_closed()
+            && let Some(args) = py.share(args)
+        {
+            py.quietly(|_| told(&args));
+        }
+        py.none()
+    }
+}
+
+fn told(args: &Object<'_>) -> Option<()> {
+    let thread = threads::current()?;
+    let mut args = args.elements();
+    let (phase, info) = (args.next()?, args.next()?);
+    let number = |name| {
+        info.item(name)
+            .and_then(|value| value.as_int())
+            .unwrap_or(0)
+            .max(0)
+            .cast_unsigned()
+    };
+    let generation = usize::try_from(number(c"generation"))
+        .map_or(GENERATIONS, |n| n)
+        .min(GENERATIONS - 1);
+    // SAFETY: the cell is the calling thread's own, and nothing below comes back here.
+    let collecting = unsafe { &mut *thread.collecting.get() };
+    let names = NAMES.get().and_then(Option::as_ref);
+    if phase.as_text()? == "start" {
+        match collecting {
+            Some(outer) => outer.inner += 1,
+            None => {
+                *collecting = Some(Collecting {
+                    range: names.map(|names| names.range[generation].push()),
+                    since: super::now(),
+                    ticks: recorder::ticks(),
+                    inner: 0,
+                });
+            }
+        }
+        return Some(());
+    }
+    let mut since = None;
+    let took = match collecting {
+        Some(outer) if outer.inner > 0 => {
+            outer.inner -= 1;
+            0
+        }
+        // None where it began before us.
+        _ => collecting.take().map_or(0, |collecting| {
+            let took = super::now().saturating_sub(collecting.since);
+            drop(collecting.range);
+            since = Some(collecting.ticks);
+            took
+        }),
+    };
+    let (collected, uncollectable) = (number(c"collected"), number(c"uncollectable"));
+    if let Some(names) = names {
+        names.collected[generation].mark(collected);
+        if uncollectable > 0 {
+            names.uncollectable[generation].mark(uncollectable);
+        }
+    }
+    recorder::add(Counter::Collections, 1);
+    if let Some(since) = since {
+        let what = What::Gc {
+            generation: generation as u16,
+            collected,
+        };
+        recorder::event(since, recorder::ticks().saturating_sub(since), what);
+    }
+    let add = |total: &AtomicU64, value| total.fetch_add(value, Ordering::Relaxed);
+    add(&TOTALS.collections[generation], 1);
+    add(&TOTALS.collected, collected);
+    add(&TOTALS.uncollectable, uncollectable);
+    add(&TOTALS.nanoseconds, took);
+    Some(())
+}

@@ -1,0 +1,203 @@
+//! What a thread has to do with the GIL: when it waits for one, when it has one, and the totals.
+//!
+//! A thread has one GIL at a time: it gives one interpreter's back before it takes another's.
+
+use core::cell::{Cell, UnsafeCell};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::gil;
+use tllmprof_capture::marks::Started;
+use tllmprof_recorder as recorder;
+use tllmprof_recorder::What;
+
+/// How often something has happened, and for how long. Times in nanoseconds.
+pub struct Total {
+    count: AtomicU64,
+    time: AtomicU64,
+    longest: AtomicU64,
+}
+
+impl Total {
+    const fn new() -> Self {
+        Self {
+            count: AtomicU64::new(0),
+            time: AtomicU64::new(0),
+            longest: AtomicU64::new(0),
+        }
+    }
+
+    /// Adds one. By the thread that it belongs to, alone.
+    #[inline]
+    fn add(&self, time: u64) {
+        let add =
+            |to: &AtomicU64, value| to.store(to.load(Ordering::Relaxed) + value, Ordering::Relaxed);
+        add(&self.count, 1);
+        add(&self.time, time);
+        if time > self.longest() {
+            self.longest.store(time, Ordering::Relaxed);
+        }
+    }
+
+    fn clear(&self) {
+        for part in [&self.count, &self.time, &self.longest] {
+            part.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub fn time(&self) -> u64 {
+        self.time.load(Ordering::Relaxed)
+    }
+
+    pub fn longest(&self) -> u64 {
+        self.longest.load(Ordering::Relaxed)
+    }
+}
+
+/// A thread and the GIL. What is no total is the thread's own.
+pub struct Holds {
+    /// When the wait began that is under way; 0 for none.
+    waits_since: Cell<u64>,
+    /// When the hold began that is under way; 0 for none.
+    holds_since: AtomicU64,
+    /// The same moments in the record's ticks; 0 where nothing is recorded.
+    wait_ticks: Cell<u64>,
+    hold_ticks: Cell<u64>,
+    wait: UnsafeCell<Option<Started>>,
+    hold: UnsafeCell<Option<Started>>,
+    pub waits: Total,
+    pub holds: Total,
+    /// Waits of a thread that was made to drop the GIL, until another has taken it.
+    pub forced: Total,
+}
+
+/// Now, in the record's ticks, if they will be wanted.
+pub fn ticks() -> u64 {
+    if recorder::is_recording() {
+        recorder::ticks()
+    } else {
+        0
+    }
+}
+
+/// Has the record keep what began then and took so many nanoseconds, unless that is too short.
+fn record_if_long(since: &Cell<u64>, took: u64, what: What) {
+    let since = since.replace(0);
+    if since != 0 && recorder::is_recording() && took >= gil::shortest() {
+        recorder::event(since, recorder::ticks().saturating_sub(since), what);
+    }
+}
+
+impl Holds {
+    pub const fn new() -> Self {
+        Self {
+            waits_since: Cell::new(0),
+            holds_since: AtomicU64::new(0),
+            wait_ticks: Cell::new(0),
+            hold_ticks: Cell::new(0),
+            wait: UnsafeCell::new(None),
+            hold: UnsafeCell::new(None),
+            waits: Total::new(),
+            holds: Total::new(),
+            forced: Total::new(),
+        }
+    }
+
+    /// The thread wants GIL number `gil`, which another one has. Told again as long as it waits.
+    pub fn begins_to_wait(&self, gil: u64) {
+        if self.waits_since.get() == 0 {
+            self.waits_since.set(super::now());
+            self.wait_ticks.set(ticks());
+            // SAFETY: the cell is the calling thread's own.
+            unsafe { *self.wait.get() = gil::names().map(|names| names.wait.start(gil)) };
+        }
+    }
+
+    /// It has it now.
+    pub fn takes(&self, gil: u64) {
+        // Left over from a GIL that went without being dropped.
+        self.drops();
+        let now = super::now();
+        let waited = self.waits_since.replace(0);
+        if waited != 0 {
+            let waited = now.saturating_sub(waited);
+            self.waits.add(waited);
+            record_if_long(&self.wait_ticks, waited, What::GilWait);
+            // SAFETY: the cell is the calling thread's own.
+            unsafe { *self.wait.get() = None };
+        }
+        self.holds_since.store(now, Ordering::Relaxed);
+        self.hold_ticks.set(ticks());
+        // SAFETY: as above.
+        unsafe { *self.hold.get() = gil::names().map(|names| names.hold.start(gil)) };
+    }
+
+    /// It gives it back.
+    pub fn drops(&self) {
+        let held = self.holds_since.load(Ordering::Relaxed);
+        if held != 0 {
+            self.holds_since.store(0, Ordering::Relaxed);
+            let held = super::now().saturating_sub(held);
+            self.holds.add(held);
+            record_if_long(&self.hold_ticks, held, What::GilHold);
+            // SAFETY: as above.
+            unsafe { *self.hold.get() = None };
+        }
+    }
+
+    /// It was made to give it back, and another has it since.
+    pub fn was_forced(&self, time: u64, since_ticks: u64) {
+        self.forced.add(time);
+        record_if_long(&Cell::new(since_ticks), time, What::GilForced);
+    }
+
+    /// Counts from here on, a hold that is under way as one that begins. By its own thread.
+    pub fn begin(&self, gil: u64) {
+        self.clear();
+        if self.holds_since.load(Ordering::Relaxed) != 0 {
+            self.holds_since.store(0, Ordering::Relaxed);
+            self.takes(gil);
+        }
+    }
+
+    /// When the hold began that is under way.
+    pub fn holds_since(&self) -> Option<u64> {
+        Some(self.holds_since.load(Ordering::Relaxed)).filter(|since| *since != 0)
+    }
+
+    /// The thread has ended: what is under way ends here. The totals stay, without the longest
+    /// wait, which another thread in this place is not to be named for.
+    pub fn leave(&self) {
+        self.drops();
+        self.waits_since.set(0);
+        // SAFETY: as above.
+        unsafe { *self.wait.get() = None };
+        self.waits.longest.store(0, Ordering::Relaxed);
+    }
+
+    /// The process is the child of a fork, where Python takes a new GIL.
+    ///
+    /// # Safety
+    /// The process has one thread.
+    pub unsafe fn in_child(&self) {
+        self.clear();
+        self.waits_since.set(0);
+        self.holds_since.store(0, Ordering::Relaxed);
+        for range in [self.wait.get(), self.hold.get()] {
+            // SAFETY: no other thread uses the cell any more; the range is not ended, whatever it
+            // was in the middle of.
+            if let Some(range) = unsafe { (*range).take() } {
+                range.forget();
+            }
+        }
+    }
+
+    fn clear(&self) {
+        for total in [&self.waits, &self.holds, &self.forced] {
+            total.clear();
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Ranges for torch modules by their qualified names (`TLLM_NVTX_DEBUG`).
+//!
+//! What is marked is the one code object that every call of a module runs, so that no module is
+//! touched. What torch has compiled runs other code objects, and what replays a captured stream runs
+//! none: neither has ranges.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_config::Settings;
+
+use tllmprof_capture::marks;
+use tllmprof_capture::marks::Name;
+use tllmprof_platform::errno::Kept;
+use tllmprof_sync::Lock;
+use crate::api::MethodDef;
+use crate::api::ONE;
+use crate::api::Raw;
+use crate::functions::Calls;
+use crate::functions::Entered;
+use crate::functions::tell;
+use crate::later::call_for_program;
+use crate::object::Object;
+use crate::object::Python;
+use crate::threads;
+use tllmprof_recorder as recorder;
+use tllmprof_session as session;
+
+/// A module's qualified name is the path to it from the module that is called first. What
+/// `torch.compile` puts around a module is no part of the path.
+///
+/// As `named_modules`, which a class may have made its own: no code of the program's runs here, so
+/// that what is raised comes from the handler of a signal.
+const SOURCE: &CStr = c"
+attributes = object.__getattribute__
+address = object.__hash__
+class_name = type.__dict__['__name__'].__get__
+
+def names_of(root):
+    found, known, left = [], set(), [((), root)]
+    while left:
+        path, module = left.pop()
+        if address(module) in known:
+            continue
+        known.add(address(module))
+        found.append(('.'.join(path) or class_name(type(module)), module))
+        children = attributes(module, '__dict__').get('_modules')
+        if not issubclass(type(children), dict):
+            continue
+        for name, child in reversed(tuple(dict.items(children))):
+            if child is not None:
+                left.append((path if name == '_orig_mod' else path + (name,), child))
+    return tuple(found)
+
+def name_of(module):
+    return ((class_name(type(module)), module),)
+";
+
+/// torch has not been seen yet.
+static WAITS: AtomicBool = AtomicBool::new(false);
+
+/// What is known of a module.
+struct Known {
+    name: Name,
+    /// An owned weak reference, which tells when the module goes.
+    reference: Raw,
+}
+
+/// The modules that have been called, and those within them, by their addresses.
+struct Table {
+    modules: BTreeMap<usize, Known>,
+    /// The namespace of [`SOURCE`], owned; null before the first use.
+    names: Raw,
+}
+
+// SAFETY: the references are used by threads that may use the interpreter.
+unsafe impl Send for Table {}
+
+/// Nothing of Python's is called under the lock.
+static TABLE: Lock<Table> = Lock::new(Table::new());
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl Table {
+    const fn new() -> Self {
+        Self {
+            modules: BTreeMap::new(),
+            names: core::ptr::null_mut(),
+        }
+    }
+}
+
+/// Whether modules are to be marked.
+pub const fn are_asked_for(settings: &Settings) -> bool {
+    settings.nvtx_debug && settings.nvtx
+}
+
+/// Interpreters start anew in the process: the modules have gone with the old ones.
+pub fn begins() {
+    WAITS.store(crate::wants().modules, Ordering::Relaxed);
+    forget();
+}
+
+fn forget() {
+    if let Some(mut table) = TABLE.lock_for(PATIENCE) {
+        core::mem::forget(core::mem::replace(&mut *table, Table::new()));
+    }
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The child of a fork has one thread.
+fn in_child(alone: &OnlyThread) {
+    TABLE.break_open(alone);
+    // Another thread may have been changing it.
+    forget();
+}
+
+/// Whether an audited event may bring torch.
+pub fn wants(event: &[u8]) -> bool {
+    WAITS.load(Ordering::Relaxed) && matches!(event, b"import" | b"exec")
+}
+
+/// Marks what modules are called by, once torch is there.
+pub fn look(py: Python<'_>) {
+    let Some(code) = called(py) else { return };
+    WAITS.store(false, Ordering::Relaxed);
+    if marks::are_wanted() || recorder::is_wanted() {
+        tell(py, &code, &Modules);
+    }
+}
+
+/// The code object of `torch.nn.Module.__call__`.
+fn called(py: Python<'_>) -> Option<Object<'_>> {
+    let module = py.imported(c"torch.nn.modules.module")?;
+    let call = module.attr(c"Module")?.attr(c"__call__")?;
+    call.attr(c"__code__")
+}
+
+struct Modules;
+
+impl Calls for Modules {
+    fn enters(&self, py: Python<'_>, first: Option<Raw>, _: bool) -> Entered {
+        let Some(thread) = threads::current() else {
+            return Entered::with(None);
+        };
+        let around = thread.modules.get();
+        thread.modules.set(around + 1);
+        let is_captured = session::is_capturing();
+        let module = first.filter(|_| !is_captured);
+        // SAFETY: the module is an argument of the call that begins.
+        let module = module.and_then(|module| unsafe { py.share(module) });
+        let name = module.and_then(|module| name(py, &module, around == 0));
+        Entered::with(name.map(Name::push))
+    }
+
+    fn leaves(&self, _: Python<'_>, entered: Entered, _: bool) {
+        self.abandons(entered);
+    }
+
+    fn abandons(&self, entered: Entered) {
+        drop(entered);
+        if let Some(thread) = threads::current() {
+            thread.modules.set(thread.modules.get().saturating_sub(1));
+        }
+    }
+}
+
+/// What the ranges of `module` are called. One that is called first, and is not known, is a root: it
+/// gives those within it their names. One that was put there later is called by its class.
+fn name(py: Python<'_>, module: &Object<'_>, is_first: bool) -> Option<Name> {
+    let address = module.raw().addr();
+    let known = || Some(TABLE.lock_for(PATIENCE)?.modules.get(&address)?.name);
+    known().or_else(|| {
+        let function = if is_first { c"names_of" } else { c"name_of" };
+        let function = names(py)?.item(function)?;
+        for pair in call_for_program(py, &function, &[module])?.elements() {
+            let mut pair = pair.elements();
+            if let (Some(name), Some(module)) = (pair.next(), pair.next()) {
+                learn(py, &module, name.as_text()?);
+            }
+        }
+        known()
+    })
+}
+
+/// The namespace of [`SOURCE`].
+fn names(py: Python<'_>) -> Option<Object<'_>> {
+    let known = TABLE.lock_for(PATIENCE)?.names;
+    // SAFETY: the table's reference is given back with the interpreter alone.
+    let known = unsafe { py.share(known) };
+    known.or_else(|| {
+        let made = py.run(SOURCE, c"<tllmprof>")?;
+        // SAFETY: the reference is owned; the one that the table keeps is not given back.
+        let kept = unsafe { py.share(made.raw()) }?.release();
+        TABLE.lock_for(PATIENCE)?.names = kept;
+        Some(made)
+    })
+}
+
+fn learn(py: Python<'_>, module: &Object<'_>, name: &str) -> Option<()> {
+    static GOES: MethodDef = MethodDef::new(c"tllmprof_module_goes", goes, ONE);
+    let address = module.raw().addr();
+    let goes = py.function_of(&GOES, &py.int(i64::try_from(address).ok()?)?)?;
+    // SAFETY: both are owned; a new reference.
+    let reference = unsafe { py.own((py.api.weak_reference)(module.raw(), goes.raw())) }?;
+    let known = Known {
+        name: Name::of_range(name)?,
+        reference: reference.release(),
+    };
+    let before = TABLE.lock_for(PATIENCE)?.modules.insert(address, known);
+    drop_known(py, before);
+    Some(())
+}
+
+/// `goes(address)(weak reference)`: the module that was there is no more.
+unsafe extern "C" fn goes(address: Raw, _: Raw) -> Raw {
+    let _errno = Kept::new();
+    let Some(api) = crate::api() else {
+        return core::ptr::null_mut();
+    };
+    // SAFETY: Python calls this with the GIL, with the number that the function was made with.
+    let py = unsafe { Python::assume(api) };
+    py.quietly(|py| {
+        // SAFETY: as above.
+        let address = unsafe { py.share(address) }.and_then(|address| address.as_int());
+        let address = address.and_then(|address| usize::try_from(address).ok());
+        let mut table = TABLE.lock_for(PATIENCE)?;
+        let gone = table.modules.remove(&address?);
+        drop(table);
+        drop_known(py, gone);
+        Some(())
+    });
+    py.none()
+}
+
+fn drop_known(py: Python<'_>, known: Option<Known>) {
+    if let Some(known) = known {
+        // SAFETY: the reference is owned, and in no table any more.
+        drop(unsafe { py.own(known.reference) });
+    }
+}

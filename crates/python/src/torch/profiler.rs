@@ -1,0 +1,255 @@
+//! The PyTorch profiler, in the same windows (`TLLM_TORCH_PROFILE_TRACE`).
+//!
+//! What it takes of torch is in `profiler.py`, which runs in a namespace of its own. Called by the
+//! thread that opens or closes a window, with nothing locked: these wait for the GIL.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::path::Path;
+
+use once_cell::race::OnceBox;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_config::{Settings, TracePath, Window};
+
+use tllmprof_capture::AddOn;
+use tllmprof_session::Place;
+use tllmprof_platform::errno::Kept;
+use tllmprof_platform::thread::uncounted;
+use tllmprof_platform::log;
+use crate::api::MethodDef;
+use crate::api::NOARGS;
+use crate::api::Raw;
+use crate::api::VARARGS;
+use crate::embedded::add;
+use crate::embedded::call;
+use crate::embedded::first;
+use crate::embedded::told;
+use crate::object::Object;
+use crate::object::Python;
+
+const SOURCE: &CStr =
+    match CStr::from_bytes_with_nul(concat!(include_str!("profiler.py"), "\0").as_bytes()) {
+        Ok(source) => source,
+        Err(_) => panic!("a NUL in profiler.py"),
+    };
+
+/// Where the traces go: the path that was given, from the folder that the process was started in.
+static PATH: OnceBox<TracePath> = OnceBox::new();
+/// The namespace of `profiler.py`; null until torch has been seen. Never freed: an interpreter may
+/// have ended with it.
+static NAMES: AtomicPtr<core::ffi::c_void> = AtomicPtr::new(core::ptr::null_mut());
+/// The profiler runs.
+static RUNS: AtomicBool = AtomicBool::new(false);
+/// A trace is being taken down or written, which may take long.
+static WRITES: AtomicBool = AtomicBool::new(false);
+
+/// Whether traces are to be made.
+pub fn is_asked_for(settings: &Settings) -> bool {
+    settings.torch_trace.is_some() && !settings.windows.is_empty()
+}
+
+/// Remembers where the traces go. For the constructor.
+pub fn start(settings: &Settings) {
+    if let Some(path) = &settings.torch_trace {
+        PATH.get_or_init(|| {
+            Box::new(std::env::current_dir().map_or_else(
+                |_| path.clone(),
+                |folder: std::path::PathBuf| path.within(Path::new(&folder)),
+            ))
+        });
+    }
+}
+
+/// Interpreters start anew in the process.
+pub fn begins() {
+    NAMES.store(core::ptr::null_mut(), Ordering::Release);
+    RUNS.store(false, Ordering::Relaxed);
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The profiler is the parent process's.
+fn in_child(_: &OnlyThread) {
+    RUNS.store(false, Ordering::Relaxed);
+    WRITES.store(false, Ordering::Relaxed);
+}
+
+/// The PyTorch profiler, switched with the windows.
+pub struct TorchProfiler;
+
+impl AddOn for TorchProfiler {
+    fn window_is_open(&self, window: Window, place: &Place<'_>) {
+        window_opens(window, place.rank);
+    }
+
+    fn window_closes(&self, place: &Place<'_>) {
+        window_closes(place.capturing);
+    }
+
+    fn window_is_closed(&self, _: &Place<'_>) {
+        window_has_closed();
+    }
+
+    fn loses(&self) -> Option<&'static str> {
+        runs().then_some(
+            "the process ends without Python's end: the PyTorch profiler's trace is lost",
+        )
+    }
+}
+
+/// Whether the profiler runs.
+fn runs() -> bool {
+    RUNS.load(Ordering::Relaxed)
+}
+
+/// Whether a trace is being taken down or written.
+pub fn writes() -> bool {
+    WRITES.load(Ordering::Relaxed)
+}
+
+/// A window opens that was asked for.
+fn window_opens(window: Window, rank: Option<u64>) {
+    let (Some(path), Some(settings)) = (PATH.get(), tllmprof_session::activity::settings()) else {
+        return;
+    };
+    let mut asked = settings.windows.as_slice().iter();
+    let number = asked.position(|asked| *asked == window).unwrap_or(0) + 1;
+    if crate::api().is_none() {
+        return tell_missing();
+    }
+    let cpu_only = std::env::var_os("CUDA_INJECTION64_PATH").is_some_and(|path| !path.is_empty());
+    crate::run(|py| {
+        let Some(names) = names(py) else { return };
+        if cpu_only {
+            log::once!(
+                Info,
+                "CUDA is traced by another tool (CUDA_INJECTION64_PATH): the PyTorch profiler \
+                 records the CPU alone"
+            );
+        }
+        let int = |value: u64| py.int(i64::try_from(value).unwrap_or(i64::MAX));
+        let text = |text: &str| py.text(text);
+        let args = [
+            text(&window.to_string()),
+            int(number as u64),
+            match rank {
+                Some(rank) => int(rank),
+                None => Some(py.nothing()),
+            },
+            text(&path.stem),
+            text(&path.extension),
+            int(cpu_only.into()),
+        ];
+        call(py, &names, c"start", &args);
+    });
+}
+
+/// The window closes; the device has been waited for, unless a stream capture is under way.
+fn window_closes(let_device_be: bool) {
+    if runs() {
+        WRITES.store(true, Ordering::Relaxed);
+        crate::run(|py| {
+            let args = [py.int(let_device_be.into())];
+            names(py).map(|names| call(py, &names, c"stop", &args))
+        });
+        WRITES.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The window has closed: what was recorded is written.
+fn window_has_closed() {
+    if PATH.get().is_some() && !NAMES.load(Ordering::Acquire).is_null() {
+        WRITES.store(true, Ordering::Relaxed);
+        crate::run(|py| names(py).map(|names| call(py, &names, c"write", &[])));
+        WRITES.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The interpreter ends: a trace that is being recorded is written.
+pub fn ends(py: Python<'_>) {
+    if runs()
+        && let Some(names) = names(py)
+    {
+        finish(py, &names);
+    }
+}
+
+fn finish(py: Python<'_>, names: &Object<'_>) {
+    uncounted(&mut || call(py, names, c"finish", &[]));
+}
+
+fn tell_missing() {
+    log::once!(
+        Warn,
+        "TLLM_TORCH_PROFILE_TRACE: torch is not imported in this process: there is no trace"
+    );
+}
+
+/// The namespace of `profiler.py`, made if torch is there.
+fn names(py: Python<'_>) -> Option<Object<'_>> {
+    let known = NAMES.load(Ordering::Acquire);
+    if !known.is_null() {
+        // SAFETY: a reference that was given up to the static for good.
+        return unsafe { py.share(known) };
+    }
+    if py.imported(c"torch").is_none() {
+        tell_missing();
+        return None;
+    }
+    let names = py.run(SOURCE, c"<tllmprof>");
+    let is_whole = names
+        .as_ref()
+        .is_some_and(|names| FUNCTIONS.iter().all(|function| add(py, names, function)));
+    let Some(names) = names.filter(|_| is_whole) else {
+        log::once!(
+            Warn,
+            "TLLM_TORCH_PROFILE_TRACE: this Python cannot run it: there is no trace"
+        );
+        return None;
+    };
+    // SAFETY: the reference is owned; the one that the static keeps is not given back.
+    let kept = unsafe { py.share(names.raw()) }?;
+    NAMES.store(kept.release(), Ordering::Release);
+    Some(names)
+}
+
+/// What `profiler.py` calls.
+static FUNCTIONS: [MethodDef; 4] = [
+    MethodDef::new(c"warn", warn, VARARGS),
+    MethodDef::new(c"info", info, VARARGS),
+    MethodDef::new(c"runs", set_runs, VARARGS),
+    MethodDef::new(c"at_end", at_end, NOARGS),
+];
+
+unsafe extern "C" fn warn(_: Raw, args: Raw) -> Raw {
+    // SAFETY: Python calls this with the GIL and a tuple of arguments.
+    unsafe { told(args, |text| log::say!(Warn, "{text}")) }
+}
+
+unsafe extern "C" fn info(_: Raw, args: Raw) -> Raw {
+    // SAFETY: as above.
+    unsafe { told(args, |text| log::say!(Info, "{text}")) }
+}
+
+unsafe extern "C" fn set_runs(_: Raw, args: Raw) -> Raw {
+    // SAFETY: as above.
+    unsafe {
+        first(args, |flag| {
+            RUNS.store(flag.as_int() == Some(1), Ordering::Relaxed);
+        })
+    }
+}
+
+unsafe extern "C" fn at_end(_: Raw, _: Raw) -> Raw {
+    let _errno = Kept::new();
+    let Some(api) = crate::api() else {
+        return core::ptr::null_mut();
+    };
+    // SAFETY: Python calls this with the GIL.
+    let py = unsafe { Python::assume(api) };
+    py.quietly(ends);
+    py.none()
+}

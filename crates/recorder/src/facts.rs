@@ -1,0 +1,180 @@
+//! What a record tells of its process, once each.
+
+use core::fmt::{Display, Write};
+use core::time::Duration;
+use std::fs;
+
+use tllmprof_session::Facts;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_config::calls::{CALLS, Kind};
+use tllmprof_config::{Settings, VARIABLES};
+use tllmprof_record::{CallKind, Event, Info, NO_STRING, What};
+
+use super::{clock, is_on, is_wanted, strings, writers};
+use tllmprof_sync::Lock;
+
+/// Lines that were said before there was a record, each with a line feed behind it.
+struct Pending {
+    bytes: [u8; 4096],
+    length: usize,
+}
+
+static PENDING: Lock<Pending> = Lock::new(Pending {
+    bytes: [0; 4096],
+    length: 0,
+});
+
+/// Tells a fact.
+pub fn tell(key: Info, text: &str) {
+    let id = strings::id_of(text);
+    if id != NO_STRING {
+        tell_number(key, id.into());
+    }
+}
+
+/// Tells the tokens that the learned router of an MoE layer has sent to each expert so far.
+pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
+    if !is_on() {
+        return;
+    }
+    let id = strings::id_of(name);
+    if id != NO_STRING {
+        tell_number(Info::Router, u64::from(layer) << 32 | u64::from(id));
+    }
+    for (expert, tokens) in (0..=u16::MAX).zip(tokens) {
+        let what = What::ExpertLoad {
+            layer,
+            expert,
+            tokens,
+        };
+        writers::write(&Event::new(clock::ticks(), 0, what));
+    }
+}
+
+/// Tells a fact that is a number.
+pub fn tell_number(key: Info, value: u64) {
+    let what = What::Info {
+        key: Some(key),
+        value,
+    };
+    writers::write(&Event::new(clock::ticks(), 0, what));
+}
+
+/// A warning was said. It is kept until there is a record, and may come from anywhere: nothing is
+/// allocated or waited for.
+pub fn said(line: &str) {
+    if is_on() {
+        return tell(Info::Refused, line);
+    }
+    if is_wanted()
+        && let Some(mut pending) = PENDING.lock_for(Duration::ZERO)
+    {
+        let at = pending.length;
+        let room = pending.bytes.get_mut(at..at + line.len() + 1);
+        if let Some((end, text)) = room.and_then(<[u8]>::split_last_mut) {
+            text.copy_from_slice(line.as_bytes());
+            *end = b'\n';
+            pending.length += line.len() + 1;
+        }
+    }
+}
+
+/// Writes down what was said before there was a record.
+pub fn tell_pending() {
+    let mut bytes = [0; 4096];
+    let length = {
+        let mut pending = PENDING.lock();
+        bytes.copy_from_slice(&pending.bytes);
+        core::mem::take(&mut pending.length)
+    };
+    let lines = bytes.get(..length).unwrap_or_default();
+    for line in String::from_utf8_lossy(lines).lines() {
+        tell(Info::Refused, line);
+    }
+}
+
+/// The name of the machine.
+pub fn host_name() -> Vec<u8> {
+    let mut name = vec![0_u8; 256];
+    // SAFETY: writes at most so many bytes, and the last one stays 0.
+    let failed = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) != 0 };
+    let length = name.iter().position(|byte| *byte == 0).unwrap_or(0);
+    name.truncate(if failed { 0 } else { length });
+    name
+}
+
+/// Writes what is known at the beginning.
+pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
+    for row in CALLS {
+        let kind = match row.kind {
+            Kind::GraphLaunch => CallKind::GraphLaunch,
+            Kind::KernelLaunch => CallKind::KernelLaunch,
+            Kind::AsyncCopy => CallKind::AsyncCopy,
+            Kind::Wait => CallKind::Wait,
+            Kind::CaptureBegin | Kind::CaptureEnd => CallKind::Capture,
+            Kind::Memory | Kind::Profiler | Kind::Destroys => CallKind::Other,
+        };
+        let what = What::CallName {
+            row: row.call as u8,
+            kind: Some(kind),
+            name: strings::id_of(row.call.name()),
+        };
+        writers::write(&Event::new(0, 0, what));
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let file = |path| fs::read(path).unwrap_or_default();
+    let command = text(&file("/proc/self/cmdline")).replace('\0', " ");
+    tell(Info::CommandLine, command.trim_end());
+    tell(Info::Process, text(&file("/proc/self/comm")).trim_end());
+    tell(Info::Host, &text(host));
+    tell(
+        Info::Boot,
+        text(&file("/proc/sys/kernel/random/boot_id")).trim_end(),
+    );
+    tell(Info::Version, env!("CARGO_PKG_VERSION"));
+    if let Some(rank) = facts.rank {
+        tell_number(Info::Rank, rank);
+    }
+    if let Some(python) = facts.python {
+        tell(Info::Python, python);
+    }
+    tell_rule(facts);
+    tell(Info::Windows, &settings.windows.to_string());
+    for variable in VARIABLES {
+        if let Some(value) = std::env::var_os(variable.name) {
+            tell(
+                Info::Setting,
+                &format!("{}={}", variable.name, value.display()),
+            );
+        }
+    }
+}
+
+/// Writes down what an iteration is, and why.
+fn tell_rule(facts: &Facts<'_>) {
+    tell_shown(Info::Rule, facts.rule);
+    if let Some(why) = facts.why {
+        tell_shown(Info::RuleWhy, why);
+    }
+    if let Some(engine) = facts.engine {
+        tell(Info::Engine, engine);
+    }
+}
+
+fn tell_shown(key: Info, what: &dyn Display) {
+    let mut text = String::new();
+    // A String takes all that is written to it.
+    let _ = write!(text, "{what}");
+    tell(key, &text);
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The child of a fork has not said anything.
+fn in_child(alone: &OnlyThread) {
+    PENDING.break_open(alone);
+    PENDING.lock().length = 0;
+}

@@ -1,0 +1,274 @@
+//! The driver's functions that time work.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use super::pool::Pair;
+use tllmprof_platform::libcuda::functions;
+
+type Handle = *mut c_void;
+
+functions! {
+    /// What is used of libcuda here; a function that it lacks is none.
+    Functions
+
+    version: fn(*mut c_int) = c"cuDriverGetVersion";
+    device_name: fn(*mut c_char, c_int, c_int) = c"cuDeviceGetName";
+    context: fn(*mut Handle) = c"cuCtxGetCurrent";
+    push_context: fn(Handle) = c"cuCtxPushCurrent_v2";
+    pop_context: fn(*mut Handle) = c"cuCtxPopCurrent_v2";
+    device: fn(*mut c_int) = c"cuCtxGetDevice";
+    context_of: fn(Handle, *mut Handle) = c"cuStreamGetCtx";
+    is_capturing: fn(Handle, *mut c_int) = c"cuStreamIsCapturing";
+    exchange_mode: fn(*mut c_int) = c"cuThreadExchangeStreamCaptureMode";
+    create: fn(*mut Handle, u32) = c"cuEventCreate";
+    destroy: fn(Handle) = c"cuEventDestroy_v2";
+    record: fn(Handle, Handle) = c"cuEventRecord";
+    query: fn(Handle) = c"cuEventQuery";
+    elapsed: fn(*mut f32, Handle, Handle) = c"cuEventElapsedTime" | c"cuEventElapsedTime_v2";
+}
+
+/// What a call returned that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Status(c_int);
+
+impl Status {
+    /// The work is not done yet.
+    pub const NOT_READY: Self = Self(600);
+    /// The driver has no such function.
+    const NOT_SUPPORTED: Self = Self(801);
+
+    /// Whether the program has taken down what the call was about.
+    pub const fn is_of_an_end(self) -> bool {
+        const DEINITIALIZED: c_int = 4;
+        const INVALID_CONTEXT: c_int = 201;
+        const CONTEXT_IS_DESTROYED: c_int = 709;
+        matches!(
+            self.0,
+            DEINITIALIZED | INVALID_CONTEXT | CONTEXT_IS_DESTROYED
+        )
+    }
+}
+
+impl Status {
+    /// Whether the reason is the stream alone: the program has made a mistake with it, or captures it.
+    pub const fn is_of_a_stream(self) -> bool {
+        const INVALID_VALUE: c_int = 1;
+        const INVALID_HANDLE: c_int = 400;
+        matches!(self.0, INVALID_VALUE | INVALID_HANDLE | 900..=908)
+    }
+}
+
+impl core::fmt::Display for Status {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+fn check(status: c_int) -> Result<(), Status> {
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(Status(status))
+    }
+}
+
+fn handle(address: usize) -> Handle {
+    core::ptr::with_exposed_provenance_mut(address)
+}
+
+/// A handle of an event's; 0 is none.
+pub type Event = usize;
+
+static FUNCTIONS: AtomicPtr<Functions> = AtomicPtr::new(null_mut());
+
+/// The driver. Handles that are given to it are those of things that live.
+#[derive(Clone, Copy)]
+pub struct Driver(&'static Functions);
+
+impl Driver {
+    /// Finds the functions of the driver that is loaded; `None` where it cannot time work.
+    pub fn find() -> Option<Self> {
+        if let Some(known) = Self::get() {
+            let module = tllmprof_platform::elf::containing(known.0.start);
+            if module.is_some_and(|module| module.start == known.0.start) {
+                return Some(known);
+            }
+        }
+        let found = Functions::load().filter(|found| {
+            found.create.is_some()
+                && found.record.is_some()
+                && found.query.is_some()
+                && found.elapsed.is_some()
+                && found.context.is_some()
+        });
+        let found = found.map_or(null_mut(), |found| {
+            core::ptr::from_ref::<Functions>(Box::leak(Box::new(found))).cast_mut()
+        });
+        FUNCTIONS.store(found, Ordering::Release);
+        Self::get()
+    }
+
+    /// The driver that was found.
+    #[inline]
+    pub fn get() -> Option<Self> {
+        // SAFETY: null or of a leaked box.
+        unsafe { FUNCTIONS.load(Ordering::Acquire).as_ref() }.map(Self)
+    }
+
+    /// Its version, as `CUDA_VERSION` is one.
+    pub fn version(self) -> Option<u64> {
+        let mut version = 0;
+        // SAFETY: writes the number to the local.
+        check(unsafe { self.0.version?(&raw mut version) }).ok()?;
+        u64::try_from(version).ok()
+    }
+
+    /// The calling thread's context; 0 is none.
+    #[inline]
+    pub fn context(self) -> usize {
+        let mut context = null_mut();
+        if let Some(get) = self.0.context {
+            // SAFETY: writes the handle to the local, or nothing.
+            unsafe { get(&raw mut context) };
+        }
+        context.expose_provenance()
+    }
+
+    /// The context of a stream that the program has made.
+    pub fn context_of(self, stream: usize) -> usize {
+        let mut context = null_mut();
+        let known = self.0.context_of.is_some_and(|get| {
+            // SAFETY: the program is about to use the stream; writes the handle to the local.
+            unsafe { get(handle(stream), &raw mut context) == 0 }
+        });
+        if known {
+            context.expose_provenance()
+        } else {
+            self.context() // before CUDA 9.2 a stream was used in its own context alone
+        }
+    }
+
+    /// Whether work for the stream does not run but is captured, or may be.
+    pub fn is_capturing(self, stream: usize) -> bool {
+        const NONE: c_int = 0;
+        let mut status = NONE;
+        self.0.is_capturing.is_some_and(|get| {
+            // SAFETY: the stream lives; writes the status to the local.
+            unsafe { get(handle(stream), &raw mut status) != 0 || status != NONE }
+        })
+    }
+
+    /// Acts in a context, and says which device's that is.
+    pub fn in_context<T>(self, context: usize, act: impl FnOnce(u8) -> T) -> Option<T> {
+        let (push, pop) = (self.0.push_context?, self.0.pop_context?);
+        let mut device = 0;
+        let is_there = self.context() == context;
+        // SAFETY: the context is one that the program has work in; it is taken away again below.
+        if !is_there && unsafe { push(handle(context)) } != 0 {
+            return None;
+        }
+        // SAFETY: writes the ordinal to the local.
+        let known = unsafe { self.0.device?(&raw mut device) == 0 };
+        let result = known.then(|| act(u8::try_from(device).unwrap_or(u8::MAX)));
+        if !is_there {
+            let mut ours = null_mut();
+            // SAFETY: takes away what was pushed above.
+            unsafe { pop(&raw mut ours) };
+        }
+        result
+    }
+
+    /// Writes the name of a device, and says how long it is.
+    pub fn device_name(self, device: u8, name: &mut [u8; 96]) -> Option<usize> {
+        let room = c_int::try_from(name.len()).ok()?;
+        // SAFETY: writes at most so many bytes, the last of them 0.
+        check(unsafe { self.0.device_name?(name.as_mut_ptr().cast(), room, device.into()) })
+            .ok()?;
+        name.iter().position(|byte| *byte == 0)
+    }
+
+    /// Makes an event in the calling thread's context.
+    fn create(self) -> Result<Event, Status> {
+        let create = self.0.create.ok_or(Status::NOT_SUPPORTED)?;
+        let mut event = null_mut();
+        // SAFETY: writes the handle to the local.
+        check(unsafe { create(&raw mut event, 0) })?;
+        Ok(event.expose_provenance())
+    }
+
+    /// Gives an event up, whether it has happened or not.
+    fn destroy(self, event: Event) {
+        if let Some(destroy) = self.0.destroy {
+            // SAFETY: an event of ours, in a context that lives, which is not used any more.
+            unsafe { destroy(handle(event)) };
+        }
+    }
+
+    /// Makes two, as [`Self::create`].
+    pub fn create_pair(self) -> Result<Pair, Status> {
+        let start = self.create()?;
+        let end = self.create().inspect_err(|_| self.destroy(start))?;
+        Ok(Pair { start, end })
+    }
+
+    /// Gives both up, as [`Self::destroy`].
+    pub fn destroy_pair(self, pair: Pair) {
+        self.destroy(pair.start);
+        self.destroy(pair.end);
+    }
+
+    /// Has an event happen when the stream comes to it.
+    pub fn record(self, event: Event, stream: usize) -> Result<(), Status> {
+        let record = self.0.record.ok_or(Status::NOT_SUPPORTED)?;
+        // SAFETY: an event of ours, in the stream's context; the stream lives.
+        check(unsafe { record(handle(event), handle(stream)) })
+    }
+
+    /// Whether an event has happened; else [`Status::NOT_READY`] or what is wrong.
+    pub fn query(self, event: Event) -> Result<(), Status> {
+        let query = self.0.query.ok_or(Status::NOT_SUPPORTED)?;
+        // SAFETY: an event of ours, in a context that lives.
+        check(unsafe { query(handle(event)) })
+    }
+
+    /// Nanoseconds between two events that have happened. CUDA tells them to about half a
+    /// microsecond ("CUDA Driver API", `cuEventElapsedTime`).
+    pub fn elapsed(self, from: Event, to: Event) -> Result<f64, Status> {
+        let elapsed = self.0.elapsed.ok_or(Status::NOT_SUPPORTED)?;
+        let mut milliseconds = 0.0;
+        // SAFETY: events of ours of one context, which lives; writes the time to the local.
+        check(unsafe { elapsed(&raw mut milliseconds, handle(from), handle(to)) })?;
+        Ok(f64::from(milliseconds) * 1e6)
+    }
+}
+
+/// Lets the calling thread make calls, while it lives, that a stream capture of another thread forbids
+/// and is spoilt by: those that are made meanwhile have nothing to do with any.
+pub struct BesideCaptures(Option<(Driver, c_int)>);
+
+impl BesideCaptures {
+    /// Lets it.
+    pub fn new(driver: Driver) -> Self {
+        const RELAXED: c_int = 2;
+        Self(driver.exchange(RELAXED).map(|before| (driver, before)))
+    }
+}
+
+impl Drop for BesideCaptures {
+    fn drop(&mut self) {
+        if let Some((driver, before)) = self.0 {
+            driver.exchange(before);
+        }
+    }
+}
+
+impl Driver {
+    fn exchange(self, mut mode: c_int) -> Option<c_int> {
+        let exchange = self.0.exchange_mode?;
+        // SAFETY: swaps the local with the calling thread's mode.
+        check(unsafe { exchange(&raw mut mode) }).ok()?;
+        Some(mode)
+    }
+}

@@ -1,0 +1,530 @@
+//! What the GPU was at work for an iteration, from pairs of events around each stream's work.
+//!
+//! An event is given to a stream before the first work of an iteration, and another behind the last:
+//! a *span*. Which launch is the last shows only afterwards, and on a stream that has run dry an
+//! event that comes later would count idle time. So the second event is given behind the launch that
+//! was the last of the same span in the iteration before; where that was not the last one after all,
+//! it is given again when the program comes to wait, as the stream is busy then in most programs, or
+//! else with the first call that the thread makes in the next iteration. Work that follows a wait is
+//! another span. A thread touches no stream but what it has launched into last, or a call names: what
+//! another thread does with its own meanwhile is not known.
+//!
+//! [`streams`] knows what each stream has open, from the window's opening to the reading of the last
+//! times behind its close ([`end`]); [`pool`] has the events, which stay. A stream or context that the
+//! program destroys is told of before ([`before_destroy`]), as the driver may not be given handles of
+//! what is gone.
+//!
+//! While any thread captures a stream nothing is done here: whoever calls looks to that.
+
+mod driver;
+mod pool;
+mod streams;
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_record::{Counter, Info};
+
+use super::writers::{self, Writer};
+use super::{add, clock, facts, is_on, is_recording};
+use tllmprof_platform::errno::Kept;
+use tllmprof_platform::gate;
+use tllmprof_sync::Guard;
+use tllmprof_platform::log;
+use driver::Driver;
+use pool::{Index, Pair, Span};
+pub use streams::Target;
+use streams::{Key, Open, Stream};
+
+/// No iteration is open.
+const NONE: u64 = u64::MAX;
+
+/// There may be streams that are known, and events.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+/// The record knows the driver's version.
+static IS_TOLD: AtomicBool = AtomicBool::new(false);
+/// The iteration that work is for.
+static ITERATION: AtomicU64 = AtomicU64::new(NONE);
+/// The latest that has begun.
+static LATEST: AtomicU64 = AtomicU64::new(0);
+/// What this took from those of the program's threads that have no writer, in ticks; the others note it
+/// in theirs.
+static OWN: AtomicU64 = AtomicU64::new(0);
+/// How many of these may be using an event or a stream's handle.
+static USERS: AtomicU32 = AtomicU32::new(0);
+/// The window's last times are being read: nobody else may use an event.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+/// There may be events.
+static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
+/// Events are being made, and they are to be made no more as a context is about to go.
+static IS_MAKING: AtomicBool = AtomicBool::new(false);
+static MAKING_STOPS: AtomicU32 = AtomicU32::new(0);
+/// Nothing is timed any more in this process.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+/// How long those who still use events are waited for.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// How long until calls are let into the driver again, for which the program's own waits as well.
+const GATE: Duration = Duration::from_secs(1);
+
+/// What the program is about to destroy.
+#[derive(Clone, Copy, Debug)]
+pub enum Doomed {
+    Stream(usize),
+    Context(usize),
+    /// The primary context of a device, by its ordinal; `None`: of any.
+    Primary(Option<u8>),
+}
+
+/// A window is about to open. `capturing`: a stream capture is under way.
+pub fn window_opens(capturing: bool) {
+    if !is_on() || IS_OVER.load(Ordering::Relaxed) {
+        return;
+    }
+    let Some(driver) = Driver::find() else { return };
+    if !IS_TOLD.swap(true, Ordering::Relaxed)
+        && let Some(version) = driver.version()
+    {
+        facts::tell_number(Info::CudaDriver, version);
+    }
+    if !capturing {
+        pool::expect(driver, driver.context());
+    }
+    HAS_EVENTS.store(true, Ordering::Release);
+    IS_ON.store(true, Ordering::Release);
+}
+
+/// Whether there are fewer events than are to be made ahead.
+pub fn wants_events() -> bool {
+    IS_ON.load(Ordering::Relaxed) && pool::wants_more()
+}
+
+/// Makes events ahead of their use, for a bounded time. On a thread of ours.
+pub fn make_events() {
+    let Some(driver) = Driver::get() else { return };
+    let _held = gate::hold();
+    IS_MAKING.store(true, Ordering::SeqCst);
+    pool::make_ahead(driver, || MAKING_STOPS.load(Ordering::SeqCst) == 0);
+    IS_MAKING.store(false, Ordering::SeqCst);
+}
+
+/// Work is for this iteration from here on.
+pub fn iteration_begins(n: u64) {
+    LATEST.store(n, Ordering::Relaxed);
+    ITERATION.store(n, Ordering::Relaxed);
+}
+
+/// Work is for no iteration.
+pub fn between_iterations() {
+    ITERATION.store(NONE, Ordering::Relaxed);
+}
+
+/// Whether calls are to be told of here.
+#[inline]
+pub fn is_timing() -> bool {
+    IS_ON.load(Ordering::Relaxed) && is_recording()
+}
+
+/// A call is about to enqueue work; whether that is expected to be the stream's last for now, so that
+/// [`after_last`] is to be told of it.
+#[inline]
+pub fn before_work(target: Target) -> bool {
+    let iteration = ITERATION.load(Ordering::Relaxed);
+    sweep(iteration);
+    let Some(driver) = Driver::get().filter(|_| iteration != NONE) else {
+        return false;
+    };
+    let key = target.key(driver);
+    let mut stream = streams::find(key);
+    if !stream.is_some_and(|stream| stream.has_begun(iteration)) {
+        begin(driver, key, stream, iteration);
+        stream = streams::find(key);
+    }
+    stream.is_some_and(Stream::launches_one)
+}
+
+/// The driver has taken the work that is expected to be the last: has the stream tell when it has done
+/// it.
+#[cold]
+pub fn after_last(target: Target) {
+    let Some(driver) = Driver::get() else { return };
+    let Some(stream) = streams::find(target.key(driver)) else {
+        return;
+    };
+    timed(|| {
+        if let Some(mut open) = stream.span.try_lock()
+            && stream.open().is_some()
+        {
+            give_last(driver, stream, &mut open);
+        }
+    });
+}
+
+/// The driver has not taken the work.
+#[cold]
+pub fn refused(target: Target) {
+    let stream = Driver::get().and_then(|driver| streams::find(target.key(driver)));
+    if let Some(stream) = stream {
+        stream.launches_one_less();
+    }
+}
+
+/// What a call waits for.
+#[derive(Clone, Copy)]
+pub enum Wait {
+    Stream(Target),
+    /// An event of some stream.
+    Event,
+    /// All that the context's streams, or those that wait for the legacy one, have to do.
+    All,
+}
+
+/// A call is about to wait.
+pub fn before_wait(wait: Wait) {
+    let iteration = ITERATION.load(Ordering::Relaxed);
+    sweep(iteration);
+    let Some(driver) = Driver::get() else { return };
+    if let Wait::Stream(target) = wait {
+        let stream = streams::find(target.key(driver));
+        if let Some(stream) = stream.filter(|stream| stream.open().is_some()) {
+            timed(|| end_span(driver, stream, Why::Wait));
+        }
+        return;
+    }
+    // An event on the legacy stream has others wait that would not.
+    let may_end =
+        |stream: &&Stream| stream.is_ours() && (matches!(wait, Wait::All) || !stream.is_legacy());
+    for stream in streams::open().filter(may_end) {
+        timed(|| end_span(driver, stream, Why::Wait));
+    }
+}
+
+/// The program is about to destroy something. Whether a window is open or not; `capturing`: a stream
+/// capture is under way.
+pub fn before_destroy(doomed: Doomed, capturing: bool) {
+    if !HAS_EVENTS.load(Ordering::Acquire) || IS_OVER.load(Ordering::SeqCst) {
+        return;
+    }
+    let Some(driver) = Driver::get() else { return };
+    let is_of_context = !matches!(doomed, Doomed::Stream(_));
+    let _errno = Kept::new();
+    if is_of_context {
+        MAKING_STOPS.fetch_add(1, Ordering::SeqCst);
+        until(PATIENCE, || !IS_MAKING.load(Ordering::SeqCst));
+    }
+    until(GATE, || !gate::is_closed());
+    // Another thread may be closing the window.
+    let is_told = until(PATIENCE, || {
+        timed(|| forget_doomed(driver, doomed, capturing))
+    });
+    if !is_told {
+        pool::abandon();
+        give_up();
+    }
+    if is_of_context {
+        MAKING_STOPS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn forget_doomed(driver: Driver, doomed: Doomed, capturing: bool) {
+    let why = if capturing { Why::Capture } else { Why::End };
+    let device_of = |context| driver.in_context(context, |device| device);
+    match doomed {
+        Doomed::Stream(handle) => {
+            let key = Target {
+                handle,
+                per_thread: false,
+            };
+            if handle > 2
+                && let Some(stream) = streams::find(key.key(driver))
+            {
+                end_span(driver, stream, why);
+                stream.forget();
+            }
+        }
+        Doomed::Context(context) => end_contexts(driver, why, |other, _| other == context),
+        Doomed::Primary(device) => end_contexts(driver, why, |context, known| {
+            device.is_none() || device == known.or_else(|| device_of(context))
+        }),
+    }
+}
+
+fn end_contexts(driver: Driver, why: Why, ends: impl Fn(usize, Option<u8>) -> bool) {
+    let stream_ends = |context| ends(context, None);
+    for stream in streams::open().filter(|stream| stream_ends(stream.context())) {
+        end_span(driver, stream, why);
+    }
+    streams::forget(stream_ends);
+    pool::end(driver, |context, device| ends(context, Some(device)));
+}
+
+/// The window has closed, and no span begins any more: has the streams tell when they have done what
+/// they have. `capturing`: a stream capture is under way.
+pub fn work_ends(capturing: bool) {
+    between_iterations();
+    if !IS_ON.load(Ordering::Acquire) || IS_OVER.load(Ordering::SeqCst) {
+        return;
+    }
+    if let Some(driver) = Driver::get() {
+        let why = if capturing { Why::Capture } else { Why::End };
+        for stream in streams::open() {
+            end_span(driver, stream, why);
+        }
+    }
+}
+
+/// Reads the times that are left, without waiting for any, and forgets the streams. Behind the
+/// window's close, when the device is idle if it ever is.
+///
+/// A thread may be about to give an event to its stream, from before the close: it is waited for, as
+/// the event is free for others from here on.
+pub fn end() {
+    if !IS_ON.load(Ordering::Acquire) {
+        return;
+    }
+    IS_ENDING.store(true, Ordering::SeqCst);
+    if let Some(driver) = Driver::get() {
+        if until(PATIENCE, || users() == 0) {
+            streams::forget(|_| true);
+            pool::rest(driver);
+        } else {
+            // Nobody knows when it comes back: the events stay as they are, and are used no more.
+            give_up();
+        }
+    }
+    let own = OWN.swap(0, Ordering::Relaxed) + writers::take_timed();
+    add(Counter::OwnTicks, own);
+    IS_ON.store(false, Ordering::Release);
+    IS_ENDING.store(false, Ordering::SeqCst);
+}
+
+/// Times nothing more in this process. What the streams have open stays so: nobody knows what of it is
+/// gone.
+fn give_up() {
+    log::once!(
+        Warn,
+        "GPU times end here: another thread takes too long in the driver"
+    );
+    IS_OVER.store(true, Ordering::SeqCst);
+}
+
+/// Waits until it is so; false if that takes too long.
+fn until(patience: Duration, is_so: impl Fn() -> bool) -> bool {
+    let since = std::time::Instant::now();
+    while !is_so() {
+        if since.elapsed() >= patience {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The child of a fork times nothing of its parent's.
+fn in_child(_: &OnlyThread) {
+    between_iterations();
+    if Driver::get().is_some() {
+        IS_ON.store(false, Ordering::Relaxed);
+        IS_TOLD.store(false, Ordering::Relaxed);
+        HAS_EVENTS.store(false, Ordering::Relaxed);
+        IS_MAKING.store(false, Ordering::Relaxed);
+        MAKING_STOPS.store(0, Ordering::Relaxed);
+        IS_ENDING.store(false, Ordering::Relaxed);
+        IS_OVER.store(false, Ordering::Relaxed);
+        USERS.store(0, Ordering::Relaxed);
+        OWN.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Threads that may be in the driver for us.
+pub fn users() -> u32 {
+    USERS.load(Ordering::SeqCst) + writers::timing()
+}
+
+/// Runs `act`, which uses events, unless the last are being read, nothing is timed any more or nobody
+/// may be in the driver; whether it ran. Its time counts as ours.
+fn timed(act: impl FnOnce()) -> bool {
+    let _errno = Kept::new();
+    let since = clock::ticks();
+    let (users, own) =
+        writers::current().map_or((&USERS, &OWN), |writer| (&writer.timing, &writer.timed));
+    users.fetch_add(1, Ordering::SeqCst);
+    let may =
+        !IS_ENDING.load(Ordering::SeqCst) && !IS_OVER.load(Ordering::SeqCst) && !gate::is_closed();
+    if may {
+        act();
+    }
+    users.fetch_sub(1, Ordering::SeqCst);
+    own.fetch_add(clock::ticks().wrapping_sub(since), Ordering::Relaxed);
+    may
+}
+
+/// Begins a span.
+#[cold]
+fn begin(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u64) {
+    timed(|| {
+        if begun(driver, key, known, iteration).is_none() {
+            pool::lose(1);
+        }
+    });
+}
+
+/// `None` where a span should have begun and could not.
+fn begun(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u64) -> Option<()> {
+    let stream = match known {
+        Some(stream) => stream,
+        None => streams::insert(key, key.context(driver))?,
+    };
+    let Some(mut open) = stream.span.try_lock().filter(|_| stream.is(key)) else {
+        return Some(()); // another thread is beginning it
+    };
+    if stream.has_begun(iteration) {
+        return Some(());
+    }
+    if stream.open().is_some() {
+        end_locked(driver, stream, &mut open, Why::Next);
+    }
+    if driver.is_capturing(stream.handle()) {
+        return Some(());
+    }
+    let begun = give_first(driver, stream);
+    match begun {
+        Some(pair) => stream.begin(&mut open, pair, iteration, clock::ticks()),
+        None => stream.miss(iteration),
+    }
+    begun.map(drop)
+}
+
+/// Gives the first event of a span to its stream.
+fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
+    let (index, pair) = pool::of(driver, stream.context())?.take(driver, stream.context())?;
+    let handle = stream.handle();
+    if handle == 0 {
+        pool::known(stream.context())?.put_back(index);
+        return None;
+    }
+    match driver.record(pair.start, handle) {
+        Ok(()) => Some((index, pair)),
+        Err(status) => {
+            if let Some(mut pool) = pool::known(stream.context()) {
+                pool.put_back(index);
+                pool.refused(status);
+            }
+            None
+        }
+    }
+}
+
+/// Gives the span's last event to its stream; whether it covers all that was launched.
+fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> bool {
+    let launches = stream.settle();
+    if open.covered == launches {
+        return true;
+    }
+    // 0 where the stream has been destroyed meanwhile.
+    let handle = stream.handle();
+    if handle == 0 || !stream.is_in_reach(driver) || driver.is_capturing(handle) {
+        return false;
+    }
+    let given = driver.record(open.events.end, handle);
+    match given {
+        Ok(()) => open.covered = launches,
+        Err(status) => {
+            if let Some(mut pool) = pool::known(stream.context()) {
+                pool.refused(status);
+            }
+        }
+    }
+    given.is_ok()
+}
+
+/// Why a span ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// The program is about to wait for it.
+    Wait,
+    /// Another iteration has begun, and work for the stream is about to be launched.
+    Next,
+    /// Another iteration has begun.
+    Iteration,
+    /// The window has closed, or the stream is destroyed.
+    End,
+    /// The same, while a stream is captured: nothing may be enqueued.
+    Capture,
+}
+
+/// Ends the spans of other iterations that the calling thread has open, once in an iteration.
+#[inline]
+fn sweep(iteration: u64) {
+    let is_new = |writer: &Writer| writer.swept.replace(iteration) != iteration;
+    if writers::current().is_none_or(is_new) {
+        end_earlier(iteration);
+    }
+}
+
+#[cold]
+fn end_earlier(iteration: u64) {
+    let Some(driver) = Driver::get() else { return };
+    // The legacy stream's ends with the next launch there.
+    let is_earlier = |stream: &&Stream| {
+        let is_open = stream.open().is_some_and(|open| open != iteration);
+        is_open && stream.is_ours() && !stream.is_legacy()
+    };
+    for stream in streams::open().filter(is_earlier) {
+        timed(|| end_span(driver, stream, Why::Iteration));
+    }
+}
+
+fn end_span(driver: Driver, stream: &Stream, why: Why) {
+    let open = match why {
+        Why::Wait | Why::Next | Why::Iteration => stream.span.try_lock(),
+        Why::End | Why::Capture => stream.span.lock_for(Duration::from_millis(20)),
+    };
+    // What has no launch yet has one under way, by another thread.
+    let is_under_way = || stream.launches() == 0 && matches!(why, Why::Wait | Why::Iteration);
+    if let Some(mut open) = open
+        && stream.open().is_some()
+        && !is_under_way()
+    {
+        end_locked(driver, stream, &mut open, why);
+    }
+}
+
+fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: Why) {
+    let is_empty = stream.launches() == 0;
+    let is_late = open.covered != stream.launches();
+    // An event that comes that late tells nothing.
+    let is_past = why != Why::Wait && open.iteration + 1 < LATEST.load(Ordering::Relaxed);
+    let may_give = match why {
+        Why::Wait => true,
+        // What the program enqueues next is for the same stream.
+        Why::Next => !is_past,
+        // An event on the legacy stream has others wait that would not.
+        Why::Iteration | Why::End => !is_past && !stream.is_legacy(),
+        Why::Capture => false,
+    };
+    let is_whole = !is_empty && (!is_late || may_give && give_last(driver, stream, open));
+    // A launch by another thread in between belongs to what follows.
+    stream.end(open);
+    let Some(mut pool) = pool::known(stream.context()) else {
+        return pool::lose(1);
+    };
+    if is_whole {
+        let span = Span {
+            pair: open.pair,
+            stream: stream.number(),
+            cut: is_late && why != Why::Wait,
+            iteration: open.iteration,
+            since: open.since,
+        };
+        pool.add(driver, span);
+    } else {
+        pool.put_back(open.pair);
+        pool::lose((!is_empty).into());
+    }
+}

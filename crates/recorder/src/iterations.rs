@@ -1,0 +1,174 @@
+//! Iterations and windows: outside windows a histogram and counters, inside them events.
+//!
+//! Whoever tells of these has the session's turn or its lock: one thread at a time.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_record::{Counter, Edge, Event, What};
+
+use super::{IS_ON, IS_RECORDING, clock, gpu, ranges, space, writers};
+
+/// No iteration is open.
+const NONE: u64 = u64::MAX;
+
+/// The iteration that is open, and since when.
+static OPEN: AtomicU64 = AtomicU64::new(NONE);
+static SINCE: AtomicU64 = AtomicU64::new(0);
+/// The first iteration of the window that is open.
+static FIRST: AtomicU64 = AtomicU64::new(0);
+
+/// Calls of each row that the header's counters hold.
+static COUNTED: [AtomicU64; ROWS] = [const { AtomicU64::new(0) }; ROWS];
+const ROWS: usize = 32;
+/// When the counters were last brought up to date, and the clock tied, in milliseconds.
+static COUNTED_AT: AtomicU64 = AtomicU64::new(0);
+static ANCHORED_AT: AtomicU64 = AtomicU64::new(0);
+const COUNT_EVERY: u64 = 100;
+const ANCHOR_EVERY: u64 = 10_000;
+
+/// Events there were when the window opened, and what one costs its thread, in ticks.
+static EVENTS: AtomicU64 = AtomicU64::new(0);
+static EVENT_COSTS: AtomicU64 = AtomicU64::new(0);
+
+/// A record has begun.
+pub fn start() {
+    EVENT_COSTS.store(writers::measure(), Ordering::Relaxed);
+}
+
+/// An iteration begins.
+pub fn iteration_begins(n: u64) {
+    gpu::iteration_begins(n);
+    if IS_ON.load(Ordering::Relaxed) {
+        OPEN.store(n, Ordering::Relaxed);
+        let now = clock::ticks();
+        let ended = SINCE.swap(now, Ordering::Relaxed);
+        // What was between two iterations was ours.
+        if IS_RECORDING.load(Ordering::Relaxed)
+            && let Some(header) = space::header()
+        {
+            header.add(Counter::OwnTicks, now.saturating_sub(ended));
+        }
+    }
+}
+
+/// The iteration that is open, if one is, has ended. `counts`: it was a whole one.
+pub fn iteration_ends(counts: bool) {
+    let n = OPEN.swap(NONE, Ordering::Relaxed);
+    if n == NONE || !counts {
+        return;
+    }
+    let now = clock::ticks();
+    let since = SINCE.swap(now, Ordering::Relaxed);
+    let took = now.saturating_sub(since);
+    let Some(header) = space::header() else {
+        return;
+    };
+    header.add(Counter::Iterations, 1);
+    if IS_RECORDING.load(Ordering::Relaxed) {
+        writers::write(&Event::new(since, took, What::Iteration { n }));
+    } else {
+        header.outside().add(took);
+    }
+}
+
+/// A window opens with iteration `first`.
+pub fn window_opens(first: u64) {
+    if !IS_ON.load(Ordering::Relaxed) {
+        return;
+    }
+    let Some(header) = space::header() else {
+        return;
+    };
+    space::make_room();
+    header.anchor(clock::anchor());
+    header.add(Counter::Windows, 1);
+    FIRST.store(first, Ordering::Relaxed);
+    EVENTS.store(writers::events(), Ordering::Relaxed);
+    write_edge(Edge::Open, first);
+    SINCE.store(clock::ticks(), Ordering::Relaxed);
+    ranges::window_opens();
+    IS_RECORDING.store(true, Ordering::Release);
+}
+
+/// The window that is open closes before iteration `next`.
+pub fn window_closes(next: u64) {
+    if !IS_RECORDING.swap(false, Ordering::AcqRel) {
+        return;
+    }
+    ranges::window_closes();
+    let first = FIRST.load(Ordering::Relaxed);
+    write_edge(Edge::Close, next.saturating_sub(1).max(first));
+    writers::tell_dropped();
+    if let Some(header) = space::header() {
+        let events = writers::events().saturating_sub(EVENTS.load(Ordering::Relaxed));
+        let cost = events.saturating_mul(EVENT_COSTS.load(Ordering::Relaxed));
+        header.add(Counter::OwnTicks, cost);
+        header.anchor(clock::anchor());
+    }
+}
+
+fn write_edge(edge: Edge, iteration: u64) {
+    let what = What::Window { edge, iteration };
+    writers::write(&Event::new(clock::ticks(), 0, what));
+}
+
+/// Whether it is time to bring the counters up to date.
+pub fn wants_calls() -> bool {
+    if !IS_ON.load(Ordering::Relaxed) {
+        return false;
+    }
+    let now = clock::coarse_ms();
+    if now.wrapping_sub(ANCHORED_AT.load(Ordering::Relaxed)) >= ANCHOR_EVERY {
+        ANCHORED_AT.store(now, Ordering::Relaxed);
+        if let Some(header) = space::header() {
+            header.anchor(clock::anchor());
+        }
+    }
+    let is_time = now.wrapping_sub(COUNTED_AT.load(Ordering::Relaxed)) >= COUNT_EVERY;
+    if is_time {
+        COUNTED_AT.store(now, Ordering::Relaxed);
+    }
+    is_time
+}
+
+/// How many calls of each row the process has made so far. What is new was made in the window, if
+/// one is open, else outside.
+pub fn count_calls(calls: impl Iterator<Item = u64>) {
+    let Some(header) = space::header() else {
+        return;
+    };
+    let is_inside = IS_RECORDING.load(Ordering::Relaxed);
+    for ((row, counted), calls) in (0_u8..).zip(&COUNTED).zip(calls) {
+        let new = calls.saturating_sub(counted.swap(calls, Ordering::Relaxed));
+        let counter = if is_inside {
+            Counter::CallsInside(row)
+        } else {
+            Counter::CallsOutside(row)
+        };
+        header.add(counter, new);
+    }
+}
+
+/// The process ends after `iterations`.
+pub fn finish(iterations: u64) {
+    let open = OPEN.load(Ordering::Relaxed);
+    iteration_ends(open < iterations);
+    window_closes(iterations);
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The child of a fork begins anew.
+fn in_child(_: &OnlyThread) {
+    OPEN.store(NONE, Ordering::Relaxed);
+    SINCE.store(0, Ordering::Relaxed);
+    COUNTED_AT.store(0, Ordering::Relaxed);
+    ANCHORED_AT.store(0, Ordering::Relaxed);
+    for counted in &COUNTED {
+        counted.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,220 @@
+//! The built-in record (`TLLMPROF_TRACE`): a file that the process's own threads write events into,
+//! through memory, so that it is whole whatever ends the process.
+//!
+//! [`file`] is what is known of the file, [`space`] its room, [`writers`] the threads' chunks in it,
+//! [`facts`] what is told once, [`iterations`] what happens outside windows and inside, [`gpu`] what
+//! the GPU was at work for it. Inside
+//! windows alone events are kept ([`is_recording`]). Nothing here asks what a step is.
+
+mod arena;
+mod clock;
+mod facts;
+mod failure;
+mod file;
+pub mod gpu;
+mod iterations;
+mod quiet;
+pub mod ranges;
+mod space;
+mod strings;
+mod wiped;
+mod writers;
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use once_cell::race::OnceBox;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_config::{Place, Settings};
+use tllmprof_session::Facts;
+pub use tllmprof_record::{Counter, Edge, Ended, Event, RangeKind, StringId, What};
+
+#[cfg(target_arch = "x86_64")] // its assembler asks
+pub use clock::IS_COUNTER;
+pub use clock::ticks;
+pub use facts::{expert_loads, said};
+pub use iterations::{
+    count_calls, iteration_begins, iteration_ends, wants_calls, window_closes, window_opens,
+};
+pub use space::{make_room, set_helper};
+pub use strings::{Label, id_of};
+pub use writers::Writer;
+
+use tllmprof_platform::log;
+use file::File;
+
+/// A window is open: events are kept.
+static IS_RECORDING: AtomicBool = AtomicBool::new(false);
+/// There is a record.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+/// A record was asked for.
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
+/// Where the process was when it began; relative paths are from there.
+static FOLDER: OnceBox<PathBuf> = OnceBox::new();
+
+/// Whether events are kept now.
+#[inline]
+pub fn is_recording() -> bool {
+    IS_RECORDING.load(Ordering::Relaxed)
+}
+
+/// Whether there is a record.
+pub fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+/// Whether one was asked for.
+pub fn is_wanted() -> bool {
+    IS_WANTED.load(Ordering::Relaxed)
+}
+
+/// Keeps an event of the calling thread's, if a window is open.
+#[inline]
+pub fn event(start: u64, duration: u64, what: What) {
+    if is_recording() {
+        writers::write(&Event::new(start, duration, what));
+    }
+}
+
+/// Keeps a range of the calling thread's that began at `since` in window `window`. One that was open
+/// when its window closed ends with it.
+pub fn ended(window: u32, since: u64, what: impl FnOnce() -> What) {
+    let now = ticks();
+    if ranges::is_kept(window)
+        && let Some(event) = ranges::event(window, since, what(), now)
+    {
+        writers::write(&event);
+    }
+}
+
+/// Keeps an event of what was done inside a window, which may be closed by now.
+pub fn late(event: &Event) {
+    if is_on() {
+        writers::write(event);
+    }
+}
+
+/// Adds to a counter of the record, if there is one.
+pub fn add(counter: Counter, more: u64) {
+    if is_on()
+        && let Some(header) = space::header()
+    {
+        header.add(counter, more);
+    }
+}
+
+/// Sets a counter of the record that is kept elsewhere, if there is one.
+pub fn set(counter: Counter, value: u64) {
+    if is_on()
+        && let Some(header) = space::header()
+    {
+        header.set(counter, value);
+    }
+}
+
+/// Keeps a call, if a window is open.
+#[inline]
+pub fn call(start: u64, failed: bool, what: What) {
+    if is_recording() {
+        // A virtual machine that moves may find the counter behind.
+        let mut event = Event::new(start, ticks().saturating_sub(start), what);
+        event.failed = failed;
+        writers::write(&event);
+    }
+}
+
+/// Remembers what is asked for. For the constructor.
+pub fn start(settings: &Settings) {
+    if is_asked_for(settings) {
+        IS_WANTED.store(true, Ordering::Relaxed);
+        log::keep(said);
+        clock::start();
+        if let Ok(folder) = std::env::current_dir() {
+            let _ = FOLDER.set(Box::new(folder));
+        }
+    }
+}
+
+/// Whether there is to be a record, which may be asked before the constructor has run.
+pub fn is_asked_for(settings: &Settings) -> bool {
+    settings.trace.is_some() && !is_elevated()
+}
+
+/// Whether the process has rights that its user has not.
+fn is_elevated() -> bool {
+    // SAFETY: takes no pointer.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// Makes the file and writes what is known of the process. Once in a process, and no lock is held
+/// meanwhile; not for a hook.
+pub fn begin(settings: &Settings, facts: &Facts<'_>) {
+    let Some(template) = &settings.trace else {
+        return;
+    };
+    let host = facts::host_name();
+    let place = Place {
+        pid: std::process::id(),
+        rank: facts.rank,
+        host: OsStr::from_bytes(&host),
+    };
+    let path = template.fill(&place, |name| std::env::var_os(name));
+    let path = FOLDER
+        .get()
+        .map_or(path.clone(), |folder| folder.join(&path));
+    let begun =
+        File::create(&path, place.pid).and_then(|file| space::begin(file, settings.trace_max));
+    let header = match begun {
+        Ok(header) => header,
+        Err(failure) => {
+            log::say!(Warn, "no record at {}: {failure}", path.display());
+            return;
+        }
+    };
+    // SAFETY: takes nothing.
+    let parent = unsafe { libc::getppid() };
+    header.begin(place.pid, parent.cast_unsigned(), clock::choose());
+    if let Some(first) = clock::first() {
+        header.anchor(first);
+    }
+    header.anchor(clock::anchor());
+    facts::write(settings, facts, &host);
+    iterations::start();
+    IS_ON.store(true, Ordering::Release);
+    facts::tell_pending();
+}
+
+/// The process ends, after `iterations`: nothing that comes is kept but what the GPU did. Allocates
+/// nothing.
+pub fn ends(iterations: u64) {
+    if is_on() {
+        iterations::finish(iterations);
+        IS_RECORDING.store(false, Ordering::Release);
+    }
+}
+
+/// Nothing more comes. Allocates nothing.
+pub fn finish(ended: Ended) {
+    if !IS_ON.swap(false, Ordering::AcqRel) {
+        return;
+    }
+    writers::tell_dropped();
+    if let Some(header) = space::header() {
+        header.anchor(clock::anchor());
+        header.set_ended(ended);
+    }
+    space::finish();
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The child of a fork begins a record of its own, if it comes to that.
+fn in_child(_: &OnlyThread) {
+    IS_ON.store(false, Ordering::Relaxed);
+    IS_RECORDING.store(false, Ordering::Relaxed);
+}

@@ -1,0 +1,310 @@
+//! The room that a record has: its header block and its chunks, reserved ahead of their use.
+//!
+//! Chunks are handed out in order and never come back: what a thread leaves unused of one the next
+//! thread uses ([`super::writers`]).
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::time::Duration;
+
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_record::{CHUNK_BYTES, Chunk, Counter, HEADER_BYTES, HeaderBlock, chunk_offset};
+
+use super::failure::Failure;
+use super::file::File;
+use super::quiet::Quiet;
+use super::wiped;
+use tllmprof_platform::cancel::Uncancelled;
+use tllmprof_sync::Guard;
+use tllmprof_sync::Lock;
+use tllmprof_platform::log;
+
+/// Chunks of the first extent, which also holds the header: all that a process needs that opens no
+/// window.
+const FIRST: u32 = 1;
+/// Chunks of every other extent: 1 MiB.
+const MORE: u32 = 16;
+/// Extents that a record can have: 16 GiB of them.
+const EXTENTS: usize = 1 << 14;
+/// While fewer chunks are free, more room is made ahead.
+const AHEAD: u32 = 8;
+/// How long a thread waits for room that another is making, without any being made.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What a copy of the process must not use: the kernel wipes it there, whatever made the copy.
+struct Live {
+    header: AtomicPtr<u8>,
+    /// The next chunk to be handed out.
+    next: AtomicU32,
+    /// Chunks that have room.
+    ready: AtomicU32,
+    /// There will be no more room.
+    is_full: AtomicBool,
+    /// Somebody was asked to make room.
+    is_asked: AtomicBool,
+    /// How many had room when a thread waited for more in vain; 0 for none.
+    stuck_at: AtomicU32,
+}
+
+static LIVE: AtomicPtr<Live> = AtomicPtr::new(core::ptr::null_mut());
+/// Where each extent's chunks are mapped.
+static PLACES: [AtomicPtr<u8>; EXTENTS] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; EXTENTS];
+static FILE: Lock<Option<Growing>> = Lock::new(None);
+/// Asks another thread to call [`make_room`]; false if it cannot now.
+pub type Ask = fn() -> bool;
+static ASK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+struct Growing {
+    file: File,
+    /// Bytes that it may come to.
+    limit: u64,
+}
+
+fn live() -> Option<&'static Live> {
+    // SAFETY: null or pages that are never unmapped, of which all zeros are a value.
+    unsafe { LIVE.load(Ordering::Acquire).as_ref() }
+}
+
+/// The header block, if there is a record.
+pub fn header() -> Option<&'static HeaderBlock> {
+    let address = NonNull::new(live()?.header.load(Ordering::Acquire))?;
+    // SAFETY: mapped in `begin` for as long as the process lives.
+    Some(unsafe { HeaderBlock::at(address) })
+}
+
+/// Says who makes room ahead when it is asked to.
+pub fn set_helper(ask: Ask) {
+    ASK.store(ask as *mut (), Ordering::Release);
+}
+
+/// Begins with a file that is empty; returns its header block, all zeros.
+pub fn begin(mut file: File, limit: u64) -> Result<&'static HeaderBlock, Failure> {
+    const NO_ROOM: Failure = Failure::new("TLLMPROF_TRACE_MAX is too small for a record", 0);
+    let bytes = HEADER_BYTES + FIRST as usize * CHUNK_BYTES;
+    if bytes as u64 > limit {
+        return Err(NO_ROOM);
+    }
+    if LIVE.load(Ordering::Acquire).is_null() {
+        let pages = wiped::pages(size_of::<Live>())
+            .ok_or(Failure::new("it could not be mapped", libc::ENOMEM))?;
+        LIVE.store(pages.as_ptr().cast(), Ordering::Release);
+    }
+    let live = live().ok_or(NO_ROOM)?;
+    let place = file.grow(bytes)?;
+    // SAFETY: the first chunk lies behind the header, in what was mapped.
+    PLACES[0].store(
+        unsafe { place.add(HEADER_BYTES) }.as_ptr(),
+        Ordering::Release,
+    );
+    live.next.store(0, Ordering::Relaxed);
+    live.is_full.store(false, Ordering::Relaxed);
+    live.is_asked.store(false, Ordering::Relaxed);
+    live.stuck_at.store(0, Ordering::Relaxed);
+    live.ready.store(FIRST, Ordering::Release);
+    *FILE.lock() = Some(Growing { file, limit });
+    live.header.store(place.as_ptr(), Ordering::Release);
+    // SAFETY: mapped above, and zeros, as the file is new.
+    Ok(unsafe { HeaderBlock::at(place) })
+}
+
+/// A chunk that nobody has used, and its number. `None` where there is no more room.
+pub fn take() -> Option<(u32, Chunk)> {
+    let live = live()?;
+    let mut may_grow = true;
+    loop {
+        let (next, ready) = (
+            live.next.load(Ordering::Relaxed),
+            live.ready.load(Ordering::Acquire),
+        );
+        if next < ready {
+            let taken = live.next.compare_exchange_weak(
+                next,
+                next + 1,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+            if taken.is_ok() {
+                if ready - next <= AHEAD {
+                    ask_for_room(live);
+                }
+                // The end tells them all; one that nobody sees leaves them so.
+                if let Some(header) = header() {
+                    header.add(Counter::Chunks, 1);
+                }
+                return Some((next, chunk(next)?));
+            }
+        } else if !may_grow || !grow(live, next) {
+            return None;
+        } else {
+            may_grow = live.ready.load(Ordering::Acquire) > next;
+        }
+    }
+}
+
+/// The memory of a chunk that has room.
+fn chunk(number: u32) -> Option<Chunk> {
+    let (extent, index) = match number.checked_sub(FIRST) {
+        None => (0, number),
+        Some(behind) => (1 + behind / MORE, behind % MORE),
+    };
+    let place = NonNull::new(PLACES.get(extent as usize)?.load(Ordering::Acquire))?;
+    // SAFETY: the extent has so many chunks, which stay mapped.
+    Some(unsafe { Chunk::at(place.add(index as usize * CHUNK_BYTES)) })
+}
+
+fn ask_for_room(live: &Live) {
+    let ask = ASK.load(Ordering::Acquire);
+    if !ask.is_null()
+        && !live.is_full.load(Ordering::Relaxed)
+        && !live.is_asked.swap(true, Ordering::AcqRel)
+    {
+        // SAFETY: what `set_helper` was given.
+        let is_asked = unsafe { core::mem::transmute::<*mut (), Ask>(ask)() };
+        live.is_asked.store(is_asked, Ordering::Release);
+    }
+}
+
+/// Makes room ahead, so that no thread of the program has to.
+pub fn make_room() {
+    let Some(live) = live() else { return };
+    live.is_asked.store(false, Ordering::Release);
+    let next = live.next.load(Ordering::Relaxed);
+    if live.ready.load(Ordering::Relaxed).saturating_sub(next) <= AHEAD {
+        grow(live, next + AHEAD);
+    }
+}
+
+/// Makes room for chunk `wanted`, if there is none by now; whether there may be.
+#[cold]
+fn grow(live: &Live, wanted: u32) -> bool {
+    // A copy of the process that no handler told of has no record, and none of what was mapped.
+    let has_record = !live.header.load(Ordering::Acquire).is_null();
+    if !has_record || live.is_full.load(Ordering::Relaxed) {
+        return false;
+    }
+    let _uncancelled = Uncancelled::new();
+    let _quiet = Quiet::new(libc::SIGXFSZ);
+    let Some(mut guard) = lock_until_ready(live, wanted) else {
+        return live.ready.load(Ordering::Acquire) > wanted;
+    };
+    let Some(growing) = guard.as_mut() else {
+        return false;
+    };
+    let ready = live.ready.load(Ordering::Acquire);
+    if ready > wanted {
+        return true;
+    }
+    let extent = (1 + (ready - FIRST) / MORE) as usize;
+    let left = growing.limit.saturating_sub(growing.file.size()) / CHUNK_BYTES as u64;
+    let more = u32::try_from(left).unwrap_or(MORE).min(MORE);
+    // Chunks are found by arithmetic: nothing comes behind an extent that is cut short.
+    let is_whole = (ready - FIRST).is_multiple_of(MORE);
+    let place = PLACES.get(extent).filter(|_| more > 0 && is_whole);
+    let Some(place) = place else {
+        live.is_full.store(true, Ordering::Relaxed);
+        log::once!(
+            Warn,
+            "the record is as large as TLLMPROF_TRACE_MAX lets it be: what comes is only counted"
+        );
+        return false;
+    };
+    match growing.file.grow(more as usize * CHUNK_BYTES) {
+        Ok(memory) => {
+            place.store(memory.as_ptr(), Ordering::Release);
+            live.ready.store(ready + more, Ordering::Release);
+            true
+        }
+        Err(failure) => {
+            live.is_full.store(true, Ordering::Relaxed);
+            log::say!(
+                Warn,
+                "the record {} ends here: {failure}",
+                Shown(growing.file.path())
+            );
+            false
+        }
+    }
+}
+
+/// Waits to make room for chunk `wanted`, as long as others make some: none where it is there by
+/// then, or nothing happens. A signal handler may have interrupted whoever makes it.
+fn lock_until_ready(live: &Live, wanted: u32) -> Option<Guard<'static, Option<Growing>>> {
+    const LOOKS: u32 = 10;
+    let mut seen = live.ready.load(Ordering::Acquire);
+    // Once this was in vain, it is not tried again until something has happened.
+    let is_stuck = live.stuck_at.load(Ordering::Relaxed) == seen;
+    if is_stuck {
+        return FILE.lock_for(Duration::ZERO);
+    }
+    let mut looks = 0;
+    while looks < LOOKS && seen <= wanted {
+        if let Some(guard) = FILE.lock_for(PATIENCE / LOOKS) {
+            return Some(guard);
+        }
+        let ready = live.ready.load(Ordering::Acquire);
+        looks = if ready == seen { looks + 1 } else { 0 };
+        seen = ready;
+    }
+    if seen <= wanted {
+        live.stuck_at.store(seen, Ordering::Relaxed);
+    }
+    None
+}
+
+/// A path as messages show it.
+pub struct Shown<'a>(pub &'a core::ffi::CStr);
+
+impl core::fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for part in self.0.to_bytes().utf8_chunks() {
+            f.write_str(part.valid())?;
+            if !part.invalid().is_empty() {
+                f.write_str("?")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Nothing more is written but to chunks that threads have: cuts off the others.
+pub fn finish() {
+    let Some(live) = live() else { return };
+    live.is_full.store(true, Ordering::Relaxed);
+    let _uncancelled = Uncancelled::new();
+    let Some(mut guard) = FILE.lock_for(PATIENCE) else {
+        return;
+    };
+    // From here on none is handed out.
+    let used = live.next.fetch_max(u32::MAX / 2, Ordering::AcqRel);
+    if let Some(header) = header() {
+        header.set(Counter::Chunks, used.into());
+    }
+    if let Some(growing) = guard.as_mut() {
+        let _quiet = Quiet::new(libc::SIGXFSZ);
+        growing.file.cut(chunk_offset(used));
+    }
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The child of a fork has no record until it begins one of its own.
+fn in_child(alone: &OnlyThread) {
+    FILE.break_open(alone);
+    if let Some(live) = live() {
+        live.header.store(core::ptr::null_mut(), Ordering::Relaxed);
+        live.next.store(0, Ordering::Relaxed);
+        live.ready.store(0, Ordering::Relaxed);
+        live.is_full.store(false, Ordering::Relaxed);
+        live.is_asked.store(false, Ordering::Relaxed);
+        live.stuck_at.store(0, Ordering::Relaxed);
+    }
+    if let Some(growing) = FILE.lock().take() {
+        growing.file.close();
+        // Its path is left where it is: the allocator may be in any condition.
+        core::mem::forget(growing);
+    }
+}

@@ -1,0 +1,390 @@
+//! Who writes: each thread into a chunk of its own, without a lock.
+//!
+//! A thread gets a writer at its first event and leaves it when it ends, with the chunk that it has
+//! begun: ten thousand short threads use no more chunks than ever ran at once.
+
+use core::cell::{Cell, UnsafeCell};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
+
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_record::{Chunk, Counter, Event, EventWriter, What};
+
+use super::clock::ticks;
+use super::{space, strings, wiped};
+use tllmprof_platform::errno::Kept;
+use tllmprof_platform::thread::{self, Part};
+use tllmprof_steps::ranges::open::Open;
+
+/// Writers that were made and no thread has had yet, in a chain.
+static SPARE: AtomicPtr<Writer> = AtomicPtr::new(core::ptr::null_mut());
+/// Events that were lost for want of a writer.
+static LOST: AtomicU64 = AtomicU64::new(0);
+/// Writers are made by the page.
+const BATCH: usize = 4096 / size_of::<Writer>();
+/// After so many refusals in a row a writer is not busy any more, but was left in the middle: by a
+/// signal handler that jumped out, or by a thread that was cancelled.
+const REFUSALS: u32 = 1024;
+
+/// One thread's writer at a time. All zeros, as in a copy of the process, is one that has no chunk.
+#[repr(C, align(64))]
+pub struct Writer {
+    /// The thread is in the middle of writing: a signal handler's events are lost.
+    is_busy: AtomicBool,
+    has_chunk: Cell<bool>,
+    thread: Cell<u32>,
+    events: UnsafeCell<MaybeUninit<EventWriter>>,
+    /// Events that were.
+    kept: AtomicU64,
+    /// Events that were not kept, and those of them that the record does not tell of yet.
+    dropped: AtomicU64,
+    untold: Cell<u64>,
+    /// Pushed ranges that are open; null before the first.
+    open: Cell<*mut Open>,
+    /// The next of the spare writers.
+    next: AtomicPtr<Writer>,
+    /// Refusals in a row, and how many events had been kept at the first of them.
+    refused: Cell<u32>,
+    refused_since: Cell<u64>,
+    /// The iteration in which the thread has last ended its streams' spans of earlier ones.
+    pub swept: Cell<u64>,
+    /// How often the thread is in the driver for GPU times now, and what these took it, in ticks.
+    pub timing: AtomicU32,
+    pub timed: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Writer>() == 128);
+
+// SAFETY: what is no atomic is used by the thread that has the writer, alone.
+unsafe impl Sync for Writer {}
+
+/// Writes an event of the calling thread's; whether it is kept.
+#[inline]
+pub fn write(event: &Event) -> bool {
+    with(|writer| writer.push(event))
+}
+
+/// Has the calling thread's writer do `act`, unless it is doing something: then nothing is kept.
+#[inline]
+pub fn with(act: impl FnOnce(&'static Writer) -> bool) -> bool {
+    with_quietly(|writer| writer.account(act(writer))) == Some(true)
+}
+
+/// As [`with`], where `act` may keep an event or none. Where nothing could be done, one is lost.
+#[inline]
+pub fn with_quietly<R>(act: impl FnOnce(&'static Writer) -> R) -> Option<R> {
+    let Some(writer) = current().or_else(take) else {
+        LOST.fetch_add(1, Ordering::Relaxed);
+        return None;
+    };
+    if writer.is_busy.load(Ordering::Relaxed) && !writer.was_left() {
+        writer.drop_one();
+        return None;
+    }
+    writer.is_busy.store(true, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    if writer.untold.get() != 0 {
+        writer.tell_of_lost();
+    }
+    let result = act(writer);
+    compiler_fence(Ordering::SeqCst);
+    writer.is_busy.store(false, Ordering::Relaxed);
+    Some(result)
+}
+
+impl Writer {
+    /// Has the writer of events into the chunk do `act`, if there is one.
+    #[inline]
+    fn in_chunk(&self, act: impl FnOnce(&mut EventWriter) -> bool) -> bool {
+        // SAFETY: written before `has_chunk` was set; the thread is the only one that uses it, and
+        // `is_busy` keeps its signal handlers away.
+        self.has_chunk.get() && act(unsafe { (*self.events.get()).assume_init_mut() })
+    }
+
+    /// Writes an event.
+    #[inline]
+    pub fn push(&self, event: &Event) -> bool {
+        self.in_chunk(|events| events.push(event)) || self.push_into_next(event)
+    }
+
+    /// Writes an event, which is counted as kept or as dropped.
+    #[inline]
+    pub fn keep(&self, event: &Event) {
+        self.account(self.push(event));
+    }
+
+    /// Counts an event that was kept, or dropped.
+    #[inline]
+    fn account(&self, is_kept: bool) -> bool {
+        if is_kept {
+            let kept = self.kept.load(Ordering::Relaxed);
+            self.kept.store(kept + 1, Ordering::Relaxed);
+        } else {
+            self.drop_one();
+        }
+        is_kept
+    }
+
+    /// Writes a string.
+    pub fn push_string(&self, id: u32, text: &str) -> bool {
+        let push = || self.in_chunk(|events| events.push_string(id, text));
+        push() || (self.begin_chunk() && push())
+    }
+
+    #[cold]
+    fn push_into_next(&self, event: &Event) -> bool {
+        let _errno = Kept::new();
+        self.begin_chunk() && self.in_chunk(|events| events.push(event))
+    }
+
+    fn begin_chunk(&self) -> bool {
+        let Some((number, chunk)) = space::take() else {
+            return false;
+        };
+        // SAFETY: the chunk was handed out to this thread alone; the cell is its own.
+        unsafe {
+            let events = EventWriter::begin(chunk, number, self.thread.get());
+            (*self.events.get()).write(events);
+        }
+        self.has_chunk.set(true);
+        true
+    }
+
+    /// The thread goes on in the chunk that another has left, and says what it is called.
+    fn begin_thread(&self, thread: u32) {
+        self.thread.set(thread);
+        self.is_busy.store(false, Ordering::Relaxed);
+        self.refused.set(0);
+        // SAFETY: as in `with_open`; the thread that had the writer has left it.
+        if let Some(open) = unsafe { self.open.get().as_mut() } {
+            open.clear();
+        }
+        self.in_chunk(|events| {
+            // SAFETY: the thread that had the writer has left it.
+            *events = unsafe { EventWriter::resume(events.chunk(), thread) };
+            true
+        });
+    }
+
+    /// Has the thread's open ranges do `act`, if there is memory for them.
+    #[inline]
+    pub fn with_open<R>(&self, act: impl FnOnce(&mut Open) -> R) -> Option<R> {
+        if self.open.get().is_null() {
+            self.make_room_for_ranges();
+        }
+        // SAFETY: null, or pages that are never unmapped, of which all zeros are a value. The thread
+        // is the only one that uses them, and `is_busy` keeps its signal handlers away.
+        unsafe { self.open.get().as_mut() }.map(act)
+    }
+
+    #[cold]
+    fn make_room_for_ranges(&self) {
+        let _errno = Kept::new();
+        if let Some(pages) = wiped::pages(size_of::<Open>()) {
+            self.open.set(pages.as_ptr().cast());
+        }
+    }
+
+    /// Whether nothing of the thread's is open.
+    #[inline]
+    pub fn has_none_open(&self) -> bool {
+        // SAFETY: as above; read alone.
+        unsafe { self.open.get().as_ref() }.is_none_or(Open::is_empty)
+    }
+
+    /// Whether the writer that is marked as busy is not: whoever made it so never came back.
+    #[cold]
+    fn was_left(&self) -> bool {
+        let kept = self.kept.load(Ordering::Relaxed);
+        if self.refused_since.replace(kept) != kept {
+            self.refused.set(0);
+        }
+        let refused = self.refused.get() + 1;
+        self.refused.set(refused);
+        let was_left = refused >= REFUSALS;
+        if was_left {
+            self.refused.set(0);
+        }
+        was_left
+    }
+
+    /// Writes down how many events are missing here, if the chunk has room for that.
+    #[cold]
+    fn tell_of_lost(&self) {
+        // A signal handler may jump out of here: rather untold than told twice.
+        let events = self.untold.replace(0);
+        let event = Event::new(ticks(), 0, What::Dropped { events });
+        if !self.in_chunk(|chunk| chunk.push(&event)) {
+            self.untold.set(self.untold.get() + events);
+        }
+    }
+
+    /// Counts an event that was not kept.
+    #[cold]
+    pub fn drop_one(&self) {
+        let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+        self.untold.set(self.untold.get() + 1);
+        // Now and then the header knows it, whatever ends the process.
+        if dropped.is_power_of_two() || dropped.is_multiple_of(4096) {
+            tell_dropped();
+        }
+    }
+}
+
+/// Has the header know how many events were lost.
+pub fn tell_dropped() {
+    if let Some(header) = space::header() {
+        let dropped = all().map(|writer| writer.dropped.load(Ordering::Relaxed));
+        let dropped = dropped.sum::<u64>() + LOST.load(Ordering::Relaxed);
+        header.set(Counter::EventsDropped, dropped);
+    }
+}
+
+/// How often threads are in the driver for GPU times now.
+pub fn timing() -> u32 {
+    all()
+        .map(|writer| writer.timing.load(Ordering::SeqCst))
+        .sum()
+}
+
+/// What GPU times took the threads since this was asked last, in ticks.
+pub fn take_timed() -> u64 {
+    all()
+        .map(|writer| writer.timed.swap(0, Ordering::Relaxed))
+        .sum()
+}
+
+fn all() -> impl Iterator<Item = &'static Writer> {
+    thread::parts()
+}
+
+#[cold]
+fn take() -> Option<&'static Writer> {
+    space::header()?;
+    let _errno = Kept::new();
+    let writer = thread::begin_part(|record, left| {
+        let writer: &Writer = left.or_else(spare)?;
+        writer.begin_thread(record.number().cast_unsigned());
+        Some(writer)
+    })?;
+    name_thread(writer);
+    Some(writer)
+}
+
+// SAFETY: no other part is of this kind.
+unsafe impl Part for Writer {
+    const KIND: thread::Kind = thread::Kind::Writer;
+
+    fn thread_ends(&'static self) {}
+}
+
+/// Writes down what the calling thread is called.
+fn name_thread(writer: &'static Writer) {
+    let mut name = [0_u8; 16];
+    // SAFETY: writes at most 16 bytes, the last of them 0, to the local.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let length = name.iter().position(|byte| *byte == 0).unwrap_or(0);
+    let Ok(name) = str::from_utf8(&name[..length]) else {
+        return;
+    };
+    writer.is_busy.store(true, Ordering::Relaxed);
+    let name = strings::id_by(writer, name);
+    if name != tllmprof_record::NO_STRING {
+        writer.push(&Event::new(ticks(), 0, What::ThreadName { name }));
+    }
+    writer.is_busy.store(false, Ordering::Relaxed);
+}
+
+/// The calling thread's writer, if it has one.
+#[inline]
+pub fn current() -> Option<&'static Writer> {
+    thread::part()
+}
+
+/// A writer that no thread has had, from a page of them.
+fn spare() -> Option<&'static Writer> {
+    // Emptied by one thread at a time: what is left of it goes back.
+    let mut first = SPARE.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    if first.is_null() {
+        first = more()?.as_ptr();
+    }
+    // SAFETY: a writer, which is never freed.
+    let writer: &'static Writer = unsafe { &*first };
+    let rest = writer.next.swap(core::ptr::null_mut(), Ordering::Relaxed);
+    // Should another thread have put its own rest back meanwhile, this one is lost: a page at most.
+    let _ = SPARE.compare_exchange(
+        core::ptr::null_mut(),
+        rest,
+        Ordering::AcqRel,
+        Ordering::Relaxed,
+    );
+    Some(writer)
+}
+
+/// Makes a page of writers, each of which leads to the next.
+fn more() -> Option<core::ptr::NonNull<Writer>> {
+    let pages = wiped::pages(BATCH * size_of::<Writer>())?.cast::<Writer>();
+    for index in 1..BATCH {
+        // SAFETY: the pages have room for that many, are aligned, and zeros are a writer.
+        unsafe {
+            let writer = pages.add(index - 1).as_ref();
+            writer.next.store(pages.add(index).as_ptr(), Ordering::Relaxed);
+        }
+    }
+    Some(pages)
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Sinks,
+    child: in_child,
+}
+
+/// The child of a fork writes nothing into its parent's chunks.
+fn in_child(_: &OnlyThread) {
+    for writer in all() {
+        writer.has_chunk.set(false);
+        writer.dropped.store(0, Ordering::Relaxed);
+        writer.kept.store(0, Ordering::Relaxed);
+        writer.untold.set(0);
+        writer.open.set(core::ptr::null_mut());
+        writer.is_busy.store(false, Ordering::Relaxed);
+    }
+    SPARE.store(core::ptr::null_mut(), Ordering::Relaxed);
+    thread::leave_part::<Writer>();
+    LOST.store(0, Ordering::Relaxed);
+}
+
+/// Events that all threads have written.
+pub fn events() -> u64 {
+    all()
+        .map(|writer| writer.kept.load(Ordering::Relaxed))
+        .sum()
+}
+
+/// What an event costs the thread that writes it, in ticks: the two looks at the clock included.
+pub fn measure() -> u64 {
+    const TIMES: u64 = 256;
+    let mut memory = vec![0_u64; tllmprof_record::CHUNK_BYTES / size_of::<u64>()];
+    let Some(place) = core::ptr::NonNull::new(memory.as_mut_ptr()) else {
+        return 0;
+    };
+    // SAFETY: the memory is large enough and outlives the writer, which is the only one.
+    let mut scratch = unsafe { EventWriter::begin(Chunk::at(place.cast()), 0, 0) };
+    let mut least = u64::MAX;
+    // Three times: the first meets cold memory.
+    for _ in 0..3 {
+        let since = ticks();
+        for n in 0..TIMES {
+            let start = ticks();
+            let what = What::Call {
+                row: 0,
+                capturing: false,
+                stream: n,
+            };
+            let event = Event::new(start, ticks().wrapping_sub(start), what);
+            let _ = core::hint::black_box(&mut scratch).push(&event);
+        }
+        least = least.min(ticks().wrapping_sub(since) / TIMES);
+    }
+    least
+}

@@ -1,0 +1,229 @@
+//! Routers of mixtures of experts replaced by balanced ones (`ENABLE_PERFECT_ROUTER`).
+//!
+//! The work is done by Python source that runs in the program as a module of its own, as soon as
+//! torch's modules can be watched: `balance.py` (which experts), `operators.py` (what takes the place
+//! of a gate's results), `proof.py` (that the experts are the table's), `engines.py` (where, in engines
+//! whose routers are no modules), `blocks.py` (where, in transformers and what is made like it) and
+//! `ranks.py` (where ranks have tokens of their own), one behind the other. Nothing is on disk, and nothing happens where torch is not imported.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+
+use tllmprof_config::{PerfectRouter, Settings};
+
+use tllmprof_python::api::{MethodDef, Raw, VARARGS};
+use tllmprof_python::embedded::{add, arguments, call, told};
+use tllmprof_python::object::{Object, Python};
+use tllmprof_capture::AddOn;
+use tllmprof_platform::environment;
+use tllmprof_platform::thread::uncounted;
+use tllmprof_python::Extension;
+use tllmprof_session::Place;
+use tllmprof_platform::log;
+use tllmprof_recorder as recorder;
+
+const SOURCE: &CStr = match CStr::from_bytes_with_nul(
+    concat!(
+        include_str!("balance.py"),
+        include_str!("operators.py"),
+        include_str!("proof.py"),
+        include_str!("engines.py"),
+        include_str!("blocks.py"),
+        include_str!("ranks.py"),
+        "\0"
+    )
+    .as_bytes(),
+) {
+    Ok(source) => source,
+    Err(_) => panic!("a NUL in the router's source"),
+};
+
+/// The switch of TensorRT-LLM's own perfect router, which is for its own models.
+const OWN_SWITCH: &str = "ENABLE_PERFECT_ROUTER";
+
+/// What is asked for: a `PerfectRouter`.
+static ASKED: AtomicU8 = AtomicU8::new(PerfectRouter::Off as u8);
+/// torch has not been seen yet.
+static WAITS: AtomicBool = AtomicBool::new(false);
+/// The module's names; null until it runs. Never freed: an interpreter may have ended with it.
+static NAMES: AtomicPtr<core::ffi::c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Balanced routers, for the interpreter and for the windows.
+pub struct PerfectRouters;
+
+impl Extension for PerfectRouters {
+    fn is_asked_for(&self, settings: &Settings) -> bool {
+        is_asked_for(settings)
+    }
+
+    fn start(&self, settings: &Settings) {
+        start(settings);
+    }
+
+    fn begins(&self) {
+        begins();
+    }
+
+    fn wants(&self, event: &[u8]) -> bool {
+        wants(event)
+    }
+
+    fn look(&self, py: Python<'_>) {
+        look(py);
+    }
+
+    fn ends(&self, py: Python<'_>) {
+        ends(py);
+    }
+}
+
+impl AddOn for PerfectRouters {
+    fn window_opens(&self, place: &Place<'_>) {
+        switch(true, place.capturing);
+    }
+
+    fn window_is_closed(&self, place: &Place<'_>) {
+        switch(false, place.capturing);
+    }
+}
+
+/// Whether routers are to be replaced.
+fn is_asked_for(settings: &Settings) -> bool {
+    settings.perfect_router != PerfectRouter::Off
+}
+
+/// Remembers what is asked for. For the constructor.
+fn start(settings: &Settings) {
+    ASKED.store(settings.perfect_router as u8, Ordering::Relaxed);
+    WAITS.store(is_asked_for(settings), Ordering::Relaxed);
+    if settings.perfect_router == PerfectRouter::On
+        && std::env::var_os(OWN_SWITCH).is_none()
+    {
+        environment::publish(&[(OWN_SWITCH, Some(b"1"))]);
+    }
+}
+
+/// Interpreters start anew in the process.
+fn begins() {
+    NAMES.store(core::ptr::null_mut(), Ordering::Release);
+    let asked = ASKED.load(Ordering::Relaxed) != PerfectRouter::Off as u8;
+    WAITS.store(asked, Ordering::Relaxed);
+}
+
+/// Whether an audited event may bring torch.
+fn wants(event: &[u8]) -> bool {
+    WAITS.load(Ordering::Relaxed) && matches!(event, b"import" | b"exec")
+}
+
+/// Watches torch's modules being made, once that can be done: before any is.
+fn look(py: Python<'_>) {
+    if py.interpreter() != 0 {
+        return; // what is kept here would not outlive it
+    }
+    let Some(module) = py.imported(c"torch.nn.modules.module") else {
+        return;
+    };
+    // The last thing that the module defines, of what is asked of it.
+    if module.attr(c"Module").is_none() {
+        return;
+    }
+    WAITS.store(false, Ordering::Relaxed);
+    if module
+        .attr(c"register_module_module_registration_hook")
+        .is_none()
+    {
+        log::say!(
+            Warn,
+            "the perfect router needs PyTorch 2.0 or later: the routers stay as they are"
+        );
+        return;
+    }
+    let names = py.run_as_module(c"_tllmprof_router", SOURCE, c"<tllmprof>");
+    let is_whole = names
+        .as_ref()
+        .is_some_and(|names| FUNCTIONS.iter().all(|function| add(py, names, function)));
+    let Some(names) = names.filter(|_| is_whole) else {
+        log::say!(
+            Warn,
+            "this Python cannot run the perfect router: the routers stay as they are"
+        );
+        return;
+    };
+    let in_windows = ASKED.load(Ordering::Relaxed) == PerfectRouter::Window as u8;
+    let flag = |flag: bool| py.int(flag.into());
+    call(py, &names, c"begin", &[flag(!in_windows), flag(in_windows)]);
+    // SAFETY: the reference is owned; the one that the static keeps is not given back.
+    if let Some(kept) = unsafe { py.share(names.raw()) } {
+        NAMES.store(kept.release(), Ordering::Release);
+    }
+}
+
+/// A window opens or has closed. `capturing`: a stream capture is under way, which no wait for the
+/// device survives.
+fn switch(on: bool, capturing: bool) {
+    if ASKED.load(Ordering::Relaxed) != PerfectRouter::Window as u8
+        || NAMES.load(Ordering::Acquire).is_null()
+    {
+        return;
+    }
+    tllmprof_python::run(|py| {
+        let Some(names) = names(py) else { return };
+        uncounted(&mut || {
+            let flag = |flag: bool| py.int(flag.into());
+            call(py, &names, c"switch", &[flag(on), flag(!capturing)]);
+            if !on && !capturing {
+                call(py, &names, c"loads", &[]);
+            }
+        });
+    });
+}
+
+/// The interpreter ends.
+fn ends(py: Python<'_>) {
+    let Some(names) = names(py) else { return };
+    uncounted(&mut || {
+        call(py, &names, c"loads", &[]);
+        call(py, &names, c"tell", &[]);
+    });
+}
+
+fn names(py: Python<'_>) -> Option<Object<'_>> {
+    // SAFETY: null, or a reference that was given up to the static for good.
+    unsafe { py.share(NAMES.load(Ordering::Acquire)) }
+}
+
+/// What the source calls.
+static FUNCTIONS: [MethodDef; 3] = [
+    MethodDef::new(c"say", say, VARARGS),
+    MethodDef::new(c"warn", warn, VARARGS),
+    MethodDef::new(c"keep", keep, VARARGS),
+];
+
+unsafe extern "C" fn say(_: Raw, args: Raw) -> Raw {
+    // SAFETY: Python calls this with the GIL and a tuple of arguments.
+    unsafe { told(args, |text| log::say!(Info, "{text}")) }
+}
+
+unsafe extern "C" fn warn(_: Raw, args: Raw) -> Raw {
+    // SAFETY: as above.
+    unsafe { told(args, |text| log::say!(Warn, "{text}")) }
+}
+
+/// `keep(layer, name, tokens)`: the tokens that a layer's learned router sent to each expert.
+unsafe extern "C" fn keep(_: Raw, args: Raw) -> Raw {
+    // SAFETY: as above.
+    unsafe {
+        arguments(args, |args| {
+            if let [layer, name, tokens] = args
+                && let Some(layer) = layer.as_int().and_then(|layer| u16::try_from(layer).ok())
+                && let Some(name) = name.as_text()
+            {
+                let tokens = tokens.elements().map(|count| {
+                    let count = count.as_int().unwrap_or(0);
+                    u64::try_from(count).unwrap_or(0)
+                });
+                recorder::expert_loads(layer, name, tokens);
+            }
+        })
+    }
+}

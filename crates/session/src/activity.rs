@@ -1,0 +1,80 @@
+//! Whether the library has anything to do in this process.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use once_cell::race::OnceBox;
+use tllmprof_config::{BadValue, Settings, Step};
+
+use crate::wiring::sink;
+use tllmprof_platform::{injection, log};
+
+/// What the library has to do in this process.
+const UNDECIDED: u8 = 0;
+/// Nothing: every door leads straight on.
+const IDLE: u8 = 1;
+/// To count.
+const ACTIVE: u8 = 2;
+/// To tell what is wrong with a variable, once the process uses CUDA.
+const COMPLAINING: u8 = 3;
+
+static STATE: AtomicU8 = AtomicU8::new(UNDECIDED);
+/// What the variables say, as far as they are right.
+static READ: OnceBox<Result<Settings, BadValue>> = OnceBox::new();
+
+/// Whether NVTX ranges are to be counted, for windows or for a tool that listens.
+pub fn counts_ranges(settings: &Settings) -> bool {
+    matches!(settings.step, Step::Nvtx { .. }) && has_work(settings)
+}
+
+/// Whether the record is to have the program's NVTX ranges.
+pub fn records_ranges(settings: &Settings) -> bool {
+    settings.nvtx && sink().wants_record() && !settings.windows.is_empty()
+}
+
+/// Whether iterations matter: for windows, for the record, or for a tool that listens to their
+/// ranges.
+pub fn has_work(settings: &Settings) -> bool {
+    !settings.windows.is_empty() || sink().wants_record() || (settings.nvtx && injection::has_tool())
+}
+
+pub fn read() -> &'static Result<Settings, BadValue> {
+    READ.get_or_init(|| Box::new(Settings::from_env(|name| std::env::var_os(name))))
+}
+
+/// What the variables say; nothing where one of them is wrong.
+pub fn settings() -> Option<&'static Settings> {
+    read().as_ref().ok()
+}
+
+fn state() -> u8 {
+    let state = STATE.load(Ordering::Relaxed);
+    if state == UNDECIDED { decide() } else { state }
+}
+
+/// Decides when a door first meets a name of CUDA: by then a profiler that is preloaded, too, has
+/// set its variables.
+#[cold]
+fn decide() -> u8 {
+    let state = match read() {
+        Err(_) => COMPLAINING,
+        Ok(settings) if has_work(settings) => ACTIVE,
+        Ok(_) => IDLE,
+    };
+    STATE.store(state, Ordering::Relaxed);
+    state
+}
+
+/// Whether calls are counted.
+pub fn is_active() -> bool {
+    state() == ACTIVE
+}
+
+/// The process uses CUDA: what there is to say about the variables is said now.
+pub fn touched() {
+    if state() != COMPLAINING || STATE.swap(IDLE, Ordering::AcqRel) != COMPLAINING {
+        return;
+    }
+    if let Err(bad) = read() {
+        log::say!(Error, "{bad}");
+    }
+}

@@ -1,0 +1,292 @@
+//! The end of the process: the window is closed, and what became of the windows is said.
+//!
+//! `_exit` may be called in a signal handler that interrupted the allocator, so nothing here
+//! allocates or frees.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::time::Instant;
+
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_config::calls::{CALLS, Kind};
+use tllmprof_config::{Settings, Step, Window};
+
+use super::by::{By, Rank};
+use super::wiring::{doors, interpreter, sink};
+use super::{Gating, OWNER, STATE, recording, stream_capture, turn};
+use tllmprof_platform::cancel::Uncancelled;
+use tllmprof_platform::ids;
+use tllmprof_platform::thread::Inside;
+use tllmprof_platform::thread::uncounted;
+use tllmprof_platform::log;
+use tllmprof_platform::log::Level;
+use tllmprof_steps::step::learned::Learnt;
+use tllmprof_steps::step::threads::Slot;
+use tllmprof_steps::window::Taken;
+
+/// How long the end of the process waits for a thread that has the turn.
+const ENDING: Duration = Duration::from_secs(1);
+
+static FINISHED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the windows are closed for good: calls are of no interest any more.
+pub fn has_finished() -> bool {
+    FINISHED.load(Ordering::Acquire)
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Session,
+    child: in_child,
+}
+
+/// The child of a fork has its own end.
+fn in_child(_: &OnlyThread) {
+    FINISHED.store(false, Ordering::Relaxed);
+}
+
+/// The process ends, by its exit handlers.
+pub fn finish() {
+    end(true);
+}
+
+/// The process ends now, maybe from a signal handler: what a profiler has to do for it is done on
+/// another thread or not at all.
+pub fn finish_at_once() {
+    end(false);
+}
+
+/// Closes the window and says what became of it. Once.
+fn end(may_run_profilers_here: bool) {
+    let owner = OWNER.load(Ordering::Relaxed);
+    if owner == 0 || owner != ids::process() || FINISHED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let _uncancelled = Uncancelled::new();
+    let _inside = Inside::enter();
+    let Some(mut guard) = STATE.lock_for(ENDING) else {
+        return;
+    };
+    if guard.as_ref().is_some_and(|state| state.turn.taken) {
+        turn::wait_for_end(guard, Instant::now() + ENDING);
+        match STATE.lock_for(ENDING) {
+            Some(again) => guard = again,
+            None => return,
+        }
+    }
+    // What the rule names may be counted in a process that does not use CUDA.
+    let Some(state) = guard.as_mut().filter(|state| state.begun) else {
+        return;
+    };
+    if state.turn.taken {
+        log::say!(
+            Warn,
+            "the process ends while a window is being switched: it is left as it is"
+        );
+        return;
+    }
+    // Nobody switches from here on.
+    state.turn.taken = true;
+    let iterations = state.counter.iterations(&state.slots);
+    let closed = state.gate.finish();
+    let gate = core::mem::ManuallyDrop::new(core::mem::take(&mut state.gate));
+    let (settings, rank, gating) = (state.settings, state.rank, state.gating);
+    let (step, restarts) = (state.step(), state.restarts);
+    let calls = Tally::of(&state.slots);
+    let learnt = state.counter.learnt();
+    // Handlers that run after ours may still make calls, and so may other threads.
+    state.counter.run_to(&state.slots, None);
+    let uses_cuda = state.uses_cuda;
+    recording::count_calls(&state.slots);
+    drop(guard);
+    let capturing = stream_capture::is_any_under_way();
+    uncounted(&mut || sink().ends(iterations, capturing));
+    doors().record_calls();
+    if uses_cuda && matches!(settings.step, Step::Symbol { .. }) {
+        doors().report_unmatched(&settings.step, may_run_profilers_here);
+    }
+    if uses_cuda {
+        interpreter().report_missing();
+    }
+    if closed.is_some() || settings.nvtx {
+        let drain = !capturing;
+        uncounted(&mut || sink().finish(iterations, drain, may_run_profilers_here));
+    }
+    sink().finish_record(may_run_profilers_here);
+    if !settings.windows.is_empty() {
+        let captured = gate.captured();
+        log::say!(
+            Info,
+            "{}",
+            Outcome {
+                settings,
+                step,
+                rank,
+                gating,
+                captured,
+                iterations,
+                learnt,
+                restarts,
+                calls
+            }
+        );
+    }
+    if uses_cuda {
+        // With no window set, nothing is said.
+        let is_quiet = settings.windows.is_empty();
+        interpreter().report_totals(if is_quiet { Level::Debug } else { Level::Info });
+    }
+}
+
+/// Calls of a process by what they do.
+struct Tally {
+    graphs: u64,
+    kernels: u64,
+    waits: u64,
+}
+
+impl Tally {
+    fn of(slots: &[&Slot]) -> Self {
+        let sum = |kind: Kind| {
+            let rows = CALLS.iter().filter(move |row| row.kind == kind);
+            rows.flat_map(|row| slots.iter().map(|slot| slot.live(row.call).count()))
+                .sum()
+        };
+        Self {
+            graphs: sum(Kind::GraphLaunch),
+            kernels: sum(Kind::KernelLaunch),
+            waits: sum(Kind::Wait),
+        }
+    }
+}
+
+/// What the process did instead of iterations, and the rule that would have counted it.
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = [
+            (self.graphs, "graph launches"),
+            (self.kernels, "kernel launches"),
+            (self.waits, "stream waits"),
+        ];
+        let made = kinds.iter().filter(|(count, _)| *count > 0);
+        let all = made.clone().count();
+        for (index, (count, what)) in made.enumerate() {
+            let before = match index {
+                0 => "; it made ",
+                _ if index + 1 == all => " and ",
+                _ => ", ",
+            };
+            write!(f, "{before}{count} {what}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The last line.
+struct Outcome<'a> {
+    settings: &'a Settings,
+    /// What counted.
+    step: &'a Step,
+    rank: Rank,
+    gating: Gating,
+    captured: &'a [Taken],
+    iterations: u64,
+    /// What has been learnt, where that is the rule.
+    learnt: Option<Learnt>,
+    /// Stream captures after which a count started again that had begun.
+    restarts: u64,
+    calls: Tally,
+}
+
+impl fmt::Display for Outcome<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            settings,
+            step,
+            rank,
+            gating,
+            captured,
+            iterations,
+            learnt,
+            restarts,
+            calls,
+        } = self;
+        let by = By { step, rank: *rank };
+        if let (Some(ranks), Rank::Known(known)) = (&settings.ranks, rank)
+            && !ranks.contains(known.unwrap_or(0))
+        {
+            return write!(
+                f,
+                "no window here by TLLMPROF_RANKS: {iterations} iterations by {by}"
+            );
+        }
+        if *gating == Gating::Engine {
+            return write!(
+                f,
+                "the windows were left to TensorRT-LLM: {iterations} iterations by {by}"
+            );
+        }
+        let mut separator = "";
+        for (what, are_captured) in [("captured", true), ("never opened", false)] {
+            let all = settings.windows.as_slice().iter();
+            let taken = |window: &Window| captured.iter().find(|taken| taken.asked == *window);
+            let mut windows = all.filter(|window| taken(window).is_some() == are_captured);
+            let Some(first) = windows.next() else {
+                continue;
+            };
+            let s = if windows.clone().next().is_some() {
+                "s"
+            } else {
+                ""
+            };
+            write!(f, "{separator}window{s} {first}")?;
+            for window in windows {
+                write!(f, ",{window}")?;
+            }
+            write!(f, " {what}")?;
+            if are_captured && captured.iter().any(Taken::is_late) {
+                for (index, taken) in captured.iter().enumerate() {
+                    let before = if index == 0 { " as " } else { "," };
+                    write!(f, "{before}{}", taken.window)?;
+                }
+            }
+            separator = "; ";
+        }
+        let missed = captured.len() < settings.windows.as_slice().len();
+        match learnt.filter(|_| missed) {
+            Some(Learnt::Nothing) => write!(f, ": {by} recognised no step{calls}")?,
+            Some(Learnt::Unsure) => write!(
+                f,
+                ": {iterations} iterations by {by}, not steady for long enough to be relied on{calls}"
+            )?,
+            Some(Learnt::Gone) => write!(
+                f,
+                ": {iterations} iterations by {by}, then the step was gone{calls}"
+            )?,
+            _ => {
+                write!(f, ": {iterations} iterations by {by}")?;
+                if *iterations == 0 && learnt.is_none() {
+                    if let Step::Nvtx { .. } = settings.step {
+                        doors().write_no_range(f)?;
+                    }
+                    if let Step::Python { .. } = settings.step {
+                        interpreter().write_no_call(f)?;
+                    }
+                    write!(f, "{calls}")?;
+                    if calls.graphs + calls.kernels > 0 {
+                        f.write_str(": try auto")?;
+                    }
+                }
+            }
+        }
+        if missed && *restarts > 0 {
+            let s = if *restarts == 1 { "" } else { "s" };
+            write!(
+                f,
+                "; the count started again after {restarts} stream capture{s} (TLLMPROF_WARMUP=0 \
+                 counts through)"
+            )?;
+        }
+        Ok(())
+    }
+}

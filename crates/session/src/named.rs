@@ -1,0 +1,58 @@
+//! What the rule names, as it is met: a range of the program's, a call of a Python function.
+
+use super::{STATE, count as add};
+use super::{ending, new_thread, slot, turn};
+use tllmprof_platform::errno::Kept;
+use tllmprof_platform::thread::Inside;
+use tllmprof_steps::step::counted::Counted;
+use tllmprof_steps::window::Point;
+
+/// Counts `what`; whether the thread has to [`ask`] what it means before it goes on.
+#[inline]
+pub fn count(what: Counted) -> bool {
+    if slot().is_none() {
+        begin_thread();
+    }
+    add(what)
+}
+
+#[cold]
+fn begin_thread() {
+    let _errno = Kept::new();
+    // What is met may be met by our own code: an allocator that this uses may open ranges.
+    if let Some(_inside) = Inside::enter() {
+        new_thread(false);
+    }
+}
+
+/// What it means that `what` has begun: the iteration that is over when it ends.
+#[cold]
+pub fn ask(what: Counted) -> Option<u64> {
+    let _errno = Kept::new();
+    let _inside = Inside::enter()?;
+    super::enter(what)
+}
+
+/// It has ended, and with it `iteration`.
+#[cold]
+pub fn has_ended(iteration: u64) {
+    let _errno = Kept::new();
+    if let Some(_inside) = Inside::enter() {
+        ends(iteration);
+    }
+}
+
+/// As [`has_ended`], for who is inside already.
+pub fn ends(iteration: u64) {
+    if ending::has_finished() {
+        return;
+    }
+    let guard = STATE.lock();
+    // Another thread may have begun the next one.
+    if guard
+        .as_ref()
+        .is_some_and(|state| state.turn.target == Point::In(iteration))
+    {
+        turn::reach(guard, Point::After(iteration));
+    }
+}

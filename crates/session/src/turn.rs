@@ -1,0 +1,191 @@
+//! Who switches: one thread at a time has the turn, and the others wait for it, but not for ever.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+use std::time::Instant;
+
+use super::by::By;
+use super::wiring::{Place, doors, interpreter, sink};
+use super::recording::{Beginning, count_calls};
+use super::{OWNER, STATE, State, learning, stream_capture};
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::cancel::Uncancelled;
+use tllmprof_platform::ids;
+use tllmprof_platform::thread::uncounted;
+use tllmprof_sync::Guard;
+use tllmprof_sync::wait;
+use tllmprof_sync::wake;
+use tllmprof_steps::window::Point;
+
+/// How long others wait for a window to open.
+const OPENING: Duration = Duration::from_secs(2);
+/// How long others wait for a window to close. Short: the device may need their launches to become
+/// idle.
+const CLOSING: Duration = Duration::from_millis(50);
+/// How often a thread that has the GIL looks whether it is wanted.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Moves on each time a turn ends; what those who wait for it sleep on.
+static TURNS: AtomicU32 = AtomicU32::new(0);
+/// Threads that wait for a turn to end.
+static WAITERS: AtomicU32 = AtomicU32::new(0);
+
+/// Who switches, and to where.
+#[derive(Default)]
+pub struct Turn {
+    pub taken: bool,
+    /// How long others wait for it to end; none while nothing is switched.
+    pub until: Option<Instant>,
+    pub target: Point,
+    pub done: Point,
+}
+
+/// Moves the process on to `point`.
+///
+/// If another thread has the turn, it will go on to there; this one waits a while for that.
+pub fn reach(mut guard: Guard<'_, Option<State>>, point: Point) {
+    let Some(state) = guard.as_mut() else { return };
+    state.turn.target = point;
+    if state.turn.taken {
+        return wait_for(guard);
+    }
+    if state.has_nothing_at(point) {
+        state.turn.done = point;
+        state.tell_iteration(point);
+        return state.run_on();
+    }
+    if OWNER.load(Ordering::Relaxed) != ids::process() {
+        return; // a copy of the process that no handler told of
+    }
+    take(state);
+    state.ask_rank();
+    run(guard);
+}
+
+/// Takes the turn.
+pub fn take(state: &mut State) {
+    state.turn.taken = true;
+    state.turn.until = Some(Instant::now() + OPENING);
+}
+
+/// Switches until there is nothing left to switch, and gives the turn back.
+pub fn run(mut guard: Guard<'_, Option<State>>) {
+    let _uncancelled = Uncancelled::new();
+    loop {
+        let Some(state) = guard.as_mut() else { return };
+        if !state.begun {
+            state.begun = true;
+            let settings = state.settings;
+            drop(guard);
+            super::threads::begin(settings);
+            guard = STATE.lock();
+            continue;
+        }
+        let target = state.turn.target;
+        if target == state.turn.done {
+            state.turn.taken = false;
+            state.turn.until = None;
+            state.run_on();
+            break;
+        }
+        if state.gate.has_edge_at(target) {
+            state.ask_engine();
+        }
+        let edge = state.gate.reach(target);
+        let patience = if edge.close.is_some() {
+            CLOSING
+        } else {
+            OPENING
+        };
+        state.turn.until = Some(Instant::now() + patience);
+        if edge.open.is_some() {
+            state.counter.keep_counting();
+        }
+        let (step, rank) = (state.step(), state.rank);
+        let engine = edge.open.and_then(|_| state.engine());
+        let learnt = edge.open.and_then(|_| state.counter.learnt_rule());
+        let record = Beginning::at(target, state);
+        let mut recording = state.recording;
+        let settings = state.settings;
+        if edge.open.is_some() || edge.close.is_some() {
+            count_calls(&state.slots);
+        }
+        drop(guard);
+        // Nor may CUPTI come or go while a stream is captured.
+        let drains = edge.close.is_some()
+            || edge.open.is_some() && settings.kernels.is_some()
+            || sink().has_edge_at(target);
+        let capturing = stream_capture::about_to_drain(drains);
+        uncounted(&mut || {
+            if let Some(record) = &record {
+                recording = record.begin(settings);
+            }
+            if let Some(rule) = &learnt {
+                learning::tell_choice(rule);
+            }
+            if let Some(engine) = engine {
+                learning::tell_engine(engine);
+            }
+            let by = By { step, rank };
+            sink().switch(
+                &Place {
+                    point: target,
+                    by: format_args!("{by}"),
+                    rank: rank.known(),
+                    capturing,
+                },
+                edge,
+            );
+        });
+        stream_capture::drained();
+        if edge.open.is_some() || edge.close.is_some() {
+            doors().record_calls();
+        }
+        guard = STATE.lock();
+        if let Some(state) = guard.as_mut() {
+            state.turn.done = target;
+            state.recording = recording;
+        }
+    }
+    drop(guard);
+    TURNS.fetch_add(1, Ordering::SeqCst);
+    if WAITERS.load(Ordering::SeqCst) != 0 {
+        wake(&TURNS, i32::MAX);
+    }
+}
+
+/// Waits until the thread that has the turn has switched, but all in all not longer than a turn may
+/// hold others up.
+pub fn wait_for(guard: Guard<'_, Option<State>>) {
+    let until = guard.as_ref().and_then(|state| state.turn.until);
+    if let Some(until) = until {
+        wait_for_end(guard, until);
+    }
+}
+
+/// Unlocks the state and waits until a turn ends, until `deadline` at most. Who has the GIL does not
+/// wait for a thread that waits for the GIL.
+pub fn wait_for_end(guard: Guard<'_, Option<State>>, deadline: Instant) {
+    let turn = TURNS.load(Ordering::SeqCst);
+    drop(guard);
+    WAITERS.fetch_add(1, Ordering::SeqCst);
+    let has_gil = interpreter().has_gil();
+    while TURNS.load(Ordering::SeqCst) == turn {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || has_gil && interpreter().is_waiting_for_gil() {
+            break;
+        }
+        wait(&TURNS, turn, if has_gil { left.min(LOOK) } else { left });
+    }
+    WAITERS.fetch_sub(1, Ordering::SeqCst);
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Session,
+    child: in_child,
+}
+
+/// Nobody else waits in the child of a fork.
+fn in_child(_: &OnlyThread) {
+    WAITERS.store(0, Ordering::Relaxed);
+}

@@ -1,0 +1,194 @@
+//! Who does what the session decides. The library's constructor wires it; until then nobody does
+//! anything.
+
+use core::fmt::{self, Display};
+
+use once_cell::race::OnceBox;
+use tllmprof_config::calls::Calls;
+use tllmprof_config::{Settings, Step};
+use tllmprof_platform::log::Level;
+use tllmprof_steps::window::{Edge, Point};
+
+/// Where the process is in the sequence of iterations.
+pub struct Place<'a> {
+    pub point: Point,
+    /// The rule, and the rank if there is one.
+    pub by: fmt::Arguments<'a>,
+    pub rank: Option<u64>,
+    /// A stream capture is under way in the process: the device must be left alone.
+    pub capturing: bool,
+}
+
+/// What a record says of its process.
+pub struct Facts<'a> {
+    pub rank: Option<u64>,
+    /// The version of Python, if there is one in the process.
+    pub python: Option<&'a str>,
+    /// The rule, as `TLLMPROF_STEP` would name it.
+    pub rule: &'a dyn Display,
+    /// Why that one, where it was not asked for.
+    pub why: Option<&'a dyn Display>,
+    /// The engine that is known, if its step is what counts.
+    pub engine: Option<&'a str>,
+}
+
+/// What is done for windows and iterations: profilers, ranges, the record.
+///
+/// One thread at a time calls these; none of the session's locks is held where a method may take
+/// long ([`Sink::start`], [`Sink::begin_record`], [`Sink::switch`], [`Sink::finish`]).
+pub trait Sink: Sync {
+    /// Whether a record was asked for.
+    fn wants_record(&self) -> bool;
+    /// The process has begun to use CUDA.
+    fn start(&self, settings: &'static Settings);
+    /// Makes the record; whether there is one now.
+    fn begin_record(&self, settings: &'static Settings, facts: &Facts<'_>) -> bool;
+    /// An iteration begins or ends, and nothing is switched. For each, where there is a record.
+    fn passes(&self, point: Point);
+    /// Whether the record's counts of calls are old.
+    fn wants_calls(&self) -> bool;
+    /// Each call of the table was made so often, in the table's order.
+    fn count_calls(&self, counts: &mut dyn Iterator<Item = u64>);
+    /// Whether something is to be switched at `point` besides a window.
+    fn has_edge_at(&self, point: Point) -> bool;
+    /// Moves to another iteration; opens and closes windows.
+    fn switch(&self, place: &Place<'_>, edge: Edge);
+    /// The process ends, after `iterations`: what must be done before the record ends.
+    fn ends(&self, iterations: u64, capturing: bool);
+    /// Closes what is open. `drain`: the device may be waited for. `here`: without a thread of the
+    /// library's own it may be done on this one.
+    fn finish(&self, iterations: u64, drain: bool, here: bool);
+    /// Nothing more comes. `in_order`: the process ends by its exit handlers.
+    fn finish_record(&self, in_order: bool);
+    /// The main thread is ending, and not by the end of the process.
+    fn main_thread_leaves(&self);
+}
+
+/// How calls reach the session.
+pub trait Doors: Sync {
+    /// Has the runtime's functions for `calls` seen, too, and no others where the driver's suffice.
+    fn attend(&self, calls: Calls);
+    /// Has the driver's calls recorded while a window is open.
+    fn record_calls(&self);
+    /// Says how the functions that a rule names are seen.
+    fn report_named(&self);
+    /// Says what is wrong with a rule that named no function, or too many. `may_search`: there is
+    /// time and memory to look for names that are near.
+    fn report_unmatched(&self, step: &Step, may_search: bool);
+    /// Writes why no NVTX range counted.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    fn write_no_range(&self, out: &mut dyn fmt::Write) -> fmt::Result;
+}
+
+/// The Python in the process.
+pub trait Interpreter: Sync {
+    /// Its version, as `3.12.1`.
+    fn version(&self) -> Option<&'static str>;
+    /// Whether the calling thread has the GIL.
+    fn has_gil(&self) -> bool;
+    /// Whether a thread of the library's waits for the GIL, so that who has it must not wait for
+    /// that thread.
+    fn is_waiting_for_gil(&self) -> bool;
+    /// Brings the record's counts of what Python does up to date.
+    fn count(&self);
+    /// Says what was asked for of Python and never seen.
+    fn report_missing(&self);
+    /// Says the totals of collections and of the GIL.
+    fn report_totals(&self, level: Level);
+    /// Writes why no call of a Python function counted.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    fn write_no_call(&self, out: &mut dyn fmt::Write) -> fmt::Result;
+}
+
+/// All of them.
+pub struct Wiring {
+    pub sink: &'static dyn Sink,
+    pub doors: &'static dyn Doors,
+    pub interpreter: &'static dyn Interpreter,
+}
+
+static WIRING: OnceBox<&'static Wiring> = OnceBox::new();
+static NOTHING: Wiring = Wiring {
+    sink: &Nobody,
+    doors: &Nobody,
+    interpreter: &Nobody,
+};
+
+/// Wires the session. Once, in the library's constructor.
+pub fn wire(wiring: &'static Wiring) {
+    let _ = WIRING.set(Box::new(wiring));
+}
+
+fn wiring() -> &'static Wiring {
+    WIRING.get().copied().unwrap_or(&NOTHING)
+}
+
+pub fn sink() -> &'static dyn Sink {
+    wiring().sink
+}
+
+pub fn doors() -> &'static dyn Doors {
+    wiring().doors
+}
+
+pub fn interpreter() -> &'static dyn Interpreter {
+    wiring().interpreter
+}
+
+/// Does nothing, before the session is wired.
+struct Nobody;
+
+impl Sink for Nobody {
+    fn wants_record(&self) -> bool {
+        false
+    }
+    fn start(&self, _: &'static Settings) {}
+    fn begin_record(&self, _: &'static Settings, _: &Facts<'_>) -> bool {
+        false
+    }
+    fn passes(&self, _: Point) {}
+    fn wants_calls(&self) -> bool {
+        false
+    }
+    fn count_calls(&self, _: &mut dyn Iterator<Item = u64>) {}
+    fn has_edge_at(&self, _: Point) -> bool {
+        false
+    }
+    fn switch(&self, _: &Place<'_>, _: Edge) {}
+    fn ends(&self, _: u64, _: bool) {}
+    fn finish(&self, _: u64, _: bool, _: bool) {}
+    fn finish_record(&self, _: bool) {}
+    fn main_thread_leaves(&self) {}
+}
+
+impl Doors for Nobody {
+    fn attend(&self, _: Calls) {}
+    fn record_calls(&self) {}
+    fn report_named(&self) {}
+    fn report_unmatched(&self, _: &Step, _: bool) {}
+    fn write_no_range(&self, _: &mut dyn fmt::Write) -> fmt::Result {
+        Ok(())
+    }
+}
+
+impl Interpreter for Nobody {
+    fn version(&self) -> Option<&'static str> {
+        None
+    }
+    fn has_gil(&self) -> bool {
+        false
+    }
+    fn is_waiting_for_gil(&self) -> bool {
+        false
+    }
+    fn count(&self) {}
+    fn report_missing(&self) {}
+    fn report_totals(&self, _: Level) {}
+    fn write_no_call(&self, _: &mut dyn fmt::Write) -> fmt::Result {
+        Ok(())
+    }
+}

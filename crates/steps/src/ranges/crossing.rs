@@ -1,0 +1,173 @@
+//! Start/end ranges that are open, for the record: they may end on any thread. Nothing is locked.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::open::Begun;
+use tllmprof_sync::hash::spread;
+
+/// Where a range may be, by its identifier: one of so many groups of so many places.
+const GROUPS: usize = 256;
+const PLACES: usize = 8;
+
+const FREE: u32 = 0;
+/// Somebody is writing to the place, or reads it for the last time.
+const BUSY: u32 = 1;
+const USED: u32 = 2;
+
+struct Place {
+    state: AtomicU32,
+    window: AtomicU32,
+    id: AtomicU64,
+    since: AtomicU64,
+    domain: AtomicU32,
+    name: AtomicU32,
+}
+
+impl Place {
+    const fn new() -> Self {
+        Self {
+            state: AtomicU32::new(FREE),
+            window: AtomicU32::new(0),
+            id: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            domain: AtomicU32::new(0),
+            name: AtomicU32::new(0),
+        }
+    }
+}
+
+/// The open ranges of the process.
+pub struct Crossing([[Place; PLACES]; GROUPS]);
+
+impl Crossing {
+    /// None.
+    pub const fn new() -> Self {
+        Self([const { [const { Place::new() }; PLACES] }; GROUPS])
+    }
+
+    fn group(&self, id: u64) -> &[Place; PLACES] {
+        &self.0[spread(id) % GROUPS]
+    }
+
+    /// Range `id` has been started; false where there is no room for it. What older windows left
+    /// makes room.
+    pub fn started(&self, id: u64, begun: Begun) -> bool {
+        let take = |place: &&Place| {
+            let state = place.state.load(Ordering::Relaxed);
+            let is_free = state == FREE
+                || state == USED && place.window.load(Ordering::Relaxed) != begun.window;
+            is_free
+                && place
+                    .state
+                    .compare_exchange(state, BUSY, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+        };
+        let Some(place) = self.group(id).iter().find(take) else {
+            return false;
+        };
+        place.window.store(begun.window, Ordering::Relaxed);
+        place.id.store(id, Ordering::Relaxed);
+        place.since.store(begun.since, Ordering::Relaxed);
+        place.domain.store(begun.domain, Ordering::Relaxed);
+        place.name.store(begun.name, Ordering::Relaxed);
+        place.state.store(USED, Ordering::Release);
+        true
+    }
+
+    /// Range `id` has ended. None where it is not known.
+    pub fn ended(&self, id: u64) -> Option<Begun> {
+        let take = |place: &&Place| {
+            place.state.load(Ordering::Acquire) == USED
+                && place.id.load(Ordering::Relaxed) == id
+                && place
+                    .state
+                    .compare_exchange(USED, BUSY, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+        };
+        let place = self.group(id).iter().find(take)?;
+        let is_it = place.id.load(Ordering::Relaxed) == id;
+        let begun = Begun {
+            window: place.window.load(Ordering::Relaxed),
+            since: place.since.load(Ordering::Relaxed),
+            domain: place.domain.load(Ordering::Relaxed),
+            name: place.name.load(Ordering::Relaxed),
+        };
+        // Another may have got the place in between.
+        let state = if is_it { FREE } else { USED };
+        place.state.store(state, Ordering::Release);
+        is_it.then_some(begun)
+    }
+
+    /// The child of a fork has none open, whoever was in the middle of something.
+    pub fn in_child(&self) {
+        for place in self.0.iter().flatten() {
+            if place.state.load(Ordering::Relaxed) != FREE {
+                place.state.store(FREE, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun(window: u32, name: u32) -> Begun {
+        Begun {
+            window,
+            since: 5,
+            domain: 0,
+            name,
+        }
+    }
+
+    #[test]
+    fn a_range_ends_once_and_by_its_own_identifier() {
+        let crossing = Crossing::new();
+        for id in 0..200 {
+            assert!(crossing.started(id, begun(1, id as u32)));
+        }
+        for id in (0..200).rev() {
+            assert_eq!(crossing.ended(id), Some(begun(1, id as u32)));
+            assert_eq!(crossing.ended(id), None);
+        }
+    }
+
+    #[test]
+    fn ranges_that_never_end_make_room_for_the_next_window() {
+        let crossing = Crossing::new();
+        let kept = |window| {
+            let all = 0..100 * (GROUPS * PLACES) as u64;
+            all.filter(|id| crossing.started(*id, begun(window, 0)))
+                .count()
+        };
+        assert_eq!(kept(1), GROUPS * PLACES);
+        assert_eq!(kept(1), 0);
+        assert_eq!(kept(2), GROUPS * PLACES);
+    }
+
+    #[test]
+    fn threads_end_what_others_started() {
+        let crossing = Crossing::new();
+        let ended = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..4_u64 {
+                let (crossing, ended) = (&crossing, &ended);
+                scope.spawn(move || {
+                    for n in 0..20_000 {
+                        let id = (n << 8) | thread;
+                        if crossing.started(id, begun(1, id as u32)) {
+                            let other = (n << 8) | ((thread + 1) % 4);
+                            for id in [other, id] {
+                                let found = crossing.ended(id);
+                                assert!(found.is_none_or(|found| found.name == id as u32));
+                                ended.fetch_add(found.is_some().into(), Ordering::Relaxed);
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(ended.load(Ordering::Relaxed), 80_000);
+    }
+}

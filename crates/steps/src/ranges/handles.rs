@@ -1,0 +1,173 @@
+//! A set of a tool's handles that is read without a lock.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+
+use tllmprof_sync::hash::spread;
+use tllmprof_sync::{Lock, OnlyThread, Published};
+
+const FREE: usize = 0;
+/// Stands where a handle was.
+const GONE: usize = usize::MAX;
+const FIRST_SIZE: usize = 64;
+/// How long a change waits for another one.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Any number of handles, which may be addresses or small numbers; 0 is none, and belongs to none.
+pub struct Handles {
+    /// Power-of-two sized; none before the first one. A table that was too small stays where it
+    /// is, as somebody may be reading it: all of them together are as large as the last.
+    table: Published<Vec<AtomicUsize>>,
+    /// How many places of the table have been used.
+    used: Lock<usize>,
+}
+
+impl Handles {
+    /// The empty set.
+    pub const fn new() -> Self {
+        Self {
+            table: Published::none(),
+            used: Lock::new(0),
+        }
+    }
+
+    fn table(&self) -> &[AtomicUsize] {
+        self.table.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether `handle` is one of them.
+    pub fn contains(&self, handle: usize) -> bool {
+        is_one(handle) && position(self.table(), handle).is_some()
+    }
+
+    /// Makes `handle` one of them, or not.
+    pub fn set(&self, handle: usize, belongs: bool) {
+        if !is_one(handle) || belongs == self.contains(handle) {
+            return;
+        }
+        let Some(mut used) = self.used.lock_for(PATIENCE) else {
+            return;
+        };
+        match (position(self.table(), handle), belongs) {
+            (Some(index), false) => self.table()[index].store(GONE, Ordering::Release),
+            (None, true) => {
+                if (*used + 1) * 2 > self.table().len() {
+                    *used = self.grow();
+                }
+                put(self.table(), handle);
+                *used += 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// Moves to a table with room; how many places of it are used.
+    fn grow(&self) -> usize {
+        let live = || {
+            let all = self
+                .table()
+                .iter()
+                .map(|place| place.load(Ordering::Relaxed));
+            all.filter(|&handle| is_one(handle))
+        };
+        let count = live().count();
+        let size = ((count + 1) * 4).next_power_of_two().max(FIRST_SIZE);
+        let table: Vec<AtomicUsize> = (0..size).map(|_| AtomicUsize::new(FREE)).collect();
+        live().for_each(|handle| put(&table, handle));
+        self.table.set(Some(Box::leak(Box::new(table))));
+        count
+    }
+
+    /// Makes the lock free, whoever held it.
+    pub fn in_child(&self, alone: &OnlyThread) {
+        self.used.break_open(alone);
+    }
+}
+
+fn is_one(handle: usize) -> bool {
+    !matches!(handle, FREE | GONE)
+}
+
+/// The places where `handle` may be, in order.
+fn places(table: &[AtomicUsize], handle: usize) -> impl Iterator<Item = usize> {
+    let mask = table.len().wrapping_sub(1);
+    let first = spread(handle as u64);
+    (0..table.len()).map(move |step| first.wrapping_add(step) & mask)
+}
+
+fn position(table: &[AtomicUsize], handle: usize) -> Option<usize> {
+    for index in places(table, handle) {
+        match table[index].load(Ordering::Acquire) {
+            FREE => return None,
+            found if found == handle => return Some(index),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Puts a new handle where there is room.
+fn put(table: &[AtomicUsize], handle: usize) {
+    let free = places(table, handle).find(|&index| table[index].load(Ordering::Relaxed) == FREE);
+    if let Some(index) = free {
+        table[index].store(handle, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicBool;
+
+    #[test]
+    fn holds_what_it_was_given() {
+        let handles = Handles::new();
+        assert!(!handles.contains(0x1000));
+        for handle in (0x1000..0x9000).step_by(16) {
+            handles.set(handle, true);
+            handles.set(handle, true);
+        }
+        for handle in (0x1000..0x9000).step_by(32) {
+            handles.set(handle, false);
+        }
+        for handle in (0x1000..0x9000).step_by(16) {
+            assert_eq!(handles.contains(handle), handle % 32 == 16, "{handle:x}");
+        }
+        handles.set(1, true);
+        assert!(handles.contains(1) && !handles.contains(2));
+        for nothing in [0, usize::MAX] {
+            handles.set(nothing, true);
+            assert!(!handles.contains(nothing));
+        }
+    }
+
+    #[test]
+    fn coming_and_going_does_not_fill_it_up() {
+        let handles = Handles::new();
+        for handle in (16..1_600_000).step_by(16) {
+            handles.set(handle, true);
+            assert!(handles.contains(handle));
+            handles.set(handle, false);
+            assert!(!handles.contains(handle));
+        }
+        assert_eq!(handles.table().len(), FIRST_SIZE);
+    }
+
+    #[test]
+    fn readers_see_what_stays_while_others_come_and_go() {
+        let handles = Handles::new();
+        handles.set(0x10, true);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    assert!(handles.contains(0x10));
+                }
+            });
+            for handle in (0x20..0x20000).step_by(16) {
+                handles.set(handle, true);
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+    }
+}

@@ -1,0 +1,218 @@
+//! Names that the program gave its ranges, for the user whose rule matches none of them.
+
+use core::fmt;
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+
+use tllmprof_sync::{Lock, OnlyThread};
+
+/// How many names are kept, and how many bytes of each.
+const NAMES: usize = 32;
+const LONGEST: usize = 48;
+/// After so many ranges nothing new is expected.
+const LOOKED_AT: u32 = 4096;
+/// How many names are told.
+const TOLD: usize = 3;
+
+/// The first different names that did not match (of those that differ in numbers alone, one), as long as none has matched.
+pub struct Seen {
+    looked_at: AtomicU32,
+    names: Lock<Names>,
+}
+
+struct Names {
+    count: usize,
+    names: [Name; NAMES],
+}
+
+#[derive(Clone, Copy)]
+struct Name {
+    length: u8,
+    text: [u8; LONGEST],
+    /// The name would do, but not in the domain.
+    elsewhere: bool,
+}
+
+impl Name {
+    fn text(&self) -> &[u8] {
+        &self.text[..self.length.into()]
+    }
+
+    /// Whether they differ in numbers alone.
+    fn is_like(&self, other: &Self) -> bool {
+        fn words(name: &Name) -> impl Iterator<Item = &u8> {
+            name.text().iter().filter(|byte| !byte.is_ascii_digit())
+        }
+        self.elsewhere == other.elsewhere && words(self).eq(words(other))
+    }
+}
+
+impl Seen {
+    /// None yet.
+    pub const fn new() -> Self {
+        const NONE: Name = Name {
+            length: 0,
+            text: [0; LONGEST],
+            elsewhere: false,
+        };
+        Self {
+            looked_at: AtomicU32::new(0),
+            names: Lock::new(Names {
+                count: 0,
+                names: [NONE; NAMES],
+            }),
+        }
+    }
+
+    /// Whether another name is of interest.
+    #[inline]
+    pub fn wants(&self) -> bool {
+        self.looked_at.load(Ordering::Relaxed) < LOOKED_AT
+    }
+
+    /// A name has matched: no other is of interest.
+    #[inline]
+    pub fn matched(&self) {
+        if self.wants() {
+            self.looked_at.store(LOOKED_AT, Ordering::Relaxed);
+        }
+    }
+
+    /// A range of this name did not count; `elsewhere`: for its domain alone.
+    #[cold]
+    pub fn add(&self, bytes: impl Iterator<Item = u8>, elsewhere: bool) {
+        let looked_at = self.looked_at.load(Ordering::Relaxed);
+        if looked_at < LOOKED_AT {
+            // Two threads at a time may make one of it, and a match may be forgotten: no matter.
+            self.looked_at.store(looked_at + 1, Ordering::Relaxed);
+        }
+        let mut name = Name {
+            length: 0,
+            text: [0; LONGEST],
+            elsewhere,
+        };
+        for (place, byte) in name.text.iter_mut().zip(bytes) {
+            *place = byte;
+            name.length += 1;
+        }
+        // Whoever finds it locked does without.
+        let Some(mut names) = self.names.lock_for(Duration::ZERO) else {
+            return;
+        };
+        let count = names.count;
+        let is_known = names.names[..count]
+            .iter()
+            .any(|known| known.is_like(&name));
+        if !is_known && let Some(place) = names.names.get_mut(count) {
+            *place = name;
+            names.count += 1;
+        }
+    }
+
+    /// Writes the names that are nearest to `wanted`; whether there was any.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write(&self, wanted: &str, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
+        let Some(names) = self.names.lock_for(Duration::from_millis(100)) else {
+            return Ok(false);
+        };
+        let names = &names.names[..names.count];
+        let mut told = [false; NAMES];
+        for turn in 0..TOLD.min(names.len()) {
+            let nearness = |index: &usize| {
+                let name = &names[*index];
+                // Of equals the first that was seen.
+                (
+                    name.elsewhere,
+                    common(name.text(), wanted.as_bytes()),
+                    NAMES - index,
+                )
+            };
+            let left = (0..names.len()).filter(|&index| !told[index]);
+            let Some(index) = left.max_by_key(nearness) else {
+                break;
+            };
+            told[index] = true;
+            f.write_str(if turn == 0 { "\"" } else { ", \"" })?;
+            for chunk in names[index].text().utf8_chunks() {
+                f.write_str(chunk.valid())?;
+            }
+            f.write_str("\"")?;
+            if names[index].elsewhere {
+                f.write_str(" in another domain")?;
+            }
+        }
+        Ok(!names.is_empty())
+    }
+
+    /// Makes the lock free, whoever held it.
+    pub fn in_child(&self, alone: &OnlyThread) {
+        self.names.break_open(alone);
+    }
+}
+
+/// The length of the longest piece that both have, capitals aside.
+fn common(a: &[u8], b: &[u8]) -> usize {
+    let starts = (0..a.len()).flat_map(|i| (0..b.len()).map(move |j| (i, j)));
+    starts
+        .map(|(i, j)| {
+            let pairs = a[i..].iter().zip(&b[j..]);
+            pairs.take_while(|(x, y)| x.eq_ignore_ascii_case(y)).count()
+        })
+        .max()
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Told<'a>(&'a Seen, &'a str);
+
+    impl fmt::Display for Told<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.write(self.1, f).map(|_| ())
+        }
+    }
+
+    #[test]
+    fn tells_the_nearest() {
+        let seen = Seen::new();
+        for name in [
+            "load",
+            "prefill",
+            "decode_step 1",
+            "sample",
+            "load",
+            "Decode",
+            "decode_step 22",
+        ] {
+            seen.add(name.bytes(), false);
+        }
+        let told = Told(&seen, "^decode step").to_string();
+        assert_eq!(told, r#""decode_step 1", "Decode", "load""#);
+        seen.add("step".bytes(), true);
+        let told = Told(&seen, "^decode step").to_string();
+        assert!(
+            told.starts_with(r#""step" in another domain, "decode_step 1""#),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn is_bounded_and_stops_at_a_match() {
+        let seen = Seen::new();
+        for n in 0..LOOKED_AT {
+            assert!(seen.wants());
+            let name = char::from_u32(0x100 + n).unwrap().to_string();
+            seen.add(name.bytes(), false);
+        }
+        assert!(!seen.wants());
+        assert_eq!(seen.names.lock().count, NAMES);
+        let seen = Seen::new();
+        assert_eq!(Told(&seen, "x").to_string(), "");
+        seen.matched();
+        assert!(!seen.wants());
+    }
+}

@@ -1,0 +1,97 @@
+//! Start/end ranges that an iteration ends with: they may end on any thread.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+
+use tllmprof_sync::{Lock, OnlyThread};
+
+/// How many are followed at a time; of more, the oldest are given up.
+const MOST: usize = 32;
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The followed ranges of the process.
+pub struct Started {
+    /// How many there are: while none is followed, the end of a range costs a load.
+    count: AtomicUsize,
+    /// Identifier and iteration, oldest first.
+    ranges: Lock<[(u64, u64); MOST]>,
+}
+
+impl Started {
+    /// None.
+    pub const fn new() -> Self {
+        Self {
+            count: AtomicUsize::new(0),
+            ranges: Lock::new([(0, 0); MOST]),
+        }
+    }
+
+    /// Range `id` has been started; `iteration` ends with it.
+    pub fn follow(&self, id: u64, iteration: u64) {
+        let Some(mut ranges) = self.ranges.lock_for(PATIENCE) else {
+            return;
+        };
+        let mut count = self.count.load(Ordering::Relaxed);
+        if count == MOST {
+            ranges.rotate_left(1);
+            count -= 1;
+        }
+        ranges[count] = (id, iteration);
+        self.count.store(count + 1, Ordering::Release);
+    }
+
+    /// Range `id` has ended: the iteration that has ended with it.
+    #[inline]
+    pub fn ended(&self, id: u64) -> Option<u64> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.take(id)
+    }
+
+    #[cold]
+    fn take(&self, id: u64) -> Option<u64> {
+        let mut ranges = self.ranges.lock_for(PATIENCE)?;
+        let count = self.count.load(Ordering::Relaxed);
+        let index = ranges[..count].iter().position(|range| range.0 == id)?;
+        let (_, iteration) = ranges[index];
+        ranges[index..count].rotate_left(1);
+        self.count.store(count - 1, Ordering::Release);
+        Some(iteration)
+    }
+
+    /// The child of a fork follows none.
+    pub fn in_child(&self, alone: &OnlyThread) {
+        self.ranges.break_open(alone);
+        self.count.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_ends_once() {
+        let started = Started::new();
+        assert_eq!(started.ended(5), None);
+        started.follow(5, 50);
+        started.follow(6, 60);
+        started.follow(7, 70);
+        assert_eq!(started.ended(6), Some(60));
+        assert_eq!(started.ended(6), None);
+        assert_eq!(started.ended(7), Some(70));
+        assert_eq!(started.ended(5), Some(50));
+        assert_eq!(started.ended(5), None);
+    }
+
+    #[test]
+    fn ranges_that_never_end_are_given_up() {
+        let started = Started::new();
+        for id in 0..100 {
+            started.follow(id, id);
+        }
+        let ended = (0..100).filter_map(|id| started.ended(id));
+        assert_eq!(ended.collect::<Vec<_>>(), (68..100).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,262 @@
+//! Iterations by the wait that recurs once in each, learnt from the calls.
+
+use tllmprof_config::calls::{Call, Kind};
+use tllmprof_learn::{Asked, Boundary, Learner, Rule, State, Trail, Trails, Wait};
+
+use super::counted::Counted;
+use super::threads::{Slot, UNLIMITED};
+use tllmprof_sync::Guard;
+
+/// How close, in iterations, an edge must be for it to matter where iterations open.
+const NEAR: u64 = 2;
+
+/// An iteration that begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Begun {
+    pub iteration: u64,
+    /// It can be relied on to be one.
+    pub understood: bool,
+}
+
+impl Begun {
+    /// By a rule that needs not be learnt.
+    pub const fn counted(iteration: u64) -> Self {
+        Self {
+            iteration,
+            understood: true,
+        }
+    }
+}
+
+/// What has been learnt at the end of the process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Learnt {
+    /// Nothing recurred.
+    Nothing,
+    /// Something recurred, not for long enough.
+    Unsure,
+    /// What recurred is gone.
+    Gone,
+    /// What an iteration is.
+    Understood,
+}
+
+/// Where the threads note their calls, and what learns from them.
+pub struct Memory {
+    pub learner: Guard<'static, Learner>,
+    pub trails: &'static Trails,
+}
+
+/// Counts the iterations that are learnt.
+pub struct Learned {
+    memory: Memory,
+    /// Iterations at the start that are not counted.
+    warmup: u64,
+    /// The last iteration that was given out as understood. The numbers never go back from there,
+    /// though an early choice may prove wrong.
+    given: Option<u64>,
+    /// It matters where iterations open, and not only how many there are.
+    near: bool,
+    /// What the cells' limits are set for.
+    asked: Asked,
+    opens_at_launch: Option<[u32; 2]>,
+}
+
+/// What a call is noted as: a kernel's handle is among its arguments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Note {
+    /// The handle is the argument of this index.
+    Kernel(usize),
+    Graph,
+    CopyToHost,
+    CopyToDevice,
+    Wait(Wait),
+}
+
+/// How `call` is noted in its thread's trail; none where it says nothing of the place.
+pub const fn note_of(call: Call) -> Option<Note> {
+    Some(match call {
+        Call::LaunchKernel | Call::LaunchCooperativeKernel => Note::Kernel(0),
+        Call::LaunchKernelEx => Note::Kernel(1),
+        Call::GraphLaunch => Note::Graph,
+        Call::MemcpyDtoHAsync => Note::CopyToHost,
+        Call::MemcpyHtoDAsync | Call::MemcpyHtoD => Note::CopyToDevice,
+        _ => match wait_of(call) {
+            Some(wait) => Note::Wait(wait),
+            None => return None,
+        },
+    })
+}
+
+const fn wait_of(call: Call) -> Option<Wait> {
+    Some(match call {
+        Call::StreamSynchronize => Wait::Stream,
+        Call::EventSynchronize => Wait::Event,
+        Call::CtxSynchronize => Wait::Context,
+        Call::MemcpyDtoH => Wait::CopyToHost,
+        _ => return None,
+    })
+}
+
+/// Whether a call of this kind is seen when it returns.
+pub const fn is_followed(call: Call) -> bool {
+    matches!(call, Call::MemcpyDtoHAsync) || wait_of(call).is_some()
+}
+
+/// Notes a call in a trail.
+pub fn note(trail: &Trail, call: Call, args: &[usize]) {
+    match note_of(call) {
+        Some(Note::Kernel(index)) => {
+            trail.note_kernel(args.get(index).map_or(0, |&kernel| kernel as u64))
+        }
+        Some(Note::Graph) => trail.note_graph(),
+        Some(Note::CopyToHost) => trail.note(Trail::COPY_TO_HOST),
+        Some(Note::CopyToDevice) => trail.note(Trail::COPY_TO_DEVICE),
+        Some(Note::Wait(wait)) => trail.note(wait.token()),
+        None => {}
+    }
+}
+
+impl Learned {
+    /// Counts from 0, after `warmup` iterations.
+    pub fn new(memory: Memory, warmup: u64) -> Self {
+        let mut learned = Self {
+            memory,
+            warmup,
+            given: None,
+            near: true,
+            asked: Asked::ALL,
+            opens_at_launch: None,
+        };
+        learned.memory.learner.begin(learned.memory.trails);
+        learned
+    }
+
+    /// The limit of the cell for `what`, of a thread that has called it `count` times.
+    pub fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
+        let asks = match what {
+            // An engine that is known may yet come to its step.
+            Counted::Named | Counted::Python => self.may_give_way(),
+            Counted::Call(call) => match call.kind() {
+                Kind::GraphLaunch | Kind::KernelLaunch => {
+                    let threads = self.opens_at_launch.unwrap_or_default();
+                    self.opens_at_launch.is_some() && threads.contains(&thread)
+                }
+                _ if !is_followed(call) => !call.kind().counts(),
+                _ if self.asks(call) => true,
+                _ => return count.saturating_add(u64::from(Asked::SAMPLE) - 1),
+            },
+        };
+        if asks { 0 } else { UNLIMITED }
+    }
+
+    fn asks(&self, call: Call) -> bool {
+        wait_of(call).map_or(self.asked.has_copies(), |wait| self.asked.has(wait))
+    }
+
+    /// A launch has been entered: an iteration may open before it goes on.
+    pub fn launched(&mut self, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
+        let boundary = self.memory.learner.launched(slot.thread())?;
+        let begun = self.begun(boundary);
+        self.set_limits(slots);
+        begun
+    }
+
+    /// A copy or wait has returned.
+    pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
+        let cell = slot.live(call);
+        if cell.count() <= cell.limit() {
+            return None;
+        }
+        let thread = slot.thread();
+        let Memory { learner, trails } = &mut self.memory;
+        let wait = wait_of(call);
+        if trails.of(thread).newest() != wait.map_or(Trail::COPY_TO_HOST, Wait::token) {
+            // The runtime led to another call than its name says.
+            return None;
+        }
+        let asks = wait.map_or(self.asked.has_copies(), |wait| self.asked.has(wait));
+        let boundary = match wait {
+            _ if !asks => {
+                learner.missed(trails, thread, Asked::SAMPLE);
+                None
+            }
+            None => learner.copied_to_host(trails, thread),
+            Some(wait) => learner.returned(trails, thread, wait),
+        };
+        let begun = boundary.and_then(|boundary| self.begun(boundary));
+        self.set_limits(slots);
+        cell.set_limit(self.limit(call.into(), thread, cell.count()));
+        begun
+    }
+
+    fn begun(&mut self, boundary: Boundary) -> Option<Begun> {
+        let number = boundary.iteration.checked_sub(self.warmup)?;
+        let iteration = number.max(self.given.map_or(0, |given| given + 1));
+        let understood = self.memory.learner.understands();
+        if understood || self.given.is_some() {
+            self.given = Some(iteration);
+        }
+        Some(Begun {
+            iteration,
+            understood,
+        })
+    }
+
+    /// Iterations that are over.
+    pub fn iterations(&self) -> u64 {
+        let detected = self.memory.learner.detected().saturating_sub(self.warmup);
+        detected.max(self.given.unwrap_or(0))
+    }
+
+    /// Counts from 0 again; what is known stays.
+    pub fn restart(&mut self) {
+        self.memory.learner.restart();
+        self.given = None;
+    }
+
+    /// Whether another rule may take over: no iteration has been relied on yet.
+    pub fn may_give_way(&self) -> bool {
+        self.given.is_none()
+    }
+
+    /// What has been learnt.
+    pub fn learnt(&self) -> Learnt {
+        let learner = &self.memory.learner;
+        match learner.state() {
+            State::Learning => Learnt::Nothing,
+            State::Lost => Learnt::Gone,
+            State::Settled if learner.understands() => Learnt::Understood,
+            State::Settled => Learnt::Unsure,
+        }
+    }
+
+    /// What an iteration is.
+    pub fn rule(&self) -> Option<Rule> {
+        self.memory.learner.rule().copied()
+    }
+
+    /// Lets the threads run up to where `iteration` begins; `None`: nobody asks for any.
+    pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
+        let over = self.iterations();
+        self.near = iteration.is_some_and(|next| next.saturating_sub(over) <= NEAR);
+        self.set_limits(slots);
+    }
+
+    /// Sets the cells' limits where what is asked about has changed.
+    fn set_limits(&mut self, slots: &[&Slot]) {
+        let learner = &self.memory.learner;
+        let asked = learner.asks(self.near);
+        let opens = learner.opens_at_launch().filter(|_| self.near);
+        if asked == self.asked && opens == self.opens_at_launch {
+            return;
+        }
+        (self.asked, self.opens_at_launch) = (asked, opens);
+        for slot in slots {
+            for what in Counted::all().filter(|what| what.counts()) {
+                let cell = slot.live(what);
+                cell.set_limit(self.limit(what, slot.thread(), cell.count()));
+            }
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! Is it a step? From the calls of many threads to one sequence of iterations.
+
+pub mod counted;
+pub mod learned;
+pub mod ledger;
+pub mod numbering;
+pub mod open;
+pub mod threads;
+
+use tllmprof_config::calls::{Call, Calls, Kind};
+use tllmprof_config::{Settings, Step, Warmup};
+
+use counted::Counted;
+use learned::{Begun, Learned, Learnt, Memory};
+use ledger::{Fence, Ledger};
+use numbering::Numbering;
+use threads::{Slot, UNLIMITED};
+
+/// What makes an iteration.
+pub enum Rule {
+    /// Every so many occurrences of one thing.
+    Calls(Ledger),
+    /// What recurs once an iteration.
+    Learned(Learned),
+}
+
+/// What it means that a call has been entered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Entered {
+    /// The iteration that opens.
+    pub opens: Option<Begun>,
+    /// The iteration that is over when the call returns.
+    pub ends: Option<u64>,
+}
+
+/// Counts iterations of a process.
+pub struct Counter {
+    rule: Rule,
+    numbering: Numbering,
+    /// The count starts again after a stream capture.
+    restarts: bool,
+    /// Iteration 0 of a rule that closes iterations is open, and nobody has been told yet.
+    to_begin: bool,
+    /// The warm-up is not what the rule has by itself.
+    warmup_given: bool,
+    fence: Fence,
+}
+
+impl Counter {
+    /// A counter as the settings want it.
+    ///
+    /// `memory`: where to learn, if that is what the settings want.
+    pub fn new(settings: &Settings, fence: Fence, memory: impl FnOnce() -> Memory) -> Self {
+        let (warmup, restarts) = match settings.warmup {
+            Warmup::Iterations(count) => (count, false),
+            Warmup::Capture => (0, true),
+        };
+        let (rule, every, closes) = match &settings.step {
+            Step::Call { call, every, .. } => (
+                Rule::Calls(Ledger::new(Counted::Call(*call), fence)),
+                *every,
+                call.kind() == Kind::Wait,
+            ),
+            Step::Auto => (Rule::Learned(Learned::new(memory(), warmup)), 1, false),
+            Step::Symbol { every, .. } | Step::Nvtx { every, .. } => (
+                Rule::Calls(Ledger::new(Counted::Named, fence)),
+                *every,
+                false,
+            ),
+            Step::Python { every, .. } => (
+                Rule::Calls(Ledger::new(Counted::Python, fence)),
+                *every,
+                false,
+            ),
+        };
+        let numbering = Numbering {
+            every,
+            closes,
+            warmup,
+            start: 0,
+        };
+        Self {
+            rule,
+            numbering,
+            restarts,
+            to_begin: numbering.begins_open(),
+            warmup_given: settings.warmup_given,
+            fence,
+        }
+    }
+
+    /// The limit that the cell of `what` starts with for thread number `thread`.
+    pub fn first_limit(&self, what: Counted, thread: u32) -> u64 {
+        let asks = match &self.rule {
+            _ if self.to_begin || !what.counts() => true,
+            Rule::Calls(ledger) if ledger.what() == what => return ledger.first_limit(),
+            Rule::Calls(_) => false,
+            Rule::Learned(learned) => return learned.limit(what, thread, 0),
+        };
+        if asks { 0 } else { UNLIMITED }
+    }
+
+    /// A call has been entered.
+    ///
+    /// A call that closes iterations is not counted here but when it returns.
+    pub fn entered(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Entered {
+        if what.is_by_name()
+            && let Rule::Learned(learned) = &self.rule
+            && learned.may_give_way()
+        {
+            self.follow(what, slots);
+        }
+        let began = (self.to_begin && what.counts()).then(|| self.begin(slots));
+        let entered = match &mut self.rule {
+            Rule::Calls(ledger) if ledger.what() == what && !self.numbering.closes => {
+                let numbers = ledger.number(slots, slot);
+                let last = numbers.clone().last();
+                Entered {
+                    opens: self.numbering.last_begun(numbers).map(Begun::counted),
+                    ends: last.and_then(|last| self.numbering.ends_after(last)),
+                }
+            }
+            Rule::Learned(learned) if what.launches() => Entered {
+                opens: learned.launched(slots, slot),
+                ends: None,
+            },
+            _ => Entered::default(),
+        };
+        Entered {
+            opens: entered.opens.or(began.map(Begun::counted)),
+            ..entered
+        }
+    }
+
+    /// Whether nothing follows from a wait's being entered, before it returns.
+    pub const fn passes_entered_waits(&self) -> bool {
+        matches!(self.rule, Rule::Learned(_)) && !self.to_begin
+    }
+
+    /// A call has returned: the iteration that is open from here, if one is closed.
+    pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
+        match &mut self.rule {
+            Rule::Calls(ledger)
+                if ledger.what() == Counted::Call(call) && self.numbering.closes =>
+            {
+                let numbers = ledger.number(slots, slot);
+                self.numbering.last_begun(numbers).map(Begun::counted)
+            }
+            Rule::Learned(learned) => learned.returned(call, slots, slot),
+            _ => None,
+        }
+    }
+
+    /// A stream capture has ended: whether the count starts again.
+    pub fn captured(&mut self, slots: &[&Slot]) -> bool {
+        if !self.restarts {
+            return false;
+        }
+        match &mut self.rule {
+            Rule::Calls(ledger) => {
+                ledger.settle(slots);
+                self.numbering.start = ledger.numbered();
+            }
+            Rule::Learned(learned) => learned.restart(),
+        }
+        self.to_begin = self.numbering.begins_open();
+        if self.to_begin {
+            self.set_limits(slots);
+        }
+        true
+    }
+
+    /// No stream capture starts the count again from now on.
+    pub fn keep_counting(&mut self) {
+        self.restarts = false;
+    }
+
+    /// Lets the threads run up to where `iteration` begins; `None`: nobody asks for any.
+    pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
+        match (&mut self.rule, iteration) {
+            (Rule::Calls(ledger), None) => ledger.hand_out(slots, None),
+            (Rule::Calls(ledger), Some(iteration)) => {
+                if let Some(call) = self.numbering.call_of(iteration) {
+                    ledger.hand_out(slots, Some(call));
+                }
+            }
+            (Rule::Learned(learned), iteration) => learned.run_to(slots, iteration),
+        }
+    }
+
+    /// The calls at which the next edge may be met soon, if `iterations` are left until there.
+    pub fn close_calls(&self, iterations: u64) -> Calls {
+        const CLOSE: u64 = 64;
+        match &self.rule {
+            Rule::Calls(ledger) if ledger.is_close() && iterations <= CLOSE => {
+                Calls::which(|call| ledger.what() == Counted::Call(call))
+            }
+            Rule::Learned(_) if iterations <= CLOSE => {
+                Calls::which(|call| call.kind().launches() || call.kind() == Kind::Wait)
+            }
+            _ => Calls::NONE,
+        }
+    }
+
+    /// Iterations so far.
+    pub fn iterations(&mut self, slots: &[&Slot]) -> u64 {
+        match &mut self.rule {
+            Rule::Calls(ledger) => {
+                ledger.settle(slots);
+                self.numbering.iterations(ledger.made(slots))
+            }
+            Rule::Learned(learned) => learned.iterations(),
+        }
+    }
+
+    /// The function that is an engine's step has been called: from now on that counts, and nothing
+    /// is learnt. Such an engine captures streams in the midst of its work, so captures do not
+    /// start the count again unless that was asked for.
+    fn follow(&mut self, what: Counted, slots: &[&Slot]) {
+        self.rule = Rule::Calls(Ledger::new(what, self.fence));
+        self.restarts &= self.warmup_given;
+        self.set_limits(slots);
+    }
+
+    /// What is counted, where that has not to be learnt.
+    pub const fn counts(&self) -> Option<Counted> {
+        match &self.rule {
+            Rule::Calls(ledger) => Some(ledger.what()),
+            Rule::Learned(_) => None,
+        }
+    }
+
+    /// What has been learnt, where that is the rule.
+    pub fn learnt(&self) -> Option<Learnt> {
+        match &self.rule {
+            Rule::Calls(_) => None,
+            Rule::Learned(learned) => Some(learned.learnt()),
+        }
+    }
+
+    /// What an iteration is, where that has been learnt.
+    pub fn learnt_rule(&self) -> Option<tllmprof_learn::Rule> {
+        match &self.rule {
+            Rule::Calls(_) => None,
+            Rule::Learned(learned) => learned.rule(),
+        }
+    }
+
+    fn begin(&mut self, slots: &[&Slot]) -> u64 {
+        self.to_begin = false;
+        self.set_limits(slots);
+        0
+    }
+
+    /// Sets the limits of all calls that are not numbered by the ledger.
+    fn set_limits(&self, slots: &[&Slot]) {
+        let Rule::Calls(ledger) = &self.rule else {
+            return;
+        };
+        for what in Counted::all().filter(|what| *what != ledger.what()) {
+            for slot in slots {
+                let limit = self.first_limit(what, slot.thread());
+                slot.live(what).set_limit(limit);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tllmprof_sync::Lock;
+    use tllmprof_learn::{Learner, Trails};
+
+    struct Process {
+        counter: Counter,
+        slot: &'static Slot,
+        begun: Vec<u64>,
+        asked: u64,
+    }
+
+    impl Process {
+        fn new(variables: &[(&str, &str)]) -> Self {
+            let settings = Settings::from_env(|name| {
+                variables
+                    .iter()
+                    .find(|(known, _)| *known == name)
+                    .map(|(_, value)| (*value).into())
+            })
+            .unwrap();
+            let memory = || Memory {
+                learner: Box::leak(Box::new(Lock::new(Learner::new()))).lock(),
+                trails: Box::leak(Box::new(Trails::new())),
+            };
+            let counter = Counter::new(&settings, || true, memory);
+            let slot = Slot::new(0, |what| counter.first_limit(what, 0));
+            let slot = Box::leak(Box::new(slot));
+            Self {
+                counter,
+                slot,
+                begun: Vec::new(),
+                asked: 0,
+            }
+        }
+
+        /// One call, as the doors make it.
+        fn call(&mut self, call: Call) {
+            let cell = self.slot.live(call);
+            cell.add();
+            if cell.count() <= cell.limit() {
+                return;
+            }
+            self.asked += 1;
+            let slots = [self.slot];
+            let opens = self.counter.entered(call.into(), &slots, self.slot).opens;
+            let returned = self.counter.returned(call, &slots, self.slot);
+            let begun = opens.into_iter().chain(returned);
+            self.begun.extend(begun.map(|begun| begun.iteration));
+        }
+
+        fn calls(&mut self, calls: &[Call]) {
+            calls.iter().for_each(|&call| self.call(call));
+        }
+    }
+
+    use Call::{GraphLaunch, StreamSynchronize};
+
+    #[test]
+    fn a_launch_opens_every_fourth_time() {
+        let mut process = Process::new(&[("TLLMPROF_STEP", "cudaGraphLaunch/4")]);
+        process.calls(&[GraphLaunch; 9]);
+        assert_eq!(process.begun, [0, 1, 2]);
+        assert_eq!(process.counter.iterations(&[process.slot]), 3);
+    }
+
+    #[test]
+    fn a_wait_closes_and_the_first_call_begins_iteration_0() {
+        let mut process = Process::new(&[("TLLMPROF_STEP", "cudaStreamSynchronize")]);
+        process.call(GraphLaunch);
+        assert_eq!(process.begun, [0]);
+        let asked = process.asked;
+        process.call(GraphLaunch);
+        assert_eq!(process.asked, asked, "a launch is of no interest any more");
+        process.calls(&[StreamSynchronize, GraphLaunch, StreamSynchronize]);
+        assert_eq!(process.begun, [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_capture_starts_the_count_again_until_told_to_keep_it() {
+        let mut process = Process::new(&[
+            ("TLLMPROF_STEP", "cudaGraphLaunch"),
+            ("TLLMPROF_WARMUP", "capture"),
+        ]);
+        process.calls(&[GraphLaunch; 3]);
+        assert!(process.counter.captured(&[process.slot]));
+        process.calls(&[GraphLaunch; 2]);
+        process.counter.keep_counting();
+        assert!(!process.counter.captured(&[process.slot]));
+        process.call(GraphLaunch);
+        assert_eq!(process.begun, [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn warm_up_iterations_are_not_counted() {
+        let mut process = Process::new(&[
+            ("TLLMPROF_STEP", "cudaStreamSynchronize/2"),
+            ("TLLMPROF_WARMUP", "1"),
+        ]);
+        process.calls(&[StreamSynchronize; 7]);
+        assert_eq!(process.begun, [0, 1, 2]);
+        assert_eq!(process.counter.iterations(&[process.slot]), 2);
+    }
+
+    #[test]
+    fn far_from_the_next_window_calls_do_not_ask() {
+        let mut process = Process::new(&[("TLLMPROF_STEP", "cudaGraphLaunch")]);
+        process.call(GraphLaunch);
+        process.counter.run_to(&[process.slot], Some(10_000));
+        process.calls(&[GraphLaunch; 10_000]);
+        assert_eq!(process.begun.last(), Some(&10_000));
+        assert!(process.asked < 200, "{}", process.asked);
+    }
+}

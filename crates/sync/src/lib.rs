@@ -1,0 +1,9 @@
+//! Locks and hashes that can be used in the middle of a host's call: no allocation, no poisoning,
+//! bounded waits, and a defined state after `fork`.
+
+pub mod hash;
+mod lock;
+mod published;
+
+pub use lock::{Guard, Lock, OnlyThread, wait, wake};
+pub use published::Published;

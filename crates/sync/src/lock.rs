@@ -1,0 +1,203 @@
+//! A lock that a host can survive: it can be given up on, and broken in a forked child.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::time::Duration;
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const CONTENDED: u32 = 2;
+
+/// A mutual exclusion lock on a futex. Not reentrant: whoever may already hold it uses
+/// [`Lock::lock_for`].
+pub struct Lock<T> {
+    word: AtomicU32,
+    /// The thread that holds the lock over its fork, 0 for none.
+    forker: AtomicI32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only through a guard, and one guard exists at a time.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+/// Says that the process has one thread, as the child of a fork has, and that this thread holds no
+/// guard that it will use again.
+pub struct OnlyThread(());
+
+impl OnlyThread {
+    /// # Safety
+    /// Both are so, as long as the value exists.
+    pub const unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// Access to a locked value; unlocks when dropped.
+pub struct Guard<'a, T>(&'a Lock<T>);
+
+impl<T> Lock<T> {
+    /// A free lock.
+    pub const fn new(value: T) -> Self {
+        Self {
+            word: AtomicU32::new(FREE),
+            forker: AtomicI32::new(0),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits for the lock.
+    pub fn lock(&self) -> Guard<'_, T> {
+        loop {
+            if let Some(guard) = self.lock_for(Duration::from_secs(3600)) {
+                return guard;
+            }
+        }
+    }
+
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.word
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then_some(Guard(self))
+    }
+
+    /// Waits for the lock until `patience` is used up.
+    pub fn lock_for(&self, patience: Duration) -> Option<Guard<'_, T>> {
+        if self
+            .word
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+        {
+            return Some(Guard(self));
+        }
+        for _ in 0..100 {
+            if self.word.load(Ordering::Relaxed) == FREE
+                && self
+                    .word
+                    .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                return Some(Guard(self));
+            }
+            core::hint::spin_loop();
+        }
+        let deadline = std::time::Instant::now() + patience;
+        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            wait(&self.word, CONTENDED, left);
+        }
+        Some(Guard(self))
+    }
+
+    /// Takes the lock for the duration of a fork, so that the child finds it free and its value
+    /// whole. Gives up after 20 ms: the fork may come from a signal handler that interrupted the
+    /// holder. [`Lock::release_after_fork`] undoes it in the parent, [`Lock::break_open`] in the
+    /// child.
+    pub fn hold_over_fork(&self) {
+        if let Some(guard) = self.lock_for(Duration::from_millis(20)) {
+            core::mem::forget(guard);
+            self.forker.store(this_thread(), Ordering::Relaxed);
+        }
+    }
+
+    /// Unlocks what [`Lock::hold_over_fork`] has locked on this thread; otherwise does nothing.
+    pub fn release_after_fork(&self) {
+        let held = self
+            .forker
+            .compare_exchange(this_thread(), 0, Ordering::Relaxed, Ordering::Relaxed);
+        if held.is_ok() {
+            drop(Guard(self));
+        }
+    }
+
+    /// Makes the lock free whoever held it. What it guards may be half changed.
+    pub fn break_open(&self, _: &OnlyThread) {
+        self.forker.store(0, Ordering::Relaxed);
+        self.word.store(FREE, Ordering::Release);
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: this guard holds the lock.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this guard holds the lock.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        if self.0.word.swap(FREE, Ordering::Release) == CONTENDED {
+            wake(&self.0.word, 1);
+        }
+    }
+}
+
+fn this_thread() -> i32 {
+    // SAFETY: takes nothing.
+    unsafe { libc::gettid() }
+}
+
+/// Sleeps while `word` holds `value`, for `patience` at most. May return early.
+pub fn wait(word: &AtomicU32, value: u32, patience: Duration) {
+    let time = libc::timespec {
+        tv_sec: patience.as_secs().cast_signed(),
+        tv_nsec: patience.subsec_nanos().into(),
+    };
+    // SAFETY: the futex word and the time outlive the call, which keeps neither.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            &raw const time,
+        );
+    }
+}
+
+/// Wakes up to `count` sleepers of `word`.
+pub fn wake(word: &AtomicU32, count: i32) {
+    // SAFETY: the kernel only compares the address of the futex word.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            count,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn release_after_fork_does_not_take_the_lock_from_its_holder() {
+        let lock = Lock::new(1);
+        let guard = lock.lock();
+        lock.release_after_fork();
+        assert!(lock.try_lock().is_none());
+        drop(guard);
+        lock.hold_over_fork();
+        std::thread::scope(|scope| {
+            scope.spawn(|| lock.release_after_fork());
+        });
+        assert!(lock.try_lock().is_none());
+        lock.release_after_fork();
+        assert_eq!(lock.try_lock().map(|value| *value), Some(1));
+    }
+}

@@ -1,0 +1,49 @@
+//! The functions that the library exports. Nothing else may hold these names: a command or a test that
+//! did would intercept itself.
+
+use core::arch::naked_asm;
+use core::ffi::{c_int, c_void};
+
+use tllmprof_intercept::nvtx;
+
+macro_rules! cuda_functions {
+    ($($call:ident $kind:ident [$($driver:ident)*] [$($runtime:ident)*] $when:ident;)*) => {
+        tllmprof_intercept::export_functions!(
+            cuGetProcAddress cuGetProcAddress_v2 $($($driver)* $($runtime)*)*
+        );
+    };
+}
+tllmprof_config::cuda_calls!(cuda_functions);
+
+/// A function that examines its return address: the jump leaves that in place.
+macro_rules! look_up {
+    ($name:ident, $door:path) => {
+        // SAFETY: the symbol is meant to take the place of libc's, and goes on to it.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            naked_asm!("jmp {door}", door = sym $door);
+            #[cfg(target_arch = "aarch64")]
+            naked_asm!("hint #34", "b {door}", door = sym $door);
+        }
+    };
+}
+look_up!(dlsym, tllmprof_intercept::dlsym_door);
+look_up!(dlvsym, tllmprof_intercept::dlvsym_door);
+
+/// # Safety
+/// Called by NVTX, as `nvtxInit.h` does.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn InitializeInjectionNvtx2(export: nvtx::GetExportTable) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { nvtx::initialize(export) }
+}
+
+/// # Safety
+/// Called by NVTX, as `nvtxExtInit.h` does.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn InitializeInjectionNvtxExtension(module: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { nvtx::initialize_extension(module) }
+}
