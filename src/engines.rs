@@ -6,8 +6,8 @@ use std::ffi::CString;
 use std::path::Path;
 
 use once_cell::race::OnceBox;
-use tllmprof_config::engines::{ENGINES, Engine, Seen, known, python_steps};
 use tllmprof_config::{PyFunction, Step};
+use tllmprof_engines::{ENGINES, Engine, Seen, known, python_steps};
 
 use crate::elf::{self, Module};
 use crate::session;

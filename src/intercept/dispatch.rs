@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 
-use tllmprof_config::calls::{Call, Kind};
+use tllmprof_calls::{Call, Kind};
 
 use super::arch::{Frame, tls};
 use super::named::Inside;

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use tllmprof_config::calls::Call;
+use tllmprof_calls::Call;
 
 use super::gate;
 use super::resolve::{self, Scope};

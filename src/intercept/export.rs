@@ -247,4 +247,4 @@ macro_rules! exports {
         )*
     };
 }
-tllmprof_config::cuda_calls!(exports);
+tllmprof_calls::cuda_calls!(exports);

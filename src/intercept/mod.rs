@@ -30,7 +30,7 @@ mod thunk;
 mod watched;
 
 use thunk::Thunk;
-use tllmprof_config::calls::Calls;
+use tllmprof_calls::Calls;
 
 #[cfg(not(all(
     any(target_arch = "aarch64", target_arch = "x86_64"),

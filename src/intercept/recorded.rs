@@ -3,7 +3,7 @@
 
 use core::ffi::c_void;
 
-use tllmprof_config::calls::{Call, Kind};
+use tllmprof_calls::{Call, Kind};
 
 use super::arch::{self, Frame};
 use super::thunk::{Role, Thunk};

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use tllmprof_config::calls::Call;
+use tllmprof_calls::Call;
 
 use crate::elf::{self, Module};
 

@@ -7,7 +7,7 @@
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use tllmprof_config::calls::{Call, Calls};
+use tllmprof_calls::{Call, Calls};
 use tllmprof_learn::Wait;
 
 use super::{arch, gate, recorded, watched};
@@ -188,7 +188,7 @@ impl Thunk {
 
     /// What the function is.
     pub fn role(&self) -> Role {
-        use tllmprof_config::calls::CALLS;
+        use tllmprof_calls::CALLS;
         let code = self.role.load(Ordering::Relaxed);
         let call = CALLS[(code & 0xff) as usize].call;
         match code >> 8 {

@@ -4,7 +4,7 @@ use core::fmt::{Display, Write};
 use core::time::Duration;
 use std::fs;
 
-use tllmprof_config::calls::{CALLS, Kind};
+use tllmprof_calls::{CALLS, Kind};
 use tllmprof_config::{Settings, VARIABLES};
 use tllmprof_record::{CallKind, Event, Info, NO_STRING, What};
 

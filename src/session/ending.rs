@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_config::calls::{CALLS, Kind};
+use tllmprof_calls::{CALLS, Kind};
 use tllmprof_config::{Settings, Step, Window};
 
 use super::by::{By, Rank};

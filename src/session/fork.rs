@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 
-use tllmprof_config::calls::Calls;
+use tllmprof_calls::Calls;
 
 use super::threads::set_slot;
 use super::{

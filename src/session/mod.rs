@@ -18,9 +18,9 @@ mod turn;
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-use tllmprof_config::calls::{Call, Calls, Kind};
-use tllmprof_config::engines::tensorrt_llm_gates_itself;
+use tllmprof_calls::{Call, Calls, Kind};
 use tllmprof_config::{Settings, Step, rank};
+use tllmprof_engines::tensorrt_llm_gates_itself;
 
 use crate::capture;
 use crate::engines::{self, Found};

@@ -1,6 +1,6 @@
 //! Iterations by the wait that recurs once in each, learnt from the calls.
 
-use tllmprof_config::calls::{Call, Kind};
+use tllmprof_calls::{Call, Kind};
 use tllmprof_learn::{Asked, Boundary, Learner, Rule, State, Trail, Trails, Wait};
 
 use super::counted::Counted;

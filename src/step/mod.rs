@@ -7,7 +7,7 @@ pub mod numbering;
 pub mod open;
 pub mod threads;
 
-use tllmprof_config::calls::{Call, Calls, Kind};
+use tllmprof_calls::{Call, Calls, Kind};
 use tllmprof_config::{Settings, Step, Warmup};
 
 use counted::Counted;

@@ -8,7 +8,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use tllmprof_config::calls::Kind;
+use tllmprof_calls::Kind;
 
 use super::counted::{Counted, ROWS};
 use super::open::OpenRanges;

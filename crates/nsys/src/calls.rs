@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tllmprof_config::{Call, calls::Kind};
+use tllmprof_calls::{Call, Kind};
 use tllmprof_record::CallKind;
 
 /// The row of names that there is no room for.

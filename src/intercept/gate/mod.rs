@@ -17,7 +17,7 @@ use core::sync::atomic::{
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_config::calls::{Call, Kind};
+use tllmprof_calls::{Call, Kind};
 
 use super::resolve;
 use crate::errno::Kept;

@@ -3,7 +3,8 @@
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use once_cell::race::OnceBox;
-use tllmprof_config::{PyFunction, Settings, Step, api_functions};
+use tllmprof_config::{PyFunction, Settings, Step};
+use tllmprof_engines::api_functions;
 
 use super::function::{Function, StepOf};
 use crate::capture::marks::{self, Name};

@@ -5,6 +5,8 @@
 //! every row and recognises them in `dlsym` and `cuGetProcAddress`; the step rules accept them;
 //! the command lists them. Adding a call is adding a row to [`cuda_calls!`].
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 
 /// What a call means to the step counter.
