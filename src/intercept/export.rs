@@ -222,8 +222,11 @@ pub fn after_fork(kept: [bool; 2]) {
 }
 
 macro_rules! exports {
-    ($($call:ident $kind:ident [$($driver:ident)*] [$($runtime:ident)*] $when:ident;)*) => {
-        exports!(@ cuGetProcAddress cuGetProcAddress_v2 $($($driver)* $($runtime)*)*);
+    (
+        [$($look_up:ident)*]
+        $($call:ident = $kind:expr, [$($driver:ident)*] [$($runtime:ident)*] $row:tt;)*
+    ) => {
+        exports!(@ $($look_up)* $($($driver)* $($runtime)*)*);
     };
     (@ $($name:ident)*) => {
         $(

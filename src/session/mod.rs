@@ -243,7 +243,7 @@ pub fn attends(call: Call) -> bool {
 pub fn entered(call: Call) {
     match call.kind() {
         Kind::CaptureBegin => return stream_capture::begins(),
-        Kind::CaptureEnd | Kind::Memory | Kind::Destroys => return,
+        Kind::CaptureEnd | Kind::Memory | Kind::Destroys(_) => return,
         Kind::Profiler => {
             log::once!(
                 Info,

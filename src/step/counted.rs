@@ -58,7 +58,7 @@ impl Counted {
 
     /// Whether it waits on the device.
     pub fn waits(self) -> bool {
-        self.kind() == Some(Kind::Wait)
+        self.kind().is_some_and(Kind::waits)
     }
 
     fn kind(self) -> Option<Kind> {

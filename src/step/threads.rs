@@ -89,7 +89,7 @@ impl Slot {
         let ends_capture = |what| match what {
             Counted::Call(call) => matches!(
                 call.kind(),
-                Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler | Kind::Destroys
+                Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler | Kind::Destroys(_)
             ),
             Counted::Named | Counted::Python => false,
         };

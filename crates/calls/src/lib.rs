@@ -1,25 +1,31 @@
-//! The one table of the CUDA functions that tllmprof intercepts.
+//! The CUDA calls that tllmprof knows, and all that it knows of them.
 //!
-//! A row is one *call*: the driver's and the runtime's names of the same thing, legacy and
-//! per-thread-stream (`_ptsz`, `_ptds`) forms alike. The preloaded library exports every name of
-//! every row and recognises them in `dlsym` and `cuGetProcAddress`; the step rules accept them;
-//! the command lists them. Adding a call is adding a row to [`cuda_calls!`].
+//! A row of the [table](CALLS) is one *call*: the driver's and the runtime's names of the same thing,
+//! legacy and per-thread-stream (`_ptsz`, `_ptds`) forms alike. The preloaded library exports every
+//! name of every row and recognises them in `dlsym` and `cuGetProcAddress`; the step rules accept
+//! them; what recorded calls mean is looked up here. Whoever wants to know something of a call asks its
+//! row: a new call is a new row in `table.rs`, and touches no other file.
 
 #![forbid(unsafe_code)]
 
+mod table;
+
+use std::ffi::CStr;
 use std::fmt;
 
-/// What a call means to the step counter.
+pub use table::{CALLS, Call, LOOK_UPS};
+
+/// What a call does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Launches a CUDA graph: opens an iteration when entered.
     GraphLaunch,
-    /// Launches a kernel: opens an iteration when entered.
-    KernelLaunch,
+    /// Launches a kernel, whose handle is the argument of this index: opens an iteration when entered.
+    KernelLaunch { handle: u8 },
     /// Enqueues a copy and may return before it is done: opens an iteration when entered.
-    AsyncCopy,
+    AsyncCopy(Direction),
     /// Waits on the device: closes an iteration when it returns.
-    Wait,
+    Wait(Wait),
     /// Begins a stream capture; its first argument is the stream.
     CaptureBegin,
     /// Ends a stream capture; its first argument is the stream.
@@ -28,119 +34,98 @@ pub enum Kind {
     Memory,
     /// The program's own profiler control, passed through.
     Profiler,
-    /// Ends the life of what its first argument names, a stream, a context or a device's, with all
-    /// that belongs to it.
-    Destroys,
+    /// Ends the life of what its first argument names, with all that belongs to it.
+    Destroys(Destroyed),
+}
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    ToHost,
+    ToDevice,
+    /// Any, or within devices.
+    Other,
+}
+
+/// What a call waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Wait {
+    /// All that a stream has to do.
+    Stream,
+    /// An event, which may have been recorded long before the end of its stream.
+    Event,
+    /// All that a context or a device has to do.
+    Context,
+    /// A copy to the host, which the call has made itself.
+    CopyToHost,
+}
+
+/// What a call destroys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Destroyed {
+    Stream,
+    Context,
+    /// The primary context of a device. The runtime's function takes no argument, and means the
+    /// current device.
+    Primary,
+}
+
+/// Where the argument is that names the stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stream {
+    /// There is none.
+    None,
+    /// It is the word of this index; structures that are passed by value may take several.
+    Word(u8),
+    /// It is in the configuration that the first word points to, behind so many bytes.
+    Configured(u8),
 }
 
 impl Kind {
     /// Whether a call of this kind can be a step rule.
     #[must_use]
     pub const fn counts(self) -> bool {
-        matches!(
-            self,
-            Self::GraphLaunch | Self::KernelLaunch | Self::AsyncCopy | Self::Wait
-        )
+        self.enqueues() || self.waits()
     }
 
     /// Whether the call enqueues work, and may return before it is done.
     #[must_use]
     pub const fn enqueues(self) -> bool {
-        matches!(
-            self,
-            Self::GraphLaunch | Self::KernelLaunch | Self::AsyncCopy
-        )
+        self.launches() || matches!(self, Self::AsyncCopy(_))
     }
 
     /// Whether the call enqueues work for the compute units (what `auto` calls a launch).
     #[must_use]
     pub const fn launches(self) -> bool {
-        matches!(self, Self::GraphLaunch | Self::KernelLaunch)
+        matches!(self, Self::GraphLaunch | Self::KernelLaunch { .. })
     }
-}
 
-/// Expands `$then!` with every row:
-/// `Variant Kind [driver names] [runtime names] copy_kind?`.
-///
-/// The first name of each list is the one that messages use. `device_to_host` marks rows whose
-/// runtime function has a `cudaMemcpyKind` as its fourth argument and belongs to the row only when
-/// that is `cudaMemcpyDeviceToHost`. Copies to the device are the driver's alone: the runtime's
-/// functions lead there, and the direction that `cudaMemcpyDefault` takes shows only there.
-#[macro_export]
-macro_rules! cuda_calls {
-    ($then:ident) => {
-        $then! {
-            GraphLaunch GraphLaunch
-                [cuGraphLaunch cuGraphLaunch_ptsz]
-                [cudaGraphLaunch cudaGraphLaunch_ptsz] any;
-            LaunchKernel KernelLaunch
-                [cuLaunchKernel cuLaunchKernel_ptsz]
-                [cudaLaunchKernel cudaLaunchKernel_ptsz] any;
-            LaunchKernelEx KernelLaunch
-                [cuLaunchKernelEx cuLaunchKernelEx_ptsz]
-                [cudaLaunchKernelExC cudaLaunchKernelExC_ptsz] any;
-            LaunchCooperativeKernel KernelLaunch
-                [cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz]
-                [cudaLaunchCooperativeKernel cudaLaunchCooperativeKernel_ptsz] any;
-            MemcpyDtoHAsync AsyncCopy
-                [cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoHAsync]
-                [cudaMemcpyAsync cudaMemcpyAsync_ptsz] device_to_host;
-            MemcpyDtoH Wait
-                [cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyDtoH]
-                [cudaMemcpy cudaMemcpy_ptds] device_to_host;
-            MemcpyHtoDAsync AsyncCopy
-                [cuMemcpyHtoDAsync_v2 cuMemcpyHtoDAsync_v2_ptsz cuMemcpyHtoDAsync] [] any;
-            MemcpyHtoD AsyncCopy
-                [cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds cuMemcpyHtoD] [] any;
-            StreamSynchronize Wait
-                [cuStreamSynchronize cuStreamSynchronize_ptsz]
-                [cudaStreamSynchronize cudaStreamSynchronize_ptsz] any;
-            EventSynchronize Wait
-                [cuEventSynchronize]
-                [cudaEventSynchronize] any;
-            CtxSynchronize Wait
-                [cuCtxSynchronize cuCtxSynchronize_v2]
-                [cudaDeviceSynchronize] any;
-            StreamBeginCapture CaptureBegin
-                [cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz
-                 cuStreamBeginCapture cuStreamBeginCapture_ptsz]
-                [cudaStreamBeginCapture cudaStreamBeginCapture_ptsz] any;
-            StreamBeginCaptureToGraph CaptureBegin
-                [cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz]
-                [cudaStreamBeginCaptureToGraph cudaStreamBeginCaptureToGraph_ptsz] any;
-            StreamEndCapture CaptureEnd
-                [cuStreamEndCapture cuStreamEndCapture_ptsz]
-                [cudaStreamEndCapture cudaStreamEndCapture_ptsz] any;
-            MemAlloc Memory
-                [cuMemAlloc_v2 cuMemAlloc]
-                [cudaMalloc] any;
-            MemFree Memory
-                [cuMemFree_v2 cuMemFree]
-                [cudaFree] any;
-            MemHostAlloc Memory
-                [cuMemHostAlloc cuMemAllocHost_v2 cuMemAllocHost]
-                [cudaHostAlloc cudaMallocHost] any;
-            MemFreeHost Memory
-                [cuMemFreeHost]
-                [cudaFreeHost] any;
-            ProfilerStart Profiler
-                [cuProfilerStart]
-                [cudaProfilerStart] any;
-            ProfilerStop Profiler
-                [cuProfilerStop]
-                [cudaProfilerStop] any;
-            StreamDestroy Destroys
-                [cuStreamDestroy_v2 cuStreamDestroy]
-                [cudaStreamDestroy] any;
-            CtxDestroy Destroys
-                [cuCtxDestroy_v2 cuCtxDestroy] [] any;
-            PrimaryCtxRelease Destroys
-                [cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRelease] [] any;
-            PrimaryCtxReset Destroys
-                [cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxReset]
-                [cudaDeviceReset] any;
+    /// Whether the call waits on the device.
+    #[must_use]
+    pub const fn waits(self) -> bool {
+        matches!(self, Self::Wait(_))
+    }
+
+    /// What the call waits for.
+    #[must_use]
+    pub const fn waits_for(self) -> Option<Wait> {
+        match self {
+            Self::Wait(wait) => Some(wait),
+            _ => None,
         }
-    };
+    }
+
+    /// Whether the call begins or ends a stream capture.
+    #[must_use]
+    pub const fn captures(self) -> bool {
+        matches!(self, Self::CaptureBegin | Self::CaptureEnd)
+    }
+
+    /// Whether the call gives the GPU work, waited for or not.
+    #[must_use]
+    pub const fn gives_work(self) -> bool {
+        self.enqueues() || matches!(self, Self::Wait(Wait::CopyToHost))
+    }
 }
 
 /// One row of the table.
@@ -148,13 +133,20 @@ macro_rules! cuda_calls {
 pub struct CallInfo {
     /// The row.
     pub call: Call,
-    /// What it means to the step counter.
+    /// What it does.
     pub kind: Kind,
     /// Symbols of libcuda, the one that messages use first.
     pub driver: &'static [&'static str],
     /// Symbols of libcudart, the one that messages use first.
     pub runtime: &'static [&'static str],
-    /// The runtime function belongs to the row only with `cudaMemcpyDeviceToHost`.
+    /// The stream, in the driver's function and in the runtime's. What has one and enqueues work is
+    /// timed on the GPU.
+    pub stream: [Stream; 2],
+    /// The word that holds the number of bytes of a copy which programs make so small, and so often,
+    /// that timing the small ones would take longer than they do. Of the driver's function.
+    pub small_by: Option<u8>,
+    /// The runtime function has a `cudaMemcpyKind` as its fourth argument, and belongs to the row only
+    /// with `cudaMemcpyDeviceToHost`.
     pub device_to_host_only: bool,
 }
 
@@ -165,38 +157,14 @@ impl CallInfo {
     }
 }
 
-macro_rules! device_to_host {
-    (any) => {
-        false
-    };
-    (device_to_host) => {
-        true
-    };
+/// The library that a function belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Library {
+    /// libcuda.
+    Driver,
+    /// libcudart, which calls libcuda.
+    Runtime,
 }
-
-macro_rules! table {
-    ($($call:ident $kind:ident [$($driver:ident)*] [$($runtime:ident)*] $when:ident;)*) => {
-        /// A CUDA call by any of its names.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[repr(u8)]
-        #[allow(missing_docs)] // the variants are named after the functions
-        pub enum Call {
-            $($call,)*
-        }
-
-        /// The table, in the order of [`Call`]'s variants.
-        pub const CALLS: &[CallInfo] = &[
-            $(CallInfo {
-                call: Call::$call,
-                kind: Kind::$kind,
-                driver: &[$(stringify!($driver)),*],
-                runtime: &[$(stringify!($runtime)),*],
-                device_to_host_only: device_to_host!($when),
-            },)*
-        ];
-    };
-}
-cuda_calls!(table);
 
 impl Call {
     /// This call's row.
@@ -205,10 +173,16 @@ impl Call {
         &CALLS[self as usize]
     }
 
-    /// What it means to the step counter.
+    /// What it does.
     #[must_use]
     pub const fn kind(self) -> Kind {
         self.info().kind
+    }
+
+    /// Where a function of it has the stream.
+    #[must_use]
+    pub const fn stream(self, library: Library) -> Stream {
+        self.info().stream[library as usize]
     }
 
     /// The row's index in [`CALLS`].
@@ -229,14 +203,60 @@ impl Call {
     /// `cuGetProcAddress` callers do.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
-        CALLS
-            .iter()
-            .find(|row| {
-                row.names()
-                    .any(|known| known == name || base(known) == name)
-            })
-            .map(|row| row.call)
+        Self::and_library(name).map(|(call, _)| call)
     }
+
+    /// The call that `name` is one of the names of, and whose name that is.
+    #[must_use]
+    pub fn and_library(name: &str) -> Option<(Self, Library)> {
+        let has = |names: &[&str]| {
+            names
+                .iter()
+                .any(|known| *known == name || base(known) == name)
+        };
+        CALLS.iter().find_map(|row| {
+            let library = if has(row.driver) {
+                Library::Driver
+            } else if has(row.runtime) {
+                Library::Runtime
+            } else {
+                return None;
+            };
+            Some((row.call, library))
+        })
+    }
+}
+
+/// What the function of this name does, of those that are known: intercepted or not.
+#[must_use]
+pub fn kind_of(name: &str) -> Option<Kind> {
+    let other = || {
+        let name = base(name);
+        let mut others = table::OTHERS.iter();
+        others.find_map(|(kind, names)| names.contains(&name).then_some(*kind))
+    };
+    Call::by_name(name).map(Call::kind).or_else(other)
+}
+
+/// Whether a function of the driver, by its name, may give the GPU work: one that is not known does.
+#[must_use]
+pub fn may_give_work(name: &str) -> bool {
+    match Call::by_name(name) {
+        Some(call) => call.kind().gives_work(),
+        None => !table::WITHOUT_WORK.iter().any(|part| name.contains(part)),
+    }
+}
+
+/// Whether `name` may be a function of the driver that is called in a context: not one of another
+/// library (`cublas…`), and none of [`table::WITHOUT_CONTEXT`].
+#[must_use]
+pub fn is_called_in_context(name: &CStr) -> bool {
+    let name = name.to_bytes();
+    name.starts_with(b"cu")
+        && name.get(2).is_some_and(u8::is_ascii_uppercase)
+        && !table::WITHOUT_CONTEXT
+            .iter()
+            .any(|without| name.starts_with(without.as_bytes()))
 }
 
 /// A set of calls.
@@ -285,11 +305,23 @@ impl fmt::Display for Call {
     }
 }
 
+/// Whether stream 0 is the calling thread's own to the function of this name.
+#[must_use]
+pub fn is_per_thread(symbol: &CStr) -> bool {
+    let symbol = symbol.to_bytes();
+    PER_THREAD
+        .iter()
+        .any(|suffix| symbol.ends_with(suffix.as_bytes()))
+}
+
+/// What the names of functions end in to which stream 0 is the calling thread's own.
+const PER_THREAD: [&str; 2] = ["_ptsz", "_ptds"];
+
 /// A symbol without the suffixes that `cuda.h` adds behind its users' backs.
 fn base(symbol: &str) -> &str {
-    let plain = symbol
-        .strip_suffix("_ptsz")
-        .or_else(|| symbol.strip_suffix("_ptds"))
+    let plain = PER_THREAD
+        .iter()
+        .find_map(|suffix| symbol.strip_suffix(suffix))
         .unwrap_or(symbol);
     plain.strip_suffix("_v2").unwrap_or(plain)
 }
@@ -302,9 +334,16 @@ mod tests {
     fn every_name_leads_to_its_row_and_to_no_other() {
         for row in CALLS {
             assert_eq!(CALLS[row.call.index()].call, row.call);
-            for name in row.names() {
-                assert_eq!(Call::by_name(name), Some(row.call), "{name}");
-                assert_eq!(Call::by_name(base(name)), Some(row.call), "{name}");
+            for (names, library) in [
+                (row.driver, Library::Driver),
+                (row.runtime, Library::Runtime),
+            ] {
+                for name in names {
+                    let found = Some((row.call, library));
+                    assert_eq!(Call::and_library(name), found, "{name}");
+                    assert_eq!(Call::and_library(base(name)), found, "{name}");
+                    assert_eq!(kind_of(name), Some(row.kind), "{name}");
+                }
             }
         }
     }
@@ -321,6 +360,79 @@ mod tests {
             "_v2",
         ] {
             assert_eq!(Call::by_name(name), None, "{name}");
+            assert_eq!(kind_of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_row_agrees_with_itself() {
+        for row in CALLS {
+            let CallInfo { kind, stream, .. } = row;
+            let call = row.call;
+            assert!(
+                !row.driver.is_empty(),
+                "{call:?}: messages use the driver's name"
+            );
+            if row.runtime.is_empty() {
+                assert!(!row.device_to_host_only, "{call}");
+                assert!(
+                    stream[Library::Runtime as usize] == Stream::None || kind.captures(),
+                    "{call}"
+                );
+            }
+            if kind.captures() {
+                assert_eq!(*stream, [Stream::Word(0); 2], "{call}");
+            }
+            if let Kind::KernelLaunch { handle } = kind {
+                assert!(
+                    *handle < 2,
+                    "{call}: the library has handlers for the first two arguments"
+                );
+            }
+            assert!(row.small_by.is_none() || kind.enqueues(), "{call}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_intercepted_is_known_by_any_of_its_names() {
+        let copy = Some(Kind::AsyncCopy(Direction::Other));
+        assert_eq!(kind_of("cuMemcpy2DAsync_v2_ptsz"), copy);
+        assert_eq!(kind_of("cudaMallocManaged"), Some(Kind::Memory));
+        assert_eq!(kind_of("cudaMemcpyToSymbol"), None);
+        let mut seen = std::collections::HashSet::new();
+        for name in table::OTHERS.iter().flat_map(|(_, names)| *names) {
+            assert!(seen.insert(name), "{name} twice");
+            assert_eq!(base(name), *name);
+            assert_eq!(Call::by_name(name), None, "{name} has a row");
+        }
+    }
+
+    #[test]
+    fn a_function_that_is_not_known_may_give_work() {
+        for name in [
+            "cuMemcpyDtoH_v2",
+            "cuLaunchKernel",
+            "cuMemsetD8Async",
+            "cuNew",
+        ] {
+            assert!(may_give_work(name), "{name}");
+        }
+        for name in [
+            "cuMemAlloc_v2",
+            "cuStreamSynchronize",
+            "cuEventRecord",
+            "cuStreamQuery",
+        ] {
+            assert!(!may_give_work(name), "{name}");
+        }
+        assert!(is_called_in_context(c"cuMemAlloc_v2"));
+        for name in [
+            c"cu",
+            c"cublasCreate",
+            c"cudaMalloc",
+            c"cuGetProcAddress_v2",
+        ] {
+            assert!(!is_called_in_context(name), "{name:?}");
         }
     }
 }
