@@ -84,30 +84,35 @@ pub enum Stream {
 impl Kind {
     /// Whether a call of this kind can be a step rule.
     #[must_use]
+    #[inline]
     pub const fn counts(self) -> bool {
         self.enqueues() || self.waits()
     }
 
     /// Whether the call enqueues work, and may return before it is done.
     #[must_use]
+    #[inline]
     pub const fn enqueues(self) -> bool {
         self.launches() || matches!(self, Self::AsyncCopy(_))
     }
 
     /// Whether the call enqueues work for the compute units (what `auto` calls a launch).
     #[must_use]
+    #[inline]
     pub const fn launches(self) -> bool {
         matches!(self, Self::GraphLaunch | Self::KernelLaunch { .. })
     }
 
     /// Whether the call waits on the device.
     #[must_use]
+    #[inline]
     pub const fn waits(self) -> bool {
         matches!(self, Self::Wait(_))
     }
 
     /// What the call waits for.
     #[must_use]
+    #[inline]
     pub const fn waits_for(self) -> Option<Wait> {
         match self {
             Self::Wait(wait) => Some(wait),
@@ -117,12 +122,14 @@ impl Kind {
 
     /// Whether the call begins or ends a stream capture.
     #[must_use]
+    #[inline]
     pub const fn captures(self) -> bool {
         matches!(self, Self::CaptureBegin | Self::CaptureEnd)
     }
 
     /// Whether the call gives the GPU work, waited for or not.
     #[must_use]
+    #[inline]
     pub const fn gives_work(self) -> bool {
         self.enqueues() || matches!(self, Self::Wait(Wait::CopyToHost))
     }
@@ -169,18 +176,21 @@ pub enum Library {
 impl Call {
     /// This call's row.
     #[must_use]
+    #[inline]
     pub const fn info(self) -> &'static CallInfo {
         &CALLS[self as usize]
     }
 
     /// What it does.
     #[must_use]
+    #[inline]
     pub const fn kind(self) -> Kind {
         self.info().kind
     }
 
     /// Where a function of it has the stream.
     #[must_use]
+    #[inline]
     pub const fn stream(self, library: Library) -> Stream {
         self.info().stream[library as usize]
     }
@@ -208,22 +218,17 @@ impl Call {
 
     /// The call that `name` is one of the names of, and whose name that is.
     #[must_use]
+    #[inline(never)] // for look-ups alone: once in the library
     pub fn and_library(name: &str) -> Option<(Self, Library)> {
-        let has = |names: &[&str]| {
-            names
-                .iter()
-                .any(|known| *known == name || base(known) == name)
+        let is_it = |known: &&str| *known == name || base(known) == name;
+        let row = CALLS
+            .iter()
+            .find(|row| row.names().any(|known| is_it(&known)))?;
+        let library = match row.driver.iter().any(is_it) {
+            true => Library::Driver,
+            false => Library::Runtime,
         };
-        CALLS.iter().find_map(|row| {
-            let library = if has(row.driver) {
-                Library::Driver
-            } else if has(row.runtime) {
-                Library::Runtime
-            } else {
-                return None;
-            };
-            Some((row.call, library))
-        })
+        Some((row.call, library))
     }
 }
 
