@@ -7,13 +7,14 @@ use core::ffi::{c_int, c_void};
 use tllmprof_intercept::nvtx;
 
 macro_rules! cuda_functions {
-    ($($call:ident $kind:ident [$($driver:ident)*] [$($runtime:ident)*] $when:ident;)*) => {
-        tllmprof_intercept::export_functions!(
-            cuGetProcAddress cuGetProcAddress_v2 $($($driver)* $($runtime)*)*
-        );
+    (
+        [$($look_up:ident)*]
+        $($call:ident = $kind:expr, [$($driver:ident)*] [$($runtime:ident)*] $row:tt;)*
+    ) => {
+        tllmprof_intercept::export_functions!($($look_up)* $($($driver)* $($runtime)*)*);
     };
 }
-tllmprof_config::cuda_calls!(cuda_functions);
+tllmprof_calls::cuda_calls!(cuda_functions);
 
 /// A function that examines its return address: the jump leaves that in place.
 macro_rules! look_up {

@@ -27,7 +27,7 @@ fn with_tool(program: &str, debug: &str) -> Ran {
 
 /// The driver's functions that have a row, and the calls of them that the program made.
 fn calls(ran: &Ran) -> usize {
-    let known = |name: &str| tllmprof_config::calls::Call::by_name(name).is_some();
+    let known = |name: &str| tllmprof_calls::Call::by_name(name).is_some();
     let ours = ran.log.first().map(|first| first.tid);
     let of_program = ran.log.iter().filter(|record| Some(record.tid) == ours);
     of_program

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use flate2::read::MultiGzDecoder;
-use tllmprof_learn::{Call, Learner, State, Trails, Wait};
+use tllmprof_learn::{Call, Learner, State, Trails};
 
 use crate::output;
 
@@ -122,27 +122,20 @@ fn record(line: &str) -> Result<Record> {
     let thread: u32 = thread
         .parse()
         .context("the second field is no number (wanted: t_ns,thread,call,arg,stream)")?;
-    let call = match call {
-        "mark" => return Ok(Record::Mark),
-        "launch" | "launch_ex" | "launch_cooperative" => {
-            let digits = argument.strip_prefix('f').unwrap_or(argument);
-            let kernel = u64::from_str_radix(digits, 16)
-                .context("the fourth field is no kernel (wanted: f and a number in hex)")?;
-            Call::Launch(KERNELS.wrapping_add(kernel))
-        }
-        "graph_launch" => Call::GraphLaunch,
-        "memcpy_dtoh_async" => Call::CopyToHost,
-        "memcpy_htod_async" => Call::CopyToDevice,
-        "stream_sync_end" => Call::Returned(Wait::Stream),
-        "event_sync_end" => Call::Returned(Wait::Event),
-        "ctx_sync_end" => Call::Returned(Wait::Context),
-        "memcpy_dtoh_end" => Call::Returned(Wait::CopyToHost),
-        "begin_capture" => Call::CaptureBegin,
-        "end_capture" => Call::CaptureEnd,
-        "" => bail!("there is no third field (wanted: t_ns,thread,call,arg,stream)"),
-        _ => return Ok(Record::Other),
+    if call == "mark" {
+        return Ok(Record::Mark);
+    }
+    if call.is_empty() {
+        bail!("there is no third field (wanted: t_ns,thread,call,arg,stream)");
+    }
+    let kernel = || {
+        let digits = argument.strip_prefix('f').unwrap_or(argument);
+        let kernel = u64::from_str_radix(digits, 16)
+            .context("the fourth field is no kernel (wanted: f and a number in hex)")?;
+        anyhow::Ok(KERNELS.wrapping_add(kernel))
     };
-    Ok(Record::Call(thread, call))
+    let call = Call::recorded(call, kernel)?;
+    Ok(call.map_or(Record::Other, |call| Record::Call(thread, call)))
 }
 
 impl Replay {

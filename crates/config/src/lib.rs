@@ -5,10 +5,8 @@
 //! same words. Nothing here panics or prints: it runs in the constructor of a library that lives in
 //! somebody else's process.
 
-pub mod calls;
-pub mod cupti;
-pub mod engine_api;
-pub mod engines;
+#![forbid(unsafe_code)]
+
 pub mod error;
 pub mod flag;
 pub mod function;
@@ -27,9 +25,6 @@ pub mod warmup;
 
 mod nearest;
 
-pub use calls::{CALLS, Call, CallInfo};
-pub use engine_api::{ENGINE_APIS, EngineApi, Marked, api_functions};
-pub use engines::{ENGINES, Engine, Seen};
 pub use error::{BadValue, Problem};
 pub use function::PyFunction;
 pub use level::Level;

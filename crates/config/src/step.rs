@@ -4,7 +4,8 @@ use std::fmt;
 
 use regex::bytes::{Regex, RegexBuilder};
 
-use crate::calls::{CALLS, Call};
+use tllmprof_calls::{CALLS, Call, CallInfo};
+
 use crate::error::{Problem, quoted};
 use crate::function::PyFunction;
 use crate::nearest::nearest;
@@ -169,7 +170,7 @@ impl fmt::Display for Step {
     }
 }
 
-fn countable() -> impl Iterator<Item = &'static crate::calls::CallInfo> {
+fn countable() -> impl Iterator<Item = &'static CallInfo> {
     CALLS.iter().filter(|row| row.kind.counts())
 }
 

@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 
-use tllmprof_config::calls::{Call, Kind};
+use tllmprof_calls::{Call, Direction, Kind};
 
 use super::arch::Frame;
 use super::thunk::{Role, Thunk};
@@ -41,10 +41,10 @@ pub unsafe extern "C" fn before(frame: *const Frame) -> c_int {
         Role::Runtime(call) => runtime(call, thunk, frame),
     };
     if let Role::Driver(call) | Role::Runtime(call) = thunk.role()
-        && call.kind() == Kind::Destroys
+        && let Kind::Destroys(what) = call.kind()
         && inside.is_some()
     {
-        recorded::destroys(call, frame, thunk);
+        recorded::destroys(what, frame, thunk);
     }
     if follow && recorded::are() && is_recorded(thunk) {
         recorded::goes_on(frame, thunk);
@@ -154,10 +154,10 @@ fn runtime(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
 
 /// Whether a call of this kind has to be seen when it returns.
 pub fn is_followed(call: Call) -> bool {
-    matches!(
-        call.kind(),
-        Kind::Wait | Kind::CaptureBegin | Kind::CaptureEnd
-    ) || call == Call::MemcpyDtoHAsync && session::learns()
+    match call.kind() {
+        Kind::AsyncCopy(Direction::ToHost) => session::learns(),
+        kind => kind.waits() || kind.captures(),
+    }
 }
 
 /// Whether the runtime's call, by its arguments, is the one of the table's row.

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use tllmprof_config::calls::Call;
+use tllmprof_calls::{Call, LOOK_UPS, Library, is_called_in_context};
 
 use tllmprof_platform::gate;
 use super::fed;
@@ -30,14 +30,12 @@ pub extern "C" fn find_real() {
 /// What a symbol is to us.
 pub fn role_of(name: &CStr) -> Option<Role> {
     let name = name.to_str().ok()?;
-    if matches!(name, "cuGetProcAddress" | "cuGetProcAddress_v2") {
+    if LOOK_UPS.contains(&name) {
         return Some(Role::ProcAddress);
     }
-    let call = Call::by_name(name)?;
-    Some(if name.starts_with("cuda") {
-        Role::Runtime(call)
-    } else {
-        Role::Driver(call)
+    Some(match Call::and_library(name)? {
+        (call, Library::Driver) => Role::Driver(call),
+        (call, Library::Runtime) => Role::Runtime(call),
     })
 }
 
@@ -52,7 +50,7 @@ pub fn role_of(name: &CStr) -> Option<Role> {
 pub unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> bool {
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
-    (role_of(name).is_some() || gate::is_wanted() && gate::is_name(name))
+    (role_of(name).is_some() || gate::is_wanted() && is_called_in_context(name))
         && (handle != libc::RTLD_NEXT || resolve::resolve(0, name, None, Scope::All).is_none())
 }
 

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use tllmprof_config::calls::Call;
+use tllmprof_calls::Call;
 use tllmprof_platform::elf;
 
 /// Runtimes whose driver look-ups are remembered.

@@ -28,7 +28,7 @@ mod watched;
 
 use thunk::Thunk;
 use tllmprof_config::Step;
-use tllmprof_config::calls::Calls;
+use tllmprof_calls::Calls;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 
 pub use arch::{dlsym_door, dlvsym_door};

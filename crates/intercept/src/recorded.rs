@@ -3,7 +3,7 @@
 
 use core::ffi::c_void;
 
-use tllmprof_config::calls::{Call, Kind};
+use tllmprof_calls::{Call, Destroyed, Kind, Library, Stream};
 
 use super::arch::{self, Frame};
 use super::thunk::{Role, Thunk};
@@ -77,10 +77,10 @@ fn enters(frame: &Frame, thunk: &Thunk) -> bool {
         return !is_small_copy(call, frame)
             && target(call, frame, thunk).is_some_and(gpu::before_work);
     }
-    if call.kind() == Kind::Wait {
+    if let Kind::Wait(wait) = call.kind() {
         gpu::before_wait(match target(call, frame, thunk) {
             Some(target) => Wait::Stream(target),
-            None if call == Call::EventSynchronize => Wait::Event,
+            None if wait == tllmprof_calls::Wait::Event => Wait::Event,
             None => Wait::All,
         });
     }
@@ -88,14 +88,14 @@ fn enters(frame: &Frame, thunk: &Thunk) -> bool {
 }
 
 /// What a call destroys is not to be used any more. Whether calls are recorded or not.
-pub fn destroys(call: Call, frame: &Frame, thunk: &Thunk) {
+pub fn destroys(what: Destroyed, frame: &Frame, thunk: &Thunk) {
     let first = frame.args[0];
-    let doomed = match (call, thunk.role()) {
-        (Call::StreamDestroy, _) => Doomed::Stream(first),
-        (Call::CtxDestroy, _) => Doomed::Context(first),
+    let doomed = match (what, thunk.role()) {
+        (Destroyed::Stream, _) => Doomed::Stream(first),
+        (Destroyed::Context, _) => Doomed::Context(first),
         // The runtime's takes no argument.
-        (_, Role::Driver(_)) => Doomed::Primary(u8::try_from(first as u32).ok()),
-        _ => Doomed::Primary(None),
+        (Destroyed::Primary, Role::Driver(_)) => Doomed::Primary(u8::try_from(first as u32).ok()),
+        (Destroyed::Primary, _) => Doomed::Primary(None),
     };
     gpu::before_destroy(doomed, session::is_any_capturing());
 }
@@ -136,51 +136,35 @@ pub fn keep(frame: &Frame, thunk: &Thunk, result: usize) {
     }
 }
 
-/// Whether a call copies so little to the device that the events around it would take longer. Programs
-/// make many such copies, and some wait after each.
+/// Whether a call copies so little that the events around it would take longer. Programs make many such
+/// copies to the device, and some wait after each.
 fn is_small_copy(call: Call, frame: &Frame) -> bool {
     const SMALL: usize = 64 << 10;
-    call == Call::MemcpyHtoDAsync && frame.word(2) < SMALL
-}
-
-/// Where the argument is that names the stream; an index of words, as structures may take several.
-enum Stream {
-    Word(usize),
-    /// In the configuration that the first word points to, behind so many bytes.
-    Configured(usize),
+    let small_by = call.info().small_by;
+    small_by.is_some_and(|word| frame.word(word.into()) < SMALL)
 }
 
 /// The stream that a call is for; `None` where it names none.
 fn target(call: Call, frame: &Frame, thunk: &Thunk) -> Option<Target> {
-    use Call::{
-        GraphLaunch, LaunchCooperativeKernel, LaunchKernel, LaunchKernelEx, MemcpyDtoHAsync,
-        MemcpyHtoDAsync, StreamBeginCapture, StreamBeginCaptureToGraph, StreamEndCapture,
-        StreamSynchronize,
+    let library = match thunk.role() {
+        Role::Driver(_) => Library::Driver,
+        _ => Library::Runtime,
     };
-    let is_driver = matches!(thunk.role(), Role::Driver(_));
-    let place = match (call, is_driver) {
-        (GraphLaunch, _) => Stream::Word(1),
-        (LaunchKernel | LaunchCooperativeKernel, true) => Stream::Word(8),
-        // Two dimensions of two words each.
-        (LaunchKernel | LaunchCooperativeKernel, false) => Stream::Word(7),
-        (LaunchKernelEx, _) => Stream::Configured(32),
-        (MemcpyDtoHAsync | MemcpyHtoDAsync, true) => Stream::Word(3),
-        (MemcpyDtoHAsync, false) => Stream::Word(4),
-        (
-            StreamSynchronize | StreamBeginCapture | StreamBeginCaptureToGraph | StreamEndCapture,
-            _,
-        ) => Stream::Word(0),
-        _ => return None,
-    };
-    let handle = match place {
-        Stream::Word(index) => frame.word(index),
+    let handle = match call.stream(library) {
+        Stream::None => return None,
+        Stream::Word(index) => frame.word(index.into()),
         Stream::Configured(behind) => {
             let configuration = core::ptr::with_exposed_provenance::<u8>(frame.args[0]);
             if configuration.is_null() {
                 return None; // the driver refuses it
             }
             // SAFETY: the real function reads the configuration, too, before the call or after.
-            unsafe { configuration.add(behind).cast::<usize>().read_unaligned() }
+            unsafe {
+                configuration
+                    .add(behind.into())
+                    .cast::<usize>()
+                    .read_unaligned()
+            }
         }
     };
     Some(Target {

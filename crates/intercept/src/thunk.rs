@@ -8,14 +8,11 @@ use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
-use tllmprof_config::calls::{Call, Calls};
-use tllmprof_learn::Wait;
+use tllmprof_calls::{Call, Calls, Direction, Kind, Wait, is_per_thread};
 
 use super::{arch, recorded, watched};
 use tllmprof_platform::gate;
 use tllmprof_steps::step::counted::Counted;
-use tllmprof_steps::step::learned::Note;
-use tllmprof_steps::step::learned::note_of;
 use tllmprof_steps::step::threads;
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
@@ -93,16 +90,18 @@ impl Role {
 /// The handler that notes `call` as well as counting it, where iterations are learnt from that.
 /// `records`: and records it.
 fn noting(call: Call, records: bool) -> Option<*mut c_void> {
-    let handlers: arch::Noting = match note_of(call).filter(|_| session::learns())? {
-        Note::Kernel(0) => arch::NOTE_FIRST_ARGUMENT,
-        Note::Kernel(_) => arch::NOTE_SECOND_ARGUMENT,
-        Note::Graph => arch::NOTE_GRAPH,
-        Note::CopyToHost => arch::NOTE_COPY_TO_HOST,
-        Note::CopyToDevice => arch::NOTE_COPY_TO_DEVICE,
-        Note::Wait(Wait::Stream) => arch::NOTE_STREAM_WAIT,
-        Note::Wait(Wait::Event) => arch::NOTE_EVENT_WAIT,
-        Note::Wait(Wait::Context) => arch::NOTE_CONTEXT_WAIT,
-        Note::Wait(Wait::CopyToHost) => arch::NOTE_BLOCKING_COPY,
+    let handlers: arch::Noting = match call.kind() {
+        _ if !session::learns() => return None,
+        Kind::KernelLaunch { handle: 0 } => arch::NOTE_FIRST_ARGUMENT,
+        Kind::KernelLaunch { .. } => arch::NOTE_SECOND_ARGUMENT,
+        Kind::GraphLaunch => arch::NOTE_GRAPH,
+        Kind::AsyncCopy(Direction::ToHost) => arch::NOTE_COPY_TO_HOST,
+        Kind::AsyncCopy(Direction::ToDevice) => arch::NOTE_COPY_TO_DEVICE,
+        Kind::Wait(Wait::Stream) => arch::NOTE_STREAM_WAIT,
+        Kind::Wait(Wait::Event) => arch::NOTE_EVENT_WAIT,
+        Kind::Wait(Wait::Context) => arch::NOTE_CONTEXT_WAIT,
+        Kind::Wait(Wait::CopyToHost) => arch::NOTE_BLOCKING_COPY,
+        _ => return None,
     };
     Some(handlers[usize::from(records)] as *mut c_void)
 }
@@ -186,7 +185,7 @@ impl Thunk {
 
     /// What the function is.
     pub fn role(&self) -> Role {
-        use tllmprof_config::calls::CALLS;
+        use tllmprof_calls::CALLS;
         let code = self.role.load(Ordering::Relaxed);
         let call = CALLS[(code & 0xff) as usize].call;
         match code >> 8 {
@@ -202,11 +201,9 @@ impl Thunk {
         self.per_thread.load(Ordering::Relaxed) != 0
     }
 
-    /// Remembers by what name the function was found: the forms for the thread's own default stream
-    /// end in `_ptsz` or `_ptds`.
+    /// Remembers by what name the function was found, which says whose the default stream is.
     pub fn named(&'static self, name: &CStr) -> &'static Self {
-        let name = name.to_bytes();
-        if name.ends_with(b"_ptsz") || name.ends_with(b"_ptds") {
+        if is_per_thread(name) {
             self.set_per_thread();
         }
         self

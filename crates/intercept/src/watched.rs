@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use std::ffi::CString;
 
 use once_cell::race::OnceBox;
-use tllmprof_config::calls::{CALLS, Call};
+use tllmprof_calls::{CALLS, Call};
 
 use super::arch::Frame;
 use tllmprof_platform::thread;

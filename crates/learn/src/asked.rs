@@ -1,6 +1,8 @@
 //! Which calls have to be told.
 
-use crate::call::{SiteCall, Wait};
+use tllmprof_calls::Wait;
+
+use crate::call::SiteCall;
 
 /// A set of the calls that can be sites.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,12 +33,6 @@ impl Asked {
     /// Whether waits of this kind are among them.
     #[must_use]
     pub const fn has(self, wait: Wait) -> bool {
-        let call = match wait {
-            Wait::Stream => SiteCall::Stream,
-            Wait::Event => SiteCall::Event,
-            Wait::Context => SiteCall::Context,
-            Wait::CopyToHost => SiteCall::BlockingCopy,
-        };
-        self.0 & 1 << call as u8 != 0
+        self.0 & 1 << SiteCall::of(wait) as u8 != 0
     }
 }

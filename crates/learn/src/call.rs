@@ -1,17 +1,6 @@
 //! The calls that the learner is told of.
 
-/// A way to wait on the device. It is noted when it is entered, and told when it returns.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Wait {
-    /// `cuStreamSynchronize`.
-    Stream,
-    /// `cuEventSynchronize`.
-    Event,
-    /// `cuCtxSynchronize`.
-    Context,
-    /// `cuMemcpyDtoH`, which blocks.
-    CopyToHost,
-}
+use tllmprof_calls::Wait;
 
 /// One call of the process, with the handles that tell sites apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -24,12 +13,38 @@ pub enum Call {
     CopyToHost,
     /// A copy to the device.
     CopyToDevice,
-    /// A wait has returned.
+    /// A wait has returned. It is noted when it is entered, and told when it returns.
     Returned(Wait),
     /// A stream capture begins on this thread: until it ends, its calls are no work.
     CaptureBegin,
     /// A stream capture ends on this thread.
     CaptureEnd,
+}
+
+impl Call {
+    /// The call that a recorded stream has under this word, and `kernel` is the handle of where it is a
+    /// launch; `None` where the learner has no use for it. `tests/streams/README.md` has the format.
+    ///
+    /// # Errors
+    /// Those of `kernel`.
+    pub fn recorded<E>(
+        word: &str,
+        kernel: impl FnOnce() -> Result<u64, E>,
+    ) -> Result<Option<Self>, E> {
+        Ok(Some(match word {
+            "launch" | "launch_ex" | "launch_cooperative" => Self::Launch(kernel()?),
+            "graph_launch" => Self::GraphLaunch,
+            "memcpy_dtoh_async" => Self::CopyToHost,
+            "memcpy_htod_async" => Self::CopyToDevice,
+            "stream_sync_end" => Self::Returned(Wait::Stream),
+            "event_sync_end" => Self::Returned(Wait::Event),
+            "ctx_sync_end" => Self::Returned(Wait::Context),
+            "memcpy_dtoh_end" => Self::Returned(Wait::CopyToHost),
+            "begin_capture" => Self::CaptureBegin,
+            "end_capture" => Self::CaptureEnd,
+            _ => return Ok(None),
+        }))
+    }
 }
 
 /// What a thread's trail keeps of calls that are no kernel launches. Kernel handles are pointers
@@ -60,8 +75,8 @@ pub(crate) enum SiteCall {
     Upload,
 }
 
-impl From<Wait> for SiteCall {
-    fn from(wait: Wait) -> Self {
+impl SiteCall {
+    pub const fn of(wait: Wait) -> Self {
         match wait {
             Wait::Stream => Self::Stream,
             Wait::Event => Self::Event,
@@ -69,9 +84,7 @@ impl From<Wait> for SiteCall {
             Wait::CopyToHost => Self::BlockingCopy,
         }
     }
-}
 
-impl SiteCall {
     /// The words that messages use.
     pub const fn words(self) -> &'static str {
         match self {

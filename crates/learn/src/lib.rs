@@ -44,7 +44,7 @@ mod site;
 mod trail;
 
 pub use asked::Asked;
-pub use call::{Call, Wait};
+pub use call::Call;
 pub use learner::{Boundary, Learner, State};
 pub use rule::Rule;
 pub use trail::{THREADS, Trail, Trails};

@@ -2,7 +2,9 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::call::{Wait, token};
+use tllmprof_calls::Wait;
+
+use crate::call::token;
 use crate::engine::Threads;
 
 /// How many threads are told apart; ids are taken modulo this.
@@ -86,6 +88,12 @@ impl Trail {
     pub const COPY_TO_HOST: u64 = token::COPY_TO_HOST;
     /// The token of a copy to the device.
     pub const COPY_TO_DEVICE: u64 = token::COPY_TO_DEVICE;
+
+    /// The token of a wait.
+    #[must_use]
+    pub const fn wait(wait: Wait) -> u64 {
+        token::WAIT + wait as u64
+    }
 
     const fn new() -> Self {
         Self {
@@ -216,14 +224,6 @@ impl Trails {
 impl Default for Trails {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl Wait {
-    /// What a thread's trail keeps of it.
-    #[must_use]
-    pub const fn token(self) -> u64 {
-        token::WAIT + self as u64
     }
 }
 

@@ -1,6 +1,7 @@
 //! Engines of shapes that no recorded stream has.
 
-use tllmprof_learn::{Boundary, Call, Learner, State, Trails, Wait};
+use tllmprof_calls::Wait;
+use tllmprof_learn::{Boundary, Call, Learner, State, Trails};
 
 const KERNEL: u64 = 1 << 32;
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tllmprof_config::{Call, calls::Kind};
+use tllmprof_calls::kind_of;
 use tllmprof_record::CallKind;
 
 /// The row of names that there is no room for.
@@ -43,17 +43,7 @@ fn plain(name: &str) -> &str {
 
 /// What a call does.
 pub fn kind(name: &str) -> CallKind {
-    match Call::by_name(name).map(Call::kind) {
-        Some(Kind::GraphLaunch) => CallKind::GraphLaunch,
-        Some(Kind::KernelLaunch) => CallKind::KernelLaunch,
-        Some(Kind::AsyncCopy) => CallKind::AsyncCopy,
-        Some(Kind::Wait) => CallKind::Wait,
-        Some(Kind::CaptureBegin | Kind::CaptureEnd) => CallKind::Capture,
-        Some(Kind::Memory | Kind::Profiler | Kind::Destroys) => CallKind::Other,
-        None if name.contains("Synchronize") => CallKind::Wait,
-        None if name.contains("Memcpy") && name.contains("Async") => CallKind::AsyncCopy,
-        None => CallKind::Other,
-    }
+    kind_of(name).map_or(CallKind::Other, CallKind::from)
 }
 
 #[cfg(test)]
@@ -77,6 +67,9 @@ mod tests {
         assert_eq!(kind("cudaGraphLaunch"), CallKind::GraphLaunch);
         assert_eq!(kind("cudaStreamSynchronize"), CallKind::Wait);
         assert_eq!(kind("cuMemcpy2DAsync_v2"), CallKind::AsyncCopy);
+        assert_eq!(kind("cudaThreadSynchronize"), CallKind::Wait);
+        assert_eq!(kind("cudaMemcpyPeerAsync"), CallKind::AsyncCopy);
         assert_eq!(kind("cudaMalloc"), CallKind::Other);
+        assert_eq!(kind("cudaGetDevice"), CallKind::Other);
     }
 }

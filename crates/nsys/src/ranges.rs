@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tllmprof_config::Call;
+use tllmprof_calls::Call;
 
 use crate::database::{Database, Row};
 use crate::error::Error;

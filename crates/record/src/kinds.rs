@@ -1,5 +1,7 @@
 //! Kinds of calls, ranges, copies and ends that events tell apart.
 
+use tllmprof_calls::Kind;
+
 /// What a call in the table of calls does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -93,6 +95,19 @@ impl Edge {
             0 => Some(Self::Open),
             1 => Some(Self::Close),
             _ => None,
+        }
+    }
+}
+
+impl From<Kind> for CallKind {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::GraphLaunch => Self::GraphLaunch,
+            Kind::KernelLaunch { .. } => Self::KernelLaunch,
+            Kind::AsyncCopy(_) => Self::AsyncCopy,
+            Kind::Wait(_) => Self::Wait,
+            Kind::CaptureBegin | Kind::CaptureEnd => Self::Capture,
+            Kind::Memory | Kind::Profiler | Kind::Destroys(_) => Self::Other,
         }
     }
 }

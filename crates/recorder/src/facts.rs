@@ -6,9 +6,9 @@ use std::fs;
 
 use tllmprof_session::Facts;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
-use tllmprof_config::calls::{CALLS, Kind};
+use tllmprof_calls::CALLS;
 use tllmprof_config::{Settings, VARIABLES};
-use tllmprof_record::{CallKind, Event, Info, NO_STRING, What};
+use tllmprof_record::{Event, Info, NO_STRING, What};
 
 use super::{clock, is_on, is_wanted, strings, writers};
 use tllmprof_sync::Lock;
@@ -106,17 +106,9 @@ pub fn host_name() -> Vec<u8> {
 /// Writes what is known at the beginning.
 pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     for row in CALLS {
-        let kind = match row.kind {
-            Kind::GraphLaunch => CallKind::GraphLaunch,
-            Kind::KernelLaunch => CallKind::KernelLaunch,
-            Kind::AsyncCopy => CallKind::AsyncCopy,
-            Kind::Wait => CallKind::Wait,
-            Kind::CaptureBegin | Kind::CaptureEnd => CallKind::Capture,
-            Kind::Memory | Kind::Profiler | Kind::Destroys => CallKind::Other,
-        };
         let what = What::CallName {
             row: row.call as u8,
-            kind: Some(kind),
+            kind: Some(row.kind.into()),
             name: strings::id_of(row.call.name()),
         };
         writers::write(&Event::new(0, 0, what));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use tllmprof_calls::{Kind, Wait, kind_of};
 use tllmprof_record::{CallKind, Counter, Entry, Header, Info, NO_STRING, StringId, Strings, What};
 
 /// How many lines of one kind, and how many threads' names, are kept.
@@ -40,6 +41,19 @@ pub struct CallRow {
     pub kind: CallKind,
     pub inside: u64,
     pub outside: u64,
+}
+
+impl CallRow {
+    /// What it waits for; `None` where it does not wait. What nobody knows but the record waits for all.
+    pub fn waits_for(&self) -> Option<Wait> {
+        let known = || kind_of(&self.name).and_then(Kind::waits_for);
+        (self.kind == CallKind::Wait).then(|| known().unwrap_or(Wait::Context))
+    }
+
+    /// Whether it takes or gives back memory; what does so in the order of a stream makes nobody wait.
+    pub fn allocates(&self) -> bool {
+        kind_of(&self.name) == Some(Kind::Memory)
+    }
 }
 
 /// Facts as they come, in ids of strings.

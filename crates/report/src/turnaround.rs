@@ -5,7 +5,8 @@
 
 use std::collections::HashMap;
 
-use tllmprof_record::{CallKind, Event};
+use tllmprof_calls::Wait;
+use tllmprof_record::Event;
 
 use crate::facts::CallRow;
 
@@ -32,12 +33,11 @@ impl Drains {
     pub fn of(rows: &[CallRow]) -> [Self; 256] {
         let mut all = [Self::Nothing; 256];
         for row in rows {
-            let is = |prefix: &str| row.name.starts_with(prefix);
-            all[usize::from(row.row)] = match row.kind {
-                kind if kind.launches() => Self::Launch,
-                CallKind::Wait if is("cuMemcpy") || is("cudaMemcpy") => Self::Copy,
-                CallKind::Wait if !is("cuEvent") && !is("cudaEvent") => Self::Wait,
-                _ => Self::Nothing,
+            all[usize::from(row.row)] = match row.waits_for() {
+                _ if row.kind.launches() => Self::Launch,
+                Some(Wait::CopyToHost) => Self::Copy,
+                Some(Wait::Stream | Wait::Context) => Self::Wait,
+                Some(Wait::Event) | None => Self::Nothing,
             };
         }
         all
@@ -134,7 +134,7 @@ impl Turnarounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tllmprof_record::What;
+    use tllmprof_record::{CallKind, What};
 
     fn row(row: u8, kind: CallKind, name: &str) -> CallRow {
         CallRow {

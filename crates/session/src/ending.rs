@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
-use tllmprof_config::calls::{CALLS, Kind};
+use tllmprof_calls::{CALLS, Kind};
 use tllmprof_config::{Settings, Step, Window};
 
 use super::by::{By, Rank};
@@ -147,15 +147,15 @@ struct Tally {
 
 impl Tally {
     fn of(slots: &[&Slot]) -> Self {
-        let sum = |kind: Kind| {
-            let rows = CALLS.iter().filter(move |row| row.kind == kind);
+        let sum = |belongs: fn(Kind) -> bool| {
+            let rows = CALLS.iter().filter(move |row| belongs(row.kind));
             rows.flat_map(|row| slots.iter().map(|slot| slot.live(row.call).count()))
                 .sum()
         };
         Self {
-            graphs: sum(Kind::GraphLaunch),
-            kernels: sum(Kind::KernelLaunch),
-            waits: sum(Kind::Wait),
+            graphs: sum(|kind| kind == Kind::GraphLaunch),
+            kernels: sum(|kind| matches!(kind, Kind::KernelLaunch { .. })),
+            waits: sum(Kind::waits),
         }
     }
 }

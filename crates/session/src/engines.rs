@@ -7,8 +7,8 @@ use std::path::Path;
 
 use once_cell::race::OnceBox;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
-use tllmprof_config::engines::{ENGINES, Engine, Seen, known, python_steps};
 use tllmprof_config::{PyFunction, Step};
+use tllmprof_engines::{ENGINES, Engine, Seen, known, python_steps};
 
 use tllmprof_platform::elf;
 use tllmprof_platform::elf::Module;

@@ -4,7 +4,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
-use tllmprof_config::calls::Call;
+use tllmprof_calls::Call;
 use tllmprof_config::{Step, Window};
 use tllmprof_learn::{Learner, Rule, Trail, Trails};
 

@@ -19,9 +19,9 @@ mod wiring;
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-use tllmprof_config::calls::{Call, Calls, Kind};
-use tllmprof_config::engines::tensorrt_llm_gates_itself;
+use tllmprof_calls::{Call, Calls, Kind};
 use tllmprof_config::{Settings, Step, rank};
+use tllmprof_engines::tensorrt_llm_gates_itself;
 
 use crate::engines::Found;
 use tllmprof_platform::barrier::process_wide;
@@ -265,7 +265,7 @@ pub fn attends(call: Call) -> bool {
 pub fn entered(call: Call) {
     match call.kind() {
         Kind::CaptureBegin => return stream_capture::begins(),
-        Kind::CaptureEnd | Kind::Memory | Kind::Destroys => return,
+        Kind::CaptureEnd | Kind::Memory | Kind::Destroys(_) => return,
         Kind::Profiler => {
             log::once!(
                 Info,

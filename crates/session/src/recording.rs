@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Display};
 
-use tllmprof_config::calls::CALLS;
+use tllmprof_calls::CALLS;
 use tllmprof_config::{Settings, Step};
 use tllmprof_learn::Rule;
 

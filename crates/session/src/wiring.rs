@@ -4,7 +4,7 @@
 use core::fmt::{self, Display};
 
 use once_cell::race::OnceBox;
-use tllmprof_config::calls::Calls;
+use tllmprof_calls::Calls;
 use tllmprof_config::{Settings, Step};
 use tllmprof_platform::log::Level;
 use tllmprof_steps::window::{Edge, Point};

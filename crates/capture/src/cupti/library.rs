@@ -6,7 +6,7 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use tllmprof_config::cupti::{NEWEST, OLDEST, find, folders, names};
+use tllmprof_cupti::{NEWEST, OLDEST, find, folders, names};
 
 use super::refusal::Refusal;
 use tllmprof_platform::elf;

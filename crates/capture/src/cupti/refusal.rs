@@ -78,7 +78,7 @@ impl fmt::Display for Refusal {
                 f,
                 "CUPTI was not found: no libcupti.so.{} to .{newest} in LD_LIBRARY_PATH, beside the \
                  CUDA runtime, in /usr/local/cuda*, or where the loader looks",
-                tllmprof_config::cupti::OLDEST
+                tllmprof_cupti::OLDEST
             ),
             Self::NotLoaded(why) => write!(f, "CUPTI could not be loaded: {why}"),
             Self::TooOld { path, version } => write!(

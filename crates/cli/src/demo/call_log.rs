@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use tllmprof_calls::{Call, Library};
 use tllmprof_config::Windows;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,12 +20,22 @@ pub struct CallLog(Vec<Event>);
 impl CallLog {
     /// Lines end in function, first argument and runtime; what is before is numbers and marks.
     pub fn parse(text: &str) -> Self {
-        let event = |line: &str| match line.split_whitespace().rev().nth(2)? {
-            "cuGraphLaunch" | "cuGraphLaunch_ptsz" => Some(Event::Launch),
-            "cuStreamSynchronize_end" | "cuStreamSynchronize_ptsz_end" => Some(Event::Waited),
-            "cuProfilerStart" => Some(Event::Start),
-            "cuProfilerStop" => Some(Event::Stop),
-            _ => None,
+        let event = |line: &str| {
+            let name = line.split_whitespace().rev().nth(2)?;
+            let (name, has_returned) = match name.strip_suffix("_end") {
+                Some(name) => (name, true),
+                None => (name, false),
+            };
+            let (call, Library::Driver) = Call::and_library(name)? else {
+                return None;
+            };
+            match (call, has_returned) {
+                (Call::GraphLaunch, false) => Some(Event::Launch),
+                (Call::StreamSynchronize, true) => Some(Event::Waited),
+                (Call::ProfilerStart, false) => Some(Event::Start),
+                (Call::ProfilerStop, false) => Some(Event::Stop),
+                _ => None,
+            }
         };
         Self(text.lines().filter_map(event).collect())
     }

@@ -7,8 +7,6 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use tllmprof_config::cupti;
-
 use super::elf::Elf;
 use super::finding::Section;
 use super::search::Search;
@@ -46,9 +44,12 @@ pub fn describe(section: &mut Section, search: &Search, program: &Elf, runtimes:
 /// What `--kernels` would load. One that the program loads itself, as PyTorch does, comes before it.
 fn cupti(section: &mut Section, search: &Search, program: &Elf, runtimes: &[PathBuf]) {
     let library_path = env::var_os("LD_LIBRARY_PATH");
-    let folders = cupti::folders(library_path.as_deref(), runtimes, Path::new("/usr/local"));
-    let found = cupti::find(&folders, cupti::NEWEST)
-        .or_else(|| cupti::names(cupti::NEWEST).find_map(|name| search.by_name(&name, program)));
+    let folders =
+        tllmprof_cupti::folders(library_path.as_deref(), runtimes, Path::new("/usr/local"));
+    let found = tllmprof_cupti::find(&folders, tllmprof_cupti::NEWEST).or_else(|| {
+        tllmprof_cupti::names(tllmprof_cupti::NEWEST)
+            .find_map(|name| search.by_name(&name, program))
+    });
     match found {
         Some(path) => section.good(format_args!(
             "CUPTI is {}: --kernels takes GPU kernels with it, unless the program brings its own",
@@ -58,7 +59,7 @@ fn cupti(section: &mut Section, search: &Search, program: &Elf, runtimes: &[Path
             "no CUPTI of CUDA {} or later was found (LD_LIBRARY_PATH, beside the CUDA runtime, \
              /usr/local/cuda*): --kernels takes none, unless the program brings its own, as PyTorch \
              does",
-            cupti::OLDEST
+            tllmprof_cupti::OLDEST
         )),
     }
 }

@@ -34,7 +34,8 @@ use core::arch::{global_asm, naked_asm};
 use core::cell::Cell;
 use core::ffi::c_void;
 
-use tllmprof_learn::{Trail, Wait};
+use tllmprof_calls::Wait;
+use tllmprof_learn::Trail;
 
 use super::thunk::{THUNK_COUNT, THUNK_SIZE, Thunk};
 use tllmprof_platform::thread::{self, Block, Outer};
@@ -382,28 +383,28 @@ noting!(
     note_stream,
     record_stream,
     "x11",
-    token = Wait::Stream.token()
+    token = Trail::wait(Wait::Stream)
 );
 noting!(
     NOTE_EVENT_WAIT,
     note_event,
     record_event,
     "x11",
-    token = Wait::Event.token()
+    token = Trail::wait(Wait::Event)
 );
 noting!(
     NOTE_CONTEXT_WAIT,
     note_context,
     record_context,
     "x11",
-    token = Wait::Context.token()
+    token = Trail::wait(Wait::Context)
 );
 noting!(
     NOTE_BLOCKING_COPY,
     note_blocking,
     record_blocking,
     "x11",
-    token = Wait::CopyToHost.token()
+    token = Trail::wait(Wait::CopyToHost)
 );
 
 /// The handler that notes a call, and the one that has it recorded as well.

@@ -11,7 +11,8 @@ use core::arch::{global_asm, naked_asm};
 use core::cell::Cell;
 use core::ffi::c_void;
 
-use tllmprof_learn::{Trail, Wait};
+use tllmprof_calls::Wait;
+use tllmprof_learn::Trail;
 
 use super::thunk::{THUNK_COUNT, THUNK_SIZE, Thunk};
 use tllmprof_platform::thread::{Block, Outer};
@@ -309,28 +310,28 @@ noting!(
     note_stream,
     record_stream,
     "{token}",
-    token = Wait::Stream.token()
+    token = Trail::wait(Wait::Stream)
 );
 noting!(
     NOTE_EVENT_WAIT,
     note_event,
     record_event,
     "{token}",
-    token = Wait::Event.token()
+    token = Trail::wait(Wait::Event)
 );
 noting!(
     NOTE_CONTEXT_WAIT,
     note_context,
     record_context,
     "{token}",
-    token = Wait::Context.token()
+    token = Trail::wait(Wait::Context)
 );
 noting!(
     NOTE_BLOCKING_COPY,
     note_blocking,
     record_blocking,
     "{token}",
-    token = Wait::CopyToHost.token()
+    token = Trail::wait(Wait::CopyToHost)
 );
 
 /// The handler that notes a call, and the one that records it as well.

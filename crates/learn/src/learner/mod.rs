@@ -4,12 +4,14 @@ mod record;
 mod watch;
 
 use crate::asked::Asked;
-use crate::call::{Call, SiteCall, Wait, token};
+use tllmprof_calls::Wait;
+
+use crate::call::{Call, SiteCall, token};
 use crate::choose::Scratch;
 use crate::history::History;
 use crate::rule::Rule;
 use crate::site;
-use crate::trail::{THREADS, Trails, Work, slot};
+use crate::trail::{THREADS, Trail, Trails, Work, slot};
 
 /// Copies not waited for after which none is expected to be.
 const UNAWAITED: u32 = 4;
@@ -244,7 +246,7 @@ impl Learner {
                 self.not_asked(trails, thread);
             }
             Call::Returned(wait) => {
-                trail.note(wait.token());
+                trail.note(Trail::wait(wait));
                 if self.asks(true).has(wait) {
                     return self.returned(trails, thread, wait);
                 }
@@ -302,7 +304,7 @@ impl Learner {
         let call = if before == Some(token::COPY_TO_DEVICE) {
             SiteCall::Upload
         } else {
-            SiteCall::from(wait)
+            SiteCall::of(wait)
         };
         let ends = self.site(trails, thread, call);
         let copied = self

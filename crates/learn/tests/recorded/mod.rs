@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 
 use flate2::read::GzDecoder;
-use tllmprof_learn::{Call, Wait};
+use tllmprof_learn::Call;
 
 /// A line of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,20 +28,12 @@ pub fn read(path: &str) -> Vec<Record> {
 
 fn record(line: &str) -> Record {
     let fields: Vec<_> = line.split(',').collect();
-    let kernel = || u64::from_str_radix(&fields[3][1..], 16).unwrap() + (1 << 32);
-    let call = match fields[2] {
-        "mark" => return Record::Mark,
-        "launch" | "launch_ex" | "launch_cooperative" => Call::Launch(kernel()),
-        "graph_launch" => Call::GraphLaunch,
-        "memcpy_dtoh_async" => Call::CopyToHost,
-        "memcpy_htod_async" => Call::CopyToDevice,
-        "stream_sync_end" => Call::Returned(Wait::Stream),
-        "event_sync_end" => Call::Returned(Wait::Event),
-        "ctx_sync_end" => Call::Returned(Wait::Context),
-        "memcpy_dtoh_end" => Call::Returned(Wait::CopyToHost),
-        "begin_capture" => Call::CaptureBegin,
-        "end_capture" => Call::CaptureEnd,
-        _ => return Record::Other,
-    };
-    Record::Call(fields[1].parse().unwrap(), call)
+    if fields[2] == "mark" {
+        return Record::Mark;
+    }
+    let kernel = || u64::from_str_radix(&fields[3][1..], 16).map(|kernel| kernel + (1 << 32));
+    match Call::recorded(fields[2], kernel).unwrap() {
+        Some(call) => Record::Call(fields[1].parse().unwrap(), call),
+        None => Record::Other,
+    }
 }

@@ -4,7 +4,9 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{is_hooked, is_name, is_profiler, is_wanted, stand_in};
+use tllmprof_calls::is_called_in_context;
+
+use super::{is_hooked, is_profiler, is_wanted, stand_in};
 use crate::elf;
 use crate::elf::Module;
 use crate::got::lead;
@@ -54,7 +56,7 @@ pub fn lead_links() -> Links {
                 let gate = stand_in(real, name);
                 (gate != real).then_some(gate.addr())
             };
-            match lead(module, is_name, to_gate) {
+            match lead(module, is_called_in_context, to_gate) {
                 Some(0) => {}
                 Some(_) if links == Links::Led => links = Links::New,
                 Some(_) => {}

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use once_cell::race::OnceBox;
 
-use tllmprof_config::calls::{Call, Kind};
+use tllmprof_calls::{Call, is_called_in_context, may_give_work};
 
 use crate::lifecycle::{self, OnlyThread, Stage};
 use crate::{barrier, elf, resolve, thread};
@@ -95,32 +95,13 @@ pub enum Work {
 impl Work {
     /// Of a call of the table.
     pub fn of(call: Call) -> Self {
-        match call.kind() {
-            Kind::GraphLaunch | Kind::KernelLaunch | Kind::AsyncCopy => Self::Maybe,
-            // A copy that waits.
-            Kind::Wait if matches!(call, Call::MemcpyDtoH | Call::MemcpyHtoD) => Self::Maybe,
-            _ => Self::No,
-        }
+        Self::from(call.kind().gives_work())
     }
+}
 
-    /// By its name, of one that the table lacks: all but those that ask, wait, or keep books.
-    fn by_name(name: &str) -> Self {
-        const NONE: [&str; 9] = [
-            "Get",
-            "Query",
-            "Synchronize",
-            "cuCtx",
-            "cuEvent",
-            "cuOccupancy",
-            "cuStreamWait",
-            "cuFuncSet",
-            "cuPointer",
-        ];
-        if NONE.iter().any(|part| name.contains(part)) {
-            Self::No
-        } else {
-            Self::Maybe
-        }
+impl From<bool> for Work {
+    fn from(may: bool) -> Self {
+        if may { Self::Maybe } else { Self::No }
     }
 }
 
@@ -171,22 +152,6 @@ pub fn is_wanted() -> bool {
     }
 }
 
-/// Whether a name may be one of the driver's functions that has a gate: not of another library
-/// (`cublas…`), and nothing that is called without a context (the arguments of the last are too many).
-pub fn is_name(name: &CStr) -> bool {
-    const WITHOUT: [&[u8]; 5] = [
-        b"cuGetProcAddress",
-        b"cuGetExportTable",
-        b"cuGetError",
-        b"cuDriverGetVersion",
-        b"cuTensorMap",
-    ];
-    let name = name.to_bytes();
-    name.starts_with(b"cu")
-        && name.get(2).is_some_and(u8::is_ascii_uppercase)
-        && !WITHOUT.iter().any(|without| name.starts_with(without))
-}
-
 /// Whether the code at `address` is a profiler's own: what it calls while it is taken out must not
 /// wait for that.
 pub fn is_profiler(address: usize) -> bool {
@@ -202,8 +167,8 @@ pub fn stand_in(real: *mut c_void, name: &CStr) -> *mut c_void {
         elf::containing(real.addr()).is_some_and(|module| module.soname() == Some(c"libcuda.so.1"))
     };
     match name.to_str() {
-        Ok(text) if is_wanted() && is_name(name) && is_drivers() => {
-            before(real, Work::by_name(text))
+        Ok(text) if is_wanted() && is_called_in_context(name) && is_drivers() => {
+            before(real, Work::from(may_give_work(text)))
         }
         _ => real,
     }

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_config::PyFunction;
-use tllmprof_config::engines::is_step;
+use tllmprof_engines::is_step;
 
 use tllmprof_capture::marks::Name;
 use tllmprof_capture::marks::Pushed;

@@ -4,7 +4,8 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
-use tllmprof_config::{PyFunction, Settings, Step, api_functions};
+use tllmprof_config::{PyFunction, Settings, Step};
+use tllmprof_engines::api_functions;
 
 use super::function::{Function, StepOf};
 use tllmprof_capture::marks;

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use tllmprof_record::{CallKind, Metric};
+use tllmprof_record::Metric;
 
+use crate::facts::CallRow;
 use crate::iteration::Iteration;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
@@ -105,11 +106,11 @@ impl<'a> Evidence<'a> {
         self.sum.share(ns).min(1.0)
     }
 
-    pub fn calls(&self, belongs: impl Fn(CallKind, &str) -> bool) -> Calls {
+    pub fn calls(&self, belongs: impl Fn(&CallRow) -> bool) -> Calls {
         let rows = &self.process.facts.calls;
         let is_one = |call: &&Named| {
             let mut same = rows.iter().filter(|row| row.name == call.name);
-            same.any(|row| belongs(row.kind, &row.name))
+            same.any(&belongs)
         };
         let calls = self.process.calls.iter().filter(is_one);
         calls.fold(Calls::default(), |sum, call| Calls {
@@ -247,18 +248,4 @@ pub struct Lost {
     pub slow: u64,
     pub hit: u64,
     pub of_slow: f64,
-}
-
-/// A call that takes or gives back memory; one that does so in the order of a stream makes nobody wait.
-pub fn allocates(name: &str) -> bool {
-    const CALLS: [&str; 7] = [
-        "cuMemAlloc",
-        "cuMemFree",
-        "cuMemHostAlloc",
-        "cudaMalloc",
-        "cudaFree",
-        "cudaHostAlloc",
-        "cudaMallocHost",
-    ];
-    CALLS.iter().any(|call| name.starts_with(call)) && !name.contains("Async")
 }

@@ -1,9 +1,10 @@
 //! What the host does to the GPU: launches, waits, copies, allocations.
 
-use tllmprof_record::CallKind;
+use tllmprof_calls::Wait;
 
 use super::Judged;
-use super::evidence::{Calls, Evidence, Kernels, Launching, allocates};
+use super::evidence::{Calls, Evidence, Kernels, Launching};
+use crate::facts::CallRow;
 use crate::units::{Rate, Share, Time};
 
 /// Fewer launches in an iteration bind nobody.
@@ -80,7 +81,7 @@ pub fn launch_bound(one: &Evidence<'_>) -> Judged {
         Share(share),
         Share(one.waits())
     );
-    let drains = one.calls(|kind, name| kind == CallKind::Wait && !name.contains("Event"));
+    let drains = one.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::Event));
     let has_room = mean < FULL || one.a_step(drains.count) > 0.9 && one.waits() < NO_WAIT;
     if share >= LAUNCHING && one.waits() < WAITING && has_room {
         Judged::Yes {
@@ -103,7 +104,7 @@ pub fn waits_when() -> String {
 }
 
 pub fn waits(one: &Evidence<'_>) -> Judged {
-    let calls = one.calls(|kind, name| kind == CallKind::Wait && !is_copy(name));
+    let calls = one.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::CopyToHost));
     let after = one.process.turnaround.after_waits;
     idle_after("waits", one, calls, WAITS, after)
 }
@@ -117,7 +118,7 @@ pub fn copies_when() -> String {
 }
 
 pub fn copies(one: &Evidence<'_>) -> Judged {
-    let calls = one.calls(|kind, name| kind == CallKind::Wait && is_copy(name));
+    let calls = one.calls(|row| row.waits_for() == Some(Wait::CopyToHost));
     let count = one.a_step(calls.count);
     if count >= COPIES
         && let Some(Kernels { copies, .. }) = one.kernels()
@@ -134,10 +135,6 @@ pub fn copies(one: &Evidence<'_>) -> Judged {
     }
     let after = one.process.turnaround.after_copies;
     idle_after("copies that block", one, calls, COPIES, after)
-}
-
-fn is_copy(name: &str) -> bool {
-    name.starts_with("cuMemcpy") || name.starts_with("cudaMemcpy")
 }
 
 /// What `calls`, after which nothing was launched for `after` nanoseconds, cost.
@@ -178,11 +175,10 @@ pub fn allocations_when() -> String {
 }
 
 pub fn allocations(one: &Evidence<'_>) -> Judged {
-    let mut rows = one.process.facts.calls.iter();
-    if !rows.any(|row| allocates(&row.name)) {
+    if !one.process.facts.calls.iter().any(CallRow::allocates) {
         return Judged::Unknown("the record does not have them".to_owned());
     }
-    let calls = one.calls(|_, name| allocates(name));
+    let calls = one.calls(CallRow::allocates);
     let (count, share) = (one.a_step(calls.count), one.share(calls.total));
     let evidence = format!(
         "{} allocations and releases a step, {} of the time",

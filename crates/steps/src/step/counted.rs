@@ -1,6 +1,6 @@
 //! What is counted.
 
-use tllmprof_config::calls::{CALLS, Call, Kind};
+use tllmprof_calls::{CALLS, Call, Kind};
 
 /// Something whose occurrences are counted, each thread in a cell of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +58,7 @@ impl Counted {
 
     /// Whether it waits on the device.
     pub fn waits(self) -> bool {
-        self.kind() == Some(Kind::Wait)
+        self.kind().is_some_and(Kind::waits)
     }
 
     fn kind(self) -> Option<Kind> {

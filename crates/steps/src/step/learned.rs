@@ -1,7 +1,7 @@
 //! Iterations by the wait that recurs once in each, learnt from the calls.
 
-use tllmprof_config::calls::{Call, Kind};
-use tllmprof_learn::{Asked, Boundary, Learner, Rule, State, Trail, Trails, Wait};
+use tllmprof_calls::{Call, Direction, Kind};
+use tllmprof_learn::{Asked, Boundary, Learner, Rule, State, Trail, Trails};
 
 use super::counted::Counted;
 use super::threads::{Slot, UNLIMITED};
@@ -62,58 +62,23 @@ pub struct Learned {
     opens_at_launch: Option<[u32; 2]>,
 }
 
-/// What a call is noted as: a kernel's handle is among its arguments.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Note {
-    /// The handle is the argument of this index.
-    Kernel(usize),
-    Graph,
-    CopyToHost,
-    CopyToDevice,
-    Wait(Wait),
-}
-
-/// How `call` is noted in its thread's trail; none where it says nothing of the place.
-pub const fn note_of(call: Call) -> Option<Note> {
-    Some(match call {
-        Call::LaunchKernel | Call::LaunchCooperativeKernel => Note::Kernel(0),
-        Call::LaunchKernelEx => Note::Kernel(1),
-        Call::GraphLaunch => Note::Graph,
-        Call::MemcpyDtoHAsync => Note::CopyToHost,
-        Call::MemcpyHtoDAsync | Call::MemcpyHtoD => Note::CopyToDevice,
-        _ => match wait_of(call) {
-            Some(wait) => Note::Wait(wait),
-            None => return None,
-        },
-    })
-}
-
-const fn wait_of(call: Call) -> Option<Wait> {
-    Some(match call {
-        Call::StreamSynchronize => Wait::Stream,
-        Call::EventSynchronize => Wait::Event,
-        Call::CtxSynchronize => Wait::Context,
-        Call::MemcpyDtoH => Wait::CopyToHost,
-        _ => return None,
-    })
-}
-
 /// Whether a call of this kind is seen when it returns.
-pub const fn is_followed(call: Call) -> bool {
-    matches!(call, Call::MemcpyDtoHAsync) || wait_of(call).is_some()
+const fn is_followed(kind: Kind) -> bool {
+    matches!(kind, Kind::AsyncCopy(Direction::ToHost) | Kind::Wait(_))
 }
 
 /// Notes a call in a trail.
 pub fn note(trail: &Trail, call: Call, args: &[usize]) {
-    match note_of(call) {
-        Some(Note::Kernel(index)) => {
-            trail.note_kernel(args.get(index).map_or(0, |&kernel| kernel as u64))
+    match call.kind() {
+        Kind::KernelLaunch { handle } => {
+            let kernel = args.get(usize::from(handle));
+            trail.note_kernel(kernel.map_or(0, |&kernel| kernel as u64));
         }
-        Some(Note::Graph) => trail.note_graph(),
-        Some(Note::CopyToHost) => trail.note(Trail::COPY_TO_HOST),
-        Some(Note::CopyToDevice) => trail.note(Trail::COPY_TO_DEVICE),
-        Some(Note::Wait(wait)) => trail.note(wait.token()),
-        None => {}
+        Kind::GraphLaunch => trail.note_graph(),
+        Kind::AsyncCopy(Direction::ToHost) => trail.note(Trail::COPY_TO_HOST),
+        Kind::AsyncCopy(Direction::ToDevice) => trail.note(Trail::COPY_TO_DEVICE),
+        Kind::Wait(wait) => trail.note(Trail::wait(wait)),
+        _ => {}
     }
 }
 
@@ -138,11 +103,11 @@ impl Learned {
             // An engine that is known may yet come to its step.
             Counted::Named | Counted::Python => self.may_give_way(),
             Counted::Call(call) => match call.kind() {
-                Kind::GraphLaunch | Kind::KernelLaunch => {
+                kind if kind.launches() => {
                     let threads = self.opens_at_launch.unwrap_or_default();
                     self.opens_at_launch.is_some() && threads.contains(&thread)
                 }
-                _ if !is_followed(call) => !call.kind().counts(),
+                kind if !is_followed(kind) => !kind.counts(),
                 _ if self.asks(call) => true,
                 _ => return count.saturating_add(u64::from(Asked::SAMPLE) - 1),
             },
@@ -151,7 +116,9 @@ impl Learned {
     }
 
     fn asks(&self, call: Call) -> bool {
-        wait_of(call).map_or(self.asked.has_copies(), |wait| self.asked.has(wait))
+        call.kind()
+            .waits_for()
+            .map_or(self.asked.has_copies(), |wait| self.asked.has(wait))
     }
 
     /// A launch has been entered: an iteration may open before it goes on.
@@ -170,8 +137,8 @@ impl Learned {
         }
         let thread = slot.thread();
         let Memory { learner, trails } = &mut self.memory;
-        let wait = wait_of(call);
-        if trails.of(thread).newest() != wait.map_or(Trail::COPY_TO_HOST, Wait::token) {
+        let wait = call.kind().waits_for();
+        if trails.of(thread).newest() != wait.map_or(Trail::COPY_TO_HOST, Trail::wait) {
             // The runtime led to another call than its name says.
             return None;
         }

@@ -7,7 +7,7 @@ pub mod numbering;
 pub mod open;
 pub mod threads;
 
-use tllmprof_config::calls::{Call, Calls, Kind};
+use tllmprof_calls::{Call, Calls};
 use tllmprof_config::{Settings, Step, Warmup};
 
 use counted::Counted;
@@ -59,7 +59,7 @@ impl Counter {
             Step::Call { call, every, .. } => (
                 Rule::Calls(Ledger::new(Counted::Call(*call), fence)),
                 *every,
-                call.kind() == Kind::Wait,
+                call.kind().waits(),
             ),
             Step::Auto => (Rule::Learned(Learned::new(memory(), warmup)), 1, false),
             Step::Symbol { every, .. } | Step::Nvtx { every, .. } => (
@@ -196,7 +196,7 @@ impl Counter {
                 Calls::which(|call| ledger.what() == Counted::Call(call))
             }
             Rule::Learned(_) if iterations <= CLOSE => {
-                Calls::which(|call| call.kind().launches() || call.kind() == Kind::Wait)
+                Calls::which(|call| call.kind().launches() || call.kind().waits())
             }
             _ => Calls::NONE,
         }

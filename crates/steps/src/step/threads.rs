@@ -8,7 +8,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use tllmprof_config::calls::Kind;
+use tllmprof_calls::Kind;
 
 use super::counted::{Counted, ROWS};
 use super::open::OpenRanges;
@@ -80,7 +80,7 @@ impl Slot {
         let ends_capture = |what| match what {
             Counted::Call(call) => matches!(
                 call.kind(),
-                Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler | Kind::Destroys
+                Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler | Kind::Destroys(_)
             ),
             Counted::Named | Counted::Python => false,
         };

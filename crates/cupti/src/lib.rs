@@ -1,5 +1,7 @@
 //! Where CUPTI, NVIDIA's library for profilers, may lie.
 
+#![forbid(unsafe_code)]
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 

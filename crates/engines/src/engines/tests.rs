@@ -2,7 +2,7 @@ use std::collections::HashSet;
 use std::fmt::Write;
 
 use super::*;
-use crate::step::Step;
+use tllmprof_config::Step;
 
 /// What a process has: libraries, symbols and Python modules.
 fn process<'a>(has: &'a [Seen]) -> impl Fn(&Seen) -> bool + 'a {

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use crate::function::PyFunction;
+use tllmprof_config::PyFunction;
 
 /// What tells that an engine is in the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -352,8 +352,8 @@ mod tests {
     use std::fmt::Write;
 
     use super::*;
-    use crate::function::PyFunction;
-    use crate::step::Step;
+    use tllmprof_config::PyFunction;
+    use tllmprof_config::Step;
 
     #[test]
     fn every_function_parses_as_a_rule_does() {

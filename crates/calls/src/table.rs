@@ -1,0 +1,232 @@
+//! The table.
+
+use crate::Destroyed::{Context, Primary};
+use crate::Direction::{Other, ToDevice, ToHost};
+use crate::Kind::{
+    AsyncCopy, CaptureBegin, CaptureEnd, Destroys, GraphLaunch, KernelLaunch, Memory, Profiler,
+};
+use crate::Stream::{Configured, Word};
+use crate::{CallInfo, Destroyed, Kind, Stream, Wait};
+
+/// Expands `$then!` with the functions that look others up, in brackets, and every row:
+/// `Variant = kind, [driver's names] [runtime's names] { what else the row says of itself };`.
+///
+/// The fields are those of [`CallInfo`](crate::CallInfo); what is left out is as in [`PLAIN`]. The first
+/// name of each list is the one that messages use. Copies to the device are the driver's alone: the
+/// runtime's functions lead there, and the direction that `cudaMemcpyDefault` takes shows only there.
+#[macro_export]
+macro_rules! cuda_calls {
+    ($then:ident) => {
+        $then! {
+            [cuGetProcAddress cuGetProcAddress_v2]
+            GraphLaunch = GraphLaunch,
+                [cuGraphLaunch cuGraphLaunch_ptsz]
+                [cudaGraphLaunch cudaGraphLaunch_ptsz]
+                { stream: [Word(1); 2] };
+            LaunchKernel = KernelLaunch { handle: 0 },
+                [cuLaunchKernel cuLaunchKernel_ptsz]
+                [cudaLaunchKernel cudaLaunchKernel_ptsz]
+                { stream: [Word(8), DIM3_DIM3] };
+            LaunchKernelEx = KernelLaunch { handle: 1 },
+                [cuLaunchKernelEx cuLaunchKernelEx_ptsz]
+                [cudaLaunchKernelExC cudaLaunchKernelExC_ptsz]
+                { stream: [Configured(32); 2] };
+            LaunchCooperativeKernel = KernelLaunch { handle: 0 },
+                [cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz]
+                [cudaLaunchCooperativeKernel cudaLaunchCooperativeKernel_ptsz]
+                { stream: [Word(8), DIM3_DIM3] };
+            MemcpyDtoHAsync = AsyncCopy(ToHost),
+                [cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoHAsync]
+                [cudaMemcpyAsync cudaMemcpyAsync_ptsz]
+                { stream: [Word(3), Word(4)], device_to_host_only: true };
+            MemcpyDtoH = Kind::Wait(Wait::CopyToHost),
+                [cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyDtoH]
+                [cudaMemcpy cudaMemcpy_ptds]
+                { device_to_host_only: true };
+            MemcpyHtoDAsync = AsyncCopy(ToDevice),
+                [cuMemcpyHtoDAsync_v2 cuMemcpyHtoDAsync_v2_ptsz cuMemcpyHtoDAsync] []
+                { stream: [Word(3), Stream::None], small_by: Some(2) };
+            MemcpyHtoD = AsyncCopy(ToDevice),
+                [cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds cuMemcpyHtoD] [] {};
+            StreamSynchronize = Kind::Wait(Wait::Stream),
+                [cuStreamSynchronize cuStreamSynchronize_ptsz]
+                [cudaStreamSynchronize cudaStreamSynchronize_ptsz]
+                { stream: [Word(0); 2] };
+            EventSynchronize = Kind::Wait(Wait::Event),
+                [cuEventSynchronize]
+                [cudaEventSynchronize] {};
+            CtxSynchronize = Kind::Wait(Wait::Context),
+                [cuCtxSynchronize cuCtxSynchronize_v2]
+                [cudaDeviceSynchronize] {};
+            StreamBeginCapture = CaptureBegin,
+                [cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz
+                 cuStreamBeginCapture cuStreamBeginCapture_ptsz]
+                [cudaStreamBeginCapture cudaStreamBeginCapture_ptsz]
+                { stream: [Word(0); 2] };
+            StreamBeginCaptureToGraph = CaptureBegin,
+                [cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz]
+                [cudaStreamBeginCaptureToGraph cudaStreamBeginCaptureToGraph_ptsz]
+                { stream: [Word(0); 2] };
+            StreamEndCapture = CaptureEnd,
+                [cuStreamEndCapture cuStreamEndCapture_ptsz]
+                [cudaStreamEndCapture cudaStreamEndCapture_ptsz]
+                { stream: [Word(0); 2] };
+            MemAlloc = Memory,
+                [cuMemAlloc_v2 cuMemAlloc]
+                [cudaMalloc] {};
+            MemFree = Memory,
+                [cuMemFree_v2 cuMemFree]
+                [cudaFree] {};
+            MemHostAlloc = Memory,
+                [cuMemHostAlloc cuMemAllocHost_v2 cuMemAllocHost]
+                [cudaHostAlloc cudaMallocHost] {};
+            MemFreeHost = Memory,
+                [cuMemFreeHost]
+                [cudaFreeHost] {};
+            ProfilerStart = Profiler,
+                [cuProfilerStart]
+                [cudaProfilerStart] {};
+            ProfilerStop = Profiler,
+                [cuProfilerStop]
+                [cudaProfilerStop] {};
+            StreamDestroy = Destroys(Destroyed::Stream),
+                [cuStreamDestroy_v2 cuStreamDestroy]
+                [cudaStreamDestroy] {};
+            CtxDestroy = Destroys(Context),
+                [cuCtxDestroy_v2 cuCtxDestroy] [] {};
+            PrimaryCtxRelease = Destroys(Primary),
+                [cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRelease] [] {};
+            PrimaryCtxReset = Destroys(Primary),
+                [cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxReset]
+                [cudaDeviceReset] {};
+        }
+    };
+}
+
+/// The stream of `cudaLaunchKernel`: a `dim3` takes two words.
+const DIM3_DIM3: Stream = Word(7);
+
+/// A row that says nothing but its names.
+const PLAIN: CallInfo = CallInfo {
+    call: Call::GraphLaunch,
+    kind: Memory,
+    driver: &[],
+    runtime: &[],
+    stream: [Stream::None; 2],
+    small_by: None,
+    device_to_host_only: false,
+};
+
+macro_rules! table {
+    (
+        [$($look_up:ident)*]
+        $($call:ident = $kind:expr, [$($driver:ident)*] [$($runtime:ident)*] {
+            $($field:ident: $value:expr),*
+        };)*
+    ) => {
+        /// A CUDA call by any of its names.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u8)]
+        #[allow(missing_docs)] // the variants are named after the functions
+        pub enum Call {
+            $($call,)*
+        }
+
+        /// The table, in the order of [`Call`]'s variants.
+        pub const CALLS: &[CallInfo] = &[
+            $(CallInfo {
+                call: Call::$call,
+                kind: $kind,
+                driver: &[$(stringify!($driver)),*],
+                runtime: &[$(stringify!($runtime)),*],
+                $($field: $value,)*
+                ..PLAIN
+            },)*
+        ];
+
+        /// The functions of the driver that hand out others: intercepted for what they return.
+        pub const LOOK_UPS: &[&str] = &[$(stringify!($look_up)),*];
+    };
+}
+cuda_calls!(table);
+
+/// What is not intercepted, but known where another tool has recorded it: names without `_v2` and the
+/// suffixes for the thread's own stream.
+///
+/// Source: `cuda.h` and `cuda_runtime_api.h` of CUDA 13.2 and, for what that leaves out, of CUDA 12.
+pub const OTHERS: &[(Kind, &[&str])] = &[
+    (
+        AsyncCopy(Other),
+        &[
+            "cuMemcpy2DAsync",
+            "cuMemcpy3DAsync",
+            "cuMemcpy3DBatchAsync",
+            "cuMemcpy3DPeerAsync",
+            "cuMemcpy3DWithAttributesAsync",
+            "cuMemcpyAsync",
+            "cuMemcpyAtoHAsync",
+            "cuMemcpyBatchAsync",
+            "cuMemcpyDtoDAsync",
+            "cuMemcpyHtoAAsync",
+            "cuMemcpyPeerAsync",
+            "cuMemcpyWithAttributesAsync",
+            "cudaMemcpy2DAsync",
+            "cudaMemcpy2DFromArrayAsync",
+            "cudaMemcpy2DToArrayAsync",
+            "cudaMemcpy3DAsync",
+            "cudaMemcpy3DBatchAsync",
+            "cudaMemcpy3DPeerAsync",
+            "cudaMemcpy3DWithAttributesAsync",
+            "cudaMemcpyBatchAsync",
+            "cudaMemcpyFromArrayAsync",
+            "cudaMemcpyFromSymbolAsync",
+            "cudaMemcpyPeerAsync",
+            "cudaMemcpyToArrayAsync",
+            "cudaMemcpyToSymbolAsync",
+            "cudaMemcpyWithAttributesAsync",
+        ],
+    ),
+    (
+        Kind::Wait(Wait::Context),
+        &["cudaExecutionCtxSynchronize", "cudaThreadSynchronize"],
+    ),
+    (
+        Memory,
+        &[
+            "cuMemAllocManaged",
+            "cuMemAllocPitch",
+            "cudaFreeArray",
+            "cudaFreeMipmappedArray",
+            "cudaMalloc3D",
+            "cudaMalloc3DArray",
+            "cudaMallocArray",
+            "cudaMallocManaged",
+            "cudaMallocMipmappedArray",
+            "cudaMallocPitch",
+        ],
+    ),
+];
+
+/// Parts of the names of those of the driver's functions that give the GPU no work: they ask, wait or
+/// keep books. What has no row here is judged by these, and so are those that a later release of CUDA brings.
+pub const WITHOUT_WORK: &[&str] = &[
+    "Get",
+    "Query",
+    "Synchronize",
+    "cuCtx",
+    "cuEvent",
+    "cuOccupancy",
+    "cuStreamWait",
+    "cuFuncSet",
+    "cuPointer",
+];
+
+/// What the names of those of the driver's functions begin with that are called without a context. (The
+/// last have more arguments than a gate passes on.)
+pub const WITHOUT_CONTEXT: &[&str] = &[
+    "cuGetProcAddress",
+    "cuGetExportTable",
+    "cuGetError",
+    "cuDriverGetVersion",
+    "cuTensorMap",
+];

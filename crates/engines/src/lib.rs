@@ -1,0 +1,12 @@
+//! The inference engines that tllmprof knows.
+//!
+//! Data, and the questions that it answers: which engine is in a process, what counts its steps, and
+//! which of its functions are marked with ranges.
+
+#![forbid(unsafe_code)]
+
+mod engine_api;
+mod engines;
+
+pub use engine_api::{ENGINE_APIS, EngineApi, Marked, api_functions};
+pub use engines::{ENGINES, Engine, Seen, is_step, known, python_steps, tensorrt_llm_gates_itself};
