@@ -200,7 +200,7 @@ function named(title: string, caption: string, head: string, list: Named[], per:
 export function tables(process: Process): HTMLElement[] {
     const per = process.inside?.iterations ?? 1;
     const copies = process.copies ?? [];
-    const metrics = process.metrics ?? [];
+    const metrics = process.gpu_metrics;
     const python = [...process.gc, process.gil_wait, process.gil_hold].filter((one) => one.count > 0);
     return [
         kernels(process),
@@ -210,8 +210,8 @@ export function tables(process: Process): HTMLElement[] {
             copy.total_ns > 0 ? `${bytes((copy.bytes / copy.total_ns) * 1e9)}/s` : "–", time(copy.total_ns),
         ])) : null,
         metrics.length ? longTable("GPU metrics", "inside windows", ["metric", "mean", "max", "samples"], metrics.map((metric) => [
-            `GPU ${metric.device} ${metric.metric}`, `${metric.mean.toFixed(1)} ${metric.unit ?? ""}`,
-            `${metric.max.toFixed(1)} ${metric.unit ?? ""}`, count(metric.samples),
+            `GPU ${metric.device} ${metric.metric}`, `${metric.mean.toFixed(1)} ${metric.unit}`,
+            `${metric.max.toFixed(1)} ${metric.unit}`, count(metric.samples),
         ])) : null,
         named("NVTX ranges", "of the program", "range", process.ranges, per),
         named("Python functions", "that were marked", "function", process.functions, per),

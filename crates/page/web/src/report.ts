@@ -41,7 +41,7 @@ export interface Process {
     copies?: { kind: string; count: number; total_ns: number; bytes: number }[];
     kernel_window?: KernelSum | null;
     routing?: Routing | null;
-    metrics?: { device: number; metric: string; unit?: string; mean: number; max: number; samples: number }[];
+    gpu_metrics: { device: number; metric: string; unit: string; mean: number; max: number; samples: number }[];
 }
 export interface Report {
     processes: Process[];

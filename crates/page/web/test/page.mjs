@@ -64,6 +64,12 @@ async function figures(page, process) {
     assert.equal(Number(drawn), inside.iterations);
 }
 
+/** The text of the cells of a table, by its card's title. */
+const rowsOf = (page, title) => page.$$eval("section.card", (cards, title) => {
+    const found = cards.find((card) => card.querySelector("h2")?.textContent === title);
+    return [...(found?.querySelectorAll("tbody tr") ?? [])].map((row) => [...row.cells].map((cell) => cell.textContent));
+}, title);
+
 /** Where the timeline is, in sight. */
 async function boxOf(page) {
     await page.$eval(".timeline", (timeline) => timeline.scrollIntoView());
@@ -101,6 +107,13 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
 
     // Ranks side by side.
     assert.deepEqual(JSON.parse(await page.$eval("[data-slowest]", (chart) => chart.dataset.slowest)), ranks.skew.slowest);
+
+    // The table of GPU metrics: all that were sampled.
+    const metrics = ranks.processes[0].gpu_metrics;
+    assert.ok(metrics.length > 0);
+    const rows = await rowsOf(page, "GPU metrics");
+    assert.deepEqual(rows.map(([name, , , samples]) => [name, samples]),
+        metrics.map((metric) => [`GPU ${metric.device} ${metric.metric}`, metric.samples.toLocaleString("en-US")]));
 
     // What the pointer is over. The slowest iteration is shown at first: its collection is known.
     const { iterations } = ranks.processes[0].windows[0];
