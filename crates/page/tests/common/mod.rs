@@ -101,6 +101,14 @@ pub fn damaged(seed: u64) -> Vec<u8> {
     bytes
 }
 
+/// What stands in the element of a page with this id.
+pub fn element<'a>(html: &'a str, id: &str) -> &'a str {
+    let begin = html.find(&format!("id=\"{id}\">")).unwrap();
+    let text = &html[begin..];
+    let begin = text.find('>').unwrap() + 1;
+    &text[begin..text.find("</script>").unwrap()]
+}
+
 pub fn repo() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()

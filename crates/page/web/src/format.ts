@@ -29,11 +29,18 @@ export const count = (value: number): string => Math.round(value).toLocaleString
 export function bytes(value: number): string {
     const units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = 0;
-    while (value >= 1024 && unit < units.length - 1) {
+    while (value >= 999.5 && unit < units.length - 1) {
         value /= 1024;
         unit++;
     }
     return `${unit === 0 ? value : digits(value)} ${units[unit]}`;
+}
+
+/** A value of a metric, by its unit. */
+export function quantity(value: number, unit: string): string {
+    if (unit === "%") return share(value / 100);
+    if (unit === "MiB") return bytes(Math.trunc(value * 1048576));
+    return `${value.toFixed(0)} ${unit}`;
 }
 
 /** A moment on an axis whose ticks are `step` ns apart, with as many digits as tell them apart. */
