@@ -45,6 +45,9 @@ fn in_a_browser_it_shows_what_the_records_hold() {
         rank.experts = if rank.rank < 2 { 16 } else { 0 };
     }
     Shown::of(&ranks, tllmprof_page::EVENTS).write(scratch.path(), "ranks");
+    let mut one = engine(0);
+    (one.windows, one.experts) = (vec![(100, 150)], 16);
+    Shown::of(&[one], tllmprof_page::EVENTS).write(scratch.path(), "one");
     let mut many = engine(0);
     (many.windows, many.layers, many.kernels) = (vec![(100, 1299)], 32, 1200);
     Shown::of(&[many], tllmprof_page::EVENTS).write(scratch.path(), "many");

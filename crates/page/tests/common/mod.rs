@@ -71,9 +71,10 @@ impl Shown {
         html
     }
 
-    /// Writes the page, and beside it the report as JSON.
+    /// Writes the page, and beside it the report as JSON and as text.
     pub fn write(&self, folder: &Path, name: &str) {
         fs::write(folder.join(format!("{name}.html")), self.html()).unwrap();
+        fs::write(folder.join(format!("{name}.txt")), self.report.text()).unwrap();
         let json = File::create(folder.join(format!("{name}.json"))).unwrap();
         self.report.json(&mut BufWriter::new(json)).unwrap();
     }

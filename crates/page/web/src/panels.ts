@@ -59,13 +59,16 @@ export function breakdown(process: Process, figures: ProcessFigures): HTMLElemen
 function bar(process: Process, { of, parts }: Bar): HTMLElement {
     const shown = parts.filter((part) => part.share >= LEAST);
     const name = (part: Part) => (part.on === "code" && process.python ? "Python and other code" : PARTS[part.on].name);
-    const kernels = of === "gpu_kernels" && process.kernel_window;
+    const kernels = process.kernel_window;
+    // What is left unsaid where all iterations are meant.
+    const which = of === "gpu_kernels" ? `in ${count(kernels?.iterations ?? 0)} iterations with kernels`
+        : of === "gpu_events" && kernels && process.inside?.gpu_from === "events" ? "in iterations without kernels" : "";
     return el("div", { class: "bar", "data-of": of }, el("b", {}, of === "host" ? "Host" : "GPU"),
         el("div", { class: "stack", "aria-hidden": "true" }, ...shown.map((part) =>
             el("i", { style: `flex-grow: ${Math.round(part.share * 1e4)}; background: var(--${PARTS[part.on].colour})`, title: name(part) }))),
         el("ul", { class: "legend" }, ...shown.map((part) => el("li", { title: PARTS[part.on].why },
             el("i", { style: `background: var(--${PARTS[part.on].colour})` }), `${name(part)} `, el("b", {}, share(part.share)))),
-            kernels && el("li", { class: "muted" }, `in ${count(kernels.iterations)} iterations with kernels`)));
+            which && el("li", { class: "muted" }, which)));
 }
 
 const ruleName = (rule: string) => rule.replace(/[-_]/g, " ").replace(/\b(gc|gil|gpu)\b/g, (word) => word.toUpperCase());
