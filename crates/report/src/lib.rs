@@ -55,6 +55,7 @@ pub use skew::Skew;
 pub use slow::{Explained, Slow};
 pub use timeline::{Span, Timeline};
 pub use turnaround::Turnaround;
+pub use units::{Bytes, Quantity, Rate, Share, Time};
 
 /// Processes side by side.
 #[derive(Debug)]

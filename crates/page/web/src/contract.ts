@@ -75,7 +75,7 @@ export interface Process {
     command: string;
     /** The process's own name. */
     name: string;
-    /** What an iteration is: the rule that counts them. */
+    /** What an iteration is: the rule that counts them, as `TLLMPROF_STEP` names it. */
     rule: string;
     /** Why that rule was chosen, where `auto` chose it. */
     rule_why: string;
@@ -85,9 +85,9 @@ export interface Process {
     library: string;
     /** The version of Python in the process; empty: none. */
     python: string;
-    /** The names of its GPUs, in the order of their numbers. */
+    /** The names of the GPUs that it used. */
     gpus: string[];
-    /** The version of CUDA that the driver supports, as CUDA numbers it: 12040 is 12.4. */
+    /** The version of the CUDA driver, as CUDA numbers it: 12040 is 12.4; `null`: not known. */
     cuda_driver: number | null;
     /** How the process ended. */
     ended: Ended;
@@ -95,7 +95,7 @@ export interface Process {
     clock_tied_ns: number | null;
     /** What to add to a moment to get nanoseconds since 1970. Unit: ns. */
     unix_minus_monotonic_ns: number;
-    /** The windows that were asked for, as they were written. */
+    /** The windows that were asked for, as `TLLMPROF_START_STOP` has them. */
     windows_asked: string;
     /** The windows that opened, in the order of their iterations. */
     windows: Window[];
@@ -119,7 +119,7 @@ export interface Process {
     gil_hold: Named;
     /** How often a thread inside windows had to give up the GIL because another asked for it. Unit: times. */
     gil_forced: number;
-    /** How often the GIL went from one thread to another. Unit: times. */
+    /** How often the GIL went from one thread to another, as far as the recorder saw it. Unit: times. */
     gil_handoffs: number;
     /** Marked Python functions inside windows, by name; the longest in all first. */
     functions: Named[];
@@ -139,7 +139,7 @@ export interface Process {
     threads: Thread[];
     /** The variables that set tllmprof up, as `NAME=value`. */
     settings: string[];
-    /** What tllmprof warned of. */
+    /** What was asked for and could not be done, and why. */
     refused: string[];
     /** Events that the record holds. Unit: events. */
     events: number;
@@ -147,7 +147,7 @@ export interface Process {
     dropped: number;
     /** What the recorder itself took from the program's threads inside windows. Unit: ns. */
     own_cost_ns: number;
-    /** GPU times that could not be read. Unit: iterations. */
+    /** GPU times of iterations that could not be read. */
     gpu_times_lost: number;
     /** What is wrong with the file; `null`: nothing. */
     damage: string | null;

@@ -2,7 +2,7 @@
 
 import { Data, Layer, LayerFigures, Report } from "./contract";
 import { card, colour, el, offTheme, onTheme } from "./dom";
-import { count } from "./format";
+import { count, rate } from "./format";
 import { longRows, mono } from "./panels";
 
 /** What the shim says where it has replaced routers. */
@@ -19,7 +19,7 @@ export function replaced(report: Report): HTMLElement | null {
     return lines.length ? el("p", { class: "card wrong", role: "note" }, el("b", {}, lines[0])) : null;
 }
 
-const times = (value: number) => `${value.toFixed(2)} ×`;
+const times = (value: number) => `${rate(value)} ×`;
 
 const nameOf = (layer: Layer) => layer.name ?? `layer ${layer.layer}`;
 

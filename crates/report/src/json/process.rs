@@ -33,7 +33,7 @@ pub struct JsonProcess<'a> {
     command: &'a str,
     /// The process's own name.
     name: &'a str,
-    /// What an iteration is: the rule that counts them.
+    /// What an iteration is: the rule that counts them, as `TLLMPROF_STEP` names it.
     rule: &'a str,
     /// Why that rule was chosen, where `auto` chose it.
     rule_why: &'a str,
@@ -43,9 +43,9 @@ pub struct JsonProcess<'a> {
     library: &'a str,
     /// The version of Python in the process; empty: none.
     python: &'a str,
-    /// The names of its GPUs, in the order of their numbers.
+    /// The names of the GPUs that it used.
     gpus: &'a [String],
-    /// The version of CUDA that the driver supports, as CUDA numbers it: 12040 is 12.4.
+    /// The version of the CUDA driver, as CUDA numbers it: 12040 is 12.4; `null`: not known.
     cuda_driver: Option<u64>,
     /// How the process ended.
     ended: JsonEnded,
@@ -54,7 +54,7 @@ pub struct JsonProcess<'a> {
     clock_tied_ns: Option<u64>,
     /// What to add to a moment to get nanoseconds since 1970.
     unix_minus_monotonic_ns: i64,
-    /// The windows that were asked for, as they were written.
+    /// The windows that were asked for, as `TLLMPROF_START_STOP` has them.
     windows_asked: &'a str,
     /// The windows that opened, in the order of their iterations.
     windows: Vec<JsonWindow<'a>>,
@@ -80,7 +80,7 @@ pub struct JsonProcess<'a> {
     /// How often a thread inside windows had to give up the GIL because another asked for it.
     #[schemars(extend("unit" = "times"))]
     gil_forced: u64,
-    /// How often the GIL went from one thread to another.
+    /// How often the GIL went from one thread to another, as far as the recorder saw it.
     #[schemars(extend("unit" = "times"))]
     gil_handoffs: u64,
     /// Marked Python functions inside windows, by name; the longest in all first.
@@ -101,7 +101,7 @@ pub struct JsonProcess<'a> {
     threads: Vec<JsonThread<'a>>,
     /// The variables that set tllmprof up, as `NAME=value`.
     settings: &'a [String],
-    /// What tllmprof warned of.
+    /// What was asked for and could not be done, and why.
     refused: &'a [String],
     /// Events that the record holds.
     #[schemars(extend("unit" = "events"))]
@@ -111,8 +111,7 @@ pub struct JsonProcess<'a> {
     dropped: u64,
     /// What the recorder itself took from the program's threads inside windows.
     own_cost_ns: u64,
-    /// GPU times that could not be read.
-    #[schemars(extend("unit" = "iterations"))]
+    /// GPU times of iterations that could not be read.
     gpu_times_lost: u64,
     /// What is wrong with the file; `null`: nothing.
     damage: Option<String>,

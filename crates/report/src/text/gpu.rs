@@ -7,7 +7,7 @@ use crate::kernels::KernelSum;
 use crate::metrics::MetricSum;
 use crate::process::Process;
 use crate::sum::Sum;
-use crate::units::{Bytes, Rate, Share, Time};
+use crate::units::{Bytes, Quantity, Rate, Share, Time};
 
 /// The metrics that have a place in the text.
 const SHOWN: [(Metric, &str); 7] = [
@@ -92,10 +92,10 @@ pub fn metrics(sums: &[MetricSum], lines: &mut Lines) {
     for (metric, what) in SHOWN {
         let is_it = |sum: &&MetricSum| sum.metric == metric && sum.device == first.device;
         if let Some(sum) = sums.iter().find(is_it) {
-            parts.push(match metric.unit() {
-                "%" => format!("{what} {}", Share(sum.mean / 100.0)),
-                "MiB" => format!("{} {what}", Bytes((sum.mean * 1048576.0) as u64)),
-                unit => format!("{what} {:.0} {unit}", sum.mean),
+            let mean = Quantity(sum.mean, metric.unit());
+            parts.push(match metric {
+                Metric::MemoryUsed => format!("{mean} {what}"),
+                _ => format!("{what} {mean}"),
             });
         }
     }
