@@ -11,13 +11,13 @@ export interface Data {
     skew: SkewFigures | null;
 }
 
-/** What `tllmprof report --json` prints. Times ending in `_ns` are in nanoseconds; moments are nanoseconds of `CLOCK_MONOTONIC`. Every key is always present; what is not known or was not measured is `null`. */
+/** What `tllmprof report --json` prints. Keys that end with `ns` are in nanoseconds; moments are on the clock `CLOCK_MONOTONIC`. Every key is always present; what is not known or was not measured is `null`. */
 export interface Report {
     /** The processes, in the order of their ranks. */
     processes: Process[];
     /** The processes side by side; `null` where no two of them have an iteration in common. */
     skew: Skew | null;
-    /** What may make the program slow: what holds first, then what is unknown, then what does not hold; the greatest loss first. Empty where no process has iterations. */
+    /** What may make the program slow: what holds first, then what is unknown, then what does not hold; of these causes first, and of those the greatest loss. Empty where no process has iterations. */
     findings: Finding[];
 }
 
@@ -258,7 +258,7 @@ export interface Sum {
     wall_ns: number;
     /** How long they took. */
     time: Quantiles;
-    /** How long the GPU was at work in them; `null`: not measured. */
+    /** How long the GPU was at work in those iterations that `gpu_from` names; `null`: not measured. */
     gpu: Quantiles | null;
     /** What the GPU's time was measured by, and in which iterations. */
     gpu_from: GpuFrom;
@@ -274,7 +274,7 @@ export interface Sum {
     wait_share: number;
     /** How much of the time the iteration's thread waited for the GIL. Unit: part of 1. */
     gil_wait_share: number;
-    /** How much of the time garbage collections of Python took, on all threads. Unit: part of 1. */
+    /** How much of the time Python's garbage collections took, on all threads. Unit: part of 1. */
     gc_share: number;
     /** Launches of kernels and graphs, on all threads. Unit: launches per iteration. */
     launches: number;
@@ -376,7 +376,7 @@ export interface KernelWindow {
 
 /** A metric of a GPU inside windows. */
 export interface Metric {
-    /** The GPU's number, as the driver counts. */
+    /** The GPU's number, as the driver numbers them. */
     device: number;
     /** The metric's name, such as `SM busy`. */
     metric: string;
@@ -544,7 +544,7 @@ export interface Layer {
     max_of_mean: number;
     /** Experts that were sent nothing. Unit: experts. */
     idle: number;
-    /** The same for GPUs, for each number of GPUs that can hold equally many experts, in the order of their numbers. */
+    /** `max_of_mean` of GPUs instead of experts, where each GPU can hold equally many experts, in the order of their numbers: for 2, 4, 8, 16, 32 and 64 GPUs, and for as many as there are processes. */
     gpus: LayerOnGpus[];
     /** What each expert was sent, in the order of their numbers. Unit: tokens. */
     experts: number[];

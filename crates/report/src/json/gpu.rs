@@ -65,7 +65,7 @@ pub struct JsonKernelSum {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Metric")]
 pub struct JsonMetric {
-    /// The GPU's number, as the driver counts.
+    /// The GPU's number, as the driver numbers them.
     device: u8,
     /// The metric's name, such as `SM busy`.
     metric: &'static str,

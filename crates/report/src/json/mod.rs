@@ -65,7 +65,7 @@ fn units(schema: &mut Schema) {
     }
 }
 
-/// What `tllmprof report --json` prints. Times ending in `_ns` are in nanoseconds; moments are nanoseconds of
+/// What `tllmprof report --json` prints. Keys that end with `ns` are in nanoseconds; moments are on the clock
 /// `CLOCK_MONOTONIC`. Every key is always present; what is not known or was not measured is `null`.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Report")]
@@ -74,8 +74,8 @@ pub struct JsonReport<'a> {
     processes: Vec<JsonProcess<'a>>,
     /// The processes side by side; `null` where no two of them have an iteration in common.
     skew: Option<JsonSkew<'a>>,
-    /// What may make the program slow: what holds first, then what is unknown, then what does not hold; the greatest
-    /// loss first. Empty where no process has iterations.
+    /// What may make the program slow: what holds first, then what is unknown, then what does not hold; of these causes
+    /// first, and of those the greatest loss. Empty where no process has iterations.
     findings: Vec<JsonFinding<'a>>,
 }
 

@@ -225,7 +225,7 @@ struct JsonSum {
     wall_ns: u64,
     /// How long they took.
     time: Quantiles,
-    /// How long the GPU was at work in them; `null`: not measured.
+    /// How long the GPU was at work in those iterations that `gpu_from` names; `null`: not measured.
     gpu: Option<Quantiles>,
     /// What the GPU's time was measured by, and in which iterations.
     gpu_from: GpuFrom,
@@ -244,7 +244,7 @@ struct JsonSum {
     /// How much of the time the iteration's thread waited for the GIL.
     #[schemars(extend("unit" = "part of 1"))]
     gil_wait_share: f64,
-    /// How much of the time garbage collections of Python took, on all threads.
+    /// How much of the time Python's garbage collections took, on all threads.
     #[schemars(extend("unit" = "part of 1"))]
     gc_share: f64,
     /// Launches of kernels and graphs, on all threads.

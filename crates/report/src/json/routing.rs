@@ -37,7 +37,8 @@ struct JsonLayer<'a> {
     /// Experts that were sent nothing.
     #[schemars(extend("unit" = "experts"))]
     idle: usize,
-    /// The same for GPUs, for each number of GPUs that can hold equally many experts, in the order of their numbers.
+    /// `max_of_mean` of GPUs instead of experts, where each GPU can hold equally many experts, in the order of their
+    /// numbers: for 2, 4, 8, 16, 32 and 64 GPUs, and for as many as there are processes.
     gpus: Vec<JsonGpus>,
     /// What each expert was sent, in the order of their numbers.
     #[schemars(extend("unit" = "tokens"))]
