@@ -60,7 +60,7 @@ function bar(process: Process, { of, parts }: Bar): HTMLElement {
     const shown = parts.filter((part) => part.share >= LEAST);
     const name = (part: Part) => (part.on === "code" && process.python ? "Python and other code" : PARTS[part.on].name);
     const kernels = process.kernel_window;
-    // What is left unsaid where all iterations are meant.
+    // Which iterations it is of, where not of all.
     const which = of === "gpu_kernels" ? `in ${count(kernels?.iterations ?? 0)} iterations with kernels`
         : of === "gpu_events" && kernels && process.inside?.gpu_from === "events" ? "in iterations without kernels" : "";
     return el("div", { class: "bar", "data-of": of }, el("b", {}, of === "host" ? "Host" : "GPU"),
