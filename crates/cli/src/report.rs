@@ -1,5 +1,6 @@
 //! What records show.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -18,12 +19,19 @@ pub struct Arguments {
     /// As a page of HTML of its own, with timelines
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
+    /// Print the JSON schema of --json, and nothing else
+    #[arg(long, exclusive = true)]
+    schema: bool,
     /// Records, one for each process, or what nsys exports to sqlite
-    #[arg(value_name = "FILE", required = true)]
+    #[arg(value_name = "FILE", required_unless_present = "schema")]
     files: Vec<PathBuf>,
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if arguments.schema {
+        output::write(|to| writeln!(to, "{:#}", Report::schema()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let (processes, failed) = processes::read_all(&arguments.files);
     if !processes.is_empty() {
         show(processes, arguments)?;

@@ -113,6 +113,33 @@ fn a_record_that_is_cut_off_gives_what_is_left() {
 fn the_command_line_is_checked() {
     let scratch = Scratch::new();
     assert_eq!(report(&scratch, &[]).code(), Some(2));
+    record(&scratch, 0);
+    let both = report(&scratch, &["--schema", "rank-0.tllmprof"]);
+    assert_eq!((both.code(), both.stdout.as_str()), (Some(2), ""));
+}
+
+#[test]
+fn the_schema_names_the_keys_of_the_json() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    let schema = report(&scratch, &["--schema"]);
+    assert_eq!((schema.code(), schema.stderr.as_str()), (Some(0), ""));
+    let schema: Value = serde_json::from_str(&schema.stdout).unwrap();
+    let json = report(&scratch, &["--json", "rank-0.tllmprof"]);
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    for (described, there) in [
+        (&schema, &json),
+        (&schema["$defs"]["Process"], &json["processes"][0]),
+        (&schema["$defs"]["Sum"], &json["processes"][0]["inside"]),
+    ] {
+        let described: Vec<_> = described["properties"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .collect();
+        let there: Vec<_> = there.as_object().unwrap().keys().collect();
+        assert_eq!(described, there);
+    }
 }
 
 #[test]

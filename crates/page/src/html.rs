@@ -4,7 +4,9 @@ use std::io::{self, Write};
 
 use tllmprof_report::Report;
 
+use crate::data::Data;
 use crate::iterations;
+use crate::skew;
 use crate::timeline::Timeline;
 
 const SCRIPT: &str = include_str!("../web/dist/page.js");
@@ -33,10 +35,15 @@ pub fn write(
         text(&report.text())
     )?;
     let mut json = Vec::new();
-    report.summary(&mut json)?;
-    to.write_all(b"<script type=\"application/json\" id=\"report\">")?;
+    serde_json::to_writer(&mut json, &Data::of(report))?;
+    to.write_all(b"<script type=\"application/json\" id=\"data\">")?;
     in_script(&json, to)?;
     to.write_all(b"</script>\n")?;
+    if let Some(skew) = &report.skew {
+        to.write_all(b"<script type=\"text/plain\" id=\"skew\">")?;
+        skew::columns(skew).write(to)?;
+        to.write_all(b"</script>\n")?;
+    }
     for (place, process) in report.processes.iter().enumerate() {
         let timeline = timelines.get(place).and_then(Option::as_ref);
         data(to, "iterations", place)?;

@@ -1,16 +1,20 @@
 //! What records show, as one page of HTML that asks nothing of a network.
 //!
 //! The page is a template, a bundle of script and style (`web/dist`, made by `scripts/build-page`), and
-//! data: the report as JSON ([`Report::summary`]), and for each process its iterations and the events of
-//! its timeline as columns ([`columns`]), compressed and in base64. The script draws; every sum it shows
-//! is the report's.
+//! data: the report and more figures as JSON ([`data`]), and for each process its iterations and the events
+//! of its timeline as columns ([`columns`]), compressed and in base64. The script draws; every figure it
+//! prints is in the data.
+
+#![forbid(unsafe_code)]
 
 mod columns;
+mod data;
 mod html;
 mod iterations;
 mod kind;
 mod names;
 mod shown;
+mod skew;
 mod timeline;
 mod track;
 
@@ -18,6 +22,7 @@ use std::io::{self, Write};
 
 use tllmprof_report::Report;
 
+pub use data::schema;
 pub use timeline::Timeline;
 
 /// How many events the timelines of a page have, at most, over all its processes.

@@ -8,7 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{Shown, damaged, engine, finish, repo};
+use serde_json::{Value, json};
 use tempfile::TempDir;
+use tllmprof_report::{Bytes, Quantity, Rate, Share, Time};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -22,6 +24,62 @@ fn had(script: &str, argument: Option<&str>) -> Option<String> {
     }
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     Some(ended.stdout.trim().to_owned())
+}
+
+/// Numbers, each with the function of the script that writes it and the text that it is to give.
+fn numbers() -> Vec<Value> {
+    let mut random = 1_u64;
+    let mut next = |below: u64| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (random >> 11) % below
+    };
+    // Those between two numbers of the digits that are shown, and those at which digits change.
+    let ties = [
+        1_125_000,
+        1_375_000,
+        2_675_000,
+        62_500,
+        1_062_500_000,
+        12_250_000,
+    ];
+    let edges = [
+        0,
+        1,
+        999,
+        1000,
+        9_994,
+        9_995,
+        99_949,
+        99_950,
+        999_499,
+        999_500,
+        999_500_000,
+    ];
+    let random: Vec<_> = (0..400).map(|n| next(10_u64.pow(1 + n % 12))).collect();
+    let mut numbers = Vec::new();
+    for n in ties.into_iter().chain(edges).chain(random) {
+        numbers.push(json!(["time", n, Time(n).to_string()]));
+        numbers.push(json!(["bytes", n, Bytes(n).to_string()]));
+        let part = n as f64 / 1e6;
+        numbers.push(json!(["rate", part, Rate(part).to_string()]));
+        numbers.push(json!(["share", part, Share(part).to_string()]));
+        for unit in ["%", "MiB", "W"] {
+            numbers.push(json!([
+                "quantity",
+                part,
+                unit,
+                Quantity(part, unit).to_string()
+            ]));
+        }
+    }
+    for sixteenths in 0..33 {
+        let part = f64::from(sixteenths) / 16.0;
+        numbers.push(json!(["share", part, Share(part).to_string()]));
+        numbers.push(json!(["rate", part * 10.0, Rate(part * 10.0).to_string()]));
+    }
+    numbers
 }
 
 #[test]
@@ -45,6 +103,9 @@ fn in_a_browser_it_shows_what_the_records_hold() {
         rank.experts = if rank.rank < 2 { 16 } else { 0 };
     }
     Shown::of(&ranks, tllmprof_page::EVENTS).write(scratch.path(), "ranks");
+    let mut one = engine(0);
+    (one.windows, one.experts) = (vec![(100, 150)], 16);
+    Shown::of(&[one], tllmprof_page::EVENTS).write(scratch.path(), "one");
     let mut many = engine(0);
     (many.windows, many.layers, many.kernels) = (vec![(100, 1299)], 32, 1200);
     Shown::of(&[many], tllmprof_page::EVENTS).write(scratch.path(), "many");
@@ -53,6 +114,8 @@ fn in_a_browser_it_shows_what_the_records_hold() {
     moe.replaced = true;
     Shown::of(&[moe], tllmprof_page::EVENTS).write(scratch.path(), "moe");
     Shown::of(&[engine(0)], 1000).write(scratch.path(), "nothing");
+    let numbers = serde_json::to_vec(&numbers()).unwrap();
+    std::fs::write(scratch.path().join("numbers.json"), numbers).unwrap();
     for seed in 0..6 {
         let shown = Shown::of_records(&[damaged(seed), damaged(seed + 100)], 4000);
         shown.write(scratch.path(), &format!("damaged-{seed}"));

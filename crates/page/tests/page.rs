@@ -7,17 +7,9 @@ mod engine;
 use std::io::Read;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use common::{Shown, damaged, engine};
+use common::{Shown, damaged, element, engine};
 use flate2::read::DeflateDecoder;
 use serde_json::Value;
-
-/// What stands in the element with this id.
-fn element<'a>(html: &'a str, id: &str) -> &'a str {
-    let begin = html.find(&format!("id=\"{id}\">")).unwrap();
-    let text = &html[begin..];
-    let begin = text.find('>').unwrap() + 1;
-    &text[begin..text.find("</script>").unwrap()]
-}
 
 /// The numbers at the start of columns.
 fn numbers(html: &str, id: &str, count: usize) -> Vec<u64> {
@@ -58,8 +50,8 @@ fn the_report_is_in_it_without_lists_of_iterations() {
         assert!(!window["iterations"].as_array().unwrap().is_empty());
         window["iterations"] = Value::Array(Vec::new());
     }
-    let there: Value = serde_json::from_str(element(&html, "report")).unwrap();
-    assert_eq!(there, whole);
+    let there: Value = serde_json::from_str(element(&html, "data")).unwrap();
+    assert_eq!(there["report"], whole);
     assert_eq!(numbers(&html, "iterations-0", 4), [2, 51, 10, 200]);
 }
 
@@ -122,8 +114,10 @@ fn names_from_records_stay_text_and_nothing_is_fetched() {
     // Those that the template opens are those that end, and no more.
     assert_eq!(html.matches("<script").count(), 4);
     assert_eq!(html.matches("</script").count(), 4);
-    let report: Value = serde_json::from_str(element(&html, "report")).unwrap();
-    let kernels = report["processes"][0]["kernels"].as_array().unwrap();
+    let data: Value = serde_json::from_str(element(&html, "data")).unwrap();
+    let kernels = data["report"]["processes"][0]["kernels"]
+        .as_array()
+        .unwrap();
     assert!(
         kernels
             .iter()
@@ -147,8 +141,12 @@ fn a_record_of_nothing_has_a_page() {
 fn damaged_records_have_a_page() {
     for seed in 0..100 {
         let html = page(&Shown::of_records(&[damaged(seed)], 4000));
-        let report: Value = serde_json::from_str(element(&html, "report")).unwrap();
-        assert_eq!(report["processes"].as_array().unwrap().len(), 1, "{seed}");
+        let data: Value = serde_json::from_str(element(&html, "data")).unwrap();
+        assert_eq!(
+            data["report"]["processes"].as_array().unwrap().len(),
+            1,
+            "{seed}"
+        );
         let [kept, all] = numbers(&html, "timeline-0", 2).try_into().unwrap();
         assert!(kept <= 4000 && kept <= all, "{seed}: {kept} of {all}");
     }

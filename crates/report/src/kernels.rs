@@ -62,6 +62,14 @@ pub struct CopyTotal {
     pub bytes: u64,
 }
 
+impl CopyTotal {
+    /// Bytes a second; `None` where they took no time.
+    #[must_use]
+    pub fn rate(&self) -> Option<f64> {
+        (self.total > 0).then(|| self.bytes as f64 * 1e9 / self.total as f64)
+    }
+}
+
 /// The iterations in which kernels were taken.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct KernelSum {
@@ -77,6 +85,20 @@ pub struct KernelSum {
     pub gaps: u64,
     /// Kernels and copies that are missing.
     pub dropped: u64,
+}
+
+impl KernelSum {
+    /// A part of what the iterations took.
+    #[must_use]
+    pub fn share(&self, part: u64) -> f64 {
+        (part as f64 / self.wall.max(1) as f64).min(1.0)
+    }
+
+    /// So many in each iteration.
+    #[must_use]
+    pub fn a_step(&self, count: u64) -> f64 {
+        count as f64 / self.iterations.max(1) as f64
+    }
 }
 
 /// Of an iteration: the kernels that began in it, and what the GPU was at work if they were taken.

@@ -4,7 +4,12 @@
 //! names), and once for the rest, which it adds up iteration by iteration. So memory depends on the
 //! number of iterations, which is limited, and not on the record's length. [`Report`] puts processes
 //! side by side, as text ([`Report::text`]) and as JSON ([`Report::json`]).
+//!
+//! Every figure is computed here, once: text, JSON and the page only write it down.
 
+#![forbid(unsafe_code)]
+
+mod breakdown;
 mod busy;
 mod causes;
 mod compare;
@@ -18,6 +23,7 @@ mod kernel_name;
 mod kernels;
 mod launches;
 mod metrics;
+mod names;
 mod process;
 mod quantiles;
 mod recording;
@@ -32,25 +38,31 @@ mod turnaround;
 mod units;
 mod window;
 
+pub use breakdown::{Bar, BarOf, Part, PartOn};
 pub use compare::{Comparison, Outcome};
 pub use diagnosis::{Finding, Verdict};
 pub use facts::{name, range_name};
 pub use iteration::Iteration;
+pub use json::{JsonReport, schema_of};
 pub use kernel_name::{full as kernel_name, short as short_kernel_name};
 pub use kernels::{CopyTotal, KernelSum, KernelTotal};
 pub use launches::{Launch, LaunchTally, Launches};
 pub use metrics::{MetricSample, MetricSum};
-pub use process::Process;
+pub use process::{Named, Process};
 pub use recording::Recording;
-pub use routing::LayerLoad;
+pub use routing::{LayerLoad, expert_gpus};
 pub use skew::Skew;
+pub use slow::{Explained, Slow};
 pub use timeline::{Span, Timeline};
 pub use turnaround::Turnaround;
+pub use units::{Bytes, Quantity, Rate, Share, Time};
 
 /// Processes side by side.
 #[derive(Debug)]
 pub struct Report {
     pub processes: Vec<Process>,
+    /// What tells each process from the others, such as `rank 2`.
+    pub names: Vec<String>,
     /// Where there are several processes that have iterations in common.
     pub skew: Option<Skew>,
     /// Why it is slow, if it is: the strongest first.
@@ -74,9 +86,11 @@ impl Report {
                 .then_with(|| a.facts.host.cmp(&b.facts.host))
         });
         let skew = Skew::of(&processes);
-        let findings = diagnosis::findings(&processes, skew.as_ref());
+        let names = names::names(&processes);
+        let findings = diagnosis::findings(&processes, &names, skew.as_ref());
         Self {
             processes,
+            names,
             skew,
             findings,
         }

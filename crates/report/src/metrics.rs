@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use tllmprof_record::{Clock, Event, Metric, What};
 
 use crate::iteration::Iteration;
-use crate::process::Process;
 use crate::window::Window;
 
 /// How many samples are kept; more are counted.
@@ -66,22 +65,6 @@ impl Samples {
             metric,
             device,
         });
-    }
-}
-
-impl Process {
-    /// Whether it is the record of a GPU's metrics and of no program's iterations.
-    pub fn is_metrics_alone(&self) -> bool {
-        !self.metric_samples.is_empty() && self.sum.is_none()
-    }
-
-    /// Adds what other records of the same boot, whose clocks are the same, measured.
-    pub fn attach(&mut self, measured: &[Self]) {
-        let is_same =
-            |other: &&Self| !other.facts.boot.is_empty() && other.facts.boot == self.facts.boot;
-        let others = measured.iter().filter(is_same);
-        let samples = others.flat_map(|other| &other.metric_samples);
-        self.metrics = inside(self.metric_samples.iter().chain(samples), &self.windows);
     }
 }
 

@@ -56,6 +56,8 @@ pub struct Process {
     pub ranges: Vec<Named>,
     /// The longest in all first, of what was taken in some of the iterations.
     pub kernels: Vec<KernelTotal>,
+    /// What those took in all.
+    pub kernel_time: u64,
     pub copies: Vec<CopyTotal>,
     /// The iterations that those are of; `None` where no kernels were taken.
     pub kernel_window: Option<KernelSum>,
@@ -105,6 +107,7 @@ pub struct Named {
 
 impl Named {
     /// How long each took on average.
+    #[must_use]
     pub const fn mean(&self) -> u64 {
         match self.total.checked_div(self.count) {
             Some(mean) => mean,
@@ -219,6 +222,10 @@ impl Process {
             ranges: ranked(totals.ranges.iter().map(|((domain, name), total)| {
                 ns.named(range_name(&strings, *domain, *name), total)
             })),
+            kernel_time: kernels
+                .totals
+                .iter()
+                .fold(0, |sum, kernel| kernel.total.saturating_add(sum)),
             kernels: kernels.totals,
             copies: kernels.copies,
             kernel_window: kernels.sum,
@@ -245,6 +252,35 @@ impl Process {
             facts,
             windows,
         })
+    }
+}
+
+impl Process {
+    /// Whether it is the record of a GPU's metrics and of no program's iterations.
+    pub fn is_metrics_alone(&self) -> bool {
+        !self.metric_samples.is_empty() && self.sum.is_none()
+    }
+
+    /// Adds what other records of the same boot, whose clocks are the same, measured.
+    pub fn attach(&mut self, measured: &[Self]) {
+        let is_same =
+            |other: &&Self| !other.facts.boot.is_empty() && other.facts.boot == self.facts.boot;
+        let others = measured.iter().filter(is_same);
+        let samples = others.flat_map(|other| &other.metric_samples);
+        self.metrics = metrics::inside(self.metric_samples.iter().chain(samples), &self.windows);
+    }
+
+    /// What the recorder itself took from the program's threads, of the time of windows; `None` where there is none.
+    #[must_use]
+    pub fn own_share(&self) -> Option<f64> {
+        let wall = self.sum.as_ref().map_or(0, |sum| sum.wall);
+        (wall > 0).then(|| self.own_cost as f64 / wall as f64)
+    }
+
+    /// A kernel's part of what all kernels took.
+    #[must_use]
+    pub fn kernel_share(&self, kernel: &KernelTotal) -> f64 {
+        kernel.total as f64 / self.kernel_time.max(1) as f64
     }
 }
 
@@ -326,6 +362,7 @@ fn whole(
                 launching: ns(inside.launching),
                 calls: inside.calls,
                 wait: ns(inside.wait),
+                calling: ns(inside.calling),
                 gil_wait: ns(inside.gil_wait),
                 gc: ns(inside.gc),
                 kernels: kernels.kernels,

@@ -1,18 +1,24 @@
 //! How values are distributed, exactly.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Quantiles by nearest rank.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+/// How durations are distributed. Quantiles are by nearest rank.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct Quantiles {
+    /// The arithmetic mean.
     #[serde(rename = "mean_ns")]
     pub mean: u64,
+    /// The median.
     #[serde(rename = "p50_ns")]
     pub p50: u64,
+    /// The 90th percentile.
     #[serde(rename = "p90_ns")]
     pub p90: u64,
+    /// The 99th percentile.
     #[serde(rename = "p99_ns")]
     pub p99: u64,
+    /// The longest.
     #[serde(rename = "max_ns")]
     pub max: u64,
 }

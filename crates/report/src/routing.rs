@@ -68,6 +68,15 @@ impl LayerLoad {
         of_mean(self.tokens.iter().copied())
     }
 
+    /// What each expert has, as a multiple of the mean, to a thousandth; `None` where there were no tokens.
+    #[must_use]
+    pub fn each_of_mean(&self) -> Option<Vec<f64>> {
+        let sum: f64 = self.tokens.iter().map(|tokens| *tokens as f64).sum();
+        let mean = sum / self.tokens.len() as f64;
+        let rounded = |tokens: &u64| (*tokens as f64 / mean * 1e3).round() / 1e3;
+        (sum > 0.0).then(|| self.tokens.iter().map(rounded).collect())
+    }
+
     /// As [`of_mean`](Self::of_mean), of GPUs that hold as many experts each, in the order of their
     /// numbers; `None` also where they cannot.
     pub fn over_gpus(&self, gpus: usize) -> Option<f64> {
@@ -93,6 +102,63 @@ fn of_mean(tokens: impl Iterator<Item = u64> + Clone) -> Option<f64> {
     let count = tokens.clone().count() as f64;
     let sum: f64 = tokens.map(|tokens| tokens as f64).sum();
     Some(most as f64 * count / sum)
+}
+
+/// What the busiest expert has, as a multiple of the mean, in the mean of the layers that have tokens.
+pub fn mean(loads: &[LayerLoad]) -> Option<f64> {
+    mean_of(loads.iter().filter_map(LayerLoad::of_mean))
+}
+
+/// As [`mean`], of GPUs.
+pub fn mean_over_gpus(loads: &[LayerLoad], gpus: usize) -> Option<f64> {
+    mean_of(loads.iter().filter_map(|load| load.over_gpus(gpus)))
+}
+
+fn mean_of(of: impl Iterator<Item = f64>) -> Option<f64> {
+    let (count, sum) = of.fold((0_u32, 0.0), |(count, sum), one| (count + 1, sum + one));
+    (count > 0).then(|| sum / f64::from(count))
+}
+
+/// On how many GPUs a command has its experts: as it says, else on as many as there are ranks; `None`: not known.
+#[must_use]
+pub fn expert_gpus(command: &str, ranks: usize) -> Option<usize> {
+    const ASKED: [&str; 5] = [
+        "--ep",
+        "--ep-size",
+        "--moe-ep-size",
+        "--expert-parallel-size",
+        "--moe-expert-parallel-size",
+    ];
+    let option = |names: &[&str]| option(command, names).filter(|size| *size > 1);
+    let is_on = |word: &str| ["--enable-expert-parallel", "-ep"].contains(&word);
+    // vLLM has experts on all GPUs of all its replicas.
+    let vllm = || {
+        let tensor = option(&["-tp", "--tensor-parallel-size"]).unwrap_or(1);
+        let data = option(&["-dp", "--data-parallel-size"]).unwrap_or(1);
+        let all = command.split_whitespace().any(is_on);
+        all.then(|| tensor.saturating_mul(data))
+            .filter(|gpus| *gpus > 1)
+    };
+    option(&ASKED)
+        .or_else(vllm)
+        .or(Some(ranks))
+        .filter(|gpus| *gpus > 1)
+}
+
+/// The number that one of these options has.
+fn option(command: &str, names: &[&str]) -> Option<usize> {
+    let mut words = command.split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, words.peek().copied()),
+        };
+        let is_one = names.contains(&name.replace('_', "-").as_str());
+        if let Some(number) = value.filter(|_| is_one).and_then(|text| text.parse().ok()) {
+            return Some(number);
+        }
+    }
+    None
 }
 
 /// The loads of several ranks together: where each has tokens of its own, all of them; where they have
@@ -157,6 +223,27 @@ mod tests {
         assert_eq!(load.over_gpus(0), None);
         assert_eq!(load.idle(), 3);
         assert_eq!(layer(0, &[0, 0]).of_mean(), None);
+    }
+
+    #[test]
+    fn the_command_line_says_on_how_many_gpus_experts_are() {
+        for (command, ranks, gpus) in [
+            ("serve --ep 4", 1, Some(4)),
+            ("serve --moe_ep-size=16 --ep-size 2", 1, Some(16)),
+            ("serve --ep 1", 1, None),
+            ("serve --ep 1", 8, Some(8)),
+            (
+                "vllm serve m -tp 4 -dp=2 --enable-expert-parallel",
+                1,
+                Some(8),
+            ),
+            ("vllm serve m -tp 4 -dp=2", 1, None),
+            ("vllm serve m -ep", 2, Some(2)),
+            ("serve --ep many", 1, None),
+            ("", 0, None),
+        ] {
+            assert_eq!(expert_gpus(command, ranks), gpus, "{command}");
+        }
     }
 
     #[test]

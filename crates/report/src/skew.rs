@@ -28,6 +28,13 @@ pub struct Step {
 }
 
 impl Skew {
+    /// The place of the process that was the slowest most often, and how often it was.
+    #[must_use]
+    pub fn most_often(&self) -> Option<(usize, u64)> {
+        let often = self.slowest.iter().copied().enumerate();
+        often.max_by_key(|(_, often)| *often)
+    }
+
     /// That of some processes; `None` where no two have an iteration in common.
     pub fn of(processes: &[Process]) -> Option<Self> {
         let mut all: Vec<(u64, u64, usize)> = Vec::new();

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use tllmprof_record::{Clock, Strings};
 
 use crate::causes::{Cause, Overlap, Watched};
@@ -26,15 +28,85 @@ pub struct Slow {
     pub causes: Vec<SlowCause>,
 }
 
+/// What kind of thing overlapped a slow iteration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "OverlapKind")]
+pub enum CauseKind {
+    /// A garbage collection of Python, on any thread.
+    Gc,
+    /// The iteration's thread waited for the GIL.
+    GilWait,
+    /// Another thread held the GIL.
+    GilHold,
+    /// The iteration's thread was in a CUDA call that waits for the device.
+    Wait,
+    /// A marked Python function on the iteration's thread.
+    Function,
+    /// An NVTX range of the program on the iteration's thread.
+    Range,
+}
+
 /// Something that overlapped a slow iteration.
 #[derive(Debug)]
 pub struct SlowCause {
-    pub kind: &'static str,
+    pub kind: CauseKind,
     pub name: String,
     pub count: u64,
     pub time: u64,
     /// In the mean iteration.
     pub usual: u64,
+}
+
+/// Overlaps under this part of an iteration explain nothing.
+const CAUSE: f64 = 0.02;
+
+/// What explains that an iteration was slow.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Cause")]
+pub struct Explained {
+    /// What it is.
+    pub name: String,
+    /// The thread that held the GIL, of a wait for it; `null`: not known.
+    pub held_by: Option<String>,
+    /// How much longer it took than in the mean iteration.
+    #[serde(rename = "more_ns")]
+    pub more: u64,
+}
+
+impl Slow {
+    /// What made it slow: what took longer in it than in the mean iteration.
+    #[must_use]
+    pub fn explained(&self) -> Vec<Explained> {
+        let threshold = (self.duration as f64 * CAUSE) as u64;
+        let worth = || self.causes.iter().filter(|c| c.beyond() > threshold);
+        let inner = || worth().filter(|cause| cause.kind.is_inner());
+        // A collection or a wait says more than the function that it happened in.
+        let explained = inner().fold(0_u64, |sum, cause| sum.saturating_add(cause.beyond()));
+        let outer = worth().filter(|cause| cause.kind.is_outer());
+        let outer = outer.filter(|cause| cause.beyond() / 2 > explained);
+        let holder = worth().find(|cause| cause.kind == CauseKind::GilHold);
+        let one = |cause: &SlowCause| Explained {
+            name: cause.name.clone(),
+            held_by: holder
+                .filter(|_| cause.kind == CauseKind::GilWait)
+                .map(|holder| holder.name.clone()),
+            more: cause.beyond(),
+        };
+        inner().chain(outer).map(one).collect()
+    }
+}
+
+impl CauseKind {
+    /// Something that nothing else explains.
+    const fn is_inner(self) -> bool {
+        matches!(self, Self::Gc | Self::GilWait | Self::Wait)
+    }
+
+    /// Something that others happen in.
+    const fn is_outer(self) -> bool {
+        matches!(self, Self::Function | Self::Range)
+    }
 }
 
 impl SlowCause {
@@ -94,12 +166,12 @@ fn causes(
         .iter()
         .map(|(cause, overlap)| {
             let (kind, name) = match *cause {
-                Cause::Gc(generation) => ("gc", format!("GC gen{generation}")),
-                Cause::GilWait => ("gil_wait", "GIL wait".to_owned()),
-                Cause::GilHold(thread) => ("gil_hold", facts.thread(thread)),
-                Cause::Wait(row) => ("wait", facts.call(row)),
-                Cause::Function(id) => ("function", name(strings.get(id))),
-                Cause::Range(domain, name) => ("range", range_name(strings, domain, name)),
+                Cause::Gc(generation) => (CauseKind::Gc, format!("GC gen{generation}")),
+                Cause::GilWait => (CauseKind::GilWait, "GIL wait".to_owned()),
+                Cause::GilHold(thread) => (CauseKind::GilHold, facts.thread(thread)),
+                Cause::Wait(row) => (CauseKind::Wait, facts.call(row)),
+                Cause::Function(id) => (CauseKind::Function, name(strings.get(id))),
+                Cause::Range(domain, name) => (CauseKind::Range, range_name(strings, domain, name)),
             };
             let (count, time, usual) = (overlap.count, ns(overlap.ticks), usual(*cause));
             SlowCause {

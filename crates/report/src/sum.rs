@@ -1,17 +1,23 @@
 //! What the iterations of windows come to.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use crate::iteration::Iteration;
 use crate::quantiles::Quantiles;
 use crate::window::Window;
 
-/// Which iterations GPU time is told of, and by what it was measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// How GPU time was measured, and in which iterations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub enum GpuFrom {
-    /// By events around the work of those in which no kernels were taken.
+    /// By CUDA events around the work of the iterations in which no kernels were recorded.
+    #[serde(rename = "events")]
     Plain,
-    /// By events, of iterations that the taking of kernels stretched: there are no others.
+    /// By CUDA events in iterations that recording kernels made longer: there are no others.
+    #[serde(rename = "events in kernel windows")]
     Stretched,
-    /// By the kernels themselves, in iterations that taking them stretched.
+    /// By the kernels themselves, in iterations that recording them made longer.
+    #[serde(rename = "kernels")]
     Kernels,
 }
 
@@ -61,6 +67,7 @@ pub struct Sum {
     pub wait_total: u64,
     pub gil_wait_total: u64,
     pub gc_total: u64,
+    pub calling_total: u64,
 }
 
 impl Sum {
@@ -98,12 +105,19 @@ impl Sum {
             wait_total: total(|iteration| iteration.wait),
             gil_wait_total: total(|iteration| iteration.gil_wait),
             gc_total: total(|iteration| iteration.gc),
+            calling_total: total(|iteration| iteration.calling),
         })
     }
 
     /// Iterations a second.
     pub fn rate(&self) -> Option<f64> {
         (self.wall > 0).then(|| self.iterations as f64 * 1e9 / self.wall as f64)
+    }
+
+    /// So many in each iteration.
+    #[must_use]
+    pub fn a_step(&self, count: u64) -> f64 {
+        count as f64 / self.iterations.max(1) as f64
     }
 
     /// A part of the time of the iterations.

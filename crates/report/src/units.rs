@@ -46,6 +46,20 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// A value of a metric, in a unit of [`Metric::unit`](tllmprof_record::Metric::unit).
+pub struct Quantity(pub f64, pub &'static str);
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(value, unit) = *self;
+        match unit {
+            "%" => Share(value / 100.0).fmt(f),
+            "MiB" => Bytes((value * 1_048_576.0) as u64).fmt(f),
+            _ => f.pad(&format!("{value:.0} {unit}")),
+        }
+    }
+}
+
 /// A part of a whole, in per cent.
 pub struct Share(pub f64);
 

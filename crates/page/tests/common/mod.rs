@@ -71,9 +71,10 @@ impl Shown {
         html
     }
 
-    /// Writes the page, and beside it the report as JSON.
+    /// Writes the page, and beside it the report as JSON and as text.
     pub fn write(&self, folder: &Path, name: &str) {
         fs::write(folder.join(format!("{name}.html")), self.html()).unwrap();
+        fs::write(folder.join(format!("{name}.txt")), self.report.text()).unwrap();
         let json = File::create(folder.join(format!("{name}.json"))).unwrap();
         self.report.json(&mut BufWriter::new(json)).unwrap();
     }
@@ -99,6 +100,14 @@ pub fn damaged(seed: u64) -> Vec<u8> {
         bytes[at] ^= 1 << next(8);
     }
     bytes
+}
+
+/// What stands in the element of a page with this id.
+pub fn element<'a>(html: &'a str, id: &str) -> &'a str {
+    let begin = html.find(&format!("id=\"{id}\">")).unwrap();
+    let text = &html[begin..];
+    let begin = text.find('>').unwrap() + 1;
+    &text[begin..text.find("</script>").unwrap()]
 }
 
 pub fn repo() -> &'static Path {

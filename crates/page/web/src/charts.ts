@@ -1,10 +1,10 @@
 // The charts of iterations, with uPlot.
 
 import uPlot from "uplot";
-import { Iterations } from "./data";
+import { Data, Process, ProcessFigures } from "./contract";
+import { Iterations, SkewSteps } from "./data";
 import { colour, el, offTheme, onTheme } from "./dom";
 import { count, time } from "./format";
-import { Process, Report, causes, who } from "./report";
 
 const HEIGHT = 264;
 /** Over so many iterations, columns give way to areas. */
@@ -48,7 +48,7 @@ const bar = (x: number, places: number[]) => places[Math.round(x)];
 
 /** Iterations one after the other: what each took, and for what. */
 export function iterationChart(
-    place: HTMLElement, process: Process, iterations: Iterations, pick: (place: number) => void,
+    place: HTMLElement, process: Process, figures: ProcessFigures, iterations: Iterations, pick: (place: number) => void,
 ): uPlot | null {
     const length = iterations.n.length;
     const time_of = process.inside?.time;
@@ -81,7 +81,7 @@ export function iterationChart(
         `iteration ${iterations.n[i]} · ${time(dur[i])}`,
         [
             `waits for the GPU ${time(wait[i])}`, gil[i] > 0 && `GIL wait ${time(gil[i])}`, gc[i] > 0 && `GC ${time(gc[i])}`,
-            !Number.isNaN(gpu[i]) && `GPU time ${time(gpu[i])}`,
+            !Number.isNaN(gpu[i]) && `${Number.isNaN(iterations.gpu[i]) ? "GPU busy" : "GPU time"} ${time(gpu[i])}`,
         ].filter(Boolean).join(" · "),
     ];
     const chart = mount(place, {
@@ -107,7 +107,7 @@ export function iterationChart(
         hooks: {
             draw: [(chart) => {
                 levels(chart, [["p50", time_of.p50_ns], ["p99", time_of.p99_ns]]);
-                outliers(chart, process, iterations, places, top);
+                outliers(chart, process, figures, iterations, places, top);
             }],
             setCursor: [(chart) => {
                 const i = places[chart.cursor.idx ?? -1];
@@ -175,7 +175,9 @@ function levels(chart: uPlot, values: [string, number][]) {
 }
 
 /** Names the slowest iterations, and what took longer in them, as far as there is room. */
-function outliers(chart: uPlot, process: Process, iterations: Iterations, places: number[], top: number) {
+function outliers(
+    chart: uPlot, process: Process, figures: ProcessFigures, iterations: Iterations, places: number[], top: number,
+) {
     const { ctx: context, bbox } = chart;
     const ratio = devicePixelRatio;
     const p50 = process.inside?.time.p50_ns ?? 0;
@@ -183,13 +185,13 @@ function outliers(chart: uPlot, process: Process, iterations: Iterations, places
     context.font = `${11 * ratio}px system-ui, sans-serif`;
     context.textBaseline = "middle";
     context.textAlign = "left";
-    const marks = process.slowest.flatMap((slow) => {
+    const marks = process.slowest.flatMap((slow, place) => {
         const at = slow.dur_ns < 1.25 * p50 ? -1
             : places.findIndex((i) => i >= 0 && iterations.n[i] === slow.n && iterations.dur[i] === slow.dur_ns);
         if (at < 0 || at < (chart.scales.x.min ?? 0) || at > (chart.scales.x.max ?? 0)) return [];
         const over = slow.dur_ns > top;
         const y = chart.valToPos(Math.min(slow.dur_ns, top), "y", true) + (over ? 5 * ratio : 0);
-        return [{ slow, over, x: chart.valToPos(at, "x", true), y }];
+        return [{ slow, cause: figures.slowest[place][0], over, x: chart.valToPos(at, "x", true), y }];
     });
     const taken: { x0: number; x1: number; y: number }[] = [];
     for (const { over, x, y } of marks) {
@@ -203,9 +205,8 @@ function outliers(chart: uPlot, process: Process, iterations: Iterations, places
         } else context.arc(x, y, 3 * ratio, 0, 7);
         context.fill();
     }
-    for (const { slow, over, x, y } of marks) {
-        const cause = causes(slow)[0];
-        const text = [over && time(slow.dur_ns), cause && `${cause.cause.name} +${time(cause.more)}`].filter(Boolean).join(" · ");
+    for (const { slow, cause, over, x, y } of marks) {
+        const text = [over && time(slow.dur_ns), cause && `${cause.name} +${time(cause.more_ns)}`].filter(Boolean).join(" · ");
         if (!text) continue;
         const width = context.measureText(text).width;
         const right = x + 8 * ratio + width < bbox.left + bbox.width;
@@ -282,7 +283,7 @@ export const rankColour = (place: number) => `rank-${place % 8}`;
 
 /** Iterations by number, a line for each process; and which was the slowest. */
 export function rankChart(
-    place: HTMLElement, report: Report, all: Iterations[], current: () => number, pick: (n: number) => void,
+    place: HTMLElement, data: Data, all: Iterations[], steps: SkewSteps, current: () => number, pick: (n: number) => void,
 ): uPlot | null {
     const numbers = new Set<number>();
     for (const iterations of all) iterations.n.forEach((n) => numbers.add(n));
@@ -295,17 +296,8 @@ export function rankChart(
         iterations.n.forEach((n, i) => { if (!iterations.cut[i]) line[index.get(n) ?? 0] = iterations.dur[i]; });
         return line;
     });
-    const slowest = x.map((_, at) => {
-        let worst = -1, have = 0;
-        lines.forEach((line, rank) => {
-            const value = line[at];
-            if (value === null) return;
-            have++;
-            // Of those that take equally long the last one, as the report has it.
-            if (worst < 0 || value >= (lines[worst][at] ?? 0)) worst = rank;
-        });
-        return have > 1 ? worst : -1;
-    });
+    const slowest = new Array<number>(x.length).fill(-1);
+    steps.n.forEach((n, at) => (slowest[index.get(n) ?? 0] = steps.slowest[at]));
     const spans = lines.flat().filter((value): value is number => value !== null).sort((a, b) => a - b);
     const p90 = spans[Math.floor(spans.length * 0.9)] ?? 1;
     const max = spans[spans.length - 1] ?? 1;
@@ -328,7 +320,7 @@ export function rankChart(
             axis("", { labelSize: 0, size: 62, values: (_, splits) => durations(splits) }),
         ],
         series: [{}, ...lines.map((_, rank): uPlot.Series => ({
-            label: who(report, rank), points: { show: false }, spanGaps: false,
+            label: data.processes[rank].name, points: { show: false }, spanGaps: false,
             stroke: () => colour(rankColour(rank)), width: 1.75, alpha: 1,
         }))],
         hooks: {
@@ -352,7 +344,7 @@ export function rankChart(
                 if (tip.hidden) return;
                 const shown = [...new Set([slowest[at], current()])].filter((rank) => rank >= 0 && lines[rank][at] !== null);
                 tip.replaceChildren(el("b", {}, `iteration ${x[at]}`), ...shown.map((rank) =>
-                    el("span", {}, `${who(report, rank)} ${time(lines[rank][at] ?? 0)}${rank === slowest[at] ? ", the slowest" : ""}`)));
+                    el("span", {}, `${data.processes[rank].name} ${time(lines[rank][at] ?? 0)}${rank === slowest[at] ? ", the slowest" : ""}`)));
                 const left = chart.over.offsetLeft + (chart.cursor.left ?? 0);
                 tip.style.left = `${Math.max(4, Math.min(left + 14, place.clientWidth - tip.offsetWidth - 8))}px`;
                 tip.style.top = `${chart.over.offsetTop + (chart.cursor.top ?? 0) + 18}px`;

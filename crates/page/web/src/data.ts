@@ -99,6 +99,19 @@ export async function readIterations(place: number): Promise<Iterations> {
     return found;
 }
 
+/** The iterations that several processes have, in the order of their numbers. */
+export interface SkewSteps {
+    n: Float64Array;
+    /** The place of the process that took longest. */
+    slowest: Uint32Array;
+}
+
+export async function readSkew(): Promise<SkewSteps> {
+    const from = await columns("skew");
+    const length = from?.number() ?? 0;
+    return { n: from?.differences(length) ?? new Float64Array(), slowest: from?.words(length) ?? new Uint32Array() };
+}
+
 /** Events of a track that do not overlap: places in the track's columns, in the order of their starts. */
 export interface Lane {
     events: Uint32Array;

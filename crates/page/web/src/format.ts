@@ -11,14 +11,22 @@ export function time(ns: number): string {
 }
 
 function digits(value: number): string {
-    return value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
+    return fixed(value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
+}
+
+/** A number with so many decimal places. What lies right between two goes to the even one, as in the text report. */
+function fixed(value: number, places: number): string {
+    const below = Math.floor(value * 10 ** places);
+    // Twice a value between two is odd, and has as many factors 5 as it has places, or it is between them by rounding alone.
+    const is_between = value * 10 ** places - below === 0.5 && (2 * below + 1) % 5 ** places === 0;
+    return (is_between ? (below + (below % 2)) / 10 ** places : value).toFixed(places);
 }
 
 /** A part of a whole, in per cent. */
 export function share(part: number): string {
     const percent = part * 100;
     if (part > 0 && percent < 0.05) return "< 0.1 %";
-    return percent.toFixed(percent >= 99.95 ? 0 : 1) + " %";
+    return fixed(percent, percent >= 99.95 ? 0 : 1) + " %";
 }
 
 /** How often something happens. */
@@ -29,11 +37,18 @@ export const count = (value: number): string => Math.round(value).toLocaleString
 export function bytes(value: number): string {
     const units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = 0;
-    while (value >= 1024 && unit < units.length - 1) {
+    while (value >= 999.5 && unit < units.length - 1) {
         value /= 1024;
         unit++;
     }
-    return `${unit === 0 ? value : digits(value)} ${units[unit]}`;
+    return `${unit === 0 ? Math.floor(value) : digits(value)} ${units[unit]}`;
+}
+
+/** A value of a metric, by its unit. */
+export function quantity(value: number, unit: string): string {
+    if (unit === "%") return share(value / 100);
+    if (unit === "MiB") return bytes(Math.trunc(value * 1048576));
+    return `${fixed(value, 0)} ${unit}`;
 }
 
 /** A moment on an axis whose ticks are `step` ns apart, with as many digits as tell them apart. */

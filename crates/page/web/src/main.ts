@@ -3,20 +3,22 @@
 import "uplot/dist/uPlot.min.css";
 import "./page.css";
 import { histogram, iterationChart, rankChart } from "./charts";
-import { Iterations, readIterations, readTimeline, Timeline } from "./data";
+import { Data, Process } from "./contract";
+import { Iterations, readIterations, readSkew, readTimeline, SkewSteps, Timeline } from "./data";
 import { card, el, themeSwitch } from "./dom";
 import { count, time } from "./format";
 import { breakdown, facts, findings, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
-import { Process, Report, who } from "./report";
 import { replaced, routing } from "./routing";
 import { TimelineView } from "./timeline/view";
 
-const report: Report = JSON.parse(document.getElementById("report")?.textContent ?? "{}");
+const data: Data = JSON.parse(document.getElementById("data")?.textContent ?? "{}");
+const { report } = data;
 const main = el("main");
 const view = new TimelineView();
 const timelines = new Map<number, Promise<Timeline | null>>();
 let current = 0;
 let all: Iterations[] = [];
+let steps: SkewSteps;
 
 /** The parts of the page that are those of one process. */
 const parts = {
@@ -27,11 +29,11 @@ const parts = {
 function head(): HTMLElement {
     const { processes } = report;
     const choose = el("select", { id: "process", "aria-label": "Process" },
-        ...processes.map((process, place) => el("option", { value: String(place) }, `${who(report, place)} · ${process.host} · pid ${process.pid}`)));
+        ...processes.map((process, place) => el("option", { value: String(place) }, `${data.processes[place].name} · ${process.host} · pid ${process.pid}`)));
     choose.addEventListener("change", () => show(Number(choose.value)));
     const command = processes[0]?.command || processes[0]?.file || "";
     return el("header", { class: "top" }, el("b", { class: "mark" }, "tllmprof"), el("code", { title: command }, command),
-        processes.length > 1 ? choose : processes[0] && el("span", { class: "muted" }, `${who(report, 0)} · ${processes[0].host}`), themeSwitch());
+        processes.length > 1 ? choose : processes[0] && el("span", { class: "muted" }, `${data.processes[0].name} · ${processes[0].host}`), themeSwitch());
 }
 
 function layout() {
@@ -79,15 +81,16 @@ function pick(place: number) {
 async function show(place: number) {
     current = place;
     const process = report.processes[place];
+    const figures = data.processes[place];
     const iterations = all[place];
     const choose = document.querySelector<HTMLSelectElement>("#process");
     if (choose) choose.value = String(place);
     parts.verdict.replaceChildren(verdict(process));
-    parts.breakdown.replaceChildren(breakdown(process, null, null));
+    parts.breakdown.replaceChildren(breakdown(process, figures));
     document.getElementById("quantiles")?.replaceChildren(quantiles(process));
     parts.times.replaceChildren();
     parts.distribution.replaceChildren();
-    iterationChart(parts.times, process, iterations, pick);
+    iterationChart(parts.times, process, figures, iterations, pick);
     histogram(parts.distribution, process, iterations);
     for (const [part, there] of [["GC", process.gc.length > 0], ["GIL wait", process.gil_wait.count > 0], ["GPU time", process.inside?.gpu],
         ["waits for the GPU", (process.inside?.wait_share ?? 0) > 0]] as const) {
@@ -98,12 +101,12 @@ async function show(place: number) {
         const at = iterations.n.findIndex((other, i) => other === n && iterations.dur[i] === dur);
         if (at >= 0) pick(at);
     };
-    const slow = slowest(process, by_n);
-    const routed = routing(report, place);
+    const slow = slowest(process, figures, by_n);
+    const routed = routing(data, place);
     parts.routing.hidden = !routed;
     parts.routing.replaceChildren(...(routed ? [routed] : []));
-    parts.tables.replaceChildren(...(slow ? [slow] : []), ...tables(process));
-    parts.facts.replaceChildren(facts(process));
+    parts.tables.replaceChildren(...(slow ? [slow] : []), ...tables(process, figures));
+    parts.facts.replaceChildren(facts(process, figures));
     const names = process.windows.map((window) => `window ${windowName(window)}`);
     view.set(iterations, null, names, "Reading events …");
     const reading = timelines.get(place) ?? readTimeline(place);
@@ -111,7 +114,6 @@ async function show(place: number) {
     const timeline = await reading;
     if (current !== place) return;
     view.set(iterations, timeline, names, told(timeline, iterations));
-    parts.breakdown.replaceChildren(breakdown(process, iterations, timeline));
     document.documentElement.dataset.ready = String(place);
 }
 
@@ -128,13 +130,10 @@ function told(timeline: Timeline | null, iterations: Iterations): string {
 function ranks() {
     if (report.processes.length < 2) return;
     const chart = el("div", { class: "chart" });
-    const numbers = new Map<number, number>();
-    for (const { n, cut } of all) n.forEach((n, i) => { if (!cut[i]) numbers.set(n, (numbers.get(n) ?? 0) + 1); });
-    const common = [...numbers.values()].filter((processes) => processes > 1).length;
-    parts.ranks.replaceChildren(card("Ranks side by side", rankCaption(report, common),
+    parts.ranks.replaceChildren(card("Ranks side by side", rankCaption(data),
         el("div", { class: "ranks" }, el("div", {}, chart, el("p", { class: "caption strip" }, "strip: the slowest of each iteration")),
-            rankTable(report, current, show))));
-    rankChart(chart, report, all, () => current, (n) => {
+            rankTable(data, current, show))));
+    rankChart(chart, data, all, steps, () => current, (n) => {
         const at = all[current].n.indexOf(n);
         if (at >= 0) pick(at);
     });
@@ -149,6 +148,7 @@ async function start() {
     layout();
     parts.verdict.replaceChildren(verdict(report.processes[0]));
     all = await Promise.all(report.processes.map((_, place) => readIterations(place)));
+    steps = await readSkew();
     // The timeline's events come after this script in the page.
     if (document.readyState === "loading") await new Promise((done) => document.addEventListener("DOMContentLoaded", done));
     await show(0);

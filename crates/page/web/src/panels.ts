@@ -1,11 +1,9 @@
 // The parts of the page that are text: the verdict, the findings, tables and facts.
 
 import { rankColour } from "./charts";
-import { Iterations, Timeline, above } from "./data";
+import { Bar, Data, Each, Finding, Named, Part, PartOn, Process, ProcessFigures, Report, Verdict } from "./contract";
 import { button, card, el } from "./dom";
-import { bytes, count, rate, share, time } from "./format";
-import { Kind, Place } from "./kinds";
-import { Finding, Named, Process, Report, causes, who } from "./report";
+import { bytes, count, quantity, rate, share, time } from "./format";
 
 /** The figures that come first: how fast, and how evenly. */
 export function verdict(process: Process): HTMLElement {
@@ -34,79 +32,44 @@ function windowsLine(process: Process): string {
     return `${many} ${names}: ${count(inside.iterations)} iterations in ${time(inside.wall_ns)}${open}`;
 }
 
-interface Part { name: string; colour: string; ns: number; why: string }
+/** What parts of the time are called, their colours, and what they are. */
+const PARTS: Record<PartOn, { name: string; colour: string; why: string }> = {
+    wait: { name: "waits for the GPU", colour: "wait", why: "calls that wait for the device" },
+    gc: { name: "GC", colour: "gc", why: "Python's garbage collection, on any thread" },
+    gil_wait: { name: "GIL wait", colour: "gil-wait", why: "waits for Python's global lock" },
+    calls: { name: "CUDA calls", colour: "launch", why: "launches, copies and other calls of its thread" },
+    code: { name: "other code", colour: "host", why: "the rest" },
+    gpu_time: { name: "GPU time", colour: "kernel", why: "from the first work to the last, with what gaps there are" },
+    busy: { name: "busy", colour: "kernel", why: "kernels or copies ran" },
+    gaps: { name: "launch gaps", colour: "gap", why: "between two kernels or copies" },
+    idle: { name: "idle", colour: "idle", why: "nothing to do" },
+};
 
-/**
- * The mean iteration as two bars: what its thread did, and what the GPU did. What its thread spent in calls is known
- * when the timeline is there.
- */
-export function breakdown(process: Process, iterations: Iterations | null, timeline: Timeline | null): HTMLElement {
-    const { inside, kernel_window: kernels } = process;
-    const mean = inside?.time.mean_ns ?? 0;
-    if (!inside || mean === 0) return el("div");
-    const parts: Part[] = [];
-    let left = mean;
-    const add = (name: string, colour: string, ns: number, why: string) => {
-        const part = Math.min(left, ns);
-        left -= part;
-        if (part > mean * 0.0005) parts.push({ name, colour, ns: part, why });
-    };
-    add("waits for the GPU", "wait", inside.wait_share * mean, "calls that wait for the device");
-    add("GC", "gc", inside.gc_share * mean, "Python's garbage collection, on any thread");
-    add("GIL wait", "gil-wait", inside.gil_wait_share * mean, "waits for Python's global lock");
-    const calls = iterations && timeline ? hostCalls(iterations, timeline) : null;
-    if (calls !== null) add("CUDA calls", "launch", calls, "launches, copies and other calls of its thread");
-    const code = process.python ? "Python and other code" : "other code";
-    const rest: Part = { name: code, colour: "host", ns: left, why: "the rest" };
-    const bars = [bar("Host", mean, [...parts, rest])];
-    if (inside.gpu_share !== null) {
-        const gpu: Part[] = [];
-        const busy = (inside.gpu_share ?? 0) * mean;
-        // Events say when an iteration's work began and ended, and kernels what lay between. Where kernels alone
-        // were taken, the share is theirs already.
-        const gaps = kernels && kernels.wall_ns > 0 ? (kernels.gaps_ns / kernels.wall_ns) * mean : 0;
-        const within = inside.gpu_from === "kernels" ? 0 : Math.min(busy, gaps);
-        gpu.push(kernels ? { name: "busy", colour: "kernel", ns: busy - within, why: "kernels or copies ran" }
-            : { name: "GPU time", colour: "kernel", ns: busy, why: "from the first work to the last, with what gaps there are" });
-        gpu.push({ name: "launch gaps", colour: "gap", ns: Math.min(gaps, mean - busy + within), why: "between two kernels or copies" });
-        const idle = mean - gpu.reduce((sum, part) => sum + part.ns, 0);
-        gpu.push({ name: "idle", colour: "idle", ns: Math.max(0, idle), why: "nothing to do" });
-        bars.push(bar("GPU", mean, gpu));
-    }
+/** Parts that are less of the time are not shown. */
+const LEAST = 0.0005;
+
+/** The mean iteration as bars: what its thread did, and what the GPU did. */
+export function breakdown(process: Process, figures: ProcessFigures): HTMLElement {
+    if (!process.inside || !figures.breakdown.length) return el("div");
     return el("div", { class: "breakdown" },
-        el("h2", {}, "Where an iteration's time goes ", el("span", { class: "caption" }, `${time(mean)} in the mean`)), ...bars);
+        el("h2", {}, "Where an iteration's time goes ", el("span", { class: "caption" }, `${time(process.inside.time.mean_ns)} in the mean`)),
+        ...figures.breakdown.map((one) => bar(process, one)));
 }
 
-function bar(name: string, whole: number, parts: Part[]): HTMLElement {
-    const shown = parts.filter((part) => part.ns > 0);
-    return el("div", { class: "bar" }, el("b", {}, name),
+function bar(process: Process, { of, parts }: Bar): HTMLElement {
+    const shown = parts.filter((part) => part.share >= LEAST);
+    const name = (part: Part) => (part.on === "code" && process.python ? "Python and other code" : PARTS[part.on].name);
+    const kernels = process.kernel_window;
+    // Which iterations it is of, where not of all.
+    const which = of === "gpu_kernels" ? `in ${count(kernels?.iterations ?? 0)} iterations with kernels`
+        : of === "gpu_events" && kernels && process.inside?.gpu_from === "events" ? "in iterations without kernels" : "";
+    return el("div", { class: "bar", "data-of": of }, el("b", {}, of === "host" ? "Host" : "GPU"),
         el("div", { class: "stack", "aria-hidden": "true" }, ...shown.map((part) =>
-            el("i", { style: `flex-grow: ${Math.round((part.ns / whole) * 1e4)}; background: var(--${part.colour})`, title: part.name }))),
-        el("ul", { class: "legend" }, ...shown.map((part) => el("li", { title: part.why },
-            el("i", { style: `background: var(--${part.colour})` }), `${part.name} `, el("b", {}, share(part.ns / whole))))));
+            el("i", { style: `flex-grow: ${Math.round(part.share * 1e4)}; background: var(--${PARTS[part.on].colour})`, title: name(part) }))),
+        el("ul", { class: "legend" }, ...shown.map((part) => el("li", { title: PARTS[part.on].why },
+            el("i", { style: `background: var(--${PARTS[part.on].colour})` }), `${name(part)} `, el("b", {}, share(part.share)))),
+            which && el("li", { class: "muted" }, which)));
 }
-
-/** What the threads of iterations spend in calls to CUDA but for waits, in ns an iteration of the timeline. */
-function hostCalls(iterations: Iterations, timeline: Timeline): number | null {
-    const order = Array.from(iterations.n, (_, i) => i).sort((a, b) => iterations.start[a] - iterations.start[b]);
-    const starts = Float64Array.from(order, (i) => iterations.start[i]);
-    const shown = iterations.shown.reduce((sum, one) => sum + one, 0);
-    if (!shown) return null;
-    let sum = 0;
-    for (const track of timeline.tracks) {
-        if (track.place !== Place.Thread) continue;
-        for (let event = 0; event < track.start.length; event++) {
-            const kind: Kind = track.kind[event];
-            if (kind !== Kind.Launch && kind !== Kind.Call && kind !== Kind.CopyCall) continue;
-            const i = order[above(starts, track.start[event]) - 1];
-            if (i === undefined || !iterations.shown[i] || iterations.thread[i] !== track.id) continue;
-            if (track.start[event] < iterations.start[i] + iterations.dur[i]) sum += track.dur[event];
-        }
-    }
-    return sum / shown;
-}
-
-const VERDICTS: Record<string, number> = { yes: 0, unknown: 1, no: 2 };
 
 const ruleName = (rule: string) => rule.replace(/[-_]/g, " ").replace(/\b(gc|gil|gpu)\b/g, (word) => word.toUpperCase());
 
@@ -115,12 +78,10 @@ const unbroken = (text: string) => text.replace(/(\d) (%|[mun]?s\b)/g, "$1\u00a0
 
 /** What was found to be wrong comes first; what was looked for in vain is folded. */
 export function findings(report: Report): HTMLElement {
-    const all = [...report.findings].sort((a, b) => (VERDICTS[a.verdict] ?? 1) - (VERDICTS[b.verdict] ?? 1));
-    const yes = all.filter((finding) => finding.verdict === "yes");
-    const no = all.filter((finding) => finding.verdict === "no");
-    const unknown = all.filter((finding) => finding.verdict !== "yes" && finding.verdict !== "no");
-    const item = (finding: Finding) => el("li", { class: `finding ${finding.verdict} ${finding.kind ?? "cause"}` },
-        el("h3", {}, ruleName(finding.rule), typeof finding.loss === "number" && finding.verdict === "yes" &&
+    const which = (verdict: Verdict) => report.findings.filter((finding) => finding.verdict === verdict);
+    const [yes, no, unknown] = [which("yes"), which("no"), which("unknown")];
+    const item = (finding: Finding) => el("li", { class: `finding ${finding.verdict} ${finding.kind}` },
+        el("h3", {}, ruleName(finding.rule), finding.loss !== null && finding.verdict === "yes" &&
             el("span", { class: "loss" }, `costs ${share(finding.loss)} of the time`)),
         el("p", {}, unbroken(finding.evidence)),
         finding.verdict !== "no" && finding.advice && el("p", { class: "advice" }, unbroken(finding.advice)));
@@ -164,10 +125,11 @@ const longTable = (title: string, caption: string, heads: string[], rows: Cell[]
 
 export const mono = (text: string, whole = text) => el("span", { class: "name", title: whole }, text);
 
-export function slowest(process: Process, show: (n: number, dur: number) => void): HTMLElement | null {
+export function slowest(process: Process, figures: ProcessFigures, show: (n: number, dur: number) => void): HTMLElement | null {
     if (process.slowest.length < 2) return null;
-    const rows = process.slowest.map((slow): Cell[] => {
-        const said = causes(slow).map(({ cause, more }) => `${cause.name} +${time(more)}`);
+    const rows = process.slowest.map((slow, place): Cell[] => {
+        const said = figures.slowest[place].map(({ name, held_by, more_ns }) =>
+            `${name}${held_by === null ? "" : ` (held by ${held_by})`} +${time(more_ns)}`);
         return [
             button(`${slow.n}`, `Show iteration ${slow.n} in the timeline`, () => show(slow.n, slow.dur_ns)),
             said.length ? said.join(", ") : el("span", { class: "muted", title: "nothing that was recorded took longer than usual" }, "–"), time(slow.dur_ns),
@@ -176,55 +138,52 @@ export function slowest(process: Process, show: (n: number, dur: number) => void
     return card("Slowest iterations", "and what took longer in them than on average", table(["iteration", "cause", "took"], rows, 2));
 }
 
-function kernels(process: Process): HTMLElement | null {
-    const list = process.kernels ?? [];
+function kernels(process: Process, figures: ProcessFigures): HTMLElement | null {
+    const { kernels: list, kernel_window: inside } = process;
     if (!list.length) return null;
-    const whole = Math.max(1, list.reduce((sum, kernel) => sum + kernel.total_ns, 0));
-    const inside = process.kernel_window;
     const caption = inside && inside.iterations > 0
         ? `${count(inside.kernels)} in the ${count(inside.iterations)} iterations that took kernels` : "of kernel windows";
-    return longTable("Top kernels", caption, ["kernel", "share", "total", "count", "mean", "longest"], list.map((kernel) => [
-        mono(kernel.short_name ?? kernel.name, kernel.name), share(kernel.total_ns / whole), time(kernel.total_ns), count(kernel.count),
-        time(kernel.total_ns / Math.max(1, kernel.count)), time(kernel.max_ns),
+    return longTable("Top kernels", caption, ["kernel", "share", "total", "count", "mean", "longest"], list.map((kernel, at) => [
+        mono(kernel.short_name, kernel.name), share(figures.kernels[at].share), time(kernel.total_ns), count(kernel.count),
+        time(figures.kernels[at].mean_ns), time(kernel.max_ns),
     ]));
 }
 
-function named(title: string, caption: string, head: string, list: Named[], per: number): HTMLElement | null {
+function named(title: string, caption: string, head: string, list: Named[], figures: Each[]): HTMLElement | null {
     if (!list.length) return null;
-    return longTable(title, caption, [head, "a step", "mean", "longest", "total"], list.map((one) => [
-        mono(one.name), rate(one.count / Math.max(1, per)), time(one.total_ns / Math.max(1, one.count)), time(one.max_ns), time(one.total_ns),
+    return longTable(title, caption, [head, "a step", "mean", "longest", "total"], list.map((one, at) => [
+        mono(one.name), rate(figures[at].a_step), time(figures[at].mean_ns), time(one.max_ns), time(one.total_ns),
     ]));
 }
 
 /** What the process did in its windows, by name. */
-export function tables(process: Process): HTMLElement[] {
-    const per = process.inside?.iterations ?? 1;
-    const copies = process.copies ?? [];
-    const metrics = process.metrics ?? [];
-    const python = [...process.gc, process.gil_wait, process.gil_hold].filter((one) => one.count > 0);
+export function tables(process: Process, figures: ProcessFigures): HTMLElement[] {
+    const { copies, gpu_metrics: metrics } = process;
+    const python = [...process.gc, process.gil_wait, process.gil_hold];
+    const python_figures = [...figures.gc, figures.gil_wait, figures.gil_hold];
+    const seen = (_: unknown, at: number) => python[at].count > 0;
     return [
-        kernels(process),
-        named("CUDA calls", "on all threads, inside windows", "call", process.calls, per),
-        copies.length ? longTable("Copies", "by the GPU", ["kind", "count", "bytes", "rate", "total"], copies.map((copy) => [
+        kernels(process, figures),
+        named("CUDA calls", "on all threads, inside windows", "call", process.calls, figures.calls),
+        copies.length ? longTable("Copies", "by the GPU", ["kind", "count", "bytes", "rate", "total"], copies.map((copy, at) => [
             copy.kind, count(copy.count), bytes(copy.bytes),
-            copy.total_ns > 0 ? `${bytes((copy.bytes / copy.total_ns) * 1e9)}/s` : "–", time(copy.total_ns),
+            ((rate) => (rate === null ? "–" : `${bytes(rate)}/s`))(figures.copies[at]), time(copy.total_ns),
         ])) : null,
         metrics.length ? longTable("GPU metrics", "inside windows", ["metric", "mean", "max", "samples"], metrics.map((metric) => [
-            `GPU ${metric.device} ${metric.metric}`, `${metric.mean.toFixed(1)} ${metric.unit ?? ""}`,
-            `${metric.max.toFixed(1)} ${metric.unit ?? ""}`, count(metric.samples),
+            `GPU ${metric.device} ${metric.metric}`, quantity(metric.mean, metric.unit), quantity(metric.max, metric.unit), count(metric.samples),
         ])) : null,
-        named("NVTX ranges", "of the program", "range", process.ranges, per),
-        named("Python functions", "that were marked", "function", process.functions, per),
-        named("Python's GC and GIL", "on all threads", "what", python, per),
+        named("NVTX ranges", "of the program", "range", process.ranges, figures.ranges),
+        named("Python functions", "that were marked", "function", process.functions, figures.functions),
+        named("Python's GC and GIL", "on all threads", "what", python.filter(seen), python_figures.filter(seen)),
     ].filter((made) => made !== null);
 }
 
 /** Processes side by side. */
-export function rankTable(report: Report, current: number, pick: (place: number) => void): HTMLElement {
+export function rankTable({ report, processes }: Data, current: number, pick: (place: number) => void): HTMLElement {
     const { skew } = report;
     const rows = report.processes.map((process, place): Cell[] => {
         const { inside } = process;
-        const name = button(who(report, place), `Show ${who(report, place)}`, () => pick(place));
+        const name = button(processes[place].name, `Show ${processes[place].name}`, () => pick(place));
         name.prepend(el("i", { style: `background: var(--${rankColour(place)})` }));
         if (place === current) name.setAttribute("aria-current", "true");
         if (!inside) return [name, process.host, "", "", "", "", "", ""];
@@ -237,22 +196,21 @@ export function rankTable(report: Report, current: number, pick: (place: number)
 }
 
 /** Who is the slowest, how often, and by how much. */
-export function rankCaption(report: Report, iterations: number): string {
+export function rankCaption({ report, processes, skew: figures }: Data): string {
     const { skew } = report;
-    if (!skew) return "they have no iterations in common";
-    const most = skew.slowest.indexOf(Math.max(...skew.slowest));
-    return `${who(report, most)} was the slowest in ${count(skew.slowest[most])} of ${count(iterations)} iterations; ` +
+    if (!skew || !figures) return "they have no iterations in common";
+    const { most_often: most, iterations } = figures;
+    return `${processes[most].name} was the slowest in ${count(skew.slowest[most])} of ${count(iterations)} iterations; ` +
         `slowest less fastest: ${time(skew.spread.p50_ns)} (p50), ${time(skew.spread.max_ns)} at most`;
 }
 
 /** What a reader of the figures has to know of the record. */
-export function facts(process: Process): HTMLElement {
+export function facts(process: Process, figures: ProcessFigures): HTMLElement {
     const driver = process.cuda_driver;
-    const wall = process.inside?.wall_ns ?? 0;
     const lines: [string, string | string[] | null][] = [
         ["file", process.file], ["command", process.command],
         ["process", [`pid ${process.pid}`, `rank ${process.rank}`, process.host, process.name].filter(Boolean).join(", ")],
-        ["ended", { "in order": "in order", "at once": "at once", not: "its end was not seen" }[process.ended] ?? "unknown"],
+        ["ended", { "in order": "in order", "at once": "at once", not: "its end was not seen", "?": "unknown" }[process.ended]],
         ["iteration", process.rule + (process.rule_why ? ` (${process.rule_why})` : "")], ["engine", process.engine],
         ["windows asked for", process.windows_asked],
         ["GPU", process.gpus], ["CUDA driver", driver === null ? null : `${Math.floor(driver / 1000)}.${Math.floor((driver % 1000) / 10)}`],
@@ -261,7 +219,7 @@ export function facts(process: Process): HTMLElement {
             ? `${count(process.outside.iterations)} iterations, p50 ${time(process.outside.p50_ns)}, p99 ${time(process.outside.p99_ns ?? 0)}, ` +
               `max ${time(process.outside.max_ns ?? 0)}` : null],
         ["events", count(process.events)],
-        ["the recorder took", wall > 0 ? `${share(process.own_cost_ns / wall)} of the time` : null],
+        ["the recorder took", figures.own_share === null ? null : `${share(figures.own_share)} of the time`],
     ];
     const bad: [string, string | string[] | null][] = [
         ["refused", process.refused], ["damage", process.damage],

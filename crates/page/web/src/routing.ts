@@ -1,9 +1,9 @@
 // How unevenly the learned routers share their tokens out: a table of the layers, and a map of their experts.
 
+import { Data, Layer, LayerFigures, Report } from "./contract";
 import { card, colour, el, offTheme, onTheme } from "./dom";
-import { count } from "./format";
+import { count, rate } from "./format";
 import { longRows, mono } from "./panels";
-import { Process, Report, Routing, who } from "./report";
 
 /** What the shim says where it has replaced routers. */
 const REPLACED = "output is intentionally wrong";
@@ -19,46 +19,30 @@ export function replaced(report: Report): HTMLElement | null {
     return lines.length ? el("p", { class: "card wrong", role: "note" }, el("b", {}, lines[0])) : null;
 }
 
-/** On how many GPUs the experts are: as the command line says, else as many as there are ranks. */
-export function expertParallel(process: Process, ranks: number): number | null {
-    const option = (names: string) => Number(new RegExp(`(?:^|\\s)(?:${names})[= ](\\d+)(?=\\s|$)`).exec(process.command)?.[1] ?? 0);
-    const asked = option("--ep|--ep[-_]size|--moe[-_]ep[-_]size|--expert[-_]parallel[-_]size|--moe[-_]expert[-_]parallel[-_]size");
-    if (asked > 1) return asked;
-    // vLLM has experts on all GPUs of all its replicas.
-    if (/(?:^|\s)(?:--enable-expert-parallel|-ep)(?=\s|$)/.test(process.command)) {
-        const all = (option("-tp|--tensor-parallel-size") || 1) * (option("-dp|--data-parallel-size") || 1);
-        if (all > 1) return all;
-    }
-    return ranks > 1 ? ranks : null;
-}
+const times = (value: number) => `${rate(value)} ×`;
 
-const times = (value: number) => `${value.toFixed(2)} ×`;
-
-type Layer = Routing["layers"][number];
 const nameOf = (layer: Layer) => layer.name ?? `layer ${layer.layer}`;
 
-export function routing(report: Report, place: number): HTMLElement | null {
-    const process = report.processes[place];
-    const found = process.routing;
-    if (!found?.layers.length) return null;
+export function routing({ report, processes }: Data, place: number): HTMLElement | null {
+    const found = report.processes[place].routing;
+    const figures = processes[place].routing;
+    if (!found || !figures) return null;
     const { layers } = found;
-    const asked = expertParallel(process, report.processes.length);
-    const of_gpus = (layer: Layer) => layer.gpus.find(({ gpus }) => gpus === asked)?.max_of_mean;
-    const gpus = asked && layers.some((layer) => of_gpus(layer) !== undefined) ? asked : null;
+    const { gpus } = figures;
+    const on_gpus = (on: number | null) => (gpus ? [on === null ? "–" : times(on)] : []);
     // The most uneven first; the map has them in their order.
-    const rows = [...layers].sort((a, b) => b.max_of_mean - a.max_of_mean).map((layer) => [
-        mono(nameOf(layer)), times(layer.max_of_mean), ...(gpus ? [((on) => (on === undefined ? "–" : times(on)))(of_gpus(layer))] : []),
-        count(layer.idle), count(layer.tokens),
-    ]);
-    const whose = report.processes.length > 1 ? `, as ${who(report, place)} routed them` : "";
+    const rows = layers.map((layer, at) => ({ layer, on: figures.layers[at].on_gpus }))
+        .sort((a, b) => b.layer.max_of_mean - a.layer.max_of_mean)
+        .map(({ layer, on }) => [mono(nameOf(layer)), times(layer.max_of_mean), ...on_gpus(on), count(layer.idle), count(layer.tokens)]);
+    const whose = report.processes.length > 1 ? `, as ${processes[place].name} routed them` : "";
     const table = longRows(["layer", "busiest expert", ...(gpus ? [`busiest of ${gpus} GPUs`] : []), "idle experts", "tokens"], rows);
     return card("Learned router", `busiest against mean: ${times(found.mean)} in the mean of ${count(layers.length)} ` +
         `layer${layers.length > 1 ? "s" : ""}; tokens outside windows${whose}`,
-        el("div", { class: "routing" }, el("div", { class: "layers" }, ...table), heat(layers, gpus)));
+        el("div", { class: "routing" }, el("div", { class: "layers" }, ...table), heat(layers, figures.layers, gpus)));
 }
 
 /** Layers from top to bottom, their experts from left to right, each in the colour of its part of the layer's mean. */
-function heat(layers: Layer[], gpus: number | null): HTMLElement {
+function heat(layers: Layer[], figures: LayerFigures[], gpus: number | null): HTMLElement {
     const experts = layers.reduce((most, layer) => Math.max(most, layer.experts.length), 1);
     const each = Math.min(22, Math.max(5, Math.floor(330 / layers.length)));
     const height = TOP + layers.length * each + BOTTOM;
@@ -78,14 +62,14 @@ function heat(layers: Layer[], gpus: number | null): HTMLElement {
         const ramp = colours();
         const wide = (width - LEFT) / experts;
         layers.forEach((layer, at) => {
-            const mean = layer.tokens / layer.experts.length;
+            const { of_mean } = figures[at];
             const y = TOP + at * each;
             // Where several experts share a pixel the busiest is seen.
             for (let x = 0, expert = 0; expert < layer.experts.length; ) {
-                let most = layer.experts[expert++];
-                while (wide < 1 && expert < layer.experts.length && expert * wide < x + 1) most = Math.max(most, layer.experts[expert++]);
+                let most = of_mean[expert++];
+                while (wide < 1 && expert < layer.experts.length && expert * wide < x + 1) most = Math.max(most, of_mean[expert++]);
                 const end = Math.max(x + 1, Math.round(expert * wide));
-                context.fillStyle = ramp(most / mean);
+                context.fillStyle = ramp(most);
                 context.fillRect(LEFT + x, y, end - x - (wide >= 6 ? 1 : 0), each - (each >= 6 ? 1 : 0));
                 x = end;
             }
@@ -112,14 +96,15 @@ function heat(layers: Layer[], gpus: number | null): HTMLElement {
     canvas.addEventListener("pointermove", (event) => {
         const box = canvas.getBoundingClientRect();
         const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-        const layer = layers[Math.floor((y - TOP) / each)];
+        const at = Math.floor((y - TOP) / each);
+        const layer = layers[at];
         const expert = Math.floor(((x - LEFT) / (width - LEFT)) * experts);
         const tokens = x < LEFT ? undefined : layer?.experts[expert];
         tip.hidden = tokens === undefined;
         if (tokens === undefined) return;
         const on = gpus && layer.experts.length % gpus === 0 ? `, GPU ${Math.floor((expert * gpus) / layer.experts.length)}` : "";
         tip.replaceChildren(el("b", {}, nameOf(layer)),
-            el("span", {}, `expert ${expert}${on}: ${times((tokens * layer.experts.length) / layer.tokens)} the mean, ${count(tokens)} tokens`));
+            el("span", {}, `expert ${expert}${on}: ${times(figures[at].of_mean[expert])} the mean, ${count(tokens)} tokens`));
         tip.style.left = `${Math.max(0, Math.min(x + 14, width - tip.offsetWidth - 4))}px`;
         tip.style.top = `${y + 16}px`;
     });

@@ -64,6 +64,12 @@ async function figures(page, process) {
     assert.equal(Number(drawn), inside.iterations);
 }
 
+/** The text of the cells of a table, by its card's title. */
+const rowsOf = (page, title) => page.$$eval("section.card", (cards, title) => {
+    const found = cards.find((card) => card.querySelector("h2")?.textContent === title);
+    return [...(found?.querySelectorAll("tbody tr") ?? [])].map((row) => [...row.cells].map((cell) => cell.textContent));
+}, title);
+
 /** Where the timeline is, in sight. */
 async function boxOf(page) {
     await page.$eval(".timeline", (timeline) => timeline.scrollIntoView());
@@ -84,6 +90,30 @@ async function hover(page, moment, name) {
     assert.fail(`nothing at ${moment} is ${name}`);
 }
 
+/** The lines of a report as text, in the page's spelling of microseconds. */
+const text = (name) => readFileSync(`${folder}/${name}.txt`, "utf8").replaceAll(" us", " µs").split("\n");
+
+/** The cells of the line of a text that begins with this. */
+function line(lines, start) {
+    const found = lines.find((line) => line.trimStart().startsWith(start));
+    assert.ok(found, `no line "${start}"`);
+    return found.trim().split(/ {2,}/);
+}
+
+const percent = (part) => `${(part * 100).toFixed(1)} %`;
+
+/** The parts of a bar of the mean iteration, each with its share. */
+const barOf = (page, of) => page.$$eval(`[data-of=${of}] .legend li:has(b)`, (parts) =>
+    Object.fromEntries(parts.map((part) => [part.firstElementChild.nextSibling.textContent.trim(), part.querySelector("b").textContent])));
+
+// The page's script writes numbers as the text report does.
+const { transformSync } = createRequire(pathToFileURL(modules + "/"))("esbuild");
+const source = readFileSync(new URL("../src/format.ts", import.meta.url), "utf8");
+const format = await import(`data:text/javascript,${encodeURIComponent(transformSync(source, { loader: "ts" }).code)}`);
+for (const [how, ...rest] of JSON.parse(readFileSync(`${folder}/numbers.json`, "utf8"))) {
+    assert.equal(format[how](...rest.slice(0, -1)).replace("µs", "us"), rest.at(-1), `${how}(${rest})`);
+}
+
 const ranks = report("ranks");
 
 await open("ranks", { colorScheme: "light" }, async (page) => {
@@ -101,6 +131,13 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
 
     // Ranks side by side.
     assert.deepEqual(JSON.parse(await page.$eval("[data-slowest]", (chart) => chart.dataset.slowest)), ranks.skew.slowest);
+
+    // The table of GPU metrics: all that were sampled.
+    const metrics = ranks.processes[0].gpu_metrics;
+    assert.ok(metrics.length > 0);
+    const rows = await rowsOf(page, "GPU metrics");
+    assert.deepEqual(rows.map(([name, , , samples]) => [name, samples]),
+        metrics.map((metric) => [`GPU ${metric.device} ${metric.metric}`, metric.samples.toLocaleString("en-US")]));
 
     // What the pointer is over. The slowest iteration is shown at first: its collection is known.
     const { iterations } = ranks.processes[0].windows[0];
@@ -183,6 +220,96 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
     const nameless = await page.$$eval("button, select, input, canvas[tabindex], [role=img]", (all) => all
         .filter((one) => !(one.getAttribute("aria-label") || one.textContent.trim())).map((one) => one.outerHTML));
     assert.deepEqual(nameless, []);
+});
+
+// Page, text and JSON print the same figures.
+await open("one", {}, async (page) => {
+    const lines = text("one");
+    const one = report("one");
+    const [process] = one.processes;
+    const { inside, kernel_window: taken } = process;
+
+    // How long iterations take.
+    assert.ok(lines.some((line) => line.endsWith(`, ${inside.per_second.toFixed(0)} a second`)));
+    assert.equal(await page.textContent("#rate"), inside.per_second.toFixed(0));
+    const times = await page.$$eval("#quantiles tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
+    for (const [in_page, in_text, of] of [["iteration", "iteration ", inside.time], ["GPU time", "GPU time", inside.gpu], ["GPU waits", "waits for", inside.wait]]) {
+        const [, ...cells] = times.find(([name]) => name === in_page);
+        assert.deepEqual(line(lines, in_text).slice(1, 5), cells);
+        ["p50", "p90", "p99", "max"].forEach((quantile, at) => isTime(cells[at], of[`${quantile}_ns`]));
+    }
+
+    // Where the time goes.
+    const [host, events, kernels] = [await barOf(page, "host"), await barOf(page, "gpu_events"), await barOf(page, "gpu_kernels")];
+    assert.equal(inside.gpu_from, "events");
+    const share = (start) => line(lines, start).at(-1);
+    const [, gc] = / longest .*, (.* %) of the time$/.exec(share("GC: "));
+    const [, gil] = / waited (.* %) of the time$/.exec(share("GIL: "));
+    const [, busy, gaps] = /busy (.* %), gaps (.* %); /.exec(share("kernels of "));
+    for (const [in_page, in_text, part] of [
+        [host["waits for the GPU"], share("waits for"), inside.wait_share], [host.GC, gc, inside.gc_share],
+        [host["GIL wait"], gil, inside.gil_wait_share], [events["GPU time"], share("GPU time"), inside.gpu_share],
+        [kernels.busy, busy, taken.busy_ns / taken.wall_ns], [kernels["launch gaps"], gaps, taken.gaps_ns / taken.wall_ns],
+    ]) {
+        assert.equal(in_page, percent(part));
+        assert.equal(in_text, in_page);
+    }
+    for (const bar of [host, events, kernels]) {
+        const sum = Object.values(bar).reduce((sum, part) => sum + Number.parseFloat(part), 0);
+        assert.ok(Math.abs(sum - 100) < 0.3, JSON.stringify(bar));
+    }
+
+    // Tables: the first row of each.
+    const [kernel, part, , , mean, longest] = (await rowsOf(page, "Top kernels"))[0];
+    assert.deepEqual(line(lines, kernel.slice(0, 30)).slice(-3), [mean, longest, part]);
+    const all = process.kernels.reduce((sum, kernel) => sum + kernel.total_ns, 0);
+    assert.equal(part, percent(process.kernels[0].total_ns / all));
+    isTime(mean, process.kernels[0].total_ns / process.kernels[0].count);
+    const call = (await rowsOf(page, "CUDA calls"))[0];
+    assert.deepEqual(line(lines, call[0]), call);
+    assert.equal(call[1], (process.calls[0].count / inside.iterations).toFixed(2));
+    for (const [start, title] of [["EngineCore.step", "Python functions"], ["schedule@engine", "NVTX ranges"]]) {
+        const [name, , ...cells] = (await rowsOf(page, title))[0];
+        assert.equal(name, start);
+        assert.deepEqual(line(lines, start).slice(-3), cells);
+    }
+    const copies = await rowsOf(page, "Copies");
+    assert.deepEqual(line(lines, "copies: ")[0], `copies: ${copies.map(([kind, count, bytes, , total]) => `${count} ${kind} of ${bytes} in ${total}`).join(", ")}`);
+    const metrics = (await rowsOf(page, "GPU metrics")).map(([, mean]) => mean);
+    assert.deepEqual(/SM busy (.*), tensor (.*), DRAM (.*)$/.exec(line(lines, "GPU 0: ")[0]).slice(1), metrics);
+    assert.deepEqual(metrics, process.gpu_metrics.map(({ mean }) => percent(mean / 100)));
+    const [layer, expert, idle, tokens] = (await rowsOf(page, "Learned router"))[0];
+    const told = line(lines, layer);
+    assert.deepEqual([told[1], told.at(-2), told.at(-1)], [expert.replace(" ×", ""), idle, tokens.replace(",", "")]);
+
+    // Causes and findings.
+    const slow = lines.slice(lines.findIndex((line) => line.startsWith("slowest iterations")) + 1);
+    const rows = await rowsOf(page, "Slowest iterations");
+    for (const [at, n] of [[0, "117"], [1, "131"]]) {
+        assert.equal(rows[at][0], n);
+        const [iteration, cause, took] = rows[at];
+        assert.deepEqual(slow[at].trim().split(/ {2,}/), [iteration, took, cause]);
+    }
+    assert.match(rows[1][1], /^GIL wait \(held by detokenizer\) \+/);
+    const costs = await page.$$eval(".findings-card > .findings .loss", (all) => all.map((one) => one.textContent));
+    const losses = one.findings.filter(({ verdict, loss }) => verdict === "yes" && loss !== null);
+    assert.deepEqual(costs, losses.map(({ loss }) => `costs ${percent(loss)} of the time`));
+    for (const { rule, loss } of losses.slice(0, 3)) line(lines, `${rule} (${percent(loss)}): `);
+    const own = percent(process.own_cost_ns / inside.wall_ns);
+    line(lines, `the recorder took ${own} of the time`);
+    assert.ok((await page.textContent(".facts")).includes(`the recorder took${own} of the time`));
+});
+
+await open("ranks", {}, async (page) => {
+    const lines = text("ranks");
+    const often = lines.find((line) => / was the slowest in /.test(line));
+    assert.ok((await page.textContent(".card:has(.ranks) .caption")).startsWith(`${often} iterations; `), often);
+    const rows = await page.$$eval(".ranks tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
+    rows.forEach(([name, host, ...cells], rank) => {
+        assert.equal(name, `rank ${rank}`);
+        // After the process's ID and its number of iterations.
+        assert.deepEqual(line(lines, `${rank} ${host} `).slice(3), cells);
+    });
 });
 
 /** How well one colour is read on another (WCAG's contrast ratio). */

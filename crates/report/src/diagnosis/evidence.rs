@@ -1,7 +1,5 @@
 //! What the rules look at: figures of one process, in parts of the iterations' time.
 
-use std::collections::HashSet;
-
 use tllmprof_record::Metric;
 
 use crate::facts::CallRow;
@@ -68,37 +66,26 @@ pub struct Metrics {
 
 impl<'a> Evidence<'a> {
     /// Of those that have iterations.
-    pub fn of(processes: &'a [Process]) -> Vec<Self> {
-        let with: Vec<_> = (0..)
-            .zip(processes)
-            .filter_map(|(place, process)| Some((place, process, process.sum.as_ref()?)))
-            .collect();
-        let ranks: HashSet<_> = with
-            .iter()
-            .map(|(_, process, _)| process.facts.rank)
-            .collect();
-        let who = |process: &Process| match with.len() {
-            1 => String::new(),
-            all if all == ranks.len() => format!("rank {}", process.facts.rank),
-            _ => format!("pid {}", process.pid),
-        };
-        let one = |(place, process, sum): &(usize, &'a Process, &'a Sum)| Self {
-            process,
-            place: *place,
-            sum,
-            who: who(process),
-        };
-        with.iter().map(one).collect()
+    pub fn of(processes: &'a [Process], names: &[String]) -> Vec<Self> {
+        let named = processes.iter().zip(names).enumerate();
+        let with = named.filter_map(|(place, (process, name))| {
+            Some(Self {
+                process,
+                place,
+                sum: process.sum.as_ref()?,
+                who: name.clone(),
+            })
+        });
+        let mut with: Vec<_> = with.collect();
+        if let [one] = &mut with[..] {
+            one.who.clear();
+        }
+        with
     }
 
     pub fn iterations(&self) -> impl Iterator<Item = &'a Iteration> + use<'a> {
         let windows = &self.process.windows;
         windows.iter().flat_map(|window| &window.iterations)
-    }
-
-    /// So many in each iteration.
-    pub fn a_step(&self, count: u64) -> f64 {
-        count as f64 / self.sum.iterations.max(1) as f64
     }
 
     /// A part of the iterations' time, at most all of it.
@@ -185,11 +172,11 @@ impl<'a> Evidence<'a> {
             None => Busy::Between(of(wall), of(wall / SLOWED)),
         };
         Some(Kernels {
-            kernels: taken.kernels as f64 / taken.iterations as f64,
+            kernels: taken.a_step(taken.kernels),
             mean: total.checked_div(count).unwrap_or(0),
-            gaps: (taken.gaps as f64 / wall).min(1.0),
+            gaps: taken.share(taken.gaps),
             busy,
-            copies: (copying as f64 / wall).min(1.0),
+            copies: taken.share(copying),
         })
     }
 

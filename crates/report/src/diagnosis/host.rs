@@ -82,7 +82,7 @@ pub fn launch_bound(one: &Evidence<'_>) -> Judged {
         Share(one.waits())
     );
     let drains = one.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::Event));
-    let has_room = mean < FULL || one.a_step(drains.count) > 0.9 && one.waits() < NO_WAIT;
+    let has_room = mean < FULL || one.sum.a_step(drains.count) > 0.9 && one.waits() < NO_WAIT;
     if share >= LAUNCHING && one.waits() < WAITING && has_room {
         Judged::Yes {
             evidence,
@@ -119,7 +119,7 @@ pub fn copies_when() -> String {
 
 pub fn copies(one: &Evidence<'_>) -> Judged {
     let calls = one.calls(|row| row.waits_for() == Some(Wait::CopyToHost));
-    let count = one.a_step(calls.count);
+    let count = one.sum.a_step(calls.count);
     if count >= COPIES
         && let Some(Kernels { copies, .. }) = one.kernels()
         && copies >= IDLE
@@ -139,7 +139,7 @@ pub fn copies(one: &Evidence<'_>) -> Judged {
 
 /// What `calls`, after which nothing was launched for `after` nanoseconds, cost.
 fn idle_after(what: &str, one: &Evidence<'_>, calls: Calls, many: f64, after: u64) -> Judged {
-    let count = one.a_step(calls.count);
+    let count = one.sum.a_step(calls.count);
     let some = format!("{} {what} a step", Rate(count));
     if count < many {
         return Judged::No(some);
@@ -179,7 +179,7 @@ pub fn allocations(one: &Evidence<'_>) -> Judged {
         return Judged::Unknown("the record does not have them".to_owned());
     }
     let calls = one.calls(CallRow::allocates);
-    let (count, share) = (one.a_step(calls.count), one.share(calls.total));
+    let (count, share) = (one.sum.a_step(calls.count), one.share(calls.total));
     let evidence = format!(
         "{} allocations and releases a step, {} of the time",
         Rate(count),

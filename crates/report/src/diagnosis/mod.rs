@@ -13,6 +13,7 @@ mod rules;
 
 use std::cmp::Reverse;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::process::Process;
@@ -21,12 +22,15 @@ use evidence::Evidence;
 use rules::Judge;
 pub use rules::{Kind, RULES, Rule};
 
-/// What a rule says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+/// Whether a finding's rule holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
+    /// It holds.
     Yes,
+    /// It does not hold.
     No,
+    /// The records lack what it is judged by.
     Unknown,
 }
 
@@ -52,8 +56,8 @@ enum Judged {
 
 /// What all rules find in some processes: causes first, the greatest loss first, and what is not so and what
 /// is not known last. None where no process has iterations.
-pub fn findings(processes: &[Process], skew: Option<&Skew>) -> Vec<Finding> {
-    let all: Vec<_> = Evidence::of(processes);
+pub fn findings(processes: &[Process], names: &[String], skew: Option<&Skew>) -> Vec<Finding> {
+    let all: Vec<_> = Evidence::of(processes, names);
     if all.is_empty() {
         return Vec::new();
     }

@@ -35,7 +35,7 @@ pub fn slow(all: &[Evidence<'_>], skew: Option<&Skew>) -> Judged {
     let Some(slowest) = all.iter().max_by_key(|one| one.sum.time.p50) else {
         return Judged::No(String::new());
     };
-    let others = all.iter().filter(|one| one.who != slowest.who);
+    let others = all.iter().filter(|one| one.place != slowest.place);
     let others = Quantiles::of(others.map(|one| one.sum.time.p50)).map_or(0, |others| others.p50);
     let own = slowest.sum.time.p50;
     let loss = own.saturating_sub(others) as f64 / own.max(1) as f64;

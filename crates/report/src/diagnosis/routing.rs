@@ -70,7 +70,7 @@ impl Load {
         // The most of that many counts with this mean, roughly.
         let chance = mean + (2.0 * mean * experts.ln()).sqrt();
         Some(Self {
-            of_mean: most / mean,
+            of_mean: layer.of_mean()?,
             beyond: most / chance,
         })
     }

@@ -1,20 +1,22 @@
 //! The table of rules.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::evidence::Evidence;
 use super::{Judged, gpu, host, python, ranks, routing};
 use crate::skew::Skew;
 
-/// What a rule finds. Findings come in this order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+/// What a finding is about. Findings come in this order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "FindingKind")]
 pub enum Kind {
-    /// Something that can be mended, and costs time.
+    /// Something that costs time and can be fixed.
     Cause,
     /// The resource that the program is bound by.
     Bound,
-    /// What the causes come to.
+    /// A consequence of causes.
     Symptom,
 }
 

@@ -1,46 +1,84 @@
 //! What GPUs ran and what was measured of them, as JSON.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::kernels::{CopyTotal, KernelSum, KernelTotal};
 use crate::metrics::MetricSum;
 
-#[derive(Serialize)]
+/// The kernels of one name.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Kernel")]
 pub struct JsonKernel<'a> {
+    /// The demangled name, with parameters.
     name: &'a str,
-    /// Without what it takes and where it is.
+    /// The name without parameters and namespaces.
     short_name: String,
+    /// How many ran.
+    #[schemars(extend("unit" = "kernels"))]
     count: u64,
+    /// How long they took in all.
     total_ns: u64,
+    /// How long the longest took.
     max_ns: u64,
+    /// How long the shortest took.
     min_ns: u64,
 }
 
-#[derive(Serialize)]
+/// The copies of one kind, or all memory sets.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Copy")]
 pub struct JsonCopy<'a> {
+    /// Such as `HtoD`; `memset` for memory sets.
     kind: &'a str,
+    /// How many there were.
+    #[schemars(extend("unit" = "copies"))]
     count: u64,
+    /// How long they took in all.
     total_ns: u64,
+    /// How much they moved or set in all.
+    #[schemars(extend("unit" = "bytes"))]
     bytes: u64,
 }
 
-#[derive(Serialize)]
+/// The iterations in which kernels were recorded, which makes them longer.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "KernelWindow")]
 pub struct JsonKernelSum {
+    /// How many there are.
+    #[schemars(extend("unit" = "iterations"))]
     iterations: u64,
+    /// How long they took in all.
     wall_ns: u64,
+    /// How long at least one kernel or copy ran in them, of the device where that is longest.
     busy_ns: u64,
+    /// How long that device did nothing between two kernels or copies of one iteration.
     gaps_ns: u64,
+    /// Kernels that began in them.
+    #[schemars(extend("unit" = "kernels"))]
     kernels: u64,
+    /// Kernels and copies that are missing.
     dropped: u64,
 }
 
-#[derive(Serialize)]
+/// A metric of a GPU inside windows.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Metric")]
 pub struct JsonMetric {
+    /// The GPU's number, as the driver numbers them.
     device: u8,
+    /// The metric's name, such as `SM busy`.
     metric: &'static str,
+    /// The unit of `mean` and `max`.
     unit: &'static str,
+    /// The mean over time.
+    #[schemars(extend("unit" = "`unit`"))]
     mean: f64,
+    /// The largest sample.
+    #[schemars(extend("unit" = "`unit`"))]
     max: f64,
+    /// How many samples there are.
+    #[schemars(extend("unit" = "samples"))]
     samples: u64,
 }
 

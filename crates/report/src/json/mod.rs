@@ -1,25 +1,24 @@
-//! The report as JSON: the fields of the command's interface, and more.
+//! The report as JSON. These types are its contract: their JSON schema, which `tllmprof report --schema` prints,
+//! comes from them, and from that the types of the page's script and `docs/report-json.md`. Doc comments here are the
+//! descriptions that users read. A number's unit, where its key does not end with `_ns`, is its `unit`.
 
 mod gpu;
+mod process;
 mod routing;
 
-use std::collections::BTreeSet;
 use std::io::{self, Write};
 
+use schemars::generate::SchemaSettings;
+use schemars::transform::RecursiveTransform;
+use schemars::{JsonSchema, Schema};
 use serde::{Serialize, Serializer};
-use tllmprof_record::Ended;
+use serde_json::Value;
 
 use crate::diagnosis::Kind;
-use crate::iteration::Iteration;
-use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::skew::{Skew, Step};
-use crate::slow::SlowCause;
-use crate::sum::{GpuFrom, Sum};
-use crate::window::Window;
 use crate::{Finding, Report, Verdict};
-use gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
-use routing::JsonRouting;
+use process::JsonProcess;
 
 impl Report {
     /// Writes the report as JSON, with a line's end.
@@ -31,30 +30,71 @@ impl Report {
         to.write_all(b"\n")
     }
 
-    /// Writes the report as JSON, with lists of iterations left empty: there may be a million.
-    ///
-    /// # Errors
-    /// Where it cannot be written.
-    pub fn summary(&self, to: &mut impl Write) -> io::Result<()> {
-        Ok(serde_json::to_writer(to, &JsonReport::of(self, false))?)
+    /// The report as it is written as JSON, with lists of iterations left empty: there may be a million.
+    #[must_use]
+    pub fn summary(&self) -> JsonReport<'_> {
+        JsonReport::of(self, false)
+    }
+
+    /// The JSON schema of what [`json`](Self::json) writes.
+    #[must_use]
+    pub fn schema() -> Value {
+        schema_of::<JsonReport<'_>>()
     }
 }
 
-#[derive(Serialize)]
-struct JsonReport<'a> {
+/// The JSON schema of a type as serde writes it: every key is always there. Keys that end with `ns` have that unit.
+#[must_use]
+pub fn schema_of<T: JsonSchema>() -> Value {
+    let mut settings = SchemaSettings::draft2020_12().for_serialize();
+    settings
+        .transforms
+        .push(Box::new(RecursiveTransform(units)));
+    let generator = settings.into_generator();
+    generator.into_root_schema_for::<T>().to_value()
+}
+
+fn units(schema: &mut Schema) {
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for (key, property) in properties.into_iter().flatten() {
+        if key.split('_').next_back() == Some("ns")
+            && let Some(property) = property.as_object_mut()
+        {
+            property.insert("unit".to_owned(), Value::from("ns"));
+        }
+    }
+}
+
+/// What `tllmprof report --json` prints. Keys that end with `ns` are in nanoseconds; moments are on the clock
+/// `CLOCK_MONOTONIC`. Every key is always present; what is not known or was not measured is `null`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Report")]
+pub struct JsonReport<'a> {
+    /// The processes, in the order of their ranks.
     processes: Vec<JsonProcess<'a>>,
+    /// The processes side by side; `null` where no two of them have an iteration in common.
     skew: Option<JsonSkew<'a>>,
+    /// What may make the program slow: what holds first, then what is unknown, then what does not hold; of these causes
+    /// first, and of those the greatest loss. Empty where no process has iterations.
     findings: Vec<JsonFinding<'a>>,
 }
 
-#[derive(Serialize)]
+/// A rule, and whether it holds for these records.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Finding")]
 struct JsonFinding<'a> {
+    /// The rule's name, such as `launch-bound`.
     rule: &'static str,
+    /// What it is about.
     kind: Kind,
+    /// Whether it holds.
     verdict: Verdict,
+    /// The figures it was judged by, in words.
     evidence: &'a str,
+    /// What to do: if it holds, against it; if it is unknown, to know it. Else empty.
     advice: &'a str,
-    /// The part of the iterations' time that is lost to it; `null`: that cannot be told.
+    /// How much of the iterations' time is lost to it; `null` if that is not known.
+    #[schemars(extend("unit" = "part of 1"))]
     loss: Option<f64>,
 }
 
@@ -71,174 +111,22 @@ impl<'a> JsonFinding<'a> {
     }
 }
 
-#[derive(Serialize)]
-struct JsonProcess<'a> {
-    file: String,
-    pid: u32,
-    parent: u32,
-    host: &'a str,
-    rank: u64,
-    command: &'a str,
-    name: &'a str,
-    rule: &'a str,
-    rule_why: &'a str,
-    engine: &'a str,
-    library: &'a str,
-    python: &'a str,
-    gpus: &'a [String],
-    cuda_driver: Option<u64>,
-    /// How the process ended.
-    ended: &'static str,
-    /// `null`: the clock is sure.
-    clock_tied_ns: Option<u64>,
-    /// What to add to moments for nanoseconds since 1970.
-    unix_minus_monotonic_ns: i64,
-    windows_asked: &'a str,
-    windows: Vec<JsonWindow<'a>>,
-    inside: Option<JsonSum>,
-    outside: JsonOutside,
-    slowest: Vec<JsonSlow<'a>>,
-    calls: Vec<JsonNamed<'a>>,
-    calls_counted: Vec<JsonCounted<'a>>,
-    gc: Vec<JsonNamed<'a>>,
-    gc_collected: u64,
-    gil_wait: JsonNamed<'a>,
-    gil_hold: JsonNamed<'a>,
-    gil_forced: u64,
-    gil_handoffs: u64,
-    functions: Vec<JsonNamed<'a>>,
-    ranges: Vec<JsonNamed<'a>>,
-    kernels: Vec<JsonKernel<'a>>,
-    copies: Vec<JsonCopy<'a>>,
-    /// The iterations in which kernels were taken; `null`: none were.
-    kernel_window: Option<JsonKernelSum>,
-    gpu_metrics: Vec<JsonMetric>,
-    /// How unbalanced the learned routers of experts are; `null`: that was not counted.
-    routing: Option<JsonRouting<'a>>,
-    threads: Vec<JsonThread<'a>>,
-    settings: &'a [String],
-    refused: &'a [String],
-    events: u64,
-    dropped: u64,
-    own_cost_ns: u64,
-    gpu_times_lost: u64,
-    /// What was wrong with the file; `null`: nothing.
-    damage: Option<String>,
-    /// Things that were too many for this report.
-    left_out: u64,
-}
-
-#[derive(Serialize)]
-struct JsonWindow<'a> {
-    first: u64,
-    last: u64,
-    closed: bool,
-    cut: bool,
-    iterations: Iterations<'a>,
-}
-
-/// Iterations, turned one by one: there may be a million.
-struct Iterations<'a>(&'a [Iteration]);
-
-impl Serialize for Iterations<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(JsonIteration::of))
-    }
-}
-
-#[derive(Serialize)]
-struct JsonIteration {
-    n: u64,
-    start_ns: u64,
-    dur_ns: u64,
-    gpu_ns: Option<u64>,
-    thread: u32,
-    launches: u32,
-    calls: u32,
-    wait_ns: u64,
-    gil_wait_ns: u64,
-    gc_ns: u64,
-    kernels: u32,
-    gpu_busy_ns: Option<u64>,
-    cut: bool,
-}
-
-#[derive(Serialize)]
-struct JsonSum {
-    iterations: u64,
-    per_second: Option<f64>,
-    wall_ns: u64,
-    time: Quantiles,
-    gpu: Option<Quantiles>,
-    /// What GPU time is of: iterations without kernels taken, those with, or the kernels themselves.
-    gpu_from: &'static str,
-    gpu_share: Option<f64>,
-    with_kernels: Option<Quantiles>,
-    without_kernels: Option<Quantiles>,
-    wait: Quantiles,
-    wait_share: f64,
-    gil_wait_share: f64,
-    gc_share: f64,
-    launches: f64,
-    calls: f64,
-}
-
-#[derive(Serialize)]
-struct JsonOutside {
-    iterations: u64,
-    p50_ns: Option<u64>,
-    p90_ns: Option<u64>,
-    p99_ns: Option<u64>,
-    max_ns: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct JsonSlow<'a> {
-    n: u64,
-    start_ns: u64,
-    dur_ns: u64,
-    overlaps: Vec<JsonCause<'a>>,
-}
-
-#[derive(Serialize)]
-struct JsonCause<'a> {
-    kind: &'static str,
-    name: &'a str,
-    count: u64,
-    ns: u64,
-    usual_ns: u64,
-}
-
-#[derive(Serialize)]
-struct JsonNamed<'a> {
-    name: &'a str,
-    count: u64,
-    total_ns: u64,
-    max_ns: u64,
-}
-
-#[derive(Serialize)]
-struct JsonCounted<'a> {
-    name: &'a str,
-    inside: u64,
-    outside: u64,
-}
-
-#[derive(Serialize)]
-struct JsonThread<'a> {
-    tid: u32,
-    name: Option<&'a str>,
-    gil_hold_ns: u64,
-}
-
-#[derive(Serialize)]
+/// Iterations that several processes have, matched by number. Iterations that were cut off do not count.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Skew")]
 struct JsonSkew<'a> {
+    /// How much longer the slowest process took than the fastest, over these iterations.
     spread: Quantiles,
-    /// Of the processes, in their order.
+    /// For each of `processes`: in how many of these iterations it was the slowest.
+    #[schemars(extend("unit" = "iterations"))]
     slowest: &'a [u64],
+    /// These iterations, in the order of their numbers.
+    #[schemars(with = "Vec<JsonStep>")]
     iterations: Steps<'a>,
 }
 
+/// Steps, turned one by one: there may be a million.
+#[derive(Debug)]
 struct Steps<'a>(&'a [Step]);
 
 impl Serialize for Steps<'_> {
@@ -253,13 +141,19 @@ impl Serialize for Steps<'_> {
     }
 }
 
-#[derive(Serialize)]
+/// An iteration over the processes that have it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SkewStep")]
 struct JsonStep {
+    /// The iteration's number.
     n: u64,
-    /// Places in `processes`.
+    /// The place in `processes` of the process that took longest.
     slowest: usize,
+    /// The place in `processes` of the process that took shortest.
     fastest: usize,
+    /// How long the slowest took.
     dur_ns: u64,
+    /// How much longer the slowest took than the fastest.
     spread_ns: u64,
 }
 
@@ -271,187 +165,6 @@ impl<'a> JsonReport<'a> {
             processes: report.processes.iter().map(process).collect(),
             skew: report.skew.as_ref().map(|skew| JsonSkew::of(skew, each)),
             findings: report.findings.iter().map(JsonFinding::of).collect(),
-        }
-    }
-}
-
-impl<'a> JsonProcess<'a> {
-    fn of(process: &'a Process, each: bool, ranks: usize) -> Self {
-        let window = |window| JsonWindow::of(window, each);
-        let facts = &process.facts;
-        Self {
-            file: process.file.display().to_string(),
-            pid: process.pid,
-            parent: process.parent,
-            host: &facts.host,
-            rank: facts.rank,
-            command: &facts.command,
-            name: &facts.process,
-            rule: &facts.rule,
-            rule_why: &facts.rule_why,
-            engine: &facts.engine,
-            library: &facts.library,
-            python: &facts.python,
-            gpus: &facts.gpus,
-            cuda_driver: facts.cuda_driver,
-            ended: ended(process.ended),
-            clock_tied_ns: process.tied_briefly,
-            unix_minus_monotonic_ns: process.unix_minus_monotonic,
-            windows_asked: &facts.windows,
-            windows: process.windows.iter().map(window).collect(),
-            inside: process.sum.as_ref().map(JsonSum::of),
-            outside: JsonOutside {
-                iterations: process.outside.iterations,
-                p50_ns: process.outside.p50,
-                p90_ns: process.outside.p90,
-                p99_ns: process.outside.p99,
-                max_ns: process.outside.max,
-            },
-            slowest: process
-                .slowest
-                .iter()
-                .map(|slow| JsonSlow {
-                    n: slow.n,
-                    start_ns: slow.start,
-                    dur_ns: slow.duration,
-                    overlaps: slow.causes.iter().map(JsonCause::of).collect(),
-                })
-                .collect(),
-            calls: process.calls.iter().map(JsonNamed::of).collect(),
-            calls_counted: facts
-                .calls
-                .iter()
-                .map(|row| JsonCounted {
-                    name: &row.name,
-                    inside: row.inside,
-                    outside: row.outside,
-                })
-                .collect(),
-            gc: process.gc.iter().map(JsonNamed::of).collect(),
-            gc_collected: process.collected,
-            gil_wait: JsonNamed::of(&process.gil_wait),
-            gil_hold: JsonNamed::of(&process.gil_hold),
-            gil_forced: process.gil_forced,
-            gil_handoffs: process.gil_handoffs,
-            functions: process.functions.iter().map(JsonNamed::of).collect(),
-            ranges: process.ranges.iter().map(JsonNamed::of).collect(),
-            kernels: process.kernels.iter().map(JsonKernel::of).collect(),
-            copies: process.copies.iter().map(JsonCopy::of).collect(),
-            kernel_window: process.kernel_window.as_ref().map(JsonKernelSum::of),
-            gpu_metrics: process.metrics.iter().map(JsonMetric::of).collect(),
-            routing: JsonRouting::of(&process.experts, facts, ranks),
-            threads: threads(process),
-            settings: &facts.settings,
-            refused: &facts.refused,
-            events: process.events,
-            dropped: process.dropped,
-            own_cost_ns: process.own_cost,
-            gpu_times_lost: process.gpu_lost,
-            damage: (!process.damage.is_none()).then(|| process.damage.to_string()),
-            left_out: process.left_out,
-        }
-    }
-}
-
-/// The threads that have a name or held the GIL.
-fn threads(process: &Process) -> Vec<JsonThread<'_>> {
-    let names = &process.facts.threads;
-    let tids: BTreeSet<_> = names.keys().chain(process.holds.keys()).collect();
-    let thread = |tid: &u32| JsonThread {
-        tid: *tid,
-        name: names.get(tid).map(String::as_str),
-        gil_hold_ns: process.holds.get(tid).copied().unwrap_or(0),
-    };
-    tids.into_iter().map(thread).collect()
-}
-
-/// How a process ended, in a word.
-pub const fn ended(ended: Option<Ended>) -> &'static str {
-    match ended {
-        Some(Ended::Not) => "not",
-        Some(Ended::InOrder) => "in order",
-        Some(Ended::AtOnce) => "at once",
-        None => "?",
-    }
-}
-
-impl<'a> JsonWindow<'a> {
-    fn of(window: &'a Window, each: bool) -> Self {
-        Self {
-            first: window.first,
-            last: window.last,
-            closed: window.closed,
-            cut: window.cut,
-            iterations: Iterations(if each { &window.iterations } else { &[] }),
-        }
-    }
-}
-
-impl JsonIteration {
-    const fn of(iteration: &Iteration) -> Self {
-        Self {
-            n: iteration.n,
-            start_ns: iteration.start,
-            dur_ns: iteration.duration,
-            gpu_ns: iteration.gpu,
-            thread: iteration.thread,
-            launches: iteration.launches,
-            calls: iteration.calls,
-            wait_ns: iteration.wait,
-            gil_wait_ns: iteration.gil_wait,
-            gc_ns: iteration.gc,
-            kernels: iteration.kernels,
-            gpu_busy_ns: iteration.gpu_busy,
-            cut: iteration.cut,
-        }
-    }
-}
-
-impl JsonSum {
-    fn of(sum: &Sum) -> Self {
-        Self {
-            iterations: sum.iterations,
-            per_second: sum.rate(),
-            wall_ns: sum.wall,
-            time: sum.time,
-            gpu: sum.gpu,
-            gpu_from: match sum.gpu_from {
-                GpuFrom::Plain => "events",
-                GpuFrom::Stretched => "events in kernel windows",
-                GpuFrom::Kernels => "kernels",
-            },
-            gpu_share: sum.gpu_share,
-            with_kernels: sum.with_kernels,
-            without_kernels: sum.without_kernels,
-            wait: sum.wait,
-            wait_share: sum.share(sum.wait_total),
-            gil_wait_share: sum.share(sum.gil_wait_total),
-            gc_share: sum.share(sum.gc_total),
-            launches: sum.launches,
-            calls: sum.calls,
-        }
-    }
-}
-
-impl<'a> JsonCause<'a> {
-    fn of(cause: &'a SlowCause) -> Self {
-        Self {
-            kind: cause.kind,
-            name: &cause.name,
-            count: cause.count,
-            ns: cause.time,
-            usual_ns: cause.usual,
-        }
-    }
-}
-
-impl<'a> JsonNamed<'a> {
-    fn of(named: &'a Named) -> Self {
-        Self {
-            name: &named.name,
-            count: named.count,
-            total_ns: named.total,
-            max_ns: named.longest,
         }
     }
 }

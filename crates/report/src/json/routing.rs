@@ -1,39 +1,59 @@
 //! How unbalanced the learned routers of experts are, as JSON.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::facts::Facts;
-use crate::routing::LayerLoad;
+use crate::routing::{self, LayerLoad};
 
 /// Numbers of GPUs that a layer's experts may be on.
 const GPUS: [usize; 6] = [2, 4, 8, 16, 32, 64];
 
-#[derive(Serialize)]
+/// How unevenly the learned routers of MoE layers chose experts, outside windows.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Routing")]
 pub struct JsonRouting<'a> {
-    /// Of the layers' `max_of_mean`.
+    /// The mean of the layers' `max_of_mean`.
+    #[schemars(extend("unit" = "multiple of the mean"))]
     mean: f64,
+    /// The layers, in the order of their numbers.
     layers: Vec<JsonLayer<'a>>,
 }
 
-#[derive(Serialize)]
+/// An MoE layer.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Layer")]
 struct JsonLayer<'a> {
+    /// Its number.
     layer: u16,
+    /// Its name; `null`: not known.
     name: Option<&'a str>,
     /// What was sent to experts: a token counts once for each expert that it went to.
+    #[schemars(extend("unit" = "tokens"))]
     tokens: u64,
-    /// What the busiest expert has, as a multiple of the mean.
+    /// What the busiest expert was sent, as a multiple of the mean expert's.
+    #[schemars(extend("unit" = "multiple of the mean"))]
     max_of_mean: f64,
     /// Experts that were sent nothing.
+    #[schemars(extend("unit" = "experts"))]
     idle: usize,
-    /// The same as `max_of_mean` where the experts are on so many GPUs, as many on each, in the order
-    /// of their numbers.
+    /// `max_of_mean` of GPUs instead of experts, where each GPU can hold equally many experts, in the order of their
+    /// numbers: for 2, 4, 8, 16, 32 and 64 GPUs, and for as many as there are processes.
     gpus: Vec<JsonGpus>,
+    /// What each expert was sent, in the order of their numbers.
+    #[schemars(extend("unit" = "tokens"))]
     experts: &'a [u64],
 }
 
-#[derive(Serialize)]
+/// A layer's experts on so many GPUs.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "LayerOnGpus")]
 struct JsonGpus {
+    /// How many GPUs.
+    #[schemars(extend("unit" = "GPUs"))]
     gpus: usize,
+    /// What the busiest GPU was sent, as a multiple of the mean GPU's.
+    #[schemars(extend("unit" = "multiple of the mean"))]
     max_of_mean: f64,
 }
 
@@ -70,9 +90,8 @@ impl<'a> JsonRouting<'a> {
                 })
             })
             .collect();
-        let sum: f64 = layers.iter().map(|layer| layer.max_of_mean).sum();
-        (!layers.is_empty()).then(|| Self {
-            mean: sum / layers.len() as f64,
+        Some(Self {
+            mean: routing::mean(loads)?,
             layers,
         })
     }

@@ -7,7 +7,7 @@ use crate::kernels::KernelSum;
 use crate::metrics::MetricSum;
 use crate::process::Process;
 use crate::sum::Sum;
-use crate::units::{Bytes, Rate, Share, Time};
+use crate::units::{Bytes, Quantity, Rate, Share, Time};
 
 /// The metrics that have a place in the text.
 const SHOWN: [(Metric, &str); 7] = [
@@ -35,24 +35,13 @@ pub fn kernels(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
         return;
     };
     lines.add(format_args!("{}", heading(taken, sum)));
-    let all = process
-        .kernels
-        .iter()
-        .fold(0_u64, |sum, kernel| sum.saturating_add(kernel.total));
-    let share = |part: u64, whole: u64| {
-        Share(if whole > 0 {
-            part as f64 / whole as f64
-        } else {
-            0.0
-        })
-    };
     let more = process.kernels.len().saturating_sub(rows);
     let more = if more > 0 {
         format!(" ({more} more)")
     } else {
         String::new()
     };
-    let each = |count: u64| Rate(count as f64 / taken.iterations.max(1) as f64);
+    let each = |count: u64| Rate(taken.a_step(count));
     lines.add(format_args!(
         "{:<42}{:>8}{:>10}{:>10}{:>10}",
         format!("{} kernels a step{more}", each(taken.kernels)),
@@ -68,7 +57,7 @@ pub fn kernels(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
             each(kernel.count).to_string(),
             Time(kernel.mean()),
             Time(kernel.longest),
-            share(kernel.total, all)
+            Share(process.kernel_share(kernel))
         ));
     }
     if !process.copies.is_empty() {
@@ -82,18 +71,11 @@ pub fn kernels(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
 
 /// What was taken, what the GPU did there, and that taking it has its price.
 fn heading(taken: &KernelSum, sum: &Sum) -> String {
-    let part = |part: u64| {
-        Share(if taken.wall > 0 {
-            part as f64 / taken.wall as f64
-        } else {
-            0.0
-        })
-    };
     let mut text = format!(
         "kernels of {} steps: busy {}, gaps {}",
         taken.iterations,
-        part(taken.busy),
-        part(taken.gaps)
+        Share(taken.share(taken.busy)),
+        Share(taken.share(taken.gaps))
     );
     if let (Some(with), Some(without)) = (sum.with_kernels, sum.without_kernels) {
         text += &format!("; p50 {}, others {}", Time(with.p50), Time(without.p50));
@@ -110,10 +92,10 @@ pub fn metrics(sums: &[MetricSum], lines: &mut Lines) {
     for (metric, what) in SHOWN {
         let is_it = |sum: &&MetricSum| sum.metric == metric && sum.device == first.device;
         if let Some(sum) = sums.iter().find(is_it) {
-            parts.push(match metric.unit() {
-                "%" => format!("{what} {}", Share(sum.mean / 100.0)),
-                "MiB" => format!("{} {what}", Bytes((sum.mean * 1048576.0) as u64)),
-                unit => format!("{what} {:.0} {unit}", sum.mean),
+            let mean = Quantity(sum.mean, metric.unit());
+            parts.push(match metric {
+                Metric::MemoryUsed => format!("{mean} {what}"),
+                _ => format!("{what} {mean}"),
             });
         }
     }

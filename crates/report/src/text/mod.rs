@@ -19,9 +19,7 @@ impl Report {
         match self.processes.as_slice() {
             [] => lines.add(format_args!("no record of a program: GPU metrics alone")),
             [process] => one::process(process, &self.findings, &mut lines),
-            processes => {
-                several::processes(processes, self.skew.as_ref(), &self.findings, &mut lines)
-            }
+            _ => several::processes(self, &mut lines),
         }
         lines.finish()
     }

@@ -10,7 +10,8 @@ use crate::diagnosis::Finding;
 use crate::facts::clean;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
-use crate::slow::{Slow, SlowCause};
+use crate::routing::expert_gpus;
+use crate::slow::Slow;
 use crate::sum::{GpuFrom, Sum};
 use crate::units::{Rate, Share, Time};
 use crate::window::Window;
@@ -27,9 +28,6 @@ const FOUND: usize = 9;
 
 /// The heading of slow iterations.
 pub const SLOWEST: &str = "slowest iterations, and what took longer in them than on average";
-
-/// Overlaps under this part of an iteration are no cause of anything.
-const CAUSE: f64 = 0.02;
 
 pub fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
     head(process, lines);
@@ -116,7 +114,7 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
     routing::layers(
         &process.experts,
         &process.facts,
-        routing::GPUS,
+        expert_gpus(&process.facts.command, 1).unwrap_or(routing::GPUS),
         rows[5],
         lines,
     );
@@ -228,7 +226,7 @@ fn calls(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
         lines.add(format_args!(
             "  {:<30}{:>10}{:>10}{:>10}{:>14}",
             short(&call.name, 30),
-            Rate(call.count as f64 / sum.iterations as f64).to_string(),
+            Rate(sum.a_step(call.count)).to_string(),
             Time(call.mean()),
             Time(call.longest),
             Time(call.total)
@@ -308,35 +306,20 @@ fn slow(process: &Process, room: usize, lines: &mut Lines) {
 
 /// What made an iteration slow, in words.
 pub fn causes(slow: &Slow) -> Vec<String> {
-    let threshold = (slow.duration as f64 * CAUSE) as u64;
-    let worth = || {
-        slow.causes
-            .iter()
-            .filter(|cause| cause.beyond() > threshold)
-    };
-    let inner = || worth().filter(|cause| matches!(cause.kind, "gc" | "gil_wait" | "wait"));
-    // A collection or a wait says more than the function that it happened in.
-    let explained = inner().fold(0_u64, |sum, cause| sum.saturating_add(cause.beyond()));
-    let outer = worth().filter(|cause| matches!(cause.kind, "function" | "range"));
-    let outer = outer.filter(|cause| cause.beyond() / 2 > explained);
-    let said = inner().chain(outer).map(|cause: &SlowCause| {
+    let said = slow.explained().into_iter().map(|cause| {
         let name = short(&cause.name, 30);
-        let holder = worth().find(|other| cause.kind == "gil_wait" && other.kind == "gil_hold");
-        let holder = holder.map_or_else(String::new, |holder| {
-            format!(" (held by {})", short(&holder.name, 20))
+        let holder = cause.held_by.map_or_else(String::new, |holder| {
+            format!(" (held by {})", short(&holder, 20))
         });
-        format!("{name}{holder} +{}", Time(cause.beyond()))
+        format!("{name}{holder} +{}", Time(cause.more))
     });
     said.collect()
 }
 
 /// What a reader of the figures has to know.
 fn notes(process: &Process) -> Vec<String> {
-    let wall = process.sum.as_ref().map_or(0, |sum| sum.wall);
-    let cost = (wall > 0 && process.own_cost > 0).then(|| {
-        let share = Share(process.own_cost as f64 / wall as f64);
-        format!("the recorder took {share} of the time")
-    });
+    let cost = process.own_share().filter(|share| *share > 0.0);
+    let cost = cost.map(|share| format!("the recorder took {} of the time", Share(share)));
     cost.into_iter().chain(shortcomings(process)).collect()
 }
 

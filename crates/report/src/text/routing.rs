@@ -2,10 +2,10 @@
 
 use super::lines::{Lines, short};
 use crate::facts::{Facts, clean};
-use crate::routing::LayerLoad;
+use crate::routing::{LayerLoad, mean, mean_over_gpus};
 use crate::units::Rate;
 
-/// The GPUs that experts are thought to be on where one process alone is known.
+/// The GPUs that experts are thought to be on where nothing says how many.
 pub const GPUS: usize = 8;
 
 /// How many lines [`layers`] adds besides rows.
@@ -39,11 +39,10 @@ pub fn layers(loads: &[LayerLoad], facts: &Facts, gpus: usize, rows: usize, line
         "idle",
         "tokens",
     );
-    let on_gpus = found.iter().filter_map(|(load, _)| load.over_gpus(gpus));
     row(
         &format!("  mean of {} layers", found.len()),
-        &times(mean(found.iter().map(|(_, of_mean)| *of_mean))),
-        &times(mean(on_gpus)),
+        &times(mean(loads)),
+        &times(mean_over_gpus(loads, gpus)),
         "",
         "",
     );
@@ -59,9 +58,4 @@ pub fn layers(loads: &[LayerLoad], facts: &Facts, gpus: usize, rows: usize, line
             &load.sum().to_string(),
         );
     }
-}
-
-fn mean(of: impl Iterator<Item = f64>) -> Option<f64> {
-    let (count, sum) = of.fold((0_u32, 0.0), |(count, sum), one| (count + 1, sum + one));
-    (count > 0).then(|| sum / f64::from(count))
 }

@@ -1,14 +1,12 @@
 //! Several processes side by side.
 
-use std::collections::HashSet;
-
 use super::findings;
 use super::lines::{Lines, short};
 use super::one::{SLOWEST, causes, shortcomings};
 use super::routing;
-use crate::diagnosis::Finding;
+use crate::Report;
 use crate::process::Process;
-use crate::routing::together;
+use crate::routing::{expert_gpus, together};
 use crate::skew::Skew;
 use crate::slow::Slow;
 use crate::units::{Rate, Share, Time};
@@ -19,26 +17,31 @@ const SLOW: usize = 5;
 const NOTES: usize = 6;
 const LAYERS: usize = 3;
 
-pub fn processes(processes: &[Process], skew: Option<&Skew>, found: &[Finding], lines: &mut Lines) {
-    let who = Who::of(processes);
+pub fn processes(report: &Report, lines: &mut Lines) {
+    let Report {
+        processes,
+        names,
+        skew,
+        findings: found,
+    } = report;
+    let skew = skew.as_ref();
     head(processes, lines);
     table(processes, skew, lines);
     if let Some(skew) = skew {
         lines.blank();
-        skewed(processes, skew, &who, lines);
+        skewed(skew, names, lines);
     }
     let ranks = processes.iter().map(|process| &process.experts[..]);
     if let Some(first) = processes.first() {
         routing::layers(
             &together(ranks),
             &first.facts,
-            processes.len(),
+            expert_gpus(&first.facts.command, processes.len()).unwrap_or(processes.len()),
             LAYERS,
             lines,
         );
     }
-    let notes = processes.iter().flat_map(|process| {
-        let who = who.name(process);
+    let notes = processes.iter().zip(names).flat_map(|(process, who)| {
         shortcomings(process)
             .into_iter()
             .map(move |note| format!("{who}: {note}"))
@@ -48,7 +51,7 @@ pub fn processes(processes: &[Process], skew: Option<&Skew>, found: &[Finding], 
     // Besides a heading and the slowest iteration, and blank lines.
     let found = findings::findings(found, lines.left().saturating_sub(last + 4));
     let others = found.len() + usize::from(!found.is_empty()) + last + 2;
-    slowest(processes, &who, lines.left().saturating_sub(others), lines);
+    slowest(processes, names, lines.left().saturating_sub(others), lines);
     if !found.is_empty() {
         lines.blank();
         findings::add(&found, lines);
@@ -120,82 +123,50 @@ fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
     }
 }
 
-fn skewed(processes: &[Process], skew: &Skew, who: &Who, lines: &mut Lines) {
+fn skewed(skew: &Skew, names: &[String], lines: &mut Lines) {
     lines.add(format_args!(
         "skew over {} iterations, slowest less fastest: {} (p50), {} at most",
         skew.iterations.len(),
         Time(skew.spread.p50),
         Time(skew.spread.max)
     ));
-    let often = skew
-        .slowest
-        .iter()
-        .enumerate()
-        .max_by_key(|(_, often)| **often);
-    if let Some((process, often)) =
-        often.and_then(|(place, often)| Some((processes.get(place)?, often)))
-    {
+    if let Some((place, often)) = skew.most_often() {
         lines.add(format_args!(
             "{} was the slowest in {often} of {}",
-            who.name(process),
+            names[place],
             skew.iterations.len()
         ));
     }
-    if let Some(worst) = skew.iterations.iter().max_by_key(|step| step.spread)
-        && let (Some(slow), Some(fast)) =
-            (processes.get(worst.slowest), processes.get(worst.fastest))
-    {
+    if let Some(worst) = skew.iterations.iter().max_by_key(|step| step.spread) {
         lines.add(format_args!(
             "furthest apart in iteration {}: {} in {}, {} in {}",
             worst.n,
             Time(worst.duration),
-            who.name(slow),
+            names[worst.slowest],
             Time(worst.duration - worst.spread),
-            who.name(fast)
+            names[worst.fastest]
         ));
     }
 }
 
-fn slowest(processes: &[Process], who: &Who, room: usize, lines: &mut Lines) {
+fn slowest(processes: &[Process], names: &[String], room: usize, lines: &mut Lines) {
     let all = processes
         .iter()
-        .flat_map(|process| process.slowest.iter().map(move |slow| (process, slow)));
-    let mut all: Vec<(&Process, &Slow)> = all.collect();
+        .zip(names)
+        .flat_map(|(process, who)| process.slowest.iter().map(move |slow| (who, slow)));
+    let mut all: Vec<(&String, &Slow)> = all.collect();
     all.sort_by_key(|(_, slow)| std::cmp::Reverse(slow.duration));
     if all.is_empty() || room == 0 {
         return;
     }
     lines.blank();
     lines.add(format_args!("{SLOWEST}"));
-    for (process, slow) in all.into_iter().take(SLOW.min(room)) {
+    for (who, slow) in all.into_iter().take(SLOW.min(room)) {
         let start = format!(
-            "  {} {:<8}{:>9}  ",
-            who.name(process),
+            "  {who} {:<8}{:>9}  ",
             slow.n,
             Time(slow.duration).to_string()
         );
         lines.list(&start, &causes(slow));
-    }
-}
-
-/// What tells a process from the others.
-struct Who {
-    by_rank: bool,
-}
-
-impl Who {
-    fn of(processes: &[Process]) -> Self {
-        let ranks: HashSet<_> = processes.iter().map(|process| process.facts.rank).collect();
-        Self {
-            by_rank: ranks.len() == processes.len(),
-        }
-    }
-
-    fn name(&self, process: &Process) -> String {
-        if self.by_rank {
-            format!("rank {}", process.facts.rank)
-        } else {
-            format!("pid {}", process.pid)
-        }
     }
 }

@@ -1,0 +1,188 @@
+//! The data of a page that is JSON: the report, and the figures that the page prints beside it. The types of the page's
+//! script (`web/src/contract.ts`) are made from these.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tllmprof_report::{
+    Bar, Explained, JsonReport, LayerLoad, Named, Process, Report, Skew, Slow, expert_gpus,
+    schema_of,
+};
+
+/// What a page shows, but for iterations and events.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Data<'a> {
+    /// The report, with its lists of iterations empty.
+    report: JsonReport<'a>,
+    /// For each of the report's processes: more figures.
+    processes: Vec<ProcessFigures<'a>>,
+    /// More figures of the report's skew; `null` where it has none.
+    skew: Option<SkewFigures>,
+}
+
+/// Figures of a process.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ProcessFigures<'a> {
+    /// What tells it from the others.
+    name: &'a str,
+    /// Where the time of its iterations goes.
+    breakdown: Vec<Bar>,
+    /// How much of the time the recorder took; `null`: there are no iterations.
+    #[schemars(extend("unit" = "part of 1"))]
+    own_share: Option<f64>,
+    /// For each of `slowest`: what made it slow.
+    slowest: Vec<Vec<Explained>>,
+    /// For each of `calls`.
+    calls: Vec<Each>,
+    /// For each of `gc`.
+    gc: Vec<Each>,
+    /// For `gil_wait`.
+    gil_wait: Each,
+    /// For `gil_hold`.
+    gil_hold: Each,
+    /// For each of `functions`.
+    functions: Vec<Each>,
+    /// For each of `ranges`.
+    ranges: Vec<Each>,
+    /// For each of `kernels`.
+    kernels: Vec<KernelFigures>,
+    /// For each of `copies`: how fast they were; `null`: they took no time.
+    #[schemars(extend("unit" = "bytes/s"))]
+    copies: Vec<Option<f64>>,
+    /// For `routing`; `null` where that is.
+    routing: Option<RoutingFigures>,
+}
+
+/// Figures of things of one name.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Each {
+    /// How many there are in the mean iteration.
+    #[schemars(extend("unit" = "per iteration"))]
+    a_step: f64,
+    /// How long each takes in the mean.
+    mean_ns: u64,
+}
+
+/// Figures of the kernels of one name.
+#[derive(Debug, Serialize, JsonSchema)]
+struct KernelFigures {
+    /// How much of the time of all kernels they take.
+    #[schemars(extend("unit" = "part of 1"))]
+    share: f64,
+    /// How long each takes in the mean.
+    mean_ns: u64,
+}
+
+/// Figures of learned routers.
+#[derive(Debug, Serialize, JsonSchema)]
+struct RoutingFigures {
+    /// On how many GPUs the experts are; `null`: not known, or no layer has equally many on each.
+    #[schemars(extend("unit" = "GPUs"))]
+    gpus: Option<usize>,
+    /// For each layer.
+    layers: Vec<LayerFigures>,
+}
+
+/// Figures of an MoE layer.
+#[derive(Debug, Serialize, JsonSchema)]
+struct LayerFigures {
+    /// What the busiest of those GPUs was sent, as a multiple of the mean GPU's; `null`: the layer does not have equally
+    /// many experts on each.
+    #[schemars(extend("unit" = "multiple of the mean"))]
+    on_gpus: Option<f64>,
+    /// What each expert was sent, as a multiple of the mean expert's.
+    #[schemars(extend("unit" = "multiple of the mean"))]
+    of_mean: Vec<f64>,
+}
+
+/// Figures of processes side by side.
+#[derive(Debug, Serialize, JsonSchema)]
+struct SkewFigures {
+    /// How many iterations several processes have.
+    #[schemars(extend("unit" = "iterations"))]
+    iterations: usize,
+    /// The place of the process that was the slowest most often.
+    most_often: usize,
+}
+
+/// The JSON schema of a page's data.
+#[must_use]
+pub fn schema() -> serde_json::Value {
+    schema_of::<Data<'_>>()
+}
+
+impl<'a> Data<'a> {
+    pub fn of(report: &'a Report) -> Self {
+        let ranks = report.processes.len();
+        let named = report.processes.iter().zip(&report.names);
+        Self {
+            report: report.summary(),
+            processes: named
+                .map(|(process, name)| ProcessFigures::of(process, name, ranks))
+                .collect(),
+            skew: report.skew.as_ref().and_then(SkewFigures::of),
+        }
+    }
+}
+
+impl<'a> ProcessFigures<'a> {
+    fn of(process: &'a Process, name: &'a str, ranks: usize) -> Self {
+        let each = |named: &Named| Each {
+            a_step: process
+                .sum
+                .map_or(named.count as f64, |sum| sum.a_step(named.count)),
+            mean_ns: named.mean(),
+        };
+        let all = |named: &[Named]| named.iter().map(each).collect();
+        let gpus = expert_gpus(&process.facts.command, ranks);
+        Self {
+            name,
+            breakdown: process.breakdown(),
+            own_share: process.own_share(),
+            slowest: process.slowest.iter().map(Slow::explained).collect(),
+            calls: all(&process.calls),
+            gc: all(&process.gc),
+            gil_wait: each(&process.gil_wait),
+            gil_hold: each(&process.gil_hold),
+            functions: all(&process.functions),
+            ranges: all(&process.ranges),
+            kernels: process
+                .kernels
+                .iter()
+                .map(|kernel| KernelFigures {
+                    share: process.kernel_share(kernel),
+                    mean_ns: kernel.mean(),
+                })
+                .collect(),
+            copies: process.copies.iter().map(|copy| copy.rate()).collect(),
+            routing: RoutingFigures::of(&process.experts, gpus),
+        }
+    }
+}
+
+impl RoutingFigures {
+    /// `None` where nothing was counted.
+    fn of(loads: &[LayerLoad], gpus: Option<usize>) -> Option<Self> {
+        let on_gpus = |load: &LayerLoad| load.over_gpus(gpus?);
+        let layers = loads.iter().filter_map(|load| {
+            Some(LayerFigures {
+                on_gpus: on_gpus(load),
+                of_mean: load.each_of_mean()?,
+            })
+        });
+        let layers: Vec<_> = layers.collect();
+        (!layers.is_empty()).then(|| Self {
+            gpus: gpus.filter(|_| layers.iter().any(|layer| layer.on_gpus.is_some())),
+            layers,
+        })
+    }
+}
+
+impl SkewFigures {
+    fn of(skew: &Skew) -> Option<Self> {
+        let (most_often, _) = skew.most_often()?;
+        Some(Self {
+            iterations: skew.iterations.len(),
+            most_often,
+        })
+    }
+}

@@ -1,0 +1,185 @@
+//! A JSON schema as schemars makes it of our types, read: definitions with their fields in order.
+
+use std::collections::VecDeque;
+
+use serde_json::{Map, Value};
+
+/// A type of the contract.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Type {
+    Text,
+    Integer,
+    Number,
+    Flag,
+    List(Box<Type>),
+    /// Or `null`.
+    Maybe(Box<Type>),
+    Named(String),
+}
+
+pub struct Definition {
+    pub name: String,
+    pub description: String,
+    pub body: Body,
+}
+
+pub enum Body {
+    Object(Vec<Field>),
+    /// One of some words, each with its meaning.
+    Words(Vec<(String, String)>),
+}
+
+pub struct Field {
+    pub key: String,
+    pub kind: Type,
+    /// Empty: it has none.
+    pub unit: String,
+    pub description: String,
+}
+
+/// The definitions of a schema: its root, then each in the order in which they are first named.
+pub fn definitions(schema: &Value) -> Vec<Definition> {
+    let root = text(schema, "title");
+    let mut names = VecDeque::from([root.clone()]);
+    let mut found: Vec<Definition> = Vec::new();
+    while let Some(name) = names.pop_front() {
+        if found.iter().any(|other| other.name == name) {
+            continue;
+        }
+        let own = if name == root {
+            schema
+        } else {
+            &schema["$defs"][&name]
+        };
+        let body = body(own);
+        if let Body::Object(fields) = &body {
+            names.extend(fields.iter().filter_map(|field| named(&field.kind)));
+        }
+        let description = text(own, "description");
+        found.push(Definition {
+            name,
+            description,
+            body,
+        });
+    }
+    found
+}
+
+fn body(schema: &Value) -> Body {
+    if let Some(words) = schema["oneOf"].as_array() {
+        let word = |one: &Value| (text(one, "const"), text(one, "description"));
+        return Body::Words(words.iter().map(word).collect());
+    }
+    assert_eq!(schema["type"], "object", "{schema:#}");
+    let properties = schema["properties"].as_object().unwrap();
+    let required: Vec<_> = schema["required"].as_array().unwrap().iter().collect();
+    assert_eq!(
+        required.len(),
+        properties.len(),
+        "a key may be missing: {schema:#}"
+    );
+    let field = |key: &Value| {
+        let key = key.as_str().unwrap();
+        let own = &properties[key];
+        Field {
+            key: key.to_owned(),
+            kind: kind(own),
+            unit: text(own, "unit"),
+            description: text(own, "description"),
+        }
+    };
+    Body::Object(required.into_iter().map(field).collect())
+}
+
+fn kind(schema: &Value) -> Type {
+    let maybe = |kind| Type::Maybe(Box::new(kind));
+    if let Some(path) = schema["$ref"].as_str() {
+        return Type::Named(path.strip_prefix("#/$defs/").unwrap().to_owned());
+    }
+    if let Some([one, null]) = schema["anyOf"].as_array().map(Vec::as_slice) {
+        assert_eq!(null["type"], "null", "{schema:#}");
+        return maybe(kind(one));
+    }
+    match &schema["type"] {
+        Value::Array(both) => {
+            assert_eq!(both[1..], ["null"], "{schema:#}");
+            let mut one: Map<String, Value> = schema.as_object().unwrap().clone();
+            one.insert("type".to_owned(), both[0].clone());
+            maybe(kind(&Value::Object(one)))
+        }
+        Value::String(name) => match name.as_str() {
+            "string" => Type::Text,
+            "integer" => Type::Integer,
+            "number" => Type::Number,
+            "boolean" => Type::Flag,
+            "array" => Type::List(Box::new(kind(&schema["items"]))),
+            _ => panic!("{schema:#}"),
+        },
+        _ => panic!("{schema:#}"),
+    }
+}
+
+/// The definition that a type names.
+fn named(kind: &Type) -> Option<String> {
+    match kind {
+        Type::List(of) | Type::Maybe(of) => named(of),
+        Type::Named(name) => Some(name.clone()),
+        Type::Text | Type::Integer | Type::Number | Type::Flag => None,
+    }
+}
+
+/// A text of a schema on one line; empty where it has none.
+fn text(schema: &Value, key: &str) -> String {
+    let text = schema[key].as_str().unwrap_or_default();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// What in a value is not as its type says, each with its place.
+pub fn wrong(all: &[Definition], kind: &Type, value: &Value, place: &str) -> Vec<String> {
+    let is = |fits: bool| match fits {
+        true => Vec::new(),
+        false => vec![format!("{place}: {value} is no {kind:?}")],
+    };
+    match kind {
+        Type::Text => is(value.is_string()),
+        Type::Integer => is(value.is_u64() || value.is_i64()),
+        Type::Number => is(value.is_number()),
+        Type::Flag => is(value.is_boolean()),
+        Type::Maybe(_) if value.is_null() => Vec::new(),
+        Type::Maybe(of) => wrong(all, of, value, place),
+        Type::List(of) => match value.as_array() {
+            Some(values) => (0..)
+                .zip(values)
+                .flat_map(|(at, value): (usize, _)| {
+                    wrong(all, of, value, &format!("{place}[{at}]"))
+                })
+                .collect(),
+            None => is(false),
+        },
+        Type::Named(name) => {
+            let definition = all.iter().find(|other| other.name == *name).unwrap();
+            match (&definition.body, value) {
+                (Body::Words(words), Value::String(word)) => {
+                    is(words.iter().any(|(known, _)| known == word))
+                }
+                (Body::Object(fields), Value::Object(values)) => {
+                    let mut found = Vec::new();
+                    for key in values.keys() {
+                        if !fields.iter().any(|field| field.key == *key) {
+                            found.push(format!("{place}.{key}: not in the schema"));
+                        }
+                    }
+                    for field in fields {
+                        let place = format!("{place}.{}", field.key);
+                        match values.get(&field.key) {
+                            Some(value) => found.extend(wrong(all, &field.kind, value, &place)),
+                            None => found.push(format!("{place}: missing")),
+                        }
+                    }
+                    found
+                }
+                _ => is(false),
+            }
+        }
+    }
+}

@@ -1,0 +1,595 @@
+// The data of the page. Made from `crates/page/src/data.rs` and `crates/report/src/json`:
+// BLESS=1 cargo test -p tllmprof-page --test contract
+
+/** What a page shows, but for iterations and events. */
+export interface Data {
+    /** The report, with its lists of iterations empty. */
+    report: Report;
+    /** For each of the report's processes: more figures. */
+    processes: ProcessFigures[];
+    /** More figures of the report's skew; `null` where it has none. */
+    skew: SkewFigures | null;
+}
+
+/** What `tllmprof report --json` prints. Keys that end with `ns` are in nanoseconds; moments are on the clock `CLOCK_MONOTONIC`. Every key is always present; what is not known or was not measured is `null`. */
+export interface Report {
+    /** The processes, in the order of their ranks. */
+    processes: Process[];
+    /** The processes side by side; `null` where no two of them have an iteration in common. */
+    skew: Skew | null;
+    /** What may make the program slow: what holds first, then what is unknown, then what does not hold; of these causes first, and of those the greatest loss. Empty where no process has iterations. */
+    findings: Finding[];
+}
+
+/** Figures of a process. */
+export interface ProcessFigures {
+    /** What tells it from the others. */
+    name: string;
+    /** Where the time of its iterations goes. */
+    breakdown: Bar[];
+    /** How much of the time the recorder took; `null`: there are no iterations. Unit: part of 1. */
+    own_share: number | null;
+    /** For each of `slowest`: what made it slow. */
+    slowest: Cause[][];
+    /** For each of `calls`. */
+    calls: Each[];
+    /** For each of `gc`. */
+    gc: Each[];
+    /** For `gil_wait`. */
+    gil_wait: Each;
+    /** For `gil_hold`. */
+    gil_hold: Each;
+    /** For each of `functions`. */
+    functions: Each[];
+    /** For each of `ranges`. */
+    ranges: Each[];
+    /** For each of `kernels`. */
+    kernels: KernelFigures[];
+    /** For each of `copies`: how fast they were; `null`: they took no time. Unit: bytes/s. */
+    copies: (number | null)[];
+    /** For `routing`; `null` where that is. */
+    routing: RoutingFigures | null;
+}
+
+/** Figures of processes side by side. */
+export interface SkewFigures {
+    /** How many iterations several processes have. Unit: iterations. */
+    iterations: number;
+    /** The place of the process that was the slowest most often. */
+    most_often: number;
+}
+
+/** A process: what its record says. What is not known is empty or `null`. */
+export interface Process {
+    /** The file that it was read from. */
+    file: string;
+    /** Its process ID. */
+    pid: number;
+    /** Its parent's process ID. */
+    parent: number;
+    /** The host's name. */
+    host: string;
+    /** Its rank; 0 where no launcher gave one. */
+    rank: number;
+    /** Its command line. */
+    command: string;
+    /** The process's own name. */
+    name: string;
+    /** What an iteration is: the rule that counts them, as `TLLMPROF_STEP` names it. */
+    rule: string;
+    /** Why that rule was chosen, where `auto` chose it. */
+    rule_why: string;
+    /** The inference or training engine, where it is a known one. */
+    engine: string;
+    /** The version of tllmprof that wrote the record. */
+    library: string;
+    /** The version of Python in the process; empty: none. */
+    python: string;
+    /** The names of the GPUs that it used. */
+    gpus: string[];
+    /** The version of the CUDA driver, as CUDA numbers it: 12040 is 12.4; `null`: not known. */
+    cuda_driver: number | null;
+    /** How the process ended. */
+    ended: Ended;
+    /** For how long the record's clock was compared with `CLOCK_MONOTONIC`, where that was too short for exact durations; `null`: durations are exact. Unit: ns. */
+    clock_tied_ns: number | null;
+    /** What to add to a moment to get nanoseconds since 1970. Unit: ns. */
+    unix_minus_monotonic_ns: number;
+    /** The windows that were asked for, as `TLLMPROF_START_STOP` has them. */
+    windows_asked: string;
+    /** The windows that opened, in the order of their iterations. */
+    windows: Window[];
+    /** The iterations of all windows together; `null`: there are none. */
+    inside: Sum | null;
+    /** The iterations outside windows. */
+    outside: Outside;
+    /** The slowest iterations of all windows, the slowest first: up to 10. */
+    slowest: Slow[];
+    /** CUDA calls inside windows, on all threads, by name; the longest in all first. */
+    calls: Named[];
+    /** CUDA calls over the whole run, by name. */
+    calls_counted: Counted[];
+    /** Garbage collections of Python inside windows, by generation. */
+    gc: Named[];
+    /** Objects that those collections freed. Unit: objects. */
+    gc_collected: number;
+    /** Waits for the GIL inside windows, on all threads. */
+    gil_wait: Named;
+    /** How long threads held the GIL inside windows. */
+    gil_hold: Named;
+    /** How often a thread inside windows had to give up the GIL because another asked for it. Unit: times. */
+    gil_forced: number;
+    /** How often the GIL went from one thread to another, as far as the recorder saw it. Unit: times. */
+    gil_handoffs: number;
+    /** Marked Python functions inside windows, by name; the longest in all first. */
+    functions: Named[];
+    /** NVTX ranges of the program inside windows, by name; the longest in all first. */
+    ranges: Named[];
+    /** GPU kernels, by name, where kernels were recorded; the longest in all first. */
+    kernels: Kernel[];
+    /** Copies and memory sets of the GPU, by kind, where kernels were recorded; the longest in all first. */
+    copies: Copy[];
+    /** The iterations in which kernels were recorded; `null`: there are none. */
+    kernel_window: KernelWindow | null;
+    /** GPU metrics inside windows, by device and metric. */
+    gpu_metrics: Metric[];
+    /** How unevenly the learned routers of MoE layers chose experts; `null`: that was not recorded. */
+    routing: Routing | null;
+    /** The threads that have a name or held the GIL. */
+    threads: Thread[];
+    /** The variables that set tllmprof up, as `NAME=value`. */
+    settings: string[];
+    /** What was asked for and could not be done, and why. */
+    refused: string[];
+    /** Events that the record holds. Unit: events. */
+    events: number;
+    /** Events, other than kernels, that the recorder dropped because the record was full. Unit: events. */
+    dropped: number;
+    /** What the recorder itself took from the program's threads inside windows. Unit: ns. */
+    own_cost_ns: number;
+    /** GPU times of iterations that could not be read. */
+    gpu_times_lost: number;
+    /** What is wrong with the file; `null`: nothing. */
+    damage: string | null;
+    /** Things that were too many for this report, such as different names. */
+    left_out: number;
+}
+
+/** Iterations that several processes have, matched by number. Iterations that were cut off do not count. */
+export interface Skew {
+    /** How much longer the slowest process took than the fastest, over these iterations. */
+    spread: Quantiles;
+    /** For each of `processes`: in how many of these iterations it was the slowest. Unit: iterations. */
+    slowest: number[];
+    /** These iterations, in the order of their numbers. */
+    iterations: SkewStep[];
+}
+
+/** A rule, and whether it holds for these records. */
+export interface Finding {
+    /** The rule's name, such as `launch-bound`. */
+    rule: string;
+    /** What it is about. */
+    kind: FindingKind;
+    /** Whether it holds. */
+    verdict: Verdict;
+    /** The figures it was judged by, in words. */
+    evidence: string;
+    /** What to do: if it holds, against it; if it is unknown, to know it. Else empty. */
+    advice: string;
+    /** How much of the iterations' time is lost to it; `null` if that is not known. Unit: part of 1. */
+    loss: number | null;
+}
+
+/** Time, and what it is spent on. */
+export interface Bar {
+    /** Whose time it is. */
+    of: BarOf;
+    /** What it is spent on. Parts of the host may overlap each other: a garbage collection on one thread and a wait on another. */
+    parts: Part[];
+}
+
+/** What explains that an iteration was slow. */
+export interface Cause {
+    /** What it is. */
+    name: string;
+    /** The thread that held the GIL, of a wait for it; `null`: not known. */
+    held_by: string | null;
+    /** How much longer it took than in the mean iteration. Unit: ns. */
+    more_ns: number;
+}
+
+/** Figures of things of one name. */
+export interface Each {
+    /** How many there are in the mean iteration. Unit: per iteration. */
+    a_step: number;
+    /** How long each takes in the mean. Unit: ns. */
+    mean_ns: number;
+}
+
+/** Figures of the kernels of one name. */
+export interface KernelFigures {
+    /** How much of the time of all kernels they take. Unit: part of 1. */
+    share: number;
+    /** How long each takes in the mean. Unit: ns. */
+    mean_ns: number;
+}
+
+/** Figures of learned routers. */
+export interface RoutingFigures {
+    /** On how many GPUs the experts are; `null`: not known, or no layer has equally many on each. Unit: GPUs. */
+    gpus: number | null;
+    /** For each layer. */
+    layers: LayerFigures[];
+}
+
+/** How a process ended. */
+export type Ended =
+    /** Its end was not seen: it was killed, or still runs. */
+    | "not"
+    /** By a normal exit. */
+    | "in order"
+    /** By `_exit` or the like. */
+    | "at once"
+    /** Not known. */
+    | "?";
+
+/** A window: the iterations that were recorded one by one. */
+export interface Window {
+    /** The number of its first iteration. */
+    first: number;
+    /** The number of its last iteration. */
+    last: number;
+    /** Whether it was closed. */
+    closed: boolean;
+    /** Whether something other than its last iteration closed it, such as the end of the process. */
+    cut: boolean;
+    /** Its iterations, in the order of their starts. */
+    iterations: Iteration[];
+}
+
+/** Iterations, one after the other. Shares are of the sum of their durations. */
+export interface Sum {
+    /** How many there are. Unit: iterations. */
+    iterations: number;
+    /** Iterations in a second; `null`: they took no time. Unit: 1/s. */
+    per_second: number | null;
+    /** The time from the first one's start to the last one's end, summed over windows. Unit: ns. */
+    wall_ns: number;
+    /** How long they took. */
+    time: Quantiles;
+    /** How long the GPU was at work in those iterations that `gpu_from` names; `null`: not measured. */
+    gpu: Quantiles | null;
+    /** What the GPU's time was measured by, and in which iterations. */
+    gpu_from: GpuFrom;
+    /** How much of the time of those iterations the GPU was at work; `null`: not measured. Unit: part of 1. */
+    gpu_share: number | null;
+    /** How long those took in which kernels were recorded, which makes them longer; `null`: there are none. */
+    with_kernels: Quantiles | null;
+    /** How long those took in which kernels were not recorded; `null`: there are none. */
+    without_kernels: Quantiles | null;
+    /** How long the iteration's thread waited for the GPU in CUDA calls. */
+    wait: Quantiles;
+    /** How much of the time that is. Unit: part of 1. */
+    wait_share: number;
+    /** How much of the time the iteration's thread waited for the GIL. Unit: part of 1. */
+    gil_wait_share: number;
+    /** How much of the time Python's garbage collections took, on all threads. Unit: part of 1. */
+    gc_share: number;
+    /** Launches of kernels and graphs, on all threads. Unit: launches per iteration. */
+    launches: number;
+    /** CUDA calls, on all threads. Unit: calls per iteration. */
+    calls: number;
+}
+
+/** Iterations outside windows: a histogram, exact to 1.6 %. */
+export interface Outside {
+    /** How many there are. Unit: iterations. */
+    iterations: number;
+    /** The median; `null`: there are none. Unit: ns. */
+    p50_ns: number | null;
+    /** The 90th percentile; `null`: there are none. Unit: ns. */
+    p90_ns: number | null;
+    /** The 99th percentile; `null`: there are none. Unit: ns. */
+    p99_ns: number | null;
+    /** The longest; `null`: there are none. Unit: ns. */
+    max_ns: number | null;
+}
+
+/** A slow iteration, and what overlapped it. */
+export interface Slow {
+    /** The iteration's number. */
+    n: number;
+    /** When it began. Unit: ns. */
+    start_ns: number;
+    /** How long it took. Unit: ns. */
+    dur_ns: number;
+    /** What overlapped it, up to 8: what took longest beyond its time in the mean iteration first. */
+    overlaps: Overlap[];
+}
+
+/** Things of one name. */
+export interface Named {
+    /** Their name. */
+    name: string;
+    /** How many there were. Unit: times. */
+    count: number;
+    /** How long they took in all. Unit: ns. */
+    total_ns: number;
+    /** How long the longest took. Unit: ns. */
+    max_ns: number;
+}
+
+/** CUDA calls of one name over the whole run. */
+export interface Counted {
+    /** The call's name. */
+    name: string;
+    /** How many were made inside windows. Unit: calls. */
+    inside: number;
+    /** How many were made outside windows. Unit: calls. */
+    outside: number;
+}
+
+/** The kernels of one name. */
+export interface Kernel {
+    /** The demangled name, with parameters. */
+    name: string;
+    /** The name without parameters and namespaces. */
+    short_name: string;
+    /** How many ran. Unit: kernels. */
+    count: number;
+    /** How long they took in all. Unit: ns. */
+    total_ns: number;
+    /** How long the longest took. Unit: ns. */
+    max_ns: number;
+    /** How long the shortest took. Unit: ns. */
+    min_ns: number;
+}
+
+/** The copies of one kind, or all memory sets. */
+export interface Copy {
+    /** Such as `HtoD`; `memset` for memory sets. */
+    kind: string;
+    /** How many there were. Unit: copies. */
+    count: number;
+    /** How long they took in all. Unit: ns. */
+    total_ns: number;
+    /** How much they moved or set in all. Unit: bytes. */
+    bytes: number;
+}
+
+/** The iterations in which kernels were recorded, which makes them longer. */
+export interface KernelWindow {
+    /** How many there are. Unit: iterations. */
+    iterations: number;
+    /** How long they took in all. Unit: ns. */
+    wall_ns: number;
+    /** How long at least one kernel or copy ran in them, of the device where that is longest. Unit: ns. */
+    busy_ns: number;
+    /** How long that device did nothing between two kernels or copies of one iteration. Unit: ns. */
+    gaps_ns: number;
+    /** Kernels that began in them. Unit: kernels. */
+    kernels: number;
+    /** Kernels and copies that are missing. */
+    dropped: number;
+}
+
+/** A metric of a GPU inside windows. */
+export interface Metric {
+    /** The GPU's number, as the driver numbers them. */
+    device: number;
+    /** The metric's name, such as `SM busy`. */
+    metric: string;
+    /** The unit of `mean` and `max`. */
+    unit: string;
+    /** The mean over time. Unit: `unit`. */
+    mean: number;
+    /** The largest sample. Unit: `unit`. */
+    max: number;
+    /** How many samples there are. Unit: samples. */
+    samples: number;
+}
+
+/** How unevenly the learned routers of MoE layers chose experts, outside windows. */
+export interface Routing {
+    /** The mean of the layers' `max_of_mean`. Unit: multiple of the mean. */
+    mean: number;
+    /** The layers, in the order of their numbers. */
+    layers: Layer[];
+}
+
+/** A thread. */
+export interface Thread {
+    /** The thread's ID. */
+    tid: number;
+    /** Its name; `null`: not known. */
+    name: string | null;
+    /** How long it held the GIL inside windows. Unit: ns. */
+    gil_hold_ns: number;
+}
+
+/** How durations are distributed. Quantiles are by nearest rank. */
+export interface Quantiles {
+    /** The arithmetic mean. Unit: ns. */
+    mean_ns: number;
+    /** The median. Unit: ns. */
+    p50_ns: number;
+    /** The 90th percentile. Unit: ns. */
+    p90_ns: number;
+    /** The 99th percentile. Unit: ns. */
+    p99_ns: number;
+    /** The longest. Unit: ns. */
+    max_ns: number;
+}
+
+/** An iteration over the processes that have it. */
+export interface SkewStep {
+    /** The iteration's number. */
+    n: number;
+    /** The place in `processes` of the process that took longest. */
+    slowest: number;
+    /** The place in `processes` of the process that took shortest. */
+    fastest: number;
+    /** How long the slowest took. Unit: ns. */
+    dur_ns: number;
+    /** How much longer the slowest took than the fastest. Unit: ns. */
+    spread_ns: number;
+}
+
+/** What a finding is about. Findings come in this order. */
+export type FindingKind =
+    /** Something that costs time and can be fixed. */
+    | "cause"
+    /** The resource that the program is bound by. */
+    | "bound"
+    /** A consequence of causes. */
+    | "symptom";
+
+/** Whether a finding's rule holds. */
+export type Verdict =
+    /** It holds. */
+    | "yes"
+    /** It does not hold. */
+    | "no"
+    /** The records lack what it is judged by. */
+    | "unknown";
+
+/** Whose time a bar shows. */
+export type BarOf =
+    /** The thread of all iterations. */
+    | "host"
+    /** The GPU, by CUDA events around its work, in the iterations that `gpu_from` names. */
+    | "gpu_events"
+    /** The GPU, by its kernels and copies, in the iterations in which kernels were recorded. */
+    | "gpu_kernels";
+
+/** What a part of the time is spent on. */
+export interface Part {
+    /** What it is spent on. */
+    on: PartOn;
+    /** How much of the time that is. Unit: part of 1. */
+    share: number;
+}
+
+/** Figures of an MoE layer. */
+export interface LayerFigures {
+    /** What the busiest of those GPUs was sent, as a multiple of the mean GPU's; `null`: the layer does not have equally many experts on each. Unit: multiple of the mean. */
+    on_gpus: number | null;
+    /** What each expert was sent, as a multiple of the mean expert's. Unit: multiple of the mean. */
+    of_mean: number[];
+}
+
+/** An iteration. */
+export interface Iteration {
+    /** Its number, counted from 0. */
+    n: number;
+    /** When it began. Unit: ns. */
+    start_ns: number;
+    /** How long it took. Unit: ns. */
+    dur_ns: number;
+    /** How long the GPU was at work for it; `null`: not measured. Unit: ns. */
+    gpu_ns: number | null;
+    /** The ID of the thread that ended it. */
+    thread: number;
+    /** Launches of kernels and graphs during it, on all threads. Unit: launches. */
+    launches: number;
+    /** CUDA calls during it, on all threads. Unit: calls. */
+    calls: number;
+    /** How long its thread waited for the GPU in CUDA calls. Unit: ns. */
+    wait_ns: number;
+    /** How long its thread waited for the GIL. Unit: ns. */
+    gil_wait_ns: number;
+    /** How long garbage collections of Python took during it, on all threads. Unit: ns. */
+    gc_ns: number;
+    /** Kernels that began during it; 0 where kernels were not recorded. Unit: kernels. */
+    kernels: number;
+    /** How long at least one kernel or copy ran during it, of the device where that is longest; `null`: kernels were not recorded. Recording them makes an iteration longer. Unit: ns. */
+    gpu_busy_ns: number | null;
+    /** Whether something other than its own end ended it. */
+    cut: boolean;
+}
+
+/** How GPU time was measured, and in which iterations. */
+export type GpuFrom =
+    /** By CUDA events around the work of the iterations in which no kernels were recorded. */
+    | "events"
+    /** By CUDA events in iterations that recording kernels made longer: there are no others. */
+    | "events in kernel windows"
+    /** By the kernels themselves, in iterations that recording them made longer. */
+    | "kernels";
+
+/** Something that overlapped a slow iteration. */
+export interface Overlap {
+    /** What kind of thing it is. */
+    kind: OverlapKind;
+    /** The name of the call, function or range, of the thread that held the GIL, or of the generation. */
+    name: string;
+    /** How often it overlapped the iteration. Unit: times. */
+    count: number;
+    /** For how long it overlapped the iteration. Unit: ns. */
+    ns: number;
+    /** For how long it overlaps the mean iteration. Unit: ns. */
+    usual_ns: number;
+}
+
+/** An MoE layer. */
+export interface Layer {
+    /** Its number. */
+    layer: number;
+    /** Its name; `null`: not known. */
+    name: string | null;
+    /** What was sent to experts: a token counts once for each expert that it went to. Unit: tokens. */
+    tokens: number;
+    /** What the busiest expert was sent, as a multiple of the mean expert's. Unit: multiple of the mean. */
+    max_of_mean: number;
+    /** Experts that were sent nothing. Unit: experts. */
+    idle: number;
+    /** `max_of_mean` of GPUs instead of experts, where each GPU can hold equally many experts, in the order of their numbers: for 2, 4, 8, 16, 32 and 64 GPUs, and for as many as there are processes. */
+    gpus: LayerOnGpus[];
+    /** What each expert was sent, in the order of their numbers. Unit: tokens. */
+    experts: number[];
+}
+
+/** What the host or the GPU spends time on. */
+export type PartOn =
+    /** Host: CUDA calls that wait for the device. */
+    | "wait"
+    /** Host: Python's garbage collection, on any thread. */
+    | "gc"
+    /** Host: waits for the GIL. */
+    | "gil_wait"
+    /** Host: launches, copies and other CUDA calls of the iteration's thread. */
+    | "calls"
+    /** Host: everything else. */
+    | "code"
+    /** GPU: from its first work to its last, gaps included. */
+    | "gpu_time"
+    /** GPU: kernels or copies ran. */
+    | "busy"
+    /** GPU: between two kernels or copies of one iteration. */
+    | "gaps"
+    /** GPU: nothing to do. */
+    | "idle";
+
+/** What kind of thing overlapped a slow iteration. */
+export type OverlapKind =
+    /** A garbage collection of Python, on any thread. */
+    | "gc"
+    /** The iteration's thread waited for the GIL. */
+    | "gil_wait"
+    /** Another thread held the GIL. */
+    | "gil_hold"
+    /** The iteration's thread was in a CUDA call that waits for the device. */
+    | "wait"
+    /** A marked Python function on the iteration's thread. */
+    | "function"
+    /** An NVTX range of the program on the iteration's thread. */
+    | "range";
+
+/** A layer's experts on so many GPUs. */
+export interface LayerOnGpus {
+    /** How many GPUs. Unit: GPUs. */
+    gpus: number;
+    /** What the busiest GPU was sent, as a multiple of the mean GPU's. Unit: multiple of the mean. */
+    max_of_mean: number;
+}

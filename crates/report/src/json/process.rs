@@ -1,0 +1,512 @@
+//! A process, its windows and their iterations, as JSON.
+
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
+use tllmprof_record::Ended;
+
+use super::gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
+use super::routing::JsonRouting;
+use crate::iteration::Iteration;
+use crate::process::{Named, Process};
+use crate::quantiles::Quantiles;
+use crate::slow::{CauseKind, SlowCause};
+use crate::sum::{GpuFrom, Sum};
+use crate::window::Window;
+
+/// A process: what its record says. What is not known is empty or `null`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Process")]
+pub struct JsonProcess<'a> {
+    /// The file that it was read from.
+    file: String,
+    /// Its process ID.
+    pid: u32,
+    /// Its parent's process ID.
+    parent: u32,
+    /// The host's name.
+    host: &'a str,
+    /// Its rank; 0 where no launcher gave one.
+    rank: u64,
+    /// Its command line.
+    command: &'a str,
+    /// The process's own name.
+    name: &'a str,
+    /// What an iteration is: the rule that counts them, as `TLLMPROF_STEP` names it.
+    rule: &'a str,
+    /// Why that rule was chosen, where `auto` chose it.
+    rule_why: &'a str,
+    /// The inference or training engine, where it is a known one.
+    engine: &'a str,
+    /// The version of tllmprof that wrote the record.
+    library: &'a str,
+    /// The version of Python in the process; empty: none.
+    python: &'a str,
+    /// The names of the GPUs that it used.
+    gpus: &'a [String],
+    /// The version of the CUDA driver, as CUDA numbers it: 12040 is 12.4; `null`: not known.
+    cuda_driver: Option<u64>,
+    /// How the process ended.
+    ended: JsonEnded,
+    /// For how long the record's clock was compared with `CLOCK_MONOTONIC`, where that was too short for exact
+    /// durations; `null`: durations are exact.
+    clock_tied_ns: Option<u64>,
+    /// What to add to a moment to get nanoseconds since 1970.
+    unix_minus_monotonic_ns: i64,
+    /// The windows that were asked for, as `TLLMPROF_START_STOP` has them.
+    windows_asked: &'a str,
+    /// The windows that opened, in the order of their iterations.
+    windows: Vec<JsonWindow<'a>>,
+    /// The iterations of all windows together; `null`: there are none.
+    inside: Option<JsonSum>,
+    /// The iterations outside windows.
+    outside: JsonOutside,
+    /// The slowest iterations of all windows, the slowest first: up to 10.
+    slowest: Vec<JsonSlow<'a>>,
+    /// CUDA calls inside windows, on all threads, by name; the longest in all first.
+    calls: Vec<JsonNamed<'a>>,
+    /// CUDA calls over the whole run, by name.
+    calls_counted: Vec<JsonCounted<'a>>,
+    /// Garbage collections of Python inside windows, by generation.
+    gc: Vec<JsonNamed<'a>>,
+    /// Objects that those collections freed.
+    #[schemars(extend("unit" = "objects"))]
+    gc_collected: u64,
+    /// Waits for the GIL inside windows, on all threads.
+    gil_wait: JsonNamed<'a>,
+    /// How long threads held the GIL inside windows.
+    gil_hold: JsonNamed<'a>,
+    /// How often a thread inside windows had to give up the GIL because another asked for it.
+    #[schemars(extend("unit" = "times"))]
+    gil_forced: u64,
+    /// How often the GIL went from one thread to another, as far as the recorder saw it.
+    #[schemars(extend("unit" = "times"))]
+    gil_handoffs: u64,
+    /// Marked Python functions inside windows, by name; the longest in all first.
+    functions: Vec<JsonNamed<'a>>,
+    /// NVTX ranges of the program inside windows, by name; the longest in all first.
+    ranges: Vec<JsonNamed<'a>>,
+    /// GPU kernels, by name, where kernels were recorded; the longest in all first.
+    kernels: Vec<JsonKernel<'a>>,
+    /// Copies and memory sets of the GPU, by kind, where kernels were recorded; the longest in all first.
+    copies: Vec<JsonCopy<'a>>,
+    /// The iterations in which kernels were recorded; `null`: there are none.
+    kernel_window: Option<JsonKernelSum>,
+    /// GPU metrics inside windows, by device and metric.
+    gpu_metrics: Vec<JsonMetric>,
+    /// How unevenly the learned routers of MoE layers chose experts; `null`: that was not recorded.
+    routing: Option<JsonRouting<'a>>,
+    /// The threads that have a name or held the GIL.
+    threads: Vec<JsonThread<'a>>,
+    /// The variables that set tllmprof up, as `NAME=value`.
+    settings: &'a [String],
+    /// What was asked for and could not be done, and why.
+    refused: &'a [String],
+    /// Events that the record holds.
+    #[schemars(extend("unit" = "events"))]
+    events: u64,
+    /// Events, other than kernels, that the recorder dropped because the record was full.
+    #[schemars(extend("unit" = "events"))]
+    dropped: u64,
+    /// What the recorder itself took from the program's threads inside windows.
+    own_cost_ns: u64,
+    /// GPU times of iterations that could not be read.
+    gpu_times_lost: u64,
+    /// What is wrong with the file; `null`: nothing.
+    damage: Option<String>,
+    /// Things that were too many for this report, such as different names.
+    left_out: u64,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Ended")]
+enum JsonEnded {
+    /// Its end was not seen: it was killed, or still runs.
+    #[serde(rename = "not")]
+    Not,
+    /// By a normal exit.
+    #[serde(rename = "in order")]
+    InOrder,
+    /// By `_exit` or the like.
+    #[serde(rename = "at once")]
+    AtOnce,
+    /// Not known.
+    #[serde(rename = "?")]
+    Unknown,
+}
+
+impl From<Option<Ended>> for JsonEnded {
+    fn from(ended: Option<Ended>) -> Self {
+        match ended {
+            Some(Ended::Not) => Self::Not,
+            Some(Ended::InOrder) => Self::InOrder,
+            Some(Ended::AtOnce) => Self::AtOnce,
+            None => Self::Unknown,
+        }
+    }
+}
+
+/// A window: the iterations that were recorded one by one.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Window")]
+struct JsonWindow<'a> {
+    /// The number of its first iteration.
+    first: u64,
+    /// The number of its last iteration.
+    last: u64,
+    /// Whether it was closed.
+    closed: bool,
+    /// Whether something other than its last iteration closed it, such as the end of the process.
+    cut: bool,
+    /// Its iterations, in the order of their starts.
+    #[schemars(with = "Vec<JsonIteration>")]
+    iterations: Iterations<'a>,
+}
+
+/// Iterations, turned one by one: there may be a million.
+#[derive(Debug)]
+struct Iterations<'a>(&'a [Iteration]);
+
+impl Serialize for Iterations<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(JsonIteration::of))
+    }
+}
+
+/// An iteration.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Iteration")]
+struct JsonIteration {
+    /// Its number, counted from 0.
+    n: u64,
+    /// When it began.
+    start_ns: u64,
+    /// How long it took.
+    dur_ns: u64,
+    /// How long the GPU was at work for it; `null`: not measured.
+    gpu_ns: Option<u64>,
+    /// The ID of the thread that ended it.
+    thread: u32,
+    /// Launches of kernels and graphs during it, on all threads.
+    #[schemars(extend("unit" = "launches"))]
+    launches: u32,
+    /// CUDA calls during it, on all threads.
+    #[schemars(extend("unit" = "calls"))]
+    calls: u32,
+    /// How long its thread waited for the GPU in CUDA calls.
+    wait_ns: u64,
+    /// How long its thread waited for the GIL.
+    gil_wait_ns: u64,
+    /// How long garbage collections of Python took during it, on all threads.
+    gc_ns: u64,
+    /// Kernels that began during it; 0 where kernels were not recorded.
+    #[schemars(extend("unit" = "kernels"))]
+    kernels: u32,
+    /// How long at least one kernel or copy ran during it, of the device where that is longest; `null`: kernels were
+    /// not recorded. Recording them makes an iteration longer.
+    gpu_busy_ns: Option<u64>,
+    /// Whether something other than its own end ended it.
+    cut: bool,
+}
+
+/// Iterations, one after the other. Shares are of the sum of their durations.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Sum")]
+struct JsonSum {
+    /// How many there are.
+    #[schemars(extend("unit" = "iterations"))]
+    iterations: u64,
+    /// Iterations in a second; `null`: they took no time.
+    #[schemars(extend("unit" = "1/s"))]
+    per_second: Option<f64>,
+    /// The time from the first one's start to the last one's end, summed over windows.
+    wall_ns: u64,
+    /// How long they took.
+    time: Quantiles,
+    /// How long the GPU was at work in those iterations that `gpu_from` names; `null`: not measured.
+    gpu: Option<Quantiles>,
+    /// What the GPU's time was measured by, and in which iterations.
+    gpu_from: GpuFrom,
+    /// How much of the time of those iterations the GPU was at work; `null`: not measured.
+    #[schemars(extend("unit" = "part of 1"))]
+    gpu_share: Option<f64>,
+    /// How long those took in which kernels were recorded, which makes them longer; `null`: there are none.
+    with_kernels: Option<Quantiles>,
+    /// How long those took in which kernels were not recorded; `null`: there are none.
+    without_kernels: Option<Quantiles>,
+    /// How long the iteration's thread waited for the GPU in CUDA calls.
+    wait: Quantiles,
+    /// How much of the time that is.
+    #[schemars(extend("unit" = "part of 1"))]
+    wait_share: f64,
+    /// How much of the time the iteration's thread waited for the GIL.
+    #[schemars(extend("unit" = "part of 1"))]
+    gil_wait_share: f64,
+    /// How much of the time Python's garbage collections took, on all threads.
+    #[schemars(extend("unit" = "part of 1"))]
+    gc_share: f64,
+    /// Launches of kernels and graphs, on all threads.
+    #[schemars(extend("unit" = "launches per iteration"))]
+    launches: f64,
+    /// CUDA calls, on all threads.
+    #[schemars(extend("unit" = "calls per iteration"))]
+    calls: f64,
+}
+
+/// Iterations outside windows: a histogram, exact to 1.6 %.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Outside")]
+struct JsonOutside {
+    /// How many there are.
+    #[schemars(extend("unit" = "iterations"))]
+    iterations: u64,
+    /// The median; `null`: there are none.
+    p50_ns: Option<u64>,
+    /// The 90th percentile; `null`: there are none.
+    p90_ns: Option<u64>,
+    /// The 99th percentile; `null`: there are none.
+    p99_ns: Option<u64>,
+    /// The longest; `null`: there are none.
+    max_ns: Option<u64>,
+}
+
+/// A slow iteration, and what overlapped it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Slow")]
+struct JsonSlow<'a> {
+    /// The iteration's number.
+    n: u64,
+    /// When it began.
+    start_ns: u64,
+    /// How long it took.
+    dur_ns: u64,
+    /// What overlapped it, up to 8: what took longest beyond its time in the mean iteration first.
+    overlaps: Vec<JsonCause<'a>>,
+}
+
+/// Something that overlapped a slow iteration.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Overlap")]
+struct JsonCause<'a> {
+    /// What kind of thing it is.
+    kind: CauseKind,
+    /// The name of the call, function or range, of the thread that held the GIL, or of the generation.
+    name: &'a str,
+    /// How often it overlapped the iteration.
+    #[schemars(extend("unit" = "times"))]
+    count: u64,
+    /// For how long it overlapped the iteration.
+    ns: u64,
+    /// For how long it overlaps the mean iteration.
+    usual_ns: u64,
+}
+
+/// Things of one name.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Named")]
+struct JsonNamed<'a> {
+    /// Their name.
+    name: &'a str,
+    /// How many there were.
+    #[schemars(extend("unit" = "times"))]
+    count: u64,
+    /// How long they took in all.
+    total_ns: u64,
+    /// How long the longest took.
+    max_ns: u64,
+}
+
+/// CUDA calls of one name over the whole run.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Counted")]
+struct JsonCounted<'a> {
+    /// The call's name.
+    name: &'a str,
+    /// How many were made inside windows.
+    #[schemars(extend("unit" = "calls"))]
+    inside: u64,
+    /// How many were made outside windows.
+    #[schemars(extend("unit" = "calls"))]
+    outside: u64,
+}
+
+/// A thread.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Thread")]
+struct JsonThread<'a> {
+    /// The thread's ID.
+    tid: u32,
+    /// Its name; `null`: not known.
+    name: Option<&'a str>,
+    /// How long it held the GIL inside windows.
+    gil_hold_ns: u64,
+}
+
+impl<'a> JsonProcess<'a> {
+    pub fn of(process: &'a Process, each: bool, ranks: usize) -> Self {
+        let window = |window| JsonWindow::of(window, each);
+        let facts = &process.facts;
+        Self {
+            file: process.file.display().to_string(),
+            pid: process.pid,
+            parent: process.parent,
+            host: &facts.host,
+            rank: facts.rank,
+            command: &facts.command,
+            name: &facts.process,
+            rule: &facts.rule,
+            rule_why: &facts.rule_why,
+            engine: &facts.engine,
+            library: &facts.library,
+            python: &facts.python,
+            gpus: &facts.gpus,
+            cuda_driver: facts.cuda_driver,
+            ended: process.ended.into(),
+            clock_tied_ns: process.tied_briefly,
+            unix_minus_monotonic_ns: process.unix_minus_monotonic,
+            windows_asked: &facts.windows,
+            windows: process.windows.iter().map(window).collect(),
+            inside: process.sum.as_ref().map(JsonSum::of),
+            outside: JsonOutside {
+                iterations: process.outside.iterations,
+                p50_ns: process.outside.p50,
+                p90_ns: process.outside.p90,
+                p99_ns: process.outside.p99,
+                max_ns: process.outside.max,
+            },
+            slowest: process
+                .slowest
+                .iter()
+                .map(|slow| JsonSlow {
+                    n: slow.n,
+                    start_ns: slow.start,
+                    dur_ns: slow.duration,
+                    overlaps: slow.causes.iter().map(JsonCause::of).collect(),
+                })
+                .collect(),
+            calls: process.calls.iter().map(JsonNamed::of).collect(),
+            calls_counted: facts
+                .calls
+                .iter()
+                .map(|row| JsonCounted {
+                    name: &row.name,
+                    inside: row.inside,
+                    outside: row.outside,
+                })
+                .collect(),
+            gc: process.gc.iter().map(JsonNamed::of).collect(),
+            gc_collected: process.collected,
+            gil_wait: JsonNamed::of(&process.gil_wait),
+            gil_hold: JsonNamed::of(&process.gil_hold),
+            gil_forced: process.gil_forced,
+            gil_handoffs: process.gil_handoffs,
+            functions: process.functions.iter().map(JsonNamed::of).collect(),
+            ranges: process.ranges.iter().map(JsonNamed::of).collect(),
+            kernels: process.kernels.iter().map(JsonKernel::of).collect(),
+            copies: process.copies.iter().map(JsonCopy::of).collect(),
+            kernel_window: process.kernel_window.as_ref().map(JsonKernelSum::of),
+            gpu_metrics: process.metrics.iter().map(JsonMetric::of).collect(),
+            routing: JsonRouting::of(&process.experts, facts, ranks),
+            threads: threads(process),
+            settings: &facts.settings,
+            refused: &facts.refused,
+            events: process.events,
+            dropped: process.dropped,
+            own_cost_ns: process.own_cost,
+            gpu_times_lost: process.gpu_lost,
+            damage: (!process.damage.is_none()).then(|| process.damage.to_string()),
+            left_out: process.left_out,
+        }
+    }
+}
+
+/// The threads that have a name or held the GIL.
+fn threads(process: &Process) -> Vec<JsonThread<'_>> {
+    let names = &process.facts.threads;
+    let tids: BTreeSet<_> = names.keys().chain(process.holds.keys()).collect();
+    let thread = |tid: &u32| JsonThread {
+        tid: *tid,
+        name: names.get(tid).map(String::as_str),
+        gil_hold_ns: process.holds.get(tid).copied().unwrap_or(0),
+    };
+    tids.into_iter().map(thread).collect()
+}
+
+impl<'a> JsonWindow<'a> {
+    fn of(window: &'a Window, each: bool) -> Self {
+        Self {
+            first: window.first,
+            last: window.last,
+            closed: window.closed,
+            cut: window.cut,
+            iterations: Iterations(if each { &window.iterations } else { &[] }),
+        }
+    }
+}
+
+impl JsonIteration {
+    const fn of(iteration: &Iteration) -> Self {
+        Self {
+            n: iteration.n,
+            start_ns: iteration.start,
+            dur_ns: iteration.duration,
+            gpu_ns: iteration.gpu,
+            thread: iteration.thread,
+            launches: iteration.launches,
+            calls: iteration.calls,
+            wait_ns: iteration.wait,
+            gil_wait_ns: iteration.gil_wait,
+            gc_ns: iteration.gc,
+            kernels: iteration.kernels,
+            gpu_busy_ns: iteration.gpu_busy,
+            cut: iteration.cut,
+        }
+    }
+}
+
+impl JsonSum {
+    fn of(sum: &Sum) -> Self {
+        Self {
+            iterations: sum.iterations,
+            per_second: sum.rate(),
+            wall_ns: sum.wall,
+            time: sum.time,
+            gpu: sum.gpu,
+            gpu_from: sum.gpu_from,
+            gpu_share: sum.gpu_share,
+            with_kernels: sum.with_kernels,
+            without_kernels: sum.without_kernels,
+            wait: sum.wait,
+            wait_share: sum.share(sum.wait_total),
+            gil_wait_share: sum.share(sum.gil_wait_total),
+            gc_share: sum.share(sum.gc_total),
+            launches: sum.launches,
+            calls: sum.calls,
+        }
+    }
+}
+
+impl<'a> JsonCause<'a> {
+    fn of(cause: &'a SlowCause) -> Self {
+        Self {
+            kind: cause.kind,
+            name: &cause.name,
+            count: cause.count,
+            ns: cause.time,
+            usual_ns: cause.usual,
+        }
+    }
+}
+
+impl<'a> JsonNamed<'a> {
+    fn of(named: &'a Named) -> Self {
+        Self {
+            name: &named.name,
+            count: named.count,
+            total_ns: named.total,
+            max_ns: named.longest,
+        }
+    }
+}

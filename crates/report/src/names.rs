@@ -1,0 +1,15 @@
+//! What tells processes apart.
+
+use std::collections::HashSet;
+
+use crate::process::Process;
+
+/// The name of each process: its rank where no two have the same, else its process ID.
+pub fn names(processes: &[Process]) -> Vec<String> {
+    let ranks: HashSet<_> = processes.iter().map(|process| process.facts.rank).collect();
+    let name = |process: &Process| match ranks.len() == processes.len() {
+        true => format!("rank {}", process.facts.rank),
+        false => format!("pid {}", process.pid),
+    };
+    processes.iter().map(name).collect()
+}

@@ -1,0 +1,164 @@
+//! Where the time of iterations goes, and who is named for what, on records of which every nanosecond is known.
+
+mod common;
+
+use common::process;
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{CallKind, ClockKind, Edge, Event, Info, What};
+use tllmprof_report::{Bar, BarOf, PartOn, Process, Report};
+
+const LAUNCH: u8 = 0;
+const WAIT: u8 = 1;
+const MAIN: u32 = 10;
+const OTHER: u32 = 11;
+
+/// A record of two iterations of 1000 ns, the second with kernels.
+struct Made(Builder);
+
+impl Made {
+    fn new(pid: u32, rank: u64) -> Self {
+        let mut made = Self(Builder::new(pid, ClockKind::Monotonic));
+        let key = Some(Info::Rank);
+        made.put(MAIN, 0, 0, What::Info { key, value: rank });
+        for (row, kind, name) in [
+            (LAUNCH, CallKind::KernelLaunch, "cuLaunchKernel"),
+            (WAIT, CallKind::Wait, "cuStreamSynchronize"),
+        ] {
+            let name = made.0.string(MAIN, name);
+            let kind = Some(kind);
+            made.put(MAIN, 0, 0, What::CallName { row, kind, name });
+        }
+        for (at, edge, iteration) in [(1000, Edge::Open, 5), (3000, Edge::Close, 6)] {
+            made.put(MAIN, at, 0, What::Window { edge, iteration });
+        }
+        for n in [5, 6] {
+            made.put(MAIN, 1000 * (n - 4), 1000, What::Iteration { n });
+        }
+        made
+    }
+
+    fn put(&mut self, thread: u32, at: u64, long: u64, what: What) {
+        self.0.push(thread, &Event::new(at, long, what));
+    }
+
+    fn call(&mut self, thread: u32, at: u64, long: u64, row: u8) {
+        let (capturing, stream) = (false, 0);
+        let what = What::Call {
+            row,
+            capturing,
+            stream,
+        };
+        self.put(thread, at, long, what);
+    }
+
+    fn gpu_span(&mut self, at: u64, long: u64, iteration: u64) {
+        let (device, stream) = (0, 0);
+        let what = What::GpuSpan {
+            device,
+            stream,
+            iteration,
+        };
+        self.put(MAIN, at, long, what);
+    }
+
+    /// Kernels of the second iteration.
+    fn kernels(&mut self, times: &[(u64, u64)]) {
+        for (at, edge) in [(2000, Edge::Open), (3000, Edge::Close)] {
+            let iteration = 6;
+            self.put(MAIN, at, 0, What::KernelWindow { edge, iteration });
+        }
+        let name = self.0.string(MAIN, "kernel");
+        for (at, long) in times {
+            let (device, stream, correlation) = (0, 0, 0);
+            let what = What::GpuKernel {
+                device,
+                stream,
+                name,
+                correlation,
+            };
+            self.put(MAIN, *at, *long, what);
+        }
+    }
+
+    fn process(&self) -> Process {
+        process("made", &self.0.bytes())
+    }
+}
+
+fn shares(bar: &Bar) -> Vec<(PartOn, f64)> {
+    let rounded = |share: f64| (share * 1e6).round() / 1e6;
+    let parts = bar.parts.iter();
+    parts.map(|part| (part.on, rounded(part.share))).collect()
+}
+
+#[test]
+fn each_bar_has_the_figures_of_its_own_iterations() {
+    let mut made = Made::new(1, 0);
+    made.call(MAIN, 1100, 100, LAUNCH);
+    made.call(MAIN, 1300, 400, WAIT);
+    // Another thread's call, and what comes after the end, are not the iteration's.
+    made.call(OTHER, 1100, 300, LAUNCH);
+    made.call(MAIN, 2900, 200, LAUNCH);
+    made.gpu_span(1200, 600, 5);
+    made.gpu_span(2000, 900, 6);
+    made.kernels(&[(2000, 100), (2200, 200)]);
+    let process = made.process();
+    let sum = process.sum.unwrap();
+    assert_eq!(sum.gpu_share, Some(0.6));
+    let bars = process.breakdown();
+    let [host, events, kernels] = &bars[..] else {
+        panic!("{bars:?}")
+    };
+    assert_eq!(
+        [host.of, events.of, kernels.of],
+        [BarOf::Host, BarOf::GpuEvents, BarOf::GpuKernels]
+    );
+    let expected = [
+        (PartOn::Wait, 0.2),
+        (PartOn::Gc, 0.0),
+        (PartOn::GilWait, 0.0),
+        (PartOn::Calls, 0.1),
+        (PartOn::Code, 0.7),
+    ];
+    assert_eq!(shares(host), expected);
+    let expected = [(PartOn::GpuTime, 0.6), (PartOn::Idle, 0.4)];
+    assert_eq!(shares(events), expected);
+    let expected = [
+        (PartOn::Busy, 0.3),
+        (PartOn::Gaps, 0.1),
+        (PartOn::Idle, 0.6),
+    ];
+    assert_eq!(shares(kernels), expected);
+}
+
+#[test]
+fn where_kernels_alone_were_taken_there_is_one_bar_of_the_gpu() {
+    let mut made = Made::new(1, 0);
+    made.kernels(&[(2000, 100)]);
+    let bars = made.process().breakdown();
+    let of: Vec<_> = bars.iter().map(|bar| bar.of).collect();
+    assert_eq!(of, [BarOf::Host, BarOf::GpuKernels]);
+    assert!(
+        process("empty", &Builder::new(1, ClockKind::Monotonic).bytes())
+            .breakdown()
+            .is_empty()
+    );
+}
+
+#[test]
+fn processes_are_named_by_rank_where_ranks_tell_them_apart() {
+    let report = |ranks: &[u64]| {
+        let made = (1..).zip(ranks);
+        let made = made.map(|(pid, rank)| Made::new(pid, *rank).process());
+        Report::new(made.collect())
+    };
+    assert_eq!(report(&[1, 0]).names, ["rank 0", "rank 1"]);
+    assert_eq!(report(&[0, 0]).names, ["pid 1", "pid 2"]);
+    // Of those that are the slowest equally often, text and page name the same.
+    let report = report(&[0, 1, 2]);
+    let skew = report.skew.as_ref().unwrap();
+    let (most, often) = skew.most_often().unwrap();
+    assert_eq!(often, skew.slowest[most]);
+    let said = format!("{} was the slowest in {often} of 2\n", report.names[most]);
+    assert!(report.text().contains(&said), "{}", report.text());
+}
