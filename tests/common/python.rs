@@ -1,5 +1,6 @@
 //! The CPythons that there are to test with, programs run in them, and what an NVTX tool got to see.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,7 +31,9 @@ impl fmt::Display for Python {
     }
 }
 
-/// Every CPython from 3.8 on; where there is none, the running test says that it is left out.
+/// The CPythons to test with. `TLLMPROF_TEST_PYTHONS` says which: `one`, the newest; `all` that the machine has; else one
+/// of every minor version, in turn with CPython in the executable and in a library, and those without a GIL. Where there
+/// is none, the running test says that it is left out.
 pub fn pythons() -> &'static [Python] {
     static FOUND: OnceLock<Vec<Python>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -39,12 +42,32 @@ pub fn pythons() -> &'static [Python] {
             PATIENCE,
         );
         assert!(output.status.success(), "{}", output.err());
-        output.out().lines().map(parse).collect()
+        let all: Vec<Python> = output.out().lines().map(parse).collect();
+        match std::env::var("TLLMPROF_TEST_PYTHONS").as_deref() {
+            Ok("all") => all,
+            Ok("one") => all
+                .into_iter()
+                .rfind(|python| python.has_gil && python.is_shared)
+                .into_iter()
+                .collect(),
+            Ok(other) => panic!("TLLMPROF_TEST_PYTHONS={other}: neither all nor one"),
+            Err(_) => one_a_version(&all),
+        }
     });
     if found.is_empty() {
         skipped("no CPython from 3.8 on (scripts/setup --tests)");
     }
     found
+}
+
+fn one_a_version(all: &[Python]) -> Vec<Python> {
+    let kinds: BTreeSet<_> = all.iter().map(|one| (one.version, one.has_gil)).collect();
+    let chosen = kinds.into_iter().filter_map(|kind| {
+        let of_kind = all.iter().filter(|one| (one.version, one.has_gil) == kind);
+        let is_wanted = |one: &&Python| one.is_shared == one.version.1.is_multiple_of(2);
+        of_kind.max_by_key(|one| (is_wanted(one), one.has_tests))
+    });
+    chosen.cloned().collect()
 }
 
 fn parse(line: &str) -> Python {

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::host::everything_on;
-use crate::common::python::Python;
-use crate::common::pythons::{kinds, name};
+use crate::common::python::{Python, pythons};
+use crate::common::pythons::name;
 use crate::common::{Output, Scratch, command, run, skipped};
 
 /// The slowest takes a minute on an idle machine.
@@ -100,7 +100,7 @@ fn that_are_python_itself() {
     let tests = std::env::var("TLLMPROF_TEST_OWN").unwrap_or_else(|_| QUICK.to_owned());
     let tests = if tests == "all" { ALL } else { &tests };
     let mut jobs = Vec::new();
-    for python in kinds() {
+    for python in pythons() {
         if !python.has_tests {
             skipped(&format!("{} has no package `test`", name(python)));
             continue;
