@@ -1,6 +1,6 @@
 //! The CPythons that there are to test with, programs run in them, and what an NVTX tool got to see.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -228,25 +228,22 @@ impl Ran {
 
     /// The ranges that were started under `name`, in the order of their starts.
     pub fn started(&self, name: &str) -> Vec<Span> {
-        let starts = self
-            .events
-            .iter()
-            .filter(|event| event.kind == "start" && event.name == name);
+        let ends = self.events.iter().filter(|event| event.kind == "end");
+        // An identifier is used once in a process.
+        let ends: HashMap<_, _> = ends.map(|end| ((end.process, end.id), end.time)).collect();
+        let starts = self.events.iter();
         starts
-            .map(|start| {
-                let is_end = |event: &&Event| {
-                    event.kind == "end" && (event.id, event.process) == (start.id, start.process)
-                };
-                // An identifier is used once in a process: its end comes behind it.
-                let ends = self.events.iter().find(is_end);
-                Span {
-                    process: start.process,
-                    thread: start.thread,
-                    payload: start.payload,
-                    name: start.name.clone(),
-                    start: start.time,
-                    end: ends.map_or(u64::MAX, |end| end.time),
-                }
+            .filter(|event| event.kind == "start" && event.name == name)
+            .map(|start| Span {
+                process: start.process,
+                thread: start.thread,
+                payload: start.payload,
+                name: start.name.clone(),
+                start: start.time,
+                end: ends
+                    .get(&(start.process, start.id))
+                    .copied()
+                    .unwrap_or(u64::MAX),
             })
             .collect()
     }
