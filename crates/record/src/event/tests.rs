@@ -104,6 +104,9 @@ fn every_kind_comes_back() {
             tokens: (1 << 48) - 1,
         },
     ];
+    for kind in EventKind::ALL {
+        assert!(all.iter().any(|what| what.kind() == *kind), "{kind:?}");
+    }
     for what in all {
         for flags in 0..4 {
             let event = Event {
@@ -144,7 +147,10 @@ fn an_event_is_where_the_page_says() {
     };
     let bytes = event.encode();
     assert_eq!(bytes[..8], [1, 2, 3, 4, 5, 6, 7, 8]);
-    assert_eq!(bytes[8..16], [0, 0, 0, 0x80, kind::CALL, 0xc1, 0x11, 1]);
+    assert_eq!(
+        bytes[8..16],
+        [0, 0, 0, 0x80, EventKind::Call as u8, 0xc1, 0x11, 1]
+    );
     assert_eq!(
         bytes[16..],
         [0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28]
@@ -162,6 +168,7 @@ fn what_is_none_is_said() {
     assert_eq!(decode(|bytes| bytes[12] = 0), Err(NoEvent::Unknown));
     assert_eq!(decode(|bytes| bytes[12] = 200), Err(NoEvent::Unknown));
     assert_eq!(decode(|bytes| bytes[13] = 33), Err(NoEvent::Bad));
-    let window = |bytes: &mut [u8; EVENT_BYTES]| (bytes[12], bytes[14]) = (kind::WINDOW, 2);
+    let window =
+        |bytes: &mut [u8; EVENT_BYTES]| (bytes[12], bytes[14]) = (EventKind::Window as u8, 2);
     assert_eq!(decode(window), Err(NoEvent::Bad));
 }
