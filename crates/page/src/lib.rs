@@ -2,13 +2,15 @@
 //!
 //! The page is a template, a bundle of script and style (`web/dist`, made by `scripts/build-page`), and
 //! data: the report as JSON ([`Report::summary`]), and for each process its iterations and the events of
-//! its timeline as columns ([`columns`]), compressed and in base64. The script draws; every sum it shows
+//! its timeline as columns ([`columns`]), compressed and in base64, with the table of their kinds. The
+//! script draws; every sum it shows
 //! is the report's.
+
+#![forbid(unsafe_code)]
 
 mod columns;
 mod html;
 mod iterations;
-mod kind;
 mod names;
 mod shown;
 mod timeline;

@@ -7,7 +7,7 @@ use tllmprof_record::{CallKind, Event, StringId, Strings, What};
 
 use crate::causes::{Cause, Watched};
 use crate::routing::Loads;
-use crate::timeline::{Span, Timeline};
+use crate::spans::{Span, Spans};
 use crate::turnaround::{Turnaround, Turnarounds};
 
 /// How many names of functions and ranges have a total of their own.
@@ -100,7 +100,7 @@ pub struct Tallied {
 /// The adding up.
 #[derive(Debug)]
 pub struct Tally<'a> {
-    timeline: Timeline,
+    timeline: Spans,
     /// The thread of each iteration.
     threads: Vec<u32>,
     kinds: &'a [CallKind; 256],
@@ -115,7 +115,7 @@ pub struct Tally<'a> {
 impl<'a> Tally<'a> {
     /// For iterations in the order of their starts, with their threads.
     pub fn new(
-        timeline: Timeline,
+        timeline: Spans,
         threads: Vec<u32>,
         kinds: &'a [CallKind; 256],
         strings: &'a Strings,

@@ -4,7 +4,7 @@ import { rankColour } from "./charts";
 import { Iterations, Timeline, above } from "./data";
 import { button, card, el } from "./dom";
 import { bytes, count, rate, share, time } from "./format";
-import { Kind, Place } from "./kinds";
+import { Place } from "./kinds";
 import { Finding, Named, Process, Report, causes, who } from "./report";
 
 /** The figures that come first: how fast, and how evenly. */
@@ -96,8 +96,8 @@ function hostCalls(iterations: Iterations, timeline: Timeline): number | null {
     for (const track of timeline.tracks) {
         if (track.place !== Place.Thread) continue;
         for (let event = 0; event < track.start.length; event++) {
-            const kind: Kind = track.kind[event];
-            if (kind !== Kind.Launch && kind !== Kind.Call && kind !== Kind.CopyCall) continue;
+            const kind = track.kinds[track.kind[event]];
+            if (kind.category !== "cuda" || kind.colour === "wait") continue;
             const i = order[above(starts, track.start[event]) - 1];
             if (i === undefined || !iterations.shown[i] || iterations.thread[i] !== track.id) continue;
             if (track.start[event] < iterations.start[i] + iterations.dur[i]) sum += track.dur[event];
