@@ -60,28 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         true => None,
         false => Some(Output::new(&arguments.output, arguments.force).with_context(out)?),
     };
-    let gzip = arguments.output.extension() == Some(OsStr::new("gz"));
-    let write: Box<dyn FnOnce(&[Record]) -> Result<Exported>> = match (arguments.to.write, target) {
-        (Writer::Folder(_), None) => {
-            return Err(usage(format_args!(
-                "--output -: {} makes {} (wanted: its name)",
-                arguments.to.name, arguments.to.makes
-            )));
-        }
-        (Writer::File(write), None) => {
-            Box::new(move |records| Ok(write(records, &mut io::stdout(), gzip)?))
-        }
-        (Writer::File(write), Some(target)) => Box::new(move |records| {
-            let exported = write(records, &mut target.file()?, gzip)?;
-            target.keep()?;
-            Ok(exported)
-        }),
-        (Writer::Folder(write), Some(target)) => Box::new(move |records| {
-            let exported = write(records, target.folder()?)?;
-            target.keep()?;
-            Ok(exported)
-        }),
-    };
+    let write = writing(arguments, target)?;
     let stopped = Stopped::on_signals()?;
     let (records, status) = open(&arguments.files, &stopped);
     if records.is_empty() {
@@ -118,6 +97,35 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         ));
     }
     Ok(status)
+}
+
+/// Writes records to where they are to go.
+type Writing = Box<dyn FnOnce(&[Record]) -> Result<Exported>>;
+
+/// How records are written to a target, or to standard output.
+fn writing(arguments: &Arguments, target: Option<Output>) -> Result<Writing> {
+    let gzip = arguments.output.extension() == Some(OsStr::new("gz"));
+    Ok(match (arguments.to.write, target) {
+        (Writer::Folder(_), None) => {
+            return Err(usage(format_args!(
+                "--output -: {} makes {} (wanted: its name)",
+                arguments.to.name, arguments.to.makes
+            )));
+        }
+        (Writer::File(write), None) => {
+            Box::new(move |records| Ok(write(records, &mut io::stdout(), gzip)?))
+        }
+        (Writer::File(write), Some(target)) => Box::new(move |records| {
+            let exported = write(records, &mut target.file()?, gzip)?;
+            target.keep()?;
+            Ok(exported)
+        }),
+        (Writer::Folder(write), Some(target)) => Box::new(move |records| {
+            let exported = write(records, target.folder()?)?;
+            target.keep()?;
+            Ok(exported)
+        }),
+    })
 }
 
 /// Opens records. Each that is none is told, and so is damage; the others are exported.

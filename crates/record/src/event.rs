@@ -152,146 +152,147 @@ macro_rules! events {
 }
 
 events! {
-/// The events behind it in its chunk are of this thread.
-1 Thread { tid: u32 }
-    write (0, tid as u64);
-    read |_, value| Self::Thread { tid: low(value) };
+    /// The events behind it in its chunk are of this thread.
+    1 Thread { tid: u32 }
+        write (0, tid as u64);
+        read |_, value| Self::Thread { tid: low(value) };
 
-/// Its thread's name.
-2 ThreadName { name: StringId }
-    write (0, name as u64);
-    read |_, value| Self::ThreadName { name: low(value) };
+    /// Its thread's name.
+    2 ThreadName { name: StringId }
+        write (0, name as u64);
+        read |_, value| Self::ThreadName { name: low(value) };
 
-/// The text of a string follows, `bytes` of UTF-8, padded to whole events.
-3 String { id: StringId, bytes: u16 }
-    write (bytes, id as u64);
-    read |code, value| Self::String { id: low(value), bytes: code };
+    /// The text of a string follows, `bytes` of UTF-8, padded to whole events.
+    3 String { id: StringId, bytes: u16 }
+        write (bytes, id as u64);
+        read |code, value| Self::String { id: low(value), bytes: code };
 
-/// A fact about the process. What `value` is says [`Info`]; `None`: one that is not known here.
-4 Info { key: Option<Info>, value: u64 }
-    write (match key { Some(key) => key as u16, None => 0 }, value);
-    read |code, value| Self::Info { key: Info::from_code(code), value };
+    /// A fact about the process. What `value` is says [`Info`]; `None`: one that is not known here.
+    4 Info { key: Option<Info>, value: u64 }
+        write (match key { Some(key) => key as u16, None => 0 }, value);
+        read |code, value| Self::Info { key: Info::from_code(code), value };
 
-/// The name and kind of a row of the table of calls; `None`: a kind that is not known here.
-5 CallName { row: u8, kind: Option<CallKind>, name: StringId }
-    write (row as u16, pair(match kind { Some(kind) => kind as u32, None => u32::MAX }, name));
-    read |code, value| Self::CallName {
-        row: code as u8, kind: CallKind::from_code(high(value)), name: low(value)
-    };
+    /// The name and kind of a row of the table of calls; `None`: a kind that is not known here.
+    5 CallName { row: u8, kind: Option<CallKind>, name: StringId }
+        write (row as u16, pair(match kind { Some(kind) => kind as u32, None => u32::MAX }, name));
+        read |code, value| Self::CallName {
+            row: code as u8, kind: CallKind::from_code(high(value)), name: low(value)
+        };
 
-/// A call to CUDA, from its entry to its return. `capturing`: its thread captures a stream.
-6 Call { row: u8, capturing: bool, stream: u64 }
-    write (row as u16 | if capturing { CAPTURING } else { 0 }, stream);
-    read |code, value| Self::Call {
-        row: code as u8, capturing: code & CAPTURING != 0, stream: value
-    };
+    /// A call to CUDA, from its entry to its return. `capturing`: its thread captures a stream.
+    6 Call { row: u8, capturing: bool, stream: u64 }
+        write (row as u16 | if capturing { CAPTURING } else { 0 }, stream);
+        read |code, value| Self::Call {
+            row: code as u8, capturing: code & CAPTURING != 0, stream: value
+        };
 
-/// An iteration, written when it ends. `n` counts from 0.
-7 Iteration { n: u64 }
-    write (0, n);
-    read |_, value| Self::Iteration { n: value };
+    /// An iteration, written when it ends. `n` counts from 0.
+    7 Iteration { n: u64 }
+        write (0, n);
+        read |_, value| Self::Iteration { n: value };
 
-/// A window opens with an iteration, or closes after one.
-8 Window { edge: Edge, iteration: u64 }
-    write (edge as u16, iteration);
-    read |code, value| Self::Window { edge: known!(Edge::from_code(code)), iteration: value };
+    /// A window opens with an iteration, or closes after one.
+    8 Window { edge: Edge, iteration: u64 }
+        write (edge as u16, iteration);
+        read |code, value| Self::Window { edge: known!(Edge::from_code(code)), iteration: value };
 
-/// An NVTX range, written when it ends. `NO_STRING` is the default domain.
-9 Range { kind: RangeKind, domain: StringId, name: StringId }
-    write (kind as u16, pair(domain, name));
-    read |code, value| Self::Range {
-        kind: known!(RangeKind::from_code(code)), domain: high(value), name: low(value)
-    };
+    /// An NVTX range, written when it ends. `NO_STRING` is the default domain.
+    9 Range { kind: RangeKind, domain: StringId, name: StringId }
+        write (kind as u16, pair(domain, name));
+        read |code, value| Self::Range {
+            kind: known!(RangeKind::from_code(code)), domain: high(value), name: low(value)
+        };
 
-/// An NVTX mark.
-10 Mark { domain: StringId, name: StringId }
-    write (0, pair(domain, name));
-    read |_, value| Self::Mark { domain: high(value), name: low(value) };
+    /// An NVTX mark.
+    10 Mark { domain: StringId, name: StringId }
+        write (0, pair(domain, name));
+        read |_, value| Self::Mark { domain: high(value), name: low(value) };
 
-/// A collection of Python's garbage.
-11 Gc { generation: u16, collected: u64 }
-    write (generation, collected);
-    read |code, value| Self::Gc { generation: code, collected: value };
+    /// A collection of Python's garbage.
+    11 Gc { generation: u16, collected: u64 }
+        write (generation, collected);
+        read |code, value| Self::Gc { generation: code, collected: value };
 
-/// A thread waited for the GIL.
-12 GilWait
-    write (0, 0);
-    read |_, _| Self::GilWait;
+    /// A thread waited for the GIL.
+    12 GilWait
+        write (0, 0);
+        read |_, _| Self::GilWait;
 
-/// A thread held the GIL.
-13 GilHold
-    write (0, 0);
-    read |_, _| Self::GilHold;
+    /// A thread held the GIL.
+    13 GilHold
+        write (0, 0);
+        read |_, _| Self::GilHold;
 
-/// A thread gave the GIL up because another asked for it.
-14 GilForced
-    write (0, 0);
-    read |_, _| Self::GilForced;
+    /// A thread gave the GIL up because another asked for it.
+    14 GilForced
+        write (0, 0);
+        read |_, _| Self::GilForced;
 
-/// A run of a marked Python function.
-15 Function { name: StringId }
-    write (0, name as u64);
-    read |_, value| Self::Function { name: low(value) };
+    /// A run of a marked Python function.
+    15 Function { name: StringId }
+        write (0, name as u64);
+        read |_, value| Self::Function { name: low(value) };
 
-/// What a stream did in an iteration, from its first work to its last; `start` as near as the
-/// host's clock is known. `device` is its ordinal (to 15), `stream` a number the recorder gave it
-/// (to 4095).
-16 GpuSpan { device: u8, stream: u16, iteration: u64 }
-    write (place(device, stream), iteration);
-    read |code, value| Self::GpuSpan {
-        device: high4(code), stream: low12(code), iteration: value
-    };
+    /// What a stream did in an iteration, from its first work to its last; `start` as near as the
+    /// host's clock is known. `device` is its ordinal (to 15), `stream` a number the recorder gave it
+    /// (to 4095).
+    16 GpuSpan { device: u8, stream: u16, iteration: u64 }
+        write (place(device, stream), iteration);
+        read |code, value| Self::GpuSpan {
+            device: high4(code), stream: low12(code), iteration: value
+        };
 
-/// So many events of this thread are missing here.
-17 Dropped { events: u64 }
-    write (0, events);
-    read |_, value| Self::Dropped { events: value };
+    /// So many events of this thread are missing here.
+    17 Dropped { events: u64 }
+        write (0, events);
+        read |_, value| Self::Dropped { events: value };
 
-/// A kernel, by itself or as a node of a graph. Its duration is in *nanoseconds*, as those of
-/// [`What::GpuCopy`] and [`What::GpuSet`]. All that one call launched has the same `correlation`.
-/// `device` and `stream` as in [`What::GpuSpan`], here and below.
-18 GpuKernel { device: u8, stream: u16, name: StringId, correlation: u32 }
-    write (place(device, stream), pair(correlation, name));
-    read |code, value| Self::GpuKernel {
-        device: high4(code), stream: low12(code), name: low(value), correlation: high(value)
-    };
+    /// A kernel, by itself or as a node of a graph. Its duration is in *nanoseconds*, as those of
+    /// [`What::GpuCopy`] and [`What::GpuSet`]. All that one call launched has the same `correlation`.
+    /// `device` and `stream` as in [`What::GpuSpan`], here and below.
+    18 GpuKernel { device: u8, stream: u16, name: StringId, correlation: u32 }
+        write (place(device, stream), pair(correlation, name));
+        read |code, value| Self::GpuKernel {
+            device: high4(code), stream: low12(code), name: low(value), correlation: high(value)
+        };
 
-/// A copy that the GPU made. `bytes` to 2^60.
-19 GpuCopy { device: u8, stream: u16, kind: CopyKind, bytes: u64 }
-    write (place(device, stream), (kind as u64) << 60 | bytes & COPY_BYTES);
-    read |code, value| Self::GpuCopy {
-        device: high4(code),
-        stream: low12(code),
-        kind: CopyKind::from_code((value >> 60) as u8),
-        bytes: value & COPY_BYTES
-    };
+    /// A copy that the GPU made. `bytes` to 2^60.
+    19 GpuCopy { device: u8, stream: u16, kind: CopyKind, bytes: u64 }
+        write (place(device, stream), (kind as u64) << 60 | bytes & COPY_BYTES);
+        read |code, value| Self::GpuCopy {
+            device: high4(code),
+            stream: low12(code),
+            kind: CopyKind::from_code((value >> 60) as u8),
+            bytes: value & COPY_BYTES
+        };
 
-/// Memory that the GPU set.
-20 GpuSet { device: u8, stream: u16, bytes: u64 }
-    write (place(device, stream), bytes);
-    read |code, value| Self::GpuSet { device: high4(code), stream: low12(code), bytes: value };
+    /// Memory that the GPU set.
+    20 GpuSet { device: u8, stream: u16, bytes: u64 }
+        write (place(device, stream), bytes);
+        read |code, value| Self::GpuSet { device: high4(code), stream: low12(code), bytes: value };
 
-/// The taking of kernels begins with an iteration, or ends after one. GPU times of iterations in
-/// between are stretched by it.
-21 KernelWindow { edge: Edge, iteration: u64 }
-    write (edge as u16, iteration);
-    read |code, value| Self::KernelWindow {
-        edge: known!(Edge::from_code(code)), iteration: value
-    };
+    /// The taking of kernels begins with an iteration, or ends after one. GPU times of iterations in
+    /// between are stretched by it.
+    21 KernelWindow { edge: Edge, iteration: u64 }
+        write (edge as u16, iteration);
+        read |code, value| Self::KernelWindow {
+            edge: known!(Edge::from_code(code)), iteration: value
+        };
 
-/// A metric of a GPU over the event's duration, in thousandths of its unit.
-22 GpuMetric { device: u8, metric: Option<Metric>, thousandths: u64 }
-    write (place(device, match metric { Some(metric) => metric as u16, None => 0 }), thousandths);
-    read |code, value| Self::GpuMetric {
-        device: high4(code), metric: Metric::from_code(low12(code)), thousandths: value
-    };
+    /// A metric of a GPU over the event's duration, in thousandths of its unit.
+    22 GpuMetric { device: u8, metric: Option<Metric>, thousandths: u64 }
+        write (place(device, match metric { Some(metric) => metric as u16, None => 0 }), thousandths);
+        read |code, value| Self::GpuMetric {
+            device: high4(code), metric: Metric::from_code(low12(code)), thousandths: value
+        };
 
-/// Tokens that the learned router of an MoE layer sent to an expert, in all.
-23 ExpertLoad { layer: u16, expert: u16, tokens: u64 }
-    write (layer, (expert as u64) << 48 | tokens & TOKENS);
-    read |code, value| Self::ExpertLoad {
-        layer: code, expert: (value >> 48) as u16, tokens: value & TOKENS
-    };}
+    /// Tokens that the learned router of an MoE layer sent to an expert, in all.
+    23 ExpertLoad { layer: u16, expert: u16, tokens: u64 }
+        write (layer, (expert as u64) << 48 | tokens & TOKENS);
+        read |code, value| Self::ExpertLoad {
+            layer: code, expert: (value >> 48) as u16, tokens: value & TOKENS
+        };
+}
 
 impl Event {
     /// Something that happened from `start` on for `duration`.
