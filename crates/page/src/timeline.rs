@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
-use tllmprof_record::{Entry, Metric, NO_STRING, StringId};
+use tllmprof_record::{Entry, Metric, NO_STRING, OWN_DOMAIN, StringId};
 use tllmprof_report::{Iteration, MetricSample, Process, Recording};
 use tllmprof_timeline::{End, Interpreter, Item, Key, Kind, Name, Texts, Track as On};
 
@@ -11,9 +11,6 @@ use crate::columns::Columns;
 use crate::names::Names;
 use crate::shown::{Buckets, base};
 use crate::track::{Place, Shown, Track};
-
-/// The NVTX domain of tllmprof's own ranges: events of other kinds tell what they do.
-const OWN_DOMAIN: &str = "tllmprof";
 
 /// How many tracks there are, at most. Events of more are counted.
 const TRACKS: usize = 4096;
@@ -252,5 +249,20 @@ impl Reading<'_> {
         let number = self.timeline.names.number(whole, short);
         self.labels.insert(key, number);
         number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_colour_of_the_style_and_of_the_legend() {
+        let style = include_str!("../web/src/page.css");
+        let legend = include_str!("../web/src/kinds.ts");
+        for (label, colour) in Kind::ALL.iter().filter_map(|kind| kind.row().page) {
+            assert!(style.contains(&format!("--{colour}:")), "{label}");
+            assert!(legend.contains(&format!("[\"{colour}\", ")), "{label}");
+        }
     }
 }

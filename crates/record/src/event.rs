@@ -20,6 +20,9 @@ pub type StringId = u32;
 /// The id of no string: what had no room in the table.
 pub const NO_STRING: StringId = 0;
 
+/// The NVTX domain of tllmprof's own ranges, which say what events of other kinds say, too.
+pub const OWN_DOMAIN: &str = "tllmprof";
+
 /// An event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {

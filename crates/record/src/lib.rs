@@ -40,7 +40,7 @@ pub mod builder;
 pub use chunk::{Chunk, EventWriter};
 pub use clock::{Clock, MonotonicNs};
 pub use counter::Counter;
-pub use event::{Event, EventKind, NO_STRING, NoEvent, StringId, What};
+pub use event::{Event, EventKind, NO_STRING, NoEvent, OWN_DOMAIN, StringId, What};
 pub use header::{Anchor, ClockKind, Ended, Header, HeaderBlock};
 pub use histogram::{BUCKETS, Histogram, SharedHistogram};
 pub use info::Info;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use tllmprof_record::{CallKind, Event, StringId, Strings, What};
+use tllmprof_record::{CallKind, Event, OWN_DOMAIN, StringId, Strings, What};
 
 use crate::causes::{Cause, Watched};
 use crate::routing::Loads;
@@ -12,9 +12,6 @@ use crate::turnaround::{Turnaround, Turnarounds};
 
 /// How many names of functions and ranges have a total of their own.
 const LIMIT: usize = 1 << 14;
-
-/// The NVTX domain of tllmprof's own ranges: events of other kinds tell what they do.
-const OWN_DOMAIN: &str = "tllmprof";
 
 /// Generations of Python's garbage that are told apart.
 pub const GENERATIONS: usize = 4;

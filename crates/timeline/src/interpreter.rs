@@ -5,8 +5,7 @@ use std::io;
 use tllmprof_record::{CallKind, Clock, Entry, Event, Strings};
 use tllmprof_report::{Iteration, Process, Recording};
 
-use crate::item::{Item, Length};
-use crate::kinds::{self, End};
+use crate::kinds::{self, End, Item, Length};
 use crate::launches::{Launch, LaunchTally, Launches};
 use crate::name::Texts;
 use crate::stretch::{Edges, Stretch};

@@ -1,9 +1,8 @@
 //! The tables of kinds: how each kind of item is shown and exported, and which item each kind of event
 //! of a record is.
 
-use tllmprof_record::{CallKind, Clock, Event, NO_STRING, RangeKind, What};
+use tllmprof_record::{CallKind, Clock, Event, NO_STRING, RangeKind, StringId, What};
 
-use crate::item::{Item, Length};
 use crate::name::Name;
 use crate::track::Track;
 
@@ -81,7 +80,7 @@ pub enum End {
 pub struct Row {
     /// In trace formats; `None`: no span or moment there.
     pub category: Option<Category>,
-    /// The Parquet table of these items, and the word in its column `kind`.
+    /// The Parquet table of these items, and the word in its column `kind`; empty: the name's word.
     pub table: Option<(&'static str, &'static str)>,
     /// What the page calls it, and its colour there: a variable of `page.css`. `None`: the page's
     /// timeline does not show it.
@@ -91,8 +90,24 @@ pub struct Row {
     pub end: Option<End>,
 }
 
+macro_rules! maybe {
+    () => {
+        None
+    };
+    ($value:expr) => {
+        Some($value)
+    };
+}
+
 macro_rules! kinds {
-    ($($name:ident: $category:expr, $table:expr, $page:expr, $value:expr, $end:expr;)*) => {
+    ($(
+        $name:ident
+        $(in $category:ident)?
+        $(table $table:literal $word:literal)?
+        $(page $label:literal $colour:literal)?
+        $(value $value:ident)?
+        $(end $end:ident)?;
+    )*) => {
         /// What kind of item it is.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
@@ -107,44 +122,80 @@ macro_rules! kinds {
             /// Its row.
             #[must_use]
             pub const fn row(self) -> &'static Row {
-                const ROWS: &[Row] = &[
-                    $(Row { category: $category, table: $table, page: $page, value: $value, end: $end },)*
-                ];
+                const ROWS: &[Row] = &[$(Row {
+                    category: maybe!($(Category::$category)?),
+                    table: maybe!($(($table, $word))?),
+                    page: maybe!($(($label, $colour))?),
+                    value: maybe!($(Key::$value)?),
+                    end: maybe!($(End::$end)?),
+                },)*];
                 &ROWS[self as usize]
             }
         }
     };
 }
 
-const fn of(category: Category) -> Option<Category> {
-    Some(category)
+kinds! {
+    Range          in Nvtx       table "events" "range"            page "NVTX range" "range";
+    StartEndRange  in Nvtx       table "events" "range start/end"  page "NVTX range" "range";
+    Mark           in Nvtx       table "events" "mark"             page "NVTX mark" "range";
+    Function       in Python     table "events" "function"         page "Python function" "python";
+    OtherCall      in Cuda       table "calls" "other"             page "CUDA call" "call"         value Stream;
+    CaptureCall    in Cuda       table "calls" "capture"           page "CUDA call" "call"         value Stream;
+    GraphLaunch    in Cuda       table "calls" "graph launch"      page "launch" "launch"          value Stream end Call;
+    KernelLaunch   in Cuda       table "calls" "kernel launch"     page "launch" "launch"          value Stream end Call;
+    Wait           in Cuda       table "calls" "wait"              page "host wait" "wait"         value Stream;
+    CopyCall       in Cuda       table "calls" "async copy"        page "copy call" "copy"         value Stream;
+    Gc             in Gc         table "events" "gc"               page "GC" "gc"                  value Collected;
+    GilWait        in Gil        table "events" "GIL wait"         page "GIL wait" "gil-wait";
+    GilHold        in Gil        table "events" "GIL hold"         page "GIL hold" "gil-hold";
+    GilForced      in Gil        table "events" "GIL forced"       page "GIL given up" "gil-wait";
+    GpuSpan        in Gpu        table "gpu_spans" ""              page "GPU step" "step"          value Iteration;
+    Kernel         in Kernel     table "kernels" ""                page "kernel" "kernel"          value Correlation end Kernel;
+    Copy           in Memcpy     table "copies" ""                 page "GPU copy" "copy"          value Bytes;
+    Set            in Memset     table "copies" "memset"           page "memset" "set"             value Bytes;
+    Dropped        in Dropped    table "events" "dropped"                                          value Events;
+    Iteration      in Iteration                                                                    value Iteration;
+    Window         in Window;
+    Metric                       table "metrics" "";
+    ExpertLoad                   table "experts" "";
 }
 
-kinds! {
-    // kind         category                 table, word in its `kind`              on the page, colour                   value                   end of a launch
-    Range:          of(Category::Nvtx),      Some(("events", "range")),             Some(("NVTX range", "range")),        None,                   None;
-    StartEndRange:  of(Category::Nvtx),      Some(("events", "range start/end")),   Some(("NVTX range", "range")),        None,                   None;
-    Mark:           of(Category::Nvtx),      Some(("events", "mark")),              Some(("NVTX mark", "range")),         None,                   None;
-    Function:       of(Category::Python),    Some(("events", "function")),          Some(("Python function", "python")),  None,                   None;
-    OtherCall:      of(Category::Cuda),      Some(("calls", "other")),              Some(("CUDA call", "call")),          Some(Key::Stream),      None;
-    CaptureCall:    of(Category::Cuda),      Some(("calls", "capture")),            Some(("CUDA call", "call")),          Some(Key::Stream),      None;
-    GraphLaunch:    of(Category::Cuda),      Some(("calls", "graph launch")),       Some(("launch", "launch")),           Some(Key::Stream),      Some(End::Call);
-    KernelLaunch:   of(Category::Cuda),      Some(("calls", "kernel launch")),      Some(("launch", "launch")),           Some(Key::Stream),      Some(End::Call);
-    Wait:           of(Category::Cuda),      Some(("calls", "wait")),               Some(("host wait", "wait")),          Some(Key::Stream),      None;
-    CopyCall:       of(Category::Cuda),      Some(("calls", "async copy")),         Some(("copy call", "copy")),          Some(Key::Stream),      None;
-    Gc:             of(Category::Gc),        Some(("events", "gc")),                Some(("GC", "gc")),                   Some(Key::Collected),   None;
-    GilWait:        of(Category::Gil),       Some(("events", "GIL wait")),          Some(("GIL wait", "gil-wait")),       None,                   None;
-    GilHold:        of(Category::Gil),       Some(("events", "GIL hold")),          Some(("GIL hold", "gil-hold")),       None,                   None;
-    GilForced:      of(Category::Gil),       Some(("events", "GIL forced")),        Some(("GIL given up", "gil-wait")),   None,                   None;
-    GpuSpan:        of(Category::Gpu),       Some(("gpu_spans", "")),               Some(("GPU step", "step")),           Some(Key::Iteration),   None;
-    Kernel:         of(Category::Kernel),    Some(("kernels", "")),                 Some(("kernel", "kernel")),           Some(Key::Correlation), Some(End::Kernel);
-    Copy:           of(Category::Memcpy),    Some(("copies", "")),                  Some(("GPU copy", "copy")),           Some(Key::Bytes),       None;
-    Set:            of(Category::Memset),    Some(("copies", "memset")),            Some(("memset", "set")),              Some(Key::Bytes),       None;
-    Dropped:        of(Category::Dropped),   Some(("events", "dropped")),           None,                                 Some(Key::Events),      None;
-    Iteration:      of(Category::Iteration), None,                                  None,                                 Some(Key::Iteration),   None;
-    Window:         of(Category::Window),    None,                                  None,                                 None,                   None;
-    Metric:         None,                    Some(("metrics", "")),                 None,                                 None,                   None;
-    ExpertLoad:     None,                    Some(("experts", "")),                 None,                                 None,                   None;
+/// Something that happened: a span of time, a moment, or a value of a counter.
+#[derive(Clone, Copy, Debug)]
+pub struct Item {
+    pub kind: Kind,
+    pub track: Track,
+    /// The thread that recorded it.
+    pub thread: u32,
+    /// Nanoseconds of the machine's `CLOCK_MONOTONIC`.
+    pub start: u64,
+    pub length: Length,
+    pub name: Name,
+    /// What it is, the kind's row says; of a metric thousandths of its unit, of an expert's load tokens.
+    pub value: u64,
+    /// Of NVTX; else `NO_STRING`, which is the default domain, too.
+    pub domain: StringId,
+    /// The call was made while its thread captured a stream.
+    pub capturing: bool,
+    /// The call returned an error, the function raised.
+    pub failed: bool,
+    /// Something else than its own end ended it.
+    pub cut: bool,
+}
+
+/// How long an item is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Length {
+    Moment,
+    /// Nanoseconds.
+    Ns(u64),
+    /// Ticks of the record's clock: [`Interpreter::duration`](crate::Interpreter::duration) has it in
+    /// nanoseconds.
+    Ticks {
+        start: u64,
+        count: u64,
+    },
 }
 
 impl From<CallKind> for Kind {
@@ -193,67 +244,157 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
         | What::ThreadName { .. }
         | What::String { .. }
         | What::Info { .. }
-        | What::CallName { .. }
+        | What::CallName { .. } => return None,
         // An item is made of both edges: `Stretch`.
-        | What::Window { .. }
-        | What::KernelWindow { .. }
-        | What::GpuMetric { metric: None, .. } => return None,
-        What::Call { row, capturing, stream } => Item {
+        What::Window { .. } | What::KernelWindow { .. } => return None,
+        What::GpuMetric { metric: None, .. } => return None,
+        What::Call {
+            row,
+            capturing,
+            stream,
+        } => Item {
             value: stream,
             capturing,
-            ..item(calls[usize::from(row)].into(), own, on_host, Name::Call(row))
+            ..item(
+                calls[usize::from(row)].into(),
+                own,
+                on_host,
+                Name::Call(row),
+            )
         },
         What::Iteration { n } => Item {
             value: n,
-            ..item(Kind::Iteration, Track::Iterations, on_host, Name::Iteration(n))
+            ..item(
+                Kind::Iteration,
+                Track::Iterations,
+                on_host,
+                Name::Iteration(n),
+            )
         },
-        What::Range { kind: RangeKind::PushPop, domain, name } => Item {
+        What::Range {
+            kind: RangeKind::PushPop,
+            domain,
+            name,
+        } => Item {
             domain,
             ..item(Kind::Range, own, on_host, Name::Text(name))
         },
-        What::Range { kind: RangeKind::StartEnd, domain, name } => Item {
+        What::Range {
+            kind: RangeKind::StartEnd,
             domain,
-            ..item(Kind::StartEndRange, Track::Ranges(thread), on_host, Name::Text(name))
+            name,
+        } => Item {
+            domain,
+            ..item(
+                Kind::StartEndRange,
+                Track::Ranges(thread),
+                on_host,
+                Name::Text(name),
+            )
         },
         What::Mark { domain, name } => Item {
             domain,
             ..item(Kind::Mark, own, moment, Name::Text(name))
         },
-        What::Gc { generation, collected } => Item {
+        What::Gc {
+            generation,
+            collected,
+        } => Item {
             value: collected,
             ..item(Kind::Gc, own, on_host, Name::Collection(generation))
         },
         What::GilWait => item(Kind::GilWait, gil, on_host, Name::Fixed("GIL wait")),
         What::GilHold => item(Kind::GilHold, gil, on_host, Name::Fixed("GIL hold")),
-        What::GilForced => item(Kind::GilForced, gil, moment, Name::Fixed("GIL given up on demand")),
+        What::GilForced => item(
+            Kind::GilForced,
+            gil,
+            moment,
+            Name::Fixed("GIL given up on demand"),
+        ),
         What::Function { name } => item(Kind::Function, own, on_host, Name::Text(name)),
         What::Dropped { events } => Item {
             value: events,
             ..item(Kind::Dropped, own, moment, Name::Fixed("events dropped"))
         },
-        What::GpuSpan { device, stream, iteration } => Item {
+        What::GpuSpan {
+            device,
+            stream,
+            iteration,
+        } => Item {
             value: iteration,
-            ..item(Kind::GpuSpan, Track::Spans { device, stream }, on_gpu, Name::Iteration(iteration))
+            ..item(
+                Kind::GpuSpan,
+                Track::Spans { device, stream },
+                on_gpu,
+                Name::Iteration(iteration),
+            )
         },
-        What::GpuKernel { device, stream, name, correlation } => Item {
+        What::GpuKernel {
+            device,
+            stream,
+            name,
+            correlation,
+        } => Item {
             value: u64::from(correlation),
-            ..item(Kind::Kernel, Track::Stream { device, stream }, on_gpu, Name::Kernel(name))
+            ..item(
+                Kind::Kernel,
+                Track::Stream { device, stream },
+                on_gpu,
+                Name::Kernel(name),
+            )
         },
-        What::GpuCopy { device, stream, kind, bytes } => Item {
+        What::GpuCopy {
+            device,
+            stream,
+            kind,
+            bytes,
+        } => Item {
             value: bytes,
-            ..item(Kind::Copy, Track::Stream { device, stream }, on_gpu, Name::Copy(kind))
+            ..item(
+                Kind::Copy,
+                Track::Stream { device, stream },
+                on_gpu,
+                Name::Copy(kind),
+            )
         },
-        What::GpuSet { device, stream, bytes } => Item {
+        What::GpuSet {
+            device,
+            stream,
+            bytes,
+        } => Item {
             value: bytes,
-            ..item(Kind::Set, Track::Stream { device, stream }, on_gpu, Name::Fixed("memset"))
+            ..item(
+                Kind::Set,
+                Track::Stream { device, stream },
+                on_gpu,
+                Name::Fixed("memset"),
+            )
         },
-        What::GpuMetric { device, metric: Some(metric), thousandths } => Item {
+        What::GpuMetric {
+            device,
+            metric: Some(metric),
+            thousandths,
+        } => Item {
             value: thousandths,
-            ..item(Kind::Metric, Track::Counter { device, metric }, on_host, Name::Fixed(metric.name()))
+            ..item(
+                Kind::Metric,
+                Track::Counter { device, metric },
+                on_host,
+                Name::Fixed(metric.name()),
+            )
         },
-        What::ExpertLoad { layer, expert, tokens } => Item {
+        What::ExpertLoad {
+            layer,
+            expert,
+            tokens,
+        } => Item {
             value: tokens,
-            ..item(Kind::ExpertLoad, Track::Expert { layer, expert }, moment, Name::Fixed("tokens"))
+            ..item(
+                Kind::ExpertLoad,
+                Track::Expert { layer, expert },
+                moment,
+                Name::Fixed("tokens"),
+            )
         },
     };
     Some(Item {

@@ -8,7 +8,6 @@
 #![forbid(unsafe_code)]
 
 mod interpreter;
-mod item;
 mod iterations;
 mod kinds;
 mod launches;
@@ -17,9 +16,8 @@ mod stretch;
 mod track;
 
 pub use interpreter::Interpreter;
-pub use item::{Item, Length};
 pub use iterations::Iterations;
-pub use kinds::{Category, End, Key, Kind, Row};
+pub use kinds::{Category, End, Item, Key, Kind, Length, Row};
 pub use launches::{Launch, Launches};
 pub use name::{Name, Texts};
 pub use stretch::Stretch;

@@ -2,8 +2,7 @@
 
 use tllmprof_record::{Clock, Edge, Event, NO_STRING, What};
 
-use crate::item::{Item, Length};
-use crate::kinds::Kind;
+use crate::kinds::{Item, Kind, Length};
 use crate::name::Name;
 use crate::track::Track;
 
