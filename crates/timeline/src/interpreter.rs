@@ -70,6 +70,7 @@ impl Interpreter {
     }
 
     /// How long an item is in nanoseconds; `None`: it is a moment.
+    #[inline]
     #[must_use]
     pub fn duration(&self, item: &Item) -> Option<u64> {
         match item.length {
@@ -83,6 +84,7 @@ impl Interpreter {
     }
 
     /// The launch that an item is an end of, where it is known.
+    #[inline]
     #[must_use]
     pub fn launch(&self, item: &Item) -> Option<&Launch> {
         match item.kind.row().end? {

@@ -120,6 +120,7 @@ macro_rules! kinds {
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// Its row.
+            #[inline]
             #[must_use]
             pub const fn row(self) -> &'static Row {
                 const ROWS: &[Row] = &[$(Row {

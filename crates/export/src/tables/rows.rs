@@ -137,7 +137,7 @@ fn iterations(record: &Record, texts: &Texts, to: &mut impl Tables) -> io::Resul
 }
 
 /// Where a cell of an item comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Source {
     Start,
     Duration,
@@ -149,7 +149,9 @@ enum Source {
     Metric,
     Unit,
     Name,
-    /// The kind's word; of a kind without one the name's.
+    /// The same in all rows: the kind's word.
+    Fixed(Cell),
+    /// The name's word.
     Word,
     Domain,
     Value,
@@ -164,8 +166,9 @@ enum Source {
 
 impl Source {
     /// Of a kind's column: what its value is has a column of that name, or `value`.
-    fn of(kind: Kind, field: &Field) -> Self {
+    fn of(kind: Kind, field: &Field, texts: &mut Texts) -> Self {
         let value = kind.row().value;
+        let word = kind.row().table.map_or("", |(_, word)| word);
         match field.name {
             name if value.is_some_and(|key| key.text() == name) => Self::Value,
             "start_ns" => Self::Start,
@@ -178,7 +181,8 @@ impl Source {
             "metric" => Self::Metric,
             "unit" => Self::Unit,
             "name" => Self::Name,
-            "kind" => Self::Word,
+            "kind" if word.is_empty() => Self::Word,
+            "kind" => Self::Fixed(texts.fixed(word)),
             "domain" => Self::Domain,
             "iteration" => Self::Iteration,
             "capturing" => Self::Capturing,
@@ -195,11 +199,12 @@ impl Source {
 /// The table of a kind, and where each cell of its rows comes from.
 type Plan = Option<(usize, Vec<Source>)>;
 
-fn plan(kind: Kind) -> Plan {
+fn plan(kind: Kind, texts: &mut Texts) -> Plan {
     let (name, _) = kind.row().table?;
     let place = TABLES.iter().position(|table| table.name == name)?;
     let fields = TABLES[place].fields.iter();
-    Some((place, fields.map(|field| Source::of(kind, field)).collect()))
+    let sources = fields.map(|field| Source::of(kind, field, texts));
+    Some((place, sources.collect()))
 }
 
 /// Rows of items, one by one.
@@ -224,8 +229,11 @@ impl<'a> Items<'a> {
             calls: (0..=u8::MAX)
                 .map(|row| texts.add(&facts.call(row)))
                 .collect(),
+            plans: Kind::ALL
+                .iter()
+                .map(|kind| plan(*kind, &mut texts))
+                .collect(),
             texts,
-            plans: Kind::ALL.iter().map(|kind| plan(*kind)).collect(),
             row: Vec::new(),
         }
     }
@@ -263,12 +271,8 @@ impl<'a> Items<'a> {
             (Source::Metric, Track::Counter { metric, .. }) => self.texts.fixed(metric.name()),
             (Source::Unit, Track::Counter { metric, .. }) => self.texts.fixed(metric.unit()),
             (Source::Name, _) => self.name(item),
-            (Source::Word, _) => {
-                let word = item.kind.row().table.map(|(_, word)| word);
-                let word = word.filter(|word| !word.is_empty());
-                self.texts
-                    .fixed(word.or(item.name.word()).unwrap_or_default())
-            }
+            (Source::Fixed(cell), _) => cell,
+            (Source::Word, _) => self.texts.fixed(item.name.word().unwrap_or_default()),
             (Source::Domain, _) => match item.domain {
                 NO_STRING => Cell::Null,
                 domain => self.texts.string(self.record, domain),
@@ -304,9 +308,10 @@ mod tests {
             let Some((name, _)) = kind.row().table else {
                 continue;
             };
-            let (table, sources) = plan(*kind).unwrap_or_else(|| panic!("no table {name}"));
+            let (table, sources) =
+                plan(*kind, &mut Texts::default()).unwrap_or_else(|| panic!("no table {name}"));
             for (field, source) in TABLES[table].fields.iter().zip(sources) {
-                let is_null = source == Source::Nothing;
+                let is_null = matches!(source, Source::Nothing);
                 assert!(!is_null || field.optional, "{kind:?}: {}", field.name);
             }
         }
