@@ -63,7 +63,7 @@ impl Interpreter {
     }
 
     /// The item that an event of a thread is, if it is one.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn item(&self, thread: u32, event: &Event) -> Option<Item> {
         kinds::item(thread, event, &self.clock, &self.calls)
