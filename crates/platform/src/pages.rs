@@ -61,6 +61,16 @@ pub fn batch<T: Zeroed>(count: usize) -> Option<&'static mut [T]> {
     Some(unsafe { core::slice::from_raw_parts_mut(place.cast(), count) })
 }
 
+/// As [`batch`], of what `make` makes.
+pub fn batch_with<T>(count: usize, make: impl Fn() -> T) -> Option<&'static mut [T]> {
+    let places = batch::<MaybeUninit<T>>(count)?;
+    for place in places.iter_mut() {
+        place.write(make());
+    }
+    // SAFETY: all of them have been written.
+    Some(unsafe { places.assume_init_mut() })
+}
+
 /// As [`batch`], of values that are zeros again in every copy of the process, also in one that runs
 /// no fork handler. Where the kernel cannot do that (before Linux 4.14), the fork handlers have to.
 pub fn batch_wiped_on_fork<T: Zeroed>(count: usize) -> Option<&'static mut [T]> {
@@ -108,6 +118,12 @@ mod tests {
             n.store(7, Ordering::Relaxed);
         }
         assert!(batch.iter_mut().all(|n| *n.get_mut() == 7));
+    }
+
+    #[test]
+    fn a_batch_is_what_was_made() {
+        let batch = batch_with(300, || Box::new(3)).unwrap();
+        assert_eq!(batch.iter().map(|n| **n).sum::<i32>(), 900);
     }
 
     #[test]

@@ -31,7 +31,7 @@ static CONDITIONS: [AtomicUsize; GILS] = [const { AtomicUsize::new(0) }; GILS];
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// GILs for which there was no place.
 static MISSED: AtomicU32 = AtomicU32::new(0);
-/// There may be a GIL that was made before anybody told us.
+/// There may be a GIL that was made before we were there.
 static IS_LATE: AtomicBool = AtomicBool::new(false);
 /// The interpreter is built to do without, and does.
 static IS_OFF: AtomicBool = AtomicBool::new(false);
@@ -86,8 +86,8 @@ pub fn begin(py: Python<'_>, thread: &Thread) {
         forget_all();
         log::say!(
             Debug,
-            "Python 3.{} runs without a GIL: there is none to wait for",
-            py.api.minor
+            "Python {} runs without a GIL: there is none to wait for",
+            py.api.version
         );
     }
     NAMES.get_or_init(|| {
