@@ -12,7 +12,7 @@ use core::ptr::NonNull;
 use tllmprof_platform::elf::Module;
 
 use super::method::MethodDef;
-use super::object::{Object, Python};
+use super::object::{Exception, Object, Python};
 use super::version::Version;
 
 /// A `PyObject *`, borrowed or owned as the function says.
@@ -32,7 +32,10 @@ pub type Evaluate = unsafe extern "C-unwind" fn(ThreadState, Raw, c_int) -> Raw;
 /// - `taken`: a reference that the function takes over;
 /// - `text`: a terminated text; `method`: a definition that is never freed;
 /// - `int`, `size`, `number`: plain values;
+/// - `nothing`; `is_set`: whether there is a reference, which is not used;
+/// - `address`: of something of the interpreter's;
 /// - `new`: a reference that the caller owns, or null and an exception;
+/// - `result`: the same, where the exception is kept;
 /// - `borrowed`: a reference to a live object that the caller does not own, or null.
 macro_rules! c_type {
     (object) => { Raw };
@@ -44,7 +47,11 @@ macro_rules! c_type {
     (size) => { isize };
     (number) => { i64 };
     (new) => { Raw };
+    (result) => { Raw };
     (borrowed) => { Raw };
+    (is_set) => { Raw };
+    (nothing) => { () };
+    (address) => { *mut c_void };
 }
 
 /// The same kind as Rust has it.
@@ -58,7 +65,11 @@ macro_rules! rust_type {
     ($py:lifetime size) => { isize };
     ($py:lifetime number) => { i64 };
     ($py:lifetime new) => { Option<Object<$py>> };
+    ($py:lifetime result) => { Result<Object<$py>, Exception> };
     ($py:lifetime borrowed) => { Option<Object<$py>> };
+    ($py:lifetime is_set) => { bool };
+    ($py:lifetime nothing) => { () };
+    ($py:lifetime address) => { *mut c_void };
 }
 
 /// From Rust to C.
@@ -94,28 +105,31 @@ macro_rules! to_rust {
     (new $py:expr, $value:expr) => {
         $py.own($value)
     };
+    (result $py:expr, $value:expr) => {
+        $py.own_or_exception($value)
+    };
     (borrowed $py:expr, $value:expr) => {
         $py.share($value)
     };
-    (int $py:expr, $value:expr) => {
-        $value
+    (is_set $py:expr, $value:expr) => {
+        !$value.is_null()
     };
-    (size $py:expr, $value:expr) => {
-        $value
-    };
-    (number $py:expr, $value:expr) => {
+    // A plain value.
+    ($kind:ident $py:expr, $value:expr) => {
         $value
     };
 }
 
 macro_rules! functions {
     (
-        safe { $($safe:ident($($name:ident: $kind:ident),*) -> $result:ident = $safe_symbol:literal;)* }
+        any_time { $($any:ident: fn() -> $any_out:ty = $($any_symbol:literal)|+;)* }
+        safe { $($safe:ident($($name:ident: $kind:ident),*) -> $result:ident = $($safe_symbol:literal)|+;)* }
         required { $($field:ident: fn($($arg:ty),*) $(-> $out:ty)? = $($symbol:literal)|+;)* }
         optional { $($maybe:ident: fn($($maybe_arg:ty),*) $(-> $maybe_out:ty)? = $($maybe_symbol:literal)|+;)* }
     ) => {
         /// The functions of one interpreter library or executable.
         pub struct Api {
+            $($any: extern "C" fn() -> $any_out,)*
             $($safe: unsafe extern "C" fn($(c_type!($kind)),*) -> c_type!($result),)*
             $(pub(crate) $field: unsafe extern "C" fn($($arg),*) $(-> $out)?,)*
             $(pub(crate) $maybe: Option<unsafe extern "C" fn($($maybe_arg),*) $(-> $maybe_out)?>,)*
@@ -145,10 +159,17 @@ macro_rules! functions {
                 };
                 let text = text.to_str().ok()?;
                 Some(Self {
+                    $($any: {
+                        type Function = extern "C" fn() -> $any_out;
+                        let address = find(&[$($any_symbol),+])?;
+                        // SAFETY: the types are those of Python's headers for the names; the
+                        // functions may be called at any time.
+                        unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
+                    },)*
                     $($safe: {
                         type Function =
                             unsafe extern "C" fn($(c_type!($kind)),*) -> c_type!($result);
-                        let address = find(&[$safe_symbol])?;
+                        let address = find(&[$($safe_symbol),+])?;
                         // SAFETY: the types are those of Python's headers for the name.
                         unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
                     },)*
@@ -196,6 +217,11 @@ macro_rules! functions {
 pub struct C<'py>(pub Python<'py>);
 
 functions! {
+    any_time {
+        is_initialized: fn() -> c_int = c"Py_IsInitialized";
+        own_thread_state: fn() -> ThreadState = c"PyGILState_GetThisThreadState";
+        current_thread_state: fn() -> ThreadState = c"PyThreadState_GetUnchecked" | c"_PyThreadState_UncheckedGet";
+    }
     safe {
         sys_object(name: text) -> borrowed = c"PySys_GetObject";
         import(name: text) -> new = c"PyImport_ImportModule";
@@ -225,32 +251,30 @@ functions! {
         weak_reference(object: object, callback: object) -> new = c"PyWeakref_NewRef";
         compile(source: text, file: text, start: int) -> new = c"Py_CompileString";
         builtins() -> borrowed = c"PyEval_GetBuiltins";
+        call(callable: object, args: object) -> result = c"PyObject_CallObject";
+        cell_get(cell: object) -> new = c"PyCell_Get";
+        err_clear() -> nothing = c"PyErr_Clear";
+        err_occurred() -> is_set = c"PyErr_Occurred";
+        interpreter() -> address = c"PyInterpreterState_Get" | c"_PyInterpreterState_Get";
     }
     required {
-        is_initialized: fn() -> c_int = c"Py_IsInitialized";
         add_audit_hook: fn(AuditHook, *mut c_void) -> c_int = c"PySys_AddAuditHook";
         is_subtype: fn(Raw, Raw) -> c_int = c"PyType_IsSubtype";
         class_attr: fn(Raw, Raw) -> Raw = c"_PyType_Lookup";
-        call: fn(Raw, Raw) -> Raw = c"PyObject_CallObject";
         dict_next: fn(Raw, *mut isize, *mut Raw, *mut Raw) -> c_int = c"PyDict_Next";
         text_from: fn(*const c_char, isize) -> Raw = c"PyUnicode_FromStringAndSize";
         text_as: fn(Raw, *mut isize) -> *const c_char = c"PyUnicode_AsUTF8AndSize";
         inc_ref: fn(Raw) = c"Py_IncRef";
         dec_ref: fn(Raw) = c"Py_DecRef";
-        err_clear: fn() = c"PyErr_Clear";
-        err_occurred: fn() -> Raw = c"PyErr_Occurred";
         err_fetch: fn(*mut Raw, *mut Raw, *mut Raw) = c"PyErr_Fetch";
         err_restore: fn(Raw, Raw, Raw) = c"PyErr_Restore";
         save_thread: fn() -> ThreadState = c"PyEval_SaveThread";
         restore_thread: fn(ThreadState) = c"PyEval_RestoreThread";
         gil_ensure: fn() -> c_int = c"PyGILState_Ensure";
         gil_release: fn(c_int) = c"PyGILState_Release";
-        own_thread_state: fn() -> ThreadState = c"PyGILState_GetThisThreadState";
         add_pending_call: fn(PendingCall, *mut c_void) -> c_int = c"Py_AddPendingCall";
         eval_code: fn(Raw, Raw, Raw) -> Raw = c"PyEval_EvalCode";
-        interpreter: fn() -> *mut c_void = c"PyInterpreterState_Get" | c"_PyInterpreterState_Get";
         interpreter_id: fn(*mut c_void) -> i64 = c"PyInterpreterState_GetID";
-        current_thread_state: fn() -> ThreadState = c"PyThreadState_GetUnchecked" | c"_PyThreadState_UncheckedGet";
     }
     optional {
         is_finalizing: fn() -> c_int = c"Py_IsFinalizing" | c"_Py_IsFinalizing";
@@ -258,7 +282,6 @@ functions! {
         class_attr_new: fn(Raw, Raw) -> Raw = c"_PyType_LookupRef";
         current_frame: fn() -> Raw = c"PyEval_GetFrame";
         frame_variable: fn(Raw, Raw) -> Raw = c"PyFrame_GetVar";
-        cell_get: fn(Raw) -> Raw = c"PyCell_Get";
         evaluator: fn(*mut c_void) -> *mut c_void = c"_PyInterpreterState_GetEvalFrameFunc";
         set_evaluator: fn(*mut c_void, *mut c_void) = c"_PyInterpreterState_SetEvalFrameFunc";
     }
@@ -295,8 +318,7 @@ impl Types {
 impl Api {
     /// Whether an interpreter is up.
     pub fn is_initialized(&self) -> bool {
-        // SAFETY: may be called at any time.
-        unsafe { (self.is_initialized)() != 0 }
+        (self.is_initialized)() != 0
     }
 
     /// Whether there is an interpreter to run code in.
@@ -308,8 +330,7 @@ impl Api {
 
     /// Whether the calling thread has a thread state, or, up to 3.11, any thread.
     pub fn has_thread_state(&self) -> bool {
-        // SAFETY: reads a word; may be called at any time.
-        !unsafe { (self.current_thread_state)() }.is_null()
+        !(self.current_thread_state)().is_null()
     }
 
     /// Whether the calling thread has the GIL, or may use the interpreter where there is none.
@@ -317,11 +338,9 @@ impl Api {
     /// Not `PyGILState_Check`: with a sub-interpreter that says yes to everybody. Up to 3.11, of a
     /// thread that has the GIL for one, this may say no.
     pub fn has_gil(&self) -> bool {
-        // SAFETY: both read words, and may be called at any time.
-        let (current, own) = unsafe { ((self.current_thread_state)(), self.own_thread_state) };
+        let current = (self.current_thread_state)();
         !current.is_null()
-            // SAFETY: reads a word of the thread's, and may be called at any time.
-            && (self.version.has_current_state_per_thread() || current == unsafe { own() })
+            && (self.version.has_current_state_per_thread() || current == (self.own_thread_state)())
     }
 
     /// Runs `act` if the calling thread has the GIL ([`Self::has_gil`]).

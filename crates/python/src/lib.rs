@@ -34,6 +34,7 @@ use tllmprof_config::Settings;
 use tllmprof_platform::modules;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
+use tllmprof_platform::system::{Clock, nanoseconds};
 use tllmprof_session as session;
 use api::Api;
 use object::Python;
@@ -179,13 +180,7 @@ fn is_there() -> bool {
 /// Nanoseconds of the monotonic clock.
 #[inline]
 fn now() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes the time to the local; the clock is always there.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+    nanoseconds(Clock::Monotonic)
 }
 
 /// Interpreters start anew in the process.

@@ -148,14 +148,12 @@ impl<'py> Python<'py> {
     }
 
     fn clear_exception(self) {
-        // SAFETY: the thread may use the interpreter.
-        unsafe { (self.api.err_clear)() };
+        self.c().err_clear();
     }
 
     /// Whether an exception is set.
     pub fn has_raised(self) -> bool {
-        // SAFETY: the thread may use the interpreter; what is borrowed is compared alone.
-        !unsafe { (self.api.err_occurred)() }.is_null()
+        self.c().err_occurred()
     }
 
     /// Whether an exception is set; it is cleared.
@@ -185,6 +183,17 @@ impl<'py> Python<'py> {
             return None;
         }
         Some(Object { py: self, raw })
+    }
+
+    /// Takes over a new reference, or, for null, the exception that is set.
+    ///
+    /// # Safety
+    /// `raw` is null or a reference that the caller owns.
+    pub(crate) unsafe fn own_or_exception(self, raw: Raw) -> Result<Object<'py>, Exception> {
+        if raw.is_null() {
+            return Err(self.take_exception());
+        }
+        Ok(Object { py: self, raw })
     }
 
     /// A new reference to what is borrowed; none for null.
@@ -230,13 +239,12 @@ impl<'py> Python<'py> {
     /// The number of the interpreter, 0 for the main one.
     pub fn interpreter(self) -> i64 {
         // SAFETY: the thread has a state, and so an interpreter.
-        unsafe { (self.api.interpreter_id)((self.api.interpreter)()) }
+        unsafe { (self.api.interpreter_id)(self.c().interpreter()) }
     }
 
     /// Where the interpreter lies.
     pub fn interpreter_address(self) -> usize {
-        // SAFETY: the thread has a state, and so an interpreter.
-        unsafe { (self.api.interpreter)() }.addr()
+        self.c().interpreter().addr()
     }
 
     /// The frame of Python code that the thread is in.
@@ -459,8 +467,7 @@ impl<'py> Object<'py> {
 
     /// What a cell holds.
     pub fn content(&self) -> Option<Object<'py>> {
-        // SAFETY: the reference is owned; what is no cell is refused; a new reference.
-        unsafe { self.py.own((self.py.api.cell_get?)(self.raw)) }
+        self.py.c().cell_get(self)
     }
 
     /// `self(*args)`; none if it raised.
@@ -476,12 +483,7 @@ impl<'py> Object<'py> {
     pub fn try_call(&self, args: &[&Object<'py>]) -> Result<Object<'py>, Exception> {
         let py = self.py;
         let tuple = py.tuple(args).ok_or_else(|| py.take_exception())?;
-        // SAFETY: the object is called with a tuple of arguments; a new reference, or null.
-        let raw = unsafe { (py.api.call)(self.raw, tuple.raw) };
-        if raw.is_null() {
-            return Err(py.take_exception());
-        }
-        Ok(Object { py, raw })
+        py.c().call(self, &tuple)
     }
 
     /// Its whole-number value; none if it has none in 64 bits.

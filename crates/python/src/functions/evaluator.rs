@@ -103,7 +103,7 @@ impl<'py> Place<'py> {
         // GIL. It has 255 words for `co_extra_freefuncs` behind the one looked for, so that all of
         // these lie in it. They may change.
         let words: &[AtomicPtr<c_void>] =
-            unsafe { core::slice::from_raw_parts((py.api.interpreter)().cast(), WORDS) };
+            unsafe { core::slice::from_raw_parts(py.c().interpreter().cast(), WORDS) };
         let is_wanted = |word: &&AtomicPtr<c_void>| wanted.contains(&word.load(Ordering::Relaxed));
         let mut found = words.iter().filter(is_wanted);
         let place = found.next()?;
@@ -114,7 +114,7 @@ impl<'py> Place<'py> {
         match *self {
             Self::Functions(py) => py.api.evaluator.map_or(core::ptr::null_mut(), |get| {
                 // SAFETY: the interpreter is the calling thread's.
-                unsafe { get((py.api.interpreter)()) }
+                unsafe { get(py.c().interpreter()) }
             }),
             Self::Word(word) => word.load(Ordering::Relaxed),
         }
@@ -126,7 +126,7 @@ impl<'py> Place<'py> {
                 if let Some(set) = py.api.set_evaluator {
                     // SAFETY: the interpreter is the calling thread's, and what is put there is of
                     // the right type for its version.
-                    unsafe { set((py.api.interpreter)(), evaluator) };
+                    unsafe { set(py.c().interpreter(), evaluator) };
                 }
             }
             Self::Word(word) => word.store(evaluator, Ordering::Relaxed),
