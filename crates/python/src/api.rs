@@ -3,8 +3,8 @@
 //! No header and no link to libpython: the functions below have kept their types from 3.8 to 3.15.
 //! Where one has had two names, both are asked for.
 //!
-//! The tables say what each function takes and gives ([`kinds`](macro@c_type)), so that whoever has
-//! a [`Python`] calls most of them without `unsafe` ([`C`]).
+//! The tables say what each function takes and gives, so that whoever has a [`Python`] calls most of
+//! them without `unsafe` ([`C`]).
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;

@@ -130,6 +130,9 @@ fn redirects() -> Vec<Redirect> {
 }
 
 /// Stands in the interpreter's slot for `pthread_cond_init`.
+///
+/// # Safety
+/// Called as that function is.
 unsafe extern "C" fn initialise(
     condition: *mut libc::pthread_cond_t,
     attributes: *const libc::pthread_condattr_t,
@@ -174,6 +177,9 @@ fn audit(api: &Api) {
 }
 
 /// The audit hook.
+///
+/// # Safety
+/// Called by the interpreter, with the GIL, a terminated text and a live tuple.
 unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) -> c_int {
     let _errno = Kept::new();
     if gate::is_closed() {
@@ -185,9 +191,9 @@ unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) ->
         && api.has_thread_state()
         && api.runs()
     {
-        // SAFETY: the interpreter calls this with the GIL, with a terminated text and a live tuple.
+        // SAFETY: the caller's promise: the GIL, and a terminated text.
         let (py, event) = unsafe { (Python::assume(api), CStr::from_ptr(event)) };
-        // SAFETY: the tuple outlives the call.
+        // SAFETY: the caller's promise: a tuple that outlives the call.
         met(py, thread, event, &|| unsafe { py.share(args) });
     }
     0

@@ -149,8 +149,11 @@ unsafe fn own() -> Evaluate {
 ///
 /// A thread that the end of the interpreter, or `pthread_exit`, ends in the midst of a call is
 /// unwound through here: nothing is to be dropped around the call.
+///
+/// # Safety
+/// Called by the interpreter, from 3.9 on.
 unsafe extern "C-unwind" fn evaluate(state: ThreadState, frame: Raw, throws: c_int) -> Raw {
-    // SAFETY: the interpreter calls this from 3.9 on, with its own arguments.
+    // SAFETY: the caller's promise; the interpreter's own arguments.
     unsafe {
         let next = own();
         match marked::find(code_of(frame)) {
@@ -161,8 +164,11 @@ unsafe extern "C-unwind" fn evaluate(state: ThreadState, frame: Raw, throws: c_i
 }
 
 /// As [`evaluate`], in 3.11.
+///
+/// # Safety
+/// Called by the interpreter, in 3.11.
 unsafe extern "C-unwind" fn evaluate_in_3_11(state: ThreadState, frame: Raw, throws: c_int) -> Raw {
-    // SAFETY: the interpreter calls this in 3.11, with its own arguments.
+    // SAFETY: the caller's promise; the interpreter's own arguments.
     unsafe {
         if room::may_be_short() && room::is_short() {
             evaluate_without_us(state, frame, throws)
@@ -173,6 +179,9 @@ unsafe extern "C-unwind" fn evaluate_in_3_11(state: ThreadState, frame: Raw, thr
 }
 
 /// Evaluates a frame with none of the calls in it through us, so that they take no stack.
+///
+/// # Safety
+/// Called for the interpreter, in 3.11, with our evaluator in place.
 #[cold]
 #[inline(never)]
 unsafe extern "C-unwind" fn evaluate_without_us(
@@ -186,7 +195,7 @@ unsafe extern "C-unwind" fn evaluate_without_us(
     if let Some(py) = py {
         take_away(py);
     }
-    // SAFETY: ours was in place, from 3.9 on; the caller's own arguments.
+    // SAFETY: the caller's promise; the interpreter's own arguments.
     let result = unsafe { own()(state, frame, throws) };
     if let Some(py) = py {
         let _errno = Kept::new();
@@ -196,6 +205,9 @@ unsafe extern "C-unwind" fn evaluate_without_us(
 }
 
 /// As [`evaluate`], in 3.8.
+///
+/// # Safety
+/// Called by the interpreter, in 3.8.
 unsafe extern "C-unwind" fn evaluate_in_3_8(frame: Raw, throws: c_int) -> Raw {
     let next = EVALUATE.load(Ordering::Relaxed);
     // SAFETY: ours is in place only after CPython's own has been stored, which has this type in
