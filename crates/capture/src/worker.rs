@@ -241,3 +241,31 @@ fn in_child(_: &OnlyThread) {
     WORD.store(NO_THREAD, Ordering::Release);
     MAIN_THREAD_LEFT.store(false, Ordering::Release);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worker_works_and_takes_no_signals() {
+        assert!(!is_there());
+        assert!(!run(Job::Drain, Duration::from_secs(10)));
+        start();
+        start();
+        assert!(run(Job::Drain, Duration::from_secs(10)));
+        assert!(is_there() && await_rest(Duration::from_secs(10)));
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let workers: Vec<_> = tasks
+            .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).ok())
+            .filter(|status| status.starts_with("Name:\ttllmprof\n"))
+            .collect();
+        let [worker] = workers.as_slice() else {
+            panic!("{workers:?}");
+        };
+        let mask = worker.lines().find_map(|line| line.strip_prefix("SigBlk:\t"));
+        let mask = u64::from_str_radix(mask.unwrap(), 16).unwrap();
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGPROF, libc::SIGUSR1] {
+            assert_ne!(mask & 1 << (signal - 1), 0, "{signal}");
+        }
+    }
+}

@@ -545,3 +545,17 @@ impl<'py> Python<'py> {
         Some(tuple)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_outlives_the_gil_may_go_to_another_thread() {
+        const fn may_be_sent<T: Send>() {}
+        may_be_sent::<Exception>();
+        may_be_sent::<Held>();
+        assert!(!Held::none().is_some());
+        assert_eq!(Held::none().addr(), 0);
+    }
+}

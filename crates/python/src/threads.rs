@@ -167,3 +167,36 @@ fn in_child(alone: &OnlyThread) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_place_is_given_once() {
+        let places: Vec<_> = (0..BATCH * 2 + 1).map(|_| spare().unwrap()).collect();
+        let addresses: HashSet<_> = places.iter().map(|it| core::ptr::from_ref(*it)).collect();
+        assert_eq!(addresses.len(), places.len());
+        assert!(places.iter().all(|it| !it.is_used() && !it.is_busy.get()));
+    }
+
+    #[test]
+    fn a_thread_keeps_its_place_until_it_ends() {
+        let place = || core::ptr::from_ref(current().unwrap()).addr();
+        let ours = place();
+        let on_another = std::thread::spawn(move || {
+            let first = place();
+            assert_eq!(place(), first);
+            known().unwrap().modules.set(3);
+            first
+        });
+        let theirs = on_another.join().unwrap();
+        assert_eq!(place(), ours);
+        assert_ne!(ours, theirs);
+        let left = all().find(|it| core::ptr::from_ref(*it).addr() == theirs);
+        // Another test's thread may have it now, which has set nothing.
+        assert_eq!(left.unwrap().modules.get(), 0);
+    }
+}
