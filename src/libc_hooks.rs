@@ -17,49 +17,50 @@ use tllmprof_platform::errno::Kept;
 use tllmprof_platform::log;
 use tllmprof_session as session;
 
-redhook::hook! {
-    unsafe fn _exit(status: c_int) => finish_and_exit {
-        session::finish_at_once();
-        // SAFETY: the real function with its own argument.
-        unsafe { redhook::real!(_exit)(status) }
-    }
+/// Functions that end the process at once.
+macro_rules! exits {
+    ($($name:ident => $ours:ident;)*) => {
+        $(
+            redhook::hook! {
+                unsafe fn $name(status: c_int) => $ours {
+                    session::finish_at_once();
+                    // SAFETY: the real function with its own argument.
+                    unsafe { redhook::real!($name)(status) }
+                }
+            }
+        )*
+    };
 }
 
-redhook::hook! {
-    unsafe fn _Exit(status: c_int) => finish_and_exit_too {
-        session::finish_at_once();
-        // SAFETY: the real function with its own argument.
-        unsafe { redhook::real!(_Exit)(status) }
-    }
+exits! {
+    _exit => finish_and_exit;
+    _Exit => finish_and_exit_too;
+    quick_exit => finish_and_quick_exit;
 }
 
-redhook::hook! {
-    unsafe fn quick_exit(status: c_int) => finish_and_quick_exit {
-        session::finish_at_once();
-        // SAFETY: the real function with its own argument.
-        unsafe { redhook::real!(quick_exit)(status) }
-    }
+/// Functions that put another file behind a descriptor.
+macro_rules! duplicates {
+    ($($name:ident($new:ident $(, $flags:ident)?) => $ours:ident;)*) => {
+        $(
+            redhook::hook! {
+                unsafe fn $name(old: c_int, $new: c_int $(, $flags: c_int)?) -> c_int => $ours {
+                    // SAFETY: the real function with its own arguments.
+                    let result = unsafe { redhook::real!($name)(old, $new $(, $flags)?) };
+                    log_redirected(result, $new);
+                    result
+                }
+            }
+        )*
+    };
 }
 
-redhook::hook! {
-    unsafe fn dup2(old: c_int, new: c_int) -> c_int => duplicate {
-        // SAFETY: the real function with its own arguments.
-        let result = unsafe { redhook::real!(dup2)(old, new) };
-        tell_redirected(result, new);
-        result
-    }
+duplicates! {
+    dup2(new) => duplicate;
+    dup3(new, flags) => duplicate_with_flags;
 }
 
-redhook::hook! {
-    unsafe fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int => duplicate_with_flags {
-        // SAFETY: the real function with its own arguments.
-        let result = unsafe { redhook::real!(dup3)(old, new, flags) };
-        tell_redirected(result, new);
-        result
-    }
-}
-
-fn tell_redirected(result: c_int, new: c_int) {
+/// A descriptor that messages go to may be another file now.
+fn log_redirected(result: c_int, new: c_int) {
     let _errno = Kept::new();
     if result >= 0 {
         log::redirected(new);
@@ -82,7 +83,7 @@ redhook::hook! {
         // SAFETY: the real function with its own argument.
         let result = unsafe { redhook::real!(dlclose)(handle) };
         let _errno = Kept::new();
-            tllmprof_intercept::modules_have_gone();
+        tllmprof_intercept::modules_have_gone();
         result
     }
 }

@@ -49,12 +49,12 @@ impl Kept {
 
 // SAFETY: a registered string is a handle of the tool's, which is good in any thread.
 unsafe impl Send for Name {}
-// SAFETY: as above.
+// SAFETY: a registered string is never changed, and the tool takes it from any thread.
 unsafe impl Sync for Name {}
 
 /// A range on the stack of the thread that pushed it.
 pub struct Pushed {
-    range: ManuallyDrop<Option<LocalRange<'static>>>,
+    range: Option<LocalRange<'static>>,
     kept: Option<Kept>,
     /// The record's window that it began in, and when, in ticks; 0 where it is not recorded.
     window: u32,
@@ -70,7 +70,7 @@ struct AnyPushed(ManuallyDrop<LocalRange<'static>>);
 
 // SAFETY: it is not used but to make copies of it.
 unsafe impl Send for AnyPushed {}
-// SAFETY: as above.
+// SAFETY: it is not used but to make copies of it, which any thread may do at once.
 unsafe impl Sync for AnyPushed {}
 
 static ANY_PUSHED: OnceBox<AnyPushed> = OnceBox::new();
@@ -127,7 +127,7 @@ impl Name {
     /// Begins a range that ends on this thread, before what was pushed earlier ends.
     #[must_use = "the range ends when it is dropped"]
     pub fn push(self) -> Pushed {
-        let range = ManuallyDrop::new(self.nvtx.map(|name| domain().local_range(name)));
+        let range = self.nvtx.map(|name| domain().local_range(name));
         let window = self.kept.map_or(0, |_| recorder::ranges::window());
         Pushed {
             range,
@@ -180,8 +180,7 @@ impl Drop for Pushed {
         {
             recorder::ended(self.window, self.since, || kept.what());
         }
-        // SAFETY: the range is not used after this.
-        drop(unsafe { ManuallyDrop::take(&mut self.range) });
+        drop(self.range.take());
     }
 }
 

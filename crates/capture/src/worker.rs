@@ -8,13 +8,15 @@
 //! A process whose main thread has left by `pthread_exit` ends with its last thread. The worker
 //! must not be what keeps it, so it looks, now and then, whether it is alone.
 
-use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
+use std::thread;
 use std::time::Instant;
 
 use super::cupti;
 use tllmprof_platform::driver::Driver;
+use tllmprof_platform::ids;
+use tllmprof_platform::system::without_signals;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_sync::wait;
@@ -66,7 +68,7 @@ pub fn main_thread_leaves() {
 
 /// Whether the main thread has ended and only its entry is left.
 ///
-/// An ended thread has no memory, which is how the kernel tells without a file being opened: a
+/// An ended thread has no memory, which is how the kernel shows it without a file being opened: a
 /// descriptor of ours, however short-lived, could be the one that the host expects to get.
 fn main_thread_has_left() -> bool {
     let (byte, mut copy) = (0u8, 0u8);
@@ -78,9 +80,11 @@ fn main_thread_has_left() -> bool {
         iov_base: (&raw mut copy).cast(),
         iov_len: 1,
     };
+    let process = ids::process();
     // SAFETY: copies one byte of this frame to another of it.
-    let copied =
-        unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) };
+    let copied = unsafe {
+        libc::process_vm_readv(process, &raw const to, 1, &raw const from, 1, 0)
+    };
     if copied == 1 {
         return false;
     }
@@ -106,30 +110,13 @@ pub fn start() {
     {
         return;
     }
-    // SAFETY: the attributes are initialised before they are used; the thread takes no argument.
-    // All signals are blocked in the new thread, so that it runs none of the host's handlers, and
-    // the calling thread gets its mask back.
-    unsafe {
-        let mut all = core::mem::zeroed::<libc::sigset_t>();
-        let mut old = core::mem::zeroed::<libc::sigset_t>();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
-        let mut attributes = core::mem::zeroed::<libc::pthread_attr_t>();
-        libc::pthread_attr_init(&raw mut attributes);
-        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
-        libc::pthread_attr_setstacksize(&raw mut attributes, STACK);
-        let mut thread = core::mem::zeroed::<libc::pthread_t>();
-        let failed = libc::pthread_create(
-            &raw mut thread,
-            &raw const attributes,
-            main,
-            core::ptr::null_mut(),
-        );
-        libc::pthread_attr_destroy(&raw mut attributes);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, core::ptr::null_mut());
-        if failed != 0 {
-            WORD.store(NO_THREAD, Ordering::Release);
-        }
+    // It runs none of the host's signal handlers.
+    let started = without_signals(|| {
+        let worker = thread::Builder::new().name("tllmprof".into());
+        worker.stack_size(STACK).spawn(|| uncounted(&mut work))
+    });
+    if started.is_err() {
+        WORD.store(NO_THREAD, Ordering::Release);
     }
 }
 
@@ -212,13 +199,6 @@ fn sleep(code: u32, deadline: Instant) -> bool {
     !left.is_zero()
 }
 
-extern "C" fn main(_: *mut c_void) -> *mut c_void {
-    // SAFETY: the name is a terminated string of at most 16 bytes.
-    unsafe { libc::prctl(libc::PR_SET_NAME, c"tllmprof".as_ptr()) };
-    uncounted(&mut work);
-    core::ptr::null_mut()
-}
-
 fn work() {
     loop {
         let code = WORD.load(Ordering::Acquire);
@@ -260,4 +240,32 @@ lifecycle::at_fork! {
 fn in_child(_: &OnlyThread) {
     WORD.store(NO_THREAD, Ordering::Release);
     MAIN_THREAD_LEFT.store(false, Ordering::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worker_works_and_takes_no_signals() {
+        assert!(!is_there());
+        assert!(!run(Job::Drain, Duration::from_secs(10)));
+        start();
+        start();
+        assert!(run(Job::Drain, Duration::from_secs(10)));
+        assert!(is_there() && await_rest(Duration::from_secs(10)));
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let workers: Vec<_> = tasks
+            .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).ok())
+            .filter(|status| status.starts_with("Name:\ttllmprof\n"))
+            .collect();
+        let [worker] = workers.as_slice() else {
+            panic!("{workers:?}");
+        };
+        let mask = worker.lines().find_map(|line| line.strip_prefix("SigBlk:\t"));
+        let mask = u64::from_str_radix(mask.unwrap(), 16).unwrap();
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGPROF, libc::SIGUSR1] {
+            assert_ne!(mask & 1 << (signal - 1), 0, "{signal}");
+        }
+    }
 }

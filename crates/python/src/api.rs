@@ -2,11 +2,18 @@
 //!
 //! No header and no link to libpython: the functions below have kept their types from 3.8 to 3.15.
 //! Where one has had two names, both are asked for.
+//!
+//! The tables say what each function takes and gives, so that whoever has a [`Python`] calls most of
+//! them without `unsafe` ([`C`]).
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
 
 use tllmprof_platform::elf::Module;
+
+use super::method::MethodDef;
+use super::object::{Exception, Object, Python};
+use super::version::Version;
 
 /// A `PyObject *`, borrowed or owned as the function says.
 pub type Raw = *mut c_void;
@@ -16,157 +23,258 @@ pub type ThreadState = *mut c_void;
 pub type PendingCall = unsafe extern "C" fn(*mut c_void) -> c_int;
 /// What the interpreter calls at each audited event.
 pub type AuditHook = unsafe extern "C" fn(*const c_char, Raw, *mut c_void) -> c_int;
-/// A C function that Python calls, in whichever of the conventions its flags say.
-pub type Method = unsafe extern "C" fn(Raw, Raw) -> Raw;
-
-/// `METH_VARARGS`: the second argument is a tuple.
-pub const VARARGS: c_int = 0x1;
-/// `METH_NOARGS`.
-pub const NOARGS: c_int = 0x4;
-/// `METH_O`: the second argument is the one that there is.
-pub const ONE: c_int = 0x8;
-/// `METH_FASTCALL`: the second argument is an array, and a third one its length.
-pub const FASTCALL: c_int = 0x80;
-
-/// A C function that Python calls with [`FASTCALL`].
-pub type FastMethod = unsafe extern "C" fn(Raw, *const Raw, isize) -> Raw;
 /// A `_PyFrameEvalFunction` with the arguments that it has from 3.9 on.
 pub type Evaluate = unsafe extern "C-unwind" fn(ThreadState, Raw, c_int) -> Raw;
 
-/// `PyMethodDef`.
-#[repr(C)]
-pub struct MethodDef {
-    pub name: *const c_char,
-    pub method: Method,
-    pub flags: c_int,
-    pub doc: *const c_char,
+/// A kind of argument or result as C has it:
+///
+/// - `object`: a live object, borrowed; `maybe`: the same, or null;
+/// - `taken`: a reference that the function takes over;
+/// - `text`: a terminated text; `method`: a definition that is never freed;
+/// - `int`, `size`, `number`: plain values;
+/// - `nothing`; `is_set`: whether there is a reference, which is not used;
+/// - `address`: of something of the interpreter's;
+/// - `new`: a reference that the caller owns, or null and an exception;
+/// - `result`: the same, where the exception is kept;
+/// - `borrowed`: a reference to a live object that the caller does not own, or null.
+macro_rules! c_type {
+    (object) => { Raw };
+    (maybe) => { Raw };
+    (taken) => { Raw };
+    (text) => { *const c_char };
+    (method) => { *const MethodDef };
+    (int) => { c_int };
+    (size) => { isize };
+    (number) => { i64 };
+    (new) => { Raw };
+    (result) => { Raw };
+    (borrowed) => { Raw };
+    (is_set) => { Raw };
+    (nothing) => { () };
+    (address) => { *mut c_void };
 }
 
-// SAFETY: the pointers are to constants.
-unsafe impl Sync for MethodDef {}
+/// The same kind as Rust has it.
+macro_rules! rust_type {
+    ($py:lifetime object) => { &Object<'_> };
+    ($py:lifetime maybe) => { Option<&Object<'_>> };
+    ($py:lifetime taken) => { Object<'_> };
+    ($py:lifetime text) => { &CStr };
+    ($py:lifetime method) => { &'static MethodDef };
+    ($py:lifetime int) => { c_int };
+    ($py:lifetime size) => { isize };
+    ($py:lifetime number) => { i64 };
+    ($py:lifetime new) => { Option<Object<$py>> };
+    ($py:lifetime result) => { Result<Object<$py>, Exception> };
+    ($py:lifetime borrowed) => { Option<Object<$py>> };
+    ($py:lifetime is_set) => { bool };
+    ($py:lifetime nothing) => { () };
+    ($py:lifetime address) => { *mut c_void };
+}
 
-impl MethodDef {
-    pub const fn new(name: &'static CStr, method: Method, flags: c_int) -> Self {
-        Self {
-            name: name.as_ptr(),
-            method,
-            flags,
-            doc: core::ptr::null(),
-        }
-    }
+/// From Rust to C.
+macro_rules! to_c {
+    (object $value:expr) => {
+        $value.raw()
+    };
+    (maybe $value:expr) => {
+        $value.map_or(core::ptr::null_mut(), Object::raw)
+    };
+    (taken $value:expr) => {
+        $value.release()
+    };
+    (text $value:expr) => {
+        $value.as_ptr()
+    };
+    (method $value:expr) => {
+        $value
+    };
+    (int $value:expr) => {
+        $value
+    };
+    (size $value:expr) => {
+        $value
+    };
+    (number $value:expr) => {
+        $value
+    };
+}
 
-    /// One that takes its arguments as an array.
-    pub const fn fast(name: &'static CStr, method: FastMethod) -> Self {
-        // SAFETY: a function that is called as its flags say, whatever type it is kept as.
-        let method = unsafe { core::mem::transmute::<FastMethod, Method>(method) };
-        Self::new(name, method, FASTCALL)
-    }
+/// From C to Rust.
+macro_rules! to_rust {
+    (new $py:expr, $value:expr) => {
+        $py.own($value)
+    };
+    (result $py:expr, $value:expr) => {
+        $py.own_or_exception($value)
+    };
+    (borrowed $py:expr, $value:expr) => {
+        $py.share($value)
+    };
+    (is_set $py:expr, $value:expr) => {
+        !$value.is_null()
+    };
+    // A plain value.
+    ($kind:ident $py:expr, $value:expr) => {
+        $value
+    };
 }
 
 macro_rules! functions {
     (
-        required { $($field:ident: fn($($arg:ty),*) $(-> $result:ty)? = $($name:literal)|+;)* }
-        optional { $($maybe:ident: fn($($maybe_arg:ty),*) $(-> $maybe_result:ty)? = $($maybe_name:literal)|+;)* }
+        any_time { $($any:ident: fn() -> $any_out:ty = $($any_symbol:literal)|+;)* }
+        safe { $($safe:ident($($name:ident: $kind:ident),*) -> $result:ident = $($safe_symbol:literal)|+;)* }
+        required { $($field:ident: fn($($arg:ty),*) $(-> $out:ty)? = $($symbol:literal)|+;)* }
+        optional { $($maybe:ident: fn($($maybe_arg:ty),*) $(-> $maybe_out:ty)? = $($maybe_symbol:literal)|+;)* }
     ) => {
         /// The functions of one interpreter library or executable.
         pub struct Api {
-            $(pub $field: unsafe extern "C" fn($($arg),*) $(-> $result)?,)*
-            $(pub $maybe: Option<unsafe extern "C" fn($($maybe_arg),*) $(-> $maybe_result)?>,)*
+            $($any: extern "C" fn() -> $any_out,)*
+            $($safe: unsafe extern "C" fn($(c_type!($kind)),*) -> c_type!($result),)*
+            $(pub(crate) $field: unsafe extern "C" fn($($arg),*) $(-> $out)?,)*
+            $(pub(crate) $maybe: Option<unsafe extern "C" fn($($maybe_arg),*) $(-> $maybe_out)?>,)*
             /// `_PyEval_EvalFrameDefault`; with two arguments in 3.8.
-            pub evaluate: Option<NonNull<c_void>>,
+            pub(crate) evaluate: Option<NonNull<c_void>>,
             /// `Py_None`, borrowed.
-            pub none: Raw,
+            pub(crate) none: Raw,
             /// `PyCode_Type`, borrowed.
-            pub code_type: Raw,
-            pub types: Types,
-            /// The minor version: 12 for 3.12.
-            pub minor: u32,
+            pub(crate) code_type: Raw,
+            pub(crate) types: Types,
+            pub(crate) version: Version,
+            /// The version, as `3.12.1`.
+            pub(crate) version_text: &'static str,
         }
 
         impl Api {
             /// What `module` defines; none if it is no CPython from 3.8 on.
             pub fn find(module: &Module) -> Option<Self> {
+                type GetVersion = unsafe extern "C" fn() -> *const c_char;
                 let find = |names: &[&CStr]| names.iter().find_map(|name| module.defines(name, None));
-                let mut api = Self {
-                    $($field: {
-                        let address = find(&[$($name),+])?;
-                        type Function = unsafe extern "C" fn($($arg),*) $(-> $result)?;
-                        // SAFETY: the types are those of Python's headers for these names.
+                let get_version = find(&[c"Py_GetVersion"])?;
+                // SAFETY: the type is that of Python's header for the name; the function may be
+                // called at any time and returns a terminated text that lives as long as the module.
+                let text: &'static CStr = unsafe {
+                    let get = core::mem::transmute::<*mut c_void, GetVersion>(get_version);
+                    CStr::from_ptr(get())
+                };
+                let text = text.to_str().ok()?;
+                Some(Self {
+                    $($any: {
+                        type Function = extern "C" fn() -> $any_out;
+                        let address = find(&[$($any_symbol),+])?;
+                        // SAFETY: the types are those of Python's headers for the names; the
+                        // functions may be called at any time.
                         unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
                     },)*
-                    $($maybe: find(&[$($maybe_name),+]).map(|address| {
-                        type Function = unsafe extern "C" fn($($maybe_arg),*) $(-> $maybe_result)?;
-                        // SAFETY: as above.
+                    $($safe: {
+                        type Function =
+                            unsafe extern "C" fn($(c_type!($kind)),*) -> c_type!($result);
+                        let address = find(&[$($safe_symbol),+])?;
+                        // SAFETY: the types are those of Python's headers for the name.
+                        unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
+                    },)*
+                    $($field: {
+                        type Function = unsafe extern "C" fn($($arg),*) $(-> $out)?;
+                        let address = find(&[$($symbol),+])?;
+                        // SAFETY: the types are those of Python's headers for the names.
+                        unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
+                    },)*
+                    $($maybe: find(&[$($maybe_symbol),+]).map(|address| {
+                        type Function = unsafe extern "C" fn($($maybe_arg),*) $(-> $maybe_out)?;
+                        // SAFETY: the types are those of Python's headers for the names.
                         unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
                     }),)*
                     evaluate: find(&[c"_PyEval_EvalFrameDefault"]).and_then(NonNull::new),
                     none: find(&[c"_Py_NoneStruct"])?,
                     code_type: find(&[c"PyCode_Type"])?,
                     types: Types::find(find)?,
-                    minor: 0,
-                };
-                api.minor = api.read_minor()?;
-                Some(api)
+                    version: Version::parse(text)?,
+                    version_text: text.split_whitespace().next()?,
+                })
             }
+        }
+
+        /// The functions that any object may be given to: one that wants another type raises.
+        impl<'py> C<'py> {
+            $(
+                #[inline]
+                pub fn $safe(self, $($name: rust_type!('py $kind)),*) -> rust_type!('py $result) {
+                    // SAFETY: the thread may use the interpreter, as the `Python` proves. The
+                    // arguments are live objects, terminated texts and plain values, which the
+                    // function checks; what it returns is the caller's or not, as the table says.
+                    unsafe {
+                        let result = (self.0.api.$safe)($(to_c!($kind $name)),*);
+                        to_rust!($result self.0, result)
+                    }
+                }
+            )*
         }
     };
 }
 
+/// The C API for whoever may use the interpreter ([`Python::c`]).
+#[derive(Clone, Copy)]
+pub struct C<'py>(pub Python<'py>);
+
 functions! {
-    required {
+    any_time {
         is_initialized: fn() -> c_int = c"Py_IsInitialized";
-        get_version: fn() -> *const c_char = c"Py_GetVersion";
+        own_thread_state: fn() -> ThreadState = c"PyGILState_GetThisThreadState";
+        current_thread_state: fn() -> ThreadState = c"PyThreadState_GetUnchecked" | c"_PyThreadState_UncheckedGet";
+    }
+    safe {
+        sys_object(name: text) -> borrowed = c"PySys_GetObject";
+        import(name: text) -> new = c"PyImport_ImportModule";
+        add_module(name: text) -> borrowed = c"PyImport_AddModule";
+        modules() -> borrowed = c"PyImport_GetModuleDict";
+        attr(object: object, name: text) -> new = c"PyObject_GetAttrString";
+        type_of(object: object) -> new = c"PyObject_Type";
+        own_dict(object: object, context: maybe) -> new = c"PyObject_GenericGetDict";
+        module_dict(module: object) -> borrowed = c"PyModule_GetDict";
+        function_code(function: object) -> borrowed = c"PyFunction_GetCode";
+        is_true(object: object) -> int = c"PyObject_IsTrue";
+        tuple_new(length: size) -> new = c"PyTuple_New";
+        tuple_set(tuple: object, index: size, element: taken) -> int = c"PyTuple_SetItem";
+        tuple_get(tuple: object, index: size) -> borrowed = c"PyTuple_GetItem";
+        tuple_size(tuple: object) -> size = c"PyTuple_Size";
+        as_tuple(sequence: object) -> new = c"PySequence_Tuple";
+        sequence_get(sequence: object, index: size) -> new = c"PySequence_GetItem";
+        list_append(list: object, element: object) -> int = c"PyList_Append";
+        dict_new() -> new = c"PyDict_New";
+        dict_get(dict: object, key: text) -> borrowed = c"PyDict_GetItemString";
+        dict_values(dict: object) -> new = c"PyDict_Values";
+        dict_set(dict: object, key: text, value: object) -> int = c"PyDict_SetItemString";
+        dict_remove(dict: object, key: text) -> int = c"PyDict_DelItemString";
+        long_from(value: number) -> new = c"PyLong_FromLongLong";
+        long_as(object: object) -> number = c"PyLong_AsLongLong";
+        c_function(definition: method, first: maybe, module: maybe) -> new = c"PyCFunction_NewEx";
+        weak_reference(object: object, callback: object) -> new = c"PyWeakref_NewRef";
+        compile(source: text, file: text, start: int) -> new = c"Py_CompileString";
+        builtins() -> borrowed = c"PyEval_GetBuiltins";
+        call(callable: object, args: object) -> result = c"PyObject_CallObject";
+        cell_get(cell: object) -> new = c"PyCell_Get";
+        err_clear() -> nothing = c"PyErr_Clear";
+        err_occurred() -> is_set = c"PyErr_Occurred";
+        interpreter() -> address = c"PyInterpreterState_Get" | c"_PyInterpreterState_Get";
+    }
+    required {
         add_audit_hook: fn(AuditHook, *mut c_void) -> c_int = c"PySys_AddAuditHook";
-        sys_object: fn(*const c_char) -> Raw = c"PySys_GetObject";
-        import: fn(*const c_char) -> Raw = c"PyImport_ImportModule";
-        add_module: fn(*const c_char) -> Raw = c"PyImport_AddModule";
-        modules: fn() -> Raw = c"PyImport_GetModuleDict";
-        attr: fn(Raw, *const c_char) -> Raw = c"PyObject_GetAttrString";
         is_subtype: fn(Raw, Raw) -> c_int = c"PyType_IsSubtype";
         class_attr: fn(Raw, Raw) -> Raw = c"_PyType_Lookup";
-        own_dict: fn(Raw, *mut c_void) -> Raw = c"PyObject_GenericGetDict";
-        module_dict: fn(Raw) -> Raw = c"PyModule_GetDict";
-        function_code: fn(Raw) -> Raw = c"PyFunction_GetCode";
-        call: fn(Raw, Raw) -> Raw = c"PyObject_CallObject";
-        is_true: fn(Raw) -> c_int = c"PyObject_IsTrue";
-        type_of: fn(Raw) -> Raw = c"PyObject_Type";
-        tuple_new: fn(isize) -> Raw = c"PyTuple_New";
-        tuple_set: fn(Raw, isize, Raw) -> c_int = c"PyTuple_SetItem";
-        tuple_get: fn(Raw, isize) -> Raw = c"PyTuple_GetItem";
-        tuple_size: fn(Raw) -> isize = c"PyTuple_Size";
-        as_tuple: fn(Raw) -> Raw = c"PySequence_Tuple";
-        sequence_get: fn(Raw, isize) -> Raw = c"PySequence_GetItem";
-        list_append: fn(Raw, Raw) -> c_int = c"PyList_Append";
         dict_next: fn(Raw, *mut isize, *mut Raw, *mut Raw) -> c_int = c"PyDict_Next";
-        dict_new: fn() -> Raw = c"PyDict_New";
-        dict_get: fn(Raw, *const c_char) -> Raw = c"PyDict_GetItemString";
-        dict_values: fn(Raw) -> Raw = c"PyDict_Values";
-        dict_set: fn(Raw, *const c_char, Raw) -> c_int = c"PyDict_SetItemString";
-        dict_remove: fn(Raw, *const c_char) -> c_int = c"PyDict_DelItemString";
-        long_from: fn(i64) -> Raw = c"PyLong_FromLongLong";
-        long_as: fn(Raw) -> i64 = c"PyLong_AsLongLong";
         text_from: fn(*const c_char, isize) -> Raw = c"PyUnicode_FromStringAndSize";
         text_as: fn(Raw, *mut isize) -> *const c_char = c"PyUnicode_AsUTF8AndSize";
-        c_function: fn(*const MethodDef, Raw, Raw) -> Raw = c"PyCFunction_NewEx";
-        weak_reference: fn(Raw, Raw) -> Raw = c"PyWeakref_NewRef";
         inc_ref: fn(Raw) = c"Py_IncRef";
         dec_ref: fn(Raw) = c"Py_DecRef";
-        err_clear: fn() = c"PyErr_Clear";
-        err_occurred: fn() -> Raw = c"PyErr_Occurred";
         err_fetch: fn(*mut Raw, *mut Raw, *mut Raw) = c"PyErr_Fetch";
         err_restore: fn(Raw, Raw, Raw) = c"PyErr_Restore";
         save_thread: fn() -> ThreadState = c"PyEval_SaveThread";
         restore_thread: fn(ThreadState) = c"PyEval_RestoreThread";
         gil_ensure: fn() -> c_int = c"PyGILState_Ensure";
         gil_release: fn(c_int) = c"PyGILState_Release";
-        own_thread_state: fn() -> ThreadState = c"PyGILState_GetThisThreadState";
         add_pending_call: fn(PendingCall, *mut c_void) -> c_int = c"Py_AddPendingCall";
-        compile: fn(*const c_char, *const c_char, c_int) -> Raw = c"Py_CompileString";
         eval_code: fn(Raw, Raw, Raw) -> Raw = c"PyEval_EvalCode";
-        builtins: fn() -> Raw = c"PyEval_GetBuiltins";
-        interpreter: fn() -> *mut c_void = c"PyInterpreterState_Get" | c"_PyInterpreterState_Get";
         interpreter_id: fn(*mut c_void) -> i64 = c"PyInterpreterState_GetID";
-        current_thread_state: fn() -> ThreadState = c"PyThreadState_GetUnchecked" | c"_PyThreadState_UncheckedGet";
     }
     optional {
         is_finalizing: fn() -> c_int = c"Py_IsFinalizing" | c"_Py_IsFinalizing";
@@ -174,11 +282,14 @@ functions! {
         class_attr_new: fn(Raw, Raw) -> Raw = c"_PyType_LookupRef";
         current_frame: fn() -> Raw = c"PyEval_GetFrame";
         frame_variable: fn(Raw, Raw) -> Raw = c"PyFrame_GetVar";
-        cell_get: fn(Raw) -> Raw = c"PyCell_Get";
         evaluator: fn(*mut c_void) -> *mut c_void = c"_PyInterpreterState_GetEvalFrameFunc";
         set_evaluator: fn(*mut c_void, *mut c_void) = c"_PyInterpreterState_SetEvalFrameFunc";
     }
 }
+
+// SAFETY: the pointers are to functions and statics of the interpreter's library, which any thread
+// may compare, and which are used by threads that may use the interpreter alone.
+unsafe impl Sync for Api {}
 
 /// Types of the interpreter's own, borrowed.
 pub struct Types {
@@ -203,21 +314,23 @@ impl Types {
     }
 }
 
+/// What any thread may ask for at any time, with and without the GIL.
 impl Api {
-    /// From `Py_GetVersion`, which may be called at any time: "3.12.1 (main, …".
-    /// The version, as `3.12.1`.
-    pub fn version(&self) -> Option<&'static str> {
-        // SAFETY: may be called at any time; the text is the interpreter's own.
-        let version = unsafe { CStr::from_ptr((self.get_version)()) };
-        version.to_str().ok()?.split_whitespace().next()
+    /// Whether an interpreter is up.
+    pub fn is_initialized(&self) -> bool {
+        (self.is_initialized)() != 0
     }
 
-    fn read_minor(&self) -> Option<u32> {
-        // SAFETY: the function takes nothing and returns a static, terminated text.
-        let version = unsafe { CStr::from_ptr((self.get_version)()) };
-        let version = version.to_str().ok()?.strip_prefix("3.")?;
-        let digits = version.find(|c: char| !c.is_ascii_digit())?;
-        version[..digits].parse().ok()
+    /// Whether there is an interpreter to run code in.
+    pub fn runs(&self) -> bool {
+        // SAFETY: may be called at any time.
+        let is_finalizing = || self.is_finalizing.is_some_and(|is| unsafe { is() != 0 });
+        self.is_initialized() && !is_finalizing()
+    }
+
+    /// Whether the calling thread has a thread state, or, up to 3.11, any thread.
+    pub fn has_thread_state(&self) -> bool {
+        !(self.current_thread_state)().is_null()
     }
 
     /// Whether the calling thread has the GIL, or may use the interpreter where there is none.
@@ -225,22 +338,14 @@ impl Api {
     /// Not `PyGILState_Check`: with a sub-interpreter that says yes to everybody. Up to 3.11, of a
     /// thread that has the GIL for one, this may say no.
     pub fn has_gil(&self) -> bool {
-        // SAFETY: both may be called by any thread while the interpreter is there.
-        unsafe {
-            let current = (self.current_thread_state)();
-            // Up to 3.11 that is whoever has the GIL, and later the calling thread.
-            !current.is_null() && (self.minor >= 12 || current == (self.own_thread_state)())
-        }
+        let current = (self.current_thread_state)();
+        !current.is_null()
+            && (self.version.has_current_state_per_thread() || current == (self.own_thread_state)())
     }
 
-    /// Whether there is an interpreter to run code in.
-    pub fn runs(&self) -> bool {
-        // SAFETY: both may be called at any time, with and without the GIL.
-        unsafe {
-            (self.is_initialized)() != 0
-                && self
-                    .is_finalizing
-                    .is_none_or(|finalizing| finalizing() == 0)
-        }
+    /// Runs `act` if the calling thread has the GIL ([`Self::has_gil`]).
+    pub fn if_has_gil<R>(&'static self, act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
+        // SAFETY: the thread has the GIL, and keeps it until `act` has returned.
+        self.has_gil().then(|| act(unsafe { Python::assume(self) }))
     }
 }

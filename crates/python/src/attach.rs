@@ -7,11 +7,12 @@
 //! interpreter that is up is then where the rest is installed, once in each interpreter.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 
 use super::api::{Api, Raw};
-use super::object::Python;
+use super::method::call_on_main_thread;
+use super::object::{Object, Python};
 use super::threads::{self, Thread};
 use super::{gate, gil, names};
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
@@ -19,13 +20,13 @@ use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::got::Redirect;
 use tllmprof_platform::got::redirect;
-use tllmprof_sync::Lock;
+use tllmprof_sync::{Lock, Published};
 use tllmprof_platform::log;
 
 /// How long one thread waits for another that attaches or installs.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-static API: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
+static API: Published<Attached> = Published::none();
 static ATTACHING: Lock<()> = Lock::new(());
 /// The audit hook has been added to the interpreter that runs.
 static IS_AUDITED: AtomicBool = AtomicBool::new(false);
@@ -45,8 +46,7 @@ struct Attached {
 
 /// The interpreter's functions, if it is there.
 pub fn api() -> Option<&'static Api> {
-    // SAFETY: null or a box that is never freed.
-    unsafe { API.load(Ordering::Acquire).as_ref() }.map(|attached| &attached.api)
+    API.get().map(|attached| &attached.api)
 }
 
 /// Whether the process has, or had, more than one interpreter.
@@ -59,14 +59,13 @@ pub fn look() {
     let Some(_attaching) = ATTACHING.lock_for(PATIENCE) else {
         return;
     };
-    // SAFETY: as in `api`.
-    if let Some(attached) = unsafe { API.load(Ordering::Acquire).as_ref() } {
+    if let Some(attached) = API.get() {
         let is_there = elf::containing(attached.start)
             .is_some_and(|module| (module.start, module.end) == (attached.start, attached.end));
         if is_there {
             return;
         }
-        API.store(core::ptr::null_mut(), Ordering::Release);
+        API.set(None);
         gil::forget_all();
         begin_again();
     }
@@ -84,37 +83,21 @@ pub fn look() {
     let Some(attached) = found else { return };
     tllmprof_platform::lifecycle::register();
     let attached: &'static Attached = Box::leak(Box::new(attached));
-    API.store(core::ptr::from_ref(attached).cast_mut(), Ordering::Release);
+    API.set(Some(attached));
     let api = &attached.api;
-    // SAFETY: may be called at any time.
-    if unsafe { (api.is_initialized)() } == 0 {
+    if !api.is_initialized() {
         return;
     }
     gil::is_late();
-    if api.has_gil() {
-        begin_late(api);
-    } else {
-        // SAFETY: may be called without the GIL while there is an interpreter.
-        let failed = unsafe { (api.add_pending_call)(pending, core::ptr::null_mut()) };
-        if failed != 0 {
-            log::once!(Debug, "Python is too busy to be attached to");
-        }
+    if api.if_has_gil(begin_late).is_none() && call_on_main_thread(api, begin_late).is_err() {
+        log::once!(Debug, "Python is too busy to be attached to");
     }
 }
 
 /// Comes into an interpreter that was there before us.
-fn begin_late(api: &'static Api) {
-    // SAFETY: the thread has the GIL. With another hook in its way an exception may be set.
-    unsafe { Python::assume(api) }.quietly(|_| audit(api));
-}
-
-/// The interpreter's main thread comes to it, with the GIL.
-unsafe extern "C" fn pending(_: *mut c_void) -> c_int {
-    let _errno = Kept::new();
-    if let Some(api) = api() {
-        begin_late(api);
-    }
-    0
+fn begin_late(py: Python<'_>) {
+    // With another hook in its way an exception may be set.
+    py.quietly(|py| audit(py.api));
 }
 
 /// The slots that are led to us, and where to.
@@ -147,6 +130,9 @@ fn redirects() -> Vec<Redirect> {
 }
 
 /// Stands in the interpreter's slot for `pthread_cond_init`.
+///
+/// # Safety
+/// Called as that function is.
 unsafe extern "C" fn initialise(
     condition: *mut libc::pthread_cond_t,
     attributes: *const libc::pthread_condattr_t,
@@ -155,8 +141,7 @@ unsafe extern "C" fn initialise(
     if let (Some(api), Some(thread)) = (api(), threads::current())
         && gil::initialised(condition.addr(), thread)
     {
-        // SAFETY: may be called at any time.
-        if unsafe { (api.is_initialized)() } == 0 {
+        if !api.is_initialized() {
             begin_again();
         }
         audit(api);
@@ -192,6 +177,9 @@ fn audit(api: &Api) {
 }
 
 /// The audit hook.
+///
+/// # Safety
+/// Called by the interpreter, with the GIL, a terminated text and a live tuple.
 unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) -> c_int {
     let _errno = Kept::new();
     if gate::is_closed() {
@@ -199,23 +187,26 @@ unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) ->
     }
     if let (Some(api), Some(thread)) = (api(), threads::current())
         && !thread.is_busy.get()
+        // An event may come before the thread has a state.
+        && api.has_thread_state()
+        && api.runs()
     {
-        // SAFETY: the event is a terminated text; the interpreter calls this with the GIL.
-        unsafe { met(api, thread, CStr::from_ptr(event), args) };
+        // SAFETY: the caller's promise: the GIL, and a terminated text.
+        let (py, event) = unsafe { (Python::assume(api), CStr::from_ptr(event)) };
+        // SAFETY: the caller's promise: a tuple that outlives the call.
+        met(py, thread, event, &|| unsafe { py.share(args) });
     }
     0
 }
 
-/// # Safety
-/// As the audit hook's arguments, in a thread with the GIL.
-unsafe fn met(api: &'static Api, thread: &Thread, event: &CStr, args: Raw) {
-    // SAFETY: the caller's promise. An event may come before the thread has a state.
-    let (py, interpreter) = unsafe {
-        if (api.current_thread_state)().is_null() || !api.runs() {
-            return;
-        }
-        (Python::assume(api), (api.interpreter)())
-    };
+/// An event is audited, whose arguments `args` gives.
+fn met<'py>(
+    py: Python<'py>,
+    thread: &Thread,
+    event: &CStr,
+    args: &dyn Fn() -> Option<Object<'py>>,
+) {
+    let interpreter = py.interpreter_address();
     let event = event.to_bytes();
     if event.starts_with(b"cpython.PyInterpreterState_") {
         // One comes, beside that of the calling thread, or goes; where it lies, another may later.
@@ -228,16 +219,12 @@ unsafe fn met(api: &'static Api, thread: &Thread, event: &CStr, args: Raw) {
         }
         return;
     }
-    if LAST.load(Ordering::Relaxed) != interpreter.addr() {
-        let is_up = |name: &CStr| {
-            // SAFETY: the text is terminated; a borrowed reference, or null.
-            unsafe { !(api.sys_object)(name.as_ptr()).is_null() }
-        };
-        if !is_up(c"stdout") || !is_up(c"stderr") {
+    if LAST.load(Ordering::Relaxed) != interpreter {
+        // Not yet, while it is starting.
+        if !py.quietly(|py| py.sys(c"stdout").is_some() && py.sys(c"stderr").is_some()) {
             return;
         }
-        // SAFETY: the interpreter is the calling thread's.
-        let number = unsafe { (api.interpreter_id)(interpreter) };
+        let number = py.interpreter();
         let Some(mut installed) = INSTALLED.lock_for(PATIENCE) else {
             return;
         };
@@ -251,7 +238,7 @@ unsafe fn met(api: &'static Api, thread: &Thread, event: &CStr, args: Raw) {
             py.quietly(|py| super::install(py, thread, number));
             thread.is_busy.set(false);
         }
-        LAST.store(interpreter.addr(), Ordering::Relaxed);
+        LAST.store(interpreter, Ordering::Relaxed);
     }
     if super::wants().gil && names::are_behind() {
         thread.is_busy.set(true);
@@ -260,8 +247,7 @@ unsafe fn met(api: &'static Api, thread: &Thread, event: &CStr, args: Raw) {
     }
     if super::functions::wants(event) {
         thread.is_busy.set(true);
-        // SAFETY: the arguments of the event.
-        py.quietly(|py| unsafe { super::functions::audited(py, event, args) });
+        py.quietly(|py| super::functions::audited(py, event, args));
         thread.is_busy.set(false);
     }
     if super::torch_modules::wants(event) {

@@ -1,9 +1,9 @@
 //! Python source of our own, and what it calls of ours.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::CStr;
 
-use super::api::{MethodDef, Raw};
 use super::later::call_for_program;
+use super::method::MethodDef;
 use super::object::{Object, Python};
 
 /// `names[name](*args)`. What it raises is the program's own, as from a signal's handler.
@@ -16,57 +16,14 @@ pub fn call(py: Python<'_>, names: &Object<'_>, name: &CStr, args: &[Option<Obje
 
 /// `names[definition.name]` becomes a function of ours; false where that fails.
 pub fn add(py: Python<'_>, names: &Object<'_>, definition: &'static MethodDef) -> bool {
-    py.function(definition).is_some_and(|function| {
-        // SAFETY: the dictionary takes a reference of its own.
-        let failed: c_int =
-            unsafe { (py.api.dict_set)(names.raw(), definition.name, function.raw()) };
-        failed == 0
-    })
+    py.function(definition)
+        .is_some_and(|function| names.set_item(definition.name(), &function))
 }
 
-/// # Safety
-/// The calling thread has the GIL, and `args` is a tuple.
-pub unsafe fn told(args: Raw, say: impl FnOnce(&str)) -> Raw {
-    // SAFETY: the caller's promise.
-    unsafe {
-        first(args, |text| {
-            if let Some(text) = text.as_text() {
-                say(text);
-            }
-        })
+/// Gives the first of the arguments to `say`, if it is a str.
+pub fn with_text(args: &Object<'_>, say: impl FnOnce(&str)) {
+    let first = args.elements().next();
+    if let Some(text) = first.as_ref().and_then(Object::as_text) {
+        say(text);
     }
-}
-
-/// Gives the first argument to `act`, and None to Python.
-///
-/// # Safety
-/// As [`told`].
-pub unsafe fn first(args: Raw, act: impl FnOnce(&Object<'_>)) -> Raw {
-    // SAFETY: the caller's promise.
-    unsafe {
-        arguments(args, |args| {
-            if let Some(first) = args.first() {
-                act(first);
-            }
-        })
-    }
-}
-
-/// Gives the arguments to `act`, and None to Python.
-///
-/// # Safety
-/// As [`told`].
-pub unsafe fn arguments(args: Raw, act: impl FnOnce(&[Object<'_>])) -> Raw {
-    let Some(api) = crate::api() else {
-        return core::ptr::null_mut();
-    };
-    // SAFETY: the caller's promise.
-    let (py, args) = unsafe {
-        let py = Python::assume(api);
-        (py, py.share(args))
-    };
-    if let Some(args) = args {
-        act(&args.elements().collect::<Vec<_>>());
-    }
-    py.none()
 }

@@ -8,12 +8,11 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
-use super::api::{MethodDef, NOARGS, Raw};
+use super::method::MethodDef;
 use super::object::Python;
 use super::torch::profiler;
 use super::{attach, threads};
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
-use tllmprof_platform::errno::Kept;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 use tllmprof_platform::log;
@@ -52,8 +51,8 @@ pub fn has_gil() -> bool {
 
 /// Has the gate closed when the interpreter ends.
 pub fn install(py: Python<'_>) -> Option<()> {
-    static CLOSE: MethodDef = MethodDef::new(c"tllmprof_close", closes, NOARGS);
-    let module = if py.api.minor >= 10 {
+    static CLOSE: MethodDef = MethodDef::without_args(c"tllmprof_close", closes);
+    let module = if py.api.version.keeps_atexit_without_module() {
         py.import_unseen(c"atexit")
     } else {
         py.import(c"atexit") // the callbacks go with it
@@ -91,13 +90,16 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         return None;
     }
     let has_gil = api.has_gil();
-    if !has_gil && api.minor <= 11 && attach::has_sub_interpreters() {
+    if !has_gil
+        && !api.version.knows_holders_in_sub_interpreters()
+        && attach::has_sub_interpreters()
+    {
         // A thread that has the GIL for a sub-interpreter looks as if it had none, and would wait
         // for itself.
         log::once!(
             Warn,
-            "Python 3.{} with sub-interpreters: what needs its GIL at a window's edge is left out",
-            api.minor
+            "Python {} with sub-interpreters: what needs its GIL at a window's edge is left out",
+            api.version
         );
         return None;
     }
@@ -109,7 +111,7 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     // SAFETY: the thread has the GIL until it is given back.
     let result = unsafe { Python::assume(api) }.quietly(act);
     if let Some(state) = state {
-        // SAFETY: as it was taken.
+        // SAFETY: what `gil_ensure` gave, on the same thread; `act` has returned.
         unsafe { (api.gil_release)(state) };
     }
     thread.is_busy.set(false);
@@ -117,37 +119,31 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
 }
 
 /// The `atexit` callback.
-unsafe extern "C" fn closes(_: Raw, _: Raw) -> Raw {
-    let _errno = Kept::new();
-    let Some(api) = super::api() else {
-        return core::ptr::null_mut();
-    };
-    // SAFETY: Python calls this with the GIL.
-    let py = unsafe { Python::assume(api) };
+fn closes(py: Python<'_>) {
     CLOSED.store(true, Ordering::SeqCst);
     if INSIDE.load(Ordering::SeqCst) > 0 {
-        // SAFETY: those inside need the GIL to leave; the thread gets it back before it returns.
-        unsafe {
-            let state = (api.save_thread)();
-            let since = Instant::now();
-            loop {
-                let inside = INSIDE.load(Ordering::SeqCst);
-                let patience = if profiler::writes() {
-                    WRITING
-                } else {
-                    PATIENCE
-                };
-                let left = patience.saturating_sub(since.elapsed());
-                if inside == 0 || left.is_zero() {
-                    break;
-                }
-                wait(&INSIDE, inside, left.min(LOOK));
-            }
-            (api.restore_thread)(state);
-        }
+        // Those inside need the GIL to leave.
+        py.without_gil(await_inside);
     }
-    py.quietly(super::ends);
-    py.none()
+    super::ends(py);
+}
+
+/// Waits until nobody is inside, for a bounded time.
+fn await_inside() {
+    let since = Instant::now();
+    loop {
+        let inside = INSIDE.load(Ordering::SeqCst);
+        let patience = if profiler::writes() {
+            WRITING
+        } else {
+            PATIENCE
+        };
+        let left = patience.saturating_sub(since.elapsed());
+        if inside == 0 || left.is_zero() {
+            break;
+        }
+        wait(&INSIDE, inside, left.min(LOOK));
+    }
 }
 
 lifecycle::at_fork! {

@@ -5,14 +5,13 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 
-use super::api::{MethodDef, Raw, VARARGS};
+use super::method::MethodDef;
 use super::object::{Object, Python};
 use super::threads;
 use super::totals::Milliseconds;
 use tllmprof_capture::marks::Name;
 use tllmprof_capture::marks::Pushed;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
-use tllmprof_platform::errno::Kept;
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::Counter;
 use tllmprof_recorder::What;
@@ -97,15 +96,13 @@ impl Collecting {
     }
 }
 
-/// Has the collections of the interpreter told. None if it has no `gc` to ask.
+/// Has the interpreter report its collections. None if it has no `gc` to ask.
 pub fn install(py: Python<'_>) -> Option<()> {
-    static CALLBACK: MethodDef = MethodDef::new(c"tllmprof_gc", callback, VARARGS);
+    static CALLBACK: MethodDef = MethodDef::with_tuple(c"tllmprof_gc", callback);
     NAMES.get_or_init(|| Box::new(Names::new()));
     let callbacks = py.import_unseen(c"gc")?.attr(c"callbacks")?;
     let function = py.function(&CALLBACK)?;
-    // SAFETY: both references are owned; the list takes one of its own.
-    let failed = unsafe { (py.api.list_append)(callbacks.raw(), function.raw()) };
-    (failed == 0).then_some(())
+    callbacks.append(&function).then_some(())
 }
 
 impl Names {
@@ -122,25 +119,13 @@ impl Names {
 }
 
 /// `callback(phase, info)`, as the documentation of Python's `gc.callbacks` has it.
-unsafe extern "C" fn callback(_: Raw, args: Raw) -> Raw {
-    let _errno = Kept::new();
-    // SAFETY: Python calls this with the GIL, as a function that was installed where there is an
-    // API, with a tuple of arguments.
-    unsafe {
-        let Some(api) = super::api() else {
-            return core::ptr::null_mut();
-        };
-        let py = Python::assume(api);
-        if !super::gate::is_closed()
-            && let Some(args) = py.share(args)
-        {
-            py.quietly(|_| told(&args));
-        }
-        py.none()
+fn callback(_: Python<'_>, args: &Object<'_>) {
+    if !super::gate::is_closed() {
+        let _ = count(args);
     }
 }
 
-fn told(args: &Object<'_>) -> Option<()> {
+fn count(args: &Object<'_>) -> Option<()> {
     let thread = threads::current()?;
     let mut args = args.elements();
     let (phase, info) = (args.next()?, args.next()?);
@@ -154,36 +139,39 @@ fn told(args: &Object<'_>) -> Option<()> {
     let generation = usize::try_from(number(c"generation"))
         .map_or(GENERATIONS, |n| n)
         .min(GENERATIONS - 1);
-    // SAFETY: the cell is the calling thread's own, and nothing below comes back here.
-    let collecting = unsafe { &mut *thread.collecting.get() };
     let names = NAMES.get().and_then(Option::as_ref);
     if phase.as_text()? == "start" {
-        match collecting {
-            Some(outer) => outer.inner += 1,
-            None => {
-                *collecting = Some(Collecting {
-                    range: names.map(|names| names.range[generation].push()),
-                    since: super::now(),
-                    ticks: recorder::ticks(),
-                    inner: 0,
-                });
-            }
-        }
+        let collecting = match thread.collecting.take() {
+            Some(outer) => Collecting {
+                inner: outer.inner + 1,
+                ..outer
+            },
+            None => Collecting {
+                range: names.map(|names| names.range[generation].push()),
+                since: super::now(),
+                ticks: recorder::ticks(),
+                inner: 0,
+            },
+        };
+        thread.collecting.set(Some(collecting));
         return Some(());
     }
     let mut since = None;
-    let took = match collecting {
+    let took = match thread.collecting.take() {
         Some(outer) if outer.inner > 0 => {
-            outer.inner -= 1;
+            thread.collecting.set(Some(Collecting {
+                inner: outer.inner - 1,
+                ..outer
+            }));
             0
         }
-        // None where it began before us.
-        _ => collecting.take().map_or(0, |collecting| {
+        Some(collecting) => {
             let took = super::now().saturating_sub(collecting.since);
             drop(collecting.range);
             since = Some(collecting.ticks);
             took
-        }),
+        }
+        None => 0, // it began before us
     };
     let (collected, uncollectable) = (number(c"collected"), number(c"uncollectable"));
     if let Some(names) = names {

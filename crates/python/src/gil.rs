@@ -31,7 +31,7 @@ static CONDITIONS: [AtomicUsize; GILS] = [const { AtomicUsize::new(0) }; GILS];
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// GILs for which there was no place.
 static MISSED: AtomicU32 = AtomicU32::new(0);
-/// There may be a GIL that was made before anybody told us.
+/// There may be a GIL that was made before we were there.
 static IS_LATE: AtomicBool = AtomicBool::new(false);
 /// The interpreter is built to do without, and does.
 static IS_OFF: AtomicBool = AtomicBool::new(false);
@@ -47,7 +47,7 @@ pub struct Names {
 
 static NAMES: OnceBox<Option<Names>> = OnceBox::new();
 
-// SAFETY: declared as in pthread.h. A thread that is cancelled is unwound out of them.
+// SAFETY: these are the declarations of pthread.h. A thread that is cancelled is unwound out of them.
 unsafe extern "C-unwind" {
     fn pthread_cond_timedwait(
         condition: *mut libc::pthread_cond_t,
@@ -86,8 +86,8 @@ pub fn begin(py: Python<'_>, thread: &Thread) {
         forget_all();
         log::say!(
             Debug,
-            "Python 3.{} runs without a GIL: there is none to wait for",
-            py.api.minor
+            "Python {} runs without a GIL: there is none to wait for",
+            py.api.version
         );
     }
     NAMES.get_or_init(|| {
@@ -195,6 +195,9 @@ fn part(condition: usize) -> Option<(Part, u64)> {
 }
 
 /// Stands in the interpreter's slot for `pthread_cond_signal`.
+///
+/// # Safety
+/// Called as that function is.
 pub unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> c_int {
     match part(condition.addr()) {
         Some((part, gil)) => {
@@ -231,6 +234,9 @@ fn learn(condition: usize) {
 }
 
 /// Stands in the interpreter's slot for `pthread_cond_timedwait`.
+///
+/// # Safety
+/// Called as that function is.
 pub unsafe extern "C-unwind" fn timed_wait(
     condition: *mut libc::pthread_cond_t,
     mutex: *mut libc::pthread_mutex_t,
@@ -247,6 +253,9 @@ pub unsafe extern "C-unwind" fn timed_wait(
 }
 
 /// Stands in the interpreter's slot for `pthread_cond_wait`.
+///
+/// # Safety
+/// Called as that function is.
 pub unsafe extern "C-unwind" fn wait(
     condition: *mut libc::pthread_cond_t,
     mutex: *mut libc::pthread_mutex_t,
@@ -267,6 +276,9 @@ pub unsafe extern "C-unwind" fn wait(
 }
 
 /// Stands in the interpreter's slot for `pthread_cond_destroy`.
+///
+/// # Safety
+/// Called as that function is.
 pub unsafe extern "C" fn destroy(condition: *mut libc::pthread_cond_t) -> c_int {
     if forget(condition.addr()) {
         let _errno = Kept::new();

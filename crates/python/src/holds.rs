@@ -2,11 +2,12 @@
 //!
 //! A thread has one GIL at a time: it gives one interpreter's back before it takes another's.
 
-use core::cell::{Cell, UnsafeCell};
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::gil;
 use tllmprof_capture::marks::Started;
+use tllmprof_platform::lifecycle::OnlyThread;
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::What;
 
@@ -66,8 +67,8 @@ pub struct Holds {
     /// The same moments in the record's ticks; 0 where nothing is recorded.
     wait_ticks: Cell<u64>,
     hold_ticks: Cell<u64>,
-    wait: UnsafeCell<Option<Started>>,
-    hold: UnsafeCell<Option<Started>>,
+    wait: Cell<Option<Started>>,
+    hold: Cell<Option<Started>>,
     pub waits: Total,
     pub holds: Total,
     /// Waits of a thread that was made to drop the GIL, until another has taken it.
@@ -98,21 +99,20 @@ impl Holds {
             holds_since: AtomicU64::new(0),
             wait_ticks: Cell::new(0),
             hold_ticks: Cell::new(0),
-            wait: UnsafeCell::new(None),
-            hold: UnsafeCell::new(None),
+            wait: Cell::new(None),
+            hold: Cell::new(None),
             waits: Total::new(),
             holds: Total::new(),
             forced: Total::new(),
         }
     }
 
-    /// The thread wants GIL number `gil`, which another one has. Told again as long as it waits.
+    /// The thread wants GIL number `gil`, which another one has. Called again as long as it waits.
     pub fn begins_to_wait(&self, gil: u64) {
         if self.waits_since.get() == 0 {
             self.waits_since.set(super::now());
             self.wait_ticks.set(ticks());
-            // SAFETY: the cell is the calling thread's own.
-            unsafe { *self.wait.get() = gil::names().map(|names| names.wait.start(gil)) };
+            self.wait.set(gil::names().map(|names| names.wait.start(gil)));
         }
     }
 
@@ -126,13 +126,11 @@ impl Holds {
             let waited = now.saturating_sub(waited);
             self.waits.add(waited);
             record_if_long(&self.wait_ticks, waited, What::GilWait);
-            // SAFETY: the cell is the calling thread's own.
-            unsafe { *self.wait.get() = None };
+            self.wait.set(None);
         }
         self.holds_since.store(now, Ordering::Relaxed);
         self.hold_ticks.set(ticks());
-        // SAFETY: as above.
-        unsafe { *self.hold.get() = gil::names().map(|names| names.hold.start(gil)) };
+        self.hold.set(gil::names().map(|names| names.hold.start(gil)));
     }
 
     /// It gives it back.
@@ -143,8 +141,7 @@ impl Holds {
             let held = super::now().saturating_sub(held);
             self.holds.add(held);
             record_if_long(&self.hold_ticks, held, What::GilHold);
-            // SAFETY: as above.
-            unsafe { *self.hold.get() = None };
+            self.hold.set(None);
         }
     }
 
@@ -173,23 +170,18 @@ impl Holds {
     pub fn leave(&self) {
         self.drops();
         self.waits_since.set(0);
-        // SAFETY: as above.
-        unsafe { *self.wait.get() = None };
+        self.wait.set(None);
         self.waits.longest.store(0, Ordering::Relaxed);
     }
 
     /// The process is the child of a fork, where Python takes a new GIL.
-    ///
-    /// # Safety
-    /// The process has one thread.
-    pub unsafe fn in_child(&self) {
+    pub fn in_child(&self, _: &OnlyThread) {
         self.clear();
         self.waits_since.set(0);
         self.holds_since.store(0, Ordering::Relaxed);
-        for range in [self.wait.get(), self.hold.get()] {
-            // SAFETY: no other thread uses the cell any more; the range is not ended, whatever it
-            // was in the middle of.
-            if let Some(range) = unsafe { (*range).take() } {
+        for range in [&self.wait, &self.hold] {
+            // The range is not ended, whatever it was in the middle of.
+            if let Some(range) = range.take() {
                 range.forget();
             }
         }

@@ -20,11 +20,13 @@ mod gc;
 mod gil;
 mod holds;
 mod later;
+pub mod method;
 mod names;
 pub mod object;
 mod threads;
 mod torch;
 mod totals;
+mod version;
 
 use once_cell::race::OnceBox;
 use tllmprof_config::Settings;
@@ -32,6 +34,7 @@ use tllmprof_config::Settings;
 use tllmprof_platform::modules;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
+use tllmprof_platform::system::{Clock, nanoseconds};
 use tllmprof_session as session;
 use api::Api;
 use object::Python;
@@ -71,7 +74,7 @@ pub struct Cpython;
 
 impl session::Interpreter for Cpython {
     fn version(&self) -> Option<&'static str> {
-        api()?.version()
+        Some(api()?.version_text)
     }
 
     fn has_gil(&self) -> bool {
@@ -89,11 +92,11 @@ impl session::Interpreter for Cpython {
     }
 
     fn report_missing(&self) {
-        functions::tell_missing();
+        functions::report_missing();
     }
 
     fn report_totals(&self, level: Level) {
-        totals::tell(level);
+        totals::report(level);
     }
 
     fn write_no_call(&self, out: &mut dyn core::fmt::Write) -> core::fmt::Result {
@@ -171,29 +174,10 @@ fn is_there() -> bool {
     api().is_some()
 }
 
-/// Runs `act` without the GIL, which the calling thread has: it may wait.
-fn without_gil<R>(act: impl FnOnce() -> R) -> R {
-    let Some(api) = api() else { return act() };
-    // SAFETY: the thread is in a function that Python calls, and so may give its state up; it gets
-    // it back before it goes on.
-    unsafe {
-        let state = (api.save_thread)();
-        let result = act();
-        (api.restore_thread)(state);
-        result
-    }
-}
-
 /// Nanoseconds of the monotonic clock.
 #[inline]
 fn now() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes the time to the local; the clock is always there.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+    nanoseconds(Clock::Monotonic)
 }
 
 /// Interpreters start anew in the process.
@@ -216,8 +200,7 @@ fn install(py: Python<'_>, thread: &Thread, number: i64) {
     if wants.gil {
         gil::begin(py, thread);
     }
-    // Up to 3.9 all interpreters have one list of callbacks, which 3.9 calls in the main one alone.
-    let has_own_gc = number == 0 || py.api.minor >= 10;
+    let has_own_gc = number == 0 || py.api.version.has_gc_callbacks_per_interpreter();
     if wants.gc && has_own_gc && gc::install(py).is_none() {
         log::once!(Warn, "Python has no gc: its collections are not marked");
     }
@@ -241,9 +224,9 @@ fn ends(py: Python<'_>) {
     if wants().gil {
         names::look(py);
     }
-    // Where CUDA is used, the end of the process tells.
+    // Where CUDA is used, the end of the process reports them.
     if !session::uses_cuda() {
-        totals::tell(Level::Debug);
+        totals::report(Level::Debug);
     }
     if wants().functions {
         functions::ends(py);

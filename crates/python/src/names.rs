@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::object::Python;
 use super::threads;
+use tllmprof_platform::system;
 
 /// Time between two look-ups at least, in nanoseconds, and as a multiple of what one takes: it goes
 /// through all threads.
@@ -52,17 +53,12 @@ impl ThreadName {
         }
     }
 
-    /// The calling thread's name in the kernel, if Python has not told another.
+    /// The calling thread's name in the kernel, if Python has not given another.
     pub fn ask_kernel(&self) {
         if self.is_pythons.load(Ordering::Relaxed) {
             return;
         }
-        // The kernel's names have 15 bytes at most, and a zero.
-        let mut name = [0_u8; 16];
-        // SAFETY: writes that many bytes at most.
-        if unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) } == 0 {
-            self.set(&name);
-        }
+        self.set(&system::thread_name());
     }
 
     /// Another thread has the place now: its name is to be looked up.

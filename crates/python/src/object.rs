@@ -4,8 +4,10 @@
 
 use core::ffi::{CStr, c_int};
 use core::marker::PhantomData;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::api::{Api, MethodDef, Raw};
+use super::api::{Api, C, Raw};
+use super::method::MethodDef;
 
 /// The proof that the calling thread may use the interpreter: it has the GIL, or, in a build
 /// without one, a thread state.
@@ -28,6 +30,72 @@ impl Drop for Object<'_> {
     }
 }
 
+impl Clone for Object<'_> {
+    fn clone(&self) -> Self {
+        // SAFETY: the object is alive: a reference to it is owned.
+        unsafe { (self.py.api.inc_ref)(self.raw) };
+        Self { ..*self }
+    }
+}
+
+/// An exception as `PyErr_Fetch` gives it: owned references, or nulls.
+pub struct Exception([Raw; 3]);
+
+// SAFETY: the references are used by a thread that may use the interpreter alone (`restore`).
+unsafe impl Send for Exception {}
+
+/// A reference that is owned by a static, or by something else that outlives the GIL's holders.
+///
+/// Whoever keeps one forgets it when interpreters start anew in the process: the object is gone
+/// then. Otherwise it stays: an interpreter may have ended with it.
+pub struct Held(AtomicPtr<core::ffi::c_void>);
+
+impl Held {
+    /// Nothing yet.
+    pub const fn none() -> Self {
+        Self(AtomicPtr::new(core::ptr::null_mut()))
+    }
+
+    /// That object.
+    pub fn new(object: Object<'_>) -> Self {
+        Self(AtomicPtr::new(object.release()))
+    }
+
+    /// The object, if one is held.
+    pub fn get<'py>(&self, py: Python<'py>) -> Option<Object<'py>> {
+        let raw = self.0.load(Ordering::Acquire);
+        // SAFETY: the reference is owned, so that the object is alive.
+        (!raw.is_null()).then(|| unsafe { py.share(raw) })?
+    }
+
+    /// Holds `object` from here on. What was held is not given back: it may be in use.
+    pub fn set(&self, object: Object<'_>) {
+        self.0.store(object.release(), Ordering::Release);
+    }
+
+    /// Holds nothing any more, and gives the reference over.
+    pub fn take<'py>(&self, py: Python<'py>) -> Option<Object<'py>> {
+        let raw = self.0.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: the reference was owned, and nobody else has it now.
+        (!raw.is_null()).then(|| unsafe { py.own(raw) })?
+    }
+
+    /// Holds nothing any more: the object has gone with its interpreter.
+    pub fn forget(&self) {
+        self.0.store(core::ptr::null_mut(), Ordering::Release);
+    }
+
+    /// Whether an object is held.
+    pub fn is_some(&self) -> bool {
+        !self.0.load(Ordering::Acquire).is_null()
+    }
+
+    /// Where the object lies; 0 for none.
+    pub fn addr(&self) -> usize {
+        self.0.load(Ordering::Relaxed).addr()
+    }
+}
+
 impl<'py> Python<'py> {
     /// # Safety
     /// The calling thread has the GIL, or a thread state where there is no GIL, as long as `'py`.
@@ -38,18 +106,71 @@ impl<'py> Python<'py> {
         }
     }
 
+    /// The C API.
+    pub const fn c(self) -> C<'py> {
+        C(self)
+    }
+
     /// Runs `act` with no exception set, and puts back the one that was, whatever `act` raised.
     pub fn quietly<R>(self, act: impl FnOnce(Self) -> R) -> R {
-        let mut kept: [Raw; 3] = [core::ptr::null_mut(); 3];
-        let [kind, value, trace] = &mut kept;
-        // SAFETY: the thread may use the interpreter; the references that are fetched are put back.
+        let kept = self.take_exception();
+        let result = act(self);
+        self.clear_exception();
+        self.raise(kept);
+        result
+    }
+
+    /// Runs `act` without the GIL: it may wait. `Send` keeps what needs the GIL out of it.
+    pub fn without_gil<R: Send>(self, act: impl FnOnce() -> R + Send) -> R {
+        // SAFETY: the thread has a state, which it gets back before it goes on.
         unsafe {
-            (self.api.err_fetch)(kind, value, trace);
-            let result = act(self);
-            (self.api.err_clear)();
-            (self.api.err_restore)(kept[0], kept[1], kept[2]);
+            let state = (self.api.save_thread)();
+            let result = act();
+            (self.api.restore_thread)(state);
             result
         }
+    }
+
+    /// The exception that is set, or nulls; none is set any more.
+    fn take_exception(self) -> Exception {
+        let mut kept: [Raw; 3] = [core::ptr::null_mut(); 3];
+        let [kind, value, trace] = &mut kept;
+        // SAFETY: the thread may use the interpreter; writes to the locals.
+        unsafe { (self.api.err_fetch)(kind, value, trace) };
+        Exception(kept)
+    }
+
+    /// Sets the exception.
+    pub fn raise(self, exception: Exception) {
+        let Exception([kind, value, trace]) = exception;
+        // SAFETY: the references are owned, and are taken over.
+        unsafe { (self.api.err_restore)(kind, value, trace) };
+    }
+
+    fn clear_exception(self) {
+        self.c().err_clear();
+    }
+
+    /// Whether an exception is set.
+    pub fn has_raised(self) -> bool {
+        self.c().err_occurred()
+    }
+
+    /// Whether an exception is set; it is cleared.
+    fn raised(self) -> bool {
+        let has_raised = self.has_raised();
+        if has_raised {
+            self.clear_exception();
+        }
+        has_raised
+    }
+
+    /// Whether a function of the C API has succeeded, by its result; its exception is cleared.
+    fn succeeded(self, result: c_int) -> bool {
+        if result < 0 {
+            self.raised();
+        }
+        result >= 0
     }
 
     /// Takes over a new reference; none, and the exception cleared, for null.
@@ -58,11 +179,21 @@ impl<'py> Python<'py> {
     /// `raw` is null or a reference that the caller owns.
     pub unsafe fn own(self, raw: Raw) -> Option<Object<'py>> {
         if raw.is_null() {
-            // SAFETY: the thread may use the interpreter.
-            unsafe { (self.api.err_clear)() };
+            self.clear_exception();
             return None;
         }
         Some(Object { py: self, raw })
+    }
+
+    /// Takes over a new reference, or, for null, the exception that is set.
+    ///
+    /// # Safety
+    /// `raw` is null or a reference that the caller owns.
+    pub(crate) unsafe fn own_or_exception(self, raw: Raw) -> Result<Object<'py>, Exception> {
+        if raw.is_null() {
+            return Err(self.take_exception());
+        }
+        Ok(Object { py: self, raw })
     }
 
     /// A new reference to what is borrowed; none for null.
@@ -70,7 +201,7 @@ impl<'py> Python<'py> {
     /// # Safety
     /// `raw` is null or a reference to a live object.
     pub unsafe fn share(self, raw: Raw) -> Option<Object<'py>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; the new reference is owned.
         unsafe {
             if !raw.is_null() {
                 (self.api.inc_ref)(raw);
@@ -81,8 +212,7 @@ impl<'py> Python<'py> {
 
     /// `import name`.
     pub fn import(self, name: &CStr) -> Option<Object<'py>> {
-        // SAFETY: the text is terminated; a new reference.
-        unsafe { self.own((self.api.import)(name.as_ptr())) }
+        self.c().import(name)
     }
 
     /// As [`Self::import`], of a module that keeps its state elsewhere: a program that has not
@@ -90,110 +220,87 @@ impl<'py> Python<'py> {
     pub fn import_unseen(self, name: &CStr) -> Option<Object<'py>> {
         let was_there = self.imported(name).is_some();
         let module = self.import(name)?;
-        // SAFETY: the text is terminated; the modules are borrowed.
-        if !was_there && unsafe { (self.api.dict_remove)((self.api.modules)(), name.as_ptr()) } != 0
-        {
-            self.raised();
+        if !was_there && let Some(modules) = self.c().modules() {
+            self.succeeded(self.c().dict_remove(&modules, name));
         }
         Some(module)
     }
 
     /// `sys.modules.get(name)`: nothing is imported.
     pub fn imported(self, name: &CStr) -> Option<Object<'py>> {
-        // SAFETY: the text is terminated; a borrowed reference.
-        unsafe { self.get((self.api.modules)(), name) }
-    }
-
-    /// `dictionary[name]`. Where threads run without a GIL, another may take away meanwhile what is
-    /// borrowed: from 3.13 on the reference is new.
-    ///
-    /// # Safety
-    /// `dictionary` is a reference to a live object.
-    unsafe fn get(self, dictionary: Raw, name: &CStr) -> Option<Object<'py>> {
-        // SAFETY: the caller's promise; the text is terminated, and what is found is new or borrowed.
-        unsafe {
-            let Some(get) = self.api.dict_get_new else {
-                return self.share((self.api.dict_get)(dictionary, name.as_ptr()));
-            };
-            let mut found = core::ptr::null_mut();
-            get(dictionary, name.as_ptr(), &raw mut found);
-            self.own(found)
-        }
+        self.c().modules()?.item(name)
     }
 
     /// `sys.name`.
     pub fn sys(self, name: &CStr) -> Option<Object<'py>> {
-        // SAFETY: the text is terminated; a borrowed reference.
-        unsafe { self.share((self.api.sys_object)(name.as_ptr())) }
+        self.c().sys_object(name)
     }
 
     /// The number of the interpreter, 0 for the main one.
     pub fn interpreter(self) -> i64 {
         // SAFETY: the thread has a state, and so an interpreter.
-        unsafe { (self.api.interpreter_id)((self.api.interpreter)()) }
+        unsafe { (self.api.interpreter_id)(self.c().interpreter()) }
+    }
+
+    /// Where the interpreter lies.
+    pub fn interpreter_address(self) -> usize {
+        self.c().interpreter().addr()
+    }
+
+    /// The frame of Python code that the thread is in.
+    pub fn frame(self) -> Option<Frame<'py>> {
+        // SAFETY: the thread may use the interpreter; the frame is borrowed.
+        unsafe { self.share((self.api.current_frame?)()) }.map(Frame)
     }
 
     /// A Python function that calls ours.
     pub fn function(self, definition: &'static MethodDef) -> Option<Object<'py>> {
-        let null = core::ptr::null_mut();
-        // SAFETY: the definition is a static, as the function object will refer to it.
-        unsafe { self.own((self.api.c_function)(definition, null, null)) }
+        self.c().c_function(definition, None, None)
     }
 
-    /// A Python function that calls ours with `first` before its arguments.
+    /// A Python function that calls ours with `first`.
     pub fn function_of(
         self,
         definition: &'static MethodDef,
         first: &Object<'py>,
     ) -> Option<Object<'py>> {
-        let null = core::ptr::null_mut();
-        // SAFETY: as above; the function object takes a reference of its own.
-        unsafe { self.own((self.api.c_function)(definition, first.raw, null)) }
+        self.c().c_function(definition, Some(first), None)
     }
 
     pub fn text(self, text: &str) -> Option<Object<'py>> {
         let length = text.len().cast_signed();
-        // SAFETY: the text has that many bytes.
+        // SAFETY: the text has that many bytes; a new reference.
         unsafe { self.own((self.api.text_from)(text.as_ptr().cast(), length)) }
     }
 
     pub fn int(self, value: i64) -> Option<Object<'py>> {
-        // SAFETY: a new reference.
-        unsafe { self.own((self.api.long_from)(value)) }
+        self.c().long_from(value)
     }
 
     /// Runs `source` as a module's body in a new namespace, which is returned.
     ///
     /// `file` is what tracebacks call it.
     pub fn run(self, source: &CStr, file: &CStr) -> Option<Object<'py>> {
-        // SAFETY: a new reference.
-        let names = unsafe { self.own((self.api.dict_new)()) }?;
+        let names = self.c().dict_new()?;
         self.run_in(names, source, file)
     }
 
     /// As [`Self::run`], as a module that can be found by `name`.
     pub fn run_as_module(self, name: &CStr, source: &CStr, file: &CStr) -> Option<Object<'py>> {
-        // SAFETY: the text is terminated; the module and its names are borrowed.
-        let names = unsafe {
-            let module = self.share((self.api.add_module)(name.as_ptr()))?;
-            self.share((self.api.module_dict)(module.raw))?
-        };
+        let names = self.c().module_dict(&self.c().add_module(name)?)?;
         self.run_in(names, source, file)
     }
 
     fn run_in(self, names: Object<'py>, source: &CStr, file: &CStr) -> Option<Object<'py>> {
         /// `Py_file_input`.
         const FILE: c_int = 257;
-        // SAFETY: the texts are terminated; the builtins are borrowed; the rest is owned.
-        unsafe {
-            let api = self.api;
-            let code = self.own((api.compile)(source.as_ptr(), file.as_ptr(), FILE))?;
-            if (api.dict_set)(names.raw, c"__builtins__".as_ptr(), (api.builtins)()) != 0 {
-                return self.own(core::ptr::null_mut());
-            }
-            self.own((api.eval_code)(code.raw, names.raw, names.raw))?;
-            Some(names)
+        let code = self.c().compile(source, file, FILE)?;
+        if !names.set_item(c"__builtins__", &self.c().builtins()?) {
+            return None;
         }
+        // SAFETY: a code object that was compiled above, and a dictionary; a new reference.
+        unsafe { self.own((self.api.eval_code)(code.raw, names.raw, names.raw)) }?;
+        Some(names)
     }
 
     /// None.
@@ -210,10 +317,28 @@ impl<'py> Python<'py> {
     }
 }
 
+/// A frame of Python code.
+pub struct Frame<'py>(Object<'py>);
+
+impl<'py> Frame<'py> {
+    /// The value of its variable `name`, a str.
+    pub fn variable(&self, name: &Object<'py>) -> Option<Object<'py>> {
+        let py = self.0.py;
+        name.as_text()?;
+        // SAFETY: a frame and a str; a new reference.
+        unsafe { py.own((py.api.frame_variable?)(self.0.raw, name.raw)) }
+    }
+}
+
 impl<'py> Object<'py> {
     /// The reference, borrowed.
     pub const fn raw(&self) -> Raw {
         self.raw
+    }
+
+    /// Where it lies, which no other object does as long as it lives.
+    pub fn addr(&self) -> usize {
+        self.raw.addr()
     }
 
     /// Gives the reference up to somebody else, or for good.
@@ -236,14 +361,12 @@ impl<'py> Object<'py> {
 
     /// `self.name`; none if there is no such attribute.
     pub fn attr(&self, name: &CStr) -> Option<Object<'py>> {
-        // SAFETY: the reference is owned and the text terminated; a new reference.
-        unsafe { self.py.own((self.py.api.attr)(self.raw, name.as_ptr())) }
+        self.py.c().attr(self, name)
     }
 
     /// Its type.
     pub fn class(&self) -> Option<Object<'py>> {
-        // SAFETY: the reference is owned; a new reference.
-        unsafe { self.py.own((self.py.api.type_of)(self.raw)) }
+        self.py.c().type_of(self)
     }
 
     /// Its type, to be compared alone.
@@ -254,8 +377,11 @@ impl<'py> Object<'py> {
 
     /// Whether it is a class.
     pub fn is_class(&self) -> bool {
-        // SAFETY: both are types.
-        unsafe { (self.py.api.is_subtype)(self.kind(), self.py.api.types.class) != 0 }
+        let is_class = |kind: Object<'_>| {
+            // SAFETY: both are types.
+            unsafe { (self.py.api.is_subtype)(kind.raw, self.py.api.types.class) != 0 }
+        };
+        self.class().is_some_and(is_class)
     }
 
     /// What a class, or a base of it, has by that name. No code of the program's runs.
@@ -279,156 +405,157 @@ impl<'py> Object<'py> {
         if self.is_class() {
             return None; // what a built-in one has lies elsewhere
         }
-        // SAFETY: the reference is owned; a module's dictionary is borrowed, the other is new.
-        unsafe {
-            self.py
-                .share((self.py.api.module_dict)(self.raw))
-                .or_else(|| {
-                    let none = core::ptr::null_mut();
-                    self.py.own((self.py.api.own_dict)(self.raw, none))
-                })
-        }
+        let c = self.py.c();
+        c.module_dict(self).or_else(|| c.own_dict(self, None))
     }
 
     /// The code of a function.
     pub fn code(&self) -> Option<Object<'py>> {
-        // SAFETY: the reference is owned; a borrowed one, null for what is no function.
-        unsafe { self.py.share((self.py.api.function_code)(self.raw)) }
+        self.py.c().function_code(self)
     }
 
     /// The keys of a dictionary that are texts.
     pub fn each_key(&self, mut act: impl FnMut(&str)) {
         let mut position = 0;
         let (mut key, mut value) = (core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: the reference is owned; nothing below changes the dictionary, and what it gives
-        // is borrowed from it.
-        unsafe {
-            let next = self.py.api.dict_next;
-            while next(self.raw, &raw mut position, &raw mut key, &raw mut value) != 0 {
-                if let Some(key) = self.py.share(key)
-                    && let Some(key) = key.as_text()
-                {
-                    act(key);
-                }
+        let mut next = || {
+            // SAFETY: the reference is owned; writes to the locals.
+            let is_there = unsafe {
+                let next = self.py.api.dict_next;
+                next(self.raw, &raw mut position, &raw mut key, &raw mut value) != 0
+            };
+            // SAFETY: the key is borrowed from the dictionary, which nothing has changed since.
+            is_there.then(|| unsafe { self.py.share(key) })
+        };
+        while let Some(key) = next() {
+            if let Some(key) = key.as_ref().and_then(Object::as_text) {
+                act(key);
             }
         }
     }
 
-    /// `self[name]` of a dictionary.
+    /// `self[name]` of a dictionary. Where threads run without a GIL, another may take away
+    /// meanwhile what is borrowed: from 3.13 on the reference is new.
     pub fn item(&self, name: &CStr) -> Option<Object<'py>> {
-        // SAFETY: the reference is owned.
-        unsafe { self.py.get(self.raw, name) }
+        let Some(get) = self.py.api.dict_get_new else {
+            return self.py.c().dict_get(self, name);
+        };
+        let mut found = core::ptr::null_mut();
+        // SAFETY: the reference is owned and the text terminated; a new reference, or null.
+        unsafe {
+            get(self.raw, name.as_ptr(), &raw mut found);
+            self.py.own(found)
+        }
+    }
+
+    /// `self[name] = value` of a dictionary; whether that worked.
+    pub fn set_item(&self, name: &CStr, value: &Object<'py>) -> bool {
+        let py = self.py;
+        py.succeeded(py.c().dict_set(self, name, value))
+    }
+
+    /// `self.append(value)` of a list; whether that worked.
+    pub fn append(&self, value: &Object<'py>) -> bool {
+        let py = self.py;
+        py.succeeded(py.c().list_append(self, value))
+    }
+
+    /// A weak reference to it, which calls `callback` when it goes.
+    pub fn weak_reference(&self, callback: &Object<'py>) -> Option<Object<'py>> {
+        self.py.c().weak_reference(self, callback)
+    }
+
+    /// What a cell holds.
+    pub fn content(&self) -> Option<Object<'py>> {
+        self.py.c().cell_get(self)
     }
 
     /// `self(*args)`; none if it raised.
     pub fn call(&self, args: &[&Object<'py>]) -> Option<Object<'py>> {
-        // SAFETY: a new reference, or null.
-        unsafe { self.py.own(self.raw_call(args)) }
+        let drop_exception = |raised| {
+            self.py.raise(raised);
+            self.py.clear_exception();
+        };
+        self.try_call(args).map_err(drop_exception).ok()
     }
 
-    /// `self(*args)`, or the exception that it raised, as `PyErr_Fetch` gives it.
-    pub fn try_call(&self, args: &[&Object<'py>]) -> Result<Object<'py>, [Raw; 3]> {
-        let raw = self.raw_call(args);
-        if raw.is_null() {
-            let mut raised: [Raw; 3] = [core::ptr::null_mut(); 3];
-            let [kind, value, trace] = &mut raised;
-            // SAFETY: the thread may use the interpreter.
-            unsafe { (self.py.api.err_fetch)(kind, value, trace) };
-            return Err(raised);
-        }
-        Ok(Object { py: self.py, raw })
-    }
-
-    /// A new reference to `self(*args)`, or null and an exception.
-    fn raw_call(&self, args: &[&Object<'py>]) -> Raw {
-        let api = self.py.api;
-        // SAFETY: the tuple takes references of its own to the arguments.
-        unsafe {
-            let tuple = (api.tuple_new)(args.len().cast_signed());
-            if tuple.is_null() {
-                return tuple;
-            }
-            for (index, arg) in args.iter().enumerate() {
-                (api.inc_ref)(arg.raw);
-                (api.tuple_set)(tuple, index.cast_signed(), arg.raw);
-            }
-            let result = (api.call)(self.raw, tuple);
-            (api.dec_ref)(tuple);
-            result
-        }
+    /// `self(*args)`, or the exception that it raised.
+    pub fn try_call(&self, args: &[&Object<'py>]) -> Result<Object<'py>, Exception> {
+        let py = self.py;
+        let tuple = py.tuple(args).ok_or_else(|| py.take_exception())?;
+        py.c().call(self, &tuple)
     }
 
     /// Its whole-number value; none if it has none in 64 bits.
     pub fn as_int(&self) -> Option<i64> {
-        // SAFETY: the reference is owned.
-        let value = unsafe { (self.py.api.long_as)(self.raw) };
+        let value = self.py.c().long_as(self);
         (value != -1 || !self.py.raised()).then_some(value)
     }
 
     /// Its text; none if it is no str.
     pub fn as_text(&self) -> Option<&str> {
         let mut length = 0;
-        // SAFETY: the reference is owned; the text lies in the object, as long as that lives, and
-        // is UTF-8 of that many bytes.
-        unsafe {
-            let text = (self.py.api.text_as)(self.raw, &raw mut length);
-            if text.is_null() {
-                (self.py.api.err_clear)();
-                return None;
-            }
-            let bytes = core::slice::from_raw_parts(text.cast(), usize::try_from(length).ok()?);
-            str::from_utf8(bytes).ok()
+        // SAFETY: the reference is owned; writes to the local.
+        let text = unsafe { (self.py.api.text_as)(self.raw, &raw mut length) };
+        if text.is_null() {
+            self.py.clear_exception();
+            return None;
         }
+        let length = usize::try_from(length).ok()?;
+        // SAFETY: the text has that many bytes and lies in the object, which does not change it, as
+        // long as that lives.
+        str::from_utf8(unsafe { core::slice::from_raw_parts(text.cast(), length) }).ok()
     }
 
     /// Whether Python takes it for true; not, where it cannot say.
     pub fn is_true(&self) -> bool {
-        // SAFETY: the reference is owned; -1 for an exception.
-        let answer = unsafe { (self.py.api.is_true)(self.raw) };
-        if answer < 0 {
-            self.py.raised();
-        }
-        answer > 0
+        let answer = self.py.c().is_true(self);
+        self.py.succeeded(answer) && answer > 0
     }
 
     /// The values of a dictionary, as a tuple.
     pub fn values(&self) -> Option<Object<'py>> {
-        // SAFETY: the reference is owned; a new reference to a list each, or null.
-        unsafe {
-            let list = self.py.own((self.py.api.dict_values)(self.raw))?;
-            self.py.own((self.py.api.as_tuple)(list.raw))
-        }
+        let c = self.py.c();
+        c.as_tuple(&c.dict_values(self)?)
     }
 
     /// `self[index]` of a sequence.
     pub fn at(&self, index: isize) -> Option<Object<'py>> {
-        // SAFETY: the reference is owned; a new reference.
-        unsafe { self.py.own((self.py.api.sequence_get)(self.raw, index)) }
+        self.py.c().sequence_get(self, index)
     }
 
     /// The elements of a tuple.
     pub fn elements(&self) -> impl Iterator<Item = Object<'py>> {
-        // SAFETY: the reference is owned; -1 for what is no tuple.
-        let size = unsafe { (self.py.api.tuple_size)(self.raw) };
+        let size = self.py.c().tuple_size(self);
         if size < 0 {
             self.py.raised();
         }
-        // SAFETY: as above; the elements are borrowed.
-        (0..size)
-            .filter_map(|index| unsafe { self.py.share((self.py.api.tuple_get)(self.raw, index)) })
+        (0..size).filter_map(|index| self.py.c().tuple_get(self, index))
     }
 }
 
-impl Python<'_> {
-    /// Whether an exception is set; it is cleared.
-    fn raised(self) -> bool {
-        // SAFETY: the thread may use the interpreter.
-        unsafe {
-            let raised = !(self.api.err_occurred)().is_null();
-            if raised {
-                (self.api.err_clear)();
-            }
-            raised
+impl<'py> Python<'py> {
+    /// `(*elements,)`.
+    fn tuple(self, elements: &[&Object<'py>]) -> Option<Object<'py>> {
+        let tuple = self.c().tuple_new(elements.len().cast_signed())?;
+        for (index, element) in elements.iter().enumerate() {
+            let element = Object::clone(element);
+            self.c().tuple_set(&tuple, index.cast_signed(), element);
         }
+        Some(tuple)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_outlives_the_gil_may_go_to_another_thread() {
+        const fn may_be_sent<T: Send>() {}
+        may_be_sent::<Exception>();
+        may_be_sent::<Held>();
+        assert!(!Held::none().is_some());
+        assert_eq!(Held::none().addr(), 0);
     }
 }

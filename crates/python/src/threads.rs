@@ -3,8 +3,8 @@
 //! A thread gets its place at its first event and gives it back when it ends. Places are never
 //! freed: the totals are read from other threads, and a hook must not allocate from the heap.
 
-use core::cell::{Cell, UnsafeCell};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use super::functions::Spans;
 use super::holds::Holds;
@@ -12,10 +12,12 @@ use super::names::{Text, ThreadName};
 use super::totals;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_platform::ids;
+use tllmprof_platform::pages;
 use tllmprof_platform::thread::{self, Part};
+use tllmprof_sync::Published;
 
 /// Places that were made and no thread has had yet, in a chain.
-static SPARE: AtomicPtr<Thread> = AtomicPtr::new(core::ptr::null_mut());
+static SPARE: Published<Thread> = Published::none();
 /// Places that are made at a time.
 const BATCH: usize = 32;
 
@@ -27,20 +29,22 @@ pub struct Thread {
     pub number: AtomicI32,
     pub name: ThreadName,
     /// The next of the spare places.
-    next: AtomicPtr<Thread>,
+    next: Published<Thread>,
     /// The condition variable that the thread has initialised last.
     pub last_condition: Cell<usize>,
     pub holds: Holds,
     /// The collection that is under way on the thread.
-    pub collecting: UnsafeCell<Option<super::gc::Collecting>>,
-    pub spans: UnsafeCell<Spans>,
+    pub collecting: Cell<Option<super::gc::Collecting>>,
+    pub spans: Spans,
     /// Calls of torch modules that the thread is in.
     pub modules: Cell<u32>,
     /// The thread is in our own code that Python runs.
     pub is_busy: Cell<bool>,
 }
 
-// SAFETY: what is no atomic is used by the thread that has the place, alone.
+// SAFETY: what is no atomic is used by the thread that has the place alone, or by the only thread of
+// a process. No reference into a cell is handed out, so that a signal handler of that thread finds
+// none in use.
 unsafe impl Sync for Thread {}
 
 /// The calling thread's place; none if there is no memory for one.
@@ -73,52 +77,22 @@ fn take() -> Option<&'static Thread> {
 
 /// A place that no thread has had, from a batch of them.
 fn spare() -> Option<&'static Thread> {
-    let mut first = SPARE.swap(core::ptr::null_mut(), Ordering::AcqRel);
-    if first.is_null() {
-        first = more()?;
+    let thread = SPARE.take().or_else(more)?;
+    if let Some(rest) = thread.next.take() {
+        // Should another thread have put its own rest back meanwhile, this one is lost: a batch at
+        // most.
+        let _ = SPARE.set_if_none(rest);
     }
-    // SAFETY: a place, which is never freed.
-    let thread: &'static Thread = unsafe { &*first };
-    let rest = thread
-        .next
-        .swap(core::ptr::null_mut(), Ordering::Relaxed);
-    // Should another thread have put its own rest back meanwhile, this one is lost: a batch at most.
-    let _ = SPARE.compare_exchange(
-        core::ptr::null_mut(),
-        rest,
-        Ordering::AcqRel,
-        Ordering::Relaxed,
-    );
     Some(thread)
 }
 
 /// Makes a batch of places, each of which leads to the next.
-fn more() -> Option<*mut Thread> {
-    // SAFETY: an anonymous mapping, which is never unmapped.
-    let pages = unsafe {
-        libc::mmap(
-            core::ptr::null_mut(),
-            BATCH * size_of::<Thread>(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if pages == libc::MAP_FAILED {
-        return None;
+fn more() -> Option<&'static Thread> {
+    let batch: &'static [Thread] = pages::batch_with(BATCH, Thread::new)?;
+    for (thread, next) in batch.iter().zip(&batch[1..]) {
+        thread.next.set(Some(next));
     }
-    let first: *mut Thread = pages.cast();
-    let mut next = core::ptr::null_mut();
-    for index in (0..BATCH).rev() {
-        // SAFETY: the mapping has room for that many, is aligned to a page, and nobody else has it.
-        next = unsafe {
-            let place = first.add(index);
-            place.write(Thread::new(next));
-            place
-        };
-    }
-    Some(first)
+    batch.first()
 }
 
 // SAFETY: no other part is of this kind.
@@ -141,16 +115,16 @@ impl Thread {
         self.name.get(self.number.load(Ordering::Relaxed))
     }
 
-    const fn new(next: *mut Self) -> Self {
+    const fn new() -> Self {
         Self {
             is_used: AtomicBool::new(false),
             number: AtomicI32::new(0),
             name: ThreadName::new(),
-            next: AtomicPtr::new(next),
+            next: Published::none(),
             last_condition: Cell::new(0),
             holds: Holds::new(),
-            collecting: UnsafeCell::new(None),
-            spans: UnsafeCell::new(Spans::new()),
+            collecting: Cell::new(None),
+            spans: Spans::new(),
             modules: Cell::new(0),
             is_busy: Cell::new(false),
         }
@@ -160,11 +134,8 @@ impl Thread {
 fn leave(thread: &'static Thread) {
     totals::ends(thread);
     thread.holds.leave();
-    // SAFETY: the place is the thread's own until this returns.
-    unsafe {
-        *thread.collecting.get() = None;
-        (*thread.spans.get()).leave();
-    }
+    thread.collecting.set(None);
+    thread.spans.leave();
     thread.modules.set(0);
     thread.is_busy.set(false);
     thread.last_condition.set(0);
@@ -177,18 +148,15 @@ lifecycle::at_fork! {
 }
 
 /// The child of a fork has one thread: ranges that others had open are their process's.
-fn in_child(_: &OnlyThread) {
+fn in_child(alone: &OnlyThread) {
     let us = known();
     for thread in all() {
         let is_us = us.is_some_and(|us| core::ptr::eq(thread, us));
-        // SAFETY: no other thread uses its place any more.
-        unsafe {
-            thread.holds.in_child();
-            if let Some(collecting) = (*thread.collecting.get()).take() {
-                collecting.forget();
-            }
-            (*thread.spans.get()).in_child();
+        thread.holds.in_child(alone);
+        if let Some(collecting) = thread.collecting.take() {
+            collecting.forget();
         }
+        thread.spans.in_child(alone);
         thread.modules.set(0);
         if is_us {
             thread.number.store(ids::thread(), Ordering::Relaxed);
@@ -197,5 +165,38 @@ fn in_child(_: &OnlyThread) {
             thread.last_condition.set(0);
             thread.is_used.store(false, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_place_is_given_once() {
+        let places: Vec<_> = (0..BATCH * 2 + 1).map(|_| spare().unwrap()).collect();
+        let addresses: HashSet<_> = places.iter().map(|it| core::ptr::from_ref(*it)).collect();
+        assert_eq!(addresses.len(), places.len());
+        assert!(places.iter().all(|it| !it.is_used() && !it.is_busy.get()));
+    }
+
+    #[test]
+    fn a_thread_keeps_its_place_until_it_ends() {
+        let place = || core::ptr::from_ref(current().unwrap()).addr();
+        let ours = place();
+        let on_another = std::thread::spawn(move || {
+            let first = place();
+            assert_eq!(place(), first);
+            known().unwrap().modules.set(3);
+            first
+        });
+        let theirs = on_another.join().unwrap();
+        assert_eq!(place(), ours);
+        assert_ne!(ours, theirs);
+        let left = all().find(|it| core::ptr::from_ref(*it).addr() == theirs);
+        // Another test's thread may have it now, which has set nothing.
+        assert_eq!(left.unwrap().modules.get(), 0);
     }
 }

@@ -44,7 +44,7 @@ pub fn ends(thread: &Thread) {
 }
 
 /// Says the totals, once.
-pub fn tell(level: Level) {
+pub fn report(level: Level) {
     let wants = wants();
     if !(wants.gc || wants.gil) || attach::api().is_none() || !log::tells(level) {
         return;
@@ -56,7 +56,7 @@ pub fn tell(level: Level) {
         log::line(level, format_args!("Python GC: {}", gc::TOTALS));
     }
     if wants.gil {
-        Gil::now().tell(level);
+        Gil::now().report(level);
     }
 }
 
@@ -133,7 +133,7 @@ impl Gil {
         gil
     }
 
-    fn tell(&self, level: Level) {
+    fn report(&self, level: Level) {
         if self.holds.count > 0 {
             log::line(level, format_args!("Python GIL: {self}"));
         }

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tllmprof_platform::system::{Clock, nanoseconds};
 use tllmprof_record::{Anchor, ClockKind};
 
 /// Whether ticks are the counter's. Chosen once in a process, before the first tick is kept.
@@ -57,7 +58,7 @@ pub fn ticks() -> u64 {
     if is_counter() {
         counter()
     } else {
-        read(libc::CLOCK_MONOTONIC)
+        nanoseconds(Clock::Monotonic)
     }
 }
 
@@ -70,12 +71,12 @@ fn anchor_by(ticks: impl Fn() -> u64) -> Anchor {
     const TRIES: usize = 4;
     let once = || {
         let before = ticks();
-        let monotonic_ns = read(libc::CLOCK_MONOTONIC);
+        let monotonic_ns = nanoseconds(Clock::Monotonic);
         let took = ticks().wrapping_sub(before);
         let anchor = Anchor {
             ticks: before.wrapping_add(took / 2),
             monotonic_ns,
-            unix_ns: read(libc::CLOCK_REALTIME),
+            unix_ns: nanoseconds(Clock::Realtime),
         };
         (took, anchor)
     };
@@ -103,17 +104,7 @@ pub fn ticks_per_ns() -> f64 {
 
 /// Milliseconds, to no better than some.
 pub fn coarse_ms() -> u64 {
-    read(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
-}
-
-fn read(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes the time to the local.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+    nanoseconds(Clock::MonotonicCoarse) / 1_000_000
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -7,13 +7,13 @@
 //! `ranks.py` (where ranks have tokens of their own), one behind the other. Nothing is on disk, and nothing happens where torch is not imported.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use tllmprof_config::{PerfectRouter, Settings};
 
-use tllmprof_python::api::{MethodDef, Raw, VARARGS};
-use tllmprof_python::embedded::{add, arguments, call, told};
-use tllmprof_python::object::{Object, Python};
+use tllmprof_python::embedded::{add, call, with_text};
+use tllmprof_python::method::MethodDef;
+use tllmprof_python::object::{Held, Object, Python};
 use tllmprof_capture::AddOn;
 use tllmprof_platform::environment;
 use tllmprof_platform::thread::uncounted;
@@ -45,8 +45,8 @@ const OWN_SWITCH: &str = "ENABLE_PERFECT_ROUTER";
 static ASKED: AtomicU8 = AtomicU8::new(PerfectRouter::Off as u8);
 /// torch has not been seen yet.
 static WAITS: AtomicBool = AtomicBool::new(false);
-/// The module's names; null until it runs. Never freed: an interpreter may have ended with it.
-static NAMES: AtomicPtr<core::ffi::c_void> = AtomicPtr::new(core::ptr::null_mut());
+/// The module's names, once it runs.
+static NAMES: Held = Held::none();
 
 /// Balanced routers, for the interpreter and for the windows.
 pub struct PerfectRouters;
@@ -105,7 +105,7 @@ fn start(settings: &Settings) {
 
 /// Interpreters start anew in the process.
 fn begins() {
-    NAMES.store(core::ptr::null_mut(), Ordering::Release);
+    NAMES.forget();
     let asked = ASKED.load(Ordering::Relaxed) != PerfectRouter::Off as u8;
     WAITS.store(asked, Ordering::Relaxed);
 }
@@ -152,22 +152,19 @@ fn look(py: Python<'_>) {
     let in_windows = ASKED.load(Ordering::Relaxed) == PerfectRouter::Window as u8;
     let flag = |flag: bool| py.int(flag.into());
     call(py, &names, c"begin", &[flag(!in_windows), flag(in_windows)]);
-    // SAFETY: the reference is owned; the one that the static keeps is not given back.
-    if let Some(kept) = unsafe { py.share(names.raw()) } {
-        NAMES.store(kept.release(), Ordering::Release);
-    }
+    NAMES.set(names);
 }
 
 /// A window opens or has closed. `capturing`: a stream capture is under way, which no wait for the
 /// device survives.
 fn switch(on: bool, capturing: bool) {
     if ASKED.load(Ordering::Relaxed) != PerfectRouter::Window as u8
-        || NAMES.load(Ordering::Acquire).is_null()
+        || !NAMES.is_some()
     {
         return;
     }
     tllmprof_python::run(|py| {
-        let Some(names) = names(py) else { return };
+        let Some(names) = NAMES.get(py) else { return };
         uncounted(&mut || {
             let flag = |flag: bool| py.int(flag.into());
             call(py, &names, c"switch", &[flag(on), flag(!capturing)]);
@@ -180,50 +177,35 @@ fn switch(on: bool, capturing: bool) {
 
 /// The interpreter ends.
 fn ends(py: Python<'_>) {
-    let Some(names) = names(py) else { return };
+    let Some(names) = NAMES.get(py) else { return };
     uncounted(&mut || {
         call(py, &names, c"loads", &[]);
         call(py, &names, c"tell", &[]);
     });
 }
 
-fn names(py: Python<'_>) -> Option<Object<'_>> {
-    // SAFETY: null, or a reference that was given up to the static for good.
-    unsafe { py.share(NAMES.load(Ordering::Acquire)) }
-}
-
 /// What the source calls.
 static FUNCTIONS: [MethodDef; 3] = [
-    MethodDef::new(c"say", say, VARARGS),
-    MethodDef::new(c"warn", warn, VARARGS),
-    MethodDef::new(c"keep", keep, VARARGS),
+    MethodDef::with_tuple(c"say", |_, args| {
+        with_text(args, |text| log::say!(Info, "{text}"));
+    }),
+    MethodDef::with_tuple(c"warn", |_, args| {
+        with_text(args, |text| log::say!(Warn, "{text}"));
+    }),
+    MethodDef::with_tuple(c"keep", keep),
 ];
 
-unsafe extern "C" fn say(_: Raw, args: Raw) -> Raw {
-    // SAFETY: Python calls this with the GIL and a tuple of arguments.
-    unsafe { told(args, |text| log::say!(Info, "{text}")) }
-}
-
-unsafe extern "C" fn warn(_: Raw, args: Raw) -> Raw {
-    // SAFETY: as above.
-    unsafe { told(args, |text| log::say!(Warn, "{text}")) }
-}
-
 /// `keep(layer, name, tokens)`: the tokens that a layer's learned router sent to each expert.
-unsafe extern "C" fn keep(_: Raw, args: Raw) -> Raw {
-    // SAFETY: as above.
-    unsafe {
-        arguments(args, |args| {
-            if let [layer, name, tokens] = args
-                && let Some(layer) = layer.as_int().and_then(|layer| u16::try_from(layer).ok())
-                && let Some(name) = name.as_text()
-            {
-                let tokens = tokens.elements().map(|count| {
-                    let count = count.as_int().unwrap_or(0);
-                    u64::try_from(count).unwrap_or(0)
-                });
-                recorder::expert_loads(layer, name, tokens);
-            }
-        })
+fn keep(_: Python<'_>, args: &Object<'_>) {
+    let args: Vec<_> = args.elements().collect();
+    if let [layer, name, tokens] = args.as_slice()
+        && let Some(layer) = layer.as_int().and_then(|layer| u16::try_from(layer).ok())
+        && let Some(name) = name.as_text()
+    {
+        let tokens = tokens.elements().map(|count| {
+            let count = count.as_int().unwrap_or(0);
+            u64::try_from(count).unwrap_or(0)
+        });
+        recorder::expert_loads(layer, name, tokens);
     }
 }

@@ -15,6 +15,7 @@ use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::Slot;
 use tllmprof_platform::ids;
 use tllmprof_platform::log;
+use tllmprof_platform::system;
 
 /// A thread's slot, as a part of its record.
 #[repr(transparent)]
@@ -103,9 +104,8 @@ fn mind_exit() {
     }
     static ONCE: AtomicBool = AtomicBool::new(false);
     if !ONCE.swap(true, Ordering::AcqRel) {
-        // SAFETY: the handler is a function of this library, which is never unloaded. Registered
-        // now, it runs before those that the driver registered when it was initialised.
-        unsafe { libc::atexit(at_exit) };
+        // Registered now, it runs before those that the driver registered when it was initialised.
+        system::at_exit(at_exit);
     }
 }
 

@@ -3,8 +3,7 @@
 //! CUPTI gives times of `CLOCK_REALTIME` in nanoseconds. The record's ticks pass evenly beside it
 //! between two readings of both.
 
-use core::ffi::c_int;
-
+use tllmprof_platform::system::{Clock, nanoseconds};
 use tllmprof_recorder as recorder;
 
 /// The same moment on both clocks.
@@ -37,7 +36,7 @@ impl Reading {
 
     /// Now, by the clock that CUPTI reads.
     pub fn now() -> Self {
-        Self::new(realtime)
+        Self::new(|| nanoseconds(Clock::Realtime))
     }
 
     /// The ticks at `ns`, by this reading and a later one.
@@ -51,14 +50,4 @@ impl Reading {
         let moved = since * i128::from(ticks) / i128::from(passed);
         u64::try_from(i128::from(self.ticks) + moved).unwrap_or(0)
     }
-}
-
-fn realtime() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes the time to the local.
-    let _: c_int = unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut time) };
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }

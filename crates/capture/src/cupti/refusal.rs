@@ -42,7 +42,7 @@ impl Refusal {
         )
     }
 
-    /// Which reason it is: each is told once.
+    /// Which reason it is: each is reported once.
     pub const fn number(&self) -> u32 {
         match self {
             Self::NoRecord => 0,

@@ -7,17 +7,15 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use super::frames::{CODE, Layout, State};
+use super::frames::{Frame, Layout, State, code_of};
 use super::marked::{self, Mark};
 use super::trouble::Trouble;
 use super::{room, spans, trial};
 use tllmprof_platform::errno::Kept;
-use crate::api::Api;
-use crate::api::Evaluate;
-use crate::api::Raw;
-use crate::api::ThreadState;
+use crate::api::{Api, Evaluate, Raw, ThreadState};
 use crate::object::Python;
-use crate::threads;
+use crate::threads::{self, Thread};
+use crate::version::Evaluation;
 
 /// `_PyFrameEvalFunction` in 3.8.
 type EvaluateOld = unsafe extern "C-unwind" fn(Raw, c_int) -> Raw;
@@ -27,11 +25,11 @@ static EVALUATE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 /// Another tool's was there when ours should have been put.
 static IS_MISSING: AtomicBool = AtomicBool::new(false);
 
-/// Has marked calls told in the interpreter. None if that cannot be.
+/// Has the interpreter evaluate marked calls through us. None if that cannot be.
 pub fn install(py: Python<'_>) -> Option<()> {
     EVALUATE.store(py.api.evaluate?.as_ptr(), Ordering::Release);
     put(py)?;
-    trial::passes(py, Layout::of(py.api.minor)?).or_else(|| {
+    trial::passes(py, Layout::of(py.api.version)?).or_else(|| {
         take_away(py);
         None
     })
@@ -74,71 +72,76 @@ pub fn is_there(py: Python<'_>) -> bool {
 }
 
 fn ours(api: &Api) -> *mut c_void {
-    match api.minor {
-        8 => (evaluate_in_3_8 as EvaluateOld as *const ())
+    match api.version.evaluation() {
+        Evaluation::In3_8 => (evaluate_in_3_8 as EvaluateOld as *const ())
             .cast_mut()
             .cast(),
-        11 => (evaluate_in_3_11 as Evaluate as *const ())
+        Evaluation::In3_11 => (evaluate_in_3_11 as Evaluate as *const ())
             .cast_mut()
             .cast(),
-        _ => (evaluate as Evaluate as *const ()).cast_mut().cast(),
+        Evaluation::In3_9 => (evaluate as Evaluate as *const ()).cast_mut().cast(),
     }
 }
 
 /// Where an interpreter keeps its evaluator.
-enum Place {
-    Functions(&'static Api, *mut c_void),
+enum Place<'py> {
+    Functions(Python<'py>),
     /// The word itself, in 3.8.
-    Word(*mut *mut c_void),
+    Word(&'py AtomicPtr<c_void>),
 }
 
-impl Place {
-    fn of(py: Python<'_>) -> Option<Self> {
-        // SAFETY: the thread has an interpreter.
-        let interpreter = unsafe { (py.api.interpreter)() };
-        if py.api.minor > 8 {
+impl<'py> Place<'py> {
+    fn of(py: Python<'py>) -> Option<Self> {
+        if py.api.version.has_evaluator_functions() {
             py.api.evaluator.and(py.api.set_evaluator)?;
-            return Some(Self::Functions(py.api, interpreter));
+            return Some(Self::Functions(py));
         }
         /// Words of a `PyInterpreterState`, which is longer, that are looked at.
         const WORDS: usize = 128;
         let wanted = [EVALUATE.load(Ordering::Relaxed), ours(py.api)];
-        let words: *mut *mut c_void = interpreter.cast();
-        let mut found = (0..WORDS).filter_map(|index| {
-            // SAFETY: the structure has 255 words for `co_extra_freefuncs` behind the one looked
-            // for, so that all of these lie in it.
-            let word = unsafe { words.add(index) };
-            // SAFETY: as above.
-            wanted.contains(unsafe { &*word }).then_some(word)
-        });
+        // SAFETY: the interpreter is the calling thread's and stays as long as the thread has the
+        // GIL. It has 255 words for `co_extra_freefuncs` behind the one looked for, so that all of
+        // these lie in it. They may change.
+        let words: &[AtomicPtr<c_void>] =
+            unsafe { core::slice::from_raw_parts(py.c().interpreter().cast(), WORDS) };
+        let is_wanted = |word: &&AtomicPtr<c_void>| wanted.contains(&word.load(Ordering::Relaxed));
+        let mut found = words.iter().filter(is_wanted);
         let place = found.next()?;
         found.next().is_none().then_some(Self::Word(place))
     }
 
     fn get(&self) -> *mut c_void {
         match *self {
-            // SAFETY: the interpreter is the calling thread's.
-            Self::Functions(api, interpreter) => api
-                .evaluator
-                .map_or(core::ptr::null_mut(), |get| unsafe { get(interpreter) }),
-            // SAFETY: found in the interpreter.
-            Self::Word(word) => unsafe { word.read() },
+            Self::Functions(py) => py.api.evaluator.map_or(core::ptr::null_mut(), |get| {
+                // SAFETY: the interpreter is the calling thread's.
+                unsafe { get(py.c().interpreter()) }
+            }),
+            Self::Word(word) => word.load(Ordering::Relaxed),
         }
     }
 
     fn set(&self, evaluator: *mut c_void) {
         match *self {
-            Self::Functions(api, interpreter) => {
-                if let Some(set) = api.set_evaluator {
+            Self::Functions(py) => {
+                if let Some(set) = py.api.set_evaluator {
                     // SAFETY: the interpreter is the calling thread's, and what is put there is of
                     // the right type for its version.
-                    unsafe { set(interpreter, evaluator) };
+                    unsafe { set(py.c().interpreter(), evaluator) };
                 }
             }
-            // SAFETY: found in the interpreter; as above.
-            Self::Word(word) => unsafe { word.write(evaluator) },
+            Self::Word(word) => word.store(evaluator, Ordering::Relaxed),
         }
     }
+}
+
+/// CPython's own evaluator, from 3.9 on.
+///
+/// # Safety
+/// The version is not 3.8, and our evaluator is in place.
+#[inline]
+unsafe fn own() -> Evaluate {
+    // SAFETY: ours is in place only after this has been stored; the caller's promise is the type.
+    unsafe { core::mem::transmute::<*mut c_void, Evaluate>(EVALUATE.load(Ordering::Relaxed)) }
 }
 
 /// Evaluates a frame, in 3.9 and 3.10. What is not marked is passed on by a jump, so that it takes no
@@ -146,22 +149,26 @@ impl Place {
 ///
 /// A thread that the end of the interpreter, or `pthread_exit`, ends in the midst of a call is
 /// unwound through here: nothing is to be dropped around the call.
+///
+/// # Safety
+/// Called by the interpreter, from 3.9 on.
 unsafe extern "C-unwind" fn evaluate(state: ThreadState, frame: Raw, throws: c_int) -> Raw {
-    // SAFETY: ours is in place only after this has been stored; CPython's own.
-    let next =
-        unsafe { core::mem::transmute::<*mut c_void, Evaluate>(EVALUATE.load(Ordering::Relaxed)) };
-    // SAFETY: the caller's own arguments; frames have a code object.
+    // SAFETY: the caller's promise; the interpreter's own arguments.
     unsafe {
-        match marked::find(frame.byte_add(CODE).cast::<usize>().read()) {
+        let next = own();
+        match marked::find(code_of(frame)) {
             None => next(state, frame, throws),
-            Some(mark) => told(frame, throws, mark, move || next(state, frame, throws)),
+            Some(mark) => follow(frame, throws, mark, move || next(state, frame, throws)),
         }
     }
 }
 
 /// As [`evaluate`], in 3.11.
+///
+/// # Safety
+/// Called by the interpreter, in 3.11.
 unsafe extern "C-unwind" fn evaluate_in_3_11(state: ThreadState, frame: Raw, throws: c_int) -> Raw {
-    // SAFETY: the caller's own arguments.
+    // SAFETY: the caller's promise; the interpreter's own arguments.
     unsafe {
         if room::may_be_short() && room::is_short() {
             evaluate_without_us(state, frame, throws)
@@ -172,6 +179,9 @@ unsafe extern "C-unwind" fn evaluate_in_3_11(state: ThreadState, frame: Raw, thr
 }
 
 /// Evaluates a frame with none of the calls in it through us, so that they take no stack.
+///
+/// # Safety
+/// Called for the interpreter, in 3.11, with our evaluator in place.
 #[cold]
 #[inline(never)]
 unsafe extern "C-unwind" fn evaluate_without_us(
@@ -180,62 +190,78 @@ unsafe extern "C-unwind" fn evaluate_without_us(
     throws: c_int,
 ) -> Raw {
     Trouble::Deep.note();
-    // SAFETY: as in `evaluate`; frames are evaluated with the GIL.
-    unsafe {
-        let next = core::mem::transmute::<*mut c_void, Evaluate>(EVALUATE.load(Ordering::Relaxed));
-        let Some(api) = crate::api() else {
-            return next(state, frame, throws);
-        };
-        take_away(Python::assume(api));
-        let result = next(state, frame, throws);
-        let _errno = Kept::new();
-        let _ = put(Python::assume(api));
-        result
+    // SAFETY: frames are evaluated with the GIL.
+    let py = crate::api().map(|api| unsafe { Python::assume(api) });
+    if let Some(py) = py {
+        take_away(py);
     }
+    // SAFETY: the caller's promise; the interpreter's own arguments.
+    let result = unsafe { own()(state, frame, throws) };
+    if let Some(py) = py {
+        let _errno = Kept::new();
+        let _ = put(py);
+    }
+    result
 }
 
 /// As [`evaluate`], in 3.8.
+///
+/// # Safety
+/// Called by the interpreter, in 3.8.
 unsafe extern "C-unwind" fn evaluate_in_3_8(frame: Raw, throws: c_int) -> Raw {
-    // SAFETY: as above.
-    let next = unsafe {
-        core::mem::transmute::<*mut c_void, EvaluateOld>(EVALUATE.load(Ordering::Relaxed))
-    };
-    // SAFETY: as above.
+    let next = EVALUATE.load(Ordering::Relaxed);
+    // SAFETY: ours is in place only after CPython's own has been stored, which has this type in
+    // 3.8; the interpreter calls this with its own arguments.
     unsafe {
-        match marked::find(frame.byte_add(CODE).cast::<usize>().read()) {
+        let next = core::mem::transmute::<*mut c_void, EvaluateOld>(next);
+        match marked::find(code_of(frame)) {
             None => next(frame, throws),
-            Some(mark) => told(frame, throws, mark, move || next(frame, throws)),
+            Some(mark) => follow(frame, throws, mark, move || next(frame, throws)),
         }
     }
 }
 
+/// Follows a call of the marked code object; `go_on` evaluates its frame.
+///
 /// # Safety
-/// As `evaluate`'s arguments, with what the frame's code object means; `go_on` evaluates the frame.
+/// The interpreter has given `frame` to be evaluated.
 #[cold]
 #[inline(never)]
-unsafe fn told(frame: Raw, throws: c_int, mark: &'static Mark, go_on: impl FnOnce() -> Raw) -> Raw {
-    // SAFETY: the caller's promise.
-    if !unsafe { entered(frame, throws, mark) } {
+unsafe fn follow(
+    frame: Raw,
+    throws: c_int,
+    mark: &'static Mark,
+    go_on: impl FnOnce() -> Raw,
+) -> Raw {
+    // SAFETY: the caller's promise; the call has a frame of the marked code object.
+    if !unsafe { with_frame(frame, |thread, frame| enters(thread, frame, throws, mark)) } {
         return go_on();
     }
     let result = go_on();
-    // SAFETY: as above; the frame is its caller's, and still there.
-    unsafe { left(frame, mark, !result.is_null()) };
+    let has_value = !result.is_null();
+    // SAFETY: the caller's promise; the frame is its caller's, and still there.
+    unsafe { with_frame(frame, |thread, frame| leaves(thread, frame, mark, has_value)) };
     result
 }
 
-/// Tells that a call begins or goes on. False if neither is so.
-unsafe fn entered(frame: Raw, throws: c_int, mark: &'static Mark) -> bool {
+/// Has `act` act on a frame; false where that cannot be, or is false.
+///
+/// # Safety
+/// The interpreter has given `frame` to be evaluated.
+unsafe fn with_frame(frame: Raw, act: impl FnOnce(&Thread, &Frame<'_>) -> bool) -> bool {
     let _errno = Kept::new();
     let (Some(api), Some(thread)) = (crate::api(), threads::current()) else {
         return false;
     };
-    let Some(layout) = Layout::of(api.minor) else {
-        return false;
-    };
+    // SAFETY: frames are evaluated with the GIL; the caller's promise.
+    let frame = unsafe { Frame::of(Python::assume(api), frame) };
+    frame.is_some_and(|frame| act(thread, &frame))
+}
+
+/// A call begins or goes on. False if neither is so.
+fn enters(thread: &Thread, frame: &Frame<'_>, throws: c_int, mark: &'static Mark) -> bool {
     let state = if mark.yields {
-        // SAFETY: a frame that is about to be evaluated.
-        unsafe { layout.state(frame) }
+        frame.state()
     } else {
         State::New
     };
@@ -243,26 +269,16 @@ unsafe fn entered(frame: Raw, throws: c_int, mark: &'static Mark) -> bool {
     if state == State::Makes || (state == State::New && throws != 0) {
         return false;
     }
-    // SAFETY: frames are evaluated with the GIL.
-    let py = unsafe { Python::assume(api) };
     let goes_on = state == State::Suspended;
-    spans::enter(py, thread, mark, goes_on, |py| {
-        // SAFETY: the frame of the marked code object, of a call that begins.
-        (!goes_on).then(|| unsafe { layout.first(py, frame, &mark.first) })?
+    spans::enter(frame.py(), thread, mark, goes_on, |_| {
+        (!goes_on).then(|| frame.first(&mark.first))?
     });
     true
 }
 
-unsafe fn left(frame: Raw, mark: &'static Mark, has_value: bool) {
-    let _errno = Kept::new();
-    let (Some(api), Some(thread)) = (crate::api(), threads::current()) else {
-        return;
-    };
-    let has_yielded = has_value
-        && mark.yields
-        // SAFETY: a frame that has been evaluated to a value.
-        && Layout::of(api.minor).is_some_and(|layout| unsafe { layout.has_yielded(frame) });
-    // SAFETY: frames are evaluated with the GIL.
-    let py = unsafe { Python::assume(api) };
-    spans::leave(py, thread, mark, !has_yielded);
+/// A call has ended or yielded.
+fn leaves(thread: &Thread, frame: &Frame<'_>, mark: &'static Mark, has_value: bool) -> bool {
+    let has_yielded = has_value && mark.yields && frame.has_yielded();
+    spans::leave(frame.py(), thread, mark, !has_yielded);
+    true
 }

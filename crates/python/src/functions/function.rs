@@ -9,7 +9,7 @@ use tllmprof_engines::is_step;
 use tllmprof_capture::marks::Name;
 use tllmprof_capture::marks::Pushed;
 use tllmprof_session::engines;
-use crate::without_gil;
+use crate::object::Python;
 use tllmprof_session::named;
 use tllmprof_steps::step::counted::Counted;
 
@@ -91,8 +91,8 @@ impl Function {
 
     /// A thread enters the function: a call begins, or a generator or coroutine that has yielded
     /// goes on.
-    pub fn enters(&'static self, goes_on: bool) -> Entered {
-        let iteration = self.begins(goes_on);
+    pub fn enters(&'static self, py: Python<'_>, goes_on: bool) -> Entered {
+        let iteration = self.begins(py, goes_on);
         Entered {
             range: self.name.get().map(|name| name.push()),
             iteration,
@@ -103,20 +103,20 @@ impl Function {
 
     /// As [`Function::enters`], where nothing can be kept of the call, which has no range then and
     /// is left with [`Entered::unkept`]: an iteration that begins here is open until the next.
-    pub fn enters_unkept(&'static self, goes_on: bool) {
-        self.begins(goes_on);
+    pub fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
+        self.begins(py, goes_on);
     }
 
-    fn begins(&self, goes_on: bool) -> Option<u64> {
+    fn begins(&self, py: Python<'_>, goes_on: bool) -> Option<u64> {
         if goes_on {
             return None;
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
-        self.count().filter(|_| !self.outlives)
+        self.count(py).filter(|_| !self.outlives)
     }
 
     /// The thread leaves it: the call has ended, by returning or raising, or has only yielded.
-    pub fn leaves(&'static self, entered: Entered, has_ended: bool) {
+    pub fn leaves(&'static self, py: Python<'_>, entered: Entered, has_ended: bool) {
         let Entered {
             range,
             iteration,
@@ -143,7 +143,7 @@ impl Function {
             self.ends.store(waiting, Ordering::Relaxed);
         } else if let Some(iteration) = waiting.checked_sub(1) {
             self.ends.store(0, Ordering::Relaxed);
-            without_gil(|| named::has_ended(iteration));
+            py.without_gil(|| named::has_ended(iteration));
         }
     }
 
@@ -167,13 +167,13 @@ impl Function {
 
     /// Counts the call if it is a step: the iteration that it begins, where that matters.
     #[inline]
-    fn count(&self) -> Option<u64> {
+    fn count(&self, py: Python<'_>) -> Option<u64> {
         let is_step = match self.step.get()? {
             StepOf::Rule => true,
             StepOf::Engine(index) => engines::is_step(*index),
         };
         if is_step && named::count(Counted::Python) {
-            without_gil(|| named::ask(Counted::Python))
+            py.without_gil(|| named::ask(Counted::Python))
         } else {
             None
         }

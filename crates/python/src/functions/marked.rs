@@ -3,30 +3,29 @@
 //! Read at calls, without a lock: open addressing, the addresses of code objects apart from what
 //! they mean. References are kept to the objects, so that no other comes to lie where one was.
 
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
 use super::function::{Entered, Function};
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_sync::hash::spread;
-use tllmprof_sync::Lock;
-use crate::api::Raw;
-use crate::object::Object;
-use crate::object::Python;
+use tllmprof_sync::{Lock, Published};
+use crate::object::{Held, Object, Python};
+use crate::version::Cells;
 
-/// What is to be told of the calls of a code object.
+/// What follows the calls of a code object.
 #[derive(Clone, Copy)]
 pub enum Watch {
     Function(&'static Function),
     Calls(&'static dyn Calls),
 }
 
-/// Is told of the calls of code objects, in the thread that calls, which has the GIL and no
+/// Follows the calls of code objects, in the thread that calls, which has the GIL and no
 /// exception set.
 pub trait Calls: Sync {
-    /// A call begins with `first` as its first positional argument, borrowed; or a generator or
-    /// coroutine that has yielded goes on, and there is none.
-    fn enters(&self, py: Python<'_>, first: Option<Raw>, goes_on: bool) -> Entered;
+    /// A call begins with `first` as its first positional argument; or a generator or coroutine that
+    /// has yielded goes on, and there is none.
+    fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, goes_on: bool) -> Entered;
 
     /// The call has ended, by returning or raising, or has only yielded.
     fn leaves(&self, py: Python<'_>, entered: Entered, has_ended: bool);
@@ -45,13 +44,13 @@ pub enum First {
     Local(usize),
     /// In the cell that is this variable of the frame.
     Cell(usize),
-    /// The variable with this name, an owned reference.
-    Named(Raw),
+    /// The variable with this name.
+    Named(Held),
 }
 
 /// What is known of a marked code object. Never freed.
 pub struct Mark {
-    code: Raw,
+    code: Held,
     watch: Watch,
     /// It makes generators, coroutines or asynchronous generators.
     pub yields: bool,
@@ -59,11 +58,6 @@ pub struct Mark {
     /// The number of its interpreter.
     interpreter: i64,
 }
-
-// SAFETY: the references are used by threads that have the GIL of the object's interpreter.
-unsafe impl Send for Mark {}
-// SAFETY: as above.
-unsafe impl Sync for Mark {}
 
 impl Mark {
     /// What `code` shall mean. None if that is no code object.
@@ -80,7 +74,7 @@ impl Mark {
             Watch::Calls(_) => First::of(py, code, yields).unwrap_or(First::Nowhere),
         };
         Some(Self {
-            code: code.raw(),
+            code: Held::new(code.clone()),
             watch,
             yields,
             first,
@@ -95,24 +89,24 @@ impl Mark {
         first: impl FnOnce(Python<'py>) -> Option<Object<'py>>,
     ) -> Entered {
         match self.watch {
-            Watch::Function(function) => function.enters(goes_on),
+            Watch::Function(function) => function.enters(py, goes_on),
             Watch::Calls(calls) => py.quietly(|py| {
                 let first = first(py);
-                calls.enters(py, first.as_ref().map(Object::raw), goes_on)
+                calls.enters(py, first.as_ref(), goes_on)
             }),
         }
     }
 
     /// As [`Mark::enters`], where nothing can be kept of the call.
-    pub fn enters_unkept(&self, goes_on: bool) {
+    pub fn enters_unkept(&self, py: Python<'_>, goes_on: bool) {
         if let Watch::Function(function) = self.watch {
-            function.enters_unkept(goes_on);
+            function.enters_unkept(py, goes_on);
         }
     }
 
     pub fn leaves(&self, py: Python<'_>, entered: Entered, has_ended: bool) {
         match self.watch {
-            Watch::Function(function) => function.leaves(entered, has_ended),
+            Watch::Function(function) => function.leaves(py, entered, has_ended),
             Watch::Calls(calls) if !entered.is_unkept() => {
                 py.quietly(|py| calls.leaves(py, entered, has_ended));
             }
@@ -128,7 +122,7 @@ impl Mark {
         }
     }
 
-    /// The function whose calls it tells of, if it is one that was asked for by its name.
+    /// The function whose calls it follows, if it is one that was asked for by its name.
     pub const fn function(&self) -> Option<&'static Function> {
         match self.watch {
             Watch::Function(function) => Some(function),
@@ -144,17 +138,11 @@ impl Mark {
         }
     }
 
-    /// Gives its references up.
-    ///
-    /// # Safety
-    /// It is in no table any more, and the thread is in its interpreter.
-    unsafe fn release(&self, py: Python<'_>) {
-        // SAFETY: the references are owned.
-        unsafe {
-            (py.api.dec_ref)(self.code);
-            if let First::Named(name) = self.first {
-                (py.api.dec_ref)(name);
-            }
+    /// Gives its references up. It is in no table any more, and the thread is in its interpreter.
+    fn release(&self, py: Python<'_>) {
+        drop(self.code.take(py));
+        if let First::Named(name) = &self.first {
+            drop(name.take(py));
         }
     }
 }
@@ -165,8 +153,9 @@ impl First {
             return None;
         }
         let name = code.attr(c"co_varnames")?.elements().next()?;
-        if py.api.minor >= 12 {
-            return Some(Self::Named(name.release()));
+        let place = py.api.version.cells();
+        if place == Cells::ByName {
+            return Some(Self::Named(Held::new(name)));
         }
         let text = name.as_text()?;
         let cells = code.attr(c"co_cellvars")?;
@@ -176,12 +165,10 @@ impl First {
         let Some(cell) = cell else {
             return Some(Self::Local(0));
         };
-        // From 3.11 on a call makes its cells itself, where the arguments are; that of a generator
-        // function has made them before the generator runs.
-        Some(match py.api.minor {
-            11 if yields => Self::Cell(0),
-            11 => Self::Local(0),
-            _ => {
+        Some(match place {
+            Cells::AmongLocals if yields => Self::Cell(0),
+            Cells::AmongLocals | Cells::ByName => Self::Local(0),
+            Cells::BehindLocals => {
                 let locals = code.attr(c"co_nlocals")?.as_int()?;
                 Self::Cell(usize::try_from(locals).ok()? + cell)
             }
@@ -192,7 +179,7 @@ impl First {
 struct Slot {
     /// The address of a code object, `FREE` or `GONE`.
     code: AtomicUsize,
-    mark: AtomicPtr<Mark>,
+    mark: Published<Mark>,
 }
 
 const FREE: usize = 0;
@@ -202,9 +189,9 @@ const GONE: usize = 1;
 /// Its size is a power of two.
 struct Table(Box<[Slot]>);
 
-/// The table; null before the first mark. Those that it replaces are never freed, as they may be
+/// The table; none before the first mark. Those that it replaces are never freed, as they may be
 /// being read: together they are smaller than it.
-static TABLE: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
+static TABLE: Published<Table> = Published::none();
 /// Held by whoever changes the table. Nothing of Python's is called under it.
 static CHANGING: Lock<()> = Lock::new(());
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -214,7 +201,7 @@ impl Table {
     fn new(size: usize) -> Self {
         let slot = || Slot {
             code: AtomicUsize::new(FREE),
-            mark: AtomicPtr::new(core::ptr::null_mut()),
+            mark: Published::none(),
         };
         Self(core::iter::repeat_with(slot).take(size).collect())
     }
@@ -241,11 +228,11 @@ impl Table {
         None
     }
 
-    fn insert(&self, code: usize, mark: *mut Mark) {
+    fn insert(&self, code: usize, mark: &'static Mark) {
         let mut places = self.places(code);
         // One that is gone is not used again: a reader may have seen its address already.
         if let Some(slot) = places.find(|slot| slot.code.load(Ordering::Relaxed) == FREE) {
-            slot.mark.store(mark, Ordering::Relaxed);
+            slot.mark.set(Some(mark));
             slot.code.store(code, Ordering::Release);
         }
     }
@@ -253,8 +240,7 @@ impl Table {
     fn marks(&self) -> impl Iterator<Item = (&Slot, &'static Mark)> {
         self.0.iter().filter_map(|slot| {
             let is_there = slot.code.load(Ordering::Acquire) > GONE;
-            // SAFETY: a slot that has an address has a mark, and those are never freed.
-            is_there.then(|| (slot, unsafe { &*slot.mark.load(Ordering::Relaxed) }))
+            is_there.then(|| Some((slot, slot.mark.get()?)))?
         })
     }
 
@@ -264,37 +250,27 @@ impl Table {
     }
 }
 
-fn table() -> Option<&'static Table> {
-    // SAFETY: null or a table that is never freed.
-    unsafe { TABLE.load(Ordering::Acquire).as_ref() }
-}
-
 /// What the code object at that address means, if it is marked.
 #[inline]
 pub fn find(code: usize) -> Option<&'static Mark> {
-    let slot = table()?.find(code)?;
-    // SAFETY: as in `marks`.
-    Some(unsafe { &*slot.mark.load(Ordering::Relaxed) })
+    TABLE.get()?.find(code)?.mark.get()
 }
 
 /// Adds a mark. False if its code object means something else already.
 pub fn add(py: Python<'_>, mark: Mark) -> bool {
     let code = mark.code.addr();
-    let Some(changing) = CHANGING.lock_for(PATIENCE) else {
-        return false;
-    };
-    if let Some(there) = find(code) {
-        return there.is_alike(&mark);
+    let changing = CHANGING.lock_for(PATIENCE);
+    let there = find(code);
+    if changing.is_none() || there.is_some() {
+        drop(changing);
+        mark.release(py);
+        return there.is_some_and(|there| there.is_alike(&mark));
     }
-    let table = match table() {
+    let table = match TABLE.get() {
         Some(table) if !table.is_crowded() => table,
         old => grow(old),
     };
-    let mark = Box::leak(Box::new(mark));
-    table.insert(code, mark);
-    drop(changing);
-    // SAFETY: the object is alive: the caller has a reference to it.
-    unsafe { (py.api.inc_ref)(mark.code) };
+    table.insert(code, Box::leak(Box::new(mark)));
     true
 }
 
@@ -303,10 +279,10 @@ fn grow(old: Option<&'static Table>) -> &'static Table {
     let new = Table::new(((count + 1) * 4).next_power_of_two().max(SMALLEST));
     for (slot, mark) in old.into_iter().flat_map(Table::marks) {
         let code = slot.code.load(Ordering::Relaxed);
-        new.insert(code, core::ptr::from_ref(mark).cast_mut());
+        new.insert(code, mark);
     }
-    let new = Box::leak(Box::new(new));
-    TABLE.store(new, Ordering::Release);
+    let new: &'static Table = Box::leak(Box::new(new));
+    TABLE.set(Some(new));
     new
 }
 
@@ -315,7 +291,7 @@ pub fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
     let number = py.interpreter();
     let mut gone = Vec::new();
     if let Some(_changing) = CHANGING.lock_for(PATIENCE)
-        && let Some(table) = table()
+        && let Some(table) = TABLE.get()
     {
         for (slot, mark) in table.marks() {
             if mark.interpreter == number && is_meant(mark.watch) {
@@ -325,15 +301,14 @@ pub fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
         }
     }
     for mark in gone {
-        // SAFETY: it has been taken out above, and is the calling thread's interpreter's.
-        unsafe { mark.release(py) };
+        mark.release(py);
     }
 }
 
 /// Interpreters start anew: the marked objects have gone with the old ones.
 pub fn clear() {
     if let Some(_changing) = CHANGING.lock_for(PATIENCE) {
-        TABLE.store(core::ptr::null_mut(), Ordering::Release);
+        TABLE.set(None);
     }
 }
 

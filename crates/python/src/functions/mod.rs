@@ -12,25 +12,24 @@ mod function;
 mod marked;
 mod monitoring;
 mod near;
+mod report;
 mod resolve;
 mod room;
 mod spans;
 mod targets;
-mod told;
 mod trial;
 mod trouble;
 
-use super::api::Raw;
 use super::object::{Object, Python};
 use marked::{Mark, Watch};
 use trouble::Trouble;
 
 pub use function::{Entered, Function};
 pub use marked::Calls;
-pub use resolve::{ends, install, wants};
+pub use report::{Uncalled, report as report_missing};
+pub use resolve::{audited, ends, install, wants};
 pub use spans::Spans;
 pub use targets::are_asked_for;
-pub use told::{Uncalled, tell as tell_missing};
 
 /// Has the calls of a code object marked and counted as those of `function`, from the next one on;
 /// if it is marked as those of another, as those of both. False if that cannot be.
@@ -38,20 +37,20 @@ pub fn mark(py: Python<'_>, code: &Object<'_>, function: &'static Function) -> b
     if watch(py, code, Watch::Function(function)) {
         return true;
     }
-    let other = marked::find(code.raw().addr()).and_then(Mark::function);
+    let other = marked::find(code.addr()).and_then(Mark::function);
     if let Some(other) = other {
         other.is_also(function);
     }
     other.is_some()
 }
 
-/// Has `calls` told of the calls of a code object. False as for [`mark`].
-pub fn tell(py: Python<'_>, code: &Object<'_>, calls: &'static dyn Calls) -> bool {
+/// Has `calls` follow the calls of a code object. False as for [`mark`].
+pub fn follow(py: Python<'_>, code: &Object<'_>, calls: &'static dyn Calls) -> bool {
     watch(py, code, Watch::Calls(calls))
 }
 
 fn watch(py: Python<'_>, code: &Object<'_>, watch: Watch) -> bool {
-    let is_monitored = py.api.minor >= 12;
+    let is_monitored = py.api.version.has_monitoring();
     if !is_monitored && evaluator::install(py).is_none() {
         Trouble::NoEvaluator.note();
         return false;
@@ -81,14 +80,3 @@ pub fn interpreter_ends(py: Python<'_>) {
     monitoring::forget(Some(py.interpreter()));
     marked::remove(py, |_| true);
 }
-
-/// # Safety
-/// `args` are those of the event.
-pub unsafe fn audited(py: Python<'_>, event: &[u8], args: Raw) {
-    if py.api.minor < 12 {
-        evaluator::put_again(py);
-    }
-    // SAFETY: the caller's promise.
-    unsafe { resolve::audited(py, event, args) };
-}
-

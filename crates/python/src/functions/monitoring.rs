@@ -1,6 +1,6 @@
 //! CPython from 3.12 on: `sys.monitoring`, by events of the marked code objects alone.
 //!
-//! An exception that leaves a call, or is thrown into a generator, is told for all code objects in
+//! An exception that leaves a call, or is thrown into a generator, is reported for all code objects in
 //! versions where it cannot be asked for one by one; those that are not marked are passed over.
 
 use core::ffi::CStr;
@@ -11,8 +11,7 @@ use super::spans;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_platform::errno::Kept;
 use tllmprof_sync::Lock;
-use crate::api::MethodDef;
-use crate::api::Raw;
+use crate::method::MethodDef;
 use crate::object::Object;
 use crate::object::Python;
 use crate::threads;
@@ -105,7 +104,7 @@ impl<'py> Monitoring<'py> {
     }
 }
 
-/// Has the calls of `code` told, which is in the table. None if the interpreter does not.
+/// Has the interpreter report the calls of `code`, which is in the table. None if it does not.
 pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
     let monitoring = Monitoring::of(py)?;
     let number = py.interpreter();
@@ -148,78 +147,45 @@ fn in_child(alone: &OnlyThread) {
     OURS.break_open(alone);
 }
 
-/// # Safety
-/// The interpreter calls this for an event: the first argument is the code object.
-unsafe fn told(
-    args: *const Raw,
-    act: impl FnOnce(Python<'_>, &threads::Thread, &'static Mark),
-) -> Raw {
-    let Some(api) = crate::api() else {
-        return core::ptr::null_mut();
-    };
-    // SAFETY: the caller's promise; the thread may use the interpreter.
-    let (code, py) = unsafe { ((*args).addr(), Python::assume(api)) };
+/// The interpreter calls for an event of the code object at `code`: if that is marked, `act` acts.
+#[inline]
+fn with_mark(code: usize, act: impl FnOnce(&threads::Thread, &'static Mark)) {
     if let Some(mark) = marked::find(code) {
         let _errno = Kept::new();
         if let Some(thread) = threads::current() {
-            act(py, thread, mark);
+            act(thread, mark);
         }
     }
-    py.none()
 }
 
 /// `PY_START(code, offset)`.
-unsafe extern "C" fn start(_: Raw, args: *const Raw, _: isize) -> Raw {
-    // SAFETY: the arguments of the event.
-    unsafe {
-        told(args, |py, thread, mark| {
-            spans::enter(py, thread, mark, false, |py| first(py, mark));
-        })
-    }
+fn start(py: Python<'_>, code: usize) {
+    with_mark(code, |thread, mark| {
+        spans::enter(py, thread, mark, false, |py| first(py, mark));
+    });
 }
 
 /// `PY_RESUME(code, offset)` and `PY_THROW(code, offset, exception)`.
-unsafe extern "C" fn resume(_: Raw, args: *const Raw, _: isize) -> Raw {
-    // SAFETY: as above.
-    unsafe {
-        told(args, |py, thread, mark| {
-            spans::enter(py, thread, mark, true, |_| None)
-        })
-    }
+fn resume(py: Python<'_>, code: usize) {
+    with_mark(code, |thread, mark| {
+        spans::enter(py, thread, mark, true, |_| None);
+    });
 }
 
 /// `PY_YIELD(code, offset, value)`.
-unsafe extern "C" fn yields(_: Raw, args: *const Raw, _: isize) -> Raw {
-    // SAFETY: as above.
-    unsafe {
-        told(args, |py, thread, mark| {
-            spans::leave(py, thread, mark, false)
-        })
-    }
+fn yields(py: Python<'_>, code: usize) {
+    with_mark(code, |thread, mark| spans::leave(py, thread, mark, false));
 }
 
 /// `PY_RETURN(code, offset, value)` and `PY_UNWIND(code, offset, exception)`.
-unsafe extern "C" fn end(_: Raw, args: *const Raw, _: isize) -> Raw {
-    // SAFETY: as above.
-    unsafe {
-        told(args, |py, thread, mark| {
-            spans::leave(py, thread, mark, true)
-        })
-    }
+fn end(py: Python<'_>, code: usize) {
+    with_mark(code, |thread, mark| spans::leave(py, thread, mark, true));
 }
 
 /// The first argument of the call that the calling thread begins.
 fn first<'py>(py: Python<'py>, mark: &Mark) -> Option<Object<'py>> {
-    let First::Named(name) = mark.first else {
+    let First::Named(name) = &mark.first else {
         return None;
     };
-    // SAFETY: the thread is in a Python frame, which is borrowed; the name is owned by the mark; a
-    // new reference.
-    unsafe {
-        let frame = (py.api.current_frame?)();
-        if frame.is_null() {
-            return None;
-        }
-        py.own((py.api.frame_variable?)(frame, name))
-    }
+    py.frame()?.variable(&name.get(py)?)
 }

@@ -5,8 +5,8 @@ use tllmprof_config::distance;
 use super::resolve::{each_inner, is_function};
 use crate::object::Object;
 
-/// How many are told.
-const TOLD: usize = 3;
+/// How many are reported.
+const REPORTED: usize = 3;
 /// How many are looked at.
 const MOST: usize = 4096;
 
@@ -48,7 +48,7 @@ fn nearest(wanted: &str, names: Vec<String>) -> Vec<String> {
     let mut ranked: Vec<_> = names.into_iter().filter_map(rank).collect();
     ranked.sort();
     ranked.dedup();
-    ranked.truncate(TOLD);
+    ranked.truncate(REPORTED);
     ranked.into_iter().map(|(_, name)| name).collect()
 }
 

@@ -10,9 +10,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::ffi::CString;
 
 use super::targets::{self, Found, Module, Target};
-use super::{mark, near};
+use super::{evaluator, mark, near};
 use tllmprof_platform::log;
-use crate::api::Raw;
 use crate::now;
 use crate::object::Object;
 use crate::object::Python;
@@ -56,14 +55,18 @@ fn is_time() -> bool {
     next != u64::MAX && now() >= next
 }
 
-/// An event that is of interest.
-///
-/// # Safety
-/// `args` are those of the event.
-pub unsafe fn audited(py: Python<'_>, event: &[u8], args: Raw) {
+/// An event that is of interest, whose arguments `args` gives.
+pub fn audited<'py>(
+    py: Python<'py>,
+    event: &[u8],
+    args: &dyn Fn() -> Option<Object<'py>>,
+) {
+    if !py.api.version.has_monitoring() {
+        evaluator::put_again(py);
+    }
     if event == b"exec" {
-        // SAFETY: the caller's promise: a tuple with a code object.
-        let code = unsafe { py.share(args) }.and_then(|args| args.elements().next());
+        // A tuple with a code object.
+        let code = args().and_then(|args| args.elements().next());
         if let Some(code) = code {
             runs(py, &code);
         }

@@ -10,20 +10,25 @@ use crate::threads;
 use tllmprof_platform::stack;
 
 /// The part of a thread's stack that is left to the program.
-pub struct Room(Range<usize>);
+#[derive(Clone, Copy)]
+pub struct Room {
+    start: usize,
+    end: usize,
+}
 
 impl Room {
     /// Every address may be in it.
-    pub const UNKNOWN: Self = Self(0..usize::MAX);
-    const NONE: Self = Self(0..0);
+    pub const UNKNOWN: Self = Self {
+        start: 0,
+        end: usize::MAX,
+    };
+    const NONE: Self = Self { start: 0, end: 0 };
 }
 
 /// Whether the calling thread may be as far down as it may go; [`is_short`] knows.
 #[inline]
 pub fn may_be_short() -> bool {
-    // SAFETY: the cell is the calling thread's own; read alone.
-    threads::known()
-        .is_none_or(|thread| stack::here() < unsafe { (*thread.spans.get()).room.0.end })
+    threads::known().is_none_or(|thread| stack::here() < thread.spans.room.get().end)
 }
 
 /// Whether the calling thread is as far down as it may go.
@@ -33,13 +38,16 @@ pub fn is_short() -> bool {
     let Some(thread) = threads::current() else {
         return false;
     };
-    // SAFETY: the cell is the calling thread's own, and borrowed for the function.
-    let room = unsafe { &mut (*thread.spans.get()).room };
-    if room.0.end == usize::MAX {
+    let mut room = thread.spans.room.get();
+    if room.end == usize::MAX {
         let _errno = Kept::new();
-        let half = |stack: Range<usize>| Room(stack.start..stack.start.midpoint(stack.end));
-        *room = stack::bounds().map_or(Room::NONE, half);
+        let half = |stack: Range<usize>| Room {
+            start: stack.start,
+            end: stack.start.midpoint(stack.end),
+        };
+        room = stack::bounds().map_or(Room::NONE, half);
+        thread.spans.room.set(room);
     }
     // Below it is another stack, as of a coroutine.
-    room.0.contains(&stack::here())
+    (room.start..room.end).contains(&stack::here())
 }

@@ -1,91 +1,97 @@
 //! The marked calls that a thread is in.
 
+use core::cell::Cell;
+
 use super::function::Entered;
 use super::marked::Mark;
 use super::room::Room;
 use crate::object::Object;
 use crate::object::Python;
 use crate::threads::Thread;
+use tllmprof_platform::lifecycle::OnlyThread;
+use tllmprof_platform::pages;
 
 /// Calls of a thread that are kept; those inside them are counted, but have no ranges.
 const DEPTH: usize = 256;
 
-/// What is kept of a call.
+/// What is kept of a call, and room for that.
 struct Entry {
-    mark: &'static Mark,
-    entered: Entered,
+    mark: Cell<Option<&'static Mark>>,
+    entered: Cell<Option<Entered>>,
 }
 
 /// The marked calls that a thread is in, the innermost last.
 pub struct Spans {
-    /// Room for `DEPTH` of them, which is never given back; null before the first.
-    entries: *mut Entry,
-    used: usize,
+    /// Room for `DEPTH` of them, which is never given back; empty before the first.
+    entries: Cell<&'static [Entry]>,
+    used: Cell<usize>,
     /// Calls inside those.
-    beyond: usize,
+    beyond: Cell<usize>,
     /// What is left of the thread's stack to the program.
-    pub room: Room,
+    pub room: Cell<Room>,
 }
 
 impl Spans {
     pub const fn new() -> Self {
         Self {
-            entries: core::ptr::null_mut(),
-            used: 0,
-            beyond: 0,
-            room: Room::UNKNOWN,
+            entries: Cell::new(&[]),
+            used: Cell::new(0),
+            beyond: Cell::new(0),
+            room: Cell::new(Room::UNKNOWN),
         }
     }
 
-    fn has_room(&mut self) -> bool {
-        if self.entries.is_null() {
-            self.entries = room();
+    fn has_room(&self) -> bool {
+        if self.entries.get().is_empty() {
+            self.entries.set(room().unwrap_or(&[]));
         }
-        !self.entries.is_null() && self.used < DEPTH
+        self.used.get() < self.entries.get().len()
     }
 
-    fn push(&mut self, entry: Entry) {
-        // SAFETY: `has_room` was asked, and nothing of the thread's came in between.
-        unsafe { self.entries.add(self.used).write(entry) };
-        self.used += 1;
+    /// Keeps a call, if there is room.
+    fn push(&self, mark: &'static Mark, entered: Entered) {
+        let used = self.used.get();
+        if let Some(entry) = self.entries.get().get(used) {
+            entry.mark.set(Some(mark));
+            entry.entered.set(Some(entered));
+            self.used.set(used + 1);
+        }
     }
 
-    fn pop(&mut self) -> Option<Entry> {
-        self.used = self.used.checked_sub(1)?;
-        // SAFETY: written by `push`, and not used any more.
-        Some(unsafe { self.entries.add(self.used).read() })
+    /// Takes the innermost call.
+    fn pop(&self) -> Option<(&'static Mark, Entered)> {
+        let last = self.used.get().checked_sub(1)?;
+        self.used.set(last);
+        let entry = self.entries.get().get(last)?;
+        entry.mark.take().zip(entry.entered.take())
     }
 
     /// The number of calls around the innermost one of `mark`.
     fn find(&self, mark: &Mark) -> Option<usize> {
-        (0..self.used).rev().find(|&index| {
-            // SAFETY: written by `push`.
-            let entry = unsafe { &*self.entries.add(index) };
-            core::ptr::eq(entry.mark, mark)
-        })
+        self.entries.get()[..self.used.get()]
+            .iter()
+            .rposition(|entry| entry.mark.get().is_some_and(|it| core::ptr::eq(it, mark)))
     }
 
     /// The thread has ended.
-    pub fn leave(&mut self) {
-        self.beyond = 0;
-        self.room = Room::UNKNOWN;
-        while let Some(entry) = self.pop() {
-            entry.mark.abandons(entry.entered);
+    pub fn leave(&self) {
+        self.beyond.set(0);
+        self.room.set(Room::UNKNOWN);
+        while let Some((mark, entered)) = self.pop() {
+            mark.abandons(entered);
         }
     }
 
     /// The process is the child of a fork: ranges are their process's.
-    pub fn in_child(&mut self) {
-        self.beyond = 0;
-        while let Some(entry) = self.pop() {
-            entry.entered.forget();
+    pub fn in_child(&self, _: &OnlyThread) {
+        self.beyond.set(0);
+        while let Some((_, entered)) = self.pop() {
+            entered.forget();
         }
     }
 }
 
-/// The calling thread enters a marked call; `first` tells its first argument.
-///
-/// The spans are not borrowed while the call is told, which may come back here.
+/// The calling thread enters a marked call; `first` gives its first argument.
 pub fn enter<'py>(
     py: Python<'py>,
     thread: &Thread,
@@ -93,15 +99,14 @@ pub fn enter<'py>(
     goes_on: bool,
     first: impl FnOnce(Python<'py>) -> Option<Object<'py>>,
 ) {
-    // SAFETY: the cell is the calling thread's own, and borrowed for the statement.
-    if unsafe { &mut *thread.spans.get() }.has_room() {
+    let spans = &thread.spans;
+    if spans.has_room() {
         let entered = mark.enters(py, goes_on, first);
-        // SAFETY: as above. What came in between has left again.
-        unsafe { &mut *thread.spans.get() }.push(Entry { mark, entered });
+        // What came in between has left again.
+        spans.push(mark, entered);
     } else {
-        // SAFETY: as above.
-        unsafe { &mut *thread.spans.get() }.beyond += 1;
-        mark.enters_unkept(goes_on);
+        spans.beyond.set(spans.beyond.get() + 1);
+        mark.enters_unkept(py, goes_on);
     }
 }
 
@@ -110,41 +115,30 @@ pub fn enter<'py>(
 /// What is inside it has been left unseen, as by a switch of the C stack, and ends with it. A call
 /// that was entered unseen, before it was marked or in the parent of a fork, is not found.
 pub fn leave(py: Python<'_>, thread: &Thread, mark: &'static Mark, has_ended: bool) {
-    // SAFETY: the cell is the calling thread's own, and borrowed for the statement.
-    let spans = || unsafe { &mut *thread.spans.get() };
-    if spans().beyond > 0 {
-        spans().beyond -= 1;
+    let spans = &thread.spans;
+    if let Some(beyond) = spans.beyond.get().checked_sub(1) {
+        spans.beyond.set(beyond);
         mark.leaves(py, Entered::unkept(), has_ended);
         return;
     }
-    let Some(outer) = spans().find(mark) else {
+    let Some(outer) = spans.find(mark) else {
         return;
     };
-    while spans().used > outer + 1
-        && let Some(entry) = spans().pop()
+    while spans.used.get() > outer + 1
+        && let Some((inner, entered)) = spans.pop()
     {
-        entry.mark.leaves(py, entry.entered, true);
+        inner.leaves(py, entered, true);
     }
-    if let Some(entry) = spans().pop() {
-        mark.leaves(py, entry.entered, has_ended);
+    if let Some((mark, entered)) = spans.pop() {
+        mark.leaves(py, entered, has_ended);
     }
 }
 
-fn room() -> *mut Entry {
-    // SAFETY: an anonymous mapping, which is never unmapped.
-    let pages = unsafe {
-        libc::mmap(
-            core::ptr::null_mut(),
-            DEPTH * size_of::<Entry>(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if pages == libc::MAP_FAILED {
-        core::ptr::null_mut()
-    } else {
-        pages.cast()
-    }
+#[cold]
+fn room() -> Option<&'static [Entry]> {
+    let entries = pages::batch_with(DEPTH, || Entry {
+        mark: Cell::new(None),
+        entered: Cell::new(None),
+    });
+    entries.map(|entries| &*entries)
 }

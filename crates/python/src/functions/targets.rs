@@ -134,7 +134,7 @@ fn target<'a>(modules: &'a mut Vec<Module>, asked: &PyFunction, by: By) -> &'a m
     });
     let target = &mut targets[at];
     if by == By::Ranges && target.by == By::Engine {
-        target.by = by; // asked for by name: it is told if it is not found
+        target.by = by; // asked for by name: it is reported if it is not found
     }
     target
 }

@@ -8,8 +8,7 @@ use super::frames::Layout;
 use super::function::Entered;
 use super::marked::{self, Calls, Mark, Watch};
 use super::trouble::Trouble;
-use crate::api::Raw;
-use crate::object::Python;
+use crate::object::{Object, Python};
 
 const SOURCE: &core::ffi::CStr = c"
 token = object()
@@ -37,20 +36,20 @@ def run():
     steps(token).close()
 ";
 
-/// What [`SOURCE`]'s `run` is told as: the digits of [`Told`], base 8.
-const WANTED: &[Told] = {
-    use Told::{Begins, Ends, GoesOn, Yields};
+/// What [`SOURCE`]'s `run` is to be seen as.
+const WANTED: &[Seen] = {
+    use Seen::{Begins, Ends, GoesOn, Yields};
     &[
         Begins, Ends, // call
         Begins, Ends, // closed
         Begins, Yields, GoesOn, Yields, GoesOn, Ends, // the loop
-        Begins, Yields, GoesOn, Ends, // closed in the midst; what has not run is not told
+        Begins, Yields, GoesOn, Ends, // closed in the midst; what has not run is not seen
     ]
 };
 
 #[derive(Clone, Copy)]
 #[repr(u8)]
-enum Told {
+enum Seen {
     Begins = 1,
     GoesOn,
     Yields,
@@ -59,40 +58,40 @@ enum Told {
     Wrong,
 }
 
-/// Takes down what it is told.
+/// Takes down what it sees.
 struct Trial {
     token: AtomicUsize,
     next: AtomicUsize,
-    told: [AtomicU8; 32],
+    seen: [AtomicU8; 32],
 }
 
 static TRIAL: Trial = Trial {
     token: AtomicUsize::new(0),
     next: AtomicUsize::new(0),
-    told: [const { AtomicU8::new(0) }; 32],
+    seen: [const { AtomicU8::new(0) }; 32],
 };
 
 impl Trial {
-    fn note(&self, told: Told) {
-        if let Some(place) = self.told.get(self.next.fetch_add(1, Ordering::Relaxed)) {
-            place.store(told as u8, Ordering::Relaxed);
+    fn note(&self, seen: Seen) {
+        if let Some(place) = self.seen.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            place.store(seen as u8, Ordering::Relaxed);
         }
     }
 }
 
 impl Calls for Trial {
-    fn enters(&self, _: Python<'_>, first: Option<Raw>, goes_on: bool) -> Entered {
-        let first = first.map_or(0, |first| first.addr());
+    fn enters(&self, _: Python<'_>, first: Option<&Object<'_>>, goes_on: bool) -> Entered {
+        let first = first.map_or(0, Object::addr);
         self.note(match goes_on {
-            true => Told::GoesOn,
-            false if first == self.token.load(Ordering::Relaxed) => Told::Begins,
-            false => Told::Wrong,
+            true => Seen::GoesOn,
+            false if first == self.token.load(Ordering::Relaxed) => Seen::Begins,
+            false => Seen::Wrong,
         });
         Entered::with(None)
     }
 
     fn leaves(&self, _: Python<'_>, _: Entered, has_ended: bool) {
-        self.note(if has_ended { Told::Ends } else { Told::Yields });
+        self.note(if has_ended { Seen::Ends } else { Seen::Yields });
     }
 }
 
@@ -108,8 +107,8 @@ pub fn passes(py: Python<'_>, _: &Layout) -> Option<()> {
             && TRIAL.next.load(Ordering::Relaxed) == WANTED.len()
             && WANTED
                 .iter()
-                .zip(&TRIAL.told)
-                .all(|(&wanted, told)| wanted as u8 == told.load(Ordering::Relaxed));
+                .zip(&TRIAL.seen)
+                .all(|(&wanted, seen)| wanted as u8 == seen.load(Ordering::Relaxed));
         VERDICT.store(if is_good { GOOD } else { BAD }, Ordering::Relaxed);
         if !is_good {
             Trouble::OtherFrames.note();
@@ -121,9 +120,8 @@ pub fn passes(py: Python<'_>, _: &Layout) -> Option<()> {
 fn run(py: Python<'_>) -> Option<()> {
     let names = py.run(SOURCE, c"<tllmprof>")?;
     TRIAL.next.store(0, Ordering::Relaxed);
-    TRIAL
-        .token
-        .store(names.item(c"token")?.raw().addr(), Ordering::Relaxed);
+    let token = names.item(c"token")?.addr();
+    TRIAL.token.store(token, Ordering::Relaxed);
     for code in names.item(c"codes")?.elements() {
         marked::add(py, Mark::of(py, &code, Watch::Calls(&TRIAL))?);
     }

@@ -1,4 +1,4 @@
-//! What keeps functions from being marked, to be told once.
+//! What keeps functions from being marked, to be reported once.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -58,7 +58,7 @@ impl Trouble {
 }
 
 /// Says what has been met. Allocates nothing.
-pub fn tell() {
+pub fn report() {
     let met = MET.load(Ordering::Relaxed);
     for trouble in Trouble::ALL {
         if met & 1 << trouble as u32 != 0 {

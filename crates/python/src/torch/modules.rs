@@ -14,17 +14,13 @@ use tllmprof_config::Settings;
 
 use tllmprof_capture::marks;
 use tllmprof_capture::marks::Name;
-use tllmprof_platform::errno::Kept;
 use tllmprof_sync::Lock;
-use crate::api::MethodDef;
-use crate::api::ONE;
-use crate::api::Raw;
 use crate::functions::Calls;
 use crate::functions::Entered;
-use crate::functions::tell;
+use crate::functions::follow;
 use crate::later::call_for_program;
-use crate::object::Object;
-use crate::object::Python;
+use crate::method::MethodDef;
+use crate::object::{Held, Object, Python};
 use crate::threads;
 use tllmprof_recorder as recorder;
 use tllmprof_session as session;
@@ -65,32 +61,16 @@ static WAITS: AtomicBool = AtomicBool::new(false);
 /// What is known of a module.
 struct Known {
     name: Name,
-    /// An owned weak reference, which tells when the module goes.
-    reference: Raw,
+    /// A weak reference, which calls [`goes`] when the module goes.
+    reference: Held,
 }
 
-/// The modules that have been called, and those within them, by their addresses.
-struct Table {
-    modules: BTreeMap<usize, Known>,
-    /// The namespace of [`SOURCE`], owned; null before the first use.
-    names: Raw,
-}
-
-// SAFETY: the references are used by threads that may use the interpreter.
-unsafe impl Send for Table {}
-
-/// Nothing of Python's is called under the lock.
-static TABLE: Lock<Table> = Lock::new(Table::new());
+/// The modules that have been called, and those within them, by their addresses. Nothing of Python's
+/// is called under the lock.
+static TABLE: Lock<BTreeMap<usize, Known>> = Lock::new(BTreeMap::new());
+/// The namespace of [`SOURCE`].
+static NAMES: Held = Held::none();
 const PATIENCE: Duration = Duration::from_secs(1);
-
-impl Table {
-    const fn new() -> Self {
-        Self {
-            modules: BTreeMap::new(),
-            names: core::ptr::null_mut(),
-        }
-    }
-}
 
 /// Whether modules are to be marked.
 pub const fn are_asked_for(settings: &Settings) -> bool {
@@ -105,8 +85,9 @@ pub fn begins() {
 
 fn forget() {
     if let Some(mut table) = TABLE.lock_for(PATIENCE) {
-        core::mem::forget(core::mem::replace(&mut *table, Table::new()));
+        core::mem::forget(core::mem::take(&mut *table));
     }
+    NAMES.forget();
 }
 
 lifecycle::at_fork! {
@@ -131,7 +112,7 @@ pub fn look(py: Python<'_>) {
     let Some(code) = called(py) else { return };
     WAITS.store(false, Ordering::Relaxed);
     if marks::are_wanted() || recorder::is_wanted() {
-        tell(py, &code, &Modules);
+        follow(py, &code, &Modules);
     }
 }
 
@@ -145,7 +126,7 @@ fn called(py: Python<'_>) -> Option<Object<'_>> {
 struct Modules;
 
 impl Calls for Modules {
-    fn enters(&self, py: Python<'_>, first: Option<Raw>, _: bool) -> Entered {
+    fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, _: bool) -> Entered {
         let Some(thread) = threads::current() else {
             return Entered::with(None);
         };
@@ -153,9 +134,7 @@ impl Calls for Modules {
         thread.modules.set(around + 1);
         let is_captured = session::is_capturing();
         let module = first.filter(|_| !is_captured);
-        // SAFETY: the module is an argument of the call that begins.
-        let module = module.and_then(|module| unsafe { py.share(module) });
-        let name = module.and_then(|module| name(py, &module, around == 0));
+        let name = module.and_then(|module| name(py, module, around == 0));
         Entered::with(name.map(Name::push))
     }
 
@@ -174,8 +153,8 @@ impl Calls for Modules {
 /// What the ranges of `module` are called. One that is called first, and is not known, is a root: it
 /// gives those within it their names. One that was put there later is called by its class.
 fn name(py: Python<'_>, module: &Object<'_>, is_first: bool) -> Option<Name> {
-    let address = module.raw().addr();
-    let known = || Some(TABLE.lock_for(PATIENCE)?.modules.get(&address)?.name);
+    let address = module.addr();
+    let known = || Some(TABLE.lock_for(PATIENCE)?.get(&address)?.name);
     known().or_else(|| {
         let function = if is_first { c"names_of" } else { c"name_of" };
         let function = names(py)?.item(function)?;
@@ -191,57 +170,35 @@ fn name(py: Python<'_>, module: &Object<'_>, is_first: bool) -> Option<Name> {
 
 /// The namespace of [`SOURCE`].
 fn names(py: Python<'_>) -> Option<Object<'_>> {
-    let known = TABLE.lock_for(PATIENCE)?.names;
-    // SAFETY: the table's reference is given back with the interpreter alone.
-    let known = unsafe { py.share(known) };
-    known.or_else(|| {
+    NAMES.get(py).or_else(|| {
         let made = py.run(SOURCE, c"<tllmprof>")?;
-        // SAFETY: the reference is owned; the one that the table keeps is not given back.
-        let kept = unsafe { py.share(made.raw()) }?.release();
-        TABLE.lock_for(PATIENCE)?.names = kept;
+        NAMES.set(made.clone());
         Some(made)
     })
 }
 
 fn learn(py: Python<'_>, module: &Object<'_>, name: &str) -> Option<()> {
-    static GOES: MethodDef = MethodDef::new(c"tllmprof_module_goes", goes, ONE);
-    let address = module.raw().addr();
+    static GOES: MethodDef = MethodDef::bound(c"tllmprof_module_goes", goes);
+    let address = module.addr();
     let goes = py.function_of(&GOES, &py.int(i64::try_from(address).ok()?)?)?;
-    // SAFETY: both are owned; a new reference.
-    let reference = unsafe { py.own((py.api.weak_reference)(module.raw(), goes.raw())) }?;
     let known = Known {
         name: Name::of_range(name)?,
-        reference: reference.release(),
+        reference: Held::new(module.weak_reference(&goes)?),
     };
-    let before = TABLE.lock_for(PATIENCE)?.modules.insert(address, known);
+    let before = TABLE.lock_for(PATIENCE)?.insert(address, known);
     drop_known(py, before);
     Some(())
 }
 
 /// `goes(address)(weak reference)`: the module that was there is no more.
-unsafe extern "C" fn goes(address: Raw, _: Raw) -> Raw {
-    let _errno = Kept::new();
-    let Some(api) = crate::api() else {
-        return core::ptr::null_mut();
-    };
-    // SAFETY: Python calls this with the GIL, with the number that the function was made with.
-    let py = unsafe { Python::assume(api) };
-    py.quietly(|py| {
-        // SAFETY: as above.
-        let address = unsafe { py.share(address) }.and_then(|address| address.as_int());
-        let address = address.and_then(|address| usize::try_from(address).ok());
-        let mut table = TABLE.lock_for(PATIENCE)?;
-        let gone = table.modules.remove(&address?);
-        drop(table);
-        drop_known(py, gone);
-        Some(())
-    });
-    py.none()
+fn goes(py: Python<'_>, address: &Object<'_>) {
+    let address = address.as_int().and_then(|it| usize::try_from(it).ok());
+    let remove = |address| TABLE.lock_for(PATIENCE)?.remove(&address);
+    drop_known(py, address.and_then(remove));
 }
 
 fn drop_known(py: Python<'_>, known: Option<Known>) {
     if let Some(known) = known {
-        // SAFETY: the reference is owned, and in no table any more.
-        drop(unsafe { py.own(known.reference) });
+        drop(known.reference.take(py));
     }
 }

@@ -4,7 +4,7 @@
 //! thread that opens or closes a window, with nothing locked: these wait for the GIL.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::path::Path;
 
 use once_cell::race::OnceBox;
@@ -13,19 +13,11 @@ use tllmprof_config::{Settings, TracePath, Window};
 
 use tllmprof_capture::AddOn;
 use tllmprof_session::Place;
-use tllmprof_platform::errno::Kept;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_platform::log;
-use crate::api::MethodDef;
-use crate::api::NOARGS;
-use crate::api::Raw;
-use crate::api::VARARGS;
-use crate::embedded::add;
-use crate::embedded::call;
-use crate::embedded::first;
-use crate::embedded::told;
-use crate::object::Object;
-use crate::object::Python;
+use crate::embedded::{add, call, with_text};
+use crate::method::MethodDef;
+use crate::object::{Held, Object, Python};
 
 const SOURCE: &CStr =
     match CStr::from_bytes_with_nul(concat!(include_str!("profiler.py"), "\0").as_bytes()) {
@@ -35,9 +27,8 @@ const SOURCE: &CStr =
 
 /// Where the traces go: the path that was given, from the folder that the process was started in.
 static PATH: OnceBox<TracePath> = OnceBox::new();
-/// The namespace of `profiler.py`; null until torch has been seen. Never freed: an interpreter may
-/// have ended with it.
-static NAMES: AtomicPtr<core::ffi::c_void> = AtomicPtr::new(core::ptr::null_mut());
+/// The namespace of `profiler.py`, once torch has been seen.
+static NAMES: Held = Held::none();
 /// The profiler runs.
 static RUNS: AtomicBool = AtomicBool::new(false);
 /// A trace is being taken down or written, which may take long.
@@ -62,7 +53,7 @@ pub fn start(settings: &Settings) {
 
 /// Interpreters start anew in the process.
 pub fn begins() {
-    NAMES.store(core::ptr::null_mut(), Ordering::Release);
+    NAMES.forget();
     RUNS.store(false, Ordering::Relaxed);
 }
 
@@ -118,7 +109,7 @@ fn window_opens(window: Window, rank: Option<u64>) {
     let mut asked = settings.windows.as_slice().iter();
     let number = asked.position(|asked| *asked == window).unwrap_or(0) + 1;
     if crate::api().is_none() {
-        return tell_missing();
+        return report_missing();
     }
     let cpu_only = std::env::var_os("CUDA_INJECTION64_PATH").is_some_and(|path| !path.is_empty());
     crate::run(|py| {
@@ -161,7 +152,7 @@ fn window_closes(let_device_be: bool) {
 
 /// The window has closed: what was recorded is written.
 fn window_has_closed() {
-    if PATH.get().is_some() && !NAMES.load(Ordering::Acquire).is_null() {
+    if PATH.get().is_some() && NAMES.is_some() {
         WRITES.store(true, Ordering::Relaxed);
         crate::run(|py| names(py).map(|names| call(py, &names, c"write", &[])));
         WRITES.store(false, Ordering::Relaxed);
@@ -181,7 +172,7 @@ fn finish(py: Python<'_>, names: &Object<'_>) {
     uncounted(&mut || call(py, names, c"finish", &[]));
 }
 
-fn tell_missing() {
+fn report_missing() {
     log::once!(
         Warn,
         "TLLM_TORCH_PROFILE_TRACE: torch is not imported in this process: there is no trace"
@@ -190,13 +181,11 @@ fn tell_missing() {
 
 /// The namespace of `profiler.py`, made if torch is there.
 fn names(py: Python<'_>) -> Option<Object<'_>> {
-    let known = NAMES.load(Ordering::Acquire);
-    if !known.is_null() {
-        // SAFETY: a reference that was given up to the static for good.
-        return unsafe { py.share(known) };
+    if let Some(known) = NAMES.get(py) {
+        return Some(known);
     }
     if py.imported(c"torch").is_none() {
-        tell_missing();
+        report_missing();
         return None;
     }
     let names = py.run(SOURCE, c"<tllmprof>");
@@ -210,46 +199,25 @@ fn names(py: Python<'_>) -> Option<Object<'_>> {
         );
         return None;
     };
-    // SAFETY: the reference is owned; the one that the static keeps is not given back.
-    let kept = unsafe { py.share(names.raw()) }?;
-    NAMES.store(kept.release(), Ordering::Release);
+    NAMES.set(names.clone());
     Some(names)
 }
 
 /// What `profiler.py` calls.
 static FUNCTIONS: [MethodDef; 4] = [
-    MethodDef::new(c"warn", warn, VARARGS),
-    MethodDef::new(c"info", info, VARARGS),
-    MethodDef::new(c"runs", set_runs, VARARGS),
-    MethodDef::new(c"at_end", at_end, NOARGS),
+    MethodDef::with_tuple(c"warn", |_, args| {
+        with_text(args, |text| log::say!(Warn, "{text}"));
+    }),
+    MethodDef::with_tuple(c"info", |_, args| {
+        with_text(args, |text| log::say!(Info, "{text}"));
+    }),
+    MethodDef::with_tuple(c"runs", set_runs),
+    MethodDef::without_args(c"at_end", ends),
 ];
 
-unsafe extern "C" fn warn(_: Raw, args: Raw) -> Raw {
-    // SAFETY: Python calls this with the GIL and a tuple of arguments.
-    unsafe { told(args, |text| log::say!(Warn, "{text}")) }
-}
-
-unsafe extern "C" fn info(_: Raw, args: Raw) -> Raw {
-    // SAFETY: as above.
-    unsafe { told(args, |text| log::say!(Info, "{text}")) }
-}
-
-unsafe extern "C" fn set_runs(_: Raw, args: Raw) -> Raw {
-    // SAFETY: as above.
-    unsafe {
-        first(args, |flag| {
-            RUNS.store(flag.as_int() == Some(1), Ordering::Relaxed);
-        })
+/// `runs(flag)`: the profiler has been started, or has ended.
+fn set_runs(_: Python<'_>, args: &Object<'_>) {
+    if let Some(flag) = args.elements().next() {
+        RUNS.store(flag.as_int() == Some(1), Ordering::Relaxed);
     }
-}
-
-unsafe extern "C" fn at_end(_: Raw, _: Raw) -> Raw {
-    let _errno = Kept::new();
-    let Some(api) = crate::api() else {
-        return core::ptr::null_mut();
-    };
-    // SAFETY: Python calls this with the GIL.
-    let py = unsafe { Python::assume(api) };
-    py.quietly(ends);
-    py.none()
 }

@@ -1,4 +1,4 @@
-//! What is said of functions that were asked for, at the end of a process that uses CUDA.
+//! What is reported of functions that were asked for, at the end of a process that uses CUDA.
 
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -8,8 +8,8 @@ use super::trouble;
 use tllmprof_platform::log;
 
 /// Says what was in the way, what was found late, and what was not found. Allocates nothing.
-pub fn tell() {
-    trouble::tell();
+pub fn report() {
+    trouble::report();
     let (mut api, mut found) = (0, 0);
     // Without a window nothing is said of what would have opened it.
     let has_windows = tllmprof_session::activity::settings().is_some_and(|settings| !settings.windows.is_empty());
@@ -28,7 +28,7 @@ pub fn tell() {
                     Warn,
                     "{target} was found late: calls before that have no range"
                 ),
-                // The rule that counted nothing is told with the windows.
+                // The rule that counted nothing is reported with the windows.
                 (By::Ranges, Found::NotYet) => {
                     log::say!(Warn, "{target} was not found{}", Missing(module, target));
                 }

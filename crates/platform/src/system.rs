@@ -1,0 +1,93 @@
+//! What is asked of libc and the kernel that can be asked at any time.
+
+use core::mem::MaybeUninit;
+
+/// A clock of the system.
+#[derive(Clone, Copy, Debug)]
+pub enum Clock {
+    Monotonic,
+    /// As [`Clock::Monotonic`], to no better than some milliseconds, and cheaper.
+    MonotonicCoarse,
+    Realtime,
+}
+
+/// Nanoseconds that the clock shows.
+#[inline]
+pub fn nanoseconds(clock: Clock) -> u64 {
+    let clock = match clock {
+        Clock::Monotonic => libc::CLOCK_MONOTONIC,
+        Clock::MonotonicCoarse => libc::CLOCK_MONOTONIC_COARSE,
+        Clock::Realtime => libc::CLOCK_REALTIME,
+    };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes the time to the local; these clocks are always there.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+/// What the kernel calls the calling thread: up to 15 bytes, and zeros.
+pub fn thread_name() -> [u8; 16] {
+    let mut name = [0; 16];
+    // SAFETY: writes at most 16 bytes, the last of them 0, to the local.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    name
+}
+
+/// Has `handler` called when the process exits: before those that were registered earlier.
+pub fn at_exit(handler: extern "C" fn()) {
+    // SAFETY: a function of this library, which is never unloaded.
+    unsafe { libc::atexit(handler) };
+}
+
+/// Runs `act` with all signals kept from the calling thread, and from threads that it starts
+/// meanwhile for good.
+pub fn without_signals<R>(act: impl FnOnce() -> R) -> R {
+    let mut all = MaybeUninit::uninit();
+    let mut old = MaybeUninit::uninit();
+    // SAFETY: the first set is filled before it is read, and the other one is written.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
+    }
+    let result = act();
+    // SAFETY: written above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), core::ptr::null_mut()) };
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_go_on() {
+        let since = nanoseconds(Clock::Monotonic);
+        assert!(nanoseconds(Clock::MonotonicCoarse) / 1_000_000_000 <= since / 1_000_000_000 + 1);
+        assert!(nanoseconds(Clock::Monotonic) >= since);
+        let epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        assert!(nanoseconds(Clock::Realtime).abs_diff(epoch.as_nanos() as u64) < 10_000_000_000);
+    }
+
+    #[test]
+    fn a_thread_has_its_name() {
+        let named = std::thread::Builder::new().name("its name".into());
+        let name = named.spawn(thread_name).unwrap().join().unwrap();
+        assert_eq!(&name, b"its name\0\0\0\0\0\0\0\0");
+    }
+
+    #[test]
+    fn signals_are_kept_away_and_come_again() {
+        let blocked = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t"));
+            u64::from_str_radix(mask.unwrap(), 16).unwrap()
+        };
+        let before = blocked();
+        let term = 1 << (libc::SIGTERM - 1);
+        assert_eq!(without_signals(blocked) & term, term);
+        assert_eq!(blocked(), before);
+    }
+}
