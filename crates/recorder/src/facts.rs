@@ -10,7 +10,8 @@ use tllmprof_calls::CALLS;
 use tllmprof_config::{Settings, VARIABLES};
 use tllmprof_record::{Event, Info, NO_STRING, What};
 
-use super::{clock, is_on, is_wanted, strings, writers};
+use super::{clock, is_on, is_wanted};
+use super::writers::{self, strings};
 use tllmprof_sync::Lock;
 
 /// Lines that were said before there was a record, each with a line feed behind it.

@@ -7,7 +7,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_record::{Counter, Edge, Event, What};
 
-use super::{IS_ON, IS_RECORDING, clock, gpu, ranges, space, writers};
+use super::state::{IS_ON, IS_RECORDING};
+use super::{clock, gpu, ranges, space, writers};
 
 /// No iteration is open.
 const NONE: u64 = u64::MAX;

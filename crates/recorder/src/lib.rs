@@ -16,11 +16,11 @@ mod iterations;
 mod quiet;
 pub mod ranges;
 mod space;
-mod strings;
+mod state;
 mod wiped;
 mod writers;
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -39,36 +39,16 @@ pub use iterations::{
     count_calls, iteration_begins, iteration_ends, wants_calls, window_closes, window_opens,
 };
 pub use space::{make_room, set_helper};
-pub use strings::{Label, id_of};
+pub use state::{add, is_on, is_recording, is_wanted, set};
 pub use writers::Writer;
+pub use writers::strings::{Label, id_of};
 
 use tllmprof_platform::log;
 use file::File;
+use state::{IS_ON, IS_RECORDING, IS_WANTED};
 
-/// A window is open: events are kept.
-static IS_RECORDING: AtomicBool = AtomicBool::new(false);
-/// There is a record.
-static IS_ON: AtomicBool = AtomicBool::new(false);
-/// A record was asked for.
-static IS_WANTED: AtomicBool = AtomicBool::new(false);
 /// Where the process was when it began; relative paths are from there.
 static FOLDER: OnceBox<PathBuf> = OnceBox::new();
-
-/// Whether events are kept now.
-#[inline]
-pub fn is_recording() -> bool {
-    IS_RECORDING.load(Ordering::Relaxed)
-}
-
-/// Whether there is a record.
-pub fn is_on() -> bool {
-    IS_ON.load(Ordering::Relaxed)
-}
-
-/// Whether one was asked for.
-pub fn is_wanted() -> bool {
-    IS_WANTED.load(Ordering::Relaxed)
-}
 
 /// Keeps an event of the calling thread's, if a window is open.
 #[inline]
@@ -93,24 +73,6 @@ pub fn ended(window: u32, since: u64, what: impl FnOnce() -> What) {
 pub fn late(event: &Event) {
     if is_on() {
         writers::write(event);
-    }
-}
-
-/// Adds to a counter of the record, if there is one.
-pub fn add(counter: Counter, more: u64) {
-    if is_on()
-        && let Some(header) = space::header()
-    {
-        header.add(counter, more);
-    }
-}
-
-/// Sets a counter of the record that is kept elsewhere, if there is one.
-pub fn set(counter: Counter, value: u64) {
-    if is_on()
-        && let Some(header) = space::header()
-    {
-        header.set(counter, value);
     }
 }
 

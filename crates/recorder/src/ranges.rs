@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_record::{Event, RangeKind, StringId, What};
 
-pub use super::strings::{c_id_by, spelt_id_by};
+pub use super::writers::strings::{c_id_by, spelt_id_by};
 pub use super::writers::Writer;
 use super::{clock, is_on, writers};
 use tllmprof_steps::ranges::crossing::Crossing;

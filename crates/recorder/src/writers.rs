@@ -3,6 +3,8 @@
 //! A thread gets a writer at its first event and leaves it when it ends, with the chunk that it has
 //! begun: ten thousand short threads use no more chunks than ever ran at once.
 
+pub mod strings;
+
 use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
@@ -11,7 +13,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_record::{Chunk, Counter, Event, EventWriter, What};
 
 use super::clock::ticks;
-use super::{space, strings, wiped};
+use super::{space, wiped};
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::thread::{self, Part};
 use tllmprof_steps::ranges::open::Open;

@@ -11,8 +11,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_record::{Counter, NO_STRING, StringId};
 
-use super::writers::{self, Writer};
-use super::{arena, space};
+use super::Writer;
+use crate::{arena, space, writers};
 use tllmprof_platform::errno::Kept;
 use tllmprof_sync::hash::MIX;
 
