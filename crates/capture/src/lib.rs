@@ -223,6 +223,16 @@ fn drain() -> bool {
     worker::run(Job::Drain, DRAIN)
 }
 
+/// Does a job, on the worker's thread.
+fn work(job: Job) {
+    match job {
+        Job::Drain => drain_here(),
+        Job::Close { iterations, drain } => close_all(iterations, drain),
+        Job::Events => recorder::gpu::make_events(),
+        Job::Cupti(job) => cupti::work(job),
+    }
+}
+
 /// Waits for the device. On the worker's thread.
 fn drain_here() {
     if let Some(driver) = Driver::get() {
@@ -238,7 +248,7 @@ impl Capture {
         if let Some(driver) = driver {
             driver.remember_context();
         }
-        worker::start();
+        worker::start(work);
         let profiling = driver.is_some_and(Driver::start_profiler);
         if let Some(ranges) = &mut self.ranges {
             ranges.begin_window();

@@ -13,6 +13,7 @@ use super::library::Cupti;
 use super::refusal::Refusal;
 use super::taking::{self, Totals};
 use super::{Driver, buffers};
+pub use crate::worker::CuptiJob as Job;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_platform::gate;
 use tllmprof_platform::gate::Links;
@@ -24,16 +25,6 @@ const TAKEN: c_int = 39;
 /// How long the program's threads are kept out of the driver, if one is in it. Short: it may wait for
 /// what another is to launch.
 const CLOSING: Duration = Duration::from_millis(20);
-
-/// A piece of the worker's work.
-#[derive(Clone, Copy)]
-#[repr(u32)]
-pub enum Job {
-    Attach = 0,
-    Leave = 1,
-    /// The process ends.
-    Flush = 2,
-}
 
 /// What became of taking CUPTI out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,25 +122,21 @@ pub fn set_capturing(is: bool) {
     IS_CAPTURING.store(is, Ordering::Relaxed);
 }
 
-/// Does the job of this number.
-pub fn work(number: u32) {
-    const ATTACH: u32 = Job::Attach as u32;
-    const LEAVE: u32 = Job::Leave as u32;
-    const FLUSH: u32 = Job::Flush as u32;
-    match number {
-        ATTACH => {
+/// Does a job.
+pub fn work(job: Job) {
+    match job {
+        Job::Attach => {
             let refused = attach().err();
             if refused.is_some() || IS_LATE.load(Ordering::SeqCst) {
                 switch_off();
             }
             *REFUSED.lock() = refused;
         }
-        LEAVE => {
+        Job::Leave => {
             let left = leave();
             *LEFT.lock() = left;
         }
-        FLUSH => flush(),
-        _ => {}
+        Job::Flush => flush(),
     }
 }
 
