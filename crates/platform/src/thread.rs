@@ -6,13 +6,17 @@
 //! ended, with its parts, so that ten thousand short threads need no more records than ever ran at
 //! once.
 
+#[cfg_attr(target_arch = "aarch64", path = "thread/aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "thread/x86_64.rs")]
+mod arch;
+
 use core::ffi::c_void;
 use core::mem::offset_of;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
-use crate::arch::thread::block;
+use self::arch::block;
 use crate::ids;
 use crate::lifecycle::{self, OnlyThread, Stage};
 

@@ -6,6 +6,9 @@
 //! [`close`] keeps them out for a moment. A call that has been in since before the gates were built
 //! is not known; they are built when the functions are handed out.
 
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+mod arch;
 mod close;
 mod links;
 mod stubs;
