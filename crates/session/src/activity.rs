@@ -1,6 +1,6 @@
 //! Whether the library has anything to do in this process.
 
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_config::{BadValue, Settings, Step};
@@ -20,6 +20,9 @@ const COMPLAINING: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(UNDECIDED);
 /// What the variables say, as far as they are right.
 static READ: OnceBox<Result<Settings, BadValue>> = OnceBox::new();
+
+/// The process uses CUDA, for who must not wait for the lock of the state.
+pub static USES_CUDA: AtomicBool = AtomicBool::new(false);
 
 /// Whether NVTX ranges are to be counted, for windows or for a tool that listens.
 pub fn counts_ranges(settings: &Settings) -> bool {
@@ -77,4 +80,9 @@ pub fn touched() {
     if let Err(bad) = read() {
         log::say!(Error, "{bad}");
     }
+}
+
+/// Whether the process uses CUDA.
+pub fn uses_cuda() -> bool {
+    USES_CUDA.load(Ordering::Relaxed)
 }

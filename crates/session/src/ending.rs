@@ -14,7 +14,8 @@ use tllmprof_config::{Settings, Step, Window};
 
 use super::by::{By, Rank};
 use super::wiring::{doors, interpreter, sink};
-use super::{Gating, OWNER, STATE, recording, stream_capture, turn};
+use super::state::count_calls;
+use super::{Gating, OWNER, STATE, stream_capture, turn};
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
 use tllmprof_platform::thread::Inside;
@@ -97,7 +98,7 @@ fn end(may_run_profilers_here: bool) {
     // Handlers that run after ours may still make calls, and so may other threads.
     state.counter.run_to(&state.slots, None);
     let uses_cuda = state.uses_cuda;
-    recording::count_calls(&state.slots);
+    count_calls(&state.slots);
     drop(guard);
     let capturing = stream_capture::is_any_under_way();
     uncounted(&mut || sink().ends(iterations, capturing));

@@ -81,7 +81,7 @@ pub fn in_python() -> impl Iterator<Item = &'static PyFunction> {
 /// called in this process since that uses CUDA.
 pub fn is_step(index: usize) -> bool {
     match CALLED.load(Ordering::Relaxed) {
-        0 => crate::uses_cuda() && is_first(index),
+        0 => crate::activity::uses_cuda() && is_first(index),
         called => called == index + 1,
     }
 }

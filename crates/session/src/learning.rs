@@ -1,5 +1,6 @@
 //! What `auto` learns, and the words for it.
 
+use core::ffi::c_void;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,13 +9,14 @@ use tllmprof_calls::Call;
 use tllmprof_config::{Step, Window};
 use tllmprof_learn::{Learner, Rule, Trail, Trails};
 
-use super::{stream_capture, threads};
+use super::slots;
 use crate::engines;
 use crate::engines::Found;
 use tllmprof_sync::Lock;
 use tllmprof_platform::{driver, log};
 use tllmprof_steps::step::learned;
 use tllmprof_steps::step::learned::Memory;
+use tllmprof_steps::step::threads::Slot;
 
 static LEARNER: Lock<Learner> = Lock::new(Learner::new());
 static TRAILS: Trails = Trails::new();
@@ -52,12 +54,18 @@ pub fn trail(thread: u32) -> Option<&'static Trail> {
     })
 }
 
+/// Where the thread that counts in `slot` notes its calls; null where that is not wanted.
+pub fn trail_of(slot: Option<&Slot>) -> *const c_void {
+    slot.and_then(|slot| trail(slot.thread()))
+        .map_or(core::ptr::null(), |trail| core::ptr::from_ref(trail).cast())
+}
+
 /// Notes a call that the assembler did not note.
 pub fn note(call: Call, args: &[usize], by_runtime: bool) {
-    if !learns() || stream_capture::is_under_way() {
+    if !learns() || slots::is_capturing() {
         return;
     }
-    if let Some(slot) = threads::slot() {
+    if let Some(slot) = slots::slot() {
         HAS_HOST_HANDLES.fetch_or(by_runtime, Ordering::Relaxed);
         learned::note(TRAILS.of(slot.thread()), call, args);
     }

@@ -1,5 +1,6 @@
 //! What the rule names, as it is met: a range of the program's, a call of a Python function.
 
+use super::calls::enter;
 use super::{STATE, count as add};
 use super::{ending, new_thread, slot, turn};
 use tllmprof_platform::errno::Kept;
@@ -30,7 +31,7 @@ fn begin_thread() {
 pub fn ask(what: Counted) -> Option<u64> {
     let _errno = Kept::new();
     let _inside = Inside::enter()?;
-    super::enter(what)
+    enter(what)
 }
 
 /// It has ended, and with it `iteration`.

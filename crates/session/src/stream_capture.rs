@@ -4,14 +4,14 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
-use super::threads::{cells_of, slot, trail_of};
-use super::{STATE, State, turn};
+use super::learning::trail_of;
+use super::slots::{cells_of, slot};
+use super::{STATE, State};
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_platform::thread;
-use tllmprof_sync::wait;
+use tllmprof_sync::{Guard, wait};
 use tllmprof_sync::wake;
 use tllmprof_steps::step::threads::Slot;
-use tllmprof_steps::window::Point;
 
 /// How long a capture that begins waits for a drain to be under way. A driver that is waiting
 /// already does not mind a capture.
@@ -72,11 +72,6 @@ fn set_capturing(slot: &Slot, capturing: bool) {
     }
 }
 
-/// Whether a stream capture is under way on the calling thread.
-pub fn is_under_way() -> bool {
-    slot().is_some_and(|slot| core::ptr::eq(thread::cells(), cells_of(slot, true)))
-}
-
 /// A capture is about to begin: the driver must not be in the middle of starting to wait.
 pub fn begins() {
     UNDER_WAY.fetch_add(1, Ordering::SeqCst);
@@ -105,29 +100,29 @@ pub fn began(stream: usize, succeeded: bool) {
     }
 }
 
-/// A capture has ended, by success or by error. A relaxed capture may end on another thread.
-pub fn ended(stream: usize) {
-    let Some(here) = slot() else { return };
+/// A capture has ended, by success or by error. A relaxed capture may end on another thread. Gives
+/// the state where the count starts again, so that the caller goes back to the start.
+pub fn ended(stream: usize) -> Option<Guard<'static, Option<State>>> {
+    let here = slot()?;
     let mut guard = STATE.lock();
-    let Some(state) = guard.as_mut() else { return };
+    let state = guard.as_mut()?;
     let is_on =
         |captures: &[(usize, &Slot)], slot| captures.iter().any(|(_, s)| core::ptr::eq(*s, slot));
     let mine = state
         .captures
         .iter()
         .position(|(s, slot)| *s == stream && core::ptr::eq(*slot, here));
-    let Some(index) = mine.or_else(|| state.captures.iter().position(|(s, _)| *s == stream)) else {
-        return;
-    };
+    let index = mine.or_else(|| state.captures.iter().position(|(s, _)| *s == stream))?;
     let (_, owner) = state.captures.swap_remove(index);
     UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
     set_capturing(owner, is_on(&state.captures, owner));
     if state.gate.has_opened() || !state.captures.is_empty() {
-        return;
+        return None;
     }
     let had_counted = state.counter.iterations(&state.slots) > 0;
-    if state.counter.captured(&state.slots) {
+    let starts_again = state.counter.captured(&state.slots);
+    if starts_again {
         state.restarts += u64::from(had_counted);
-        turn::reach(guard, Point::Start);
     }
+    starts_again.then_some(guard)
 }

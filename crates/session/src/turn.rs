@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use super::by::By;
 use super::wiring::{Place, doors, interpreter, sink};
-use super::recording::{Beginning, count_calls};
+use super::recording::Beginning;
+use super::state::count_calls;
 use super::{OWNER, STATE, State, learning, stream_capture};
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_platform::cancel::Uncancelled;
@@ -77,7 +78,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             state.begun = true;
             let settings = state.settings;
             drop(guard);
-            super::threads::begin(settings);
+            super::beginning::begin(settings);
             guard = STATE.lock();
             continue;
         }

@@ -1,0 +1,45 @@
+//! What happens once, when the process begins to use CUDA or what the rule names is first met.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use once_cell::race::OnceBox;
+use tllmprof_config::{Settings, Step};
+use tllmprof_platform::cancel::Uncancelled;
+use tllmprof_platform::log;
+use tllmprof_platform::thread::uncounted;
+
+use super::learning;
+use super::wiring::{doors, sink};
+
+/// What is to run when the process exits.
+static AT_EXIT: OnceBox<extern "C" fn()> = OnceBox::new();
+
+/// Has `act` run when the process exits, before what the driver registered when it was initialised.
+pub fn at_exit(act: extern "C" fn()) {
+    let _ = AT_EXIT.set(Box::new(act));
+}
+
+/// The process uses CUDA. No lock is held: a profiler's code may make calls, too.
+pub fn begin(settings: &'static Settings) {
+    mind_exit();
+    let _uncancelled = Uncancelled::new();
+    log::set_level(settings.log);
+    match settings.step {
+        Step::Symbol { .. } => doors().report_named(),
+        Step::Auto => learning::tell_hint(),
+        _ => {}
+    }
+    uncounted(&mut || sink().start(settings));
+}
+
+/// Has the window closed when the process ends.
+fn mind_exit() {
+    static ONCE: AtomicBool = AtomicBool::new(false);
+    if let Some(at_exit) = AT_EXIT.get()
+        && !ONCE.swap(true, Ordering::AcqRel)
+    {
+        // SAFETY: the handler is a function of this library, which is never unloaded. Registered
+        // now, it runs before those that the driver registered when it was initialised.
+        unsafe { libc::atexit(*at_exit) };
+    }
+}
