@@ -39,7 +39,7 @@ pub fn closes_after(iteration: u64) -> bool {
     let guard = STATE.lock();
     guard
         .as_ref()
-        .is_some_and(|state| state.gate.closes_after(iteration))
+        .is_some_and(|state| state.schedule.closes_after(iteration))
 }
 
 /// What it means that `what` has begun: the iteration that is over when it ends.
@@ -76,11 +76,11 @@ pub fn enter(what: Counted) -> Option<u64> {
 /// An iteration begins. Where it is not understood to be one, nothing opens.
 fn begin(mut guard: Guard<'_, Option<State>>, begun: Begun) {
     let Some(state) = guard.as_mut() else { return };
-    state.gate.hold(!begun.understood);
-    if begun.understood || state.gate.is_open() {
+    state.schedule.hold(!begun.understood);
+    if begun.understood || state.schedule.is_open() {
         return turn::reach(guard, Point::In(begun.iteration));
     }
-    let waiting = state.gate.waiting_at(begun.iteration);
+    let waiting = state.schedule.waiting_at(begun.iteration);
     state.run_on();
     drop(guard);
     if let Some(window) = waiting {

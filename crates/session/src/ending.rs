@@ -89,8 +89,8 @@ fn end(may_run_profilers_here: bool) {
     // Nobody switches from here on.
     state.turn.taken = true;
     let iterations = state.counter.iterations(&state.slots);
-    let closed = state.gate.finish();
-    let gate = core::mem::ManuallyDrop::new(core::mem::take(&mut state.gate));
+    let closed = state.schedule.finish();
+    let schedule = core::mem::ManuallyDrop::new(core::mem::take(&mut state.schedule));
     let (settings, rank, gating) = (state.settings, state.rank, state.gating);
     let (step, restarts) = (state.step(), state.restarts);
     let calls = Tally::of(&state.slots);
@@ -115,7 +115,7 @@ fn end(may_run_profilers_here: bool) {
     }
     sink().finish_record(may_run_profilers_here);
     if !settings.windows.is_empty() {
-        let captured = gate.captured();
+        let captured = schedule.captured();
         log::say!(
             Info,
             "{}",

@@ -1,6 +1,6 @@
 //! The process's one run of the line from calls to captures.
 //!
-//! The doors report calls here; the counter turns them into iterations, the gate those into
+//! The doors report calls here; the counter turns them into iterations, the schedule those into
 //! windows, and the capture switches. The state is locked for moments only. Switching may take
 //! long, so it happens outside the lock: one thread at a time has the *turn*, and whoever comes to
 //! a call that is counted meanwhile waits for it, but not for ever.

@@ -11,7 +11,7 @@ use tllmprof_platform::{driver, injection, log};
 use tllmprof_steps::step::Counter;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::Slot;
-use tllmprof_steps::window::{Gate, Point};
+use tllmprof_steps::window::{Schedule, Point};
 use tllmprof_sync::Lock;
 
 use super::activity::USES_CUDA;
@@ -63,7 +63,7 @@ pub enum Gating {
 pub struct State {
     pub settings: &'static Settings,
     pub counter: Counter,
-    pub gate: Gate,
+    pub schedule: Schedule,
     pub slots: Vec<&'static Slot>,
     pub captures: Vec<(usize, &'static Slot)>,
     pub turn: Turn,
@@ -107,9 +107,9 @@ impl State {
         Some(Self {
             settings,
             counter: Counter::new(settings, process_wide, learning::memory),
-            gate: match settings.step {
-                Step::Auto => Gate::patient(settings.windows.as_slice()),
-                _ => Gate::new(settings.windows.as_slice()),
+            schedule: match settings.step {
+                Step::Auto => Schedule::patient(settings.windows.as_slice()),
+                _ => Schedule::new(settings.windows.as_slice()),
             },
             slots: Vec::new(),
             captures: Vec::new(),
@@ -161,10 +161,10 @@ impl State {
         let edge = if self.follows_each {
             next
         } else {
-            self.gate.next_edge()
+            self.schedule.next_edge()
         };
         // A rule that was learnt tells of each in any case, and of those in a window more exactly.
-        let is_exact = self.counter.learnt().is_none() || self.gate.is_open();
+        let is_exact = self.counter.learnt().is_none() || self.schedule.is_open();
         let asked = if self.tells_each() && is_exact {
             next
         } else {
@@ -186,7 +186,7 @@ impl State {
     /// Whether there is nothing to switch at `point`.
     pub fn has_nothing_at(&self, point: Point) -> bool {
         let has_none = !self.follows_each
-            && !self.gate.has_edge_at(point)
+            && !self.schedule.has_edge_at(point)
             && !self.begins_record(point)
             && !sink().has_edge_at(point);
         // The child of a fork has its parent's driver, whether it is going to use it or not.
@@ -220,7 +220,7 @@ impl State {
             && tensorrt_llm_gates_itself(variable, engines::seen)
         {
             self.gating = Gating::Engine;
-            self.gate = Gate::default();
+            self.schedule = Schedule::default();
             log::say!(
                 Info,
                 "TensorRT-LLM is in this process and reads {variable} itself: the profiler is left \
@@ -239,7 +239,7 @@ impl State {
         if let Some(ranks) = &self.settings.ranks
             && !ranks.contains(rank.unwrap_or(0))
         {
-            self.gate = Gate::default();
+            self.schedule = Schedule::default();
         }
     }
 }

@@ -116,7 +116,7 @@ pub fn ended(stream: usize) -> Option<Guard<'static, Option<State>>> {
     let (_, owner) = state.captures.swap_remove(index);
     UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
     set_capturing(owner, is_on(&state.captures, owner));
-    if state.gate.has_opened() || !state.captures.is_empty() {
+    if state.schedule.has_opened() || !state.captures.is_empty() {
         return None;
     }
     let had_counted = state.counter.iterations(&state.slots) > 0;

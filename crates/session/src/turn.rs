@@ -89,10 +89,10 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             state.run_on();
             break;
         }
-        if state.gate.has_edge_at(target) {
+        if state.schedule.has_edge_at(target) {
             state.ask_engine();
         }
-        let edge = state.gate.reach(target);
+        let edge = state.schedule.reach(target);
         let patience = if edge.close.is_some() {
             CLOSING
         } else {
