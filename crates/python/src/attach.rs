@@ -13,7 +13,7 @@ use core::time::Duration;
 use super::api::{Api, Raw};
 use super::object::Python;
 use super::threads::{self, Thread};
-use super::{gate, gil, names};
+use super::{entry, gil, names};
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
@@ -194,7 +194,7 @@ fn audit(api: &Api) {
 /// The audit hook.
 unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) -> c_int {
     let _errno = Kept::new();
-    if gate::is_closed() {
+    if entry::is_closed() {
         return 0;
     }
     if let (Some(api), Some(thread)) = (api(), threads::current())

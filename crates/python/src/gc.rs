@@ -131,7 +131,7 @@ unsafe extern "C" fn callback(_: Raw, args: Raw) -> Raw {
             return core::ptr::null_mut();
         };
         let py = Python::assume(api);
-        if !super::gate::is_closed()
+        if !super::entry::is_closed()
             && let Some(args) = py.share(args)
         {
             py.quietly(|_| told(&args));

@@ -14,8 +14,8 @@
 pub mod api;
 mod attach;
 pub mod embedded;
+mod entry;
 mod functions;
-mod gate;
 mod gc;
 mod gil;
 mod holds;
@@ -38,7 +38,7 @@ use object::Python;
 use threads::Thread;
 use torch::{modules as torch_modules, profiler};
 
-pub use gate::run;
+pub use entry::run;
 pub use torch::profiler::TorchProfiler;
 
 /// Something that is done in the interpreter by a crate above this one. It may register one
@@ -78,11 +78,11 @@ impl session::Interpreter for Cpython {
     }
 
     fn has_gil(&self) -> bool {
-        gate::has_gil()
+        entry::has_gil()
     }
 
     fn is_waiting_for_gil(&self) -> bool {
-        gate::is_waiting_for_gil()
+        entry::is_waiting_for_gil()
     }
 
     fn count(&self) {
@@ -201,7 +201,7 @@ fn now() -> u64 {
 
 /// Interpreters start anew in the process.
 fn begins() {
-    gate::open();
+    entry::open();
     functions::begins();
     profiler::begins();
     torch_modules::begins();
@@ -213,7 +213,7 @@ fn begins() {
 /// Comes into interpreter number `number`, 0 for the main one.
 fn install(py: Python<'_>, thread: &Thread, number: i64) {
     let wants = wants();
-    if number == 0 && gate::install(py).is_none() {
+    if number == 0 && entry::install(py).is_none() {
         log::once!(Warn, "Python has no atexit: nothing is run in it");
     }
     if wants.gil {

@@ -1,7 +1,7 @@
 //! Running Python at a moment of our own choosing, and not any more once the interpreter ends.
 //!
 //! A thread that asks for the GIL while the interpreter is being finalised is ended by it, or hangs
-//! for ever: fatal for a C++ program's thread. An `atexit` callback closes the gate, and waits for
+//! for ever: fatal for a C++ program's thread. An `atexit` callback closes the way in, and waits for
 //! those that are inside.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -50,7 +50,7 @@ pub fn has_gil() -> bool {
     super::api().is_some_and(|api| api.runs() && api.has_gil())
 }
 
-/// Has the gate closed when the interpreter ends.
+/// Has the way in closed when the interpreter ends.
 pub fn install(py: Python<'_>) -> Option<()> {
     static CLOSE: MethodDef = MethodDef::new(c"tllmprof_close", closes, NOARGS);
     let module = if py.api.minor >= 10 {
