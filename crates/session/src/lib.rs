@@ -8,11 +8,11 @@
 pub mod activity;
 mod beginning;
 mod by;
+pub mod by_name;
 mod calls;
 mod ending;
 pub mod engines;
 mod learning;
-pub mod named;
 mod recording;
 mod slots;
 mod state;

@@ -85,6 +85,6 @@ pub extern "C" fn after(index: usize) {
     let _errno = Kept::new();
     let iteration = ends::ended(index);
     if let (Some(_inside), Some(iteration)) = (Inside::enter(), iteration) {
-        session::named::ends(iteration);
+        session::by_name::ends(iteration);
     }
 }

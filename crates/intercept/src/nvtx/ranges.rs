@@ -18,7 +18,7 @@ use tllmprof_steps::ranges::pattern::Pattern;
 use tllmprof_steps::ranges::seen::Seen;
 use tllmprof_steps::ranges::started::Started;
 use tllmprof_session as session;
-use tllmprof_session::named;
+use tllmprof_session::by_name;
 use tllmprof_steps::step::counted::Counted;
 
 static RULE: OnceBox<Rule> = OnceBox::new();
@@ -127,8 +127,8 @@ impl Rule {
     unsafe fn begins(&self, domain: Handle, name: &Name) -> Option<u64> {
         // SAFETY: the caller's promise.
         let counts = unsafe { self.names(domain, name) };
-        if counts && named::count(Counted::Named) {
-            named::ask(Counted::Named)
+        if counts && by_name::count(Counted::Named) {
+            by_name::ask(Counted::Named)
         } else {
             None
         }
@@ -204,7 +204,7 @@ fn follow(domain: Handle, ends: Option<u64>) {
 fn unfollow(domain: Handle) {
     let ended = session::slot().and_then(|slot| slot.open_ranges().popped(domain));
     if let Some(iteration) = ended {
-        named::has_ended(iteration);
+        by_name::has_ended(iteration);
     }
 }
 
@@ -227,7 +227,7 @@ pub unsafe fn started(domain: Handle, name: &Name, id: RangeId, ends: Option<u64
 #[inline]
 pub fn ended(id: RangeId) {
     if let Some(iteration) = STARTED.ended(id) {
-        named::has_ended(iteration);
+        by_name::has_ended(iteration);
     }
 }
 

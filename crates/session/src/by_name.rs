@@ -1,4 +1,5 @@
-//! What the rule names, as it is met: a range of the program's, a call of a Python function.
+//! What the rule gives by name, as it is met: a range of the program, a call of a Python function, the
+//! end of a native one.
 
 use super::calls::enter;
 use super::{STATE, count as add};
