@@ -12,7 +12,7 @@ use core::time::Duration;
 use tllmprof_platform::resolve;
 use super::abi::{Function, GetExportTable, Initialize, InitializeExtension, KINDS, Table};
 use super::wrappers::{self, WRAPPED};
-use super::{ranges, recorded};
+use super::{kept, ranges};
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_sync::Lock;
 use tllmprof_platform::injection;
@@ -256,7 +256,7 @@ fn is_ours(export: GetExportTable) -> bool {
 
 /// Whether ranges of the program are counted, or recorded.
 fn wants_ranges() -> bool {
-    let wants = || ranges::rule().is_some() | recorded::are_asked_for();
+    let wants = || ranges::rule().is_some() | kept::are_asked_for();
     let wants = injection::is_preloaded() && tllmprof_session::activity::is_active() && wants();
     if wants {
         lifecycle::register();

@@ -9,7 +9,7 @@ use regex::bytes::Regex;
 use tllmprof_config::Step;
 
 use super::abi::{ASCII, Attributes, Handle, REGISTERED, RangeId, UNICODE, Wide};
-use super::recorded;
+use super::kept;
 use super::text::Text;
 use tllmprof_platform::injection;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
@@ -173,7 +173,7 @@ impl Rule {
 #[inline]
 pub unsafe fn pushed(domain: Handle, name: &Name, ends: Option<u64>) {
     // SAFETY: the caller's promise.
-    unsafe { recorded::pushed(domain, name) };
+    unsafe { kept::pushed(domain, name) };
     if ends.is_some() || follows_any() {
         follow(domain, ends);
     }
@@ -216,7 +216,7 @@ fn unfollow(domain: Handle) {
 #[inline]
 pub unsafe fn started(domain: Handle, name: &Name, id: RangeId, ends: Option<u64>) -> RangeId {
     // SAFETY: the caller's promise.
-    let id = unsafe { recorded::started(domain, id, name, own_id) };
+    let id = unsafe { kept::started(domain, id, name, own_id) };
     let Some(iteration) = ends else { return id };
     let id = if id == 0 { own_id() } else { id };
     STARTED.follow(id, iteration);
@@ -243,7 +243,7 @@ pub fn own_id() -> RangeId {
 /// `text` is null or what NVTX wants.
 pub unsafe fn registered(domain: Handle, handle: Option<Handle>, text: &Name) -> Handle {
     // SAFETY: the caller's promise.
-    let handle = unsafe { recorded::registered(domain, handle, text) };
+    let handle = unsafe { kept::registered(domain, handle, text) };
     let (Some(rule), Name::Text(text)) = (RULE.get(), text) else {
         return handle.unwrap_or(0);
     };
@@ -274,7 +274,7 @@ fn own_string() -> Handle {
 /// `name` is null or what NVTX wants.
 pub unsafe fn domain_created(handle: Option<Handle>, name: &Name) -> Handle {
     // SAFETY: the caller's promise.
-    let handle = unsafe { recorded::domain_created(handle, name) };
+    let handle = unsafe { kept::domain_created(handle, name) };
     // Nobody looks behind a handle, and these are no addresses. Each domain has its own stack.
     let handle = handle.unwrap_or_else(|| NEXT_OWN.fetch_add(1, Ordering::Relaxed) as Handle * 16);
     if let (Some(rule), Name::Text(text)) = (RULE.get(), name)
