@@ -16,6 +16,7 @@ mod dlsym;
 #[doc(hidden)]
 pub mod export;
 mod fed;
+mod followed;
 mod named;
 #[cfg_attr(target_arch = "aarch64", path = "arch/named_aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "arch/named_x86_64.rs")]

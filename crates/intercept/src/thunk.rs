@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_calls::{Call, Calls, Direction, Kind, Wait, is_per_thread};
 
-use super::{arch, recorded, watched};
+use super::{arch, watched};
 use tllmprof_platform::gate;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads;
@@ -67,9 +67,9 @@ impl Role {
         match self {
             Self::Driver(_) if watched::are() => arch::slow as *mut c_void,
             Self::Driver(call) => {
-                let records = recorded::are();
+                let records = tllmprof_recorder::is_recording();
                 noting(call, records).unwrap_or(if records {
-                    recorded::handler()
+                    arch::record as *mut c_void
                 } else {
                     arch::count as *mut c_void
                 })

@@ -12,7 +12,7 @@ use tllmprof_calls::{CALLS, Call};
 
 use super::arch::Frame;
 use tllmprof_platform::thread;
-use super::dispatch::{is_followed, is_nested};
+use super::followed::{is_followed, is_nested};
 use tllmprof_capture::marks;
 use tllmprof_capture::marks::Name;
 use tllmprof_session as session;
