@@ -30,4 +30,4 @@ pub use state::{Gating, attends};
 pub(crate) use state::{OWNER, STATE, State};
 pub use stream_capture::is_any_under_way as is_any_capturing;
 pub use threads::new_thread;
-pub use wiring::{Doors, Facts, Interpreter, Place, Sink, Wiring, wire};
+pub use wiring::{Doors, Facts, Interpreter, Place, Sink, WIRING, Wiring};
