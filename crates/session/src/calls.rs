@@ -66,8 +66,8 @@ pub fn enter(what: Counted) -> Option<u64> {
     match entered.opens {
         Some(begun) => begin(guard, begun),
         // Nobody gets credit while something is switched; work waits for it, waits need not.
-        None if state.turn.taken && !what.waits() => turn::wait_for(guard),
-        None if state.turn.taken => {}
+        None if state.turn.is_taken() && !what.waits() => turn::wait_for(guard),
+        None if state.turn.is_taken() => {}
         None => state.run_on(),
     }
     entered.ends
@@ -110,7 +110,7 @@ pub fn returned(call: Call, stream: usize, succeeded: bool) {
     let Some(state) = guard.as_mut() else { return };
     match state.counter.returned(call, &state.slots, slot) {
         Some(begun) => begin(guard, begun),
-        None if state.turn.taken => {}
+        None if state.turn.is_taken() => {}
         None => state.run_on(),
     }
 }

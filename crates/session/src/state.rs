@@ -1,6 +1,7 @@
 //! What the session knows, behind one lock: the counter, the windows, who has the turn.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::time::Instant;
 
 use tllmprof_calls::{CALLS, Call, Calls};
 use tllmprof_config::{Settings, Step, rank};
@@ -11,13 +12,13 @@ use tllmprof_platform::{driver, injection, log};
 use tllmprof_steps::step::Counter;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::Slot;
-use tllmprof_steps::window::{Schedule, Point};
+use tllmprof_steps::turn::{Event, Turn};
+use tllmprof_steps::window::{Point, Schedule};
 use tllmprof_sync::Lock;
 
 use super::activity::USES_CUDA;
 use super::by::Rank;
 use super::engines::{self, Found};
-use super::turn::{self, Turn};
 use super::wiring::{doors, interpreter, sink};
 use super::{learning, slots};
 
@@ -76,8 +77,6 @@ pub struct State {
     pub restarts: u64,
     /// A process that does not use CUDA is left alone, whatever functions of it are counted.
     pub uses_cuda: bool,
-    /// What there is to capture with is ready.
-    pub begun: bool,
 }
 
 /// How far the process's record is.
@@ -120,7 +119,6 @@ impl State {
             recording: Recording::asked_for(),
             restarts: 0,
             uses_cuda: false,
-            begun: false,
         })
     }
 
@@ -147,16 +145,21 @@ impl State {
                 }
             }
         }
-        let begins = !self.begun && !self.turn.taken;
+        let begins = !self.turn.has_begun() && !self.turn.is_taken();
         if begins {
-            turn::take(self);
+            self.take_turn();
         }
         begins
     }
 
+    /// Takes the turn.
+    pub fn take_turn(&mut self) {
+        self.turn.on(Event::Claims(Instant::now()));
+    }
+
     /// Lets the threads run to where the next thing happens.
     pub fn run_on(&mut self) {
-        let next = Some(self.turn.done.next());
+        let next = Some(self.turn.done().next());
         // Where the record alone wants to know of each, the calls of the driver tell it.
         let edge = if self.follows_each {
             next
@@ -171,13 +174,13 @@ impl State {
             edge
         };
         self.counter.run_to(&self.slots, asked);
-        let left = |next: u64| next.saturating_sub(self.turn.done.over());
+        let left = |next: u64| next.saturating_sub(self.turn.done().over());
         let close = edge.map_or(Calls::NONE, |next| self.counter.close_calls(left(next)));
         if ATTENDED.load(Ordering::Relaxed) != close.bits() {
             ATTENDED.store(close.bits(), Ordering::Release);
             doors().attend(close);
         }
-        let waits_enter = !self.begun || !self.counter.passes_entered_waits();
+        let waits_enter = !self.turn.has_begun() || !self.counter.passes_entered_waits();
         if WAITS_ENTER.load(Ordering::Relaxed) != waits_enter {
             WAITS_ENTER.store(waits_enter, Ordering::Relaxed);
         }

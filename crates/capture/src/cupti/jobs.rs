@@ -2,23 +2,25 @@
 //! of the program hangs in.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
 use super::LEAST_MEMORY;
 use super::activity::KINDS;
+use super::attempt::{self, Attempt};
 use super::clock::Reading;
 use super::library::Cupti;
+use super::presence::{self, Presence};
 use super::refusal::Refusal;
 use super::taking::{self, Totals};
 use super::{Driver, buffers};
 pub use crate::worker::CuptiJob as Job;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_platform::gate;
 use tllmprof_platform::gate::Links;
-use tllmprof_sync::Lock;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_platform::log;
+use tllmprof_sync::{Lock, Machine};
 
 /// `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`.
 const TAKEN: c_int = 39;
@@ -41,10 +43,8 @@ pub enum Left {
     Hangs,
 }
 
-/// CUPTI has been subscribed to: it is in the driver.
-static IS_IN: AtomicBool = AtomicBool::new(false);
-/// It takes work down.
-static IS_ON: AtomicBool = AtomicBool::new(false);
+/// How far CUPTI is in the driver.
+static PRESENCE: Machine<Presence> = Machine::new();
 static SUBSCRIBER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 /// [`gate::passes`] where it was switched on, and off.
 static PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
@@ -53,24 +53,19 @@ static IS_CAPTURING: AtomicBool = AtomicBool::new(false);
 /// Why the last attempt to attach failed.
 static REFUSED: Lock<Option<Refusal>> = Lock::new(None);
 static LEFT: Lock<Left> = Lock::new(Left::Busy);
-/// The attempt to leave that is under way, times four, and how far it is.
-static ATTEMPT: AtomicU32 = AtomicU32::new(0);
-const WAITING: u32 = 0;
-const FINALISING: u32 = 1;
-const ABANDONED: u32 = 2;
-/// Nobody waits any more for it to be attached.
-static IS_LATE: AtomicBool = AtomicBool::new(false);
+/// The attempt to attach or to leave that a thread waits for.
+static ATTEMPT: Machine<Attempt> = Machine::new();
 /// How long the gate was closed last.
 static CLOSED_US: AtomicU64 = AtomicU64::new(0);
 
 /// Whether CUPTI is in the driver.
 pub fn is_in() -> bool {
-    IS_IN.load(Ordering::Acquire)
+    PRESENCE.state() != Presence::Out
 }
 
 /// Whether it takes work down.
 pub fn is_on() -> bool {
-    IS_ON.load(Ordering::Acquire)
+    PRESENCE.state() == Presence::On
 }
 
 /// Why the last attempt to attach failed.
@@ -80,7 +75,7 @@ pub fn refused() -> Option<Refusal> {
 
 /// It is too late to attach: what comes of it is not used.
 pub fn forget_attach() {
-    IS_LATE.store(true, Ordering::SeqCst);
+    ATTEMPT.on(attempt::Event::Abandons);
 }
 
 /// What became of the last attempt to leave.
@@ -93,24 +88,15 @@ pub fn closed_us() -> u64 {
     CLOSED_US.load(Ordering::Relaxed)
 }
 
-/// An attempt to leave begins.
+/// An attempt to attach or to leave begins.
 pub fn begin_attempt() {
-    let next = (ATTEMPT.load(Ordering::SeqCst) / 4 + 1) * 4;
-    ATTEMPT.store(next | WAITING, Ordering::SeqCst);
+    ATTEMPT.on(attempt::Event::Begins);
     *LEFT.lock() = Left::Busy;
 }
 
 /// Gives the attempt up, if CUPTI is not being taken out by now; whether it was given up.
 pub fn abandon_attempt() -> bool {
-    let attempt = ATTEMPT.load(Ordering::SeqCst) & !3;
-    let is_given_up = ATTEMPT
-        .compare_exchange(
-            attempt | WAITING,
-            attempt | ABANDONED,
-            Ordering::SeqCst,
-            Ordering::SeqCst,
-        )
-        .is_ok();
+    let is_given_up = ATTEMPT.on(attempt::Event::Abandons).is_some();
     if is_given_up {
         gate::open();
     }
@@ -126,8 +112,9 @@ pub fn set_capturing(is: bool) {
 pub fn work(job: Job) {
     match job {
         Job::Attach => {
+            let number = ATTEMPT.state().number();
             let refused = attach().err();
-            if refused.is_some() || IS_LATE.load(Ordering::SeqCst) {
+            if refused.is_some() || !commit(number) {
                 switch_off();
             }
             *REFUSED.lock() = refused;
@@ -138,6 +125,11 @@ pub fn work(job: Job) {
         }
         Job::Flush => flush(),
     }
+}
+
+/// Goes through with the attempt of this number; false if nobody waits for it any more.
+fn commit(number: u32) -> bool {
+    ATTEMPT.on(attempt::Event::Commits(number)).is_some()
 }
 
 /// Has CUPTI take work down.
@@ -170,14 +162,14 @@ fn attach() -> Result<(), Refusal> {
             }
         }
         SUBSCRIBER.store(subscriber, Ordering::Release);
-        IS_IN.store(true, Ordering::Release);
+        PRESENCE.on(presence::Event::Subscribed);
     }
     taking::begin(Reading::now(), ahead(cupti));
     PASSES[0].store(gate::passes(), Ordering::Relaxed);
     // SAFETY: the functions have the types that CUPTI wants, and live as long as the process.
     let status = unsafe { (cupti.register_callbacks)(taking::requested, taking::completed) };
     check("cuptiActivityRegisterCallbacks", status)?;
-    IS_ON.store(true, Ordering::Release);
+    PRESENCE.on(presence::Event::Enabled);
     for kind in KINDS {
         // SAFETY: a kind of CUPTI's.
         check("cuptiActivityEnable", unsafe { (cupti.enable)(kind) })?;
@@ -225,7 +217,7 @@ fn ahead(cupti: &Cupti) -> i64 {
 /// Has CUPTI take nothing any more, and hand over what it has.
 fn switch_off() {
     let Some(cupti) = Cupti::get() else { return };
-    if IS_ON.swap(false, Ordering::AcqRel) {
+    if PRESENCE.on(presence::Event::SwitchedOff).is_some() {
         // SAFETY: kinds of CUPTI's; what was not enabled is refused.
         unsafe {
             for kind in KINDS {
@@ -241,7 +233,7 @@ fn switch_off() {
 /// Takes CUPTI out of the driver: nothing else gives the program its speed back. It must find no
 /// thread in the driver, and the device idle.
 fn leave() -> Left {
-    let attempt = ATTEMPT.load(Ordering::SeqCst);
+    let number = ATTEMPT.state().number();
     let (Some(cupti), Some(driver)) = (Cupti::get(), Driver::get()) else {
         return Left::Unseen;
     };
@@ -259,18 +251,12 @@ fn leave() -> Left {
         return Left::Busy;
     };
     // Whoever waited for this may have given it up before the gate was closed again.
-    if attempt & 3 != WAITING || ATTEMPT.load(Ordering::SeqCst) != attempt {
+    if ATTEMPT.state() != Attempt::Wanted(number) {
         return Left::Busy;
     }
     let since = Instant::now();
     driver.synchronize_all();
-    let goes_on = ATTEMPT.compare_exchange(
-        attempt,
-        attempt | FINALISING,
-        Ordering::SeqCst,
-        Ordering::SeqCst,
-    );
-    if attempt & 3 != WAITING || goes_on.is_err() {
+    if !commit(number) {
         return Left::Busy; // whoever waited for this has opened the gate
     }
     switch_off();
@@ -285,7 +271,7 @@ fn leave() -> Left {
     drop(closed);
     let took = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
     CLOSED_US.store(took, Ordering::Relaxed);
-    IS_IN.store(false, Ordering::Release);
+    PRESENCE.on(presence::Event::Finalised);
     buffers::shrink();
     match status {
         0 => Left::Yes,
@@ -347,7 +333,6 @@ lifecycle::at_fork! {
 fn in_child(alone: &OnlyThread) {
     REFUSED.break_open(alone);
     LEFT.break_open(alone);
-    IS_IN.store(false, Ordering::Relaxed);
-    IS_ON.store(false, Ordering::Relaxed);
-    IS_LATE.store(false, Ordering::Relaxed);
+    PRESENCE.restart(alone);
+    ATTEMPT.restart(alone);
 }
