@@ -21,7 +21,7 @@ use once_cell::race::OnceBox;
 
 use tllmprof_calls::{Call, is_called_in_context, may_give_work};
 
-use crate::lifecycle::{self, OnlyThread, Stage};
+use crate::lifecycle;
 use crate::{barrier, elf, resolve, thread};
 use crate::errno::Kept;
 use tllmprof_sync::Lock;
@@ -57,15 +57,24 @@ impl Gate {
     }
 }
 
-/// The pool. Entries below [`USED`] are complete and never change.
-pub static GATES: [Gate; GATE_COUNT] = [const { Gate::new() }; GATE_COUNT];
-static USED: AtomicUsize = AtomicUsize::new(0);
-static CREATING: Lock<()> = Lock::new(());
-/// A function was handed out without a gate, for want of one.
-static IS_SHORT: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    stage: Doors;
 
-/// Not [`OPEN`]: calls wait. What they sleep on.
-pub static CLOSED: AtomicU32 = AtomicU32::new(OPEN);
+    /// The pool. Entries below [`USED`] are complete and never change.
+    #[fork(keep = "pointers to gates were handed out")]
+    pub static GATES: [Gate; GATE_COUNT] = [const { Gate::new() }; GATE_COUNT];
+    #[fork(keep = "as the pool")]
+    static USED: AtomicUsize = AtomicUsize::new(0);
+    #[fork(free)]
+    static CREATING: Lock<()> = Lock::new(());
+    /// A function was handed out without a gate, for want of one.
+    #[fork(keep = "what was handed out stays so")]
+    static IS_SHORT: AtomicBool = AtomicBool::new(false);
+
+    /// Not [`OPEN`]: calls wait. What they sleep on.
+    #[fork(reset)]
+    pub static CLOSED: AtomicU32 = AtomicU32::new(OPEN);
+}
 /// The assembler compares with this one.
 const OPEN: u32 = 0;
 /// Nobody may go into the driver.
@@ -80,10 +89,16 @@ pub fn is_closed() -> bool {
     CLOSED.load(Ordering::SeqCst) == SHUT
 }
 
-/// Calls that the driver is in of threads that have no record.
-pub static UNSEEN: AtomicU32 = AtomicU32::new(0);
-/// Their calls that may have given the GPU work.
-static UNSEEN_PASSES: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    stage: Doors;
+
+    /// Calls that the driver is in of threads that have no record.
+    #[fork(reset)]
+    pub static UNSEEN: AtomicU32 = AtomicU32::new(0);
+    /// Their calls that may have given the GPU work.
+    #[fork(keep = "differences alone matter")]
+    static UNSEEN_PASSES: AtomicU64 = AtomicU64::new(0);
+}
 
 /// Whether a function gives the GPU work.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -116,7 +131,10 @@ pub struct Needs {
     pub users: fn() -> u32,
 }
 
-static NEEDS: OnceBox<&'static Needs> = OnceBox::new();
+lifecycle::global! {
+    #[fork(keep = "set once, at the start")]
+    static NEEDS: OnceBox<&'static Needs> = OnceBox::new();
+}
 
 /// Says what the gates depend on. Once; without it there are none.
 pub fn start(needs: &'static Needs) {
@@ -138,7 +156,10 @@ pub fn is_wanted() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
     const YES: u8 = 2;
-    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+    lifecycle::global! {
+        #[fork(keep = "as what was handed out")]
+        static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+    }
     match ANSWER.load(Ordering::Relaxed) {
         UNKNOWN => {
             let Some(needs) = NEEDS.get() else {
@@ -280,16 +301,4 @@ pub fn prepare() {
 /// Whether all functions that were handed out have gates.
 pub fn are_all() -> bool {
     is_wanted() && !IS_SHORT.load(Ordering::Relaxed)
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Doors,
-    child: in_child,
-}
-
-/// The child of a fork has one thread, which is in none of the driver's functions.
-fn in_child(alone: &OnlyThread) {
-    CLOSED.store(OPEN, Ordering::Relaxed);
-    UNSEEN.store(0, Ordering::Relaxed);
-    CREATING.break_open(alone);
 }
