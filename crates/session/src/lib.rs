@@ -47,36 +47,31 @@ use turn::Turn;
 use wiring::{doors, sink};
 pub use wiring::{Doors, Facts, Interpreter, Place, Sink, Wiring, wire};
 
-static STATE: Lock<Option<State>> = Lock::new(None);
-/// The process whose calls are counted; another is a child that shares our memory, as after
-/// `vfork`, or a copy that no handler told of, and is left alone.
-static OWNER: AtomicI32 = AtomicI32::new(0);
-/// Calls whose runtime functions count, too. At first all do: the runtime looks the driver's
-/// functions up in its first call.
-static ATTENDED: AtomicU32 = AtomicU32::new(Calls::ALL.bits());
-/// The process uses CUDA, for who must not wait for the lock of the state.
-static USES_CUDA: AtomicBool = AtomicBool::new(false);
-/// It matters that a wait is entered, and not only that it returns. While steps are learnt it does
-/// not, and a lock less is taken at each.
-static WAITS_ENTER: AtomicBool = AtomicBool::new(true);
+lifecycle::global! {
+    stage: Session;
+
+    #[fork(hold, reset)]
+    static STATE: Lock<Option<State>> = Lock::new(None);
+    /// The process whose calls are counted; another is a child that shares our memory, as after
+    /// `vfork`, or a copy that no handler told of, and is left alone.
+    #[fork(reset)]
+    static OWNER: AtomicI32 = AtomicI32::new(0);
+    /// Calls whose runtime functions count, too. At first all do: the runtime looks the driver's
+    /// functions up in its first call.
+    #[fork(reset)]
+    static ATTENDED: AtomicU32 = AtomicU32::new(Calls::ALL.bits());
+    /// The process uses CUDA, for who must not wait for the lock of the state.
+    #[fork(reset)]
+    static USES_CUDA: AtomicBool = AtomicBool::new(false);
+    /// It matters that a wait is entered, and not only that it returns. While steps are learnt it does
+    /// not, and a lock less is taken at each.
+    #[fork(reset)]
+    static WAITS_ENTER: AtomicBool = AtomicBool::new(true);
+}
 
 lifecycle::at_fork! {
     stage: Stage::Session,
-    before: || STATE.hold_over_fork(),
-    parent: || STATE.release_after_fork(),
-    child: in_child,
-}
-
-/// The child of a fork has counted nothing.
-fn in_child(alone: &OnlyThread) {
-    STATE.break_open(alone);
-    ATTENDED.store(Calls::ALL.bits(), Ordering::Relaxed);
-    OWNER.store(0, Ordering::Relaxed);
-    USES_CUDA.store(false, Ordering::Relaxed);
-    WAITS_ENTER.store(true, Ordering::Relaxed);
-    threads::forget();
-    // The parent's state is left where it is: the allocator may be in any condition.
-    core::mem::forget(STATE.lock().take());
+    child: |_: &OnlyThread| threads::forget(),
 }
 
 /// Who opens the windows.

@@ -3,6 +3,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use tllmprof_platform::lifecycle;
 use tllmprof_config::{Settings, Step};
 
 use super::wiring::{doors, sink};
@@ -101,7 +102,10 @@ fn mind_exit() {
     extern "C" fn at_exit() {
         super::finish();
     }
-    static ONCE: AtomicBool = AtomicBool::new(false);
+    lifecycle::global! {
+        #[fork(keep = "handlers are inherited")]
+        static ONCE: AtomicBool = AtomicBool::new(false);
+    }
     if !ONCE.swap(true, Ordering::AcqRel) {
         // SAFETY: the handler is a function of this library, which is never unloaded. Registered
         // now, it runs before those that the driver registered when it was initialised.

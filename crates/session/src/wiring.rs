@@ -3,6 +3,7 @@
 
 use core::fmt::{self, Display};
 
+use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
 use tllmprof_calls::Calls;
 use tllmprof_config::{Settings, Step};
@@ -111,7 +112,10 @@ pub struct Wiring {
     pub interpreter: &'static dyn Interpreter,
 }
 
-static WIRING: OnceBox<&'static Wiring> = OnceBox::new();
+lifecycle::global! {
+    #[fork(keep = "set once, at the start")]
+    static WIRING: OnceBox<&'static Wiring> = OnceBox::new();
+}
 static NOTHING: Wiring = Wiring {
     sink: &Nobody,
     doors: &Nobody,
