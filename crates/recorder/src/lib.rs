@@ -26,7 +26,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use once_cell::race::OnceBox;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_config::{Place, Settings};
 use tllmprof_session::Facts;
 pub use tllmprof_record::{Counter, Edge, Ended, Event, RangeKind, StringId, What};
@@ -45,14 +45,22 @@ pub use writers::Writer;
 use tllmprof_platform::log;
 use file::File;
 
-/// A window is open: events are kept.
-static IS_RECORDING: AtomicBool = AtomicBool::new(false);
-/// There is a record.
-static IS_ON: AtomicBool = AtomicBool::new(false);
-/// A record was asked for.
-static IS_WANTED: AtomicBool = AtomicBool::new(false);
-/// Where the process was when it began; relative paths are from there.
-static FOLDER: OnceBox<PathBuf> = OnceBox::new();
+lifecycle::global! {
+    stage: Sinks;
+
+    /// A window is open: events are kept.
+    #[fork(reset)]
+    static IS_RECORDING: AtomicBool = AtomicBool::new(false);
+    /// There is a record.
+    #[fork(reset)]
+    static IS_ON: AtomicBool = AtomicBool::new(false);
+    /// A record was asked for.
+    #[fork(keep = "the settings are the same")]
+    static IS_WANTED: AtomicBool = AtomicBool::new(false);
+    /// Where the process was when it began; relative paths are from there.
+    #[fork(keep = "paths are from where the first process began")]
+    static FOLDER: OnceBox<PathBuf> = OnceBox::new();
+}
 
 /// Whether events are kept now.
 #[inline]
@@ -206,15 +214,4 @@ pub fn finish(ended: Ended) {
         header.set_ended(ended);
     }
     space::finish();
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork begins a record of its own, if it comes to that.
-fn in_child(_: &OnlyThread) {
-    IS_ON.store(false, Ordering::Relaxed);
-    IS_RECORDING.store(false, Ordering::Relaxed);
 }

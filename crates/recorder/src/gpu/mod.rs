@@ -23,7 +23,7 @@ mod streams;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Info};
 
 use super::writers::{self, Writer};
@@ -40,28 +40,43 @@ use streams::{Key, Open, Stream};
 /// No iteration is open.
 const NONE: u64 = u64::MAX;
 
-/// There may be streams that are known, and events.
-static IS_ON: AtomicBool = AtomicBool::new(false);
-/// The record knows the driver's version.
-static IS_TOLD: AtomicBool = AtomicBool::new(false);
-/// The iteration that work is for.
-static ITERATION: AtomicU64 = AtomicU64::new(NONE);
-/// The latest that has begun.
-static LATEST: AtomicU64 = AtomicU64::new(0);
-/// What this took from those of the program's threads that have no writer, in ticks; the others note it
-/// in theirs.
-static OWN: AtomicU64 = AtomicU64::new(0);
-/// How many of these may be using an event or a stream's handle.
-static USERS: AtomicU32 = AtomicU32::new(0);
-/// The window's last times are being read: nobody else may use an event.
-static IS_ENDING: AtomicBool = AtomicBool::new(false);
-/// There may be events.
-static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
-/// Events are being made, and they are to be made no more as a context is about to go.
-static IS_MAKING: AtomicBool = AtomicBool::new(false);
-static MAKING_STOPS: AtomicU32 = AtomicU32::new(0);
-/// Nothing is timed any more in this process.
-static IS_OVER: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    stage: Sinks;
+
+    /// There may be streams that are known, and events.
+    #[fork(reset)]
+    static IS_ON: AtomicBool = AtomicBool::new(false);
+    /// The record knows the driver's version.
+    #[fork(reset)]
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    /// The iteration that work is for.
+    #[fork(reset)]
+    static ITERATION: AtomicU64 = AtomicU64::new(NONE);
+    /// The latest that has begun.
+    #[fork(keep = "stored where an iteration begins")]
+    static LATEST: AtomicU64 = AtomicU64::new(0);
+    /// What this took from those of the program's threads that have no writer, in ticks; the others note it
+    /// in theirs.
+    #[fork(reset)]
+    static OWN: AtomicU64 = AtomicU64::new(0);
+    /// How many of these may be using an event or a stream's handle.
+    #[fork(reset)]
+    static USERS: AtomicU32 = AtomicU32::new(0);
+    /// The window's last times are being read: nobody else may use an event.
+    #[fork(reset)]
+    static IS_ENDING: AtomicBool = AtomicBool::new(false);
+    /// There may be events.
+    #[fork(reset)]
+    static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
+    /// Events are being made, and they are to be made no more as a context is about to go.
+    #[fork(reset)]
+    static IS_MAKING: AtomicBool = AtomicBool::new(false);
+    #[fork(reset)]
+    static MAKING_STOPS: AtomicU32 = AtomicU32::new(0);
+    /// Nothing is timed any more in this process.
+    #[fork(reset)]
+    static IS_OVER: AtomicBool = AtomicBool::new(false);
+}
 /// How long those who still use events are waited for.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// How long until calls are let into the driver again, for which the program's own waits as well.
@@ -318,27 +333,6 @@ fn until(patience: Duration, is_so: impl Fn() -> bool) -> bool {
         std::thread::yield_now();
     }
     true
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork times nothing of its parent's.
-fn in_child(_: &OnlyThread) {
-    between_iterations();
-    if Driver::get().is_some() {
-        IS_ON.store(false, Ordering::Relaxed);
-        IS_TOLD.store(false, Ordering::Relaxed);
-        HAS_EVENTS.store(false, Ordering::Relaxed);
-        IS_MAKING.store(false, Ordering::Relaxed);
-        MAKING_STOPS.store(0, Ordering::Relaxed);
-        IS_ENDING.store(false, Ordering::Relaxed);
-        IS_OVER.store(false, Ordering::Relaxed);
-        USERS.store(0, Ordering::Relaxed);
-        OWN.store(0, Ordering::Relaxed);
-    }
 }
 
 /// Threads that may be in the driver for us.
