@@ -13,7 +13,7 @@ use super::library::Cupti;
 use super::refusal::Refusal;
 use super::taking::{self, Totals};
 use super::{Driver, buffers};
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::gate;
 use tllmprof_platform::gate::Links;
 use tllmprof_sync::Lock;
@@ -50,27 +50,45 @@ pub enum Left {
     Hangs,
 }
 
-/// CUPTI has been subscribed to: it is in the driver.
-static IS_IN: AtomicBool = AtomicBool::new(false);
-/// It takes work down.
-static IS_ON: AtomicBool = AtomicBool::new(false);
-static SUBSCRIBER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-/// [`gate::passes`] where it was switched on, and off.
-static PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// A stream capture is under way where the process ends.
-static IS_CAPTURING: AtomicBool = AtomicBool::new(false);
-/// Why the last attempt to attach failed.
-static REFUSED: Lock<Option<Refusal>> = Lock::new(None);
-static LEFT: Lock<Left> = Lock::new(Left::Busy);
-/// The attempt to leave that is under way, times four, and how far it is.
-static ATTEMPT: AtomicU32 = AtomicU32::new(0);
+lifecycle::global! {
+    stage: Sinks;
+
+    /// CUPTI has been subscribed to: it is in the driver.
+    #[fork(reset)]
+    static IS_IN: AtomicBool = AtomicBool::new(false);
+    /// It takes work down.
+    #[fork(reset)]
+    static IS_ON: AtomicBool = AtomicBool::new(false);
+    #[fork(keep = "read only while CUPTI is in")]
+    static SUBSCRIBER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    /// [`gate::passes`] where it was switched on, and off.
+    #[fork(keep = "stored where CUPTI is switched")]
+    static PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    /// A stream capture is under way where the process ends.
+    #[fork(keep = "stored where the process ends")]
+    static IS_CAPTURING: AtomicBool = AtomicBool::new(false);
+    /// Why the last attempt to attach failed.
+    #[fork(free)]
+    static REFUSED: Lock<Option<Refusal>> = Lock::new(None);
+    #[fork(free)]
+    static LEFT: Lock<Left> = Lock::new(Left::Busy);
+    /// The attempt to leave that is under way, times four, and how far it is.
+    #[fork(keep = "each has a number of its own")]
+    static ATTEMPT: AtomicU32 = AtomicU32::new(0);
+}
 const WAITING: u32 = 0;
 const FINALISING: u32 = 1;
 const ABANDONED: u32 = 2;
-/// Nobody waits any more for it to be attached.
-static IS_LATE: AtomicBool = AtomicBool::new(false);
-/// How long the gate was closed last.
-static CLOSED_US: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    stage: Sinks;
+
+    /// Nobody waits any more for it to be attached.
+    #[fork(reset)]
+    static IS_LATE: AtomicBool = AtomicBool::new(false);
+    /// How long the gate was closed last.
+    #[fork(keep = "stored where CUPTI leaves")]
+    static CLOSED_US: AtomicU64 = AtomicU64::new(0);
+}
 
 /// Whether CUPTI is in the driver.
 pub fn is_in() -> bool {
@@ -344,23 +362,12 @@ fn mind_exit() {
     extern "C" fn at_exit() {
         super::flush_at_exit();
     }
-    static ONCE: AtomicBool = AtomicBool::new(false);
+    lifecycle::global! {
+        #[fork(keep = "handlers are inherited")]
+        static ONCE: AtomicBool = AtomicBool::new(false);
+    }
     if !ONCE.swap(true, Ordering::AcqRel) {
         // SAFETY: the handler is a function of this library, which is never unloaded.
         unsafe { libc::atexit(at_exit) };
     }
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork has its parent's CUPTI, which is of no use to it.
-fn in_child(alone: &OnlyThread) {
-    REFUSED.break_open(alone);
-    LEFT.break_open(alone);
-    IS_IN.store(false, Ordering::Relaxed);
-    IS_ON.store(false, Ordering::Relaxed);
-    IS_LATE.store(false, Ordering::Relaxed);
 }

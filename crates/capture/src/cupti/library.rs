@@ -6,6 +6,7 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use tllmprof_platform::lifecycle;
 use tllmprof_cupti::{NEWEST, OLDEST, find, folders, names};
 
 use super::refusal::Refusal;
@@ -68,7 +69,10 @@ functions! {
     finalize: fn() = c"cuptiFinalize";
 }
 
-static LOADED: AtomicPtr<Cupti> = AtomicPtr::new(core::ptr::null_mut());
+lifecycle::global! {
+    #[fork(keep = "the child has CUPTI loaded, too")]
+    static LOADED: AtomicPtr<Cupti> = AtomicPtr::new(core::ptr::null_mut());
+}
 
 impl Cupti {
     /// The one that was loaded.

@@ -24,7 +24,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_config::Settings;
 
 use tllmprof_platform::driver::Driver;
@@ -56,11 +56,19 @@ const TRIES: u32 = 8;
 const LATE: u64 = 16;
 
 const NEVER: u64 = u64::MAX;
-/// The iteration at which there is something to do next; [`NEVER`] for none.
-static NEXT: AtomicU64 = AtomicU64::new(NEVER);
-/// Refusals that were told, a bit each.
-static TOLD: AtomicU32 = AtomicU32::new(0);
-static STATE: Lock<State> = Lock::new(State::new());
+lifecycle::global! {
+    stage: Sinks;
+
+    /// The iteration at which there is something to do next; [`NEVER`] for none.
+    #[fork(reset)]
+    static NEXT: AtomicU64 = AtomicU64::new(NEVER);
+    /// Refusals that were told, a bit each.
+    #[fork(keep = "the parent has said it")]
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    #[fork(by = in_child)]
+    #[exit = "CUPTI is asked for what it has"]
+    static STATE: Lock<State> = Lock::new(State::new());
+}
 
 struct State {
     phase: Phase,
@@ -194,7 +202,10 @@ pub fn finish(over: u64, capturing: bool) {
 
 /// Has what CUPTI has taken down.
 fn flush_at_exit() {
-    static WAITED: AtomicBool = AtomicBool::new(false);
+    lifecycle::global! {
+        #[fork(keep = "the child has no worker to wait for")]
+        static WAITED: AtomicBool = AtomicBool::new(false);
+    }
     if worker::is_about(worker::Job::Cupti(Job::Attach)) {
         // It has taken nothing that is wanted, but should not be in the middle of it when it ends.
         if !WAITED.swap(true, Ordering::Relaxed) {
@@ -390,11 +401,6 @@ pub fn write_edge(edge: Edge, iteration: u64) {
     recorder::late(&Event::new(recorder::ticks(), 0, what));
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
 /// The child of a fork has none of it.
 fn in_child(alone: &OnlyThread) {
     STATE.break_open(alone);
@@ -403,5 +409,4 @@ fn in_child(alone: &OnlyThread) {
     *state = State::new();
     // What its parent loaded knows of its parent's threads.
     state.is_hopeless = was_loaded;
-    NEXT.store(NEVER, Ordering::Relaxed);
 }
