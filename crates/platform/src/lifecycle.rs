@@ -296,6 +296,12 @@ impl<T: Reset, const N: usize> Reset for [T; N] {
             place.reset(initial);
         }
     }
+
+    fn in_child(&self, initial: Self, alone: &OnlyThread) {
+        for (place, initial) in self.iter().zip(initial) {
+            place.in_child(initial, alone);
+        }
+    }
 }
 
 impl<T> Reset for Lock<T> {
@@ -449,6 +455,8 @@ mod tests {
         static HELD_KEPT: Lock<u8> = Lock::new(0);
         #[fork(hold, reset)]
         static HELD: Lock<u8> = Lock::new(0);
+        #[fork(reset)]
+        static LOCKS: [Lock<u8>; 2] = [const { Lock::new(0) }; 2];
     }
     global! {
         stage: Session;
@@ -507,6 +515,7 @@ mod tests {
             COUNTS.each_ref().map(|count| count.load(Ordering::Relaxed)) == [7, 7],
             KEPT.load(Ordering::Relaxed) == 3,
             TEXT.try_lock().is_some_and(|text| text.is_empty()),
+            LOCKS[1].try_lock().is_some_and(|value| *value == 0),
             FREE.try_lock().is_some_and(|value| *value == 5),
             WERE_HELD.load(Ordering::Relaxed),
             HELD_KEPT.try_lock().is_some_and(|value| *value == 6),
@@ -528,6 +537,8 @@ mod tests {
         text.push(1);
         let mut free = FREE.lock();
         *free = 5;
+        let mut one = LOCKS[1].lock();
+        *one = 2;
         let forks = || {
             // SAFETY: the child reads atomics and tries locks, and exits.
             unsafe {
@@ -550,7 +561,7 @@ mod tests {
         assert_eq!(COUNTS[1].load(Ordering::Relaxed), 8);
         assert_eq!(HELD.try_lock().map(|value| *value), Some(4));
         assert!(HELD_KEPT.try_lock().is_some());
-        drop((text, free));
+        drop((text, free, one));
 
         restart();
         assert_eq!(KEPT.load(Ordering::Relaxed), 0);
