@@ -8,7 +8,7 @@ mod worker;
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_config::{Settings, Window};
 
 use tllmprof_platform::injection;
@@ -32,7 +32,13 @@ const LAST: Duration = Duration::from_secs(3);
 /// How long a window's opening waits for the events that GPU times are taken with.
 const EVENTS: Duration = Duration::from_millis(3);
 
-static STATE: Lock<Capture> = Lock::new(Capture::new());
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(by = in_child)]
+    #[exit = "the window is closed and the device waited for"]
+    static STATE: Lock<Capture> = Lock::new(Capture::new());
+}
 
 struct Capture {
     ranges: Option<Ranges>,
@@ -370,11 +376,6 @@ impl tllmprof_session::Sink for Profilers {
     fn main_thread_leaves(&self) {
         worker::main_thread_leaves();
     }
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
 }
 
 /// Forgets what the parent process had open. For the child of a fork.

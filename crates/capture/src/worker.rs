@@ -17,7 +17,7 @@ use once_cell::race::OnceBox;
 
 use tllmprof_platform::driver::Driver;
 use tllmprof_platform::thread::uncounted;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
@@ -59,18 +59,32 @@ const MAKING_EVENTS: u32 = 6;
 /// And what of CUPTI's.
 const CUPTI: u32 = 7;
 
-/// What the worker is about; it goes back to sleep when it is done.
-static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
-static ITERATIONS: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    stage: Sinks;
 
-/// What does a job, on the worker's thread.
-static DO: OnceBox<fn(Job)> = OnceBox::new();
+    /// What the worker is about; it goes back to sleep when it is done.
+    #[fork(reset)]
+    static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
+    #[fork(keep = "stored with each job")]
+    static ITERATIONS: AtomicU64 = AtomicU64::new(0);
+}
+
+lifecycle::global! {
+    /// What does a job, on the worker's thread.
+    #[fork(keep = "it is the same function")]
+    static DO: OnceBox<fn(Job)> = OnceBox::new();
+}
 
 /// How often the worker looks whether it is alone, and how often once the main thread is known to
 /// have left.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_CLOSELY: Duration = Duration::from_millis(5);
-static MAIN_THREAD_LEFT: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(reset)]
+    static MAIN_THREAD_LEFT: AtomicBool = AtomicBool::new(false);
+}
 
 /// The main thread is ending, and not by the end of the process.
 pub fn main_thread_leaves() {
@@ -280,15 +294,4 @@ fn work() {
         WORD.store(ASLEEP, Ordering::Release);
         wake(&WORD, i32::MAX);
     }
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The parent's worker does not exist in the child of a fork.
-fn in_child(_: &OnlyThread) {
-    WORD.store(NO_THREAD, Ordering::Release);
-    MAIN_THREAD_LEFT.store(false, Ordering::Release);
 }

@@ -30,7 +30,9 @@ mod watched;
 use thunk::Thunk;
 use tllmprof_config::Step;
 use tllmprof_calls::Calls;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+#[doc(hidden)]
+pub use tllmprof_platform::lifecycle;
+use tllmprof_platform::lifecycle::{OnlyThread, Stage};
 
 pub use arch::{dlsym_door, dlvsym_door};
 pub use named::start as follow_named;

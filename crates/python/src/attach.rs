@@ -14,7 +14,7 @@ use super::api::{Api, Raw};
 use super::object::Python;
 use super::threads::{self, Thread};
 use super::{entry, gil, names};
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::got::Redirect;
@@ -25,16 +25,32 @@ use tllmprof_platform::log;
 /// How long one thread waits for another that attaches or installs.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-static API: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
-static ATTACHING: Lock<()> = Lock::new(());
-/// The audit hook has been added to the interpreter that runs.
-static IS_AUDITED: AtomicBool = AtomicBool::new(false);
-/// The interpreters that have what we install, by their numbers, which are not used again before
-/// all of them end.
-static INSTALLED: Lock<Vec<i64>> = Lock::new(Vec::new());
-/// The address of the one that was met last; 0 for none.
-static LAST: AtomicUsize = AtomicUsize::new(0);
-static HAS_SUB_INTERPRETERS: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(keep)]
+    static API: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
+    #[fork(free)]
+    #[restart(keep)]
+    static ATTACHING: Lock<()> = Lock::new(());
+    /// The audit hook has been added to the interpreter that runs.
+    #[fork(keep = "hooks are copied")]
+    #[restart(reset)]
+    static IS_AUDITED: AtomicBool = AtomicBool::new(false);
+    /// The interpreters that have what we install, by their numbers, which are not used again before
+    /// all of them end.
+    #[fork(free)]
+    #[restart(reset)]
+    static INSTALLED: Lock<Vec<i64>> = Lock::new(Vec::new());
+    /// The address of the one that was met last; 0 for none.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static HAS_SUB_INTERPRETERS: AtomicBool = AtomicBool::new(false);
+}
 
 struct Attached {
     api: Api,
@@ -68,7 +84,7 @@ pub fn look() {
         }
         API.store(core::ptr::null_mut(), Ordering::Release);
         gil::forget_all();
-        begin_again();
+        lifecycle::restart();
     }
     let mut found = None;
     elf::with_modules(|modules| {
@@ -82,7 +98,7 @@ pub fn look() {
         });
     });
     let Some(attached) = found else { return };
-    tllmprof_platform::lifecycle::register();
+    lifecycle::register();
     let attached: &'static Attached = Box::leak(Box::new(attached));
     API.store(core::ptr::from_ref(attached).cast_mut(), Ordering::Release);
     let api = &attached.api;
@@ -157,24 +173,13 @@ unsafe extern "C" fn initialise(
     {
         // SAFETY: may be called at any time.
         if unsafe { (api.is_initialized)() } == 0 {
-            begin_again();
+            lifecycle::restart();
         }
         audit(api);
     }
     drop(errno);
     // SAFETY: the caller's own arguments.
     unsafe { libc::pthread_cond_init(condition, attributes) }
-}
-
-/// An interpreter starts where none was, or none any more.
-fn begin_again() {
-    IS_AUDITED.store(false, Ordering::Relaxed);
-    LAST.store(0, Ordering::Relaxed);
-    HAS_SUB_INTERPRETERS.store(false, Ordering::Relaxed);
-    if let Some(mut installed) = INSTALLED.lock_for(PATIENCE) {
-        installed.clear();
-    }
-    super::begins();
 }
 
 fn audit(api: &Api) {
@@ -274,15 +279,4 @@ unsafe fn met(api: &'static Api, thread: &Thread, event: &CStr, args: Raw) {
         py.quietly(|py| extension.look(py));
         thread.is_busy.set(false);
     }
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// Nobody else attaches in the child of a fork.
-fn in_child(alone: &OnlyThread) {
-    ATTACHING.break_open(alone);
-    INSTALLED.break_open(alone);
 }

@@ -12,7 +12,7 @@ use super::api::{MethodDef, NOARGS, Raw};
 use super::object::Python;
 use super::torch::profiler;
 use super::{attach, threads};
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::errno::Kept;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
@@ -25,18 +25,21 @@ const WRITING: Duration = Duration::from_secs(60);
 /// How often it is looked whether one does.
 const LOOK: Duration = Duration::from_secs(1);
 
-static CLOSED: AtomicBool = AtomicBool::new(false);
-/// Threads that are inside.
-static INSIDE: AtomicU32 = AtomicU32::new(0);
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(keep = "the interpreter may be ending")]
+    #[restart(reset)]
+    static CLOSED: AtomicBool = AtomicBool::new(false);
+    /// Threads that are inside.
+    #[fork(reset)]
+    #[restart(keep)]
+    static INSIDE: AtomicU32 = AtomicU32::new(0);
+}
 
 /// Whether the interpreter is ending, or has ended.
 pub fn is_closed() -> bool {
     CLOSED.load(Ordering::Acquire)
-}
-
-/// A new interpreter begins in the process.
-pub fn open() {
-    CLOSED.store(false, Ordering::Release);
 }
 
 /// Whether a thread is inside, or about to be, and so may need the GIL to go on: one that has it must
@@ -148,14 +151,4 @@ unsafe extern "C" fn closes(_: Raw, _: Raw) -> Raw {
     }
     py.quietly(super::ends);
     py.none()
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork has none of its parent's threads inside.
-fn in_child(_: &OnlyThread) {
-    INSIDE.store(0, Ordering::Relaxed);
 }

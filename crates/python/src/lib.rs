@@ -26,6 +26,7 @@ mod threads;
 mod torch;
 mod totals;
 
+use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
 use tllmprof_config::Settings;
 
@@ -48,8 +49,6 @@ pub trait Extension: Sync {
     fn is_asked_for(&self, settings: &Settings) -> bool;
     /// Remembers what is asked for. In the library's constructor.
     fn start(&self, settings: &Settings);
-    /// Interpreters start anew in the process.
-    fn begins(&self);
     /// Whether it wants to [`Extension::look`] at an audited event of this name.
     fn wants(&self, event: &[u8]) -> bool;
     /// Such an event has come, in an interpreter.
@@ -116,7 +115,11 @@ struct Wants {
     extension: bool,
 }
 
-static WANTS: OnceBox<Wants> = OnceBox::new();
+lifecycle::global! {
+    #[fork(keep = "the settings are the same")]
+    #[restart(keep)]
+    static WANTS: OnceBox<Wants> = OnceBox::new();
+}
 
 fn wants() -> Wants {
     WANTS.get().copied().unwrap_or_default()
@@ -196,17 +199,6 @@ fn now() -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// Interpreters start anew in the process.
-fn begins() {
-    entry::open();
-    functions::begins();
-    profiler::begins();
-    torch_modules::begins();
-    if let Some(extension) = extension() {
-        extension.begins();
-    }
-}
-
 /// Comes into interpreter number `number`, 0 for the main one.
 fn install(py: Python<'_>, thread: &Thread, number: i64) {
     let wants = wants();
@@ -249,4 +241,3 @@ fn ends(py: Python<'_>) {
         functions::ends(py);
     }
 }
-

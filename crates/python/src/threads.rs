@@ -14,8 +14,12 @@ use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_platform::ids;
 use tllmprof_platform::thread::{self, Part};
 
-/// Places that were made and no thread has had yet, in a chain.
-static SPARE: AtomicPtr<Thread> = AtomicPtr::new(core::ptr::null_mut());
+lifecycle::global! {
+    /// Places that were made and no thread has had yet, in a chain.
+    #[fork(keep = "places are inherited")]
+    #[restart(keep)]
+    static SPARE: AtomicPtr<Thread> = AtomicPtr::new(core::ptr::null_mut());
+}
 /// Places that are made at a time.
 const BATCH: usize = 32;
 

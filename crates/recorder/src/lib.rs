@@ -26,7 +26,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use once_cell::race::OnceBox;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_config::{Place, Settings};
 use tllmprof_session::Facts;
 pub use tllmprof_record::{Counter, Edge, Ended, Event, RangeKind, StringId, What};
@@ -47,8 +47,11 @@ use tllmprof_platform::log;
 use file::File;
 use state::{IS_ON, IS_RECORDING, IS_WANTED};
 
-/// Where the process was when it began; relative paths are from there.
-static FOLDER: OnceBox<PathBuf> = OnceBox::new();
+lifecycle::global! {
+    /// Where the process was when it began; relative paths are from there.
+    #[fork(keep = "paths are from where the first process began")]
+    static FOLDER: OnceBox<PathBuf> = OnceBox::new();
+}
 
 /// Keeps an event of the calling thread's, if a window is open.
 #[inline]
@@ -168,15 +171,4 @@ pub fn finish(ended: Ended) {
         header.set_ended(ended);
     }
     space::finish();
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork begins a record of its own, if it comes to that.
-fn in_child(_: &OnlyThread) {
-    IS_ON.store(false, Ordering::Relaxed);
-    IS_RECORDING.store(false, Ordering::Relaxed);
 }

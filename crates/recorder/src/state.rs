@@ -2,16 +2,24 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use tllmprof_platform::lifecycle;
 use tllmprof_record::Counter;
 
 use super::space;
 
-/// A window is open: events are kept.
-pub static IS_RECORDING: AtomicBool = AtomicBool::new(false);
-/// There is a record.
-pub static IS_ON: AtomicBool = AtomicBool::new(false);
-/// A record was asked for.
-pub static IS_WANTED: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    stage: Sinks;
+
+    /// A window is open: events are kept.
+    #[fork(reset)]
+    pub static IS_RECORDING: AtomicBool = AtomicBool::new(false);
+    /// There is a record.
+    #[fork(reset)]
+    pub static IS_ON: AtomicBool = AtomicBool::new(false);
+    /// A record was asked for.
+    #[fork(keep = "the settings are the same")]
+    pub static IS_WANTED: AtomicBool = AtomicBool::new(false);
+}
 
 /// Whether events are kept now.
 #[inline]

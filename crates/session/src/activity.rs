@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
 use tllmprof_config::{BadValue, Settings, Step};
 
@@ -17,12 +18,21 @@ const ACTIVE: u8 = 2;
 /// To tell what is wrong with a variable, once the process uses CUDA.
 const COMPLAINING: u8 = 3;
 
-static STATE: AtomicU8 = AtomicU8::new(UNDECIDED);
-/// What the variables say, as far as they are right.
-static READ: OnceBox<Result<Settings, BadValue>> = OnceBox::new();
+lifecycle::global! {
+    #[fork(keep = "the settings are the same")]
+    static STATE: AtomicU8 = AtomicU8::new(UNDECIDED);
+    /// What the variables say, as far as they are right.
+    #[fork(keep = "the variables are the same")]
+    static READ: OnceBox<Result<Settings, BadValue>> = OnceBox::new();
+}
 
-/// The process uses CUDA, for who must not wait for the lock of the state.
-pub static USES_CUDA: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    stage: Session;
+
+    /// The process uses CUDA, for who must not wait for the lock of the state.
+    #[fork(reset)]
+    pub static USES_CUDA: AtomicBool = AtomicBool::new(false);
+}
 
 /// Whether NVTX ranges are to be counted, for windows or for a tool that listens.
 pub fn counts_ranges(settings: &Settings) -> bool {

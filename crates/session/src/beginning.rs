@@ -5,14 +5,17 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use once_cell::race::OnceBox;
 use tllmprof_config::{Settings, Step};
 use tllmprof_platform::cancel::Uncancelled;
-use tllmprof_platform::log;
+use tllmprof_platform::{lifecycle, log};
 use tllmprof_platform::thread::uncounted;
 
 use super::learning;
 use super::wiring::{doors, sink};
 
-/// What is to run when the process exits.
-static AT_EXIT: OnceBox<extern "C" fn()> = OnceBox::new();
+lifecycle::global! {
+    /// What is to run when the process exits.
+    #[fork(keep = "it is the same function")]
+    static AT_EXIT: OnceBox<extern "C" fn()> = OnceBox::new();
+}
 
 /// Has `act` run when the process exits, before what the driver registered when it was initialised.
 pub fn at_exit(act: extern "C" fn()) {
@@ -34,7 +37,10 @@ pub fn begin(settings: &'static Settings) {
 
 /// Has the window closed when the process ends.
 fn mind_exit() {
-    static ONCE: AtomicBool = AtomicBool::new(false);
+    lifecycle::global! {
+        #[fork(keep = "handlers are inherited")]
+        static ONCE: AtomicBool = AtomicBool::new(false);
+    }
     if let Some(at_exit) = AT_EXIT.get()
         && !ONCE.swap(true, Ordering::AcqRel)
     {

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use tllmprof_calls::{CALLS, Kind};
 use tllmprof_config::{Settings, Step, Window};
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 
 use super::by::{By, Rank};
 use super::wiring::{doors, interpreter, sink};
@@ -30,21 +30,17 @@ use tllmprof_steps::window::Taken;
 /// How long the end of the process waits for a thread that has the turn.
 const ENDING: Duration = Duration::from_secs(1);
 
-static FINISHED: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    stage: Session;
+
+    #[fork(reset)]
+    #[exit = "set first: what comes later is not counted"]
+    static FINISHED: AtomicBool = AtomicBool::new(false);
+}
 
 /// Whether the windows are closed for good: calls are of no interest any more.
 pub fn has_finished() -> bool {
     FINISHED.load(Ordering::Acquire)
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Session,
-    child: in_child,
-}
-
-/// The child of a fork has its own end.
-fn in_child(_: &OnlyThread) {
-    FINISHED.store(false, Ordering::Relaxed);
 }
 
 /// The process ends, by its exit handlers.

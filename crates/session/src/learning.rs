@@ -4,7 +4,7 @@ use core::ffi::c_void;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_calls::Call;
 use tllmprof_config::{Step, Window};
 use tllmprof_learn::{Learner, Rule, Trail, Trails};
@@ -18,10 +18,17 @@ use tllmprof_steps::step::learned;
 use tllmprof_steps::step::learned::Memory;
 use tllmprof_steps::step::threads::Slot;
 
-static LEARNER: Lock<Learner> = Lock::new(Learner::new());
-static TRAILS: Trails = Trails::new();
-/// A runtime's own functions were noted: their kernels are known by addresses in the program.
-static HAS_HOST_HANDLES: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    stage: Session;
+
+    #[fork(free)]
+    static LEARNER: Lock<Learner> = Lock::new(Learner::new());
+    #[fork(keep = "cleared where the learner begins")]
+    static TRAILS: Trails = Trails::new();
+    /// A runtime's own functions were noted: their kernels are known by addresses in the program.
+    #[fork(keep = "addresses are the same")]
+    static HAS_HOST_HANDLES: AtomicBool = AtomicBool::new(false);
+}
 
 /// Whether iterations are learnt in this process.
 pub fn learns() -> bool {
@@ -34,16 +41,6 @@ pub fn memory() -> Memory {
         learner: LEARNER.lock(),
         trails: &TRAILS,
     }
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Session,
-    child: in_child,
-}
-
-/// The child of a fork learns anew.
-fn in_child(alone: &OnlyThread) {
-    LEARNER.break_open(alone);
 }
 
 /// Where thread number `thread` notes its calls, if that is wanted.
@@ -99,7 +96,10 @@ pub fn tell_hint() {
 
 /// Says what an iteration is. Once, and with no lock held: the driver is asked for names.
 pub fn tell_choice(rule: &Rule) {
-    static SAID: AtomicBool = AtomicBool::new(false);
+    lifecycle::global! {
+        #[fork(keep = "the parent has said it")]
+        static SAID: AtomicBool = AtomicBool::new(false);
+    }
     if SAID.swap(true, Ordering::Relaxed) {
         return;
     }

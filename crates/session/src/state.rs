@@ -22,34 +22,28 @@ use super::engines::{self, Found};
 use super::wiring::{doors, interpreter, sink};
 use super::{learning, slots};
 
-pub static STATE: Lock<Option<State>> = Lock::new(None);
-/// The process whose calls are counted; another is a child that shares our memory, as after
-/// `vfork`, or a copy that no handler told of, and is left alone.
-pub static OWNER: AtomicI32 = AtomicI32::new(0);
-/// Calls whose runtime functions count, too. At first all do: the runtime looks the driver's
-/// functions up in its first call.
-pub static ATTENDED: AtomicU32 = AtomicU32::new(Calls::ALL.bits());
-/// It matters that a wait is entered, and not only that it returns. While steps are learnt it does
-/// not, and a lock less is taken at each.
-pub static WAITS_ENTER: AtomicBool = AtomicBool::new(true);
+lifecycle::global! {
+    stage: Session;
+
+    #[fork(hold, reset)]
+    pub static STATE: Lock<Option<State>> = Lock::new(None);
+    /// The process whose calls are counted; another is a child that shares our memory, as after
+    /// `vfork`, or a copy that no handler told of, and is left alone.
+    #[fork(reset)]
+    pub static OWNER: AtomicI32 = AtomicI32::new(0);
+    /// Calls whose runtime functions count, too. At first all do: the runtime looks the driver's
+    /// functions up in its first call.
+    #[fork(reset)]
+    pub static ATTENDED: AtomicU32 = AtomicU32::new(Calls::ALL.bits());
+    /// It matters that a wait is entered, and not only that it returns. While steps are learnt it does
+    /// not, and a lock less is taken at each.
+    #[fork(reset)]
+    pub static WAITS_ENTER: AtomicBool = AtomicBool::new(true);
+}
 
 lifecycle::at_fork! {
     stage: Stage::Session,
-    before: || STATE.hold_over_fork(),
-    parent: || STATE.release_after_fork(),
-    child: in_child,
-}
-
-/// The child of a fork has counted nothing.
-fn in_child(alone: &OnlyThread) {
-    STATE.break_open(alone);
-    ATTENDED.store(Calls::ALL.bits(), Ordering::Relaxed);
-    OWNER.store(0, Ordering::Relaxed);
-    USES_CUDA.store(false, Ordering::Relaxed);
-    WAITS_ENTER.store(true, Ordering::Relaxed);
-    slots::forget();
-    // The parent's state is left where it is: the allocator may be in any condition.
-    core::mem::forget(STATE.lock().take());
+    child: |_: &OnlyThread| slots::forget(),
 }
 
 /// Who opens the windows.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::learning::trail_of;
 use super::slots::{cells_of, slot};
 use super::{STATE, State};
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::thread;
 use tllmprof_sync::{Guard, wait};
 use tllmprof_sync::wake;
@@ -17,10 +17,16 @@ use tllmprof_steps::step::threads::Slot;
 /// already does not mind a capture.
 const BEGINNING: Duration = Duration::from_millis(50);
 
-/// Stream captures that are beginning or under way, in all threads.
-static UNDER_WAY: AtomicI32 = AtomicI32::new(0);
-/// 1: the device is about to be waited for, which no capture survives that is under way.
-static DRAINING: AtomicU32 = AtomicU32::new(0);
+lifecycle::global! {
+    stage: Session;
+
+    /// Stream captures that are beginning or under way, in all threads.
+    #[fork(reset)]
+    static UNDER_WAY: AtomicI32 = AtomicI32::new(0);
+    /// 1: the device is about to be waited for, which no capture survives that is under way.
+    #[fork(reset)]
+    static DRAINING: AtomicU32 = AtomicU32::new(0);
+}
 
 /// Whether any thread captures. If `will`, none begins to until [`drained`], or not for long.
 pub fn about_to_drain(will: bool) -> bool {
@@ -48,17 +54,6 @@ pub fn forget(state: &mut State, slot: &Slot) {
         .retain(|(_, owner)| !core::ptr::eq(*owner, slot));
     let lost = before - state.captures.len();
     UNDER_WAY.fetch_sub(i32::try_from(lost).unwrap_or(0), Ordering::SeqCst);
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Session,
-    child: in_child,
-}
-
-/// The child of a fork captures nothing.
-fn in_child(_: &OnlyThread) {
-    UNDER_WAY.store(0, Ordering::Relaxed);
-    DRAINING.store(0, Ordering::Relaxed);
 }
 
 /// Says whether the calls of the thread that counts in `slot` are being captured. Under the lock

@@ -12,7 +12,7 @@ use super::wiring::{Place, doors, interpreter, sink};
 use super::{OWNER, STATE, State, learning, stream_capture};
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_steps::turn::{Action, Event};
 use tllmprof_steps::window::Point;
@@ -23,10 +23,16 @@ use tllmprof_sync::wake;
 /// How often a thread that has the GIL looks whether it is wanted.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Moves on each time a turn ends; what those who wait for it sleep on.
-static TURNS: AtomicU32 = AtomicU32::new(0);
-/// Threads that wait for a turn to end.
-static WAITERS: AtomicU32 = AtomicU32::new(0);
+lifecycle::global! {
+    stage: Session;
+
+    /// Moves on each time a turn ends; what those who wait for it sleep on.
+    #[fork(keep = "changes alone matter")]
+    static TURNS: AtomicU32 = AtomicU32::new(0);
+    /// Threads that wait for a turn to end.
+    #[fork(reset)]
+    static WAITERS: AtomicU32 = AtomicU32::new(0);
+}
 
 /// Moves the process on to `point`.
 ///
@@ -160,14 +166,4 @@ pub fn wait_for_end(guard: Guard<'_, Option<State>>, deadline: Instant) {
         wait(&TURNS, turn, if has_gil { left.min(LOOK) } else { left });
     }
     WAITERS.fetch_sub(1, Ordering::SeqCst);
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Session,
-    child: in_child,
-}
-
-/// Nobody else waits in the child of a fork.
-fn in_child(_: &OnlyThread) {
-    WAITERS.store(0, Ordering::Relaxed);
 }

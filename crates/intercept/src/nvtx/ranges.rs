@@ -12,7 +12,7 @@ use super::abi::{ASCII, Attributes, Handle, REGISTERED, RangeId, UNICODE, Wide};
 use super::kept;
 use super::text::Text;
 use tllmprof_platform::injection;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_steps::ranges::handles::Handles;
 use tllmprof_steps::ranges::pattern::Pattern;
 use tllmprof_steps::ranges::seen::Seen;
@@ -21,13 +21,22 @@ use tllmprof_session as session;
 use tllmprof_session::by_name;
 use tllmprof_steps::step::counted::Counted;
 
-static RULE: OnceBox<Rule> = OnceBox::new();
-static STARTED: Started = Started::new();
-static SEEN: Seen = Seen::new();
-/// Some module has come to us.
-static MET: AtomicBool = AtomicBool::new(false);
-/// Handles and identifiers that are given out where no tool gives any.
-static NEXT_OWN: AtomicU64 = AtomicU64::new(1);
+lifecycle::global! {
+    stage: Doors;
+
+    #[fork(by = in_child)]
+    static RULE: OnceBox<Rule> = OnceBox::new();
+    #[fork(in_child)]
+    static STARTED: Started = Started::new();
+    #[fork(in_child)]
+    static SEEN: Seen = Seen::new();
+    /// Some module has come to us.
+    #[fork(keep = "modules are inherited")]
+    static MET: AtomicBool = AtomicBool::new(false);
+    /// Handles and identifiers that are given out where no tool gives any.
+    #[fork(keep = "what was given out stays valid")]
+    static NEXT_OWN: AtomicU64 = AtomicU64::new(1);
+}
 /// Stands for every registered string that matches, where no tool has handles.
 static MATCHING_STRING: u8 = 0;
 
@@ -294,15 +303,8 @@ pub fn domain_destroyed(handle: Handle) {
     }
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Doors,
-    child: in_child,
-}
-
-/// Nothing is held or followed in the child of a fork.
+/// Nothing is held in the child of a fork.
 fn in_child(alone: &OnlyThread) {
-    STARTED.in_child(alone);
-    SEEN.in_child(alone);
     if let Some(rule) = RULE.get() {
         rule.domains.in_child(alone);
         rule.strings.in_child(alone);

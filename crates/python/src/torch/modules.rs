@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_config::Settings;
 
 use tllmprof_capture::marks;
@@ -59,8 +59,12 @@ def name_of(module):
     return ((class_name(type(module)), module),)
 ";
 
-/// torch has not been seen yet.
-static WAITS: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    /// torch has not been seen yet.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(by = begins)]
+    static WAITS: AtomicBool = AtomicBool::new(false);
+}
 
 /// What is known of a module.
 struct Known {
@@ -79,8 +83,14 @@ struct Table {
 // SAFETY: the references are used by threads that may use the interpreter.
 unsafe impl Send for Table {}
 
-/// Nothing of Python's is called under the lock.
-static TABLE: Lock<Table> = Lock::new(Table::new());
+lifecycle::global! {
+    stage: Sinks;
+
+    /// Nothing of Python's is called under the lock.
+    #[fork(reset)]
+    #[restart(reset)]
+    static TABLE: Lock<Table> = Lock::new(Table::new());
+}
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Table {
@@ -97,28 +107,9 @@ pub const fn are_asked_for(settings: &Settings) -> bool {
     settings.nvtx_debug && settings.nvtx
 }
 
-/// Interpreters start anew in the process: the modules have gone with the old ones.
+/// An interpreter starts, the first or another one.
 pub fn begins() {
     WAITS.store(crate::wants().modules, Ordering::Relaxed);
-    forget();
-}
-
-fn forget() {
-    if let Some(mut table) = TABLE.lock_for(PATIENCE) {
-        core::mem::forget(core::mem::replace(&mut *table, Table::new()));
-    }
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork has one thread.
-fn in_child(alone: &OnlyThread) {
-    TABLE.break_open(alone);
-    // Another thread may have been changing it.
-    forget();
 }
 
 /// Whether an audited event may bring torch.
