@@ -17,7 +17,7 @@ const INTERPRETER: [&str; 2] = ["crates/python/", "crates/router/"];
 /// Where the macros themselves are.
 const MACROS: &str = "crates/platform/src/lifecycle.rs";
 /// Types of which no part can change.
-const PLAIN: [&str; 18] = [
+const PLAIN: [&str; 19] = [
     "bool",
     "char",
     "i8",
@@ -35,6 +35,7 @@ const PLAIN: [&str; 18] = [
     "Hook",
     "Layout",
     "MethodDef",
+    "Needs",
     "Wiring",
 ];
 
@@ -134,7 +135,8 @@ fn is_plain(kind: &Type) -> bool {
         Type::Slice(slice) => is_plain(&slice.elem),
         Type::Reference(reference) => reference.mutability.is_none() && is_plain(&reference.elem),
         Type::Tuple(tuple) => tuple.elems.iter().all(is_plain),
-        Type::FnPtr(_) => true,
+        // What a reference to a trait object leads to has no state, or is a static of its own.
+        Type::FnPtr(_) | Type::TraitObject(_) => true,
         Type::Path(path) => path.path.segments.last().is_some_and(|last| {
             last.arguments.is_none() && PLAIN.iter().any(|plain| last.ident == plain)
         }),
