@@ -8,7 +8,7 @@ mod worker;
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_config::{Settings, Window};
 
 use tllmprof_platform::injection;
@@ -32,7 +32,13 @@ const LAST: Duration = Duration::from_secs(3);
 /// How long a window's opening waits for the events that GPU times are taken with.
 const EVENTS: Duration = Duration::from_millis(3);
 
-static STATE: Lock<Capture> = Lock::new(Capture::new());
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(by = in_child)]
+    #[exit = "the window is closed and the device waited for"]
+    static STATE: Lock<Capture> = Lock::new(Capture::new());
+}
 
 struct Capture {
     ranges: Option<Ranges>,
@@ -219,6 +225,16 @@ fn drain() -> bool {
     worker::run(Job::Drain, DRAIN)
 }
 
+/// Does a job, on the worker's thread.
+fn work(job: Job) {
+    match job {
+        Job::Drain => drain_here(),
+        Job::Close { iterations, drain } => close_all(iterations, drain),
+        Job::Events => recorder::gpu::make_events(),
+        Job::Cupti(job) => cupti::work(job),
+    }
+}
+
 /// Waits for the device. On the worker's thread.
 fn drain_here() {
     if let Some(driver) = Driver::get() {
@@ -234,7 +250,7 @@ impl Capture {
         if let Some(driver) = driver {
             driver.remember_context();
         }
-        worker::start();
+        worker::start(work);
         let profiling = driver.is_some_and(Driver::start_profiler);
         if let Some(ranges) = &mut self.ranges {
             ranges.begin_window();
@@ -360,11 +376,6 @@ impl tllmprof_session::Sink for Profilers {
     fn main_thread_leaves(&self) {
         worker::main_thread_leaves();
     }
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
 }
 
 /// Forgets what the parent process had open. For the child of a fork.

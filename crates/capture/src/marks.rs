@@ -5,6 +5,7 @@
 use core::mem::ManuallyDrop;
 use std::ffi::CString;
 
+use tllmprof_platform::lifecycle;
 use ::nvtx::Payload;
 use ::nvtx::domain::{LocalRange, Range, RegisteredString};
 use once_cell::race::OnceBox;
@@ -35,7 +36,10 @@ enum Kept {
 
 impl Kept {
     fn what(self) -> What {
-        static DOMAIN: OnceBox<&Label> = OnceBox::new();
+        lifecycle::global! {
+            #[fork(keep = "a name")]
+            static DOMAIN: OnceBox<&Label> = OnceBox::new();
+        }
         match self {
             Self::Function(label) => What::Function { name: label.id() },
             Self::Range(label) => What::Range {
@@ -73,7 +77,10 @@ unsafe impl Send for AnyPushed {}
 // SAFETY: it is not used but to make copies of it, which any thread may do at once.
 unsafe impl Sync for AnyPushed {}
 
-static ANY_PUSHED: OnceBox<AnyPushed> = OnceBox::new();
+lifecycle::global! {
+    #[fork(keep = "handles of NVTX are inherited")]
+    static ANY_PUSHED: OnceBox<AnyPushed> = OnceBox::new();
+}
 
 /// Ends the range that the thread has begun last, by [`Name::push_until_pop`].
 pub fn pop() {

@@ -7,6 +7,7 @@
 use core::mem::ManuallyDrop;
 use std::ffi::CString;
 
+use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
 
 use ::nvtx::domain::{Range, RegisteredString};
@@ -15,7 +16,10 @@ use tllmprof_config::NvtxName;
 
 /// The domain, which is registered with the tool at the first call: that loads the tool.
 pub fn domain() -> &'static Domain {
-    static DOMAIN: OnceBox<Domain> = OnceBox::new();
+    lifecycle::global! {
+        #[fork(keep = "handles of NVTX are inherited")]
+        static DOMAIN: OnceBox<Domain> = OnceBox::new();
+    }
     DOMAIN.get_or_init(|| Box::new(Domain::new(c"tllmprof")))
 }
 

@@ -13,12 +13,13 @@ use core::time::Duration;
 use std::thread;
 use std::time::Instant;
 
-use super::cupti;
+use once_cell::race::OnceBox;
+
 use tllmprof_platform::driver::Driver;
 use tllmprof_platform::ids;
 use tllmprof_platform::system::without_signals;
 use tllmprof_platform::thread::uncounted;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
@@ -37,7 +38,17 @@ pub enum Job {
     /// Make events that GPU times are taken with.
     Events,
     /// What has to do with CUPTI.
-    Cupti(cupti::Job),
+    Cupti(CuptiJob),
+}
+
+/// What is done with CUPTI.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub enum CuptiJob {
+    Attach = 0,
+    Leave = 1,
+    /// The process ends.
+    Flush = 2,
 }
 
 const NO_THREAD: u32 = 0;
@@ -50,15 +61,32 @@ const MAKING_EVENTS: u32 = 6;
 /// And what of CUPTI's.
 const CUPTI: u32 = 7;
 
-/// What the worker is about; it goes back to sleep when it is done.
-static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
-static ITERATIONS: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    stage: Sinks;
+
+    /// What the worker is about; it goes back to sleep when it is done.
+    #[fork(reset)]
+    static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
+    #[fork(keep = "stored with each job")]
+    static ITERATIONS: AtomicU64 = AtomicU64::new(0);
+}
+
+lifecycle::global! {
+    /// What does a job, on the worker's thread.
+    #[fork(keep = "it is the same function")]
+    static DO: OnceBox<fn(Job)> = OnceBox::new();
+}
 
 /// How often the worker looks whether it is alone, and how often once the main thread is known to
 /// have left.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_CLOSELY: Duration = Duration::from_millis(5);
-static MAIN_THREAD_LEFT: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(reset)]
+    static MAIN_THREAD_LEFT: AtomicBool = AtomicBool::new(false);
+}
 
 /// The main thread is ending, and not by the end of the process.
 pub fn main_thread_leaves() {
@@ -102,8 +130,9 @@ fn is_alone() -> bool {
 /// A profiler's code runs on this stack, too.
 const STACK: usize = 1 << 20;
 
-/// Starts the worker, if it is not there.
-pub fn start() {
+/// Starts the worker, if it is not there. It does each job by `act`.
+pub fn start(act: fn(Job)) {
+    let _ = DO.set(Box::new(act));
     if WORD
         .compare_exchange(NO_THREAD, ASLEEP, Ordering::AcqRel, Ordering::Relaxed)
         .is_err()
@@ -134,6 +163,27 @@ impl Job {
             Self::Events => MAKING_EVENTS,
             Self::Cupti(job) => CUPTI + job as u32,
         }
+    }
+
+    /// The job of this code, if it is one of [`Job::code`].
+    fn of(code: u32) -> Option<Self> {
+        let close = |drain| Self::Close {
+            iterations: ITERATIONS.load(Ordering::Relaxed),
+            drain,
+        };
+        const ATTACH: u32 = Job::Cupti(CuptiJob::Attach).code();
+        const LEAVE: u32 = Job::Cupti(CuptiJob::Leave).code();
+        const FLUSH: u32 = Job::Cupti(CuptiJob::Flush).code();
+        Some(match code {
+            DRAINING => Self::Drain,
+            CLOSING => close(false),
+            CLOSING_AFTER_DRAIN => close(true),
+            MAKING_EVENTS => Self::Events,
+            ATTACH => Self::Cupti(CuptiJob::Attach),
+            LEAVE => Self::Cupti(CuptiJob::Leave),
+            FLUSH => Self::Cupti(CuptiJob::Flush),
+            _ => return None,
+        })
     }
 }
 
@@ -217,29 +267,13 @@ fn work() {
         {
             driver.adopt_context();
         }
-        let iterations = ITERATIONS.load(Ordering::Relaxed);
-        match code {
-            DRAINING => super::drain_here(),
-            CLOSING => super::close_all(iterations, false),
-            CLOSING_AFTER_DRAIN => super::close_all(iterations, true),
-            MAKING_ROOM => tllmprof_recorder::make_room(),
-            MAKING_EVENTS => tllmprof_recorder::gpu::make_events(),
-            _ => cupti::work(code.wrapping_sub(CUPTI)),
+        match (Job::of(code), DO.get()) {
+            (Some(job), Some(act)) => act(job),
+            _ => tllmprof_recorder::make_room(),
         }
         WORD.store(ASLEEP, Ordering::Release);
         wake(&WORD, i32::MAX);
     }
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The parent's worker does not exist in the child of a fork.
-fn in_child(_: &OnlyThread) {
-    WORD.store(NO_THREAD, Ordering::Release);
-    MAIN_THREAD_LEFT.store(false, Ordering::Release);
 }
 
 #[cfg(test)]

@@ -53,7 +53,8 @@ enum Verb {
     Export(export::Arguments),
     /// Say what would and would not be intercepted, and why
     Doctor(doctor::Arguments),
-    /// Replay recorded call streams through the step learner
+    /// Replay recorded call streams through the step learner (for developers)
+    #[command(hide = true)]
     Streams(streams::Arguments),
     /// List the functions that a sym: rule can name
     Symbols(symbols::Arguments),

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use tllmprof_nsys::Recorded;
+use tllmprof_nsys::Process as Exported;
 use tllmprof_page::{EVENTS, Timeline};
 use tllmprof_report::{MetricSample, Process, Recording, Report};
 
@@ -57,7 +57,7 @@ fn timeline(process: &Process, measured: &Measured, room: u64) -> Option<Timelin
     let file = &process.file;
     let timeline = if processes::is_of_nsys(file).ok()? {
         let recorded = tllmprof_nsys::open(file).ok()?;
-        let own = |one: &&Recorded| Recording::header(*one).pid == process.pid;
+        let own = |one: &&Exported| Recording::header(*one).pid == process.pid;
         let one = recorded.iter().find(own)?;
         let counted = Counted::new(one, processes::told("drawing", file), 2 * one.rows());
         Timeline::read(process, &counted, room)

@@ -2,9 +2,10 @@
 
 use core::ffi::c_int;
 
-use tllmprof_calls::{Call, Direction, Kind};
+use tllmprof_calls::{Call, Kind};
 
 use super::arch::Frame;
+use super::followed::{is_followed, is_nested};
 use super::thunk::{Role, Thunk};
 use super::{fed, proc_address, recorded, watched};
 use tllmprof_platform::driver;
@@ -152,21 +153,8 @@ fn runtime(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
     true
 }
 
-/// Whether a call of this kind has to be seen when it returns.
-pub fn is_followed(call: Call) -> bool {
-    match call.kind() {
-        Kind::AsyncCopy(Direction::ToHost) => session::learns(),
-        kind => kind.waits() || kind.captures(),
-    }
-}
-
 /// Whether the runtime's call, by its arguments, is the one of the table's row.
 fn is_the_call(call: Call, frame: &Frame) -> bool {
     // An enumeration: the upper half of its register may hold anything.
     !call.info().device_to_host_only || frame.args[3] as u32 == DEVICE_TO_HOST
-}
-
-/// Whether this call comes from within another intercepted call of the thread.
-pub fn is_nested(frame: &Frame) -> bool {
-    frame.is_within(thread::outer())
 }

@@ -3,6 +3,7 @@
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use tllmprof_platform::lifecycle;
 use tllmprof_calls::{Call, LOOK_UPS, Library, is_called_in_context};
 
 use tllmprof_platform::gate;
@@ -13,10 +14,14 @@ use super::thunk::{Role, Thunk};
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
-/// The next `dlsym` in line.
-pub static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-/// The next `dlvsym` in line.
-pub static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+lifecycle::global! {
+    /// The next `dlsym` in line.
+    #[fork(keep = "the child's modules are its parent's")]
+    pub static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    /// The next `dlvsym` in line.
+    #[fork(keep = "the child's modules are its parent's")]
+    pub static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+}
 
 /// Finds both, as early as somebody asks: libraries' constructors may run before ours.
 pub extern "C" fn find_real() {

@@ -12,7 +12,7 @@ use super::arch;
 use super::fed;
 use tllmprof_platform::resolve::{self, Scope};
 use super::thunk::{Role, Thunk};
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::elf;
 use tllmprof_platform::log;
 
@@ -41,11 +41,19 @@ impl Binding {
     }
 }
 
-/// Contains no address.
-static NONE: Binding = Binding::none();
-static ALL: [Binding; BINDINGS] = [const { Binding::none() }; BINDINGS];
-static ANY: AtomicBool = AtomicBool::new(false);
-static BINDING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
+lifecycle::global! {
+    stage: Doors;
+
+    /// Contains no address.
+    #[fork(keep = "never changes")]
+    static NONE: Binding = Binding::none();
+    #[fork(keep = "the child's modules are its parent's")]
+    static ALL: [Binding; BINDINGS] = [const { Binding::none() }; BINDINGS];
+    #[fork(keep = "as the bindings")]
+    static ANY: AtomicBool = AtomicBool::new(false);
+    #[fork(hold)]
+    static BINDING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
+}
 
 /// One exported function. The assembler knows that the bindings come first.
 #[repr(C)]
@@ -197,18 +205,6 @@ pub fn forget_unloaded() {
     }
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Doors,
-    before: || BINDING.hold_over_fork(),
-    parent: || BINDING.release_after_fork(),
-    child: in_child,
-}
-
-/// Makes the locks free, whoever held them. What they guard is whole after each single store.
-fn in_child(alone: &OnlyThread) {
-    BINDING.break_open(alone);
-}
-
 /// Defines the exported functions of these names. For the preloaded library alone: whatever else holds
 /// them intercepts itself.
 #[macro_export]
@@ -217,14 +213,17 @@ macro_rules! export_functions {
         $(
             #[allow(non_snake_case)] // a module for each symbol, called as the symbol is
             mod $name {
-                pub static EXPORT: $crate::export::Export = $crate::export::Export::new(
-                    match core::ffi::CStr::from_bytes_with_nul(
-                        concat!(stringify!($name), "\0").as_bytes(),
-                    ) {
-                        Ok(name) => name,
-                        Err(_) => c"",
-                    },
-                );
+                $crate::lifecycle::global! {
+                    #[fork(keep = "as the bindings")]
+                    pub static EXPORT: $crate::export::Export = $crate::export::Export::new(
+                        match core::ffi::CStr::from_bytes_with_nul(
+                            concat!(stringify!($name), "\0").as_bytes(),
+                        ) {
+                            Ok(name) => name,
+                            Err(_) => c"",
+                        },
+                    );
+                }
                 // SAFETY: the symbol is meant to take the place of the real one. The stub keeps
                 // all arguments and goes on to the real function of the caller.
                 #[unsafe(no_mangle)]

@@ -2,14 +2,18 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use tllmprof_platform::lifecycle;
 use tllmprof_calls::Call;
 use tllmprof_platform::elf;
 
 /// Runtimes whose driver look-ups are remembered.
 const FED: usize = 32;
 
-static FED_MODULES: [(AtomicUsize, AtomicU64); FED] =
-    [const { (AtomicUsize::new(0), AtomicU64::new(0)) }; FED];
+lifecycle::global! {
+    #[fork(keep = "the child's modules are its parent's")]
+    static FED_MODULES: [(AtomicUsize, AtomicU64); FED] =
+        [const { (AtomicUsize::new(0), AtomicU64::new(0)) }; FED];
+}
 
 /// Remembers that the module around `caller` got its driver function for `call` through us: its
 /// runtime functions need not be counted, as what they call will be.

@@ -16,6 +16,7 @@ mod dlsym;
 #[doc(hidden)]
 pub mod export;
 mod fed;
+mod followed;
 mod named;
 #[cfg_attr(target_arch = "aarch64", path = "arch/named_aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "arch/named_x86_64.rs")]
@@ -29,7 +30,9 @@ mod watched;
 use thunk::Thunk;
 use tllmprof_config::Step;
 use tllmprof_calls::Calls;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+#[doc(hidden)]
+pub use tllmprof_platform::lifecycle;
+use tllmprof_platform::lifecycle::{OnlyThread, Stage};
 
 pub use arch::{dlsym_door, dlvsym_door};
 pub use named::start as follow_named;

@@ -1,11 +1,9 @@
 //! Calls that are recorded: those to the driver while a window is open, or to a runtime whose driver
 //! functions do not come from us.
 
-use core::ffi::c_void;
-
 use tllmprof_calls::{Call, Destroyed, Kind, Library, Stream};
 
-use super::arch::{self, Frame};
+use super::arch::Frame;
 use super::thunk::{Role, Thunk};
 use tllmprof_recorder::gpu;
 use tllmprof_recorder::gpu::Doomed;
@@ -18,11 +16,6 @@ use tllmprof_session as session;
 /// Whether calls are recorded now.
 pub fn are() -> bool {
     recorder::is_recording()
-}
-
-/// The handler of a driver's function that is recorded.
-pub fn handler() -> *mut c_void {
-    arch::record as *mut c_void
 }
 
 /// The real function of a call that [`arch::record`] timed has returned `result`, and the program is

@@ -7,10 +7,10 @@
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_calls::{Call, Calls, Direction, Kind, Wait, is_per_thread};
 
-use super::{arch, recorded, watched};
+use super::{arch, watched};
 use tllmprof_platform::gate;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads;
@@ -24,22 +24,17 @@ pub const THUNK_COUNT: usize = 1024;
 /// Bytes of a [`Thunk`]; the pool's stubs count on it.
 pub const THUNK_SIZE: usize = size_of::<Thunk>();
 
-/// The pool. Entries below [`USED`] are complete and, but for the handler, never change.
-pub static THUNKS: [Thunk; THUNK_COUNT] = [const { Thunk::new() }; THUNK_COUNT];
-static USED: AtomicUsize = AtomicUsize::new(0);
-/// Serialises creation; held for a few stores, never across a call out.
-static CREATING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
+lifecycle::global! {
+    stage: Doors;
 
-lifecycle::at_fork! {
-    stage: Stage::Doors,
-    before: || CREATING.hold_over_fork(),
-    parent: || CREATING.release_after_fork(),
-    child: in_child,
-}
-
-/// Lets thunks be made in the child of a fork.
-fn in_child(alone: &OnlyThread) {
-    CREATING.break_open(alone);
+    /// The pool. Entries below [`USED`] are complete and, but for the handler, never change.
+    #[fork(keep = "pointers to thunks were handed out")]
+    pub static THUNKS: [Thunk; THUNK_COUNT] = [const { Thunk::new() }; THUNK_COUNT];
+    #[fork(keep = "as the pool")]
+    static USED: AtomicUsize = AtomicUsize::new(0);
+    /// Serialises creation; held for a few stores, never across a call out.
+    #[fork(hold)]
+    static CREATING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
 }
 
 /// What a thunk's function is.
@@ -67,9 +62,9 @@ impl Role {
         match self {
             Self::Driver(_) if watched::are() => arch::slow as *mut c_void,
             Self::Driver(call) => {
-                let records = recorded::are();
+                let records = tllmprof_recorder::is_recording();
                 noting(call, records).unwrap_or(if records {
-                    recorded::handler()
+                    arch::record as *mut c_void
                 } else {
                     arch::count as *mut c_void
                 })

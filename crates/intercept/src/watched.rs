@@ -7,12 +7,13 @@
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::ffi::CString;
 
+use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
 use tllmprof_calls::{CALLS, Call};
 
 use super::arch::Frame;
 use tllmprof_platform::thread;
-use super::dispatch::{is_followed, is_nested};
+use super::followed::{is_followed, is_nested};
 use tllmprof_capture::marks;
 use tllmprof_capture::marks::Name;
 use tllmprof_session as session;
@@ -20,7 +21,10 @@ use tllmprof_session as session;
 const UNKNOWN: u8 = 0;
 const NO: u8 = 1;
 const YES: u8 = 2;
-static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+lifecycle::global! {
+    #[fork(keep = "the settings are the same")]
+    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+}
 
 /// Whether calls are given ranges. Asked when the first function of CUDA's is met, when a profiler
 /// that is preloaded, too, has set its variables.
@@ -62,12 +66,18 @@ pub fn returned(call: Call, frame: &Frame, succeeded: bool) {
 
 /// Begins the range of a function of the runtime.
 pub fn push_runtime(call: Call) {
-    static NAMES: Names = [const { OnceBox::new() }; CALLS.len()];
+    lifecycle::global! {
+        #[fork(keep = "handles of NVTX are inherited")]
+        static NAMES: Names = [const { OnceBox::new() }; CALLS.len()];
+    }
     push(&NAMES, call, call.info().runtime);
 }
 
 fn push_driver(call: Call) {
-    static NAMES: Names = [const { OnceBox::new() }; CALLS.len()];
+    lifecycle::global! {
+        #[fork(keep = "handles of NVTX are inherited")]
+        static NAMES: Names = [const { OnceBox::new() }; CALLS.len()];
+    }
     push(&NAMES, call, call.info().driver);
 }
 

@@ -13,8 +13,8 @@ mod calls;
 mod database;
 mod error;
 mod facts;
+mod process;
 mod ranges;
-mod recorded;
 mod strings;
 mod windows;
 
@@ -23,12 +23,12 @@ use std::rc::Rc;
 
 use database::Database;
 use facts::Facts;
+use process::Shared;
 use ranges::Domains;
-use recorded::Shared;
 use windows::Windows;
 
 pub use error::Error;
-pub use recorded::Recorded;
+pub use process::Process;
 
 /// How an SQLite database begins.
 pub const MAGIC: &[u8; 16] = b"SQLite format 3\0";
@@ -54,7 +54,7 @@ fn is_report(path: &Path) -> bool {
 ///
 /// # Errors
 /// Where it cannot be read, or holds no iterations of ours.
-pub fn open(path: &Path) -> Result<Vec<Recorded>, Error> {
+pub fn open(path: &Path) -> Result<Vec<Process>, Error> {
     if is_report(path) {
         return Err(Error::NotExported);
     }
@@ -74,7 +74,7 @@ pub fn open(path: &Path) -> Result<Vec<Recorded>, Error> {
         is_one,
     });
     let recorded = (0..).zip(windows).map(|(place, (process, windows))| {
-        Recorded::new(Rc::clone(&shared), process, windows, rank.unwrap_or(place))
+        Process::new(Rc::clone(&shared), process, windows, rank.unwrap_or(place))
     });
     Ok(recorded.collect())
 }

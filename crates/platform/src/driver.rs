@@ -8,6 +8,7 @@
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::lifecycle;
 use crate::libcuda::NAME;
 use crate::libcuda::functions;
 use crate::elf;
@@ -42,9 +43,13 @@ functions! {
     primary_ctx_release: fn(Device) = c"cuDevicePrimaryCtxRelease_v2" | c"cuDevicePrimaryCtxRelease";
 }
 
-static DRIVER: AtomicPtr<Driver> = AtomicPtr::new(core::ptr::null_mut());
-/// The context that was current where the window opened.
-static CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+lifecycle::global! {
+    #[fork(keep = "the child has the driver loaded, too")]
+    static DRIVER: AtomicPtr<Driver> = AtomicPtr::new(core::ptr::null_mut());
+    /// The context that was current where the window opened.
+    #[fork(keep = "stored where a window opens")]
+    static CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+}
 
 /// Whether the process has loaded the driver.
 pub fn is_loaded() -> bool {

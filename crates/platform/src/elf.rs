@@ -44,13 +44,20 @@ const STT_GNU_IFUNC: u8 = 10;
 const STT_TLS: u8 = 6;
 const VERSYM_HIDDEN: u16 = 0x8000;
 
-/// Threads that walk. They do not keep each other out: the host may be walking, too, with the
-/// loader's lock in hand, and look something up meanwhile.
-static WALKERS: AtomicU32 = AtomicU32::new(0);
-/// The thread that forks, 0 for none. Nobody else starts to walk meanwhile.
-static FORKING: AtomicU32 = AtomicU32::new(0);
-/// Moves on in each child, which has none of its parent's walkers.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
+lifecycle::global! {
+    stage: Modules;
+
+    /// Threads that walk. They do not keep each other out: the host may be walking, too, with the
+    /// loader's lock in hand, and look something up meanwhile.
+    #[fork(reset)]
+    static WALKERS: AtomicU32 = AtomicU32::new(0);
+    /// The thread that forks, 0 for none. Nobody else starts to walk meanwhile.
+    #[fork(reset)]
+    static FORKING: AtomicU32 = AtomicU32::new(0);
+    /// Moves on in each child, which has none of its parent's walkers.
+    #[fork(by = in_child)]
+    static GENERATION: AtomicU32 = AtomicU32::new(0);
+}
 /// How long a fork waits for walks to end: a walk is short, but its thread may not be running.
 const WALK: Duration = Duration::from_secs(1);
 /// How long a walk waits for a fork to end: that of a large process takes a while.
@@ -205,7 +212,6 @@ lifecycle::at_fork! {
     stage: Stage::Modules,
     before: before_fork,
     parent: after_fork,
-    child: in_child,
 }
 
 /// Keeps other threads from walking over a fork, unless another thread forks, too.
@@ -236,11 +242,9 @@ fn after_fork() {
     }
 }
 
-/// The child has no other threads, whatever they did.
+/// What other threads were walking through is nothing to the child.
 fn in_child(_: &OnlyThread) {
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    WALKERS.store(0, Ordering::Relaxed);
-    FORKING.store(0, Ordering::Relaxed);
 }
 
 /// The module that `address` lies in.

@@ -12,6 +12,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use crate::lifecycle;
 use once_cell::race::OnceBox;
 
 use crate::environment;
@@ -21,7 +22,11 @@ const VARIABLE: &str = "NVTX_INJECTION64_PATH";
 /// What [`VARIABLE`] was before this library was put there; empty if there was none.
 const BEFORE: &str = "TLLMPROF_NVTX_CHAIN";
 
-static FOUND: OnceBox<Found> = OnceBox::new();
+lifecycle::global! {
+    #[fork(keep = "what the variables said at the start")]
+    #[exec = "`NVTX_INJECTION64_PATH` names this library, and `TLLMPROF_NVTX_CHAIN` the tool: the next copy takes them back or goes on with them"]
+    static FOUND: OnceBox<Found> = OnceBox::new();
+}
 
 /// What the variables said when the library was loaded.
 struct Found {

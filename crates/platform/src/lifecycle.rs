@@ -1,14 +1,31 @@
-//! What becomes of the library's state when the process forks.
+//! What becomes of the library's state when the process forks, exits, runs another program, or
+//! starts an interpreter again.
 //!
-//! Each module that has such state declares it beside the state with [`at_fork!`]. The declarations
-//! are collected by the linker, so that no list of them is kept by hand. Locks are held over the
-//! fork, so that the child, which has none of the other threads, finds them free and what they guard
-//! whole. Each is given up on after a while: a fork may come from a signal handler that interrupted
-//! the library.
+//! Every static that can change is declared with [`global!`], which says what becomes of it beside
+//! its definition; `tests/globals.rs` fails for one that is not. What has to be done is collected by
+//! the linker, so that no list of it is kept by hand. Only what is more than a store is a function of
+//! its own: named in the declaration, or, where it belongs to no static, given to [`at_fork!`].
+//!
+//! - **Fork.** In the child, which has one thread, the blocks are gone through by [`Stage`], and the
+//!   statics of a block from first to last. A lock that must be whole there is held over the fork.
+//!   Each is given up on after a while: a fork may come from a signal handler that interrupted the
+//!   library. What a reset replaces is forgotten, not dropped: the allocator may be in any condition.
+//! - **Restart.** An interpreter that the process embeds ends, and one starts anew: [`restart`]. What
+//!   a reset replaces is forgotten then, too, as it may have been the old interpreter's.
+//! - **Exit.** Memory goes without destructors: nothing is reset. What has to be finished by then is
+//!   finished by the session, in its exit handler; a static says so with `#[exit = "..."]`.
+//! - **Exec.** All of it is gone, whatever is declared: the new program's copy of the library begins
+//!   with the initial values. Environment variables and descriptors that are not closed survive; a
+//!   static that stands for one says so with `#[exec = "..."]`.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering,
+};
+use core::time::Duration;
 
 pub use tllmprof_sync::OnlyThread;
+use tllmprof_sync::{Lock, Published};
 
 use crate::ids;
 use crate::thread::Inside;
@@ -42,12 +59,13 @@ impl Stage {
     ];
 }
 
-/// What a module does about a fork.
+/// What a module does about a fork or a restart.
 pub struct Hook {
     pub stage: Stage,
     pub before: Option<fn()>,
     pub parent: Option<fn()>,
     pub child: Option<fn(&OnlyThread)>,
+    pub restart: Option<fn()>,
 }
 
 /// All of them.
@@ -57,7 +75,8 @@ pub static HOOKS: [Hook];
 #[doc(hidden)]
 pub use linkme;
 
-/// Declares what a module does about a fork: `stage`, and any of `before`, `parent` and `child`.
+/// Declares what a module does about a fork, beside what its statics declare: `stage`, and any of
+/// `before`, `parent` and `child`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __at_fork {
@@ -82,16 +101,235 @@ impl Hook {
         before: None,
         parent: None,
         child: None,
+        restart: None,
     };
 }
 
-/// The thread that forks and has the locks, 0 for none. A second fork at the same time goes without.
-static FORKER: AtomicI32 = AtomicI32::new(0);
-/// That thread was outside the library's code. Calls that other handlers make meanwhile are passed
-/// through: the thread has our locks.
-static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
-/// Whether the process is a copy of another.
-static IS_CHILD: AtomicBool = AtomicBool::new(false);
+/// Defines statics, each with what becomes of it.
+///
+/// ```text
+/// global! {
+///     stage: Sinks;
+///
+///     /// Calls so far.
+///     #[fork(reset)]
+///     static COUNT: AtomicU64 = AtomicU64::new(0);
+///     /// The library that was found.
+///     #[fork(keep = "the child has it loaded, too")]
+///     #[restart(reset)]
+///     pub static FOUND: AtomicPtr<Library> = AtomicPtr::new(core::ptr::null_mut());
+/// }
+/// ```
+///
+/// `stage`, a [`Stage`], is left out where every static is kept. The attributes come in this order:
+///
+/// - `#[fork(...)]`, always. In the child:
+///   - `keep = "why"`: as in the parent;
+///   - `reset`: its initial value, by [`Reset`];
+///   - `free`: a lock that is free, whoever held it; what it guards is kept;
+///   - `hold`: as `free`, and held over the fork, so that what it guards is whole;
+///   - `hold, reset`: held over the fork, and its initial value;
+///   - `in_child`: what its method of that name, which takes the [`OnlyThread`], makes of it;
+///   - `by = function`: what this makes of it, which takes the same;
+///   - `with = OTHER`: what the function of another static of the block makes of it.
+/// - `#[restart(...)]`, in the crates that know an interpreter: `keep`, `reset`, and `by` and `with`
+///   as above, but that the function takes nothing.
+/// - `#[exit = "..."]` and `#[exec = "..."]`, for the few for which these do anything.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __global {
+    (@ $stage:tt $(
+        $(#[doc = $doc:expr])*
+        #[fork($($fork:tt)+)]
+        $(#[restart($($restart:tt)+)])?
+        $(#[exit = $exit:literal])?
+        $(#[exec = $exec:literal])?
+        $vis:vis static $name:ident: $type:ty = $initial:expr;
+    )+) => {
+        $(
+            $(#[doc = $doc])*
+            $vis static $name: $type = $initial;
+            $crate::__global_held!($stage [$($fork)+] $name);
+            $($crate::__global_restart!([$($restart)+] $name = $initial);)?
+        )+
+        $crate::__global_child!($stage $({ [$($fork)+] $name = $initial })+);
+    };
+    (stage: $stage:ident; $($statics:tt)+) => {
+        $crate::__global!(@ [$stage] $($statics)+);
+    };
+    // A doc comment or the first attribute.
+    (# $($statics:tt)+) => {
+        $crate::__global!(@ [] # $($statics)+);
+    };
+}
+pub use crate::__global as global;
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __global_held {
+    ([$stage:ident] [hold $($more:tt)*] $name:ident) => {
+        $crate::lifecycle::at_fork! {
+            stage: $crate::lifecycle::Stage::$stage,
+            before: || $name.hold_over_fork(),
+            parent: || $name.release_after_fork(),
+        }
+    };
+    ($stage:tt $fork:tt $name:ident) => {};
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __global_child {
+    ([] $({ [keep = $why:literal] $name:ident = $initial:expr })+) => {};
+    ([$stage:ident] $({ $fork:tt $name:ident = $initial:expr })+) => {
+        $crate::lifecycle::at_fork! {
+            stage: $crate::lifecycle::Stage::$stage,
+            child: |alone: &$crate::lifecycle::OnlyThread| {
+                let _ = alone;
+                $($crate::__global_in_child!(alone $fork $name = $initial);)+
+            },
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __global_in_child {
+    ($alone:ident [keep = $why:literal] $name:ident = $initial:expr) => {};
+    ($alone:ident [reset] $name:ident = $initial:expr) => {
+        $crate::lifecycle::Reset::in_child(&$name, const { $initial }, $alone)
+    };
+    ($alone:ident [free] $name:ident = $initial:expr) => {
+        $name.break_open($alone)
+    };
+    ($alone:ident [hold] $name:ident = $initial:expr) => {
+        $name.break_open($alone)
+    };
+    ($alone:ident [hold, reset] $name:ident = $initial:expr) => {
+        $crate::lifecycle::Reset::in_child(&$name, const { $initial }, $alone)
+    };
+    ($alone:ident [in_child] $name:ident = $initial:expr) => {
+        $name.in_child($alone)
+    };
+    ($alone:ident [by = $function:path] $name:ident = $initial:expr) => {
+        $function($alone)
+    };
+    ($alone:ident [with = $other:ident] $name:ident = $initial:expr) => {
+        let _ = &$other;
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __global_restart {
+    ([keep] $name:ident = $initial:expr) => {};
+    ([reset] $name:ident = $initial:expr) => {
+        $crate::lifecycle::at_fork! {
+            stage: $crate::lifecycle::Stage::Sinks,
+            restart: || $crate::lifecycle::Reset::reset(&$name, const { $initial }),
+        }
+    };
+    ([by = $function:path] $name:ident = $initial:expr) => {
+        $crate::lifecycle::at_fork! {
+            stage: $crate::lifecycle::Stage::Sinks,
+            restart: $function,
+        }
+    };
+    ([with = $other:ident] $name:ident = $initial:expr) => {
+        const _: () = {
+            let _ = &raw const $other;
+        };
+    };
+}
+
+/// How long a reset waits for a lock.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A static that can be given its initial value again.
+pub trait Reset: Sized {
+    /// Gives it this value. What it was is forgotten, not dropped. Leaves it as it is if it is locked
+    /// for long.
+    fn reset(&self, initial: Self);
+
+    /// As [`Reset::reset`], in the child of a fork, whoever has it locked.
+    fn in_child(&self, initial: Self, _: &OnlyThread) {
+        self.reset(initial);
+    }
+}
+
+macro_rules! reset_atomics {
+    ($($type:ident),+) => {
+        $(
+            impl Reset for $type {
+                fn reset(&self, initial: Self) {
+                    self.store(initial.into_inner(), Ordering::Release);
+                }
+            }
+        )+
+    };
+}
+reset_atomics!(
+    AtomicBool,
+    AtomicI32,
+    AtomicU8,
+    AtomicU16,
+    AtomicU32,
+    AtomicU64,
+    AtomicUsize
+);
+
+impl<T> Reset for AtomicPtr<T> {
+    fn reset(&self, initial: Self) {
+        self.store(initial.into_inner(), Ordering::Release);
+    }
+}
+
+impl<T: Sync> Reset for Published<T> {
+    fn reset(&self, initial: Self) {
+        self.set(initial.get());
+    }
+}
+
+impl<T: Reset, const N: usize> Reset for [T; N] {
+    fn reset(&self, initial: Self) {
+        for (place, initial) in self.iter().zip(initial) {
+            place.reset(initial);
+        }
+    }
+
+    fn in_child(&self, initial: Self, alone: &OnlyThread) {
+        for (place, initial) in self.iter().zip(initial) {
+            place.in_child(initial, alone);
+        }
+    }
+}
+
+impl<T> Reset for Lock<T> {
+    fn reset(&self, initial: Self) {
+        if let Some(mut value) = self.lock_for(PATIENCE) {
+            core::mem::forget(core::mem::replace(&mut *value, initial.into_inner()));
+        }
+    }
+
+    fn in_child(&self, initial: Self, alone: &OnlyThread) {
+        self.break_open(alone);
+        self.reset(initial);
+    }
+}
+
+global! {
+    /// The thread that forks and has the locks, 0 for none. A second fork at the same time goes
+    /// without.
+    #[fork(keep = "`in_child` gives it up when the hooks are through")]
+    static FORKER: AtomicI32 = AtomicI32::new(0);
+    /// That thread was outside the library's code. Calls that other handlers make meanwhile are
+    /// passed through: the thread has our locks.
+    #[fork(keep = "it is the forking thread's, which goes on in the child")]
+    static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
+    /// Whether the process is a copy of another.
+    #[fork(keep = "`in_child` sets it before the hooks")]
+    static IS_CHILD: AtomicBool = AtomicBool::new(false);
+}
 
 /// Whether the process is a forked child.
 pub fn is_child() -> bool {
@@ -100,10 +338,25 @@ pub fn is_child() -> bool {
 
 /// Has the hooks called at each fork. Once, before the first look-up or call of a program.
 pub fn register() {
-    static ONCE: AtomicBool = AtomicBool::new(false);
+    global! {
+        #[fork(keep = "handlers are inherited")]
+        static ONCE: AtomicBool = AtomicBool::new(false);
+    }
     if !ONCE.load(Ordering::Relaxed) && !ONCE.swap(true, Ordering::AcqRel) {
         // SAFETY: the handlers are functions of this library, which is never unloaded.
         unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    }
+}
+
+/// An interpreter starts in the process where none was, or none any more: what the statics keep of an
+/// earlier one goes.
+pub fn restart() {
+    for restart in Stage::ALL
+        .into_iter()
+        .flat_map(hooks)
+        .filter_map(|hook| hook.restart)
+    {
+        restart();
     }
 }
 
@@ -123,7 +376,11 @@ extern "C" fn before() {
         Inside::enter().map(Inside::stay).is_some(),
         Ordering::Relaxed,
     );
-    for before in Stage::ALL.into_iter().flat_map(hooks).filter_map(|hook| hook.before) {
+    for before in Stage::ALL
+        .into_iter()
+        .flat_map(hooks)
+        .filter_map(|hook| hook.before)
+    {
         before();
     }
 }
@@ -152,11 +409,164 @@ extern "C" fn in_child() {
     // SAFETY: the child of a fork has one thread.
     let alone = unsafe { OnlyThread::new() };
     IS_CHILD.store(true, Ordering::Relaxed);
-    for child in Stage::ALL.into_iter().flat_map(hooks).filter_map(|hook| hook.child) {
+    for child in Stage::ALL
+        .into_iter()
+        .flat_map(hooks)
+        .filter_map(|hook| hook.child)
+    {
         child(&alone);
     }
     // The number is the parent's thread's: the child's own is another one.
     if FORKER.swap(0, Ordering::Relaxed) != 0 && HAS_ENTERED.load(Ordering::Relaxed) {
         Inside::leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    global! {
+        stage: Last;
+
+        #[fork(by = ends)]
+        static ENDS: AtomicUsize = AtomicUsize::new(0);
+        #[fork(with = ENDS)]
+        static ENDED: AtomicUsize = AtomicUsize::new(0);
+    }
+    global! {
+        stage: Doors;
+
+        #[fork(by = goes_on)]
+        static GOES_ON: AtomicUsize = AtomicUsize::new(0);
+        #[fork(reset)]
+        static COUNTS: [AtomicU64; 2] = [const { AtomicU64::new(7) }; 2];
+        #[fork(keep = "to be seen")]
+        #[restart(reset)]
+        static KEPT: AtomicU64 = AtomicU64::new(0);
+        #[fork(reset)]
+        #[restart(keep)]
+        static TEXT: Lock<Vec<u8>> = Lock::new(Vec::new());
+        #[fork(free)]
+        static FREE: Lock<u8> = Lock::new(0);
+        #[fork(hold)]
+        static HELD_KEPT: Lock<u8> = Lock::new(0);
+        #[fork(hold, reset)]
+        static HELD: Lock<u8> = Lock::new(0);
+        #[fork(reset)]
+        static LOCKS: [Lock<u8>; 2] = [const { Lock::new(0) }; 2];
+    }
+    global! {
+        stage: Session;
+
+        #[fork(by = begins)]
+        static BEGINS: AtomicUsize = AtomicUsize::new(0);
+        #[fork(keep = "counts what has been called")]
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
+        #[fork(with = BEGINS)]
+        static WERE_HELD: AtomicBool = AtomicBool::new(false);
+        #[fork(in_child)]
+        static OWN: Own = Own(AtomicBool::new(false));
+        #[fork(keep = "of the test alone")]
+        #[restart(by = count_restart)]
+        static RESTARTS: AtomicUsize = AtomicUsize::new(0);
+    }
+
+    struct Own(AtomicBool);
+
+    impl Own {
+        fn in_child(&self, _: &OnlyThread) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Numbers the calls, from 1.
+    fn note(place: &AtomicUsize) {
+        place.store(CALLS.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    fn begins(_: &OnlyThread) {
+        note(&BEGINS);
+        // These are of a later stage.
+        let were_held = HELD.try_lock().is_none() && HELD_KEPT.try_lock().is_none();
+        WERE_HELD.store(were_held, Ordering::Relaxed);
+    }
+
+    fn goes_on(_: &OnlyThread) {
+        note(&GOES_ON);
+    }
+
+    fn ends(_: &OnlyThread) {
+        note(&ENDS);
+        ENDED.store(1, Ordering::Relaxed);
+    }
+
+    fn count_restart() {
+        RESTARTS.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The first of these that is not so in the child, from 1; 0 if all are.
+    fn wrong_in_child() -> i32 {
+        let is_right = [
+            [&BEGINS, &GOES_ON, &ENDS].map(|place| place.load(Ordering::Relaxed)) == [1, 2, 3],
+            ENDED.load(Ordering::Relaxed) == 1 && OWN.0.load(Ordering::Relaxed),
+            COUNTS.each_ref().map(|count| count.load(Ordering::Relaxed)) == [7, 7],
+            KEPT.load(Ordering::Relaxed) == 3,
+            TEXT.try_lock().is_some_and(|text| text.is_empty()),
+            LOCKS[1].try_lock().is_some_and(|value| *value == 0),
+            FREE.try_lock().is_some_and(|value| *value == 5),
+            WERE_HELD.load(Ordering::Relaxed),
+            HELD_KEPT.try_lock().is_some_and(|value| *value == 6),
+            HELD.try_lock().is_some_and(|value| *value == 0),
+        ];
+        let first_wrong = (1..).zip(is_right).find(|(_, is_right)| !is_right);
+        first_wrong.map_or(0, |(number, _)| number)
+    }
+
+    #[test]
+    fn a_child_has_what_the_statics_declare() {
+        register();
+        COUNTS[1].store(8, Ordering::Relaxed);
+        KEPT.store(3, Ordering::Relaxed);
+        *HELD.lock() = 4;
+        *HELD_KEPT.lock() = 6;
+        // Another thread has these while the process forks.
+        let mut text = TEXT.lock();
+        text.push(1);
+        let mut free = FREE.lock();
+        *free = 5;
+        let mut one = LOCKS[1].lock();
+        *one = 2;
+        let forks = || {
+            // SAFETY: the child reads atomics and tries locks, and exits.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    libc::_exit(wrong_in_child());
+                }
+                let mut status = 0;
+                assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+                status
+            }
+        };
+        let status = std::thread::scope(|scope| scope.spawn(forks).join())
+            .expect("the child has been waited for");
+        assert!(libc::WIFEXITED(status), "{status:#x}");
+        assert_eq!(libc::WEXITSTATUS(status), 0, "see `wrong_in_child`");
+        // Nothing has happened to the parent.
+        assert_eq!(*text, [1]);
+        assert_eq!(CALLS.load(Ordering::Relaxed), 0);
+        assert_eq!(COUNTS[1].load(Ordering::Relaxed), 8);
+        assert_eq!(HELD.try_lock().map(|value| *value), Some(4));
+        assert!(HELD_KEPT.try_lock().is_some());
+        drop((text, free, one));
+
+        restart();
+        assert_eq!(KEPT.load(Ordering::Relaxed), 0);
+        assert_eq!(*TEXT.lock(), [1]);
+        assert_eq!(RESTARTS.load(Ordering::Relaxed), 1);
+        assert_eq!(COUNTS[1].load(Ordering::Relaxed), 8);
     }
 }

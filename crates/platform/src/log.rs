@@ -5,24 +5,28 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use crate::cancel::Uncancelled;
 use crate::ids;
-use crate::lifecycle::{self, OnlyThread, Stage};
+use crate::lifecycle::{self, OnlyThread};
 use once_cell::race::OnceBox;
 pub use tllmprof_config::Level;
 
 const PREFIX: &str = "tllmprof: ";
 const LONGEST: usize = 1024;
 
-static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
-/// Device and inode of standard error when the library was loaded; 0 for none.
-static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-static STARTED: AtomicBool = AtomicBool::new(false);
-static PROCESS: AtomicI32 = AtomicI32::new(0);
-/// Who keeps warnings and errors, beside standard error.
-static KEEPER: OnceBox<fn(&str)> = OnceBox::new();
+lifecycle::global! {
+    stage: Modules;
 
-lifecycle::at_fork! {
-    stage: Stage::Modules,
-    child: in_child,
+    #[fork(keep = "the settings are the same")]
+    static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
+    /// Device and inode of standard error when the library was loaded; 0 for none.
+    #[fork(keep = "descriptor 2 is inherited")]
+    static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+    #[fork(keep = "as what standard error is")]
+    static STARTED: AtomicBool = AtomicBool::new(false);
+    #[fork(by = in_child)]
+    static PROCESS: AtomicI32 = AtomicI32::new(0);
+    /// Who keeps warnings and errors, beside standard error.
+    #[fork(keep = "set once, at the start")]
+    static KEEPER: OnceBox<fn(&str)> = OnceBox::new();
 }
 
 /// Descriptor 2 is the child's own from here on.
@@ -108,7 +112,11 @@ pub use crate::__say as say;
 #[macro_export]
 macro_rules! __once {
     ($level:ident, $($message:tt)*) => {{
-        static SAID: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
+        $crate::lifecycle::global! {
+            #[fork(keep = "the parent has said it")]
+            static SAID: core::sync::atomic::AtomicBool =
+                core::sync::atomic::AtomicBool::new(false);
+        }
         if !SAID.swap(true, core::sync::atomic::Ordering::Relaxed) {
             $crate::log::say!($level, $($message)*);
         }

@@ -4,6 +4,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::path::PathBuf;
 
+use crate::lifecycle;
 use once_cell::race::OnceBox;
 
 use crate::maps::{Maps, page_size};
@@ -132,12 +133,17 @@ pub fn is_alone() -> bool {
     std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
 }
 
-/// Modules that come and go matter to somebody. The look-up doors read it.
-pub static ARE_WATCHED: AtomicBool = AtomicBool::new(false);
-/// Who looks at modules that have come and gone, beside the functions that a rule names.
-static WATCHER: OnceBox<fn()> = OnceBox::new();
-/// How many modules had come and gone when that was called last.
-static SEEN: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    /// Modules that come and go matter to somebody. The look-up doors read it.
+    #[fork(keep = "the child's modules are its parent's")]
+    pub static ARE_WATCHED: AtomicBool = AtomicBool::new(false);
+    /// Who looks at modules that have come and gone, beside the functions that a rule names.
+    #[fork(keep = "set once, at the start")]
+    static WATCHER: OnceBox<fn()> = OnceBox::new();
+    /// How many modules had come and gone when that was called last.
+    #[fork(keep = "the child's modules are its parent's")]
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+}
 
 /// Has `watch` called when modules have come and gone: at the next look-up or `dlclose`. One only.
 pub fn watch(watch: fn()) {

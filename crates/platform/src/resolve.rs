@@ -6,13 +6,17 @@
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::lifecycle;
 use crate::elf;
 use crate::elf::Module;
 
 /// Modules that the process started with, at most so many are remembered.
 const INITIAL: usize = 512;
 
-static INITIAL_BASES: [AtomicUsize; INITIAL] = [const { AtomicUsize::new(0) }; INITIAL];
+lifecycle::global! {
+    #[fork(keep = "the child's modules are its parent's")]
+    static INITIAL_BASES: [AtomicUsize; INITIAL] = [const { AtomicUsize::new(0) }; INITIAL];
+}
 
 /// How far a search may go.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -6,15 +6,19 @@
 //! ended, with its parts, so that ten thousand short threads need no more records than ever ran at
 //! once.
 
+#[cfg_attr(target_arch = "aarch64", path = "thread/aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "thread/x86_64.rs")]
+mod arch;
+
 use core::ffi::c_void;
 use core::mem::offset_of;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
-use crate::arch::thread::block;
+use self::arch::block;
 use crate::ids;
-use crate::lifecycle::{self, OnlyThread, Stage};
+use crate::lifecycle::{self, OnlyThread};
 
 /// The calling thread's own words, in initial-exec thread-local storage. All zeros in a new thread.
 /// 64 bytes, so that a process that loads many libraries still finds room in the static TLS area.
@@ -90,21 +94,25 @@ pub struct Record {
     next: AtomicPtr<Self>,
 }
 
-/// All records, newest first.
-static ALL: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
+lifecycle::global! {
+    stage: Last;
+
+    /// All records, newest first.
+    #[fork(by = in_child)]
+    static ALL: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
+}
 const NO_KEY: u32 = u32::MAX;
-/// Tells when a thread ends that has a record.
-static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
-/// What tells each kind of part that its thread ends; null before there is one.
-static THREAD_ENDS: [AtomicPtr<c_void>; KINDS] =
-    [const { AtomicPtr::new(core::ptr::null_mut()) }; KINDS];
+lifecycle::global! {
+    /// Tells when a thread ends that has a record.
+    #[fork(keep = "keys are inherited")]
+    static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
+    /// What tells each kind of part that its thread ends; null before there is one.
+    #[fork(keep = "functions of this library")]
+    static THREAD_ENDS: [AtomicPtr<c_void>; KINDS] =
+        [const { AtomicPtr::new(core::ptr::null_mut()) }; KINDS];
+}
 /// Records that are made at a time: a page of them.
 const BATCH: usize = 4096 / size_of::<Record>();
-
-lifecycle::at_fork! {
-    stage: Stage::Last,
-    child: in_child,
-}
 
 impl Record {
     /// Where the gate's assembler finds its words, in bytes.
@@ -274,7 +282,10 @@ fn key() -> Option<u32> {
         // SAFETY: the value is a record, which is never freed.
         thread_ends(unsafe { &*record.cast::<Record>() });
     }
-    static ONCE: AtomicBool = AtomicBool::new(false);
+    lifecycle::global! {
+        #[fork(keep = "as the key")]
+        static ONCE: AtomicBool = AtomicBool::new(false);
+    }
     if !ONCE.load(Ordering::Relaxed) && !ONCE.swap(true, Ordering::AcqRel) {
         let mut key = 0;
         // SAFETY: the handler is a function of this library, which is never unloaded.

@@ -14,8 +14,8 @@ use super::api::{Api, Raw};
 use super::method::call_on_main_thread;
 use super::object::{Object, Python};
 use super::threads::{self, Thread};
-use super::{gate, gil, names};
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use super::{entry, gil, names};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::got::Redirect;
@@ -26,16 +26,32 @@ use tllmprof_platform::log;
 /// How long one thread waits for another that attaches or installs.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-static API: Published<Attached> = Published::none();
-static ATTACHING: Lock<()> = Lock::new(());
-/// The audit hook has been added to the interpreter that runs.
-static IS_AUDITED: AtomicBool = AtomicBool::new(false);
-/// The interpreters that have what we install, by their numbers, which are not used again before
-/// all of them end.
-static INSTALLED: Lock<Vec<i64>> = Lock::new(Vec::new());
-/// The address of the one that was met last; 0 for none.
-static LAST: AtomicUsize = AtomicUsize::new(0);
-static HAS_SUB_INTERPRETERS: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(keep)]
+    static API: Published<Attached> = Published::none();
+    #[fork(free)]
+    #[restart(keep)]
+    static ATTACHING: Lock<()> = Lock::new(());
+    /// The audit hook has been added to the interpreter that runs.
+    #[fork(keep = "hooks are copied")]
+    #[restart(reset)]
+    static IS_AUDITED: AtomicBool = AtomicBool::new(false);
+    /// The interpreters that have what we install, by their numbers, which are not used again before
+    /// all of them end.
+    #[fork(free)]
+    #[restart(reset)]
+    static INSTALLED: Lock<Vec<i64>> = Lock::new(Vec::new());
+    /// The address of the one that was met last; 0 for none.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static HAS_SUB_INTERPRETERS: AtomicBool = AtomicBool::new(false);
+}
 
 struct Attached {
     api: Api,
@@ -67,7 +83,7 @@ pub fn look() {
         }
         API.set(None);
         gil::forget_all();
-        begin_again();
+        lifecycle::restart();
     }
     let mut found = None;
     elf::with_modules(|modules| {
@@ -81,7 +97,7 @@ pub fn look() {
         });
     });
     let Some(attached) = found else { return };
-    tllmprof_platform::lifecycle::register();
+    lifecycle::register();
     let attached: &'static Attached = Box::leak(Box::new(attached));
     API.set(Some(attached));
     let api = &attached.api;
@@ -142,24 +158,13 @@ unsafe extern "C" fn initialise(
         && gil::initialised(condition.addr(), thread)
     {
         if !api.is_initialized() {
-            begin_again();
+            lifecycle::restart();
         }
         audit(api);
     }
     drop(errno);
     // SAFETY: the caller's own arguments.
     unsafe { libc::pthread_cond_init(condition, attributes) }
-}
-
-/// An interpreter starts where none was, or none any more.
-fn begin_again() {
-    IS_AUDITED.store(false, Ordering::Relaxed);
-    LAST.store(0, Ordering::Relaxed);
-    HAS_SUB_INTERPRETERS.store(false, Ordering::Relaxed);
-    if let Some(mut installed) = INSTALLED.lock_for(PATIENCE) {
-        installed.clear();
-    }
-    super::begins();
 }
 
 fn audit(api: &Api) {
@@ -182,7 +187,7 @@ fn audit(api: &Api) {
 /// Called by the interpreter, with the GIL, a terminated text and a live tuple.
 unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) -> c_int {
     let _errno = Kept::new();
-    if gate::is_closed() {
+    if entry::is_closed() {
         return 0;
     }
     if let (Some(api), Some(thread)) = (api(), threads::current())
@@ -260,15 +265,4 @@ fn met<'py>(
         py.quietly(|py| extension.look(py));
         thread.is_busy.set(false);
     }
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// Nobody else attaches in the child of a fork.
-fn in_child(alone: &OnlyThread) {
-    ATTACHING.break_open(alone);
-    INSTALLED.break_open(alone);
 }

@@ -11,7 +11,7 @@ use super::threads;
 use super::totals::Milliseconds;
 use tllmprof_capture::marks::Name;
 use tllmprof_capture::marks::Pushed;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::Counter;
 use tllmprof_recorder::What;
@@ -19,13 +19,19 @@ use tllmprof_recorder::What;
 /// Generations that have a name of their own; a later one counts as the last.
 const GENERATIONS: usize = 3;
 
-/// Collections by generation, and what they did, since the first interpreter was attached to.
-pub static TOTALS: Totals = Totals {
-    collections: [const { AtomicU64::new(0) }; GENERATIONS],
-    collected: AtomicU64::new(0),
-    uncollectable: AtomicU64::new(0),
-    nanoseconds: AtomicU64::new(0),
-};
+lifecycle::global! {
+    stage: Sinks;
+
+    /// Collections by generation, and what they did, since the first interpreter was attached to.
+    #[fork(in_child)]
+    #[restart(keep)]
+    pub static TOTALS: Totals = Totals {
+        collections: [const { AtomicU64::new(0) }; GENERATIONS],
+        collected: AtomicU64::new(0),
+        uncollectable: AtomicU64::new(0),
+        nanoseconds: AtomicU64::new(0),
+    };
+}
 
 pub struct Totals {
     collections: [AtomicU64; GENERATIONS],
@@ -36,14 +42,9 @@ pub struct Totals {
     nanoseconds: AtomicU64,
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: |_: &OnlyThread| TOTALS.clear(),
-}
-
 impl Totals {
     /// The child of a fork counts its own.
-    pub fn clear(&self) {
+    fn in_child(&self, _: &OnlyThread) {
         let more = [&self.collected, &self.uncollectable, &self.nanoseconds];
         for total in self.collections.iter().chain(more) {
             total.store(0, Ordering::Relaxed);
@@ -75,7 +76,11 @@ struct Names {
     uncollectable: [Name; GENERATIONS],
 }
 
-static NAMES: OnceBox<Option<Names>> = OnceBox::new();
+lifecycle::global! {
+    #[fork(keep = "handles of NVTX are inherited")]
+    #[restart(keep)]
+    static NAMES: OnceBox<Option<Names>> = OnceBox::new();
+}
 
 /// A collection that is under way.
 pub struct Collecting {
@@ -120,7 +125,7 @@ impl Names {
 
 /// `callback(phase, info)`, as the documentation of Python's `gc.callbacks` has it.
 fn callback(_: Python<'_>, args: &Object<'_>) {
-    if !super::gate::is_closed() {
+    if !super::entry::is_closed() {
         let _ = count(args);
     }
 }

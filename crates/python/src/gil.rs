@@ -11,6 +11,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
 
 use super::holds;
@@ -25,19 +26,33 @@ const GILS: usize = 64;
 /// From `cond` to `switch_cond`.
 const APART: usize = size_of::<libc::pthread_cond_t>() + size_of::<libc::pthread_mutex_t>();
 
-/// The addresses of `cond`; 0 for a free place. `switch_cond` lies behind it.
-static CONDITIONS: [AtomicUsize; GILS] = [const { AtomicUsize::new(0) }; GILS];
-/// How many places have been used.
-static USED: AtomicUsize = AtomicUsize::new(0);
-/// GILs for which there was no place.
-static MISSED: AtomicU32 = AtomicU32::new(0);
-/// There may be a GIL that was made before we were there.
-static IS_LATE: AtomicBool = AtomicBool::new(false);
-/// The interpreter is built to do without, and does.
-static IS_OFF: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    /// The addresses of `cond`; 0 for a free place. `switch_cond` lies behind it.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(keep)]
+    static CONDITIONS: [AtomicUsize; GILS] = [const { AtomicUsize::new(0) }; GILS];
+    /// How many places have been used.
+    #[fork(keep = "as the conditions")]
+    #[restart(keep)]
+    static USED: AtomicUsize = AtomicUsize::new(0);
+    /// GILs for which there was no place.
+    #[fork(keep = "as the conditions")]
+    #[restart(keep)]
+    static MISSED: AtomicU32 = AtomicU32::new(0);
+    /// There may be a GIL that was made before anybody told us.
+    #[fork(keep = "as the conditions")]
+    #[restart(keep)]
+    static IS_LATE: AtomicBool = AtomicBool::new(false);
+    /// The interpreter is built to do without, and does.
+    #[fork(keep = "as the interpreter")]
+    #[restart(keep)]
+    static IS_OFF: AtomicBool = AtomicBool::new(false);
 
-/// See [`shortest`].
-static SHORTEST: AtomicU64 = AtomicU64::new(0);
+    /// See [`shortest`].
+    #[fork(keep = "the settings are the same")]
+    #[restart(keep)]
+    static SHORTEST: AtomicU64 = AtomicU64::new(0);
+}
 
 /// What the ranges are called.
 pub struct Names {
@@ -45,7 +60,11 @@ pub struct Names {
     pub hold: Name,
 }
 
-static NAMES: OnceBox<Option<Names>> = OnceBox::new();
+lifecycle::global! {
+    #[fork(keep = "handles of NVTX are inherited")]
+    #[restart(keep)]
+    static NAMES: OnceBox<Option<Names>> = OnceBox::new();
+}
 
 // SAFETY: these are the declarations of pthread.h. A thread that is cancelled is unwound out of them.
 unsafe extern "C-unwind" {

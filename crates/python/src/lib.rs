@@ -14,8 +14,8 @@
 pub mod api;
 mod attach;
 pub mod embedded;
+mod entry;
 mod functions;
-mod gate;
 mod gc;
 mod gil;
 mod holds;
@@ -28,6 +28,7 @@ mod torch;
 mod totals;
 mod version;
 
+use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
 use tllmprof_config::Settings;
 
@@ -41,7 +42,7 @@ use object::Python;
 use threads::Thread;
 use torch::{modules as torch_modules, profiler};
 
-pub use gate::run;
+pub use entry::run;
 pub use torch::profiler::TorchProfiler;
 
 /// Something that is done in the interpreter by a crate above this one. There may be one
@@ -51,8 +52,6 @@ pub trait Extension: Sync {
     fn is_asked_for(&self, settings: &Settings) -> bool;
     /// Remembers what is asked for. In the library's constructor.
     fn start(&self, settings: &Settings);
-    /// Interpreters start anew in the process.
-    fn begins(&self);
     /// Whether it wants to [`Extension::look`] at an audited event of this name.
     fn wants(&self, event: &[u8]) -> bool;
     /// Such an event has come, in an interpreter.
@@ -78,11 +77,11 @@ impl session::Interpreter for Cpython {
     }
 
     fn has_gil(&self) -> bool {
-        gate::has_gil()
+        entry::has_gil()
     }
 
     fn is_waiting_for_gil(&self) -> bool {
-        gate::is_waiting_for_gil()
+        entry::is_waiting_for_gil()
     }
 
     fn count(&self) {
@@ -119,7 +118,11 @@ struct Wants {
     extension: bool,
 }
 
-static WANTS: OnceBox<Wants> = OnceBox::new();
+lifecycle::global! {
+    #[fork(keep = "the settings are the same")]
+    #[restart(keep)]
+    static WANTS: OnceBox<Wants> = OnceBox::new();
+}
 
 fn wants() -> Wants {
     WANTS.get().copied().unwrap_or_default()
@@ -180,21 +183,10 @@ fn now() -> u64 {
     nanoseconds(Clock::Monotonic)
 }
 
-/// Interpreters start anew in the process.
-fn begins() {
-    gate::open();
-    functions::begins();
-    profiler::begins();
-    torch_modules::begins();
-    if let Some(extension) = extension() {
-        extension.begins();
-    }
-}
-
 /// Comes into interpreter number `number`, 0 for the main one.
 fn install(py: Python<'_>, thread: &Thread, number: i64) {
     let wants = wants();
-    if number == 0 && gate::install(py).is_none() {
+    if number == 0 && entry::install(py).is_none() {
         log::once!(Warn, "Python has no atexit: nothing is run in it");
     }
     if wants.gil {
@@ -232,4 +224,3 @@ fn ends(py: Python<'_>) {
         functions::ends(py);
     }
 }
-

@@ -6,6 +6,7 @@
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tllmprof_platform::lifecycle;
 use super::object::Python;
 use super::threads;
 use tllmprof_platform::system;
@@ -15,10 +16,16 @@ use tllmprof_platform::system;
 const PERIOD: u64 = 20_000_000;
 const SELDOM: u64 = 100;
 
-/// There is a thread whose name in Python is not known.
-static IS_BEHIND: AtomicBool = AtomicBool::new(false);
-/// When names may be looked up next.
-static NEXT: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    /// There is a thread whose name in Python is not known.
+    #[fork(keep = "the child has the thread's place, too")]
+    #[restart(keep)]
+    static IS_BEHIND: AtomicBool = AtomicBool::new(false);
+    /// When names may be looked up next.
+    #[fork(keep = "the clock goes on")]
+    #[restart(keep)]
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+}
 
 const WORDS: usize = 4;
 

@@ -50,6 +50,12 @@ unsafe impl Send for Exception {}
 /// then. Otherwise it stays: an interpreter may have ended with it.
 pub struct Held(AtomicPtr<core::ffi::c_void>);
 
+impl tllmprof_platform::lifecycle::Reset for Held {
+    fn reset(&self, initial: Self) {
+        self.0.store(initial.0.into_inner(), Ordering::Release);
+    }
+}
+
 impl Held {
     /// Nothing yet.
     pub const fn none() -> Self {

@@ -16,8 +16,12 @@ use tllmprof_platform::pages;
 use tllmprof_platform::thread::{self, Part};
 use tllmprof_sync::Published;
 
-/// Places that were made and no thread has had yet, in a chain.
-static SPARE: Published<Thread> = Published::none();
+lifecycle::global! {
+    /// Places that were made and no thread has had yet, in a chain.
+    #[fork(keep = "places are inherited")]
+    #[restart(keep)]
+    static SPARE: Published<Thread> = Published::none();
+}
 /// Places that are made at a time.
 const BATCH: usize = 32;
 

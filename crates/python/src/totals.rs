@@ -10,16 +10,24 @@ use super::holds::Total;
 use super::names::Text;
 use super::threads::{self, Thread};
 use super::{attach, gc, gil, wants};
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
 
 const PATIENCE: Duration = Duration::from_millis(10);
 
-static SAID: AtomicBool = AtomicBool::new(false);
-/// The longest wait of the threads that have ended.
-static LONGEST: Lock<Option<Longest>> = Lock::new(None);
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(reset)]
+    #[restart(keep)]
+    static SAID: AtomicBool = AtomicBool::new(false);
+    /// The longest wait of the threads that have ended.
+    #[fork(reset)]
+    #[restart(keep)]
+    static LONGEST: Lock<Option<Longest>> = Lock::new(None);
+}
 
 struct Longest {
     time: u64,
@@ -68,18 +76,6 @@ pub fn gil_handoffs() -> Option<u64> {
             .sum()
     };
     (wants().gil && attach::api().is_some()).then(count)
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork has totals of its own.
-fn in_child(alone: &OnlyThread) {
-    SAID.store(false, Ordering::Relaxed);
-    LONGEST.break_open(alone);
-    *LONGEST.lock() = None;
 }
 
 /// All threads' totals of one kind.

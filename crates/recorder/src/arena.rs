@@ -4,6 +4,8 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use tllmprof_platform::lifecycle;
+
 /// Bytes that are mapped at a time, and how often at most: 8 MiB in all.
 const BLOCK: usize = 64 << 10;
 const BLOCKS: usize = 128;
@@ -13,8 +15,12 @@ struct Block {
     used: AtomicUsize,
 }
 
-static CURRENT: AtomicPtr<Block> = AtomicPtr::new(core::ptr::null_mut());
-static MAPPED: AtomicUsize = AtomicUsize::new(0);
+lifecycle::global! {
+    #[fork(keep = "memory is inherited")]
+    static CURRENT: AtomicPtr<Block> = AtomicPtr::new(core::ptr::null_mut());
+    #[fork(keep = "memory is inherited")]
+    static MAPPED: AtomicUsize = AtomicUsize::new(0);
+}
 
 /// So many bytes, all zeros, aligned to 8; at most half a block.
 pub fn take(bytes: usize) -> Option<NonNull<u8>> {

@@ -2,16 +2,21 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::system::{Clock, nanoseconds};
 use tllmprof_record::{Anchor, ClockKind};
 
-/// Whether ticks are the counter's. Chosen once in a process, before the first tick is kept.
-///
-/// The assembler of the doors looks at it.
-pub static IS_COUNTER: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    /// Whether ticks are the counter's. Chosen once in a process, before the first tick is kept.
+    ///
+    /// The assembler of the doors looks at it.
+    #[fork(keep = "chosen by the processor")]
+    pub static IS_COUNTER: AtomicBool = AtomicBool::new(false);
 
-/// The first moment of the process on three clocks, the counter's ticks first. 0 for none.
-static FIRST: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+    /// The first moment of the process on three clocks, the counter's ticks first. 0 for none.
+    #[fork(keep = "clocks go on")]
+    static FIRST: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+}
 
 /// Remembers this moment, whatever the clock is going to be: the longer ticks are known, the better.
 /// For the constructor, and cheap.

@@ -5,12 +5,13 @@ use core::time::Duration;
 use std::fs;
 
 use tllmprof_session::Facts;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_calls::CALLS;
 use tllmprof_config::{Settings, VARIABLES};
 use tllmprof_record::{Event, Info, NO_STRING, What};
 
-use super::{clock, is_on, is_wanted, strings, writers};
+use super::{clock, is_on, is_wanted};
+use super::writers::{self, strings};
 use tllmprof_sync::Lock;
 
 /// Lines that were said before there was a record, each with a line feed behind it.
@@ -19,10 +20,15 @@ struct Pending {
     length: usize,
 }
 
-static PENDING: Lock<Pending> = Lock::new(Pending {
-    bytes: [0; 4096],
-    length: 0,
-});
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(by = in_child)]
+    static PENDING: Lock<Pending> = Lock::new(Pending {
+        bytes: [0; 4096],
+        length: 0,
+    });
+}
 
 /// Tells a fact.
 pub fn tell(key: Info, text: &str) {
@@ -158,11 +164,6 @@ fn tell_shown(key: Info, what: &dyn Display) {
     // A String takes all that is written to it.
     let _ = write!(text, "{what}");
     tell(key, &text);
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
 }
 
 /// The child of a fork has not said anything.

@@ -4,32 +4,51 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Edge, Event, What};
 
-use super::{IS_ON, IS_RECORDING, clock, gpu, ranges, space, writers};
+use super::state::{IS_ON, IS_RECORDING};
+use super::{clock, gpu, ranges, space, writers};
 
 /// No iteration is open.
 const NONE: u64 = u64::MAX;
 
-/// The iteration that is open, and since when.
-static OPEN: AtomicU64 = AtomicU64::new(NONE);
-static SINCE: AtomicU64 = AtomicU64::new(0);
-/// The first iteration of the window that is open.
-static FIRST: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    stage: Sinks;
 
-/// Calls of each row that the header's counters hold.
-static COUNTED: [AtomicU64; ROWS] = [const { AtomicU64::new(0) }; ROWS];
+    /// The iteration that is open, and since when.
+    #[fork(reset)]
+    static OPEN: AtomicU64 = AtomicU64::new(NONE);
+    #[fork(reset)]
+    static SINCE: AtomicU64 = AtomicU64::new(0);
+    /// The first iteration of the window that is open.
+    #[fork(keep = "stored where a window opens")]
+    static FIRST: AtomicU64 = AtomicU64::new(0);
+
+    /// Calls of each row that the header's counters hold.
+    #[fork(reset)]
+    static COUNTED: [AtomicU64; ROWS] = [const { AtomicU64::new(0) }; ROWS];
+}
 const ROWS: usize = 32;
-/// When the counters were last brought up to date, and the clock tied, in milliseconds.
-static COUNTED_AT: AtomicU64 = AtomicU64::new(0);
-static ANCHORED_AT: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    stage: Sinks;
+
+    /// When the counters were last brought up to date, and the clock tied, in milliseconds.
+    #[fork(reset)]
+    static COUNTED_AT: AtomicU64 = AtomicU64::new(0);
+    #[fork(reset)]
+    static ANCHORED_AT: AtomicU64 = AtomicU64::new(0);
+}
 const COUNT_EVERY: u64 = 100;
 const ANCHOR_EVERY: u64 = 10_000;
 
-/// Events there were when the window opened, and what one costs its thread, in ticks.
-static EVENTS: AtomicU64 = AtomicU64::new(0);
-static EVENT_COSTS: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    /// Events there were when the window opened, and what one costs its thread, in ticks.
+    #[fork(keep = "stored where a window opens")]
+    static EVENTS: AtomicU64 = AtomicU64::new(0);
+    #[fork(keep = "measured where a record begins")]
+    static EVENT_COSTS: AtomicU64 = AtomicU64::new(0);
+}
 
 /// A record has begun.
 pub fn start() {
@@ -155,20 +174,4 @@ pub fn finish(iterations: u64) {
     let open = OPEN.load(Ordering::Relaxed);
     iteration_ends(open < iterations);
     window_closes(iterations);
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork begins anew.
-fn in_child(_: &OnlyThread) {
-    OPEN.store(NONE, Ordering::Relaxed);
-    SINCE.store(0, Ordering::Relaxed);
-    COUNTED_AT.store(0, Ordering::Relaxed);
-    ANCHORED_AT.store(0, Ordering::Relaxed);
-    for counted in &COUNTED {
-        counted.store(0, Ordering::Relaxed);
-    }
 }

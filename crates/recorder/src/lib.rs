@@ -16,17 +16,17 @@ mod iterations;
 mod quiet;
 pub mod ranges;
 mod space;
-mod strings;
+mod state;
 mod wiped;
 mod writers;
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use once_cell::race::OnceBox;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_config::{Place, Settings};
 use tllmprof_session::Facts;
 pub use tllmprof_record::{Counter, Edge, Ended, Event, RangeKind, StringId, What};
@@ -39,35 +39,18 @@ pub use iterations::{
     count_calls, iteration_begins, iteration_ends, wants_calls, window_closes, window_opens,
 };
 pub use space::{make_room, set_helper};
-pub use strings::{Label, id_of};
+pub use state::{add, is_on, is_recording, is_wanted, set};
 pub use writers::Writer;
+pub use writers::strings::{Label, id_of};
 
 use tllmprof_platform::log;
 use file::File;
+use state::{IS_ON, IS_RECORDING, IS_WANTED};
 
-/// A window is open: events are kept.
-static IS_RECORDING: AtomicBool = AtomicBool::new(false);
-/// There is a record.
-static IS_ON: AtomicBool = AtomicBool::new(false);
-/// A record was asked for.
-static IS_WANTED: AtomicBool = AtomicBool::new(false);
-/// Where the process was when it began; relative paths are from there.
-static FOLDER: OnceBox<PathBuf> = OnceBox::new();
-
-/// Whether events are kept now.
-#[inline]
-pub fn is_recording() -> bool {
-    IS_RECORDING.load(Ordering::Relaxed)
-}
-
-/// Whether there is a record.
-pub fn is_on() -> bool {
-    IS_ON.load(Ordering::Relaxed)
-}
-
-/// Whether one was asked for.
-pub fn is_wanted() -> bool {
-    IS_WANTED.load(Ordering::Relaxed)
+lifecycle::global! {
+    /// Where the process was when it began; relative paths are from there.
+    #[fork(keep = "paths are from where the first process began")]
+    static FOLDER: OnceBox<PathBuf> = OnceBox::new();
 }
 
 /// Keeps an event of the calling thread's, if a window is open.
@@ -93,24 +76,6 @@ pub fn ended(window: u32, since: u64, what: impl FnOnce() -> What) {
 pub fn late(event: &Event) {
     if is_on() {
         writers::write(event);
-    }
-}
-
-/// Adds to a counter of the record, if there is one.
-pub fn add(counter: Counter, more: u64) {
-    if is_on()
-        && let Some(header) = space::header()
-    {
-        header.add(counter, more);
-    }
-}
-
-/// Sets a counter of the record that is kept elsewhere, if there is one.
-pub fn set(counter: Counter, value: u64) {
-    if is_on()
-        && let Some(header) = space::header()
-    {
-        header.set(counter, value);
     }
 }
 
@@ -206,15 +171,4 @@ pub fn finish(ended: Ended) {
         header.set_ended(ended);
     }
     space::finish();
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork begins a record of its own, if it comes to that.
-fn in_child(_: &OnlyThread) {
-    IS_ON.store(false, Ordering::Relaxed);
-    IS_RECORDING.store(false, Ordering::Relaxed);
 }

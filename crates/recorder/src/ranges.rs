@@ -6,22 +6,30 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Event, RangeKind, StringId, What};
 
-pub use super::strings::{c_id_by, spelt_id_by};
+pub use super::writers::strings::{c_id_by, spelt_id_by};
 pub use super::writers::Writer;
 use super::{clock, is_on, writers};
 use tllmprof_steps::ranges::crossing::Crossing;
 use tllmprof_steps::ranges::open::Begun;
 
-/// The number of the window that is open, from 1; 0 while none is.
-static WINDOW: AtomicU32 = AtomicU32::new(0);
-/// The last that was opened, and when it closed.
-static LAST: AtomicU32 = AtomicU32::new(0);
-static CLOSED: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    stage: Sinks;
 
-static CROSSING: Crossing = Crossing::new();
+    /// The number of the window that is open, from 1; 0 while none is.
+    #[fork(reset)]
+    static WINDOW: AtomicU32 = AtomicU32::new(0);
+    /// The last that was opened, and when it closed.
+    #[fork(by = forget_window)]
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    #[fork(keep = "of a window that is forgotten")]
+    static CLOSED: AtomicU64 = AtomicU64::new(0);
+
+    #[fork(in_child)]
+    static CROSSING: Crossing = Crossing::new();
+}
 
 /// The window that is open; 0 for none.
 #[inline]
@@ -156,15 +164,7 @@ pub fn marked(names: impl FnOnce(&Writer) -> Names) {
     });
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork has no window.
-fn in_child(_: &OnlyThread) {
-    WINDOW.store(0, Ordering::Relaxed);
-    // What is open was its parent's, of a window that never closes.
+/// What is open in the child of a fork was its parent's, of a window that never closes.
+fn forget_window(_: &OnlyThread) {
     LAST.fetch_add(1, Ordering::Relaxed);
-    CROSSING.in_child();
 }

@@ -7,7 +7,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use core::time::Duration;
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{CHUNK_BYTES, Chunk, Counter, HEADER_BYTES, HeaderBlock, chunk_offset};
 
 use super::failure::Failure;
@@ -46,14 +46,25 @@ struct Live {
     stuck_at: AtomicU32,
 }
 
-static LIVE: AtomicPtr<Live> = AtomicPtr::new(core::ptr::null_mut());
-/// Where each extent's chunks are mapped.
-static PLACES: [AtomicPtr<u8>; EXTENTS] =
-    [const { AtomicPtr::new(core::ptr::null_mut()) }; EXTENTS];
-static FILE: Lock<Option<Growing>> = Lock::new(None);
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(by = in_child)]
+    static LIVE: AtomicPtr<Live> = AtomicPtr::new(core::ptr::null_mut());
+    /// Where each extent's chunks are mapped.
+    #[fork(keep = "stored where a record begins")]
+    static PLACES: [AtomicPtr<u8>; EXTENTS] =
+        [const { AtomicPtr::new(core::ptr::null_mut()) }; EXTENTS];
+    #[fork(with = LIVE)]
+    #[exit = "`finish` cuts off what nobody has written"]
+    static FILE: Lock<Option<Growing>> = Lock::new(None);
+}
 /// Asks another thread to call [`make_room`]; false if it cannot now.
 pub type Ask = fn() -> bool;
-static ASK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+lifecycle::global! {
+    #[fork(keep = "set once, at the start")]
+    static ASK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+}
 
 struct Growing {
     file: File,
@@ -284,11 +295,6 @@ pub fn finish() {
         let _quiet = Quiet::new(libc::SIGXFSZ);
         growing.file.cut(chunk_offset(used));
     }
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
 }
 
 /// The child of a fork has no record until it begins one of its own.

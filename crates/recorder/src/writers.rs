@@ -3,23 +3,31 @@
 //! A thread gets a writer at its first event and leaves it when it ends, with the chunk that it has
 //! begun: ten thousand short threads use no more chunks than ever ran at once.
 
+pub mod strings;
+
 use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Chunk, Counter, Event, EventWriter, What};
 
 use super::clock::ticks;
-use super::{space, strings, wiped};
+use super::{space, wiped};
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::thread::{self, Part};
 use tllmprof_steps::ranges::open::Open;
 
-/// Writers that were made and no thread has had yet, in a chain.
-static SPARE: AtomicPtr<Writer> = AtomicPtr::new(core::ptr::null_mut());
-/// Events that were lost for want of a writer.
-static LOST: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    stage: Sinks;
+
+    /// Writers that were made and no thread has had yet, in a chain.
+    #[fork(by = in_child)]
+    static SPARE: AtomicPtr<Writer> = AtomicPtr::new(core::ptr::null_mut());
+    /// Events that were lost for want of a writer.
+    #[fork(reset)]
+    static LOST: AtomicU64 = AtomicU64::new(0);
+}
 /// Writers are made by the page.
 const BATCH: usize = 4096 / size_of::<Writer>();
 /// After so many refusals in a row a writer is not busy any more, but was left in the middle: by a
@@ -334,11 +342,6 @@ fn more() -> Option<core::ptr::NonNull<Writer>> {
     Some(pages)
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
 /// The child of a fork writes nothing into its parent's chunks.
 fn in_child(_: &OnlyThread) {
     for writer in all() {
@@ -351,7 +354,6 @@ fn in_child(_: &OnlyThread) {
     }
     SPARE.store(core::ptr::null_mut(), Ordering::Relaxed);
     thread::leave_part::<Writer>();
-    LOST.store(0, Ordering::Relaxed);
 }
 
 /// Events that all threads have written.

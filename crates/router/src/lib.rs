@@ -9,6 +9,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use tllmprof_platform::lifecycle;
 use tllmprof_config::{PerfectRouter, Settings};
 
 use tllmprof_python::embedded::{add, call, with_text};
@@ -41,12 +42,21 @@ const SOURCE: &CStr = match CStr::from_bytes_with_nul(
 /// The switch of TensorRT-LLM's own perfect router, which is for its own models.
 const OWN_SWITCH: &str = "ENABLE_PERFECT_ROUTER";
 
-/// What is asked for: a `PerfectRouter`.
-static ASKED: AtomicU8 = AtomicU8::new(PerfectRouter::Off as u8);
-/// torch has not been seen yet.
-static WAITS: AtomicBool = AtomicBool::new(false);
-/// The module's names, once it runs.
-static NAMES: Held = Held::none();
+lifecycle::global! {
+    /// What is asked for: a `PerfectRouter`.
+    #[fork(keep = "the settings are the same")]
+    #[restart(keep)]
+    #[exec = "`ENABLE_PERFECT_ROUTER` stays set"]
+    static ASKED: AtomicU8 = AtomicU8::new(PerfectRouter::Off as u8);
+    /// torch has not been seen yet.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(by = begins)]
+    static WAITS: AtomicBool = AtomicBool::new(false);
+    /// The module's names, once it runs.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static NAMES: Held = Held::none();
+}
 
 /// Balanced routers, for the interpreter and for the windows.
 pub struct PerfectRouters;
@@ -58,10 +68,6 @@ impl Extension for PerfectRouters {
 
     fn start(&self, settings: &Settings) {
         start(settings);
-    }
-
-    fn begins(&self) {
-        begins();
     }
 
     fn wants(&self, event: &[u8]) -> bool {
@@ -103,9 +109,8 @@ fn start(settings: &Settings) {
     }
 }
 
-/// Interpreters start anew in the process.
+/// An interpreter starts anew in the process.
 fn begins() {
-    NAMES.forget();
     let asked = ASKED.load(Ordering::Relaxed) != PerfectRouter::Off as u8;
     WAITS.store(asked, Ordering::Relaxed);
 }

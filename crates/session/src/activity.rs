@@ -1,7 +1,8 @@
 //! Whether the library has anything to do in this process.
 
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
 use tllmprof_config::{BadValue, Settings, Step};
 
@@ -17,9 +18,21 @@ const ACTIVE: u8 = 2;
 /// To tell what is wrong with a variable, once the process uses CUDA.
 const COMPLAINING: u8 = 3;
 
-static STATE: AtomicU8 = AtomicU8::new(UNDECIDED);
-/// What the variables say, as far as they are right.
-static READ: OnceBox<Result<Settings, BadValue>> = OnceBox::new();
+lifecycle::global! {
+    #[fork(keep = "the settings are the same")]
+    static STATE: AtomicU8 = AtomicU8::new(UNDECIDED);
+    /// What the variables say, as far as they are right.
+    #[fork(keep = "the variables are the same")]
+    static READ: OnceBox<Result<Settings, BadValue>> = OnceBox::new();
+}
+
+lifecycle::global! {
+    stage: Session;
+
+    /// The process uses CUDA, for who must not wait for the lock of the state.
+    #[fork(reset)]
+    pub static USES_CUDA: AtomicBool = AtomicBool::new(false);
+}
 
 /// Whether NVTX ranges are to be counted, for windows or for a tool that listens.
 pub fn counts_ranges(settings: &Settings) -> bool {
@@ -77,4 +90,9 @@ pub fn touched() {
     if let Err(bad) = read() {
         log::say!(Error, "{bad}");
     }
+}
+
+/// Whether the process uses CUDA.
+pub fn uses_cuda() -> bool {
+    USES_CUDA.load(Ordering::Relaxed)
 }

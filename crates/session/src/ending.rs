@@ -10,11 +10,12 @@ use std::time::Instant;
 
 use tllmprof_calls::{CALLS, Kind};
 use tllmprof_config::{Settings, Step, Window};
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 
 use super::by::{By, Rank};
 use super::wiring::{doors, interpreter, sink};
-use super::{Gating, OWNER, STATE, recording, stream_capture, turn};
+use super::state::count_calls;
+use super::{Gating, OWNER, STATE, stream_capture, turn};
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
 use tllmprof_platform::log;
@@ -29,21 +30,17 @@ use tllmprof_steps::window::Taken;
 /// How long the end of the process waits for a thread that has the turn.
 const ENDING: Duration = Duration::from_secs(1);
 
-static FINISHED: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    stage: Session;
+
+    #[fork(reset)]
+    #[exit = "set first: what comes later is not counted"]
+    static FINISHED: AtomicBool = AtomicBool::new(false);
+}
 
 /// Whether the windows are closed for good: calls are of no interest any more.
 pub fn has_finished() -> bool {
     FINISHED.load(Ordering::Acquire)
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Session,
-    child: in_child,
-}
-
-/// The child of a fork has its own end.
-fn in_child(_: &OnlyThread) {
-    FINISHED.store(false, Ordering::Relaxed);
 }
 
 /// The process ends, by its exit handlers.
@@ -89,8 +86,8 @@ fn end(may_run_profilers_here: bool) {
     // Nobody switches from here on.
     state.turn.on(Event::Ends);
     let iterations = state.counter.iterations(&state.slots);
-    let closed = state.gate.finish();
-    let gate = core::mem::ManuallyDrop::new(core::mem::take(&mut state.gate));
+    let closed = state.schedule.finish();
+    let schedule = core::mem::ManuallyDrop::new(core::mem::take(&mut state.schedule));
     let (settings, rank, gating) = (state.settings, state.rank, state.gating);
     let (step, restarts) = (state.step(), state.restarts);
     let calls = Tally::of(&state.slots);
@@ -98,7 +95,7 @@ fn end(may_run_profilers_here: bool) {
     // Handlers that run after ours may still make calls, and so may other threads.
     state.counter.run_to(&state.slots, None);
     let uses_cuda = state.uses_cuda;
-    recording::count_calls(&state.slots);
+    count_calls(&state.slots);
     drop(guard);
     let capturing = stream_capture::is_any_under_way();
     uncounted(&mut || sink().ends(iterations, capturing));
@@ -115,7 +112,7 @@ fn end(may_run_profilers_here: bool) {
     }
     sink().finish_record(may_run_profilers_here);
     if !settings.windows.is_empty() {
-        let captured = gate.captured();
+        let captured = schedule.captured();
         log::say!(
             Info,
             "{}",

@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::path::Path;
 
 use once_cell::race::OnceBox;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_config::{PyFunction, Step};
 use tllmprof_engines::{ENGINES, Engine, Seen, known, python_steps};
 
@@ -20,12 +20,19 @@ pub struct Found {
     pub step: Step,
 }
 
-/// The engine whose native function is followed.
-static FOUND: OnceBox<Found> = OnceBox::new();
-/// The engines whose steps are Python functions, in the order of [`python_steps`].
-static IN_PYTHON: OnceBox<Vec<InPython>> = OnceBox::new();
-/// Of those the one whose function was the first to be called, counted from 1; 0 for none yet.
-static CALLED: AtomicUsize = AtomicUsize::new(0);
+lifecycle::global! {
+    stage: Session;
+
+    /// The engine whose native function is followed.
+    #[fork(keep = "the child has the engine loaded, too")]
+    static FOUND: OnceBox<Found> = OnceBox::new();
+    /// The engines whose steps are Python functions, in the order of [`python_steps`].
+    #[fork(keep = "a table, and what is imported")]
+    static IN_PYTHON: OnceBox<Vec<InPython>> = OnceBox::new();
+    /// Of those the one whose function was the first to be called, counted from 1; 0 for none yet.
+    #[fork(reset)]
+    static CALLED: AtomicUsize = AtomicUsize::new(0);
+}
 
 /// An engine in Python.
 struct InPython {
@@ -81,7 +88,7 @@ pub fn in_python() -> impl Iterator<Item = &'static PyFunction> {
 /// called in this process since that uses CUDA.
 pub fn is_step(index: usize) -> bool {
     match CALLED.load(Ordering::Relaxed) {
-        0 => crate::uses_cuda() && is_first(index),
+        0 => crate::activity::uses_cuda() && is_first(index),
         called => called == index + 1,
     }
 }
@@ -97,16 +104,6 @@ pub fn imported(index: usize) {
     if let Some(engine) = IN_PYTHON.get().and_then(|engines| engines.get(index)) {
         engine.is_imported.store(true, Ordering::Relaxed);
     }
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Session,
-    child: in_child,
-}
-
-/// The child of a fork follows what it calls itself.
-fn in_child(_: &OnlyThread) {
-    CALLED.store(0, Ordering::Relaxed);
 }
 
 /// Whether [`find`] would find one. It takes little stack.
@@ -175,7 +172,10 @@ fn is_among(what: &Seen, modules: &[Module]) -> bool {
 /// Whether the executable's own table has it. The table is read once, and most executables have
 /// none: their functions can be followed before they run, beside a profiler's threads, too.
 fn is_in_executable(name: &str) -> bool {
-    static NAMES: OnceBox<Vec<&'static str>> = OnceBox::new();
+    lifecycle::global! {
+        #[fork(keep = "read from the executable")]
+        static NAMES: OnceBox<Vec<&'static str>> = OnceBox::new();
+    }
     let names = NAMES.get_or_init(|| Box::new(known_names_of(Path::new("/proc/self/exe"))));
     names.contains(&name)
 }

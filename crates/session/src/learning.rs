@@ -1,25 +1,34 @@
 //! What `auto` learns, and the words for it.
 
+use core::ffi::c_void;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_calls::Call;
 use tllmprof_config::{Step, Window};
 use tllmprof_learn::{Learner, Rule, Trail, Trails};
 
-use super::{stream_capture, threads};
+use super::slots;
 use crate::engines;
 use crate::engines::Found;
 use tllmprof_sync::Lock;
 use tllmprof_platform::{driver, log};
 use tllmprof_steps::step::learned;
 use tllmprof_steps::step::learned::Memory;
+use tllmprof_steps::step::threads::Slot;
 
-static LEARNER: Lock<Learner> = Lock::new(Learner::new());
-static TRAILS: Trails = Trails::new();
-/// A runtime's own functions were noted: their kernels are known by addresses in the program.
-static HAS_HOST_HANDLES: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    stage: Session;
+
+    #[fork(free)]
+    static LEARNER: Lock<Learner> = Lock::new(Learner::new());
+    #[fork(keep = "cleared where the learner begins")]
+    static TRAILS: Trails = Trails::new();
+    /// A runtime's own functions were noted: their kernels are known by addresses in the program.
+    #[fork(keep = "addresses are the same")]
+    static HAS_HOST_HANDLES: AtomicBool = AtomicBool::new(false);
+}
 
 /// Whether iterations are learnt in this process.
 pub fn learns() -> bool {
@@ -34,16 +43,6 @@ pub fn memory() -> Memory {
     }
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Session,
-    child: in_child,
-}
-
-/// The child of a fork learns anew.
-fn in_child(alone: &OnlyThread) {
-    LEARNER.break_open(alone);
-}
-
 /// Where thread number `thread` notes its calls, if that is wanted.
 pub fn trail(thread: u32) -> Option<&'static Trail> {
     learns().then(|| {
@@ -52,12 +51,18 @@ pub fn trail(thread: u32) -> Option<&'static Trail> {
     })
 }
 
+/// Where the thread that counts in `slot` notes its calls; null where that is not wanted.
+pub fn trail_of(slot: Option<&Slot>) -> *const c_void {
+    slot.and_then(|slot| trail(slot.thread()))
+        .map_or(core::ptr::null(), |trail| core::ptr::from_ref(trail).cast())
+}
+
 /// Notes a call that the assembler did not note.
 pub fn note(call: Call, args: &[usize], by_runtime: bool) {
-    if !learns() || stream_capture::is_under_way() {
+    if !learns() || slots::is_capturing() {
         return;
     }
-    if let Some(slot) = threads::slot() {
+    if let Some(slot) = slots::slot() {
         HAS_HOST_HANDLES.fetch_or(by_runtime, Ordering::Relaxed);
         learned::note(TRAILS.of(slot.thread()), call, args);
     }
@@ -91,7 +96,10 @@ pub fn tell_hint() {
 
 /// Says what an iteration is. Once, and with no lock held: the driver is asked for names.
 pub fn tell_choice(rule: &Rule) {
-    static SAID: AtomicBool = AtomicBool::new(false);
+    lifecycle::global! {
+        #[fork(keep = "the parent has said it")]
+        static SAID: AtomicBool = AtomicBool::new(false);
+    }
     if SAID.swap(true, Ordering::Relaxed) {
         return;
     }

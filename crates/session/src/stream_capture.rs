@@ -4,23 +4,29 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
-use super::threads::{cells_of, slot, trail_of};
-use super::{STATE, State, turn};
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use super::learning::trail_of;
+use super::slots::{cells_of, slot};
+use super::{STATE, State};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::thread;
-use tllmprof_sync::wait;
+use tllmprof_sync::{Guard, wait};
 use tllmprof_sync::wake;
 use tllmprof_steps::step::threads::Slot;
-use tllmprof_steps::window::Point;
 
 /// How long a capture that begins waits for a drain to be under way. A driver that is waiting
 /// already does not mind a capture.
 const BEGINNING: Duration = Duration::from_millis(50);
 
-/// Stream captures that are beginning or under way, in all threads.
-static UNDER_WAY: AtomicI32 = AtomicI32::new(0);
-/// 1: the device is about to be waited for, which no capture survives that is under way.
-static DRAINING: AtomicU32 = AtomicU32::new(0);
+lifecycle::global! {
+    stage: Session;
+
+    /// Stream captures that are beginning or under way, in all threads.
+    #[fork(reset)]
+    static UNDER_WAY: AtomicI32 = AtomicI32::new(0);
+    /// 1: the device is about to be waited for, which no capture survives that is under way.
+    #[fork(reset)]
+    static DRAINING: AtomicU32 = AtomicU32::new(0);
+}
 
 /// Whether any thread captures. If `will`, none begins to until [`drained`], or not for long.
 pub fn about_to_drain(will: bool) -> bool {
@@ -50,17 +56,6 @@ pub fn forget(state: &mut State, slot: &Slot) {
     UNDER_WAY.fetch_sub(i32::try_from(lost).unwrap_or(0), Ordering::SeqCst);
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Session,
-    child: in_child,
-}
-
-/// The child of a fork captures nothing.
-fn in_child(_: &OnlyThread) {
-    UNDER_WAY.store(0, Ordering::Relaxed);
-    DRAINING.store(0, Ordering::Relaxed);
-}
-
 /// Says whether the calls of the thread that counts in `slot` are being captured. Under the lock
 /// of the state, which is what keeps the thread from ending meanwhile.
 fn set_capturing(slot: &Slot, capturing: bool) {
@@ -70,11 +65,6 @@ fn set_capturing(slot: &Slot, capturing: bool) {
         // so that the thread does not read the words while another thread's call ends them.
         unsafe { thread::set_counting_of(slot.block(), cells_of(slot, capturing), trail) };
     }
-}
-
-/// Whether a stream capture is under way on the calling thread.
-pub fn is_under_way() -> bool {
-    slot().is_some_and(|slot| core::ptr::eq(thread::cells(), cells_of(slot, true)))
 }
 
 /// A capture is about to begin: the driver must not be in the middle of starting to wait.
@@ -105,29 +95,29 @@ pub fn began(stream: usize, succeeded: bool) {
     }
 }
 
-/// A capture has ended, by success or by error. A relaxed capture may end on another thread.
-pub fn ended(stream: usize) {
-    let Some(here) = slot() else { return };
+/// A capture has ended, by success or by error. A relaxed capture may end on another thread. Gives
+/// the state where the count starts again, so that the caller goes back to the start.
+pub fn ended(stream: usize) -> Option<Guard<'static, Option<State>>> {
+    let here = slot()?;
     let mut guard = STATE.lock();
-    let Some(state) = guard.as_mut() else { return };
+    let state = guard.as_mut()?;
     let is_on =
         |captures: &[(usize, &Slot)], slot| captures.iter().any(|(_, s)| core::ptr::eq(*s, slot));
     let mine = state
         .captures
         .iter()
         .position(|(s, slot)| *s == stream && core::ptr::eq(*slot, here));
-    let Some(index) = mine.or_else(|| state.captures.iter().position(|(s, _)| *s == stream)) else {
-        return;
-    };
+    let index = mine.or_else(|| state.captures.iter().position(|(s, _)| *s == stream))?;
     let (_, owner) = state.captures.swap_remove(index);
     UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
     set_capturing(owner, is_on(&state.captures, owner));
-    if state.gate.has_opened() || !state.captures.is_empty() {
-        return;
+    if state.schedule.has_opened() || !state.captures.is_empty() {
+        return None;
     }
     let had_counted = state.counter.iterations(&state.slots) > 0;
-    if state.counter.captured(&state.slots) {
+    let starts_again = state.counter.captured(&state.slots);
+    if starts_again {
         state.restarts += u64::from(had_counted);
-        turn::reach(guard, Point::Start);
     }
+    starts_again.then_some(guard)
 }

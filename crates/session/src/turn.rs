@@ -6,12 +6,13 @@ use core::time::Duration;
 use std::time::Instant;
 
 use super::by::By;
-use super::recording::{Beginning, count_calls};
+use super::recording::Beginning;
+use super::state::count_calls;
 use super::wiring::{Place, doors, interpreter, sink};
 use super::{OWNER, STATE, State, learning, stream_capture};
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_steps::turn::{Action, Event};
 use tllmprof_steps::window::Point;
@@ -22,10 +23,16 @@ use tllmprof_sync::wake;
 /// How often a thread that has the GIL looks whether it is wanted.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Moves on each time a turn ends; what those who wait for it sleep on.
-static TURNS: AtomicU32 = AtomicU32::new(0);
-/// Threads that wait for a turn to end.
-static WAITERS: AtomicU32 = AtomicU32::new(0);
+lifecycle::global! {
+    stage: Session;
+
+    /// Moves on each time a turn ends; what those who wait for it sleep on.
+    #[fork(keep = "changes alone matter")]
+    static TURNS: AtomicU32 = AtomicU32::new(0);
+    /// Threads that wait for a turn to end.
+    #[fork(reset)]
+    static WAITERS: AtomicU32 = AtomicU32::new(0);
+}
 
 /// Moves the process on to `point`.
 ///
@@ -43,14 +50,9 @@ pub fn reach(mut guard: Guard<'_, Option<State>>, point: Point) {
     if OWNER.load(Ordering::Relaxed) != ids::process() {
         return; // a copy of the process that no handler told of
     }
-    take(state);
+    state.take_turn();
     state.ask_rank();
     run(guard);
-}
-
-/// Takes the turn.
-pub fn take(state: &mut State) {
-    state.turn.on(Event::Claims(Instant::now()));
 }
 
 /// Switches until there is nothing left to switch, and gives the turn back.
@@ -62,7 +64,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             Action::Begin => {
                 let settings = state.settings;
                 drop(guard);
-                super::threads::begin(settings);
+                super::beginning::begin(settings);
                 guard = STATE.lock();
                 continue;
             }
@@ -72,10 +74,10 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
                 break;
             }
         };
-        if state.gate.has_edge_at(target) {
+        if state.schedule.has_edge_at(target) {
             state.ask_engine();
         }
-        let edge = state.gate.reach(target);
+        let edge = state.schedule.reach(target);
         state.turn.on(Event::Switches {
             closes: edge.close.is_some(),
             now: Instant::now(),
@@ -164,14 +166,4 @@ pub fn wait_for_end(guard: Guard<'_, Option<State>>, deadline: Instant) {
         wait(&TURNS, turn, if has_gil { left.min(LOOK) } else { left });
     }
     WAITERS.fetch_sub(1, Ordering::SeqCst);
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Session,
-    child: in_child,
-}
-
-/// Nobody else waits in the child of a fork.
-fn in_child(_: &OnlyThread) {
-    WAITERS.store(0, Ordering::Relaxed);
 }

@@ -67,7 +67,7 @@ impl Taken {
 
 /// The windows of a process, on their way from wanted to captured.
 #[derive(Clone, Debug, Default)]
-pub struct Gate {
+pub struct Schedule {
     windows: Vec<Window>,
     /// Windows before this one are behind us.
     next: usize,
@@ -81,8 +81,8 @@ pub struct Gate {
     held: bool,
 }
 
-impl Gate {
-    /// The gate for `windows`, which are sorted and apart.
+impl Schedule {
+    /// The schedule for `windows`, which are sorted and apart.
     pub fn new(windows: &[Window]) -> Self {
         Self {
             windows: windows.to_vec(),
@@ -92,7 +92,7 @@ impl Gate {
         }
     }
 
-    /// The gate for windows that are not to be missed by those who count late.
+    /// The schedule for windows that are not to be missed by those who count late.
     pub fn patient(windows: &[Window]) -> Self {
         Self {
             is_patient: true,
@@ -231,10 +231,10 @@ mod tests {
     }
 
     fn events(windows: &[Window], iterations: impl IntoIterator<Item = u64>) -> Vec<(u64, Edge)> {
-        let mut gate = Gate::new(windows);
+        let mut schedule = Schedule::new(windows);
         iterations
             .into_iter()
-            .map(|n| (n, gate.advance(n)))
+            .map(|n| (n, schedule.advance(n)))
             .filter(|(_, e)| *e != Edge::default())
             .collect()
     }
@@ -282,89 +282,89 @@ mod tests {
     #[test]
     fn a_jump_closes_and_opens_at_once_and_leaves_out_what_it_passed() {
         let (a, b, c) = (window(1, 2), window(4, 5), window(8, 20));
-        let mut gate = Gate::new(&[a, b, c]);
-        gate.advance(1);
+        let mut schedule = Schedule::new(&[a, b, c]);
+        schedule.advance(1);
         assert_eq!(
-            gate.advance(10),
+            schedule.advance(10),
             Edge {
                 close: taken(a),
                 open: taken(c)
             }
         );
-        assert_eq!(gate.captured(), [Taken::on_time(a)]);
+        assert_eq!(schedule.captured(), [Taken::on_time(a)]);
     }
 
     #[test]
     fn next_edge_says_where_to_look_again() {
-        let mut gate = Gate::new(&[window(5, 9), window(u64::MAX, u64::MAX)]);
-        assert_eq!(gate.next_edge(), Some(5));
-        gate.advance(5);
-        assert_eq!(gate.next_edge(), Some(10));
-        gate.advance(10);
-        assert_eq!(gate.next_edge(), Some(u64::MAX));
-        gate.advance(u64::MAX);
-        assert_eq!(gate.next_edge(), None);
-        assert_eq!(gate.finish(), taken(window(u64::MAX, u64::MAX)));
-        assert_eq!(gate.next_edge(), None);
+        let mut schedule = Schedule::new(&[window(5, 9), window(u64::MAX, u64::MAX)]);
+        assert_eq!(schedule.next_edge(), Some(5));
+        schedule.advance(5);
+        assert_eq!(schedule.next_edge(), Some(10));
+        schedule.advance(10);
+        assert_eq!(schedule.next_edge(), Some(u64::MAX));
+        schedule.advance(u64::MAX);
+        assert_eq!(schedule.next_edge(), None);
+        assert_eq!(schedule.finish(), taken(window(u64::MAX, u64::MAX)));
+        assert_eq!(schedule.next_edge(), None);
     }
 
     #[test]
     fn a_window_closes_where_its_last_iteration_is_known_to_end() {
         let w = window(5, 6);
-        let mut gate = Gate::new(&[w, window(8, 8)]);
-        assert!(gate.reach(Point::In(5)).open.is_some());
-        assert!(!gate.has_edge_at(Point::After(5)));
-        assert_eq!(gate.reach(Point::After(5)), Edge::default());
-        assert!(gate.has_edge_at(Point::After(6)));
-        assert_eq!(gate.reach(Point::After(6)).close, taken(w));
-        assert!(!gate.has_edge_at(Point::In(7)));
-        assert!(gate.has_edge_at(Point::In(8)));
+        let mut schedule = Schedule::new(&[w, window(8, 8)]);
+        assert!(schedule.reach(Point::In(5)).open.is_some());
+        assert!(!schedule.has_edge_at(Point::After(5)));
+        assert_eq!(schedule.reach(Point::After(5)), Edge::default());
+        assert!(schedule.has_edge_at(Point::After(6)));
+        assert_eq!(schedule.reach(Point::After(6)).close, taken(w));
+        assert!(!schedule.has_edge_at(Point::In(7)));
+        assert!(schedule.has_edge_at(Point::In(8)));
     }
 
     #[test]
     fn nothing_opens_after_the_end() {
-        let mut gate = Gate::new(&[window(0, None)]);
-        assert!(gate.advance(0).open.is_some());
-        assert!(gate.finish().is_some());
-        assert_eq!(gate.advance(1), Edge::default());
-        assert_eq!(gate.finish(), None);
+        let mut schedule = Schedule::new(&[window(0, None)]);
+        assert!(schedule.advance(0).open.is_some());
+        assert!(schedule.finish().is_some());
+        assert_eq!(schedule.advance(1), Edge::default());
+        assert_eq!(schedule.finish(), None);
     }
 
     #[test]
     fn what_is_not_understood_is_not_captured_and_a_window_opens_late_instead() {
         let (a, b, c) = (window(5, 9), window(11, 12), window(100, 104));
-        let mut gate = Gate::patient(&[a, b, c]);
-        assert!(!gate.has_edge_at(Point::In(5)));
-        assert_eq!(gate.waiting_at(4), None);
-        assert_eq!(gate.waiting_at(14), Some(a));
-        assert_eq!(gate.reach(Point::In(14)), Edge::default());
-        gate.hold(false);
-        assert!(gate.has_edge_at(Point::In(15)));
-        let late = gate.reach(Point::In(15)).open.unwrap();
+        let mut schedule = Schedule::patient(&[a, b, c]);
+        assert!(!schedule.has_edge_at(Point::In(5)));
+        assert_eq!(schedule.waiting_at(4), None);
+        assert_eq!(schedule.waiting_at(14), Some(a));
+        assert_eq!(schedule.reach(Point::In(14)), Edge::default());
+        schedule.hold(false);
+        assert!(schedule.has_edge_at(Point::In(15)));
+        let late = schedule.reach(Point::In(15)).open.unwrap();
         assert_eq!((late.asked, late.window), (a, window(15, 19)));
         // What is open closes in any case.
-        gate.hold(true);
-        assert!(gate.has_edge_at(Point::In(20)));
-        assert_eq!(gate.reach(Point::In(20)).close, Some(late));
-        gate.hold(false);
-        let late = gate.reach(Point::In(21)).open.unwrap();
+        schedule.hold(true);
+        assert!(schedule.has_edge_at(Point::In(20)));
+        assert_eq!(schedule.reach(Point::In(20)).close, Some(late));
+        schedule.hold(false);
+        let late = schedule.reach(Point::In(21)).open.unwrap();
         assert_eq!((late.asked, late.window), (b, window(21, 22)));
-        let edge = gate.reach(Point::In(23));
+        let edge = schedule.reach(Point::In(23));
         assert_eq!((edge.close, edge.open), (Some(late), None));
-        assert_eq!(gate.reach(Point::In(100)).open, taken(c));
-        assert!(gate.reach(Point::In(104)).open.is_none());
-        assert_eq!(gate.reach(Point::In(105)).close, taken(c));
+        assert_eq!(schedule.reach(Point::In(100)).open, taken(c));
+        assert!(schedule.reach(Point::In(104)).open.is_none());
+        assert_eq!(schedule.reach(Point::In(105)).close, taken(c));
     }
 
     #[test]
     fn late_windows_are_kept_apart() {
-        let mut gate = Gate::patient(&[window(2, 3), window(5, None)]);
-        gate.hold(false);
-        assert!(gate.reach(Point::In(40)).open.is_some());
-        let edge = gate.reach(Point::In(42));
+        let mut schedule = Schedule::patient(&[window(2, 3), window(5, None)]);
+        schedule.hold(false);
+        assert!(schedule.reach(Point::In(40)).open.is_some());
+        let edge = schedule.reach(Point::In(42));
         assert!(edge.close.is_some() && edge.open.is_none());
         assert_eq!(
-            gate.reach(Point::In(43)).open.unwrap().window,
+            schedule.reach(Point::In(43)).open.unwrap().window,
             window(43, None)
         );
     }

@@ -46,6 +46,11 @@ impl<T> Lock<T> {
         }
     }
 
+    /// What it guards.
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+
     /// Waits for the lock.
     pub fn lock(&self) -> Guard<'_, T> {
         loop {

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
 /// Bytes of a buffer.
@@ -17,11 +17,17 @@ struct Free {
     count: usize,
 }
 
-static FREE: Lock<Free> = Lock::new(Free {
-    places: [0; MOST],
-    count: 0,
-});
-static MADE: AtomicUsize = AtomicUsize::new(0);
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(free)]
+    static FREE: Lock<Free> = Lock::new(Free {
+        places: [0; MOST],
+        count: 0,
+    });
+    #[fork(keep = "buffers are inherited")]
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+}
 
 /// Makes those that are to be there from the start.
 pub fn prepare() {
@@ -87,14 +93,4 @@ fn make() -> Option<*mut u8> {
         return None;
     }
     Some(place.cast())
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork has the lock for itself.
-fn in_child(alone: &OnlyThread) {
-    FREE.break_open(alone);
 }

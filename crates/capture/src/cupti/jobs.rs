@@ -15,9 +15,10 @@ use super::presence::{self, Presence};
 use super::refusal::Refusal;
 use super::taking::{self, Totals};
 use super::{Driver, buffers};
+pub use crate::worker::CuptiJob as Job;
 use tllmprof_platform::gate;
 use tllmprof_platform::gate::Links;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_platform::log;
 use tllmprof_sync::{Lock, Machine};
 
@@ -26,16 +27,6 @@ const TAKEN: c_int = 39;
 /// How long the program's threads are kept out of the driver, if one is in it. Short: it may wait for
 /// what another is to launch.
 const CLOSING: Duration = Duration::from_millis(20);
-
-/// A piece of the worker's work.
-#[derive(Clone, Copy)]
-#[repr(u32)]
-pub enum Job {
-    Attach = 0,
-    Leave = 1,
-    /// The process ends.
-    Flush = 2,
-}
 
 /// What became of taking CUPTI out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,20 +43,32 @@ pub enum Left {
     Hangs,
 }
 
-/// How far CUPTI is in the driver.
-static PRESENCE: Machine<Presence> = Machine::new();
-static SUBSCRIBER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-/// [`gate::passes`] where it was switched on, and off.
-static PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// A stream capture is under way where the process ends.
-static IS_CAPTURING: AtomicBool = AtomicBool::new(false);
-/// Why the last attempt to attach failed.
-static REFUSED: Lock<Option<Refusal>> = Lock::new(None);
-static LEFT: Lock<Left> = Lock::new(Left::Busy);
-/// The attempt to attach or to leave that a thread waits for.
-static ATTEMPT: Machine<Attempt> = Machine::new();
-/// How long the gate was closed last.
-static CLOSED_US: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    stage: Sinks;
+
+    /// How far CUPTI is in the driver.
+    #[fork(by = in_child)]
+    static PRESENCE: Machine<Presence> = Machine::new();
+    #[fork(keep = "read only while CUPTI is in")]
+    static SUBSCRIBER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    /// [`gate::passes`] where it was switched on, and off.
+    #[fork(keep = "stored where CUPTI is switched")]
+    static PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    /// A stream capture is under way where the process ends.
+    #[fork(keep = "stored where the process ends")]
+    static IS_CAPTURING: AtomicBool = AtomicBool::new(false);
+    /// Why the last attempt to attach failed.
+    #[fork(free)]
+    static REFUSED: Lock<Option<Refusal>> = Lock::new(None);
+    #[fork(free)]
+    static LEFT: Lock<Left> = Lock::new(Left::Busy);
+    /// The attempt to attach or to leave that a thread waits for.
+    #[fork(with = PRESENCE)]
+    static ATTEMPT: Machine<Attempt> = Machine::new();
+    /// How long the gate was closed last.
+    #[fork(keep = "stored where CUPTI leaves")]
+    static CLOSED_US: AtomicU64 = AtomicU64::new(0);
+}
 
 /// Whether CUPTI is in the driver.
 pub fn is_in() -> bool {
@@ -117,13 +120,10 @@ pub fn set_capturing(is: bool) {
     IS_CAPTURING.store(is, Ordering::Relaxed);
 }
 
-/// Does the job of this number.
-pub fn work(number: u32) {
-    const ATTACH: u32 = Job::Attach as u32;
-    const LEAVE: u32 = Job::Leave as u32;
-    const FLUSH: u32 = Job::Flush as u32;
-    match number {
-        ATTACH => {
+/// Does a job.
+pub fn work(job: Job) {
+    match job {
+        Job::Attach => {
             let number = ATTEMPT.state().number();
             let refused = attach().err();
             if refused.is_some() || !commit(number) {
@@ -131,12 +131,11 @@ pub fn work(number: u32) {
             }
             *REFUSED.lock() = refused;
         }
-        LEAVE => {
+        Job::Leave => {
             let left = leave();
             *LEFT.lock() = left;
         }
-        FLUSH => flush(),
-        _ => {}
+        Job::Flush => flush(),
     }
 }
 
@@ -330,22 +329,18 @@ fn mind_exit() {
     extern "C" fn at_exit() {
         super::flush_at_exit();
     }
-    static ONCE: AtomicBool = AtomicBool::new(false);
+    lifecycle::global! {
+        #[fork(keep = "handlers are inherited")]
+        static ONCE: AtomicBool = AtomicBool::new(false);
+    }
     if !ONCE.swap(true, Ordering::AcqRel) {
         // SAFETY: the handler is a function of this library, which is never unloaded.
         unsafe { libc::atexit(at_exit) };
     }
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
 /// The child of a fork has its parent's CUPTI, which is of no use to it.
 fn in_child(alone: &OnlyThread) {
-    REFUSED.break_open(alone);
-    LEFT.break_open(alone);
     PRESENCE.restart(alone);
     ATTEMPT.restart(alone);
 }

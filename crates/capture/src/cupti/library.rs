@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use tllmprof_platform::lifecycle;
 use tllmprof_cupti::{NEWEST, OLDEST, find, folders, names};
 
 use super::refusal::Refusal;
@@ -69,7 +70,10 @@ functions! {
     finalize: fn() = c"cuptiFinalize";
 }
 
-static LOADED: AtomicPtr<Cupti> = AtomicPtr::new(core::ptr::null_mut());
+lifecycle::global! {
+    #[fork(keep = "the child has CUPTI loaded, too")]
+    static LOADED: AtomicPtr<Cupti> = AtomicPtr::new(core::ptr::null_mut());
+}
 
 impl Cupti {
     /// The one that was loaded.

@@ -30,7 +30,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_config::Settings;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use super::worker;
 use jobs::Left;
@@ -55,11 +55,19 @@ const LEAVING: Duration = Duration::from_millis(300);
 const FINALISING: Duration = Duration::from_secs(10);
 /// How long the end of the process waits for what CUPTI has.
 const LAST: Duration = Duration::from_secs(3);
-/// The iteration at which there is something to do next, for the hot path; [`NEVER`] for none.
-static NEXT: AtomicU64 = AtomicU64::new(NEVER);
-/// Refusals that were told, a bit each.
-static TOLD: AtomicU32 = AtomicU32::new(0);
-static PLAN: Lock<Plan> = Lock::new(Plan::Off);
+lifecycle::global! {
+    stage: Sinks;
+
+    /// The iteration at which there is something to do next, for the hot path; [`NEVER`] for none.
+    #[fork(reset)]
+    static NEXT: AtomicU64 = AtomicU64::new(NEVER);
+    /// Refusals that were told, a bit each.
+    #[fork(keep = "the parent has said it")]
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    #[fork(by = in_child)]
+    #[exit = "CUPTI is asked for what it has"]
+    static PLAN: Lock<Plan> = Lock::new(Plan::Off);
+}
 
 /// Whether kernels are to be taken, as far as the variables say. Asked early and often.
 pub fn is_wanted(settings: &Settings) -> bool {
@@ -196,7 +204,10 @@ fn write_stop(over: u64) {
 
 /// Has what CUPTI has taken down.
 fn flush_at_exit() {
-    static WAITED: AtomicBool = AtomicBool::new(false);
+    lifecycle::global! {
+        #[fork(keep = "the child has no worker to wait for")]
+        static WAITED: AtomicBool = AtomicBool::new(false);
+    }
     if worker::is_about(worker::Job::Cupti(Job::Attach)) {
         // It has taken nothing that is wanted, but should not be in the middle of it when it ends.
         if !WAITED.swap(true, Ordering::Relaxed) {
@@ -349,15 +360,9 @@ pub fn write_edge(edge: Edge, iteration: u64) {
     recorder::late(&recorder::Event::new(recorder::ticks(), 0, what));
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
 /// The child of a fork has none of it.
 fn in_child(alone: &OnlyThread) {
     PLAN.break_open(alone);
     // What its parent loaded knows of its parent's threads.
     *PLAN.lock() = Plan::of_child(library::Cupti::get().is_some());
-    NEXT.store(NEVER, Ordering::Relaxed);
 }

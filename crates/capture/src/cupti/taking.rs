@@ -9,7 +9,7 @@ use super::activity::{Activity, Work};
 use super::buffers;
 use super::clock::Reading;
 use super::library::Cupti;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::errno::Kept;
 use tllmprof_sync::Lock;
 use tllmprof_recorder as recorder;
@@ -17,9 +17,15 @@ use tllmprof_recorder::Event;
 use tllmprof_recorder::StringId;
 use tllmprof_recorder::What;
 
-static TAKING: Lock<Option<Taking>> = Lock::new(None);
-/// What was taken, lost for want of a buffer, and given no times, since [`begin`].
-static TOTALS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(reset)]
+    static TAKING: Lock<Option<Taking>> = Lock::new(None);
+    /// What was taken, lost for want of a buffer, and given no times, since [`begin`].
+    #[fork(keep = "cleared where the taking begins")]
+    static TOTALS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
+}
 
 struct Taking {
     /// Both clocks at the beginning.
@@ -211,16 +217,4 @@ impl Taking {
         self.names.insert(name.addr(), Name { text, id });
         id
     }
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork takes nothing.
-fn in_child(alone: &OnlyThread) {
-    TAKING.break_open(alone);
-    // Left where it is: the allocator may be in any condition.
-    core::mem::forget(TAKING.lock().take());
 }

@@ -19,6 +19,7 @@
 
 use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use core::arch::{global_asm, naked_asm};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::thread::Block;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -34,9 +35,13 @@ const HEADER: usize = 64;
 /// tiles of AMX, which no call keeps, and not the protection keys.
 const STATE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 19;
 
-static AREA: AtomicUsize = AtomicUsize::new(LEGACY + HEADER);
-/// State components to save; 0: by `fxsave`.
-static MASK: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    #[fork(keep = "of the processor")]
+    static AREA: AtomicUsize = AtomicUsize::new(LEGACY + HEADER);
+    /// State components to save; 0: by `fxsave`.
+    #[fork(keep = "of the processor")]
+    static MASK: AtomicU64 = AtomicU64::new(0);
+}
 
 /// Saves every register that a call may change, below `rbp`.
 macro_rules! save_all {

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use tllmprof_platform::lifecycle;
 use super::{ends, may_await_end};
 use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
@@ -9,8 +10,11 @@ use tllmprof_platform::thread::{self, Inside};
 use tllmprof_session as session;
 use tllmprof_steps::step::counted::Counted;
 
-/// Where the loader lies, and its size.
-static LOADER: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+lifecycle::global! {
+    /// Where the loader lies, and its size.
+    #[fork(keep = "the child's modules are its parent's")]
+    static LOADER: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+}
 
 /// Remembers where the loader lies.
 pub fn remember_loader() {
@@ -85,6 +89,6 @@ pub extern "C" fn after(index: usize) {
     let _errno = Kept::new();
     let iteration = ends::ended(index);
     if let (Some(_inside), Some(iteration)) = (Inside::enter(), iteration) {
-        session::named::ends(iteration);
+        session::by_name::ends(iteration);
     }
 }

@@ -36,7 +36,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 
 use regex::bytes::Regex;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_config::Step;
 use tllmprof_symbols::{LIMIT, Pattern};
 
@@ -65,15 +65,24 @@ pub use told::{tell, tell_unmatched};
 /// How long a look-up waits for another thread that looks at modules.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-static FOLLOWED: Lock<Option<Followed>> = Lock::new(None);
-/// The thread that has the lock, 0 for none: an allocator of the host's may look something up.
-static LOOKING: AtomicI32 = AtomicI32::new(0);
-/// An engine that is known is looked for among the modules.
-static SEEKS_ENGINE: AtomicBool = AtomicBool::new(false);
-/// The program itself has not run yet: this is our constructor.
-static BEFORE_MAIN: AtomicBool = AtomicBool::new(false);
-/// How many modules had come and gone when we last looked.
-static SEEN: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    stage: Doors;
+
+    #[fork(hold)]
+    static FOLLOWED: Lock<Option<Followed>> = Lock::new(None);
+    /// The thread that has the lock, 0 for none: an allocator of the host's may look something up.
+    #[fork(by = in_child)]
+    static LOOKING: AtomicI32 = AtomicI32::new(0);
+    /// An engine that is known is looked for among the modules.
+    #[fork(keep = "the settings are the same")]
+    static SEEKS_ENGINE: AtomicBool = AtomicBool::new(false);
+    /// The program itself has not run yet: this is our constructor.
+    #[fork(keep = "the child is as far")]
+    static BEFORE_MAIN: AtomicBool = AtomicBool::new(false);
+    /// How many modules had come and gone when we last looked.
+    #[fork(keep = "the child's modules are its parent's")]
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+}
 
 /// What is followed by the rule.
 struct Followed {
@@ -234,20 +243,12 @@ fn may_await_end(from: usize) -> bool {
     may == Some(true)
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Doors,
-    before: || FOLLOWED.hold_over_fork(),
-    parent: || FOLLOWED.release_after_fork(),
-    child: in_child,
-}
-
 /// After the fork, in the child. What another thread was in the middle of, nobody will finish: then
 /// no further modules are looked at.
-fn in_child(alone: &OnlyThread) {
+fn in_child(_: &OnlyThread) {
     if LOOKING.swap(0, Ordering::Relaxed) != 0 {
         ARE_WATCHED.store(false, Ordering::Relaxed);
     }
-    FOLLOWED.break_open(alone);
 }
 
 /// A program looks `name` up: what it gets instead of the function, null for what it would get

@@ -4,6 +4,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+use tllmprof_platform::lifecycle;
 use crate::named_arch;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::cell_offset;
@@ -13,9 +14,12 @@ pub const STUBS: usize = 128;
 /// Bytes from a thread's first cell to that for what the rule names.
 pub const CELL: usize = cell_offset(Counted::Named);
 
-/// Where each stub goes on to. One that has an address keeps it.
-pub static REALS: [AtomicPtr<c_void>; STUBS] =
-    [const { AtomicPtr::new(core::ptr::null_mut()) }; STUBS];
+lifecycle::global! {
+    /// Where each stub goes on to. One that has an address keeps it.
+    #[fork(keep = "code leads through the stubs")]
+    pub static REALS: [AtomicPtr<c_void>; STUBS] =
+        [const { AtomicPtr::new(core::ptr::null_mut()) }; STUBS];
+}
 
 /// Calls whose end is awaited at a time. One that is left by an exception or `longjmp` keeps its
 /// place for good.
@@ -29,13 +33,16 @@ pub struct Return {
     pub iteration: AtomicU64,
 }
 
-/// Of each return stub. The assembler knows the layout.
-pub static AWAITED: [Return; RETURNS] = [const {
-    Return {
-        address: AtomicUsize::new(0),
-        iteration: AtomicU64::new(0),
-    }
-}; RETURNS];
+lifecycle::global! {
+    /// Of each return stub. The assembler knows the layout.
+    #[fork(keep = "calls that the forking thread is in return in the child, too")]
+    pub static AWAITED: [Return; RETURNS] = [const {
+        Return {
+            address: AtomicUsize::new(0),
+            iteration: AtomicU64::new(0),
+        }
+    }; RETURNS];
+}
 
 // SAFETY: the assembler defines the symbols.
 unsafe extern "C" {

@@ -5,6 +5,7 @@ use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::hash::DefaultHasher;
 
+use tllmprof_platform::lifecycle;
 use tllmprof_symbols::{Image, LIMIT, Nearest};
 
 use super::{Followed, Means, Named, with};
@@ -13,8 +14,13 @@ use tllmprof_platform::log;
 /// How many names that are near to the rule's are told.
 const NEAREST: usize = 3;
 
-/// The process uses CUDA, so that lines may be written.
-static MAY_TELL: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    stage: Doors;
+
+    /// The process uses CUDA, so that lines may be written.
+    #[fork(reset)]
+    static MAY_TELL: AtomicBool = AtomicBool::new(false);
+}
 
 /// Says by which means functions are followed, and which are not. From now on that is said of each
 /// that is found.
@@ -30,7 +36,10 @@ pub fn tell() {
 /// Says by which means a function is followed, if the process uses CUDA. A library that comes again
 /// and again is told of once.
 pub fn found(function: &Named) {
-    static SAID: [AtomicU64; LIMIT] = [const { AtomicU64::new(0) }; LIMIT];
+    lifecycle::global! {
+        #[fork(keep = "the parent has said it")]
+        static SAID: [AtomicU64; LIMIT] = [const { AtomicU64::new(0) }; LIMIT];
+    }
     if !MAY_TELL.load(Ordering::Relaxed) {
         return;
     }

@@ -14,10 +14,10 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::abi::{Function, GetExportTable, Initialize, InitializeExtension, KINDS, Table};
 use super::wrappers::{self, WRAPPED};
-use super::{ranges, recorded};
+use super::{kept, ranges};
 use libloading::os::unix::{Library, RTLD_LAZY};
 use tllmprof_platform::injection;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_platform::resolve;
 use tllmprof_sync::Lock;
@@ -48,10 +48,17 @@ impl Chain {
     }
 }
 
-/// The chains; those in use come first, and stay as they are.
-pub static ALL: [Chain; CHAINS] = [const { Chain::none() }; CHAINS];
-static USED: AtomicUsize = AtomicUsize::new(0);
-static MAKING: Lock<()> = Lock::new(());
+lifecycle::global! {
+    stage: Doors;
+
+    /// The chains; those in use come first, and stay as they are.
+    #[fork(keep = "code leads through the chains")]
+    pub static ALL: [Chain; CHAINS] = [const { Chain::none() }; CHAINS];
+    #[fork(keep = "as the chains")]
+    static USED: AtomicUsize = AtomicUsize::new(0);
+    #[fork(free)]
+    static MAKING: Lock<()> = Lock::new(());
+}
 
 /// The chain that has these next functions.
 fn chain_for(next: &[Function; WRAPPED.len()]) -> Option<usize> {
@@ -67,18 +74,6 @@ fn chain_for(next: &[Function; WRAPPED.len()]) -> Option<usize> {
     }
     USED.store(used + 1, Ordering::Release);
     Some(used)
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Doors,
-    child: in_child,
-}
-
-/// Makes the lock free, whoever held it.
-fn in_child(alone: &OnlyThread) {
-    MAKING.break_open(alone);
-    let asked = ASKED.iter();
-    asked.for_each(|place| place.store(0, Ordering::Relaxed));
 }
 
 /// A module's places for its tool's functions, and what it has there itself.
@@ -173,9 +168,14 @@ impl<F: Copy> Tool<F> {
     }
 }
 
-/// Modules whose tool is being asked, by what they gave it; 0 for none. Two copies of this library
-/// may each take the other for the tool: what comes back here has been to all that there are.
-static ASKED: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
+lifecycle::global! {
+    stage: Doors;
+
+    /// Modules whose tool is being asked, by what they gave it; 0 for none. Two copies of this library
+    /// may each take the other for the tool: what comes back here has been to all that there are.
+    #[fork(reset)]
+    static ASKED: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
+}
 
 /// The asking of a tool for one module.
 struct Asking(&'static AtomicUsize);
@@ -249,7 +249,7 @@ fn is_ours(export: GetExportTable) -> bool {
 
 /// Whether ranges of the program are counted, or recorded.
 fn wants_ranges() -> bool {
-    let wants = || ranges::rule().is_some() | recorded::are_asked_for();
+    let wants = || ranges::rule().is_some() | kept::are_asked_for();
     let wants = injection::is_preloaded() && tllmprof_session::activity::is_active() && wants();
     if wants {
         lifecycle::register();

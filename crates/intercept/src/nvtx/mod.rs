@@ -3,13 +3,13 @@
 //! Each module that uses NVTX has a table of functions that a tool may fill. This library comes
 //! first (see [`tllmprof_platform::injection`]), lets the tool that was there before fill what it wants, and
 //! puts its own functions in front of the few it needs ([`chain`]). They ask whether the range is
-//! one that the rule names ([`ranges`]), have it recorded ([`recorded`]), and go on to the tool's
+//! one that the rule names ([`ranges`]), have it recorded ([`kept`]), and go on to the tool's
 //! function; without a tool they return what NVTX returns without one.
 
 mod abi;
 mod chain;
+mod kept;
 mod ranges;
-mod recorded;
 mod text;
 mod wrappers;
 

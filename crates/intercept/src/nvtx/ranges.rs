@@ -9,25 +9,34 @@ use regex::bytes::Regex;
 use tllmprof_config::Step;
 
 use super::abi::{ASCII, Attributes, Handle, REGISTERED, RangeId, UNICODE, Wide};
-use super::recorded;
+use super::kept;
 use super::text::Text;
 use tllmprof_platform::injection;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_steps::ranges::handles::Handles;
 use tllmprof_steps::ranges::pattern::Pattern;
 use tllmprof_steps::ranges::seen::Seen;
 use tllmprof_steps::ranges::started::Started;
 use tllmprof_session as session;
-use tllmprof_session::named;
+use tllmprof_session::by_name;
 use tllmprof_steps::step::counted::Counted;
 
-static RULE: OnceBox<Rule> = OnceBox::new();
-static STARTED: Started = Started::new();
-static SEEN: Seen = Seen::new();
-/// Some module has come to us.
-static MET: AtomicBool = AtomicBool::new(false);
-/// Handles and identifiers that are given out where no tool gives any.
-static NEXT_OWN: AtomicU64 = AtomicU64::new(1);
+lifecycle::global! {
+    stage: Doors;
+
+    #[fork(by = in_child)]
+    static RULE: OnceBox<Rule> = OnceBox::new();
+    #[fork(in_child)]
+    static STARTED: Started = Started::new();
+    #[fork(in_child)]
+    static SEEN: Seen = Seen::new();
+    /// Some module has come to us.
+    #[fork(keep = "modules are inherited")]
+    static MET: AtomicBool = AtomicBool::new(false);
+    /// Handles and identifiers that are given out where no tool gives any.
+    #[fork(keep = "what was given out stays valid")]
+    static NEXT_OWN: AtomicU64 = AtomicU64::new(1);
+}
 /// Stands for every registered string that matches, where no tool has handles.
 static MATCHING_STRING: u8 = 0;
 
@@ -127,8 +136,8 @@ impl Rule {
     unsafe fn begins(&self, domain: Handle, name: &Name) -> Option<u64> {
         // SAFETY: the caller's promise.
         let counts = unsafe { self.names(domain, name) };
-        if counts && named::count(Counted::Named) {
-            named::ask(Counted::Named)
+        if counts && by_name::count(Counted::Named) {
+            by_name::ask(Counted::Named)
         } else {
             None
         }
@@ -173,7 +182,7 @@ impl Rule {
 #[inline]
 pub unsafe fn pushed(domain: Handle, name: &Name, ends: Option<u64>) {
     // SAFETY: the caller's promise.
-    unsafe { recorded::pushed(domain, name) };
+    unsafe { kept::pushed(domain, name) };
     if ends.is_some() || follows_any() {
         follow(domain, ends);
     }
@@ -204,7 +213,7 @@ fn follow(domain: Handle, ends: Option<u64>) {
 fn unfollow(domain: Handle) {
     let ended = session::slot().and_then(|slot| slot.open_ranges().popped(domain));
     if let Some(iteration) = ended {
-        named::has_ended(iteration);
+        by_name::has_ended(iteration);
     }
 }
 
@@ -216,7 +225,7 @@ fn unfollow(domain: Handle) {
 #[inline]
 pub unsafe fn started(domain: Handle, name: &Name, id: RangeId, ends: Option<u64>) -> RangeId {
     // SAFETY: the caller's promise.
-    let id = unsafe { recorded::started(domain, id, name, own_id) };
+    let id = unsafe { kept::started(domain, id, name, own_id) };
     let Some(iteration) = ends else { return id };
     let id = if id == 0 { own_id() } else { id };
     STARTED.follow(id, iteration);
@@ -227,7 +236,7 @@ pub unsafe fn started(domain: Handle, name: &Name, id: RangeId, ends: Option<u64
 #[inline]
 pub fn ended(id: RangeId) {
     if let Some(iteration) = STARTED.ended(id) {
-        named::has_ended(iteration);
+        by_name::has_ended(iteration);
     }
 }
 
@@ -243,7 +252,7 @@ pub fn own_id() -> RangeId {
 /// `text` is null or what NVTX wants.
 pub unsafe fn registered(domain: Handle, handle: Option<Handle>, text: &Name) -> Handle {
     // SAFETY: the caller's promise.
-    let handle = unsafe { recorded::registered(domain, handle, text) };
+    let handle = unsafe { kept::registered(domain, handle, text) };
     let (Some(rule), Name::Text(text)) = (RULE.get(), text) else {
         return handle.unwrap_or(0);
     };
@@ -274,7 +283,7 @@ fn own_string() -> Handle {
 /// `name` is null or what NVTX wants.
 pub unsafe fn domain_created(handle: Option<Handle>, name: &Name) -> Handle {
     // SAFETY: the caller's promise.
-    let handle = unsafe { recorded::domain_created(handle, name) };
+    let handle = unsafe { kept::domain_created(handle, name) };
     // Nobody looks behind a handle, and these are no addresses. Each domain has its own stack.
     let handle = handle.unwrap_or_else(|| NEXT_OWN.fetch_add(1, Ordering::Relaxed) as Handle * 16);
     if let (Some(rule), Name::Text(text)) = (RULE.get(), name)
@@ -294,15 +303,8 @@ pub fn domain_destroyed(handle: Handle) {
     }
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Doors,
-    child: in_child,
-}
-
-/// Nothing is held or followed in the child of a fork.
+/// Nothing is held in the child of a fork.
 fn in_child(alone: &OnlyThread) {
-    STARTED.in_child(alone);
-    SEEN.in_child(alone);
     if let Some(rule) = RULE.get() {
         rule.domains.in_child(alone);
         rule.strings.in_child(alone);

@@ -10,7 +10,7 @@ use core::ffi::{c_char, c_int};
 use super::abi::{Attributes, CORE, CORE2, Function, Handle, NO_TRACKING, RangeId, Wide};
 use super::chain::{self, CHAINS};
 use super::ranges::{self, Name};
-use super::recorded;
+use super::kept;
 
 /// A function of NVTX that is wrapped: its table and its number there.
 pub struct Wrapped {
@@ -74,7 +74,7 @@ unsafe fn push(domain: Handle, name: &Name, next: impl FnOnce() -> Option<c_int>
 
 #[inline]
 fn pop(domain: Handle, next: impl FnOnce() -> Option<c_int>) -> c_int {
-    recorded::popped(domain);
+    kept::popped(domain);
     let level = next().unwrap_or(NO_TRACKING);
     ranges::popped(domain);
     level
@@ -82,15 +82,15 @@ fn pop(domain: Handle, next: impl FnOnce() -> Option<c_int>) -> c_int {
 
 wrappers! {
     mark_ex: CORE[1](attributes: *const Attributes) = |next| {
-        recorded::marked(DEFAULT, &Name::of(attributes));
+        kept::marked(DEFAULT, &Name::of(attributes));
         next();
     };
     mark_a: CORE[2](message: *const c_char) = |next| {
-        recorded::marked(DEFAULT, &Name::narrow(message));
+        kept::marked(DEFAULT, &Name::narrow(message));
         next();
     };
     mark_w: CORE[3](message: *const Wide) = |next| {
-        recorded::marked(DEFAULT, &Name::wide(message));
+        kept::marked(DEFAULT, &Name::wide(message));
         next();
     };
     range_start_ex: CORE[4](attributes: *const Attributes) -> RangeId = |next| {
@@ -103,7 +103,7 @@ wrappers! {
         start(DEFAULT, &Name::wide(message), next)
     };
     range_end: CORE[7](id: RangeId) = |next| {
-        recorded::ended(id);
+        kept::ended(id);
         next();
         ranges::ended(id);
     };
@@ -120,14 +120,14 @@ wrappers! {
         pop(DEFAULT, next)
     };
     domain_mark_ex: CORE2[1](domain: Handle, attributes: *const Attributes) = |next| {
-        recorded::marked(domain, &Name::of(attributes));
+        kept::marked(domain, &Name::of(attributes));
         next();
     };
     domain_range_start_ex: CORE2[2](domain: Handle, attributes: *const Attributes) -> RangeId = |next| {
         start(domain, &Name::of(attributes), next)
     };
     domain_range_end: CORE2[3](domain: Handle, id: RangeId) = |next| {
-        recorded::ended(id);
+        kept::ended(id);
         next();
         ranges::ended(id);
     };

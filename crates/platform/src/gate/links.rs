@@ -4,6 +4,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::lifecycle;
 use tllmprof_calls::is_called_in_context;
 
 use super::{is_hooked, is_profiler, is_wanted, stand_in};
@@ -12,8 +13,11 @@ use crate::elf::Module;
 use crate::got::lead;
 use crate::resolve;
 
-/// What had come and gone when the modules were last looked at; 0 for never.
-static SEEN: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    /// What had come and gone when the modules were last looked at; 0 for never.
+    #[fork(keep = "the child's modules are its parent's")]
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+}
 
 /// What became of the slots.
 #[derive(Clone, Copy, PartialEq, Eq)]

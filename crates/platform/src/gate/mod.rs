@@ -6,6 +6,9 @@
 //! [`close`] keeps them out for a moment. A call that has been in since before the gates were built
 //! is not known; they are built when the functions are handed out.
 
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+mod arch;
 mod close;
 mod links;
 mod stubs;
@@ -19,7 +22,7 @@ use std::time::Instant;
 
 use tllmprof_calls::{Call, is_called_in_context, may_give_work};
 
-use crate::lifecycle::{self, OnlyThread, Stage};
+use crate::lifecycle;
 use crate::{barrier, elf, resolve, thread};
 use crate::errno::Kept;
 use tllmprof_sync::Lock;
@@ -55,15 +58,24 @@ impl Gate {
     }
 }
 
-/// The pool. Entries below [`USED`] are complete and never change.
-pub static GATES: [Gate; GATE_COUNT] = [const { Gate::new() }; GATE_COUNT];
-static USED: AtomicUsize = AtomicUsize::new(0);
-static CREATING: Lock<()> = Lock::new(());
-/// A function was handed out without a gate, for want of one.
-static IS_SHORT: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    stage: Doors;
 
-/// Not [`OPEN`]: calls wait. What they sleep on.
-pub static CLOSED: AtomicU32 = AtomicU32::new(OPEN);
+    /// The pool. Entries below [`USED`] are complete and never change.
+    #[fork(keep = "pointers to gates were handed out")]
+    pub static GATES: [Gate; GATE_COUNT] = [const { Gate::new() }; GATE_COUNT];
+    #[fork(keep = "as the pool")]
+    static USED: AtomicUsize = AtomicUsize::new(0);
+    #[fork(free)]
+    static CREATING: Lock<()> = Lock::new(());
+    /// A function was handed out without a gate, for want of one.
+    #[fork(keep = "what was handed out stays so")]
+    static IS_SHORT: AtomicBool = AtomicBool::new(false);
+
+    /// Not [`OPEN`]: calls wait. What they sleep on.
+    #[fork(reset)]
+    pub static CLOSED: AtomicU32 = AtomicU32::new(OPEN);
+}
 /// The assembler compares with this one.
 const OPEN: u32 = 0;
 /// Nobody may go into the driver.
@@ -78,10 +90,16 @@ pub fn is_closed() -> bool {
     CLOSED.load(Ordering::SeqCst) == SHUT
 }
 
-/// Calls that the driver is in of threads that have no record.
-pub static UNSEEN: AtomicU32 = AtomicU32::new(0);
-/// Their calls that may have given the GPU work.
-static UNSEEN_PASSES: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    stage: Doors;
+
+    /// Calls that the driver is in of threads that have no record.
+    #[fork(reset)]
+    pub static UNSEEN: AtomicU32 = AtomicU32::new(0);
+    /// Their calls that may have given the GPU work.
+    #[fork(keep = "differences alone matter")]
+    static UNSEEN_PASSES: AtomicU64 = AtomicU64::new(0);
+}
 
 /// Whether a function gives the GPU work.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -133,7 +151,10 @@ pub fn is_wanted() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
     const YES: u8 = 2;
-    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+    lifecycle::global! {
+        #[fork(keep = "as what was handed out")]
+        static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+    }
     match ANSWER.load(Ordering::Relaxed) {
         UNKNOWN => {
             let Some(needs) = NEEDS.first() else {
@@ -275,16 +296,4 @@ pub fn prepare() {
 /// Whether all functions that were handed out have gates.
 pub fn are_all() -> bool {
     is_wanted() && !IS_SHORT.load(Ordering::Relaxed)
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Doors,
-    child: in_child,
-}
-
-/// The child of a fork has one thread, which is in none of the driver's functions.
-fn in_child(alone: &OnlyThread) {
-    CLOSED.store(OPEN, Ordering::Relaxed);
-    UNSEEN.store(0, Ordering::Relaxed);
-    CREATING.break_open(alone);
 }

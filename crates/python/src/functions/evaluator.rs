@@ -7,6 +7,7 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use tllmprof_platform::lifecycle;
 use super::frames::{Frame, Layout, State, code_of};
 use super::marked::{self, Mark};
 use super::trouble::Trouble;
@@ -20,10 +21,16 @@ use crate::version::Evaluation;
 /// `_PyFrameEvalFunction` in 3.8.
 type EvaluateOld = unsafe extern "C-unwind" fn(Raw, c_int) -> Raw;
 
-/// CPython's own.
-static EVALUATE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-/// Another tool's was there when ours should have been put.
-static IS_MISSING: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    /// CPython's own.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(keep)]
+    static EVALUATE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    /// Another tool's was there when ours should have been put.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(keep)]
+    static IS_MISSING: AtomicBool = AtomicBool::new(false);
+}
 
 /// Has the interpreter evaluate marked calls through us. None if that cannot be.
 pub fn install(py: Python<'_>) -> Option<()> {

@@ -10,7 +10,7 @@ use tllmprof_capture::marks::Name;
 use tllmprof_capture::marks::Pushed;
 use tllmprof_session::engines;
 use crate::object::Python;
-use tllmprof_session::named;
+use tllmprof_session::by_name;
 use tllmprof_steps::step::counted::Counted;
 
 /// A function that was asked for by its name.
@@ -143,7 +143,7 @@ impl Function {
             self.ends.store(waiting, Ordering::Relaxed);
         } else if let Some(iteration) = waiting.checked_sub(1) {
             self.ends.store(0, Ordering::Relaxed);
-            py.without_gil(|| named::has_ended(iteration));
+            py.without_gil(|| by_name::has_ended(iteration));
         }
     }
 
@@ -151,7 +151,7 @@ impl Function {
     pub fn abandons(&'static self, entered: Entered) {
         drop(entered.range);
         if let Some(iteration) = entered.iteration {
-            named::has_ended(iteration);
+            by_name::has_ended(iteration);
         }
     }
 
@@ -172,8 +172,8 @@ impl Function {
             StepOf::Rule => true,
             StepOf::Engine(index) => engines::is_step(*index),
         };
-        if is_step && named::count(Counted::Python) {
-            py.without_gil(|| named::ask(Counted::Python))
+        if is_step && by_name::count(Counted::Python) {
+            py.without_gil(|| by_name::ask(Counted::Python))
         } else {
             None
         }

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
 use super::function::{Entered, Function};
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_sync::hash::spread;
 use tllmprof_sync::{Lock, Published};
 use crate::object::{Held, Object, Python};
@@ -189,11 +189,19 @@ const GONE: usize = 1;
 /// Its size is a power of two.
 struct Table(Box<[Slot]>);
 
-/// The table; none before the first mark. Those that it replaces are never freed, as they may be
-/// being read: together they are smaller than it.
-static TABLE: Published<Table> = Published::none();
-/// Held by whoever changes the table. Nothing of Python's is called under it.
-static CHANGING: Lock<()> = Lock::new(());
+lifecycle::global! {
+    stage: Sinks;
+
+    /// The table; none before the first mark. Those that it replaces are never freed, as they may be
+    /// being read: together they are smaller than it.
+    #[fork(keep = "code objects are copied as they are")]
+    #[restart(by = clear)]
+    static TABLE: Published<Table> = Published::none();
+    /// Held by whoever changes the table. Nothing of Python's is called under it.
+    #[fork(free)]
+    #[restart(keep)]
+    static CHANGING: Lock<()> = Lock::new(());
+}
 const PATIENCE: Duration = Duration::from_secs(1);
 const SMALLEST: usize = 64;
 
@@ -306,18 +314,8 @@ pub fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
 }
 
 /// Interpreters start anew: the marked objects have gone with the old ones.
-pub fn clear() {
+fn clear() {
     if let Some(_changing) = CHANGING.lock_for(PATIENCE) {
         TABLE.set(None);
     }
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork has one thread.
-fn in_child(alone: &OnlyThread) {
-    CHANGING.break_open(alone);
 }

@@ -68,15 +68,8 @@ fn watch(py: Python<'_>, code: &Object<'_>, watch: Watch) -> bool {
     true
 }
 
-/// Interpreters start anew in the process.
-pub fn begins() {
-    marked::clear();
-    monitoring::forget(None);
-    trial::forget();
-}
-
 /// The interpreter ends, which is not the main one.
 pub fn interpreter_ends(py: Python<'_>) {
-    monitoring::forget(Some(py.interpreter()));
+    monitoring::forget(py.interpreter());
     marked::remove(py, |_| true);
 }

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use super::marked::{self, First, Mark};
 use super::spans;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::errno::Kept;
 use tllmprof_sync::Lock;
 use crate::method::MethodDef;
@@ -43,7 +43,13 @@ struct Tool {
     local: i64,
 }
 
-static OURS: Lock<Vec<Tool>> = Lock::new(Vec::new());
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(free)]
+    #[restart(reset)]
+    static OURS: Lock<Vec<Tool>> = Lock::new(Vec::new());
+}
 
 /// The module `sys.monitoring`, with integers for arguments.
 struct Monitoring<'py> {
@@ -130,21 +136,11 @@ pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
     monitoring.set_local(tool, code, tool.local).then_some(())
 }
 
-/// Forgets what interpreters have given us: all of them, or the one with that number.
-pub fn forget(interpreter: Option<i64>) {
+/// Forgets what the interpreter with that number has given us.
+pub fn forget(interpreter: i64) {
     if let Some(mut ours) = OURS.lock_for(PATIENCE) {
-        ours.retain(|tool| interpreter.is_some_and(|number| number != tool.interpreter));
+        ours.retain(|tool| tool.interpreter != interpreter);
     }
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork has one thread.
-fn in_child(alone: &OnlyThread) {
-    OURS.break_open(alone);
 }
 
 /// The interpreter calls for an event of the code object at `code`: if that is marked, `act` acts.

@@ -9,6 +9,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::ffi::CString;
 
+use tllmprof_platform::lifecycle;
 use super::targets::{self, Found, Module, Target};
 use super::{evaluator, mark, near};
 use tllmprof_platform::log;
@@ -24,12 +25,20 @@ const DEEPEST: usize = 32;
 /// Flag of a code object: a function's, not that of a module or of the body of a class.
 const CO_OPTIMIZED: i64 = 1;
 
-/// Something is asked for.
-static IS_WANTED: AtomicBool = AtomicBool::new(false);
-/// Something is asked for that has not been found: when it is looked for next, and how long after
-/// the last time.
-static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
-static WAIT: AtomicU64 = AtomicU64::new(SOON);
+lifecycle::global! {
+    /// Something is asked for.
+    #[fork(keep = "the settings are the same")]
+    #[restart(keep)]
+    static IS_WANTED: AtomicBool = AtomicBool::new(false);
+    /// Something is asked for that has not been found: when it is looked for next, and how long after
+    /// the last time.
+    #[fork(keep = "the clock goes on")]
+    #[restart(keep)]
+    static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
+    #[fork(keep = "the clock goes on")]
+    #[restart(keep)]
+    static WAIT: AtomicU64 = AtomicU64::new(SOON);
+}
 
 /// Looks at what an interpreter has imported before us.
 pub fn install(py: Python<'_>) {

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use once_cell::race::OnceBox;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_config::{PyFunction, Settings, Step};
 use tllmprof_engines::api_functions;
 
@@ -14,7 +14,13 @@ use tllmprof_session::engines;
 use tllmprof_recorder as recorder;
 use tllmprof_session::activity::has_work;
 
-static TARGETS: OnceBox<Vec<Module>> = OnceBox::new();
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(by = in_child)]
+    #[restart(keep)]
+    static TARGETS: OnceBox<Vec<Module>> = OnceBox::new();
+}
 
 /// A module that has functions that are asked for.
 pub struct Module {
@@ -137,11 +143,6 @@ fn target<'a>(modules: &'a mut Vec<Module>, asked: &PyFunction, by: By) -> &'a m
         target.by = by; // asked for by name: it is reported if it is not found
     }
     target
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
 }
 
 /// The child of a fork begins its own iterations.

@@ -3,6 +3,7 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
+use tllmprof_platform::lifecycle;
 use super::evaluator;
 use super::frames::Layout;
 use super::function::Entered;
@@ -65,11 +66,15 @@ struct Trial {
     seen: [AtomicU8; 32],
 }
 
-static TRIAL: Trial = Trial {
-    token: AtomicUsize::new(0),
-    next: AtomicUsize::new(0),
-    seen: [const { AtomicU8::new(0) }; 32],
-};
+lifecycle::global! {
+    #[fork(keep = "cleared where a trial begins")]
+    #[restart(keep)]
+    static TRIAL: Trial = Trial {
+        token: AtomicUsize::new(0),
+        next: AtomicUsize::new(0),
+        seen: [const { AtomicU8::new(0) }; 32],
+    };
+}
 
 impl Trial {
     fn note(&self, seen: Seen) {
@@ -98,7 +103,12 @@ impl Calls for Trial {
 const UNKNOWN: u32 = 0;
 const GOOD: u32 = 1;
 const BAD: u32 = 2;
-static VERDICT: AtomicU32 = AtomicU32::new(UNKNOWN);
+lifecycle::global! {
+    /// Another CPython may come: what was seen of the last one says nothing of it.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static VERDICT: AtomicU32 = AtomicU32::new(UNKNOWN);
+}
 
 /// None if frames are not as the layout says.
 pub fn passes(py: Python<'_>, _: &Layout) -> Option<()> {
@@ -129,9 +139,4 @@ fn run(py: Python<'_>) -> Option<()> {
     let is_ours = |watch| matches!(watch, Watch::Calls(calls) if core::ptr::addr_eq(calls, &TRIAL));
     marked::remove(py, is_ours);
     ran.map(|_| ())
-}
-
-/// Another CPython is there: what was seen of the last one says nothing of it.
-pub fn forget() {
-    VERDICT.store(UNKNOWN, Ordering::Relaxed);
 }

@@ -2,10 +2,15 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 
-/// What has been met, a bit each.
-static MET: AtomicU32 = AtomicU32::new(0);
+lifecycle::global! {
+    /// What has been met, a bit each.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(keep)]
+    static MET: AtomicU32 = AtomicU32::new(0);
+}
 
 #[derive(Clone, Copy)]
 pub enum Trouble {

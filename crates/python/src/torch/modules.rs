@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_config::Settings;
 
 use tllmprof_capture::marks;
@@ -55,8 +55,12 @@ def name_of(module):
     return ((class_name(type(module)), module),)
 ";
 
-/// torch has not been seen yet.
-static WAITS: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    /// torch has not been seen yet.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(by = begins)]
+    static WAITS: AtomicBool = AtomicBool::new(false);
+}
 
 /// What is known of a module.
 struct Known {
@@ -65,11 +69,19 @@ struct Known {
     reference: Held,
 }
 
-/// The modules that have been called, and those within them, by their addresses. Nothing of Python's
-/// is called under the lock.
-static TABLE: Lock<BTreeMap<usize, Known>> = Lock::new(BTreeMap::new());
-/// The namespace of [`SOURCE`].
-static NAMES: Held = Held::none();
+lifecycle::global! {
+    stage: Sinks;
+
+    /// The modules that have been called, and those within them, by their addresses. Nothing of
+    /// Python's is called under the lock.
+    #[fork(reset)]
+    #[restart(reset)]
+    static TABLE: Lock<BTreeMap<usize, Known>> = Lock::new(BTreeMap::new());
+    /// The namespace of [`SOURCE`].
+    #[fork(reset)]
+    #[restart(reset)]
+    static NAMES: Held = Held::none();
+}
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Whether modules are to be marked.
@@ -77,29 +89,9 @@ pub const fn are_asked_for(settings: &Settings) -> bool {
     settings.nvtx_debug && settings.nvtx
 }
 
-/// Interpreters start anew in the process: the modules have gone with the old ones.
+/// An interpreter starts, the first or another one.
 pub fn begins() {
     WAITS.store(crate::wants().modules, Ordering::Relaxed);
-    forget();
-}
-
-fn forget() {
-    if let Some(mut table) = TABLE.lock_for(PATIENCE) {
-        core::mem::forget(core::mem::take(&mut *table));
-    }
-    NAMES.forget();
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork has one thread.
-fn in_child(alone: &OnlyThread) {
-    TABLE.break_open(alone);
-    // Another thread may have been changing it.
-    forget();
 }
 
 /// Whether an audited event may bring torch.

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::path::Path;
 
 use once_cell::race::OnceBox;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_config::{Settings, TracePath, Window};
 
 use tllmprof_capture::AddOn;
@@ -25,14 +25,26 @@ const SOURCE: &CStr =
         Err(_) => panic!("a NUL in profiler.py"),
     };
 
-/// Where the traces go: the path that was given, from the folder that the process was started in.
-static PATH: OnceBox<TracePath> = OnceBox::new();
-/// The namespace of `profiler.py`, once torch has been seen.
-static NAMES: Held = Held::none();
-/// The profiler runs.
-static RUNS: AtomicBool = AtomicBool::new(false);
-/// A trace is being taken down or written, which may take long.
-static WRITES: AtomicBool = AtomicBool::new(false);
+lifecycle::global! {
+    stage: Sinks;
+
+    /// Where the traces go: the path that was given, from the folder that the process was started in.
+    #[fork(keep = "the settings are the same")]
+    #[restart(keep)]
+    static PATH: OnceBox<TracePath> = OnceBox::new();
+    /// The namespace of `profiler.py`, once torch has been seen.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static NAMES: Held = Held::none();
+    /// The profiler runs.
+    #[fork(reset)]
+    #[restart(reset)]
+    static RUNS: AtomicBool = AtomicBool::new(false);
+    /// A trace is being taken down or written, which may take long.
+    #[fork(reset)]
+    #[restart(keep)]
+    static WRITES: AtomicBool = AtomicBool::new(false);
+}
 
 /// Whether traces are to be made.
 pub fn is_asked_for(settings: &Settings) -> bool {
@@ -49,23 +61,6 @@ pub fn start(settings: &Settings) {
             ))
         });
     }
-}
-
-/// Interpreters start anew in the process.
-pub fn begins() {
-    NAMES.forget();
-    RUNS.store(false, Ordering::Relaxed);
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The profiler is the parent process's.
-fn in_child(_: &OnlyThread) {
-    RUNS.store(false, Ordering::Relaxed);
-    WRITES.store(false, Ordering::Relaxed);
 }
 
 /// The PyTorch profiler, switched with the windows.

@@ -4,6 +4,7 @@ use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use tllmprof_platform::lifecycle;
 use super::pool::Pair;
 use tllmprof_platform::libcuda::functions;
 
@@ -81,7 +82,10 @@ fn handle(address: usize) -> Handle {
 /// A handle of an event's; 0 is none.
 pub type Event = usize;
 
-static FUNCTIONS: AtomicPtr<Functions> = AtomicPtr::new(null_mut());
+lifecycle::global! {
+    #[fork(keep = "the child has the driver loaded, too")]
+    static FUNCTIONS: AtomicPtr<Functions> = AtomicPtr::new(null_mut());
+}
 
 /// The driver. Handles that are given to it are those of things that live.
 #[derive(Clone, Copy)]

@@ -30,7 +30,7 @@ mod supply;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Counter, Info};
 
 use super::writers::{self, Writer};
@@ -50,19 +50,29 @@ use tllmprof_sync::{Guard, Machine};
 /// No iteration is open.
 const NONE: u64 = u64::MAX;
 
-/// Where the process is with its GPU times.
-static PHASE: Machine<Phase> = Machine::new();
-/// Whether the worker makes events.
-static MAKING: Machine<Making> = Machine::new();
-/// The iteration that work is for.
-static ITERATION: AtomicU64 = AtomicU64::new(NONE);
-/// The latest that has begun.
-static LATEST: AtomicU64 = AtomicU64::new(0);
-/// What this took from those of the program's threads that have no writer, in ticks; the others note it
-/// in theirs.
-static OWN: AtomicU64 = AtomicU64::new(0);
-/// How many of these may be using an event or a stream's handle.
-static USERS: AtomicU32 = AtomicU32::new(0);
+lifecycle::global! {
+    stage: Sinks;
+
+    /// Where the process is with its GPU times.
+    #[fork(by = in_child)]
+    static PHASE: Machine<Phase> = Machine::new();
+    /// Whether the worker makes events.
+    #[fork(with = PHASE)]
+    static MAKING: Machine<Making> = Machine::new();
+    /// The iteration that work is for.
+    #[fork(reset)]
+    static ITERATION: AtomicU64 = AtomicU64::new(NONE);
+    /// The latest that has begun.
+    #[fork(keep = "stored where an iteration begins")]
+    static LATEST: AtomicU64 = AtomicU64::new(0);
+    /// What this took from those of the program's threads that have no writer, in ticks; the others note it
+    /// in theirs.
+    #[fork(reset)]
+    static OWN: AtomicU64 = AtomicU64::new(0);
+    /// How many of these may be using an event or a stream's handle.
+    #[fork(reset)]
+    static USERS: AtomicU32 = AtomicU32::new(0);
+}
 /// How long those who still use events are waited for.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// How long until calls are let into the driver again, for which the program's own waits as well.
@@ -321,20 +331,10 @@ fn until(patience: Duration, is_so: impl Fn() -> bool) -> bool {
     true
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
 /// The child of a fork times nothing of its parent's.
 fn in_child(alone: &OnlyThread) {
-    between_iterations();
-    if Driver::get().is_some() {
-        PHASE.restart(alone);
-        MAKING.restart(alone);
-        USERS.store(0, Ordering::Relaxed);
-        OWN.store(0, Ordering::Relaxed);
-    }
+    PHASE.restart(alone);
+    MAKING.restart(alone);
 }
 
 /// Threads that may be in the driver for us.

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Counter, Event as Recorded, Info, What};
 
 use super::super::{add, clock, facts, writers};
@@ -89,17 +89,24 @@ pub struct Pool {
     last: Option<(Index, f64)>,
 }
 
-static ALL: [Context; CONTEXTS] = [const {
-    Context {
-        handle: AtomicUsize::new(0),
-        device: AtomicU8::new(0),
-        pool: Lock::new(Pool::new()),
-    }
-}; CONTEXTS];
-/// Held by who gives a context a pool.
-static MAKING: Lock<()> = Lock::new(());
-/// Devices that the record knows the names of, by bits.
-static TOLD: AtomicU32 = AtomicU32::new(0);
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(by = in_child)]
+    static ALL: [Context; CONTEXTS] = [const {
+        Context {
+            handle: AtomicUsize::new(0),
+            device: AtomicU8::new(0),
+            pool: Lock::new(Pool::new()),
+        }
+    }; CONTEXTS];
+    /// Held by who gives a context a pool.
+    #[fork(free)]
+    static MAKING: Lock<()> = Lock::new(());
+    /// Devices that the record knows the names of, by bits.
+    #[fork(reset)]
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+}
 
 /// The pool of a context, made if there is none.
 pub fn of(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
@@ -250,15 +257,8 @@ pub fn abandon() {
     }
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork has neither its parent's contexts nor its record.
+/// The child of a fork has none of its parent's contexts.
 fn in_child(alone: &OnlyThread) {
-    TOLD.store(0, Ordering::Relaxed);
-    MAKING.break_open(alone);
     for entry in &ALL {
         entry.handle.store(0, Ordering::Relaxed);
         entry.pool.break_open(alone);

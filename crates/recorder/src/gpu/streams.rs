@@ -9,7 +9,7 @@ use core::time::Duration;
 use super::driver::Driver;
 use super::pool::{Index, Pair};
 use super::span::{self, Has};
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_platform::thread;
 use tllmprof_sync::Lock;
 use tllmprof_sync::hash::spread;
@@ -126,11 +126,19 @@ pub struct Open {
     counts: [u32; REMEMBERED],
 }
 
-static ALL: [Stream; STREAMS] = [const { Stream::new() }; STREAMS];
-/// Which of them have a span open, by bits.
-static OPEN: [AtomicU64; STREAMS / 64] = [const { AtomicU64::new(0) }; STREAMS / 64];
-static INSERTING: Lock<()> = Lock::new(());
-static NUMBERS: AtomicU16 = AtomicU16::new(0);
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(by = in_child)]
+    static ALL: [Stream; STREAMS] = [const { Stream::new() }; STREAMS];
+    /// Which of them have a span open, by bits.
+    #[fork(with = ALL)]
+    static OPEN: [AtomicU64; STREAMS / 64] = [const { AtomicU64::new(0) }; STREAMS / 64];
+    #[fork(free)]
+    static INSERTING: Lock<()> = Lock::new(());
+    #[fork(reset)]
+    static NUMBERS: AtomicU16 = AtomicU16::new(0);
+}
 
 impl Stream {
     const fn new() -> Self {
@@ -385,11 +393,6 @@ impl Stream {
     }
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
 /// The child of a fork has none of its parent's streams.
 fn in_child(alone: &OnlyThread) {
     for word in &OPEN {
@@ -399,6 +402,4 @@ fn in_child(alone: &OnlyThread) {
         stream.forget();
         stream.span.break_open(alone);
     }
-    INSERTING.break_open(alone);
-    NUMBERS.store(0, Ordering::Relaxed);
 }

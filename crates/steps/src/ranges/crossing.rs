@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::open::Begun;
+use tllmprof_sync::OnlyThread;
 use tllmprof_sync::hash::spread;
 
 /// Where a range may be, by its identifier: one of so many groups of so many places.
@@ -99,7 +100,7 @@ impl Crossing {
     }
 
     /// The child of a fork has none open, whoever was in the middle of something.
-    pub fn in_child(&self) {
+    pub fn in_child(&self, _: &OnlyThread) {
         for place in self.0.iter().flatten() {
             if place.state.load(Ordering::Relaxed) != FREE {
                 place.state.store(FREE, Ordering::Relaxed);

@@ -6,6 +6,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
 use tllmprof_record::NO_STRING;
 
@@ -20,17 +21,24 @@ use tllmprof_recorder as recorder;
 use tllmprof_recorder::Counter;
 use tllmprof_recorder::Label;
 
-/// Domains and registered strings whose names are known.
-static DOMAINS: Known<Label, 256> = Known::new();
-static STRINGS: Known<Label, 8192> = Known::new();
-/// Names that there was no room for, by the time that there was no record to count them in.
-static UNKNOWN: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    /// Domains and registered strings whose names are known.
+    #[fork(keep = "handles are inherited")]
+    static DOMAINS: Known<Label, 256> = Known::new();
+    #[fork(keep = "handles are inherited")]
+    static STRINGS: Known<Label, 8192> = Known::new();
+    /// Names that there was no room for, by the time that there was no record to count them in.
+    #[fork(keep = "for the next record")]
+    static UNKNOWN: AtomicU64 = AtomicU64::new(0);
 
-/// What a domain is called of which no more is known: none would be the default one.
-static NAMELESS: OnceBox<&'static Label> = OnceBox::new();
+    /// What a domain is called of which no more is known: none would be the default one.
+    #[fork(keep = "a name")]
+    static NAMELESS: OnceBox<&'static Label> = OnceBox::new();
 
-/// Ranges are wanted.
-static ARE_KEPT: AtomicBool = AtomicBool::new(false);
+    /// Ranges are wanted.
+    #[fork(keep = "the settings are the same")]
+    static ARE_KEPT: AtomicBool = AtomicBool::new(false);
+}
 
 /// Whether the record is to keep the program's ranges and marks.
 pub fn are_asked_for() -> bool {

@@ -15,7 +15,7 @@ use crate::calls::{self, Rows};
 use crate::database::{Database, Row, Wanted};
 use crate::error::Error;
 use crate::facts::Facts;
-use crate::ranges::{Domains, Own, Range, Text, number, process};
+use crate::ranges::{self, Domains, Own, Range, Text, number};
 use crate::strings::{Ids, Told};
 use crate::windows::Windows;
 
@@ -39,7 +39,7 @@ pub struct Shared {
 }
 
 /// A process in which iterations of ours were.
-pub struct Recorded {
+pub struct Process {
     shared: Rc<Shared>,
     process: i64,
     header: Header,
@@ -54,13 +54,13 @@ pub struct Recorded {
 
 /// One time through it.
 struct Reading<'a, F> {
-    recorded: &'a Recorded,
+    process: &'a Process,
     told: Told,
     each: F,
     damage: Damage,
 }
 
-impl Recorded {
+impl Process {
     pub fn new(shared: Rc<Shared>, process: i64, windows: Windows, rank: u64) -> Self {
         let shift = windows.start().min(0).saturating_neg();
         // The clock that nsys took is not told: moments are nanoseconds since it began.
@@ -123,14 +123,14 @@ impl Recorded {
     }
 }
 
-impl Recording for Recorded {
+impl Recording for Process {
     fn header(&self) -> &Header {
         &self.header
     }
 
     fn read(&self, each: impl FnMut(Entry<'_>)) -> io::Result<Damage> {
         let mut reading = Reading {
-            recorded: self,
+            process: self,
             told: Told::default(),
             each,
             damage: Damage::default(),
@@ -156,7 +156,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
 
     /// A string of ours; its id.
     fn text(&mut self, text: &str) -> StringId {
-        let id = self.recorded.ids.borrow_mut().of_text(text);
+        let id = self.process.ids.borrow_mut().of_text(text);
         if self.told.string(id) {
             let bytes = text.as_bytes();
             (self.each)(Entry::String { id, bytes });
@@ -166,10 +166,10 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
 
     /// One of nsys's strings; its id here.
     fn number(&mut self, number: i64) -> StringId {
-        let id = self.recorded.ids.borrow_mut().of_number(number);
+        let id = self.process.ids.borrow_mut().of_number(number);
         if self.told.string(id) {
             let text = self
-                .recorded
+                .process
                 .shared
                 .database
                 .string(number)
@@ -181,9 +181,9 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     }
 
     fn facts(&mut self) {
-        let recorded = self.recorded;
-        let main = number(recorded.process);
-        for (key, text) in &recorded.infos {
+        let process = self.process;
+        let main = number(process.process);
+        for (key, text) in &process.infos {
             let value = u64::from(self.text(text));
             self.event(
                 main,
@@ -199,21 +199,21 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
         let rank = What::Info {
             key: Some(Info::Rank),
-            value: recorded.rank,
+            value: process.rank,
         };
         self.event(main, Event::new(0, 0, rank));
-        for (thread, name) in recorded.shared.facts.threads(recorded.process) {
+        for (thread, name) in process.shared.facts.threads(process.process) {
             let name = self.text(name);
             self.event(*thread, Event::new(0, 0, What::ThreadName { name }));
         }
     }
 
     fn windows(&mut self) {
-        let recorded = self.recorded;
-        let main = number(recorded.process);
-        let has_gpu = recorded.has_gpu();
-        for window in &recorded.windows.all {
-            let start = recorded.ticks(window.start);
+        let process = self.process;
+        let main = number(process.process);
+        let has_gpu = process.has_gpu();
+        for window in &process.windows.all {
+            let start = process.ticks(window.start);
             for (edge, iteration) in [(Edge::Open, window.first), (Edge::Close, window.last)] {
                 self.event(main, Event::new(start, 0, What::Window { edge, iteration }));
                 if has_gpu {
@@ -227,12 +227,12 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     }
 
     fn ranges(&mut self) -> Result<(), Error> {
-        let recorded = self.recorded;
-        let shared = &recorded.shared;
+        let process = self.process;
+        let shared = &process.shared;
         Range::each(&shared.database, |range| {
-            let is_here = process(range.thread) == recorded.process
+            let is_here = ranges::process(range.thread) == process.process
                 && range.end < i64::MAX
-                && recorded.windows.at(range.start).is_some();
+                && process.windows.at(range.start).is_some();
             if !is_here {
                 return;
             }
@@ -249,15 +249,15 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
                 }
             };
             if let Some(what) = what {
-                let start = recorded.ticks(range.start);
-                let duration = recorded.ticks(range.end) - start;
+                let start = process.ticks(range.start);
+                let duration = process.ticks(range.end) - start;
                 self.event(number(range.thread), Event::new(start, duration, what));
             }
         })
     }
 
     fn own(&mut self, range: &Range) -> Option<What> {
-        match range.own(&range.text.get(&self.recorded.shared.database)) {
+        match range.own(&range.text.get(&self.process.shared.database)) {
             Own::Iteration(n) => Some(What::Iteration { n }),
             // How many objects it freed is in a mark of its own.
             Own::Gc(generation) => Some(What::Gc {
@@ -283,18 +283,18 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
 
     /// Calls, the outermost of nested ones alone, as far as they come in the order of their starts.
     fn calls(&mut self) -> Result<(), Error> {
-        let recorded = self.recorded;
-        let database = &recorded.shared.database;
+        let process = self.process;
+        let database = &process.shared.database;
         let mut outermost: HashMap<i64, i64> = HashMap::new();
         let mut known: HashMap<i64, u8> = HashMap::new();
         for table in CALLS {
             let columns = ["start", "end", "globalTid", "nameId", "returnValue"];
-            database.rows(table, &columns, recorded.mine("globalTid"), |row| {
+            database.rows(table, &columns, process.mine("globalTid"), |row| {
                 let (Some(start), Some(end)) = (row.number(0), row.number(1)) else {
                     self.damage.bad += 1;
                     return;
                 };
-                if end < start || recorded.windows.at(start).is_none() {
+                if end < start || process.windows.at(start).is_none() {
                     return;
                 }
                 let thread = row.number(2).unwrap_or(0);
@@ -317,8 +317,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
                     capturing: false,
                     stream: 0,
                 };
-                let start = recorded.ticks(start);
-                let mut event = Event::new(start, recorded.ticks(end) - start, what);
+                let start = process.ticks(start);
+                let mut event = Event::new(start, process.ticks(end) - start, what);
                 event.failed = row.number(4).is_some_and(|result| result != 0);
                 self.event(number(thread), event);
             })?;
@@ -328,7 +328,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
 
     /// The row of a call.
     fn row(&mut self, name: &str) -> u8 {
-        let (row, name) = self.recorded.rows.borrow_mut().of(name);
+        let (row, name) = self.process.rows.borrow_mut().of(name);
         if self.told.row(row) {
             let kind = Some(calls::kind(&name));
             let name = self.text(&name);
@@ -387,12 +387,12 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         more: &[&str],
         what: impl Fn(&mut Self, &Row<'_>, (u8, u16)) -> What,
     ) -> Result<(), Error> {
-        let recorded = self.recorded;
-        let Some(wanted) = recorded.mine_on_gpu(table) else {
+        let process = self.process;
+        let Some(wanted) = process.mine_on_gpu(table) else {
             return Ok(());
         };
         let columns = [&GPU, more].concat();
-        recorded
+        process
             .shared
             .database
             .rows(table, &columns, wanted, |row| {
@@ -400,19 +400,19 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
                     self.damage.bad += 1;
                     return;
                 };
-                if end < start || recorded.windows.at(start).is_none() {
+                if end < start || process.windows.at(start).is_none() {
                     return;
                 }
                 let device = row.number(2).unwrap_or(0) & 0xf;
                 let stream = row.number(3).unwrap_or(0) & 0xfff;
                 let what = what(self, row, (device as u8, stream as u16));
-                let ticks = recorded.ticks(start);
+                let ticks = process.ticks(start);
                 self.event(0, Event::new(ticks, end.abs_diff(start), what));
             })
     }
 }
 
-impl Recorded {
+impl Process {
     /// Whether nsys traced what GPUs did for this process.
     fn has_gpu(&self) -> bool {
         [KERNELS, GRAPHS, COPIES, SETS].into_iter().any(|table| {

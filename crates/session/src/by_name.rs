@@ -1,5 +1,7 @@
-//! What the rule names, as it is met: a range of the program's, a call of a Python function.
+//! What the rule gives by name, as it is met: a range of the program, a call of a Python function, the
+//! end of a native one.
 
+use super::calls::enter;
 use super::{STATE, count as add};
 use super::{ending, new_thread, slot, turn};
 use tllmprof_platform::errno::Kept;
@@ -30,7 +32,7 @@ fn begin_thread() {
 pub fn ask(what: Counted) -> Option<u64> {
     let _errno = Kept::new();
     let _inside = Inside::enter()?;
-    super::enter(what)
+    enter(what)
 }
 
 /// It has ended, and with it `iteration`.

@@ -1,7 +1,7 @@
 //! Running Python at a moment of our own choosing, and not any more once the interpreter ends.
 //!
 //! A thread that asks for the GIL while the interpreter is being finalised is ended by it, or hangs
-//! for ever: fatal for a C++ program's thread. An `atexit` callback closes the gate, and waits for
+//! for ever: fatal for a C++ program's thread. An `atexit` callback closes the way in, and waits for
 //! those that are inside.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use super::method::MethodDef;
 use super::object::Python;
 use super::torch::profiler;
 use super::{attach, threads};
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 use tllmprof_platform::log;
@@ -24,18 +24,21 @@ const WRITING: Duration = Duration::from_secs(60);
 /// How often it is looked whether one does.
 const LOOK: Duration = Duration::from_secs(1);
 
-static CLOSED: AtomicBool = AtomicBool::new(false);
-/// Threads that are inside.
-static INSIDE: AtomicU32 = AtomicU32::new(0);
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(keep = "the interpreter may be ending")]
+    #[restart(reset)]
+    static CLOSED: AtomicBool = AtomicBool::new(false);
+    /// Threads that are inside.
+    #[fork(reset)]
+    #[restart(keep)]
+    static INSIDE: AtomicU32 = AtomicU32::new(0);
+}
 
 /// Whether the interpreter is ending, or has ended.
 pub fn is_closed() -> bool {
     CLOSED.load(Ordering::Acquire)
-}
-
-/// A new interpreter begins in the process.
-pub fn open() {
-    CLOSED.store(false, Ordering::Release);
 }
 
 /// Whether a thread is inside, or about to be, and so may need the GIL to go on: one that has it must
@@ -49,7 +52,7 @@ pub fn has_gil() -> bool {
     super::api().is_some_and(|api| api.runs() && api.has_gil())
 }
 
-/// Has the gate closed when the interpreter ends.
+/// Has the way in closed when the interpreter ends.
 pub fn install(py: Python<'_>) -> Option<()> {
     static CLOSE: MethodDef = MethodDef::without_args(c"tllmprof_close", closes);
     let module = if py.api.version.keeps_atexit_without_module() {
@@ -144,14 +147,4 @@ fn await_inside() {
         }
         wait(&INSIDE, inside, left.min(LOOK));
     }
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork has none of its parent's threads inside.
-fn in_child(_: &OnlyThread) {
-    INSIDE.store(0, Ordering::Relaxed);
 }

@@ -8,11 +8,11 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Counter, NO_STRING, StringId};
 
-use super::writers::{self, Writer};
-use super::{arena, space};
+use super::Writer;
+use crate::{arena, space, writers};
 use tllmprof_platform::errno::Kept;
 use tllmprof_sync::hash::MIX;
 
@@ -109,15 +109,22 @@ impl Label {
     }
 }
 
-static TABLE: [Place; PLACES] = [const {
-    Place {
-        hash: AtomicU64::new(0),
-        id: AtomicU32::new(0),
-    }
-}; PLACES];
-static LAST: AtomicU32 = AtomicU32::new(NO_STRING);
-/// Part of every hash, and another one in the child of a fork: what its parent wrote is not there.
-static PROCESS: AtomicU64 = AtomicU64::new(0);
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(keep = "no hash of the child's is in it")]
+    static TABLE: [Place; PLACES] = [const {
+        Place {
+            hash: AtomicU64::new(0),
+            id: AtomicU32::new(0),
+        }
+    }; PLACES];
+    #[fork(reset)]
+    static LAST: AtomicU32 = AtomicU32::new(NO_STRING);
+    /// Part of every hash, and another one in the child of a fork: what its parent wrote is not there.
+    #[fork(by = in_child)]
+    static PROCESS: AtomicU64 = AtomicU64::new(0);
+}
 
 /// The number of a text; [`NO_STRING`] where it could not be written.
 pub fn id_of(text: &str) -> StringId {
@@ -247,13 +254,7 @@ fn hash(text: &[u8]) -> u64 {
     mix(hash, last).max(1)
 }
 
-lifecycle::at_fork! {
-    stage: Stage::Sinks,
-    child: in_child,
-}
-
-/// The child of a fork has written none.
+/// The hashes of the child of a fork are others, as it has written none.
 fn in_child(_: &OnlyThread) {
-    LAST.store(NO_STRING, Ordering::Relaxed);
     PROCESS.fetch_add(1, Ordering::Relaxed);
 }

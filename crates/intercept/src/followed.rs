@@ -1,0 +1,20 @@
+//! Which calls have to be seen when they return.
+
+use tllmprof_calls::{Call, Direction, Kind};
+use tllmprof_platform::thread;
+use tllmprof_session as session;
+
+use super::arch::Frame;
+
+/// Whether a call of this kind has to be seen when it returns.
+pub fn is_followed(call: Call) -> bool {
+    match call.kind() {
+        Kind::AsyncCopy(Direction::ToHost) => session::learns(),
+        kind => kind.waits() || kind.captures(),
+    }
+}
+
+/// Whether this call comes from within another intercepted call of the thread.
+pub fn is_nested(frame: &Frame) -> bool {
+    frame.is_within(thread::outer())
+}

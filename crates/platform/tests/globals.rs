@@ -1,0 +1,252 @@
+//! Every static of the preloaded library that can change says what becomes of it at a fork and at a
+//! restart: it is declared with `lifecycle::global!`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proc_macro2::{TokenStream, TokenTree};
+use syn::parse::{ParseStream, Parser};
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{Attribute, ItemMod, ItemStatic, Macro, StaticMutability, Type};
+
+/// Crates that are not in the library: the command's.
+const COMMAND: [&str; 5] = ["cli", "export", "nsys", "page", "report"];
+/// Crates that know an interpreter, whose statics say what a restart does.
+const INTERPRETER: [&str; 2] = ["crates/python/", "crates/router/"];
+/// Where the macros themselves are.
+const MACROS: &str = "crates/platform/src/lifecycle.rs";
+/// Types of which no part can change.
+const PLAIN: [&str; 19] = [
+    "bool",
+    "char",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "isize",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "usize",
+    "str",
+    "CStr",
+    "Hook",
+    "Layout",
+    "MethodDef",
+    "Needs",
+    "Wiring",
+];
+
+/// What is wrong with the statics of a file, a line each.
+fn wrong(path: &str, source: &str) -> Vec<String> {
+    let file = syn::parse_file(source).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let mut statics = Statics {
+        path,
+        wrong: Vec::new(),
+    };
+    statics.visit_file(&file);
+    statics.wrong
+}
+
+struct Statics<'a> {
+    path: &'a str,
+    wrong: Vec<String>,
+}
+
+impl Statics<'_> {
+    fn note(&mut self, at: &impl Spanned, what: &str) {
+        let line = at.span().start().line;
+        self.wrong.push(format!("{}:{line}: {what}", self.path));
+    }
+
+    /// The statics that `global!` defines.
+    fn declared(&mut self, tokens: &TokenStream) {
+        let body = |input: ParseStream<'_>| {
+            if input.peek2(syn::Token![:]) {
+                input.parse::<syn::Ident>()?;
+                input.parse::<syn::Token![:]>()?;
+                input.parse::<syn::Ident>()?;
+                input.parse::<syn::Token![;]>()?;
+            }
+            let mut statics = Vec::new();
+            while !input.is_empty() {
+                statics.push(input.parse::<ItemStatic>()?);
+            }
+            Ok(statics)
+        };
+        let statics = match body.parse2(tokens.clone()) {
+            Ok(statics) => statics,
+            Err(error) => return self.note(&error.span(), &format!("{error}")),
+        };
+        let may_restart = INTERPRETER.iter().any(|krate| self.path.starts_with(krate));
+        for item in statics {
+            let says = |what| item.attrs.iter().any(|attr| attr.path().is_ident(what));
+            if says("restart") != may_restart {
+                let says = if may_restart { "does not say" } else { "says" };
+                self.note(&item, &format!("{} {says} what a restart does", item.ident));
+            }
+        }
+    }
+
+    /// Other macros' tokens, which may define statics where they are expanded.
+    fn look_into(&mut self, tokens: TokenStream) {
+        let tokens: Vec<_> = tokens.into_iter().collect();
+        for (index, token) in tokens.iter().enumerate() {
+            match token {
+                TokenTree::Group(group) if !is_call_of_global(&tokens[..index]) => {
+                    self.look_into(group.stream());
+                }
+                TokenTree::Ident(ident) if ident == "static" => {
+                    let lifetime = index.checked_sub(1).and_then(|before| tokens.get(before));
+                    let is_lifetime =
+                        matches!(lifetime, Some(TokenTree::Punct(mark)) if mark.as_char() == '\'');
+                    if !is_lifetime {
+                        self.note(ident, "a static of a macro, not declared with global!");
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Whether these tokens end with `global!`.
+fn is_call_of_global(before: &[TokenTree]) -> bool {
+    matches!(
+        before,
+        [.., TokenTree::Ident(name), TokenTree::Punct(mark)] if name == "global" && mark.as_char() == '!'
+    )
+}
+
+fn is_for_tests(attrs: &[Attribute]) -> bool {
+    attrs.iter().any(|attr| {
+        attr.path().is_ident("cfg")
+            && attr
+                .parse_args::<syn::Path>()
+                .is_ok_and(|what| what.is_ident("test"))
+    })
+}
+
+fn is_plain(kind: &Type) -> bool {
+    match kind {
+        Type::Array(array) => is_plain(&array.elem),
+        Type::Slice(slice) => is_plain(&slice.elem),
+        Type::Reference(reference) => reference.mutability.is_none() && is_plain(&reference.elem),
+        Type::Tuple(tuple) => tuple.elems.iter().all(is_plain),
+        // What a reference to a trait object leads to has no state, or is a static of its own.
+        Type::FnPtr(_) | Type::TraitObject(_) => true,
+        Type::Path(path) => path.path.segments.last().is_some_and(|last| {
+            last.arguments.is_none() && PLAIN.iter().any(|plain| last.ident == plain)
+        }),
+        _ => false,
+    }
+}
+
+impl<'ast> Visit<'ast> for Statics<'_> {
+    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_static(&mut self, item: &'ast ItemStatic) {
+        let is_mutable = !matches!(item.mutability, StaticMutability::None);
+        if is_mutable || !is_plain(&item.ty) {
+            self.note(
+                item,
+                &format!("{} is not declared with global!", item.ident),
+            );
+        }
+        visit::visit_item_static(self, item);
+    }
+
+    fn visit_macro(&mut self, call: &'ast Macro) {
+        if call
+            .path
+            .segments
+            .last()
+            .is_some_and(|last| last.ident == "global")
+        {
+            self.declared(&call.tokens);
+        } else if self.path != MACROS {
+            self.look_into(call.tokens.clone());
+        }
+    }
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs")
+            && path.file_stem().is_some_and(|stem| stem != "tests")
+        {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_static_says_what_becomes_of_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut files = Vec::new();
+    sources(&root.join("src"), &mut files);
+    for krate in fs::read_dir(root.join("crates")).expect("the crates") {
+        let krate = krate.expect("a crate").path();
+        if !COMMAND.iter().any(|name| krate.ends_with(name)) {
+            sources(&krate.join("src"), &mut files);
+        }
+    }
+    assert!(files.len() > 100, "{} files", files.len());
+    let mut all = Vec::new();
+    for file in files {
+        let path = file.strip_prefix(&root).expect("below the root");
+        let source = fs::read_to_string(&file).expect("a source");
+        all.extend(wrong(&path.to_string_lossy(), &source));
+    }
+    assert!(all.is_empty(), "{}", all.join("\n"));
+}
+
+#[test]
+fn what_is_not_declared_is_found() {
+    let undeclared = [
+        "static COUNT: AtomicU64 = AtomicU64::new(0);",
+        "static STATE: core::cell::OnceCell<u8> = OnceCell::new();",
+        "static TABLE: [(u8, Lock<()>); 1] = [(0, Lock::new(()))];",
+        "static OURS: Unknown = Unknown;",
+        "static mut NUMBER: u8 = 0;",
+        "fn inner() { static ONCE: AtomicBool = AtomicBool::new(false); }",
+        "impl X { fn inner() { if true { static A: Published<u8> = Published::none(); } } }",
+        "macro_rules! hidden { () => { static SAID: AtomicBool = AtomicBool::new(false); }; }",
+        "thread_local! { static CELL: Cell<u8> = const { Cell::new(0) }; }",
+        "lifecycle::global! { #[fork(reset)] static A: u8 = 0 }",
+        "lifecycle::global! { #[fork(reset)] #[restart(reset)] static A: u8 = 0; }",
+    ];
+    for source in undeclared {
+        assert_eq!(
+            wrong("crates/session/src/x.rs", source).len(),
+            1,
+            "{source}"
+        );
+    }
+    let silent = "lifecycle::global! { stage: Sinks; /// Doc.\n #[fork(reset)] static A: u8 = 0; }";
+    assert_eq!(wrong("crates/python/src/x.rs", silent).len(), 1);
+    let fine = [
+        silent,
+        "static NAMES: [&str; 1] = [\"a\"];",
+        "static EVENTS: &[(&CStr, MethodDef)] = &[];",
+        "fn inner(text: &'static str) -> bool { matches!(text, _x if is::<&'static str>()) }",
+        "macro_rules! once { () => {{ $crate::global! { #[fork(reset)] static A: u8 = 0; } }}; }",
+        "#[cfg(test)] mod tests { static A: AtomicU8 = AtomicU8::new(0); }",
+    ];
+    for source in fine {
+        assert_eq!(
+            wrong("crates/session/src/x.rs", source),
+            [""; 0],
+            "{source}"
+        );
+    }
+}

@@ -1,0 +1,56 @@
+//! Whether there is a record and a window, and the counters of its header.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use tllmprof_platform::lifecycle;
+use tllmprof_record::Counter;
+
+use super::space;
+
+lifecycle::global! {
+    stage: Sinks;
+
+    /// A window is open: events are kept.
+    #[fork(reset)]
+    pub static IS_RECORDING: AtomicBool = AtomicBool::new(false);
+    /// There is a record.
+    #[fork(reset)]
+    pub static IS_ON: AtomicBool = AtomicBool::new(false);
+    /// A record was asked for.
+    #[fork(keep = "the settings are the same")]
+    pub static IS_WANTED: AtomicBool = AtomicBool::new(false);
+}
+
+/// Whether events are kept now.
+#[inline]
+pub fn is_recording() -> bool {
+    IS_RECORDING.load(Ordering::Relaxed)
+}
+
+/// Whether there is a record.
+pub fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+/// Whether one was asked for.
+pub fn is_wanted() -> bool {
+    IS_WANTED.load(Ordering::Relaxed)
+}
+
+/// Adds to a counter of the record, if there is one.
+pub fn add(counter: Counter, more: u64) {
+    if is_on()
+        && let Some(header) = space::header()
+    {
+        header.add(counter, more);
+    }
+}
+
+/// Sets a counter of the record that is kept elsewhere, if there is one.
+pub fn set(counter: Counter, value: u64) {
+    if is_on()
+        && let Some(header) = space::header()
+    {
+        header.set(counter, value);
+    }
+}

@@ -1,0 +1,50 @@
+//! What happens once, when the process begins to use CUDA or what the rule names is first met.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use once_cell::race::OnceBox;
+use tllmprof_config::{Settings, Step};
+use tllmprof_platform::cancel::Uncancelled;
+use tllmprof_platform::{lifecycle, log};
+use tllmprof_platform::thread::uncounted;
+
+use super::learning;
+use super::wiring::{doors, sink};
+
+lifecycle::global! {
+    /// What is to run when the process exits.
+    #[fork(keep = "it is the same function")]
+    static AT_EXIT: OnceBox<extern "C" fn()> = OnceBox::new();
+}
+
+/// Has `act` run when the process exits, before what the driver registered when it was initialised.
+pub fn at_exit(act: extern "C" fn()) {
+    let _ = AT_EXIT.set(Box::new(act));
+}
+
+/// The process uses CUDA. No lock is held: a profiler's code may make calls, too.
+pub fn begin(settings: &'static Settings) {
+    mind_exit();
+    let _uncancelled = Uncancelled::new();
+    log::set_level(settings.log);
+    match settings.step {
+        Step::Symbol { .. } => doors().report_named(),
+        Step::Auto => learning::tell_hint(),
+        _ => {}
+    }
+    uncounted(&mut || sink().start(settings));
+}
+
+/// Has the window closed when the process ends.
+fn mind_exit() {
+    lifecycle::global! {
+        #[fork(keep = "handlers are inherited")]
+        static ONCE: AtomicBool = AtomicBool::new(false);
+    }
+    if let Some(at_exit) = AT_EXIT.get()
+        && !ONCE.swap(true, Ordering::AcqRel)
+    {
+        // Registered now, it runs before those that the driver registered when it was initialised.
+        tllmprof_platform::system::at_exit(*at_exit);
+    }
+}

@@ -1,0 +1,116 @@
+//! What a call that is followed means: whether it begins an iteration, and what that switches.
+
+use core::sync::atomic::Ordering;
+
+use tllmprof_calls::{Call, Kind};
+use tllmprof_platform::log;
+use tllmprof_steps::step::counted::Counted;
+use tllmprof_steps::step::learned::Begun;
+use tllmprof_steps::window::Point;
+use tllmprof_sync::Guard;
+
+use super::state::{STATE, State, WAITS_ENTER};
+use super::{ending, learning, slots, stream_capture, turn};
+
+/// A call has been entered and goes on when this returns.
+pub fn entered(call: Call) {
+    match call.kind() {
+        Kind::CaptureBegin => return stream_capture::begins(),
+        Kind::CaptureEnd | Kind::Memory | Kind::Destroys(_) => return,
+        Kind::Profiler => {
+            log::once!(
+                Info,
+                "the program controls the profiler itself, too: {call} is passed through"
+            );
+            return;
+        }
+        _ => {}
+    }
+    enter(call.into());
+}
+
+/// A native function that the rule names has been entered: the iteration that is over when it ends.
+pub fn named_entered() -> Option<u64> {
+    enter(Counted::Named)
+}
+
+/// Whether a window ends with `iteration`.
+pub fn closes_after(iteration: u64) -> bool {
+    let guard = STATE.lock();
+    guard
+        .as_ref()
+        .is_some_and(|state| state.schedule.closes_after(iteration))
+}
+
+/// What it means that `what` has begun: the iteration that is over when it ends.
+pub fn enter(what: Counted) -> Option<u64> {
+    if ending::has_finished() {
+        return None;
+    }
+    let slot = slots::slot().filter(|_| !slots::is_capturing())?;
+    let cell = slot.live(what);
+    if cell.count() <= cell.limit() {
+        return None; // a runtime's function, which is attended: of no interest now
+    }
+    if what.waits() && !WAITS_ENTER.load(Ordering::Relaxed) {
+        return None;
+    }
+    let mut guard = STATE.lock();
+    let state = guard.as_mut()?;
+    if !what.is_by_name() && state.begin_to_use_cuda() {
+        turn::run(guard);
+        guard = STATE.lock();
+    }
+    let state = guard.as_mut()?;
+    let entered = state.counter.entered(what, &state.slots, slot);
+    match entered.opens {
+        Some(begun) => begin(guard, begun),
+        // Nobody gets credit while something is switched; work waits for it, waits need not.
+        None if state.turn.is_taken() && !what.waits() => turn::wait_for(guard),
+        None if state.turn.is_taken() => {}
+        None => state.run_on(),
+    }
+    entered.ends
+}
+
+/// An iteration begins. Where it is not understood to be one, nothing opens.
+fn begin(mut guard: Guard<'_, Option<State>>, begun: Begun) {
+    let Some(state) = guard.as_mut() else { return };
+    state.schedule.hold(!begun.understood);
+    if begun.understood || state.schedule.is_open() {
+        return turn::reach(guard, Point::In(begun.iteration));
+    }
+    let waiting = state.schedule.waiting_at(begun.iteration);
+    state.run_on();
+    drop(guard);
+    if let Some(window) = waiting {
+        learning::tell_waiting(window);
+    }
+}
+
+/// A call that was followed has returned. `stream` is its first argument.
+pub fn returned(call: Call, stream: usize, succeeded: bool) {
+    match call.kind() {
+        Kind::CaptureBegin => return stream_capture::began(stream, succeeded),
+        Kind::CaptureEnd => {
+            if let Some(guard) = stream_capture::ended(stream) {
+                turn::reach(guard, Point::Start);
+            }
+            return;
+        }
+        _ => {}
+    }
+    if ending::has_finished() {
+        return;
+    }
+    let Some(slot) = slots::slot().filter(|_| !slots::is_capturing()) else {
+        return;
+    };
+    let mut guard = STATE.lock();
+    let Some(state) = guard.as_mut() else { return };
+    match state.counter.returned(call, &state.slots, slot) {
+        Some(begun) => begin(guard, begun),
+        None if state.turn.is_taken() => {}
+        None => state.run_on(),
+    }
+}

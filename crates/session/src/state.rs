@@ -1,0 +1,281 @@
+//! What the session knows, behind one lock: the counter, the windows, who has the turn.
+
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::time::Instant;
+
+use tllmprof_calls::{CALLS, Call, Calls};
+use tllmprof_config::{Settings, Step, rank};
+use tllmprof_engines::tensorrt_llm_gates_itself;
+use tllmprof_platform::barrier::process_wide;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::{driver, injection, log};
+use tllmprof_steps::step::Counter;
+use tllmprof_steps::step::counted::Counted;
+use tllmprof_steps::step::threads::Slot;
+use tllmprof_steps::turn::{Event, Turn};
+use tllmprof_steps::window::{Point, Schedule};
+use tllmprof_sync::Lock;
+
+use super::activity::USES_CUDA;
+use super::by::Rank;
+use super::engines::{self, Found};
+use super::wiring::{doors, interpreter, sink};
+use super::{learning, slots};
+
+lifecycle::global! {
+    stage: Session;
+
+    #[fork(hold, reset)]
+    pub static STATE: Lock<Option<State>> = Lock::new(None);
+    /// The process whose calls are counted; another is a child that shares our memory, as after
+    /// `vfork`, or a copy that no handler told of, and is left alone.
+    #[fork(reset)]
+    pub static OWNER: AtomicI32 = AtomicI32::new(0);
+    /// Calls whose runtime functions count, too. At first all do: the runtime looks the driver's
+    /// functions up in its first call.
+    #[fork(reset)]
+    pub static ATTENDED: AtomicU32 = AtomicU32::new(Calls::ALL.bits());
+    /// It matters that a wait is entered, and not only that it returns. While steps are learnt it does
+    /// not, and a lock less is taken at each.
+    #[fork(reset)]
+    pub static WAITS_ENTER: AtomicBool = AtomicBool::new(true);
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Session,
+    child: |_: &OnlyThread| slots::forget(),
+}
+
+/// Who opens the windows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Gating {
+    NotAsked,
+    Ours,
+    /// TensorRT-LLM, which reads the same variable.
+    Engine,
+}
+
+pub struct State {
+    pub settings: &'static Settings,
+    pub counter: Counter,
+    pub schedule: Schedule,
+    pub slots: Vec<&'static Slot>,
+    pub captures: Vec<(usize, &'static Slot)>,
+    pub turn: Turn,
+    pub rank: Rank,
+    /// Who opens the windows, as far as that has been asked.
+    pub gating: Gating,
+    pub follows_each: bool,
+    pub recording: Recording,
+    /// Stream captures after which a count started again that had begun.
+    pub restarts: u64,
+    /// A process that does not use CUDA is left alone, whatever functions of it are counted.
+    pub uses_cuda: bool,
+}
+
+/// How far the process's record is.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub enum Recording {
+    /// Not asked for, or it could not be made.
+    #[default]
+    No,
+    /// It begins with the first iteration.
+    ToBegin,
+    Yes,
+}
+
+impl Recording {
+    pub fn asked_for() -> Self {
+        if sink().wants_record() {
+            Self::ToBegin
+        } else {
+            Self::No
+        }
+    }
+}
+
+impl State {
+    pub fn new() -> Option<Self> {
+        let settings = crate::activity::settings()?;
+        Some(Self {
+            settings,
+            counter: Counter::new(settings, process_wide, learning::memory),
+            schedule: match settings.step {
+                Step::Auto => Schedule::patient(settings.windows.as_slice()),
+                _ => Schedule::new(settings.windows.as_slice()),
+            },
+            slots: Vec::new(),
+            captures: Vec::new(),
+            turn: Turn::default(),
+            rank: Rank::NotAsked,
+            gating: Gating::NotAsked,
+            follows_each: settings.nvtx && injection::has_tool(),
+            recording: Recording::asked_for(),
+            restarts: 0,
+            uses_cuda: false,
+        })
+    }
+
+    /// The limit that the cell of `what` starts with for thread number `thread`: the first call of
+    /// CUDA's is to be told of.
+    pub fn first_limit(&self, what: Counted, thread: u32) -> u64 {
+        if self.uses_cuda || what.is_by_name() {
+            self.counter.first_limit(what, thread)
+        } else {
+            0
+        }
+    }
+
+    /// The process makes a call of CUDA's. Whether that begins the session: the calling thread has
+    /// the turn then, and calls of others wait until the profilers are ready.
+    pub fn begin_to_use_cuda(&mut self) -> bool {
+        if !self.uses_cuda {
+            self.uses_cuda = true;
+            USES_CUDA.store(true, Ordering::Relaxed);
+            for slot in &self.slots {
+                for what in Counted::all().filter(|what| !what.is_by_name()) {
+                    slot.live(what)
+                        .set_limit(self.first_limit(what, slot.thread()));
+                }
+            }
+        }
+        let begins = !self.turn.has_begun() && !self.turn.is_taken();
+        if begins {
+            self.take_turn();
+        }
+        begins
+    }
+
+    /// Takes the turn.
+    pub fn take_turn(&mut self) {
+        self.turn.on(Event::Claims(Instant::now()));
+    }
+
+    /// Lets the threads run to where the next thing happens.
+    pub fn run_on(&mut self) {
+        let next = Some(self.turn.done().next());
+        // Where the record alone wants to know of each, the calls of the driver tell it.
+        let edge = if self.follows_each {
+            next
+        } else {
+            self.schedule.next_edge()
+        };
+        // A rule that was learnt tells of each in any case, and of those in a window more exactly.
+        let is_exact = self.counter.learnt().is_none() || self.schedule.is_open();
+        let asked = if self.tells_each() && is_exact {
+            next
+        } else {
+            edge
+        };
+        self.counter.run_to(&self.slots, asked);
+        let left = |next: u64| next.saturating_sub(self.turn.done().over());
+        let close = edge.map_or(Calls::NONE, |next| self.counter.close_calls(left(next)));
+        if ATTENDED.load(Ordering::Relaxed) != close.bits() {
+            ATTENDED.store(close.bits(), Ordering::Release);
+            doors().attend(close);
+        }
+        let waits_enter = !self.turn.has_begun() || !self.counter.passes_entered_waits();
+        if WAITS_ENTER.load(Ordering::Relaxed) != waits_enter {
+            WAITS_ENTER.store(waits_enter, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there is nothing to switch at `point`.
+    pub fn has_nothing_at(&self, point: Point) -> bool {
+        let has_none = !self.follows_each
+            && !self.schedule.has_edge_at(point)
+            && !self.begins_record(point)
+            && !sink().has_edge_at(point);
+        // The child of a fork has its parent's driver, whether it is going to use it or not.
+        let has_driver = || !lifecycle::is_child() && driver::is_loaded();
+        has_none || !(self.uses_cuda || has_driver())
+    }
+
+    /// The rule as messages name it: `auto` counts the step of an engine that it knows.
+    pub fn step(&self) -> &'static Step {
+        match self.engine() {
+            Some(engine) => &engine.step,
+            None => &self.settings.step,
+        }
+    }
+
+    /// The engine whose step `auto` counts.
+    pub fn engine(&self) -> Option<&'static Found> {
+        match self.settings.step {
+            Step::Auto => engines::counted(self.counter.counts()?),
+            _ => None,
+        }
+    }
+
+    /// Leaves the windows to an engine that reads their variable itself and is there by now.
+    pub fn ask_engine(&mut self) {
+        if self.gating != Gating::NotAsked {
+            return;
+        }
+        self.gating = Gating::Ours;
+        if let Some(variable) = self.settings.windows_from
+            && tensorrt_llm_gates_itself(variable, engines::seen)
+        {
+            self.gating = Gating::Engine;
+            self.schedule = Schedule::default();
+            log::say!(
+                Info,
+                "TensorRT-LLM is in this process and reads {variable} itself: the profiler is left \
+                 to it (set TLLMPROF_START_STOP instead to have it gated here)"
+            );
+        }
+    }
+
+    /// Looks the rank up, late, as engines set it late; a rank that is not wanted opens nothing.
+    pub fn ask_rank(&mut self) {
+        if self.rank != Rank::NotAsked {
+            return;
+        }
+        let rank = rank(|name| std::env::var_os(name));
+        self.rank = Rank::Known(rank);
+        if let Some(ranks) = &self.settings.ranks
+            && !ranks.contains(rank.unwrap_or(0))
+        {
+            self.schedule = Schedule::default();
+        }
+    }
+}
+
+impl State {
+    /// Whether the record is to begin before `point`.
+    pub fn begins_record(&self, point: Point) -> bool {
+        self.recording == Recording::ToBegin && self.uses_cuda && point != Point::Start
+    }
+
+    /// Whether each iteration is told to the record.
+    pub fn tells_each(&self) -> bool {
+        self.recording != Recording::No && self.uses_cuda
+    }
+
+    /// Tells the record of an iteration at which nothing is switched.
+    pub fn tell_iteration(&self, point: Point) {
+        if self.recording != Recording::Yes {
+            return;
+        }
+        sink().passes(point);
+        if sink().wants_calls() {
+            count_calls(&self.slots);
+        }
+    }
+}
+
+/// Whether the runtime's function for `call` counts, though the driver's would.
+pub fn attends(call: Call) -> bool {
+    Calls::from_bits(ATTENDED.load(Ordering::Acquire)).contains(call)
+}
+
+/// Brings the record's counters of calls up to date.
+pub fn count_calls(slots: &[&Slot]) {
+    sink().count_calls(&mut CALLS.iter().map(|row| {
+        slots
+            .iter()
+            .map(|slot| slot.live(row.call).count())
+            .sum::<u64>()
+    }));
+    interpreter().count();
+}
