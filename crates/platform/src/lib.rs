@@ -1,9 +1,9 @@
 //! What a preloaded library needs in any process, whatever it is for.
 //!
 //! Modules and their symbols ([`elf`], [`modules`], [`resolve`], [`maps`]), patched GOT slots
-//! ([`got`]), what is kept for each thread ([`thread`]), forks ([`lifecycle`]), the driver and the
-//! gate in front of it ([`driver`], [`gate`]), lines on standard error ([`log`]). Nothing here knows
-//! what a step is.
+//! ([`got`]), what is kept for each thread ([`thread`]), memory outside the heap ([`pages`]), forks
+//! ([`lifecycle`]), the driver and the gate in front of it ([`driver`], [`gate`]), lines on standard
+//! error ([`log`]). Nothing here knows what a step is.
 
 #[cfg(not(all(
     any(target_arch = "aarch64", target_arch = "x86_64"),
@@ -30,6 +30,7 @@ pub mod lifecycle;
 pub mod log;
 pub mod maps;
 pub mod modules;
+pub mod pages;
 pub mod resolve;
 pub mod stack;
 pub mod thread;
