@@ -21,6 +21,7 @@ pub mod driver;
 pub mod elf;
 pub mod environment;
 pub mod errno;
+pub mod function;
 pub mod gate;
 pub mod got;
 pub mod ids;

@@ -17,7 +17,6 @@ mod quiet;
 pub mod ranges;
 mod space;
 mod strings;
-mod wiped;
 mod writers;
 
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -173,9 +172,8 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
             return;
         }
     };
-    // SAFETY: takes nothing.
-    let parent = unsafe { libc::getppid() };
-    header.begin(place.pid, parent.cast_unsigned(), clock::choose());
+    let parent = std::os::unix::process::parent_id();
+    header.begin(place.pid, parent, clock::choose());
     if let Some(first) = clock::first() {
         header.anchor(first);
     }

@@ -5,5 +5,5 @@ pub mod hash;
 mod lock;
 mod published;
 
-pub use lock::{Guard, Lock, OnlyThread, wait, wake};
+pub use lock::{Guard, Lock, OnlyThread, this_thread, wait, wake};
 pub use published::Published;

@@ -125,14 +125,14 @@ impl<T> Lock<T> {
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: this guard holds the lock.
+        // SAFETY: this guard holds the lock, and lends the value mutably to nobody meanwhile.
         unsafe { &*self.0.value.get() }
     }
 }
 
 impl<T> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this guard holds the lock.
+        // SAFETY: this guard holds the lock, and is borrowed for as long as the result.
         unsafe { &mut *self.0.value.get() }
     }
 }
@@ -145,8 +145,9 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-fn this_thread() -> i32 {
-    // SAFETY: takes nothing.
+/// The kernel's number for the calling thread; the main thread's is the process's.
+pub fn this_thread() -> i32 {
+    // SAFETY: takes nothing, and always succeeds.
     unsafe { libc::gettid() }
 }
 

@@ -575,7 +575,7 @@ fn prepare(
         return Err(Refusal::Changed);
     }
     let entry = patching::examine(start, &code, |address, buffer| {
-        modules::read(module, address, buffer)
+        module.read(address, buffer)
     })?;
     if !quiet && !patching::fits_one_store(&entry) {
         return Err(Refusal::Threads);
