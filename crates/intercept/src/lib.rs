@@ -16,19 +16,22 @@ mod dlsym;
 #[doc(hidden)]
 pub mod export;
 mod fed;
+mod frame;
 mod named;
 #[cfg_attr(target_arch = "aarch64", path = "arch/named_aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "arch/named_x86_64.rs")]
 mod named_arch;
+mod noting;
 pub mod nvtx;
 mod proc_address;
 mod recorded;
+mod stubs;
 mod thunk;
 mod watched;
 
 use thunk::Thunk;
-use tllmprof_config::Step;
 use tllmprof_calls::Calls;
+use tllmprof_config::Step;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 
 pub use arch::{dlsym_door, dlvsym_door};
@@ -87,4 +90,3 @@ pub fn start() {
     tllmprof_platform::resolve::remember_initial();
     dlsym::find_real();
 }
-

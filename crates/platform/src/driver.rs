@@ -7,9 +7,9 @@
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::elf;
 use crate::libcuda::NAME;
 use crate::libcuda::functions;
-use crate::elf;
 use crate::log;
 use tllmprof_sync::Published;
 
@@ -108,9 +108,8 @@ impl Driver {
 
     /// Starts the profiler where it could not be started before, without a word.
     pub fn start_profiler_late(&self) -> bool {
-        self.profiler_start.is_some_and(|start| {
-            self.in_a_context(|| start()) == 0
-        })
+        self.profiler_start
+            .is_some_and(|start| self.in_a_context(|| start()) == 0)
     }
 
     /// Stops the profiler.

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use once_cell::race::OnceBox;
 
-use crate::maps::{Maps, page_size};
 use crate::elf;
 use crate::elf::Module;
+use crate::maps::{Maps, page_size};
 use crate::resolve;
 use crate::stack;
 

@@ -335,8 +335,12 @@ pub unsafe fn set_counting_of(thread: usize, cells: *const c_void, trail: *const
     // SAFETY: the caller promises that the block is still there and that its thread does not read
     // these words now.
     unsafe {
-        (&raw mut (*block).cells).cast::<*const c_void>().write_volatile(cells);
-        (&raw mut (*block).trail).cast::<*const c_void>().write_volatile(trail);
+        (&raw mut (*block).cells)
+            .cast::<*const c_void>()
+            .write_volatile(cells);
+        (&raw mut (*block).trail)
+            .cast::<*const c_void>()
+            .write_volatile(trail);
     }
 }
 
@@ -448,7 +452,10 @@ mod tests {
     unsafe impl Part for Slot {
         const KIND: Kind = Kind::Slot;
         fn thread_ends(&'static self) {
-            assert!(part::<Self>().is_some(), "it is the thread's until it has ended");
+            assert!(
+                part::<Self>().is_some(),
+                "it is the thread's until it has ended"
+            );
             ENDED.lock().unwrap().push("Slot");
         }
     }
@@ -462,14 +469,18 @@ mod tests {
     }
 
     fn writer() -> &'static Writer {
-        begin_part(|_, left| left.or_else(|| Some(Box::leak(Box::new(Writer(0.into()))))))
-            .unwrap()
+        begin_part(|_, left| left.or_else(|| Some(Box::leak(Box::new(Writer(0.into())))))).unwrap()
     }
 
     #[test]
     fn the_next_thread_takes_the_record_over_with_its_parts() {
         let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
-        let here = || (from_ref(current().unwrap()).addr(), from_ref(writer()).addr());
+        let here = || {
+            (
+                from_ref(current().unwrap()).addr(),
+                from_ref(writer()).addr(),
+            )
+        };
         let first = spawn(move || {
             assert!(current().is_none() && part::<Writer>().is_none());
             writer();
@@ -480,7 +491,10 @@ mod tests {
         let second = spawn(move || {
             let writer = writer();
             assert_eq!(current().unwrap().number(), ids::thread());
-            assert!(writer.0.load(Ordering::Relaxed) >= 1, "its last thread has ended");
+            assert!(
+                writer.0.load(Ordering::Relaxed) >= 1,
+                "its last thread has ended"
+            );
             here()
         });
         assert_eq!(second.join().unwrap(), first);
@@ -524,7 +538,10 @@ mod tests {
                         })
                     })
                     .collect();
-                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap())
+                    .collect()
             });
             taken.sort_unstable();
             taken
@@ -534,7 +551,11 @@ mod tests {
         let count = records().count();
         let again = at_once();
         assert!(again.windows(2).all(|pair| pair[0] != pair[1]));
-        assert_eq!(records().count(), count, "records of ended threads are used again");
+        assert_eq!(
+            records().count(),
+            count,
+            "records of ended threads are used again"
+        );
     }
 
     #[test]

@@ -25,10 +25,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use once_cell::race::OnceBox;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_config::{Place, Settings};
-use tllmprof_session::Facts;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 pub use tllmprof_record::{Counter, Edge, Ended, Event, RangeKind, StringId, What};
+use tllmprof_session::Facts;
 
 #[cfg(target_arch = "x86_64")] // its assembler asks
 pub use clock::IS_COUNTER;
@@ -41,8 +41,8 @@ pub use space::{make_room, set_helper};
 pub use strings::{Label, id_of};
 pub use writers::Writer;
 
-use tllmprof_platform::log;
 use file::File;
+use tllmprof_platform::log;
 
 /// A window is open: events are kept.
 static IS_RECORDING: AtomicBool = AtomicBool::new(false);

@@ -4,10 +4,10 @@
 //! thread uses ([`super::writers`]).
 
 use core::ptr::NonNull;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use core::time::Duration;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_record::{CHUNK_BYTES, Chunk, Counter, HEADER_BYTES, HeaderBlock, chunk_offset};
@@ -16,12 +16,12 @@ use super::failure::Failure;
 use super::file::File;
 use super::quiet::Quiet;
 use once_cell::race::OnceBox;
-use tllmprof_platform::pages::{self, Zeroed};
-use tllmprof_sync::Published;
 use tllmprof_platform::cancel::Uncancelled;
+use tllmprof_platform::log;
+use tllmprof_platform::pages::{self, Zeroed};
 use tllmprof_sync::Guard;
 use tllmprof_sync::Lock;
-use tllmprof_platform::log;
+use tllmprof_sync::Published;
 
 /// Chunks of the first extent, which also holds the header: all that a process needs that opens no
 /// window.

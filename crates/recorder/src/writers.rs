@@ -13,9 +13,9 @@ use super::clock::ticks;
 use super::{space, strings};
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::pages::{self, Zeroed};
-use tllmprof_sync::Published;
 use tllmprof_platform::thread::{self, Part};
 use tllmprof_steps::ranges::open::Open;
+use tllmprof_sync::Published;
 
 /// Writers that were made and no thread has had yet, in a chain.
 static SPARE: Published<Writer> = Published::none();
@@ -176,7 +176,8 @@ impl Writer {
         self.thread.set(thread);
         self.is_busy.store(false, Ordering::Relaxed);
         self.refused.set(0);
-        self.open.with(|open| open.as_mut().map(|Ranges(open)| open.clear()));
+        self.open
+            .with(|open| open.as_mut().map(|Ranges(open)| open.clear()));
         self.in_chunk(|events| {
             // SAFETY: the thread that had the writer has left it.
             *events = unsafe { EventWriter::resume(events.chunk(), thread) };

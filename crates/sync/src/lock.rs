@@ -107,9 +107,9 @@ impl<T> Lock<T> {
 
     /// Unlocks what [`Lock::hold_over_fork`] has locked on this thread; otherwise does nothing.
     pub fn release_after_fork(&self) {
-        let held = self
-            .forker
-            .compare_exchange(this_thread(), 0, Ordering::Relaxed, Ordering::Relaxed);
+        let held =
+            self.forker
+                .compare_exchange(this_thread(), 0, Ordering::Relaxed, Ordering::Relaxed);
         if held.is_ok() {
             drop(Guard(self));
         }

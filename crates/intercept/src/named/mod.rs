@@ -36,30 +36,30 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 
 use regex::bytes::Regex;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_config::Step;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_symbols::{LIMIT, Pattern};
 
 use super::{dlsym, named_arch};
-use tllmprof_platform::resolve;
-use tllmprof_platform::{elf, got};
-use tllmprof_platform::thread::Inside;
+use core::sync::atomic::AtomicI32;
 use tllmprof_platform::elf::Found;
 use tllmprof_platform::elf::Module;
-use tllmprof_session::engines;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::ids;
+use tllmprof_platform::resolve;
+use tllmprof_platform::thread::Inside;
+use tllmprof_platform::{elf, got};
+use tllmprof_session::engines;
 use tllmprof_sync::Guard;
 use tllmprof_sync::Lock;
-use core::sync::atomic::AtomicI32;
 
 pub use calls::{after, before};
 use functions::Function;
-use tllmprof_platform::maps::Maps;
-use tllmprof_platform::modules::{self, ARE_WATCHED, Loaded, has_watcher, tell_watcher};
 use patching::{Entry, Region};
 use refusal::Refusal;
 use slots::ByName;
+use tllmprof_platform::maps::Maps;
+use tllmprof_platform::modules::{self, ARE_WATCHED, Loaded, has_watcher, tell_watcher};
 pub use told::{tell, tell_unmatched};
 
 /// How long a look-up waits for another thread that looks at modules.
@@ -129,7 +129,10 @@ pub fn start() {
         _ => return,
     }
     ARE_WATCHED.store(true, Ordering::Release);
-    BEFORE_MAIN.store(tllmprof_platform::injection::is_preloaded(), Ordering::Relaxed);
+    BEFORE_MAIN.store(
+        tllmprof_platform::injection::is_preloaded(),
+        Ordering::Relaxed,
+    );
     calls::remember_loader();
     look_at(elf::changes());
     BEFORE_MAIN.store(false, Ordering::Relaxed);
@@ -564,19 +567,14 @@ fn prepare(
     let file = tllmprof_symbols::open(&candidate.path).map_err(|_| Refusal::Unreadable)?;
     file.read_exact_at(&mut code, offset)
         .map_err(|_| Refusal::Unreadable)?;
-    // SAFETY: the code is mapped, as the kernel says, and the module stays loaded meanwhile.
-    let loaded = unsafe {
-        core::slice::from_raw_parts(
-            core::ptr::with_exposed_provenance::<u8>(start),
-            function.size,
-        )
-    };
+    let mut loaded = vec![0; function.size];
+    if !module.read(start, &mut loaded) {
+        return Err(Refusal::Unreadable);
+    }
     if loaded != code {
         return Err(Refusal::Changed);
     }
-    let entry = patching::examine(start, &code, |address, buffer| {
-        module.read(address, buffer)
-    })?;
+    let entry = patching::examine(start, &code, |address, buffer| module.read(address, buffer))?;
     if !quiet && !patching::fits_one_store(&entry) {
         return Err(Refusal::Threads);
     }

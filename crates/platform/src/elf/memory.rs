@@ -69,7 +69,10 @@ impl Memory {
 
     /// Where what the module's file holds of the segment around `address` ends.
     pub fn file_end(&self, address: usize) -> Option<usize> {
-        let loaded = self.headers().iter().filter(|header| header.p_type == PT_LOAD);
+        let loaded = self
+            .headers()
+            .iter()
+            .filter(|header| header.p_type == PT_LOAD);
         loaded
             .map(|header| {
                 let start = self.address(header.p_vaddr);
@@ -125,8 +128,7 @@ impl Memory {
         let room = self.room_at(address, PF_R)?.min(most);
         // SAFETY: so many bytes lie in a segment of the module, which is mapped for reading, in a
         // table that nobody writes to.
-        let bytes =
-            unsafe { slice::from_raw_parts(with_exposed_provenance::<u8>(address), room) };
+        let bytes = unsafe { slice::from_raw_parts(with_exposed_provenance::<u8>(address), room) };
         CStr::from_bytes_until_nul(bytes).ok()
     }
 
@@ -159,7 +161,11 @@ mod tests {
         let memory = module.memory;
         let at = TEXT.as_ptr().expose_provenance();
         assert_eq!(memory.string(at, 100), Some(TEXT));
-        assert_eq!(memory.string(at, TEXT.count_bytes()), None, "its end is too far");
+        assert_eq!(
+            memory.string(at, TEXT.count_bytes()),
+            None,
+            "its end is too far"
+        );
         assert_eq!(memory.bytes(at), Some(*b"a string"));
         let end = at + memory.room_at(at, PF_R).unwrap();
         assert!(memory.bytes::<8>(end - 8).is_some());

@@ -11,6 +11,7 @@ mod links;
 mod stubs;
 
 use core::ffi::{CStr, c_void};
+use core::mem::offset_of;
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
@@ -21,9 +22,9 @@ use once_cell::race::OnceBox;
 
 use tllmprof_calls::{Call, is_called_in_context, may_give_work};
 
+use crate::errno::Kept;
 use crate::lifecycle::{self, OnlyThread, Stage};
 use crate::{barrier, elf, resolve, thread};
-use crate::errno::Kept;
 use tllmprof_sync::Lock;
 use tllmprof_sync::wait;
 
@@ -40,7 +41,7 @@ pub const GATE_COUNT: usize = 2048;
 /// not take the program with it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The gate in front of one function. The assembler knows the layout.
+/// The gate in front of one function.
 #[repr(C)]
 pub struct Gate {
     real: AtomicPtr<c_void>,
@@ -49,6 +50,10 @@ pub struct Gate {
 }
 
 impl Gate {
+    /// Where the assembler finds the fields, in bytes.
+    pub const REAL: usize = offset_of!(Self, real);
+    pub const WEIGHT: usize = offset_of!(Self, weight);
+
     const fn new() -> Self {
         Self {
             real: AtomicPtr::new(core::ptr::null_mut()),
