@@ -123,11 +123,7 @@ extern "C" fn before() {
         Inside::enter().map(Inside::stay).is_some(),
         Ordering::Relaxed,
     );
-    for before in Stage::ALL
-        .into_iter()
-        .flat_map(hooks)
-        .filter_map(|hook| hook.before)
-    {
+    for before in Stage::ALL.into_iter().flat_map(hooks).filter_map(|hook| hook.before) {
         before();
     }
 }
@@ -156,11 +152,7 @@ extern "C" fn in_child() {
     // SAFETY: the child of a fork has one thread.
     let alone = unsafe { OnlyThread::new() };
     IS_CHILD.store(true, Ordering::Relaxed);
-    for child in Stage::ALL
-        .into_iter()
-        .flat_map(hooks)
-        .filter_map(|hook| hook.child)
-    {
+    for child in Stage::ALL.into_iter().flat_map(hooks).filter_map(|hook| hook.child) {
         child(&alone);
     }
     // The number is the parent's thread's: the child's own is another one.

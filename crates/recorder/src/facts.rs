@@ -4,11 +4,11 @@ use core::fmt::{Display, Write};
 use core::time::Duration;
 use std::fs;
 
+use tllmprof_session::Facts;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_calls::CALLS;
 use tllmprof_config::{Settings, VARIABLES};
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_record::{Event, Info, NO_STRING, What};
-use tllmprof_session::Facts;
 
 use super::{clock, is_on, is_wanted, strings, writers};
 use tllmprof_sync::Lock;

@@ -28,14 +28,14 @@ use tllmprof_record::{Counter, Info};
 
 use super::writers::{self, Writer};
 use super::{add, clock, facts, is_on, is_recording};
+use tllmprof_platform::errno::Kept;
+use tllmprof_platform::gate;
+use tllmprof_sync::Guard;
+use tllmprof_platform::log;
 use driver::Driver;
 use pool::{Index, Pair, Span};
 pub use streams::Target;
 use streams::{Key, Open, Stream};
-use tllmprof_platform::errno::Kept;
-use tllmprof_platform::gate;
-use tllmprof_platform::log;
-use tllmprof_sync::Guard;
 
 /// No iteration is open.
 const NONE: u64 = u64::MAX;

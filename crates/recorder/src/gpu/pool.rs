@@ -15,9 +15,9 @@ use tllmprof_record::{Counter, Event as Recorded, Info, What};
 
 use super::super::{add, clock, facts, writers};
 use super::driver::{BesideCaptures, Driver, Event, Status};
-use tllmprof_platform::log;
 use tllmprof_sync::Guard;
 use tllmprof_sync::Lock;
+use tllmprof_platform::log;
 
 /// Contexts that a process may use in a window. Work in more is not timed.
 const CONTEXTS: usize = 16;

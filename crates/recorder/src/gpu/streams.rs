@@ -9,9 +9,9 @@ use core::time::Duration;
 use super::driver::Driver;
 use super::pool::{Index, Pair};
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_sync::hash::spread;
 use tllmprof_platform::thread;
 use tllmprof_sync::Lock;
-use tllmprof_sync::hash::spread;
 
 /// Streams that are known at a time; one that has nothing open makes room for another.
 const STREAMS: usize = 256;
