@@ -17,6 +17,12 @@ impl Uncancelled {
     }
 }
 
+impl Default for Uncancelled {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Drop for Uncancelled {
     fn drop(&mut self) {
         set(self.0);

@@ -10,6 +10,12 @@ impl Kept {
     }
 }
 
+impl Default for Kept {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// `errno`, as the last call of the C library that failed left it.
 pub fn now() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)

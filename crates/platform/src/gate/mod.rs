@@ -213,7 +213,7 @@ fn find(real: *mut c_void) -> Option<usize> {
 /// is noted in: a thread record's address, 1 for the count of those without one, 0 for nothing.
 ///
 /// `frame` is where its frame lies, as the assembler notes it.
-pub unsafe extern "C" fn enter(gate: &Gate, frame: usize) -> usize {
+pub extern "C" fn enter(gate: &Gate, frame: usize) -> usize {
     let _errno = Kept::new();
     let weight = gate.weight.load(Ordering::Relaxed);
     let Some(record) = thread::current() else {
