@@ -59,7 +59,7 @@ impl Frame {
     pub const BELOW: usize = offset_of!(Self, frame_pointer);
     /// Vector registers are saved below the frame; how far below the place of the frame pointer.
     #[cfg(target_arch = "x86_64")]
-    pub const VECTORS: usize = Self::BELOW + 8 * size_of::<u128>();
+    pub const VECTORS: usize = Self::BELOW + size_of::<[u128; 8]>();
     #[cfg(target_arch = "aarch64")]
     pub const VECTORS: usize = offset_of!(Self, vectors);
     #[cfg(target_arch = "aarch64")]
