@@ -1,7 +1,7 @@
 //! What a preloaded library needs in any process, whatever it is for.
 //!
 //! Modules and their symbols ([`elf`], [`modules`], [`resolve`], [`maps`]), patched GOT slots
-//! ([`got`]), what is kept for each thread ([`thread`]), memory outside the heap ([`pages`]), forks
+//! ([`got`]) and entries ([`entry`]), what is kept for each thread ([`thread`]), memory outside the heap ([`pages`]), forks
 //! ([`lifecycle`]), the driver and the gate in front of it ([`driver`], [`gate`]), lines on standard
 //! error ([`log`]). Nothing here knows what a step is.
 
@@ -19,6 +19,7 @@ pub mod barrier;
 pub mod cancel;
 pub mod driver;
 pub mod elf;
+pub mod entry;
 pub mod environment;
 pub mod errno;
 pub mod function;

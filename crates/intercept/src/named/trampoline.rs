@@ -6,9 +6,8 @@
 
 use core::ops::Range;
 
-use super::entry::{Entry, Kind};
-use crate::named::pool::{COUNT, LIMIT};
-use crate::named::refusal::Refusal;
+use super::pool::{COUNT, LIMIT};
+use tllmprof_platform::entry::{Entry, Kind, Refusal};
 use crate::named_arch::slow;
 use tllmprof_platform::elf::Module;
 use tllmprof_platform::maps::Maps;

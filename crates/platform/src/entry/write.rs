@@ -11,9 +11,8 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::entry::{Entry, JUMP};
-use crate::named::refusal::Refusal;
-use tllmprof_platform::barrier;
+use super::{Entry, JUMP, Refusal};
+use crate::barrier;
 
 const PAGE: usize = 4096;
 
