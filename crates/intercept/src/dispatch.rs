@@ -4,14 +4,14 @@ use core::ffi::c_int;
 
 use tllmprof_calls::{Call, Kind};
 
-use super::arch::Frame;
 use super::followed::{is_followed, is_nested};
+use super::frame::Frame;
 use super::thunk::{Role, Thunk};
 use super::{fed, proc_address, recorded, watched};
-use tllmprof_platform::driver;
-use tllmprof_platform::thread::{self, Inside, Outer};
 use tllmprof_capture::marks;
+use tllmprof_platform::driver;
 use tllmprof_platform::errno::Kept;
+use tllmprof_platform::thread::{self, Inside, Outer};
 use tllmprof_recorder as recorder;
 use tllmprof_session as session;
 
@@ -20,14 +20,11 @@ const DEVICE_TO_HOST: u32 = 2;
 
 /// A call has been entered; says whether to call the real function and come back (1), or to jump
 /// to it (0).
-///
-/// # Safety
-/// `frame` is what the assembler saved of a call that is under way.
-pub unsafe extern "C" fn before(frame: *const Frame) -> c_int {
+/// `frame` is what the assembler saved of the call.
+pub extern "C" fn before(frame: &Frame) -> c_int {
     let _errno = Kept::new();
     let inside = Inside::enter();
-    // SAFETY: the caller's promise; the thunk is one of the pool.
-    let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
+    let thunk = frame.thunk;
     frame.since.set(0);
     let follow = match thunk.role() {
         Role::ProcAddress => true,
@@ -68,22 +65,15 @@ fn is_recorded(thunk: &Thunk) -> bool {
 }
 
 /// The real function has returned `result`.
-///
-/// # Safety
-/// As [`before`].
-pub unsafe extern "C" fn after(frame: *const Frame, result: usize) {
+pub extern "C" fn after(frame: &Frame, result: usize) {
     let _errno = Kept::new();
     let _inside = Inside::enter();
-    // SAFETY: the caller's promise; the thunk is one of the pool.
-    let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
+    let thunk = frame.thunk;
     // The functions return an enumeration, in the lower half of the register.
     let succeeded = result & 0xffff_ffff == 0;
     recorded::keep(frame, thunk, result);
     match thunk.role() {
-        Role::ProcAddress if succeeded => {
-            // SAFETY: the frame is of a call to this function, which succeeded.
-            unsafe { proc_address::handed_out(frame) };
-        }
+        Role::ProcAddress if succeeded => proc_address::handed_out(frame),
         Role::ProcAddress => {}
         Role::Driver(call) if watched::are() => watched::returned(call, frame, succeeded),
         Role::Driver(call) if is_followed(call) && !is_nested(frame) => {
@@ -157,4 +147,13 @@ fn runtime(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
 fn is_the_call(call: Call, frame: &Frame) -> bool {
     // An enumeration: the upper half of its register may hold anything.
     !call.info().device_to_host_only || frame.args[3] as u32 == DEVICE_TO_HOST
+}
+/// Whether the call is nested in the outermost one; takes the mark away if that has been left.
+#[cfg(target_arch = "aarch64")] // on x86-64 the assembler can tell
+pub extern "C" fn is_within_outer(frame: &Frame) -> bool {
+    let is_within = is_nested(frame);
+    if !is_within {
+        thread::leave_outer();
+    }
+    is_within
 }

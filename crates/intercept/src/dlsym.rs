@@ -6,10 +6,10 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use tllmprof_platform::lifecycle;
 use tllmprof_calls::{Call, LOOK_UPS, Library, is_called_in_context};
 
-use tllmprof_platform::gate;
 use super::fed;
-use tllmprof_platform::resolve::{self, Scope};
 use super::thunk::{Role, Thunk};
+use tllmprof_platform::resolve::{self, Scope};
+use tllmprof_platform::{function, gate};
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
@@ -64,8 +64,8 @@ fn real_dlsym() -> Option<Dlsym> {
     if REAL_DLSYM.load(Ordering::Acquire).is_null() {
         find_real();
     }
-    // SAFETY: the pointer is null or the real dlsym.
-    unsafe { core::mem::transmute(REAL_DLSYM.load(Ordering::Acquire)) }
+    // SAFETY: the place is null or has the real dlsym.
+    unsafe { function::at(REAL_DLSYM.load(Ordering::Acquire)) }
 }
 
 /// The next `dlvsym` in line.
@@ -73,8 +73,8 @@ fn real_dlvsym() -> Option<Dlvsym> {
     if REAL_DLVSYM.load(Ordering::Acquire).is_null() {
         find_real();
     }
-    // SAFETY: the pointer is null or the real dlvsym.
-    unsafe { core::mem::transmute(REAL_DLVSYM.load(Ordering::Acquire)) }
+    // SAFETY: the place is null or has the real dlvsym.
+    unsafe { function::at(REAL_DLVSYM.load(Ordering::Acquire)) }
 }
 
 /// What the next in line finds by a handle, which does not depend on who asks.
@@ -140,19 +140,15 @@ pub unsafe extern "C" fn lookup_version(
 /// What the program gets in place of what the look-up found.
 ///
 /// Nothing found stays nothing found, and `dlerror` keeps its message.
-unsafe fn stand_in(
-    found: *mut c_void,
-    name: &CStr,
-    version: Option<&CStr>,
-    caller: usize,
-) -> *mut c_void {
+fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usize) -> *mut c_void {
     tllmprof_platform::lifecycle::register();
     if found.is_null() || resolve::is_ours(caller) {
         return found;
     }
     let is_gated = gate::is_wanted();
     let Some(role) = role_of(name) else {
-        let passes = !is_gated || !tllmprof_session::activity::is_active() || gate::is_profiler(caller);
+        let passes =
+            !is_gated || !tllmprof_session::activity::is_active() || gate::is_profiler(caller);
         return if passes {
             found
         } else {

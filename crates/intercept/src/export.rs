@@ -4,29 +4,38 @@
 //! bindings; the assembler looks in the others, and [`bind`] makes new ones.
 
 use core::ffi::{CStr, c_void};
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use once_cell::race::OnceBox;
 
 use super::arch;
 use super::fed;
-use tllmprof_platform::resolve::{self, Scope};
 use super::thunk::{Role, Thunk};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::elf;
 use tllmprof_platform::log;
+use tllmprof_platform::resolve::{self, Scope};
+use tllmprof_sync::Published;
 
 /// Bindings of all exports together that are remembered; more are found again at each call.
 const BINDINGS: usize = 1024;
 
-/// What one module means by one export. The assembler knows the layout of the first three.
+/// What one module means by one export.
 #[repr(C)]
 pub struct Binding {
     start: AtomicUsize,
     length: AtomicUsize,
     thunk: AtomicPtr<c_void>,
-    export: AtomicPtr<Export>,
+    export: Published<Export>,
     real: AtomicPtr<c_void>,
+}
+
+/// Where the assembler finds the fields, in bytes.
+impl Binding {
+    pub const START: usize = offset_of!(Self, start);
+    pub const LENGTH: usize = offset_of!(Self, length);
+    pub const THUNK: usize = offset_of!(Self, thunk);
 }
 
 impl Binding {
@@ -35,7 +44,7 @@ impl Binding {
             start: AtomicUsize::new(0),
             length: AtomicUsize::new(0),
             thunk: AtomicPtr::new(core::ptr::null_mut()),
-            export: AtomicPtr::new(core::ptr::null_mut()),
+            export: Published::none(),
             real: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
@@ -55,7 +64,7 @@ lifecycle::global! {
     static BINDING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
 }
 
-/// One exported function. The assembler knows that the bindings come first.
+/// One exported function.
 #[repr(C)]
 pub struct Export {
     recent: [AtomicPtr<Binding>; 4],
@@ -64,11 +73,17 @@ pub struct Export {
     missing: OnceBox<Bare>,
 }
 
+/// Where the assembler finds what a thunk goes to, in bytes.
+pub const HANDLER: usize = Thunk::HANDLER;
+
 /// What stands in for a thunk where there is none: a handler alone.
 #[repr(C)]
 struct Bare {
     handler: AtomicPtr<c_void>,
 }
+
+// Its handler lies where a thunk's does.
+const _: () = assert!(offset_of!(Bare, handler) == Thunk::HANDLER);
 
 impl Bare {
     const fn new(handler: *mut c_void) -> Self {
@@ -79,6 +94,9 @@ impl Bare {
 }
 
 impl Export {
+    /// Where the assembler finds the four bindings that were asked for last, in bytes.
+    pub const RECENT: usize = offset_of!(Self, recent);
+
     /// The export called `name`.
     pub const fn new(name: &'static CStr) -> Self {
         Self {
@@ -127,16 +145,16 @@ fn bound(export: &'static Export, caller: usize) -> *const c_void {
         let _binding = BINDING.lock();
         // One that another export had may still be being read by a thread that calls that one.
         let free = |binding: &&Binding| {
-            let had = binding.export.load(Ordering::Relaxed);
             binding.length.load(Ordering::Relaxed) == 0
-                && (had.is_null() || core::ptr::eq(had, export))
+                && binding
+                    .export
+                    .get()
+                    .is_none_or(|had| core::ptr::eq(had, export))
         };
         if known(export, caller).is_none()
             && let Some(binding) = ALL.iter().find(free)
         {
-            binding
-                .export
-                .store(core::ptr::from_ref(export).cast_mut(), Ordering::Relaxed);
+            binding.export.set(Some(export));
             binding.real.store(real, Ordering::Relaxed);
             binding.start.store(module.start, Ordering::Relaxed);
             binding.thunk.store(thunk.cast_mut(), Ordering::Relaxed);
@@ -153,7 +171,10 @@ fn bound(export: &'static Export, caller: usize) -> *const c_void {
 fn known(export: &Export, caller: usize) -> Option<&'static Binding> {
     ALL.iter().find(|binding| {
         let length = binding.length.load(Ordering::Acquire);
-        core::ptr::eq(binding.export.load(Ordering::Relaxed), export)
+        binding
+            .export
+            .get()
+            .is_some_and(|known| core::ptr::eq(known, export))
             && caller.wrapping_sub(binding.start.load(Ordering::Relaxed)) < length
     })
 }
@@ -194,10 +215,13 @@ pub fn forget_unloaded() {
         if caller && real {
             continue;
         }
-        // SAFETY: bindings in use name exports, which are statics.
-        let export = unsafe { &*binding.export.load(Ordering::Relaxed) };
         let ours = core::ptr::from_ref(binding).cast_mut();
-        for recent in &export.recent {
+        for recent in binding
+            .export
+            .get()
+            .iter()
+            .flat_map(|export| &export.recent)
+        {
             let none = (&raw const NONE).cast_mut();
             let _ = recent.compare_exchange(ours, none, Ordering::AcqRel, Ordering::Relaxed);
         }

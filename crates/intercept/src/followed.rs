@@ -4,7 +4,7 @@ use tllmprof_calls::{Call, Direction, Kind};
 use tllmprof_platform::thread;
 use tllmprof_session as session;
 
-use super::arch::Frame;
+use super::frame::Frame;
 
 /// Whether a call of this kind has to be seen when it returns.
 pub fn is_followed(call: Call) -> bool {

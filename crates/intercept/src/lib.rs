@@ -17,22 +17,25 @@ mod dlsym;
 pub mod export;
 mod fed;
 mod followed;
+mod frame;
 mod named;
 #[cfg_attr(target_arch = "aarch64", path = "arch/named_aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "arch/named_x86_64.rs")]
 mod named_arch;
+mod noting;
 pub mod nvtx;
 mod proc_address;
 mod recorded;
+mod stubs;
 mod thunk;
 mod watched;
 
 use thunk::Thunk;
-use tllmprof_config::Step;
 use tllmprof_calls::Calls;
 #[doc(hidden)]
 pub use tllmprof_platform::lifecycle;
 use tllmprof_platform::lifecycle::{OnlyThread, Stage};
+use tllmprof_config::Step;
 
 pub use arch::{dlsym_door, dlvsym_door};
 pub use named::start as follow_named;
@@ -90,4 +93,3 @@ pub fn start() {
     tllmprof_platform::resolve::remember_initial();
     dlsym::find_real();
 }
-

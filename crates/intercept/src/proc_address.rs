@@ -1,21 +1,20 @@
 //! The `cuGetProcAddress` door: functions that the driver hands out.
 
 use core::ffi::{CStr, c_char, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::arch::Frame;
 use super::dlsym::role_of;
-use super::thunk::{Role, Thunk};
 use super::fed;
+use super::frame::Frame;
+use super::thunk::{Role, Thunk};
 use tllmprof_platform::gate;
 
 /// `cuGetProcAddress` has returned: puts a thunk in place of what it handed out.
 ///
 /// Both of its ABIs have the name first and the place for the result second. The result means
-/// something only on success; the place may be null, and so may the name in a first query.
-///
-/// # Safety
-/// `frame` is of a call to `cuGetProcAddress` in either ABI that returned success.
-pub unsafe fn handed_out(frame: &Frame) {
+/// something only on success; the place may be null, and so may the name in a first query. `frame` is
+/// of a call that has succeeded.
+pub fn handed_out(frame: &Frame) {
     /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
     const PER_THREAD: usize = 2;
     let [name, place, _, flags, ..] = frame.args;
@@ -25,14 +24,15 @@ pub unsafe fn handed_out(frame: &Frame) {
     if name.is_null() || place.is_null() || !tllmprof_session::activity::is_active() {
         return;
     }
-    // SAFETY: the driver has read the name and, on success, written the place.
-    let (name, real) = unsafe { (CStr::from_ptr(name), *place) };
+    // SAFETY: the function has the name and the place as arguments: the driver has read the one and
+    // written the other.
+    let (name, place) = unsafe { (CStr::from_ptr(name), AtomicPtr::from_ptr(place)) };
+    let real = place.load(Ordering::Relaxed);
     if real.is_null() || gate::is_wanted() && gate::is_profiler(frame.return_address) {
         return;
     }
     let Some(role) = role_of(name) else {
-        // SAFETY: as above.
-        unsafe { *place = gate::stand_in(real, name) };
+        place.store(gate::stand_in(real, name), Ordering::Relaxed);
         return;
     };
     if let Role::Driver(call) = role {
@@ -42,7 +42,6 @@ pub unsafe fn handed_out(frame: &Frame) {
         if flags & PER_THREAD != 0 {
             thunk.set_per_thread();
         }
-        // SAFETY: as above.
-        unsafe { *place = thunk.stub() };
+        place.store(thunk.stub(), Ordering::Relaxed);
     }
 }

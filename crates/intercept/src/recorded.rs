@@ -3,14 +3,14 @@
 
 use tllmprof_calls::{Call, Destroyed, Kind, Library, Stream};
 
-use super::arch::Frame;
+use super::frame::Frame;
 use super::thunk::{Role, Thunk};
+use tllmprof_recorder as recorder;
+use tllmprof_recorder::What;
 use tllmprof_recorder::gpu;
 use tllmprof_recorder::gpu::Doomed;
 use tllmprof_recorder::gpu::Target;
 use tllmprof_recorder::gpu::Wait;
-use tllmprof_recorder as recorder;
-use tllmprof_recorder::What;
 use tllmprof_session as session;
 
 /// Whether calls are recorded now.
@@ -20,30 +20,17 @@ pub fn are() -> bool {
 
 /// The real function of a call that [`arch::record`] timed has returned `result`, and the program is
 /// to get it.
-///
-/// # Safety
-/// `frame` is what the assembler saved of the call.
 #[cfg(target_arch = "x86_64")]
-pub unsafe extern "C" fn returned(frame: *const Frame, result: usize) -> usize {
-    // SAFETY: the caller's promise; the thunk is one of the pool.
-    let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
-    keep(frame, thunk, result);
+pub extern "C" fn returned(frame: &Frame, result: usize) -> usize {
+    keep(frame, frame.thunk, result);
     result
 }
 
 /// A call that [`arch::record`] is about to time goes on to its real function. Returns what it is to
 /// put into the lowest bit of the call's beginning.
-///
-/// # Safety
-/// `frame` is what the assembler saved of the call.
 #[cfg(target_arch = "x86_64")]
-pub unsafe extern "C" fn entered(frame: *const Frame) -> u64 {
-    if !gpu::is_timing() {
-        return 0;
-    }
-    // SAFETY: the caller's promise; the thunk is one of the pool.
-    let (frame, thunk) = unsafe { (&*frame, &*(*frame).thunk) };
-    enters(frame, thunk).into()
+pub extern "C" fn entered(frame: &Frame) -> u64 {
+    (gpu::is_timing() && enters(frame, frame.thunk)).into()
 }
 
 /// A call goes on to its real function, by the slow way.

@@ -5,18 +5,20 @@
 //! runtimes. All doors lead to the same thunk for the same real function.
 
 use core::ffi::{CStr, c_void};
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use tllmprof_platform::lifecycle;
 use tllmprof_calls::{Call, Calls, Direction, Kind, Wait, is_per_thread};
 
-use super::{arch, watched};
+use super::noting::{self, Noting};
+use super::{arch, stubs, watched};
 use tllmprof_platform::gate;
-use tllmprof_steps::step::counted::Counted;
-use tllmprof_steps::step::threads;
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
 use tllmprof_session as session;
+use tllmprof_steps::step::counted::Counted;
+use tllmprof_steps::step::threads;
 
 /// Thunks that a process can have. A process uses about two for each row of the table; libraries
 /// that are unloaded and loaded again elsewhere use new ones.
@@ -85,23 +87,23 @@ impl Role {
 /// The handler that notes `call` as well as counting it, where iterations are learnt from that.
 /// `records`: and records it.
 fn noting(call: Call, records: bool) -> Option<*mut c_void> {
-    let handlers: arch::Noting = match call.kind() {
+    let handlers: Noting = match call.kind() {
         _ if !session::learns() => return None,
-        Kind::KernelLaunch { handle: 0 } => arch::NOTE_FIRST_ARGUMENT,
-        Kind::KernelLaunch { .. } => arch::NOTE_SECOND_ARGUMENT,
-        Kind::GraphLaunch => arch::NOTE_GRAPH,
-        Kind::AsyncCopy(Direction::ToHost) => arch::NOTE_COPY_TO_HOST,
-        Kind::AsyncCopy(Direction::ToDevice) => arch::NOTE_COPY_TO_DEVICE,
-        Kind::Wait(Wait::Stream) => arch::NOTE_STREAM_WAIT,
-        Kind::Wait(Wait::Event) => arch::NOTE_EVENT_WAIT,
-        Kind::Wait(Wait::Context) => arch::NOTE_CONTEXT_WAIT,
-        Kind::Wait(Wait::CopyToHost) => arch::NOTE_BLOCKING_COPY,
+        Kind::KernelLaunch { handle: 0 } => noting::FIRST_ARGUMENT,
+        Kind::KernelLaunch { .. } => noting::SECOND_ARGUMENT,
+        Kind::GraphLaunch => noting::GRAPH,
+        Kind::AsyncCopy(Direction::ToHost) => noting::COPY_TO_HOST,
+        Kind::AsyncCopy(Direction::ToDevice) => noting::COPY_TO_DEVICE,
+        Kind::Wait(Wait::Stream) => noting::STREAM_WAIT,
+        Kind::Wait(Wait::Event) => noting::EVENT_WAIT,
+        Kind::Wait(Wait::Context) => noting::CONTEXT_WAIT,
+        Kind::Wait(Wait::CopyToHost) => noting::BLOCKING_COPY,
         _ => return None,
     };
     Some(handlers[usize::from(records)] as *mut c_void)
 }
 
-/// One entry of the pool. The assembler knows the first three fields by their offsets.
+/// One entry of the pool.
 #[repr(C)]
 pub struct Thunk {
     handler: AtomicPtr<c_void>,
@@ -110,6 +112,13 @@ pub struct Thunk {
     role: AtomicU32,
     /// 1: stream 0 is the calling thread's own.
     per_thread: AtomicU32,
+}
+
+/// Where the assembler finds the fields, in bytes.
+impl Thunk {
+    pub const HANDLER: usize = offset_of!(Self, handler);
+    pub const REAL: usize = offset_of!(Self, real);
+    pub const CELL: usize = offset_of!(Self, cell);
 }
 
 impl Thunk {
@@ -167,9 +176,9 @@ impl Thunk {
             Role::Driver(call)
                 if noting(call, false).is_none() && !watched::are() && !recorder::is_wanted() =>
             {
-                arch::counting_stub(index)
+                stubs::counting_stub(index)
             }
-            Role::Driver(_) | Role::Runtime(_) | Role::ProcAddress => arch::stub(index),
+            Role::Driver(_) | Role::Runtime(_) | Role::ProcAddress => stubs::stub(index),
         }
     }
 

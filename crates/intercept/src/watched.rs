@@ -11,11 +11,11 @@ use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
 use tllmprof_calls::{CALLS, Call};
 
-use super::arch::Frame;
-use tllmprof_platform::thread;
 use super::followed::{is_followed, is_nested};
+use super::frame::Frame;
 use tllmprof_capture::marks;
 use tllmprof_capture::marks::Name;
+use tllmprof_platform::thread;
 use tllmprof_session as session;
 
 const UNKNOWN: u8 = 0;

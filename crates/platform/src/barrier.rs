@@ -1,13 +1,25 @@
-//! The barrier that lets threads count without fences.
+//! Barriers that one thread has run on all others of the process: `membarrier(2)`.
 
-/// Makes what every thread has stored visible, and what it loads next fresh: `membarrier(2)`,
-/// private expedited. False where the kernel has none.
+use libc::c_int;
+
+/// Makes what every thread has stored visible, and what it loads next fresh, which lets threads
+/// count without fences. False where the kernel has no such barrier.
 pub fn process_wide() -> bool {
-    const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
-    const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+    const PRIVATE_EXPEDITED: c_int = 1 << 3;
+    const REGISTER_PRIVATE_EXPEDITED: c_int = 1 << 4;
+    run(PRIVATE_EXPEDITED) || (run(REGISTER_PRIVATE_EXPEDITED) && run(PRIVATE_EXPEDITED))
+}
+
+/// Has every thread fetch its next instructions anew. Where the kernel has no such barrier, as old
+/// ones have not, a processor sees new code a little later.
+pub fn instructions() {
+    const SYNC_CORE: c_int = 1 << 5;
+    const REGISTER_SYNC_CORE: c_int = 1 << 6;
+    run(REGISTER_SYNC_CORE);
+    run(SYNC_CORE);
+}
+
+fn run(command: c_int) -> bool {
     // SAFETY: the commands take no memory of ours.
-    let command =
-        |command: libc::c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 };
-    command(PRIVATE_EXPEDITED)
-        || (command(REGISTER_PRIVATE_EXPEDITED) && command(PRIVATE_EXPEDITED))
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }

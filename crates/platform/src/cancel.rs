@@ -12,16 +12,27 @@ pub struct Uncancelled(libc::c_int);
 impl Uncancelled {
     /// Holds cancellation off.
     pub fn new() -> Self {
-        let mut old = 0;
-        // SAFETY: writes the old state to the local; PTHREAD_CANCEL_DISABLE is 1 in glibc.
-        unsafe { pthread_setcancelstate(1, &raw mut old) };
-        Self(old)
+        const DISABLE: libc::c_int = 1; // PTHREAD_CANCEL_DISABLE in glibc
+        Self(set(DISABLE))
+    }
+}
+
+impl Default for Uncancelled {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
 impl Drop for Uncancelled {
     fn drop(&mut self) {
-        // SAFETY: puts back the state that was in force; the old one is not asked for.
-        unsafe { pthread_setcancelstate(self.0, core::ptr::null_mut()) };
+        set(self.0);
     }
+}
+
+/// Sets the calling thread's state, and returns the one that was in force.
+fn set(state: libc::c_int) -> libc::c_int {
+    let mut old = 0;
+    // SAFETY: writes the old state to the local, and refuses a state that there is not.
+    unsafe { pthread_setcancelstate(state, &raw mut old) };
+    old
 }

@@ -9,10 +9,11 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::lifecycle;
+use crate::elf;
 use crate::libcuda::NAME;
 use crate::libcuda::functions;
-use crate::elf;
 use crate::log;
+use tllmprof_sync::Published;
 
 type Context = *mut c_void;
 type Device = c_int;
@@ -29,23 +30,23 @@ functions! {
 
     profiler_start: fn() = c"cuProfilerStart";
     profiler_stop: fn() = c"cuProfilerStop";
-    driver_get_version: fn(*mut c_int) = c"cuDriverGetVersion";
-    mem_get_info: fn(*mut usize, *mut usize) = c"cuMemGetInfo_v2";
-    ctx_get_current: fn(*mut Context) = c"cuCtxGetCurrent";
+    driver_get_version: fn(&mut c_int) = c"cuDriverGetVersion";
+    mem_get_info: fn(&mut usize, &mut usize) = c"cuMemGetInfo_v2";
+    ctx_get_current: fn(&mut Context) = c"cuCtxGetCurrent";
     ctx_set_current: fn(Context) = c"cuCtxSetCurrent";
     ctx_synchronize: fn() = c"cuCtxSynchronize";
-    device_get_count: fn(*mut c_int) = c"cuDeviceGetCount";
-    device_get: fn(*mut Device, c_int) = c"cuDeviceGet";
-    primary_ctx_get_state: fn(Device, *mut c_uint, *mut c_int) = c"cuDevicePrimaryCtxGetState";
-    primary_ctx_retain: fn(*mut Context, Device) = c"cuDevicePrimaryCtxRetain";
-    func_get_name: fn(*mut *const c_char, *mut c_void) = c"cuFuncGetName";
-    kernel_get_name: fn(*mut *const c_char, *mut c_void) = c"cuKernelGetName";
+    device_get_count: fn(&mut c_int) = c"cuDeviceGetCount";
+    device_get: fn(&mut Device, c_int) = c"cuDeviceGet";
+    primary_ctx_get_state: fn(Device, &mut c_uint, &mut c_int) = c"cuDevicePrimaryCtxGetState";
+    primary_ctx_retain: fn(&mut Context, Device) = c"cuDevicePrimaryCtxRetain";
+    func_get_name: fn(&mut *const c_char, *mut c_void) = c"cuFuncGetName";
+    kernel_get_name: fn(&mut *const c_char, *mut c_void) = c"cuKernelGetName";
     primary_ctx_release: fn(Device) = c"cuDevicePrimaryCtxRelease_v2" | c"cuDevicePrimaryCtxRelease";
 }
 
 lifecycle::global! {
     #[fork(keep = "the child has the driver loaded, too")]
-    static DRIVER: AtomicPtr<Driver> = AtomicPtr::new(core::ptr::null_mut());
+    static DRIVER: Published<Driver> = Published::none();
     /// The context that was current where the window opened.
     #[fork(keep = "stored where a window opens")]
     static CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -73,22 +74,20 @@ impl Driver {
     ///
     /// Looked for again when the one that was known has been unloaded.
     pub fn get() -> Option<&'static Self> {
-        // SAFETY: the pointer is null or of a leaked box.
-        let known = unsafe { DRIVER.load(Ordering::Acquire).as_ref() };
         let is_there = |driver: &&Self| {
             elf::containing(driver.start)
                 .is_some_and(|module| module.start == driver.start && module.soname() == Some(NAME))
         };
-        known.filter(is_there).or_else(|| {
+        DRIVER.get().filter(is_there).or_else(|| {
             let driver: &'static Self = Box::leak(Box::new(Self::load()?));
-            DRIVER.store(core::ptr::from_ref(driver).cast_mut(), Ordering::Release);
+            DRIVER.set(Some(driver));
             Some(driver)
         })
     }
 
     /// Whether the process has loaded its driver at any time.
     pub fn is_known() -> bool {
-        !DRIVER.load(Ordering::Acquire).is_null() || Self::get().is_some()
+        DRIVER.get().is_some() || Self::get().is_some()
     }
 
     /// Starts the profiler; whether it did.
@@ -100,8 +99,7 @@ impl Driver {
             );
             return false;
         };
-        // SAFETY: the function takes nothing.
-        match self.in_a_context(|| unsafe { start() }) {
+        match self.in_a_context(|| start()) {
             0 => true,
             status @ (NOT_INITIALIZED | INVALID_CONTEXT) => {
                 log::say!(Debug, "cuProfilerStart came too early: error {status}");
@@ -116,11 +114,8 @@ impl Driver {
 
     /// Starts the profiler where it could not be started before, without a word.
     pub fn start_profiler_late(&self) -> bool {
-        self.profiler_start.is_some_and(|start| {
-            // SAFETY: the function takes nothing.
-            let status = self.in_a_context(|| unsafe { start() });
-            status == 0
-        })
+        self.profiler_start
+            .is_some_and(|start| self.in_a_context(|| start()) == 0)
     }
 
     /// Stops the profiler.
@@ -128,8 +123,7 @@ impl Driver {
         let Some(stop) = self.profiler_stop else {
             return;
         };
-        // SAFETY: the function takes nothing.
-        match self.in_a_context(|| unsafe { stop() }) {
+        match self.in_a_context(|| stop()) {
             0 => {}
             // The program has taken CUDA down before the end of the process closed the window.
             status @ (DEINITIALIZED | CONTEXT_IS_DESTROYED) => {
@@ -142,15 +136,13 @@ impl Driver {
     /// The newest version of CUDA that it serves, as 1000 × major + 10 × minor.
     pub fn version(&self) -> Option<c_int> {
         let mut version = 0;
-        // SAFETY: writes the version to the local.
-        (unsafe { self.driver_get_version?(&raw mut version) } == 0).then_some(version)
+        (self.driver_get_version?(&mut version) == 0).then_some(version)
     }
 
     /// Bytes of the GPU's memory that are free, by the calling thread's context.
     pub fn free_memory(&self) -> Option<usize> {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: writes both numbers to the locals.
-        (unsafe { self.mem_get_info?(&raw mut free, &raw mut total) } == 0).then_some(free)
+        (self.mem_get_info?(&mut free, &mut total) == 0).then_some(free)
     }
 
     /// Bytes that a kernel's name gets in messages.
@@ -169,9 +161,7 @@ impl Driver {
         [self.func_get_name, self.kernel_get_name]
             .into_iter()
             .flatten()
-            // SAFETY: a handle that the program has launched a kernel by; the driver tells what it
-            // is of, and writes the place.
-            .find(|get| unsafe { get(&raw mut place, handle) } == 0)?;
+            .find(|get| get(&mut place, handle) == 0)?;
         if place.is_null() {
             return None;
         }
@@ -195,8 +185,7 @@ impl Driver {
     fn context(&self) -> Context {
         let mut context = core::ptr::null_mut();
         if let Some(get) = self.ctx_get_current {
-            // SAFETY: writes the context to the local that it is given.
-            let _ = unsafe { get(&raw mut context) };
+            get(&mut context);
         }
         context
     }
@@ -207,8 +196,7 @@ impl Driver {
         if let Some(set) = self.ctx_set_current
             && !context.is_null()
         {
-            // SAFETY: a handle that the driver gave; the driver checks it.
-            let _ = unsafe { set(context) };
+            set(context);
         }
     }
 
@@ -233,16 +221,14 @@ impl Driver {
 
     fn synchronize(&self) {
         if let Some(synchronize) = self.ctx_synchronize {
-            // SAFETY: the function takes nothing.
-            let _ = unsafe { synchronize() };
+            synchronize();
         }
     }
 
     fn devices(&self) -> c_int {
         let mut count = 0;
         if let Some(get_count) = self.device_get_count {
-            // SAFETY: writes the number of devices to the local.
-            let _ = unsafe { get_count(&raw mut count) };
+            get_count(&mut count);
         }
         count
     }
@@ -262,8 +248,7 @@ impl Driver {
             self.adopt_context();
             let status = act();
             if let Some(set) = self.ctx_set_current {
-                // SAFETY: takes the context away that the thread has been given.
-                let _ = unsafe { set(core::ptr::null_mut()) };
+                set(core::ptr::null_mut());
             }
             status
         })
@@ -282,20 +267,17 @@ impl Driver {
         let set = self.ctx_set_current?;
         let (mut device, mut flags, mut active) = (0, 0, 0);
         let mut context = core::ptr::null_mut();
-        // SAFETY: each function writes to the locals it is given and succeeds before the next uses
-        // them; the context is retained while it is used, and only if it was active.
-        unsafe {
-            let usable = get(&raw mut device, ordinal) == 0
-                && state(device, &raw mut flags, &raw mut active) == 0
-                && active != 0
-                && retain(&raw mut context, device) == 0;
-            if !usable {
-                return None;
-            }
-            let enough = set(context) == 0 && act();
-            let _ = set(core::ptr::null_mut());
-            let _ = release(device);
-            Some(enough)
+        // Retained while it is used, and only if the program has made it.
+        let is_usable = get(&mut device, ordinal) == 0
+            && state(device, &mut flags, &mut active) == 0
+            && active != 0
+            && retain(&mut context, device) == 0;
+        if !is_usable {
+            return None;
         }
+        let enough = set(context) == 0 && act();
+        set(core::ptr::null_mut());
+        release(device);
+        Some(enough)
     }
 }

@@ -6,11 +6,12 @@
 //! GNU hash tables and symbol versions as in glibc's `elf/dl-lookup.c`.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
-use libc::{Elf64_Addr, Elf64_Phdr, Elf64_Sym, dl_phdr_info};
+use libc::{Elf64_Sym, dl_phdr_info};
 
 use crate::ids;
 use crate::lifecycle::{self, OnlyThread, Stage};
@@ -18,9 +19,11 @@ use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
 mod changes;
+mod memory;
 mod slots;
 
 pub use changes::{changes, with_modules};
+use memory::{Memory, double_word};
 pub use slots::{Found, Slot};
 
 const DT_NULL: i64 = 0;
@@ -98,6 +101,30 @@ struct Verdef {
     next: u32,
 }
 
+/// What is used of an entry of a symbol table.
+struct Symbol {
+    name: usize,
+    kind: u8,
+    binding: u8,
+    section: u16,
+    value: usize,
+}
+
+/// Where a module's tables lie; 0 for one that it does not have.
+#[derive(Clone, Copy, Default)]
+struct Tables {
+    symbols: usize,
+    strings: usize,
+    strings_size: usize,
+    gnu_hash: usize,
+    hash: usize,
+    versym: usize,
+    verneed: usize,
+    verdef: usize,
+    /// Relocations of the GOT and of the PLT: where, and how many bytes.
+    relocations: [(usize, usize); 2],
+}
+
 /// A loaded module: its place and its tables.
 ///
 /// Valid as long as the module stays loaded; [`walk`] keeps it so during its visit.
@@ -110,21 +137,10 @@ pub struct Module {
     pub start: usize,
     /// The first address behind it.
     pub end: usize,
-    /// The end of the mapped segment that the symbols lie in.
-    segment_end: usize,
-    dynamic: *const Dyn,
-    symbols: *const Elf64_Sym,
-    strings: *const c_char,
-    strings_size: usize,
-    gnu_hash: *const u32,
-    hash: *const u32,
-    versym: *const u16,
-    verneed: *const Verneed,
-    verdef: *const Verdef,
-    headers: *const Elf64_Phdr,
-    header_count: usize,
-    /// Relocations of the GOT and of the PLT: where, and how many bytes.
-    relocations: [(*const c_void, usize); 2],
+    /// The dynamic section, which says where the tables lie.
+    dynamic: usize,
+    memory: Memory,
+    tables: Tables,
 }
 
 /// Visits the loaded modules in the loader's order, until the visitor returns true.
@@ -137,30 +153,26 @@ pub fn walk(visit: impl FnMut(&Module) -> bool) {
 }
 
 fn iterate(mut visit: impl FnMut(&Module) -> bool) {
-    unsafe extern "C" fn each<V: FnMut(&Module) -> bool>(
-        info: *mut dl_phdr_info,
-        _: usize,
-        visit: *mut c_void,
-    ) -> c_int {
+    each_described(&mut |info| Module::new(info).is_some_and(|module| visit(&module)));
+}
+
+/// What the loader tells of a module.
+struct Description<'a>(&'a dl_phdr_info);
+
+/// Visits what the loader tells of each module, until the visitor returns true.
+fn each_described(visit: &mut dyn FnMut(Description<'_>) -> bool) {
+    type Visitor<'a> = &'a mut dyn FnMut(Description<'_>) -> bool;
+    unsafe extern "C" fn each(info: *mut dl_phdr_info, _: usize, visit: *mut c_void) -> c_int {
         // SAFETY: the loader passes a valid description, and `visit` is the closure given below,
         // which is used by this call alone.
-        unsafe {
-            let visit = &mut *visit.cast::<V>();
-            Module::new(&*info)
-                .is_some_and(|module| visit(&module))
-                .into()
-        }
+        let (info, visit) = unsafe { (&*info, &mut *visit.cast::<Visitor<'_>>()) };
+        visit(Description(info)).into()
     }
-    fn each_of<V: FnMut(&Module) -> bool>(
-        _: &V,
-    ) -> unsafe extern "C" fn(*mut dl_phdr_info, usize, *mut c_void) -> c_int {
-        each::<V>
-    }
-    let callback = each_of(&visit);
+    let mut visit: Visitor<'_> = visit;
     // SAFETY: the callback gets the closure back as the type it has, and the closure outlives the
     // call.
     unsafe {
-        libc::dl_iterate_phdr(Some(callback), (&raw mut visit).cast());
+        libc::dl_iterate_phdr(Some(each), (&raw mut visit).cast());
     }
 }
 
@@ -262,87 +274,55 @@ pub fn containing(address: usize) -> Option<Module> {
 
 impl Module {
     /// Reads what the loader tells of a module; `None` if it has no symbols.
-    ///
-    /// # Safety
-    /// `info` describes a module that is loaded.
-    unsafe fn new(info: &dl_phdr_info) -> Option<Self> {
-        // SAFETY: the loader's description holds that many program headers.
-        let headers: &[Elf64_Phdr] =
-            unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-        let base = usize::try_from(info.dlpi_addr).ok()?;
-        let address = |at: Elf64_Addr| base.wrapping_add(at as usize);
-        let mut module = Self {
-            base,
-            path: info.dlpi_name,
-            start: usize::MAX,
-            end: 0,
-            segment_end: 0,
-            dynamic: core::ptr::null(),
-            symbols: core::ptr::null(),
-            strings: core::ptr::null(),
-            strings_size: 0,
-            gnu_hash: core::ptr::null(),
-            hash: core::ptr::null(),
-            versym: core::ptr::null(),
-            verneed: core::ptr::null(),
-            verdef: core::ptr::null(),
-            headers: headers.as_ptr(),
-            header_count: headers.len(),
-            relocations: [(core::ptr::null(), 0); 2],
-        };
-        for header in headers {
+    fn new(Description(info): Description<'_>) -> Option<Self> {
+        // SAFETY: the loader has given the description, of a module that is loaded.
+        let memory = unsafe { Memory::of(info) };
+        let (mut start, mut end, mut dynamic) = (usize::MAX, 0, None);
+        for header in memory.headers() {
             match header.p_type {
                 libc::PT_LOAD => {
-                    module.start = module.start.min(address(header.p_vaddr));
-                    module.end = module.end.max(address(header.p_vaddr + header.p_memsz));
+                    start = start.min(memory.address(header.p_vaddr));
+                    end = end.max(memory.address(header.p_vaddr + header.p_memsz));
                 }
-                libc::PT_DYNAMIC => {
-                    module.dynamic = core::ptr::with_exposed_provenance(address(header.p_vaddr))
-                }
+                libc::PT_DYNAMIC => dynamic = Some(memory.address(header.p_vaddr)),
                 _ => {}
             }
         }
-        if module.dynamic.is_null() {
-            return None;
-        }
-        // glibc has made these addresses absolute, except where it cannot write, as in the vDSO.
-        let (start, raw) = (module.start, module);
-        raw.each_dynamic(|tag, value| {
-            let at = if value < start {
-                base.wrapping_add(value)
+        let mut module = Self {
+            base: memory.base(),
+            path: info.dlpi_name,
+            start,
+            end,
+            dynamic: dynamic?,
+            memory,
+            tables: Tables::default(),
+        };
+        let mut tables = Tables::default();
+        module.each_dynamic(|tag, value| {
+            // glibc has made these addresses absolute, except where it cannot write, as in the vDSO.
+            let place = if value < start {
+                module.base.wrapping_add(value)
             } else {
                 value
             };
-            let place = core::ptr::with_exposed_provenance::<c_void>(at);
             match tag {
-                DT_SYMTAB => module.symbols = place.cast(),
-                DT_STRTAB => module.strings = place.cast(),
-                DT_STRSZ => module.strings_size = value,
-                DT_GNU_HASH => module.gnu_hash = place.cast(),
-                DT_HASH => module.hash = place.cast(),
-                DT_VERSYM => module.versym = place.cast(),
-                DT_VERNEED => module.verneed = place.cast(),
-                DT_VERDEF => module.verdef = place.cast(),
-                DT_RELA => module.relocations[0].0 = place,
-                DT_RELASZ => module.relocations[0].1 = value,
-                DT_JMPREL => module.relocations[1].0 = place,
-                DT_PLTRELSZ => module.relocations[1].1 = value,
+                DT_SYMTAB => tables.symbols = place,
+                DT_STRTAB => tables.strings = place,
+                DT_STRSZ => tables.strings_size = value,
+                DT_GNU_HASH => tables.gnu_hash = place,
+                DT_HASH => tables.hash = place,
+                DT_VERSYM => tables.versym = place,
+                DT_VERNEED => tables.verneed = place,
+                DT_VERDEF => tables.verdef = place,
+                DT_RELA => tables.relocations[0].0 = place,
+                DT_RELASZ => tables.relocations[0].1 = value,
+                DT_JMPREL => tables.relocations[1].0 = place,
+                DT_PLTRELSZ => tables.relocations[1].1 = value,
                 _ => {}
             }
         });
-        let symbols = module.symbols.addr();
-        module.segment_end = headers
-            .iter()
-            .filter(|header| header.p_type == libc::PT_LOAD)
-            .map(|header| {
-                (
-                    address(header.p_vaddr),
-                    address(header.p_vaddr + header.p_filesz),
-                )
-            })
-            .find(|(start, end)| (*start..*end).contains(&symbols))
-            .map_or(0, |(_, end)| end);
-        (!module.symbols.is_null() && !module.strings.is_null()).then_some(module)
+        module.tables = tables;
+        (tables.symbols != 0 && tables.strings != 0).then_some(module)
     }
 
     /// Whether `address` lies in the module.
@@ -351,19 +331,36 @@ impl Module {
     }
 
     fn each_dynamic(&self, mut visit: impl FnMut(i64, usize)) {
-        let mut entry = self.dynamic;
-        // SAFETY: the module's dynamic section ends with DT_NULL.
-        unsafe {
-            while (*entry).tag != DT_NULL {
-                visit((*entry).tag, (*entry).value);
-                entry = entry.add(1);
-            }
+        let entries = self.memory.table::<{ size_of::<Dyn>() }>(self.dynamic);
+        let read = |entry: [u8; size_of::<Dyn>()]| {
+            let tag = double_word(&entry, offset_of!(Dyn, tag)).cast_signed();
+            (tag, double_word(&entry, offset_of!(Dyn, value)) as usize)
+        };
+        for (tag, value) in entries.map(read).take_while(|(tag, _)| *tag != DT_NULL) {
+            visit(tag, value);
         }
     }
 
-    fn string(&self, offset: usize) -> &CStr {
-        // SAFETY: offsets in the module's own tables lead to terminated strings of its table.
-        unsafe { CStr::from_ptr(self.strings.add(offset)) }
+    /// The string at `offset` of the module's table.
+    fn string(&self, offset: usize) -> Option<&CStr> {
+        let most = self.tables.strings_size.checked_sub(offset)?;
+        self.memory.string(self.tables.strings + offset, most)
+    }
+
+    /// The entry of the symbol table.
+    fn symbol(&self, index: usize) -> Option<Symbol> {
+        const SIZE: usize = size_of::<Elf64_Sym>();
+        let at = self.tables.symbols.checked_add(index.checked_mul(SIZE)?)?;
+        let entry: [u8; SIZE] = self.memory.bytes(at)?;
+        let word = |offset| double_word(&entry, offset) as usize;
+        let info = entry[offset_of!(Elf64_Sym, st_info)];
+        Some(Symbol {
+            name: word(offset_of!(Elf64_Sym, st_name)) & 0xffff_ffff,
+            kind: info & 0xf,
+            binding: info >> 4,
+            section: word(offset_of!(Elf64_Sym, st_shndx)) as u16,
+            value: word(offset_of!(Elf64_Sym, st_value)),
+        })
     }
 
     /// The path that it was loaded from; empty for the executable.
@@ -371,7 +368,7 @@ impl Module {
         if self.path.is_null() {
             return c"";
         }
-        // SAFETY: the loader keeps the name as long as the module.
+        // SAFETY: the loader keeps the terminated name as long as the module.
         unsafe { CStr::from_ptr(self.path) }
     }
 
@@ -391,14 +388,16 @@ impl Module {
                 name = Some(value);
             }
         });
-        name.map(|offset| self.string(offset))
+        self.string(name?)
     }
 
     /// Visits the names of the modules that it needs, in order.
     pub fn each_needed(&self, mut visit: impl FnMut(&CStr)) {
         self.each_dynamic(|tag, value| {
-            if tag == DT_NEEDED {
-                visit(self.string(value));
+            if tag == DT_NEEDED
+                && let Some(name) = self.string(value)
+            {
+                visit(name);
             }
         });
     }
@@ -412,124 +411,122 @@ impl Module {
 
     /// The version in which the module asks for the function `name`, if it asks for one.
     pub fn wants(&self, name: &CStr) -> Option<&CStr> {
-        if self.verneed.is_null() || self.versym.is_null() {
+        if self.tables.verneed == 0 || self.tables.versym == 0 {
             return None; // spares the search
         }
         // Undefined symbols need not be in a GNU hash table: the list is searched, rarely.
         self.version_wanted(self.undefined(name)?)
     }
 
+    /// The version of the symbol, by its number in the module.
+    fn version(&self, index: usize) -> Option<u16> {
+        let table = self.tables.versym;
+        (table != 0).then(|| self.memory.half(table + index * size_of::<u16>()))?
+    }
+
     /// The version in which the module asks for a symbol that it does not define.
     fn version_wanted(&self, index: usize) -> Option<&CStr> {
-        if self.verneed.is_null() || self.versym.is_null() {
+        if self.tables.verneed == 0 {
             return None;
         }
-        // SAFETY: the version table has an entry for each symbol, and the module's version needs
-        // are chained by offsets that end in 0.
-        unsafe {
-            let wanted = *self.versym.add(index) & !VERSYM_HIDDEN;
-            let mut need = self.verneed;
+        let wanted = self.version(index)? & !VERSYM_HIDDEN;
+        let mut need = self.tables.verneed;
+        loop {
+            let mut aux = need + self.memory.word(need + offset_of!(Verneed, aux))? as usize;
             loop {
-                let mut aux = need.byte_add((*need).aux as usize).cast::<Vernaux>();
-                loop {
-                    if (*aux).other & !VERSYM_HIDDEN == wanted {
-                        return Some(self.string((*aux).name as usize));
-                    }
-                    if (*aux).next == 0 {
-                        break;
-                    }
-                    aux = aux.byte_add((*aux).next as usize);
+                let other = self.memory.half(aux + offset_of!(Vernaux, other))?;
+                if other & !VERSYM_HIDDEN == wanted {
+                    let name = self.memory.word(aux + offset_of!(Vernaux, name))?;
+                    return self.string(name as usize);
                 }
-                if (*need).next == 0 {
-                    return None;
+                match self.memory.word(aux + offset_of!(Vernaux, next))? {
+                    0 => break,
+                    next => aux += next as usize,
                 }
-                need = need.byte_add((*need).next as usize);
+            }
+            match self.memory.word(need + offset_of!(Verneed, next))? {
+                0 => return None,
+                next => need += next as usize,
             }
         }
     }
 
     fn version_fits(&self, index: usize, version: Option<&CStr>) -> bool {
-        if self.versym.is_null() {
+        let Some(has) = self.version(index) else {
             return true;
-        }
-        // SAFETY: the version table has an entry for each symbol.
-        let has = unsafe { *self.versym.add(index) };
+        };
         match version {
             None => has & VERSYM_HIDDEN == 0,
-            Some(_) if self.verdef.is_null() => true,
+            Some(_) if self.tables.verdef == 0 => true,
             Some(wanted) => self.version_name(has & !VERSYM_HIDDEN) == Some(wanted),
         }
     }
 
+    /// The name of a version that the module defines.
     fn version_name(&self, index: u16) -> Option<&CStr> {
-        let mut definition = self.verdef;
-        // SAFETY: version definitions are chained by offsets that end in 0; each has a first
-        // auxiliary entry, which starts with the name's offset.
-        unsafe {
-            while !definition.is_null() {
-                if (*definition).index == index {
-                    let aux = definition
-                        .byte_add((*definition).aux as usize)
-                        .cast::<u32>();
-                    return Some(self.string(*aux as usize));
-                }
-                if (*definition).next == 0 {
-                    return None;
-                }
-                definition = definition.byte_add((*definition).next as usize);
+        let mut definition = self.tables.verdef;
+        loop {
+            if self.memory.half(definition + offset_of!(Verdef, index))? == index {
+                let aux = self.memory.word(definition + offset_of!(Verdef, aux))?;
+                // The first auxiliary entry starts with the name's offset.
+                let name = self.memory.word(definition + aux as usize)?;
+                return self.string(name as usize);
+            }
+            match self.memory.word(definition + offset_of!(Verdef, next))? {
+                0 => return None,
+                next => definition += next as usize,
             }
         }
-        None
     }
 
     /// The first symbol called `name` that `fits`, by the hash table that the module has.
-    fn find(&self, name: &CStr, fits: impl Fn(usize, &Elf64_Sym) -> bool) -> Option<usize> {
+    fn find(&self, name: &CStr, fits: impl Fn(usize, &Symbol) -> bool) -> Option<usize> {
         let matches = |index: usize| {
-            // SAFETY: the hash tables hold indices of the symbol table.
-            let symbol = unsafe { &*self.symbols.add(index) };
-            self.string(symbol.st_name as usize) == name && fits(index, symbol)
+            self.symbol(index).is_some_and(|symbol| {
+                self.string(symbol.name) == Some(name) && fits(index, &symbol)
+            })
         };
-        // SAFETY: header and tables lie behind one another as the format says; chains end where
-        // their last entry is marked.
-        unsafe {
-            if !self.gnu_hash.is_null() {
-                let (buckets, first, words) =
-                    (*self.gnu_hash, *self.gnu_hash.add(1), *self.gnu_hash.add(2));
-                if buckets == 0 {
-                    return None;
-                }
-                let hash = gnu_hash(name);
-                let bucket = self.gnu_hash.add(4 + 2 * words as usize);
-                let chain = bucket.add(buckets as usize);
-                let mut index = *bucket.add((hash % buckets) as usize);
-                if index == 0 || index < first {
-                    return None;
-                }
-                loop {
-                    let entry = *chain.add((index - first) as usize);
-                    if entry | 1 == hash | 1 && matches(index as usize) {
-                        return Some(index as usize);
-                    }
-                    if entry & 1 == 1 {
-                        return None;
-                    }
-                    index += 1;
-                }
+        if self.tables.gnu_hash != 0 {
+            self.find_by_gnu_hash(name, matches)
+        } else if self.tables.hash != 0 {
+            self.find_by_hash(name, matches)
+        } else {
+            None
+        }
+    }
+
+    fn find_by_gnu_hash(&self, name: &CStr, matches: impl Fn(usize) -> bool) -> Option<usize> {
+        let word = |index: usize| self.memory.word(self.tables.gnu_hash + index * 4);
+        let (buckets, first, filters) = (word(0)?, word(1)?, word(2)?);
+        let hash = gnu_hash(name);
+        let bucket = 4 + 2 * filters as usize;
+        let chain = bucket + buckets as usize;
+        let mut index = word(bucket + hash.checked_rem(buckets)? as usize)?;
+        if index == 0 || index < first {
+            return None;
+        }
+        loop {
+            let entry = word(chain + (index - first) as usize)?;
+            if entry | 1 == hash | 1 && matches(index as usize) {
+                return Some(index as usize);
             }
-            if !self.hash.is_null() {
-                let (buckets, chains) = (*self.hash, *self.hash.add(1));
-                let (bucket, chain) = (self.hash.add(2), self.hash.add(2 + buckets as usize));
-                if buckets == 0 {
-                    return None;
-                }
-                let mut index = *bucket.add((sysv_hash(name) % buckets) as usize);
-                while index != 0 && index < chains {
-                    if matches(index as usize) {
-                        return Some(index as usize);
-                    }
-                    index = *chain.add(index as usize);
-                }
+            if entry & 1 == 1 {
+                return None;
             }
+            index += 1;
+        }
+    }
+
+    fn find_by_hash(&self, name: &CStr, matches: impl Fn(usize) -> bool) -> Option<usize> {
+        let word = |index: usize| self.memory.word(self.tables.hash + index * 4);
+        let (buckets, chains) = (word(0)?, word(1)?);
+        let chain = 2 + buckets as usize;
+        let mut index = word(2 + sysv_hash(name).checked_rem(buckets)? as usize)?;
+        while index != 0 && index < chains {
+            if matches(index as usize) {
+                return Some(index as usize);
+            }
+            index = word(chain + index as usize)?;
         }
         None
     }
@@ -549,37 +546,33 @@ impl Module {
     /// The index of the undefined symbol `name`.
     fn undefined(&self, name: &CStr) -> Option<usize> {
         (1..self.undefined_end()).find(|&index| {
-            // SAFETY: the index is within the symbol table.
-            let symbol = unsafe { &*self.symbols.add(index) };
-            symbol.st_shndx == 0
-                && (symbol.st_name as usize) < self.strings_size
-                && self.string(symbol.st_name as usize) == name
+            self.symbol(index)
+                .is_some_and(|symbol| symbol.section == 0 && self.string(symbol.name) == Some(name))
         })
     }
 
     /// An index that all undefined symbols are below.
     fn undefined_end(&self) -> usize {
-        // SAFETY: both tables start with their sizes. In a GNU table the symbols before the first
-        // hashed one are the undefined ones, unless none is hashed at all.
-        unsafe {
-            if !self.gnu_hash.is_null() && *self.gnu_hash.add(1) > 1 {
-                return *self.gnu_hash.add(1) as usize;
-            }
-            if !self.hash.is_null() {
-                return *self.hash.add(1) as usize;
-            }
+        // Both tables start with their sizes. In a GNU table the symbols before the first hashed one
+        // are the undefined ones, unless none is hashed at all.
+        let second = |table: usize| (table != 0).then(|| self.memory.word(table + 4))?;
+        if let Some(first) = second(self.tables.gnu_hash).filter(|first| *first > 1) {
+            return first as usize;
+        }
+        if let Some(chains) = second(self.tables.hash) {
+            return chains as usize;
         }
         // What lies behind the symbols in memory bounds them: another table, or the end of the
-        // module.
+        // segment.
+        let symbols = self.tables.symbols;
         let tables = [
-            self.strings.addr(),
-            self.versym.addr(),
-            self.gnu_hash.addr(),
-            self.verneed.addr(),
-            self.verdef.addr(),
-            self.segment_end,
+            self.tables.strings,
+            self.tables.versym,
+            self.tables.gnu_hash,
+            self.tables.verneed,
+            self.tables.verdef,
+            self.memory.file_end(symbols).unwrap_or(0),
         ];
-        let symbols = self.symbols.addr();
         let end = tables.into_iter().filter(|&table| table > symbols).min();
         end.map_or(0, |end| (end - symbols) / size_of::<Elf64_Sym>())
     }

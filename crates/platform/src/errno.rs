@@ -6,14 +6,24 @@ pub struct Kept(i32);
 impl Kept {
     /// Remembers `errno` as it is now.
     pub fn new() -> Self {
-        // SAFETY: the location is the calling thread's own and always valid.
-        Self(unsafe { *libc::__errno_location() })
+        Self(now())
     }
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// `errno`, as the last call of the C library that failed left it.
+pub fn now() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // SAFETY: as above.
+        // SAFETY: the location is the calling thread's own and always valid.
         unsafe { *libc::__errno_location() = self.0 };
     }
 }

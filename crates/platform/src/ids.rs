@@ -2,12 +2,8 @@
 
 /// The process's number.
 pub fn process() -> i32 {
-    // SAFETY: always succeeds.
-    unsafe { libc::getpid() }
+    std::process::id().cast_signed()
 }
 
 /// The calling thread's number; the main thread's is the process's.
-pub fn thread() -> i32 {
-    // SAFETY: always succeeds.
-    unsafe { libc::gettid() }
-}
+pub use tllmprof_sync::this_thread as thread;

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use crate::lifecycle;
 use once_cell::race::OnceBox;
 
+use crate::elf;
 use crate::environment;
 use crate::resolve;
 
@@ -138,18 +139,8 @@ fn variable(name: &str) -> Option<OsString> {
 }
 
 fn own_path() -> Option<PathBuf> {
-    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: dladdr fills the structure when it does not return 0, and then the name is a
-    // terminated string of the loader's, which lives as long as this library.
-    let name = unsafe {
-        let here = own_path as *const () as *const core::ffi::c_void;
-        if libc::dladdr(here, info.as_mut_ptr()) == 0 {
-            return None;
-        }
-        let info = info.assume_init();
-        (!info.dli_fname.is_null()).then(|| CStr::from_ptr(info.dli_fname))?
-    };
-    std::fs::canonicalize(OsStr::from_bytes(name.to_bytes())).ok()
+    let us = elf::containing(own_path as *const () as usize)?;
+    std::fs::canonicalize(OsStr::from_bytes(us.path().to_bytes())).ok()
 }
 
 fn publish(named: Option<&[u8]>, before: Option<&[u8]>) {

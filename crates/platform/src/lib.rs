@@ -1,8 +1,8 @@
 //! What a preloaded library needs in any process, whatever it is for.
 //!
 //! Modules and their symbols ([`elf`], [`modules`], [`resolve`], [`maps`]), patched GOT slots
-//! ([`got`]), what is kept for each thread ([`thread`]), memory outside the heap ([`pages`]), forks
-//! ([`lifecycle`]), the driver and the gate in front of it ([`driver`], [`gate`]), lines on standard
+//! ([`got`]) and entries ([`entry`]), what is kept for each thread ([`thread`]), memory outside the
+//! heap ([`pages`]), forks ([`lifecycle`]), the driver and the gate in front of it ([`driver`], [`gate`]), lines on standard
 //! error ([`log`]), what libc answers at any time ([`system`]). Nothing here knows what a step is.
 
 #[cfg(not(all(
@@ -18,8 +18,10 @@ pub mod barrier;
 pub mod cancel;
 pub mod driver;
 pub mod elf;
+pub mod entry;
 pub mod environment;
 pub mod errno;
+pub mod function;
 pub mod gate;
 pub mod got;
 pub mod ids;

@@ -12,6 +12,10 @@ use core::ffi::CStr;
 pub const NAME: &CStr = c"libcuda.so.1";
 
 /// A structure of pointers to the driver's functions, of the first name that it has of each.
+///
+/// The rows give the arguments such types that a call with any of their values is sound: places for
+/// results are references. Handles are numbers to us; the driver checks them, or whoever has them
+/// keeps what they stand for alive.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __driver_functions {
@@ -23,7 +27,7 @@ macro_rules! __driver_functions {
         pub struct $name {
             /// Where libcuda is loaded.
             start: usize,
-            $($field: Option<unsafe extern "C" fn($($arg),*) -> core::ffi::c_int>,)*
+            $($field: Option<extern "C" fn($($arg),*) -> core::ffi::c_int>,)*
         }
 
         impl $name {
@@ -34,13 +38,9 @@ macro_rules! __driver_functions {
                         driver = Some(Self {
                             start: module.start,
                             $($field: [$($symbol),+].into_iter().find_map(|symbol| {
-                                let address = module.defines(symbol, None)?;
-                                type Function =
-                                    unsafe extern "C" fn($($arg),*) -> core::ffi::c_int;
-                                // SAFETY: the types are those of cuda.h for these names.
-                                Some(unsafe {
-                                    core::mem::transmute::<*mut core::ffi::c_void, Function>(address)
-                                })
+                                // SAFETY: the types are those of cuda.h for these names, and take
+                                // any values (see the macro).
+                                unsafe { $crate::function::at(module.defines(symbol, None)?) }
                             }),)*
                         });
                     }

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use crate::lifecycle;
 use once_cell::race::OnceBox;
 
-use crate::maps::{Maps, page_size};
 use crate::elf;
 use crate::elf::Module;
+use crate::maps::{Maps, page_size};
 use crate::resolve;
 use crate::stack;
 
@@ -105,24 +105,12 @@ pub fn is_left_alone(module: &Module) -> bool {
         })
 }
 
-/// Reads from what a module's file has in memory; false if that is not all mapped.
-pub fn read(module: &Module, address: usize, buffer: &mut [u8]) -> bool {
-    let in_file = address.wrapping_sub(module.base);
-    if module.file_offset(in_file, buffer.len()).is_none() {
-        return false;
-    }
-    let place = core::ptr::with_exposed_provenance::<u8>(address);
-    // SAFETY: the bytes lie in a segment of a module that the caller keeps loaded.
-    unsafe { core::ptr::copy_nonoverlapping(place, buffer.as_mut_ptr(), buffer.len()) };
-    true
-}
-
 /// Reads from anywhere; false if nothing is there any more.
 pub fn read_any(address: usize, buffer: &mut [u8]) -> bool {
     let mut found = false;
     elf::walk(|module| {
         let here = module.contains(address);
-        found |= here && read(module, address, buffer);
+        found |= here && module.read(address, buffer);
         here
     });
     found

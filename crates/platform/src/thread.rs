@@ -10,33 +10,36 @@
 #[cfg_attr(target_arch = "x86_64", path = "thread/x86_64.rs")]
 mod arch;
 
+use core::cell::Cell;
 use core::ffi::c_void;
 use core::mem::offset_of;
+use core::ptr::{from_ref, null, null_mut};
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
-use self::arch::block;
 use crate::ids;
 use crate::lifecycle::{self, OnlyThread};
+use crate::pages::{self, Zeroed};
+use tllmprof_sync::Published;
 
 /// The calling thread's own words, in initial-exec thread-local storage. All zeros in a new thread.
 /// 64 bytes, so that a process that loads many libraries still finds room in the static TLS area.
 #[repr(C)]
 pub struct Block {
     /// The thread's cells, null before its first call.
-    cells: *const c_void,
+    cells: Cell<*const c_void>,
     /// Where the outermost intercepted call's return address lies on the stack, 0 for none.
-    outer: usize,
+    outer: Cell<usize>,
     /// What that return address is.
-    outer_return: usize,
-    /// What is kept of the thread, null before its first event.
-    record: *const Record,
+    outer_return: Cell<usize>,
+    /// What is kept of the thread, none before its first event.
+    record: Cell<Option<&'static Record>>,
     /// Where the thread's calls are noted; null for nowhere, as while it captures a stream.
-    trail: *const c_void,
+    trail: Cell<*const c_void>,
     /// 1 while the thread is in the library's own code.
-    inside: usize,
-    reserved: [usize; 2],
+    inside: Cell<usize>,
+    reserved: [Cell<usize>; 2],
 }
 
 const _: () = assert!(size_of::<Block>() == Block::SIZE);
@@ -49,6 +52,14 @@ impl Block {
     pub const OUTER_RETURN: usize = offset_of!(Self, outer_return);
     pub const RECORD: usize = offset_of!(Self, record);
     pub const TRAIL: usize = offset_of!(Self, trail);
+
+    /// Has `act` use the calling thread's block.
+    #[inline]
+    fn with<R>(act: impl FnOnce(&Self) -> R) -> R {
+        // SAFETY: the block is there as long as the thread is. Its words are cells, so that a signal
+        // handler may use them in between, and no reference to them gets to another thread.
+        act(unsafe { &*arch::block() })
+    }
 }
 
 /// The components that keep something for each thread, in the order in which they learn that the
@@ -91,25 +102,28 @@ pub struct Record {
     active: [AtomicPtr<c_void>; KINDS],
     /// The parts that there are, also of threads that have ended.
     parts: [AtomicPtr<c_void>; KINDS],
-    next: AtomicPtr<Self>,
+    next: Published<Self>,
 }
+
+// SAFETY: each of its words is an integer or a reference that is none where it is zeros.
+unsafe impl Zeroed for Record {}
 
 lifecycle::global! {
     stage: Last;
 
     /// All records, newest first.
     #[fork(by = in_child)]
-    static ALL: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
+    static ALL: Published<Record> = Published::none();
 }
 const NO_KEY: u32 = u32::MAX;
 lifecycle::global! {
     /// Tells when a thread ends that has a record.
     #[fork(keep = "keys are inherited")]
     static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
-    /// What tells each kind of part that its thread ends; null before there is one.
+    /// What tells each kind of part that its thread ends; none before there is one.
     #[fork(keep = "functions of this library")]
-    static THREAD_ENDS: [AtomicPtr<c_void>; KINDS] =
-        [const { AtomicPtr::new(core::ptr::null_mut()) }; KINDS];
+    static THREAD_ENDS: [Published<fn(&Record)>; KINDS] =
+        [const { Published::none() }; KINDS];
 }
 /// Records that are made at a time: a page of them.
 const BATCH: usize = 4096 / size_of::<Record>();
@@ -146,7 +160,7 @@ impl Record {
 
     #[inline]
     fn part_in<P: Part>(&self, places: &[AtomicPtr<c_void>; KINDS]) -> Option<&'static P> {
-        // SAFETY: null, or a part of this kind that is never freed.
+        // SAFETY: null, or a part of this kind, whose type no other has, and which is never freed.
         unsafe {
             places[P::KIND as usize]
                 .load(Ordering::Acquire)
@@ -159,8 +173,7 @@ impl Record {
 /// The calling thread's record, if it has one.
 #[inline]
 pub fn current() -> Option<&'static Record> {
-    // SAFETY: the block is the thread's own; records are never freed.
-    unsafe { (*block()).record.as_ref() }
+    Block::with(|block| block.record.get())
 }
 
 /// The calling thread's part, if it has one.
@@ -175,21 +188,20 @@ pub fn part<P: Part>() -> Option<&'static P> {
 pub fn begin_part<P: Part>(
     make: impl FnOnce(&'static Record, Option<&'static P>) -> Option<&'static P>,
 ) -> Option<&'static P> {
-    fn thread_ends<P: Part>(record: &Record) {
-        let active = &record.active[P::KIND as usize];
-        if let Some(part) = record.part_in::<P>(&record.active) {
-            part.thread_ends();
-            active.store(core::ptr::null_mut(), Ordering::Release);
-        }
+    struct Ends<P>(P);
+    impl<P: Part> Ends<P> {
+        const THREAD: fn(&Record) = |record| {
+            if let Some(part) = record.part_in::<P>(&record.active) {
+                part.thread_ends();
+                record.active[P::KIND as usize].store(null_mut(), Ordering::Release);
+            }
+        };
     }
     let record = current().or_else(take)?;
     let part = make(record, record.part_in::<P>(&record.parts))?;
     let kind = P::KIND as usize;
-    THREAD_ENDS[kind].store(
-        thread_ends::<P> as fn(&Record) as *mut c_void,
-        Ordering::Release,
-    );
-    let place = core::ptr::from_ref(part).cast_mut().cast();
+    THREAD_ENDS[kind].set(Some(&Ends::<P>::THREAD));
+    let place = from_ref(part).cast_mut().cast();
     record.parts[kind].store(place, Ordering::Release);
     record.active[kind].store(place, Ordering::Release);
     Some(part)
@@ -198,7 +210,7 @@ pub fn begin_part<P: Part>(
 /// The calling thread uses its part no more, until the next [`begin_part`].
 pub fn leave_part<P: Part>() {
     if let Some(record) = current() {
-        record.active[P::KIND as usize].store(core::ptr::null_mut(), Ordering::Relaxed);
+        record.active[P::KIND as usize].store(null_mut(), Ordering::Relaxed);
     }
 }
 
@@ -210,18 +222,14 @@ pub fn parts<P: Part>() -> impl Iterator<Item = &'static P> {
 /// Forgets the parts of this kind, of all threads.
 pub fn forget_parts<P: Part>() {
     for record in records() {
-        record.active[P::KIND as usize].store(core::ptr::null_mut(), Ordering::Relaxed);
-        record.parts[P::KIND as usize].store(core::ptr::null_mut(), Ordering::Relaxed);
+        record.active[P::KIND as usize].store(null_mut(), Ordering::Relaxed);
+        record.parts[P::KIND as usize].store(null_mut(), Ordering::Relaxed);
     }
 }
 
 /// The records of all threads that there have been.
 pub fn records() -> impl Iterator<Item = &'static Record> {
-    let at = |place: &AtomicPtr<Record>| {
-        // SAFETY: null or a record, which is never freed.
-        unsafe { place.load(Ordering::Acquire).as_ref() }
-    };
-    core::iter::successors(at(&ALL), move |record| at(&record.next))
+    core::iter::successors(ALL.get(), |record| record.next.get())
 }
 
 #[cold]
@@ -231,43 +239,25 @@ fn take() -> Option<&'static Record> {
     };
     let record = records().find(free).or_else(more)?;
     record.number.store(ids::thread(), Ordering::Relaxed);
-    // SAFETY: the block is the thread's own.
-    unsafe { (*block()).record = record };
+    Block::with(|block| block.record.set(Some(record)));
     if let Some(key) = key() {
-        // SAFETY: the key has been made; its value is a record, which is never freed.
-        unsafe { libc::pthread_setspecific(key, core::ptr::from_ref(record).cast()) };
+        // SAFETY: the key has been made, and nobody reads what its value, which says no more than that
+        // there is a record, leads to.
+        unsafe { libc::pthread_setspecific(key, from_ref(record).cast()) };
     }
     Some(record)
 }
 
 /// Makes a batch of records, of which the first is taken.
 fn more() -> Option<&'static Record> {
-    // SAFETY: an anonymous mapping, which is never unmapped.
-    let pages = unsafe {
-        libc::mmap(
-            core::ptr::null_mut(),
-            BATCH * size_of::<Record>(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if pages == libc::MAP_FAILED {
-        return None;
-    }
-    // SAFETY: the mapping has room for that many, is aligned to a page, is nobody else's, and zeros
-    // are records.
-    let batch: &'static [Record] =
-        unsafe { core::slice::from_raw_parts(pages.cast::<Record>(), BATCH) };
+    let batch: &'static [Record] = pages::batch(BATCH)?;
     for (index, record) in batch.iter().enumerate().rev() {
         record.is_taken.store(index == 0, Ordering::Relaxed);
-        let us = core::ptr::from_ref(record).cast_mut();
-        let mut head = ALL.load(Ordering::Acquire);
+        let mut head = ALL.get();
         loop {
-            record.next.store(head, Ordering::Relaxed);
-            match ALL.compare_exchange(head, us, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => break,
+            record.next.set(head);
+            match ALL.replace(head, Some(record)) {
+                Ok(()) => break,
                 Err(now) => head = now,
             }
         }
@@ -278,9 +268,10 @@ fn more() -> Option<&'static Record> {
 /// The key whose destructor says that a thread ends, made at the first call. Without one the records
 /// of threads that end are not used again.
 fn key() -> Option<u32> {
-    unsafe extern "C" fn ends(record: *mut c_void) {
-        // SAFETY: the value is a record, which is never freed.
-        thread_ends(unsafe { &*record.cast::<Record>() });
+    extern "C" fn ends(_: *mut c_void) {
+        if let Some(record) = current() {
+            thread_ends(record);
+        }
     }
     lifecycle::global! {
         #[fork(keep = "as the key")]
@@ -288,7 +279,8 @@ fn key() -> Option<u32> {
     }
     if !ONCE.load(Ordering::Relaxed) && !ONCE.swap(true, Ordering::AcqRel) {
         let mut key = 0;
-        // SAFETY: the handler is a function of this library, which is never unloaded.
+        // SAFETY: writes the key to the local; the handler is a function of this library, which is
+        // never unloaded.
         if unsafe { libc::pthread_key_create(&raw mut key, Some(ends)) } == 0 {
             KEY.store(key, Ordering::Release);
         }
@@ -298,16 +290,11 @@ fn key() -> Option<u32> {
 }
 
 fn thread_ends(record: &'static Record) {
-    for ends in &THREAD_ENDS {
-        let ends = ends.load(Ordering::Acquire);
-        if !ends.is_null() {
-            // SAFETY: such a function was stored there.
-            unsafe { core::mem::transmute::<*mut c_void, fn(&Record)>(ends)(record) };
-        }
+    for ends in THREAD_ENDS.iter().filter_map(Published::get) {
+        ends(record);
     }
     record.set_flight(0);
-    // SAFETY: the block is the thread's own.
-    unsafe { (*block()).record = core::ptr::null() };
+    Block::with(|block| block.record.set(None));
     record.is_taken.store(false, Ordering::Release);
 }
 
@@ -321,7 +308,7 @@ fn in_child(_: &OnlyThread) {
             continue;
         }
         for active in &record.active {
-            active.store(core::ptr::null_mut(), Ordering::Relaxed);
+            active.store(null_mut(), Ordering::Relaxed);
         }
         record.is_taken.store(false, Ordering::Relaxed);
     }
@@ -330,26 +317,23 @@ fn in_child(_: &OnlyThread) {
 /// A number that no other living thread has: where the calling thread's block lies.
 #[inline]
 pub fn address() -> usize {
-    block().addr()
+    arch::block().addr()
 }
 
 /// Where the calling thread counts its calls; null for nowhere.
 #[inline]
 pub fn cells() -> *const c_void {
-    // SAFETY: the block is the thread's own.
-    unsafe { (*block()).cells }
+    Block::with(|block| block.cells.get())
 }
 
 /// Says where the calling thread counts its calls and where it notes them. Returns what
 /// [`set_counting_of`] takes.
 pub fn set_counting(cells: *const c_void, trail: *const c_void) -> usize {
-    let block = block();
-    // SAFETY: the block is the thread's own.
-    unsafe {
-        (*block).cells = cells;
-        (*block).trail = trail;
-    }
-    block.expose_provenance()
+    Block::with(|block| {
+        block.cells.set(cells);
+        block.trail.set(trail);
+    });
+    arch::block().expose_provenance()
 }
 
 /// As [`set_counting`], for another thread.
@@ -359,10 +343,15 @@ pub fn set_counting(cells: *const c_void, trail: *const c_void) -> usize {
 /// meanwhile.
 pub unsafe fn set_counting_of(thread: usize, cells: *const c_void, trail: *const c_void) {
     let block = core::ptr::with_exposed_provenance_mut::<Block>(thread);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the block is still there and that its thread does not read
+    // these words now.
     unsafe {
-        (&raw mut (*block).cells).write_volatile(cells);
-        (&raw mut (*block).trail).write_volatile(trail);
+        (&raw mut (*block).cells)
+            .cast::<*const c_void>()
+            .write_volatile(cells);
+        (&raw mut (*block).trail)
+            .cast::<*const c_void>()
+            .write_volatile(trail);
     }
 }
 
@@ -377,25 +366,19 @@ pub struct Outer {
 /// The outermost intercepted call of the calling thread; all zeros for none.
 #[inline]
 pub fn outer() -> Outer {
-    // SAFETY: the block is the thread's own.
-    unsafe {
-        let block = block();
-        Outer {
-            place: (*block).outer,
-            return_address: (*block).outer_return,
-        }
-    }
+    Block::with(|block| Outer {
+        place: block.outer.get(),
+        return_address: block.outer_return.get(),
+    })
 }
 
 /// Says which call of the calling thread is the outermost. The place must be readable until another
 /// is said.
 pub fn set_outer(outer: Outer) {
-    // SAFETY: the block is the thread's own.
-    unsafe {
-        let block = block();
-        (*block).outer_return = outer.return_address;
-        (*block).outer = outer.place;
-    }
+    Block::with(|block| {
+        block.outer_return.set(outer.return_address);
+        block.outer.set(outer.place);
+    });
 }
 
 /// The calling thread has left its outermost intercepted call.
@@ -411,22 +394,18 @@ pub fn leave_outer() {
 #[inline(never)]
 pub fn uncounted(act: &mut dyn FnMut()) {
     let mark: usize = 0;
-    let mark = core::hint::black_box(&raw const mark);
+    let mark = core::hint::black_box(&mark);
     let before = outer();
-    // SAFETY: the block is the calling thread's own; the mark lies in this frame until the old one
-    // is back.
-    unsafe {
-        let block = block();
-        let trail = (*block).trail;
-        set_outer(Outer {
-            place: mark.addr(),
-            return_address: *mark,
-        });
-        (*block).trail = core::ptr::null();
-        act();
-        (*block).trail = trail;
-    }
+    set_outer(Outer {
+        place: from_ref(mark).expose_provenance(),
+        return_address: *mark,
+    });
+    let trail = Block::with(|block| block.trail.replace(null()));
+    act();
+    Block::with(|block| block.trail.set(trail));
     set_outer(before);
+    // The place is this frame's until here.
+    core::hint::black_box(mark);
 }
 
 /// The thread is in the library's own code: a function that is named may be one that this uses, such
@@ -436,13 +415,8 @@ pub struct Inside(());
 impl Inside {
     /// Enters; none where the thread is inside already.
     pub fn enter() -> Option<Self> {
-        // SAFETY: the block is the calling thread's own.
-        let inside = unsafe { &mut (*block()).inside };
-        if *inside != 0 {
-            return None;
-        }
-        *inside = 1;
-        Some(Self(()))
+        let was_inside = Block::with(|block| block.inside.replace(1));
+        (was_inside == 0).then(|| Self(()))
     }
 
     /// Goes on beyond the end of a function, until [`Inside::leave`].
@@ -458,7 +432,155 @@ impl Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // SAFETY: the block is the calling thread's own.
-        unsafe { (*block()).inside = 0 };
+        Block::with(|block| block.inside.set(0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::thread::{scope, spawn};
+
+    use super::*;
+
+    /// Threads of other tests may take a record meanwhile: one test at a time.
+    static ONE: Mutex<()> = Mutex::new(());
+    /// The kinds of parts whose threads have ended, in order.
+    static ENDED: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+
+    struct Python;
+    struct Slot;
+    struct Writer(AtomicU32);
+
+    // SAFETY: no other part of this program is of this kind.
+    unsafe impl Part for Python {
+        const KIND: Kind = Kind::Python;
+        fn thread_ends(&'static self) {
+            ENDED.lock().unwrap().push("Python");
+        }
+    }
+    // SAFETY: no other part of this program is of this kind.
+    unsafe impl Part for Slot {
+        const KIND: Kind = Kind::Slot;
+        fn thread_ends(&'static self) {
+            assert!(
+                part::<Self>().is_some(),
+                "it is the thread's until it has ended"
+            );
+            ENDED.lock().unwrap().push("Slot");
+        }
+    }
+    // SAFETY: no other part of this program is of this kind.
+    unsafe impl Part for Writer {
+        const KIND: Kind = Kind::Writer;
+        fn thread_ends(&'static self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            ENDED.lock().unwrap().push("Writer");
+        }
+    }
+
+    fn writer() -> &'static Writer {
+        begin_part(|_, left| left.or_else(|| Some(Box::leak(Box::new(Writer(0.into())))))).unwrap()
+    }
+
+    #[test]
+    fn the_next_thread_takes_the_record_over_with_its_parts() {
+        let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+        let here = || {
+            (
+                from_ref(current().unwrap()).addr(),
+                from_ref(writer()).addr(),
+            )
+        };
+        let first = spawn(move || {
+            assert!(current().is_none() && part::<Writer>().is_none());
+            writer();
+            assert!(part::<Writer>().is_some());
+            here()
+        });
+        let first = first.join().unwrap();
+        let second = spawn(move || {
+            let writer = writer();
+            assert_eq!(current().unwrap().number(), ids::thread());
+            assert!(
+                writer.0.load(Ordering::Relaxed) >= 1,
+                "its last thread has ended"
+            );
+            here()
+        });
+        assert_eq!(second.join().unwrap(), first);
+        assert!(parts::<Writer>().any(|writer| from_ref(writer).addr() == first.1));
+    }
+
+    #[test]
+    fn parts_end_in_the_order_of_their_kinds() {
+        let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+        ENDED.lock().unwrap().clear();
+        let thread = spawn(|| {
+            writer();
+            begin_part(|_, _| Some(&Slot)).unwrap();
+            begin_part(|_, _| Some(&Python)).unwrap();
+        });
+        thread.join().unwrap();
+        assert_eq!(*ENDED.lock().unwrap(), ["Python", "Slot", "Writer"]);
+        let thread = spawn(|| {
+            writer();
+            begin_part(|_, _| Some(&Slot)).unwrap();
+            leave_part::<Slot>();
+        });
+        thread.join().unwrap();
+        let ended = ENDED.lock().unwrap();
+        assert_eq!(ended[3..], ["Writer"], "what was left does not end");
+    }
+
+    #[test]
+    fn two_threads_never_have_the_same_record() {
+        const THREADS: usize = 3 * BATCH;
+        let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+        let at_once = || {
+            let barrier = std::sync::Barrier::new(THREADS);
+            let mut taken: Vec<usize> = scope(|scope| {
+                let threads: Vec<_> = (0..THREADS)
+                    .map(|_| {
+                        scope.spawn(|| {
+                            writer();
+                            barrier.wait();
+                            from_ref(current().unwrap()).addr()
+                        })
+                    })
+                    .collect();
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap())
+                    .collect()
+            });
+            taken.sort_unstable();
+            taken
+        };
+        let taken = at_once();
+        assert!(taken.windows(2).all(|pair| pair[0] != pair[1]));
+        let count = records().count();
+        let again = at_once();
+        assert!(again.windows(2).all(|pair| pair[0] != pair[1]));
+        assert_eq!(
+            records().count(),
+            count,
+            "records of ended threads are used again"
+        );
+    }
+
+    #[test]
+    fn our_own_code_is_entered_once_and_counts_nothing() {
+        let inside = Inside::enter().unwrap();
+        assert!(Inside::enter().is_none());
+        drop(inside);
+        Inside::enter().unwrap().stay();
+        assert!(Inside::enter().is_none());
+        Inside::leave();
+        assert!(Inside::enter().is_some());
+        let mut seen = None;
+        uncounted(&mut || seen = Some(outer()));
+        assert!(seen.is_some_and(|outer| outer.place != 0 && outer.return_address == 0));
+        assert_eq!(outer().place, 0);
     }
 }

@@ -1,75 +1,87 @@
 //! Small pieces of memory that are never given back, without the host's allocator: what asks may be
 //! that allocator.
 
+use core::cell::UnsafeCell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use tllmprof_platform::pages::{self, Zeroed};
+use tllmprof_sync::Published;
 
 use tllmprof_platform::lifecycle;
 
 /// Bytes that are mapped at a time, and how often at most: 8 MiB in all.
 const BLOCK: usize = 64 << 10;
 const BLOCKS: usize = 128;
+/// Bytes of a block that pieces are of.
+const ROOM: usize = BLOCK - size_of::<AtomicUsize>();
 
-/// The start of a block; the pieces lie behind it.
+/// What is mapped at a time.
+#[repr(C)]
 struct Block {
     used: AtomicUsize,
+    pieces: UnsafeCell<[u8; ROOM]>,
 }
+
+const _: () = assert!(size_of::<Block>() == BLOCK);
+
+// SAFETY: zeros are numbers.
+unsafe impl Zeroed for Block {}
+// SAFETY: each piece is given to one caller.
+unsafe impl Sync for Block {}
 
 lifecycle::global! {
     #[fork(keep = "memory is inherited")]
-    static CURRENT: AtomicPtr<Block> = AtomicPtr::new(core::ptr::null_mut());
+    static CURRENT: Published<Block> = Published::none();
     #[fork(keep = "memory is inherited")]
     static MAPPED: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// So many bytes, all zeros, aligned to 8; at most half a block.
+/// So many bytes, all zeros, aligned to 8, for the caller alone and for good; at most half a block.
 pub fn take(bytes: usize) -> Option<NonNull<u8>> {
     let bytes = bytes.next_multiple_of(8);
     if bytes > BLOCK / 2 {
         return None;
     }
     loop {
-        let current = CURRENT.load(Ordering::Acquire);
-        // SAFETY: null, or a block, which is never unmapped once it was here.
-        if let Some(block) = unsafe { current.as_ref() } {
+        let current = CURRENT.get();
+        if let Some(block) = current {
             let at = block.used.fetch_add(bytes, Ordering::Relaxed);
-            if at <= BLOCK - bytes {
-                // SAFETY: within the block, and nobody else gets these bytes.
-                return NonNull::new(unsafe { current.cast::<u8>().add(at) });
+            if at <= ROOM - bytes {
+                return NonNull::new(block.pieces.get().cast::<u8>().wrapping_add(at));
             }
         }
         begin_block(current)?;
     }
 }
 
-/// Puts a new block in the place of `full`; another thread may have done it.
-fn begin_block(full: *mut Block) -> Option<()> {
+/// Puts a new block in the place of `full`; where another thread has done so meanwhile, this one is
+/// lost.
+fn begin_block(full: Option<&'static Block>) -> Option<()> {
     if MAPPED.fetch_add(1, Ordering::Relaxed) >= BLOCKS {
         MAPPED.fetch_sub(1, Ordering::Relaxed);
         return None;
     }
-    // SAFETY: a new anonymous mapping, which is unmapped only if nobody has seen it.
-    unsafe {
-        let place = libc::mmap(
-            core::ptr::null_mut(),
-            BLOCK,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        );
-        if place == libc::MAP_FAILED {
-            return None;
-        }
-        let block = place.cast::<Block>();
-        (*block)
-            .used
-            .store(size_of::<Block>().next_multiple_of(8), Ordering::Relaxed);
-        let put = CURRENT.compare_exchange(full, block, Ordering::AcqRel, Ordering::Acquire);
-        if put.is_err() {
-            libc::munmap(place, BLOCK);
-            MAPPED.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
+    let blocks: &'static [Block] = pages::batch(1)?;
+    let _ = CURRENT.replace(full, blocks.first());
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_lie_apart_and_in_memory_of_zeros() {
+        let pieces: Vec<_> = (0..3000).map(|_| take(60).unwrap()).collect();
+        for piece in &pieces {
+            assert!(piece.addr().get().is_multiple_of(8));
+            // SAFETY: the piece is this test's, and that large.
+            unsafe {
+                assert_eq!(piece.cast::<[u8; 60]>().read(), [0; 60]);
+                piece.cast::<[u8; 60]>().write([7; 60]);
+            }
+        }
+        assert!(take(BLOCK / 2 + 8).is_none());
+    }
 }

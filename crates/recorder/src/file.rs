@@ -4,10 +4,13 @@
 //! descriptor is looked at before each use. Room is reserved before it is mapped: a full disk is an
 //! error here, and not a signal where an event is written.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::c_int;
 use core::ptr::NonNull;
-use std::ffi::{CString, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
+use std::fs::{self, TryLockError};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use tllmprof_record::{Ended, MAGIC};
@@ -17,19 +20,18 @@ use super::quiet::Quiet;
 
 /// Descriptors below this are what programs expect to get.
 const LOWEST: c_int = 64;
-const MODE: libc::mode_t = 0o600;
-const OPEN: c_int = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY;
-const CREATE: c_int = OPEN | libc::O_CREAT | libc::O_EXCL;
+const MODE: u32 = 0o600;
 
 /// Names that are tried.
 const MOST_NAMES: u32 = 16;
 
 /// The file of a record.
 pub struct File {
-    descriptor: c_int,
+    /// None once it is closed.
+    file: Option<fs::File>,
     /// Device and inode, by which it is known again.
-    identity: (libc::dev_t, libc::ino_t),
-    path: CString,
+    identity: (u64, u64),
+    path: PathBuf,
     /// Bytes that are reserved.
     size: u64,
 }
@@ -39,15 +41,15 @@ impl File {
     /// still written to, or is of the program that this process ran before, this one's number goes
     /// into the name.
     pub fn create(path: &Path, process: u32) -> Result<Self, Failure> {
-        let mut wanted = c_string(path)?;
+        let mut wanted = path.to_owned();
         for times in 1..=MOST_NAMES {
-            match open(&wanted, CREATE) {
-                Err(libc::EEXIST) => {}
+            match open(&wanted, true) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 result => return Self::new(result, wanted),
             }
             match Existing::at(&wanted, process)? {
                 Existing::InUse if times < MOST_NAMES => {
-                    wanted = c_string(&with_number(path, process, times))?;
+                    wanted = with_number(path, process, times);
                 }
                 _ => break,
             }
@@ -55,26 +57,25 @@ impl File {
         replace(wanted, process)
     }
 
-    fn new(opened: Result<c_int, i32>, path: CString) -> Result<Self, Failure> {
-        let descriptor = opened.map_err(|errno| Failure::new("it could not be created", errno))?;
-        let descriptor = move_up(descriptor);
-        let Some(status) = status_of(descriptor) else {
-            return Err(Failure::last("it could not be looked at"));
-        };
-        write_in_place(descriptor);
-        // SAFETY: the descriptor is ours. Others see by the lock that the file is in use; where
-        // there are no locks it is overwritten by whoever has the same name for its own.
-        unsafe { libc::flock(descriptor, libc::LOCK_EX | libc::LOCK_NB) };
+    fn new(opened: io::Result<fs::File>, path: PathBuf) -> Result<Self, Failure> {
+        let file = opened.map_err(|error| failure("it could not be created", &error))?;
+        let file = move_up(file);
+        let identity =
+            identity_of(&file).map_err(|error| failure("it could not be looked at", &error))?;
+        write_in_place(&file);
+        // Others see by the lock that the file is in use; where there are no locks it is overwritten
+        // by whoever has the same name for its own.
+        let _ = file.try_lock();
         Ok(Self {
-            descriptor,
-            identity: (status.st_dev, status.st_ino),
+            file: Some(file),
+            identity,
             path,
             size: 0,
         })
     }
 
     /// Where it is.
-    pub fn path(&self) -> &CStr {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -83,63 +84,77 @@ impl File {
         self.size
     }
 
-    /// Whether the descriptor still is the file's.
-    fn has_descriptor(&self) -> bool {
-        status_of(self.descriptor)
-            .is_some_and(|status| (status.st_dev, status.st_ino) == self.identity)
+    /// The file, if the descriptor still is its own.
+    fn own(&self) -> Option<&fs::File> {
+        let is_it = |file: &&fs::File| identity_of(file).is_ok_and(|is| is == self.identity);
+        self.file.as_ref().filter(is_it)
     }
 
     /// Opens the file again if the host has closed it.
     fn reopen(&mut self) -> Result<(), Failure> {
         const GONE: &str = "its file was closed, and is not where it was";
-        if self.has_descriptor() {
+        if self.own().is_some() {
             return Ok(());
         }
-        let descriptor = open(&self.path, OPEN).map_err(|errno| Failure::new(GONE, errno))?;
-        let is_it = status_of(descriptor)
-            .is_some_and(|status| (status.st_dev, status.st_ino) == self.identity);
-        if !is_it {
-            close(descriptor);
-            return Err(Failure::new(GONE, 0));
+        let file = open(&self.path, false).map_err(|error| failure(GONE, &error))?;
+        if identity_of(&file).is_ok_and(|is| is == self.identity) {
+            self.close();
+            self.file = Some(move_up(file));
+            Ok(())
+        } else {
+            Err(Failure::new(GONE, 0))
         }
-        self.descriptor = move_up(descriptor);
-        Ok(())
     }
 
     /// Reserves `bytes` more and maps them.
     pub fn grow(&mut self, bytes: usize) -> Result<NonNull<u8>, Failure> {
+        const TRIED: &str = "it could not grow";
         self.reopen()?;
+        let file = self.file.as_ref().ok_or(Failure::new(TRIED, 0))?;
         let (offset, end) = (self.size, self.size + bytes as u64);
         if end > largest_file() {
-            return Err(Failure::new("it could not grow", libc::EFBIG));
+            return Err(Failure::new(TRIED, libc::EFBIG));
         }
         // A limit that is lowered meanwhile would send a signal.
         let _quiet = Quiet::new(libc::SIGXFSZ);
-        if let Err(errno) = reserve(self.descriptor, offset, bytes) {
-            // SAFETY: the descriptor is ours; makes the file as large as it was.
-            unsafe { libc::ftruncate(self.descriptor, offset.cast_signed()) };
-            return Err(Failure::new("it could not grow", errno));
+        if let Err(error) = reserve(file, offset, bytes) {
+            let _ = file.set_len(offset);
+            return Err(failure(TRIED, &error));
         }
-        let mapped = map(self.descriptor, offset, bytes)?;
+        let mapped = map(file, offset, bytes)?;
         self.size = end;
         Ok(mapped)
     }
 
     /// Cuts off what lies behind `size` bytes. Nobody may use it any more.
     pub fn cut(&mut self, size: u64) {
-        if size < self.size && self.has_descriptor() {
-            // SAFETY: the descriptor is ours, and shrinking a file raises no signal here.
-            unsafe { libc::ftruncate(self.descriptor, size.cast_signed()) };
+        if size < self.size
+            && let Some(file) = self.own()
+        {
+            let _ = file.set_len(size);
             self.size = size;
         }
     }
 
     /// Closes the descriptor, if it still is the file's.
-    pub fn close(&self) {
-        if self.has_descriptor() {
-            close(self.descriptor);
+    pub fn close(&mut self) {
+        let is_own = self.own().is_some();
+        let file = self.file.take();
+        if !is_own {
+            // The number is the host's by now.
+            core::mem::forget(file);
         }
     }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn failure(tried: &'static str, error: &io::Error) -> Failure {
+    Failure::new(tried, error.raw_os_error().unwrap_or(0))
 }
 
 /// Bytes of a file that tell whether it is a record, and whose; where in them are the process and
@@ -158,32 +173,25 @@ enum Existing {
 }
 
 impl Existing {
-    fn at(path: &CStr, process: u32) -> Result<Self, Failure> {
+    fn at(path: &Path, process: u32) -> Result<Self, Failure> {
         const FOREIGN: Failure = Failure::new(
             "there is something else by that name, which is left alone",
             0,
         );
-        let status = status_at(path).ok_or(FOREIGN)?;
-        // SAFETY: always succeeds.
-        let is_own = status.st_uid == unsafe { libc::geteuid() };
-        if status.st_mode & libc::S_IFMT != libc::S_IFREG || !is_own {
+        let status = fs::symlink_metadata(path).map_err(|_| FOREIGN)?;
+        // SAFETY: takes nothing, and always succeeds.
+        let is_own = status.uid() == unsafe { libc::geteuid() };
+        if !status.file_type().is_file() || !is_own {
             return Err(FOREIGN);
         }
-        let descriptor = open(path, OPEN).map_err(|_| FOREIGN)?;
+        let file = open(path, false).map_err(|_| FOREIGN)?;
         let mut start = [0; START];
-        // SAFETY: the descriptor was opened here; reads into the local. The lock goes with the
-        // descriptor.
-        let (length, is_free) = unsafe {
-            let length = libc::pread(descriptor, start.as_mut_ptr().cast(), start.len(), 0);
-            let locked = libc::flock(descriptor, libc::LOCK_EX | libc::LOCK_NB) == 0;
-            (
-                length,
-                locked || *libc::__errno_location() != libc::EWOULDBLOCK,
-            )
-        };
-        close(descriptor);
+        let length = file.read_at(&mut start, 0).map_err(|_| FOREIGN)?;
+        // The lock goes with the descriptor.
+        let is_free = !matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+        drop(file);
         let is_record = start.starts_with(&MAGIC);
-        match length.cast_unsigned() {
+        match length {
             0 => {}
             START if is_record || (start == [0; START] && !is_free) => {}
             _ => return Err(FOREIGN),
@@ -201,26 +209,19 @@ impl Existing {
 }
 
 /// Makes a file beside `path` and renames it: whoever reads the older one keeps it.
-fn replace(path: CString, process: u32) -> Result<File, Failure> {
-    let beside = [path.to_bytes(), format!(".new-{process}").as_bytes()].concat();
-    let beside = CString::new(beside).map_err(|_| Failure::new("its name is none", 0))?;
-    // SAFETY: terminated strings. What is there was left by a process of the same number.
-    unsafe { libc::unlink(beside.as_ptr()) };
-    let mut file = File::new(open(&beside, CREATE), beside)?;
-    // SAFETY: as above.
-    if unsafe { libc::rename(file.path.as_ptr(), path.as_ptr()) } != 0 {
-        let failure = Failure::last("the older one could not be replaced");
-        // SAFETY: as above; the file was made here.
-        unsafe { libc::unlink(file.path.as_ptr()) };
-        file.close();
-        return Err(failure);
+fn replace(path: PathBuf, process: u32) -> Result<File, Failure> {
+    let mut beside = path.clone().into_os_string();
+    beside.push(format!(".new-{process}"));
+    let beside = PathBuf::from(beside);
+    // What is there was left by a process of the same number.
+    let _ = fs::remove_file(&beside);
+    let mut file = File::new(open(&beside, true), beside)?;
+    if let Err(error) = fs::rename(&file.path, &path) {
+        let _ = fs::remove_file(&file.path);
+        return Err(failure("the older one could not be replaced", &error));
     }
     file.path = path;
     Ok(file)
-}
-
-fn c_string(path: &Path) -> Result<CString, Failure> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| Failure::new("its name is none", 0))
 }
 
 /// The path with a process's number before its extension, and from the second time on which it is.
@@ -237,40 +238,32 @@ fn with_number(path: &Path, process: u32, times: u32) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn open(path: &CStr, flags: c_int) -> Result<c_int, i32> {
-    // SAFETY: a terminated string.
-    match unsafe { libc::open(path.as_ptr(), flags, libc::c_uint::from(MODE)) } {
-        -1 => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)),
-        descriptor => Ok(descriptor),
-    }
-}
-
-fn close(descriptor: c_int) {
-    // SAFETY: a descriptor of ours.
-    unsafe { libc::close(descriptor) };
+/// Opens the file, or makes it where it `is_new`.
+fn open(path: &Path, is_new: bool) -> io::Result<fs::File> {
+    fs::File::options()
+        .read(true)
+        .write(true)
+        .create_new(is_new)
+        .mode(MODE)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NOCTTY)
+        .open(path)
 }
 
 /// The same file by a higher number; the lower one, which the host may expect to get, is closed.
-fn move_up(descriptor: c_int) -> c_int {
-    // SAFETY: a descriptor of ours.
-    let moved = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, LOWEST) };
-    if moved < 0 {
-        return descriptor;
+fn move_up(file: fs::File) -> fs::File {
+    // SAFETY: the descriptor is the file's; a new one is nobody else's.
+    unsafe {
+        match libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, LOWEST) {
+            -1 => file,
+            moved => fs::File::from_raw_fd(moved),
+        }
     }
-    close(descriptor);
-    moved
 }
 
-fn status_of(descriptor: c_int) -> Option<libc::stat> {
-    let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: filled where 0 is returned, and read only then.
-    unsafe { (libc::fstat(descriptor, status.as_mut_ptr()) == 0).then(|| status.assume_init()) }
-}
-
-fn status_at(path: &CStr) -> Option<libc::stat> {
-    let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: as above, with a terminated string.
-    unsafe { (libc::lstat(path.as_ptr(), status.as_mut_ptr()) == 0).then(|| status.assume_init()) }
+/// Device and inode.
+fn identity_of(file: &fs::File) -> io::Result<(u64, u64)> {
+    let status = file.metadata()?;
+    Ok((status.dev(), status.ino()))
 }
 
 /// How large a file of this process may become.
@@ -288,14 +281,15 @@ fn largest_file() -> u64 {
 
 /// Has btrfs write what is written again to where it was: for a copy there may be no room when it
 /// comes to that, and the store would become a signal. For a file that is empty.
-fn write_in_place(descriptor: c_int) {
+fn write_in_place(file: &fs::File) {
     const BTRFS: libc::c_long = 0x9123_683e;
     const GET_FLAGS: libc::Ioctl = 0x8008_6601;
     const SET_FLAGS: libc::Ioctl = 0x4008_6602;
     const NO_COPY: c_int = 0x0080_0000;
     let mut system = core::mem::MaybeUninit::<libc::statfs>::uninit();
     let mut flags: c_int = 0;
-    // SAFETY: the descriptor is ours; the structure is read where it was filled, and the requests
+    let descriptor = file.as_raw_fd();
+    // SAFETY: the descriptor is the file's; the structure is read where it was filled, and the requests
     // read and write an int, whatever their numbers say.
     unsafe {
         if libc::fstatfs(descriptor, system.as_mut_ptr()) == 0
@@ -309,51 +303,39 @@ fn write_in_place(descriptor: c_int) {
 }
 
 /// Takes room on the disk, or fails.
-fn reserve(descriptor: c_int, offset: u64, bytes: usize) -> Result<(), i32> {
+fn reserve(file: &fs::File, offset: u64, bytes: usize) -> io::Result<()> {
+    let (at, length) = (offset.cast_signed(), bytes as libc::off_t);
     loop {
-        // SAFETY: a descriptor of ours.
-        let failed = unsafe {
-            libc::fallocate(descriptor, 0, offset.cast_signed(), bytes as libc::off_t) != 0
-        };
-        if !failed {
+        // SAFETY: the descriptor is the file's, and the call takes no memory.
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, at, length) } == 0 {
             return Ok(());
         }
-        match std::io::Error::last_os_error().raw_os_error().unwrap_or(0) {
-            libc::EINTR => {}
-            libc::EOPNOTSUPP | libc::ENOSYS => return write_zeros(descriptor, offset, bytes),
-            errno => return Err(errno),
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::EOPNOTSUPP | libc::ENOSYS) => return write_zeros(file, offset, bytes),
+            _ => return Err(error),
         }
     }
 }
 
 /// For file systems that reserve nothing.
-fn write_zeros(descriptor: c_int, mut offset: u64, bytes: usize) -> Result<(), i32> {
+fn write_zeros(file: &fs::File, mut offset: u64, bytes: usize) -> io::Result<()> {
     static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
     let end = offset + bytes as u64;
     while offset < end {
         let length = ZEROS.len().min((end - offset) as usize);
-        // SAFETY: reads zeros of ours; the descriptor is ours.
-        let written = unsafe {
-            libc::pwrite(
-                descriptor,
-                ZEROS.as_ptr().cast(),
-                length,
-                offset.cast_signed(),
-            )
-        };
-        match written {
-            1.. => offset += written.cast_unsigned() as u64,
-            0 => return Err(libc::ENOSPC),
-            _ => match std::io::Error::last_os_error().raw_os_error().unwrap_or(0) {
-                libc::EINTR => {}
-                errno => return Err(errno),
-            },
+        match file.write_at(&ZEROS[..length], offset) {
+            Ok(0) => return Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+            Ok(written) => offset += written as u64,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())
 }
 
-fn map(descriptor: c_int, offset: u64, bytes: usize) -> Result<NonNull<u8>, Failure> {
+fn map(file: &fs::File, offset: u64, bytes: usize) -> Result<NonNull<u8>, Failure> {
     const TRIED: &str = "it could not be mapped";
     /// Writes to every page, as a store would, but with errors instead of signals. Linux 5.14.
     const POPULATE_WRITE: c_int = 23;
@@ -365,7 +347,7 @@ fn map(descriptor: c_int, offset: u64, bytes: usize) -> Result<NonNull<u8>, Fail
             bytes,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_SHARED,
-            descriptor,
+            file.as_raw_fd(),
             offset.cast_signed(),
         );
         if place == libc::MAP_FAILED {

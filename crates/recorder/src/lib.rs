@@ -17,7 +17,6 @@ mod quiet;
 pub mod ranges;
 mod space;
 mod state;
-mod wiped;
 mod writers;
 
 use core::sync::atomic::Ordering;
@@ -28,8 +27,9 @@ use std::path::PathBuf;
 use once_cell::race::OnceBox;
 use tllmprof_platform::lifecycle;
 use tllmprof_config::{Place, Settings};
-use tllmprof_session::Facts;
+
 pub use tllmprof_record::{Counter, Edge, Ended, Event, RangeKind, StringId, What};
+use tllmprof_session::Facts;
 
 #[cfg(target_arch = "x86_64")] // its assembler asks
 pub use clock::IS_COUNTER;
@@ -43,9 +43,9 @@ pub use state::{add, is_on, is_recording, is_wanted, set};
 pub use writers::Writer;
 pub use writers::strings::{Label, id_of};
 
-use tllmprof_platform::log;
 use file::File;
 use state::{IS_ON, IS_RECORDING, IS_WANTED};
+use tllmprof_platform::log;
 
 lifecycle::global! {
     /// Where the process was when it began; relative paths are from there.
@@ -138,9 +138,8 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
             return;
         }
     };
-    // SAFETY: takes nothing.
-    let parent = unsafe { libc::getppid() };
-    header.begin(place.pid, parent.cast_unsigned(), clock::choose());
+    let parent = std::os::unix::process::parent_id();
+    header.begin(place.pid, parent, clock::choose());
     if let Some(first) = clock::first() {
         header.anchor(first);
     }

@@ -40,7 +40,8 @@ impl Drop for Quiet {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // SAFETY: as above; a signal that was pending before stays so.
+        // SAFETY: the set is initialised before use, and the pointers are to locals and to the mask that
+        // was in force. A signal that was pending before stays so.
         unsafe {
             let mut set = zeroed();
             libc::sigemptyset(&raw mut set);

@@ -6,6 +6,8 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use core::time::Duration;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{CHUNK_BYTES, Chunk, Counter, HEADER_BYTES, HeaderBlock, chunk_offset};
@@ -13,11 +15,13 @@ use tllmprof_record::{CHUNK_BYTES, Chunk, Counter, HEADER_BYTES, HeaderBlock, ch
 use super::failure::Failure;
 use super::file::File;
 use super::quiet::Quiet;
-use super::wiped;
+use once_cell::race::OnceBox;
 use tllmprof_platform::cancel::Uncancelled;
+use tllmprof_platform::log;
+use tllmprof_platform::pages::{self, Zeroed};
 use tllmprof_sync::Guard;
 use tllmprof_sync::Lock;
-use tllmprof_platform::log;
+use tllmprof_sync::Published;
 
 /// Chunks of the first extent, which also holds the header: all that a process needs that opens no
 /// window.
@@ -33,7 +37,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What a copy of the process must not use: the kernel wipes it there, whatever made the copy.
 struct Live {
-    header: AtomicPtr<u8>,
+    header: Published<HeaderBlock>,
     /// The next chunk to be handed out.
     next: AtomicU32,
     /// Chunks that have room.
@@ -46,11 +50,14 @@ struct Live {
     stuck_at: AtomicU32,
 }
 
+// SAFETY: numbers, and a reference that is none where it is zeros.
+unsafe impl Zeroed for Live {}
+
 lifecycle::global! {
     stage: Sinks;
 
     #[fork(by = in_child)]
-    static LIVE: AtomicPtr<Live> = AtomicPtr::new(core::ptr::null_mut());
+    static LIVE: Published<Live> = Published::none();
     /// Where each extent's chunks are mapped.
     #[fork(keep = "stored where a record begins")]
     static PLACES: [AtomicPtr<u8>; EXTENTS] =
@@ -63,7 +70,7 @@ lifecycle::global! {
 pub type Ask = fn() -> bool;
 lifecycle::global! {
     #[fork(keep = "set once, at the start")]
-    static ASK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+    static ASK: OnceBox<Ask> = OnceBox::new();
 }
 
 struct Growing {
@@ -73,20 +80,17 @@ struct Growing {
 }
 
 fn live() -> Option<&'static Live> {
-    // SAFETY: null or pages that are never unmapped, of which all zeros are a value.
-    unsafe { LIVE.load(Ordering::Acquire).as_ref() }
+    LIVE.get()
 }
 
 /// The header block, if there is a record.
 pub fn header() -> Option<&'static HeaderBlock> {
-    let address = NonNull::new(live()?.header.load(Ordering::Acquire))?;
-    // SAFETY: mapped in `begin` for as long as the process lives.
-    Some(unsafe { HeaderBlock::at(address) })
+    live()?.header.get()
 }
 
-/// Says who makes room ahead when it is asked to.
+/// Says who makes room ahead when it is asked to. The first one stays.
 pub fn set_helper(ask: Ask) {
-    ASK.store(ask as *mut (), Ordering::Release);
+    let _ = ASK.set(Box::new(ask));
 }
 
 /// Begins with a file that is empty; returns its header block, all zeros.
@@ -96,27 +100,25 @@ pub fn begin(mut file: File, limit: u64) -> Result<&'static HeaderBlock, Failure
     if bytes as u64 > limit {
         return Err(NO_ROOM);
     }
-    if LIVE.load(Ordering::Acquire).is_null() {
-        let pages = wiped::pages(size_of::<Live>())
-            .ok_or(Failure::new("it could not be mapped", libc::ENOMEM))?;
-        LIVE.store(pages.as_ptr().cast(), Ordering::Release);
+    if live().is_none() {
+        let live: Option<&'static [Live]> = pages::batch_wiped_on_fork(1).map(|live| &*live);
+        LIVE.set(live.and_then(<[Live]>::first));
     }
-    let live = live().ok_or(NO_ROOM)?;
+    let live = live().ok_or(Failure::new("it could not be mapped", libc::ENOMEM))?;
     let place = file.grow(bytes)?;
-    // SAFETY: the first chunk lies behind the header, in what was mapped.
-    PLACES[0].store(
-        unsafe { place.add(HEADER_BYTES) }.as_ptr(),
-        Ordering::Release,
-    );
+    // The first chunk lies behind the header.
+    let first = place.as_ptr().wrapping_add(HEADER_BYTES);
+    PLACES[0].store(first, Ordering::Release);
     live.next.store(0, Ordering::Relaxed);
     live.is_full.store(false, Ordering::Relaxed);
     live.is_asked.store(false, Ordering::Relaxed);
     live.stuck_at.store(0, Ordering::Relaxed);
     live.ready.store(FIRST, Ordering::Release);
     *FILE.lock() = Some(Growing { file, limit });
-    live.header.store(place.as_ptr(), Ordering::Release);
-    // SAFETY: mapped above, and zeros, as the file is new.
-    Ok(unsafe { HeaderBlock::at(place) })
+    // SAFETY: mapped above, for as long as the process lives, and zeros, as the file is new.
+    let header = unsafe { HeaderBlock::at(place) };
+    live.header.set(Some(header));
+    Ok(header)
 }
 
 /// A chunk that nobody has used, and its number. `None` where there is no more room.
@@ -165,14 +167,11 @@ fn chunk(number: u32) -> Option<Chunk> {
 }
 
 fn ask_for_room(live: &Live) {
-    let ask = ASK.load(Ordering::Acquire);
-    if !ask.is_null()
+    if let Some(ask) = ASK.get()
         && !live.is_full.load(Ordering::Relaxed)
         && !live.is_asked.swap(true, Ordering::AcqRel)
     {
-        // SAFETY: what `set_helper` was given.
-        let is_asked = unsafe { core::mem::transmute::<*mut (), Ask>(ask)() };
-        live.is_asked.store(is_asked, Ordering::Release);
+        live.is_asked.store(ask(), Ordering::Release);
     }
 }
 
@@ -190,8 +189,7 @@ pub fn make_room() {
 #[cold]
 fn grow(live: &Live, wanted: u32) -> bool {
     // A copy of the process that no handler told of has no record, and none of what was mapped.
-    let has_record = !live.header.load(Ordering::Acquire).is_null();
-    if !has_record || live.is_full.load(Ordering::Relaxed) {
+    if live.header.get().is_none() || live.is_full.load(Ordering::Relaxed) {
         return false;
     }
     let _uncancelled = Uncancelled::new();
@@ -264,11 +262,11 @@ fn lock_until_ready(live: &Live, wanted: u32) -> Option<Guard<'static, Option<Gr
 }
 
 /// A path as messages show it.
-pub struct Shown<'a>(pub &'a core::ffi::CStr);
+pub struct Shown<'a>(pub &'a Path);
 
 impl core::fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        for part in self.0.to_bytes().utf8_chunks() {
+        for part in self.0.as_os_str().as_bytes().utf8_chunks() {
             f.write_str(part.valid())?;
             if !part.invalid().is_empty() {
                 f.write_str("?")?;
@@ -301,14 +299,14 @@ pub fn finish() {
 fn in_child(alone: &OnlyThread) {
     FILE.break_open(alone);
     if let Some(live) = live() {
-        live.header.store(core::ptr::null_mut(), Ordering::Relaxed);
+        live.header.set(None);
         live.next.store(0, Ordering::Relaxed);
         live.ready.store(0, Ordering::Relaxed);
         live.is_full.store(false, Ordering::Relaxed);
         live.is_asked.store(false, Ordering::Relaxed);
         live.stuck_at.store(0, Ordering::Relaxed);
     }
-    if let Some(growing) = FILE.lock().take() {
+    if let Some(mut growing) = FILE.lock().take() {
         growing.file.close();
         // Its path is left where it is: the allocator may be in any condition.
         core::mem::forget(growing);

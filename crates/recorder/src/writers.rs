@@ -6,24 +6,25 @@
 pub mod strings;
 
 use core::cell::{Cell, UnsafeCell};
-use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Chunk, Counter, Event, EventWriter, What};
 
 use super::clock::ticks;
-use super::{space, wiped};
+use super::space;
 use tllmprof_platform::errno::Kept;
+use tllmprof_platform::pages::{self, Zeroed};
 use tllmprof_platform::thread::{self, Part};
 use tllmprof_steps::ranges::open::Open;
+use tllmprof_sync::Published;
 
 lifecycle::global! {
     stage: Sinks;
 
     /// Writers that were made and no thread has had yet, in a chain.
     #[fork(by = in_child)]
-    static SPARE: AtomicPtr<Writer> = AtomicPtr::new(core::ptr::null_mut());
+    static SPARE: Published<Writer> = Published::none();
     /// Events that were lost for want of a writer.
     #[fork(reset)]
     static LOST: AtomicU64 = AtomicU64::new(0);
@@ -39,18 +40,18 @@ const REFUSALS: u32 = 1024;
 pub struct Writer {
     /// The thread is in the middle of writing: a signal handler's events are lost.
     is_busy: AtomicBool,
-    has_chunk: Cell<bool>,
     thread: Cell<u32>,
-    events: UnsafeCell<MaybeUninit<EventWriter>>,
+    /// Writes into the thread's chunk; none before the first.
+    events: Own<Option<EventWriter>>,
     /// Events that were.
     kept: AtomicU64,
     /// Events that were not kept, and those of them that the record does not tell of yet.
     dropped: AtomicU64,
     untold: Cell<u64>,
-    /// Pushed ranges that are open; null before the first.
-    open: Cell<*mut Open>,
+    /// Pushed ranges that are open; none before the first.
+    open: Own<Option<&'static mut Ranges>>,
     /// The next of the spare writers.
-    next: AtomicPtr<Writer>,
+    next: Published<Writer>,
     /// Refusals in a row, and how many events had been kept at the first of them.
     refused: Cell<u32>,
     refused_since: Cell<u64>,
@@ -65,6 +66,31 @@ const _: () = assert!(size_of::<Writer>() == 128);
 
 // SAFETY: what is no atomic is used by the thread that has the writer, alone.
 unsafe impl Sync for Writer {}
+// SAFETY: zeros are numbers, and what may be none is none then: a writer of events has its chunk's
+// address, and is as large as one that may be none.
+unsafe impl Zeroed for Writer {}
+const _: () = assert!(size_of::<Option<EventWriter>>() == size_of::<EventWriter>());
+
+/// Ranges that are open, in pages of their own.
+#[repr(transparent)]
+struct Ranges(Open);
+
+// SAFETY: zeros are no open ranges, as `Open` says.
+unsafe impl Zeroed for Ranges {}
+
+/// What the thread that has a writer uses alone, and never within another use: `is_busy` keeps its
+/// signal handlers away.
+struct Own<T>(UnsafeCell<T>);
+
+impl<T> Own<T> {
+    #[inline]
+    fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
+        // SAFETY: the thread is the only one that uses the value. It is in no other use of it: the
+        // acts below use nothing else of the writer's, and `is_busy` keeps signal handlers from all
+        // but a look whether any range is open.
+        act(unsafe { &mut *self.0.get() })
+    }
+}
 
 /// Writes an event of the calling thread's; whether it is kept.
 #[inline]
@@ -104,9 +130,7 @@ impl Writer {
     /// Has the writer of events into the chunk do `act`, if there is one.
     #[inline]
     fn in_chunk(&self, act: impl FnOnce(&mut EventWriter) -> bool) -> bool {
-        // SAFETY: written before `has_chunk` was set; the thread is the only one that uses it, and
-        // `is_busy` keeps its signal handlers away.
-        self.has_chunk.get() && act(unsafe { (*self.events.get()).assume_init_mut() })
+        self.events.with(|events| events.as_mut().is_some_and(act))
     }
 
     /// Writes an event.
@@ -149,12 +173,9 @@ impl Writer {
         let Some((number, chunk)) = space::take() else {
             return false;
         };
-        // SAFETY: the chunk was handed out to this thread alone; the cell is its own.
-        unsafe {
-            let events = EventWriter::begin(chunk, number, self.thread.get());
-            (*self.events.get()).write(events);
-        }
-        self.has_chunk.set(true);
+        // SAFETY: the chunk was handed out to this thread alone.
+        let begun = unsafe { EventWriter::begin(chunk, number, self.thread.get()) };
+        self.events.with(|events| *events = Some(begun));
         true
     }
 
@@ -163,10 +184,8 @@ impl Writer {
         self.thread.set(thread);
         self.is_busy.store(false, Ordering::Relaxed);
         self.refused.set(0);
-        // SAFETY: as in `with_open`; the thread that had the writer has left it.
-        if let Some(open) = unsafe { self.open.get().as_mut() } {
-            open.clear();
-        }
+        self.open
+            .with(|open| open.as_mut().map(|Ranges(open)| open.clear()));
         self.in_chunk(|events| {
             // SAFETY: the thread that had the writer has left it.
             *events = unsafe { EventWriter::resume(events.chunk(), thread) };
@@ -177,27 +196,19 @@ impl Writer {
     /// Has the thread's open ranges do `act`, if there is memory for them.
     #[inline]
     pub fn with_open<R>(&self, act: impl FnOnce(&mut Open) -> R) -> Option<R> {
-        if self.open.get().is_null() {
-            self.make_room_for_ranges();
-        }
-        // SAFETY: null, or pages that are never unmapped, of which all zeros are a value. The thread
-        // is the only one that uses them, and `is_busy` keeps its signal handlers away.
-        unsafe { self.open.get().as_mut() }.map(act)
-    }
-
-    #[cold]
-    fn make_room_for_ranges(&self) {
-        let _errno = Kept::new();
-        if let Some(pages) = wiped::pages(size_of::<Open>()) {
-            self.open.set(pages.as_ptr().cast());
-        }
+        self.open.with(|open| {
+            if open.is_none() {
+                *open = room_for_ranges();
+            }
+            open.as_mut().map(|Ranges(open)| act(open))
+        })
     }
 
     /// Whether nothing of the thread's is open.
     #[inline]
     pub fn has_none_open(&self) -> bool {
-        // SAFETY: as above; read alone.
-        unsafe { self.open.get().as_ref() }.is_none_or(Open::is_empty)
+        self.open
+            .with(|open| open.as_ref().is_none_or(|Ranges(open)| open.is_empty()))
     }
 
     /// Whether the writer that is marked as busy is not: whoever made it so never came back.
@@ -237,6 +248,12 @@ impl Writer {
             tell_dropped();
         }
     }
+}
+
+#[cold]
+fn room_for_ranges() -> Option<&'static mut Ranges> {
+    let _errno = Kept::new();
+    pages::batch_wiped_on_fork(1)?.first_mut()
 }
 
 /// Has the header know how many events were lost.
@@ -312,47 +329,32 @@ pub fn current() -> Option<&'static Writer> {
 /// A writer that no thread has had, from a page of them.
 fn spare() -> Option<&'static Writer> {
     // Emptied by one thread at a time: what is left of it goes back.
-    let mut first = SPARE.swap(core::ptr::null_mut(), Ordering::AcqRel);
-    if first.is_null() {
-        first = more()?.as_ptr();
-    }
-    // SAFETY: a writer, which is never freed.
-    let writer: &'static Writer = unsafe { &*first };
-    let rest = writer.next.swap(core::ptr::null_mut(), Ordering::Relaxed);
+    let writer = SPARE.take().or_else(more)?;
     // Should another thread have put its own rest back meanwhile, this one is lost: a page at most.
-    let _ = SPARE.compare_exchange(
-        core::ptr::null_mut(),
-        rest,
-        Ordering::AcqRel,
-        Ordering::Relaxed,
-    );
+    let _ = SPARE.replace(None, writer.next.take());
     Some(writer)
 }
 
 /// Makes a page of writers, each of which leads to the next.
-fn more() -> Option<core::ptr::NonNull<Writer>> {
-    let pages = wiped::pages(BATCH * size_of::<Writer>())?.cast::<Writer>();
-    for index in 1..BATCH {
-        // SAFETY: the pages have room for that many, are aligned, and zeros are a writer.
-        unsafe {
-            let writer = pages.add(index - 1).as_ref();
-            writer.next.store(pages.add(index).as_ptr(), Ordering::Relaxed);
-        }
+fn more() -> Option<&'static Writer> {
+    let writers: &'static [Writer] = pages::batch_wiped_on_fork(BATCH)?;
+    for pair in writers.windows(2) {
+        pair[0].next.set(pair.get(1));
     }
-    Some(pages)
+    writers.first()
 }
 
 /// The child of a fork writes nothing into its parent's chunks.
 fn in_child(_: &OnlyThread) {
     for writer in all() {
-        writer.has_chunk.set(false);
+        writer.events.with(|events| *events = None);
         writer.dropped.store(0, Ordering::Relaxed);
         writer.kept.store(0, Ordering::Relaxed);
         writer.untold.set(0);
-        writer.open.set(core::ptr::null_mut());
+        writer.open.with(|open| *open = None);
         writer.is_busy.store(false, Ordering::Relaxed);
     }
-    SPARE.store(core::ptr::null_mut(), Ordering::Relaxed);
+    SPARE.set(None);
     thread::leave_part::<Writer>();
 }
 

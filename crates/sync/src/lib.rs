@@ -6,6 +6,6 @@ mod lock;
 mod machine;
 mod published;
 
-pub use lock::{Guard, Lock, OnlyThread, wait, wake};
+pub use lock::{Guard, Lock, OnlyThread, this_thread, wait, wake};
 pub use machine::{Machine, States};
 pub use published::Published;

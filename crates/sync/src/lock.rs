@@ -112,9 +112,9 @@ impl<T> Lock<T> {
 
     /// Unlocks what [`Lock::hold_over_fork`] has locked on this thread; otherwise does nothing.
     pub fn release_after_fork(&self) {
-        let held = self
-            .forker
-            .compare_exchange(this_thread(), 0, Ordering::Relaxed, Ordering::Relaxed);
+        let held =
+            self.forker
+                .compare_exchange(this_thread(), 0, Ordering::Relaxed, Ordering::Relaxed);
         if held.is_ok() {
             drop(Guard(self));
         }
@@ -130,14 +130,14 @@ impl<T> Lock<T> {
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: this guard holds the lock.
+        // SAFETY: this guard holds the lock, and lends the value mutably to nobody meanwhile.
         unsafe { &*self.0.value.get() }
     }
 }
 
 impl<T> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this guard holds the lock.
+        // SAFETY: this guard holds the lock, and is borrowed for as long as the result.
         unsafe { &mut *self.0.value.get() }
     }
 }
@@ -150,8 +150,9 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-fn this_thread() -> i32 {
-    // SAFETY: takes nothing.
+/// The kernel's number for the calling thread; the main thread's is the process's.
+pub fn this_thread() -> i32 {
+    // SAFETY: takes nothing, and always succeeds.
     unsafe { libc::gettid() }
 }
 

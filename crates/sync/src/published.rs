@@ -1,9 +1,11 @@
 //! A reference that one thread publishes and others read without a lock.
 
 use core::marker::PhantomData;
+use core::ptr::{from_ref, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// Nothing, or a reference that lives as long as the process.
+#[repr(transparent)]
 pub struct Published<T: 'static> {
     place: AtomicPtr<T>,
     shares: PhantomData<&'static T>,
@@ -13,7 +15,7 @@ impl<T: Sync> Published<T> {
     /// Nothing yet.
     pub const fn none() -> Self {
         Self {
-            place: AtomicPtr::new(core::ptr::null_mut()),
+            place: AtomicPtr::new(null_mut()),
             shares: PhantomData,
         }
     }
@@ -21,17 +23,77 @@ impl<T: Sync> Published<T> {
     /// What was published last.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
-        // SAFETY: null, or from a reference that lives as long as the process; shared references of
-        // a `Sync` type may be used by any thread.
-        unsafe { self.place.load(Ordering::Acquire).as_ref() }
+        Self::reference(self.place.load(Ordering::Acquire))
     }
 
     /// Publishes `value`, or nothing.
     pub fn set(&self, value: Option<&'static T>) {
-        let place = value.map_or(core::ptr::null_mut(), |value| {
-            core::ptr::from_ref(value).cast_mut()
-        });
-        self.place.store(place, Ordering::Release);
+        self.place.store(Self::address(value), Ordering::Release);
+    }
+
+    /// Takes what was published last.
+    pub fn take(&self) -> Option<&'static T> {
+        Self::reference(self.place.swap(null_mut(), Ordering::AcqRel))
+    }
+
+    /// Publishes `value` where nothing is published; whether that was so.
+    pub fn set_if_none(&self, value: &'static T) -> bool {
+        self.replace(None, Some(value)).is_ok()
+    }
+
+    /// Publishes `new` in the place of `old`, which is compared by its address.
+    ///
+    /// # Errors
+    /// What is published instead of `old`, and stays.
+    pub fn replace(
+        &self,
+        old: Option<&'static T>,
+        new: Option<&'static T>,
+    ) -> Result<(), Option<&'static T>> {
+        let (old, new) = (Self::address(old), Self::address(new));
+        let replaced = self
+            .place
+            .compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire);
+        replaced.map(|_| ()).map_err(Self::reference)
+    }
+
+    fn address(value: Option<&'static T>) -> *mut T {
+        value.map_or(null_mut(), |value| from_ref(value).cast_mut())
+    }
+
+    #[inline]
+    fn reference(place: *mut T) -> Option<&'static T> {
+        // SAFETY: null, or from a reference that lives as long as the process; shared references of
+        // a `Sync` type may be used by any thread.
+        unsafe { place.as_ref() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_published_is_taken_once() {
+        let place = Published::none();
+        assert!(place.set_if_none(&1));
+        assert!(!place.set_if_none(&2));
+        assert_eq!(place.get(), Some(&1));
+        assert_eq!(place.take(), Some(&1));
+        assert_eq!((place.take(), place.get()), (None, None));
+        assert!(place.set_if_none(&2));
+        place.set(None);
+        assert_eq!(place.get(), None);
+    }
+
+    #[test]
+    fn replace_takes_only_the_place_of_what_it_was_given() {
+        static VALUES: [u32; 2] = [1, 2];
+        let place = Published::none();
+        assert_eq!(place.replace(None, Some(&VALUES[0])), Ok(()));
+        assert_eq!(place.replace(None, Some(&VALUES[1])), Err(Some(&1)));
+        assert_eq!(place.replace(Some(&VALUES[0]), Some(&VALUES[1])), Ok(()));
+        assert_eq!(place.get(), Some(&2));
     }
 
     /// Takes what was published last.

@@ -15,33 +15,19 @@
 //!
 //! Where code is jumped to from elsewhere it begins with `bti c` (`hint #34`), and it jumps by
 //! `x16` or `x17`, which a `bti c` at the target admits.
-//!
-//! Thread-local storage is a block of initial-exec TLS, 64 bytes so that a process which loads
-//! many libraries still finds room in the static TLS area:
-//!
-//! | offset | field |
-//! |---|---|
-//! | 0 | address of the thread's cells, 0 before its first call |
-//! | 8 | where [`slow`] keeps the return address of the outermost intercepted call, 0 for none |
-//! | 16 | that return address; 0 where whatever the thread calls is nested |
-//! | 24 | address of all that is kept of the thread |
-//! | 32 | address of the trail that its calls are noted in, 0 for none |
-//! | 40 | 1 while the thread is in our own code |
-//! | 48 | address of what is known of the thread as one of Python's |
-//! | 56 | address of what it writes to the record with |
 
 use core::arch::{global_asm, naked_asm};
-use core::cell::Cell;
-use core::ffi::c_void;
 
-use tllmprof_calls::Wait;
-use tllmprof_learn::Trail;
+use tllmprof_platform::thread::Block;
+use tllmprof_steps::step::threads::Cell;
 
+use super::export::{Binding, Export};
+use super::frame::{Frame, STACK_WORDS};
 use super::thunk::{THUNK_COUNT, THUNK_SIZE, Thunk};
-use tllmprof_platform::thread::{self, Block, Outer};
 
-// One instruction loads both.
+// One instruction loads both, here and below.
 const _: () = assert!(Block::OUTER == Block::CELLS + 8);
+const _: () = assert!(Thunk::CELL == Thunk::REAL + 8);
 
 /// Enters a frame below the caller's, as [`Frame`] lays it out: saves what may carry arguments,
 /// and the thunk or export in `register`.
@@ -56,15 +42,15 @@ macro_rules! save {
              .cfi_def_cfa_register x29
              stp ",
             $register,
-            ", x8, [x29, #0x10]
-             stp x0, x1, [x29, #0x20]
-             stp x2, x3, [x29, #0x30]
-             stp x4, x5, [x29, #0x40]
-             stp x6, x7, [x29, #0x50]
-             stp q0, q1, [x29, #0x60]
-             stp q2, q3, [x29, #0x80]
-             stp q4, q5, [x29, #0xa0]
-             stp q6, q7, [x29, #0xc0]"
+            ", x8, [x29, #{thunk}]
+             stp x0, x1, [x29, #{args} + 0]
+             stp x2, x3, [x29, #{args} + 16]
+             stp x4, x5, [x29, #{args} + 32]
+             stp x6, x7, [x29, #{args} + 48]
+             stp q0, q1, [x29, #{vectors} + 0]
+             stp q2, q3, [x29, #{vectors} + 32]
+             stp q4, q5, [x29, #{vectors} + 64]
+             stp q6, q7, [x29, #{vectors} + 96]"
         )
     };
 }
@@ -72,15 +58,15 @@ macro_rules! save {
 /// Puts back what [`save`] saved, the thunk into `x16`; leaves `x17` alone, and the frame in place.
 macro_rules! restore {
     () => {
-        "ldp x16, x8, [x29, #0x10]
-         ldp x0, x1, [x29, #0x20]
-         ldp x2, x3, [x29, #0x30]
-         ldp x4, x5, [x29, #0x40]
-         ldp x6, x7, [x29, #0x50]
-         ldp q0, q1, [x29, #0x60]
-         ldp q2, q3, [x29, #0x80]
-         ldp q4, q5, [x29, #0xa0]
-         ldp q6, q7, [x29, #0xc0]"
+        "ldp x16, x8, [x29, #{thunk}]
+         ldp x0, x1, [x29, #{args} + 0]
+         ldp x2, x3, [x29, #{args} + 16]
+         ldp x4, x5, [x29, #{args} + 32]
+         ldp x6, x7, [x29, #{args} + 48]
+         ldp q0, q1, [x29, #{vectors} + 0]
+         ldp q2, q3, [x29, #{vectors} + 32]
+         ldp q4, q5, [x29, #{vectors} + 64]
+         ldp q6, q7, [x29, #{vectors} + 96]"
     };
 }
 
@@ -97,81 +83,9 @@ macro_rules! leave {
 }
 
 /// Bytes of one stub of the pool.
-const STUB_SIZE: usize = 32;
+pub const STUB_SIZE: usize = 32;
 /// Bytes of one stub that counts: two cache lines.
-const COUNTING_STUB_SIZE: usize = 128;
-
-/// How many stack words of arguments an intercepted call that returns to us gets copied.
-///
-/// `cuLaunchKernel` has three; eight leave room.
-const STACK_WORDS: usize = 8;
-
-/// What [`slow`] saved of a call.
-#[repr(C)]
-pub struct Frame {
-    /// The caller's, with which its own frames are chained.
-    frame_pointer: usize,
-    /// Where the call returns to: in its caller.
-    pub return_address: usize,
-    /// The thunk that the call came through.
-    pub thunk: *const Thunk,
-    /// Where a large result goes.
-    result: usize,
-    /// The integer arguments that came in registers.
-    pub args: [usize; 8],
-    vectors: [u128; 8],
-    /// When the call went on to the real function, if it is recorded; else 0.
-    pub since: Cell<u64>,
-    spare: usize,
-}
-
-impl Frame {
-    /// The argument in word `index` of those that are no floating-point numbers.
-    pub fn word(&self, index: usize) -> usize {
-        let on_stack = |behind: usize| {
-            let first = core::ptr::from_ref(self).wrapping_add(1).cast::<usize>();
-            // SAFETY: the caller's arguments lie above the frame, or its own frame does.
-            unsafe { first.add(behind).read_volatile() }
-        };
-        let register = self.args.get(index).copied();
-        register.unwrap_or_else(|| on_stack(index - self.args.len()))
-    }
-
-    /// Whether the call comes from within `outer`, if there is any.
-    ///
-    /// An exception or `longjmp` that leaves a call leaves its mark, too. Functions here return by
-    /// a register and save it where they like, so that the return address which is marked may lie
-    /// in memory that nobody uses for long. It must still be there, and the callers' chain of frame
-    /// pointers must not lead past it; where that chain is broken, the return address decides.
-    pub fn is_within(&self, outer: Outer) -> bool {
-        let place = core::ptr::with_exposed_provenance::<usize>(outer.place);
-        // SAFETY: a mark above us on the stack is readable.
-        if (&raw const self.return_address).addr() >= outer.place
-            || unsafe { place.read_volatile() } != outer.return_address
-        {
-            return false;
-        }
-        outer.return_address == 0
-            || !self.is_chained_past(outer.place - size_of::<usize>())
-    }
-
-    /// Whether the chain of frame pointers leads past `record`, not to it.
-    fn is_chained_past(&self, record: usize) -> bool {
-        /// A frame that is further away than this is none: the register has another use.
-        const REACH: usize = 1 << 20;
-        let mut below = core::ptr::from_ref(self).addr();
-        let mut at = self.frame_pointer;
-        while at > below && at - below < REACH && at.is_multiple_of(16) {
-            if at >= record {
-                return at > record;
-            }
-            below = at;
-            // SAFETY: what lies on the stack between us and the mark is readable.
-            at = unsafe { core::ptr::with_exposed_provenance::<usize>(at).read_volatile() };
-        }
-        false
-    }
-}
+pub const COUNTING_STUB_SIZE: usize = 128;
 
 global_asm!(
     // The pool: stub i loads the address of thunk i and jumps to its handler.
@@ -188,7 +102,7 @@ global_asm!(
     "hint #34",
     "adrp x16, {thunks} + tllmprof_i",
     "add x16, x16, :lo12:{thunks} + tllmprof_i",
-    "ldr x17, [x16]",
+    "ldr x17, [x16, #{goes_to}]",
     "br x17",
     ".set tllmprof_i, tllmprof_i + {size}",
     ".endr",
@@ -215,17 +129,17 @@ global_asm!(
     "b.lo 2f",
     "ldr x16, [x16, #{cells}]",
     "cbz x16, 2f",
-    "adrp x17, {thunks} + tllmprof_i + 16",
-    "ldr x17, [x17, :lo12:{thunks} + tllmprof_i + 16]",
+    "adrp x17, {thunks} + tllmprof_i + {cell}",
+    "ldr x17, [x17, :lo12:{thunks} + tllmprof_i + {cell}]",
     "add x16, x16, x17",
-    "ldr x17, [x16]",
+    "ldr x17, [x16, #{tally}]",
     "add x17, x17, #1",
-    "str x17, [x16]",
-    "ldr x16, [x16, #8]",
+    "str x17, [x16, #{tally}]",
+    "ldr x16, [x16, #{limit}]",
     "cmp x17, x16",
     "b.hi 3f",
-    "adrp x16, {thunks} + tllmprof_i + 8",
-    "ldr x16, [x16, :lo12:{thunks} + tllmprof_i + 8]",
+    "adrp x16, {thunks} + tllmprof_i + {real}",
+    "ldr x16, [x16, :lo12:{thunks} + tllmprof_i + {real}]",
     "br x16",
     "2: adrp x16, {thunks} + tllmprof_i",
     "add x16, x16, :lo12:{thunks} + tllmprof_i",
@@ -236,6 +150,9 @@ global_asm!(
     ".set tllmprof_i, tllmprof_i + {size}",
     ".endr",
     ".p2align 7",
+    ".hidden tllmprof_counting_stubs_end",
+    ".globl tllmprof_counting_stubs_end",
+    "tllmprof_counting_stubs_end:",
     ".cfi_endproc",
     ".size tllmprof_counting_stubs, . - tllmprof_counting_stubs",
     ".text",
@@ -246,32 +163,17 @@ global_asm!(
     slow = sym slow,
     cells = const Block::CELLS,
     outer = const Block::OUTER,
+    goes_to = const Thunk::HANDLER,
+    real = const Thunk::REAL,
+    cell = const Thunk::CELL,
+    tally = const Cell::COUNT,
+    limit = const Cell::LIMIT,
 );
-
-// SAFETY: the symbols are defined above, with these sizes.
-unsafe extern "C" {
-    static tllmprof_stubs: [u8; STUB_SIZE * THUNK_COUNT];
-    static tllmprof_counting_stubs: [u8; COUNTING_STUB_SIZE * THUNK_COUNT];
-}
-
-/// The address that callers get for thunk `index`: a stub that goes to its handler.
-pub fn stub(index: usize) -> *mut c_void {
-    let pool = (&raw const tllmprof_stubs).cast::<u8>();
-    // SAFETY: the symbol is the start of THUNK_COUNT stubs of STUB_SIZE bytes; index is below it.
-    unsafe { pool.add(index * STUB_SIZE).cast_mut().cast() }
-}
-
-/// The address that callers get for thunk `index` whose handler is [`count`] for good.
-pub fn counting_stub(index: usize) -> *mut c_void {
-    let pool = (&raw const tllmprof_counting_stubs).cast::<u8>();
-    // SAFETY: as above, with stubs of COUNTING_STUB_SIZE bytes.
-    unsafe { pool.add(index * COUNTING_STUB_SIZE).cast_mut().cast() }
-}
 
 /// Handler: counts the call in the thread's cell, then jumps to the real function.
 ///
 /// A count past the cell's limit or a thread without cells go the slow way; of a call that may be
-/// nested in another [`is_nested`] decides.
+/// nested in another [`super::dispatch::is_within_outer`] decides.
 #[unsafe(naked)]
 pub unsafe extern "C" fn count() {
     naked_asm!(
@@ -285,12 +187,12 @@ pub unsafe extern "C" fn count() {
         "cmp sp, x10",
         "b.lo 2f",
         "cbz x9, 3f",
-        "ldp x17, x10, [x16, #8]",
+        "ldp x17, x10, [x16, #{real}]",
         "add x9, x9, x10",
-        "ldr x10, [x9]",
+        "ldr x10, [x9, #{tally}]",
         "add x10, x10, #1",
-        "str x10, [x9]",
-        "ldr x9, [x9, #8]",
+        "str x10, [x9, #{tally}]",
+        "ldr x9, [x9, #{limit}]",
         "cmp x10, x9",
         "b.hi 3f",
         "br x17",
@@ -304,29 +206,38 @@ pub unsafe extern "C" fn count() {
         leave!(),
         // The mark of a call that was left is gone now.
         "tbz w17, #0, {count}",
-        "ldr x17, [x16, #8]",
+        "ldr x17, [x16, #{real}]",
         "br x17",
         ".cfi_endproc",
-        frame = const size_of::<Frame>(),
+        frame = const Frame::SIZE,
+        thunk = const Frame::THUNK,
+        args = const Frame::ARGS,
+        vectors = const Frame::VECTORS,
         slow = sym slow,
         count = sym count,
-        is_nested = sym is_nested,
+        is_nested = sym super::dispatch::is_within_outer,
         cells = const Block::CELLS,
+        real = const Thunk::REAL,
+        tally = const Cell::COUNT,
+        limit = const Cell::LIMIT,
     )
 }
 
-/// A handler that notes the call in the thread's trail, as [`Trail`] wants it, and goes on to
-/// [`count`]. The token is a register or a constant; `counts`: the trail's counter of the launches.
+/// A handler that notes a call and goes on to `count` or `record`: see [`super::noting`].
 macro_rules! noting {
-    ($both:ident, $name:ident, $recorded:ident, $($how:tt)*) => {
-        noting!(@ $name, count, $($how)*);
-        noting!(@ $recorded, record, $($how)*);
-        pub const $both: Noting = [$name, $recorded];
+    ($name:ident, $go:ident, argument(first) $(, counts $counter:ident)?) => {
+        noting!(@ $name, $go, "x0" $(, counts $counter)?);
+    };
+    ($name:ident, $go:ident, argument(second) $(, counts $counter:ident)?) => {
+        noting!(@ $name, $go, "x1" $(, counts $counter)?);
+    };
+    ($name:ident, $go:ident, number($value:expr) $(, counts $counter:ident)?) => {
+        noting!(@ $name, $go, "x11" $(, counts $counter)?, token = $value);
     };
     (@ $name:ident, $go:ident, $token:literal $(, counts $counter:ident)? $(, token = $value:expr)?) => {
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
-            naked_asm!(
+            core::arch::naked_asm!(
                 "hint #34",
                 "adrp x17, :gottprel:tllmprof_tls",
                 "ldr x17, [x17, :gottprel_lo12:tllmprof_tls]",
@@ -352,8 +263,8 @@ macro_rules! noting {
                 last = const Trail::LENGTH - 1,
                 $($counter = const Trail::$counter,)?
                 $(token = const $value,)?
-                go = sym $go,
-                trail = const Block::TRAIL,
+                go = sym $crate::arch::$go,
+                trail = const tllmprof_platform::thread::Block::TRAIL,
             )
         }
     };
@@ -361,54 +272,7 @@ macro_rules! noting {
         ""
     };
 }
-noting!(NOTE_FIRST_ARGUMENT, note_first, record_first, "x0", counts LAUNCHES);
-noting!(NOTE_SECOND_ARGUMENT, note_second, record_second, "x1", counts LAUNCHES);
-noting!(NOTE_GRAPH, note_graph, record_graph, "x11", counts GRAPHS, token = Trail::GRAPH);
-noting!(
-    NOTE_COPY_TO_HOST,
-    note_to_host,
-    record_to_host,
-    "x11",
-    token = Trail::COPY_TO_HOST
-);
-noting!(
-    NOTE_COPY_TO_DEVICE,
-    note_to_device,
-    record_to_device,
-    "x11",
-    token = Trail::COPY_TO_DEVICE
-);
-noting!(
-    NOTE_STREAM_WAIT,
-    note_stream,
-    record_stream,
-    "x11",
-    token = Trail::wait(Wait::Stream)
-);
-noting!(
-    NOTE_EVENT_WAIT,
-    note_event,
-    record_event,
-    "x11",
-    token = Trail::wait(Wait::Event)
-);
-noting!(
-    NOTE_CONTEXT_WAIT,
-    note_context,
-    record_context,
-    "x11",
-    token = Trail::wait(Wait::Context)
-);
-noting!(
-    NOTE_BLOCKING_COPY,
-    note_blocking,
-    record_blocking,
-    "x11",
-    token = Trail::wait(Wait::CopyToHost)
-);
-
-/// The handler that notes a call, and the one that has it recorded as well.
-pub type Noting = [unsafe extern "C" fn(); 2];
+pub(crate) use noting;
 
 /// Handler: counts as [`count`] does, and goes to [`slow`], which records the call.
 ///
@@ -426,11 +290,11 @@ pub unsafe extern "C" fn record() {
         "cmp sp, x10",
         "b.lo 2f",
         "cbz x9, 3f",
-        "ldr x10, [x16, #16]",
+        "ldr x10, [x16, #{cell}]",
         "add x9, x9, x10",
-        "ldr x10, [x9]",
+        "ldr x10, [x9, #{tally}]",
         "add x10, x10, #1",
-        "str x10, [x9]",
+        "str x10, [x9, #{tally}]",
         "3: b {slow}",
         "2:",
         save!("x16"),
@@ -442,22 +306,17 @@ pub unsafe extern "C" fn record() {
         "tbz w17, #0, {record}",
         "b {slow}",
         ".cfi_endproc",
-        frame = const size_of::<Frame>(),
+        frame = const Frame::SIZE,
+        thunk = const Frame::THUNK,
+        args = const Frame::ARGS,
+        vectors = const Frame::VECTORS,
         slow = sym slow,
         record = sym record,
-        is_nested = sym is_nested,
+        is_nested = sym super::dispatch::is_within_outer,
         cells = const Block::CELLS,
+        cell = const Thunk::CELL,
+        tally = const Cell::COUNT,
     )
-}
-
-/// Whether the call is nested in the outermost one; takes the mark away if that has been left.
-unsafe extern "C" fn is_nested(frame: *const Frame) -> bool {
-    // SAFETY: the frame is that of a call under way.
-    let nested = unsafe { (*frame).is_within(thread::outer()) };
-    if !nested {
-        thread::leave_outer();
-    }
-    nested
 }
 
 /// Handler: asks [`super::dispatch::before`], then either jumps to the real function or calls it
@@ -477,7 +336,7 @@ pub unsafe extern "C" fn slow() {
         "mov w17, w0",
         restore!(),
         "cbnz w17, 2f",
-        "ldr x17, [x16, #8]",
+        "ldr x17, [x16, #{real}]",
         ".cfi_remember_state",
         leave!(),
         "br x17",
@@ -490,27 +349,31 @@ pub unsafe extern "C" fn slow() {
         "stp x9, x10, [sp, #tllmprof_word]",
         ".set tllmprof_word, tllmprof_word + 16",
         ".endr",
-        "ldr x17, [x16, #8]",
+        "ldr x17, [x16, #{real}]",
         "blr x17",
-        "stp x0, x1, [x29, #0x60]", // where the vector arguments were
+        "stp x0, x1, [x29, #{vectors}]", // where the vector arguments were
         "mov x1, x0",
         "mov x0, x29",
         "bl {after}",
-        "ldp x0, x1, [x29, #0x60]",
+        "ldp x0, x1, [x29, #{vectors}]",
         leave!(),
         "ret",
         ".cfi_endproc",
         before = sym super::dispatch::before,
         after = sym super::dispatch::after,
         words = const STACK_WORDS,
-        frame = const size_of::<Frame>(),
+        real = const Thunk::REAL,
+        frame = const Frame::SIZE,
+        thunk = const Frame::THUNK,
+        args = const Frame::ARGS,
+        vectors = const Frame::VECTORS,
     )
 }
 
 /// The stub of an exported function: looks its caller up in the first binding of the
 /// [`super::export::Export`].
 ///
-/// A binding's length, at 8, is read first and with acquire, as the rest means something only with
+/// A binding's length is read first and with acquire, as the rest means something only with
 /// the length that was stored after it.
 #[doc(hidden)]
 #[macro_export]
@@ -520,19 +383,24 @@ macro_rules! __export_stub {
             "hint #34",
             "adrp x17, {export}",
             "add x17, x17, :lo12:{export}",
-            "ldr x16, [x17]",
-            "add x9, x16, #8",
+            "ldr x16, [x17, #{recent}]",
+            "add x9, x16, #{length}",
             "ldar x9, [x9]",
-            "ldr x10, [x16]",
+            "ldr x10, [x16, #{start}]",
             "sub x10, x30, x10",
             "cmp x10, x9",
             "b.hs 2f",
-            "ldr x16, [x16, #16]",
-            "ldr x17, [x16]",
+            "ldr x16, [x16, #{thunk}]",
+            "ldr x17, [x16, #{goes_to}]",
             "br x17",
             "2: b {exported}",
             export = sym $export,
             exported = sym $exported,
+            recent = const $crate::export::Export::RECENT,
+            start = const $crate::export::Binding::START,
+            length = const $crate::export::Binding::LENGTH,
+            thunk = const $crate::export::Binding::THUNK,
+            goes_to = const $crate::export::HANDLER,
         )
     };
 }
@@ -544,21 +412,26 @@ macro_rules! __export_stub {
 #[unsafe(naked)]
 pub unsafe extern "C" fn exported() {
     naked_asm!(
-        ".irp slot, 8, 16, 24",
-        "ldr x16, [x17, #\\slot]",
-        "add x9, x16, #8",
+        ".irp slot, 1, 2, 3",
+        "ldr x16, [x17, #{recent} + 8 * \\slot]",
+        "add x9, x16, #{length}",
         "ldar x9, [x9]",
-        "ldr x10, [x16]",
+        "ldr x10, [x16, #{start}]",
         "sub x10, x30, x10",
         "cmp x10, x9",
         "b.lo 2f",
         ".endr",
         "b {bind}",
         "2:",
-        "ldr x16, [x16, #16]",
-        "ldr x17, [x16]",
+        "ldr x16, [x16, #{thunk}]",
+        "ldr x17, [x16, #{goes_to}]",
         "br x17",
         bind = sym bind,
+        recent = const Export::RECENT,
+        start = const Binding::START,
+        length = const Binding::LENGTH,
+        thunk = const Binding::THUNK,
+        goes_to = const Thunk::HANDLER,
     )
 }
 
@@ -571,13 +444,17 @@ unsafe extern "C" fn bind() {
         "mov x0, x17",
         "mov x1, x30",
         "bl {bind}",
-        "str x0, [x29, #0x10]",
+        "str x0, [x29, #{thunk}]",
         restore!(),
         leave!(),
-        "ldr x17, [x16]",
+        "ldr x17, [x16, #{goes_to}]",
         "br x17",
         ".cfi_endproc",
-        frame = const size_of::<Frame>(),
+        goes_to = const Thunk::HANDLER,
+        frame = const Frame::SIZE,
+        thunk = const Frame::THUNK,
+        args = const Frame::ARGS,
+        vectors = const Frame::VECTORS,
         bind = sym super::export::bind,
     )
 }

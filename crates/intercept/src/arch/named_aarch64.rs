@@ -24,10 +24,12 @@
 use core::arch::{global_asm, naked_asm};
 use tllmprof_platform::thread::Block;
 
-use super::named::pool::{AWAITED, CELL, REALS, RETURNS, Return, STUBS};
+use super::named::pool::{AWAITED, COUNT, LIMIT, REALS, RETURNS, Return, STUBS};
 
 /// Bytes of a return stub's first instruction.
 pub const FIRST: usize = 4;
+/// Bytes of a return stub.
+pub const RETURN_STUB_SIZE: usize = 32;
 
 /// Bytes of the frame of [`slow`] and [`returned`]: the frame record, the stub's word and `x18`,
 /// `x0` to `x15`, the floating-point status, and `q0` to `q31`.
@@ -130,12 +132,12 @@ global_asm!(
     "add x16, x16, x17",
     "ldr x16, [x16, #{cells}]",
     "cbz x16, 4f",
-    "add x16, x16, #{cell}",
+    "add x16, x16, #{tally}",
     "ldr x17, [x16]",
     "add x17, x17, #1",
     "str x17, [x16]",
     // After the store: see `aarch64.rs`.
-    "ldr x16, [x16, #8]",
+    "ldr x16, [x16, #{limit} - {tally}]",
     "cmp x17, x16",
     "b.hi 4f",
     "2: adrp x16, {reals} + tllmprof_i",
@@ -174,24 +176,26 @@ global_asm!(
     "nop",
     // Returned to, 20 bytes before the distance.
     "mov x16, #tllmprof_i",
-    "adrp x17, {awaited} + tllmprof_i * {return_size}",
-    "ldr x30, [x17, :lo12:{awaited} + tllmprof_i * {return_size}]",
+    "adrp x17, {awaited} + tllmprof_i * {return_size} + {address}",
+    "ldr x30, [x17, :lo12:{awaited} + tllmprof_i * {return_size} + {address}]",
     ".cfi_same_value x30",
     "b {returned}",
     "nop",
-    ".xword {awaited} + tllmprof_i * {return_size} - .",
+    ".xword {awaited} + tllmprof_i * {return_size} + {address} - .",
     ".set tllmprof_i, tllmprof_i + 1",
     ".endr",
     ".cfi_endproc",
     ".size tllmprof_return_stubs, . - tllmprof_return_stubs",
     ".text",
     count = const STUBS,
-    cell = const CELL,
+    tally = const COUNT,
+    limit = const LIMIT,
     reals = sym REALS,
     slow = sym slow,
     returns = const RETURNS,
     awaited = sym AWAITED,
     return_size = const size_of::<Return>(),
+    address = const Return::ADDRESS,
     returned = sym returned,
     cells = const Block::CELLS,
 );

@@ -20,13 +20,15 @@
 use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use core::arch::{global_asm, naked_asm};
 use tllmprof_platform::lifecycle;
-use tllmprof_platform::thread::Block;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use tllmprof_platform::thread::Block;
 
-use super::named::pool::{AWAITED, CELL, REALS, RETURNS, Return, STUBS};
+use super::named::pool::{AWAITED, COUNT, LIMIT, REALS, RETURNS, Return, STUBS};
 
 /// Bytes of a return stub's first instruction.
 pub const FIRST: usize = 1;
+/// Bytes of a return stub.
+pub const RETURN_STUB_SIZE: usize = 32;
 
 /// Bytes that [`slow`] saves vector registers in: the legacy area and the header.
 const LEGACY: usize = 512;
@@ -119,11 +121,11 @@ global_asm!(
     "mov r11, qword ptr fs:[r11 + {cells}]",
     "test r11, r11",
     "jz 2f",
-    "inc qword ptr [r11 + {cell}]",
+    "inc qword ptr [r11 + {tally}]",
     "push rax",
     ".cfi_adjust_cfa_offset 8",
-    "mov rax, qword ptr [r11 + {cell}]",
-    "cmp rax, qword ptr [r11 + {cell} + 8]",
+    "mov rax, qword ptr [r11 + {tally}]",
+    "cmp rax, qword ptr [r11 + {limit}]",
     "pop rax",
     ".cfi_adjust_cfa_offset -8",
     "ja 2f",
@@ -161,7 +163,7 @@ global_asm!(
     ".cfi_escape 0x16, 0x10, 0x16, 0x80, 0x02, 0x94, 0x04, 0x0c, 0, 0, 0, 0x80, 0x27",
     ".cfi_escape 0x0c, 0, 0, 0, 0x80, 0x1c, 0x80, 0x06, 0x22, 0x06, 0x31, 0x1c",
     "nop",
-    "push qword ptr [rip + {awaited} + tllmprof_i * {return_size}]",
+    "push qword ptr [rip + {awaited} + tllmprof_i * {return_size} + {address}]",
     ".cfi_def_cfa_offset 8",
     ".cfi_offset rip, -8",
     "push tllmprof_i",
@@ -173,12 +175,14 @@ global_asm!(
     ".size tllmprof_return_stubs, . - tllmprof_return_stubs",
     ".text",
     count = const STUBS,
-    cell = const CELL,
+    tally = const COUNT,
+    limit = const LIMIT,
     reals = sym REALS,
     slow = sym slow,
     returns = const RETURNS,
     awaited = sym AWAITED,
     return_size = const size_of::<Return>(),
+    address = const Return::ADDRESS,
     returned = sym returned,
     cells = const Block::CELLS,
 );

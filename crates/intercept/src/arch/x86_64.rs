@@ -8,53 +8,52 @@
 //! through [`slow`], which saves the arguments and asks Rust.
 
 use core::arch::{global_asm, naked_asm};
-use core::cell::Cell;
-use core::ffi::c_void;
 
-use tllmprof_calls::Wait;
-use tllmprof_learn::Trail;
+use tllmprof_platform::thread::Block;
+use tllmprof_steps::step::threads::Cell;
 
+use super::export::{Binding, Export};
+use super::frame::{Frame, STACK_WORDS};
 use super::thunk::{THUNK_COUNT, THUNK_SIZE, Thunk};
-use tllmprof_platform::thread::{Block, Outer};
 
 /// Saves the argument registers and the thunk below `rbp`, as [`Frame`] lays them out.
 macro_rules! save {
     () => {
-        "mov qword ptr [rbp - 0x40], r11
-         mov qword ptr [rbp - 0x38], rdi
-         mov qword ptr [rbp - 0x30], rsi
-         mov qword ptr [rbp - 0x28], rdx
-         mov qword ptr [rbp - 0x20], rcx
-         mov qword ptr [rbp - 0x18], r8
-         mov qword ptr [rbp - 0x10], r9
-         movups xmmword ptr [rbp - 0xc0], xmm0
-         movups xmmword ptr [rbp - 0xb0], xmm1
-         movups xmmword ptr [rbp - 0xa0], xmm2
-         movups xmmword ptr [rbp - 0x90], xmm3
-         movups xmmword ptr [rbp - 0x80], xmm4
-         movups xmmword ptr [rbp - 0x70], xmm5
-         movups xmmword ptr [rbp - 0x60], xmm6
-         movups xmmword ptr [rbp - 0x50], xmm7"
+        "mov qword ptr [rbp - {frame} + {thunk}], r11
+         mov qword ptr [rbp - {frame} + {args} + 0], rdi
+         mov qword ptr [rbp - {frame} + {args} + 8], rsi
+         mov qword ptr [rbp - {frame} + {args} + 16], rdx
+         mov qword ptr [rbp - {frame} + {args} + 24], rcx
+         mov qword ptr [rbp - {frame} + {args} + 32], r8
+         mov qword ptr [rbp - {frame} + {args} + 40], r9
+         movups xmmword ptr [rbp - {vectors} + 0], xmm0
+         movups xmmword ptr [rbp - {vectors} + 16], xmm1
+         movups xmmword ptr [rbp - {vectors} + 32], xmm2
+         movups xmmword ptr [rbp - {vectors} + 48], xmm3
+         movups xmmword ptr [rbp - {vectors} + 64], xmm4
+         movups xmmword ptr [rbp - {vectors} + 80], xmm5
+         movups xmmword ptr [rbp - {vectors} + 96], xmm6
+         movups xmmword ptr [rbp - {vectors} + 112], xmm7"
     };
 }
 
 /// Puts the argument registers back; leaves `rax` and `r11`.
 macro_rules! restore {
     () => {
-        "mov rdi, qword ptr [rbp - 0x38]
-         mov rsi, qword ptr [rbp - 0x30]
-         mov rdx, qword ptr [rbp - 0x28]
-         mov rcx, qword ptr [rbp - 0x20]
-         mov r8, qword ptr [rbp - 0x18]
-         mov r9, qword ptr [rbp - 0x10]
-         movups xmm0, xmmword ptr [rbp - 0xc0]
-         movups xmm1, xmmword ptr [rbp - 0xb0]
-         movups xmm2, xmmword ptr [rbp - 0xa0]
-         movups xmm3, xmmword ptr [rbp - 0x90]
-         movups xmm4, xmmword ptr [rbp - 0x80]
-         movups xmm5, xmmword ptr [rbp - 0x70]
-         movups xmm6, xmmword ptr [rbp - 0x60]
-         movups xmm7, xmmword ptr [rbp - 0x50]"
+        "mov rdi, qword ptr [rbp - {frame} + {args} + 0]
+         mov rsi, qword ptr [rbp - {frame} + {args} + 8]
+         mov rdx, qword ptr [rbp - {frame} + {args} + 16]
+         mov rcx, qword ptr [rbp - {frame} + {args} + 24]
+         mov r8, qword ptr [rbp - {frame} + {args} + 32]
+         mov r9, qword ptr [rbp - {frame} + {args} + 40]
+         movups xmm0, xmmword ptr [rbp - {vectors} + 0]
+         movups xmm1, xmmword ptr [rbp - {vectors} + 16]
+         movups xmm2, xmmword ptr [rbp - {vectors} + 32]
+         movups xmm3, xmmword ptr [rbp - {vectors} + 48]
+         movups xmm4, xmmword ptr [rbp - {vectors} + 64]
+         movups xmm5, xmmword ptr [rbp - {vectors} + 80]
+         movups xmm6, xmmword ptr [rbp - {vectors} + 96]
+         movups xmm7, xmmword ptr [rbp - {vectors} + 112]"
     };
 }
 
@@ -62,13 +61,13 @@ macro_rules! restore {
 /// thunk in `r11`; past the limit to `slow`.
 macro_rules! count_and_go {
     () => {
-        "add rax, qword ptr [r11 + 16]
-         mov r10, qword ptr [rax]
+        "add rax, qword ptr [r11 + {cell}]
+         mov r10, qword ptr [rax + {tally}]
          inc r10
-         mov qword ptr [rax], r10
-         cmp r10, qword ptr [rax + 8]
+         mov qword ptr [rax + {tally}], r10
+         cmp r10, qword ptr [rax + {limit}]
          ja {slow}
-         jmp qword ptr [r11 + 8]"
+         jmp qword ptr [r11 + {real}]"
     };
 }
 
@@ -97,52 +96,9 @@ macro_rules! pop {
 }
 
 /// Bytes of one stub of the pool.
-const STUB_SIZE: usize = 16;
+pub const STUB_SIZE: usize = 16;
 /// Bytes of one stub that counts.
-const COUNTING_STUB_SIZE: usize = 64;
-
-/// How many stack words of arguments an intercepted call that returns to us gets copied.
-///
-/// `cudaLaunchKernel` has two (its `dim3`s take four registers); eight leave room.
-const STACK_WORDS: usize = 8;
-
-/// What [`slow`] saved of a call.
-#[repr(C)]
-pub struct Frame {
-    /// The thunk that the call came through.
-    pub thunk: *const Thunk,
-    /// The integer arguments that came in registers.
-    pub args: [usize; 6],
-    /// When the call went on to the real function, if it is recorded; else 0.
-    pub since: Cell<u64>,
-    frame_pointer: usize,
-    /// Where the call returns to: in its caller.
-    pub return_address: usize,
-}
-
-impl Frame {
-    /// The argument in word `index` of those that are no floating-point numbers.
-    pub fn word(&self, index: usize) -> usize {
-        let on_stack = |behind: usize| {
-            let first = (&raw const self.return_address).wrapping_add(1);
-            // SAFETY: the caller's arguments lie above the return address, or its own frame does.
-            unsafe { first.add(behind).read_volatile() }
-        };
-        let register = self.args.get(index).copied();
-        register.unwrap_or_else(|| on_stack(index - self.args.len()))
-    }
-
-    /// Whether the call comes from within `outer`, if there is any.
-    ///
-    /// An exception or `longjmp` that leaves a call leaves its mark, too. The return address that it
-    /// marks is soon overwritten by other calls, and one from the same place is no deeper than it was.
-    pub fn is_within(&self, outer: Outer) -> bool {
-        let mark = core::ptr::with_exposed_provenance::<usize>(outer.place);
-        // SAFETY: a mark above us on the stack is readable.
-        (&raw const self.return_address).addr() < outer.place
-            && unsafe { mark.read_volatile() } == outer.return_address
-    }
-}
+pub const COUNTING_STUB_SIZE: usize = 64;
 
 global_asm!(
     // The pool: stub i loads the address of thunk i and jumps to its handler.
@@ -157,7 +113,7 @@ global_asm!(
     ".rept {count}",
     ".p2align 4",
     "lea r11, [rip + {thunks} + tllmprof_i]",
-    "jmp qword ptr [r11]",
+    "jmp qword ptr [r11 + {goes_to}]",
     ".set tllmprof_i, tllmprof_i + {size}",
     ".endr",
     ".cfi_endproc",
@@ -197,33 +153,12 @@ global_asm!(
     slow = sym slow,
     cells = const Block::CELLS,
     outer = const Block::OUTER,
+    goes_to = const Thunk::HANDLER,
+    real = const Thunk::REAL,
+    cell = const Thunk::CELL,
+    tally = const Cell::COUNT,
+    limit = const Cell::LIMIT,
 );
-
-// SAFETY: the symbols are defined above, with these sizes.
-unsafe extern "C" {
-    static tllmprof_stubs: [u8; STUB_SIZE * THUNK_COUNT];
-    static tllmprof_counting_stubs: [u8; COUNTING_STUB_SIZE * THUNK_COUNT];
-    static tllmprof_counting_stubs_end: u8;
-}
-
-/// The address that callers get for thunk `index`: a stub that goes to its handler.
-pub fn stub(index: usize) -> *mut c_void {
-    let pool = (&raw const tllmprof_stubs).cast::<u8>();
-    // SAFETY: the symbol is the start of THUNK_COUNT stubs of STUB_SIZE bytes; index is below it.
-    unsafe { pool.add(index * STUB_SIZE).cast_mut().cast() }
-}
-
-/// The address that callers get for thunk `index` whose handler is [`count`] for good.
-pub fn counting_stub(index: usize) -> *mut c_void {
-    let pool = (&raw const tllmprof_counting_stubs).cast::<u8>();
-    // The assembler chooses how long its jumps are; should they not fit, the handler serves.
-    let length = (&raw const tllmprof_counting_stubs_end).addr() - pool.addr();
-    if length != COUNTING_STUB_SIZE * THUNK_COUNT {
-        return stub(index);
-    }
-    // SAFETY: as above, with stubs of COUNTING_STUB_SIZE bytes.
-    unsafe { pool.add(index * COUNTING_STUB_SIZE).cast_mut().cast() }
-}
 
 /// Handler: counts the call in the thread's cell, then jumps to the real function.
 ///
@@ -247,26 +182,33 @@ pub unsafe extern "C" fn count() {
         "mov rax, qword ptr [rax]",
         "cmp rax, qword ptr fs:[r10 + {outer_return}]",
         "jne 3b",
-        "jmp qword ptr [r11 + 8]",
+        "jmp qword ptr [r11 + {real}]",
         slow = sym slow,
         cells = const Block::CELLS,
         outer = const Block::OUTER,
+        real = const Thunk::REAL,
+        cell = const Thunk::CELL,
+        tally = const Cell::COUNT,
+        limit = const Cell::LIMIT,
         outer_return = const Block::OUTER_RETURN,
     )
 }
 
-/// A handler that notes the call in the thread's trail, as [`Trail`] wants it, and goes on to
-/// [`count`]. The token is a register or a constant; `counts`: the trail's counter of the launches.
+/// A handler that notes a call and goes on to `count` or `record`: see [`super::noting`].
 macro_rules! noting {
-    ($both:ident, $name:ident, $recorded:ident, $($how:tt)*) => {
-        noting!(@ $name, count, $($how)*);
-        noting!(@ $recorded, record, $($how)*);
-        pub const $both: Noting = [$name, $recorded];
+    ($name:ident, $go:ident, argument(first) $(, counts $counter:ident)?) => {
+        noting!(@ $name, $go, "rdi" $(, counts $counter)?);
+    };
+    ($name:ident, $go:ident, argument(second) $(, counts $counter:ident)?) => {
+        noting!(@ $name, $go, "rsi" $(, counts $counter)?);
+    };
+    ($name:ident, $go:ident, number($value:expr) $(, counts $counter:ident)?) => {
+        noting!(@ $name, $go, "{token}" $(, counts $counter)?, token = $value);
     };
     (@ $name:ident, $go:ident, $token:literal $(, counts $counter:ident)? $(, token = $value:expr)?) => {
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
-            naked_asm!(
+            core::arch::naked_asm!(
                 "mov r10, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
                 "mov rax, qword ptr fs:[r10 + {trail}]",
                 "test rax, rax",
@@ -282,60 +224,13 @@ macro_rules! noting {
                 last = const Trail::LENGTH - 1,
                 $($counter = const Trail::$counter,)?
                 $(token = const $value,)?
-                go = sym $go,
-                trail = const Block::TRAIL,
+                go = sym $crate::arch::$go,
+                trail = const tllmprof_platform::thread::Block::TRAIL,
             )
         }
     };
 }
-noting!(NOTE_FIRST_ARGUMENT, note_first, record_first, "rdi", counts LAUNCHES);
-noting!(NOTE_SECOND_ARGUMENT, note_second, record_second, "rsi", counts LAUNCHES);
-noting!(NOTE_GRAPH, note_graph, record_graph, "{token}", counts GRAPHS, token = Trail::GRAPH);
-noting!(
-    NOTE_COPY_TO_HOST,
-    note_to_host,
-    record_to_host,
-    "{token}",
-    token = Trail::COPY_TO_HOST
-);
-noting!(
-    NOTE_COPY_TO_DEVICE,
-    note_to_device,
-    record_to_device,
-    "{token}",
-    token = Trail::COPY_TO_DEVICE
-);
-noting!(
-    NOTE_STREAM_WAIT,
-    note_stream,
-    record_stream,
-    "{token}",
-    token = Trail::wait(Wait::Stream)
-);
-noting!(
-    NOTE_EVENT_WAIT,
-    note_event,
-    record_event,
-    "{token}",
-    token = Trail::wait(Wait::Event)
-);
-noting!(
-    NOTE_CONTEXT_WAIT,
-    note_context,
-    record_context,
-    "{token}",
-    token = Trail::wait(Wait::Context)
-);
-noting!(
-    NOTE_BLOCKING_COPY,
-    note_blocking,
-    record_blocking,
-    "{token}",
-    token = Trail::wait(Wait::CopyToHost)
-);
-
-/// The handler that notes a call, and the one that records it as well.
-pub type Noting = [unsafe extern "C" fn(); 2];
+pub(crate) use noting;
 
 /// Handler: as [`count`], and has the call recorded, from the moment when it goes on to the real
 /// function to when that returns, by [`super::recorded::returned`]. What [`slow`] sees it records.
@@ -356,11 +251,11 @@ pub unsafe extern "C" fn record() {
         "jz {slow}",
         "cmp byte ptr [rip + {is_counter}], 0",
         "je {slow_counted}",
-        "add rax, qword ptr [r11 + 16]",
-        "mov r10, qword ptr [rax]",
+        "add rax, qword ptr [r11 + {cell}]",
+        "mov r10, qword ptr [rax + {tally}]",
         "inc r10",
-        "mov qword ptr [rax], r10",
-        "cmp r10, qword ptr [rax + 8]",
+        "mov qword ptr [rax + {tally}], r10",
+        "cmp r10, qword ptr [rax + {limit}]",
         "ja {slow}",
         "4:",
         "push rbp",
@@ -369,39 +264,39 @@ pub unsafe extern "C" fn record() {
         "mov rbp, rsp",
         ".cfi_remember_state",
         ".cfi_def_cfa_register rbp",
-        "sub rsp, 0x40 + 8 * {words}",
-        "mov qword ptr [rbp - 0x40], r11",
-        "mov qword ptr [rbp - 0x38], rdi",
-        "mov qword ptr [rbp - 0x30], rsi",
-        "mov qword ptr [rbp - 0x28], rdx",
-        "mov qword ptr [rbp - 0x20], rcx",
+        "sub rsp, {frame} + 8 * {words}",
+        "mov qword ptr [rbp - {frame} + {thunk}], r11",
+        "mov qword ptr [rbp - {frame} + {args} + 0], rdi",
+        "mov qword ptr [rbp - {frame} + {args} + 8], rsi",
+        "mov qword ptr [rbp - {frame} + {args} + 16], rdx",
+        "mov qword ptr [rbp - {frame} + {args} + 24], rcx",
         ".set tllmprof_word, 0",
         ".rept {words}",
         "mov r10, qword ptr [rbp + 16 + tllmprof_word]",
         "mov qword ptr [rsp + tllmprof_word], r10",
         ".set tllmprof_word, tllmprof_word + 8",
         ".endr",
-        "mov qword ptr [rbp - 0x18], r8",
-        "mov qword ptr [rbp - 0x10], r9",
-        "lea rdi, [rbp - 0x40]",
+        "mov qword ptr [rbp - {frame} + {args} + 32], r8",
+        "mov qword ptr [rbp - {frame} + {args} + 40], r9",
+        "lea rdi, [rbp - {frame}]",
         "call {entered}",
         "mov r10, rax",
-        "mov r11, qword ptr [rbp - 0x40]",
-        "mov rdi, qword ptr [rbp - 0x38]",
-        "mov rsi, qword ptr [rbp - 0x30]",
-        "mov rcx, qword ptr [rbp - 0x20]",
-        "mov r8, qword ptr [rbp - 0x18]",
-        "mov r9, qword ptr [rbp - 0x10]",
+        "mov r11, qword ptr [rbp - {frame} + {thunk}]",
+        "mov rdi, qword ptr [rbp - {frame} + {args} + 0]",
+        "mov rsi, qword ptr [rbp - {frame} + {args} + 8]",
+        "mov rcx, qword ptr [rbp - {frame} + {args} + 24]",
+        "mov r8, qword ptr [rbp - {frame} + {args} + 32]",
+        "mov r9, qword ptr [rbp - {frame} + {args} + 40]",
         "rdtsc",
         "shl rdx, 32",
         "or rax, rdx",
         "and rax, -2",
         "or rax, r10",
-        "mov qword ptr [rbp - 0x08], rax",
-        "mov rdx, qword ptr [rbp - 0x28]",
+        "mov qword ptr [rbp - {frame} + {since}], rax",
+        "mov rdx, qword ptr [rbp - {frame} + {args} + 16]",
         "xor eax, eax",
-        "call qword ptr [r11 + 8]",
-        "lea rdi, [rbp - 0x40]",
+        "call qword ptr [r11 + {real}]",
+        "lea rdi, [rbp - {frame}]",
         "mov rsi, rax",
         "call {returned}",
         "leave",
@@ -418,7 +313,7 @@ pub unsafe extern "C" fn record() {
         "jne 3b",
         "test rax, rax",
         "jnz 5f",
-        "jmp qword ptr [r11 + 8]",
+        "jmp qword ptr [r11 + {real}]",
         "5:",
         "cmp byte ptr [rip + {is_counter}], 0",
         "jne 4b",
@@ -430,6 +325,14 @@ pub unsafe extern "C" fn record() {
         entered = sym super::recorded::entered,
         returned = sym super::recorded::returned,
         words = const STACK_WORDS,
+        frame = const Frame::BELOW,
+        thunk = const Frame::THUNK,
+        args = const Frame::ARGS,
+        since = const Frame::SINCE,
+        real = const Thunk::REAL,
+        cell = const Thunk::CELL,
+        tally = const Cell::COUNT,
+        limit = const Cell::LIMIT,
         cells = const Block::CELLS,
         outer = const Block::OUTER,
         outer_return = const Block::OUTER_RETURN,
@@ -440,10 +343,12 @@ pub unsafe extern "C" fn record() {
 #[unsafe(naked)]
 unsafe extern "C" fn slow_counted() {
     naked_asm!(
-        "add rax, qword ptr [r11 + 16]",
-        "inc qword ptr [rax]",
+        "add rax, qword ptr [r11 + {cell}]",
+        "inc qword ptr [rax + {tally}]",
         "jmp {slow}",
         slow = sym slow,
+        cell = const Thunk::CELL,
+        tally = const Cell::COUNT,
     )
 }
 
@@ -461,18 +366,18 @@ pub unsafe extern "C" fn slow() {
         ".cfi_offset rbp, -16",
         "mov rbp, rsp",
         ".cfi_def_cfa_register rbp",
-        "sub rsp, 0xd0",
+        "sub rsp, {vectors} + 0x10",
         save!(),
-        "lea rdi, [rbp - 0x40]",
+        "lea rdi, [rbp - {frame}]",
         "call {before}",
         restore!(),
         "test eax, eax",
         "jnz 2f",
-        "mov r11, qword ptr [rbp - 0x40]",
+        "mov r11, qword ptr [rbp - {frame} + {thunk}]",
         "leave",
         ".cfi_remember_state",
         ".cfi_def_cfa rsp, 8",
-        "jmp qword ptr [r11 + 8]",
+        "jmp qword ptr [r11 + {real}]",
         ".cfi_restore_state",
         "2:",
         "sub rsp, 8 * {words}",
@@ -482,14 +387,14 @@ pub unsafe extern "C" fn slow() {
         "mov qword ptr [rsp + tllmprof_word], r10",
         ".set tllmprof_word, tllmprof_word + 8",
         ".endr",
-        "mov r11, qword ptr [rbp - 0x40]",
+        "mov r11, qword ptr [rbp - {frame} + {thunk}]",
         "xor eax, eax",
-        "call qword ptr [r11 + 8]",
-        "mov qword ptr [rbp - 0xc8], rax",
-        "lea rdi, [rbp - 0x40]",
+        "call qword ptr [r11 + {real}]",
+        "mov qword ptr [rbp - {vectors} - 8], rax",
+        "lea rdi, [rbp - {frame}]",
         "mov rsi, rax",
         "call {after}",
-        "mov rax, qword ptr [rbp - 0xc8]",
+        "mov rax, qword ptr [rbp - {vectors} - 8]",
         "leave",
         ".cfi_def_cfa rsp, 8",
         "ret",
@@ -497,6 +402,11 @@ pub unsafe extern "C" fn slow() {
         before = sym super::dispatch::before,
         after = sym super::dispatch::after,
         words = const STACK_WORDS,
+        frame = const Frame::BELOW,
+        thunk = const Frame::THUNK,
+        args = const Frame::ARGS,
+        vectors = const Frame::VECTORS,
+        real = const Thunk::REAL,
     )
 }
 
@@ -509,14 +419,19 @@ macro_rules! __export_stub {
         core::arch::naked_asm!(
             "lea r11, [rip + {export}]",
             "mov rax, qword ptr [rsp]",
-            "mov r10, qword ptr [r11]",
-            "sub rax, qword ptr [r10]",
-            "cmp rax, qword ptr [r10 + 8]",
+            "mov r10, qword ptr [r11 + {recent}]",
+            "sub rax, qword ptr [r10 + {start}]",
+            "cmp rax, qword ptr [r10 + {length}]",
             "jae {exported}",
-            "mov r11, qword ptr [r10 + 16]",
-            "jmp qword ptr [r11]",
+            "mov r11, qword ptr [r10 + {thunk}]",
+            "jmp qword ptr [r11 + {goes_to}]",
             export = sym $export,
             exported = sym $exported,
+            recent = const $crate::export::Export::RECENT,
+            start = const $crate::export::Binding::START,
+            length = const $crate::export::Binding::LENGTH,
+            thunk = const $crate::export::Binding::THUNK,
+            goes_to = const $crate::export::HANDLER,
         )
     };
 }
@@ -528,18 +443,23 @@ macro_rules! __export_stub {
 #[unsafe(naked)]
 pub unsafe extern "C" fn exported() {
     naked_asm!(
-        ".irp slot, 8, 16, 24",
+        ".irp slot, 1, 2, 3",
         "mov rax, qword ptr [rsp]",
-        "mov r10, qword ptr [r11 + \\slot]",
-        "sub rax, qword ptr [r10]",
-        "cmp rax, qword ptr [r10 + 8]",
+        "mov r10, qword ptr [r11 + {recent} + 8 * \\slot]",
+        "sub rax, qword ptr [r10 + {start}]",
+        "cmp rax, qword ptr [r10 + {length}]",
         "jb 2f",
         ".endr",
         "jmp {bind}",
         "2:",
-        "mov r11, qword ptr [r10 + 16]",
-        "jmp qword ptr [r11]",
+        "mov r11, qword ptr [r10 + {thunk}]",
+        "jmp qword ptr [r11 + {goes_to}]",
         bind = sym bind,
+        recent = const Export::RECENT,
+        start = const Binding::START,
+        length = const Binding::LENGTH,
+        thunk = const Binding::THUNK,
+        goes_to = const Thunk::HANDLER,
     )
 }
 
@@ -553,7 +473,7 @@ unsafe extern "C" fn bind() {
         ".cfi_offset rbp, -16",
         "mov rbp, rsp",
         ".cfi_def_cfa_register rbp",
-        "sub rsp, 0xc0",
+        "sub rsp, {vectors}",
         save!(),
         "mov rdi, r11",
         "mov rsi, qword ptr [rbp + 8]",
@@ -562,9 +482,14 @@ unsafe extern "C" fn bind() {
         restore!(),
         "leave",
         ".cfi_def_cfa rsp, 8",
-        "jmp qword ptr [r11]",
+        "jmp qword ptr [r11 + {goes_to}]",
         ".cfi_endproc",
         bind = sym super::export::bind,
+        frame = const Frame::BELOW,
+        thunk = const Frame::THUNK,
+        args = const Frame::ARGS,
+        vectors = const Frame::VECTORS,
+        goes_to = const Thunk::HANDLER,
     )
 }
 

@@ -53,10 +53,9 @@ fn is_on_small_signal_stack() -> bool {
 
 /// A function has been entered, and goes on when this returns.
 ///
-/// # Safety
 /// `return_place` is where the call's return address lies, and `from` an address in the stub or
 /// trampoline that it came through; on AArch64, which has no trampolines, where the stub leads to.
-pub unsafe extern "C" fn before(return_place: *mut usize, from: usize) {
+pub extern "C" fn before(return_place: &AtomicUsize, from: usize) {
     let Some(_inside) = Inside::enter() else {
         return;
     };
@@ -71,16 +70,14 @@ pub unsafe extern "C" fn before(return_place: *mut usize, from: usize) {
     }
     // The loader, which may call a program's own allocator, is in the middle of something: the next
     // call asks.
-    // SAFETY: the caller's promise.
-    if is_loader(unsafe { return_place.read() }) {
+    if is_loader(return_place.load(Ordering::Relaxed)) {
         return;
     }
     if let Some(iteration) = session::named_entered()
         && session::closes_after(iteration)
         && may_await_end(from)
     {
-        // SAFETY: the caller's promise.
-        unsafe { ends::await_end(return_place, iteration) };
+        ends::await_end(return_place, iteration);
     }
 }
 

@@ -6,21 +6,18 @@
 //! when the stubs are used up, where the processor guards return addresses, and of functions that
 //! may look at theirs.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::pool::{self, AWAITED};
 use crate::named_arch;
 
-/// Awaits the end of the call whose return address lies at `place`, and with it of `iteration`.
-///
-/// # Safety
-/// The call has been entered and has not touched the place.
-pub unsafe fn await_end(place: *mut usize, iteration: u64) {
+/// Awaits the end of the call whose return address lies at `place`, and with it of `iteration`. The
+/// call has been entered and has not touched the place.
+pub fn await_end(place: &AtomicUsize, iteration: u64) {
     if named_arch::has_shadow_stack() {
         return;
     }
-    // SAFETY: the caller's promise.
-    let address = unsafe { place.read() };
+    let address = place.load(Ordering::Relaxed);
     for (index, awaited) in AWAITED.iter().enumerate() {
         let taken =
             awaited
@@ -28,8 +25,8 @@ pub unsafe fn await_end(place: *mut usize, iteration: u64) {
                 .compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_ok() {
             awaited.iteration.store(iteration, Ordering::Relaxed);
-            // SAFETY: the caller's promise; the stub goes on to the address that it has kept.
-            unsafe { place.write(pool::return_stub(index)) };
+            // The stub goes on to the address that it has kept.
+            place.store(pool::return_stub(index), Ordering::Relaxed);
             return;
         }
     }

@@ -8,7 +8,7 @@
 //! **One means for each function**, so that no call counts twice. A patched entry comes first: it
 //! sees every call, those from within the function's own library and those through pointers, too,
 //! where GOT slots would see the calls of some modules and not of others, and the count would
-//! depend on how the program was linked. Where an entry is refused ([`refusal`] says why), GOT slots
+//! depend on how the program was linked. Where an entry is refused ([`Refusal`] says why), GOT slots
 //! and the `dlsym` door see the calls that pass them, and that is said.
 //!
 //! **When.** Modules that the process starts with are looked at in our constructor, before `main`.
@@ -23,12 +23,11 @@
 mod calls;
 mod ends;
 mod functions;
-#[cfg_attr(not(target_arch = "x86_64"), path = "unpatched.rs")]
-mod patching;
 pub mod pool;
-mod refusal;
 mod slots;
 mod told;
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_trampoline.rs")]
+mod trampoline;
 
 use core::ffi::{CStr, c_char, c_void};
 use core::ops::Range;
@@ -41,25 +40,25 @@ use tllmprof_config::Step;
 use tllmprof_symbols::{LIMIT, Pattern};
 
 use super::{dlsym, named_arch};
-use tllmprof_platform::resolve;
-use tllmprof_platform::{elf, got};
-use tllmprof_platform::thread::Inside;
+use core::sync::atomic::AtomicI32;
 use tllmprof_platform::elf::Found;
 use tllmprof_platform::elf::Module;
-use tllmprof_session::engines;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::ids;
+use tllmprof_platform::resolve;
+use tllmprof_platform::thread::Inside;
+use tllmprof_platform::{elf, got};
+use tllmprof_session::engines;
 use tllmprof_sync::Guard;
 use tllmprof_sync::Lock;
-use core::sync::atomic::AtomicI32;
 
 pub use calls::{after, before};
 use functions::Function;
+use tllmprof_platform::entry::{self, Entry, Refusal};
+use trampoline::Region;
+use slots::ByName;
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::modules::{self, ARE_WATCHED, Loaded, has_watcher, tell_watcher};
-use patching::{Entry, Region};
-use refusal::Refusal;
-use slots::ByName;
 pub use told::{tell, tell_unmatched};
 
 /// How long a look-up waits for another thread that looks at modules.
@@ -114,7 +113,7 @@ struct Named {
 enum Means {
     Entry {
         at: usize,
-        jump: [u8; patching::JUMP],
+        jump: [u8; entry::JUMP],
         trampoline: Range<usize>,
         looks_back: bool,
     },
@@ -138,7 +137,10 @@ pub fn start() {
         _ => return,
     }
     ARE_WATCHED.store(true, Ordering::Release);
-    BEFORE_MAIN.store(tllmprof_platform::injection::is_preloaded(), Ordering::Relaxed);
+    BEFORE_MAIN.store(
+        tllmprof_platform::injection::is_preloaded(),
+        Ordering::Relaxed,
+    );
     calls::remember_loader();
     look_at(elf::changes());
     BEFORE_MAIN.store(false, Ordering::Relaxed);
@@ -448,7 +450,7 @@ impl Followed {
                 }
                 let region = regions.iter_mut().find(|region| region.of == module.start);
                 let trampoline = region.ok_or(Refusal::NoRoom)?.add(&entry)?;
-                let jump = patching::jump(entry.at(), trampoline.start).ok_or(Refusal::NoRoom)?;
+                let jump = entry::jump(entry.at(), trampoline.start).ok_or(Refusal::NoRoom)?;
                 Ok((entry, jump, trampoline))
             });
             prepared.push((candidate, module, result));
@@ -462,7 +464,7 @@ impl Followed {
                 }
                 // SAFETY: the module stays loaded meanwhile, the trampoline is executable, and
                 // `prepare` has refused what other threads forbid.
-                unsafe { patching::write(&entry, jump, alone) }?;
+                unsafe { entry::write(&entry, jump, alone) }?;
                 Ok(Means::Entry {
                     at: entry.at(),
                     jump,
@@ -510,7 +512,7 @@ impl Named {
             return true;
         };
         // The module may be gone by now.
-        let mut bytes = [0; patching::JUMP];
+        let mut bytes = [0; entry::JUMP];
         modules::read_any(at, &mut bytes) && bytes == jump
     }
 }
@@ -565,20 +567,15 @@ fn prepare(
     let file = tllmprof_symbols::open(&candidate.path).map_err(|_| Refusal::Unreadable)?;
     file.read_exact_at(&mut code, offset)
         .map_err(|_| Refusal::Unreadable)?;
-    // SAFETY: the code is mapped, as the kernel says, and the module stays loaded meanwhile.
-    let loaded = unsafe {
-        core::slice::from_raw_parts(
-            core::ptr::with_exposed_provenance::<u8>(start),
-            function.size,
-        )
-    };
+    let mut loaded = vec![0; function.size];
+    if !module.read(start, &mut loaded) {
+        return Err(Refusal::Unreadable);
+    }
     if loaded != code {
         return Err(Refusal::Changed);
     }
-    let entry = patching::examine(start, &code, |address, buffer| {
-        modules::read(module, address, buffer)
-    })?;
-    if !quiet && !patching::fits_one_store(&entry) {
+    let entry = entry::examine(start, &code, |address, buffer| module.read(address, buffer))?;
+    if !quiet && !entry::fits_one_store(&entry) {
         return Err(Refusal::Threads);
     }
     Ok(entry)

@@ -2,17 +2,19 @@
 //! ([`named_arch`]): where they lie, and what they read.
 
 use core::ffi::c_void;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use tllmprof_platform::lifecycle;
 use crate::named_arch;
 use tllmprof_steps::step::counted::Counted;
-use tllmprof_steps::step::threads::cell_offset;
+use tllmprof_steps::step::threads::{Cell, cell_offset};
 
 /// Stubs that there are. A function that is unloaded and loaded again elsewhere uses another one.
 pub const STUBS: usize = 128;
-/// Bytes from a thread's first cell to that for what the rule names.
-pub const CELL: usize = cell_offset(Counted::Named);
+/// Bytes from a thread's first cell to the count and to the limit of that for what the rule names.
+pub const COUNT: usize = cell_offset(Counted::Named) + Cell::COUNT;
+pub const LIMIT: usize = cell_offset(Counted::Named) + Cell::LIMIT;
 
 lifecycle::global! {
     /// Where each stub goes on to. One that has an address keeps it.
@@ -33,8 +35,13 @@ pub struct Return {
     pub iteration: AtomicU64,
 }
 
+impl Return {
+    /// Where the assembler finds the address, in bytes.
+    pub const ADDRESS: usize = offset_of!(Self, address);
+}
+
 lifecycle::global! {
-    /// Of each return stub. The assembler knows the layout.
+    /// Of each return stub.
     #[fork(keep = "calls that the forking thread is in return in the child, too")]
     pub static AWAITED: [Return; RETURNS] = [const {
         Return {
@@ -78,6 +85,7 @@ pub fn is_stub(value: usize) -> bool {
 /// What a call returns to whose end is awaited at place `index` of [`AWAITED`]: behind the stub's
 /// first instruction, as unwinders look before a return address.
 pub fn return_stub(index: usize) -> usize {
-    const SIZE: usize = 32;
-    (&raw const tllmprof_return_stubs).addr() + index * SIZE + named_arch::FIRST
+    (&raw const tllmprof_return_stubs).addr()
+        + index * named_arch::RETURN_STUB_SIZE
+        + named_arch::FIRST
 }

@@ -9,12 +9,12 @@ use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 
 use tllmprof_platform::elf::{Found, Module, Slot};
+use tllmprof_platform::function;
 use tllmprof_platform::got::{binding, store};
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::modules::relro;
 
 use super::pool;
-
 
 /// A function that is seen where others reach it by name.
 pub struct ByName {
@@ -93,11 +93,12 @@ fn real(module: &Module, slot: &Slot<'_>, function: &ByName, modules: &[Module])
 /// # Safety
 /// `address` is that of an IFUNC of a module that stays loaded.
 unsafe fn chosen(address: usize) -> usize {
-    let place = core::ptr::with_exposed_provenance::<core::ffi::c_void>(address);
+    let place = core::ptr::with_exposed_provenance_mut(address);
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's promise.
-    unsafe {
-        core::mem::transmute::<*const core::ffi::c_void, extern "C" fn() -> usize>(place)()
+    {
+        // SAFETY: the caller's promise.
+        let resolver: Option<extern "C" fn() -> usize> = unsafe { function::at(place) };
+        resolver.map_or(0, |resolver| resolver())
     }
     // What the processor can do, as glibc tells it: see its sys/ifunc.h.
     #[cfg(target_arch = "aarch64")]
@@ -111,10 +112,7 @@ unsafe fn chosen(address: usize) -> usize {
             features,
             libc::getauxval(libc::AT_HWCAP2),
         ];
-        core::mem::transmute::<*const core::ffi::c_void, Resolver>(place)(
-            features | HAS_MORE,
-            &raw const more,
-        )
+        let resolver = function::at::<Resolver>(place);
+        resolver.map_or(0, |resolver| resolver(features | HAS_MORE, &raw const more))
     }
 }
-

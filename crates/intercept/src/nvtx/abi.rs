@@ -2,6 +2,7 @@
 //! which kept the layouts of version 2.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::sync::atomic::AtomicPtr;
 
 /// `wchar_t` on Linux.
 pub type Wide = u32;
@@ -26,19 +27,23 @@ struct Callbacks {
         Option<unsafe extern "C-unwind" fn(u32, *mut *mut *mut Function, *mut c_uint) -> c_int>,
 }
 
+/// Where a module keeps the address of one of its functions, for its tool to replace.
+pub type Place<'a> = &'a AtomicPtr<c_void>;
+
 /// The places of one module's functions of one kind.
-pub struct Table {
-    places: *mut *mut Function,
-    size: usize,
+pub struct Table<'a> {
+    places: &'a [Option<Place<'a>>],
 }
 
-impl Table {
+impl<'a> Table<'a> {
     /// The table of `kind` that a module offers its tool.
     ///
     /// # Safety
-    /// `export` is what the module gave its tool to initialise with.
+    /// `export` is what the module gave its tool to initialise with; the module waits for that, and
+    /// is not unloaded, for `'a`.
     pub unsafe fn of(export: GetExportTable, kind: u32) -> Option<Self> {
-        // SAFETY: the caller's promise; a table is as long as it says itself.
+        // SAFETY: the caller's promise; a table is as long as it says itself, of aligned places or
+        // nulls.
         unsafe {
             let callbacks = export(CALLBACKS).cast::<Callbacks>().as_ref()?;
             if callbacks.struct_size < size_of::<Callbacks>() {
@@ -47,23 +52,20 @@ impl Table {
             let (mut places, mut size) = (core::ptr::null_mut(), 0);
             let given =
                 (callbacks.get_module_function_table?)(kind, &raw mut places, &raw mut size);
-            (given != 0 && !places.is_null()).then_some(Self {
-                places,
-                size: size as usize,
+            (given != 0 && !places.is_null()).then(|| Self {
+                places: core::slice::from_raw_parts(places.cast(), size as usize),
             })
         }
     }
 
-    /// Numbers from this on are none of the table's.
-    pub const fn size(&self) -> usize {
-        self.size
+    /// The places of the functions that the module has.
+    pub fn places(&self) -> impl Iterator<Item = Place<'a>> {
+        self.places.iter().copied().flatten()
     }
 
-    /// Where the module keeps the address of its function number `index`, if it has that one.
-    pub fn place(&self, index: usize) -> Option<*mut Function> {
-        // SAFETY: the index is within the table.
-        let place = (index < self.size).then(|| unsafe { *self.places.add(index) })?;
-        (!place.is_null()).then_some(place)
+    /// The place of function number `index`, if the module has that one.
+    pub fn place(&self, index: usize) -> Option<Place<'a>> {
+        self.places.get(index).copied().flatten()
     }
 }
 

@@ -12,7 +12,7 @@ use core::time::Duration;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use super::abi::{Function, GetExportTable, Initialize, InitializeExtension, KINDS, Table};
+use super::abi::{Function, GetExportTable, Initialize, InitializeExtension, KINDS, Place, Table};
 use super::wrappers::{self, WRAPPED};
 use super::{kept, ranges};
 use libloading::os::unix::{Library, RTLD_LAZY};
@@ -77,24 +77,22 @@ fn chain_for(next: &[Function; WRAPPED.len()]) -> Option<usize> {
 }
 
 /// A module's places for its tool's functions, and what it has there itself.
-struct Places {
-    wrapped: [Option<*mut Function>; WRAPPED.len()],
+struct Places<'a> {
+    wrapped: [Option<Place<'a>>; WRAPPED.len()],
     /// All of them: a tool that fails may have left something anywhere.
-    found: Vec<(*mut Function, Function)>,
+    found: Vec<(Place<'a>, Function)>,
 }
 
-impl Places {
-    unsafe fn of(export: GetExportTable) -> Self {
-        // SAFETY: the caller's promise: a module's own export.
-        let tables = KINDS.map(|kind| unsafe { Table::of(export, kind) });
+impl<'a> Places<'a> {
+    fn of(tables: [Option<Table<'a>>; KINDS.len()]) -> Self {
         let place = |kind: u32, index| tables.get(kind as usize - 1)?.as_ref()?.place(index);
         Self {
             wrapped: core::array::from_fn(|row| place(WRAPPED[row].kind, WRAPPED[row].index)),
             found: tables
                 .iter()
                 .flatten()
-                .flat_map(|table| (0..table.size()).filter_map(|index| table.place(index)))
-                .map(|place| (place, read(place)))
+                .flat_map(Table::places)
+                .map(|place| (place, place.load(Ordering::Relaxed)))
                 .collect(),
         }
     }
@@ -103,35 +101,32 @@ impl Places {
     fn tools(&self) -> [Function; WRAPPED.len()] {
         self.wrapped.map(|place| match place {
             // What the module has there itself would come back here.
-            Some(place) if !self.found.contains(&(place, read(place))) => read(place),
+            Some(place) if !self.is_as_found(place) => place.load(Ordering::Relaxed),
             _ => core::ptr::null_mut(),
         })
+    }
+
+    fn is_as_found(&self, place: Place<'_>) -> bool {
+        let now = place.load(Ordering::Relaxed);
+        self.found
+            .iter()
+            .any(|(known, found)| core::ptr::eq(*known, place) && *found == now)
     }
 
     /// As if no tool had been there.
     fn restore(&self) {
         self.found
             .iter()
-            .for_each(|&(place, found)| write(place, found));
+            .for_each(|(place, found)| place.store(*found, Ordering::Relaxed));
     }
 
     fn wrap(&self, wrappers: &[Function; WRAPPED.len()]) {
         for (place, wrapper) in self.wrapped.iter().zip(wrappers) {
             if let Some(place) = place {
-                write(*place, *wrapper);
+                place.store(*wrapper, Ordering::Relaxed);
             }
         }
     }
-}
-
-fn read(place: *mut Function) -> Function {
-    // SAFETY: from a module's table; the module itself waits until its tool has initialised.
-    unsafe { place.read() }
-}
-
-fn write(place: *mut Function, function: Function) {
-    // SAFETY: as above, and a tool may write there.
-    unsafe { place.write(function) };
 }
 
 /// What the tool that was there before has to say to a module.
@@ -211,8 +206,9 @@ pub unsafe fn initialize(export: GetExportTable) -> c_int {
     let Some(_asking) = Asking::begin(export as *const () as usize) else {
         return 0;
     };
-    // SAFETY: the caller's promise.
-    let places = (!is_ours(export) && wants_ranges()).then(|| unsafe { Places::of(export) });
+    // SAFETY: what NVTX gave its tool to initialise the module with, which waits until this returns.
+    let tables = || KINDS.map(|kind| unsafe { Table::of(export, kind) });
+    let places = (!is_ours(export) && wants_ranges()).then(|| Places::of(tables()));
     let mut has_tool = 0;
     // SAFETY: that is the type of the function of this name.
     let tool = unsafe { Tool::<Initialize>::find(c"InitializeInjectionNvtx2") };

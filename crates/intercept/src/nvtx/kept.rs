@@ -3,7 +3,6 @@
 //! Outside windows all of this is a load or two. Names of domains and registered strings are kept
 //! whenever they are given, as they come before the window.
 
-use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tllmprof_platform::lifecycle;
@@ -12,14 +11,13 @@ use tllmprof_record::NO_STRING;
 
 use super::abi::{Handle, RangeId};
 use super::ranges::Name;
-use super::text::Text;
-use tllmprof_steps::ranges::known::Known;
-use tllmprof_recorder::ranges;
-use tllmprof_recorder::ranges::Names;
-use tllmprof_recorder::ranges::Writer;
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::Counter;
 use tllmprof_recorder::Label;
+use tllmprof_recorder::ranges;
+use tllmprof_recorder::ranges::Names;
+use tllmprof_recorder::ranges::Writer;
+use tllmprof_steps::ranges::known::Known;
 
 lifecycle::global! {
     /// Domains and registered strings whose names are known.
@@ -42,7 +40,8 @@ lifecycle::global! {
 
 /// Whether the record is to keep the program's ranges and marks.
 pub fn are_asked_for() -> bool {
-    let asked = tllmprof_session::activity::settings().is_some_and(tllmprof_session::activity::records_ranges);
+    let asked = tllmprof_session::activity::settings()
+        .is_some_and(tllmprof_session::activity::records_ranges);
     if asked {
         NAMELESS.get_or_init(|| Box::new(Label::new("?")));
         ARE_KEPT.store(true, Ordering::Relaxed);
@@ -61,16 +60,15 @@ fn is_open() -> bool {
     ranges::window() != 0 && are_kept()
 }
 
-/// # Safety
-/// The name is what NVTX wants, and `writer` the calling thread's.
+/// The numbers of a range's strings in the record, by the calling thread's `writer`.
 #[inline]
-unsafe fn names(domain: Handle, name: &Name, writer: &Writer) -> Names {
+fn names(domain: Handle, name: &Name<'_>, writer: &Writer) -> Names {
     let label = |label: Option<&Label>| label.map_or(NO_STRING, |label| label.id_by(writer));
     let name = match *name {
-        // SAFETY: the caller's promise.
-        Name::Text(Text::Narrow(text)) => unsafe { ranges::c_id_by(writer, CStr::from_ptr(text)) },
-        // SAFETY: as above.
-        Name::Text(text @ Text::Wide(_)) => unsafe { ranges::spelt_id_by(writer, text.bytes()) },
+        Name::Text(text) => match text.as_c_str() {
+            Some(text) => ranges::c_id_by(writer, text),
+            None => ranges::spelt_id_by(writer, text.bytes()),
+        },
         Name::Registered(handle) => label(STRINGS.get(domain, handle)),
         Name::None => NO_STRING,
     };
@@ -85,21 +83,16 @@ unsafe fn names(domain: Handle, name: &Name, writer: &Writer) -> Names {
 }
 
 /// A range has been pushed.
-///
-/// # Safety
-/// The name is what NVTX wants.
 #[inline]
-pub unsafe fn pushed(domain: Handle, name: &Name) {
+pub fn pushed(domain: Handle, name: &Name<'_>) {
     if is_open() {
-        // SAFETY: the caller's promise.
-        unsafe { push(domain, name) };
+        push(domain, name);
     }
 }
 
 #[inline(never)] // or there were a copy of it in each wrapper of each chain
-unsafe fn push(domain: Handle, name: &Name) {
-    // SAFETY: the caller's promise.
-    ranges::pushed(domain, |writer| unsafe { names(domain, name, writer) });
+fn push(domain: Handle, name: &Name<'_>) {
+    ranges::pushed(domain, |writer| names(domain, name, writer));
 }
 
 /// A range is about to be popped.
@@ -116,21 +109,12 @@ fn pop(domain: Handle) {
 }
 
 /// A range has been started: the tool's identifier, or one of ours where it has none.
-///
-/// # Safety
-/// As [`pushed`].
-pub unsafe fn started(
-    domain: Handle,
-    id: RangeId,
-    name: &Name,
-    own_id: fn() -> RangeId,
-) -> RangeId {
+pub fn started(domain: Handle, id: RangeId, name: &Name<'_>, own_id: fn() -> RangeId) -> RangeId {
     if !is_open() {
         return id;
     }
     let id = if id == 0 { own_id() } else { id };
-    // SAFETY: the caller's promise.
-    ranges::started(id, |writer| unsafe { names(domain, name, writer) });
+    ranges::started(id, |writer| names(domain, name, writer));
     id
 }
 
@@ -143,42 +127,30 @@ pub fn ended(id: RangeId) {
 }
 
 /// A moment has been marked.
-///
-/// # Safety
-/// As [`pushed`].
 #[inline]
-pub unsafe fn marked(domain: Handle, name: &Name) {
+pub fn marked(domain: Handle, name: &Name<'_>) {
     if is_open() {
-        // SAFETY: the caller's promise.
-        ranges::marked(|writer| unsafe { names(domain, name, writer) });
+        ranges::marked(|writer| names(domain, name, writer));
     }
 }
 
 /// A string has been registered, and the tool, if there is one, calls it `handle`: what the program
 /// is to call it.
-///
-/// # Safety
-/// `text` is null or what NVTX wants.
-pub unsafe fn registered(domain: Handle, handle: Option<Handle>, text: &Name) -> Option<Handle> {
-    // SAFETY: the caller's promise.
-    unsafe { keep(&STRINGS, domain, handle, text) }
+pub fn registered(domain: Handle, handle: Option<Handle>, text: &Name<'_>) -> Option<Handle> {
+    keep(&STRINGS, domain, handle, text)
 }
 
 /// A domain has been created, and the tool, if there is one, calls it `handle`.
-///
-/// # Safety
-/// As [`registered`].
-pub unsafe fn domain_created(handle: Option<Handle>, name: &Name) -> Option<Handle> {
-    // SAFETY: the caller's promise.
-    unsafe { keep(&DOMAINS, 0, handle, name) }
+pub fn domain_created(handle: Option<Handle>, name: &Name<'_>) -> Option<Handle> {
+    keep(&DOMAINS, 0, handle, name)
 }
 
 /// Where no tool has a handle for a text, the place where it is kept is one.
-unsafe fn keep<const SIZE: usize>(
+fn keep<const SIZE: usize>(
     known: &Known<Label, SIZE>,
     owner: usize,
     handle: Option<Handle>,
-    text: &Name,
+    text: &Name<'_>,
 ) -> Option<Handle> {
     let Name::Text(text) = *text else {
         return handle;
@@ -186,8 +158,7 @@ unsafe fn keep<const SIZE: usize>(
     if !are_kept() || handle == Some(0) {
         return handle;
     }
-    // SAFETY: the caller's promise.
-    let label = Label::keep(|| unsafe { text.bytes() });
+    let label = Label::keep(|| text.bytes());
     let handle = handle.or_else(|| label.map(|label| core::ptr::from_ref(label).addr()));
     let is_known = label
         .zip(handle)

@@ -76,27 +76,31 @@ pub fn met() {
 }
 
 /// The name of a range, as the program gave it.
-pub enum Name {
-    Text(Text),
+pub enum Name<'a> {
+    Text(Text<'a>),
     Registered(Handle),
     None,
 }
 
-impl Name {
-    pub fn narrow(text: *const c_char) -> Self {
-        Self::text(!text.is_null(), Text::Narrow(text))
+impl<'a> From<Option<Text<'a>>> for Name<'a> {
+    fn from(text: Option<Text<'a>>) -> Self {
+        text.map_or(Self::None, Self::Text)
+    }
+}
+
+impl Name<'_> {
+    /// # Safety
+    /// As for [`Text::narrow`].
+    pub unsafe fn narrow(text: *const c_char) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Text::narrow(text) }.into()
     }
 
-    pub fn wide(text: *const Wide) -> Self {
-        Self::text(!text.is_null(), Text::Wide(text))
-    }
-
-    fn text(is_there: bool, text: Text) -> Self {
-        if is_there {
-            Self::Text(text)
-        } else {
-            Self::None
-        }
+    /// # Safety
+    /// As for [`Text::wide`].
+    pub unsafe fn wide(text: *const Wide) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Text::wide(text) }.into()
     }
 
     /// # Safety
@@ -119,24 +123,15 @@ impl Name {
 
 /// A range is about to begin: if it counts, it is counted, and the iteration that ends with it is
 /// returned.
-///
-/// # Safety
-/// The name is what NVTX wants.
 #[inline]
-pub unsafe fn begins(domain: Handle, name: &Name) -> Option<u64> {
-    // SAFETY: the caller's promise.
-    RULE.get()
-        .and_then(|rule| unsafe { rule.begins(domain, name) })
+pub fn begins(domain: Handle, name: &Name<'_>) -> Option<u64> {
+    RULE.get().and_then(|rule| rule.begins(domain, name))
 }
 
 impl Rule {
-    /// # Safety
-    /// As [`begins`].
     #[inline(never)] // or there were a copy of it in each wrapper of each chain
-    unsafe fn begins(&self, domain: Handle, name: &Name) -> Option<u64> {
-        // SAFETY: the caller's promise.
-        let counts = unsafe { self.names(domain, name) };
-        if counts && by_name::count(Counted::Named) {
+    fn begins(&self, domain: Handle, name: &Name<'_>) -> Option<u64> {
+        if self.names(domain, name) && by_name::count(Counted::Named) {
             by_name::ask(Counted::Named)
         } else {
             None
@@ -150,25 +145,22 @@ impl Rule {
     }
 
     #[inline]
-    unsafe fn names(&self, domain: Handle, name: &Name) -> bool {
+    fn names(&self, domain: Handle, name: &Name<'_>) -> bool {
         let here = self.is_here(domain);
-        // SAFETY: the caller's promise.
-        let counts = here && unsafe { self.matches(name) };
+        let counts = here && self.matches(name);
         if counts {
             SEEN.matched();
         } else if SEEN.wants()
             && let Name::Text(text) = *name
         {
-            // SAFETY: as above.
-            unsafe { SEEN.add(text.bytes(), !here && self.matches(name)) };
+            SEEN.add(text.bytes(), !here && self.matches(name));
         }
         counts
     }
 
-    unsafe fn matches(&self, name: &Name) -> bool {
+    fn matches(&self, name: &Name<'_>) -> bool {
         match *name {
-            // SAFETY: the caller's promise.
-            Name::Text(text) => unsafe { self.pattern.matches(text.bytes()) },
+            Name::Text(text) => self.pattern.matches(text.bytes()),
             Name::Registered(handle) => handle == own_string() || self.strings.contains(handle),
             Name::None => false,
         }
@@ -176,13 +168,9 @@ impl Rule {
 }
 
 /// A range has been pushed; `ends` is what [`begins`] said.
-///
-/// # Safety
-/// As [`begins`].
 #[inline]
-pub unsafe fn pushed(domain: Handle, name: &Name, ends: Option<u64>) {
-    // SAFETY: the caller's promise.
-    unsafe { kept::pushed(domain, name) };
+pub fn pushed(domain: Handle, name: &Name<'_>, ends: Option<u64>) {
+    kept::pushed(domain, name);
     if ends.is_some() || follows_any() {
         follow(domain, ends);
     }
@@ -219,13 +207,9 @@ fn unfollow(domain: Handle) {
 
 /// A range has been started; `ends` is what [`begins`] said. The program gets the tool's
 /// identifier, or none, or one of ours where its end has to be known.
-///
-/// # Safety
-/// As [`begins`].
 #[inline]
-pub unsafe fn started(domain: Handle, name: &Name, id: RangeId, ends: Option<u64>) -> RangeId {
-    // SAFETY: the caller's promise.
-    let id = unsafe { kept::started(domain, id, name, own_id) };
+pub fn started(domain: Handle, name: &Name<'_>, id: RangeId, ends: Option<u64>) -> RangeId {
+    let id = kept::started(domain, id, name, own_id);
     let Some(iteration) = ends else { return id };
     let id = if id == 0 { own_id() } else { id };
     STARTED.follow(id, iteration);
@@ -247,20 +231,14 @@ pub fn own_id() -> RangeId {
 
 /// A string has been registered, and the tool, if there is one, calls it `handle`: what the
 /// program is to call it.
-///
-/// # Safety
-/// `text` is null or what NVTX wants.
-pub unsafe fn registered(domain: Handle, handle: Option<Handle>, text: &Name) -> Handle {
-    // SAFETY: the caller's promise.
-    let handle = unsafe { kept::registered(domain, handle, text) };
+pub fn registered(domain: Handle, handle: Option<Handle>, text: &Name<'_>) -> Handle {
+    let handle = kept::registered(domain, handle, text);
     let (Some(rule), Name::Text(text)) = (RULE.get(), text) else {
         return handle.unwrap_or(0);
     };
-    // SAFETY: the caller's promise.
-    let matches = unsafe { rule.pattern.matches(text.bytes()) };
+    let matches = rule.pattern.matches(text.bytes());
     if SEEN.wants() && !(matches && rule.is_here(domain)) {
-        // SAFETY: as above.
-        SEEN.add(unsafe { text.bytes() }, matches);
+        SEEN.add(text.bytes(), matches);
     }
     match handle {
         Some(handle) => {
@@ -278,20 +256,14 @@ fn own_string() -> Handle {
 
 /// A domain has been created, and the tool, if there is one, calls it `handle`: what the program
 /// is to call it.
-///
-/// # Safety
-/// `name` is null or what NVTX wants.
-pub unsafe fn domain_created(handle: Option<Handle>, name: &Name) -> Handle {
-    // SAFETY: the caller's promise.
-    let handle = unsafe { kept::domain_created(handle, name) };
+pub fn domain_created(handle: Option<Handle>, name: &Name<'_>) -> Handle {
+    let handle = kept::domain_created(handle, name);
     // Nobody looks behind a handle, and these are no addresses. Each domain has its own stack.
     let handle = handle.unwrap_or_else(|| NEXT_OWN.fetch_add(1, Ordering::Relaxed) as Handle * 16);
     if let (Some(rule), Name::Text(text)) = (RULE.get(), name)
         && let Some(wanted) = rule.domain
     {
-        // SAFETY: the caller's promise.
-        let is_wanted = unsafe { text.bytes() }.eq(wanted.bytes());
-        rule.domains.set(handle, is_wanted);
+        rule.domains.set(handle, text.bytes().eq(wanted.bytes()));
     }
     handle
 }

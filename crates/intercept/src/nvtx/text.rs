@@ -1,33 +1,69 @@
 //! Strings of the program.
 
-use core::ffi::c_char;
+use core::ffi::{CStr, c_char};
+use core::marker::PhantomData;
 
-/// A terminated string as NVTX has it.
+/// A terminated string of the program's, as NVTX has it, which stays for `'a`.
 #[derive(Clone, Copy)]
-pub enum Text {
+pub struct Text<'a> {
+    place: Place,
+    of: PhantomData<&'a c_char>,
+}
+
+#[derive(Clone, Copy)]
+enum Place {
     /// Bytes.
     Narrow(*const c_char),
     /// UTF-32, as `wchar_t` is on Linux.
     Wide(*const u32),
 }
 
-impl Text {
-    /// Its bytes, wide characters in UTF-8.
+impl<'a> Text<'a> {
+    /// A string of bytes; none for null.
     ///
     /// # Safety
-    /// The string is terminated and stays as long as the iterator; not null.
-    pub unsafe fn bytes(self) -> impl Iterator<Item = u8> {
+    /// What is not null is terminated, and stays as it is for `'a`.
+    pub unsafe fn narrow(text: *const c_char) -> Option<Self> {
+        Self::at(text.is_null(), Place::Narrow(text))
+    }
+
+    /// A string of wide characters; none for null.
+    ///
+    /// # Safety
+    /// What is not null is terminated, and stays as it is for `'a`.
+    pub unsafe fn wide(text: *const u32) -> Option<Self> {
+        Self::at(text.is_null(), Place::Wide(text))
+    }
+
+    fn at(is_null: bool, place: Place) -> Option<Self> {
+        let of = PhantomData;
+        (!is_null).then_some(Self { place, of })
+    }
+
+    /// The whole string, if it is one of bytes.
+    pub fn as_c_str(self) -> Option<&'a CStr> {
+        match self.place {
+            // SAFETY: not null and terminated, and stays for `'a`, as whoever made this has promised.
+            Place::Narrow(text) => Some(unsafe { CStr::from_ptr(text) }),
+            Place::Wide(_) => None,
+        }
+    }
+
+    /// Its bytes, wide characters in UTF-8.
+    pub fn bytes(self) -> impl Iterator<Item = u8> + 'a {
         let (mut index, mut utf8, mut at, mut end) = (0, [0; 4], 0, 0);
-        core::iter::from_fn(move || match self {
-            Self::Narrow(text) => {
-                // SAFETY: the caller's promise; nothing behind the end is read.
+        core::iter::from_fn(move || match self.place {
+            Place::Narrow(text) => {
+                // SAFETY: not null and terminated, as whoever made this has promised; nothing behind
+                // the end is read.
                 let byte = unsafe { *text.cast::<u8>().add(index) };
                 index += usize::from(byte != 0);
                 (byte != 0).then_some(byte)
             }
-            Self::Wide(text) => {
+            Place::Wide(text) => {
                 if at == end {
-                    // SAFETY: as above.
+                    // SAFETY: not null and terminated, as whoever made this has promised; nothing
+                    // behind the end is read, and a string in a packed structure may lie anywhere.
                     let wide = unsafe { text.add(index).read_unaligned() };
                     if wide == 0 {
                         return None;
@@ -53,13 +89,10 @@ mod tests {
             let narrow = std::ffi::CString::new(text).unwrap();
             let wide: Vec<u32> = text.chars().map(u32::from).chain([0]).collect();
             // SAFETY: both are terminated and outlive the calls.
-            let both = unsafe {
-                [
-                    Text::Narrow(narrow.as_ptr()).bytes().collect::<Vec<_>>(),
-                    Text::Wide(wide.as_ptr()).bytes().collect(),
-                ]
-            };
-            assert_eq!(both, [text.as_bytes(), text.as_bytes()]);
+            let both = unsafe { [Text::narrow(narrow.as_ptr()), Text::wide(wide.as_ptr())] };
+            for spelt in both.map(Option::unwrap) {
+                assert_eq!(spelt.bytes().collect::<Vec<_>>(), text.as_bytes());
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ use super::abi::{Attributes, CORE, CORE2, Function, Handle, NO_TRACKING, RangeId
 use super::chain::{self, CHAINS};
 use super::ranges::{self, Name};
 use super::kept;
+use tllmprof_platform::function;
 
 /// A function of NVTX that is wrapped: its table and its number there.
 pub struct Wrapped {
@@ -36,10 +37,10 @@ macro_rules! wrappers {
                 type Next = unsafe extern "C-unwind" fn($($type),*) $(-> $result)?;
                 let next = chain::ALL[CHAIN].next(Row::$name as usize);
                 // SAFETY: null, or what the tool put in the place of this very function.
-                let next = unsafe { core::mem::transmute::<Function, Option<Next>>(next) };
+                let next: Option<Next> = unsafe { function::at(next) };
                 // SAFETY: the program's own arguments, which are what NVTX wants.
                 let $next = || next.map(|next| unsafe { next($($arg),*) });
-                // SAFETY: as above.
+                // SAFETY: what the program has passed is what NVTX wants, and stays for the call.
                 unsafe { $body }
             }
         )*
@@ -50,26 +51,18 @@ macro_rules! wrappers {
     };
 }
 
-/// # Safety
-/// The name is what NVTX wants, here and below.
 #[inline]
-unsafe fn start(domain: Handle, name: &Name, next: impl FnOnce() -> Option<RangeId>) -> RangeId {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let ends = ranges::begins(domain, name);
-        ranges::started(domain, name, next().unwrap_or(0), ends)
-    }
+fn start(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<RangeId>) -> RangeId {
+    let ends = ranges::begins(domain, name);
+    ranges::started(domain, name, next().unwrap_or(0), ends)
 }
 
 #[inline]
-unsafe fn push(domain: Handle, name: &Name, next: impl FnOnce() -> Option<c_int>) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let ends = ranges::begins(domain, name);
-        let level = next().unwrap_or(NO_TRACKING);
-        ranges::pushed(domain, name, ends);
-        level
-    }
+fn push(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<c_int>) -> c_int {
+    let ends = ranges::begins(domain, name);
+    let level = next().unwrap_or(NO_TRACKING);
+    ranges::pushed(domain, name, ends);
+    level
 }
 
 #[inline]

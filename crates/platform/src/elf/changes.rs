@@ -1,25 +1,16 @@
 //! Modules that come and go.
 
-use core::ffi::{c_int, c_void};
-
-use libc::dl_phdr_info;
-
-use super::{Module, Walking, iterate, walk};
+use super::{Description, Module, Walking, each_described, iterate, walk};
 
 /// How many modules have been loaded and unloaded so far: moves on with each that comes or goes.
 pub fn changes() -> u64 {
-    unsafe extern "C" fn first(info: *mut dl_phdr_info, _: usize, changes: *mut c_void) -> c_int {
-        // SAFETY: the loader passes a valid description; `changes` is the local below.
-        unsafe {
-            let count = (*info).dlpi_adds.wrapping_add((*info).dlpi_subs);
-            changes.cast::<u64>().write(count);
-        }
-        1
-    }
-    let mut changes = 0_u64;
+    let mut changes = 0;
     let _walking = Walking::begin();
-    // SAFETY: the callback writes to the local, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut changes).cast()) };
+    // The loader tells it with each module.
+    each_described(&mut |Description(info)| {
+        changes = info.dlpi_adds.wrapping_add(info.dlpi_subs);
+        true
+    });
     changes
 }
 

@@ -1,10 +1,12 @@
 //! GOT slots that a module reaches other modules' functions through.
 
 use core::ffi::CStr;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{Elf64_Phdr, Elf64_Rela};
 
+use super::memory::double_word;
 use super::{Module, STT_GNU_IFUNC, STT_TLS};
 
 #[cfg(target_arch = "x86_64")]
@@ -37,8 +39,14 @@ pub struct Found {
 impl Module {
     /// Its program headers.
     pub fn headers(&self) -> &[Elf64_Phdr] {
-        // SAFETY: the loader's table of that length, which stays as long as the module.
-        unsafe { core::slice::from_raw_parts(self.headers, self.header_count) }
+        self.memory.headers()
+    }
+
+    /// Reads from what the module's file has in memory; false and nothing if that is not all there.
+    #[must_use]
+    pub fn read(&self, address: usize, buffer: &mut [u8]) -> bool {
+        let in_file = address.wrapping_sub(self.base);
+        self.file_offset(in_file, buffer.len()).is_some() && self.memory.read(address, buffer)
     }
 
     /// Where `address`, given as in the file, lies in the file, if `length` bytes from there do.
@@ -54,37 +62,41 @@ impl Module {
     /// Visits the slots for functions of names that are `wanted`. Relocations of data, which may
     /// have an addend, are no slots.
     pub fn each_slot(&self, wanted: impl Fn(&CStr) -> bool, mut visit: impl FnMut(Slot<'_>)) {
-        for (table, size) in self.relocations {
-            let count = if table.is_null() {
+        for (table, size) in self.tables.relocations {
+            let count = if table == 0 {
                 0
             } else {
                 size / size_of::<Elf64_Rela>()
             };
-            for index in 0..count {
-                // SAFETY: the module's own table has that many entries.
-                let entry = unsafe { &*table.cast::<Elf64_Rela>().add(index) };
-                let kind = entry.r_info as u32;
-                let symbol = (entry.r_info >> 32) as usize;
-                if !matches!(kind, GLOB_DAT | JUMP_SLOT) || symbol == 0 || entry.r_addend != 0 {
-                    continue;
-                }
-                // SAFETY: relocations name symbols of the module's table.
-                let name = unsafe { (*self.symbols.add(symbol)).st_name as usize };
-                let name = self.string(name);
-                let place = self.base.wrapping_add(entry.r_offset as usize);
-                if !place.is_multiple_of(align_of::<usize>()) || !wanted(name) {
-                    continue;
-                }
-                visit(Slot {
-                    // SAFETY: the slot is the loader's word in the module's data, aligned, and
-                    // stays as long as the module.
-                    place: unsafe { &*core::ptr::with_exposed_provenance::<AtomicUsize>(place) },
-                    name,
-                    version: self.version_wanted(symbol),
-                    may_be_lazy: kind == JUMP_SLOT,
-                });
+            for entry in self.memory.table(table).take(count) {
+                self.slot(&entry, &wanted).map(&mut visit);
             }
         }
+    }
+
+    /// The slot of a relocation, if it is one for a function whose name is `wanted`.
+    fn slot(
+        &self,
+        entry: &[u8; size_of::<Elf64_Rela>()],
+        wanted: impl Fn(&CStr) -> bool,
+    ) -> Option<Slot<'_>> {
+        let info = double_word(entry, offset_of!(Elf64_Rela, r_info));
+        let (kind, symbol) = (info as u32, (info >> 32) as usize);
+        if !matches!(kind, GLOB_DAT | JUMP_SLOT) || symbol == 0 {
+            return None;
+        }
+        let addend = double_word(entry, offset_of!(Elf64_Rela, r_addend));
+        let place = double_word(entry, offset_of!(Elf64_Rela, r_offset));
+        let name = self.string(self.symbol(symbol)?.name)?;
+        if addend != 0 || !wanted(name) {
+            return None;
+        }
+        Some(Slot {
+            place: self.memory.slot(self.memory.address(place))?,
+            name,
+            version: self.version_wanted(symbol),
+            may_be_lazy: kind == JUMP_SLOT,
+        })
     }
 
     /// Whether the loader has gone through the module's slots, as far as they tell: another thread
@@ -105,17 +117,16 @@ impl Module {
     /// without one, in its default version.
     pub fn definition(&self, name: &CStr, version: Option<&CStr>) -> Option<Found> {
         let index = self.find(name, |index, symbol| {
-            symbol.st_shndx != 0
-                && symbol.st_value != 0
-                && symbol.st_info & 0xf != STT_TLS
-                && symbol.st_info >> 4 != 0
+            symbol.section != 0
+                && symbol.value != 0
+                && symbol.kind != STT_TLS
+                && symbol.binding != 0
                 && self.version_fits(index, version)
         })?;
-        // SAFETY: `find` returns indices of the symbol table.
-        let symbol = unsafe { &*self.symbols.add(index) };
+        let symbol = self.symbol(index)?;
         Some(Found {
-            address: self.base.wrapping_add(symbol.st_value as usize),
-            is_ifunc: symbol.st_info & 0xf == STT_GNU_IFUNC,
+            address: self.base.wrapping_add(symbol.value),
+            is_ifunc: symbol.kind == STT_GNU_IFUNC,
         })
     }
 }

@@ -8,8 +8,6 @@ use core::arch::{global_asm, naked_asm};
 use crate::gate::{GATE_COUNT, Gate, STUB_SIZE};
 use crate::thread::{Block, Record};
 
-const GATE_SIZE: usize = size_of::<Gate>();
-
 global_asm!(
     ".section .text.tllmprof_gates,\"ax\",@progbits",
     ".p2align 6",
@@ -32,7 +30,7 @@ global_asm!(
     ".text",
     count = const GATE_COUNT,
     stub = const STUB_SIZE,
-    size = const GATE_SIZE,
+    size = const size_of::<Gate>(),
     gates = sym crate::gate::GATES,
     pass = sym pass,
 );
@@ -58,7 +56,7 @@ unsafe extern "C" fn pass() {
         "cbz x9, 2f",
         "ldr x10, [x9, #{flight}]",
         "cbnz x10, 2f",
-        "ldr x10, [x16, #8]",
+        "ldr x10, [x16, #{weight}]",
         "ldr x11, [x9, #{passes}]",
         "add x11, x11, x10",
         "str x11, [x9, #{passes}]",
@@ -82,7 +80,7 @@ unsafe extern "C" fn pass() {
         "stp x9, x10, [sp, #0x40]",
         "stp x11, x12, [sp, #0x50]",
         "ldr x16, [x29, #0x18]",
-        "ldr x16, [x16]",
+        "ldr x16, [x16, #{real}]",
         "blr x16",
         "ldr x9, [x29, #0x10]",
         "cmp x9, #1",
@@ -138,6 +136,8 @@ unsafe extern "C" fn pass() {
         ".cfi_endproc",
         record = const Block::RECORD,
         flight = const Record::FLIGHT,
+        real = const Gate::REAL,
+        weight = const Gate::WEIGHT,
         passes = const Record::PASSES,
         closed = sym crate::gate::CLOSED,
         unseen = sym crate::gate::UNSEEN,

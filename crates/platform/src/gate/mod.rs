@@ -14,6 +14,7 @@ mod links;
 mod stubs;
 
 use core::ffi::{CStr, c_void};
+use core::mem::offset_of;
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
@@ -22,9 +23,9 @@ use std::time::Instant;
 
 use tllmprof_calls::{Call, is_called_in_context, may_give_work};
 
+use crate::errno::Kept;
 use crate::lifecycle;
 use crate::{barrier, elf, resolve, thread};
-use crate::errno::Kept;
 use tllmprof_sync::Lock;
 use tllmprof_sync::wait;
 
@@ -41,7 +42,7 @@ pub const GATE_COUNT: usize = 2048;
 /// not take the program with it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The gate in front of one function. The assembler knows the layout.
+/// The gate in front of one function.
 #[repr(C)]
 pub struct Gate {
     real: AtomicPtr<c_void>,
@@ -50,6 +51,10 @@ pub struct Gate {
 }
 
 impl Gate {
+    /// Where the assembler finds the fields, in bytes.
+    pub const REAL: usize = offset_of!(Self, real);
+    pub const WEIGHT: usize = offset_of!(Self, weight);
+
     const fn new() -> Self {
         Self {
             real: AtomicPtr::new(core::ptr::null_mut()),
@@ -224,7 +229,7 @@ fn find(real: *mut c_void) -> Option<usize> {
 /// is noted in: a thread record's address, 1 for the count of those without one, 0 for nothing.
 ///
 /// `frame` is where its frame lies, as the assembler notes it.
-pub unsafe extern "C" fn enter(gate: &Gate, frame: usize) -> usize {
+pub extern "C" fn enter(gate: &Gate, frame: usize) -> usize {
     let _errno = Kept::new();
     let weight = gate.weight.load(Ordering::Relaxed);
     let Some(record) = thread::current() else {

@@ -9,8 +9,6 @@ use core::arch::{global_asm, naked_asm};
 use crate::gate::{GATE_COUNT, Gate, STUB_SIZE};
 use crate::thread::{Block, Record};
 
-const GATE_SIZE: usize = size_of::<Gate>();
-
 /// Stack words of arguments that are copied. `cuTensorMapEncodeIm2colWide` has ten, more than any
 /// other function of the driver.
 const STACK_WORDS: usize = 12;
@@ -35,7 +33,7 @@ global_asm!(
     ".text",
     count = const GATE_COUNT,
     stub = const STUB_SIZE,
-    size = const GATE_SIZE,
+    size = const size_of::<Gate>(),
     gates = sym crate::gate::GATES,
     pass = sym pass,
 );
@@ -60,7 +58,7 @@ unsafe extern "C" fn pass() {
         "cmp qword ptr [r10 + {flight}], 0",
         "jne 2f",
         "mov qword ptr [rbp - 8], r10",
-        "mov rax, qword ptr [r11 + 8]",
+        "mov rax, qword ptr [r11 + {weight}]",
         "add qword ptr [r10 + {passes}], rax",
         "mov qword ptr [r10 + {flight}], rbp",
         // Whoever closes the gate has a barrier run on every thread behind it: either the note is
@@ -75,7 +73,7 @@ unsafe extern "C" fn pass() {
         ".set tllmprof_word, tllmprof_word + 8",
         ".endr",
         "xor eax, eax",
-        "call qword ptr [r11]",
+        "call qword ptr [r11 + {real}]",
         "mov r10, qword ptr [rbp - 8]",
         "cmp r10, 1",
         "jbe 4f",
@@ -136,6 +134,8 @@ unsafe extern "C" fn pass() {
         words = const STACK_WORDS,
         record = const Block::RECORD,
         flight = const Record::FLIGHT,
+        real = const Gate::REAL,
+        weight = const Gate::WEIGHT,
         passes = const Record::PASSES,
         closed = sym crate::gate::CLOSED,
         unseen = sym crate::gate::UNSEEN,

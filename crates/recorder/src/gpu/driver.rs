@@ -1,33 +1,42 @@
 //! The driver's functions that time work.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering};
 
 use tllmprof_platform::lifecycle;
 use super::pool::Pair;
 use tllmprof_platform::libcuda::functions;
+use tllmprof_sync::Published;
 
 type Handle = *mut c_void;
+/// A device's name, with its end.
+pub type DeviceName = [u8; Room::OfName as usize];
+
+/// Bytes that the driver may write.
+#[repr(i32)]
+#[derive(Clone, Copy)]
+pub enum Room {
+    OfName = 96,
+}
 
 functions! {
     /// What is used of libcuda here; a function that it lacks is none.
     Functions
 
-    version: fn(*mut c_int) = c"cuDriverGetVersion";
-    device_name: fn(*mut c_char, c_int, c_int) = c"cuDeviceGetName";
-    context: fn(*mut Handle) = c"cuCtxGetCurrent";
+    version: fn(&mut c_int) = c"cuDriverGetVersion";
+    device_name: fn(&mut DeviceName, Room, c_int) = c"cuDeviceGetName";
+    context: fn(&mut Handle) = c"cuCtxGetCurrent";
     push_context: fn(Handle) = c"cuCtxPushCurrent_v2";
-    pop_context: fn(*mut Handle) = c"cuCtxPopCurrent_v2";
-    device: fn(*mut c_int) = c"cuCtxGetDevice";
-    context_of: fn(Handle, *mut Handle) = c"cuStreamGetCtx";
-    is_capturing: fn(Handle, *mut c_int) = c"cuStreamIsCapturing";
-    exchange_mode: fn(*mut c_int) = c"cuThreadExchangeStreamCaptureMode";
-    create: fn(*mut Handle, u32) = c"cuEventCreate";
+    pop_context: fn(&mut Handle) = c"cuCtxPopCurrent_v2";
+    device: fn(&mut c_int) = c"cuCtxGetDevice";
+    context_of: fn(Handle, &mut Handle) = c"cuStreamGetCtx";
+    is_capturing: fn(Handle, &mut c_int) = c"cuStreamIsCapturing";
+    exchange_mode: fn(&mut c_int) = c"cuThreadExchangeStreamCaptureMode";
+    create: fn(&mut Handle, u32) = c"cuEventCreate";
     destroy: fn(Handle) = c"cuEventDestroy_v2";
     record: fn(Handle, Handle) = c"cuEventRecord";
     query: fn(Handle) = c"cuEventQuery";
-    elapsed: fn(*mut f32, Handle, Handle) = c"cuEventElapsedTime" | c"cuEventElapsedTime_v2";
+    elapsed: fn(&mut f32, Handle, Handle) = c"cuEventElapsedTime" | c"cuEventElapsedTime_v2";
 }
 
 /// What a call returned that failed.
@@ -84,7 +93,7 @@ pub type Event = usize;
 
 lifecycle::global! {
     #[fork(keep = "the child has the driver loaded, too")]
-    static FUNCTIONS: AtomicPtr<Functions> = AtomicPtr::new(null_mut());
+    static FUNCTIONS: Published<Functions> = Published::none();
 }
 
 /// The driver. Handles that are given to it are those of things that live.
@@ -107,25 +116,20 @@ impl Driver {
                 && found.elapsed.is_some()
                 && found.context.is_some()
         });
-        let found = found.map_or(null_mut(), |found| {
-            core::ptr::from_ref::<Functions>(Box::leak(Box::new(found))).cast_mut()
-        });
-        FUNCTIONS.store(found, Ordering::Release);
+        FUNCTIONS.set(found.map(|found| &*Box::leak(Box::new(found))));
         Self::get()
     }
 
     /// The driver that was found.
     #[inline]
     pub fn get() -> Option<Self> {
-        // SAFETY: null or of a leaked box.
-        unsafe { FUNCTIONS.load(Ordering::Acquire).as_ref() }.map(Self)
+        FUNCTIONS.get().map(Self)
     }
 
     /// Its version, as `CUDA_VERSION` is one.
     pub fn version(self) -> Option<u64> {
         let mut version = 0;
-        // SAFETY: writes the number to the local.
-        check(unsafe { self.0.version?(&raw mut version) }).ok()?;
+        check(self.0.version?(&mut version)).ok()?;
         u64::try_from(version).ok()
     }
 
@@ -134,8 +138,7 @@ impl Driver {
     pub fn context(self) -> usize {
         let mut context = null_mut();
         if let Some(get) = self.0.context {
-            // SAFETY: writes the handle to the local, or nothing.
-            unsafe { get(&raw mut context) };
+            get(&mut context);
         }
         context.expose_provenance()
     }
@@ -143,11 +146,8 @@ impl Driver {
     /// The context of a stream that the program has made.
     pub fn context_of(self, stream: usize) -> usize {
         let mut context = null_mut();
-        let known = self.0.context_of.is_some_and(|get| {
-            // SAFETY: the program is about to use the stream; writes the handle to the local.
-            unsafe { get(handle(stream), &raw mut context) == 0 }
-        });
-        if known {
+        let get = self.0.context_of;
+        if get.is_some_and(|get| get(handle(stream), &mut context) == 0) {
             context.expose_provenance()
         } else {
             self.context() // before CUDA 9.2 a stream was used in its own context alone
@@ -158,10 +158,8 @@ impl Driver {
     pub fn is_capturing(self, stream: usize) -> bool {
         const NONE: c_int = 0;
         let mut status = NONE;
-        self.0.is_capturing.is_some_and(|get| {
-            // SAFETY: the stream lives; writes the status to the local.
-            unsafe { get(handle(stream), &raw mut status) != 0 || status != NONE }
-        })
+        let get = self.0.is_capturing;
+        get.is_some_and(|get| get(handle(stream), &mut status) != 0 || status != NONE)
     }
 
     /// Acts in a context, and says which device's that is.
@@ -169,27 +167,21 @@ impl Driver {
         let (push, pop) = (self.0.push_context?, self.0.pop_context?);
         let mut device = 0;
         let is_there = self.context() == context;
-        // SAFETY: the context is one that the program has work in; it is taken away again below.
-        if !is_there && unsafe { push(handle(context)) } != 0 {
+        // One that the program has work in; it is taken away again below.
+        if !is_there && push(handle(context)) != 0 {
             return None;
         }
-        // SAFETY: writes the ordinal to the local.
-        let known = unsafe { self.0.device?(&raw mut device) == 0 };
+        let known = self.0.device.is_some_and(|get| get(&mut device) == 0);
         let result = known.then(|| act(u8::try_from(device).unwrap_or(u8::MAX)));
         if !is_there {
-            let mut ours = null_mut();
-            // SAFETY: takes away what was pushed above.
-            unsafe { pop(&raw mut ours) };
+            pop(&mut null_mut());
         }
         result
     }
 
     /// Writes the name of a device, and says how long it is.
-    pub fn device_name(self, device: u8, name: &mut [u8; 96]) -> Option<usize> {
-        let room = c_int::try_from(name.len()).ok()?;
-        // SAFETY: writes at most so many bytes, the last of them 0.
-        check(unsafe { self.0.device_name?(name.as_mut_ptr().cast(), room, device.into()) })
-            .ok()?;
+    pub fn device_name(self, device: u8, name: &mut DeviceName) -> Option<usize> {
+        check(self.0.device_name?(name, Room::OfName, device.into())).ok()?;
         name.iter().position(|byte| *byte == 0)
     }
 
@@ -197,16 +189,14 @@ impl Driver {
     fn create(self) -> Result<Event, Status> {
         let create = self.0.create.ok_or(Status::NOT_SUPPORTED)?;
         let mut event = null_mut();
-        // SAFETY: writes the handle to the local.
-        check(unsafe { create(&raw mut event, 0) })?;
+        check(create(&mut event, 0))?;
         Ok(event.expose_provenance())
     }
 
     /// Gives an event up, whether it has happened or not.
     fn destroy(self, event: Event) {
         if let Some(destroy) = self.0.destroy {
-            // SAFETY: an event of ours, in a context that lives, which is not used any more.
-            unsafe { destroy(handle(event)) };
+            destroy(handle(event));
         }
     }
 
@@ -226,15 +216,13 @@ impl Driver {
     /// Has an event happen when the stream comes to it.
     pub fn record(self, event: Event, stream: usize) -> Result<(), Status> {
         let record = self.0.record.ok_or(Status::NOT_SUPPORTED)?;
-        // SAFETY: an event of ours, in the stream's context; the stream lives.
-        check(unsafe { record(handle(event), handle(stream)) })
+        check(record(handle(event), handle(stream)))
     }
 
     /// Whether an event has happened; else [`Status::NOT_READY`] or what is wrong.
     pub fn query(self, event: Event) -> Result<(), Status> {
         let query = self.0.query.ok_or(Status::NOT_SUPPORTED)?;
-        // SAFETY: an event of ours, in a context that lives.
-        check(unsafe { query(handle(event)) })
+        check(query(handle(event)))
     }
 
     /// Nanoseconds between two events that have happened. CUDA tells them to about half a
@@ -242,8 +230,7 @@ impl Driver {
     pub fn elapsed(self, from: Event, to: Event) -> Result<f64, Status> {
         let elapsed = self.0.elapsed.ok_or(Status::NOT_SUPPORTED)?;
         let mut milliseconds = 0.0;
-        // SAFETY: events of ours of one context, which lives; writes the time to the local.
-        check(unsafe { elapsed(&raw mut milliseconds, handle(from), handle(to)) })?;
+        check(elapsed(&mut milliseconds, handle(from), handle(to)))?;
         Ok(f64::from(milliseconds) * 1e6)
     }
 }
@@ -271,8 +258,7 @@ impl Drop for BesideCaptures {
 impl Driver {
     fn exchange(self, mut mode: c_int) -> Option<c_int> {
         let exchange = self.0.exchange_mode?;
-        // SAFETY: swaps the local with the calling thread's mode.
-        check(unsafe { exchange(&raw mut mode) }).ok()?;
+        check(exchange(&mut mode)).ok()?;
         Some(mode)
     }
 }

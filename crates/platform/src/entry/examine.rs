@@ -11,7 +11,7 @@ use core::ops::Range;
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind, Register};
 
-use crate::named::refusal::Refusal;
+use super::Refusal;
 
 /// A near jump.
 pub const JUMP: usize = 5;

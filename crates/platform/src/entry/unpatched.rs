@@ -1,11 +1,7 @@
 //! No jump at a function's entry: AArch64, which nobody has written it for. What a function's code
 //! tells all the same is whether it looks at its return address.
 
-use core::ops::Range;
-
-use super::maps::Maps;
-use super::refusal::Refusal;
-use tllmprof_platform::elf::Module;
+use super::Refusal;
 
 pub const JUMP: usize = 4;
 
@@ -105,29 +101,6 @@ fn uses_return_address(instruction: u32) -> bool {
         // Branches by a register, in the function or out of it: `br`, `braa` and the like.
         _ => instruction == XPACLRI || instruction & 0xfeff_f000 == 0xd61f_0000,
     }
-}
-
-/// Executable memory near a module: none is needed.
-pub struct Region {
-    pub of: usize,
-}
-
-impl Region {
-    pub fn near(_: &Module, _: usize, _: &Maps) -> Option<Self> {
-        None
-    }
-
-    pub fn add(&mut self, entry: &Entry) -> Result<Range<usize>, Refusal> {
-        match *entry {}
-    }
-
-    pub fn finish(&self) -> bool {
-        false
-    }
-
-    /// # Safety
-    /// None is needed.
-    pub unsafe fn free(self) {}
 }
 
 pub fn fits_one_store(entry: &Entry) -> bool {

@@ -6,12 +6,11 @@
 
 use core::ops::Range;
 
-use super::entry::{Entry, Kind};
+use super::pool::{COUNT, LIMIT};
+use tllmprof_platform::entry::{Entry, Kind, Refusal};
+use crate::named_arch::slow;
 use tllmprof_platform::elf::Module;
 use tllmprof_platform::maps::Maps;
-use crate::named::pool::CELL;
-use crate::named::refusal::Refusal;
-use crate::named_arch::slow;
 use tllmprof_platform::thread::{self, Block};
 
 /// Room for one trampoline: what counts takes 43 bytes, what it moves 19 at most and a little more
@@ -141,16 +140,16 @@ fn assemble(at: usize, entry: &Entry) -> Option<Vec<u8>> {
         at,
         bytes: Vec::with_capacity(SIZE),
     };
-    let cell = i32::try_from(CELL).ok()?;
+    let (count, limit) = (i32::try_from(COUNT).ok()?, i32::try_from(LIMIT).ok()?);
     code.put(&[0x41, 0x53]); // push r11
     code.put_with(&[0x64, 0x4c, 0x8b, 0x1c, 0x25], tls_offset()?); // mov r11, fs:[…]
     code.put(&[0x4d, 0x85, 0xdb]); // test r11, r11
     code.put(&[0x74, 0]); // jz slow
     let first_jump = code.bytes.len();
-    code.put_with(&[0x49, 0xff, 0x83], cell); // inc qword ptr [r11 + cell]
+    code.put_with(&[0x49, 0xff, 0x83], count); // inc qword ptr [r11 + count]
     code.put(&[0x50]); // push rax
-    code.put_with(&[0x49, 0x8b, 0x83], cell); // mov rax, [r11 + cell]
-    code.put_with(&[0x49, 0x3b, 0x83], cell + 8); // cmp rax, [r11 + cell + 8]
+    code.put_with(&[0x49, 0x8b, 0x83], count); // mov rax, [r11 + count]
+    code.put_with(&[0x49, 0x3b, 0x83], limit); // cmp rax, [r11 + limit]
     code.put(&[0x58]); // pop rax
     code.put(&[0x77, 0]); // ja slow
     let second_jump = code.bytes.len();

@@ -11,8 +11,8 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::entry::{Entry, JUMP};
-use crate::named::refusal::Refusal;
+use super::{Entry, JUMP, Refusal};
+use crate::barrier;
 
 const PAGE: usize = 4096;
 
@@ -63,7 +63,7 @@ pub unsafe fn write(entry: &Entry, jump: [u8; JUMP], alone: bool) -> Result<(), 
     }
     protect(&pages, readable);
     if !alone {
-        synchronise();
+        barrier::instructions();
     }
     Ok(())
 }
@@ -73,15 +73,4 @@ fn protect(pages: &Range<usize>, rights: libc::c_int) -> bool {
     // SAFETY: the pages are a module's code, which stays readable, and executable where others may
     // be executing it.
     unsafe { libc::mprotect(start, pages.len(), rights) == 0 }
-}
-
-/// Has every thread fetch its next instructions anew: `membarrier(2)`. Without it, which is as old
-/// kernels are, a processor sees the new code a little later.
-fn synchronise() {
-    const SYNC_CORE: libc::c_int = 1 << 5;
-    const REGISTER_SYNC_CORE: libc::c_int = 1 << 6;
-    for command in [REGISTER_SYNC_CORE, SYNC_CORE] {
-        // SAFETY: the commands take no memory of ours.
-        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
-    }
 }

@@ -1,0 +1,131 @@
+//! What the assembler saves of a call that has to be thought about.
+
+use core::cell::Cell;
+use core::mem::offset_of;
+use core::ptr::{from_ref, with_exposed_provenance};
+
+use tllmprof_platform::thread::Outer;
+
+use super::thunk::Thunk;
+
+/// How many stack words of arguments an intercepted call that returns to us gets copied.
+///
+/// `cuLaunchKernel` has five on x86-64 and three on AArch64; eight leave room.
+pub const STACK_WORDS: usize = 8;
+
+/// What [`super::arch::slow`] saved of a call, from the lowest address up.
+#[cfg(target_arch = "x86_64")]
+#[repr(C)]
+pub struct Frame {
+    /// The thunk that the call came through.
+    pub thunk: &'static Thunk,
+    /// The integer arguments that came in registers.
+    pub args: [usize; 6],
+    /// When the call went on to the real function, if it is recorded; else 0.
+    pub since: Cell<u64>,
+    frame_pointer: usize,
+    /// Where the call returns to: in its caller.
+    pub return_address: usize,
+}
+
+/// What [`super::arch::slow`] saved of a call, from the lowest address up.
+#[cfg(target_arch = "aarch64")]
+#[repr(C)]
+pub struct Frame {
+    /// The caller's, with which its own frames are chained.
+    frame_pointer: usize,
+    /// Where the call returns to: in its caller.
+    pub return_address: usize,
+    /// The thunk that the call came through.
+    pub thunk: &'static Thunk,
+    /// Where a large result goes.
+    result: usize,
+    /// The integer arguments that came in registers.
+    pub args: [usize; 8],
+    vectors: [u128; 8],
+    /// When the call went on to the real function, if it is recorded; else 0.
+    pub since: Cell<u64>,
+    spare: usize,
+}
+
+/// Where the assembler finds the fields, in bytes.
+impl Frame {
+    pub const THUNK: usize = offset_of!(Self, thunk);
+    pub const ARGS: usize = offset_of!(Self, args);
+    #[cfg(target_arch = "x86_64")] // on AArch64 only Rust looks at it
+    pub const SINCE: usize = offset_of!(Self, since);
+    /// How far the frame lies below the place of the frame pointer.
+    #[cfg(target_arch = "x86_64")]
+    pub const BELOW: usize = offset_of!(Self, frame_pointer);
+    /// Vector registers are saved below the frame; how far below the place of the frame pointer.
+    #[cfg(target_arch = "x86_64")]
+    pub const VECTORS: usize = Self::BELOW + size_of::<[u128; 8]>();
+    #[cfg(target_arch = "aarch64")]
+    pub const VECTORS: usize = offset_of!(Self, vectors);
+    #[cfg(target_arch = "aarch64")]
+    pub const SIZE: usize = size_of::<Self>();
+}
+
+// The frame pointer leads to the frame, and one instruction stores two fields.
+#[cfg(target_arch = "aarch64")]
+const _: () = assert!(
+    offset_of!(Frame, frame_pointer) == 0
+        && offset_of!(Frame, return_address) == 8
+        && offset_of!(Frame, result) == Frame::THUNK + 8
+);
+#[cfg(target_arch = "x86_64")]
+const _: () = assert!(offset_of!(Frame, return_address) == Frame::BELOW + 8);
+
+impl Frame {
+    /// The argument in word `index` of those that are no floating-point numbers.
+    pub fn word(&self, index: usize) -> usize {
+        let on_stack = |behind: usize| {
+            let first = from_ref(self).wrapping_add(1).cast::<usize>();
+            // SAFETY: the caller's arguments lie above the frame, or its own frame does.
+            unsafe { first.add(behind).read_volatile() }
+        };
+        let register = self.args.get(index).copied();
+        register.unwrap_or_else(|| on_stack(index - self.args.len()))
+    }
+
+    /// Whether the call comes from within `outer`, if there is any.
+    ///
+    /// An exception or `longjmp` that leaves a call leaves its mark, too. The return address that it
+    /// marks is soon overwritten by other calls, and one from the same place is no deeper than it was.
+    ///
+    /// On AArch64 functions return by a register and save it where they like, so that the return
+    /// address which is marked may lie in memory that nobody uses for long. It must still be there,
+    /// and the callers' chain of frame pointers must not lead past it; where that chain is broken, the
+    /// return address decides.
+    pub fn is_within(&self, outer: Outer) -> bool {
+        let here = from_ref(&self.return_address).addr();
+        if here >= outer.place || above(outer.place) != outer.return_address {
+            return false;
+        }
+        cfg!(target_arch = "x86_64")
+            || outer.return_address == 0
+            || !self.is_chained_past(outer.place - size_of::<usize>())
+    }
+
+    /// Whether the chain of frame pointers leads past `record`, not to it.
+    fn is_chained_past(&self, record: usize) -> bool {
+        /// A frame that is further away than this is none: the register has another use.
+        const REACH: usize = 1 << 20;
+        let mut below = from_ref(self).addr();
+        let mut at = self.frame_pointer;
+        while at > below && at - below < REACH && at.is_multiple_of(16) {
+            if at >= record {
+                return at > record;
+            }
+            below = at;
+            at = above(at);
+        }
+        false
+    }
+}
+
+/// The word at a place of the stack above a frame that a mark lies above, or at that mark.
+fn above(place: usize) -> usize {
+    // SAFETY: what lies on the stack between a call under way and the outermost one is readable.
+    unsafe { with_exposed_provenance::<usize>(place).read_volatile() }
+}

@@ -1,0 +1,30 @@
+//! No code for patched entries to jump to: AArch64, where entries are not patched.
+
+use core::ops::Range;
+
+use tllmprof_platform::elf::Module;
+use tllmprof_platform::entry::{Entry, Refusal};
+use tllmprof_platform::maps::Maps;
+
+/// Executable memory near a module: none is needed.
+pub struct Region {
+    pub of: usize,
+}
+
+impl Region {
+    pub fn near(_: &Module, _: usize, _: &Maps) -> Option<Self> {
+        None
+    }
+
+    pub fn add(&mut self, entry: &Entry) -> Result<Range<usize>, Refusal> {
+        match *entry {}
+    }
+
+    pub fn finish(&self) -> bool {
+        false
+    }
+
+    /// # Safety
+    /// None is needed.
+    pub unsafe fn free(self) {}
+}

@@ -1,0 +1,34 @@
+//! The handlers that note a call in the thread's trail, for each kind of call that is noted.
+
+use tllmprof_calls::Wait;
+use tllmprof_learn::Trail;
+
+use super::arch::noting;
+
+/// The handler that notes a call, and the one that records it as well.
+pub type Noting = [unsafe extern "C" fn(); 2];
+
+/// Defines handlers of which each notes a call, as [`Trail`] wants it, and goes on to
+/// [`super::arch::count`] or [`super::arch::record`]. What is noted is an argument of the call or a
+/// number; `counts`: the trail's counter of such launches.
+macro_rules! handlers {
+    ($($both:ident: $name:ident, $recorded:ident = $what:ident($($value:tt)+) $(, counts $counter:ident)?;)*) => {
+        $(
+            noting!($name, count, $what($($value)+) $(, counts $counter)?);
+            noting!($recorded, record, $what($($value)+) $(, counts $counter)?);
+            pub const $both: Noting = [$name, $recorded];
+        )*
+    };
+}
+
+handlers! {
+    FIRST_ARGUMENT: note_first, record_first = argument(first), counts LAUNCHES;
+    SECOND_ARGUMENT: note_second, record_second = argument(second), counts LAUNCHES;
+    GRAPH: note_graph, record_graph = number(Trail::GRAPH), counts GRAPHS;
+    COPY_TO_HOST: note_to_host, record_to_host = number(Trail::COPY_TO_HOST);
+    COPY_TO_DEVICE: note_to_device, record_to_device = number(Trail::COPY_TO_DEVICE);
+    STREAM_WAIT: note_stream, record_stream = number(Trail::wait(Wait::Stream));
+    EVENT_WAIT: note_event, record_event = number(Trail::wait(Wait::Event));
+    CONTEXT_WAIT: note_context, record_context = number(Trail::wait(Wait::Context));
+    BLOCKING_COPY: note_blocking, record_blocking = number(Trail::wait(Wait::CopyToHost));
+}

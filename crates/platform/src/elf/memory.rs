@@ -1,0 +1,191 @@
+//! The memory of a loaded module, read within its segments.
+
+use core::ffi::CStr;
+use core::ops::Range;
+use core::ptr::with_exposed_provenance;
+use core::slice;
+use core::sync::atomic::AtomicUsize;
+
+use libc::{Elf64_Phdr, PF_R, PF_W, PT_LOAD};
+
+/// The segments of a module, which its tables lie in. A place outside them is nothing that can be
+/// read, whatever a table says.
+///
+/// Valid as long as the module stays loaded; [`super::walk`] keeps it so during its visit.
+#[derive(Clone, Copy)]
+pub struct Memory {
+    /// What the addresses in the module's file are moved by.
+    base: usize,
+    headers: *const Elf64_Phdr,
+    header_count: usize,
+}
+
+impl Memory {
+    /// The memory of the module that the loader describes.
+    ///
+    /// # Safety
+    /// The description is the loader's own, of a module that stays loaded as long as this is used.
+    pub unsafe fn of(info: &libc::dl_phdr_info) -> Self {
+        Self {
+            base: info.dlpi_addr as usize,
+            headers: info.dlpi_phdr,
+            header_count: info.dlpi_phnum.into(),
+        }
+    }
+
+    /// The module's program headers.
+    pub fn headers(&self) -> &[Elf64_Phdr] {
+        // SAFETY: the loader's table of that length, which stays as long as the module (`of`).
+        unsafe { slice::from_raw_parts(self.headers, self.header_count) }
+    }
+
+    /// Where what the file calls `address` lies.
+    pub const fn address(&self, address: u64) -> usize {
+        self.base.wrapping_add(address as usize)
+    }
+
+    /// What the addresses in the module's file are moved by.
+    pub const fn base(&self) -> usize {
+        self.base
+    }
+
+    /// The segments that are mapped with all of these rights.
+    fn segments(&self, rights: u32) -> impl Iterator<Item = Range<usize>> {
+        let mapped = self
+            .headers()
+            .iter()
+            .filter(move |header| header.p_type == PT_LOAD && header.p_flags & rights == rights);
+        mapped.map(|header| {
+            self.address(header.p_vaddr)..self.address(header.p_vaddr.wrapping_add(header.p_memsz))
+        })
+    }
+
+    /// How many bytes from `address` on lie in its segment.
+    fn room_at(&self, address: usize, rights: u32) -> Option<usize> {
+        self.segments(rights)
+            .find(|segment| segment.contains(&address))
+            .map(|segment| segment.end - address)
+    }
+
+    /// Where what the module's file holds of the segment around `address` ends.
+    pub fn file_end(&self, address: usize) -> Option<usize> {
+        let loaded = self
+            .headers()
+            .iter()
+            .filter(|header| header.p_type == PT_LOAD);
+        loaded
+            .map(|header| {
+                let start = self.address(header.p_vaddr);
+                start..start.wrapping_add(header.p_filesz as usize)
+            })
+            .find(|range| range.contains(&address))
+            .map(|range| range.end)
+    }
+
+    /// Reads `buffer.len()` bytes; false and nothing where they are not all there.
+    #[must_use]
+    pub fn read(&self, address: usize, buffer: &mut [u8]) -> bool {
+        let is_there = self
+            .room_at(address, PF_R)
+            .is_some_and(|room| buffer.len() <= room);
+        if is_there {
+            // SAFETY: so many bytes lie in a segment of the module, which is mapped for reading.
+            unsafe {
+                with_exposed_provenance::<u8>(address)
+                    .copy_to_nonoverlapping(buffer.as_mut_ptr(), buffer.len());
+            }
+        }
+        is_there
+    }
+
+    /// The entries of `N` bytes each from `address` on, as far as the segment has room for them.
+    pub fn table<const N: usize>(&self, address: usize) -> impl Iterator<Item = [u8; N]> {
+        let room = self.room_at(address, PF_R).unwrap_or(0);
+        (0..room / N).map(move |index| {
+            let place = with_exposed_provenance::<[u8; N]>(address + index * N);
+            // SAFETY: so many bytes lie in a segment of the module, which is mapped for reading.
+            unsafe { place.read() }
+        })
+    }
+
+    /// The `N` bytes at `address`.
+    pub fn bytes<const N: usize>(&self, address: usize) -> Option<[u8; N]> {
+        self.table(address).next()
+    }
+
+    /// The 16-bit number at `address`.
+    pub fn half(&self, address: usize) -> Option<u16> {
+        self.bytes(address).map(u16::from_le_bytes)
+    }
+
+    /// The 32-bit number at `address`.
+    pub fn word(&self, address: usize) -> Option<u32> {
+        self.bytes(address).map(u32::from_le_bytes)
+    }
+
+    /// The terminated string at `address`, which has at most `most` bytes with its end.
+    pub fn string(&self, address: usize, most: usize) -> Option<&CStr> {
+        let room = self.room_at(address, PF_R)?.min(most);
+        // SAFETY: so many bytes lie in a segment of the module, which is mapped for reading, in a
+        // table that nobody writes to.
+        let bytes = unsafe { slice::from_raw_parts(with_exposed_provenance::<u8>(address), room) };
+        CStr::from_bytes_until_nul(bytes).ok()
+    }
+
+    /// The word of the module's data at `address` that the loader may write, where it is aligned.
+    pub fn slot(&self, address: usize) -> Option<&AtomicUsize> {
+        let room = self.room_at(address, PF_R | PF_W)?;
+        let is_whole = address.is_multiple_of(align_of::<usize>()) && room >= size_of::<usize>();
+        // SAFETY: an aligned word in a segment of the module that can be read, which others write as
+        // a whole.
+        is_whole.then(|| unsafe { &*with_exposed_provenance::<AtomicUsize>(address) })
+    }
+}
+
+/// The 64-bit number at `offset` of an entry.
+pub fn double_word(entry: &[u8], offset: usize) -> u64 {
+    let bytes = entry.get(offset..).and_then(<[u8]>::first_chunk);
+    bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elf;
+
+    static TEXT: &CStr = c"a string of this module";
+
+    #[test]
+    fn nothing_is_read_outside_the_segments() {
+        let module = elf::containing(TEXT.as_ptr().addr()).unwrap();
+        let memory = module.memory;
+        let at = TEXT.as_ptr().expose_provenance();
+        assert_eq!(memory.string(at, 100), Some(TEXT));
+        assert_eq!(
+            memory.string(at, TEXT.count_bytes()),
+            None,
+            "its end is too far"
+        );
+        assert_eq!(memory.bytes(at), Some(*b"a string"));
+        let end = at + memory.room_at(at, PF_R).unwrap();
+        assert!(memory.bytes::<8>(end - 8).is_some());
+        assert!(memory.bytes::<8>(end - 7).is_none());
+        assert!(!memory.read(end - 7, &mut [0; 8]));
+        assert!(memory.word(0).is_none());
+        assert!(memory.slot(at).is_none(), "not the loader's to write");
+    }
+
+    #[test]
+    fn symbols_are_found_as_the_loader_finds_them() {
+        let mut found = None;
+        elf::walk(|module| {
+            found = module.defines(c"getpid", None);
+            found.is_some()
+        });
+        // SAFETY: a terminated name; RTLD_DEFAULT searches what the process started with.
+        let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getpid".as_ptr()) };
+        assert_eq!(found, Some(expected));
+        let us = elf::containing(symbols_are_found_as_the_loader_finds_them as *const () as usize);
+        assert!(us.is_some_and(|us| us.asks_for(c"dl_iterate_phdr")));
+    }
+}
