@@ -29,29 +29,38 @@
 mod exports;
 mod libc_hooks;
 
+use linkme::distributed_slice;
 use tllmprof_capture::{self as capture, Profilers};
 use tllmprof_intercept::{self as intercept, AllDoors};
 use tllmprof_platform::{gate, injection, log};
 use tllmprof_python::{self as python, Cpython, TorchProfiler};
 use tllmprof_recorder as recorder;
 use tllmprof_router::PerfectRouters;
-use tllmprof_session::{self as session, Wiring, activity};
+use tllmprof_session::{Wiring, activity};
+
+#[distributed_slice(tllmprof_session::WIRING)]
+static WIRING: Wiring = Wiring {
+    sink: &Profilers,
+    doors: &AllDoors,
+    interpreter: &Cpython,
+};
+
+#[distributed_slice(tllmprof_platform::gate::NEEDS)]
+static NEEDS: gate::Needs = gate::Needs {
+    are_wanted: || activity::settings().is_some_and(capture::takes_kernels),
+    is_hooked: intercept::is_hooked,
+    users: recorder::gpu::users,
+};
+
+#[distributed_slice(tllmprof_capture::ADD_ONS)]
+static ADD_ONS: &[&dyn capture::AddOn] = &[&TorchProfiler, &PerfectRouters];
+
+#[distributed_slice(tllmprof_python::EXTENSION)]
+static EXTENSION: &dyn python::Extension = &PerfectRouters;
 
 #[ctor::ctor(unsafe)]
 fn constructor() {
     log::start();
-    session::wire(&Wiring {
-        sink: &Profilers,
-        doors: &AllDoors,
-        interpreter: &Cpython,
-    });
-    gate::start(&gate::Needs {
-        are_wanted: || activity::settings().is_some_and(capture::takes_kernels),
-        is_hooked: intercept::is_hooked,
-        users: recorder::gpu::users,
-    });
-    capture::add(&[&TorchProfiler, &PerfectRouters]);
-    python::extend(&PerfectRouters);
     let settings = activity::settings();
     if let Some(settings) = settings {
         recorder::start(settings);

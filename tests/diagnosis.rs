@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::python::pythons;
-use common::{Scratch, command, compiler, repo, run, shim, skipped, standin, target};
+use common::{Scratch, command, compiler, repo, run, shim, skipped, standin};
 use serde_json::Value;
 
 /// Longer than any of them needs on a busy machine.
@@ -71,7 +71,7 @@ impl Slow {
     }
 
     fn tllmprof(&self) -> Command {
-        let mut tllmprof = command(target().join("release/tllmprof"));
+        let mut tllmprof = command(common::tllmprof());
         tllmprof
             .env("TLLMPROF_LIB", shim())
             .current_dir(self.scratch.folder());

@@ -86,35 +86,47 @@ fn every_kernel_has_its_launch() {
     }
 }
 
+/// How many can be told of depends on when the threads run, but none is another's.
 #[test]
 fn launches_of_threads_that_launch_at_once_are_not_mixed_up() {
-    // How many can be told depends on when the threads ran: of one of so many runs some can.
-    assert!((0..12).any(|_| launches_of_two_threads() > 0));
+    let ran = two_threads(Program::new(Reach::LookedUp).env("PROGRAM_PAUSE_US", "3000"));
+    assert_launches_of_two_threads(&ran);
 }
 
-/// How many kernels have their launch, which is that of their thread.
-fn launches_of_two_threads() -> usize {
-    let ran = Program::new(Reach::LookedUp)
+#[test]
+fn launches_of_threads_that_launch_in_turns_are_all_known() {
+    let ran = two_threads(Program::new(Reach::LookedUp).env("PROGRAM_TURNS", "1"));
+    assert_launches_of_two_threads(&ran);
+    let launches = ran.launches();
+    assert!(launches.iter().all(|(_, _, call)| call.is_some()));
+    // In each of 20 iterations the main thread's four and the other one's five.
+    assert_eq!(launches.len(), 20 * (4 + 5));
+}
+
+fn two_threads(program: Program) -> Ran {
+    let ran = program
         .windows("15-40")
         .kernels("20")
-        .env("PROGRAM_PAUSE_US", "3000")
         .env("STANDIN_CALL_US", "30")
         .run("steps", 1, 60);
     ran.assert_well();
+    ran
+}
+
+/// Each kernel that has a launch has one of its own thread's.
+fn assert_launches_of_two_threads(ran: &Ran) {
     // Each thread has a stream of its own, and the main thread alone has these kernels.
     let mut streams: BTreeMap<(u32, u64), u16> = BTreeMap::new();
     let main = ran.record().header.pid;
     let launches = ran.launches().into_iter();
     let known = launches.filter_map(|(name, stream, call)| Some((name, stream, call?)));
-    known
-        .map(|(name, stream, call)| {
-            let own = *streams.entry((call.thread, call.stream)).or_insert(stream);
-            assert_eq!(own, stream, "{name}: {call:?}");
-            let is_main = STEP.iter().any(|(own, _)| *own == name);
-            assert_eq!(is_main, call.thread == main, "{name}: {call:?}");
-            assert_eq!(call.is_graph, name == "_Z8in_graphPm");
-        })
-        .count()
+    for (name, stream, call) in known {
+        let own = *streams.entry((call.thread, call.stream)).or_insert(stream);
+        assert_eq!(own, stream, "{name}: {call:?}");
+        let is_main = STEP.iter().any(|(own, _)| *own == name);
+        assert_eq!(is_main, call.thread == main, "{name}: {call:?}");
+        assert_eq!(call.is_graph, name == "_Z8in_graphPm");
+    }
 }
 
 #[test]
@@ -205,19 +217,15 @@ fn a_process_that_ends_while_cupti_is_still_coming_is_told_nothing_untrue() {
 
 #[test]
 fn a_stream_that_goes_while_cupti_takes_long_to_go_is_not_touched_again() {
-    let goes_meanwhile = || {
-        let ran = Program::new(Reach::LookedUp)
-            .windows("5-12")
-            .kernels("3")
-            .env("STANDIN_CUPTI_GOES_MS", "2000")
-            .env("PROGRAM_STEP_US", "30000")
-            .run("streams", 0, 20);
-        ran.assert_well();
-        assert_eq!(ran.finalized(), [(0, 0)], "{}", ran.cupti_log);
-        ran.said("GPU times end here")
-    };
-    // The thread may also be about to make a stream just then.
-    assert!((0..5).any(|_| goes_meanwhile()));
+    let ran = Program::new(Reach::LookedUp)
+        .windows("5-12")
+        .kernels("3")
+        .env("STANDIN_CUPTI_GOES_MS", "2000")
+        .env("PROGRAM_STEP_US", "30000")
+        .run("streams", 0, 20);
+    ran.assert_well();
+    assert_eq!(ran.finalized(), [(0, 0)], "{}", ran.cupti_log);
+    assert!(ran.said("GPU times end here"), "{}", ran.output.err());
 }
 
 #[test]

@@ -123,6 +123,9 @@ fn run_script(script: &Path, folder: &Path, set: impl FnOnce(&mut Command)) -> O
         .current_dir(folder)
         .env("PWD", folder)
         .env("LC_ALL", "C");
+    if std::env::var("TLLMPROF_TEST_OWN").is_ok_and(|own| own == "all") {
+        bash.env("LONG_TESTS", "test_threading test_subprocess");
+    }
     set(&mut bash);
     run(&mut bash, TIMEOUT)
 }

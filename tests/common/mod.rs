@@ -21,6 +21,7 @@ mod log;
 pub mod nvtx;
 pub mod python;
 pub mod pythons;
+mod signals;
 pub mod torch;
 pub use fixture::{Fixture, Ran, Switch};
 pub use log::{Record, read_log};
@@ -53,6 +54,17 @@ pub fn shim() -> PathBuf {
                 target().display()
             )
         })
+}
+
+/// The command `tllmprof` that was built with the tests.
+pub fn tllmprof() -> PathBuf {
+    let tests = std::env::current_exe().expect("the test binary's path");
+    // A test binary lies in `deps`, in the profile's folder.
+    tests
+        .ancestors()
+        .nth(2)
+        .expect("cargo's folders")
+        .join("tllmprof")
 }
 
 /// The folder of the stand-in for CUDA: its libraries, and `bin/` with the programs. Built on the first call; test
@@ -129,7 +141,8 @@ pub fn built_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// A command without the variables that steer the shim, whatever the shell that started the tests has set.
+/// A command without the variables that steer the shim and with default signals, whatever the shell that started the
+/// tests has set.
 pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -138,6 +151,7 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
             command.env_remove(&*name);
         }
     }
+    signals::reset(&mut command);
     command
 }
 

@@ -1,5 +1,6 @@
 //! The CPythons that there are to test with, programs run in them, and what an NVTX tool got to see.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,7 +31,9 @@ impl fmt::Display for Python {
     }
 }
 
-/// Every CPython from 3.8 on; where there is none, the running test says that it is left out.
+/// The CPythons to test with. `TLLMPROF_TEST_PYTHONS` says which: `one`, the newest; `all` that the machine has; else one
+/// of every minor version, in turn with CPython in the executable and in a library, and those without a GIL. Where there
+/// is none, the running test says that it is left out.
 pub fn pythons() -> &'static [Python] {
     static FOUND: OnceLock<Vec<Python>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -39,12 +42,32 @@ pub fn pythons() -> &'static [Python] {
             PATIENCE,
         );
         assert!(output.status.success(), "{}", output.err());
-        output.out().lines().map(parse).collect()
+        let all: Vec<Python> = output.out().lines().map(parse).collect();
+        match std::env::var("TLLMPROF_TEST_PYTHONS").as_deref() {
+            Ok("all") => all,
+            Ok("one") => all
+                .into_iter()
+                .rfind(|python| python.has_gil && python.is_shared)
+                .into_iter()
+                .collect(),
+            Ok(other) => panic!("TLLMPROF_TEST_PYTHONS={other}: neither all nor one"),
+            Err(_) => one_a_version(&all),
+        }
     });
     if found.is_empty() {
         skipped("no CPython from 3.8 on (scripts/setup --tests)");
     }
     found
+}
+
+fn one_a_version(all: &[Python]) -> Vec<Python> {
+    let kinds: BTreeSet<_> = all.iter().map(|one| (one.version, one.has_gil)).collect();
+    let chosen = kinds.into_iter().filter_map(|kind| {
+        let of_kind = all.iter().filter(|one| (one.version, one.has_gil) == kind);
+        let is_wanted = |one: &&Python| one.is_shared == one.version.1.is_multiple_of(2);
+        of_kind.max_by_key(|one| (is_wanted(one), one.has_tests))
+    });
+    chosen.cloned().collect()
 }
 
 fn parse(line: &str) -> Python {
@@ -205,25 +228,22 @@ impl Ran {
 
     /// The ranges that were started under `name`, in the order of their starts.
     pub fn started(&self, name: &str) -> Vec<Span> {
-        let starts = self
-            .events
-            .iter()
-            .filter(|event| event.kind == "start" && event.name == name);
+        let ends = self.events.iter().filter(|event| event.kind == "end");
+        // An identifier is used once in a process.
+        let ends: HashMap<_, _> = ends.map(|end| ((end.process, end.id), end.time)).collect();
+        let starts = self.events.iter();
         starts
-            .map(|start| {
-                let is_end = |event: &&Event| {
-                    event.kind == "end" && (event.id, event.process) == (start.id, start.process)
-                };
-                // An identifier is used once in a process: its end comes behind it.
-                let ends = self.events.iter().find(is_end);
-                Span {
-                    process: start.process,
-                    thread: start.thread,
-                    payload: start.payload,
-                    name: start.name.clone(),
-                    start: start.time,
-                    end: ends.map_or(u64::MAX, |end| end.time),
-                }
+            .filter(|event| event.kind == "start" && event.name == name)
+            .map(|start| Span {
+                process: start.process,
+                thread: start.thread,
+                payload: start.payload,
+                name: start.name.clone(),
+                start: start.time,
+                end: ends
+                    .get(&(start.process, start.id))
+                    .copied()
+                    .unwrap_or(u64::MAX),
             })
             .collect()
     }

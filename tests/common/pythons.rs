@@ -1,31 +1,13 @@
-//! Of the CPythons that there are: one of each kind, and what a program that has one in it needs.
+//! What a program that has a CPython in it needs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::python::{Python, pythons};
+use super::python::Python;
 use super::{command, run};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-
-/// One of each kind: of every minor version, shared and static, with and without a GIL. With `TLLMPROF_TEST_ALL_PYTHONS`
-/// set all there are, those that differ in the last number of their version alone among them.
-pub fn kinds() -> Vec<&'static Python> {
-    if std::env::var_os("TLLMPROF_TEST_ALL_PYTHONS").is_some() {
-        return pythons().iter().collect();
-    }
-    let mut kinds: Vec<&Python> = Vec::new();
-    for python in pythons() {
-        let kind = |other: &Python| (other.version, other.is_shared, other.has_gil);
-        match kinds.iter_mut().find(|known| kind(known) == kind(python)) {
-            Some(known) if !known.has_tests && python.has_tests => *known = python,
-            Some(_) => {}
-            None => kinds.push(python),
-        }
-    }
-    kinds
-}
 
 /// The words that tell it from the others.
 pub fn name(python: &Python) -> String {

@@ -6,11 +6,13 @@
  *                 the main thread has made some steps more: it must not be held up for it
  *       stays     the same, and there is one wait to the end
  *       captures  another thread captures a stream from before step 10 until some steps later
- *       streams   another thread makes one stream after the other, and destroys it 20 ms later
+ *       streams   another thread makes one stream after the other, and destroys it 20 ms later; the one
+ *                 that it has at step 5 goes when CUPTI does
  *       past      a library that was opened with RTLD_DEEPBIND launches as many kernels, by look-ups
  *                 that nobody sees
  * PROGRAM_END: exit, _exit or kill, in the middle; PROGRAM_FORKS: a child makes the same, and before;
- * PROGRAM_STEP_US: what a step takes more. At the end it says how often the other threads came round
+ * PROGRAM_STEP_US: what a step takes more; PROGRAM_TURNS: the threads go round in turns, and while one
+ * does all others are out of the driver. At the end it says how often the other threads came round
  * in the longest step.
  * Every call is checked: a context that was destroyed ends the program with status 3. */
 #define GPU_DRIVER
@@ -49,14 +51,31 @@ static void launch(CUfunction kernel, CUdeviceptr buffer, CUstream stream)
     GPU_CHECK(GPU(cuLaunchKernel)(kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
 }
 
-static void *busy(void *unused)
+/* Whose turn it is: 0 is the main thread. */
+static atomic_int turn;
+static int turns;
+
+static bool waits_for_turn(int own)
 {
-    (void)unused;
+    while (turns > 0 && atomic_load(&turn) != own && !atomic_load(&ends))
+        usleep(50);
+    return !atomic_load(&ends);
+}
+
+static void ends_turn(int own)
+{
+    if (turns > 0)
+        atomic_store(&turn, (own + 1) % turns);
+}
+
+static void *busy(void *number)
+{
+    int own = (int)(intptr_t)number;
     gpu_use();
     CUstream stream = gpu_stream_create();
     CUdeviceptr words = gpu_allocate(64);
     const char *pause = getenv("PROGRAM_PAUSE_US");
-    while (!atomic_load(&ends)) {
+    while (waits_for_turn(own)) {
         if (atomic_load(&pauses)) {
             atomic_fetch_add(&paused, 1);
             for (;;)
@@ -70,6 +89,7 @@ static void *busy(void *unused)
         GPU_CHECK(query(stream));
         gpu_wait_stream(stream);
         atomic_fetch_add(&rounds, 1);
+        ends_turn(own);
     }
     return NULL;
 }
@@ -97,14 +117,20 @@ static void *waits(void *unused)
     return unused;
 }
 
+static atomic_bool has_lasting;
+
 static void *short_streams(void *unused)
 {
     gpu_use();
     CUdeviceptr words = gpu_allocate(64);
     while (!atomic_load(&ends)) {
+        bool lasts = atomic_load(&made) >= 5;
         CUstream stream = gpu_stream_create();
         gpu_launch_kernel(words, stream);
         usleep(20000);
+        atomic_store(&has_lasting, lasts);
+        while (lasts && standin_removals() == 0 && !atomic_load(&ends))
+            usleep(200);
         gpu_stream_destroy(stream);
     }
     return unused;
@@ -127,10 +153,10 @@ static void *captures(void *unused)
     return unused;
 }
 
-static pthread_t start(void *(*function)(void *))
+static pthread_t start(void *(*function)(void *), int number)
 {
     pthread_t thread;
-    if (pthread_create(&thread, NULL, function, NULL) != 0)
+    if (pthread_create(&thread, NULL, function, (void *)(intptr_t)number) != 0)
         exit(4);
     return thread;
 }
@@ -169,26 +195,30 @@ static void run(const char *mode, int threads, int steps)
             open_beside("past.so", RTLD_NOW | RTLD_DEEPBIND), "launch_past");
     pthread_t others[64];
     int count = 0;
+    turns = getenv("PROGRAM_TURNS") != NULL ? threads + 1 : 0;
     for (; count < threads; count++)
-        others[count] = start(busy);
+        others[count] = start(busy, count + 1);
     if (strcmp(mode, "streams") == 0)
-        others[count++] = start(short_streams);
+        others[count++] = start(short_streams, 0);
     for (int i = 0; i < steps; i++) {
         if (i == 10 && (strcmp(mode, "waits") == 0 || strcmp(mode, "stays") == 0)) {
             if (strcmp(mode, "stays") == 0)
                 for_steps = 1 << 20;
             standin_set_callback(in_driver);
-            others[count++] = start(waits);
+            others[count++] = start(waits, 0);
             usleep(20000);
         }
         if (i == 10 && strcmp(mode, "captures") == 0) {
             int before = atomic_load(&made);
-            others[count++] = start(captures);
+            others[count++] = start(captures, 0);
             while (atomic_load(&made) == before)
                 usleep(200);
         }
         if (strcmp(mode, "captures") == 0)
             usleep(1000);
+        while (i == 5 && strcmp(mode, "streams") == 0 && !atomic_load(&has_lasting))
+            usleep(200);
+        waits_for_turn(0);
         if (step_us != NULL)
             usleep((unsigned int)atoi(step_us));
         uint64_t began = now_us();
@@ -204,6 +234,7 @@ static void run(const char *mode, int threads, int steps)
         gpu_record(event, stream);
         gpu_wait_event(event);
         atomic_fetch_add(&made, 1);
+        ends_turn(0);
         if (now_us() - began > longest) {
             longest = now_us() - began;
             rounds_then = atomic_load(&rounds) - had;

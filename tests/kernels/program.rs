@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use tllmprof_record::{CallKind, Clock, Counter, Edge, Event, Reader, What};
-use tllmprof_report::{LaunchTally, Process};
+use tllmprof_report::Process;
+use tllmprof_timeline::LaunchTally;
 
 use crate::common::{Output, Scratch, built_command, compiler, repo, run, shim, standin};
 use crate::read::Read;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::common::{repo, run, skipped, standin};
+use crate::common::{repo, run, skipped, standin, target};
 use crate::seen::{assert_exact, is_left_out, told};
 use crate::twice::{self, Situation};
 use crate::workshop::{BUILDING, Workshop};
@@ -45,7 +45,7 @@ fn a_go_program() {
     go.args(["build", "-o"])
         .arg(&program)
         .arg(repo().join("tests/named/steps.go"))
-        .env("GOCACHE", shop.0.path("cache"))
+        .env("GOCACHE", target().join("go-cache"))
         .env("GO111MODULE", "off")
         .env("CGO_ENABLED", "1")
         .env("CGO_LDFLAGS_ALLOW", "-l:.*")

@@ -2,7 +2,8 @@
  *
  *     PID TID NANOSECONDS push|pop|start|end|mark ID PAYLOAD NAME
  *
- * in the order in which they came, by the monotonic clock. ID pairs a start with its end and is 0
+ * in the order in which they came, by the monotonic clock; where a preloaded library has
+ * last_reading(), by what the thread read from it last. ID pairs a start with its end and is 0
  * for the rest; an end and a pop have no name. One write a line, so that nothing is lost where the
  * process does not end in order. */
 #define _GNU_SOURCE
@@ -22,17 +23,21 @@ typedef struct {
     int (*table)(int, function ***, unsigned *);
 } callbacks;
 
+uint64_t last_reading(void) __attribute__((weak));
+
 static int file = -1;
 static uint64_t ids = 0;
 static char ours, others;
 
 static void write_line(const char *kind, uint64_t id, const nvtxEventAttributes_t *given)
 {
+    uint64_t read_last = last_reading != NULL ? last_reading() : 0;
     struct timespec now;
     char line[256];
     const char *name = "";
     uint64_t payload = 0;
     clock_gettime(CLOCK_MONOTONIC, &now);
+    uint64_t time = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
     if (given != NULL) {
         if (given->messageType == NVTX_MESSAGE_TYPE_REGISTERED)
             name = (const char *)given->message.registered;
@@ -41,8 +46,8 @@ static void write_line(const char *kind, uint64_t id, const nvtxEventAttributes_
         if (given->payloadType == NVTX_PAYLOAD_TYPE_UNSIGNED_INT64)
             payload = given->payload.ullValue;
     }
-    int length = snprintf(line, sizeof line, "%d %ld %lld %s %llu %llu %.100s\n", (int)getpid(), syscall(SYS_gettid),
-                          now.tv_sec * 1000000000LL + now.tv_nsec, kind, (unsigned long long)id,
+    int length = snprintf(line, sizeof line, "%d %ld %llu %s %llu %llu %.100s\n", (int)getpid(), syscall(SYS_gettid),
+                          (unsigned long long)(read_last != 0 ? read_last : time), kind, (unsigned long long)id,
                           (unsigned long long)payload, name);
     if (write(file, line, (size_t)length) != length)
         _exit(99);

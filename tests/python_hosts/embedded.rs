@@ -5,8 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::host::{Both, sources, with_each};
-use crate::common::python::Python;
-use crate::common::pythons::{home, kinds, library as library_of, linker_options, name};
+use crate::common::python::{Python, pythons};
+use crate::common::pythons::{home, library as library_of, linker_options, name};
 use crate::common::{Scratch, command, compiler, run, skipped};
 
 /// The programs for one libpython.
@@ -54,7 +54,8 @@ impl Hosts {
             skipped(&format!("there is no libpython of {}", name(python)));
             return None;
         };
-        if !python.is_shared {
+        let is_of_its_version = |other: &Python| other.is_shared && other.version == python.version;
+        if !python.is_shared && pythons().iter().any(is_of_its_version) {
             return None; // the same library as with the shared one beside it
         }
         let scratch = Scratch::new("python-embedded");
@@ -169,7 +170,7 @@ fn whose_plugin_begins_in_its_constructor() {
 /// One of two is seen; both do what they do without the library.
 #[test]
 fn that_have_two() {
-    let mut libraries = kinds().into_iter().filter_map(|python| {
+    let mut libraries = pythons().iter().filter_map(|python| {
         let library = python.is_shared.then(|| library_of(python))??;
         Some((python, library))
     });

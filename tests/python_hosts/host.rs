@@ -7,8 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::common::python::Python;
-use crate::common::pythons;
+use crate::common::python::{Python, pythons};
 use crate::common::{Output, Scratch, nvtx, repo, run, shim};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -40,10 +39,10 @@ pub struct Both {
     counts: BTreeMap<Process, Counts>,
 }
 
-/// Has `check` look at a CPython of every kind; what is wrong with each is told together.
+/// Has `check` look at each CPython; what is wrong with each is told together.
 pub fn with_each(check: impl Fn(&Python) -> Result<(), String>) {
-    let wrong: Vec<String> = pythons::kinds()
-        .into_iter()
+    let wrong: Vec<String> = pythons()
+        .iter()
         .filter_map(|python| check(python).err())
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

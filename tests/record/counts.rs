@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use tllmprof_record::{CallKind, Counter};
 
-use crate::common::{
-    Output, Scratch, built_command, command, compiler, repo, run, shim, standin, target,
-};
+use crate::common::{Output, Scratch, built_command, command, compiler, repo, run, shim, standin};
 use crate::read::Read;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -159,7 +157,7 @@ impl Counts {
 
     /// The command that runs it so.
     pub fn by_the_command(&self, windows: &str, arguments: &[&str]) -> Option<Command> {
-        let tllmprof = target().join("release/tllmprof");
+        let tllmprof = crate::common::tllmprof();
         if !tllmprof.is_file() || std::env::var_os("TLLMPROF_TEST_RUNNER").is_some() {
             return None;
         }

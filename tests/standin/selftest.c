@@ -264,6 +264,7 @@ static void check_tool(void)
     WANT(cuMemsetD8Async(words, 2, 64, NULL) == CUDA_SUCCESS);
     WANT(seen_works == 1);
     WANT(standin_begin_removal() == 0);
+    WANT(standin_removals() == 2);
     WANT(cuMemsetD8Async(words, 3, 64, NULL) == CUDA_ERROR_LAUNCH_FAILED);
     WANT(standin_end_removal() == 1);
     WANT(cuCtxSynchronize() == CUDA_ERROR_LAUNCH_FAILED && last_is("DESTROYED cuCtxSynchronize"));

@@ -190,6 +190,8 @@ void standin_set_tool(void (*tool)(const struct standin_work *));
  * destroys the context, and every call fails from then on. Returns how many were in. */
 int standin_begin_removal(void);
 int standin_end_removal(void);
+/* How many removals have begun. */
+unsigned int standin_removals(void);
 void standin_set_callback(void (*callback)(const char *function));
 const char *standin_via(const char *via);
 void standin_pass(unsigned long ns);

@@ -11,7 +11,7 @@
 static _Atomic(void (*)(const struct standin_work *)) tool;
 static atomic_int in_driver;
 static atomic_bool removing, destroyed;
-static atomic_uint calls;
+static atomic_uint calls, removals;
 static __thread unsigned int correlation;
 static long call_us, kernel_ns;
 static uint64_t busy_until; /* with the lock held */
@@ -108,10 +108,16 @@ int standin_calls(void)
 int standin_begin_removal(void)
 {
     atomic_store(&removing, true);
+    atomic_fetch_add(&removals, 1);
     int in = atomic_load(&in_driver);
     if (in > 0)
         atomic_store(&destroyed, true);
     return in;
+}
+
+unsigned int standin_removals(void)
+{
+    return atomic_load(&removals);
 }
 
 int standin_end_removal(void)

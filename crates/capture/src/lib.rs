@@ -18,7 +18,6 @@ use tllmprof_recorder as recorder;
 use tllmprof_steps::window;
 use tllmprof_steps::window::Point;
 use tllmprof_steps::window::Taken;
-use once_cell::race::OnceBox;
 use tllmprof_platform::driver::Driver;
 use tllmprof_session::{Facts, Place};
 use nvtx::Ranges;
@@ -75,18 +74,12 @@ pub trait AddOn: Sync {
     }
 }
 
-lifecycle::global! {
-    #[fork(keep = "set once, at the start")]
-    static ADD_ONS: OnceBox<&'static [&'static dyn AddOn]> = OnceBox::new();
-}
-
-/// Says what else is switched, in the order in which it is. Once, in the library's constructor.
-pub fn add(add_ons: &'static [&'static dyn AddOn]) {
-    let _ = ADD_ONS.set(Box::new(add_ons));
-}
+/// What else is switched, in the order in which it is: one list.
+#[linkme::distributed_slice]
+pub static ADD_ONS: [&'static [&'static dyn AddOn]];
 
 fn add_ons() -> impl Iterator<Item = &'static dyn AddOn> {
-    ADD_ONS.get().copied().unwrap_or_default().iter().copied()
+    ADD_ONS.iter().copied().flatten().copied()
 }
 
 impl Capture {

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, anyhow};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
-use tllmprof_export::{Exported, Output, PASSES, Record, chrome, parquet, perfetto};
+use tllmprof_export::{Exported, FORMATS, Format, Output, PASSES, Record, Writer};
 
 use crate::failure::usage;
 use crate::inherited;
@@ -22,10 +23,8 @@ use crate::progress::Progress;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// What to write: chrome, JSON for chrome://tracing and the Perfetto UI; perfetto, a Perfetto trace;
-    /// parquet, a folder of tables
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    to: Format,
+    #[arg(long, value_name = "FORMAT", value_parser = formats(), help = what_to_write())]
+    to: &'static Format,
     /// The file or folder to make; a trace whose name ends in .gz is compressed, and - is standard output
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
@@ -37,20 +36,22 @@ pub struct Arguments {
     files: Vec<PathBuf>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Chrome,
-    Perfetto,
-    Parquet,
+fn formats() -> impl TypedValueParser<Value = &'static Format> {
+    let named = |name: String| FORMATS.iter().find(|format| format.name == name);
+    PossibleValuesParser::new(FORMATS.iter().map(|format| format.name))
+        .try_map(move |name| named(name).ok_or("no format"))
+}
+
+fn what_to_write() -> String {
+    let each: Vec<_> = FORMATS
+        .iter()
+        .map(|format| format!("{}, {}", format.name, format.makes))
+        .collect();
+    format!("What to write: {}", each.join("; "))
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let to_stdout = arguments.output == Path::new("-");
-    if to_stdout && arguments.to == Format::Parquet {
-        return Err(usage(
-            "--output -: Parquet tables are a folder (wanted: its name)",
-        ));
-    }
     if !to_stdout {
         is_none_of(&arguments.output, &arguments.files)?;
     }
@@ -59,6 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         true => None,
         false => Some(Output::new(&arguments.output, arguments.force).with_context(out)?),
     };
+    let write = writing(arguments, target)?;
     let stopped = Stopped::on_signals()?;
     let (records, status) = open(&arguments.files, &stopped);
     if records.is_empty() {
@@ -67,10 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             None => Ok(ExitCode::FAILURE),
         };
     }
-    let written = match target {
-        None => trace(arguments, &records, io::stdout()),
-        Some(target) => write(arguments, &records, target),
-    };
+    let written = write(&records);
     let read = records.len();
     // The bar goes before anything is said.
     drop(records);
@@ -94,13 +93,39 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             "{}: {} {} of {read} {processes}",
             out(),
             exported.events,
-            match arguments.to {
-                Format::Parquet => "rows",
-                Format::Chrome | Format::Perfetto => "events",
-            },
+            arguments.to.counts,
         ));
     }
     Ok(status)
+}
+
+/// Writes records to where they are to go.
+type Writing = Box<dyn FnOnce(&[Record]) -> Result<Exported>>;
+
+/// How records are written to a target, or to standard output.
+fn writing(arguments: &Arguments, target: Option<Output>) -> Result<Writing> {
+    let gzip = arguments.output.extension() == Some(OsStr::new("gz"));
+    Ok(match (arguments.to.write, target) {
+        (Writer::Folder(_), None) => {
+            return Err(usage(format_args!(
+                "--output -: {} makes {} (wanted: its name)",
+                arguments.to.name, arguments.to.makes
+            )));
+        }
+        (Writer::File(write), None) => {
+            Box::new(move |records| Ok(write(records, &mut io::stdout(), gzip)?))
+        }
+        (Writer::File(write), Some(target)) => Box::new(move |records| {
+            let exported = write(records, &mut target.file()?, gzip)?;
+            target.keep()?;
+            Ok(exported)
+        }),
+        (Writer::Folder(write), Some(target)) => Box::new(move |records| {
+            let exported = write(records, target.folder()?)?;
+            target.keep()?;
+            Ok(exported)
+        }),
+    })
 }
 
 /// Opens records. Each that is none is told, and so is damage; the others are exported.
@@ -146,23 +171,6 @@ fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
         }
     }
     (records, status)
-}
-
-fn write(arguments: &Arguments, records: &[Record], target: Output) -> Result<Exported> {
-    let exported = match arguments.to {
-        Format::Parquet => parquet(records, target.folder()?)?,
-        Format::Chrome | Format::Perfetto => trace(arguments, records, target.file()?)?,
-    };
-    target.keep()?;
-    Ok(exported)
-}
-
-fn trace(arguments: &Arguments, records: &[Record], to: impl io::Write + Send) -> Result<Exported> {
-    let gzip = arguments.output.extension() == Some(OsStr::new("gz"));
-    Ok(match arguments.to {
-        Format::Perfetto => perfetto(records, to, gzip),
-        _ => chrome(records, to, gzip),
-    }?)
 }
 
 /// A record must not be replaced by its own export.

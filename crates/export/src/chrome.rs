@@ -5,11 +5,13 @@
 
 use std::io;
 
-use crate::activity::{Activity, Arg, Flow, Track, Value};
+use tllmprof_timeline::Track;
+
+use crate::activity::{Activity, Flow, Value};
 use crate::clocks::Clocks;
 use crate::record::Record;
 use crate::sink::Sink;
-use crate::timeline::{Format, Group, Line};
+use crate::trace::{Format, Group, Line};
 
 pub struct Chrome<'a> {
     sink: &'a mut Sink,
@@ -122,7 +124,7 @@ impl Format for Chrome<'_> {
     ) -> io::Result<()> {
         let mut name = std::mem::take(&mut self.name);
         name.clear();
-        activity.name.write(record, &mut name);
+        activity.item.name.write(record.texts(), &mut name);
         let to = self.next();
         to.extend_from_slice(match activity.duration {
             Some(_) => b"{\"ph\":\"X\",\"name\":".as_slice(),
@@ -139,13 +141,12 @@ impl Format for Chrome<'_> {
             microseconds(to, ",\"dur\":", duration);
         }
         to.extend_from_slice(b",\"args\":{");
-        for (index, arg) in activity.args().enumerate() {
+        for (index, (key, value)) in activity.args().enumerate() {
             if index > 0 {
                 to.push(b',');
             }
-            let (key, value) = arg.parts();
             to.push(b'"');
-            to.extend_from_slice(Arg::KEYS[key].as_bytes());
+            to.extend_from_slice(key.text().as_bytes());
             match value {
                 // What needs more than a double's 53 bits is text.
                 Value::Number(value) if value < 1 << 53 => number(to, "\":", value),
@@ -155,7 +156,7 @@ impl Format for Chrome<'_> {
                 }
                 Value::Text(id) => {
                     to.extend_from_slice(b"\":");
-                    string(to, record.strings.get(id));
+                    string(to, record.texts().strings.get(id));
                 }
                 Value::Yes => to.extend_from_slice(b"\":true"),
             }

@@ -1,9 +1,12 @@
 //! What tllmprof's records hold, in the formats of other tools.
 //!
 //! [`Record`] is an open record with what of it there is little of; [`Clocks`] puts the records of
-//! several machines on one time line. [`chrome`] and [`perfetto`] draw that time line: both give each
-//! event the same track ([`activity`], [`lanes`]) and differ in how they write it down. [`parquet`]
-//! writes tables. All go through a record once more, and hold what they write for some thousand events.
+//! several machines on one time line. [`FORMATS`] are the formats. Trace formats draw that time line:
+//! all give each item of a record the same line of a track ([`trace`], [`lanes`]) and differ in how they
+//! write it down. [`parquet`] writes tables. All go through a record once more, and hold what they write
+//! for some thousand items.
+
+#![forbid(unsafe_code)]
 
 mod activity;
 mod chrome;
@@ -14,13 +17,14 @@ mod perfetto;
 mod record;
 mod sink;
 mod tables;
-mod timeline;
+mod trace;
 
 pub use clocks::Clocks;
 pub use output::{Output, OutputError};
 pub use record::{PASSES, Progress, Record};
 
 use std::io::{self, Write};
+use std::path::Path;
 
 /// How much was exported.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -38,7 +42,7 @@ pub struct Exported {
 /// Where a record cannot be read or `to` not be written.
 pub fn chrome(records: &[Record], to: impl Write + Send, gzip: bool) -> io::Result<Exported> {
     sink::through(to, gzip, |sink| {
-        timeline::write(records, &mut chrome::Chrome::new(sink))
+        trace::write(records, &mut chrome::Chrome::new(sink))
     })
 }
 
@@ -48,8 +52,51 @@ pub fn chrome(records: &[Record], to: impl Write + Send, gzip: bool) -> io::Resu
 /// As [`chrome`].
 pub fn perfetto(records: &[Record], to: impl Write + Send, gzip: bool) -> io::Result<Exported> {
     sink::through(to, gzip, |sink| {
-        timeline::write(records, &mut perfetto::Perfetto::new(sink))
+        trace::write(records, &mut perfetto::Perfetto::new(sink))
     })
 }
 
 pub use tables::{TABLES, parquet};
+
+/// A format of exports.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// What people ask for it by.
+    pub name: &'static str,
+    /// What it makes, as the help of the command says it.
+    pub makes: &'static str,
+    /// What [`Exported`] counts.
+    pub counts: &'static str,
+    pub write: Writer,
+}
+
+/// How a format is written.
+#[derive(Clone, Copy, Debug)]
+pub enum Writer {
+    /// To a file or a pipe, compressed if the last argument says so.
+    File(fn(&[Record], &mut (dyn Write + Send), bool) -> io::Result<Exported>),
+    /// Into a folder.
+    Folder(fn(&[Record], &Path) -> io::Result<Exported>),
+}
+
+/// All formats.
+pub const FORMATS: &[Format] = &[
+    Format {
+        name: "chrome",
+        makes: "JSON for chrome://tracing and the Perfetto UI",
+        counts: "events",
+        write: Writer::File(|records, to, gzip| chrome(records, to, gzip)),
+    },
+    Format {
+        name: "perfetto",
+        makes: "a Perfetto trace",
+        counts: "events",
+        write: Writer::File(|records, to, gzip| perfetto(records, to, gzip)),
+    },
+    Format {
+        name: "parquet",
+        makes: "a folder of tables",
+        counts: "rows",
+        write: Writer::Folder(parquet),
+    },
+];

@@ -3,16 +3,8 @@
 use tllmprof_report::Process;
 
 use crate::columns::Columns;
+use crate::shown::base;
 use crate::timeline::Timeline;
-
-/// The moment that the page counts a process's times from: its first iteration's start.
-pub fn base(process: &Process) -> u64 {
-    let iterations = process.windows.iter().flat_map(|window| &window.iterations);
-    iterations
-        .map(|iteration| iteration.start)
-        .min()
-        .unwrap_or(0)
-}
 
 /// The number of windows and how many iterations each has, then the columns of all iterations. What was
 /// not measured is 0, what was is one more than it.

@@ -2,8 +2,10 @@
 //!
 //! The page is a template, a bundle of script and style (`web/dist`, made by `scripts/build-page`), and
 //! data: the report and more figures as JSON ([`data`]), and for each process its iterations and the events
-//! of its timeline as columns ([`columns`]), compressed and in base64. The script draws; every figure it
+//! of its timeline as columns ([`columns`]), compressed and in base64, with the table of their kinds. The script draws; every figure it
 //! prints is in the data.
+
+#![forbid(unsafe_code)]
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +13,6 @@ mod columns;
 mod data;
 mod html;
 mod iterations;
-mod kind;
 mod names;
 mod shown;
 mod skew;

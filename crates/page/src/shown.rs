@@ -4,6 +4,15 @@ use std::collections::HashSet;
 
 use tllmprof_report::Process;
 
+/// The moment that the page counts a process's times from: its first iteration's start.
+pub fn base(process: &Process) -> u64 {
+    let iterations = process.windows.iter().flat_map(|window| &window.iterations);
+    iterations
+        .map(|iteration| iteration.start)
+        .min()
+        .unwrap_or(0)
+}
+
 /// The iterations of a process on its clock, and the events of each: a bucket for what comes before the
 /// first one, then one from each iteration's start to the next.
 #[derive(Debug)]

@@ -3,22 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
-use tllmprof_record::{
-    CallKind, Clock, CopyKind, Entry, Event, Metric, RangeKind, StringId, Strings, What,
-};
-use tllmprof_report::{
-    Iteration, Launch, LaunchTally, Launches, MetricSample, Process, Recording, range_name,
-};
+use tllmprof_record::{Entry, Metric, NO_STRING, OWN_DOMAIN, StringId};
+use tllmprof_report::{Iteration, MetricSample, Process, Recording};
+use tllmprof_timeline::{End, Interpreter, Item, Key, Kind, Name, Texts, Track as On};
 
 use crate::columns::Columns;
-use crate::iterations::base;
-use crate::kind::Kind;
 use crate::names::Names;
-use crate::shown::Buckets;
-use crate::track::{CAPTURING, CUT, FAILED, Item, Place, Track};
-
-/// The NVTX domain of tllmprof's own ranges: events of other kinds tell what they do.
-const OWN_DOMAIN: &str = "tllmprof";
+use crate::shown::{Buckets, base};
+use crate::track::{Place, Shown, Track};
 
 /// How many tracks there are, at most. Events of more are counted.
 const TRACKS: usize = 4096;
@@ -41,24 +33,17 @@ impl Timeline {
     /// # Errors
     /// Where it cannot be read.
     pub fn read(process: &Process, recording: &impl Recording, room: u64) -> io::Result<Self> {
-        let header = recording.header();
-        let clock = Clock::new(header.clock, &header.anchors);
         let mut buckets = Buckets::of(process);
-        let mut strings = Strings::default();
-        let mut launches = LaunchTally::new(process, &clock);
-        recording.read(|entry| match entry {
-            Entry::String { id, bytes } => strings.add(id, bytes),
-            Entry::Event { thread, event } if is_drawn(&event.what, &strings) => {
-                launches.add(thread, &event);
-                buckets.count(clock.ns(event.start));
+        let interpreter = Interpreter::read(process, recording, |known, thread, event| {
+            if let Some(item) = known.item(thread, event)
+                && is_shown(&item, known.texts(process))
+            {
+                buckets.count(item.start);
             }
-            Entry::Event { .. } => (),
         })?;
         let mut reading = Reading {
-            process,
-            strings: &strings,
-            launches: launches.finish(),
-            clock: &clock,
+            texts: interpreter.texts(process),
+            interpreter: &interpreter,
             room,
             labels: HashMap::new(),
             timeline: Self {
@@ -71,8 +56,10 @@ impl Timeline {
             },
         };
         recording.read(|entry| {
-            if let Entry::Event { thread, event } = entry {
-                reading.take(thread, &event);
+            if let Entry::Event { thread, event } = entry
+                && let Some(item) = interpreter.item(thread, &event)
+            {
+                reading.take(&item);
             }
         })?;
         let mut timeline = reading.timeline;
@@ -121,10 +108,12 @@ impl Timeline {
         }
     }
 
-    /// Numbers of events: those here, those of the record. Then names, the tracks, and metrics.
+    /// Numbers of events: those here, those of the record. Then the kinds of events, names, the tracks,
+    /// and metrics.
     pub fn columns(&self, process: &Process) -> Columns {
         let mut columns = Columns::default();
         columns.column([self.kept, self.buckets.events()]);
+        kinds(&mut columns);
         self.names.put(&mut columns);
         columns.number(self.tracks.len() as u64);
         for (place, track) in &self.tracks {
@@ -152,25 +141,38 @@ impl Timeline {
     }
 }
 
-/// Whether an event is one of a timeline. Strings that come after what refers to them may let one of our
-/// own ranges through here, which is then counted and not drawn.
-fn is_drawn(what: &What, strings: &Strings) -> bool {
-    match what {
-        What::Range { domain, .. } | What::Mark { domain, .. } => {
-            strings.get(*domain) != OWN_DOMAIN
-        }
-        What::Call { .. }
-        | What::Gc { .. }
-        | What::GilWait
-        | What::GilHold
-        | What::GilForced
-        | What::Function { .. }
-        | What::GpuSpan { .. }
-        | What::GpuKernel { .. }
-        | What::GpuCopy { .. }
-        | What::GpuSet { .. } => true,
-        _ => false,
+/// Whether an item is one of the page's timeline. Strings that come after what refers to them may let one
+/// of our own ranges through here, which is then counted and not drawn.
+fn is_shown(item: &Item, texts: Texts<'_>) -> bool {
+    let is_own = || item.domain != NO_STRING && texts.strings.get(item.domain) == OWN_DOMAIN;
+    item.kind.row().page.is_some() && !is_own()
+}
+
+/// The table of kinds, as far as it is the page's: what people call each, its category, its colour, what its
+/// value is and which end of a launch it is. Empty: it is not shown, has none, is none.
+fn kinds(columns: &mut Columns) {
+    columns.number(Kind::ALL.len() as u64);
+    for kind in Kind::ALL {
+        let row = kind.row();
+        let (label, colour) = row.page.unwrap_or_default();
+        columns.text(label);
+        columns.text(row.category.map_or("", |category| category.text()));
+        columns.text(colour);
+        columns.text(told(*kind).map_or("", Key::text));
+        columns.text(match row.end {
+            Some(End::Call) => "call",
+            Some(End::Kernel) => "kernel",
+            None => "",
+        });
     }
+}
+
+/// What the page tells of a kind's value. Of the ends of a launch it has the launch instead; a stream's handle
+/// tells nobody anything.
+fn told(kind: Kind) -> Option<Key> {
+    let row = kind.row();
+    let is_told = |key: &Key| row.end.is_none() && *key != Key::Stream;
+    row.value.filter(is_told)
 }
 
 /// Whether a metric says how much a GPU was at work: what it has in use and how warm it is do not.
@@ -183,200 +185,84 @@ const fn is_drawn_metric(metric: Metric) -> bool {
 
 /// The second way through a record.
 struct Reading<'a> {
-    process: &'a Process,
-    strings: &'a Strings,
-    launches: Launches,
-    clock: &'a Clock,
+    interpreter: &'a Interpreter,
+    texts: Texts<'a>,
     room: u64,
-    labels: HashMap<Label, u32>,
+    labels: HashMap<(Name, StringId), u32>,
     timeline: Timeline,
 }
 
 impl Reading<'_> {
-    fn take(&mut self, thread: u32, event: &Event) {
-        if !is_drawn(&event.what, self.strings) {
+    fn take(&mut self, item: &Item) {
+        if !is_shown(item, self.texts) {
             return;
         }
-        let start = self.clock.ns(event.start);
-        let on_gpu = matches!(
-            event.what,
-            What::GpuSpan { .. }
-                | What::GpuKernel { .. }
-                | What::GpuCopy { .. }
-                | What::GpuSet { .. }
-        );
-        let duration = if on_gpu {
-            event.duration
-        } else {
-            self.clock.duration_ns(event.start, event.duration)
+        let Some(place) = Place::of(item.track) else {
+            return;
         };
+        let duration = self.interpreter.duration(item).unwrap_or(0);
         let timeline = &mut self.timeline;
         // What reaches into an iteration that is shown is shown, wherever it began.
-        let first = timeline.buckets.at(start);
-        let last = timeline.buckets.at(start.saturating_add(duration));
+        let first = timeline.buckets.at(item.start);
+        let last = timeline.buckets.at(item.start.saturating_add(duration));
         let ends = [first, last];
         if timeline.kept >= self.room || !ends.iter().any(|bucket| timeline.shown[*bucket]) {
             return;
         }
-        let (place, kind, label, value) = self.drawn(thread, start, &event.what);
-        let timeline = &mut self.timeline;
-        let whose = match place {
-            _ if timeline.tracks.contains_key(&place) => None,
-            _ if timeline.tracks.len() >= TRACKS => return,
-            Place::Steps { device } | Place::Stream { device, .. } => {
-                let gpus = &self.process.facts.gpus;
-                let gpu = gpus.get(usize::from(device)).or(gpus.first());
-                Some(gpu.cloned().unwrap_or_default())
+        if !timeline.tracks.contains_key(&place) {
+            if timeline.tracks.len() >= TRACKS {
+                return;
             }
-            Place::Thread { tid } | Place::Gil { tid } => Some(self.process.facts.thread(tid)),
-            Place::Ranges => Some(String::new()),
+            let whose = timeline
+                .names
+                .number(place.whose(self.texts), String::new());
+            timeline.tracks.insert(place, Track::new(whose));
+        }
+        let name = self.number(item);
+        let value = match told(item.kind) {
+            Some(_) => item.value,
+            // One more than the number of the launch; 0 where it is not known.
+            None => self
+                .interpreter
+                .launch(item)
+                .map_or(0, |launch| u64::from(launch.number) + 1),
         };
-        if let Some(whose) = whose {
-            let new = Track::new(timeline.names.number(whose, String::new()));
-            timeline.tracks.insert(place, new);
-        }
-        let name = self.number(label);
         let timeline = &mut self.timeline;
-        let mut flags = 0;
-        if event.cut {
-            flags |= CUT;
-        }
-        if event.failed {
-            flags |= FAILED;
-        }
-        if let What::Call {
-            capturing: true, ..
-        } = event.what
-        {
-            flags |= CAPTURING;
-        }
         timeline.kept += 1;
         if let Some(track) = timeline.tracks.get_mut(&place) {
-            track.items.push(Item {
-                start,
-                duration,
-                kind,
-                flags,
-                name,
-                value,
-            });
+            track.items.push(Shown::new(item, duration, name, value));
         }
     }
 
-    /// Where an event is drawn, as what, by which name, and what else there is to say of it.
-    fn drawn(&self, tid: u32, start: u64, what: &What) -> (Place, Kind, Label, u64) {
-        let thread = Place::Thread { tid };
-        let gil = Place::Gil { tid };
-        match *what {
-            What::Range { kind, domain, name } => {
-                let place = match kind {
-                    RangeKind::PushPop => thread,
-                    RangeKind::StartEnd => Place::Ranges,
-                };
-                (place, Kind::Range, Label::Range(domain, name), 0)
-            }
-            What::Mark { domain, name } => (thread, Kind::Mark, Label::Range(domain, name), 0),
-            What::Function { name } => (thread, Kind::Function, Label::Text(name), 0),
-            What::Call { row, .. } => {
-                let calls = &self.process.facts.calls;
-                let known = calls.iter().find(|known| known.row == row);
-                let kind = known.map_or(CallKind::Other, |known| known.kind);
-                let launch = self.launches.of_call(tid, start);
-                (thread, kind.into(), Label::Call(row), numbered(launch))
-            }
-            What::Gc {
-                generation,
-                collected,
-            } => (thread, Kind::Gc, Label::Gc(generation), collected),
-            What::GilWait => (gil, Kind::GilWait, Label::Words("GIL wait"), 0),
-            What::GilHold => (gil, Kind::GilHold, Label::Words("GIL hold"), 0),
-            What::GpuSpan {
-                device,
-                stream,
-                iteration,
-            } => {
-                let place = Place::Steps { device };
-                (place, Kind::Step, Label::Stream(stream), iteration)
-            }
-            What::GpuKernel {
-                device,
-                stream,
-                name,
-                correlation,
-            } => {
-                let place = Place::Stream { device, stream };
-                let launch = self.launches.of_kernel(correlation, start);
-                (place, Kind::Kernel, Label::Kernel(name), numbered(launch))
-            }
-            What::GpuCopy {
-                device,
-                stream,
-                kind,
-                bytes,
-            } => {
-                let place = Place::Stream { device, stream };
-                (place, Kind::Copy, Label::Copy(kind), bytes)
-            }
-            What::GpuSet {
-                device,
-                stream,
-                bytes,
-            } => {
-                let place = Place::Stream { device, stream };
-                (place, Kind::Set, Label::Words("memset"), bytes)
-            }
-            // Nothing else is drawn but a forced switch.
-            _ => (
-                gil,
-                Kind::GilForced,
-                Label::Words("GIL given up on demand"),
-                0,
-            ),
-        }
-    }
-
-    /// The number of an event's name. Names are put together once: there are many events of each.
-    fn number(&mut self, label: Label) -> u32 {
-        if let Some(number) = self.labels.get(&label) {
+    /// The number of an item's name. Names are put together once: there are many items of each.
+    fn number(&mut self, item: &Item) -> u32 {
+        // All streams of a device are on one track, where iterations are seen anyway.
+        let name = match item.track {
+            On::Spans { stream, .. } => Name::Stream(stream),
+            _ => item.name,
+        };
+        let key = (name, item.domain);
+        if let Some(number) = self.labels.get(&key) {
             return *number;
         }
-        let text = |id| self.strings.get(id);
-        let name = match label {
-            Label::Text(id) => tllmprof_report::name(text(id)),
-            Label::Range(domain, name) => range_name(self.strings, domain, name),
-            Label::Kernel(id) => tllmprof_report::kernel_name(text(id)),
-            Label::Call(row) => self.process.facts.call(row),
-            Label::Gc(generation) => format!("GC gen{generation}"),
-            Label::Stream(stream) => format!("stream {stream}"),
-            Label::Copy(kind) => format!("copy {}", kind.name()),
-            Label::Words(words) => words.to_owned(),
-        };
-        let short = match label {
-            Label::Kernel(_) => tllmprof_report::short_kernel_name(&name),
-            _ => String::new(),
-        };
-        let number = self.timeline.names.number(name, short);
-        self.labels.insert(label, number);
+        let (whole, short) = name.shown(item.domain, self.texts);
+        let number = self.timeline.names.number(whole, short);
+        self.labels.insert(key, number);
         number
     }
 }
 
-/// One more than the number of a launch; 0 where it is not known.
-fn numbered(launch: Option<&Launch>) -> u64 {
-    launch.map_or(0, |launch| u64::from(launch.number) + 1)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// What an event is called.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Label {
-    Text(StringId),
-    /// Domain and name.
-    Range(StringId, StringId),
-    Kernel(StringId),
-    /// By its row in the table of calls.
-    Call(u8),
-    Gc(u16),
-    Stream(u16),
-    Copy(CopyKind),
-    Words(&'static str),
+    #[test]
+    fn every_kind_has_a_colour_of_the_style_and_of_the_legend() {
+        let style = include_str!("../web/src/page.css");
+        let legend = include_str!("../web/src/kinds.ts");
+        for (label, colour) in Kind::ALL.iter().filter_map(|kind| kind.row().page) {
+            assert!(style.contains(&format!("--{colour}:")), "{label}");
+            assert!(legend.contains(&format!("[\"{colour}\", ")), "{label}");
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! The tracks of a timeline: what has a row of its own.
 
+use tllmprof_timeline::{Item, Kind, Texts, Track as On};
+
 use crate::columns::Columns;
-use crate::kind::Kind;
 
 /// What a track shows. Their order is that on the page within a thread or a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -18,29 +19,77 @@ pub enum Place {
     Ranges,
 }
 
-/// An event of a track. Times are in nanoseconds of `CLOCK_MONOTONIC`.
-#[derive(Clone, Copy, Debug)]
-pub struct Item {
-    pub start: u64,
-    pub duration: u64,
-    pub kind: Kind,
-    pub flags: u8,
-    pub name: u32,
-    /// What the kind says: objects collected, an iteration, bytes; of a call and a kernel one more than
-    /// the number of the launch, 0 where that is not known.
-    pub value: u64,
+impl Place {
+    /// The place of what is drawn on a track of the timeline; `None`: the page draws it elsewhere.
+    pub const fn of(track: On) -> Option<Self> {
+        Some(match track {
+            On::Thread(tid) => Self::Thread { tid },
+            On::Gil(tid) => Self::Gil { tid },
+            On::Ranges(_) => Self::Ranges,
+            On::Stream { device, stream } => Self::Stream { device, stream },
+            On::Spans { device, .. } => Self::Steps { device },
+            On::Windows
+            | On::KernelWindows
+            | On::Iterations
+            | On::Counter { .. }
+            | On::Expert { .. } => return None,
+        })
+    }
+
+    /// The name of its thread or its device.
+    pub fn whose(self, texts: Texts<'_>) -> String {
+        let facts = &texts.process.facts;
+        match self {
+            Self::Steps { device } | Self::Stream { device, .. } => {
+                let gpu = facts.gpus.get(usize::from(device));
+                gpu.or(facts.gpus.first()).cloned().unwrap_or_default()
+            }
+            Self::Thread { tid } | Self::Gil { tid } => facts.thread(tid),
+            Self::Ranges => String::new(),
+        }
+    }
 }
 
-pub const CUT: u8 = 1;
-pub const FAILED: u8 = 2;
-pub const CAPTURING: u8 = 4;
+/// An event of a track. Times are in nanoseconds of `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    start: u64,
+    duration: u64,
+    kind: Kind,
+    flags: u8,
+    name: u32,
+    /// What the table of kinds says; of ends of a launch one more than its number, 0 where that is not
+    /// known.
+    value: u64,
+}
+
+const CUT: u8 = 1;
+const FAILED: u8 = 2;
+const CAPTURING: u8 = 4;
+
+impl Shown {
+    /// An item, by the number of its name.
+    pub fn new(item: &Item, duration: u64, name: u32, value: u64) -> Self {
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        Self {
+            start: item.start,
+            duration,
+            kind: item.kind,
+            flags: flag(item.cut, CUT)
+                | flag(item.failed, FAILED)
+                | flag(item.capturing, CAPTURING),
+            name,
+            value,
+        }
+    }
+}
 
 /// A track with its events.
 #[derive(Debug)]
 pub struct Track {
     /// The number of its thread's or its device's name.
     name: u32,
-    pub items: Vec<Item>,
+    pub items: Vec<Shown>,
 }
 
 impl Track {

@@ -42,8 +42,8 @@ use torch::{modules as torch_modules, profiler};
 pub use gate::run;
 pub use torch::profiler::TorchProfiler;
 
-/// Something that is done in the interpreter by a crate above this one. It may register one
-/// ([`extend`]).
+/// Something that is done in the interpreter by a crate above this one. There may be one
+/// ([`EXTENSION`]).
 pub trait Extension: Sync {
     /// Whether it has anything to do.
     fn is_asked_for(&self, settings: &Settings) -> bool;
@@ -57,19 +57,12 @@ pub trait Extension: Sync {
     fn ends(&self, py: Python<'_>);
 }
 
-lifecycle::global! {
-    #[fork(keep = "set once, at the start")]
-    #[restart(keep)]
-    static EXTENSION: OnceBox<&'static dyn Extension> = OnceBox::new();
-}
-
-/// Registers the extension. Before [`start`].
-pub fn extend(extension: &'static dyn Extension) {
-    let _ = EXTENSION.set(Box::new(extension));
-}
+/// The extension, if there is one.
+#[linkme::distributed_slice]
+pub static EXTENSION: [&'static dyn Extension];
 
 fn extension() -> Option<&'static dyn Extension> {
-    EXTENSION.get().copied()
+    EXTENSION.first().copied()
 }
 
 /// The process's Python, for the session.

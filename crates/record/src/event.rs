@@ -20,6 +20,9 @@ pub type StringId = u32;
 /// The id of no string: what had no room in the table.
 pub const NO_STRING: StringId = 0;
 
+/// The NVTX domain of tllmprof's own ranges, which say what events of other kinds say, too.
+pub const OWN_DOMAIN: &str = "tllmprof";
+
 /// An event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
@@ -34,96 +37,6 @@ pub struct Event {
     pub what: What,
 }
 
-/// What an event is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum What {
-    /// The events behind it in its chunk are of this thread. `tid` is the kernel's id of it.
-    Thread { tid: u32 },
-    /// Its thread's name.
-    ThreadName { name: StringId },
-    /// The text of a string follows, `bytes` of UTF-8, padded to whole events.
-    String { id: StringId, bytes: u16 },
-    /// A fact about the process. What `value` is says [`Info`]; `None`: one that is not known here.
-    Info { key: Option<Info>, value: u64 },
-    /// The name and kind of a row of the table of calls; `None`: a kind that is not known here.
-    CallName {
-        row: u8,
-        kind: Option<CallKind>,
-        name: StringId,
-    },
-    /// A call to CUDA, from its entry to its return. `capturing`: its thread captures a stream.
-    Call {
-        row: u8,
-        capturing: bool,
-        stream: u64,
-    },
-    /// An iteration, written when it ends. `n` counts from 0.
-    Iteration { n: u64 },
-    /// A window opens with an iteration, or closes after one.
-    Window { edge: Edge, iteration: u64 },
-    /// An NVTX range, written when it ends. `NO_STRING` is the default domain.
-    Range {
-        kind: RangeKind,
-        domain: StringId,
-        name: StringId,
-    },
-    /// An NVTX mark.
-    Mark { domain: StringId, name: StringId },
-    /// A collection of Python's garbage.
-    Gc { generation: u16, collected: u64 },
-    /// A thread waited for the GIL.
-    GilWait,
-    /// A thread held the GIL.
-    GilHold,
-    /// A thread gave the GIL up because another asked for it.
-    GilForced,
-    /// A run of a marked Python function.
-    Function { name: StringId },
-    /// What a stream did in an iteration, from its first work to its last; `start` as near as the
-    /// host's clock is known. `device` is its ordinal (to 15), `stream` a number the recorder gave it
-    /// (to 4095).
-    GpuSpan {
-        device: u8,
-        stream: u16,
-        iteration: u64,
-    },
-    /// So many events of this thread are missing here.
-    Dropped { events: u64 },
-    /// A kernel, by itself or as a node of a graph. Its duration is in *nanoseconds*, as those of
-    /// [`What::GpuCopy`] and [`What::GpuSet`]. All that one call launched has the same `correlation`.
-    /// `device` and `stream` as in [`What::GpuSpan`], here and below.
-    GpuKernel {
-        device: u8,
-        stream: u16,
-        name: StringId,
-        correlation: u32,
-    },
-    /// A copy that the GPU made. `bytes` to 2^60.
-    GpuCopy {
-        device: u8,
-        stream: u16,
-        kind: CopyKind,
-        bytes: u64,
-    },
-    /// Memory that the GPU set.
-    GpuSet { device: u8, stream: u16, bytes: u64 },
-    /// The taking of kernels begins with an iteration, or ends after one. GPU times of iterations in
-    /// between are stretched by it.
-    KernelWindow { edge: Edge, iteration: u64 },
-    /// A metric of a GPU over the event's duration, in thousandths of its unit.
-    GpuMetric {
-        device: u8,
-        metric: Option<Metric>,
-        thousandths: u64,
-    },
-    /// Tokens that the learned router of an MoE layer sent to an expert, in all.
-    ExpertLoad {
-        layer: u16,
-        expert: u16,
-        tokens: u64,
-    },
-}
-
 /// Bytes that are no event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoEvent {
@@ -131,32 +44,6 @@ pub enum NoEvent {
     Unknown,
     /// A known kind with a code that it cannot have, or a duration past 64 bits.
     Bad,
-}
-
-mod kind {
-    pub const THREAD: u8 = 1;
-    pub const THREAD_NAME: u8 = 2;
-    pub const STRING: u8 = 3;
-    pub const INFO: u8 = 4;
-    pub const CALL_NAME: u8 = 5;
-    pub const CALL: u8 = 6;
-    pub const ITERATION: u8 = 7;
-    pub const WINDOW: u8 = 8;
-    pub const RANGE: u8 = 9;
-    pub const MARK: u8 = 10;
-    pub const GC: u8 = 11;
-    pub const GIL_WAIT: u8 = 12;
-    pub const GIL_HOLD: u8 = 13;
-    pub const GIL_FORCED: u8 = 14;
-    pub const FUNCTION: u8 = 15;
-    pub const GPU_SPAN: u8 = 16;
-    pub const DROPPED: u8 = 17;
-    pub const GPU_KERNEL: u8 = 18;
-    pub const GPU_COPY: u8 = 19;
-    pub const GPU_SET: u8 = 20;
-    pub const KERNEL_WINDOW: u8 = 21;
-    pub const GPU_METRIC: u8 = 22;
-    pub const EXPERT_LOAD: u8 = 23;
 }
 
 const SCALE: u8 = 0x3f;
@@ -174,11 +61,13 @@ const fn place(device: u8, number: u16) -> u16 {
     (device as u16 & 0xf) << 12 | number & 0xfff
 }
 
-const fn device(code: u16) -> u8 {
+/// The device.
+const fn high4(code: u16) -> u8 {
     (code >> 12) as u8
 }
 
-const fn stream(code: u16) -> u16 {
+/// The number.
+const fn low12(code: u16) -> u16 {
     code & 0xfff
 }
 
@@ -195,200 +84,217 @@ const fn high(value: u64) -> u32 {
     (value >> 32) as u32
 }
 
-impl What {
-    /// Kind, code and value.
-    #[inline]
-    const fn parts(self) -> (u8, u16, u64) {
-        match self {
-            Self::Thread { tid } => (kind::THREAD, 0, tid as u64),
-            Self::ThreadName { name } => (kind::THREAD_NAME, 0, name as u64),
-            Self::String { id, bytes } => (kind::STRING, bytes, id as u64),
-            Self::Info { key, value } => {
-                let code = match key {
-                    Some(key) => key as u16,
-                    None => 0,
-                };
-                (kind::INFO, code, value)
-            }
-            Self::CallName { row, kind, name } => {
-                let class = match kind {
-                    Some(kind) => kind as u32,
-                    None => u32::MAX,
-                };
-                (kind::CALL_NAME, row as u16, pair(class, name))
-            }
-            Self::Call {
-                row,
-                capturing,
-                stream,
-            } => {
-                let flag = if capturing { CAPTURING } else { 0 };
-                (kind::CALL, row as u16 | flag, stream)
-            }
-            Self::Iteration { n } => (kind::ITERATION, 0, n),
-            Self::Window { edge, iteration } => (kind::WINDOW, edge as u16, iteration),
-            Self::Range { kind, domain, name } => (kind::RANGE, kind as u16, pair(domain, name)),
-            Self::Mark { domain, name } => (kind::MARK, 0, pair(domain, name)),
-            Self::Gc {
-                generation,
-                collected,
-            } => (kind::GC, generation, collected),
-            Self::GilWait => (kind::GIL_WAIT, 0, 0),
-            Self::GilHold => (kind::GIL_HOLD, 0, 0),
-            Self::GilForced => (kind::GIL_FORCED, 0, 0),
-            Self::Function { name } => (kind::FUNCTION, 0, name as u64),
-            Self::GpuSpan {
-                device,
-                stream,
-                iteration,
-            } => (kind::GPU_SPAN, place(device, stream), iteration),
-            Self::Dropped { events } => (kind::DROPPED, 0, events),
-            Self::GpuKernel {
-                device,
-                stream,
-                name,
-                correlation,
-            } => (
-                kind::GPU_KERNEL,
-                place(device, stream),
-                pair(correlation, name),
-            ),
-            Self::GpuCopy {
-                device,
-                stream,
-                kind,
-                bytes,
-            } => (
-                kind::GPU_COPY,
-                place(device, stream),
-                (kind as u64) << 60 | bytes & COPY_BYTES,
-            ),
-            Self::GpuSet {
-                device,
-                stream,
-                bytes,
-            } => (kind::GPU_SET, place(device, stream), bytes),
-            Self::KernelWindow { edge, iteration } => (kind::KERNEL_WINDOW, edge as u16, iteration),
-            Self::GpuMetric {
-                device,
-                metric,
-                thousandths,
-            } => {
-                let metric = match metric {
-                    Some(metric) => metric as u16,
-                    None => 0,
-                };
-                (kind::GPU_METRIC, place(device, metric), thousandths)
-            }
-            Self::ExpertLoad {
-                layer,
-                expert,
-                tokens,
-            } => (
-                kind::EXPERT_LOAD,
-                layer,
-                (expert as u64) << 48 | tokens & TOKENS,
-            ),
+/// What a code stands for; an event is bad whose code stands for nothing.
+macro_rules! known {
+    ($found:expr) => {
+        match $found {
+            Some(found) => found,
+            None => return Err(NoEvent::Bad),
         }
-    }
+    };
+}
 
-    const fn from_parts(kind: u8, code: u16, value: u64) -> Result<Self, NoEvent> {
-        Ok(match kind {
-            kind::THREAD => Self::Thread { tid: low(value) },
-            kind::THREAD_NAME => Self::ThreadName { name: low(value) },
-            kind::STRING => Self::String {
-                id: low(value),
-                bytes: code,
-            },
-            kind::INFO => Self::Info {
-                key: Info::from_code(code),
-                value,
-            },
-            kind::CALL_NAME => Self::CallName {
-                row: code as u8,
-                kind: CallKind::from_code(high(value)),
-                name: low(value),
-            },
-            kind::CALL => Self::Call {
-                row: code as u8,
-                capturing: code & CAPTURING != 0,
-                stream: value,
-            },
-            kind::ITERATION => Self::Iteration { n: value },
-            kind::WINDOW => Self::Window {
-                edge: match Edge::from_code(code) {
-                    Some(edge) => edge,
-                    None => return Err(NoEvent::Bad),
-                },
-                iteration: value,
-            },
-            kind::RANGE => {
-                let kind = match code {
-                    0 => RangeKind::PushPop,
-                    1 => RangeKind::StartEnd,
-                    _ => return Err(NoEvent::Bad),
-                };
-                Self::Range {
-                    kind,
-                    domain: high(value),
-                    name: low(value),
+/// A row for each kind of event: its number in a record, its fields, how these are its code and its value,
+/// and what code and value are as fields.
+macro_rules! events {
+    ($(
+        $(#[$doc:meta])*
+        $number:literal $name:ident $({ $($field:ident: $type:ty),* })?
+        write $written:expr;
+        read |$code:pat_param, $value:pat_param| $read:expr;
+    )*) => {
+        /// What an event is.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum What {
+            $($(#[$doc])* $name $({ $($field: $type),* })?,)*
+        }
+
+        /// The kind of an event.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u8)]
+        pub enum EventKind {
+            $($name = $number,)*
+        }
+
+        impl EventKind {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+        }
+
+        impl What {
+            /// Its kind.
+            #[must_use]
+            pub const fn kind(&self) -> EventKind {
+                match self {
+                    $(Self::$name { .. } => EventKind::$name,)*
                 }
             }
-            kind::MARK => Self::Mark {
-                domain: high(value),
-                name: low(value),
-            },
-            kind::GC => Self::Gc {
-                generation: code,
-                collected: value,
-            },
-            kind::GIL_WAIT => Self::GilWait,
-            kind::GIL_HOLD => Self::GilHold,
-            kind::GIL_FORCED => Self::GilForced,
-            kind::FUNCTION => Self::Function { name: low(value) },
-            kind::GPU_SPAN => Self::GpuSpan {
-                device: device(code),
-                stream: stream(code),
-                iteration: value,
-            },
-            kind::DROPPED => Self::Dropped { events: value },
-            kind::GPU_KERNEL => Self::GpuKernel {
-                device: device(code),
-                stream: stream(code),
-                name: low(value),
-                correlation: high(value),
-            },
-            kind::GPU_COPY => Self::GpuCopy {
-                device: device(code),
-                stream: stream(code),
-                kind: CopyKind::from_code((value >> 60) as u8),
-                bytes: value & COPY_BYTES,
-            },
-            kind::GPU_SET => Self::GpuSet {
-                device: device(code),
-                stream: stream(code),
-                bytes: value,
-            },
-            kind::KERNEL_WINDOW => Self::KernelWindow {
-                edge: match Edge::from_code(code) {
-                    Some(edge) => edge,
-                    None => return Err(NoEvent::Bad),
-                },
-                iteration: value,
-            },
-            kind::GPU_METRIC => Self::GpuMetric {
-                device: device(code),
-                metric: Metric::from_code(stream(code)),
-                thousandths: value,
-            },
-            kind::EXPERT_LOAD => Self::ExpertLoad {
-                layer: code,
-                expert: (value >> 48) as u16,
-                tokens: value & TOKENS,
-            },
-            _ => return Err(NoEvent::Unknown),
-        })
-    }
+
+            /// Kind, code and value.
+            #[inline]
+            const fn parts(self) -> (u8, u16, u64) {
+                match self {
+                    $(Self::$name $({ $($field),* })? => {
+                        let (code, value) = $written;
+                        ($number, code, value)
+                    })*
+                }
+            }
+
+            const fn from_parts(kind: u8, code: u16, value: u64) -> Result<Self, NoEvent> {
+                Ok(match kind {
+                    $($number => {
+                        let ($code, $value) = (code, value);
+                        $read
+                    })*
+                    _ => return Err(NoEvent::Unknown),
+                })
+            }
+        }
+    };
+}
+
+events! {
+    /// The events behind it in its chunk are of this thread.
+    1 Thread { tid: u32 }
+        write (0, tid as u64);
+        read |_, value| Self::Thread { tid: low(value) };
+
+    /// Its thread's name.
+    2 ThreadName { name: StringId }
+        write (0, name as u64);
+        read |_, value| Self::ThreadName { name: low(value) };
+
+    /// The text of a string follows, `bytes` of UTF-8, padded to whole events.
+    3 String { id: StringId, bytes: u16 }
+        write (bytes, id as u64);
+        read |code, value| Self::String { id: low(value), bytes: code };
+
+    /// A fact about the process. What `value` is says [`Info`]; `None`: one that is not known here.
+    4 Info { key: Option<Info>, value: u64 }
+        write (match key { Some(key) => key as u16, None => 0 }, value);
+        read |code, value| Self::Info { key: Info::from_code(code), value };
+
+    /// The name and kind of a row of the table of calls; `None`: a kind that is not known here.
+    5 CallName { row: u8, kind: Option<CallKind>, name: StringId }
+        write (row as u16, pair(match kind { Some(kind) => kind as u32, None => u32::MAX }, name));
+        read |code, value| Self::CallName {
+            row: code as u8, kind: CallKind::from_code(high(value)), name: low(value)
+        };
+
+    /// A call to CUDA, from its entry to its return. `capturing`: its thread captures a stream.
+    6 Call { row: u8, capturing: bool, stream: u64 }
+        write (row as u16 | if capturing { CAPTURING } else { 0 }, stream);
+        read |code, value| Self::Call {
+            row: code as u8, capturing: code & CAPTURING != 0, stream: value
+        };
+
+    /// An iteration, written when it ends. `n` counts from 0.
+    7 Iteration { n: u64 }
+        write (0, n);
+        read |_, value| Self::Iteration { n: value };
+
+    /// A window opens with an iteration, or closes after one.
+    8 Window { edge: Edge, iteration: u64 }
+        write (edge as u16, iteration);
+        read |code, value| Self::Window { edge: known!(Edge::from_code(code)), iteration: value };
+
+    /// An NVTX range, written when it ends. `NO_STRING` is the default domain.
+    9 Range { kind: RangeKind, domain: StringId, name: StringId }
+        write (kind as u16, pair(domain, name));
+        read |code, value| Self::Range {
+            kind: known!(RangeKind::from_code(code)), domain: high(value), name: low(value)
+        };
+
+    /// An NVTX mark.
+    10 Mark { domain: StringId, name: StringId }
+        write (0, pair(domain, name));
+        read |_, value| Self::Mark { domain: high(value), name: low(value) };
+
+    /// A collection of Python's garbage.
+    11 Gc { generation: u16, collected: u64 }
+        write (generation, collected);
+        read |code, value| Self::Gc { generation: code, collected: value };
+
+    /// A thread waited for the GIL.
+    12 GilWait
+        write (0, 0);
+        read |_, _| Self::GilWait;
+
+    /// A thread held the GIL.
+    13 GilHold
+        write (0, 0);
+        read |_, _| Self::GilHold;
+
+    /// A thread gave the GIL up because another asked for it.
+    14 GilForced
+        write (0, 0);
+        read |_, _| Self::GilForced;
+
+    /// A run of a marked Python function.
+    15 Function { name: StringId }
+        write (0, name as u64);
+        read |_, value| Self::Function { name: low(value) };
+
+    /// What a stream did in an iteration, from its first work to its last; `start` as near as the
+    /// host's clock is known. `device` is its ordinal (to 15), `stream` a number the recorder gave it
+    /// (to 4095).
+    16 GpuSpan { device: u8, stream: u16, iteration: u64 }
+        write (place(device, stream), iteration);
+        read |code, value| Self::GpuSpan {
+            device: high4(code), stream: low12(code), iteration: value
+        };
+
+    /// So many events of this thread are missing here.
+    17 Dropped { events: u64 }
+        write (0, events);
+        read |_, value| Self::Dropped { events: value };
+
+    /// A kernel, by itself or as a node of a graph. Its duration is in *nanoseconds*, as those of
+    /// [`What::GpuCopy`] and [`What::GpuSet`]. All that one call launched has the same `correlation`.
+    /// `device` and `stream` as in [`What::GpuSpan`], here and below.
+    18 GpuKernel { device: u8, stream: u16, name: StringId, correlation: u32 }
+        write (place(device, stream), pair(correlation, name));
+        read |code, value| Self::GpuKernel {
+            device: high4(code), stream: low12(code), name: low(value), correlation: high(value)
+        };
+
+    /// A copy that the GPU made. `bytes` to 2^60.
+    19 GpuCopy { device: u8, stream: u16, kind: CopyKind, bytes: u64 }
+        write (place(device, stream), (kind as u64) << 60 | bytes & COPY_BYTES);
+        read |code, value| Self::GpuCopy {
+            device: high4(code),
+            stream: low12(code),
+            kind: CopyKind::from_code((value >> 60) as u8),
+            bytes: value & COPY_BYTES
+        };
+
+    /// Memory that the GPU set.
+    20 GpuSet { device: u8, stream: u16, bytes: u64 }
+        write (place(device, stream), bytes);
+        read |code, value| Self::GpuSet { device: high4(code), stream: low12(code), bytes: value };
+
+    /// The taking of kernels begins with an iteration, or ends after one. GPU times of iterations in
+    /// between are stretched by it.
+    21 KernelWindow { edge: Edge, iteration: u64 }
+        write (edge as u16, iteration);
+        read |code, value| Self::KernelWindow {
+            edge: known!(Edge::from_code(code)), iteration: value
+        };
+
+    /// A metric of a GPU over the event's duration, in thousandths of its unit.
+    22 GpuMetric { device: u8, metric: Option<Metric>, thousandths: u64 }
+        write (place(device, match metric { Some(metric) => metric as u16, None => 0 }), thousandths);
+        read |code, value| Self::GpuMetric {
+            device: high4(code), metric: Metric::from_code(low12(code)), thousandths: value
+        };
+
+    /// Tokens that the learned router of an MoE layer sent to an expert, in all.
+    23 ExpertLoad { layer: u16, expert: u16, tokens: u64 }
+        write (layer, (expert as u64) << 48 | tokens & TOKENS);
+        read |code, value| Self::ExpertLoad {
+            layer: code, expert: (value >> 48) as u16, tokens: value & TOKENS
+        };
 }
 
 impl Event {

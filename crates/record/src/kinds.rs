@@ -26,6 +26,16 @@ pub enum RangeKind {
     StartEnd = 1,
 }
 
+impl RangeKind {
+    pub(crate) const fn from_code(code: u16) -> Option<Self> {
+        match code {
+            0 => Some(Self::PushPop),
+            1 => Some(Self::StartEnd),
+            _ => None,
+        }
+    }
+}
+
 /// Which way a copy goes; its number is that of CUPTI's `CUpti_ActivityMemcpyKind`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]

@@ -9,19 +9,29 @@
 #[cfg(any(feature = "builder", feature = "stream"))]
 mod block;
 mod chunk;
+#[forbid(unsafe_code)]
 mod clock;
+#[forbid(unsafe_code)]
 mod counter;
+#[forbid(unsafe_code)]
 mod event;
 mod header;
 mod histogram;
+#[forbid(unsafe_code)]
 mod info;
+#[forbid(unsafe_code)]
 mod kinds;
+#[forbid(unsafe_code)]
 mod layout;
+#[forbid(unsafe_code)]
 mod metric;
+#[forbid(unsafe_code)]
 mod reader;
+#[forbid(unsafe_code)]
 mod source;
 #[cfg(feature = "stream")]
 mod stream;
+#[forbid(unsafe_code)]
 mod strings;
 
 #[cfg(feature = "builder")]
@@ -30,7 +40,7 @@ pub mod builder;
 pub use chunk::{Chunk, EventWriter};
 pub use clock::{Clock, MonotonicNs};
 pub use counter::Counter;
-pub use event::{Event, NO_STRING, NoEvent, StringId, What};
+pub use event::{Event, EventKind, NO_STRING, NoEvent, OWN_DOMAIN, StringId, What};
 pub use header::{Anchor, ClockKind, Ended, Header, HeaderBlock};
 pub use histogram::{BUCKETS, Histogram, SharedHistogram};
 pub use info::Info;

@@ -5,7 +5,7 @@
 //! piece is further than that out of its place. Of one that is, what lies before work that was
 //! counted already is lost.
 
-use crate::timeline::Span;
+use crate::spans::Span;
 
 /// How many pieces of work of a device are kept back, at least.
 const ROOM: usize = 1 << 16;

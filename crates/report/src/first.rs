@@ -4,7 +4,7 @@ use tllmprof_record::{Clock, Entry, What};
 
 use crate::facts::Found;
 use crate::gpu::{GpuSpan, GpuSpans};
-use crate::timeline::Span;
+use crate::spans::Span;
 use crate::window::WindowEdge;
 
 /// How many iterations and edges of windows are kept; more are counted.

@@ -7,7 +7,7 @@ use tllmprof_record::{Clock, CopyKind, Event, StringId, Strings, What};
 use crate::busy::{Busy, Part};
 use crate::first::RawIteration;
 use crate::kernel_name;
-use crate::timeline::{Span, Timeline};
+use crate::spans::{Span, Spans};
 use crate::window::{WindowEdge, pairs};
 
 /// How many names of kernels have a total of their own, and how many threads are told apart.
@@ -134,7 +134,7 @@ struct Total {
 #[derive(Debug)]
 pub struct KernelTally<'a> {
     clock: &'a Clock,
-    timeline: Timeline,
+    timeline: Spans,
     busy: Busy,
     /// Kernels that began in each iteration.
     began: Vec<u32>,
@@ -157,7 +157,7 @@ impl<'a> KernelTally<'a> {
             start: clock.ns(iteration.start),
             end: clock.ns(iteration.span().end),
         });
-        let timeline = Timeline::new(spans.collect());
+        let timeline = Spans::new(spans.collect());
         Self {
             clock,
             busy: Busy::new(timeline.spans().to_vec()),

@@ -15,9 +15,9 @@ use crate::metrics::{self, MetricSample, MetricSum, Samples};
 use crate::recording::Recording;
 use crate::routing::LayerLoad;
 use crate::slow::{self, Slow};
+use crate::spans::Spans;
 use crate::sum::Sum;
 use crate::tally::{InIteration, Tallied, Tally, Total, Totals};
-use crate::timeline::Timeline;
 use crate::turnaround::{Turnaround, Turnarounds};
 use crate::window::{Window, windows};
 
@@ -138,7 +138,7 @@ impl Process {
         let (mut facts, strings) = found.facts(header);
         let kinds = kinds(&facts.calls);
         let mut tally = Tally::new(
-            Timeline::new(iterations.iter().map(RawIteration::span).collect()),
+            Spans::new(iterations.iter().map(RawIteration::span).collect()),
             iterations
                 .iter()
                 .map(|iteration| iteration.thread)

@@ -3,18 +3,15 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use tllmprof_record::{CallKind, Event, StringId, Strings, What};
+use tllmprof_record::{CallKind, Event, OWN_DOMAIN, StringId, Strings, What};
 
 use crate::causes::{Cause, Watched};
 use crate::routing::Loads;
-use crate::timeline::{Span, Timeline};
+use crate::spans::{Span, Spans};
 use crate::turnaround::{Turnaround, Turnarounds};
 
 /// How many names of functions and ranges have a total of their own.
 const LIMIT: usize = 1 << 14;
-
-/// The NVTX domain of tllmprof's own ranges: events of other kinds tell what they do.
-const OWN_DOMAIN: &str = "tllmprof";
 
 /// Generations of Python's garbage that are told apart.
 pub const GENERATIONS: usize = 4;
@@ -101,7 +98,7 @@ pub struct Tallied {
 /// The adding up.
 #[derive(Debug)]
 pub struct Tally<'a> {
-    timeline: Timeline,
+    timeline: Spans,
     /// The thread of each iteration.
     threads: Vec<u32>,
     kinds: &'a [CallKind; 256],
@@ -116,7 +113,7 @@ pub struct Tally<'a> {
 impl<'a> Tally<'a> {
     /// For iterations in the order of their starts, with their threads.
     pub fn new(
-        timeline: Timeline,
+        timeline: Spans,
         threads: Vec<u32>,
         kinds: &'a [CallKind; 256],
         strings: &'a Strings,

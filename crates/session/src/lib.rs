@@ -45,7 +45,7 @@ pub use stream_capture::{is_any_under_way as is_any_capturing, is_under_way as i
 pub use threads::{count, new_thread, slot};
 use turn::Turn;
 use wiring::{doors, sink};
-pub use wiring::{Doors, Facts, Interpreter, Place, Sink, Wiring, wire};
+pub use wiring::{Doors, Facts, Interpreter, Place, Sink, WIRING, Wiring};
 
 lifecycle::global! {
     stage: Session;

@@ -1,10 +1,7 @@
-//! Who does what the session decides. The library's constructor wires it; until then nobody does
-//! anything.
+//! Who does what the session decides: the crate that builds the library wires it.
 
 use core::fmt::{self, Display};
 
-use tllmprof_platform::lifecycle;
-use once_cell::race::OnceBox;
 use tllmprof_calls::Calls;
 use tllmprof_config::{Settings, Step};
 use tllmprof_platform::log::Level;
@@ -112,23 +109,19 @@ pub struct Wiring {
     pub interpreter: &'static dyn Interpreter,
 }
 
-lifecycle::global! {
-    #[fork(keep = "set once, at the start")]
-    static WIRING: OnceBox<&'static Wiring> = OnceBox::new();
-}
+/// The library's one wiring; none in a test of a layer. Collected by the linker, as another library's
+/// constructor may use CUDA before this library's own has run.
+#[linkme::distributed_slice]
+pub static WIRING: [Wiring];
+
 static NOTHING: Wiring = Wiring {
     sink: &Nobody,
     doors: &Nobody,
     interpreter: &Nobody,
 };
 
-/// Wires the session. Once, in the library's constructor.
-pub fn wire(wiring: &'static Wiring) {
-    let _ = WIRING.set(Box::new(wiring));
-}
-
 fn wiring() -> &'static Wiring {
-    WIRING.get().copied().unwrap_or(&NOTHING)
+    WIRING.first().unwrap_or(&NOTHING)
 }
 
 pub fn sink() -> &'static dyn Sink {
@@ -143,7 +136,7 @@ pub fn interpreter() -> &'static dyn Interpreter {
     wiring().interpreter
 }
 
-/// Does nothing, before the session is wired.
+/// Does nothing, where the session is not wired.
 struct Nobody;
 
 impl Sink for Nobody {

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+#[path = "../../../../tests/common/signals.rs"]
+mod signals;
+
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What a child left behind.
@@ -139,11 +142,12 @@ impl Scratch {
     }
 }
 
-/// A command whose environment is a path and nothing else.
+/// A command with default signals, whose environment is a path and nothing else.
 pub fn plain(program: &Path) -> Command {
     let mut command = Command::new(program);
     command
         .env_clear()
         .env("PATH", "/usr/local/bin:/usr/bin:/bin");
+    signals::reset(&mut command);
     command
 }

@@ -15,14 +15,15 @@ use proto::{
     ThreadDescriptor, TracePacket, TracePacketDefaults, TrackDescriptor, TrackEvent,
 };
 use tllmprof_record::StringId;
+use tllmprof_timeline::{Category, Key, Name, Track};
 
 use wire::{Open, Wire};
 
-use crate::activity::{Activity, Arg, Category, Name, Track, Value};
+use crate::activity::{Activity, Value};
 use crate::clocks::Clocks;
 use crate::record::Record;
 use crate::sink::Sink;
-use crate::timeline::{Format, Group, Id, Line};
+use crate::trace::{Format, Group, Id, Line};
 
 pub struct Perfetto<'a> {
     sink: &'a mut Sink,
@@ -107,7 +108,7 @@ impl Names {
         Self {
             new: InternedData {
                 event_categories: all(&mut Category::ALL.iter().map(|category| category.text())),
-                debug_annotation_names: all(&mut Arg::KEYS.iter().copied()),
+                debug_annotation_names: all(&mut Key::ALL.iter().map(|key| key.text())),
                 ..InternedData::default()
             },
             is_new: true,
@@ -123,7 +124,7 @@ impl Names {
         let next = self.names.len() as u64 + 1;
         *self.names.entry(name).or_insert_with(|| {
             let mut text = String::new();
-            name.write(record, &mut text);
+            name.write(record.texts(), &mut text);
             self.new.event_names.push(interned(next, text));
             self.is_new = true;
             next
@@ -133,7 +134,7 @@ impl Names {
     fn domain(&mut self, record: &Record, id: StringId) -> u64 {
         let next = self.domains.len() as u64 + 1;
         *self.domains.entry(id).or_insert_with(|| {
-            let text = record.strings.get(id).to_owned();
+            let text = record.texts().strings.get(id).to_owned();
             let values = &mut self.new.debug_annotation_string_values;
             values.push(interned(next, text));
             self.is_new = true;
@@ -222,7 +223,7 @@ impl Format for Perfetto<'_> {
         if self.names.count() >= self.limit {
             self.restart()?;
         }
-        let name = self.names.name(record, activity.name);
+        let name = self.names.name(record, activity.item.name);
         let (mut begin, packet, event) = self.event(
             line.id,
             activity.start,
@@ -233,8 +234,7 @@ impl Format for Perfetto<'_> {
         );
         begin.number(3, activity.category as u64 + 1);
         begin.number(10, name);
-        for arg in activity.args() {
-            let (key, value) = arg.parts();
+        for (key, value) in activity.args() {
             let annotation = begin.begin(4);
             begin.number(1, key as u64 + 1);
             match value {
@@ -314,7 +314,7 @@ mod tests {
     use tllmprof_record::{ClockKind, Event, Source, What};
 
     use super::*;
-    use crate::{sink, timeline};
+    use crate::{sink, trace};
 
     struct Bytes(Vec<u8>);
 
@@ -346,7 +346,7 @@ mod tests {
         sink::through(&mut trace, false, |sink| {
             let mut perfetto = Perfetto::new(sink);
             perfetto.limit = 7;
-            timeline::write(&[record], &mut perfetto)
+            trace::write(&[record], &mut perfetto)
         })
         .unwrap();
         let mut known: HashMap<u64, String> = HashMap::new();

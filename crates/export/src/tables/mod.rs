@@ -24,7 +24,7 @@ use ::parquet::schema::types::ColumnPath;
 use columns::{Cell, Rows};
 use rows::{Tables, Texts};
 pub use schema::TABLES;
-use schema::{Kind, Table, Which};
+use schema::{Kind, Table};
 
 use crate::Exported;
 use crate::record::Record;
@@ -98,10 +98,10 @@ fn tables(record: &Record, folder: &Path, partition: &Partition) -> io::Result<u
         files.push(create(table, &file).map_err(failed)?);
     }
     thread::scope(|scope| {
-        let (writer, packets) = sync_channel::<(Which, Rows)>(WAITING);
+        let (writer, packets) = sync_channel::<(usize, Rows)>(WAITING);
         let encoding = scope.spawn(move || {
             for (table, rows) in packets {
-                rows.write(&mut files[table as usize])?;
+                rows.write(&mut files[table])?;
             }
             files.into_iter().try_for_each(|mut file| {
                 file.finish()?;
@@ -150,34 +150,34 @@ fn failed(error: ParquetError) -> io::Error {
 /// Rows that wait until there are enough of them.
 struct Gathered {
     rows: Vec<Rows>,
-    writer: SyncSender<(Which, Rows)>,
+    writer: SyncSender<(usize, Rows)>,
     count: u64,
 }
 
 impl Tables for Gathered {
-    fn row(&mut self, table: Which, cells: &[Cell], texts: &Texts) -> io::Result<()> {
-        let rows = &mut self.rows[table as usize];
+    fn row(&mut self, table: usize, cells: &[Cell], texts: &Texts) -> io::Result<()> {
+        let rows = &mut self.rows[table];
         rows.push(cells, &texts.all);
         self.count += 1;
         if rows.count() < GROUP {
             return Ok(());
         }
-        let rows = std::mem::replace(rows, Rows::new(&TABLES[table as usize]));
+        let rows = std::mem::replace(rows, Rows::new(&TABLES[table]));
         self.send(table, rows)
     }
 }
 
 impl Gathered {
-    fn send(&self, table: Which, rows: Rows) -> io::Result<()> {
+    fn send(&self, table: usize, rows: Rows) -> io::Result<()> {
         // Where the writer has failed it knows why.
         let sent = self.writer.send((table, rows));
         sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
     fn finish(mut self) -> io::Result<u64> {
-        for (table, rows) in Which::ALL.iter().zip(std::mem::take(&mut self.rows)) {
+        for (table, rows) in std::mem::take(&mut self.rows).into_iter().enumerate() {
             if rows.count() > 0 {
-                self.send(*table, rows)?;
+                self.send(table, rows)?;
             }
         }
         Ok(self.count)

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::io;
 
 use ::parquet::data_type::ByteArray;
-use tllmprof_record::{CallKind, Ended, Entry, Event, NO_STRING, RangeKind, StringId, What};
+use tllmprof_record::{Ended, NO_STRING, StringId};
+use tllmprof_timeline::{Item, Iterations, Kind, Name, Track};
 
 use super::columns::Cell;
-use super::schema::Which;
-use crate::record::{Iterations, Record};
+use super::schema::{Field, Kind as Column, TABLES, Which};
+use crate::record::Record;
 
 /// Texts by their places.
 #[derive(Default)]
@@ -30,7 +31,7 @@ impl Texts {
         }
         let new = self.all.len();
         self.strings.insert(id, new);
-        self.add(record.strings.get(id))
+        self.add(record.texts().strings.get(id))
     }
 
     fn fixed(&mut self, text: &'static str) -> Cell {
@@ -45,8 +46,8 @@ impl Texts {
 
 /// Where rows go.
 pub trait Tables {
-    /// Adds a row, a cell for each of the table's columns.
-    fn row(&mut self, table: Which, cells: &[Cell], texts: &Texts) -> io::Result<()>;
+    /// Adds a row, a cell for each of the columns of the table at this place of [`TABLES`].
+    fn row(&mut self, table: usize, cells: &[Cell], texts: &Texts) -> io::Result<()>;
 }
 
 /// Gives all rows of a record to `tables`.
@@ -55,12 +56,8 @@ pub fn rows(record: &Record, tables: &mut impl Tables) -> io::Result<()> {
     process(record, &mut texts, tables)?;
     stretches(record, &mut texts, tables)?;
     iterations(record, &texts, tables)?;
-    let mut events = Events::new(record, texts);
-    record.read(|entry| match entry {
-        Entry::Event { thread, event } => events.row(*thread, event, tables),
-        Entry::String { .. } => Ok(()),
-    })?;
-    Ok(())
+    let mut items = Items::new(record, texts);
+    record.items(|item| items.add(item, tables))
 }
 
 fn process(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Result<()> {
@@ -93,16 +90,16 @@ fn process(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Resu
             false => texts.add(&process.damage.to_string()),
         },
     ];
-    to.row(Which::Processes, &row, texts)?;
+    to.row(Which::Processes as usize, &row, texts)?;
     for (tid, name) in &facts.threads {
         let row = [Cell::from(*tid), texts.add(name)];
-        to.row(Which::Threads, &row, texts)?;
+        to.row(Which::Threads as usize, &row, texts)?;
     }
     Ok(())
 }
 
 fn stretches(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Result<()> {
-    for stretch in &record.stretches {
+    for stretch in record.interpreter.stretches() {
         let row = [
             texts.fixed(if stretch.kernels { "kernels" } else { "window" }),
             stretch.first.into(),
@@ -111,7 +108,7 @@ fn stretches(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Re
             stretch.end.saturating_sub(stretch.start).into(),
             stretch.cut.into(),
         ];
-        to.row(Which::Windows, &row, texts)?;
+        to.row(Which::Windows as usize, &row, texts)?;
     }
     Ok(())
 }
@@ -134,221 +131,189 @@ fn iterations(record: &Record, texts: &Texts, to: &mut impl Tables) -> io::Resul
             iteration.gpu_busy.into(),
             iteration.cut.into(),
         ];
-        to.row(Which::Iterations, &row, texts)?;
+        to.row(Which::Iterations as usize, &row, texts)?;
     }
     Ok(())
 }
 
-/// Rows of events, one by one.
-struct Events<'a> {
+/// Where a cell of an item comes from.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Start,
+    Duration,
+    Thread,
+    Device,
+    Stream,
+    Layer,
+    Expert,
+    Metric,
+    Unit,
+    Name,
+    /// The same in all rows: the kind's word.
+    Fixed(Cell),
+    /// The name's word.
+    Word,
+    Domain,
+    Value,
+    /// [`Source::Value`] is thousandths of it.
+    Real,
+    Iteration,
+    Capturing,
+    Failed,
+    Cut,
+    Nothing,
+}
+
+impl Source {
+    /// Of a kind's column: what its value is has a column of that name, or `value`.
+    fn of(kind: Kind, field: &Field, texts: &mut Texts) -> Self {
+        let value = kind.row().value;
+        let word = kind.row().table.map_or("", |(_, word)| word);
+        match field.name {
+            name if value.is_some_and(|key| key.text() == name) => Self::Value,
+            "start_ns" => Self::Start,
+            "dur_ns" => Self::Duration,
+            "thread" => Self::Thread,
+            "device" => Self::Device,
+            "stream" => Self::Stream,
+            "layer" => Self::Layer,
+            "expert" => Self::Expert,
+            "metric" => Self::Metric,
+            "unit" => Self::Unit,
+            "name" => Self::Name,
+            "kind" if word.is_empty() => Self::Word,
+            "kind" => Self::Fixed(texts.fixed(word)),
+            "domain" => Self::Domain,
+            "iteration" => Self::Iteration,
+            "capturing" => Self::Capturing,
+            "failed" => Self::Failed,
+            "cut" => Self::Cut,
+            "tokens" => Self::Value,
+            "value" if field.kind == Column::Real => Self::Real,
+            "value" if value.is_some() => Self::Value,
+            _ => Self::Nothing,
+        }
+    }
+}
+
+/// The table of a kind, and where each cell of its rows comes from.
+type Plan = Option<(usize, Vec<Source>)>;
+
+fn plan(kind: Kind, texts: &mut Texts) -> Plan {
+    let (name, _) = kind.row().table?;
+    let place = TABLES.iter().position(|table| table.name == name)?;
+    let fields = TABLES[place].fields.iter();
+    let sources = fields.map(|field| Source::of(kind, field, texts));
+    Some((place, sources.collect()))
+}
+
+/// Rows of items, one by one.
+struct Items<'a> {
     record: &'a Record,
     iterations: Iterations,
     texts: Texts,
-    /// Name and kind of each row of the table of calls.
-    calls: Vec<(Cell, Cell)>,
+    /// The name of each row of the table of calls.
+    calls: Vec<Cell>,
+    /// By kind.
+    plans: Vec<Plan>,
+    /// Kept for its memory.
+    row: Vec<Cell>,
 }
 
-impl<'a> Events<'a> {
+impl<'a> Items<'a> {
     fn new(record: &'a Record, mut texts: Texts) -> Self {
         let facts = &record.process.facts;
-        let call = |row| {
-            let known = facts.calls.iter().find(|call| call.row == row);
-            let kind = known.map_or(CallKind::Other, |call| call.kind);
-            (texts.add(&facts.call(row)), texts.fixed(kind_of_call(kind)))
-        };
-        let calls = (0..=u8::MAX).map(call).collect();
         Self {
             record,
-            iterations: Iterations::of(record),
+            iterations: Iterations::of(&record.process),
+            calls: (0..=u8::MAX)
+                .map(|row| texts.add(&facts.call(row)))
+                .collect(),
+            plans: Kind::ALL
+                .iter()
+                .map(|kind| plan(*kind, &mut texts))
+                .collect(),
             texts,
-            calls,
+            row: Vec::new(),
         }
     }
 
-    fn row(&mut self, thread: u32, event: &Event, to: &mut impl Tables) -> io::Result<()> {
-        let clock = &self.record.clock;
-        let start = clock.ns(event.start);
-        let host = clock
-            .ns(event.start.saturating_add(event.duration))
-            .saturating_sub(start);
-        let (from, gpu) = (Cell::from(start), Cell::from(event.duration));
-        let moment = Cell::Null;
-        let (kind, duration, name, domain, value) = match event.what {
-            What::Call {
-                row,
-                capturing,
-                stream,
-            } => {
-                let (name, kind) = self.calls[usize::from(row)];
-                let row = [
-                    from,
-                    host.into(),
-                    thread.into(),
-                    name,
-                    kind,
-                    stream.into(),
-                    self.iterations.at(start).into(),
-                    capturing.into(),
-                    event.failed.into(),
-                    event.cut.into(),
-                ];
-                return to.row(Which::Calls, &row, &self.texts);
-            }
-            What::GpuSpan {
-                device,
-                stream,
-                iteration,
-            } => {
-                let row = [from, gpu, device.into(), stream.into(), iteration.into()];
-                return to.row(Which::GpuSpans, &row, &self.texts);
-            }
-            What::GpuKernel {
-                device,
-                stream,
-                name,
-                correlation,
-            } => {
-                let row = [
-                    from,
-                    gpu,
-                    device.into(),
-                    stream.into(),
-                    self.texts.string(self.record, name),
-                    correlation.into(),
-                    self.iterations.at(start).into(),
-                ];
-                return to.row(Which::Kernels, &row, &self.texts);
-            }
-            What::GpuCopy {
-                device,
-                stream,
-                kind,
-                bytes,
-            } => {
-                let kind = self.texts.fixed(kind.name());
-                return self.copy(from, gpu, (device, stream), kind, bytes, to);
-            }
-            What::GpuSet {
-                device,
-                stream,
-                bytes,
-            } => {
-                let kind = self.texts.fixed("memset");
-                return self.copy(from, gpu, (device, stream), kind, bytes, to);
-            }
-            What::GpuMetric {
-                device,
-                metric: Some(metric),
-                thousandths,
-            } => {
-                let row = [
-                    from,
-                    host.into(),
-                    device.into(),
-                    self.texts.fixed(metric.name()),
-                    self.texts.fixed(metric.unit()),
-                    Cell::Real(thousandths as f64 / 1e3),
-                ];
-                return to.row(Which::Metrics, &row, &self.texts);
-            }
-            What::ExpertLoad {
-                layer,
-                expert,
-                tokens,
-            } => {
-                let row = [layer.into(), expert.into(), tokens.into()];
-                return to.row(Which::Experts, &row, &self.texts);
-            }
-            What::Range { kind, domain, name } => {
-                let kind = match kind {
-                    RangeKind::PushPop => "range",
-                    RangeKind::StartEnd => "range start/end",
-                };
-                let (domain, name) = self.ranged(domain, name);
-                (kind, host.into(), name, domain, Cell::Null)
-            }
-            What::Mark { domain, name } => {
-                let (domain, name) = self.ranged(domain, name);
-                ("mark", moment, name, domain, Cell::Null)
-            }
-            What::Function { name } => {
-                let name = self.texts.string(self.record, name);
-                ("function", host.into(), name, Cell::Null, Cell::Null)
-            }
-            What::Gc {
-                generation,
-                collected,
-            } => {
-                let name = match generation {
-                    0 => self.texts.fixed("gen0"),
-                    1 => self.texts.fixed("gen1"),
-                    2 => self.texts.fixed("gen2"),
-                    _ => Cell::Null,
-                };
-                ("gc", host.into(), name, Cell::Null, collected.into())
-            }
-            What::GilWait => ("GIL wait", host.into(), Cell::Null, Cell::Null, Cell::Null),
-            What::GilHold => ("GIL hold", host.into(), Cell::Null, Cell::Null, Cell::Null),
-            What::GilForced => ("GIL forced", moment, Cell::Null, Cell::Null, Cell::Null),
-            What::Dropped { events } => ("dropped", moment, Cell::Null, Cell::Null, events.into()),
-            _ => return Ok(()),
+    fn add(&mut self, item: &Item, to: &mut impl Tables) -> io::Result<()> {
+        // Taken out and put back: cells are made with what else there is.
+        let Some((table, sources)) = self.plans[item.kind as usize].take() else {
+            return Ok(());
         };
-        let row = [
-            from,
-            duration,
-            thread.into(),
-            self.texts.fixed(kind),
-            name,
-            domain,
-            value,
-            self.iterations.at(start).into(),
-            event.failed.into(),
-            event.cut.into(),
-        ];
-        to.row(Which::Events, &row, &self.texts)
+        let mut row = std::mem::take(&mut self.row);
+        row.clear();
+        row.extend(sources.iter().map(|source| self.cell(*source, item)));
+        let added = to.row(table, &row, &self.texts);
+        self.plans[item.kind as usize] = Some((table, sources));
+        self.row = row;
+        added
     }
 
-    fn ranged(&mut self, domain: StringId, name: StringId) -> (Cell, Cell) {
-        let in_domain = match domain {
-            NO_STRING => Cell::Null,
-            domain => self.texts.string(self.record, domain),
-        };
-        (in_domain, self.texts.string(self.record, name))
+    fn cell(&mut self, source: Source, item: &Item) -> Cell {
+        match (source, item.track) {
+            (Source::Start, _) => item.start.into(),
+            (Source::Duration, _) => self.record.interpreter.duration(item).into(),
+            (Source::Thread, _) => item.thread.into(),
+            (
+                Source::Device,
+                Track::Stream { device, .. }
+                | Track::Spans { device, .. }
+                | Track::Counter { device, .. },
+            ) => device.into(),
+            (Source::Stream, Track::Stream { stream, .. } | Track::Spans { stream, .. }) => {
+                stream.into()
+            }
+            (Source::Layer, Track::Expert { layer, .. }) => layer.into(),
+            (Source::Expert, Track::Expert { expert, .. }) => expert.into(),
+            (Source::Metric, Track::Counter { metric, .. }) => self.texts.fixed(metric.name()),
+            (Source::Unit, Track::Counter { metric, .. }) => self.texts.fixed(metric.unit()),
+            (Source::Name, _) => self.name(item),
+            (Source::Fixed(cell), _) => cell,
+            (Source::Word, _) => self.texts.fixed(item.name.word().unwrap_or_default()),
+            (Source::Domain, _) => match item.domain {
+                NO_STRING => Cell::Null,
+                domain => self.texts.string(self.record, domain),
+            },
+            (Source::Value, _) => item.value.into(),
+            (Source::Real, _) => Cell::Real(item.value as f64 / 1e3),
+            (Source::Iteration, _) => self.iterations.at(item.start).into(),
+            (Source::Capturing, _) => item.capturing.into(),
+            (Source::Failed, _) => item.failed.into(),
+            (Source::Cut, _) => item.cut.into(),
+            _ => Cell::Null,
+        }
     }
 
-    fn copy(
-        &mut self,
-        start: Cell,
-        duration: Cell,
-        (device, stream): (u8, u16),
-        kind: Cell,
-        bytes: u64,
-        to: &mut impl Tables,
-    ) -> io::Result<()> {
-        let iteration = match start {
-            Cell::Int(start) => self.iterations.at(start as u64),
-            _ => None,
-        };
-        let row = [
-            start,
-            duration,
-            device.into(),
-            stream.into(),
-            kind,
-            bytes.into(),
-            iteration.into(),
-        ];
-        to.row(Which::Copies, &row, &self.texts)
+    fn name(&mut self, item: &Item) -> Cell {
+        match item.name {
+            Name::Text(id) | Name::Kernel(id) => self.texts.string(self.record, id),
+            Name::Call(row) => self.calls[usize::from(row)],
+            other => other
+                .word()
+                .map_or(Cell::Null, |word| self.texts.fixed(word)),
+        }
     }
 }
 
-const fn kind_of_call(kind: CallKind) -> &'static str {
-    match kind {
-        CallKind::Other => "other",
-        CallKind::GraphLaunch => "graph launch",
-        CallKind::KernelLaunch => "kernel launch",
-        CallKind::AsyncCopy => "async copy",
-        CallKind::Wait => "wait",
-        CallKind::Capture => "capture",
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_table_and_no_cell_is_missing() {
+        for kind in Kind::ALL {
+            let Some((name, _)) = kind.row().table else {
+                continue;
+            };
+            let (table, sources) =
+                plan(*kind, &mut Texts::default()).unwrap_or_else(|| panic!("no table {name}"));
+            for (field, source) in TABLES[table].fields.iter().zip(sources) {
+                let is_null = matches!(source, Source::Nothing);
+                assert!(!is_null || field.optional, "{kind:?}: {}", field.name);
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 // The page's columns, read: what `crates/page/src/columns.rs` and those who use it write.
 
-import { Place } from "./kinds";
+import { Kind, Place } from "./kinds";
 
 class Columns {
     private at = 0;
@@ -124,6 +124,8 @@ export interface Lane {
 export interface Track {
     place: Place; name: string; id: number; stream: number;
     start: Float64Array; dur: Float64Array; kind: Uint8Array; flags: Uint8Array; names: Uint32Array; value: Float64Array;
+    /** The table that `kind` has numbers of. */
+    kinds: readonly Kind[];
     lanes: Lane[];
 }
 
@@ -151,6 +153,9 @@ export async function readTimeline(place: number): Promise<Timeline | null> {
     if (!from) return null;
     const kept = from.number();
     const total = from.number();
+    const kinds = Array.from({ length: from.number() }, (): Kind => (
+        { label: from.text(), category: from.text(), colour: from.text(), value: from.text(), end: from.text() as Kind["end"] }
+    ));
     const both = Array.from({ length: from.number() }, () => [from.text(), from.text()]);
     const names = both.map(([name]) => name);
     const labels = both.map(([name, short]) => short || name);
@@ -160,7 +165,7 @@ export async function readTimeline(place: number): Promise<Timeline | null> {
         const track: Track = {
             place: kind as Place, name: names[name], id, stream,
             start: from.differences(length), dur: from.floats(length), kind: from.bytes8(length),
-            flags: from.bytes8(length), names: from.words(length), value: from.floats(length), lanes: [],
+            flags: from.bytes8(length), names: from.words(length), value: from.floats(length), kinds, lanes: [],
         };
         track.lanes = lanes(track);
         tracks.push(track);

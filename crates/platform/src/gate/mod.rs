@@ -17,8 +17,6 @@ use core::sync::atomic::{
 use core::time::Duration;
 use std::time::Instant;
 
-use once_cell::race::OnceBox;
-
 use tllmprof_calls::{Call, is_called_in_context, may_give_work};
 
 use crate::lifecycle;
@@ -131,24 +129,18 @@ pub struct Needs {
     pub users: fn() -> u32,
 }
 
-lifecycle::global! {
-    #[fork(keep = "set once, at the start")]
-    static NEEDS: OnceBox<&'static Needs> = OnceBox::new();
-}
-
-/// Says what the gates depend on. Once; without it there are none.
-pub fn start(needs: &'static Needs) {
-    let _ = NEEDS.set(Box::new(needs));
-}
+/// What this library's gates depend on; without it there are none.
+#[linkme::distributed_slice]
+pub static NEEDS: [Needs];
 
 /// Threads that are in the driver for the library's own sake.
 fn users() -> u32 {
-    NEEDS.get().map_or(0, |needs| (needs.users)())
+    NEEDS.first().map_or(0, |needs| (needs.users)())
 }
 
 /// Whether the library itself stands in for the function of this name.
 fn is_hooked(name: &CStr) -> bool {
-    NEEDS.get().is_some_and(|needs| (needs.is_hooked)(name))
+    NEEDS.first().is_some_and(|needs| (needs.is_hooked)(name))
 }
 
 /// Whether the driver's functions get gates in this process.
@@ -162,7 +154,7 @@ pub fn is_wanted() -> bool {
     }
     match ANSWER.load(Ordering::Relaxed) {
         UNKNOWN => {
-            let Some(needs) = NEEDS.get() else {
+            let Some(needs) = NEEDS.first() else {
                 return false;
             };
             let is = (needs.are_wanted)();

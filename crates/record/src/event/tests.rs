@@ -119,6 +119,27 @@ fn every_kind_comes_back() {
 }
 
 #[test]
+fn whatever_is_read_is_written_the_same() {
+    let values = [0, 1, u64::MAX, 0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
+    for kind in EventKind::ALL {
+        let mut found = 0;
+        for (code, value) in (0..=u16::MAX).flat_map(|code| values.map(|value| (code, value))) {
+            let mut bytes = Event::new(7, 9, What::GilHold).encode();
+            bytes[12] = *kind as u8;
+            bytes[14..16].copy_from_slice(&code.to_le_bytes());
+            bytes[16..].copy_from_slice(&value.to_le_bytes());
+            let Ok(event) = Event::decode(&bytes) else {
+                continue;
+            };
+            found += 1;
+            assert_eq!(event.what.kind(), *kind);
+            assert_eq!(Event::decode(&event.encode()), Ok(event));
+        }
+        assert!(found > 0, "{kind:?}");
+    }
+}
+
+#[test]
 fn long_durations_keep_their_upper_32_bits() {
     for bit in 0..64 {
         let duration = u64::MAX >> bit;
@@ -144,7 +165,10 @@ fn an_event_is_where_the_page_says() {
     };
     let bytes = event.encode();
     assert_eq!(bytes[..8], [1, 2, 3, 4, 5, 6, 7, 8]);
-    assert_eq!(bytes[8..16], [0, 0, 0, 0x80, kind::CALL, 0xc1, 0x11, 1]);
+    assert_eq!(
+        bytes[8..16],
+        [0, 0, 0, 0x80, EventKind::Call as u8, 0xc1, 0x11, 1]
+    );
     assert_eq!(
         bytes[16..],
         [0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28]
@@ -162,6 +186,7 @@ fn what_is_none_is_said() {
     assert_eq!(decode(|bytes| bytes[12] = 0), Err(NoEvent::Unknown));
     assert_eq!(decode(|bytes| bytes[12] = 200), Err(NoEvent::Unknown));
     assert_eq!(decode(|bytes| bytes[13] = 33), Err(NoEvent::Bad));
-    let window = |bytes: &mut [u8; EVENT_BYTES]| (bytes[12], bytes[14]) = (kind::WINDOW, 2);
+    let window =
+        |bytes: &mut [u8; EVENT_BYTES]| (bytes[12], bytes[14]) = (EventKind::Window as u8, 2);
     assert_eq!(decode(window), Err(NoEvent::Bad));
 }

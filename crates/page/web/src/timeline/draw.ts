@@ -4,7 +4,7 @@
 import { above, Iterations, Lane, Metric, Track } from "../data";
 import { colour } from "../dom";
 import { moment, time } from "../format";
-import { kinds, Place } from "../kinds";
+import { Place } from "../kinds";
 import { AXIS, Row } from "./rows";
 
 /** What part of time is seen, and where: `from` lies at `left`, `to` at `left + width`. In ns, and CSS pixels. */
@@ -79,7 +79,7 @@ function events(
     const { from, to, left, width } = view;
     const scale = width / (to - from);
     const { starts, sums, events: places } = lane;
-    const { dur, kind, names } = track;
+    const { dur, kind, kinds, names } = track;
     const end = left + width;
     const searching = scene.found;
     const faint = searching ? 0.25 : 1;
@@ -157,7 +157,7 @@ function matches(
         const x = Math.max(left - 2, left + (lane.starts[at] - from) * scale);
         const wide = Math.max(2, Math.min(track.dur[event] * scale, left + width - x));
         if (x + wide <= drawn) continue;
-        context.fillStyle = colour(kinds[track.kind[event]].colour);
+        context.fillStyle = colour(track.kinds[track.kind[event]].colour);
         context.fillRect(x, y, wide, height);
         context.fillStyle = colour("accent");
         context.fillRect(x, y + height - 2, wide, 2);

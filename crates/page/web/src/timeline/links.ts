@@ -1,7 +1,7 @@
 // Which call launched which kernels, as far as both are on the page.
 
 import { above } from "../data";
-import { Kind, Place } from "../kinds";
+import { Place } from "../kinds";
 import { Spot } from "./draw";
 import { Row } from "./rows";
 
@@ -18,10 +18,11 @@ export class Links {
         let launches = 0;
         const each = (act: (launch: number, row: number, event: number, is_call: boolean) => void) => rows.forEach(({ track }, row) => {
             if (track?.place !== Place.Stream && track?.place !== Place.Thread) return;
-            const wanted = track.place === Place.Thread ? Kind.Launch : Kind.Kernel;
+            const wanted = track.place === Place.Thread ? "call" : "kernel";
+            const is_end = Uint8Array.from(track.kinds, (kind) => (kind.end === wanted ? 1 : 0));
             for (let event = 0; event < track.kind.length; event++) {
                 const launch = track.value[event];
-                if (track.kind[event] === wanted && launch > 0) act(launch, row, event, wanted === Kind.Launch);
+                if (is_end[track.kind[event]] && launch > 0) act(launch, row, event, wanted === "call");
             }
         });
         each((launch) => (launches = Math.max(launches, launch)));
@@ -47,8 +48,7 @@ export class Links {
     /** The number of an event's launch; 0: it has none, or that is not known. */
     static launch(place: Spot): number {
         const track = place.row.track;
-        const kind: Kind | undefined = track?.kind[place.event];
-        return track && (kind === Kind.Launch || kind === Kind.Kernel) ? track.value[place.event] : 0;
+        return track && track.kinds[track.kind[place.event]].end ? track.value[place.event] : 0;
     }
 
     callOf(launch: number): Spot | null {

@@ -2,7 +2,7 @@
 
 import { above } from "../data";
 import { bytes, count, time } from "../format";
-import { Flag, Kind, kinds } from "../kinds";
+import { Flag } from "../kinds";
 import { lengthOf, Scene, Spot, startOf } from "./draw";
 import { Links } from "./links";
 
@@ -23,17 +23,17 @@ export function told(scene: Scene, links: () => Links, place: Spot): string[] {
         ];
         return [`iteration ${iterations.n[i]}`, parts.filter(Boolean).join(" · ")];
     }
-    const kind: Kind = track.kind[place.event];
+    const kind = track.kinds[track.kind[place.event]];
     const flags = track.flags[place.event];
-    const parts = [kinds[kind].label, time(length)];
+    const parts = [kind.label, time(length)];
     const value = track.value[place.event];
-    if (kind === Kind.Gc) parts.push(`${count(value)} objects collected`);
-    if (kind === Kind.Copy || kind === Kind.Set) {
+    if (kind.value === "collected") parts.push(`${count(value)} objects collected`);
+    else if (kind.value === "bytes") {
         parts.push(bytes(value));
         if (length > 0) parts.push(`${bytes((value / length) * 1e9)}/s`);
-    }
-    if (kind === Kind.Step) parts.push(`iteration ${value}`);
-    if (kind === Kind.Kernel || kind === Kind.Launch) parts.push(...launched(scene, links(), place));
+    } else if (kind.value === "iteration") parts.push(`iteration ${value}`);
+    else if (kind.value) parts.push(`${kind.value} ${count(value)}`);
+    if (kind.end) parts.push(...launched(scene, links(), place));
     if (flags & Flag.Cut) parts.push("cut off");
     if (flags & Flag.Failed) parts.push("failed");
     if (flags & Flag.Capturing) parts.push("in a stream capture");
@@ -49,7 +49,7 @@ export function told(scene: Scene, links: () => Links, place: Spot): string[] {
 function launched(scene: Scene, links: Links, place: Spot): string[] {
     const track = place.row.track;
     const launch = Links.launch(place);
-    const is_kernel = track?.kind[place.event] === Kind.Kernel;
+    const is_kernel = track?.kinds[track.kind[place.event]].end === "kernel";
     if (!launch) return is_kernel ? ["its launch is not known"] : [];
     const call = links.callOf(launch);
     if (is_kernel) {

@@ -3,7 +3,7 @@
 import { above, Iterations, Timeline } from "../data";
 import { button, el, onTheme } from "../dom";
 import { count, time } from "../format";
-import { colours, Kind, kinds } from "../kinds";
+import { colours } from "../kinds";
 import { draw, lengthOf, Spot, Scene, startOf, View } from "./draw";
 import { Links } from "./links";
 import { AXIS, iterationLane, Row, rows } from "./rows";
@@ -163,9 +163,9 @@ export class TimelineView {
 
     /** The colours of what there is, each with its word. */
     private used(): (readonly [string, string])[] {
-        const seen = new Set<number>();
-        for (const track of this.timeline?.tracks ?? []) for (const kind of track.kind) seen.add(kind);
-        return colours.filter(([colour]) => kinds.some((kind, number) => kind.colour === colour && seen.has(number)));
+        const seen = new Set<string>();
+        for (const { kind, kinds } of this.timeline?.tracks ?? []) for (const number of new Set(kind)) seen.add(kinds[number].colour);
+        return colours.filter(([colour]) => seen.has(colour));
     }
 
     // What is seen.
@@ -290,7 +290,8 @@ export class TimelineView {
         const place = this.scene?.selected;
         const launch = place && Links.launch(place);
         if (!place || !launch) return;
-        const is_kernel = place.row.track?.kind[place.event] === Kind.Kernel;
+        const { track } = place.row;
+        const is_kernel = track?.kinds[track.kind[place.event]].end === "kernel";
         const kernels = () => this.launches().kernelsOf(launch).sort((a, b) => startOf(a) - startOf(b));
         const to = is_kernel ? this.launches().callOf(launch) : kernels()[0];
         if (!to || !this.scene) return;

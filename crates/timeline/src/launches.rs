@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use tllmprof_record::{CallKind, Clock, Event, What};
 
-use crate::process::Process;
+use tllmprof_report::Process;
 
 /// How many calls, and how many numbers of launches, are looked at.
 const LIMIT: usize = 1 << 20;

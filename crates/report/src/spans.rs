@@ -27,13 +27,13 @@ impl Span {
 /// The iterations of a record on its clock. None overlaps the next: one that would ends where the next
 /// begins.
 #[derive(Debug)]
-pub struct Timeline {
+pub struct Spans {
     spans: Vec<Span>,
     /// Where the last search ended: events come nearly in order.
     last: usize,
 }
 
-impl Timeline {
+impl Spans {
     /// Of iterations in the order of their starts.
     pub fn new(mut spans: Vec<Span>) -> Self {
         let starts: Vec<_> = spans.iter().skip(1).map(|span| span.start).collect();
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn moments_and_stretches_find_their_iterations() {
         let spans = vec![span(10, 20), span(20, 35), span(30, 40), span(50, 60)];
-        let mut timeline = Timeline::new(spans);
+        let mut timeline = Spans::new(spans);
         for (moment, index) in [
             (9, None),
             (10, Some(0)),
@@ -128,6 +128,6 @@ mod tests {
         assert_eq!(timeline.reach(&span(25, 31)), Some((1, 2)));
         assert_eq!(timeline.reach(&span(41, 49)), None);
         assert_eq!(timeline.reach(&span(60, u64::MAX)), None);
-        assert_eq!(Timeline::new(Vec::new()).reach(&span(0, 1)), None);
+        assert_eq!(Spans::new(Vec::new()).reach(&span(0, 1)), None);
     }
 }

@@ -5,10 +5,10 @@ use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, HashSet};
 use std::io;
 
-use tllmprof_record::Entry;
+use tllmprof_timeline::Track;
 
 use crate::Exported;
-use crate::activity::{Activity, Draw, Drawn, Track};
+use crate::activity::{Activity, Draw};
 use crate::clocks::Clocks;
 use crate::lanes::{Lanes, told_apart};
 use crate::record::Record;
@@ -79,24 +79,13 @@ pub fn write(records: &[Record], format: &mut impl Format) -> io::Result<Exporte
         format.record(record)?;
         let shift = clocks.shift(index);
         let mut page = Page::new(record, &mut numbers, format);
-        for stretch in &record.stretches {
-            page.activity(Activity::window(stretch, shift))?;
-        }
         let mut draw = Draw::new(record, shift);
-        record.read(|entry| {
-            let Entry::Event { thread, event } = entry else {
-                return Ok(());
-            };
-            match draw.event(*thread, event) {
-                Some(Drawn::Activity(activity)) => page.activity(activity),
-                Some(Drawn::Value {
-                    device,
-                    metric,
-                    at,
-                    value,
-                }) => page.value(Track::Counter { device, metric }, at, value),
-                None => Ok(()),
+        record.items(|item| match (item.track, item.kind.row().category) {
+            (track @ Track::Counter { .. }, _) => {
+                page.value(track, draw.at(item), item.value as f64 / 1e3)
             }
+            (_, Some(category)) => page.activity(draw.activity(item, category)),
+            (_, None) => Ok(()),
         })?;
         page.flush()?;
         exported.events += page.exported.events;
@@ -251,7 +240,7 @@ impl<'a, F: Format> Page<'a, F> {
         }));
         placed.sort_by_key(|placed| (placed.end, Reverse(placed.start)));
         for placed in &mut placed {
-            let track = waiting[placed.index].track;
+            let track = waiting[placed.index].item.track;
             placed.line = self.line(track, placed.start, placed.end)?;
         }
         placed.sort_unstable_by_key(|placed| {
@@ -263,7 +252,7 @@ impl<'a, F: Format> Page<'a, F> {
                 continue;
             };
             let activity = &waiting[placed.index];
-            let (group, _) = &self.groups[usize::from(activity.track.is_of_gpu())];
+            let (group, _) = &self.groups[usize::from(activity.item.track.is_of_gpu())];
             self.format
                 .activity(self.record, group, &self.lines[line], activity)?;
             self.exported.events += 1;
@@ -331,7 +320,7 @@ impl<'a, F: Format> Page<'a, F> {
                 (Track::Thread(tid), 0) => tid,
                 _ => INVENTED.saturating_add(id),
             },
-            name: track.name(self.record),
+            name: track.name(self.record.texts()),
             thread: thread
                 .and_then(|line| self.lines.get(line))
                 .map(|line| line.id),

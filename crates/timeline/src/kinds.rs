@@ -1,0 +1,406 @@
+//! The tables of kinds: how each kind of item is shown and exported, and which item each kind of event
+//! of a record is.
+
+use tllmprof_record::{CallKind, Clock, Event, NO_STRING, RangeKind, StringId, What};
+
+use crate::name::Name;
+use crate::track::Track;
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident: $($(#[$of:meta])* $word:ident = $text:literal,)*) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum $name {
+            $($(#[$of])* $word,)*
+        }
+
+        impl $name {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &[Self] = &[$(Self::$word),*];
+
+            /// The word for it.
+            #[must_use]
+            pub const fn text(self) -> &'static str {
+                match self {
+                    $(Self::$word => $text,)*
+                }
+            }
+        }
+    };
+}
+
+words! {
+    /// The category of a kind in trace formats: a word that queries ask for.
+    Category:
+    Window = "window",
+    Iteration = "iteration",
+    Cuda = "cuda",
+    Nvtx = "nvtx",
+    Gc = "gc",
+    Gil = "gil",
+    Python = "python",
+    Gpu = "gpu",
+    Kernel = "kernel",
+    Memcpy = "memcpy",
+    Memset = "memset",
+    Dropped = "dropped",
+}
+
+words! {
+    /// The key of an argument.
+    Key:
+    /// The iteration that an item lies in, or is.
+    Iteration = "iteration",
+    /// The `CUstream` of a call.
+    Stream = "stream",
+    Bytes = "bytes",
+    /// The number of the launch.
+    Correlation = "correlation",
+    /// Objects that a collection freed.
+    Collected = "collected",
+    /// Events that are missing.
+    Events = "events",
+    /// An NVTX domain.
+    Domain = "domain",
+    Failed = "failed",
+    Cut = "cut",
+    /// The call was made while its thread captured a stream.
+    Capturing = "capturing",
+}
+
+/// Which end of a launch an item is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    Call,
+    Kernel,
+}
+
+/// A row of the table of kinds.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// In trace formats; `None`: no span or moment there.
+    pub category: Option<Category>,
+    /// The Parquet table of these items, and the word in its column `kind`; empty: the name's word.
+    pub table: Option<(&'static str, &'static str)>,
+    /// What the page calls it, and its colour there: a variable of `page.css`. `None`: the page's
+    /// timeline does not show it.
+    pub page: Option<(&'static str, &'static str)>,
+    /// The key of [`Item::value`].
+    pub value: Option<Key>,
+    pub end: Option<End>,
+}
+
+macro_rules! maybe {
+    () => {
+        None
+    };
+    ($value:expr) => {
+        Some($value)
+    };
+}
+
+macro_rules! kinds {
+    ($(
+        $name:ident
+        $(in $category:ident)?
+        $(table $table:literal $word:literal)?
+        $(page $label:literal $colour:literal)?
+        $(value $value:ident)?
+        $(end $end:ident)?;
+    )*) => {
+        /// What kind of item it is.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        pub enum Kind {
+            $($name,)*
+        }
+
+        impl Kind {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// Its row.
+            #[inline]
+            #[must_use]
+            pub const fn row(self) -> &'static Row {
+                const ROWS: &[Row] = &[$(Row {
+                    category: maybe!($(Category::$category)?),
+                    table: maybe!($(($table, $word))?),
+                    page: maybe!($(($label, $colour))?),
+                    value: maybe!($(Key::$value)?),
+                    end: maybe!($(End::$end)?),
+                },)*];
+                &ROWS[self as usize]
+            }
+        }
+    };
+}
+
+kinds! {
+    Range          in Nvtx       table "events" "range"            page "NVTX range" "range";
+    StartEndRange  in Nvtx       table "events" "range start/end"  page "NVTX range" "range";
+    Mark           in Nvtx       table "events" "mark"             page "NVTX mark" "range";
+    Function       in Python     table "events" "function"         page "Python function" "python";
+    OtherCall      in Cuda       table "calls" "other"             page "CUDA call" "call"         value Stream;
+    CaptureCall    in Cuda       table "calls" "capture"           page "CUDA call" "call"         value Stream;
+    GraphLaunch    in Cuda       table "calls" "graph launch"      page "launch" "launch"          value Stream end Call;
+    KernelLaunch   in Cuda       table "calls" "kernel launch"     page "launch" "launch"          value Stream end Call;
+    Wait           in Cuda       table "calls" "wait"              page "host wait" "wait"         value Stream;
+    CopyCall       in Cuda       table "calls" "async copy"        page "copy call" "copy"         value Stream;
+    Gc             in Gc         table "events" "gc"               page "GC" "gc"                  value Collected;
+    GilWait        in Gil        table "events" "GIL wait"         page "GIL wait" "gil-wait";
+    GilHold        in Gil        table "events" "GIL hold"         page "GIL hold" "gil-hold";
+    GilForced      in Gil        table "events" "GIL forced"       page "GIL given up" "gil-wait";
+    GpuSpan        in Gpu        table "gpu_spans" ""              page "GPU step" "step"          value Iteration;
+    Kernel         in Kernel     table "kernels" ""                page "kernel" "kernel"          value Correlation end Kernel;
+    Copy           in Memcpy     table "copies" ""                 page "GPU copy" "copy"          value Bytes;
+    Set            in Memset     table "copies" "memset"           page "memset" "set"             value Bytes;
+    Dropped        in Dropped    table "events" "dropped"                                          value Events;
+    Iteration      in Iteration                                                                    value Iteration;
+    Window         in Window;
+    Metric                       table "metrics" "";
+    ExpertLoad                   table "experts" "";
+}
+
+/// Something that happened: a span of time, a moment, or a value of a counter.
+#[derive(Clone, Copy, Debug)]
+pub struct Item {
+    pub kind: Kind,
+    pub track: Track,
+    /// The thread that recorded it.
+    pub thread: u32,
+    /// Nanoseconds of the machine's `CLOCK_MONOTONIC`.
+    pub start: u64,
+    pub length: Length,
+    pub name: Name,
+    /// What it is, the kind's row says; of a metric thousandths of its unit, of an expert's load tokens.
+    pub value: u64,
+    /// Of NVTX; else `NO_STRING`, which is the default domain, too.
+    pub domain: StringId,
+    /// The call was made while its thread captured a stream.
+    pub capturing: bool,
+    /// The call returned an error, the function raised.
+    pub failed: bool,
+    /// Something else than its own end ended it.
+    pub cut: bool,
+}
+
+/// How long an item is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Length {
+    Moment,
+    /// Nanoseconds.
+    Ns(u64),
+    /// Ticks of the record's clock: [`Interpreter::duration`](crate::Interpreter::duration) has it in
+    /// nanoseconds.
+    Ticks {
+        start: u64,
+        count: u64,
+    },
+}
+
+impl From<CallKind> for Kind {
+    fn from(kind: CallKind) -> Self {
+        match kind {
+            CallKind::Other => Self::OtherCall,
+            CallKind::GraphLaunch => Self::GraphLaunch,
+            CallKind::KernelLaunch => Self::KernelLaunch,
+            CallKind::AsyncCopy => Self::CopyCall,
+            CallKind::Wait => Self::Wait,
+            CallKind::Capture => Self::CaptureCall,
+        }
+    }
+}
+
+/// The item that an event of a thread is, if it is one. `calls` has the kind of each row of the table of
+/// calls.
+///
+/// This is a table, too, of the kinds of events: one that has no row does not compile.
+// Always: a reader that needs a part of the item makes no more of it.
+#[inline(always)]
+pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) -> Option<Item> {
+    let on_host = Length::Ticks {
+        start: event.start,
+        count: event.duration,
+    };
+    let on_gpu = Length::Ns(event.duration);
+    let moment = Length::Moment;
+    let own = Track::Thread(thread);
+    let gil = Track::Gil(thread);
+    let item = |kind, track, length, name| Item {
+        kind,
+        track,
+        thread,
+        start: 0,
+        length,
+        name,
+        value: 0,
+        domain: NO_STRING,
+        capturing: false,
+        failed: event.failed,
+        cut: event.cut,
+    };
+    let item = match event.what {
+        // Facts about the record, its threads and its calls.
+        What::Thread { .. }
+        | What::ThreadName { .. }
+        | What::String { .. }
+        | What::Info { .. }
+        | What::CallName { .. } => return None,
+        // An item is made of both edges: `Stretch`.
+        What::Window { .. } | What::KernelWindow { .. } => return None,
+        What::GpuMetric { metric: None, .. } => return None,
+        What::Call {
+            row,
+            capturing,
+            stream,
+        } => Item {
+            value: stream,
+            capturing,
+            ..item(
+                calls[usize::from(row)].into(),
+                own,
+                on_host,
+                Name::Call(row),
+            )
+        },
+        What::Iteration { n } => Item {
+            value: n,
+            ..item(
+                Kind::Iteration,
+                Track::Iterations,
+                on_host,
+                Name::Iteration(n),
+            )
+        },
+        What::Range {
+            kind: RangeKind::PushPop,
+            domain,
+            name,
+        } => Item {
+            domain,
+            ..item(Kind::Range, own, on_host, Name::Text(name))
+        },
+        What::Range {
+            kind: RangeKind::StartEnd,
+            domain,
+            name,
+        } => Item {
+            domain,
+            ..item(
+                Kind::StartEndRange,
+                Track::Ranges(thread),
+                on_host,
+                Name::Text(name),
+            )
+        },
+        What::Mark { domain, name } => Item {
+            domain,
+            ..item(Kind::Mark, own, moment, Name::Text(name))
+        },
+        What::Gc {
+            generation,
+            collected,
+        } => Item {
+            value: collected,
+            ..item(Kind::Gc, own, on_host, Name::Collection(generation))
+        },
+        What::GilWait => item(Kind::GilWait, gil, on_host, Name::Fixed("GIL wait")),
+        What::GilHold => item(Kind::GilHold, gil, on_host, Name::Fixed("GIL hold")),
+        What::GilForced => item(
+            Kind::GilForced,
+            gil,
+            moment,
+            Name::Fixed("GIL given up on demand"),
+        ),
+        What::Function { name } => item(Kind::Function, own, on_host, Name::Text(name)),
+        What::Dropped { events } => Item {
+            value: events,
+            ..item(Kind::Dropped, own, moment, Name::Fixed("events dropped"))
+        },
+        What::GpuSpan {
+            device,
+            stream,
+            iteration,
+        } => Item {
+            value: iteration,
+            ..item(
+                Kind::GpuSpan,
+                Track::Spans { device, stream },
+                on_gpu,
+                Name::Iteration(iteration),
+            )
+        },
+        What::GpuKernel {
+            device,
+            stream,
+            name,
+            correlation,
+        } => Item {
+            value: u64::from(correlation),
+            ..item(
+                Kind::Kernel,
+                Track::Stream { device, stream },
+                on_gpu,
+                Name::Kernel(name),
+            )
+        },
+        What::GpuCopy {
+            device,
+            stream,
+            kind,
+            bytes,
+        } => Item {
+            value: bytes,
+            ..item(
+                Kind::Copy,
+                Track::Stream { device, stream },
+                on_gpu,
+                Name::Copy(kind),
+            )
+        },
+        What::GpuSet {
+            device,
+            stream,
+            bytes,
+        } => Item {
+            value: bytes,
+            ..item(
+                Kind::Set,
+                Track::Stream { device, stream },
+                on_gpu,
+                Name::Fixed("memset"),
+            )
+        },
+        What::GpuMetric {
+            device,
+            metric: Some(metric),
+            thousandths,
+        } => Item {
+            value: thousandths,
+            ..item(
+                Kind::Metric,
+                Track::Counter { device, metric },
+                on_host,
+                Name::Fixed(metric.name()),
+            )
+        },
+        What::ExpertLoad {
+            layer,
+            expert,
+            tokens,
+        } => Item {
+            value: tokens,
+            ..item(
+                Kind::ExpertLoad,
+                Track::Expert { layer, expert },
+                moment,
+                Name::Fixed("tokens"),
+            )
+        },
+    };
+    Some(Item {
+        start: clock.ns(event.start),
+        ..item
+    })
+}

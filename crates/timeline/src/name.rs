@@ -1,0 +1,83 @@
+//! What items are called, in each kind of output.
+
+use std::fmt::{self, Write};
+
+use tllmprof_record::{CopyKind, NO_STRING, StringId, Strings};
+use tllmprof_report::{Process, kernel_name, name, range_name, short_kernel_name};
+
+/// What an item is called.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Name {
+    Text(StringId),
+    /// A kernel's, as the linker has it.
+    Kernel(StringId),
+    /// A row of the table of calls.
+    Call(u8),
+    Iteration(u64),
+    /// Its first and its last iteration, if that is known.
+    Window(u64, Option<u64>),
+    /// A collection of Python's garbage, by its generation.
+    Collection(u16),
+    Copy(CopyKind),
+    Stream(u16),
+    Fixed(&'static str),
+}
+
+/// What names are made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Texts<'a> {
+    pub process: &'a Process,
+    pub strings: &'a Strings,
+}
+
+impl Name {
+    /// Writes it behind `to` as trace formats have it: names as they were recorded.
+    pub fn write(self, texts: Texts<'_>, to: &mut String) {
+        let _: fmt::Result = match self {
+            Self::Text(id) | Self::Kernel(id) => to.write_str(texts.strings.get(id)),
+            Self::Call(row) => to.write_str(&texts.process.facts.call(row)),
+            Self::Iteration(n) => write!(to, "iteration {n}"),
+            Self::Window(first, Some(last)) => write!(to, "window {first}-{last}"),
+            Self::Window(first, None) => write!(to, "window {first}-"),
+            Self::Collection(generation) => write!(to, "Python GC gen{generation}"),
+            Self::Copy(kind) => write!(to, "memcpy {}", kind.name()),
+            Self::Stream(stream) => write!(to, "stream {stream}"),
+            Self::Fixed(text) => to.write_str(text),
+        };
+    }
+
+    /// As the page has it, with the domain of a range: printable, cut where it is long, and demangled;
+    /// then the part of it that people know it by, empty where that is the whole.
+    #[must_use]
+    pub fn shown(self, domain: StringId, texts: Texts<'_>) -> (String, String) {
+        let whole = match self {
+            Self::Text(id) if domain == NO_STRING => name(texts.strings.get(id)),
+            Self::Text(id) => range_name(texts.strings, domain, id),
+            Self::Kernel(id) => {
+                let whole = kernel_name(texts.strings.get(id));
+                let short = short_kernel_name(&whole);
+                return (whole, short);
+            }
+            Self::Collection(generation) => format!("GC gen{generation}"),
+            Self::Copy(kind) => format!("copy {}", kind.name()),
+            other => {
+                let mut text = String::new();
+                other.write(texts, &mut text);
+                text
+            }
+        };
+        (whole, String::new())
+    }
+
+    /// As tables have it, where a name is one of a few words; `None`: the item's kind says it all.
+    #[must_use]
+    pub const fn word(self) -> Option<&'static str> {
+        match self {
+            Self::Collection(0) => Some("gen0"),
+            Self::Collection(1) => Some("gen1"),
+            Self::Collection(2) => Some("gen2"),
+            Self::Copy(kind) => Some(kind.name()),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Windows, put together from their edges.
+
+use tllmprof_record::{Clock, Edge, Event, NO_STRING, What};
+
+use crate::kinds::{Item, Kind, Length};
+use crate::name::Name;
+use crate::track::Track;
+
+/// How many edges of windows are kept.
+const EDGES: usize = 1 << 16;
+
+/// A window, or the part of one in which kernels were taken. Moments are in nanoseconds of
+/// `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stretch {
+    pub kernels: bool,
+    /// Its first and last iteration; of one that was not closed the last is not known.
+    pub first: u64,
+    pub last: Option<u64>,
+    pub start: u64,
+    /// Where it was not closed, when the last iteration ended.
+    pub end: u64,
+    /// Something else than its last iteration closed it.
+    pub cut: bool,
+}
+
+impl Stretch {
+    /// It as an item.
+    #[must_use]
+    pub const fn item(&self) -> Item {
+        Item {
+            kind: Kind::Window,
+            track: if self.kernels {
+                Track::KernelWindows
+            } else {
+                Track::Windows
+            },
+            thread: 0,
+            start: self.start,
+            length: Length::Ns(self.end.saturating_sub(self.start)),
+            name: Name::Window(self.first, self.last),
+            value: 0,
+            domain: NO_STRING,
+            capturing: false,
+            failed: false,
+            cut: self.cut,
+        }
+    }
+}
+
+/// An edge: whether it is one of a window of kernels, when it came in ticks, which edge of which
+/// iteration, and whether something else than an iteration caused it.
+type WindowEdge = (bool, u64, Edge, u64, bool);
+
+/// The edges of a record.
+#[derive(Default, Debug)]
+pub struct Edges(Vec<WindowEdge>);
+
+impl Edges {
+    /// Adds an event, if it is an edge.
+    pub fn add(&mut self, event: &Event) {
+        let (kernels, edge, iteration) = match event.what {
+            What::Window { edge, iteration } => (false, edge, iteration),
+            What::KernelWindow { edge, iteration } => (true, edge, iteration),
+            _ => return,
+        };
+        if self.0.len() < EDGES {
+            self.0
+                .push((kernels, event.start, edge, iteration, event.cut));
+        }
+    }
+
+    /// Puts edges together, kind by kind, in the order of their times. `end` is when the last iteration
+    /// ended.
+    pub fn stretches(mut self, clock: &Clock, end: u64) -> Vec<Stretch> {
+        self.0
+            .sort_by_key(|(kernels, ticks, ..)| (*kernels, *ticks));
+        let mut all: Vec<Stretch> = Vec::new();
+        for (kernels, ticks, edge, iteration, cut) in self.0 {
+            let at = clock.ns(ticks);
+            let open = all
+                .last_mut()
+                .filter(|last| last.kernels == kernels && last.last.is_none());
+            match (edge, open) {
+                (Edge::Close, Some(open)) => {
+                    (open.last, open.end, open.cut) = (Some(iteration), at, cut);
+                }
+                (Edge::Close, None) => (),
+                (Edge::Open, open) => {
+                    if let Some(open) = open {
+                        open.end = open.end.min(at);
+                    }
+                    all.push(Stretch {
+                        kernels,
+                        first: iteration,
+                        last: None,
+                        start: at,
+                        end: end.max(at),
+                        cut,
+                    });
+                }
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tllmprof_record::ClockKind;
+
+    use super::*;
+
+    #[test]
+    fn edges_become_stretches_kind_by_kind() {
+        let clock = Clock::new(ClockKind::Monotonic, &[]);
+        let edges = Edges(vec![
+            (false, 50, Edge::Close, 9, false),
+            (false, 10, Edge::Open, 5, false),
+            (true, 10, Edge::Open, 5, false),
+            (true, 30, Edge::Close, 6, true),
+            (false, 60, Edge::Open, 20, false),
+            (false, 70, Edge::Open, 30, false),
+            (true, 5, Edge::Close, 1, false),
+        ]);
+        let found: Vec<_> = edges
+            .stretches(&clock, 90)
+            .iter()
+            .map(|s| (s.kernels, s.first, s.last, s.start, s.end, s.cut))
+            .collect();
+        let expected = [
+            (false, 5, Some(9), 10, 50, false),
+            (false, 20, None, 60, 70, false),
+            (false, 30, None, 70, 90, false),
+            (true, 5, Some(6), 10, 30, true),
+        ];
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,77 @@
+//! Where items are drawn.
+
+use tllmprof_record::Metric;
+
+use crate::name::Texts;
+
+/// Where an item is drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Track {
+    Windows,
+    KernelWindows,
+    Iterations,
+    /// What a thread did: calls, functions and ranges, one inside the other.
+    Thread(u32),
+    /// What a thread had of the GIL, which does not nest with what it did.
+    Gil(u32),
+    /// Ranges that were begun and ended anywhere, by the thread that ended them.
+    Ranges(u32),
+    /// Kernels, copies and memsets of a stream.
+    Stream {
+        device: u8,
+        stream: u16,
+    },
+    /// The time that a stream was at work for each iteration.
+    Spans {
+        device: u8,
+        stream: u16,
+    },
+    /// A metric of a GPU over time.
+    Counter {
+        device: u8,
+        metric: Metric,
+    },
+    /// What an expert was sent, in all: it has no place in time and is not drawn.
+    Expert {
+        layer: u16,
+        expert: u16,
+    },
+}
+
+impl Track {
+    /// Whether it is one of a GPU.
+    #[must_use]
+    pub const fn is_of_gpu(self) -> bool {
+        matches!(
+            self,
+            Self::Stream { .. } | Self::Spans { .. } | Self::Counter { .. }
+        )
+    }
+
+    /// The thread it belongs to.
+    #[must_use]
+    pub const fn thread(self) -> Option<u32> {
+        match self {
+            Self::Thread(tid) | Self::Gil(tid) | Self::Ranges(tid) => Some(tid),
+            _ => None,
+        }
+    }
+
+    /// What people see beside it.
+    #[must_use]
+    pub fn name(self, texts: Texts<'_>) -> String {
+        let thread = |tid| texts.process.facts.thread(tid);
+        match self {
+            Self::Windows => "windows".to_owned(),
+            Self::KernelWindows => "kernels taken".to_owned(),
+            Self::Iterations => "iterations".to_owned(),
+            Self::Thread(tid) => thread(tid),
+            Self::Gil(tid) => format!("GIL, {}", thread(tid)),
+            Self::Ranges(tid) => format!("NVTX start/end, {}", thread(tid)),
+            Self::Stream { device, stream } => format!("GPU {device} stream {stream}"),
+            Self::Spans { device, stream } => format!("GPU {device} stream {stream} iterations"),
+            Self::Counter { device, metric } => format!("GPU {device} {}", metric.name()),
+            Self::Expert { layer, expert } => format!("layer {layer} expert {expert}"),
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! What a child of the tests does with signals.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Starts the child with no signal blocked and none ignored. Children inherit both, and a shell ignores SIGINT for what
+/// it runs in the background, the tests among it.
+pub fn reset(command: &mut Command) -> &mut Command {
+    let reset = || {
+        for number in 1..=libc::SIGRTMAX() {
+            // SAFETY: signal takes no pointers but the handler; it refuses the numbers that are none, which is fine.
+            unsafe { libc::signal(number, libc::SIG_DFL) };
+        }
+        // SAFETY: the set is initialized by sigemptyset before it is read.
+        unsafe {
+            let mut none = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        }
+        Ok(())
+    };
+    // SAFETY: signal, sigemptyset and sigprocmask may be called between fork and exec.
+    unsafe { command.pre_exec(reset) }
+}
