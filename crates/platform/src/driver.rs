@@ -3,6 +3,7 @@
 //! The profiler is switched by the driver and not by a runtime, so that it works however the
 //! program was linked. Its functions are found in its own tables: `dlsym` would take the loader's
 //! lock in the middle of a launch, and `dlerror` would lose what the program has not read yet.
+//! `libloading` calls both, so it is used only where a library is opened at leisure.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};

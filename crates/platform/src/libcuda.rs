@@ -2,6 +2,9 @@
 //!
 //! In the driver's own tables: calls by these addresses pass no door, so they are neither counted
 //! nor recorded as the program's.
+//!
+//! Not by `libloading`: the look-up happens in the middle of a launch, where `dlsym` would wait for the
+//! loader's lock, which a constructor that waits for this thread may hold.
 
 use core::ffi::CStr;
 

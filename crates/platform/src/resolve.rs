@@ -1,4 +1,7 @@
 //! Which real function a caller means.
+//!
+//! Without `dlsym`, and so without `libloading`: a caller is in the middle of a call, where the loader's
+//! lock must not be waited for and the program's `dlerror` must stay as it is.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};

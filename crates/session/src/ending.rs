@@ -8,21 +8,22 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_platform::lifecycle;
 use tllmprof_calls::{CALLS, Kind};
 use tllmprof_config::{Settings, Step, Window};
+use tllmprof_platform::lifecycle;
 
 use super::by::{By, Rank};
 use super::wiring::{doors, interpreter, sink};
 use super::{Gating, OWNER, STATE, recording, stream_capture, turn};
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
-use tllmprof_platform::thread::Inside;
-use tllmprof_platform::thread::uncounted;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
+use tllmprof_platform::thread::Inside;
+use tllmprof_platform::thread::uncounted;
 use tllmprof_steps::step::learned::Learnt;
 use tllmprof_steps::step::threads::Slot;
+use tllmprof_steps::turn::Event;
 use tllmprof_steps::window::Taken;
 
 /// How long the end of the process waits for a thread that has the turn.
@@ -63,7 +64,7 @@ fn end(may_run_profilers_here: bool) {
     let Some(mut guard) = STATE.lock_for(ENDING) else {
         return;
     };
-    if guard.as_ref().is_some_and(|state| state.turn.taken) {
+    if guard.as_ref().is_some_and(|state| state.turn.is_taken()) {
         turn::wait_for_end(guard, Instant::now() + ENDING);
         match STATE.lock_for(ENDING) {
             Some(again) => guard = again,
@@ -71,10 +72,10 @@ fn end(may_run_profilers_here: bool) {
         }
     }
     // What the rule names may be counted in a process that does not use CUDA.
-    let Some(state) = guard.as_mut().filter(|state| state.begun) else {
+    let Some(state) = guard.as_mut().filter(|state| state.turn.has_begun()) else {
         return;
     };
-    if state.turn.taken {
+    if state.turn.is_taken() {
         log::say!(
             Warn,
             "the process ends while a window is being switched: it is left as it is"
@@ -82,7 +83,7 @@ fn end(may_run_profilers_here: bool) {
         return;
     }
     // Nobody switches from here on.
-    state.turn.taken = true;
+    state.turn.on(Event::Ends);
     let iterations = state.counter.iterations(&state.slots);
     let closed = state.gate.finish();
     let gate = core::mem::ManuallyDrop::new(core::mem::take(&mut state.gate));

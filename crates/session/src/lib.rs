@@ -26,16 +26,17 @@ use tllmprof_engines::tensorrt_llm_gates_itself;
 use crate::engines::Found;
 use tllmprof_platform::barrier::process_wide;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
-use tllmprof_platform::{driver, injection};
-use tllmprof_sync::Guard;
-use tllmprof_sync::Lock;
 use tllmprof_platform::log;
+use tllmprof_platform::{driver, injection};
 use tllmprof_steps::step::Counter;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::learned::Begun;
 use tllmprof_steps::step::threads::Slot;
+use tllmprof_steps::turn::Turn;
 use tllmprof_steps::window::Gate;
 use tllmprof_steps::window::Point;
+use tllmprof_sync::Guard;
+use tllmprof_sync::Lock;
 
 use by::Rank;
 pub use ending::{finish, finish_at_once};
@@ -43,9 +44,8 @@ pub use learning::{learns, note};
 use recording::Recording;
 pub use stream_capture::{is_any_under_way as is_any_capturing, is_under_way as is_capturing};
 pub use threads::{count, new_thread, slot};
-use turn::Turn;
-use wiring::{doors, sink};
 pub use wiring::{Doors, Facts, Interpreter, Place, Sink, WIRING, Wiring};
+use wiring::{doors, sink};
 
 lifecycle::global! {
     stage: Session;
@@ -99,8 +99,6 @@ struct State {
     restarts: u64,
     /// A process that does not use CUDA is left alone, whatever functions of it are counted.
     uses_cuda: bool,
-    /// What there is to capture with is ready.
-    begun: bool,
 }
 
 impl State {
@@ -122,7 +120,6 @@ impl State {
             recording: Recording::asked_for(),
             restarts: 0,
             uses_cuda: false,
-            begun: false,
         })
     }
 
@@ -149,7 +146,7 @@ impl State {
                 }
             }
         }
-        let begins = !self.begun && !self.turn.taken;
+        let begins = !self.turn.has_begun() && !self.turn.is_taken();
         if begins {
             turn::take(self);
         }
@@ -158,7 +155,7 @@ impl State {
 
     /// Lets the threads run to where the next thing happens.
     fn run_on(&mut self) {
-        let next = Some(self.turn.done.next());
+        let next = Some(self.turn.done().next());
         // Where the record alone wants to know of each, the calls of the driver tell it.
         let edge = if self.follows_each {
             next
@@ -173,13 +170,13 @@ impl State {
             edge
         };
         self.counter.run_to(&self.slots, asked);
-        let left = |next: u64| next.saturating_sub(self.turn.done.over());
+        let left = |next: u64| next.saturating_sub(self.turn.done().over());
         let close = edge.map_or(Calls::NONE, |next| self.counter.close_calls(left(next)));
         if ATTENDED.load(Ordering::Relaxed) != close.bits() {
             ATTENDED.store(close.bits(), Ordering::Release);
             doors().attend(close);
         }
-        let waits_enter = !self.begun || !self.counter.passes_entered_waits();
+        let waits_enter = !self.turn.has_begun() || !self.counter.passes_entered_waits();
         if WAITS_ENTER.load(Ordering::Relaxed) != waits_enter {
             WAITS_ENTER.store(waits_enter, Ordering::Relaxed);
         }
@@ -309,8 +306,8 @@ fn enter(what: Counted) -> Option<u64> {
     match entered.opens {
         Some(begun) => begin(guard, begun),
         // Nobody gets credit while something is switched; work waits for it, waits need not.
-        None if state.turn.taken && !what.waits() => turn::wait_for(guard),
-        None if state.turn.taken => {}
+        None if state.turn.is_taken() && !what.waits() => turn::wait_for(guard),
+        None if state.turn.is_taken() => {}
         None => state.run_on(),
     }
     entered.ends
@@ -348,7 +345,7 @@ pub fn returned(call: Call, stream: usize, succeeded: bool) {
     let Some(state) = guard.as_mut() else { return };
     match state.counter.returned(call, &state.slots, slot) {
         Some(begun) => begin(guard, begun),
-        None if state.turn.taken => {}
+        None if state.turn.is_taken() => {}
         None => state.run_on(),
     }
 }

@@ -51,7 +51,7 @@ pub fn ends(iteration: u64) {
     // Another thread may have begun the next one.
     if guard
         .as_ref()
-        .is_some_and(|state| state.turn.target == Point::In(iteration))
+        .is_some_and(|state| state.turn.target() == Point::In(iteration))
     {
         turn::reach(guard, Point::After(iteration));
     }

@@ -1,27 +1,24 @@
-//! Who switches: one thread at a time has the turn, and the others wait for it, but not for ever.
+//! The thread that has the [turn](tllmprof_steps::turn) switches, and the others wait for it, but not
+//! for ever.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
 use super::by::By;
-use super::wiring::{Place, doors, interpreter, sink};
 use super::recording::{Beginning, count_calls};
+use super::wiring::{Place, doors, interpreter, sink};
 use super::{OWNER, STATE, State, learning, stream_capture};
-use tllmprof_platform::lifecycle;
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::thread::uncounted;
+use tllmprof_steps::turn::{Action, Event};
+use tllmprof_steps::window::Point;
 use tllmprof_sync::Guard;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
-use tllmprof_steps::window::Point;
 
-/// How long others wait for a window to open.
-const OPENING: Duration = Duration::from_secs(2);
-/// How long others wait for a window to close. Short: the device may need their launches to become
-/// idle.
-const CLOSING: Duration = Duration::from_millis(50);
 /// How often a thread that has the GIL looks whether it is wanted.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -36,27 +33,16 @@ lifecycle::global! {
     static WAITERS: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Who switches, and to where.
-#[derive(Default)]
-pub struct Turn {
-    pub taken: bool,
-    /// How long others wait for it to end; none while nothing is switched.
-    pub until: Option<Instant>,
-    pub target: Point,
-    pub done: Point,
-}
-
 /// Moves the process on to `point`.
 ///
 /// If another thread has the turn, it will go on to there; this one waits a while for that.
 pub fn reach(mut guard: Guard<'_, Option<State>>, point: Point) {
     let Some(state) = guard.as_mut() else { return };
-    state.turn.target = point;
-    if state.turn.taken {
-        return wait_for(guard);
+    if let Action::Wait(until) = state.turn.on(Event::Reached(point)) {
+        return wait_until(guard, until);
     }
     if state.has_nothing_at(point) {
-        state.turn.done = point;
+        state.turn.on(Event::Passed);
         state.tell_iteration(point);
         return state.run_on();
     }
@@ -70,8 +56,7 @@ pub fn reach(mut guard: Guard<'_, Option<State>>, point: Point) {
 
 /// Takes the turn.
 pub fn take(state: &mut State) {
-    state.turn.taken = true;
-    state.turn.until = Some(Instant::now() + OPENING);
+    state.turn.on(Event::Claims(Instant::now()));
 }
 
 /// Switches until there is nothing left to switch, and gives the turn back.
@@ -79,31 +64,28 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
     let _uncancelled = Uncancelled::new();
     loop {
         let Some(state) = guard.as_mut() else { return };
-        if !state.begun {
-            state.begun = true;
-            let settings = state.settings;
-            drop(guard);
-            super::threads::begin(settings);
-            guard = STATE.lock();
-            continue;
-        }
-        let target = state.turn.target;
-        if target == state.turn.done {
-            state.turn.taken = false;
-            state.turn.until = None;
-            state.run_on();
-            break;
-        }
+        let target = match state.turn.on(Event::GoesOn) {
+            Action::Begin => {
+                let settings = state.settings;
+                drop(guard);
+                super::threads::begin(settings);
+                guard = STATE.lock();
+                continue;
+            }
+            Action::Switch(target) => target,
+            _ => {
+                state.run_on();
+                break;
+            }
+        };
         if state.gate.has_edge_at(target) {
             state.ask_engine();
         }
         let edge = state.gate.reach(target);
-        let patience = if edge.close.is_some() {
-            CLOSING
-        } else {
-            OPENING
-        };
-        state.turn.until = Some(Instant::now() + patience);
+        state.turn.on(Event::Switches {
+            closes: edge.close.is_some(),
+            now: Instant::now(),
+        });
         if edge.open.is_some() {
             state.counter.keep_counting();
         }
@@ -149,7 +131,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         }
         guard = STATE.lock();
         if let Some(state) = guard.as_mut() {
-            state.turn.done = target;
+            state.turn.on(Event::Switched(target));
             state.recording = recording;
         }
     }
@@ -163,7 +145,11 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
 /// Waits until the thread that has the turn has switched, but all in all not longer than a turn may
 /// hold others up.
 pub fn wait_for(guard: Guard<'_, Option<State>>) {
-    let until = guard.as_ref().and_then(|state| state.turn.until);
+    let until = guard.as_ref().and_then(|state| state.turn.until());
+    wait_until(guard, until);
+}
+
+fn wait_until(guard: Guard<'_, Option<State>>, until: Option<Instant>) {
     if let Some(until) = until {
         wait_for_end(guard, until);
     }

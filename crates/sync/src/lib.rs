@@ -1,9 +1,11 @@
-//! Locks and hashes that can be used in the middle of a host's call: no allocation, no poisoning,
-//! bounded waits, and a defined state after `fork`.
+//! Locks, hashes and state machines that can be used in the middle of a host's call: no allocation,
+//! no poisoning, bounded waits, and a defined state after `fork`.
 
 pub mod hash;
 mod lock;
+mod machine;
 mod published;
 
 pub use lock::{Guard, Lock, OnlyThread, wait, wake};
+pub use machine::{Machine, States};
 pub use published::Published;

@@ -2,22 +2,24 @@
 //! of the program hangs in.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
 use super::LEAST_MEMORY;
 use super::activity::KINDS;
+use super::attempt::{self, Attempt};
 use super::clock::Reading;
 use super::library::Cupti;
+use super::presence::{self, Presence};
 use super::refusal::Refusal;
 use super::taking::{self, Totals};
 use super::{Driver, buffers};
-use tllmprof_platform::lifecycle;
 use tllmprof_platform::gate;
 use tllmprof_platform::gate::Links;
-use tllmprof_sync::Lock;
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
+use tllmprof_sync::{Lock, Machine};
 
 /// `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`.
 const TAKEN: c_int = 39;
@@ -53,12 +55,9 @@ pub enum Left {
 lifecycle::global! {
     stage: Sinks;
 
-    /// CUPTI has been subscribed to: it is in the driver.
-    #[fork(reset)]
-    static IS_IN: AtomicBool = AtomicBool::new(false);
-    /// It takes work down.
-    #[fork(reset)]
-    static IS_ON: AtomicBool = AtomicBool::new(false);
+    /// How far CUPTI is in the driver.
+    #[fork(in_child)]
+    static PRESENCE: Machine<Presence> = Machine::new();
     #[fork(keep = "read only while CUPTI is in")]
     static SUBSCRIBER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
     /// [`gate::passes`] where it was switched on, and off.
@@ -72,19 +71,9 @@ lifecycle::global! {
     static REFUSED: Lock<Option<Refusal>> = Lock::new(None);
     #[fork(free)]
     static LEFT: Lock<Left> = Lock::new(Left::Busy);
-    /// The attempt to leave that is under way, times four, and how far it is.
-    #[fork(keep = "each has a number of its own")]
-    static ATTEMPT: AtomicU32 = AtomicU32::new(0);
-}
-const WAITING: u32 = 0;
-const FINALISING: u32 = 1;
-const ABANDONED: u32 = 2;
-lifecycle::global! {
-    stage: Sinks;
-
-    /// Nobody waits any more for it to be attached.
-    #[fork(reset)]
-    static IS_LATE: AtomicBool = AtomicBool::new(false);
+    /// The attempt to attach or to leave that a thread waits for.
+    #[fork(in_child)]
+    static ATTEMPT: Machine<Attempt> = Machine::new();
     /// How long the gate was closed last.
     #[fork(keep = "stored where CUPTI leaves")]
     static CLOSED_US: AtomicU64 = AtomicU64::new(0);
@@ -92,12 +81,12 @@ lifecycle::global! {
 
 /// Whether CUPTI is in the driver.
 pub fn is_in() -> bool {
-    IS_IN.load(Ordering::Acquire)
+    PRESENCE.state() != Presence::Out
 }
 
 /// Whether it takes work down.
 pub fn is_on() -> bool {
-    IS_ON.load(Ordering::Acquire)
+    PRESENCE.state() == Presence::On
 }
 
 /// Why the last attempt to attach failed.
@@ -107,7 +96,7 @@ pub fn refused() -> Option<Refusal> {
 
 /// It is too late to attach: what comes of it is not used.
 pub fn forget_attach() {
-    IS_LATE.store(true, Ordering::SeqCst);
+    ATTEMPT.on(attempt::Event::Abandons);
 }
 
 /// What became of the last attempt to leave.
@@ -120,24 +109,15 @@ pub fn closed_us() -> u64 {
     CLOSED_US.load(Ordering::Relaxed)
 }
 
-/// An attempt to leave begins.
+/// An attempt to attach or to leave begins.
 pub fn begin_attempt() {
-    let next = (ATTEMPT.load(Ordering::SeqCst) / 4 + 1) * 4;
-    ATTEMPT.store(next | WAITING, Ordering::SeqCst);
+    ATTEMPT.on(attempt::Event::Begins);
     *LEFT.lock() = Left::Busy;
 }
 
 /// Gives the attempt up, if CUPTI is not being taken out by now; whether it was given up.
 pub fn abandon_attempt() -> bool {
-    let attempt = ATTEMPT.load(Ordering::SeqCst) & !3;
-    let is_given_up = ATTEMPT
-        .compare_exchange(
-            attempt | WAITING,
-            attempt | ABANDONED,
-            Ordering::SeqCst,
-            Ordering::SeqCst,
-        )
-        .is_ok();
+    let is_given_up = ATTEMPT.on(attempt::Event::Abandons).is_some();
     if is_given_up {
         gate::open();
     }
@@ -156,8 +136,9 @@ pub fn work(number: u32) {
     const FLUSH: u32 = Job::Flush as u32;
     match number {
         ATTACH => {
+            let number = ATTEMPT.state().number();
             let refused = attach().err();
-            if refused.is_some() || IS_LATE.load(Ordering::SeqCst) {
+            if refused.is_some() || !commit(number) {
                 switch_off();
             }
             *REFUSED.lock() = refused;
@@ -169,6 +150,11 @@ pub fn work(number: u32) {
         FLUSH => flush(),
         _ => {}
     }
+}
+
+/// Goes through with the attempt of this number; false if nobody waits for it any more.
+fn commit(number: u32) -> bool {
+    ATTEMPT.on(attempt::Event::Commits(number)).is_some()
 }
 
 /// Has CUPTI take work down.
@@ -201,14 +187,14 @@ fn attach() -> Result<(), Refusal> {
             }
         }
         SUBSCRIBER.store(subscriber, Ordering::Release);
-        IS_IN.store(true, Ordering::Release);
+        PRESENCE.on(presence::Event::Subscribed);
     }
     taking::begin(Reading::now(), ahead(cupti));
     PASSES[0].store(gate::passes(), Ordering::Relaxed);
     // SAFETY: the functions have the types that CUPTI wants, and live as long as the process.
     let status = unsafe { (cupti.register_callbacks)(taking::requested, taking::completed) };
     check("cuptiActivityRegisterCallbacks", status)?;
-    IS_ON.store(true, Ordering::Release);
+    PRESENCE.on(presence::Event::Enabled);
     for kind in KINDS {
         // SAFETY: a kind of CUPTI's.
         check("cuptiActivityEnable", unsafe { (cupti.enable)(kind) })?;
@@ -256,7 +242,7 @@ fn ahead(cupti: &Cupti) -> i64 {
 /// Has CUPTI take nothing any more, and hand over what it has.
 fn switch_off() {
     let Some(cupti) = Cupti::get() else { return };
-    if IS_ON.swap(false, Ordering::AcqRel) {
+    if PRESENCE.on(presence::Event::SwitchedOff).is_some() {
         // SAFETY: kinds of CUPTI's; what was not enabled is refused.
         unsafe {
             for kind in KINDS {
@@ -272,7 +258,7 @@ fn switch_off() {
 /// Takes CUPTI out of the driver: nothing else gives the program its speed back. It must find no
 /// thread in the driver, and the device idle.
 fn leave() -> Left {
-    let attempt = ATTEMPT.load(Ordering::SeqCst);
+    let number = ATTEMPT.state().number();
     let (Some(cupti), Some(driver)) = (Cupti::get(), Driver::get()) else {
         return Left::Unseen;
     };
@@ -290,18 +276,12 @@ fn leave() -> Left {
         return Left::Busy;
     };
     // Whoever waited for this may have given it up before the gate was closed again.
-    if attempt & 3 != WAITING || ATTEMPT.load(Ordering::SeqCst) != attempt {
+    if ATTEMPT.state() != Attempt::Wanted(number) {
         return Left::Busy;
     }
     let since = Instant::now();
     driver.synchronize_all();
-    let goes_on = ATTEMPT.compare_exchange(
-        attempt,
-        attempt | FINALISING,
-        Ordering::SeqCst,
-        Ordering::SeqCst,
-    );
-    if attempt & 3 != WAITING || goes_on.is_err() {
+    if !commit(number) {
         return Left::Busy; // whoever waited for this has opened the gate
     }
     switch_off();
@@ -316,7 +296,7 @@ fn leave() -> Left {
     drop(closed);
     let took = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
     CLOSED_US.store(took, Ordering::Relaxed);
-    IS_IN.store(false, Ordering::Release);
+    PRESENCE.on(presence::Event::Finalised);
     buffers::shrink();
     match status {
         0 => Left::Yes,

@@ -6,6 +6,7 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use tllmprof_platform::lifecycle;
 use tllmprof_cupti::{NEWEST, OLDEST, find, folders, names};
 
@@ -184,20 +185,18 @@ fn real(path: CString) -> CString {
     found.or_else(|| mapped(NEWEST)).unwrap_or(path)
 }
 
+/// Loads the library, or with [`libc::RTLD_NOLOAD`] keeps one that is loaded.
 fn open(path: &CStr, flags: c_int) -> Result<(), Refusal> {
-    // SAFETY: the name is terminated. The handle is kept for good.
-    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | flags) };
-    if !handle.is_null() {
-        return Ok(());
-    }
-    // SAFETY: null, or a terminated string of this thread's, which is copied at once.
-    let why = unsafe {
-        let why = libc::dlerror();
-        if why.is_null() {
-            c"no reason was given".to_owned()
-        } else {
-            CStr::from_ptr(why).to_owned()
+    let path = OsStr::from_bytes(path.to_bytes());
+    // SAFETY: CUPTI's constructors run, on a thread that nobody must wait for.
+    let opened = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL | flags) };
+    match opened {
+        // What it has handed out is used as long as the process lives: never closed.
+        Ok(library) => core::mem::forget(library),
+        Err(libloading::Error::DlOpenUnknown) => {
+            return Err(Refusal::NotLoaded("no reason was given".to_owned()));
         }
-    };
-    Err(Refusal::NotLoaded(why.to_string_lossy().into_owned()))
+        Err(why) => return Err(Refusal::NotLoaded(why.to_string())),
+    }
+    Ok(())
 }

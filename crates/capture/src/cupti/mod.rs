@@ -10,13 +10,18 @@
 //! [gate](tllmprof_platform::gate) sees to; where it cannot, CUPTI is only switched off, and that is
 //! said. Whoever has CUPTI already keeps it.
 //!
-//! One thread at a time comes here, the one that switches; [`jobs`] are the worker's.
+//! One thread at a time comes here, the one that switches; [`jobs`] are the worker's. The states lie
+//! apart, as they need neither CUPTI nor a lock: [`plan`] is what is to be done, [`presence`] how far
+//! CUPTI is in the driver, [`attempt`] what the worker was asked for.
 
 mod activity;
+mod attempt;
 mod buffers;
 mod clock;
 mod jobs;
 mod library;
+mod plan;
+mod presence;
 mod refusal;
 mod taking;
 
@@ -24,20 +29,20 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_config::Settings;
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 
-use tllmprof_platform::driver::Driver;
 use super::worker;
-use tllmprof_sync::Lock;
+use jobs::Left;
+pub use jobs::{Job, work};
+use plan::{Action, Event, NEVER, Plan, Where};
+use refusal::Refusal;
+use tllmprof_platform::driver::Driver;
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::Edge;
-use tllmprof_recorder::Event;
 use tllmprof_recorder::What;
-use jobs::Left;
-pub use jobs::{Job, work};
-use refusal::Refusal;
+use tllmprof_sync::Lock;
 
 /// Bytes of the GPU's memory that have to be free: CUPTI takes up to 14 MB of them.
 const LEAST_MEMORY: usize = 32 << 20;
@@ -50,16 +55,10 @@ const LEAVING: Duration = Duration::from_millis(300);
 const FINALISING: Duration = Duration::from_secs(10);
 /// How long the end of the process waits for what CUPTI has.
 const LAST: Duration = Duration::from_secs(3);
-/// How often it is tried to take CUPTI out, each time twice as many iterations after the last.
-const TRIES: u32 = 8;
-/// Iterations after which it is looked again whether CUPTI, which was waited for in vain, is in.
-const LATE: u64 = 16;
-
-const NEVER: u64 = u64::MAX;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The iteration at which there is something to do next; [`NEVER`] for none.
+    /// The iteration at which there is something to do next, for the hot path; [`NEVER`] for none.
     #[fork(reset)]
     static NEXT: AtomicU64 = AtomicU64::new(NEVER);
     /// Refusals that were told, a bit each.
@@ -67,26 +66,7 @@ lifecycle::global! {
     static TOLD: AtomicU32 = AtomicU32::new(0);
     #[fork(by = in_child)]
     #[exit = "CUPTI is asked for what it has"]
-    static STATE: Lock<State> = Lock::new(State::new());
-}
-
-struct State {
-    phase: Phase,
-    /// How often it was tried to take CUPTI out, and at which iteration it is to be tried next.
-    leaving: Option<(u32, u64)>,
-    /// It will never come to anything.
-    is_hopeless: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Off,
-    /// A window is open; a stream capture is under way, maybe.
-    Waiting,
-    /// From one iteration to before another.
-    Taking {
-        until: u64,
-    },
+    static PLAN: Lock<Plan> = Lock::new(Plan::Off);
 }
 
 /// Whether kernels are to be taken, as far as the variables say. Asked early and often.
@@ -120,16 +100,17 @@ pub fn has_edge_at(iteration: u64) -> bool {
 
 /// A window opens.
 pub fn window_opens() {
-    let Some(settings) = tllmprof_session::activity::settings().filter(|settings| settings.kernels.is_some()) else {
+    let Some(settings) =
+        tllmprof_session::activity::settings().filter(|settings| settings.kernels.is_some())
+    else {
         return;
     };
-    let mut state = STATE.lock();
+    let mut plan = PLAN.lock();
     if let Some(refusal) = settings.obstacle() {
-        state.refuse(&refusal);
-    }
-    if !state.is_hopeless && recorder::is_on() {
-        state.phase = Phase::Waiting;
-        NEXT.store(0, Ordering::Relaxed);
+        say_refusal(&refusal);
+        plan.on(Event::Obstructed);
+    } else if recorder::is_on() {
+        plan.on(Event::Opens);
     }
 }
 
@@ -139,65 +120,86 @@ pub fn reach(iteration: u64, capturing: bool) -> bool {
     if !has_edge_at(iteration) {
         return false;
     }
-    let mut state = STATE.lock();
-    if let Phase::Taking { until } = state.phase
-        && until <= iteration
-    {
-        if capturing {
-            // It could not be switched off.
-            let until = iteration.saturating_add(1);
-            state.phase = Phase::Taking { until };
-        } else {
-            state.stop(iteration);
+    let mut plan = PLAN.lock();
+    let cupti = whereabouts();
+    match plan.on(Event::Begins {
+        iteration,
+        capturing,
+        cupti,
+    }) {
+        Action::Attach => return plan.attach(iteration),
+        Action::Stop => write_stop(iteration),
+        Action::StopAndLeave => {
+            write_stop(iteration);
+            plan.leave(iteration);
         }
+        Action::Leave => plan.leave(iteration),
+        Action::Nothing | Action::SayCaptured => {}
     }
-    let mut begins = false;
-    if state.phase == Phase::Waiting {
-        begins = !capturing && state.begin(iteration);
-    } else {
-        state.leave(iteration, capturing);
-    }
-    state.plan();
-    begins
+    false
 }
 
 /// The window is about to close before iteration `over`: nothing more is taken.
 pub fn window_closes(over: u64) {
-    let mut state = STATE.lock();
-    match state.phase {
-        Phase::Off => {}
-        Phase::Waiting => {
-            log::say!(
-                Debug,
-                "no kernels: a stream was being captured all the while"
-            );
-            state.phase = Phase::Off;
-        }
-        Phase::Taking { .. } => state.stop(over),
+    match PLAN.lock().on(Event::Closes { over }) {
+        Action::SayCaptured => log::say!(
+            Debug,
+            "no kernels: a stream was being captured all the while"
+        ),
+        Action::Stop => write_stop(over),
+        _ => {}
     }
-    state.plan();
 }
 
 /// The window has closed, and the device was waited for unless it must be let be.
 pub fn window_has_closed(over: u64, capturing: bool) {
-    let mut state = STATE.lock();
-    state.leave(over, capturing);
-    state.plan();
+    let mut plan = PLAN.lock();
+    let cupti = whereabouts();
+    let closed = Event::Closed {
+        over,
+        capturing,
+        cupti,
+    };
+    if plan.on(closed) == Action::Leave {
+        plan.leave(over);
+    }
 }
 
 /// The process ends after `over` iterations.
 pub fn finish(over: u64, capturing: bool) {
-    let Some(mut state) = STATE.lock_for(LAST) else {
+    let Some(mut plan) = PLAN.lock_for(LAST) else {
         return;
     };
-    if let Phase::Taking { .. } = state.phase {
-        state.stop(over);
+    if plan.on(Event::Ends) == Action::Stop {
+        write_stop(over);
     }
-    state.leaving = None;
-    NEXT.store(NEVER, Ordering::Relaxed);
-    drop(state);
+    drop(plan);
     jobs::set_capturing(capturing);
     flush_at_exit();
+}
+
+/// Where CUPTI is.
+fn whereabouts() -> Where {
+    if worker::is_about(worker::Job::Cupti(Job::Attach)) {
+        Where::Coming
+    } else if jobs::is_in() {
+        Where::In
+    } else {
+        Where::Out
+    }
+}
+
+/// Says why there are no kernels, each reason once.
+fn say_refusal(refusal: &Refusal) {
+    let bit = 1 << refusal.number();
+    if TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        log::say!(Warn, "no kernels: {refusal}");
+    }
+}
+
+/// Kernels were taken in the iterations before `over`.
+fn write_stop(over: u64) {
+    write_edge(Edge::Close, over.saturating_sub(1));
 }
 
 /// Has what CUPTI has taken down.
@@ -224,38 +226,19 @@ fn flush_at_exit() {
     }
 }
 
-impl State {
-    const fn new() -> Self {
-        Self {
-            phase: Phase::Off,
-            leaving: None,
-            is_hopeless: false,
-        }
-    }
-
-    /// Says when there is something to do next.
-    fn plan(&self) {
-        let next = match (self.phase, self.leaving) {
-            (Phase::Waiting, _) => 0,
-            (Phase::Taking { until }, _) => until,
-            (Phase::Off, Some((_, next))) => next,
-            (Phase::Off, None) => NEVER,
-        };
-        NEXT.store(next, Ordering::Relaxed);
-    }
-
-    fn refuse(&mut self, refusal: &Refusal) {
-        let bit = 1 << refusal.number();
-        if TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-            log::say!(Warn, "no kernels: {refusal}");
-        }
-        self.is_hopeless |= !refusal.may_pass();
-        self.phase = Phase::Off;
+impl Plan {
+    /// `event` happens; what is to be done about it.
+    fn on(&mut self, event: Event) -> Action {
+        let (next, action) = self.next(event);
+        *self = next;
+        NEXT.store(next.due(), Ordering::Relaxed);
+        action
     }
 
     /// Begins to take kernels with `iteration`; whether that worked.
-    fn begin(&mut self, iteration: u64) -> bool {
+    fn attach(&mut self, iteration: u64) -> bool {
         let steps = tllmprof_session::activity::settings().and_then(|settings| settings.kernels);
+        jobs::begin_attempt();
         let is_done = worker::run(worker::Job::Cupti(Job::Attach), LOADING);
         let refusal = if is_done {
             jobs::refused()
@@ -263,44 +246,22 @@ impl State {
             jobs::forget_attach();
             Some(Refusal::Slow)
         };
-        self.leaving = None;
         if let Some(refusal) = refusal {
-            self.refuse(&refusal);
-            if !is_done || jobs::is_in() {
-                self.leaving = Some((0, iteration));
-            }
+            say_refusal(&refusal);
+            self.on(Event::NotAttached {
+                iteration,
+                may_pass: refusal.may_pass(),
+                may_be_in: !is_done || jobs::is_in(),
+            });
             return false;
         }
         let until = iteration.saturating_add(steps.unwrap_or(1).max(1));
-        self.phase = Phase::Taking { until };
+        self.on(Event::Attached { until });
         true
     }
 
-    /// Kernels were taken in the iterations before `over`.
-    fn stop(&mut self, over: u64) {
-        write_edge(Edge::Close, over.saturating_sub(1));
-        self.phase = Phase::Off;
-        self.leaving = Some((0, over));
-    }
-
-    /// Takes CUPTI out, if that is to be done where `iteration` begins.
-    fn leave(&mut self, iteration: u64, capturing: bool) {
-        let Some((tries, _)) = self.leaving.filter(|(_, next)| *next <= iteration) else {
-            return;
-        };
-        if worker::is_about(worker::Job::Cupti(Job::Attach)) {
-            // It comes too late, and goes as soon as it is in.
-            self.leaving = Some((tries, iteration.saturating_add(LATE)));
-            return;
-        }
-        if !jobs::is_in() {
-            self.leaving = None;
-            return;
-        }
-        if capturing {
-            self.leaving = Some((tries, iteration.saturating_add(1)));
-            return;
-        }
+    /// Takes CUPTI out where `iteration` begins.
+    fn leave(&mut self, iteration: u64) {
         let since = Instant::now();
         let was_on = jobs::is_on();
         let left = leave_once();
@@ -308,7 +269,11 @@ impl State {
         if was_on && is_off {
             tell_totals();
         }
-        self.leaving = None;
+        self.on(match left {
+            Left::Yes | Left::Unseen => Event::Left,
+            Left::Busy => Event::Busy { iteration },
+            Left::Failed(_) | Left::Hangs => Event::Broken,
+        });
         match left {
             Left::Yes => log::say!(
                 Debug,
@@ -316,26 +281,20 @@ impl State {
                 since.elapsed().as_secs_f64() * 1e3,
                 jobs::closed_us() as f64 / 1e3
             ),
-            Left::Busy if tries + 1 < TRIES => {
-                log::say!(
-                    Debug,
-                    "CUPTI could not be taken out: a thread was in the driver"
-                );
-                let next = iteration.saturating_add(1 << tries);
-                self.leaving = Some((tries + 1, next));
-            }
+            Left::Busy if self.is_leaving() => log::say!(
+                Debug,
+                "CUPTI could not be taken out: a thread was in the driver"
+            ),
             Left::Busy => tell_stays("other threads were in the driver whenever it was to go"),
             Left::Unseen => tell_stays("not all calls of the driver are seen"),
             Left::Failed(status) => {
                 log::say!(Warn, "cuptiFinalize failed with error {status}");
-                self.is_hopeless = true;
             }
             Left::Hangs => {
                 log::say!(Warn, "cuptiFinalize did not end within {FINALISING:?}");
-                self.is_hopeless = true;
             }
         }
-        if self.leaving.is_none() {
+        if !self.is_leaving() {
             taking::end();
         }
     }
@@ -398,15 +357,12 @@ fn tell_totals() {
 /// Writes where the taking of kernels begins or ends.
 pub fn write_edge(edge: Edge, iteration: u64) {
     let what = What::KernelWindow { edge, iteration };
-    recorder::late(&Event::new(recorder::ticks(), 0, what));
+    recorder::late(&recorder::Event::new(recorder::ticks(), 0, what));
 }
 
 /// The child of a fork has none of it.
 fn in_child(alone: &OnlyThread) {
-    STATE.break_open(alone);
-    let was_loaded = library::Cupti::get().is_some();
-    let mut state = STATE.lock();
-    *state = State::new();
+    PLAN.break_open(alone);
     // What its parent loaded knows of its parent's threads.
-    state.is_hopeless = was_loaded;
+    *PLAN.lock() = Plan::of_child(library::Cupti::get().is_some());
 }

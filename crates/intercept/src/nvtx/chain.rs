@@ -6,17 +6,21 @@
 //! of the wrappers, which therefore know what comes next.
 
 use core::ffi::{CStr, c_int, c_void};
+use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use core::time::Duration;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
-use tllmprof_platform::resolve;
 use super::abi::{Function, GetExportTable, Initialize, InitializeExtension, KINDS, Table};
 use super::wrappers::{self, WRAPPED};
 use super::{ranges, recorded};
-use tllmprof_platform::lifecycle;
-use tllmprof_sync::Lock;
+use libloading::os::unix::{Library, RTLD_LAZY};
 use tllmprof_platform::injection;
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
+use tllmprof_platform::resolve;
+use tllmprof_sync::Lock;
 
 /// How many different sets of next functions there may be.
 pub const CHAINS: usize = 8;
@@ -131,49 +135,36 @@ fn write(place: *mut Function, function: Function) {
 }
 
 /// What the tool that was there before has to say to a module.
-enum Tool {
+enum Tool<F> {
     /// There is none, or its library cannot be loaded.
     None,
     /// It has no such function.
     Lacks,
-    Has(Library),
+    /// The function, and its library, which stays open unless it is closed: what the tool throws may
+    /// pass here.
+    Has(F, ManuallyDrop<Library>),
 }
 
-impl Tool {
+impl<F: Copy> Tool<F> {
     /// The tool's function `name`, from its library loaded as NVTX would load it.
-    fn find(name: &CStr) -> Self {
+    ///
+    /// # Safety
+    /// `F` is the type of the function of this name.
+    unsafe fn find(name: &CStr) -> Self {
         let Some(tool) = injection::tool() else {
             return Self::None;
         };
-        // SAFETY: a path and a name, both terminated. NVTX would load the library here, too.
-        unsafe {
-            let handle = libc::dlopen(tool.as_ptr(), libc::RTLD_LAZY);
-            if handle.is_null() {
-                return Self::None;
-            }
-            let library = Library {
-                handle,
-                function: libc::dlsym(handle, name.as_ptr()),
-            };
-            if library.function.is_null() {
-                library.close();
-                return Self::Lacks;
-            }
-            Self::Has(library)
+        let path = OsStr::from_bytes(tool.to_bytes());
+        // SAFETY: the tool's constructors run where NVTX would have them run.
+        let Ok(library) = (unsafe { Library::open(Some(path), RTLD_LAZY) }) else {
+            return Self::None;
+        };
+        // SAFETY: the caller's promise; the function may be null.
+        let found = unsafe { library.get::<Option<F>>(name.to_bytes_with_nul()) };
+        match found.ok().and_then(|symbol| *symbol) {
+            Some(function) => Self::Has(function, ManuallyDrop::new(library)),
+            None => Self::Lacks,
         }
-    }
-}
-
-struct Library {
-    handle: *mut c_void,
-    function: *mut c_void,
-}
-
-impl Library {
-    /// As NVTX does where the tool does not want the module.
-    fn close(self) {
-        // SAFETY: the handle is of a dlopen just before.
-        unsafe { libc::dlclose(self.handle) };
     }
 }
 
@@ -223,15 +214,17 @@ pub unsafe fn initialize(export: GetExportTable) -> c_int {
     // SAFETY: the caller's promise.
     let places = (!is_ours(export) && wants_ranges()).then(|| unsafe { Places::of(export) });
     let mut has_tool = 0;
-    if let Tool::Has(library) = Tool::find(c"InitializeInjectionNvtx2") {
-        // SAFETY: that is the type of the function of this name, and the module's own argument.
-        has_tool =
-            unsafe { core::mem::transmute::<*mut c_void, Initialize>(library.function)(export) };
+    // SAFETY: that is the type of the function of this name.
+    let tool = unsafe { Tool::<Initialize>::find(c"InitializeInjectionNvtx2") };
+    if let Tool::Has(initialize, library) = tool {
+        // SAFETY: the tool's function, and the module's own argument.
+        has_tool = unsafe { initialize(export) };
         if has_tool == 0 {
             if let Some(places) = &places {
                 places.restore();
             }
-            library.close();
+            // As NVTX does where the tool does not want the module.
+            drop(ManuallyDrop::into_inner(library));
         }
     }
     let Some(places) = places else {
@@ -277,11 +270,11 @@ pub unsafe fn initialize_extension(module: *mut c_void) -> c_int {
     let Some(_asking) = Asking::begin(module.addr()) else {
         return 0;
     };
-    match Tool::find(c"InitializeInjectionNvtxExtension") {
-        // SAFETY: that is the type of the function of this name, and the module's own argument.
-        Tool::Has(library) => unsafe {
-            core::mem::transmute::<*mut c_void, InitializeExtension>(library.function)(module)
-        },
+    // SAFETY: that is the type of the function of this name.
+    let tool = unsafe { Tool::<InitializeExtension>::find(c"InitializeInjectionNvtxExtension") };
+    match tool {
+        // SAFETY: the tool's function, and the module's own argument.
+        Tool::Has(initialize, _) => unsafe { initialize(module) },
         Tool::Lacks => 1,
         Tool::None => wants_ranges().into(),
     }

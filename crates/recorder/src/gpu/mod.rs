@@ -14,13 +14,20 @@
 //! program destroys is told of before ([`before_destroy`]), as the driver may not be given handles of
 //! what is gone.
 //!
+//! The states lie apart, as they need neither the driver nor a lock: [`phase`] and [`making`] are the
+//! process's, [`span`] a stream's, [`supply`] a pool's.
+//!
 //! While any thread captures a stream nothing is done here: whoever calls looks to that.
 
 mod driver;
+mod making;
+mod phase;
 mod pool;
+mod span;
 mod streams;
+mod supply;
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
 use tllmprof_platform::lifecycle;
@@ -28,14 +35,17 @@ use tllmprof_record::{Counter, Info};
 
 use super::writers::{self, Writer};
 use super::{add, clock, facts, is_on, is_recording};
-use tllmprof_platform::errno::Kept;
-use tllmprof_platform::gate;
-use tllmprof_sync::Guard;
-use tllmprof_platform::log;
 use driver::Driver;
+use making::Making;
+use phase::Phase;
 use pool::{Index, Pair, Span};
+use span::{Ending, Fate, Why};
 pub use streams::Target;
 use streams::{Key, Open, Stream};
+use tllmprof_platform::errno::Kept;
+use tllmprof_platform::gate;
+use tllmprof_platform::log;
+use tllmprof_sync::{Guard, Machine};
 
 /// No iteration is open.
 const NONE: u64 = u64::MAX;
@@ -43,12 +53,12 @@ const NONE: u64 = u64::MAX;
 lifecycle::global! {
     stage: Sinks;
 
-    /// There may be streams that are known, and events.
-    #[fork(reset)]
-    static IS_ON: AtomicBool = AtomicBool::new(false);
-    /// The record knows the driver's version.
-    #[fork(reset)]
-    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    /// Where the process is with its GPU times.
+    #[fork(in_child)]
+    static PHASE: Machine<Phase> = Machine::new();
+    /// Whether the worker makes events.
+    #[fork(in_child)]
+    static MAKING: Machine<Making> = Machine::new();
     /// The iteration that work is for.
     #[fork(reset)]
     static ITERATION: AtomicU64 = AtomicU64::new(NONE);
@@ -62,20 +72,6 @@ lifecycle::global! {
     /// How many of these may be using an event or a stream's handle.
     #[fork(reset)]
     static USERS: AtomicU32 = AtomicU32::new(0);
-    /// The window's last times are being read: nobody else may use an event.
-    #[fork(reset)]
-    static IS_ENDING: AtomicBool = AtomicBool::new(false);
-    /// There may be events.
-    #[fork(reset)]
-    static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
-    /// Events are being made, and they are to be made no more as a context is about to go.
-    #[fork(reset)]
-    static IS_MAKING: AtomicBool = AtomicBool::new(false);
-    #[fork(reset)]
-    static MAKING_STOPS: AtomicU32 = AtomicU32::new(0);
-    /// Nothing is timed any more in this process.
-    #[fork(reset)]
-    static IS_OVER: AtomicBool = AtomicBool::new(false);
 }
 /// How long those who still use events are waited for.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -93,11 +89,12 @@ pub enum Doomed {
 
 /// A window is about to open. `capturing`: a stream capture is under way.
 pub fn window_opens(capturing: bool) {
-    if !is_on() || IS_OVER.load(Ordering::Relaxed) {
+    let phase = PHASE.state();
+    if !is_on() || phase.is_over() {
         return;
     }
     let Some(driver) = Driver::find() else { return };
-    if !IS_TOLD.swap(true, Ordering::Relaxed)
+    if phase == Phase::Unused
         && let Some(version) = driver.version()
     {
         facts::tell_number(Info::CudaDriver, version);
@@ -105,22 +102,22 @@ pub fn window_opens(capturing: bool) {
     if !capturing {
         pool::expect(driver, driver.context());
     }
-    HAS_EVENTS.store(true, Ordering::Release);
-    IS_ON.store(true, Ordering::Release);
+    PHASE.on(phase::Event::Opens);
 }
 
 /// Whether there are fewer events than are to be made ahead.
 pub fn wants_events() -> bool {
-    IS_ON.load(Ordering::Relaxed) && pool::wants_more()
+    PHASE.peek() == Phase::Timing && pool::wants_more()
 }
 
 /// Makes events ahead of their use, for a bounded time. On a thread of ours.
 pub fn make_events() {
     let Some(driver) = Driver::get() else { return };
     let _held = gate::hold();
-    IS_MAKING.store(true, Ordering::SeqCst);
-    pool::make_ahead(driver, || MAKING_STOPS.load(Ordering::SeqCst) == 0);
-    IS_MAKING.store(false, Ordering::SeqCst);
+    if MAKING.on(making::Event::Begins).is_some() {
+        pool::make_ahead(driver, || MAKING.state().goes_on());
+        MAKING.on(making::Event::Ends);
+    }
 }
 
 /// Work is for this iteration from here on.
@@ -137,7 +134,7 @@ pub fn between_iterations() {
 /// Whether calls are to be told of here.
 #[inline]
 pub fn is_timing() -> bool {
-    IS_ON.load(Ordering::Relaxed) && is_recording()
+    PHASE.peek() == Phase::Timing && is_recording()
 }
 
 /// A call is about to enqueue work; whether that is expected to be the stream's last for now, so that
@@ -217,15 +214,15 @@ pub fn before_wait(wait: Wait) {
 /// The program is about to destroy something. Whether a window is open or not; `capturing`: a stream
 /// capture is under way.
 pub fn before_destroy(doomed: Doomed, capturing: bool) {
-    if !HAS_EVENTS.load(Ordering::Acquire) || IS_OVER.load(Ordering::SeqCst) {
+    if !PHASE.state().has_events() {
         return;
     }
     let Some(driver) = Driver::get() else { return };
     let is_of_context = !matches!(doomed, Doomed::Stream(_));
     let _errno = Kept::new();
     if is_of_context {
-        MAKING_STOPS.fetch_add(1, Ordering::SeqCst);
-        until(PATIENCE, || !IS_MAKING.load(Ordering::SeqCst));
+        MAKING.on(making::Event::Dooms);
+        until(PATIENCE, || !MAKING.state().is_under_way());
     }
     until(GATE, || !gate::is_closed());
     // Another thread may be closing the window.
@@ -237,7 +234,7 @@ pub fn before_destroy(doomed: Doomed, capturing: bool) {
         give_up();
     }
     if is_of_context {
-        MAKING_STOPS.fetch_sub(1, Ordering::SeqCst);
+        MAKING.on(making::Event::Gone);
     }
 }
 
@@ -277,7 +274,7 @@ fn end_contexts(driver: Driver, why: Why, ends: impl Fn(usize, Option<u8>) -> bo
 /// they have. `capturing`: a stream capture is under way.
 pub fn work_ends(capturing: bool) {
     between_iterations();
-    if !IS_ON.load(Ordering::Acquire) || IS_OVER.load(Ordering::SeqCst) {
+    if PHASE.state() != Phase::Timing {
         return;
     }
     if let Some(driver) = Driver::get() {
@@ -294,10 +291,10 @@ pub fn work_ends(capturing: bool) {
 /// A thread may be about to give an event to its stream, from before the close: it is waited for, as
 /// the event is free for others from here on.
 pub fn end() {
-    if !IS_ON.load(Ordering::Acquire) {
+    if !PHASE.state().is_open() {
         return;
     }
-    IS_ENDING.store(true, Ordering::SeqCst);
+    PHASE.on(phase::Event::Closes);
     if let Some(driver) = Driver::get() {
         if until(PATIENCE, || users() == 0) {
             streams::forget(|_| true);
@@ -309,8 +306,7 @@ pub fn end() {
     }
     let own = OWN.swap(0, Ordering::Relaxed) + writers::take_timed();
     add(Counter::OwnTicks, own);
-    IS_ON.store(false, Ordering::Release);
-    IS_ENDING.store(false, Ordering::SeqCst);
+    PHASE.on(phase::Event::AllRead);
 }
 
 /// Times nothing more in this process. What the streams have open stays so: nobody knows what of it is
@@ -320,7 +316,7 @@ fn give_up() {
         Warn,
         "GPU times end here: another thread takes too long in the driver"
     );
-    IS_OVER.store(true, Ordering::SeqCst);
+    PHASE.on(phase::Event::GivesUp);
 }
 
 /// Waits until it is so; false if that takes too long.
@@ -348,8 +344,7 @@ fn timed(act: impl FnOnce()) -> bool {
     let (users, own) =
         writers::current().map_or((&USERS, &OWN), |writer| (&writer.timing, &writer.timed));
     users.fetch_add(1, Ordering::SeqCst);
-    let may =
-        !IS_ENDING.load(Ordering::SeqCst) && !IS_OVER.load(Ordering::SeqCst) && !gate::is_closed();
+    let may = PHASE.state().may_use_events() && !gate::is_closed();
     if may {
         act();
     }
@@ -437,21 +432,6 @@ fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> boo
     given.is_ok()
 }
 
-/// Why a span ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Why {
-    /// The program is about to wait for it.
-    Wait,
-    /// Another iteration has begun, and work for the stream is about to be launched.
-    Next,
-    /// Another iteration has begun.
-    Iteration,
-    /// The window has closed, or the stream is destroyed.
-    End,
-    /// The same, while a stream is captured: nothing may be enqueued.
-    Capture,
-}
-
 /// Ends the spans of other iterations that the calling thread has open, once in an iteration.
 #[inline]
 fn sweep(iteration: u64) {
@@ -479,30 +459,32 @@ fn end_span(driver: Driver, stream: &Stream, why: Why) {
         Why::Wait | Why::Next | Why::Iteration => stream.span.try_lock(),
         Why::End | Why::Capture => stream.span.lock_for(Duration::from_millis(20)),
     };
-    // What has no launch yet has one under way, by another thread.
-    let is_under_way = || stream.launches() == 0 && matches!(why, Why::Wait | Why::Iteration);
     if let Some(mut open) = open
         && stream.open().is_some()
-        && !is_under_way()
     {
         end_locked(driver, stream, &mut open, why);
     }
 }
 
 fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: Why) {
-    let is_empty = stream.launches() == 0;
-    let is_late = open.covered != stream.launches();
-    // An event that comes that late tells nothing.
-    let is_past = why != Why::Wait && open.iteration + 1 < LATEST.load(Ordering::Relaxed);
-    let may_give = match why {
-        Why::Wait => true,
-        // What the program enqueues next is for the same stream.
-        Why::Next => !is_past,
-        // An event on the legacy stream has others wait that would not.
-        Why::Iteration | Why::End => !is_past && !stream.is_legacy(),
-        Why::Capture => false,
+    let ending = Ending {
+        why,
+        launches: stream.launches(),
+        covered: open.covered,
+        iteration: open.iteration,
+        latest: LATEST.load(Ordering::Relaxed),
+        is_legacy: stream.is_legacy(),
     };
-    let is_whole = !is_empty && (!is_late || may_give && give_last(driver, stream, open));
+    let (is_whole, cut, lost) = match ending.fate() {
+        Fate::Stays => return,
+        Fate::Empty => (false, false, 0),
+        Fate::Whole => (true, false, 0),
+        Fate::GiveLast { cut } => {
+            let is_given = give_last(driver, stream, open);
+            (is_given, cut, usize::from(!is_given))
+        }
+        Fate::Lost => (false, false, 1),
+    };
     // A launch by another thread in between belongs to what follows.
     stream.end(open);
     let Some(mut pool) = pool::known(stream.context()) else {
@@ -512,13 +494,13 @@ fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: 
         let span = Span {
             pair: open.pair,
             stream: stream.number(),
-            cut: is_late && why != Why::Wait,
+            cut,
             iteration: open.iteration,
             since: open.since,
         };
         pool.add(driver, span);
     } else {
         pool.put_back(open.pair);
-        pool::lose((!is_empty).into());
+        pool::lose(lost);
     }
 }

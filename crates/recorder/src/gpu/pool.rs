@@ -15,9 +15,10 @@ use tllmprof_record::{Counter, Event as Recorded, Info, What};
 
 use super::super::{add, clock, facts, writers};
 use super::driver::{BesideCaptures, Driver, Event, Status};
+use super::supply::{self, Supply};
+use tllmprof_platform::log;
 use tllmprof_sync::Guard;
 use tllmprof_sync::Lock;
-use tllmprof_platform::log;
 
 /// Contexts that a process may use in a window. Work in more is not timed.
 const CONTEXTS: usize = 16;
@@ -75,11 +76,7 @@ struct Context {
 /// A context's events.
 pub struct Pool {
     pub device: u8,
-    /// The driver has refused something: nothing more is timed here.
-    is_dead: bool,
-    /// How often the driver took long to make events: no more are made from the second time on, as
-    /// once it may have been the machine.
-    slow: u8,
+    supply: Supply,
     pairs: [Pair; MOST],
     made: usize,
     free: [Index; MOST],
@@ -205,7 +202,7 @@ pub fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
                     Ok(pair) => return driver.destroy_pair(pair),
                     Err(status) => return pool.fail(status),
                 }
-                pool.slow += u8::from(is_slow);
+                pool.took(is_slow);
                 if !pool.wants_more() {
                     return;
                 }
@@ -287,8 +284,7 @@ impl Pool {
         };
         Self {
             device: 0,
-            is_dead: false,
-            slow: 0,
+            supply: Supply::Growing,
             pairs: [Pair { start: 0, end: 0 }; MOST],
             made: 0,
             free: [0; MOST],
@@ -301,7 +297,7 @@ impl Pool {
     }
 
     fn forget(&mut self) {
-        (self.is_dead, self.slow) = (false, 0);
+        self.supply = Supply::Growing;
         (self.made, self.free_count) = (0, 0);
         (self.first_unread, self.unread_count) = (0, 0);
         self.last = None;
@@ -311,11 +307,11 @@ impl Pool {
         self.forget();
         match driver.in_context(context, |device| device) {
             Some(device) => self.device = device,
-            None => self.is_dead = true,
+            None => self.supply = self.supply.next(supply::Event::Refused),
         }
         let bit = 1_u32.checked_shl(self.device.into()).unwrap_or(0);
         let mut name = [0; 96];
-        if !self.is_dead
+        if !self.supply.is_dead()
             && TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0
             && let Some(length) = driver.device_name(self.device, &mut name)
         {
@@ -324,11 +320,18 @@ impl Pool {
     }
 
     fn has_room(&self) -> bool {
-        !self.is_dead && self.made < MOST
+        !self.supply.is_dead() && self.made < MOST
     }
 
     fn wants_more(&self) -> bool {
-        !self.is_dead && self.slow < 2 && self.made < ENOUGH
+        self.supply.may_grow() && self.made < ENOUGH
+    }
+
+    /// Events have been made.
+    fn took(&mut self, long: bool) {
+        if long {
+            self.supply = self.supply.next(supply::Event::TookLong);
+        }
     }
 
     fn add_pair(&mut self, pair: Pair) {
@@ -343,13 +346,13 @@ impl Pool {
         let since = Instant::now();
         let until = self.made + MORE;
         driver.in_context(context, |_| {
-            while self.has_room() && self.made < until && self.slow < 2 {
+            while self.has_room() && self.made < until && self.supply.may_grow() {
                 let begun = Instant::now();
                 match driver.create_pair() {
                     Ok(pair) => self.add_pair(pair),
                     Err(status) => self.fail(status),
                 }
-                self.slow += u8::from(begun.elapsed() >= SLOW);
+                self.took(begun.elapsed() >= SLOW);
                 if since.elapsed() >= IN_BETWEEN {
                     break;
                 }
@@ -359,7 +362,7 @@ impl Pool {
 
     /// A pair of events for a span that begins.
     pub fn take(&mut self, driver: Driver, context: usize) -> Option<(Index, Pair)> {
-        if self.is_dead {
+        if self.supply.is_dead() {
             return None;
         }
         if self.free_count == 0 {
@@ -408,7 +411,7 @@ impl Pool {
 
     /// The driver has refused something.
     fn fail(&mut self, status: Status) {
-        self.is_dead = true;
+        self.supply = self.supply.next(supply::Event::Refused);
         if !status.is_of_an_end() {
             log::once!(
                 Warn,
@@ -423,7 +426,7 @@ impl Pool {
         let per_ns = clock::ticks_per_ns();
         let since = Instant::now();
         for _ in 0..most {
-            if self.is_dead || self.unread_count == 0 || since.elapsed() >= within {
+            if self.supply.is_dead() || self.unread_count == 0 || since.elapsed() >= within {
                 break;
             }
             let span = self.unread[self.first_unread];
@@ -433,7 +436,7 @@ impl Pool {
                 Err(status) => self.fail(status),
             }
         }
-        if self.is_dead {
+        if self.supply.is_dead() {
             self.lose_unread();
         }
     }

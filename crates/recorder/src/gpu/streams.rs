@@ -8,10 +8,11 @@ use core::time::Duration;
 
 use super::driver::Driver;
 use super::pool::{Index, Pair};
+use super::span::{self, Has};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
-use tllmprof_sync::hash::spread;
 use tllmprof_platform::thread;
 use tllmprof_sync::Lock;
+use tllmprof_sync::hash::spread;
 
 /// Streams that are known at a time; one that has nothing open makes room for another.
 const STREAMS: usize = 256;
@@ -79,17 +80,14 @@ impl Key {
     }
 }
 
-const MISSED: u64 = 1 << 63;
-
 /// A stream. What each launch reads is apart from what it writes.
 #[repr(align(128))]
 pub struct Stream {
     /// As [`Key`] has it; 0: not in use.
     name: AtomicUsize,
     context: AtomicUsize,
-    /// The iteration that has a span open here, and one more; 0 for none. With [`MISSED`] one that
-    /// could not begin.
-    open: AtomicU64,
+    /// What it [has](Has) of an iteration. Written by who has the lock, and by who forgets the stream.
+    has: AtomicU64,
     /// Launches that the same span had in the last iteration that had it.
     expected: AtomicU32,
     /// As many launches as its last event is given behind.
@@ -147,7 +145,7 @@ impl Stream {
         Self {
             name: AtomicUsize::new(0),
             context: AtomicUsize::new(0),
-            open: AtomicU64::new(0),
+            has: AtomicU64::new(Has::Nothing.to_bits()),
             expected: AtomicU32::new(0),
             settled: AtomicU32::new(0),
             is_shared: AtomicBool::new(false),
@@ -206,19 +204,26 @@ impl Stream {
     /// The iteration that has a span open.
     #[inline]
     pub fn open(&self) -> Option<u64> {
-        let open = self.open.load(Ordering::Acquire);
-        open.checked_sub(1).filter(|_| open & MISSED == 0)
+        match Has::from_bits(self.has.load(Ordering::Acquire)) {
+            Has::Open(iteration) => Some(iteration),
+            Has::Nothing | Has::Missed(_) => None,
+        }
     }
 
     /// Whether nothing is to be begun in an iteration.
     #[inline]
     pub fn has_begun(&self, iteration: u64) -> bool {
-        self.open.load(Ordering::Acquire) & !MISSED == iteration + 1
+        Has::is_of(self.has.load(Ordering::Acquire), iteration)
     }
 
     /// The iteration's span could not begin. By who has the lock.
     pub fn miss(&self, iteration: u64) {
-        self.open.store((iteration + 1) | MISSED, Ordering::Release);
+        self.on(span::Event::Fails(iteration));
+    }
+
+    fn on(&self, event: span::Event) {
+        let has = Has::from_bits(self.has.load(Ordering::Relaxed)).next(event);
+        self.has.store(has.to_bits(), Ordering::Release);
     }
 
     /// Launches of the span.
@@ -298,13 +303,13 @@ impl Stream {
             .store(open.counts[open.place], Ordering::Relaxed);
         let (word, bit) = self.bit();
         word.fetch_or(bit, Ordering::Relaxed);
-        self.open.store(iteration + 1, Ordering::Release);
+        self.on(span::Event::Begins(iteration));
     }
 
     /// The span is over. By who has the lock.
     pub fn end(&self, open: &mut Open) {
         open.counts[open.place] = self.launches();
-        self.close();
+        self.close(span::Event::Ends);
     }
 
     fn bit(&self) -> (&'static AtomicU64, u64) {
@@ -378,11 +383,11 @@ impl Stream {
     /// The stream is not there any more, nor are the events of what it may have open.
     pub fn forget(&self) {
         self.name.store(0, Ordering::Release);
-        self.close();
+        self.close(span::Event::Forgotten);
     }
 
-    fn close(&self) {
-        self.open.store(0, Ordering::Release);
+    fn close(&self, event: span::Event) {
+        self.on(event);
         let (word, bit) = self.bit();
         word.fetch_and(!bit, Ordering::Relaxed);
     }

@@ -1,0 +1,135 @@
+//! What a thread of the program has the worker try with CUPTI, and gives up where it takes too long.
+//! Both may come to it at once: either the worker goes through with it or the other gives it up.
+//!
+//! | state          | `Begins`      | `Abandons`     | `Commits(n)`   | `Commits(m)`, m ≠ n |
+//! |----------------|---------------|----------------|----------------|---------------------|
+//! | `Wanted(n)`    | `Wanted(n+1)` | `Abandoned(n)` | `Committed(n)` |                     |
+//! | `Committed(n)` | `Wanted(n+1)` |                |                |                     |
+//! | `Abandoned(n)` | `Wanted(n+1)` |                |                |                     |
+//!
+//! An empty field: nothing changes. A worker that is late cannot take the next attempt for its own.
+
+use tllmprof_sync::States;
+
+/// The attempt of this number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// Whoever wants it waits for it.
+    Wanted(u32),
+    /// The worker goes through with it.
+    Committed(u32),
+    /// Nobody waits for it: it must come to nothing.
+    Abandoned(u32),
+}
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A thread wants another attempt.
+    Begins,
+    /// It waits no longer.
+    Abandons,
+    /// The worker is about to do what cannot be undone, of the attempt of this number.
+    Commits(u32),
+}
+
+const MOST: u32 = u32::MAX >> 2;
+
+impl Attempt {
+    /// Which attempt it is.
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Wanted(number) | Self::Committed(number) | Self::Abandoned(number) => number,
+        }
+    }
+}
+
+impl States for Attempt {
+    type Event = Event;
+
+    fn next(self, event: Event) -> Option<Self> {
+        match (self, event) {
+            (_, Event::Begins) => Some(Self::Wanted(self.number().wrapping_add(1) & MOST)),
+            (Self::Wanted(number), Event::Abandons) => Some(Self::Abandoned(number)),
+            (Self::Wanted(number), Event::Commits(of)) if number == of => {
+                Some(Self::Committed(number))
+            }
+            _ => None,
+        }
+    }
+
+    fn to_bits(self) -> u32 {
+        let stage = match self {
+            Self::Wanted(_) => 0,
+            Self::Committed(_) => 1,
+            Self::Abandoned(_) => 2,
+        };
+        self.number() << 2 | stage
+    }
+
+    fn from_bits(bits: u32) -> Self {
+        let number = bits >> 2;
+        match bits & 3 {
+            0 => Self::Wanted(number),
+            1 => Self::Committed(number),
+            _ => Self::Abandoned(number),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tllmprof_sync::States;
+
+    use super::Attempt::{self, Abandoned, Committed, Wanted};
+    use super::Event::{self, Abandons, Begins, Commits};
+    use super::MOST;
+
+    fn after(events: &[Event]) -> Vec<Attempt> {
+        let mut attempt = Wanted(0);
+        let on = |event: &Event| {
+            attempt = attempt.next(*event).unwrap_or(attempt);
+            attempt
+        };
+        events.iter().map(on).collect()
+    }
+
+    #[test]
+    fn a_word_holds_each_state() {
+        for number in [0, 1, MOST] {
+            for attempt in [Wanted(number), Committed(number), Abandoned(number)] {
+                assert_eq!(Attempt::from_bits(attempt.to_bits()), attempt);
+            }
+        }
+        assert_eq!(Wanted(0).to_bits(), 0);
+    }
+
+    #[test]
+    fn the_worker_goes_through_with_what_is_wanted() {
+        assert_eq!(
+            after(&[Begins, Commits(1), Abandons]),
+            [Wanted(1), Committed(1), Committed(1)]
+        );
+    }
+
+    #[test]
+    fn what_was_given_up_comes_to_nothing() {
+        assert_eq!(
+            after(&[Begins, Abandons, Commits(1)]),
+            [Wanted(1), Abandoned(1), Abandoned(1)]
+        );
+    }
+
+    #[test]
+    fn a_late_worker_does_not_take_the_next_attempt_for_its_own() {
+        assert_eq!(
+            after(&[Begins, Abandons, Begins, Commits(1), Commits(2)])[2..],
+            [Wanted(2), Wanted(2), Committed(2)]
+        );
+    }
+
+    #[test]
+    fn numbers_begin_again() {
+        assert_eq!(Committed(MOST).next(Begins), Some(Wanted(0)));
+    }
+}

@@ -1,0 +1,110 @@
+//! How far CUPTI is in the driver. The worker moves it, and everybody may look.
+//!
+//! | state | `Subscribed` | `Enabled` | `SwitchedOff` | `Finalised` |
+//! |-------|--------------|-----------|---------------|-------------|
+//! | `Out` | `In`         |           |               |             |
+//! | `In`  |              | `On`      |               | `Out`       |
+//! | `On`  |              |           | `In`          |             |
+//!
+//! An empty field: nothing changes. The child of a fork begins as `Out`: its parent's CUPTI is of no
+//! use to it.
+
+use tllmprof_sync::States;
+
+/// A state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Presence {
+    /// It is not in the driver.
+    Out,
+    /// It has been subscribed to: each launch costs more.
+    In,
+    /// It takes work down.
+    On,
+}
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    Subscribed,
+    Enabled,
+    SwitchedOff,
+    Finalised,
+}
+
+impl States for Presence {
+    type Event = Event;
+
+    fn next(self, event: Event) -> Option<Self> {
+        match (self, event) {
+            (Self::Out, Event::Subscribed) | (Self::On, Event::SwitchedOff) => Some(Self::In),
+            (Self::In, Event::Enabled) => Some(Self::On),
+            (Self::In, Event::Finalised) => Some(Self::Out),
+            _ => None,
+        }
+    }
+
+    fn to_bits(self) -> u32 {
+        self as u32
+    }
+
+    fn from_bits(bits: u32) -> Self {
+        match bits {
+            0 => Self::Out,
+            1 => Self::In,
+            _ => Self::On,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tllmprof_sync::States;
+
+    use super::Event::{self, Enabled, Finalised, Subscribed, SwitchedOff};
+    use super::Presence::{self, In, On, Out};
+
+    fn after(events: &[Event]) -> Vec<Presence> {
+        let mut presence = Out;
+        let on = |event: &Event| {
+            presence = presence.next(*event).unwrap_or(presence);
+            presence
+        };
+        events.iter().map(on).collect()
+    }
+
+    #[test]
+    fn a_word_holds_each_state() {
+        for presence in [Out, In, On] {
+            assert_eq!(Presence::from_bits(presence.to_bits()), presence);
+        }
+        assert_eq!(Out.to_bits(), 0);
+    }
+
+    #[test]
+    fn it_comes_and_goes_with_each_window() {
+        let window = [Subscribed, Enabled, SwitchedOff, Finalised];
+        assert_eq!(after(&window), [In, On, In, Out]);
+        assert_eq!(after(&[window, window].concat())[4..], [In, On, In, Out]);
+    }
+
+    #[test]
+    fn it_is_switched_on_again_where_it_could_not_go() {
+        assert_eq!(
+            after(&[Subscribed, Enabled, SwitchedOff, Subscribed, Enabled])[2..],
+            [In, In, On]
+        );
+    }
+
+    #[test]
+    fn it_is_switched_off_once() {
+        assert_eq!(Out.next(SwitchedOff), None);
+        assert_eq!(In.next(SwitchedOff), None);
+        assert_eq!(On.next(SwitchedOff), Some(In));
+    }
+
+    #[test]
+    fn it_does_not_go_while_it_takes_work_down() {
+        assert_eq!(after(&[Subscribed, Enabled, Finalised])[2], On);
+    }
+}

@@ -1,0 +1,181 @@
+//! Where the process is with its GPU times.
+//!
+//! | state     | `Opens`  | `Closes`  | `AllRead` | `GivesUp` |
+//! |-----------|----------|-----------|-----------|-----------|
+//! | `Unused`  | `Timing` |           |           | `Over`    |
+//! | `Resting` | `Timing` |           |           | `Over`    |
+//! | `Timing`  |          | `Reading` |           | `Failing` |
+//! | `Reading` |          |           | `Resting` | `Failing` |
+//! | `Failing` |          |           | `Over`    |           |
+//! | `Over`    |          |           |           |           |
+//!
+//! An empty field: nothing changes. The child of a fork begins as `Unused`.
+
+use tllmprof_sync::States;
+
+/// A state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Phase {
+    /// No window has opened: there are no events, and the record does not have the driver's version.
+    Unused,
+    /// Between windows: there are events, and no streams.
+    Resting,
+    /// A window is open.
+    Timing,
+    /// The window's last times are being read: nobody else may use an event.
+    Reading,
+    /// A thread has given up before the end of the window: nothing is timed any more.
+    Failing,
+    /// The same, with no window open.
+    Over,
+}
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A window opens.
+    Opens,
+    /// The window has closed.
+    Closes,
+    /// Its last times are read, as far as that could be.
+    AllRead,
+    /// A thread takes too long in the driver: nobody knows what it still uses.
+    GivesUp,
+}
+
+impl Phase {
+    /// Whether events may be used.
+    pub const fn may_use_events(self) -> bool {
+        !matches!(self, Self::Reading | Self::Failing | Self::Over)
+    }
+
+    /// Whether there may be events that a context takes with it when it goes.
+    pub const fn has_events(self) -> bool {
+        matches!(self, Self::Resting | Self::Timing | Self::Reading)
+    }
+
+    /// Whether the window that was opened has not been ended here.
+    pub const fn is_open(self) -> bool {
+        matches!(self, Self::Timing | Self::Reading | Self::Failing)
+    }
+
+    /// Whether nothing is timed any more in this process.
+    pub const fn is_over(self) -> bool {
+        matches!(self, Self::Failing | Self::Over)
+    }
+}
+
+impl States for Phase {
+    type Event = Event;
+
+    fn next(self, event: Event) -> Option<Self> {
+        Some(match (self, event) {
+            (Self::Unused | Self::Resting, Event::Opens) => Self::Timing,
+            (Self::Timing, Event::Closes) => Self::Reading,
+            (Self::Reading, Event::AllRead) => Self::Resting,
+            (Self::Failing, Event::AllRead) => Self::Over,
+            (Self::Unused | Self::Resting, Event::GivesUp) => Self::Over,
+            (Self::Timing | Self::Reading, Event::GivesUp) => Self::Failing,
+            _ => return None,
+        })
+    }
+
+    fn to_bits(self) -> u32 {
+        self as u32
+    }
+
+    #[inline]
+    fn from_bits(bits: u32) -> Self {
+        match bits {
+            0 => Self::Unused,
+            1 => Self::Resting,
+            2 => Self::Timing,
+            3 => Self::Reading,
+            4 => Self::Failing,
+            _ => Self::Over,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tllmprof_sync::States;
+
+    use super::Event::{self, AllRead, Closes, GivesUp, Opens};
+    use super::Phase::{self, Failing, Over, Reading, Resting, Timing, Unused};
+
+    const ALL: [Phase; 6] = [Unused, Resting, Timing, Reading, Failing, Over];
+
+    /// The states after each of `events`.
+    fn after(events: &[Event]) -> Vec<Phase> {
+        let mut phase = Unused;
+        let on = |event: &Event| {
+            phase = phase.next(*event).unwrap_or(phase);
+            phase
+        };
+        events.iter().map(on).collect()
+    }
+
+    #[test]
+    fn a_word_holds_each_state() {
+        for phase in ALL {
+            assert_eq!(Phase::from_bits(phase.to_bits()), phase);
+        }
+        assert_eq!(Unused.to_bits(), 0);
+    }
+
+    #[test]
+    fn windows_come_and_go() {
+        assert_eq!(
+            after(&[Opens, Closes, AllRead, Opens, Closes, AllRead]),
+            [Timing, Reading, Resting, Timing, Reading, Resting]
+        );
+    }
+
+    #[test]
+    fn what_closes_without_a_window_changes_nothing() {
+        assert_eq!(after(&[Closes, AllRead]), [Unused, Unused]);
+        let events = [Opens, Closes, AllRead, Closes, AllRead];
+        assert_eq!(after(&events)[2..], [Resting; 3]);
+    }
+
+    #[test]
+    fn who_gives_up_in_a_window_ends_it_for_good() {
+        assert_eq!(
+            after(&[Opens, GivesUp, Closes, AllRead, Opens]),
+            [Timing, Failing, Failing, Over, Over]
+        );
+    }
+
+    #[test]
+    fn who_gives_up_while_the_last_times_are_read_does_not_bring_the_next_window() {
+        assert_eq!(
+            after(&[Opens, Closes, GivesUp, AllRead, Opens]),
+            [Timing, Reading, Failing, Over, Over]
+        );
+    }
+
+    #[test]
+    fn who_gives_up_between_windows_brings_no_other() {
+        let events = [Opens, Closes, AllRead, GivesUp, Opens];
+        assert_eq!(after(&events)[3..], [Over, Over]);
+    }
+
+    #[test]
+    fn a_window_that_opens_twice_is_one() {
+        assert_eq!(after(&[Opens, Opens, Closes]), [Timing, Timing, Reading]);
+    }
+
+    #[test]
+    fn nobody_uses_events_while_they_are_read_or_given_up() {
+        let may_not: Vec<_> = ALL.into_iter().filter(|p| !p.may_use_events()).collect();
+        assert_eq!(may_not, [Reading, Failing, Over]);
+    }
+
+    #[test]
+    fn a_doomed_context_takes_events_with_it_from_the_first_window_on() {
+        let has: Vec<_> = ALL.into_iter().filter(|p| p.has_events()).collect();
+        assert_eq!(has, [Resting, Timing, Reading]);
+    }
+}

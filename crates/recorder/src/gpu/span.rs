@@ -1,0 +1,266 @@
+//! What a stream has of an iteration, and how its span ends.
+//!
+//! | state        | `Begins(n)` | `Fails(n)`  | `Ends`    | `Forgotten` |
+//! |--------------|-------------|-------------|-----------|-------------|
+//! | `Nothing`    | `Open(n)`   | `Missed(n)` |           |             |
+//! | `Open(m)`    |             |             | `Nothing` | `Nothing`   |
+//! | `Missed(m)`  | `Open(n)`   | `Missed(n)` |           | `Nothing`   |
+//!
+//! An empty field: nothing changes. Whoever begins a span ends the one that is open first.
+
+const MISSED: u64 = 1 << 63;
+
+/// A state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Has {
+    /// No span is open.
+    Nothing,
+    /// A span of this iteration is open.
+    Open(u64),
+    /// One of this iteration could not begin, and is not tried again.
+    Missed(u64),
+}
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A span of this iteration begins.
+    Begins(u64),
+    /// It could not begin.
+    Fails(u64),
+    /// The span that is open ends.
+    Ends,
+    /// The stream is not there any more.
+    Forgotten,
+}
+
+impl Has {
+    /// The state after `event`.
+    pub const fn next(self, event: Event) -> Self {
+        match (self, event) {
+            (Self::Nothing | Self::Missed(_), Event::Begins(iteration)) => Self::Open(iteration),
+            (Self::Nothing | Self::Missed(_), Event::Fails(iteration)) => Self::Missed(iteration),
+            (Self::Open(_), Event::Ends) | (_, Event::Forgotten) => Self::Nothing,
+            (unchanged, _) => unchanged,
+        }
+    }
+
+    /// The state as a word; 0 for nothing.
+    pub const fn to_bits(self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Open(iteration) => iteration + 1,
+            Self::Missed(iteration) => (iteration + 1) | MISSED,
+        }
+    }
+
+    /// The state of a word.
+    #[inline]
+    pub const fn from_bits(bits: u64) -> Self {
+        match (bits & !MISSED).checked_sub(1) {
+            None => Self::Nothing,
+            Some(iteration) if bits & MISSED == 0 => Self::Open(iteration),
+            Some(iteration) => Self::Missed(iteration),
+        }
+    }
+
+    /// Whether a word's state is of this iteration: nothing is to be begun in it. As each launch asks.
+    #[inline]
+    pub const fn is_of(bits: u64, iteration: u64) -> bool {
+        bits & !MISSED == iteration + 1
+    }
+}
+
+/// Why a span ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The program is about to wait for it.
+    Wait,
+    /// Another iteration has begun, and work for the stream is about to be launched.
+    Next,
+    /// Another iteration has begun.
+    Iteration,
+    /// The window has closed, or the stream is destroyed.
+    End,
+    /// The same, while a stream is captured: nothing may be enqueued.
+    Capture,
+}
+
+/// What is known of a span that is about to end.
+#[derive(Clone, Copy, Debug)]
+pub struct Ending {
+    pub why: Why,
+    pub launches: u32,
+    /// Launches that its last event comes behind.
+    pub covered: u32,
+    pub iteration: u64,
+    /// The latest iteration that has begun.
+    pub latest: u64,
+    /// What is enqueued on the stream has others wait.
+    pub is_legacy: bool,
+}
+
+/// What becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It stays open: what has no launch yet has one under way, by another thread.
+    Stays,
+    /// It has no work: its events are free.
+    Empty,
+    /// Its last event is behind all of its work.
+    Whole,
+    /// It is whole if its last event can be given now, and lost otherwise. `cut`: the event comes when
+    /// something else than its work may be over.
+    GiveLast { cut: bool },
+    /// Its end cannot be known any more.
+    Lost,
+}
+
+impl Ending {
+    /// What becomes of the span.
+    pub const fn fate(&self) -> Fate {
+        let why = self.why;
+        if self.launches == 0 {
+            return match why {
+                Why::Wait | Why::Iteration => Fate::Stays,
+                Why::Next | Why::End | Why::Capture => Fate::Empty,
+            };
+        }
+        if self.covered == self.launches {
+            return Fate::Whole;
+        }
+        // An event that comes that late says nothing.
+        let is_past = self.iteration + 1 < self.latest;
+        let may_give = match why {
+            Why::Wait => true,
+            // What the program enqueues next is for the same stream.
+            Why::Next => !is_past,
+            // An event on the legacy stream has others wait that would not.
+            Why::Iteration | Why::End => !is_past && !self.is_legacy,
+            Why::Capture => false,
+        };
+        if may_give {
+            let cut = !matches!(why, Why::Wait);
+            Fate::GiveLast { cut }
+        } else {
+            Fate::Lost
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Event::{self, Begins, Ends, Fails, Forgotten};
+    use super::Has::{self, Missed, Nothing, Open};
+    use super::{Ending, Fate, Why};
+
+    const SPAN: Ending = Ending {
+        why: Why::Wait,
+        launches: 3,
+        covered: 2,
+        iteration: 7,
+        latest: 7,
+        is_legacy: false,
+    };
+
+    fn after(events: &[Event]) -> Vec<Has> {
+        let mut has = Nothing;
+        let on = |event: &Event| {
+            has = has.next(*event);
+            has
+        };
+        events.iter().map(on).collect()
+    }
+
+    #[test]
+    fn a_word_holds_each_state() {
+        for has in [Nothing, Open(0), Open(41), Missed(0), Missed(41)] {
+            assert_eq!(Has::from_bits(has.to_bits()), has);
+            let is_of_41 = matches!(has, Open(41) | Missed(41));
+            assert_eq!(Has::is_of(has.to_bits(), 41), is_of_41);
+        }
+    }
+
+    #[test]
+    fn spans_follow_each_other() {
+        assert_eq!(
+            after(&[Begins(0), Ends, Begins(0), Ends, Begins(1)]),
+            [Open(0), Nothing, Open(0), Nothing, Open(1)]
+        );
+    }
+
+    #[test]
+    fn one_that_could_not_begin_is_tried_in_the_next_iteration() {
+        assert_eq!(
+            after(&[Fails(3), Ends, Begins(4)]),
+            [Missed(3), Missed(3), Open(4)]
+        );
+    }
+
+    #[test]
+    fn a_span_is_not_lost_by_another_that_begins() {
+        assert_eq!(after(&[Begins(1), Begins(2), Fails(2)]), [Open(1); 3]);
+    }
+
+    #[test]
+    fn a_stream_that_is_destroyed_has_nothing() {
+        assert_eq!(after(&[Begins(1), Forgotten, Ends])[1..], [Nothing; 2]);
+        assert_eq!(after(&[Fails(1), Forgotten])[1], Nothing);
+    }
+
+    #[test]
+    fn an_event_behind_the_last_launch_makes_it_whole_whatever_ends_it() {
+        for why in [Why::Wait, Why::Next, Why::Iteration, Why::End, Why::Capture] {
+            let (covered, latest, is_legacy) = (3, 99, true);
+            let ending = Ending {
+                why,
+                covered,
+                latest,
+                is_legacy,
+                ..SPAN
+            };
+            assert_eq!(ending.fate(), Fate::Whole, "{why:?}");
+        }
+    }
+
+    #[test]
+    fn a_launch_that_is_under_way_keeps_it_open_only_while_the_window_is() {
+        let of = |why| {
+            Ending {
+                why,
+                launches: 0,
+                covered: 0,
+                ..SPAN
+            }
+            .fate()
+        };
+        assert_eq!([Why::Wait, Why::Iteration].map(of), [Fate::Stays; 2]);
+        assert_eq!(
+            [Why::Next, Why::End, Why::Capture].map(of),
+            [Fate::Empty; 3]
+        );
+    }
+
+    #[test]
+    fn a_late_event_is_given_where_it_still_says_something() {
+        let cut = Fate::GiveLast { cut: true };
+        let of = |why, latest, is_legacy| {
+            Ending {
+                why,
+                latest,
+                is_legacy,
+                ..SPAN
+            }
+            .fate()
+        };
+        assert_eq!(of(Why::Wait, 99, true), Fate::GiveLast { cut: false });
+        assert_eq!(of(Why::Next, 8, true), cut);
+        assert_eq!(of(Why::Next, 9, true), Fate::Lost);
+        for why in [Why::Iteration, Why::End] {
+            assert_eq!(of(why, 8, false), cut);
+            assert_eq!(of(why, 9, false), Fate::Lost);
+            assert_eq!(of(why, 8, true), Fate::Lost);
+        }
+        assert_eq!(of(Why::Capture, 7, false), Fate::Lost);
+    }
+}
