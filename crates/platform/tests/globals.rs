@@ -32,7 +32,6 @@ const PLAIN: [&str; 19] = [
     "usize",
     "str",
     "CStr",
-    "Hook",
     "Layout",
     "MethodDef",
     "Needs",
@@ -152,8 +151,13 @@ impl<'ast> Visit<'ast> for Statics<'_> {
     }
 
     fn visit_item_static(&mut self, item: &'ast ItemStatic) {
+        // A table that the linker puts together, or a row of one.
+        let is_row = item.attrs.iter().any(|attr| {
+            let last = attr.path().segments.last();
+            last.is_some_and(|last| last.ident == "distributed_slice")
+        });
         let is_mutable = !matches!(item.mutability, StaticMutability::None);
-        if is_mutable || !is_plain(&item.ty) {
+        if is_mutable || !is_row && !is_plain(&item.ty) {
             self.note(
                 item,
                 &format!("{} is not declared with global!", item.ident),
@@ -237,6 +241,7 @@ fn what_is_not_declared_is_found() {
     let fine = [
         silent,
         "static NAMES: [&str; 1] = [\"a\"];",
+        "#[linkme::distributed_slice(ALL)] static ROW: Row = Row { act };",
         "static EVENTS: &[(&CStr, MethodDef)] = &[];",
         "fn inner(text: &'static str) -> bool { matches!(text, _x if is::<&'static str>()) }",
         "macro_rules! once { () => {{ $crate::global! { #[fork(reset)] static A: u8 = 0; } }}; }",

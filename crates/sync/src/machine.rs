@@ -59,7 +59,7 @@ impl<S: States> Machine<S> {
     }
 
     /// The first state again, in the child of a fork.
-    pub fn restart(&self, _: &OnlyThread) {
+    pub fn in_child(&self, _: &OnlyThread) {
         self.word.store(0, Ordering::SeqCst);
     }
 }
@@ -113,7 +113,7 @@ mod tests {
             for _ in 0..events {
                 machine.on(());
             }
-            machine.restart(&alone);
+            machine.in_child(&alone);
             assert_eq!(machine.state(), UpTo3(0));
         }
     }

@@ -18,7 +18,7 @@ use super::{Driver, buffers};
 pub use crate::worker::CuptiJob as Job;
 use tllmprof_platform::gate;
 use tllmprof_platform::gate::Links;
-use tllmprof_platform::lifecycle::{self, OnlyThread};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_sync::{Lock, Machine};
 
@@ -47,7 +47,7 @@ lifecycle::global! {
     stage: Sinks;
 
     /// How far CUPTI is in the driver.
-    #[fork(by = in_child)]
+    #[fork(in_child)]
     static PRESENCE: Machine<Presence> = Machine::new();
     #[fork(keep = "read only while CUPTI is in")]
     static SUBSCRIBER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -63,7 +63,7 @@ lifecycle::global! {
     #[fork(free)]
     static LEFT: Lock<Left> = Lock::new(Left::Busy);
     /// The attempt to attach or to leave that a thread waits for.
-    #[fork(with = PRESENCE)]
+    #[fork(in_child)]
     static ATTEMPT: Machine<Attempt> = Machine::new();
     /// How long the gate was closed last.
     #[fork(keep = "stored where CUPTI leaves")]
@@ -337,10 +337,4 @@ fn mind_exit() {
         // SAFETY: the handler is a function of this library, which is never unloaded.
         unsafe { libc::atexit(at_exit) };
     }
-}
-
-/// The child of a fork has its parent's CUPTI, which is of no use to it.
-fn in_child(alone: &OnlyThread) {
-    PRESENCE.restart(alone);
-    ATTEMPT.restart(alone);
 }

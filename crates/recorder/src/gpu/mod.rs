@@ -30,7 +30,7 @@ mod supply;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
-use tllmprof_platform::lifecycle::{self, OnlyThread};
+use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Info};
 
 use super::writers::{self, Writer};
@@ -54,10 +54,10 @@ lifecycle::global! {
     stage: Sinks;
 
     /// Where the process is with its GPU times.
-    #[fork(by = in_child)]
+    #[fork(in_child)]
     static PHASE: Machine<Phase> = Machine::new();
     /// Whether the worker makes events.
-    #[fork(with = PHASE)]
+    #[fork(in_child)]
     static MAKING: Machine<Making> = Machine::new();
     /// The iteration that work is for.
     #[fork(reset)]
@@ -329,12 +329,6 @@ fn until(patience: Duration, is_so: impl Fn() -> bool) -> bool {
         std::thread::yield_now();
     }
     true
-}
-
-/// The child of a fork times nothing of its parent's.
-fn in_child(alone: &OnlyThread) {
-    PHASE.restart(alone);
-    MAKING.restart(alone);
 }
 
 /// Threads that may be in the driver for us.
