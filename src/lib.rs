@@ -32,7 +32,7 @@ mod libc_hooks;
 use linkme::distributed_slice;
 use tllmprof_capture::{self as capture, Profilers};
 use tllmprof_intercept::{self as intercept, AllDoors};
-use tllmprof_platform::{gate, injection, log};
+use tllmprof_platform::{gate, injection, lifecycle, log};
 use tllmprof_python::{self as python, Cpython, TorchProfiler};
 use tllmprof_recorder as recorder;
 use tllmprof_router::PerfectRouters;
@@ -64,6 +64,10 @@ fn constructor() {
     let settings = activity::settings();
     if let Some(settings) = settings {
         recorder::start(settings);
+    }
+    if settings.is_none_or(|settings| !settings.windows.is_empty() || recorder::is_wanted()) {
+        // Lines may be written in a child, too, wherever that has its standard error.
+        lifecycle::register();
     }
     intercept::start();
     libc_hooks::find_real();

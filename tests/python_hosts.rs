@@ -1,5 +1,6 @@
-//! Hosts of CPython, in every version that the machine has: each does the same with everything on that can be asked
-//! for of Python as it does without the library, and what happened inside is seen to the last collection.
+//! Hosts of CPython, in a few versions and nightly in every one that the machine has: each does the same with everything
+//! on that can be asked for of Python as it does without the library, and what happened inside is seen to the last
+//! collection.
 
 mod common;
 

@@ -4,10 +4,27 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::python::Python;
+use super::python::{Python, pythons};
 use super::{command, run};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Where the version matters little: the oldest, one in between, the newest and the newest without a GIL; with
+/// `TLLMPROF_TEST_PYTHONS=all` all.
+pub fn few() -> Vec<&'static Python> {
+    let (with_gil, without): (Vec<_>, Vec<_>) = pythons().iter().partition(|one| one.has_gil);
+    if std::env::var("TLLMPROF_TEST_PYTHONS").is_ok_and(|which| which == "all") {
+        return pythons().iter().collect();
+    }
+    let between = with_gil.get(with_gil.len() / 2);
+    let mut few: Vec<_> = [with_gil.first(), between, with_gil.last(), without.last()]
+        .into_iter()
+        .flatten()
+        .copied()
+        .collect();
+    few.dedup_by_key(|python| &python.path);
+    few
+}
 
 /// The words that tell it from the others.
 pub fn name(python: &Python) -> String {

@@ -45,7 +45,7 @@ fn a_go_program() {
     go.args(["build", "-o"])
         .arg(&program)
         .arg(repo().join("tests/named/steps.go"))
-        .env("GOCACHE", target().join("go-cache"))
+        .env("GOCACHE", target().join("tmp/go"))
         .env("GO111MODULE", "off")
         .env("CGO_ENABLED", "1")
         .env("CGO_LDFLAGS_ALLOW", "-l:.*")

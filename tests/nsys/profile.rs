@@ -74,7 +74,7 @@ impl Profile {
     /// There is one report, and it [`holds_exactly`] these iterations.
     #[track_caller]
     pub fn holds_one_window(&self, iterations: std::ops::RangeInclusive<u64>) {
-        assert_eq!(self.reports.len(), 1);
+        assert_eq!(self.reports.len(), 1, "{}", self.program.err());
         holds_exactly(&self.reports[0], iterations);
     }
 }

@@ -1,16 +1,20 @@
 /* Native threads that Python knows nothing of, each waiting for the device again and again until the process is gone:
  * whatever a window's edges run in Python is run by them, also while the interpreter ends. */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 int cudaSetDevice(int device);
 int cudaDeviceSynchronize(void);
 
+static atomic_ulong waits;
+
 static void *loops(void *pause)
 {
     for (;;) {
         cudaDeviceSynchronize();
+        atomic_fetch_add(&waits, 1);
         if (pause != NULL)
             usleep((unsigned)(size_t)pause);
     }
@@ -30,3 +34,6 @@ int begin(int threads)
     }
     return 0;
 }
+
+/* How many waits have returned. */
+unsigned long waited(void) { return atomic_load(&waits); }

@@ -1,6 +1,7 @@
 /* What a thread does with the GIL, as it sees it itself, by the monotonic clock. Called with the
  * GIL (ctypes.PyDLL), and without Python's headers: its two functions keep their types. */
 #define _GNU_SOURCE
+#include <stdatomic.h>
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -31,14 +32,32 @@ void hold(unsigned us, int64_t *times)
     PyEval_RestoreThread(state);
 }
 
+static atomic_bool is_kept;
+
 /* Keeps the GIL for `us`. */
-void keep(unsigned us) { usleep(us); }
+void keep(unsigned us)
+{
+    atomic_store(&is_kept, 1);
+    usleep(us);
+    atomic_store(&is_kept, 0);
+}
 
 /* Waits for the GIL between times[0] and times[1]; without it before, for `us`. */
 void wait_for_it(unsigned us, int64_t *times)
 {
     void *state = PyEval_SaveThread();
     usleep(us);
+    times[0] = now();
+    PyEval_RestoreThread(state);
+    times[1] = now();
+}
+
+/* The same, from when another thread keeps it. */
+void wait_for_keeper(int64_t *times)
+{
+    void *state = PyEval_SaveThread();
+    while (!atomic_load(&is_kept))
+        usleep(100);
     times[0] = now();
     PyEval_RestoreThread(state);
     times[1] = now();

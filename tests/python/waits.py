@@ -19,7 +19,7 @@ def waits():
     global is_over
     times = (ctypes.c_int64 * 2)()
     for _ in range(20):
-        library.wait_for_it(1_500, times)
+        library.wait_for_keeper(times)
         lines.append(("wait", library.thread_number(), *times))
     is_over = True
 

@@ -56,7 +56,7 @@ fn that_come_at_the_end() {
                 .arg(sources().join("hosts/edges.py"))
                 .arg(&library)
                 .arg(end)
-                .arg((7 * round % 17).to_string())
+                .arg((7 * round % 17 * 100).to_string())
                 .current_dir(scratch.folder())
                 .env("LD_LIBRARY_PATH", standin())
                 .env("LD_PRELOAD", shim())

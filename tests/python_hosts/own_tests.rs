@@ -1,7 +1,6 @@
 //! CPython's own tests of what could be disturbed, with everything on: what passes without the library passes with it.
 //!
-//! Quick ones in the oldest CPython, the newest and the newest without a GIL. `TLLMPROF_TEST_OWN` names others, or `all`, to be
-//! run in every one.
+//! `TLLMPROF_TEST_OWN` names others of its tests than the quick ones, or `all`.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -10,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::host::everything_on;
-use crate::common::python::{Python, pythons};
-use crate::common::pythons::name;
+use crate::common::python::Python;
+use crate::common::pythons::{few, name};
 use crate::common::{Output, Scratch, command, run, skipped};
 
 /// The slowest takes a minute on an idle machine.
@@ -98,25 +97,10 @@ fn has(python: &Python, test: &str) -> bool {
 
 #[test]
 fn that_are_python_itself() {
-    let wanted = std::env::var("TLLMPROF_TEST_OWN");
-    let tests = match wanted.as_deref() {
-        Ok("all") => ALL,
-        Ok(tests) => tests,
-        Err(_) => QUICK,
-    };
-    let mut pythons: Vec<&Python> = pythons().iter().collect();
-    if wanted.is_err() {
-        let last = |has_gil| pythons.iter().rfind(|one| one.has_gil == has_gil);
-        let mut few: Vec<&Python> = [pythons.first(), last(false), last(true)]
-            .into_iter()
-            .flatten()
-            .copied()
-            .collect();
-        few.dedup_by_key(|python| &python.path);
-        pythons = few;
-    }
+    let tests = std::env::var("TLLMPROF_TEST_OWN").unwrap_or_else(|_| QUICK.to_owned());
+    let tests = if tests == "all" { ALL } else { &tests };
     let mut jobs = Vec::new();
-    for python in pythons {
+    for python in few() {
         if !python.has_tests {
             skipped(&format!("{} has no package `test`", name(python)));
             continue;

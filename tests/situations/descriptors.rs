@@ -54,6 +54,27 @@ fn the_programs_own_socket_takes_descriptor_2() {
 }
 
 #[test]
+fn a_forked_child_redirects_its_standard_error() {
+    for who in ["works", "both"] {
+        let scratch = Scratch::new("child");
+        let log = scratch.path("log");
+        Situation::new("forks")
+            .args(format!("--who {who} --child-log {}", log.display()))
+            .window("5-9", "cudaGraphLaunch")
+            .run();
+        let lines = fs::read_to_string(&log).unwrap();
+        assert!(
+            lines.contains("tllmprof: window 5-9 opened at iteration 5"),
+            "{who}: {lines}"
+        );
+        assert!(
+            lines.contains("tllmprof: window 5-9 captured: 20 iterations"),
+            "{who}: {lines}"
+        );
+    }
+}
+
+#[test]
 fn nobody_reads_standard_error() {
     file_of("exec-dead-pipe");
 }

@@ -1,4 +1,4 @@
-"""edges.py LIBRARY END MILLISECONDS: ends while native threads run into Python."""
+"""edges.py LIBRARY END WAITS: ends while native threads run into Python, when they have waited so often."""
 
 import ctypes
 import os
@@ -6,9 +6,9 @@ import sys
 import threading
 import time
 
-library, end, milliseconds = sys.argv[1:]
-begin = ctypes.CDLL(library).begin
-if begin(8) != 0:
+library, end, waits = sys.argv[1:]
+native = ctypes.CDLL(library)
+if native.begin(8) != 0:
     sys.exit("no threads")
 
 
@@ -20,7 +20,8 @@ def spins():
 if end == "daemons":
     for _ in range(2):
         threading.Thread(target=spins, daemon=True).start()
-time.sleep(int(milliseconds) / 1000)
+while native.waited() < int(waits):
+    time.sleep(0.0005)
 print("ends", flush=True)
 if end == "_exit":
     os._exit(3)
