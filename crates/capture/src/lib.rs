@@ -8,20 +8,20 @@ mod worker;
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_config::{Settings, Window};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 
+use nvtx::Ranges;
+use recorder::{Edge, Ended};
+use tllmprof_platform::driver::Driver;
 use tllmprof_platform::injection;
-use tllmprof_sync::Lock;
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
+use tllmprof_session::{Facts, Place};
 use tllmprof_steps::window;
 use tllmprof_steps::window::Point;
 use tllmprof_steps::window::Taken;
-use tllmprof_platform::driver::Driver;
-use tllmprof_session::{Facts, Place};
-use nvtx::Ranges;
-use recorder::{Edge, Ended};
+use tllmprof_sync::Lock;
 use worker::Job;
 
 /// How long the device may take to become idle at the end of a window.

@@ -5,10 +5,10 @@
 use core::mem::ManuallyDrop;
 use std::ffi::CString;
 
-use tllmprof_platform::lifecycle;
 use ::nvtx::Payload;
 use ::nvtx::domain::{LocalRange, Range, RegisteredString};
 use once_cell::race::OnceBox;
+use tllmprof_platform::lifecycle;
 
 use super::nvtx::domain;
 use tllmprof_platform::injection;
@@ -96,7 +96,8 @@ pub fn pop() {
 /// Ask once something is to be marked, not earlier: a profiler that is preloaded, too, sets its
 /// variables in its constructor.
 pub fn are_wanted() -> bool {
-    tllmprof_session::activity::settings().is_some_and(|settings| settings.nvtx) && injection::has_tool()
+    tllmprof_session::activity::settings().is_some_and(|settings| settings.nvtx)
+        && injection::has_tool()
 }
 
 impl Name {

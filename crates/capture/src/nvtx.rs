@@ -7,8 +7,8 @@
 use core::mem::ManuallyDrop;
 use std::ffi::CString;
 
-use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
+use tllmprof_platform::lifecycle;
 
 use ::nvtx::domain::{Range, RegisteredString};
 use ::nvtx::{Domain, Payload};

@@ -17,9 +17,9 @@ use once_cell::race::OnceBox;
 
 use tllmprof_platform::driver::Driver;
 use tllmprof_platform::ids;
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::system::without_signals;
 use tllmprof_platform::thread::uncounted;
-use tllmprof_platform::lifecycle;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
@@ -110,9 +110,8 @@ fn main_thread_has_left() -> bool {
     };
     let process = ids::process();
     // SAFETY: copies one byte of this frame to another of it.
-    let copied = unsafe {
-        libc::process_vm_readv(process, &raw const to, 1, &raw const from, 1, 0)
-    };
+    let copied =
+        unsafe { libc::process_vm_readv(process, &raw const to, 1, &raw const from, 1, 0) };
     if copied == 1 {
         return false;
     }
@@ -296,7 +295,9 @@ mod tests {
         let [worker] = workers.as_slice() else {
             panic!("{workers:?}");
         };
-        let mask = worker.lines().find_map(|line| line.strip_prefix("SigBlk:\t"));
+        let mask = worker
+            .lines()
+            .find_map(|line| line.strip_prefix("SigBlk:\t"));
         let mask = u64::from_str_radix(mask.unwrap(), 16).unwrap();
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGPROF, libc::SIGUSR1] {
             assert_ne!(mask & 1 << (signal - 1), 0, "{signal}");

@@ -3,8 +3,8 @@
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use tllmprof_platform::lifecycle;
 use tllmprof_calls::{Call, LOOK_UPS, Library, is_called_in_context};
+use tllmprof_platform::lifecycle;
 
 use super::fed;
 use super::thunk::{Role, Thunk};

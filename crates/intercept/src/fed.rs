@@ -2,9 +2,9 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use tllmprof_platform::lifecycle;
 use tllmprof_calls::Call;
 use tllmprof_platform::elf;
+use tllmprof_platform::lifecycle;
 
 /// Runtimes whose driver look-ups are remembered.
 const FED: usize = 32;

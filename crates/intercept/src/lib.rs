@@ -32,10 +32,10 @@ mod watched;
 
 use thunk::Thunk;
 use tllmprof_calls::Calls;
+use tllmprof_config::Step;
 #[doc(hidden)]
 pub use tllmprof_platform::lifecycle;
 use tllmprof_platform::lifecycle::{OnlyThread, Stage};
-use tllmprof_config::Step;
 
 pub use arch::{dlsym_door, dlvsym_door};
 pub use named::start as follow_named;

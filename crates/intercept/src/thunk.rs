@@ -8,8 +8,8 @@ use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use tllmprof_platform::lifecycle;
 use tllmprof_calls::{Call, Calls, Direction, Kind, Wait, is_per_thread};
+use tllmprof_platform::lifecycle;
 
 use super::noting::{self, Noting};
 use super::{arch, stubs, watched};

@@ -7,9 +7,9 @@
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::ffi::CString;
 
-use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
 use tllmprof_calls::{CALLS, Call};
+use tllmprof_platform::lifecycle;
 
 use super::followed::{is_followed, is_nested};
 use super::frame::Frame;

@@ -6,9 +6,9 @@
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::lifecycle;
 use crate::elf;
 use crate::elf::Module;
+use crate::lifecycle;
 
 /// Modules that the process started with, at most so many are remembered.
 const INITIAL: usize = 512;

@@ -82,7 +82,9 @@ mod tests {
     fn signals_are_kept_away_and_come_again() {
         let blocked = || {
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-            let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t"));
+            let mask = status
+                .lines()
+                .find_map(|line| line.strip_prefix("SigBlk:\t"));
             u64::from_str_radix(mask.unwrap(), 16).unwrap()
         };
         let before = blocked();

@@ -15,13 +15,13 @@ use super::method::call_on_main_thread;
 use super::object::{Object, Python};
 use super::threads::{self, Thread};
 use super::{entry, gil, names};
-use tllmprof_platform::lifecycle;
 use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::got::Redirect;
 use tllmprof_platform::got::redirect;
-use tllmprof_sync::{Lock, Published};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
+use tllmprof_sync::{Lock, Published};
 
 /// How long one thread waits for another that attaches or installs.
 const PATIENCE: Duration = Duration::from_millis(100);

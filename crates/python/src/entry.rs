@@ -13,9 +13,9 @@ use super::object::Python;
 use super::torch::profiler;
 use super::{attach, threads};
 use tllmprof_platform::lifecycle;
+use tllmprof_platform::log;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
-use tllmprof_platform::log;
 
 /// How long the end of the interpreter waits for those that are inside, and how long if one of them
 /// writes a trace.

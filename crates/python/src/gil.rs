@@ -11,8 +11,8 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
+use tllmprof_platform::lifecycle;
 
 use super::holds;
 use super::object::Python;

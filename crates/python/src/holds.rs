@@ -112,7 +112,8 @@ impl Holds {
         if self.waits_since.get() == 0 {
             self.waits_since.set(super::now());
             self.wait_ticks.set(ticks());
-            self.wait.set(gil::names().map(|names| names.wait.start(gil)));
+            self.wait
+                .set(gil::names().map(|names| names.wait.start(gil)));
         }
     }
 
@@ -130,7 +131,8 @@ impl Holds {
         }
         self.holds_since.store(now, Ordering::Relaxed);
         self.hold_ticks.set(ticks());
-        self.hold.set(gil::names().map(|names| names.hold.start(gil)));
+        self.hold
+            .set(gil::names().map(|names| names.hold.start(gil)));
     }
 
     /// It gives it back.

@@ -28,18 +28,18 @@ mod torch;
 mod totals;
 mod version;
 
-use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
 use tllmprof_config::Settings;
+use tllmprof_platform::lifecycle;
 
-use tllmprof_platform::modules;
-use tllmprof_platform::log;
-use tllmprof_platform::log::Level;
-use tllmprof_platform::system::{Clock, nanoseconds};
-use tllmprof_session as session;
 use api::Api;
 use object::Python;
 use threads::Thread;
+use tllmprof_platform::log;
+use tllmprof_platform::log::Level;
+use tllmprof_platform::modules;
+use tllmprof_platform::system::{Clock, nanoseconds};
+use tllmprof_session as session;
 use torch::{modules as torch_modules, profiler};
 
 pub use entry::run;

@@ -6,9 +6,9 @@
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tllmprof_platform::lifecycle;
 use super::object::Python;
 use super::threads;
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::system;
 
 /// Time between two look-ups at least, in nanoseconds, and as a multiple of what one takes: it goes

@@ -11,9 +11,9 @@ use super::names::Text;
 use super::threads::{self, Thread};
 use super::{attach, gc, gil, wants};
 use tllmprof_platform::lifecycle;
-use tllmprof_sync::Lock;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
+use tllmprof_sync::Lock;
 
 const PATIENCE: Duration = Duration::from_millis(10);
 

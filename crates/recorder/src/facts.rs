@@ -4,14 +4,14 @@ use core::fmt::{Display, Write};
 use core::time::Duration;
 use std::fs;
 
-use tllmprof_session::Facts;
-use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_calls::CALLS;
 use tllmprof_config::{Settings, VARIABLES};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Event, Info, NO_STRING, What};
+use tllmprof_session::Facts;
 
-use super::{clock, is_on, is_wanted};
 use super::writers::{self, strings};
+use super::{clock, is_on, is_wanted};
 use tllmprof_sync::Lock;
 
 /// Lines that were said before there was a record, each with a line feed behind it.

@@ -25,8 +25,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use once_cell::race::OnceBox;
-use tllmprof_platform::lifecycle;
 use tllmprof_config::{Place, Settings};
+use tllmprof_platform::lifecycle;
 
 pub use tllmprof_record::{Counter, Edge, Ended, Event, RangeKind, StringId, What};
 use tllmprof_session::Facts;

@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Event, RangeKind, StringId, What};
 
-pub use super::writers::strings::{c_id_by, spelt_id_by};
 pub use super::writers::Writer;
+pub use super::writers::strings::{c_id_by, spelt_id_by};
 use super::{clock, is_on, writers};
 use tllmprof_steps::ranges::crossing::Crossing;
 use tllmprof_steps::ranges::open::Begun;

@@ -9,19 +9,19 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use tllmprof_platform::lifecycle;
 use tllmprof_config::{PerfectRouter, Settings};
+use tllmprof_platform::lifecycle;
 
+use tllmprof_capture::AddOn;
+use tllmprof_platform::environment;
+use tllmprof_platform::log;
+use tllmprof_platform::thread::uncounted;
+use tllmprof_python::Extension;
 use tllmprof_python::embedded::{add, call, with_text};
 use tllmprof_python::method::MethodDef;
 use tllmprof_python::object::{Held, Object, Python};
-use tllmprof_capture::AddOn;
-use tllmprof_platform::environment;
-use tllmprof_platform::thread::uncounted;
-use tllmprof_python::Extension;
-use tllmprof_session::Place;
-use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
+use tllmprof_session::Place;
 
 const SOURCE: &CStr = match CStr::from_bytes_with_nul(
     concat!(
@@ -102,9 +102,7 @@ fn is_asked_for(settings: &Settings) -> bool {
 fn start(settings: &Settings) {
     ASKED.store(settings.perfect_router as u8, Ordering::Relaxed);
     WAITS.store(is_asked_for(settings), Ordering::Relaxed);
-    if settings.perfect_router == PerfectRouter::On
-        && std::env::var_os(OWN_SWITCH).is_none()
-    {
+    if settings.perfect_router == PerfectRouter::On && std::env::var_os(OWN_SWITCH).is_none() {
         environment::publish(&[(OWN_SWITCH, Some(b"1"))]);
     }
 }
@@ -163,9 +161,7 @@ fn look(py: Python<'_>) {
 /// A window opens or has closed. `capturing`: a stream capture is under way, which no wait for the
 /// device survives.
 fn switch(on: bool, capturing: bool) {
-    if ASKED.load(Ordering::Relaxed) != PerfectRouter::Window as u8
-        || !NAMES.is_some()
-    {
+    if ASKED.load(Ordering::Relaxed) != PerfectRouter::Window as u8 || !NAMES.is_some() {
         return;
     }
     tllmprof_python::run(|py| {

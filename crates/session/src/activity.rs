@@ -2,9 +2,9 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
 use tllmprof_config::{BadValue, Settings, Step};
+use tllmprof_platform::lifecycle;
 
 use crate::wiring::sink;
 use tllmprof_platform::{injection, log};
@@ -47,7 +47,9 @@ pub fn records_ranges(settings: &Settings) -> bool {
 /// Whether iterations matter: for windows, for the record, or for a tool that listens to their
 /// ranges.
 pub fn has_work(settings: &Settings) -> bool {
-    !settings.windows.is_empty() || sink().wants_record() || (settings.nvtx && injection::has_tool())
+    !settings.windows.is_empty()
+        || sink().wants_record()
+        || (settings.nvtx && injection::has_tool())
 }
 
 pub fn read() -> &'static Result<Settings, BadValue> {

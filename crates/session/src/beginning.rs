@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use once_cell::race::OnceBox;
 use tllmprof_config::{Settings, Step};
 use tllmprof_platform::cancel::Uncancelled;
-use tllmprof_platform::{lifecycle, log};
 use tllmprof_platform::thread::uncounted;
+use tllmprof_platform::{lifecycle, log};
 
 use super::learning;
 use super::wiring::{doors, sink};

@@ -13,8 +13,8 @@ use tllmprof_config::{Settings, Step, Window};
 use tllmprof_platform::lifecycle;
 
 use super::by::{By, Rank};
-use super::wiring::{doors, interpreter, sink};
 use super::state::count_calls;
+use super::wiring::{doors, interpreter, sink};
 use super::{Gating, OWNER, STATE, stream_capture, turn};
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;

@@ -6,9 +6,9 @@ use std::ffi::CString;
 use std::path::Path;
 
 use once_cell::race::OnceBox;
-use tllmprof_platform::lifecycle;
 use tllmprof_config::{PyFunction, Step};
 use tllmprof_engines::{ENGINES, Engine, Seen, known, python_steps};
+use tllmprof_platform::lifecycle;
 
 use tllmprof_platform::elf;
 use tllmprof_platform::elf::Module;

@@ -4,19 +4,19 @@ use core::ffi::c_void;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use tllmprof_platform::lifecycle;
 use tllmprof_calls::Call;
 use tllmprof_config::{Step, Window};
 use tllmprof_learn::{Learner, Rule, Trail, Trails};
+use tllmprof_platform::lifecycle;
 
 use super::slots;
 use crate::engines;
 use crate::engines::Found;
-use tllmprof_sync::Lock;
 use tllmprof_platform::{driver, log};
 use tllmprof_steps::step::learned;
 use tllmprof_steps::step::learned::Memory;
 use tllmprof_steps::step::threads::Slot;
+use tllmprof_sync::Lock;
 
 lifecycle::global! {
     stage: Session;

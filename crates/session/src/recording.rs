@@ -6,9 +6,9 @@ use tllmprof_config::{Settings, Step};
 use tllmprof_learn::Rule;
 
 use super::by::Rank;
-use super::wiring::{Facts, interpreter, sink};
 use super::learning;
 use super::state::{Recording, State};
+use super::wiring::{Facts, interpreter, sink};
 use crate::engines::Found;
 use tllmprof_steps::window::Point;
 

@@ -9,9 +9,9 @@ use super::slots::{cells_of, slot};
 use super::{STATE, State};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::thread;
-use tllmprof_sync::{Guard, wait};
-use tllmprof_sync::wake;
 use tllmprof_steps::step::threads::Slot;
+use tllmprof_sync::wake;
+use tllmprof_sync::{Guard, wait};
 
 /// How long a capture that begins waits for a drain to be under way. A driver that is waiting
 /// already does not mind a capture.

@@ -7,10 +7,10 @@ use super::learning::trail_of;
 use super::slots::{Counts, cells_of};
 use super::wiring::sink;
 use super::{OWNER, STATE, State, ending, stream_capture, turn};
+use tllmprof_platform::ids;
 use tllmprof_platform::thread::Inside;
 use tllmprof_platform::thread::{self, Part};
 use tllmprof_steps::step::threads::Slot;
-use tllmprof_platform::ids;
 
 // SAFETY: no other part is of this kind.
 unsafe impl Part for Counts {

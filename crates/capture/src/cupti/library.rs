@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use tllmprof_platform::lifecycle;
 use tllmprof_cupti::{NEWEST, OLDEST, find, folders, names};
+use tllmprof_platform::lifecycle;
 
 use super::refusal::Refusal;
 use tllmprof_platform::elf;

@@ -9,13 +9,13 @@ use super::activity::{Activity, Work};
 use super::buffers;
 use super::clock::Reading;
 use super::library::Cupti;
-use tllmprof_platform::lifecycle;
 use tllmprof_platform::errno::Kept;
-use tllmprof_sync::Lock;
+use tllmprof_platform::lifecycle;
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::Event;
 use tllmprof_recorder::StringId;
 use tllmprof_recorder::What;
+use tllmprof_sync::Lock;
 
 lifecycle::global! {
     stage: Sinks;

@@ -19,8 +19,8 @@
 
 use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use core::arch::{global_asm, naked_asm};
-use tllmprof_platform::lifecycle;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::thread::Block;
 
 use super::named::pool::{AWAITED, COUNT, LIMIT, REALS, RETURNS, Return, STUBS};

@@ -2,10 +2,10 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use tllmprof_platform::lifecycle;
 use super::{ends, may_await_end};
 use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::thread::{self, Inside};
 use tllmprof_session as session;
 use tllmprof_steps::step::counted::Counted;

@@ -35,8 +35,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 
 use regex::bytes::Regex;
-use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_config::Step;
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_symbols::{LIMIT, Pattern};
 
 use super::{dlsym, named_arch};
@@ -54,12 +54,12 @@ use tllmprof_sync::Lock;
 
 pub use calls::{after, before};
 use functions::Function;
-use tllmprof_platform::entry::{self, Entry, Refusal};
-use trampoline::Region;
 use slots::ByName;
+use tllmprof_platform::entry::{self, Entry, Refusal};
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::modules::{self, ARE_WATCHED, Loaded, has_watcher, tell_watcher};
 pub use told::{tell, tell_unmatched};
+use trampoline::Region;
 
 /// How long a look-up waits for another thread that looks at modules.
 const PATIENCE: Duration = Duration::from_millis(500);

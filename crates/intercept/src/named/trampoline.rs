@@ -7,9 +7,9 @@
 use core::ops::Range;
 
 use super::pool::{COUNT, LIMIT};
-use tllmprof_platform::entry::{Entry, Kind, Refusal};
 use crate::named_arch::slow;
 use tllmprof_platform::elf::Module;
+use tllmprof_platform::entry::{Entry, Kind, Refusal};
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::thread::{self, Block};
 

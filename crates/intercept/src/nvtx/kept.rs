@@ -5,8 +5,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tllmprof_platform::lifecycle;
 use once_cell::race::OnceBox;
+use tllmprof_platform::lifecycle;
 use tllmprof_record::NO_STRING;
 
 use super::abi::{Handle, RangeId};

@@ -13,12 +13,12 @@ use super::kept;
 use super::text::Text;
 use tllmprof_platform::injection;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
+use tllmprof_session as session;
+use tllmprof_session::by_name;
 use tllmprof_steps::ranges::handles::Handles;
 use tllmprof_steps::ranges::pattern::Pattern;
 use tllmprof_steps::ranges::seen::Seen;
 use tllmprof_steps::ranges::started::Started;
-use tllmprof_session as session;
-use tllmprof_session::by_name;
 use tllmprof_steps::step::counted::Counted;
 
 lifecycle::global! {

@@ -9,8 +9,8 @@ use core::ffi::{c_char, c_int};
 
 use super::abi::{Attributes, CORE, CORE2, Function, Handle, NO_TRACKING, RangeId, Wide};
 use super::chain::{self, CHAINS};
-use super::ranges::{self, Name};
 use super::kept;
+use super::ranges::{self, Name};
 use tllmprof_platform::function;
 
 /// A function of NVTX that is wrapped: its table and its number there.

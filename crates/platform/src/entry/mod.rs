@@ -3,9 +3,9 @@
 //! Entries are patched on x86-64 only. Elsewhere it is still known of a function's code whether it
 //! looks at its return address.
 
-mod refusal;
 #[cfg(target_arch = "x86_64")]
 mod examine;
+mod refusal;
 #[cfg(not(target_arch = "x86_64"))]
 mod unpatched;
 #[cfg(target_arch = "x86_64")]

@@ -82,8 +82,6 @@ pub(super) fn release() {
 
 /// Calls so far that may have given the GPU work.
 pub fn passes() -> u64 {
-    let seen = thread::records()
-        .map(|record| record.passes())
-        .sum::<u64>();
+    let seen = thread::records().map(|record| record.passes()).sum::<u64>();
     seen + UNSEEN_PASSES.load(Ordering::Relaxed)
 }

@@ -7,16 +7,16 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use tllmprof_platform::lifecycle;
 use super::frames::{Frame, Layout, State, code_of};
 use super::marked::{self, Mark};
 use super::trouble::Trouble;
 use super::{room, spans, trial};
-use tllmprof_platform::errno::Kept;
 use crate::api::{Api, Evaluate, Raw, ThreadState};
 use crate::object::Python;
 use crate::threads::{self, Thread};
 use crate::version::Evaluation;
+use tllmprof_platform::errno::Kept;
+use tllmprof_platform::lifecycle;
 
 /// `_PyFrameEvalFunction` in 3.8.
 type EvaluateOld = unsafe extern "C-unwind" fn(Raw, c_int) -> Raw;
@@ -247,7 +247,11 @@ unsafe fn follow(
     let result = go_on();
     let has_value = !result.is_null();
     // SAFETY: the caller's promise; the frame is its caller's, and still there.
-    unsafe { with_frame(frame, |thread, frame| leaves(thread, frame, mark, has_value)) };
+    unsafe {
+        with_frame(frame, |thread, frame| {
+            leaves(thread, frame, mark, has_value)
+        })
+    };
     result
 }
 

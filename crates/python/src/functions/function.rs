@@ -6,11 +6,11 @@ use once_cell::race::OnceBox;
 use tllmprof_config::PyFunction;
 use tllmprof_engines::is_step;
 
+use crate::object::Python;
 use tllmprof_capture::marks::Name;
 use tllmprof_capture::marks::Pushed;
-use tllmprof_session::engines;
-use crate::object::Python;
 use tllmprof_session::by_name;
+use tllmprof_session::engines;
 use tllmprof_steps::step::counted::Counted;
 
 /// A function that was asked for by its name.

@@ -7,11 +7,11 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
 use super::function::{Entered, Function};
+use crate::object::{Held, Object, Python};
+use crate::version::Cells;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::hash::spread;
 use tllmprof_sync::{Lock, Published};
-use crate::object::{Held, Object, Python};
-use crate::version::Cells;
 
 /// What follows the calls of a code object.
 #[derive(Clone, Copy)]

@@ -8,13 +8,13 @@ use core::time::Duration;
 
 use super::marked::{self, First, Mark};
 use super::spans;
-use tllmprof_platform::lifecycle;
-use tllmprof_platform::errno::Kept;
-use tllmprof_sync::Lock;
 use crate::method::MethodDef;
 use crate::object::Object;
 use crate::object::Python;
 use crate::threads;
+use tllmprof_platform::errno::Kept;
+use tllmprof_platform::lifecycle;
+use tllmprof_sync::Lock;
 
 /// The numbers for tools that are tried; those below belong to debuggers, coverage and profilers.
 const TOOLS: [i64; 3] = [5, 4, 3];

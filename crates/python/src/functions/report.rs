@@ -12,7 +12,8 @@ pub fn report() {
     trouble::report();
     let (mut api, mut found) = (0, 0);
     // Without a window nothing is said of what would have opened it.
-    let has_windows = tllmprof_session::activity::settings().is_some_and(|settings| !settings.windows.is_empty());
+    let has_windows =
+        tllmprof_session::activity::settings().is_some_and(|settings| !settings.windows.is_empty());
     for module in targets::known() {
         for target in &module.targets {
             if target.by == By::Api {

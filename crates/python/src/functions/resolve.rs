@@ -9,13 +9,13 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::ffi::CString;
 
-use tllmprof_platform::lifecycle;
 use super::targets::{self, Found, Module, Target};
 use super::{evaluator, mark, near};
-use tllmprof_platform::log;
 use crate::now;
 use crate::object::Object;
 use crate::object::Python;
+use tllmprof_platform::lifecycle;
+use tllmprof_platform::log;
 
 /// Nanoseconds between two looks at what is there, at first and at most.
 const SOON: u64 = 1_000_000;
@@ -65,11 +65,7 @@ fn is_time() -> bool {
 }
 
 /// An event that is of interest, whose arguments `args` gives.
-pub fn audited<'py>(
-    py: Python<'py>,
-    event: &[u8],
-    args: &dyn Fn() -> Option<Object<'py>>,
-) {
+pub fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
     if !py.api.version.has_monitoring() {
         evaluator::put_again(py);
     }

@@ -5,8 +5,8 @@
 
 use core::ops::Range;
 
-use tllmprof_platform::errno::Kept;
 use crate::threads;
+use tllmprof_platform::errno::Kept;
 use tllmprof_platform::stack;
 
 /// The part of a thread's stack that is left to the program.

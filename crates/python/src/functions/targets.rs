@@ -3,16 +3,16 @@
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use once_cell::race::OnceBox;
-use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_config::{PyFunction, Settings, Step};
 use tllmprof_engines::api_functions;
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use super::function::{Function, StepOf};
 use tllmprof_capture::marks;
 use tllmprof_capture::marks::Name;
-use tllmprof_session::engines;
 use tllmprof_recorder as recorder;
 use tllmprof_session::activity::has_work;
+use tllmprof_session::engines;
 
 lifecycle::global! {
     stage: Sinks;
@@ -89,7 +89,9 @@ pub fn known() -> &'static [Module] {
 
 /// What is asked for. From here on it is known whether somebody listens.
 pub fn all() -> &'static [Module] {
-    TARGETS.get_or_init(|| Box::new(tllmprof_session::activity::settings().map_or_else(Vec::new, collect)))
+    TARGETS.get_or_init(|| {
+        Box::new(tllmprof_session::activity::settings().map_or_else(Vec::new, collect))
+    })
 }
 
 fn collect(settings: &Settings) -> Vec<Module> {

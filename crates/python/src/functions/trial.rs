@@ -3,13 +3,13 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
-use tllmprof_platform::lifecycle;
 use super::evaluator;
 use super::frames::Layout;
 use super::function::Entered;
 use super::marked::{self, Calls, Mark, Watch};
 use super::trouble::Trouble;
 use crate::object::{Object, Python};
+use tllmprof_platform::lifecycle;
 
 const SOURCE: &core::ffi::CStr = c"
 token = object()

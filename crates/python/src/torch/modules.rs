@@ -9,12 +9,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use tllmprof_platform::lifecycle;
 use tllmprof_config::Settings;
+use tllmprof_platform::lifecycle;
 
-use tllmprof_capture::marks;
-use tllmprof_capture::marks::Name;
-use tllmprof_sync::Lock;
 use crate::functions::Calls;
 use crate::functions::Entered;
 use crate::functions::follow;
@@ -22,8 +19,11 @@ use crate::later::call_for_program;
 use crate::method::MethodDef;
 use crate::object::{Held, Object, Python};
 use crate::threads;
+use tllmprof_capture::marks;
+use tllmprof_capture::marks::Name;
 use tllmprof_recorder as recorder;
 use tllmprof_session as session;
+use tllmprof_sync::Lock;
 
 /// A module's qualified name is the path to it from the module that is called first. What
 /// `torch.compile` puts around a module is no part of the path.

@@ -8,16 +8,16 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::path::Path;
 
 use once_cell::race::OnceBox;
-use tllmprof_platform::lifecycle;
 use tllmprof_config::{Settings, TracePath, Window};
+use tllmprof_platform::lifecycle;
 
-use tllmprof_capture::AddOn;
-use tllmprof_session::Place;
-use tllmprof_platform::thread::uncounted;
-use tllmprof_platform::log;
 use crate::embedded::{add, call, with_text};
 use crate::method::MethodDef;
 use crate::object::{Held, Object, Python};
+use tllmprof_capture::AddOn;
+use tllmprof_platform::log;
+use tllmprof_platform::thread::uncounted;
+use tllmprof_session::Place;
 
 const SOURCE: &CStr =
     match CStr::from_bytes_with_nul(concat!(include_str!("profiler.py"), "\0").as_bytes()) {

@@ -269,8 +269,8 @@ impl Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tllmprof_sync::Lock;
     use tllmprof_learn::{Learner, Trails};
+    use tllmprof_sync::Lock;
 
     struct Process {
         counter: Counter,
