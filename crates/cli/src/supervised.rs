@@ -27,7 +27,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // SAFETY: puts the mask back.
+        // SAFETY: the mask is a whole one, which `now` got from the kernel, and no old one is asked for.
         unsafe {
             libc::pthread_sigmask(
                 libc::SIG_SETMASK,
