@@ -115,7 +115,8 @@ pub fn begin(mut file: File, limit: u64) -> Result<&'static HeaderBlock, Failure
     live.stuck_at.store(0, Ordering::Relaxed);
     live.ready.store(FIRST, Ordering::Release);
     *FILE.lock() = Some(Growing { file, limit });
-    // SAFETY: mapped above, for as long as the process lives, and zeros, as the file is new.
+    // SAFETY: mapped above, for as long as the process lives, and larger than HEADER_BYTES. The chunks lie
+    // behind it, so header blocks alone write there.
     let header = unsafe { HeaderBlock::at(place) };
     live.header.set(Some(header));
     Ok(header)

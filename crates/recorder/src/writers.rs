@@ -294,7 +294,7 @@ fn take() -> Option<&'static Writer> {
     Some(writer)
 }
 
-// SAFETY: no other part is of this kind.
+// SAFETY: `Kind::Writer` is this type's alone.
 unsafe impl Part for Writer {
     const KIND: thread::Kind = thread::Kind::Writer;
 
