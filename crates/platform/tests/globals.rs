@@ -32,6 +32,7 @@ const PLAIN: [&str; 19] = [
     "usize",
     "str",
     "CStr",
+    "Handlers",
     "Layout",
     "MethodDef",
     "Needs",
