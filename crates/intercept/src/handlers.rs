@@ -1,4 +1,6 @@
 //! Where the stubs go: the assembler's handlers, for whoever keeps their addresses.
+//!
+//! The assembler calls the modules that store these addresses, so it hands them down.
 
 /// Code of the assembler that a stub or a trampoline goes to. It keeps to no calling convention.
 pub type Handler = unsafe extern "C" fn();

@@ -1,5 +1,7 @@
-//! The assembler, and what is made of it: the way of a call. Nothing below knows it: its handlers get
-//! down by [`HANDLERS`], its stubs by their symbols.
+//! The assembler, and the exported functions that are made of it.
+//!
+//! It is on top: it calls the other modules, and none of them names it. They find its handlers in
+//! [`HANDLERS`] and its stubs by their symbols.
 
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]

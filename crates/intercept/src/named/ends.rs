@@ -1,10 +1,9 @@
 //! The end of a call that ends a window.
 //!
 //! Only where its return closes a window is a call's return address replaced, by one of a few
-//! return stubs. A call that never comes back by its return address, because an
-//! exception or `longjmp` leaves it, leaves the window open until the next call, as do all calls
-//! when the stubs are used up, where the processor guards return addresses, and of functions that
-//! may look at theirs.
+//! return stubs. A call that never comes back by its return address, because an exception or
+//! `longjmp` leaves it, leaves the window open until the next call, as do all calls when the stubs are
+//! used up, where the processor guards return addresses, and of functions that may look at theirs.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
