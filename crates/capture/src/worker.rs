@@ -283,8 +283,8 @@ mod tests {
     fn the_worker_works_and_takes_no_signals() {
         assert!(!is_there());
         assert!(!run(Job::Drain, Duration::from_secs(10)));
-        start();
-        start();
+        start(|_| ());
+        start(|_| ());
         assert!(run(Job::Drain, Duration::from_secs(10)));
         assert!(is_there() && await_rest(Duration::from_secs(10)));
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();

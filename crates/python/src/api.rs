@@ -3,16 +3,14 @@
 //! No header and no link to libpython: the functions below have kept their types from 3.8 to 3.15.
 //! Where one has had two names, both are asked for.
 //!
-//! The tables say what each function takes and gives, so that whoever has a [`Python`] calls most of
-//! them without `unsafe` ([`C`]).
+//! The table says what each function takes and gives, so that whoever may use the interpreter calls
+//! most of them without `unsafe` ([`super::object`]).
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
 
 use tllmprof_platform::elf::Module;
 
-use super::method::MethodDef;
-use super::object::{Exception, Object, Python};
 use super::version::Version;
 
 /// A `PyObject *`, borrowed or owned as the function says.
@@ -25,6 +23,21 @@ pub type PendingCall = unsafe extern "C" fn(*mut c_void) -> c_int;
 pub type AuditHook = unsafe extern "C" fn(*const c_char, Raw, *mut c_void) -> c_int;
 /// A `_PyFrameEvalFunction` with the arguments that it has from 3.9 on.
 pub type Evaluate = unsafe extern "C-unwind" fn(ThreadState, Raw, c_int) -> Raw;
+
+/// A C function that Python calls, in whichever of the conventions its flags say.
+pub type Method = unsafe extern "C" fn(Raw, Raw) -> Raw;
+
+/// `PyMethodDef`.
+#[repr(C)]
+pub struct MethodDef {
+    pub(crate) name: *const c_char,
+    pub(crate) method: Method,
+    pub(crate) flags: c_int,
+    pub(crate) doc: *const c_char,
+}
+
+// SAFETY: the pointers are to constants.
+unsafe impl Sync for MethodDef {}
 
 /// A kind of argument or result as C has it:
 ///
@@ -54,73 +67,7 @@ macro_rules! c_type {
     (address) => { *mut c_void };
 }
 
-/// The same kind as Rust has it.
-macro_rules! rust_type {
-    ($py:lifetime object) => { &Object<'_> };
-    ($py:lifetime maybe) => { Option<&Object<'_>> };
-    ($py:lifetime taken) => { Object<'_> };
-    ($py:lifetime text) => { &CStr };
-    ($py:lifetime method) => { &'static MethodDef };
-    ($py:lifetime int) => { c_int };
-    ($py:lifetime size) => { isize };
-    ($py:lifetime number) => { i64 };
-    ($py:lifetime new) => { Option<Object<$py>> };
-    ($py:lifetime result) => { Result<Object<$py>, Exception> };
-    ($py:lifetime borrowed) => { Option<Object<$py>> };
-    ($py:lifetime is_set) => { bool };
-    ($py:lifetime nothing) => { () };
-    ($py:lifetime address) => { *mut c_void };
-}
-
-/// From Rust to C.
-macro_rules! to_c {
-    (object $value:expr) => {
-        $value.raw()
-    };
-    (maybe $value:expr) => {
-        $value.map_or(core::ptr::null_mut(), Object::raw)
-    };
-    (taken $value:expr) => {
-        $value.release()
-    };
-    (text $value:expr) => {
-        $value.as_ptr()
-    };
-    (method $value:expr) => {
-        $value
-    };
-    (int $value:expr) => {
-        $value
-    };
-    (size $value:expr) => {
-        $value
-    };
-    (number $value:expr) => {
-        $value
-    };
-}
-
-/// From C to Rust.
-macro_rules! to_rust {
-    (new $py:expr, $value:expr) => {
-        $py.own($value)
-    };
-    (result $py:expr, $value:expr) => {
-        $py.own_or_exception($value)
-    };
-    (borrowed $py:expr, $value:expr) => {
-        $py.share($value)
-    };
-    (is_set $py:expr, $value:expr) => {
-        !$value.is_null()
-    };
-    // A plain value.
-    ($kind:ident $py:expr, $value:expr) => {
-        $value
-    };
-}
-
-macro_rules! functions {
+macro_rules! declare {
     (
         any_time { $($any:ident: fn() -> $any_out:ty = $($any_symbol:literal)|+;)* }
         safe { $($safe:ident($($name:ident: $kind:ident),*) -> $result:ident = $($safe_symbol:literal)|+;)* }
@@ -130,7 +77,7 @@ macro_rules! functions {
         /// The functions of one interpreter library or executable.
         pub struct Api {
             $($any: extern "C" fn() -> $any_out,)*
-            $($safe: unsafe extern "C" fn($(c_type!($kind)),*) -> c_type!($result),)*
+            $(pub(crate) $safe: unsafe extern "C" fn($(c_type!($kind)),*) -> c_type!($result),)*
             $(pub(crate) $field: unsafe extern "C" fn($($arg),*) $(-> $out)?,)*
             $(pub(crate) $maybe: Option<unsafe extern "C" fn($($maybe_arg),*) $(-> $maybe_out)?>,)*
             /// `_PyEval_EvalFrameDefault`; with two arguments in 3.8.
@@ -193,99 +140,87 @@ macro_rules! functions {
                 })
             }
         }
-
-        /// The functions that any object may be given to: one that wants another type raises.
-        impl<'py> C<'py> {
-            $(
-                #[inline]
-                pub fn $safe(self, $($name: rust_type!('py $kind)),*) -> rust_type!('py $result) {
-                    // SAFETY: the thread may use the interpreter, as the `Python` proves. The
-                    // arguments are live objects, terminated texts and plain values, which the
-                    // function checks; what it returns is the caller's or not, as the table says.
-                    unsafe {
-                        let result = (self.0.api.$safe)($(to_c!($kind $name)),*);
-                        to_rust!($result self.0, result)
-                    }
-                }
-            )*
-        }
     };
 }
 
-/// The C API for whoever may use the interpreter ([`Python::c`]).
-#[derive(Clone, Copy)]
-pub struct C<'py>(pub Python<'py>);
-
-functions! {
-    any_time {
-        is_initialized: fn() -> c_int = c"Py_IsInitialized";
-        own_thread_state: fn() -> ThreadState = c"PyGILState_GetThisThreadState";
-        current_thread_state: fn() -> ThreadState = c"PyThreadState_GetUnchecked" | c"_PyThreadState_UncheckedGet";
-    }
-    safe {
-        sys_object(name: text) -> borrowed = c"PySys_GetObject";
-        import(name: text) -> new = c"PyImport_ImportModule";
-        add_module(name: text) -> borrowed = c"PyImport_AddModule";
-        modules() -> borrowed = c"PyImport_GetModuleDict";
-        attr(object: object, name: text) -> new = c"PyObject_GetAttrString";
-        type_of(object: object) -> new = c"PyObject_Type";
-        own_dict(object: object, context: maybe) -> new = c"PyObject_GenericGetDict";
-        module_dict(module: object) -> borrowed = c"PyModule_GetDict";
-        function_code(function: object) -> borrowed = c"PyFunction_GetCode";
-        is_true(object: object) -> int = c"PyObject_IsTrue";
-        tuple_new(length: size) -> new = c"PyTuple_New";
-        tuple_set(tuple: object, index: size, element: taken) -> int = c"PyTuple_SetItem";
-        tuple_get(tuple: object, index: size) -> borrowed = c"PyTuple_GetItem";
-        tuple_size(tuple: object) -> size = c"PyTuple_Size";
-        as_tuple(sequence: object) -> new = c"PySequence_Tuple";
-        sequence_get(sequence: object, index: size) -> new = c"PySequence_GetItem";
-        list_append(list: object, element: object) -> int = c"PyList_Append";
-        dict_new() -> new = c"PyDict_New";
-        dict_get(dict: object, key: text) -> borrowed = c"PyDict_GetItemString";
-        dict_values(dict: object) -> new = c"PyDict_Values";
-        dict_set(dict: object, key: text, value: object) -> int = c"PyDict_SetItemString";
-        dict_remove(dict: object, key: text) -> int = c"PyDict_DelItemString";
-        long_from(value: number) -> new = c"PyLong_FromLongLong";
-        long_as(object: object) -> number = c"PyLong_AsLongLong";
-        c_function(definition: method, first: maybe, module: maybe) -> new = c"PyCFunction_NewEx";
-        weak_reference(object: object, callback: object) -> new = c"PyWeakref_NewRef";
-        compile(source: text, file: text, start: int) -> new = c"Py_CompileString";
-        builtins() -> borrowed = c"PyEval_GetBuiltins";
-        call(callable: object, args: object) -> result = c"PyObject_CallObject";
-        cell_get(cell: object) -> new = c"PyCell_Get";
-        err_clear() -> nothing = c"PyErr_Clear";
-        err_occurred() -> is_set = c"PyErr_Occurred";
-        interpreter() -> address = c"PyInterpreterState_Get" | c"_PyInterpreterState_Get";
-    }
-    required {
-        add_audit_hook: fn(AuditHook, *mut c_void) -> c_int = c"PySys_AddAuditHook";
-        is_subtype: fn(Raw, Raw) -> c_int = c"PyType_IsSubtype";
-        class_attr: fn(Raw, Raw) -> Raw = c"_PyType_Lookup";
-        dict_next: fn(Raw, *mut isize, *mut Raw, *mut Raw) -> c_int = c"PyDict_Next";
-        text_from: fn(*const c_char, isize) -> Raw = c"PyUnicode_FromStringAndSize";
-        text_as: fn(Raw, *mut isize) -> *const c_char = c"PyUnicode_AsUTF8AndSize";
-        inc_ref: fn(Raw) = c"Py_IncRef";
-        dec_ref: fn(Raw) = c"Py_DecRef";
-        err_fetch: fn(*mut Raw, *mut Raw, *mut Raw) = c"PyErr_Fetch";
-        err_restore: fn(Raw, Raw, Raw) = c"PyErr_Restore";
-        save_thread: fn() -> ThreadState = c"PyEval_SaveThread";
-        restore_thread: fn(ThreadState) = c"PyEval_RestoreThread";
-        gil_ensure: fn() -> c_int = c"PyGILState_Ensure";
-        gil_release: fn(c_int) = c"PyGILState_Release";
-        add_pending_call: fn(PendingCall, *mut c_void) -> c_int = c"Py_AddPendingCall";
-        eval_code: fn(Raw, Raw, Raw) -> Raw = c"PyEval_EvalCode";
-        interpreter_id: fn(*mut c_void) -> i64 = c"PyInterpreterState_GetID";
-    }
-    optional {
-        is_finalizing: fn() -> c_int = c"Py_IsFinalizing" | c"_Py_IsFinalizing";
-        dict_get_new: fn(Raw, *const c_char, *mut Raw) -> c_int = c"PyDict_GetItemStringRef";
-        class_attr_new: fn(Raw, Raw) -> Raw = c"_PyType_LookupRef";
-        current_frame: fn() -> Raw = c"PyEval_GetFrame";
-        frame_variable: fn(Raw, Raw) -> Raw = c"PyFrame_GetVar";
-        evaluator: fn(*mut c_void) -> *mut c_void = c"_PyInterpreterState_GetEvalFrameFunc";
-        set_evaluator: fn(*mut c_void, *mut c_void) = c"_PyInterpreterState_SetEvalFrameFunc";
-    }
+/// Gives the functions to the macro `$then`: what each is called here, its types, and its symbols.
+macro_rules! with_functions {
+    ($then:ident) => {
+        $then! {
+            any_time {
+                is_initialized: fn() -> c_int = c"Py_IsInitialized";
+                own_thread_state: fn() -> ThreadState = c"PyGILState_GetThisThreadState";
+                current_thread_state: fn() -> ThreadState = c"PyThreadState_GetUnchecked" | c"_PyThreadState_UncheckedGet";
+            }
+            safe {
+                sys_object(name: text) -> borrowed = c"PySys_GetObject";
+                import(name: text) -> new = c"PyImport_ImportModule";
+                add_module(name: text) -> borrowed = c"PyImport_AddModule";
+                modules() -> borrowed = c"PyImport_GetModuleDict";
+                attr(object: object, name: text) -> new = c"PyObject_GetAttrString";
+                type_of(object: object) -> new = c"PyObject_Type";
+                own_dict(object: object, context: maybe) -> new = c"PyObject_GenericGetDict";
+                module_dict(module: object) -> borrowed = c"PyModule_GetDict";
+                function_code(function: object) -> borrowed = c"PyFunction_GetCode";
+                is_true(object: object) -> int = c"PyObject_IsTrue";
+                tuple_new(length: size) -> new = c"PyTuple_New";
+                tuple_set(tuple: object, index: size, element: taken) -> int = c"PyTuple_SetItem";
+                tuple_get(tuple: object, index: size) -> borrowed = c"PyTuple_GetItem";
+                tuple_size(tuple: object) -> size = c"PyTuple_Size";
+                as_tuple(sequence: object) -> new = c"PySequence_Tuple";
+                sequence_get(sequence: object, index: size) -> new = c"PySequence_GetItem";
+                list_append(list: object, element: object) -> int = c"PyList_Append";
+                dict_new() -> new = c"PyDict_New";
+                dict_get(dict: object, key: text) -> borrowed = c"PyDict_GetItemString";
+                dict_values(dict: object) -> new = c"PyDict_Values";
+                dict_set(dict: object, key: text, value: object) -> int = c"PyDict_SetItemString";
+                dict_remove(dict: object, key: text) -> int = c"PyDict_DelItemString";
+                long_from(value: number) -> new = c"PyLong_FromLongLong";
+                long_as(object: object) -> number = c"PyLong_AsLongLong";
+                c_function(definition: method, first: maybe, module: maybe) -> new = c"PyCFunction_NewEx";
+                weak_reference(object: object, callback: object) -> new = c"PyWeakref_NewRef";
+                compile(source: text, file: text, start: int) -> new = c"Py_CompileString";
+                builtins() -> borrowed = c"PyEval_GetBuiltins";
+                call(callable: object, args: object) -> result = c"PyObject_CallObject";
+                cell_get(cell: object) -> new = c"PyCell_Get";
+                err_clear() -> nothing = c"PyErr_Clear";
+                err_occurred() -> is_set = c"PyErr_Occurred";
+                interpreter() -> address = c"PyInterpreterState_Get" | c"_PyInterpreterState_Get";
+            }
+            required {
+                add_audit_hook: fn(AuditHook, *mut c_void) -> c_int = c"PySys_AddAuditHook";
+                is_subtype: fn(Raw, Raw) -> c_int = c"PyType_IsSubtype";
+                class_attr: fn(Raw, Raw) -> Raw = c"_PyType_Lookup";
+                dict_next: fn(Raw, *mut isize, *mut Raw, *mut Raw) -> c_int = c"PyDict_Next";
+                text_from: fn(*const c_char, isize) -> Raw = c"PyUnicode_FromStringAndSize";
+                text_as: fn(Raw, *mut isize) -> *const c_char = c"PyUnicode_AsUTF8AndSize";
+                inc_ref: fn(Raw) = c"Py_IncRef";
+                dec_ref: fn(Raw) = c"Py_DecRef";
+                err_fetch: fn(*mut Raw, *mut Raw, *mut Raw) = c"PyErr_Fetch";
+                err_restore: fn(Raw, Raw, Raw) = c"PyErr_Restore";
+                save_thread: fn() -> ThreadState = c"PyEval_SaveThread";
+                restore_thread: fn(ThreadState) = c"PyEval_RestoreThread";
+                gil_ensure: fn() -> c_int = c"PyGILState_Ensure";
+                gil_release: fn(c_int) = c"PyGILState_Release";
+                add_pending_call: fn(PendingCall, *mut c_void) -> c_int = c"Py_AddPendingCall";
+                eval_code: fn(Raw, Raw, Raw) -> Raw = c"PyEval_EvalCode";
+                interpreter_id: fn(*mut c_void) -> i64 = c"PyInterpreterState_GetID";
+            }
+            optional {
+                is_finalizing: fn() -> c_int = c"Py_IsFinalizing" | c"_Py_IsFinalizing";
+                dict_get_new: fn(Raw, *const c_char, *mut Raw) -> c_int = c"PyDict_GetItemStringRef";
+                class_attr_new: fn(Raw, Raw) -> Raw = c"_PyType_LookupRef";
+                current_frame: fn() -> Raw = c"PyEval_GetFrame";
+                frame_variable: fn(Raw, Raw) -> Raw = c"PyFrame_GetVar";
+                evaluator: fn(*mut c_void) -> *mut c_void = c"_PyInterpreterState_GetEvalFrameFunc";
+                set_evaluator: fn(*mut c_void, *mut c_void) = c"_PyInterpreterState_SetEvalFrameFunc";
+            }
+        }
+    };
 }
+pub(crate) use with_functions;
+
+with_functions!(declare);
 
 // SAFETY: the pointers are to functions and statics of the interpreter's library, which any thread
 // may compare, and which are used by threads that may use the interpreter alone.
@@ -341,11 +276,5 @@ impl Api {
         let current = (self.current_thread_state)();
         !current.is_null()
             && (self.version.has_current_state_per_thread() || current == (self.own_thread_state)())
-    }
-
-    /// Runs `act` if the calling thread has the GIL ([`Self::has_gil`]).
-    pub fn if_has_gil<R>(&'static self, act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
-        // SAFETY: the thread has the GIL, and keeps it until `act` has returned.
-        self.has_gil().then(|| act(unsafe { Python::assume(self) }))
     }
 }

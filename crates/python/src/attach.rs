@@ -11,17 +11,21 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 
 use super::api::{Api, Raw};
+use super::attached::{self, Attached, api};
+use super::extension::extension;
 use super::method::call_on_main_thread;
 use super::object::{Object, Python};
 use super::threads::{self, Thread};
-use super::{entry, gil, names};
+use super::torch::modules;
+use super::wants::wants;
+use super::{entry, functions, gil, interpreter, names};
 use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::got::Redirect;
 use tllmprof_platform::got::redirect;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
-use tllmprof_sync::{Lock, Published};
+use tllmprof_sync::Lock;
 
 /// How long one thread waits for another that attaches or installs.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -29,9 +33,6 @@ const PATIENCE: Duration = Duration::from_millis(100);
 lifecycle::global! {
     stage: Sinks;
 
-    #[fork(keep = "the interpreter is copied as it is")]
-    #[restart(keep)]
-    static API: Published<Attached> = Published::none();
     #[fork(free)]
     #[restart(keep)]
     static ATTACHING: Lock<()> = Lock::new(());
@@ -48,26 +49,6 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static LAST: AtomicUsize = AtomicUsize::new(0);
-    #[fork(keep = "the interpreter is copied as it is")]
-    #[restart(reset)]
-    static HAS_SUB_INTERPRETERS: AtomicBool = AtomicBool::new(false);
-}
-
-struct Attached {
-    api: Api,
-    /// Where the module lies.
-    start: usize,
-    end: usize,
-}
-
-/// The interpreter's functions, if it is there.
-pub fn api() -> Option<&'static Api> {
-    API.get().map(|attached| &attached.api)
-}
-
-/// Whether the process has, or had, more than one interpreter.
-pub fn has_sub_interpreters() -> bool {
-    HAS_SUB_INTERPRETERS.load(Ordering::Relaxed)
 }
 
 /// Looks for CPython among the modules of the process, which have changed.
@@ -75,13 +56,13 @@ pub fn look() {
     let Some(_attaching) = ATTACHING.lock_for(PATIENCE) else {
         return;
     };
-    if let Some(attached) = API.get() {
+    if let Some(attached) = attached::get() {
         let is_there = elf::containing(attached.start)
             .is_some_and(|module| (module.start, module.end) == (attached.start, attached.end));
         if is_there {
             return;
         }
-        API.set(None);
+        attached::set(None);
         gil::forget_all();
         lifecycle::restart();
     }
@@ -99,13 +80,13 @@ pub fn look() {
     let Some(attached) = found else { return };
     lifecycle::register();
     let attached: &'static Attached = Box::leak(Box::new(attached));
-    API.set(Some(attached));
+    attached::set(Some(attached));
     let api = &attached.api;
     if !api.is_initialized() {
         return;
     }
     gil::is_late();
-    if api.if_has_gil(begin_late).is_none() && call_on_main_thread(api, begin_late).is_err() {
+    if Python::if_held(api, begin_late).is_none() && call_on_main_thread(api, begin_late).is_err() {
         log::once!(Debug, "Python is too busy to be attached to");
     }
 }
@@ -122,7 +103,7 @@ fn redirects() -> Vec<Redirect> {
         name: c"pthread_cond_init",
         to: initialise as *const () as usize,
     }];
-    if super::wants().gil {
+    if wants().gil {
         redirects.extend([
             Redirect {
                 name: c"pthread_cond_signal",
@@ -216,11 +197,11 @@ fn met<'py>(
     if event.starts_with(b"cpython.PyInterpreterState_") {
         // One comes, beside that of the calling thread, or goes; where it lies, another may later.
         if event.ends_with(b"_New") {
-            HAS_SUB_INTERPRETERS.store(true, Ordering::Relaxed);
+            attached::sub_interpreter_begins();
         }
         LAST.store(0, Ordering::Relaxed);
         if event.ends_with(b"Clear") && py.interpreter() != 0 {
-            super::interpreter_ends(py);
+            interpreter::another_ends(py);
         }
         return;
     }
@@ -236,31 +217,31 @@ fn met<'py>(
         if !installed.contains(&number) {
             installed.push(number);
             if number != 0 {
-                HAS_SUB_INTERPRETERS.store(true, Ordering::Relaxed);
+                attached::sub_interpreter_begins();
             }
             drop(installed);
             thread.is_busy.set(true);
-            py.quietly(|py| super::install(py, thread, number));
+            py.quietly(|py| interpreter::install(py, thread, number));
             thread.is_busy.set(false);
         }
         LAST.store(interpreter, Ordering::Relaxed);
     }
-    if super::wants().gil && names::are_behind() {
+    if wants().gil && names::are_behind() {
         thread.is_busy.set(true);
         py.quietly(names::look);
         thread.is_busy.set(false);
     }
-    if super::functions::wants(event) {
+    if functions::wants(event) {
         thread.is_busy.set(true);
-        py.quietly(|py| super::functions::audited(py, event, args));
+        py.quietly(|py| functions::audited(py, event, args));
         thread.is_busy.set(false);
     }
-    if super::torch_modules::wants(event) {
+    if modules::wants(event) {
         thread.is_busy.set(true);
-        py.quietly(super::torch_modules::look);
+        py.quietly(modules::look);
         thread.is_busy.set(false);
     }
-    if let Some(extension) = super::extension().filter(|it| it.wants(event)) {
+    if let Some(extension) = extension().filter(|it| it.wants(event)) {
         thread.is_busy.set(true);
         py.quietly(|py| extension.look(py));
         thread.is_busy.set(false);

@@ -1,17 +1,15 @@
 //! Running Python at a moment of our own choosing, and not any more once the interpreter ends.
 //!
 //! A thread that asks for the GIL while the interpreter is being finalised is ended by it, or hangs
-//! for ever: fatal for a C++ program's thread. An `atexit` callback closes the way in, and waits for
-//! those that are inside.
+//! for ever: fatal for a C++ program's thread. An `atexit` callback closes the way in ([`close`]), and
+//! waits for those that are inside.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
-use super::method::MethodDef;
 use super::object::Python;
-use super::torch::profiler;
-use super::{attach, threads};
+use super::{attached, threads};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_sync::wait;
@@ -49,19 +47,7 @@ pub fn is_waiting_for_gil() -> bool {
 
 /// Whether the calling thread has the GIL.
 pub fn has_gil() -> bool {
-    super::api().is_some_and(|api| api.runs() && api.has_gil())
-}
-
-/// Has the way in closed when the interpreter ends.
-pub fn install(py: Python<'_>) -> Option<()> {
-    static CLOSE: MethodDef = MethodDef::without_args(c"tllmprof_close", closes);
-    let module = if py.api.version.keeps_atexit_without_module() {
-        py.import_unseen(c"atexit")
-    } else {
-        py.import(c"atexit") // the callbacks go with it
-    };
-    let register = module?.attr(c"register")?;
-    register.call(&[&py.function(&CLOSE)?]).map(|_| ())
+    attached::api().is_some_and(|api| api.runs() && api.has_gil())
 }
 
 struct Flight(());
@@ -86,7 +72,7 @@ impl Drop for Flight {
 /// where there is no interpreter (any more), where the thread is in such a call already, or where
 /// the GIL could not be taken without harm.
 pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
-    let api = super::api()?;
+    let api = attached::api()?;
     let _flight = Flight::begin()?;
     let thread = threads::current()?;
     if thread.is_busy.get() || !api.runs() {
@@ -95,7 +81,7 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     let has_gil = api.has_gil();
     if !has_gil
         && !api.version.knows_holders_in_sub_interpreters()
-        && attach::has_sub_interpreters()
+        && attached::has_sub_interpreters()
     {
         // A thread that has the GIL for a sub-interpreter looks as if it had none, and would wait
         // for itself.
@@ -121,26 +107,22 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     Some(result)
 }
 
-/// The `atexit` callback.
-fn closes(py: Python<'_>) {
+/// Closes the way in, as the interpreter ends, and waits for those that are inside; longer while one
+/// of them `writes` a trace.
+pub fn close(py: Python<'_>, writes: fn() -> bool) {
     CLOSED.store(true, Ordering::SeqCst);
     if INSIDE.load(Ordering::SeqCst) > 0 {
         // Those inside need the GIL to leave.
-        py.without_gil(await_inside);
+        py.without_gil(|| await_inside(writes));
     }
-    super::ends(py);
 }
 
 /// Waits until nobody is inside, for a bounded time.
-fn await_inside() {
+fn await_inside(writes: fn() -> bool) {
     let since = Instant::now();
     loop {
         let inside = INSIDE.load(Ordering::SeqCst);
-        let patience = if profiler::writes() {
-            WRITING
-        } else {
-            PATIENCE
-        };
+        let patience = if writes() { WRITING } else { PATIENCE };
         let left = patience.saturating_sub(since.elapsed());
         if inside == 0 || left.is_zero() {
             break;

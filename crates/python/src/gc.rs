@@ -5,12 +5,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 
+use super::collecting::Collecting;
 use super::method::MethodDef;
 use super::object::{Object, Python};
-use super::threads;
-use super::totals::Milliseconds;
+use super::time::{Milliseconds, now};
+use super::{entry, threads};
 use tllmprof_capture::marks::Name;
-use tllmprof_capture::marks::Pushed;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::Counter;
@@ -82,25 +82,6 @@ lifecycle::global! {
     static NAMES: OnceBox<Option<Names>> = OnceBox::new();
 }
 
-/// A collection that is under way.
-pub struct Collecting {
-    since: u64,
-    /// When it began, in the record's ticks.
-    ticks: u64,
-    range: Option<Pushed>,
-    /// Collections of other interpreters' that began in it, as a finaliser may run one.
-    inner: u32,
-}
-
-impl Collecting {
-    /// Gives its range up without ending it: it is another process's.
-    pub fn forget(self) {
-        if let Some(range) = self.range {
-            range.forget();
-        }
-    }
-}
-
 /// Has the interpreter report its collections. None if it has no `gc` to ask.
 pub fn install(py: Python<'_>) -> Option<()> {
     static CALLBACK: MethodDef = MethodDef::with_tuple(c"tllmprof_gc", callback);
@@ -125,7 +106,7 @@ impl Names {
 
 /// `callback(phase, info)`, as the documentation of Python's `gc.callbacks` has it.
 fn callback(_: Python<'_>, args: &Object<'_>) {
-    if !super::entry::is_closed() {
+    if !entry::is_closed() {
         let _ = count(args);
     }
 }
@@ -153,7 +134,7 @@ fn count(args: &Object<'_>) -> Option<()> {
             },
             None => Collecting {
                 range: names.map(|names| names.range[generation].push()),
-                since: super::now(),
+                since: now(),
                 ticks: recorder::ticks(),
                 inner: 0,
             },
@@ -171,7 +152,7 @@ fn count(args: &Object<'_>) -> Option<()> {
             0
         }
         Some(collecting) => {
-            let took = super::now().saturating_sub(collecting.since);
+            let took = now().saturating_sub(collecting.since);
             drop(collecting.range);
             since = Some(collecting.ticks);
             took

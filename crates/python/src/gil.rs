@@ -9,15 +9,14 @@
 //! event if somebody listens, and nothing else. As it is, holds of one GIL never overlap.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use once_cell::race::OnceBox;
 use tllmprof_platform::lifecycle;
 
 use super::holds;
 use super::object::Python;
 use super::threads::{self, Thread};
-use tllmprof_capture::marks::Name;
+use super::time::now;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::log;
 
@@ -47,23 +46,6 @@ lifecycle::global! {
     #[fork(keep = "as the interpreter")]
     #[restart(keep)]
     static IS_OFF: AtomicBool = AtomicBool::new(false);
-
-    /// See [`shortest`].
-    #[fork(keep = "the settings are the same")]
-    #[restart(keep)]
-    static SHORTEST: AtomicU64 = AtomicU64::new(0);
-}
-
-/// What the ranges are called.
-pub struct Names {
-    pub wait: Name,
-    pub hold: Name,
-}
-
-lifecycle::global! {
-    #[fork(keep = "handles of NVTX are inherited")]
-    #[restart(keep)]
-    static NAMES: OnceBox<Option<Names>> = OnceBox::new();
 }
 
 // SAFETY: these are the declarations of pthread.h. A thread that is cancelled is unwound out of them.
@@ -79,16 +61,6 @@ unsafe extern "C-unwind" {
     ) -> c_int;
 }
 
-/// The names, if somebody listens.
-pub fn names() -> Option<&'static Names> {
-    NAMES.get().and_then(Option::as_ref)
-}
-
-/// How long a wait or a hold must last for the record to keep it, in nanoseconds.
-pub fn shortest() -> u64 {
-    SHORTEST.load(Ordering::Relaxed)
-}
-
 /// GILs that could not be followed.
 pub fn missed() -> u32 {
     MISSED.load(Ordering::Relaxed)
@@ -97,7 +69,7 @@ pub fn missed() -> u32 {
 /// An interpreter is up. With the first one, ranges and totals begin. Not for a hook: it loads the
 /// tool that listens.
 pub fn begin(py: Python<'_>, thread: &Thread) {
-    if NAMES.get().is_some() {
+    if holds::have_names() {
         return;
     }
     if !has_gil(py) {
@@ -109,16 +81,7 @@ pub fn begin(py: Python<'_>, thread: &Thread) {
             py.api.version
         );
     }
-    NAMES.get_or_init(|| {
-        Box::new(
-            Name::new("GIL wait")
-                .zip(Name::new("GIL hold"))
-                .map(|(wait, hold)| Names { wait, hold }),
-        )
-    });
-    if let Some(settings) = tllmprof_session::activity::settings() {
-        SHORTEST.store(settings.gil_min_us.saturating_mul(1000), Ordering::Relaxed);
-    }
+    holds::begin();
     // The first interpreter's is the first in the table.
     thread.holds.begin(0);
 }
@@ -280,14 +243,14 @@ pub unsafe extern "C-unwind" fn wait(
     mutex: *mut libc::pthread_mutex_t,
 ) -> c_int {
     let is_forced = matches!(part(condition.addr()), Some((Part::Taken, _)));
-    let since = if is_forced { super::now() } else { 0 };
+    let since = if is_forced { now() } else { 0 };
     let ticks = if is_forced { holds::ticks() } else { 0 };
     // SAFETY: the caller's own arguments.
     let result = unsafe { pthread_cond_wait(condition, mutex) };
     if is_forced {
         let _errno = Kept::new();
         if let Some(thread) = threads::current() {
-            let time = super::now().saturating_sub(since);
+            let time = now().saturating_sub(since);
             thread.holds.was_forced(time, ticks);
         }
     }

@@ -5,11 +5,53 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::gil;
-use tllmprof_capture::marks::Started;
-use tllmprof_platform::lifecycle::OnlyThread;
+use once_cell::race::OnceBox;
+
+use super::time::now;
+use tllmprof_capture::marks::{Name, Started};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::What;
+
+/// What the ranges are called.
+struct Names {
+    wait: Name,
+    hold: Name,
+}
+
+lifecycle::global! {
+    #[fork(keep = "handles of NVTX are inherited")]
+    #[restart(keep)]
+    static NAMES: OnceBox<Option<Names>> = OnceBox::new();
+    /// How long a wait or a hold must last for the record to keep it, in nanoseconds.
+    #[fork(keep = "the settings are the same")]
+    #[restart(keep)]
+    static SHORTEST: AtomicU64 = AtomicU64::new(0);
+}
+
+/// Whether [`begin`] has been called.
+pub fn have_names() -> bool {
+    NAMES.get().is_some()
+}
+
+/// Ranges begin. Not for a hook: it loads the tool that listens.
+pub fn begin() {
+    NAMES.get_or_init(|| {
+        Box::new(
+            Name::new("GIL wait")
+                .zip(Name::new("GIL hold"))
+                .map(|(wait, hold)| Names { wait, hold }),
+        )
+    });
+    if let Some(settings) = tllmprof_session::activity::settings() {
+        SHORTEST.store(settings.gil_min_us.saturating_mul(1000), Ordering::Relaxed);
+    }
+}
+
+/// The names, if somebody listens.
+fn names() -> Option<&'static Names> {
+    NAMES.get().and_then(Option::as_ref)
+}
 
 /// How often something has happened, and for how long. Times in nanoseconds.
 pub struct Total {
@@ -87,7 +129,7 @@ pub fn ticks() -> u64 {
 /// Has the record keep what began then and took so many nanoseconds, unless that is too short.
 fn record_if_long(since: &Cell<u64>, took: u64, what: What) {
     let since = since.replace(0);
-    if since != 0 && recorder::is_recording() && took >= gil::shortest() {
+    if since != 0 && recorder::is_recording() && took >= SHORTEST.load(Ordering::Relaxed) {
         recorder::event(since, recorder::ticks().saturating_sub(since), what);
     }
 }
@@ -110,10 +152,9 @@ impl Holds {
     /// The thread wants GIL number `gil`, which another one has. Called again as long as it waits.
     pub fn begins_to_wait(&self, gil: u64) {
         if self.waits_since.get() == 0 {
-            self.waits_since.set(super::now());
+            self.waits_since.set(now());
             self.wait_ticks.set(ticks());
-            self.wait
-                .set(gil::names().map(|names| names.wait.start(gil)));
+            self.wait.set(names().map(|names| names.wait.start(gil)));
         }
     }
 
@@ -121,7 +162,7 @@ impl Holds {
     pub fn takes(&self, gil: u64) {
         // Left over from a GIL that went without being dropped.
         self.drops();
-        let now = super::now();
+        let now = now();
         let waited = self.waits_since.replace(0);
         if waited != 0 {
             let waited = now.saturating_sub(waited);
@@ -131,8 +172,7 @@ impl Holds {
         }
         self.holds_since.store(now, Ordering::Relaxed);
         self.hold_ticks.set(ticks());
-        self.hold
-            .set(gil::names().map(|names| names.hold.start(gil)));
+        self.hold.set(names().map(|names| names.hold.start(gil)));
     }
 
     /// It gives it back.
@@ -140,7 +180,7 @@ impl Holds {
         let held = self.holds_since.load(Ordering::Relaxed);
         if held != 0 {
             self.holds_since.store(0, Ordering::Relaxed);
-            let held = super::now().saturating_sub(held);
+            let held = now().saturating_sub(held);
             self.holds.add(held);
             record_if_long(&self.hold_ticks, held, What::GilHold);
             self.hold.set(None);

@@ -3,14 +3,15 @@
 //! Rust functions are given; what the interpreter calls around them keeps `errno` and an exception
 //! that is set, and proves that the thread has the GIL.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 
-use super::api::{Api, Raw};
+use super::api::{Api, Method, Raw};
+use super::attached;
 use super::object::{Object, Python};
 use tllmprof_platform::errno::Kept;
 
-/// A C function that Python calls, in whichever of the conventions its flags say.
-type Method = unsafe extern "C" fn(Raw, Raw) -> Raw;
+pub use super::api::MethodDef;
+
 /// A C function that Python calls with [`FASTCALL`].
 type FastMethod = unsafe extern "C" fn(Raw, *const Raw, isize) -> Raw;
 
@@ -22,18 +23,6 @@ const NOARGS: c_int = 0x4;
 const ONE: c_int = 0x8;
 /// `METH_FASTCALL`: the second argument is an array, and a third one its length.
 const FASTCALL: c_int = 0x80;
-
-/// `PyMethodDef`.
-#[repr(C)]
-pub struct MethodDef {
-    name: *const c_char,
-    method: Method,
-    flags: c_int,
-    doc: *const c_char,
-}
-
-// SAFETY: the pointers are to constants.
-unsafe impl Sync for MethodDef {}
 
 /// Rust functions that Python calls, and to which it gets None back. They are function items, or
 /// closures that capture nothing: `F` has no size, so that it is known without a place to keep it.
@@ -95,7 +84,7 @@ impl MethodDef {
             args: *const Raw,
             count: isize,
         ) -> Raw {
-            let Some(api) = super::api() else {
+            let Some(api) = attached::api() else {
                 return core::ptr::null_mut();
             };
             // SAFETY: Python calls this, so that the thread has the GIL, with an array of that many
@@ -145,7 +134,7 @@ const unsafe fn the<F: Copy>() -> F {
 /// The thread has the GIL.
 unsafe fn reply(act: impl FnOnce(Python<'_>)) -> Raw {
     let _errno = Kept::new();
-    let Some(api) = super::api() else {
+    let Some(api) = attached::api() else {
         return core::ptr::null_mut();
     };
     // SAFETY: the caller's promise.
@@ -179,7 +168,7 @@ pub fn call_on_main_thread<F: FnOnce(Python<'_>) + Send + 'static>(
         let _errno = Kept::new();
         // SAFETY: made below, for one call of this.
         let act = unsafe { Box::from_raw(act.cast::<F>()) };
-        let Some(api) = super::api() else { return 0 };
+        let Some(api) = attached::api() else { return 0 };
         // SAFETY: Python calls this with the GIL.
         let py = unsafe { Python::assume(api) };
         act(py);

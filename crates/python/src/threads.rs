@@ -6,10 +6,11 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use super::functions::Spans;
+use super::collecting::Collecting;
 use super::holds::Holds;
-use super::names::{Text, ThreadName};
-use super::totals;
+use super::longest::{self, Longest};
+use super::spans::Spans;
+use super::thread_name::{Text, ThreadName};
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_platform::pages;
@@ -38,7 +39,7 @@ pub struct Thread {
     pub last_condition: Cell<usize>,
     pub holds: Holds,
     /// The collection that is under way on the thread.
-    pub collecting: Cell<Option<super::gc::Collecting>>,
+    pub collecting: Cell<Option<Collecting>>,
     pub spans: Spans,
     /// Calls of torch modules that the thread is in.
     pub modules: Cell<u32>,
@@ -136,10 +137,15 @@ impl Thread {
 }
 
 fn leave(thread: &'static Thread) {
-    totals::ends(thread);
+    let time = thread.holds.waits.longest();
+    if time != 0 {
+        thread.name.ask_kernel();
+        let name = thread.name();
+        longest::keep(Longest { time, name });
+    }
     thread.holds.leave();
     thread.collecting.set(None);
-    thread.spans.leave();
+    thread.spans.end();
     thread.modules.set(0);
     thread.is_busy.set(false);
     thread.last_condition.set(0);

@@ -4,18 +4,15 @@
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
-use core::time::Duration;
 
 use super::holds::Total;
-use super::names::Text;
-use super::threads::{self, Thread};
-use super::{attach, gc, gil, wants};
+use super::longest::{self, Longest};
+use super::time::{Milliseconds, now};
+use super::wants::wants;
+use super::{attached, gc, gil, threads};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
-use tllmprof_sync::Lock;
-
-const PATIENCE: Duration = Duration::from_millis(10);
 
 lifecycle::global! {
     stage: Sinks;
@@ -23,38 +20,12 @@ lifecycle::global! {
     #[fork(reset)]
     #[restart(keep)]
     static SAID: AtomicBool = AtomicBool::new(false);
-    /// The longest wait of the threads that have ended.
-    #[fork(reset)]
-    #[restart(keep)]
-    static LONGEST: Lock<Option<Longest>> = Lock::new(None);
-}
-
-struct Longest {
-    time: u64,
-    name: Text,
-}
-
-/// A thread ends, whose place another will have.
-pub fn ends(thread: &Thread) {
-    let time = thread.holds.waits.longest();
-    if time == 0 {
-        return;
-    }
-    thread.name.ask_kernel();
-    if let Some(mut longest) = LONGEST.lock_for(PATIENCE)
-        && longest.as_ref().is_none_or(|longest| longest.time < time)
-    {
-        *longest = Some(Longest {
-            time,
-            name: thread.name(),
-        });
-    }
 }
 
 /// Says the totals, once.
 pub fn report(level: Level) {
     let wants = wants();
-    if !(wants.gc || wants.gil) || attach::api().is_none() || !log::tells(level) {
+    if !(wants.gc || wants.gil) || !attached::is_there() || !log::tells(level) {
         return;
     }
     if SAID.swap(true, Ordering::Relaxed) {
@@ -75,7 +46,7 @@ pub fn gil_handoffs() -> Option<u64> {
             .map(|thread| thread.holds.holds.count())
             .sum()
     };
-    (wants().gil && attach::api().is_some()).then(count)
+    (wants().gil && attached::is_there()).then(count)
 }
 
 /// All threads' totals of one kind.
@@ -105,11 +76,9 @@ impl Gil {
             holds: Sum::default(),
             waits: Sum::default(),
             forced: Sum::default(),
-            longest: LONGEST
-                .lock_for(PATIENCE)
-                .and_then(|mut ended| ended.take()),
+            longest: longest::take(),
         };
-        let now = super::now();
+        let now = now();
         for thread in threads::all() {
             let holds = &thread.holds;
             gil.holds.add(&holds.holds);
@@ -177,14 +146,5 @@ impl fmt::Display for Many {
             )?;
         }
         Ok(())
-    }
-}
-
-/// Nanoseconds, as milliseconds.
-pub struct Milliseconds(pub u64);
-
-impl fmt::Display for Milliseconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:03}", self.0 / 1_000_000, self.0 / 1000 % 1000)
     }
 }

@@ -8,11 +8,12 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::frames::{Frame, Layout, State, code_of};
-use super::marked::{self, Mark};
 use super::trouble::Trouble;
-use super::{room, spans, trial};
+use super::{marked, trial};
 use crate::api::{Api, Evaluate, Raw, ThreadState};
+use crate::attached::api;
 use crate::object::Python;
+use crate::spans::Mark;
 use crate::threads::{self, Thread};
 use crate::version::Evaluation;
 use tllmprof_platform::errno::Kept;
@@ -177,12 +178,25 @@ unsafe extern "C-unwind" fn evaluate(state: ThreadState, frame: Raw, throws: c_i
 unsafe extern "C-unwind" fn evaluate_in_3_11(state: ThreadState, frame: Raw, throws: c_int) -> Raw {
     // SAFETY: the caller's promise; the interpreter's own arguments.
     unsafe {
-        if room::may_be_short() && room::is_short() {
+        if may_be_short() && is_short() {
             evaluate_without_us(state, frame, throws)
         } else {
             evaluate(state, frame, throws)
         }
     }
+}
+
+/// Whether the calling thread may be as far down its stack as it may go; [`is_short`] knows.
+#[inline]
+fn may_be_short() -> bool {
+    threads::known().is_none_or(|thread| thread.spans.may_be_short())
+}
+
+/// Whether the calling thread is as far down its stack as it may go.
+#[cold]
+#[inline(never)]
+fn is_short() -> bool {
+    threads::current().is_some_and(|thread| thread.spans.is_short())
 }
 
 /// Evaluates a frame with none of the calls in it through us, so that they take no stack.
@@ -198,7 +212,7 @@ unsafe extern "C-unwind" fn evaluate_without_us(
 ) -> Raw {
     Trouble::Deep.note();
     // SAFETY: frames are evaluated with the GIL.
-    let py = crate::api().map(|api| unsafe { Python::assume(api) });
+    let py = api().map(|api| unsafe { Python::assume(api) });
     if let Some(py) = py {
         take_away(py);
     }
@@ -261,7 +275,7 @@ unsafe fn follow(
 /// The interpreter has given `frame` to be evaluated.
 unsafe fn with_frame(frame: Raw, act: impl FnOnce(&Thread, &Frame<'_>) -> bool) -> bool {
     let _errno = Kept::new();
-    let (Some(api), Some(thread)) = (crate::api(), threads::current()) else {
+    let (Some(api), Some(thread)) = (api(), threads::current()) else {
         return false;
     };
     // SAFETY: frames are evaluated with the GIL; the caller's promise.
@@ -281,7 +295,7 @@ fn enters(thread: &Thread, frame: &Frame<'_>, throws: c_int, mark: &'static Mark
         return false;
     }
     let goes_on = state == State::Suspended;
-    spans::enter(frame.py(), thread, mark, goes_on, |_| {
+    thread.spans.enter(frame.py(), mark, goes_on, |_| {
         (!goes_on).then(|| frame.first(&mark.first))?
     });
     true
@@ -290,6 +304,6 @@ fn enters(thread: &Thread, frame: &Frame<'_>, throws: c_int, mark: &'static Mark
 /// A call has ended or yielded.
 fn leaves(thread: &Thread, frame: &Frame<'_>, mark: &'static Mark, has_value: bool) -> bool {
     let has_yielded = has_value && mark.yields && frame.has_yielded();
-    spans::leave(frame.py(), thread, mark, !has_yielded);
+    thread.spans.leave(frame.py(), mark, !has_yielded);
     true
 }

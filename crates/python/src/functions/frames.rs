@@ -3,10 +3,10 @@
 //! The offsets are those of the headers; they are tried before they are trusted, by calls of our own
 //! ([`super::trial`]).
 
-use super::marked::First;
 use crate::api::Raw;
 use crate::object::Object;
 use crate::object::Python;
+use crate::spans::First;
 use crate::version::Version;
 
 /// Where a frame's code object lies, in all of them.

@@ -6,175 +6,11 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
-use super::function::{Entered, Function};
-use crate::object::{Held, Object, Python};
-use crate::version::Cells;
+use crate::object::Python;
+use crate::spans::{Mark, Watch};
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::hash::spread;
 use tllmprof_sync::{Lock, Published};
-
-/// What follows the calls of a code object.
-#[derive(Clone, Copy)]
-pub enum Watch {
-    Function(&'static Function),
-    Calls(&'static dyn Calls),
-}
-
-/// Follows the calls of code objects, in the thread that calls, which has the GIL and no
-/// exception set.
-pub trait Calls: Sync {
-    /// A call begins with `first` as its first positional argument; or a generator or coroutine that
-    /// has yielded goes on, and there is none.
-    fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, goes_on: bool) -> Entered;
-
-    /// The call has ended, by returning or raising, or has only yielded.
-    fn leaves(&self, py: Python<'_>, entered: Entered, has_ended: bool);
-
-    /// The thread has ended in the midst of a call. There may be no interpreter any more.
-    fn abandons(&self, entered: Entered) {
-        drop(entered);
-    }
-}
-
-/// Where a call's first argument is found.
-pub enum First {
-    /// Nowhere, or nobody wants it.
-    Nowhere,
-    /// This variable of the frame.
-    Local(usize),
-    /// In the cell that is this variable of the frame.
-    Cell(usize),
-    /// The variable with this name.
-    Named(Held),
-}
-
-/// What is known of a marked code object. Never freed.
-pub struct Mark {
-    code: Held,
-    watch: Watch,
-    /// It makes generators, coroutines or asynchronous generators.
-    pub yields: bool,
-    pub first: First,
-    /// The number of its interpreter.
-    interpreter: i64,
-}
-
-impl Mark {
-    /// What `code` shall mean. None if that is no code object.
-    pub fn of(py: Python<'_>, code: &Object<'_>, watch: Watch) -> Option<Self> {
-        /// `CO_GENERATOR`, `CO_COROUTINE`, `CO_ASYNC_GENERATOR`.
-        const YIELDS: i64 = 0x20 | 0x80 | 0x200;
-        if !code.is_code() {
-            return None;
-        }
-        let flags = code.attr(c"co_flags")?.as_int()?;
-        let yields = flags & YIELDS != 0;
-        let first = match watch {
-            Watch::Function(_) => First::Nowhere,
-            Watch::Calls(_) => First::of(py, code, yields).unwrap_or(First::Nowhere),
-        };
-        Some(Self {
-            code: Held::new(code.clone()),
-            watch,
-            yields,
-            first,
-            interpreter: py.interpreter(),
-        })
-    }
-
-    pub fn enters<'py>(
-        &self,
-        py: Python<'py>,
-        goes_on: bool,
-        first: impl FnOnce(Python<'py>) -> Option<Object<'py>>,
-    ) -> Entered {
-        match self.watch {
-            Watch::Function(function) => function.enters(py, goes_on),
-            Watch::Calls(calls) => py.quietly(|py| {
-                let first = first(py);
-                calls.enters(py, first.as_ref(), goes_on)
-            }),
-        }
-    }
-
-    /// As [`Mark::enters`], where nothing can be kept of the call.
-    pub fn enters_unkept(&self, py: Python<'_>, goes_on: bool) {
-        if let Watch::Function(function) = self.watch {
-            function.enters_unkept(py, goes_on);
-        }
-    }
-
-    pub fn leaves(&self, py: Python<'_>, entered: Entered, has_ended: bool) {
-        match self.watch {
-            Watch::Function(function) => function.leaves(py, entered, has_ended),
-            Watch::Calls(calls) if !entered.is_unkept() => {
-                py.quietly(|py| calls.leaves(py, entered, has_ended));
-            }
-            Watch::Calls(_) => {}
-        }
-    }
-
-    /// The thread has ended in the midst of a call.
-    pub fn abandons(&self, entered: Entered) {
-        match self.watch {
-            Watch::Function(function) => function.abandons(entered),
-            Watch::Calls(calls) => calls.abandons(entered),
-        }
-    }
-
-    /// The function whose calls it follows, if it is one that was asked for by its name.
-    pub const fn function(&self) -> Option<&'static Function> {
-        match self.watch {
-            Watch::Function(function) => Some(function),
-            Watch::Calls(_) => None,
-        }
-    }
-
-    fn is_alike(&self, other: &Self) -> bool {
-        match (self.watch, other.watch) {
-            (Watch::Function(one), Watch::Function(two)) => core::ptr::eq(one, two),
-            (Watch::Calls(one), Watch::Calls(two)) => core::ptr::addr_eq(one, two),
-            _ => false,
-        }
-    }
-
-    /// Gives its references up. It is in no table any more, and the thread is in its interpreter.
-    fn release(&self, py: Python<'_>) {
-        drop(self.code.take(py));
-        if let First::Named(name) = &self.first {
-            drop(name.take(py));
-        }
-    }
-}
-
-impl First {
-    fn of(py: Python<'_>, code: &Object<'_>, yields: bool) -> Option<Self> {
-        if code.attr(c"co_argcount")?.as_int()? == 0 {
-            return None;
-        }
-        let name = code.attr(c"co_varnames")?.elements().next()?;
-        let place = py.api.version.cells();
-        if place == Cells::ByName {
-            return Some(Self::Named(Held::new(name)));
-        }
-        let text = name.as_text()?;
-        let cells = code.attr(c"co_cellvars")?;
-        let cell = cells
-            .elements()
-            .position(|cell| cell.as_text() == Some(text));
-        let Some(cell) = cell else {
-            return Some(Self::Local(0));
-        };
-        Some(match place {
-            Cells::AmongLocals if yields => Self::Cell(0),
-            Cells::AmongLocals | Cells::ByName => Self::Local(0),
-            Cells::BehindLocals => {
-                let locals = code.attr(c"co_nlocals")?.as_int()?;
-                Self::Cell(usize::try_from(locals).ok()? + cell)
-            }
-        })
-    }
-}
 
 struct Slot {
     /// The address of a code object, `FREE` or `GONE`.
@@ -266,7 +102,7 @@ pub fn find(code: usize) -> Option<&'static Mark> {
 
 /// Adds a mark. False if its code object means something else already.
 pub fn add(py: Python<'_>, mark: Mark) -> bool {
-    let code = mark.code.addr();
+    let code = mark.code();
     let changing = CHANGING.lock_for(PATIENCE);
     let there = find(code);
     if changing.is_none() || there.is_some() {

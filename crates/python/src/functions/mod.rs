@@ -2,33 +2,27 @@
 //!
 //! ```text
 //! targets ──▶ resolve ──▶ marked ◀── monitoring, 3.12 on; evaluator, 3.8–3.11
-//! asked for   found         │
-//!                           └▶ spans (this thread's) ──▶ function (what a call means)
+//! asked for   found                       │
+//!                                         └▶ spans: this thread's calls, what a call means
 //! ```
 
 mod evaluator;
 mod frames;
-mod function;
 mod marked;
 mod monitoring;
 mod near;
 mod report;
 mod resolve;
-mod room;
-mod spans;
 mod targets;
 mod trial;
 mod trouble;
 
 use super::object::{Object, Python};
-use marked::{Mark, Watch};
+use super::spans::{Calls, Function, Mark, Watch};
 use trouble::Trouble;
 
-pub use function::{Entered, Function};
-pub use marked::Calls;
 pub use report::{Uncalled, report as report_missing};
 pub use resolve::{audited, ends, install, wants};
-pub use spans::Spans;
 pub use targets::are_asked_for;
 
 /// Has the calls of a code object marked and counted as those of `function`, from the next one on;

@@ -6,11 +6,11 @@
 use core::ffi::CStr;
 use core::time::Duration;
 
-use super::marked::{self, First, Mark};
-use super::spans;
+use super::marked;
 use crate::method::MethodDef;
 use crate::object::Object;
 use crate::object::Python;
+use crate::spans::{First, Mark, Spans};
 use crate::threads;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::lifecycle;
@@ -145,37 +145,37 @@ pub fn forget(interpreter: i64) {
 
 /// The interpreter calls for an event of the code object at `code`: if that is marked, `act` acts.
 #[inline]
-fn with_mark(code: usize, act: impl FnOnce(&threads::Thread, &'static Mark)) {
+fn with_mark(code: usize, act: impl FnOnce(&Spans, &'static Mark)) {
     if let Some(mark) = marked::find(code) {
         let _errno = Kept::new();
         if let Some(thread) = threads::current() {
-            act(thread, mark);
+            act(&thread.spans, mark);
         }
     }
 }
 
 /// `PY_START(code, offset)`.
 fn start(py: Python<'_>, code: usize) {
-    with_mark(code, |thread, mark| {
-        spans::enter(py, thread, mark, false, |py| first(py, mark));
+    with_mark(code, |spans, mark| {
+        spans.enter(py, mark, false, |py| first(py, mark));
     });
 }
 
 /// `PY_RESUME(code, offset)` and `PY_THROW(code, offset, exception)`.
 fn resume(py: Python<'_>, code: usize) {
-    with_mark(code, |thread, mark| {
-        spans::enter(py, thread, mark, true, |_| None);
+    with_mark(code, |spans, mark| {
+        spans.enter(py, mark, true, |_| None);
     });
 }
 
 /// `PY_YIELD(code, offset, value)`.
 fn yields(py: Python<'_>, code: usize) {
-    with_mark(code, |thread, mark| spans::leave(py, thread, mark, false));
+    with_mark(code, |spans, mark| spans.leave(py, mark, false));
 }
 
 /// `PY_RETURN(code, offset, value)` and `PY_UNWIND(code, offset, exception)`.
 fn end(py: Python<'_>, code: usize) {
-    with_mark(code, |thread, mark| spans::leave(py, thread, mark, true));
+    with_mark(code, |spans, mark| spans.leave(py, mark, true));
 }
 
 /// The first argument of the call that the calling thread begins.

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 
 use super::targets::{self, By, Found, Module, Target};
 use super::trouble;
+use crate::attached;
 use tllmprof_platform::log;
 
 /// Says what was in the way, what was found late, and what was not found. Allocates nothing.
@@ -58,7 +59,7 @@ impl fmt::Display for Uncalled {
         let mut targets =
             all.flat_map(|module| module.targets.iter().map(move |target| (module, target)));
         let Some((module, target)) = targets.find(|(_, target)| target.by == By::Rule) else {
-            return f.write_str(if crate::is_there() {
+            return f.write_str(if attached::is_there() {
                 "; Python was not yet up"
             } else {
                 "; no Python from 3.8 on is in the process"

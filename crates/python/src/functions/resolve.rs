@@ -11,9 +11,9 @@ use std::ffi::CString;
 
 use super::targets::{self, Found, Module, Target};
 use super::{evaluator, mark, near};
-use crate::now;
 use crate::object::Object;
 use crate::object::Python;
+use crate::time::now;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 

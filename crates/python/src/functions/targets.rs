@@ -7,7 +7,7 @@ use tllmprof_config::{PyFunction, Settings, Step};
 use tllmprof_engines::api_functions;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
-use super::function::{Function, StepOf};
+use crate::spans::{Function, StepOf};
 use tllmprof_capture::marks;
 use tllmprof_capture::marks::Name;
 use tllmprof_recorder as recorder;

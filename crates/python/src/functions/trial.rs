@@ -5,10 +5,10 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use super::evaluator;
 use super::frames::Layout;
-use super::function::Entered;
-use super::marked::{self, Calls, Mark, Watch};
+use super::marked;
 use super::trouble::Trouble;
 use crate::object::{Object, Python};
+use crate::spans::{Calls, Entered, Mark, Watch};
 use tllmprof_platform::lifecycle;
 
 const SOURCE: &core::ffi::CStr = c"

@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 use tllmprof_config::Settings;
 use tllmprof_platform::lifecycle;
 
-use crate::functions::Calls;
-use crate::functions::Entered;
 use crate::functions::follow;
 use crate::later::call_for_program;
 use crate::method::MethodDef;
 use crate::object::{Held, Object, Python};
+use crate::spans::{Calls, Entered};
 use crate::threads;
+use crate::wants;
 use tllmprof_capture::marks;
 use tllmprof_capture::marks::Name;
 use tllmprof_recorder as recorder;
@@ -91,7 +91,7 @@ pub const fn are_asked_for(settings: &Settings) -> bool {
 
 /// An interpreter starts, the first or another one.
 pub fn begins() {
-    WAITS.store(crate::wants().modules, Ordering::Relaxed);
+    WAITS.store(wants::wants().modules, Ordering::Relaxed);
 }
 
 /// Whether an audited event may bring torch.

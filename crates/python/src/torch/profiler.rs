@@ -11,7 +11,9 @@ use once_cell::race::OnceBox;
 use tllmprof_config::{Settings, TracePath, Window};
 use tllmprof_platform::lifecycle;
 
+use crate::attached;
 use crate::embedded::{add, call, with_text};
+use crate::entry;
 use crate::method::MethodDef;
 use crate::object::{Held, Object, Python};
 use tllmprof_capture::AddOn;
@@ -103,11 +105,11 @@ fn window_opens(window: Window, rank: Option<u64>) {
     };
     let mut asked = settings.windows.as_slice().iter();
     let number = asked.position(|asked| *asked == window).unwrap_or(0) + 1;
-    if crate::api().is_none() {
+    if !attached::is_there() {
         return report_missing();
     }
     let cpu_only = std::env::var_os("CUDA_INJECTION64_PATH").is_some_and(|path| !path.is_empty());
-    crate::run(|py| {
+    entry::run(|py| {
         let Some(names) = names(py) else { return };
         if cpu_only {
             log::once!(
@@ -137,7 +139,7 @@ fn window_opens(window: Window, rank: Option<u64>) {
 fn window_closes(let_device_be: bool) {
     if runs() {
         WRITES.store(true, Ordering::Relaxed);
-        crate::run(|py| {
+        entry::run(|py| {
             let args = [py.int(let_device_be.into())];
             names(py).map(|names| call(py, &names, c"stop", &args))
         });
@@ -149,7 +151,7 @@ fn window_closes(let_device_be: bool) {
 fn window_has_closed() {
     if PATH.get().is_some() && NAMES.is_some() {
         WRITES.store(true, Ordering::Relaxed);
-        crate::run(|py| names(py).map(|names| call(py, &names, c"write", &[])));
+        entry::run(|py| names(py).map(|names| call(py, &names, c"write", &[])));
         WRITES.store(false, Ordering::Relaxed);
     }
 }

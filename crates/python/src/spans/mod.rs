@@ -1,13 +1,19 @@
 //! The marked calls that a thread is in.
+//!
+//! What a call means, its code object's [`Mark`] knows.
+
+mod function;
+mod mark;
+mod room;
 
 use core::cell::Cell;
 
-use super::function::Entered;
-use super::marked::Mark;
-use super::room::Room;
-use crate::object::Object;
-use crate::object::Python;
-use crate::threads::Thread;
+pub use function::{Entered, Function, StepOf};
+pub use mark::{Calls, First, Mark, Watch};
+use room::Room;
+
+use super::object::Object;
+use super::object::Python;
 use tllmprof_platform::lifecycle::OnlyThread;
 use tllmprof_platform::pages;
 
@@ -28,7 +34,7 @@ pub struct Spans {
     /// Calls inside those.
     beyond: Cell<usize>,
     /// What is left of the thread's stack to the program.
-    pub room: Cell<Room>,
+    room: Cell<Room>,
 }
 
 impl Spans {
@@ -73,8 +79,49 @@ impl Spans {
             .rposition(|entry| entry.mark.get().is_some_and(|it| core::ptr::eq(it, mark)))
     }
 
+    /// The calling thread enters a marked call; `first` gives its first argument.
+    pub fn enter<'py>(
+        &self,
+        py: Python<'py>,
+        mark: &'static Mark,
+        goes_on: bool,
+        first: impl FnOnce(Python<'py>) -> Option<Object<'py>>,
+    ) {
+        if self.has_room() {
+            let entered = mark.enters(py, goes_on, first);
+            // What came in between has left again.
+            self.push(mark, entered);
+        } else {
+            self.beyond.set(self.beyond.get() + 1);
+            mark.enters_unkept(py, goes_on);
+        }
+    }
+
+    /// The calling thread leaves a marked call, which has ended, or has only yielded.
+    ///
+    /// What is inside it has been left unseen, as by a switch of the C stack, and ends with it. A call
+    /// that was entered unseen, before it was marked or in the parent of a fork, is not found.
+    pub fn leave(&self, py: Python<'_>, mark: &'static Mark, has_ended: bool) {
+        if let Some(beyond) = self.beyond.get().checked_sub(1) {
+            self.beyond.set(beyond);
+            mark.leaves(py, Entered::unkept(), has_ended);
+            return;
+        }
+        let Some(outer) = self.find(mark) else {
+            return;
+        };
+        while self.used.get() > outer + 1
+            && let Some((inner, entered)) = self.pop()
+        {
+            inner.leaves(py, entered, true);
+        }
+        if let Some((mark, entered)) = self.pop() {
+            mark.leaves(py, entered, has_ended);
+        }
+    }
+
     /// The thread has ended.
-    pub fn leave(&self) {
+    pub fn end(&self) {
         self.beyond.set(0);
         self.room.set(Room::UNKNOWN);
         while let Some((mark, entered)) = self.pop() {
@@ -88,49 +135,6 @@ impl Spans {
         while let Some((_, entered)) = self.pop() {
             entered.forget();
         }
-    }
-}
-
-/// The calling thread enters a marked call; `first` gives its first argument.
-pub fn enter<'py>(
-    py: Python<'py>,
-    thread: &Thread,
-    mark: &'static Mark,
-    goes_on: bool,
-    first: impl FnOnce(Python<'py>) -> Option<Object<'py>>,
-) {
-    let spans = &thread.spans;
-    if spans.has_room() {
-        let entered = mark.enters(py, goes_on, first);
-        // What came in between has left again.
-        spans.push(mark, entered);
-    } else {
-        spans.beyond.set(spans.beyond.get() + 1);
-        mark.enters_unkept(py, goes_on);
-    }
-}
-
-/// The calling thread leaves a marked call, which has ended, or has only yielded.
-///
-/// What is inside it has been left unseen, as by a switch of the C stack, and ends with it. A call
-/// that was entered unseen, before it was marked or in the parent of a fork, is not found.
-pub fn leave(py: Python<'_>, thread: &Thread, mark: &'static Mark, has_ended: bool) {
-    let spans = &thread.spans;
-    if let Some(beyond) = spans.beyond.get().checked_sub(1) {
-        spans.beyond.set(beyond);
-        mark.leaves(py, Entered::unkept(), has_ended);
-        return;
-    }
-    let Some(outer) = spans.find(mark) else {
-        return;
-    };
-    while spans.used.get() > outer + 1
-        && let Some((inner, entered)) = spans.pop()
-    {
-        inner.leaves(py, entered, true);
-    }
-    if let Some((mark, entered)) = spans.pop() {
-        mark.leaves(py, entered, has_ended);
     }
 }
 

@@ -6,8 +6,11 @@ use core::ffi::{CStr, c_int};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::api::{Api, C, Raw};
-use super::method::MethodDef;
+use super::api::{Api, MethodDef, Raw};
+
+mod safe;
+
+pub use safe::C;
 
 /// The proof that the calling thread may use the interpreter: it has the GIL, or, in a build
 /// without one, a thread state.
@@ -110,6 +113,12 @@ impl<'py> Python<'py> {
             api,
             thread: PhantomData,
         }
+    }
+
+    /// Runs `act` if the calling thread has the GIL ([`Api::has_gil`]).
+    pub fn if_held<R>(api: &'static Api, act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
+        // SAFETY: the thread has the GIL, and keeps it until `act` has returned.
+        api.has_gil().then(|| act(unsafe { Python::assume(api) }))
     }
 
     /// The C API.

@@ -1,0 +1,67 @@
+//! An interpreter that has started, or ends.
+
+use super::extension::extension;
+use super::method::MethodDef;
+use super::object::Python;
+use super::threads::Thread;
+use super::torch::profiler;
+use super::wants::wants;
+use super::{entry, functions, gc, gil, names, totals};
+use tllmprof_platform::log;
+use tllmprof_platform::log::Level;
+use tllmprof_session as session;
+
+/// Comes into interpreter number `number`, 0 for the main one.
+pub fn install(py: Python<'_>, thread: &Thread, number: i64) {
+    let wants = wants();
+    if number == 0 && register_end(py).is_none() {
+        log::once!(Warn, "Python has no atexit: nothing is run in it");
+    }
+    if wants.gil {
+        gil::begin(py, thread);
+    }
+    let has_own_gc = number == 0 || py.api.version.has_gc_callbacks_per_interpreter();
+    if wants.gc && has_own_gc && gc::install(py).is_none() {
+        log::once!(Warn, "Python has no gc: its collections are not marked");
+    }
+    if wants.functions {
+        functions::install(py);
+    }
+}
+
+/// An interpreter that is not the main one ends, the calling thread's.
+pub fn another_ends(py: Python<'_>) {
+    functions::interpreter_ends(py);
+}
+
+/// Has [`main_ends`] called when the main interpreter ends.
+fn register_end(py: Python<'_>) -> Option<()> {
+    static CLOSE: MethodDef = MethodDef::without_args(c"tllmprof_close", main_ends);
+    let module = if py.api.version.keeps_atexit_without_module() {
+        py.import_unseen(c"atexit")
+    } else {
+        py.import(c"atexit") // the callbacks go with it
+    };
+    let register = module?.attr(c"register")?;
+    register.call(&[&py.function(&CLOSE)?]).map(|_| ())
+}
+
+/// The `atexit` callback: the main interpreter ends. What needs it happens now or never. Nobody else
+/// comes in any more.
+fn main_ends(py: Python<'_>) {
+    entry::close(py, profiler::writes);
+    if let Some(extension) = extension() {
+        extension.ends(py);
+    }
+    profiler::ends(py);
+    if wants().gil {
+        names::look(py);
+    }
+    // Where CUDA is used, the end of the process reports them.
+    if !session::uses_cuda() {
+        totals::report(Level::Debug);
+    }
+    if wants().functions {
+        functions::ends(py);
+    }
+}

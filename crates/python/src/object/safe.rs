@@ -1,0 +1,104 @@
+//! The functions of the C API that can be called without `unsafe`: by whoever has a [`Python`], with
+//! any objects, texts and plain values.
+
+use core::ffi::{CStr, c_int, c_void};
+
+use super::{Exception, Object, Python};
+use crate::api::{MethodDef, with_functions};
+
+/// The C API for whoever may use the interpreter ([`Python::c`]).
+#[derive(Clone, Copy)]
+pub struct C<'py>(pub Python<'py>);
+
+/// A kind of argument or result of the table as Rust has it.
+macro_rules! rust_type {
+    ($py:lifetime object) => { &Object<'_> };
+    ($py:lifetime maybe) => { Option<&Object<'_>> };
+    ($py:lifetime taken) => { Object<'_> };
+    ($py:lifetime text) => { &CStr };
+    ($py:lifetime method) => { &'static MethodDef };
+    ($py:lifetime int) => { c_int };
+    ($py:lifetime size) => { isize };
+    ($py:lifetime number) => { i64 };
+    ($py:lifetime new) => { Option<Object<$py>> };
+    ($py:lifetime result) => { Result<Object<$py>, Exception> };
+    ($py:lifetime borrowed) => { Option<Object<$py>> };
+    ($py:lifetime is_set) => { bool };
+    ($py:lifetime nothing) => { () };
+    ($py:lifetime address) => { *mut c_void };
+}
+
+/// From Rust to C.
+macro_rules! to_c {
+    (object $value:expr) => {
+        $value.raw()
+    };
+    (maybe $value:expr) => {
+        $value.map_or(core::ptr::null_mut(), Object::raw)
+    };
+    (taken $value:expr) => {
+        $value.release()
+    };
+    (text $value:expr) => {
+        $value.as_ptr()
+    };
+    (method $value:expr) => {
+        $value
+    };
+    (int $value:expr) => {
+        $value
+    };
+    (size $value:expr) => {
+        $value
+    };
+    (number $value:expr) => {
+        $value
+    };
+}
+
+/// From C to Rust.
+macro_rules! to_rust {
+    (new $py:expr, $value:expr) => {
+        $py.own($value)
+    };
+    (result $py:expr, $value:expr) => {
+        $py.own_or_exception($value)
+    };
+    (borrowed $py:expr, $value:expr) => {
+        $py.share($value)
+    };
+    (is_set $py:expr, $value:expr) => {
+        !$value.is_null()
+    };
+    // A plain value.
+    ($kind:ident $py:expr, $value:expr) => {
+        $value
+    };
+}
+
+macro_rules! wrap {
+    (
+        any_time { $($any_time:tt)* }
+        safe { $($safe:ident($($name:ident: $kind:ident),*) -> $result:ident = $($symbol:literal)|+;)* }
+        required { $($required:tt)* }
+        optional { $($optional:tt)* }
+    ) => {
+        /// The functions that any object may be given to: one that wants another type raises.
+        impl<'py> C<'py> {
+            $(
+                #[inline]
+                pub fn $safe(self, $($name: rust_type!('py $kind)),*) -> rust_type!('py $result) {
+                    // SAFETY: the thread may use the interpreter, as the `Python` proves. The
+                    // arguments are live objects, terminated texts and plain values, which the
+                    // function checks; what it returns is the caller's or not, as the table says.
+                    unsafe {
+                        let result = (self.0.api.$safe)($(to_c!($kind $name)),*);
+                        to_rust!($result self.0, result)
+                    }
+                }
+            )*
+        }
+    };
+}
+
+with_functions!(wrap);

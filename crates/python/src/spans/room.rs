@@ -1,0 +1,51 @@
+//! How far down its C stack a thread may evaluate calls through us, in CPython 3.11.
+//!
+//! There, calls from Python to Python take no C stack but where an evaluator is set. A program that
+//! has raised the recursion limit may go deeper than its stack then has room for.
+
+use core::ops::Range;
+
+use super::Spans;
+use tllmprof_platform::errno::Kept;
+use tllmprof_platform::stack;
+
+/// The part of a thread's stack that is left to the program.
+#[derive(Clone, Copy)]
+pub struct Room {
+    start: usize,
+    end: usize,
+}
+
+impl Room {
+    /// Every address may be in it.
+    pub const UNKNOWN: Self = Self {
+        start: 0,
+        end: usize::MAX,
+    };
+    const NONE: Self = Self { start: 0, end: 0 };
+}
+
+/// Asked by the thread itself.
+impl Spans {
+    /// Whether the thread may be as far down as it may go; [`Spans::is_short`] knows.
+    #[inline]
+    pub fn may_be_short(&self) -> bool {
+        stack::here() < self.room.get().end
+    }
+
+    /// Whether the thread is as far down as it may go.
+    pub fn is_short(&self) -> bool {
+        let mut room = self.room.get();
+        if room.end == usize::MAX {
+            let _errno = Kept::new();
+            let half = |stack: Range<usize>| Room {
+                start: stack.start,
+                end: stack.start.midpoint(stack.end),
+            };
+            room = stack::bounds().map_or(Room::NONE, half);
+            self.room.set(room);
+        }
+        // Below it is another stack, as of a coroutine.
+        (room.start..room.end).contains(&stack::here())
+    }
+}

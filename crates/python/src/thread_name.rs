@@ -1,0 +1,99 @@
+//! What a thread is called: by Python, else by the kernel.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tllmprof_platform::lifecycle;
+use tllmprof_platform::system;
+
+lifecycle::global! {
+    /// There is a thread whose name in Python is not known.
+    #[fork(keep = "the child has the thread's place, too")]
+    #[restart(keep)]
+    pub static IS_BEHIND: AtomicBool = AtomicBool::new(false);
+}
+
+const WORDS: usize = 4;
+
+/// A name, cut to what has room. It may be written while it is read, which mixes two names.
+pub struct ThreadName {
+    words: [AtomicU64; WORDS],
+    is_pythons: AtomicBool,
+}
+
+/// A copy of a name, for a message.
+#[derive(Clone, Copy)]
+pub struct Text {
+    bytes: [u8; WORDS * 8],
+    /// The thread's number, where the kernel alone has named it: most bear their process's name.
+    number: Option<i32>,
+}
+
+impl ThreadName {
+    pub const fn new() -> Self {
+        Self {
+            words: [const { AtomicU64::new(0) }; WORDS],
+            is_pythons: AtomicBool::new(false),
+        }
+    }
+
+    fn set(&self, name: &[u8]) {
+        let mut bytes = [0; WORDS * 8];
+        let length = name.len().min(bytes.len());
+        bytes[..length].copy_from_slice(&name[..length]);
+        for (word, bytes) in self.words.iter().zip(bytes.as_chunks().0) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// What Python calls it.
+    pub fn set_pythons(&self, name: &[u8]) {
+        self.set(name);
+        self.is_pythons.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is the name that Python has given.
+    pub fn is_pythons(&self) -> bool {
+        self.is_pythons.load(Ordering::Relaxed)
+    }
+
+    /// The calling thread's name in the kernel, if Python has not given another.
+    pub fn ask_kernel(&self) {
+        if self.is_pythons() {
+            return;
+        }
+        self.set(&system::thread_name());
+    }
+
+    /// Another thread has the place now: its name is to be looked up.
+    pub fn begin(&self) {
+        self.is_pythons.store(false, Ordering::Relaxed);
+        self.ask_kernel();
+        IS_BEHIND.store(true, Ordering::Relaxed);
+    }
+
+    /// The name of thread `number`, which has it.
+    pub fn get(&self, number: i32) -> Text {
+        let mut bytes = [0; WORDS * 8];
+        for (word, bytes) in self.words.iter().zip(bytes.as_chunks_mut().0) {
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        Text {
+            bytes,
+            number: (!self.is_pythons()).then_some(number),
+        }
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let length = self.bytes.iter().position(|byte| *byte == 0);
+        let name = &self.bytes[..length.unwrap_or(self.bytes.len())];
+        // A name that was cut within a character ends before it.
+        let name = name.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+        match self.number {
+            Some(number) => write!(f, "thread {number} ({name})"),
+            None => f.write_str(name),
+        }
+    }
+}

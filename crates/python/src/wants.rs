@@ -1,0 +1,41 @@
+//! What is asked for of Python in this process.
+
+use once_cell::race::OnceBox;
+use tllmprof_platform::lifecycle;
+
+/// What is asked for of Python.
+#[derive(Clone, Copy, Default)]
+pub struct Wants {
+    pub gc: bool,
+    pub gil: bool,
+    /// Functions are marked, or counted.
+    pub functions: bool,
+    /// The PyTorch profiler runs in the windows.
+    pub torch: bool,
+    /// Ranges for torch modules.
+    pub modules: bool,
+    /// An extension has something to do.
+    pub extension: bool,
+}
+
+lifecycle::global! {
+    #[fork(keep = "the settings are the same")]
+    #[restart(keep)]
+    static WANTS: OnceBox<Wants> = OnceBox::new();
+}
+
+/// What is asked for; nothing before [`set`].
+pub fn wants() -> Wants {
+    WANTS.get().copied().unwrap_or_default()
+}
+
+/// Remembers what is asked for. For the constructor.
+pub fn set(wants: Wants) {
+    WANTS.get_or_init(|| Box::new(wants));
+}
+
+impl Wants {
+    pub const fn anything(self) -> bool {
+        self.gc || self.gil || self.functions || self.torch || self.modules || self.extension
+    }
+}
