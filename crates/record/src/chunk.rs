@@ -112,7 +112,7 @@ impl EventWriter {
 
     /// Writes an event; `false` and nothing where there is no room.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, event: &Event) -> bool {
         if self.room() == 0 {
             return false;
