@@ -31,7 +31,10 @@ pub extern "C" fn before(frame: &Frame) -> c_int {
         // From a signal handler or an allocator that our own code met, maybe with a lock in hand.
         _ if inside.is_none() => false,
         Role::Driver(call) if watched::are() => {
-            watched::entered(call, frame);
+            if !is_nested(frame) {
+                uncounted_driver(call, frame);
+            }
+            watched::push_driver(call);
             true
         }
         Role::Driver(_) if recorder::is_wanted() && is_nested(frame) => is_the_programs(),
@@ -75,11 +78,14 @@ pub extern "C" fn after(frame: &Frame, result: usize) {
     match thunk.role() {
         Role::ProcAddress if succeeded => proc_address::handed_out(frame),
         Role::ProcAddress => {}
-        Role::Driver(call) if watched::are() => watched::returned(call, frame, succeeded),
-        Role::Driver(call) if is_followed(call) && !is_nested(frame) => {
-            session::returned(call, frame.args[0], succeeded);
+        Role::Driver(call) => {
+            if watched::are() {
+                marks::pop();
+            }
+            if is_followed(call) && !is_nested(frame) {
+                session::returned(call, frame.args[0], succeeded);
+            }
         }
-        Role::Driver(_) => {}
         Role::Runtime(call) => {
             if watched::are() {
                 marks::pop();
@@ -101,6 +107,16 @@ fn driver(call: Call, args: &[usize]) -> bool {
     }
     session::entered(call);
     is_followed(call)
+}
+
+/// A function of the driver that is given a range, which the assembler did not count.
+fn uncounted_driver(call: Call, frame: &Frame) {
+    if thread::cells().is_null() {
+        session::new_thread(true);
+    }
+    session::count(call.into());
+    session::note(call, &frame.args, false);
+    session::entered(call);
 }
 
 /// A runtime function leads to the driver. Where the driver's functions come from us, they are

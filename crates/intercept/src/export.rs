@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use once_cell::race::OnceBox;
 
-use super::arch;
 use super::fed;
+use super::handlers::handlers;
 use super::thunk::{Role, Thunk};
 use tllmprof_platform::elf;
 use tllmprof_platform::lifecycle;
@@ -134,7 +134,7 @@ fn bound(export: &'static Export, caller: usize) -> *const c_void {
         );
         let missing = export
             .missing
-            .get_or_init(|| Box::new(Bare::new(arch::missing as *mut c_void)));
+            .get_or_init(|| Box::new(Bare::new(handlers().missing as *mut c_void)));
         return core::ptr::from_ref(missing).cast();
     };
     let thunk: *const c_void = match thunk_for(export, real, caller) {
@@ -227,35 +227,4 @@ pub fn forget_unloaded() {
         }
         binding.length.store(0, Ordering::Release);
     }
-}
-
-/// Defines the exported functions of these names. For the preloaded library alone: whatever else holds
-/// them intercepts itself.
-#[macro_export]
-macro_rules! export_functions {
-    ($($name:ident)*) => {
-        $(
-            #[allow(non_snake_case)] // a module for each symbol, called as the symbol is
-            mod $name {
-                $crate::lifecycle::global! {
-                    #[fork(keep = "as the bindings")]
-                    pub static EXPORT: $crate::export::Export = $crate::export::Export::new(
-                        match core::ffi::CStr::from_bytes_with_nul(
-                            concat!(stringify!($name), "\0").as_bytes(),
-                        ) {
-                            Ok(name) => name,
-                            Err(_) => c"",
-                        },
-                    );
-                }
-                // SAFETY: the symbol is meant to take the place of the real one. The stub keeps
-                // all arguments and goes on to the real function of the caller.
-                #[unsafe(no_mangle)]
-                #[unsafe(naked)]
-                unsafe extern "C" fn $name() {
-                    $crate::__export_stub!(EXPORT, $crate::arch::exported)
-                }
-            }
-        )*
-    };
 }

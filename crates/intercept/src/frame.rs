@@ -13,7 +13,7 @@ use super::thunk::Thunk;
 /// `cuLaunchKernel` has five on x86-64 and three on AArch64; eight leave room.
 pub const STACK_WORDS: usize = 8;
 
-/// What [`super::arch::slow`] saved of a call, from the lowest address up.
+/// What the handler `slow` saved of a call, from the lowest address up.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 pub struct Frame {
@@ -28,7 +28,7 @@ pub struct Frame {
     pub return_address: usize,
 }
 
-/// What [`super::arch::slow`] saved of a call, from the lowest address up.
+/// What the handler `slow` saved of a call, from the lowest address up.
 #[cfg(target_arch = "aarch64")]
 #[repr(C)]
 pub struct Frame {

@@ -7,8 +7,6 @@
 //!
 //! Ranges that the program opens come by a way of their own: [`nvtx`].
 
-#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64.rs")]
-#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]
 #[doc(hidden)]
 pub mod arch;
 mod dispatch;
@@ -18,11 +16,8 @@ pub mod export;
 mod fed;
 mod followed;
 mod frame;
+mod handlers;
 mod named;
-#[cfg_attr(target_arch = "aarch64", path = "arch/named_aarch64.rs")]
-#[cfg_attr(target_arch = "x86_64", path = "arch/named_x86_64.rs")]
-mod named_arch;
-mod noting;
 pub mod nvtx;
 mod proc_address;
 mod recorded;

@@ -18,16 +18,16 @@ pub fn are() -> bool {
     recorder::is_recording()
 }
 
-/// The real function of a call that [`arch::record`] timed has returned `result`, and the program is
-/// to get it.
+/// The real function of a call that the handler `record` timed has returned `result`, and the program
+/// is to get it.
 #[cfg(target_arch = "x86_64")]
 pub extern "C" fn returned(frame: &Frame, result: usize) -> usize {
     keep(frame, frame.thunk, result);
     result
 }
 
-/// A call that [`arch::record`] is about to time goes on to its real function. Returns what it is to
-/// put into the lowest bit of the call's beginning.
+/// A call that the handler `record` is about to time goes on to its real function. Returns what it is
+/// to put into the lowest bit of the call's beginning.
 #[cfg(target_arch = "x86_64")]
 pub extern "C" fn entered(frame: &Frame) -> u64 {
     (gpu::is_timing() && enters(frame, frame.thunk)).into()

@@ -2,8 +2,17 @@
 
 use core::ffi::c_void;
 
-use super::arch::{COUNTING_STUB_SIZE, STUB_SIZE};
-use super::thunk::THUNK_COUNT;
+/// Stubs of each of the two kinds, one for each thunk that a process can have. A process uses about two
+/// for each row of the table; libraries that are unloaded and loaded again elsewhere use new ones.
+pub const COUNT: usize = 1024;
+/// Bytes of one stub of the pool.
+const SIZE: usize = if cfg!(target_arch = "x86_64") { 16 } else { 32 };
+/// Bytes of one stub that counts: one cache line, or two.
+const COUNTING_SIZE: usize = if cfg!(target_arch = "x86_64") {
+    64
+} else {
+    128
+};
 
 // SAFETY: the assembler defines the symbols; the stubs lie between each and its end.
 unsafe extern "C" {
@@ -14,16 +23,16 @@ unsafe extern "C" {
 
 /// The address that callers get for thunk `index`: a stub that goes to its handler.
 pub fn stub(index: usize) -> *mut c_void {
-    at(&raw const tllmprof_stubs, index * STUB_SIZE)
+    at(&raw const tllmprof_stubs, index * SIZE)
 }
 
-/// The address that callers get for thunk `index` whose handler is [`super::arch::count`] for good.
+/// The address that callers get for thunk `index` whose handler counts for good.
 pub fn counting_stub(index: usize) -> *mut c_void {
     let pool = &raw const tllmprof_counting_stubs;
     // The assembler chooses how long its jumps are; should they not fit, the handler serves.
     let length = (&raw const tllmprof_counting_stubs_end).addr() - pool.addr();
-    if length == COUNTING_STUB_SIZE * THUNK_COUNT {
-        at(pool, index * COUNTING_STUB_SIZE)
+    if length == COUNTING_SIZE * COUNT {
+        at(pool, index * COUNTING_SIZE)
     } else {
         stub(index)
     }

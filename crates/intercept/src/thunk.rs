@@ -11,8 +11,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use tllmprof_calls::{Call, Calls, Direction, Kind, Wait, is_per_thread};
 use tllmprof_platform::lifecycle;
 
-use super::noting::{self, Noting};
-use super::{arch, stubs, watched};
+use super::handlers::{Noting, handlers};
+use super::{stubs, watched};
 use tllmprof_platform::gate;
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
@@ -20,9 +20,6 @@ use tllmprof_session as session;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads;
 
-/// Thunks that a process can have. A process uses about two for each row of the table; libraries
-/// that are unloaded and loaded again elsewhere use new ones.
-pub const THUNK_COUNT: usize = 1024;
 /// Bytes of a [`Thunk`]; the pool's stubs count on it.
 pub const THUNK_SIZE: usize = size_of::<Thunk>();
 
@@ -31,7 +28,7 @@ lifecycle::global! {
 
     /// The pool. Entries below [`USED`] are complete and, but for the handler, never change.
     #[fork(keep = "pointers to thunks were handed out")]
-    pub static THUNKS: [Thunk; THUNK_COUNT] = [const { Thunk::new() }; THUNK_COUNT];
+    pub static THUNKS: [Thunk; stubs::COUNT] = [const { Thunk::new() }; stubs::COUNT];
     #[fork(keep = "as the pool")]
     static USED: AtomicUsize = AtomicUsize::new(0);
     /// Serialises creation; held for a few stores, never across a call out.
@@ -62,16 +59,16 @@ impl Role {
     /// The handler that a thunk of this role starts with.
     fn handler(self) -> *mut c_void {
         match self {
-            Self::Driver(_) if watched::are() => arch::slow as *mut c_void,
+            Self::Driver(_) if watched::are() => handlers().slow as *mut c_void,
             Self::Driver(call) => {
                 let records = tllmprof_recorder::is_recording();
                 noting(call, records).unwrap_or(if records {
-                    arch::record as *mut c_void
+                    handlers().record as *mut c_void
                 } else {
-                    arch::count as *mut c_void
+                    handlers().count as *mut c_void
                 })
             }
-            Self::Runtime(_) | Self::ProcAddress => arch::slow as *mut c_void,
+            Self::Runtime(_) | Self::ProcAddress => handlers().slow as *mut c_void,
         }
     }
 
@@ -87,20 +84,20 @@ impl Role {
 /// The handler that notes `call` as well as counting it, where iterations are learnt from that.
 /// `records`: and records it.
 fn noting(call: Call, records: bool) -> Option<*mut c_void> {
-    let handlers: Noting = match call.kind() {
+    let noting: Noting = match call.kind() {
         _ if !session::learns() => return None,
-        Kind::KernelLaunch { handle: 0 } => noting::FIRST_ARGUMENT,
-        Kind::KernelLaunch { .. } => noting::SECOND_ARGUMENT,
-        Kind::GraphLaunch => noting::GRAPH,
-        Kind::AsyncCopy(Direction::ToHost) => noting::COPY_TO_HOST,
-        Kind::AsyncCopy(Direction::ToDevice) => noting::COPY_TO_DEVICE,
-        Kind::Wait(Wait::Stream) => noting::STREAM_WAIT,
-        Kind::Wait(Wait::Event) => noting::EVENT_WAIT,
-        Kind::Wait(Wait::Context) => noting::CONTEXT_WAIT,
-        Kind::Wait(Wait::CopyToHost) => noting::BLOCKING_COPY,
+        Kind::KernelLaunch { handle: 0 } => handlers().first_argument,
+        Kind::KernelLaunch { .. } => handlers().second_argument,
+        Kind::GraphLaunch => handlers().graph,
+        Kind::AsyncCopy(Direction::ToHost) => handlers().copy_to_host,
+        Kind::AsyncCopy(Direction::ToDevice) => handlers().copy_to_device,
+        Kind::Wait(Wait::Stream) => handlers().stream_wait,
+        Kind::Wait(Wait::Event) => handlers().event_wait,
+        Kind::Wait(Wait::Context) => handlers().context_wait,
+        Kind::Wait(Wait::CopyToHost) => handlers().blocking_copy,
         _ => return None,
     };
-    Some(handlers[usize::from(records)] as *mut c_void)
+    Some(noting[usize::from(records)] as *mut c_void)
 }
 
 /// One entry of the pool.
@@ -149,7 +146,8 @@ impl Thunk {
         let Some(thunk) = THUNKS.get(index) else {
             log::once!(
                 Warn,
-                "over {THUNK_COUNT} CUDA functions were looked up: later ones are not counted"
+                "over {} CUDA functions were looked up: later ones are not counted",
+                stubs::COUNT
             );
             return None;
         };
@@ -226,7 +224,7 @@ impl Thunk {
             {
                 thunk
                     .handler
-                    .store(arch::slow as *mut c_void, Ordering::Release);
+                    .store(handlers().slow as *mut c_void, Ordering::Release);
             }
         }
     }

@@ -11,12 +11,8 @@ use once_cell::race::OnceBox;
 use tllmprof_calls::{CALLS, Call};
 use tllmprof_platform::lifecycle;
 
-use super::followed::{is_followed, is_nested};
-use super::frame::Frame;
 use tllmprof_capture::marks;
 use tllmprof_capture::marks::Name;
-use tllmprof_platform::thread;
-use tllmprof_session as session;
 
 const UNKNOWN: u8 = 0;
 const NO: u8 = 1;
@@ -43,27 +39,6 @@ fn ask() -> bool {
     are
 }
 
-/// A function of the driver has been entered, which the assembler did not count.
-pub fn entered(call: Call, frame: &Frame) {
-    if !is_nested(frame) {
-        if thread::cells().is_null() {
-            session::new_thread(true);
-        }
-        session::count(call.into());
-        session::note(call, &frame.args, false);
-        session::entered(call);
-    }
-    push_driver(call);
-}
-
-/// The function has returned.
-pub fn returned(call: Call, frame: &Frame, succeeded: bool) {
-    marks::pop();
-    if is_followed(call) && !is_nested(frame) {
-        session::returned(call, frame.args[0], succeeded);
-    }
-}
-
 /// Begins the range of a function of the runtime.
 pub fn push_runtime(call: Call) {
     lifecycle::global! {
@@ -73,7 +48,8 @@ pub fn push_runtime(call: Call) {
     push(&NAMES, call, call.info().runtime);
 }
 
-fn push_driver(call: Call) {
+/// Begins the range of a function of the driver.
+pub fn push_driver(call: Call) {
     lifecycle::global! {
         #[fork(keep = "handles of NVTX are inherited")]
         static NAMES: Names = [const { OnceBox::new() }; CALLS.len()];

@@ -15,6 +15,7 @@
 compile_error!("the assembler is written for x86-64 and AArch64 Linux with glibc");
 
 pub mod barrier;
+mod block;
 pub mod cancel;
 pub mod driver;
 pub mod elf;

@@ -27,8 +27,8 @@ use core::time::Duration;
 pub use tllmprof_sync::OnlyThread;
 use tllmprof_sync::{Lock, Published};
 
+use crate::block::Inside;
 use crate::ids;
-use crate::thread::Inside;
 
 /// The order of the hooks: before a fork and in the child from first to last, in the parent
 /// backwards.

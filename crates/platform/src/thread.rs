@@ -6,11 +6,6 @@
 //! ended, with its parts, so that ten thousand short threads need no more records than ever ran at
 //! once.
 
-#[cfg_attr(target_arch = "aarch64", path = "thread/aarch64.rs")]
-#[cfg_attr(target_arch = "x86_64", path = "thread/x86_64.rs")]
-mod arch;
-
-use core::cell::Cell;
 use core::ffi::c_void;
 use core::mem::offset_of;
 use core::ptr::{from_ref, null, null_mut};
@@ -18,49 +13,15 @@ use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
+use crate::block;
+pub use crate::block::{
+    Block, Inside, Outer, address, cells, leave_outer, outer, set_counting, set_counting_of,
+    set_outer, uncounted,
+};
 use crate::ids;
 use crate::lifecycle::{self, OnlyThread};
 use crate::pages::{self, Zeroed};
 use tllmprof_sync::Published;
-
-/// The calling thread's own words, in initial-exec thread-local storage. All zeros in a new thread.
-/// 64 bytes, so that a process that loads many libraries still finds room in the static TLS area.
-#[repr(C)]
-pub struct Block {
-    /// The thread's cells, null before its first call.
-    cells: Cell<*const c_void>,
-    /// Where the outermost intercepted call's return address lies on the stack, 0 for none.
-    outer: Cell<usize>,
-    /// What that return address is.
-    outer_return: Cell<usize>,
-    /// What is kept of the thread, none before its first event.
-    record: Cell<Option<&'static Record>>,
-    /// Where the thread's calls are noted; null for nowhere, as while it captures a stream.
-    trail: Cell<*const c_void>,
-    /// 1 while the thread is in the library's own code.
-    inside: Cell<usize>,
-    reserved: [Cell<usize>; 2],
-}
-
-const _: () = assert!(size_of::<Block>() == Block::SIZE);
-
-/// Where the assembler finds the words, in bytes.
-impl Block {
-    pub const SIZE: usize = 64;
-    pub const CELLS: usize = offset_of!(Self, cells);
-    pub const OUTER: usize = offset_of!(Self, outer);
-    pub const OUTER_RETURN: usize = offset_of!(Self, outer_return);
-    pub const RECORD: usize = offset_of!(Self, record);
-    pub const TRAIL: usize = offset_of!(Self, trail);
-
-    /// Has `act` use the calling thread's block.
-    #[inline]
-    fn with<R>(act: impl FnOnce(&Self) -> R) -> R {
-        // SAFETY: the block is there as long as the thread is. Its words are cells, so that a signal
-        // handler may use them in between, and no reference to them gets to another thread.
-        act(unsafe { &*arch::block() })
-    }
-}
 
 /// The components that keep something for each thread, in the order in which they learn that the
 /// thread ends: what ends first may still be counted and recorded.
@@ -173,7 +134,8 @@ impl Record {
 /// The calling thread's record, if it has one.
 #[inline]
 pub fn current() -> Option<&'static Record> {
-    Block::with(|block| block.record.get())
+    // SAFETY: the word is null, or `take` has put a record there, and none is ever freed.
+    unsafe { block::record().cast::<Record>().as_ref() }
 }
 
 /// The calling thread's part, if it has one.
@@ -239,7 +201,7 @@ fn take() -> Option<&'static Record> {
     };
     let record = records().find(free).or_else(more)?;
     record.number.store(ids::thread(), Ordering::Relaxed);
-    Block::with(|block| block.record.set(Some(record)));
+    block::set_record(from_ref(record).cast());
     if let Some(key) = key() {
         // SAFETY: the key has been made, and nobody reads what its value, which says no more than that
         // there is a record, leads to.
@@ -294,7 +256,7 @@ fn thread_ends(record: &'static Record) {
         ends(record);
     }
     record.set_flight(0);
-    Block::with(|block| block.record.set(None));
+    block::set_record(null());
     record.is_taken.store(false, Ordering::Release);
 }
 
@@ -311,128 +273,6 @@ fn in_child(_: &OnlyThread) {
             active.store(null_mut(), Ordering::Relaxed);
         }
         record.is_taken.store(false, Ordering::Relaxed);
-    }
-}
-
-/// A number that no other living thread has: where the calling thread's block lies.
-#[inline]
-pub fn address() -> usize {
-    arch::block().addr()
-}
-
-/// Where the calling thread counts its calls; null for nowhere.
-#[inline]
-pub fn cells() -> *const c_void {
-    Block::with(|block| block.cells.get())
-}
-
-/// Says where the calling thread counts its calls and where it notes them. Returns what
-/// [`set_counting_of`] takes.
-pub fn set_counting(cells: *const c_void, trail: *const c_void) -> usize {
-    Block::with(|block| {
-        block.cells.set(cells);
-        block.trail.set(trail);
-    });
-    arch::block().expose_provenance()
-}
-
-/// As [`set_counting`], for another thread.
-///
-/// # Safety
-/// `thread` came from [`set_counting`] on a thread that is still alive and does not read the words
-/// meanwhile.
-pub unsafe fn set_counting_of(thread: usize, cells: *const c_void, trail: *const c_void) {
-    let block = core::ptr::with_exposed_provenance_mut::<Block>(thread);
-    // SAFETY: the caller promises that the block is still there and that its thread does not read
-    // these words now.
-    unsafe {
-        (&raw mut (*block).cells)
-            .cast::<*const c_void>()
-            .write_volatile(cells);
-        (&raw mut (*block).trail)
-            .cast::<*const c_void>()
-            .write_volatile(trail);
-    }
-}
-
-/// An intercepted call that others may be nested in: where its return address lies on the stack, and
-/// what that is.
-#[derive(Clone, Copy)]
-pub struct Outer {
-    pub place: usize,
-    pub return_address: usize,
-}
-
-/// The outermost intercepted call of the calling thread; all zeros for none.
-#[inline]
-pub fn outer() -> Outer {
-    Block::with(|block| Outer {
-        place: block.outer.get(),
-        return_address: block.outer_return.get(),
-    })
-}
-
-/// Says which call of the calling thread is the outermost. The place must be readable until another
-/// is said.
-pub fn set_outer(outer: Outer) {
-    Block::with(|block| {
-        block.outer_return.set(outer.return_address);
-        block.outer.set(outer.place);
-    });
-}
-
-/// The calling thread has left its outermost intercepted call.
-pub fn leave_outer() {
-    set_outer(Outer {
-        place: 0,
-        return_address: 0,
-    });
-}
-
-/// Runs `act` so that no call that it makes on this thread counts: they look nested in one that
-/// has been counted.
-#[inline(never)]
-pub fn uncounted(act: &mut dyn FnMut()) {
-    let mark: usize = 0;
-    let mark = core::hint::black_box(&mark);
-    let before = outer();
-    set_outer(Outer {
-        place: from_ref(mark).expose_provenance(),
-        return_address: *mark,
-    });
-    let trail = Block::with(|block| block.trail.replace(null()));
-    act();
-    Block::with(|block| block.trail.set(trail));
-    set_outer(before);
-    // The place is this frame's until here.
-    core::hint::black_box(mark);
-}
-
-/// The thread is in the library's own code: a function that is named may be one that this uses, such
-/// as an allocator's, or the call of a signal handler.
-pub struct Inside(());
-
-impl Inside {
-    /// Enters; none where the thread is inside already.
-    pub fn enter() -> Option<Self> {
-        let was_inside = Block::with(|block| block.inside.replace(1));
-        (was_inside == 0).then(|| Self(()))
-    }
-
-    /// Goes on beyond the end of a function, until [`Inside::leave`].
-    pub fn stay(self) {
-        core::mem::forget(self);
-    }
-
-    /// Ends what [`Inside::stay`] has kept up, in the same thread or in its copy after a fork.
-    pub fn leave() {
-        drop(Self(()));
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        Block::with(|block| block.inside.set(0));
     }
 }
 
@@ -567,20 +407,5 @@ mod tests {
             count,
             "records of ended threads are used again"
         );
-    }
-
-    #[test]
-    fn our_own_code_is_entered_once_and_counts_nothing() {
-        let inside = Inside::enter().unwrap();
-        assert!(Inside::enter().is_none());
-        drop(inside);
-        Inside::enter().unwrap().stay();
-        assert!(Inside::enter().is_none());
-        Inside::leave();
-        assert!(Inside::enter().is_some());
-        let mut seen = None;
-        uncounted(&mut || seen = Some(outer()));
-        assert!(seen.is_some_and(|outer| outer.place != 0 && outer.return_address == 0));
-        assert_eq!(outer().place, 0);
     }
 }

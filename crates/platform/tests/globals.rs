@@ -17,7 +17,7 @@ const INTERPRETER: [&str; 2] = ["crates/python/", "crates/router/"];
 /// Where the macros themselves are.
 const MACROS: &str = "crates/platform/src/lifecycle.rs";
 /// Types of which no part can change.
-const PLAIN: [&str; 18] = [
+const PLAIN: [&str; 19] = [
     "bool",
     "char",
     "i8",
@@ -32,6 +32,7 @@ const PLAIN: [&str; 18] = [
     "usize",
     "str",
     "CStr",
+    "Handlers",
     "Layout",
     "MethodDef",
     "Needs",

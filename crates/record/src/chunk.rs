@@ -87,7 +87,7 @@ impl EventWriter {
 
     /// Writes an event; `false` and nothing where there is no room.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, event: &Event) -> bool {
         let Some(place) = self.free().first_chunk_mut() else {
             return false;

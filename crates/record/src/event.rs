@@ -131,7 +131,8 @@ macro_rules! events {
             }
 
             /// Kind, code and value.
-            #[inline]
+            // What is written is known where it is made: no match is left of this there.
+            #[inline(always)]
             const fn parts(self) -> (u8, u16, u64) {
                 match self {
                     $(Self::$name $({ $($field),* })? => {
@@ -313,7 +314,7 @@ impl Event {
 
     /// The event's bytes.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub const fn encode(&self) -> [u8; EVENT_BYTES] {
         let (kind, code, value) = self.what.parts();
         let scale = 32_u32.saturating_sub(self.duration.leading_zeros());

@@ -80,7 +80,7 @@ pub fn late(event: &Event) {
 }
 
 /// Keeps a call, if a window is open.
-#[inline]
+#[inline(always)]
 pub fn call(start: u64, failed: bool, what: What) {
     if is_recording() {
         // A virtual machine that moves may find the counter behind.

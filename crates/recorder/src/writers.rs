@@ -93,19 +93,19 @@ impl<T> Own<T> {
 }
 
 /// Writes an event of the calling thread's; whether it is kept.
-#[inline]
+#[inline(always)]
 pub fn write(event: &Event) -> bool {
     with(|writer| writer.push(event))
 }
 
 /// Has the calling thread's writer do `act`, unless it is doing something: then nothing is kept.
-#[inline]
+#[inline(always)]
 pub fn with(act: impl FnOnce(&'static Writer) -> bool) -> bool {
     with_quietly(|writer| writer.account(act(writer))) == Some(true)
 }
 
 /// As [`with`], where `act` may keep an event or none. Where nothing could be done, one is lost.
-#[inline]
+#[inline(always)]
 pub fn with_quietly<R>(act: impl FnOnce(&'static Writer) -> R) -> Option<R> {
     let Some(writer) = current().or_else(take) else {
         LOST.fetch_add(1, Ordering::Relaxed);
@@ -128,13 +128,13 @@ pub fn with_quietly<R>(act: impl FnOnce(&'static Writer) -> R) -> Option<R> {
 
 impl Writer {
     /// Has the writer of events into the chunk do `act`, if there is one.
-    #[inline]
+    #[inline(always)]
     fn in_chunk(&self, act: impl FnOnce(&mut EventWriter) -> bool) -> bool {
         self.events.with(|events| events.as_mut().is_some_and(act))
     }
 
     /// Writes an event.
-    #[inline]
+    #[inline(always)]
     pub fn push(&self, event: &Event) -> bool {
         self.in_chunk(|events| events.push(event)) || self.push_into_next(event)
     }

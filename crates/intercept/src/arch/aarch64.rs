@@ -21,9 +21,10 @@ use core::arch::{global_asm, naked_asm};
 use tllmprof_platform::thread::Block;
 use tllmprof_steps::step::threads::Cell;
 
-use super::export::{Binding, Export};
-use super::frame::{Frame, STACK_WORDS};
-use super::thunk::{THUNK_COUNT, THUNK_SIZE, Thunk};
+use crate::export::{Binding, Export};
+use crate::frame::{Frame, STACK_WORDS};
+use crate::stubs;
+use crate::thunk::{THUNK_SIZE, Thunk};
 
 // One instruction loads both, here and below.
 const _: () = assert!(Block::OUTER == Block::CELLS + 8);
@@ -81,11 +82,6 @@ macro_rules! leave {
          .cfi_restore x30"
     };
 }
-
-/// Bytes of one stub of the pool.
-pub const STUB_SIZE: usize = 32;
-/// Bytes of one stub that counts: two cache lines.
-pub const COUNTING_STUB_SIZE: usize = 128;
 
 global_asm!(
     // The pool: stub i loads the address of thunk i and jumps to its handler.
@@ -156,9 +152,9 @@ global_asm!(
     ".cfi_endproc",
     ".size tllmprof_counting_stubs, . - tllmprof_counting_stubs",
     ".text",
-    count = const THUNK_COUNT,
+    count = const stubs::COUNT,
     size = const THUNK_SIZE,
-    thunks = sym super::thunk::THUNKS,
+    thunks = sym crate::thunk::THUNKS,
     handler = sym count,
     slow = sym slow,
     cells = const Block::CELLS,
@@ -173,7 +169,7 @@ global_asm!(
 /// Handler: counts the call in the thread's cell, then jumps to the real function.
 ///
 /// A count past the cell's limit or a thread without cells go the slow way; of a call that may be
-/// nested in another [`super::dispatch::is_within_outer`] decides.
+/// nested in another [`crate::dispatch::is_within_outer`] decides.
 #[unsafe(naked)]
 pub unsafe extern "C" fn count() {
     naked_asm!(
@@ -215,7 +211,7 @@ pub unsafe extern "C" fn count() {
         vectors = const Frame::VECTORS,
         slow = sym slow,
         count = sym count,
-        is_nested = sym super::dispatch::is_within_outer,
+        is_nested = sym crate::dispatch::is_within_outer,
         cells = const Block::CELLS,
         real = const Thunk::REAL,
         tally = const Cell::COUNT,
@@ -263,7 +259,7 @@ macro_rules! noting {
                 last = const Trail::LENGTH - 1,
                 $($counter = const Trail::$counter,)?
                 $(token = const $value,)?
-                go = sym $crate::arch::$go,
+                go = sym $crate::arch::doors::$go,
                 trail = const tllmprof_platform::thread::Block::TRAIL,
             )
         }
@@ -312,15 +308,15 @@ pub unsafe extern "C" fn record() {
         vectors = const Frame::VECTORS,
         slow = sym slow,
         record = sym record,
-        is_nested = sym super::dispatch::is_within_outer,
+        is_nested = sym crate::dispatch::is_within_outer,
         cells = const Block::CELLS,
         cell = const Thunk::CELL,
         tally = const Cell::COUNT,
     )
 }
 
-/// Handler: asks [`super::dispatch::before`], then either jumps to the real function or calls it
-/// and asks [`super::dispatch::after`].
+/// Handler: asks [`crate::dispatch::before`], then either jumps to the real function or calls it
+/// and asks [`crate::dispatch::after`].
 ///
 /// Saves what may carry arguments: eight integer and eight vector registers, and the place of a
 /// result. The frame has call frame information and no personality, so that an exception passes
@@ -359,8 +355,8 @@ pub unsafe extern "C" fn slow() {
         leave!(),
         "ret",
         ".cfi_endproc",
-        before = sym super::dispatch::before,
-        after = sym super::dispatch::after,
+        before = sym crate::dispatch::before,
+        after = sym crate::dispatch::after,
         words = const STACK_WORDS,
         real = const Thunk::REAL,
         frame = const Frame::SIZE,
@@ -371,7 +367,7 @@ pub unsafe extern "C" fn slow() {
 }
 
 /// The stub of an exported function: looks its caller up in the first binding of the
-/// [`super::export::Export`].
+/// [`crate::export::Export`].
 ///
 /// A binding's length is read first and with acquire, as the rest means something only with
 /// the length that was stored after it.
@@ -405,10 +401,10 @@ macro_rules! __export_stub {
     };
 }
 
-/// Where an exported function arrives, with its [`super::export::Export`] in `x17`.
+/// Where an exported function arrives, with its [`crate::export::Export`] in `x17`.
 ///
 /// The caller's module decides which real function it means. Four modules are remembered for each
-/// export, of which its stub has looked at the first; another goes to [`super::export::bind`].
+/// export, of which its stub has looked at the first; another goes to [`crate::export::bind`].
 #[unsafe(naked)]
 pub unsafe extern "C" fn exported() {
     naked_asm!(
@@ -435,7 +431,7 @@ pub unsafe extern "C" fn exported() {
     )
 }
 
-/// Asks [`super::export::bind`] for the thunk of this caller and goes on to it.
+/// Asks [`crate::export::bind`] for the thunk of this caller and goes on to it.
 #[unsafe(naked)]
 unsafe extern "C" fn bind() {
     naked_asm!(
@@ -455,7 +451,7 @@ unsafe extern "C" fn bind() {
         thunk = const Frame::THUNK,
         args = const Frame::ARGS,
         vectors = const Frame::VECTORS,
-        bind = sym super::export::bind,
+        bind = sym crate::export::bind,
     )
 }
 
@@ -542,15 +538,15 @@ macro_rules! door {
                 "mov x0, x16",
                 "ret",
                 ".cfi_endproc",
-                wanted = sym super::dlsym::wanted,
+                wanted = sym crate::dlsym::wanted,
                 lookup = sym $lookup,
-                find = sym super::dlsym::find_real,
+                find = sym crate::dlsym::find_real,
                 are_named = sym tllmprof_platform::modules::ARE_WATCHED,
-                named = sym super::named::lookup,
+                named = sym crate::named::lookup,
                 real = sym $real,
             )
         }
     };
 }
-door!(dlsym_door, caller in "x2", version: "mov x2, xzr", super::dlsym::lookup, super::dlsym::REAL_DLSYM);
-door!(dlvsym_door, caller in "x3", version: "nop", super::dlsym::lookup_version, super::dlsym::REAL_DLVSYM);
+door!(dlsym_door, caller in "x2", version: "mov x2, xzr", crate::dlsym::lookup, crate::dlsym::REAL_DLSYM);
+door!(dlvsym_door, caller in "x3", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);

@@ -24,12 +24,7 @@
 use core::arch::{global_asm, naked_asm};
 use tllmprof_platform::thread::Block;
 
-use super::named::pool::{AWAITED, COUNT, LIMIT, REALS, RETURNS, Return, STUBS};
-
-/// Bytes of a return stub's first instruction.
-pub const FIRST: usize = 4;
-/// Bytes of a return stub.
-pub const RETURN_STUB_SIZE: usize = 32;
+use crate::named::pool::{AWAITED, COUNT, LIMIT, REALS, RETURNS, Return, STUBS};
 
 /// Bytes of the frame of [`slow`] and [`returned`]: the frame record, the stub's word and `x18`,
 /// `x0` to `x15`, the floating-point status, and `q0` to `q31`.
@@ -200,20 +195,6 @@ global_asm!(
     cells = const Block::CELLS,
 );
 
-/// Whether the processor keeps return addresses a second time, where they cannot be replaced: the
-/// kernel's guarded control stack.
-pub fn has_shadow_stack() -> bool {
-    const PR_GET_SHADOW_STACK_STATUS: i32 = 74;
-    const PR_SHADOW_STACK_ENABLE: u64 = 1;
-    let mut status = 0_u64;
-    // SAFETY: the kernel writes one word, if it knows the command.
-    let known = unsafe { libc::prctl(PR_GET_SHADOW_STACK_STATUS, &raw mut status, 0, 0, 0) == 0 };
-    known && status & PR_SHADOW_STACK_ENABLE != 0
-}
-
-/// There is nothing to find out before a stub is used.
-pub const fn start() {}
-
 /// A call goes on to the function only after Rust has been asked.
 ///
 /// In `x16` is where the stub's real address lies.
@@ -231,7 +212,7 @@ unsafe extern "C" fn slow() {
         "br x16",
         ".cfi_endproc",
         frame = const FRAME,
-        before = sym super::named::before,
+        before = sym crate::named::before,
     )
 }
 
@@ -248,6 +229,6 @@ unsafe extern "C" fn returned() {
         "ret",
         ".cfi_endproc",
         frame = const FRAME,
-        after = sym super::named::after,
+        after = sym crate::named::after,
     )
 }

@@ -17,33 +17,11 @@
 //! libgcc tells two frames of one stack pointer apart by that, and looks the address behind it up
 //! as it is, which is why it is one less: within the call, as without us.
 
-use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use core::arch::{global_asm, naked_asm};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use tllmprof_platform::lifecycle;
 use tllmprof_platform::thread::Block;
 
-use super::named::pool::{AWAITED, COUNT, LIMIT, REALS, RETURNS, Return, STUBS};
-
-/// Bytes of a return stub's first instruction.
-pub const FIRST: usize = 1;
-/// Bytes of a return stub.
-pub const RETURN_STUB_SIZE: usize = 32;
-
-/// Bytes that [`slow`] saves vector registers in: the legacy area and the header.
-const LEGACY: usize = 512;
-const HEADER: usize = 64;
-/// x87, SSE, AVX, opmask, the upper halves of ZMM0-15, ZMM16-31, and APX's registers. Not the
-/// tiles of AMX, which no call keeps, and not the protection keys.
-const STATE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 19;
-
-lifecycle::global! {
-    #[fork(keep = "of the processor")]
-    static AREA: AtomicUsize = AtomicUsize::new(LEGACY + HEADER);
-    /// State components to save; 0: by `fxsave`.
-    #[fork(keep = "of the processor")]
-    static MASK: AtomicU64 = AtomicU64::new(0);
-}
+use crate::named::pool::{AWAITED, COUNT, LIMIT, REALS, RETURNS, Return, STUBS};
+use crate::named::processor::{AREA, LEGACY, MASK};
 
 /// Saves every register that a call may change, below `rbp`.
 macro_rules! save_all {
@@ -187,47 +165,6 @@ global_asm!(
     cells = const Block::CELLS,
 );
 
-/// Whether the processor keeps return addresses a second time, where they cannot be replaced.
-pub fn has_shadow_stack() -> bool {
-    const SYS_ARCH_PRCTL: i64 = 158;
-    const ARCH_SHSTK_STATUS: i64 = 0x5005;
-    let mut features = 0_u64;
-    // SAFETY: the kernel writes one word, if it knows the command.
-    let known = unsafe { libc::syscall(SYS_ARCH_PRCTL, ARCH_SHSTK_STATUS, &raw mut features) == 0 };
-    known && features & 1 != 0
-}
-
-/// Finds out which registers this processor has. Before any stub is used.
-pub fn start() {
-    const OSXSAVE: u32 = 1 << 27;
-    // Leaf 1 exists on every processor of this architecture.
-    if __cpuid(1).ecx & OSXSAVE == 0 {
-        return;
-    }
-    // SAFETY: the system has enabled the instruction.
-    let mask = unsafe { enabled() } & STATE;
-    let end = (2..64)
-        .filter(|component| mask & 1 << component != 0)
-        .map(|component| {
-            // The leaf describes the components of xsave; these are ones that the system enabled.
-            let place = __cpuid_count(0xd, component);
-            (place.ebx + place.eax) as usize
-        })
-        .fold(LEGACY + HEADER, usize::max);
-    AREA.store(end.next_multiple_of(64), Ordering::Relaxed);
-    MASK.store(mask, Ordering::Relaxed);
-}
-
-/// The state components that the system has enabled.
-///
-/// # Safety
-/// The processor has `xgetbv` enabled.
-#[target_feature(enable = "xsave")]
-unsafe fn enabled() -> u64 {
-    // SAFETY: the caller's promise; register 0 always exists.
-    unsafe { _xgetbv(0) }
-}
-
 /// A call goes on to the function only after Rust has been asked.
 ///
 /// It is called with, from the top of the stack, where to return to in the stub, `r11`, and the
@@ -255,7 +192,7 @@ pub unsafe extern "C" fn slow() {
         area = sym AREA,
         mask = sym MASK,
         legacy = const LEGACY,
-        before = sym super::named::before,
+        before = sym crate::named::before,
     )
 }
 
@@ -286,6 +223,6 @@ unsafe extern "C" fn returned() {
         area = sym AREA,
         mask = sym MASK,
         legacy = const LEGACY,
-        after = sym super::named::after,
+        after = sym crate::named::after,
     )
 }

@@ -12,9 +12,10 @@ use core::arch::{global_asm, naked_asm};
 use tllmprof_platform::thread::Block;
 use tllmprof_steps::step::threads::Cell;
 
-use super::export::{Binding, Export};
-use super::frame::{Frame, STACK_WORDS};
-use super::thunk::{THUNK_COUNT, THUNK_SIZE, Thunk};
+use crate::export::{Binding, Export};
+use crate::frame::{Frame, STACK_WORDS};
+use crate::stubs;
+use crate::thunk::{THUNK_SIZE, Thunk};
 
 /// Saves the argument registers and the thunk below `rbp`, as [`Frame`] lays them out.
 macro_rules! save {
@@ -95,11 +96,6 @@ macro_rules! pop {
     };
 }
 
-/// Bytes of one stub of the pool.
-pub const STUB_SIZE: usize = 16;
-/// Bytes of one stub that counts.
-pub const COUNTING_STUB_SIZE: usize = 64;
-
 global_asm!(
     // The pool: stub i loads the address of thunk i and jumps to its handler.
     ".section .text.tllmprof_stubs,\"ax\",@progbits",
@@ -146,9 +142,9 @@ global_asm!(
     ".cfi_endproc",
     ".size tllmprof_counting_stubs, . - tllmprof_counting_stubs",
     ".text",
-    count = const THUNK_COUNT,
+    count = const stubs::COUNT,
     size = const THUNK_SIZE,
-    thunks = sym super::thunk::THUNKS,
+    thunks = sym crate::thunk::THUNKS,
     handler = sym count,
     slow = sym slow,
     cells = const Block::CELLS,
@@ -224,7 +220,7 @@ macro_rules! noting {
                 last = const Trail::LENGTH - 1,
                 $($counter = const Trail::$counter,)?
                 $(token = const $value,)?
-                go = sym $crate::arch::$go,
+                go = sym $crate::arch::doors::$go,
                 trail = const tllmprof_platform::thread::Block::TRAIL,
             )
         }
@@ -233,7 +229,7 @@ macro_rules! noting {
 pub(crate) use noting;
 
 /// Handler: as [`count`], and has the call recorded, from the moment when it goes on to the real
-/// function to when that returns, by [`super::recorded::returned`]. What [`slow`] sees it records.
+/// function to when that returns, by [`crate::recorded::returned`]. What [`slow`] sees it records.
 /// None of the table's functions takes a floating-point number: those registers may be used meanwhile.
 ///
 /// A call that is nested in another of the program's is recorded, though not counted; one that our
@@ -322,8 +318,8 @@ pub unsafe extern "C" fn record() {
         is_counter = sym tllmprof_recorder::IS_COUNTER,
         slow = sym slow,
         slow_counted = sym slow_counted,
-        entered = sym super::recorded::entered,
-        returned = sym super::recorded::returned,
+        entered = sym crate::recorded::entered,
+        returned = sym crate::recorded::returned,
         words = const STACK_WORDS,
         frame = const Frame::BELOW,
         thunk = const Frame::THUNK,
@@ -352,8 +348,8 @@ unsafe extern "C" fn slow_counted() {
     )
 }
 
-/// Handler: asks [`super::dispatch::before`], then either jumps to the real function or calls it
-/// and asks [`super::dispatch::after`].
+/// Handler: asks [`crate::dispatch::before`], then either jumps to the real function or calls it
+/// and asks [`crate::dispatch::after`].
 ///
 /// Saves what may carry arguments: six integer and eight vector registers. The frame has call
 /// frame information and no personality, so that an exception passes through it.
@@ -399,8 +395,8 @@ pub unsafe extern "C" fn slow() {
         ".cfi_def_cfa rsp, 8",
         "ret",
         ".cfi_endproc",
-        before = sym super::dispatch::before,
-        after = sym super::dispatch::after,
+        before = sym crate::dispatch::before,
+        after = sym crate::dispatch::after,
         words = const STACK_WORDS,
         frame = const Frame::BELOW,
         thunk = const Frame::THUNK,
@@ -411,7 +407,7 @@ pub unsafe extern "C" fn slow() {
 }
 
 /// The stub of an exported function: looks its caller up in the first binding of the
-/// [`super::export::Export`].
+/// [`crate::export::Export`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_stub {
@@ -436,10 +432,10 @@ macro_rules! __export_stub {
     };
 }
 
-/// Where an exported function arrives, with its [`super::export::Export`] in `r11`.
+/// Where an exported function arrives, with its [`crate::export::Export`] in `r11`.
 ///
 /// The caller's module decides which real function it means. Four modules are remembered for each
-/// export, of which its stub has looked at the first; another goes to [`super::export::bind`].
+/// export, of which its stub has looked at the first; another goes to [`crate::export::bind`].
 #[unsafe(naked)]
 pub unsafe extern "C" fn exported() {
     naked_asm!(
@@ -463,7 +459,7 @@ pub unsafe extern "C" fn exported() {
     )
 }
 
-/// Asks [`super::export::bind`] for the thunk of this caller and goes on to it.
+/// Asks [`crate::export::bind`] for the thunk of this caller and goes on to it.
 #[unsafe(naked)]
 unsafe extern "C" fn bind() {
     naked_asm!(
@@ -484,7 +480,7 @@ unsafe extern "C" fn bind() {
         ".cfi_def_cfa rsp, 8",
         "jmp qword ptr [r11 + {goes_to}]",
         ".cfi_endproc",
-        bind = sym super::export::bind,
+        bind = sym crate::export::bind,
         frame = const Frame::BELOW,
         thunk = const Frame::THUNK,
         args = const Frame::ARGS,
@@ -553,15 +549,15 @@ macro_rules! door {
                 "jz 6b",
                 "ret",
                 ".cfi_endproc",
-                wanted = sym super::dlsym::wanted,
+                wanted = sym crate::dlsym::wanted,
                 lookup = sym $lookup,
-                find = sym super::dlsym::find_real,
+                find = sym crate::dlsym::find_real,
                 are_named = sym tllmprof_platform::modules::ARE_WATCHED,
-                named = sym super::named::lookup,
+                named = sym crate::named::lookup,
                 real = sym $real,
             )
         }
     };
 }
-door!(dlsym_door, caller in "rdx", version: "xor edx, edx", super::dlsym::lookup, super::dlsym::REAL_DLSYM);
-door!(dlvsym_door, caller in "rcx", version: "nop", super::dlsym::lookup_version, super::dlsym::REAL_DLVSYM);
+door!(dlsym_door, caller in "rdx", version: "xor edx, edx", crate::dlsym::lookup, crate::dlsym::REAL_DLSYM);
+door!(dlvsym_door, caller in "rcx", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);

@@ -1,20 +1,19 @@
 //! The end of a call that ends a window.
 //!
 //! Only where its return closes a window is a call's return address replaced, by one of a few
-//! return stubs (see [`named_arch`]). A call that never comes back by its return address, because an
-//! exception or `longjmp` leaves it, leaves the window open until the next call, as do all calls
-//! when the stubs are used up, where the processor guards return addresses, and of functions that
-//! may look at theirs.
+//! return stubs. A call that never comes back by its return address, because an exception or
+//! `longjmp` leaves it, leaves the window open until the next call, as do all calls when the stubs are
+//! used up, where the processor guards return addresses, and of functions that may look at theirs.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::pool::{self, AWAITED};
-use crate::named_arch;
+use super::processor;
 
 /// Awaits the end of the call whose return address lies at `place`, and with it of `iteration`. The
 /// call has been entered and has not touched the place.
 pub fn await_end(place: &AtomicUsize, iteration: u64) {
-    if named_arch::has_shadow_stack() {
+    if processor::has_shadow_stack() {
         return;
     }
     let address = place.load(Ordering::Relaxed);

@@ -24,6 +24,9 @@ mod calls;
 mod ends;
 mod functions;
 pub mod pool;
+#[cfg_attr(target_arch = "aarch64", path = "processor_aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "processor_x86_64.rs")]
+pub mod processor;
 mod slots;
 mod told;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_trampoline.rs")]
@@ -39,7 +42,7 @@ use tllmprof_config::Step;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_symbols::{LIMIT, Pattern};
 
-use super::{dlsym, named_arch};
+use super::dlsym;
 use core::sync::atomic::AtomicI32;
 use tllmprof_platform::elf::Found;
 use tllmprof_platform::elf::Module;
@@ -349,7 +352,7 @@ impl Followed {
             return is_complete;
         }
         if self.matched == 0 {
-            named_arch::start();
+            processor::start();
         }
         tllmprof_platform::lifecycle::register();
         elf::with_modules(|modules| {

@@ -1,11 +1,10 @@
-//! The stubs for functions that a rule names, which each processor has in its own assembler
-//! ([`named_arch`]): where they lie, and what they read.
+//! The stubs for functions that a rule names, which each processor has in its own assembler:
+//! where they lie, and what they read.
 
 use core::ffi::c_void;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use crate::named_arch;
 use tllmprof_platform::lifecycle;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::{Cell, cell_offset};
@@ -26,6 +25,9 @@ lifecycle::global! {
 /// Calls whose end is awaited at a time. One that is left by an exception or `longjmp` keeps its
 /// place for good.
 pub const RETURNS: usize = 8;
+/// Bytes of a return stub, and of its first instruction.
+const RETURN_STUB_SIZE: usize = 32;
+const FIRST: usize = if cfg!(target_arch = "x86_64") { 1 } else { 4 };
 
 /// Where the call that a return stub stands for goes back to, and what that end means.
 #[repr(C)]
@@ -85,7 +87,5 @@ pub fn is_stub(value: usize) -> bool {
 /// What a call returns to whose end is awaited at place `index` of [`AWAITED`]: behind the stub's
 /// first instruction, as unwinders look before a return address.
 pub fn return_stub(index: usize) -> usize {
-    (&raw const tllmprof_return_stubs).addr()
-        + index * named_arch::RETURN_STUB_SIZE
-        + named_arch::FIRST
+    (&raw const tllmprof_return_stubs).addr() + index * RETURN_STUB_SIZE + FIRST
 }

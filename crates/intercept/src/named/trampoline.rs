@@ -7,7 +7,7 @@
 use core::ops::Range;
 
 use super::pool::{COUNT, LIMIT};
-use crate::named_arch::slow;
+use crate::handlers::handlers;
 use tllmprof_platform::elf::Module;
 use tllmprof_platform::entry::{Entry, Kind, Refusal};
 use tllmprof_platform::maps::Maps;
@@ -184,7 +184,7 @@ fn assemble(at: usize, entry: &Entry) -> Option<Vec<u8>> {
     code.put_with(&[0xff, 0x15], 7); // call [the address below]
     code.put(&[0x41, 0x5b]); // pop r11
     code.put_to(&[0xe9], go_on)?; // jmp
-    code.put(&(slow as *const () as usize).to_le_bytes());
+    code.put(&(handlers().named_slow as *const () as usize).to_le_bytes());
     Some(code.bytes)
 }
 

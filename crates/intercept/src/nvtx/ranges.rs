@@ -160,7 +160,7 @@ impl Rule {
 
     fn matches(&self, name: &Name<'_>) -> bool {
         match *name {
-            Name::Text(text) => self.pattern.matches(text.bytes()),
+            Name::Text(text) => text.matches(&self.pattern),
             Name::Registered(handle) => handle == own_string() || self.strings.contains(handle),
             Name::None => false,
         }
@@ -236,7 +236,7 @@ pub fn registered(domain: Handle, handle: Option<Handle>, text: &Name<'_>) -> Ha
     let (Some(rule), Name::Text(text)) = (RULE.get(), text) else {
         return handle.unwrap_or(0);
     };
-    let matches = rule.pattern.matches(text.bytes());
+    let matches = text.matches(&rule.pattern);
     if SEEN.wants() && !(matches && rule.is_here(domain)) {
         SEEN.add(text.bytes(), matches);
     }

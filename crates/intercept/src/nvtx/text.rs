@@ -3,6 +3,8 @@
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
 
+use tllmprof_steps::ranges::pattern::Pattern;
+
 /// A terminated string of the program's, as NVTX has it, which stays for `'a`.
 #[derive(Clone, Copy)]
 pub struct Text<'a> {
@@ -49,34 +51,67 @@ impl<'a> Text<'a> {
         }
     }
 
+    /// Whether `pattern` matches it. A loop for each spelling: this is asked at each range.
+    #[inline]
+    pub fn matches(self, pattern: &Pattern) -> bool {
+        match self.place {
+            // SAFETY: not null and terminated, as whoever made this has promised.
+            Place::Narrow(text) => pattern.matches(unsafe { narrow_bytes(text) }),
+            // SAFETY: not null and terminated, as whoever made this has promised.
+            Place::Wide(text) => pattern.matches(unsafe { wide_bytes(text) }),
+        }
+    }
+
     /// Its bytes, wide characters in UTF-8.
     pub fn bytes(self) -> impl Iterator<Item = u8> + 'a {
-        let (mut index, mut utf8, mut at, mut end) = (0, [0; 4], 0, 0);
-        core::iter::from_fn(move || match self.place {
-            Place::Narrow(text) => {
-                // SAFETY: not null and terminated, as whoever made this has promised; nothing behind
-                // the end is read.
-                let byte = unsafe { *text.cast::<u8>().add(index) };
-                index += usize::from(byte != 0);
-                (byte != 0).then_some(byte)
-            }
-            Place::Wide(text) => {
-                if at == end {
-                    // SAFETY: not null and terminated, as whoever made this has promised; nothing
-                    // behind the end is read, and a string in a packed structure may lie anywhere.
-                    let wide = unsafe { text.add(index).read_unaligned() };
-                    if wide == 0 {
-                        return None;
-                    }
-                    index += 1;
-                    let character = char::from_u32(wide).unwrap_or(char::REPLACEMENT_CHARACTER);
-                    (at, end) = (0, character.encode_utf8(&mut utf8).len());
-                }
-                at += 1;
-                Some(utf8[at - 1])
-            }
-        })
+        let (narrow, wide) = match self.place {
+            Place::Narrow(text) => (Some(text), None),
+            Place::Wide(text) => (None, Some(text)),
+        };
+        // SAFETY: not null and terminated, as whoever made this has promised.
+        let narrow = narrow.map(|text| unsafe { narrow_bytes(text) });
+        // SAFETY: not null and terminated, as whoever made this has promised.
+        let wide = wide.map(|text| unsafe { wide_bytes(text) });
+        narrow
+            .into_iter()
+            .flatten()
+            .chain(wide.into_iter().flatten())
     }
+}
+
+/// # Safety
+/// `text` is terminated, and stays as it is as long as the iterator is used.
+#[inline]
+unsafe fn narrow_bytes(text: *const c_char) -> impl Iterator<Item = u8> {
+    let mut next = text.cast::<u8>();
+    core::iter::from_fn(move || {
+        // SAFETY: the caller's promise; nothing behind the end is read.
+        let byte = unsafe { *next };
+        next = next.wrapping_add(usize::from(byte != 0));
+        (byte != 0).then_some(byte)
+    })
+}
+
+/// # Safety
+/// `text` is terminated, and stays as it is as long as the iterator is used.
+#[inline]
+unsafe fn wide_bytes(text: *const u32) -> impl Iterator<Item = u8> {
+    let (mut index, mut utf8, mut at, mut end) = (0, [0; 4], 0, 0);
+    core::iter::from_fn(move || {
+        if at == end {
+            // SAFETY: the caller's promise; nothing behind the end is read, and a string in a packed
+            // structure may lie anywhere.
+            let wide = unsafe { text.add(index).read_unaligned() };
+            if wide == 0 {
+                return None;
+            }
+            index += 1;
+            let character = char::from_u32(wide).unwrap_or(char::REPLACEMENT_CHARACTER);
+            (at, end) = (0, character.encode_utf8(&mut utf8).len());
+        }
+        at += 1;
+        Some(utf8[at - 1])
+    })
 }
 
 #[cfg(test)]

@@ -3,13 +3,12 @@
 use tllmprof_calls::Wait;
 use tllmprof_learn::Trail;
 
-use super::arch::noting;
+use crate::handlers::Noting;
 
-/// The handler that notes a call, and the one that records it as well.
-pub type Noting = [unsafe extern "C" fn(); 2];
+use super::doors::noting;
 
 /// Defines handlers of which each notes a call, as [`Trail`] wants it, and goes on to
-/// [`super::arch::count`] or [`super::arch::record`]. What is noted is an argument of the call or a
+/// [`super::doors::count`] or [`super::doors::record`]. What is noted is an argument of the call or a
 /// number; `counts`: the trail's counter of such launches.
 macro_rules! handlers {
     ($($both:ident: $name:ident, $recorded:ident = $what:ident($($value:tt)+) $(, counts $counter:ident)?;)*) => {

@@ -2,7 +2,7 @@
 
 use core::arch::{asm, global_asm};
 
-use crate::thread::Block;
+use crate::block::Block;
 
 global_asm!(
     ".section .tbss.tllmprof,\"awT\",@nobits",

@@ -1,0 +1,66 @@
+//! The assembler, and the exported functions that are made of it.
+//!
+//! It is on top: it calls the other modules, and none of them names it. They find its handlers in
+//! [`HANDLERS`] and its stubs by their symbols.
+
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+mod doors;
+#[cfg_attr(target_arch = "aarch64", path = "named_aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "named_x86_64.rs")]
+mod named;
+mod noting;
+
+use crate::handlers::{HANDLERS, Handlers};
+
+pub use doors::{dlsym_door, dlvsym_door, exported};
+
+#[linkme::distributed_slice(HANDLERS)]
+static OURS: Handlers = Handlers {
+    slow: doors::slow,
+    count: doors::count,
+    record: doors::record,
+    missing: doors::missing,
+    first_argument: noting::FIRST_ARGUMENT,
+    second_argument: noting::SECOND_ARGUMENT,
+    graph: noting::GRAPH,
+    copy_to_host: noting::COPY_TO_HOST,
+    copy_to_device: noting::COPY_TO_DEVICE,
+    stream_wait: noting::STREAM_WAIT,
+    event_wait: noting::EVENT_WAIT,
+    context_wait: noting::CONTEXT_WAIT,
+    blocking_copy: noting::BLOCKING_COPY,
+    #[cfg(target_arch = "x86_64")] // on AArch64 no entry is patched
+    named_slow: named::slow,
+};
+
+/// Defines the exported functions of these names. For the preloaded library alone: whatever else holds
+/// them intercepts itself.
+#[macro_export]
+macro_rules! export_functions {
+    ($($name:ident)*) => {
+        $(
+            #[allow(non_snake_case)] // a module for each symbol, called as the symbol is
+            mod $name {
+                $crate::lifecycle::global! {
+                    #[fork(keep = "as the bindings")]
+                    pub static EXPORT: $crate::export::Export = $crate::export::Export::new(
+                        match core::ffi::CStr::from_bytes_with_nul(
+                            concat!(stringify!($name), "\0").as_bytes(),
+                        ) {
+                            Ok(name) => name,
+                            Err(_) => c"",
+                        },
+                    );
+                }
+                // SAFETY: the symbol is meant to take the place of the real one. The stub keeps
+                // all arguments and goes on to the real function of the caller.
+                #[unsafe(no_mangle)]
+                #[unsafe(naked)]
+                unsafe extern "C" fn $name() {
+                    $crate::__export_stub!(EXPORT, $crate::arch::exported)
+                }
+            }
+        )*
+    };
+}

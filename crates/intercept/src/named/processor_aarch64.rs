@@ -1,0 +1,15 @@
+//! What is found out of an AArch64 processor before stubs are used.
+
+/// Whether the processor keeps return addresses a second time, where they cannot be replaced: the
+/// kernel's guarded control stack.
+pub fn has_shadow_stack() -> bool {
+    const PR_GET_SHADOW_STACK_STATUS: i32 = 74;
+    const PR_SHADOW_STACK_ENABLE: u64 = 1;
+    let mut status = 0_u64;
+    // SAFETY: the kernel writes one word, if it knows the command.
+    let known = unsafe { libc::prctl(PR_GET_SHADOW_STACK_STATUS, &raw mut status, 0, 0, 0) == 0 };
+    known && status & PR_SHADOW_STACK_ENABLE != 0
+}
+
+/// There is nothing to find out before a stub is used.
+pub const fn start() {}

@@ -1,0 +1,203 @@
+//! The few words of each thread that the assembler reads, and what they say: where the thread's calls
+//! are counted, which call of it is the outermost, whether it is in the library's own code.
+
+#[cfg_attr(target_arch = "aarch64", path = "block/aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "block/x86_64.rs")]
+mod arch;
+
+use core::cell::Cell;
+use core::ffi::c_void;
+use core::mem::offset_of;
+use core::ptr::{from_ref, null};
+
+/// The calling thread's own words, in initial-exec thread-local storage. All zeros in a new thread.
+/// 64 bytes, so that a process that loads many libraries still finds room in the static TLS area.
+#[repr(C)]
+pub struct Block {
+    /// The thread's cells, null before its first call.
+    cells: Cell<*const c_void>,
+    /// Where the outermost intercepted call's return address lies on the stack, 0 for none.
+    outer: Cell<usize>,
+    /// What that return address is.
+    outer_return: Cell<usize>,
+    /// What [`crate::thread`] keeps of the thread, null before its first event.
+    record: Cell<*const c_void>,
+    /// Where the thread's calls are noted; null for nowhere, as while it captures a stream.
+    trail: Cell<*const c_void>,
+    /// 1 while the thread is in the library's own code.
+    inside: Cell<usize>,
+    reserved: [Cell<usize>; 2],
+}
+
+const _: () = assert!(size_of::<Block>() == Block::SIZE);
+
+/// Where the assembler finds the words, in bytes.
+impl Block {
+    pub const SIZE: usize = 64;
+    pub const CELLS: usize = offset_of!(Self, cells);
+    pub const OUTER: usize = offset_of!(Self, outer);
+    pub const OUTER_RETURN: usize = offset_of!(Self, outer_return);
+    pub const RECORD: usize = offset_of!(Self, record);
+    pub const TRAIL: usize = offset_of!(Self, trail);
+
+    /// Has `act` use the calling thread's block.
+    #[inline]
+    fn with<R>(act: impl FnOnce(&Self) -> R) -> R {
+        // SAFETY: the block is there as long as the thread is. Its words are cells, so that a signal
+        // handler may use them in between, and no reference to them gets to another thread.
+        act(unsafe { &*arch::block() })
+    }
+}
+
+/// A number that no other living thread has: where the calling thread's block lies.
+#[inline]
+pub fn address() -> usize {
+    arch::block().addr()
+}
+
+/// What is kept of the calling thread; null for nothing.
+#[inline]
+pub(crate) fn record() -> *const c_void {
+    Block::with(|block| block.record.get())
+}
+
+/// Says what is kept of the calling thread.
+pub(crate) fn set_record(record: *const c_void) {
+    Block::with(|block| block.record.set(record));
+}
+
+/// Where the calling thread counts its calls; null for nowhere.
+#[inline]
+pub fn cells() -> *const c_void {
+    Block::with(|block| block.cells.get())
+}
+
+/// Says where the calling thread counts its calls and where it notes them. Returns what
+/// [`set_counting_of`] takes.
+pub fn set_counting(cells: *const c_void, trail: *const c_void) -> usize {
+    Block::with(|block| {
+        block.cells.set(cells);
+        block.trail.set(trail);
+    });
+    arch::block().expose_provenance()
+}
+
+/// As [`set_counting`], for another thread.
+///
+/// # Safety
+/// `thread` came from [`set_counting`] on a thread that is still alive and does not read the words
+/// meanwhile.
+pub unsafe fn set_counting_of(thread: usize, cells: *const c_void, trail: *const c_void) {
+    let block = core::ptr::with_exposed_provenance_mut::<Block>(thread);
+    // SAFETY: the caller promises that the block is still there and that its thread does not read
+    // these words now.
+    unsafe {
+        (&raw mut (*block).cells)
+            .cast::<*const c_void>()
+            .write_volatile(cells);
+        (&raw mut (*block).trail)
+            .cast::<*const c_void>()
+            .write_volatile(trail);
+    }
+}
+
+/// An intercepted call that others may be nested in: where its return address lies on the stack, and
+/// what that is.
+#[derive(Clone, Copy)]
+pub struct Outer {
+    pub place: usize,
+    pub return_address: usize,
+}
+
+/// The outermost intercepted call of the calling thread; all zeros for none.
+#[inline]
+pub fn outer() -> Outer {
+    Block::with(|block| Outer {
+        place: block.outer.get(),
+        return_address: block.outer_return.get(),
+    })
+}
+
+/// Says which call of the calling thread is the outermost. The place must be readable until another
+/// is said.
+pub fn set_outer(outer: Outer) {
+    Block::with(|block| {
+        block.outer_return.set(outer.return_address);
+        block.outer.set(outer.place);
+    });
+}
+
+/// The calling thread has left its outermost intercepted call.
+pub fn leave_outer() {
+    set_outer(Outer {
+        place: 0,
+        return_address: 0,
+    });
+}
+
+/// Runs `act` so that no call that it makes on this thread counts: they look nested in one that
+/// has been counted.
+#[inline(never)]
+pub fn uncounted(act: &mut dyn FnMut()) {
+    let mark: usize = 0;
+    let mark = core::hint::black_box(&mark);
+    let before = outer();
+    set_outer(Outer {
+        place: from_ref(mark).expose_provenance(),
+        return_address: *mark,
+    });
+    let trail = Block::with(|block| block.trail.replace(null()));
+    act();
+    Block::with(|block| block.trail.set(trail));
+    set_outer(before);
+    // The place is this frame's until here.
+    core::hint::black_box(mark);
+}
+
+/// The thread is in the library's own code: a function that is named may be one that this uses, such
+/// as an allocator's, or the call of a signal handler.
+pub struct Inside(());
+
+impl Inside {
+    /// Enters; none where the thread is inside already.
+    pub fn enter() -> Option<Self> {
+        let was_inside = Block::with(|block| block.inside.replace(1));
+        (was_inside == 0).then(|| Self(()))
+    }
+
+    /// Goes on beyond the end of a function, until [`Inside::leave`].
+    pub fn stay(self) {
+        core::mem::forget(self);
+    }
+
+    /// Ends what [`Inside::stay`] has kept up, in the same thread or in its copy after a fork.
+    pub fn leave() {
+        drop(Self(()));
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        Block::with(|block| block.inside.set(0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_code_is_entered_once_and_counts_nothing() {
+        let inside = Inside::enter().unwrap();
+        assert!(Inside::enter().is_none());
+        drop(inside);
+        Inside::enter().unwrap().stay();
+        assert!(Inside::enter().is_none());
+        Inside::leave();
+        assert!(Inside::enter().is_some());
+        let mut seen = None;
+        uncounted(&mut || seen = Some(outer()));
+        assert!(seen.is_some_and(|outer| outer.place != 0 && outer.return_address == 0));
+        assert_eq!(outer().place, 0);
+    }
+}
