@@ -24,7 +24,7 @@ macro_rules! exits {
             redhook::hook! {
                 unsafe fn $name(status: c_int) => $ours {
                     session::finish_at_once();
-                    // SAFETY: the real function with its own argument.
+                    // SAFETY: libc's function of this name and type, which may be called with any status.
                     unsafe { redhook::real!($name)(status) }
                 }
             }
@@ -44,7 +44,7 @@ macro_rules! duplicates {
         $(
             redhook::hook! {
                 unsafe fn $name(old: c_int, $new: c_int $(, $flags: c_int)?) -> c_int => $ours {
-                    // SAFETY: the real function with its own arguments.
+                    // SAFETY: libc's function of this name and type, which refuses descriptors that are none.
                     let result = unsafe { redhook::real!($name)(old, $new $(, $flags)?) };
                     log_redirected(result, $new);
                     result
@@ -80,7 +80,7 @@ pub fn find_real() {
 
 redhook::hook! {
     unsafe fn dlclose(handle: *mut c_void) -> c_int => close_and_forget {
-        // SAFETY: the real function with its own argument.
+        // SAFETY: libc's function of this name and type, with the handle that the caller may close.
         let result = unsafe { redhook::real!(dlclose)(handle) };
         let _errno = Kept::new();
         tllmprof_intercept::modules_have_gone();

@@ -72,7 +72,7 @@ pub struct Started(Option<Range<'static>>);
 /// is the domain alone.
 struct AnyPushed(ManuallyDrop<LocalRange<'static>>);
 
-// SAFETY: it is not used but to make copies of it.
+// SAFETY: it is never dropped, so it ends no range on another thread; it is only copied.
 unsafe impl Send for AnyPushed {}
 // SAFETY: it is not used but to make copies of it, which any thread may do at once.
 unsafe impl Sync for AnyPushed {}

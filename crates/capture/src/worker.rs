@@ -279,13 +279,20 @@ fn work() {
 mod tests {
     use super::*;
 
+    /// How many jobs the worker has done.
+    static DONE: AtomicU32 = AtomicU32::new(0);
+
     #[test]
     fn the_worker_works_and_takes_no_signals() {
+        fn count(_: Job) {
+            DONE.fetch_add(1, Ordering::Relaxed);
+        }
         assert!(!is_there());
         assert!(!run(Job::Drain, Duration::from_secs(10)));
-        start(|_| ());
-        start(|_| ());
+        start(count);
+        start(count);
         assert!(run(Job::Drain, Duration::from_secs(10)));
+        assert_eq!(DONE.load(Ordering::Relaxed), 1);
         assert!(is_there() && await_rest(Duration::from_secs(10)));
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let workers: Vec<_> = tasks

@@ -15,7 +15,7 @@ pub struct Held {
 
 impl Held {
     pub fn now() -> Self {
-        // SAFETY: the sets are initialised before they are used.
+        // SAFETY: all zeros are a signal set; the calls write to the two locals alone.
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&raw mut all);
@@ -27,7 +27,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // SAFETY: puts the mask back.
+        // SAFETY: the mask is a whole one, which `now` got from the kernel, and no old one is asked for.
         unsafe {
             libc::pthread_sigmask(
                 libc::SIG_SETMASK,
@@ -104,7 +104,7 @@ fn look(number: libc::pid_t) -> Option<ExitStatus> {
         }
         is_stopped = libc::WIFSTOPPED(status);
         if is_stopped {
-            // SAFETY: stops this process.
+            // SAFETY: SIGSTOP runs no handler, and this function goes on where it was after SIGCONT.
             unsafe { libc::raise(libc::SIGSTOP) };
             forget(libc::SIGCONT);
         } else if !libc::WIFCONTINUED(status) {

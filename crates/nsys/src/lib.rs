@@ -9,6 +9,8 @@
 //! Moments are nanoseconds since nsys began, and no `CLOCK_MONOTONIC`: they cannot be held against those
 //! of other files.
 
+#![forbid(unsafe_code)]
+
 mod calls;
 mod database;
 mod error;

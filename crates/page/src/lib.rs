@@ -6,7 +6,6 @@
 //! prints is in the data.
 
 #![forbid(unsafe_code)]
-#![forbid(unsafe_code)]
 
 mod columns;
 mod data;

@@ -3,32 +3,103 @@
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
+use crate::chunk::{Chunk, EventWriter};
+use crate::event::{Event, StringId};
+use crate::header::HeaderBlock;
+use crate::layout::{CHUNK_BYTES, HEADER_BYTES};
+
+/// A header block in memory of its own.
+#[derive(Debug)]
+pub(crate) struct OwnHeader(Block);
+
+impl OwnHeader {
+    pub(crate) fn new() -> Self {
+        Self(Block::new(HEADER_BYTES))
+    }
+
+    pub(crate) const fn block(&self) -> &HeaderBlock {
+        // SAFETY: the memory has HEADER_BYTES, aligned to 8, and lives as long as `self`, which is borrowed.
+        unsafe { HeaderBlock::at(self.0.address()) }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+/// A chunk in memory of its own, with its writer.
+#[derive(Debug)]
+pub(crate) struct OwnChunk {
+    memory: Block,
+    writer: EventWriter,
+}
+
+impl OwnChunk {
+    pub(crate) fn begin(number: u32, thread: u32) -> Self {
+        let memory = Block::new(CHUNK_BYTES);
+        // SAFETY: the memory has CHUNK_BYTES, aligned to 8, and lives as long as the writer, which never leaves
+        // this struct. To write takes the struct mutably, so that nobody has `bytes` meanwhile.
+        let chunk = unsafe { Chunk::at(memory.address()) };
+        Self {
+            memory,
+            writer: EventWriter::begin(chunk, number, thread),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.memory.bytes()
+    }
+
+    #[must_use]
+    pub(crate) fn push(&mut self, event: &Event) -> bool {
+        self.writer.push(event)
+    }
+
+    #[must_use]
+    pub(crate) fn push_string(&mut self, id: StringId, text: &str) -> bool {
+        self.writer.push_string(id, text)
+    }
+
+    #[cfg(feature = "builder")]
+    pub(crate) fn hand_over(&mut self, thread: u32) {
+        self.writer.hand_over(thread);
+    }
+
+    /// How many more events there is room for.
+    #[cfg(feature = "stream")]
+    pub(crate) const fn room(&self) -> usize {
+        self.writer.room()
+    }
+}
+
 /// Zeroed memory, aligned as chunks and header have to be.
 #[derive(Debug)]
-pub(crate) struct Block(NonNull<[AtomicU64]>);
+struct Block(NonNull<[AtomicU64]>);
 
 impl Block {
-    pub(crate) fn new(bytes: usize) -> Self {
+    fn new(bytes: usize) -> Self {
         let words: Box<[AtomicU64]> = (0..bytes / size_of::<u64>())
             .map(|_| AtomicU64::new(0))
             .collect();
         Self(NonNull::from(Box::leak(words)))
     }
 
-    pub(crate) const fn address(&self) -> NonNull<u8> {
+    const fn address(&self) -> NonNull<u8> {
         self.0.cast()
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    fn bytes(&self) -> &[u8] {
         let length = self.0.len() * size_of::<u64>();
-        // SAFETY: the block's own memory, which no writer touches while its owner is borrowed.
+        // SAFETY: the block's own memory, of this length. A chunk is not written while it is borrowed
+        // (`OwnChunk`), and who writes a header has done so before asking for its bytes: neither the builder nor
+        // the stream keeps them.
         unsafe { std::slice::from_raw_parts(self.address().as_ptr(), length) }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: from `Box::leak`, and the writers go with the block's owner.
+        // SAFETY: from `Box::leak` in `new`, and freed here alone. Who writes there is dropped with it.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }

@@ -3,17 +3,15 @@
 
 use std::io::{self, Write};
 
-use crate::block::Block;
-use crate::chunk::{Chunk, EventWriter};
+use crate::block::{OwnChunk, OwnHeader};
 use crate::event::{Event, StringId};
 use crate::header::{ClockKind, HeaderBlock};
-use crate::layout::{CHUNK_BYTES, HEADER_BYTES};
 
 /// A record that grows.
 #[derive(Debug)]
 pub struct Builder {
-    header: Block,
-    chunks: Vec<Block>,
+    header: OwnHeader,
+    chunks: Vec<OwnChunk>,
     threads: Vec<Thread>,
     strings: StringId,
 }
@@ -21,7 +19,8 @@ pub struct Builder {
 #[derive(Debug)]
 struct Thread {
     tid: u32,
-    writer: EventWriter,
+    /// The index of the chunk that it writes.
+    chunk: usize,
 }
 
 impl Builder {
@@ -29,7 +28,7 @@ impl Builder {
     #[must_use]
     pub fn new(pid: u32, clock: ClockKind) -> Self {
         let new = Self {
-            header: Block::new(HEADER_BYTES),
+            header: OwnHeader::new(),
             chunks: Vec::new(),
             threads: Vec::new(),
             strings: 0,
@@ -39,47 +38,37 @@ impl Builder {
     }
 
     /// Its header block.
-    pub fn header(&self) -> &HeaderBlock {
-        // SAFETY: the block is large enough and lives as long as the builder that is borrowed.
-        unsafe { HeaderBlock::at(self.header.address()) }
+    #[must_use]
+    pub const fn header(&self) -> &HeaderBlock {
+        self.header.block()
     }
 
     /// Writes an event of a thread, in a chunk of that thread's own.
     pub fn push(&mut self, tid: u32, event: &Event) {
-        let index = self.thread(tid);
-        if !self.threads[index].writer.push(event) {
-            self.threads[index].writer = self.chunk(tid);
-            let _ = self.threads[index].writer.push(event);
-        }
+        self.write(tid, |chunk| chunk.push(event));
     }
 
     /// Writes a string in a chunk of a thread's; its id.
     pub fn string(&mut self, tid: u32, text: &str) -> StringId {
         self.strings += 1;
         let id = self.strings;
-        let index = self.thread(tid);
-        if !self.threads[index].writer.push_string(id, text) {
-            self.threads[index].writer = self.chunk(tid);
-            let _ = self.threads[index].writer.push_string(id, text);
-        }
+        self.write(tid, |chunk| chunk.push_string(id, text));
         id
     }
 
     /// Ends a thread: another one goes on in its chunk.
     pub fn hand_over(&mut self, from: u32, to: u32) {
         let index = self.thread(from);
-        let chunk = self.threads[index].writer.chunk();
-        // SAFETY: the old writer is replaced here.
-        let writer = unsafe { EventWriter::resume(chunk, to) };
-        self.threads[index] = Thread { tid: to, writer };
+        let thread = &mut self.threads[index];
+        thread.tid = to;
+        self.chunks[thread.chunk].hand_over(to);
     }
 
     /// The record's bytes.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut all = Vec::new();
-        self.blocks()
-            .for_each(|block| all.extend_from_slice(block.bytes()));
+        self.blocks().for_each(|bytes| all.extend_from_slice(bytes));
         all
     }
 
@@ -88,30 +77,37 @@ impl Builder {
     /// # Errors
     /// Where they cannot be written.
     pub fn write_to(&self, to: &mut impl Write) -> io::Result<()> {
-        self.blocks()
-            .try_for_each(|block| to.write_all(block.bytes()))
+        self.blocks().try_for_each(|bytes| to.write_all(bytes))
     }
 
-    fn blocks(&self) -> impl Iterator<Item = &Block> {
-        std::iter::once(&self.header).chain(&self.chunks)
+    fn blocks(&self) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(self.header.bytes()).chain(self.chunks.iter().map(OwnChunk::bytes))
     }
 
+    /// Writes into a thread's chunk, or into a new one where that is full.
+    fn write(&mut self, tid: u32, push: impl Fn(&mut OwnChunk) -> bool) {
+        let index = self.thread(tid);
+        if !push(&mut self.chunks[self.threads[index].chunk]) {
+            let chunk = self.begin_chunk(tid);
+            self.threads[index].chunk = chunk;
+            let _ = push(&mut self.chunks[chunk]);
+        }
+    }
+
+    /// The index of a thread.
     fn thread(&mut self, tid: u32) -> usize {
         if let Some(index) = self.threads.iter().position(|thread| thread.tid == tid) {
             return index;
         }
-        let writer = self.chunk(tid);
-        self.threads.push(Thread { tid, writer });
+        let chunk = self.begin_chunk(tid);
+        self.threads.push(Thread { tid, chunk });
         self.threads.len() - 1
     }
 
-    fn chunk(&mut self, tid: u32) -> EventWriter {
-        let number = self.chunks.len() as u32;
-        let block = Block::new(CHUNK_BYTES);
-        // SAFETY: the block is large enough and stays where it is until the builder is dropped.
-        let chunk = unsafe { Chunk::at(block.address()) };
-        self.chunks.push(block);
-        // SAFETY: the only writer of a new chunk.
-        unsafe { EventWriter::begin(chunk, number, tid) }
+    /// Begins a chunk of a thread's; its index.
+    fn begin_chunk(&mut self, tid: u32) -> usize {
+        let index = self.chunks.len();
+        self.chunks.push(OwnChunk::begin(index as u32, tid));
+        index
     }
 }

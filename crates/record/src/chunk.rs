@@ -1,6 +1,7 @@
 //! A chunk of a record in memory, and the one writer that it has at a time.
 
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
+use std::slice;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::event::{Event, StringId, What};
@@ -24,34 +25,27 @@ struct ChunkHeader {
 
 const _: () = assert!(size_of::<ChunkHeader>() == CHUNK_HEADER_BYTES);
 
-/// The memory of a chunk: [`CHUNK_BYTES`] that a file is mapped to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The memory of a chunk that nobody else writes: [`CHUNK_BYTES`] that a file is mapped to.
+#[derive(Debug)]
 pub struct Chunk(NonNull<u8>);
 
-// SAFETY: a chunk is an address; who may write there is up to EventWriter.
+// SAFETY: whoever has the chunk is the only one who writes its memory (`at`), which belongs to no thread.
 unsafe impl Send for Chunk {}
-// SAFETY: as above.
-unsafe impl Sync for Chunk {}
 
 impl Chunk {
     /// The chunk at an address.
     ///
     /// # Safety
-    /// [`CHUNK_BYTES`] from there, aligned to 8, can be read and written for as long as the chunk or a
-    /// writer of it is used.
+    /// [`CHUNK_BYTES`] from there, aligned to 8, can be read and written for as long as the chunk or its
+    /// writer is used, and nothing else of the process uses them while the writer writes.
     #[must_use]
     pub const unsafe fn at(address: NonNull<u8>) -> Self {
         Self(address)
     }
 
-    /// Where it is.
-    #[must_use]
-    pub const fn address(self) -> NonNull<u8> {
-        self.0
-    }
-
     const fn header(&self) -> &ChunkHeader {
-        // SAFETY: the memory is there and aligned (`at`), and the header has atomics alone.
+        // SAFETY: the memory is there and aligned (`at`), and the header consists of atomics, for which
+        // every bit pattern is a value.
         unsafe { self.0.cast::<ChunkHeader>().as_ref() }
     }
 }
@@ -68,11 +62,8 @@ pub struct EventWriter {
 
 impl EventWriter {
     /// Begins a chunk that was all zeros, as number `number` of the file.
-    ///
-    /// # Safety
-    /// The chunk has no other writer as long as this one is used.
     #[must_use]
-    pub unsafe fn begin(chunk: Chunk, number: u32, thread: u32) -> Self {
+    pub fn begin(chunk: Chunk, number: u32, thread: u32) -> Self {
         let header = chunk.header();
         header.number.store(number.to_le(), Ordering::Relaxed);
         header.thread.store(thread.to_le(), Ordering::Relaxed);
@@ -81,26 +72,10 @@ impl EventWriter {
         Self { chunk, used: 0 }
     }
 
-    /// Goes on in a chunk that another writer has begun and left; what follows is of `thread`.
-    ///
-    /// # Safety
-    /// As for [`EventWriter::begin`]; what the last writer did happened before.
-    #[must_use]
-    pub unsafe fn resume(chunk: Chunk, thread: u32) -> Self {
-        let used = u32::from_le(chunk.header().used.load(Ordering::Relaxed));
-        // Written by the program by mistake, it must lead nowhere but to a chunk that is full.
-        let good = used as usize <= PAYLOAD_BYTES && (used as usize).is_multiple_of(EVENT_BYTES);
-        let used = if good { used } else { PAYLOAD_BYTES as u32 };
-        let mut writer = Self { chunk, used };
+    /// Hands the writer over to another thread: what follows is of `thread`.
+    pub fn hand_over(&mut self, thread: u32) {
         // Where this has no room nothing else has.
-        let _ = writer.push(&Event::new(0, 0, What::Thread { tid: thread }));
-        writer
-    }
-
-    /// The chunk that it writes to.
-    #[must_use]
-    pub const fn chunk(&self) -> Chunk {
-        self.chunk
+        let _ = self.push(&Event::new(0, 0, What::Thread { tid: thread }));
     }
 
     /// How many more events there is room for.
@@ -114,12 +89,10 @@ impl EventWriter {
     #[must_use]
     #[inline(always)]
     pub fn push(&mut self, event: &Event) -> bool {
-        if self.room() == 0 {
+        let Some(place) = self.free().first_chunk_mut() else {
             return false;
-        }
-        let bytes = event.encode();
-        // SAFETY: there is room for an event, and this is the chunk's one writer.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.end(), EVENT_BYTES) };
+        };
+        *place = event.encode();
         self.commit(EVENT_BYTES);
         true
     }
@@ -130,34 +103,34 @@ impl EventWriter {
     pub fn push_string(&mut self, id: StringId, text: &str) -> bool {
         let length = text.floor_char_boundary(MAX_STRING);
         let padded = length.next_multiple_of(EVENT_BYTES);
-        if self.room() < 1 + padded / EVENT_BYTES {
-            return false;
-        }
         let what = What::String {
             id,
             bytes: length as u16,
         };
-        let head = Event::new(0, 0, what).encode();
-        let end = self.end();
-        // SAFETY: there is room for the event and the padded text, and this is the one writer. What
-        // lies behind the end was never written: the padding is zeros.
-        unsafe {
-            ptr::copy_nonoverlapping(head.as_ptr(), end, EVENT_BYTES);
-            ptr::copy_nonoverlapping(text.as_ptr(), end.add(EVENT_BYTES), length);
+        let Some((head, rest)) = self.free().split_first_chunk_mut() else {
+            return false;
+        };
+        let Some(place) = rest.get_mut(..padded) else {
+            return false;
+        };
+        *head = Event::new(0, 0, what).encode();
+        // What lies behind the end was never written: the padding is zeros.
+        for (to, byte) in place.iter_mut().zip(&text.as_bytes()[..length]) {
+            *to = *byte;
         }
         self.commit(EVENT_BYTES + padded);
         true
     }
 
-    /// Where the next event goes.
+    /// The room behind the events.
     #[inline]
-    const fn end(&self) -> *mut u8 {
-        // SAFETY: `used` is at most the payload.
+    const fn free(&mut self) -> &mut [u8] {
+        let used = self.used as usize;
+        // SAFETY: `used` grows by what was written into this room, so it is at most PAYLOAD_BYTES and both ends
+        // lie in the chunk's CHUNK_BYTES, which nobody else uses while this writer is borrowed (`Chunk::at`).
         unsafe {
-            self.chunk
-                .0
-                .as_ptr()
-                .add(CHUNK_HEADER_BYTES + self.used as usize)
+            let start = self.chunk.0.as_ptr().add(CHUNK_HEADER_BYTES + used);
+            slice::from_raw_parts_mut(start, PAYLOAD_BYTES - used)
         }
     }
 
@@ -223,7 +196,7 @@ mod tests {
 
         fn chunk(&mut self) -> Chunk {
             let at = NonNull::from(&mut *self.0).cast();
-            // SAFETY: the box is large enough, and the tests drop it last.
+            // SAFETY: the box has CHUNK_BYTES, is dropped last, and is read only when nothing is being written.
             unsafe { Chunk::at(at) }
         }
     }
@@ -231,9 +204,7 @@ mod tests {
     #[test]
     fn a_chunk_takes_what_fits_and_no_more() {
         let mut memory = Memory::new();
-        let chunk = memory.chunk();
-        // SAFETY: no other writer.
-        let mut writer = unsafe { EventWriter::begin(chunk, 3, 42) };
+        let mut writer = EventWriter::begin(memory.chunk(), 3, 42);
         let full = writer.room();
         assert_eq!(full * EVENT_BYTES, PAYLOAD_BYTES);
         for n in 0..full as u64 {
@@ -242,23 +213,22 @@ mod tests {
         assert_eq!(writer.room(), 0);
         assert!(!writer.push(&Event::new(0, 0, What::GilWait)));
         assert!(!writer.push_string(1, ""));
-        // SAFETY: the last writer is done with it.
-        let again = unsafe { EventWriter::resume(chunk, 43) };
-        assert_eq!(again.room(), 0);
+        writer.hand_over(43);
+        assert_eq!(writer.room(), 0);
     }
 
     #[test]
     fn strings_are_cut_at_a_characters_edge() {
         let mut memory = Memory::new();
-        // SAFETY: no other writer.
-        let mut writer = unsafe { EventWriter::begin(memory.chunk(), 0, 1) };
+        let mut writer = EventWriter::begin(memory.chunk(), 0, 1);
         let room = writer.room();
         let long = "x".to_owned() + &"\u{20ac}".repeat(MAX_STRING);
         assert!(writer.push_string(5, &long));
         assert_eq!(room - writer.room(), 1 + MAX_STRING.div_ceil(EVENT_BYTES));
-        // SAFETY: the first event of the chunk.
-        let bytes = unsafe { writer.chunk.0.add(CHUNK_HEADER_BYTES).cast().read() };
+        // Back to the first event of the chunk.
+        writer.used = 0;
+        let bytes = writer.free().first_chunk().unwrap();
         let what = What::String { id: 5, bytes: 4096 };
-        assert_eq!(Event::decode(&bytes).unwrap().what, what);
+        assert_eq!(Event::decode(bytes).unwrap().what, what);
     }
 }

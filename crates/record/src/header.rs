@@ -87,7 +87,8 @@ impl HeaderBlock {
     /// through header blocks alone.
     #[must_use]
     pub const unsafe fn at<'a>(address: NonNull<u8>) -> &'a Self {
-        // SAFETY: the caller's promise; the block has atomics alone.
+        // SAFETY: the caller promises memory of this size and alignment for `'a`, and the block consists of
+        // atomics, for which every bit pattern is a value.
         unsafe { address.cast().as_ref() }
     }
 

@@ -196,17 +196,27 @@ mod tests {
 
     #[test]
     fn what_is_shared_is_read() {
-        // SAFETY: all zero is the empty histogram.
-        let shared: SharedHistogram = unsafe { std::mem::zeroed() };
+        let shared = SharedHistogram {
+            count: AtomicU64::new(0),
+            sum: AtomicU64::new(0),
+            max: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+        };
         let mut plain = Histogram::default();
         for value in [0, 1, 63, 64, 65, 1 << 20, u64::MAX >> 1] {
             shared.add(value);
             plain.add(value);
         }
-        let at = (&raw const shared).cast::<u8>();
-        // SAFETY: the histogram's own bytes, which nobody writes now.
-        let bytes = unsafe { std::slice::from_raw_parts(at, SharedHistogram::BYTES) };
-        assert_eq!(Histogram::decode(bytes), plain);
+        let mut bytes = Vec::new();
+        for word in [&shared.count, &shared.sum, &shared.max, &shared.reserved]
+            .into_iter()
+            .chain(&shared.buckets)
+        {
+            bytes.extend(word.load(Relaxed).to_le_bytes());
+        }
+        assert_eq!(bytes.len(), SharedHistogram::BYTES);
+        assert_eq!(Histogram::decode(&bytes), plain);
         assert_eq!(
             Histogram::decode(&bytes[..40]).count(),
             1,

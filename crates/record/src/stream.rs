@@ -5,22 +5,18 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use crate::block::Block;
-use crate::chunk::{Chunk, EventWriter};
+use crate::block::{OwnChunk, OwnHeader};
 use crate::event::{Event, StringId};
 use crate::header::{ClockKind, HeaderBlock};
-use crate::layout::{
-    CHUNK_BYTES, CHUNK_HEADER_BYTES, EVENT_BYTES, HEADER_BYTES, PAYLOAD_BYTES, chunk_offset,
-};
+use crate::layout::{CHUNK_HEADER_BYTES, EVENT_BYTES, PAYLOAD_BYTES, chunk_offset};
 
 /// Writes a record. What was pushed is in the file after [`StreamWriter::flush`]; whatever ends the
 /// process, the file reads up to the last one.
 #[derive(Debug)]
 pub struct StreamWriter {
     file: File,
-    header: Block,
-    chunk: Block,
-    writer: EventWriter,
+    header: OwnHeader,
+    chunk: OwnChunk,
     thread: u32,
     number: u32,
     /// Bytes of the chunk's payload that are in the file.
@@ -34,14 +30,10 @@ impl StreamWriter {
     /// # Errors
     /// Where the file cannot be written.
     pub fn begin(file: File, pid: u32, parent: u32, clock: ClockKind) -> io::Result<Self> {
-        let header = Block::new(HEADER_BYTES);
-        let chunk = Block::new(CHUNK_BYTES);
-        let writer = begin_chunk(&chunk, 0, pid);
         let new = Self {
             file,
-            header,
-            chunk,
-            writer,
+            header: OwnHeader::new(),
+            chunk: OwnChunk::begin(0, pid),
             thread: pid,
             number: 0,
             flushed: 0,
@@ -53,9 +45,9 @@ impl StreamWriter {
     }
 
     /// Its header block, which goes to the file with the next flush.
-    pub fn header(&self) -> &HeaderBlock {
-        // SAFETY: the block is large enough and lives as long as the writer that is borrowed.
-        unsafe { HeaderBlock::at(self.header.address()) }
+    #[must_use]
+    pub const fn header(&self) -> &HeaderBlock {
+        self.header.block()
     }
 
     /// Bytes of the file, with what is not flushed.
@@ -69,9 +61,9 @@ impl StreamWriter {
     /// # Errors
     /// Where a chunk was full and could not be written.
     pub fn push(&mut self, event: &Event) -> io::Result<()> {
-        if !self.writer.push(event) {
+        if !self.chunk.push(event) {
             self.next_chunk()?;
-            let _ = self.writer.push(event);
+            let _ = self.chunk.push(event);
         }
         Ok(())
     }
@@ -82,9 +74,9 @@ impl StreamWriter {
     /// As of [`StreamWriter::push`].
     pub fn string(&mut self, text: &str) -> io::Result<StringId> {
         self.strings += 1;
-        if !self.writer.push_string(self.strings, text) {
+        if !self.chunk.push_string(self.strings, text) {
             self.next_chunk()?;
-            let _ = self.writer.push_string(self.strings, text);
+            let _ = self.chunk.push_string(self.strings, text);
         }
         Ok(self.strings)
     }
@@ -109,22 +101,14 @@ impl StreamWriter {
     }
 
     const fn used(&self) -> usize {
-        PAYLOAD_BYTES - self.writer.room() * EVENT_BYTES
+        PAYLOAD_BYTES - self.chunk.room() * EVENT_BYTES
     }
 
     fn next_chunk(&mut self) -> io::Result<()> {
         self.flush()?;
-        let number = self.number + 1;
-        let chunk = Block::new(CHUNK_BYTES);
-        self.writer = begin_chunk(&chunk, number, self.thread);
-        (self.chunk, self.number, self.flushed) = (chunk, number, 0);
+        self.number += 1;
+        self.chunk = OwnChunk::begin(self.number, self.thread);
+        self.flushed = 0;
         Ok(())
     }
-}
-
-fn begin_chunk(block: &Block, number: u32, thread: u32) -> EventWriter {
-    // SAFETY: the block is large enough, and is kept as long as the writer.
-    let chunk = unsafe { Chunk::at(block.address()) };
-    // SAFETY: the only writer of a new chunk.
-    unsafe { EventWriter::begin(chunk, number, thread) }
 }

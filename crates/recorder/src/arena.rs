@@ -25,9 +25,9 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() == BLOCK);
 
-// SAFETY: zeros are numbers.
+// SAFETY: a count of 0 and an array of bytes, of which all zeros are a value.
 unsafe impl Zeroed for Block {}
-// SAFETY: each piece is given to one caller.
+// SAFETY: `used` is atomic, and gives each piece of `pieces` to one caller; nobody else reads or writes it.
 unsafe impl Sync for Block {}
 
 lifecycle::global! {

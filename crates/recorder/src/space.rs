@@ -115,7 +115,8 @@ pub fn begin(mut file: File, limit: u64) -> Result<&'static HeaderBlock, Failure
     live.stuck_at.store(0, Ordering::Relaxed);
     live.ready.store(FIRST, Ordering::Release);
     *FILE.lock() = Some(Growing { file, limit });
-    // SAFETY: mapped above, for as long as the process lives, and zeros, as the file is new.
+    // SAFETY: mapped above, for as long as the process lives, and larger than HEADER_BYTES. The chunks lie
+    // behind it, so header blocks alone write there.
     let header = unsafe { HeaderBlock::at(place) };
     live.header.set(Some(header));
     Ok(header)
@@ -155,14 +156,14 @@ pub fn take() -> Option<(u32, Chunk)> {
     }
 }
 
-/// The memory of a chunk that has room.
+/// The memory of a chunk that has room. `take` alone calls it, and once for each number.
 fn chunk(number: u32) -> Option<Chunk> {
     let (extent, index) = match number.checked_sub(FIRST) {
         None => (0, number),
         Some(behind) => (1 + behind / MORE, behind % MORE),
     };
     let place = NonNull::new(PLACES.get(extent as usize)?.load(Ordering::Acquire))?;
-    // SAFETY: the extent has so many chunks, which stay mapped.
+    // SAFETY: the extent has so many chunks, which stay mapped; its number was handed out to nobody else (`take`).
     Some(unsafe { Chunk::at(place.add(index as usize * CHUNK_BYTES)) })
 }
 

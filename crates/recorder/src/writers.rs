@@ -173,8 +173,7 @@ impl Writer {
         let Some((number, chunk)) = space::take() else {
             return false;
         };
-        // SAFETY: the chunk was handed out to this thread alone.
-        let begun = unsafe { EventWriter::begin(chunk, number, self.thread.get()) };
+        let begun = EventWriter::begin(chunk, number, self.thread.get());
         self.events.with(|events| *events = Some(begun));
         true
     }
@@ -187,8 +186,7 @@ impl Writer {
         self.open
             .with(|open| open.as_mut().map(|Ranges(open)| open.clear()));
         self.in_chunk(|events| {
-            // SAFETY: the thread that had the writer has left it.
-            *events = unsafe { EventWriter::resume(events.chunk(), thread) };
+            events.hand_over(thread);
             true
         });
     }
@@ -296,7 +294,7 @@ fn take() -> Option<&'static Writer> {
     Some(writer)
 }
 
-// SAFETY: no other part is of this kind.
+// SAFETY: `Kind::Writer` is this type's alone.
 unsafe impl Part for Writer {
     const KIND: thread::Kind = thread::Kind::Writer;
 
@@ -372,8 +370,9 @@ pub fn measure() -> u64 {
     let Some(place) = core::ptr::NonNull::new(memory.as_mut_ptr()) else {
         return 0;
     };
-    // SAFETY: the memory is large enough and outlives the writer, which is the only one.
-    let mut scratch = unsafe { EventWriter::begin(Chunk::at(place.cast()), 0, 0) };
+    // SAFETY: the memory has CHUNK_BYTES, aligned to 8, outlives the writer and is used by it alone.
+    let chunk = unsafe { Chunk::at(place.cast()) };
+    let mut scratch = EventWriter::begin(chunk, 0, 0);
     let mut least = u64::MAX;
     // Three times: the first meets cold memory.
     for _ in 0..3 {

@@ -12,7 +12,7 @@ use tllmprof_platform::thread::Inside;
 use tllmprof_platform::thread::{self, Part};
 use tllmprof_steps::step::threads::Slot;
 
-// SAFETY: no other part is of this kind.
+// SAFETY: `Kind::Slot` is this type's alone.
 unsafe impl Part for Counts {
     const KIND: thread::Kind = thread::Kind::Slot;
 

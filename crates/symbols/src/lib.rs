@@ -10,6 +10,8 @@
 //! to a bounded depth: it needs 512 KiB of stack in an optimised build, 2 MiB else. An image holds its
 //! tables in memory (28 MB for a libLLVM with 300 000 symbols): drop it once it was asked.
 
+#![forbid(unsafe_code)]
+
 mod crc;
 mod debug;
 mod demangle;

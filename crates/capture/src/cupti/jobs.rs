@@ -183,7 +183,7 @@ fn attach() -> Result<(), Refusal> {
     check("cuptiActivityRegisterCallbacks", status)?;
     PRESENCE.on(presence::Event::Enabled);
     for kind in KINDS {
-        // SAFETY: a kind of CUPTI's.
+        // SAFETY: takes no pointer; `KINDS` are numbers of `CUpti_ActivityKind`.
         check("cuptiActivityEnable", unsafe { (cupti.enable)(kind) })?;
     }
     log::say!(

@@ -78,7 +78,7 @@ lifecycle::global! {
 impl Cupti {
     /// The one that was loaded.
     pub fn get() -> Option<&'static Self> {
-        // SAFETY: null, or a box that was leaked.
+        // SAFETY: null, or what `load` has leaked, which nobody changes or frees any more.
         unsafe { LOADED.load(Ordering::Acquire).as_ref() }
     }
 

@@ -104,7 +104,7 @@ pub fn totals() -> Totals {
 pub extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most: *mut usize) {
     let _errno = Kept::new();
     let taken = buffers::take();
-    // SAFETY: CUPTI's places for the answer.
+    // SAFETY: CUPTI calls this with places for its three answers, which are on its stack.
     unsafe {
         *size = if taken.is_some() { buffers::SIZE } else { 0 };
         *buffer = taken.unwrap_or_default();
