@@ -67,9 +67,8 @@ pub fn batch_with<T>(count: usize, make: impl Fn() -> T) -> Option<&'static mut 
     for place in places.iter_mut() {
         place.write(make());
     }
-    let places = core::ptr::from_mut(places) as *mut [T];
-    // SAFETY: all of them have been written, and nobody else has the pages.
-    Some(unsafe { &mut *places })
+    // SAFETY: all of them have been written, and a `MaybeUninit<T>` lies in memory as a `T` does.
+    Some(unsafe { &mut *(core::ptr::from_mut(places) as *mut [T]) })
 }
 
 /// As [`batch`], of values that are zeros again in every copy of the process, also in one that runs
