@@ -123,7 +123,7 @@ impl EventWriter {
     }
 
     /// The room behind the events.
-    #[inline]
+    #[inline(always)]
     const fn free(&mut self) -> &mut [u8] {
         let used = self.used as usize;
         // SAFETY: `used` grows by what was written into this room, so it is at most PAYLOAD_BYTES and both ends
@@ -134,7 +134,7 @@ impl EventWriter {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn commit(&mut self, bytes: usize) {
         self.used += bytes as u32;
         self.chunk
