@@ -8,9 +8,9 @@
 //! A process whose main thread has left by `pthread_exit` ends with its last thread. The worker
 //! must not be what keeps it, so it looks, now and then, whether it is alone.
 
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use std::thread;
 use std::time::Instant;
 
 use once_cell::race::OnceBox;
@@ -18,7 +18,7 @@ use once_cell::race::OnceBox;
 use tllmprof_platform::driver::Driver;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
-use tllmprof_platform::system::without_signals;
+use tllmprof_platform::system::{name_thread, start_thread, without_signals};
 use tllmprof_platform::thread::uncounted;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
@@ -139,11 +139,7 @@ pub fn start(act: fn(Job)) {
         return;
     }
     // It runs none of the host's signal handlers.
-    let started = without_signals(|| {
-        let worker = thread::Builder::new().name("tllmprof".into());
-        worker.stack_size(STACK).spawn(|| uncounted(&mut work))
-    });
-    if started.is_err() {
+    if !without_signals(|| start_thread(STACK, main)) {
         WORD.store(NO_THREAD, Ordering::Release);
     }
 }
@@ -246,6 +242,12 @@ fn sleep(code: u32, deadline: Instant) -> bool {
         wait(&WORD, code, left);
     }
     !left.is_zero()
+}
+
+extern "C" fn main(_: *mut c_void) -> *mut c_void {
+    name_thread(c"tllmprof");
+    uncounted(&mut work);
+    core::ptr::null_mut()
 }
 
 fn work() {

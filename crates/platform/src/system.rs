@@ -1,5 +1,6 @@
 //! What is asked of libc and the kernel that can be asked at any time.
 
+use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 
 /// A clock of the system.
@@ -40,6 +41,37 @@ pub fn thread_name() -> [u8; 16] {
 pub fn at_exit(handler: extern "C" fn()) {
     // SAFETY: a function of this library, which is never unloaded.
     unsafe { libc::atexit(handler) };
+}
+
+/// Starts a detached thread that runs `main` on a stack of so many bytes, with the calling thread's signal
+/// mask; whether it did.
+///
+/// Not `std::thread`: that looks functions up by name, which takes the loader's lock and changes what
+/// `dlerror` says, and it takes a thread key, without which it aborts.
+pub fn start_thread(stack: usize, main: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
+    // SAFETY: the attributes are initialised before they are used and given back afterwards; the
+    // thread takes no argument.
+    unsafe {
+        let mut attributes = core::mem::zeroed::<libc::pthread_attr_t>();
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        libc::pthread_attr_setstacksize(&raw mut attributes, stack);
+        let mut thread = core::mem::zeroed::<libc::pthread_t>();
+        let failed = libc::pthread_create(
+            &raw mut thread,
+            &raw const attributes,
+            main,
+            core::ptr::null_mut(),
+        );
+        libc::pthread_attr_destroy(&raw mut attributes);
+        failed == 0
+    }
+}
+
+/// Gives the calling thread a name, which the kernel cuts to 15 bytes.
+pub fn name_thread(name: &CStr) {
+    // SAFETY: a terminated string, which the kernel copies.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
 /// Runs `act` with all signals kept from the calling thread, and from threads that it starts
