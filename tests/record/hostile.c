@@ -80,6 +80,8 @@ static void jump(int signal)
 static void jumps(void)
 {
     volatile int left = 0;
+    /* NVTX looks for its tool once, and waits for ever for who has jumped out of that. */
+    nvtxInitialize(NULL);
     handle(jump);
     atomic_store(&lines[0].number, (uint64_t)gettid());
     if (sigsetjmp(away, 1) != 0)
