@@ -4,7 +4,5 @@ fn main() {
     // Its code stays in use as long as the process lives: exit handlers, thunks that callers hold.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libtllmprof.so");
-    // The bounds of the sections that the linker collects are the library's own.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,start-stop-visibility=hidden");
     println!("cargo:rerun-if-changed=build.rs");
 }

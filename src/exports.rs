@@ -1,7 +1,7 @@
 //! The functions that the library exports. Nothing else may hold these names: a command or a test that
 //! did would intercept itself.
 
-use core::arch::naked_asm;
+use core::arch::{global_asm, naked_asm};
 use core::ffi::{c_int, c_void};
 
 use tllmprof_intercept::nvtx;
@@ -48,3 +48,24 @@ unsafe extern "C-unwind" fn InitializeInjectionNvtxExtension(module: *mut c_void
     // SAFETY: NVTX is the caller, so `module` describes an extension of its, as `nvtxExtInit.h` lays it out.
     unsafe { nvtx::initialize_extension(module) }
 }
+
+/// Keeps the bounds of a section that the linker collects from being exported, with any linker: a
+/// reference that is hidden hides the symbol.
+macro_rules! hide_slices {
+    ($($name:literal)*) => {
+        $(hide_slices!(@ "__start_linkme_" $name);
+        hide_slices!(@ "__stop_linkme_" $name);
+        hide_slices!(@ "__start_linkm2_" $name);
+        hide_slices!(@ "__stop_linkm2_" $name);)*
+    };
+    (@ $bound:literal $name:literal) => {
+        global_asm!(
+            ".pushsection .tllmprof.bounds,\"\",@progbits",
+            concat!(".weak ", $bound, $name),
+            concat!(".hidden ", $bound, $name),
+            concat!(".quad ", $bound, $name),
+            ".popsection",
+        );
+    };
+}
+hide_slices!("HOOKS" "WIRING" "NEEDS" "ADD_ONS" "EXTENSION" "HANDLERS");
