@@ -66,11 +66,11 @@ impl tllmprof_session::Doors for AllDoors {
     }
 
     fn report_named(&self) {
-        named::tell();
+        named::report();
     }
 
     fn report_unmatched(&self, step: &Step, may_search: bool) {
-        named::tell_unmatched(step, may_search);
+        named::report_unmatched(step, may_search);
     }
 
     fn write_no_range(&self, out: &mut dyn core::fmt::Write) -> core::fmt::Result {

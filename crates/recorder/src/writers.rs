@@ -15,6 +15,7 @@ use super::clock::ticks;
 use super::space;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::pages::{self, Zeroed};
+use tllmprof_platform::system;
 use tllmprof_platform::thread::{self, Part};
 use tllmprof_steps::ranges::open::Open;
 use tllmprof_sync::Published;
@@ -303,9 +304,7 @@ unsafe impl Part for Writer {
 
 /// Writes down what the calling thread is called.
 fn name_thread(writer: &'static Writer) {
-    let mut name = [0_u8; 16];
-    // SAFETY: writes at most 16 bytes, the last of them 0, to the local.
-    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let name = system::thread_name();
     let length = name.iter().position(|byte| *byte == 0).unwrap_or(0);
     let Ok(name) = str::from_utf8(&name[..length]) else {
         return;

@@ -334,7 +334,6 @@ fn mind_exit() {
         static ONCE: AtomicBool = AtomicBool::new(false);
     }
     if !ONCE.swap(true, Ordering::AcqRel) {
-        // SAFETY: the handler is a function of this library, which is never unloaded.
-        unsafe { libc::atexit(at_exit) };
+        tllmprof_platform::system::at_exit(at_exit);
     }
 }

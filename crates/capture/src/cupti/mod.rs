@@ -61,9 +61,9 @@ lifecycle::global! {
     /// The iteration at which there is something to do next, for the hot path; [`NEVER`] for none.
     #[fork(reset)]
     static NEXT: AtomicU64 = AtomicU64::new(NEVER);
-    /// Refusals that were told, a bit each.
+    /// Refusals that were reported, one bit each.
     #[fork(keep = "the parent has said it")]
-    static TOLD: AtomicU32 = AtomicU32::new(0);
+    static REPORTED: AtomicU32 = AtomicU32::new(0);
     #[fork(by = in_child)]
     #[exit = "CUPTI is asked for what it has"]
     static PLAN: Lock<Plan> = Lock::new(Plan::Off);
@@ -192,7 +192,7 @@ fn whereabouts() -> Where {
 /// Says why there are no kernels, each reason once.
 fn say_refusal(refusal: &Refusal) {
     let bit = 1 << refusal.number();
-    if TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+    if REPORTED.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
         log::say!(Warn, "no kernels: {refusal}");
     }
 }

@@ -27,8 +27,8 @@ pub mod pool;
 #[cfg_attr(target_arch = "aarch64", path = "processor_aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "processor_x86_64.rs")]
 pub mod processor;
+mod report;
 mod slots;
-mod told;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_trampoline.rs")]
 mod trampoline;
 
@@ -57,11 +57,11 @@ use tllmprof_sync::Lock;
 
 pub use calls::{after, before};
 use functions::Function;
+pub use report::{report, report_unmatched};
 use slots::ByName;
 use tllmprof_platform::entry::{self, Entry, Refusal};
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::modules::{self, ARE_WATCHED, Loaded, has_watcher, tell_watcher};
-pub use told::{tell, tell_unmatched};
 use trampoline::Region;
 
 /// How long a look-up waits for another thread that looks at modules.
@@ -500,7 +500,7 @@ impl Followed {
                 file: file.to_string_lossy().into_owned(),
                 means,
             };
-            told::found(&named);
+            report::found(&named);
             self.functions.push(named);
         }
         self.regions.append(&mut regions);

@@ -105,7 +105,7 @@ lifecycle::global! {
     static MAKING: Lock<()> = Lock::new(());
     /// Devices that the record knows the names of, by bits.
     #[fork(reset)]
-    static TOLD: AtomicU32 = AtomicU32::new(0);
+    static NAMED_DEVICES: AtomicU32 = AtomicU32::new(0);
 }
 
 /// The pool of a context, made if there is none.
@@ -312,7 +312,7 @@ impl Pool {
         let bit = 1_u32.checked_shl(self.device.into()).unwrap_or(0);
         let mut name = [0; 96];
         if !self.supply.is_dead()
-            && TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0
+            && NAMED_DEVICES.fetch_or(bit, Ordering::Relaxed) & bit == 0
             && let Some(length) = driver.device_name(self.device, &mut name)
         {
             facts::tell(Info::Gpu, &String::from_utf8_lossy(&name[..length]));

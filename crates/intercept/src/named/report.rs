@@ -24,7 +24,7 @@ lifecycle::global! {
 
 /// Says by which means functions are followed, and which are not. From now on that is said of each
 /// that is found.
-pub fn tell() {
+pub fn report() {
     with(|followed| {
         MAY_TELL.store(true, Ordering::Relaxed);
         for function in &followed.functions {
@@ -68,7 +68,7 @@ pub fn found(function: &Named) {
 
 /// Says what is wrong with a rule that named nothing, or too much. `may_search`: the process ends
 /// in a way that leaves time and memory to look for names that are near.
-pub fn tell_unmatched(rule: &impl fmt::Display, may_search: bool) {
+pub fn report_unmatched(rule: &impl fmt::Display, may_search: bool) {
     with(|followed| {
         if followed.too_many {
             log::say!(
