@@ -53,7 +53,7 @@ pub fn role_of(name: &CStr) -> Option<Role> {
 /// # Safety
 /// `name` is a terminated string.
 pub unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program passed it to `dlsym`, which reads a terminated string.
     let name = unsafe { CStr::from_ptr(name) };
     (role_of(name).is_some() || gate::is_wanted() && is_called_in_context(name))
         && (handle != libc::RTLD_NEXT || resolve::resolve(0, name, None, Scope::All).is_none())
@@ -82,7 +82,7 @@ fn real_dlvsym() -> Option<Dlvsym> {
 /// # Safety
 /// As `dlsym`, or as `dlvsym` where there is a `version`.
 pub unsafe fn real(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> *mut c_void {
-    // SAFETY: the caller's promise.
+    // SAFETY: these are `dlsym` and `dlvsym` themselves, with arguments that are right for them.
     let found = unsafe {
         match version {
             None => real_dlsym().map(|dlsym| dlsym(handle, name.as_ptr())),
@@ -164,7 +164,7 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
             None if resolve::resolve(caller, name, version, Scope::All).is_some() => return found,
             None => {
                 // SAFETY: RTLD_NEXT from here looks behind this library, where nothing is: the
-                // result is null, and dlerror tells of the program's own name.
+                // result is null, and dlerror names what the program asked for.
                 return real_dlsym().map_or(core::ptr::null_mut(), |dlsym| unsafe {
                     dlsym(libc::RTLD_NEXT, name.as_ptr())
                 });

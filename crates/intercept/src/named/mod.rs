@@ -269,7 +269,7 @@ pub unsafe extern "C" fn lookup(
 ) -> *mut c_void {
     let _errno = Kept::new();
     look();
-    // SAFETY: the caller's promise.
+    // SAFETY: the program passed both to `dlsym` or `dlvsym`, which read them as terminated strings.
     let (name, version) = unsafe {
         let version = (!version.is_null()).then(|| CStr::from_ptr(version));
         (CStr::from_ptr(name), version)
@@ -288,7 +288,7 @@ pub unsafe extern "C" fn lookup(
     let found = if handle == libc::RTLD_DEFAULT {
         from_scope(caller, name, version)
     } else {
-        // SAFETY: the caller's promise; an answer by handle does not depend on who asks.
+        // SAFETY: the program's own arguments; an answer by handle does not depend on who asks.
         unsafe { dlsym::real(handle, name, version) }.expose_provenance()
     };
     let stub = with(|followed| {
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn lookup(
     )
 }
 
-/// What the code at `caller` gets by RTLD_DEFAULT; 0 for nothing that can be told.
+/// What the code at `caller` gets by RTLD_DEFAULT; 0 where that is unknown.
 fn from_scope(caller: usize, name: &CStr, version: Option<&CStr>) -> usize {
     let mut found = 0;
     elf::with_modules(|modules| {
@@ -356,7 +356,7 @@ impl Followed {
         }
         tllmprof_platform::lifecycle::register();
         elf::with_modules(|modules| {
-            // The map of before may tell of modules that are gone.
+            // The map from before may list modules that are gone.
             let Ok(maps) = Maps::read() else { return };
             let ready: Vec<Module> = modules
                 .iter()

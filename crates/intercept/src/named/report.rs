@@ -1,4 +1,4 @@
-//! What is said of the functions that the rule names, in processes that use CUDA.
+//! What is reported of the functions that the rule names, in processes that use CUDA.
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
@@ -11,7 +11,7 @@ use tllmprof_symbols::{Image, LIMIT, Nearest};
 use super::{Followed, Means, Named, with};
 use tllmprof_platform::log;
 
-/// How many names that are near to the rule's are told.
+/// How many names that are near to the rule's are reported.
 const NEAREST: usize = 3;
 
 lifecycle::global! {
@@ -19,14 +19,14 @@ lifecycle::global! {
 
     /// The process uses CUDA, so that lines may be written.
     #[fork(reset)]
-    static MAY_TELL: AtomicBool = AtomicBool::new(false);
+    static MAY_REPORT: AtomicBool = AtomicBool::new(false);
 }
 
-/// Says by which means functions are followed, and which are not. From now on that is said of each
-/// that is found.
+/// Says by which means functions are followed, and which are not. From now on each that is found is
+/// reported, too.
 pub fn report() {
     with(|followed| {
-        MAY_TELL.store(true, Ordering::Relaxed);
+        MAY_REPORT.store(true, Ordering::Relaxed);
         for function in &followed.functions {
             found(function);
         }
@@ -34,13 +34,13 @@ pub fn report() {
 }
 
 /// Says by which means a function is followed, if the process uses CUDA. A library that comes again
-/// and again is told of once.
+/// and again is reported once.
 pub fn found(function: &Named) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]
         static SAID: [AtomicU64; LIMIT] = [const { AtomicU64::new(0) }; LIMIT];
     }
-    if !MAY_TELL.load(Ordering::Relaxed) {
+    if !MAY_REPORT.load(Ordering::Relaxed) {
         return;
     }
     let mut hasher = DefaultHasher::new();

@@ -96,13 +96,15 @@ unsafe fn chosen(address: usize) -> usize {
     let place = core::ptr::with_exposed_provenance_mut(address);
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: the caller's promise.
+        // SAFETY: an IFUNC's symbol is the address of its resolver, which takes no arguments here, and
+        // its module stays loaded.
         let resolver: Option<extern "C" fn() -> usize> = unsafe { function::at(place) };
         resolver.map_or(0, |resolver| resolver())
     }
-    // What the processor can do, as glibc tells it: see its sys/ifunc.h.
+    // What the processor can do, as glibc passes it: see its sys/ifunc.h.
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: the caller's promise; getauxval takes no pointers.
+    // SAFETY: an IFUNC's symbol is the address of its resolver, which takes these arguments, and its
+    // module stays loaded; getauxval takes no pointers.
     unsafe {
         type Resolver = extern "C" fn(u64, *const [u64; 3]) -> usize;
         const HAS_MORE: u64 = 1 << 62;

@@ -96,7 +96,7 @@ impl Region {
     /// # Safety
     /// Nothing leads there any more, as after the functions have been unloaded.
     pub unsafe fn free(self) {
-        // SAFETY: the mapping is ours; the caller's promise.
+        // SAFETY: the mapping is this region's, and no code leads into it any more.
         unsafe {
             libc::munmap(
                 core::ptr::with_exposed_provenance_mut(self.start),

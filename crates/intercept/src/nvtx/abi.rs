@@ -42,8 +42,8 @@ impl<'a> Table<'a> {
     /// `export` is what the module gave its tool to initialise with; the module waits for that, and
     /// is not unloaded, for `'a`.
     pub unsafe fn of(export: GetExportTable, kind: u32) -> Option<Self> {
-        // SAFETY: the caller's promise; a table is as long as it says itself, of aligned places or
-        // nulls.
+        // SAFETY: NVTX's own callbacks, which the module keeps for `'a`; a table is as long as it says
+        // itself, of aligned places or nulls.
         unsafe {
             let callbacks = export(CALLBACKS).cast::<Callbacks>().as_ref()?;
             if callbacks.struct_size < size_of::<Callbacks>() {

@@ -154,7 +154,7 @@ impl<F: Copy> Tool<F> {
         let Ok(library) = (unsafe { Library::open(Some(path), RTLD_LAZY) }) else {
             return Self::None;
         };
-        // SAFETY: the caller's promise; the function may be null.
+        // SAFETY: `F` is the type of the function of this name; `Option` lets it be null.
         let found = unsafe { library.get::<Option<F>>(name.to_bytes_with_nul()) };
         match found.ok().and_then(|symbol| *symbol) {
             Some(function) => Self::Has(function, ManuallyDrop::new(library)),
