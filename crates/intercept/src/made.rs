@@ -54,6 +54,7 @@ pub fn stranger() -> usize {
 }
 
 /// What [`real`] was called with.
+#[repr(C)]
 #[derive(Default, PartialEq, Debug)]
 pub struct Seen {
     words: [usize; 13],

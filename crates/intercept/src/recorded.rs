@@ -152,3 +152,110 @@ fn target(call: Call, frame: &Frame, thunk: &Thunk) -> Option<Target> {
         per_thread: thunk.is_per_thread(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::without_provenance_mut;
+
+    use tllmprof_calls::CALLS;
+
+    use super::*;
+    use crate::frame::made;
+
+    /// Arguments of which each says its place.
+    const WORDS: [usize; 14] = [
+        100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113,
+    ];
+
+    fn thunk(role: Role) -> &'static Thunk {
+        Thunk::made(without_provenance_mut(0x1000), role)
+    }
+
+    #[test]
+    fn the_stream_of_each_call_is_the_word_that_its_row_names() {
+        let configuration = [7_usize, 7, 7, 7, 0x77, 7, 7, 7];
+        let mut words = WORDS;
+        for row in CALLS {
+            let call = row.call;
+            for (library, role) in [
+                (Library::Driver, Role::Driver(call)),
+                (Library::Runtime, Role::Runtime(call)),
+            ] {
+                let thunk = thunk(role);
+                let expected = match call.stream(library) {
+                    Stream::None => None,
+                    Stream::Word(index) => Some(100 + usize::from(index)),
+                    Stream::Configured(behind) => {
+                        assert_eq!(behind, 32, "{call}: what lies there is known here");
+                        Some(0x77)
+                    }
+                };
+                words[0] = match call.stream(library) {
+                    Stream::Configured(_) => configuration.as_ptr().expose_provenance(),
+                    _ => 100,
+                };
+                let made = made::Call::new(thunk, &words, 0);
+                let found = |thunk| target(call, &made.frame, thunk);
+                assert_eq!(
+                    found(thunk).map(|found| found.handle),
+                    expected,
+                    "{call} {library:?}"
+                );
+                assert!(found(thunk).is_none_or(|found| !found.per_thread));
+                thunk.set_per_thread();
+                assert!(
+                    found(thunk).is_none_or(|found| found.per_thread),
+                    "{call} {library:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_launch_without_a_configuration_names_no_stream() {
+        let launch = thunk(Role::Driver(Call::LaunchKernelEx));
+        let made = made::Call::new(launch, &[0, 101], 0);
+        assert!(target(Call::LaunchKernelEx, &made.frame, launch).is_none());
+    }
+
+    #[test]
+    fn copies_below_64_kib_are_small() {
+        for row in CALLS {
+            let thunk = thunk(Role::Driver(row.call));
+            let mut words = WORDS;
+            let mut is_small = |size: usize| {
+                words[row.small_by.map_or(0, usize::from)] = size;
+                is_small_copy(row.call, &made::Call::new(thunk, &words, 0).frame)
+            };
+            assert_eq!(
+                is_small((64 << 10) - 1),
+                row.small_by.is_some(),
+                "{}",
+                row.call
+            );
+            assert!(!is_small(64 << 10), "{}", row.call);
+        }
+        assert!(CALLS.iter().any(|row| row.small_by.is_some()));
+    }
+
+    #[test]
+    fn without_a_window_nothing_is_kept() {
+        let thunk = thunk(Role::Driver(Call::GraphLaunch));
+        let made = made::Call::new(thunk, &WORDS, 0);
+        assert!(!are());
+        goes_on(&made.frame, thunk);
+        assert_eq!(
+            made.frame.since.get() & LAST,
+            0,
+            "no work of the GPU is timed"
+        );
+        assert_ne!(made.frame.since.get(), 0);
+        keep(&made.frame, thunk, 0);
+        destroys(Destroyed::Stream, &made.frame, thunk);
+        #[cfg(target_arch = "x86_64")]
+        {
+            assert_eq!(entered(&made.frame), 0);
+            assert_eq!(returned(&made.frame, 700), 700);
+        }
+    }
+}

@@ -114,7 +114,7 @@ impl Wanted {
 
     /// Whether `call` is counted and no more.
     fn is_counted_only(self, call: Call) -> bool {
-        !self.ranges && !self.recorded && !(self.learnt && noting(call).is_some())
+        !(self.ranges || self.recorded || self.learnt && noting(call).is_some())
     }
 }
 

@@ -56,6 +56,8 @@ use tllmprof_sync::Guard;
 use tllmprof_sync::Lock;
 
 pub use calls::{after, before};
+#[cfg(test)]
+pub use ends::await_end as await_end_of;
 use functions::Function;
 pub use report::{report, report_unmatched};
 use slots::ByName;
