@@ -118,3 +118,76 @@ unsafe fn chosen(address: usize) -> usize {
         resolver.map_or(0, |resolver| resolver(features | HAS_MORE, &raw const more))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tllmprof_platform::elf;
+    use tllmprof_steps::step::counted::Counted;
+
+    use super::*;
+    use crate::made::{alone, stranger};
+
+    /// Has `act` use the test's own module, all modules and their mappings.
+    fn with_us(act: impl FnOnce(&Module, &[Module], &Maps)) {
+        let maps = Maps::read().unwrap();
+        elf::with_modules(|modules| {
+            let us = lead_to_stubs as *const () as usize;
+            let us = modules.iter().find(|module| module.contains(us)).unwrap();
+            act(us, modules, &maps);
+        });
+    }
+
+    #[test]
+    fn a_slot_of_a_named_function_leads_to_its_stub() {
+        let rule = [
+            ("TLLMPROF_STEP", "sym:getppid"),
+            ("TLLMPROF_START_STOP", "1000"),
+        ];
+        alone(&rule, || {
+            let address = stranger();
+            let found = Found {
+                address,
+                is_ifunc: false,
+            };
+            let named = |name: &str, found| ByName {
+                found,
+                names: vec![std::ffi::CString::new(name).unwrap()],
+            };
+            // SAFETY: takes and returns numbers.
+            let before = unsafe { libc::getppid() };
+            with_us(|us, modules, maps| {
+                let lead = |function| lead_to_stubs(us, &[function], modules, maps);
+                assert_eq!(lead(named("no_function_is_called_so", found)), 0);
+                let another = Found {
+                    address: address + 1,
+                    is_ifunc: false,
+                };
+                assert_eq!(
+                    lead(named("getppid", another)),
+                    0,
+                    "another function of that name"
+                );
+                assert!(lead(named("getppid", found)) > 0);
+                assert_eq!(lead(named("getppid", found)), 0, "it leads there already");
+            });
+            // SAFETY: takes and returns numbers.
+            let after = unsafe { [libc::getppid(), libc::getppid()] };
+            assert_eq!(after, [before; 2]);
+            let slot = tllmprof_session::slot().unwrap();
+            assert_eq!(slot.live(Counted::Named).count(), 2);
+        });
+    }
+
+    #[test]
+    fn a_function_is_called_by_any_of_its_names() {
+        let function = ByName {
+            found: Found {
+                address: 1,
+                is_ifunc: false,
+            },
+            names: vec![c"f".to_owned(), c"f_alias".to_owned()],
+        };
+        assert!(function.is_called(c"f") && function.is_called(c"f_alias"));
+        assert!(!function.is_called(c"f_") && !function.is_called(c""));
+    }
+}
