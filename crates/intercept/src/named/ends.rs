@@ -54,14 +54,11 @@ mod tests {
                 assert_eq!(place.into_inner(), 0x4000);
                 return;
             }
-            for index in 0..pool::RETURNS {
+            for (index, awaited) in AWAITED.iter().enumerate() {
                 place.store(0x4000 + index, Ordering::Relaxed);
                 await_end(&place, 7 + index as u64);
                 assert_eq!(place.load(Ordering::Relaxed), pool::return_stub(index));
-                assert_eq!(
-                    AWAITED[index].address.load(Ordering::Relaxed),
-                    0x4000 + index
-                );
+                assert_eq!(awaited.address.load(Ordering::Relaxed), 0x4000 + index);
             }
             place.store(0x5000, Ordering::Relaxed);
             await_end(&place, 20);

@@ -6,6 +6,7 @@ use std::path::Path;
 use tllmprof_symbols::{Image, LIMIT, Pattern, demangle};
 
 /// A function that the rule names, as its file describes it.
+#[cfg_attr(test, derive(Clone))]
 pub struct Function {
     /// As in the file.
     pub address: usize,

@@ -118,7 +118,7 @@ mod tests {
             assert_eq!(return_stub(index), start + index * RETURN_STUB_SIZE + FIRST);
         }
         #[cfg(target_arch = "x86_64")]
-        for index in 0..RETURNS {
+        for (index, awaited) in AWAITED.iter().enumerate() {
             let stub = core::ptr::with_exposed_provenance::<u8>(return_stub(index) - FIRST);
             // SAFETY: the assembler has laid stubs of that size out there.
             let code = unsafe { core::slice::from_raw_parts(stub, RETURN_STUB_SIZE) };
@@ -128,7 +128,7 @@ mod tests {
             let word = return_stub(index)
                 .wrapping_add(6)
                 .wrapping_add_signed(distance as isize);
-            assert_eq!(word, (&raw const AWAITED[index].address).addr());
+            assert_eq!(word, (&raw const awaited.address).addr());
         }
     }
 }
