@@ -4,7 +4,11 @@
 use core::any::type_name;
 use core::ffi::c_void;
 use core::mem::transmute;
+use std::collections::HashMap;
 use std::process::Command;
+
+use tllmprof_record::{Entry, Event, Reader, StringId};
+use tllmprof_session::Facts;
 
 /// In a process that [`alone`] has started: the test that it runs.
 const ALONE: &str = "TLLMPROF_TEST_ALONE";
@@ -46,6 +50,44 @@ pub fn alone<F: FnOnce()>(variables: &[(&str, &str)], act: F) -> Option<String> 
         ran.status
     );
     Some(err.into_owned())
+}
+
+/// Runs `act` with a window open, and returns what the record holds then: events, and strings by
+/// their numbers. In a process of its own ([`alone`]) to which `TLLMPROF_TRACE` says where.
+pub fn recorded(act: impl FnOnce()) -> (Vec<Event>, HashMap<StringId, String>) {
+    let settings = tllmprof_session::activity::settings().unwrap();
+    tllmprof_recorder::start(settings);
+    let facts = Facts {
+        rank: None,
+        python: None,
+        rule: &"",
+        why: None,
+        engine: None,
+    };
+    tllmprof_recorder::begin(settings, &facts);
+    tllmprof_recorder::window_opens(0);
+    assert!(tllmprof_recorder::is_recording());
+    act();
+    tllmprof_recorder::window_closes(1);
+
+    let path = std::env::var_os("TLLMPROF_TRACE").unwrap();
+    let record = Reader::open(path.as_ref()).unwrap();
+    let (mut events, mut strings) = (Vec::new(), HashMap::new());
+    let damage = record.read(|entry| match entry {
+        Entry::Event { event, .. } => events.push(event),
+        Entry::String { id, bytes } => {
+            strings.insert(id, String::from_utf8(bytes.to_vec()).unwrap());
+        }
+    });
+    assert!(damage.unwrap().is_none());
+    std::fs::remove_file(path).unwrap();
+    (events, strings)
+}
+
+/// Where a test has its record, for `TLLMPROF_TRACE`.
+pub fn record_of(test: &str) -> String {
+    let name = format!("tllmprof-{test}-{}.tllmprof", std::process::id());
+    std::env::temp_dir().join(name).to_str().unwrap().to_owned()
 }
 
 /// An address in a module that is not the test's, as a caller's would be.

@@ -8,12 +8,11 @@ use core::ptr::{from_ref, null_mut, without_provenance_mut};
 use tllmprof_calls::{CALLS, Call, Direction, Kind};
 use tllmprof_learn::{Trail, Trails};
 use tllmprof_platform::thread::{self, uncounted};
-use tllmprof_record::{Entry, Reader, What};
-use tllmprof_session::Facts;
+use tllmprof_record::What;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::{Slot, UNLIMITED};
 
-use crate::made::{Seen, alone, call_by, real_address};
+use crate::made::{Seen, alone, call_by, real_address, record_of, recorded};
 use crate::named::pool;
 use crate::thunk::{Role, Thunk};
 
@@ -147,63 +146,43 @@ fn a_call_that_is_noted_is_counted_as_well() {
 
 #[test]
 fn a_call_that_is_recorded_keeps_its_arguments_and_its_record() {
-    let folder = std::env::temp_dir().join(format!("tllmprof-calls-{}", std::process::id()));
-    let path = folder.with_extension("trace");
+    let path = record_of("calls");
     let variables = [
         ("TLLMPROF_STEP", "cuGraphLaunch"),
         ("TLLMPROF_START_STOP", "0-1000"),
-        ("TLLMPROF_TRACE", path.to_str().unwrap()),
+        ("TLLMPROF_TRACE", &path),
     ];
-    let parent = alone(&variables, || {
-        let settings = tllmprof_session::activity::settings().unwrap();
-        tllmprof_recorder::start(settings);
-        let facts = Facts {
-            rank: None,
-            python: None,
-            rule: &"",
-            why: None,
-            engine: None,
-        };
-        tllmprof_recorder::begin(settings, &facts);
-        tllmprof_recorder::window_opens(0);
-        assert!(tllmprof_recorder::is_recording());
+    alone(&variables, || {
         let slot = count_here();
-        for row in CALLS {
-            let stub = thunk_of(Role::Driver(row.call)).stub();
-            for result in RESULTS {
-                // Floating-point registers are not kept here, as no function of CUDA's uses them.
-                call_by(stub, result, false);
-            }
-            assert_eq!(slot.live(row.call).count(), 3, "{}", row.call);
-        }
-        tllmprof_recorder::window_closes(1);
-
-        let path = std::env::var_os("TLLMPROF_TRACE").unwrap();
-        let record = Reader::open(path.as_ref()).unwrap();
-        let mut calls = Vec::new();
-        let damage = record.read(|entry| {
-            if let Entry::Event { event, .. } = entry
-                && let What::Call { row, stream, .. } = event.what
-            {
-                calls.push((row, stream, event.failed));
+        let (events, _) = recorded(|| {
+            for row in CALLS {
+                let stub = thunk_of(Role::Driver(row.call)).stub();
+                for result in RESULTS {
+                    // Floating-point registers are not kept here, as no function of CUDA's uses them.
+                    call_by(stub, result, false);
+                }
+                assert_eq!(slot.live(row.call).count(), 3, "{}", row.call);
             }
         });
-        assert!(damage.unwrap().is_none());
+        let calls = events.iter().filter_map(|event| match event.what {
+            What::Call { row, stream, .. } => Some((row, stream, event.failed)),
+            _ => None,
+        });
+        let calls: Vec<_> = calls.collect();
+        for row in CALLS {
+            let of_row = calls.iter().filter(|(known, ..)| *known == row.call as u8);
+            let failed: Vec<_> = of_row.map(|(.., failed)| *failed).collect();
+            assert_eq!(failed, [false, true, false], "{}", row.call);
+        }
         let launch = Call::LaunchKernel as u8;
-        calls.retain(|(row, ..)| *row == launch);
-        let expected = [
-            (launch, 108, false),
-            (launch, 0, true),
-            (launch, 108, false),
-        ];
+        let streams = calls.iter().filter(|(row, ..)| *row == launch);
+        let streams: Vec<_> = streams.map(|(_, stream, _)| *stream).collect();
         assert_eq!(
-            calls, expected,
-            "word 8 is the stream; a call that failed has none"
+            streams,
+            [108, 0, 108],
+            "word 8; a call that failed has none"
         );
     });
-    if parent.is_some() {
-        std::fs::remove_file(path).unwrap();
-    }
 }
 
 #[test]
