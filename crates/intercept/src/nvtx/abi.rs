@@ -92,6 +92,30 @@ pub struct Attributes {
 }
 
 impl Attributes {
+    /// Those of a range with this message.
+    #[cfg(test)]
+    pub fn made(message_type: i32, message: Message) -> Self {
+        Self {
+            version: 3,
+            size: size_of::<Self>() as u16,
+            category: 0,
+            color_type: 0,
+            color: 0,
+            payload_type: 0,
+            reserved: 0,
+            payload: 0,
+            message_type,
+            message,
+        }
+    }
+
+    /// As of a version with fewer members.
+    #[cfg(test)]
+    pub fn cut_to(mut self, size: u16) -> Self {
+        self.size = size;
+        self
+    }
+
     /// Whether there is a message in it.
     pub const fn is_whole(&self) -> bool {
         self.size as usize >= size_of::<Self>()

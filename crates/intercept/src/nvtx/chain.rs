@@ -332,9 +332,9 @@ mod tests {
             let next = |tool: usize| {
                 core::array::from_fn(|row| without_provenance_mut(0x1000 * tool + row))
             };
-            for tool in 0..CHAINS {
+            for (tool, chain) in ALL.iter().enumerate() {
                 assert_eq!(chain_for(&next(tool)), Some(tool));
-                assert_eq!(ALL[tool].next(3), next(tool)[3]);
+                assert_eq!(chain.next(3), next(tool)[3]);
             }
             assert_eq!(chain_for(&next(CHAINS)), None);
             assert_eq!(chain_for(&next(2)), Some(2));
