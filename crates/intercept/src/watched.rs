@@ -72,13 +72,23 @@ mod tests {
     use crate::made::{alone, call_by, library, open, real_address};
     use crate::thunk::{Role, Thunk};
 
-    /// A tool that counts pushes and pops in domains.
+    /// A tool that counts pushes and pops in domains, and changes what a function may change.
     const TOOL: &str = "
+        #include <errno.h>
         #include <stddef.h>
         typedef struct { size_t size; int (*table)(unsigned, void ***, unsigned *); } Callbacks;
         int counts[2];
-        static int push(void *domain, const void *attributes) { return counts[0]++; }
-        static int pop(void *domain) { return counts[1]++; }
+        static double take(double a, double b, double c, double d, double e, double f, double g, double h) {
+            return a + b + c + d + e + f + g + h;
+        }
+        static double (*volatile noise)(double, double, double, double, double, double, double, double) = take;
+        static int change(int which) {
+            noise(-1, -2, -3, -4, -5, -6, -7, -8);
+            errno = EIO;
+            return counts[which]++;
+        }
+        static int push(void *domain, const void *attributes) { return change(0); }
+        static int pop(void *domain) { return change(1); }
         int InitializeInjectionNvtx2(const void *(*export)(unsigned)) {
             const Callbacks *callbacks = export(1);
             void **places;

@@ -299,116 +299,12 @@ mod registers {
     use core::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::made::registers::{Registers, after};
     use crate::named::processor;
-
-    /// What registers hold before a call, or after it.
-    #[repr(C, align(64))]
-    #[derive(Clone, PartialEq, Debug)]
-    pub struct Registers {
-        vectors: [[u64; 4]; 16],
-        /// `rax`, `rbx`, `rcx`, `rdx`, `rsi`, `rdi`, `rbp`, `r8` to `r10`, `r12` to `r15`.
-        general: [u64; 14],
-        /// The first two of the x87 stack.
-        floating: [f64; 2],
-    }
-
-    impl Registers {
-        pub fn made() -> Self {
-            let number = |index: usize| 0x0101_0101_0101_0101 * (1 + index as u64);
-            Self {
-                vectors: core::array::from_fn(|index| [number(index); 4]),
-                general: core::array::from_fn(|index| number(100 + index)),
-                // As `call_with` loads them.
-                floating: [core::f64::consts::PI, 1.0],
-            }
-        }
-    }
-
-    /// Calls `entry` with what is in `before`, and notes what the registers hold after it.
-    #[unsafe(naked)]
-    pub unsafe extern "C" fn call_with(
-        entry: *mut c_void,
-        before: &Registers,
-        after: &mut Registers,
-    ) {
-        naked_asm!(
-            "push rbx",
-            "push rbp",
-            "push r12",
-            "push r13",
-            "push r14",
-            "push r15",
-            "push rdi",
-            "push rdx",
-            "sub rsp, 8",
-            "fld1",
-            "fldpi",
-            ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
-            "vmovdqu ymm\\n, ymmword ptr [rsi + 32 * \\n]",
-            ".endr",
-            "mov rax, qword ptr [rsi + 512]",
-            "mov rbx, qword ptr [rsi + 520]",
-            "mov rcx, qword ptr [rsi + 528]",
-            "mov rdx, qword ptr [rsi + 536]",
-            "mov rdi, qword ptr [rsi + 552]",
-            "mov rbp, qword ptr [rsi + 560]",
-            "mov r8, qword ptr [rsi + 568]",
-            "mov r9, qword ptr [rsi + 576]",
-            "mov r10, qword ptr [rsi + 584]",
-            "mov r12, qword ptr [rsi + 592]",
-            "mov r13, qword ptr [rsi + 600]",
-            "mov r14, qword ptr [rsi + 608]",
-            "mov r15, qword ptr [rsi + 616]",
-            "mov rsi, qword ptr [rsi + 544]",
-            "call qword ptr [rsp + 16]",
-            "mov qword ptr [rsp], rsi",
-            "mov rsi, qword ptr [rsp + 8]",
-            ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
-            "vmovdqu ymmword ptr [rsi + 32 * \\n], ymm\\n",
-            ".endr",
-            "mov qword ptr [rsi + 512], rax",
-            "mov qword ptr [rsi + 520], rbx",
-            "mov qword ptr [rsi + 528], rcx",
-            "mov qword ptr [rsi + 536], rdx",
-            "mov qword ptr [rsi + 552], rdi",
-            "mov qword ptr [rsi + 560], rbp",
-            "mov qword ptr [rsi + 568], r8",
-            "mov qword ptr [rsi + 576], r9",
-            "mov qword ptr [rsi + 584], r10",
-            "mov qword ptr [rsi + 592], r12",
-            "mov qword ptr [rsi + 600], r13",
-            "mov qword ptr [rsi + 608], r14",
-            "mov qword ptr [rsi + 616], r15",
-            "mov rax, qword ptr [rsp]",
-            "mov qword ptr [rsi + 544], rax",
-            "fstp qword ptr [rsi + 624]",
-            "fstp qword ptr [rsi + 632]",
-            "fninit",
-            "vzeroupper",
-            "add rsp, 8",
-            "pop rdx",
-            "pop rdi",
-            "pop r15",
-            "pop r14",
-            "pop r13",
-            "pop r12",
-            "pop rbp",
-            "pop rbx",
-            "ret",
-        )
-    }
 
     #[unsafe(naked)]
     extern "C" fn nothing() {
         naked_asm!("ret")
-    }
-
-    fn after(entry: *mut c_void) -> Registers {
-        let mut after = Registers::made();
-        after.vectors = [[0; 4]; 16];
-        // SAFETY: the entry leads to a function that reads no argument.
-        unsafe { call_with(entry, &Registers::made(), &mut after) };
-        after
     }
 
     #[test]

@@ -208,6 +208,8 @@ mod tests {
 
     use super::*;
     use crate::made::alone;
+    use crate::made::registers::after;
+    use crate::named::processor;
 
     // Functions of one number, each with its end behind it.
     global_asm!(
@@ -278,6 +280,7 @@ mod tests {
     #[test]
     fn a_trampoline_counts_and_does_what_the_function_does() {
         alone(&[], || {
+            processor::start();
             let slot: &Slot = Box::leak(Box::new(Slot::new(0, |_| UNLIMITED)));
             let cells = core::ptr::from_ref(slot.cells(false)).cast();
             let functions = [
@@ -318,7 +321,7 @@ mod tests {
                 .collect();
             assert!(region.finish());
             let mut count = 0;
-            for (place, (_, results)) in places.iter().zip(&functions) {
+            for (place, (entry, results)) in places.iter().zip(&functions) {
                 assert!(place.len() <= SIZE && place.start % 16 == 0);
                 let address = core::ptr::with_exposed_provenance_mut(place.start);
                 // SAFETY: a trampoline, which goes on to a function of this type.
@@ -326,6 +329,9 @@ mod tests {
                     tllmprof_platform::function::at::<extern "C" fn(usize) -> usize>(address)
                 };
                 let function = function.unwrap();
+                let original = core::ptr::with_exposed_provenance_mut(entry.at);
+                let has_avx = is_x86_feature_detected!("avx");
+                let expected = has_avx.then(|| after(original));
                 // Without cells, which is asked about and not counted, within the limit, and past it.
                 for limit in [None, Some(UNLIMITED), Some(0)] {
                     slot.live(Counted::Named).set_limit(limit.unwrap_or(0));
@@ -335,6 +341,10 @@ mod tests {
                     );
                     assert_eq!([function(0), function(5)], *results, "{limit:?}");
                     count += limit.map_or(0, |_| 2);
+                    if let Some(expected) = &expected {
+                        assert_eq!(after(address), *expected, "{limit:?}");
+                        count += limit.map_or(0, |_| 1);
+                    }
                     assert_eq!(slot.live(Counted::Named).count(), count);
                 }
             }
