@@ -1,8 +1,6 @@
 //! Runs of a known difference, compared.
 
-mod common;
-
-use common::process;
+use crate::common::process;
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Edge, Event, Info, What};

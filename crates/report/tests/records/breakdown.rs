@@ -1,8 +1,6 @@
 //! Where the time of iterations goes, and who is named for what, on records of which every nanosecond is known.
 
-mod common;
-
-use common::process;
+use crate::common::process;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{CallKind, ClockKind, Edge, Event, Info, What};
 use tllmprof_report::{Bar, BarOf, PartOn, Process, Report};
