@@ -7,7 +7,7 @@ use tllmprof_calls::Wait;
 use crate::call::token;
 use crate::engine::Threads;
 
-/// How many threads are told apart; ids are taken modulo this.
+/// How many threads are distinguished; ids are taken modulo this.
 pub const THREADS: usize = 64;
 
 /// How many calls back a site's context reaches.
