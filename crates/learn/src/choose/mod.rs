@@ -8,11 +8,11 @@ mod outer;
 
 use candidate::Candidate;
 
-use crate::engine::{self, Threads};
+use crate::engine;
 use crate::history::{Entry, History, LENGTH};
 use crate::rule::Rule;
 use crate::site::LEVELS;
-use crate::trail::Work;
+use crate::trail::{Threads, Work};
 
 /// Periods that must have been seen before a site is chosen.
 const PERIODS: u32 = 8;
