@@ -7,9 +7,9 @@ use std::io;
 
 use tllmprof_timeline::Track;
 
-use crate::Exported;
 use crate::activity::{Activity, Draw};
 use crate::clocks::Clocks;
+use crate::exported::Exported;
 use crate::lanes::{Lanes, kept_apart};
 use crate::record::Record;
 
