@@ -361,7 +361,7 @@ fn children_do_not_chain_to_themselves() {
     }
 }
 
-/// A child that is told of another rule has the variable as it was.
+/// A child that is given another rule has the variable as it was.
 #[test]
 fn another_rule_puts_the_tool_back() {
     let shim = shim();
@@ -396,7 +396,7 @@ fn another_rule_puts_the_tool_back() {
 }
 
 #[test]
-fn what_was_not_matched_is_told() {
+fn what_was_not_matched_is_reported() {
     let program = Program::new("ranges");
     let ran = program.run(&["push_a"], "nvtx:^stap", "5-9", &[]);
     ran.said("window 5-9 never opened: 0 iterations by nvtx:^stap; no NVTX range matched, there were \"step");

@@ -15,7 +15,7 @@ pub fn program(scratch: &Scratch, source: &str) -> PathBuf {
     build(scratch, source, "", &runtime)
 }
 
-/// Builds the library `source` of `tests/`, which uses no CUDA; `name` tells copies apart.
+/// Builds the library `source` of `tests/`, which uses no CUDA; `name` distinguishes copies.
 pub fn library(scratch: &Scratch, source: &str, name: &str) -> PathBuf {
     build(
         scratch,

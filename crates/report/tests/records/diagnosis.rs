@@ -1,4 +1,4 @@
-//! Each rule says yes where its cause is there and nowhere else, and what to switch on where that cannot be told.
+//! Each rule says yes where its cause is there and nowhere else, and what to switch on where that is unknown.
 
 mod made;
 mod page;
