@@ -136,11 +136,11 @@ fn window_opens(window: Window, rank: Option<u64>) {
 }
 
 /// The window closes; the device has been waited for, unless a stream capture is under way.
-fn window_closes(let_device_be: bool) {
+fn window_closes(is_capturing: bool) {
     if runs() {
         WRITES.store(true, Ordering::Relaxed);
         entry::run(|py| {
-            let args = [py.int(let_device_be.into())];
+            let args = [py.int(is_capturing.into())];
             names(py).map(|names| call(py, &names, c"stop", &args))
         });
         WRITES.store(false, Ordering::Relaxed);
