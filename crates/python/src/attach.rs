@@ -144,7 +144,7 @@ unsafe extern "C" fn initialise(
         audit(api);
     }
     drop(errno);
-    // SAFETY: the caller's own arguments.
+    // SAFETY: the interpreter's own call goes on, with its own arguments, to the function that it means.
     unsafe { libc::pthread_cond_init(condition, attributes) }
 }
 
@@ -177,9 +177,9 @@ unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) ->
         && api.has_thread_state()
         && api.runs()
     {
-        // SAFETY: the caller's promise: the GIL, and a terminated text.
+        // SAFETY: the interpreter calls its audit hooks with the GIL and a terminated text.
         let (py, event) = unsafe { (Python::assume(api), CStr::from_ptr(event)) };
-        // SAFETY: the caller's promise: a tuple that outlives the call.
+        // SAFETY: the interpreter gives its audit hooks a tuple that outlives the call.
         met(py, thread, event, &|| unsafe { py.share(args) });
     }
     0

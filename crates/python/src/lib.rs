@@ -22,6 +22,8 @@ mod functions;
 mod gc;
 mod gil;
 mod holds;
+#[cfg(test)]
+mod hosted;
 mod interpreter;
 mod later;
 mod longest;

@@ -309,7 +309,7 @@ fn is_being_imported(module: &Object<'_>) -> bool {
 
 /// The code of each function of that name, by the attributes that lead to it. What there is
 /// instead, if that is no Python function: its type.
-fn each_named<'py>(
+pub fn each_named<'py>(
     module: &Object<'py>,
     wanted: &str,
     act: &mut impl FnMut(&Object<'py>),

@@ -92,7 +92,6 @@ def finish():
 
 def _start(trace, number, rank, stem, extension, cpu_only):
     torch = sys.modules["torch"]
-    profiler = torch.profiler
     if _running:
         stop(False)
         write()
@@ -113,6 +112,19 @@ def _start(trace, number, rank, stem, extension, cpu_only):
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError("%s cannot be written to" % folder)
 
+    options = _options(torch, cpu_only)
+    # Without this option PyTorch records one thread, which alone can stop it.
+    trace.thread = None if "experimental_config" in options else _thread.get_ident()
+    trace.profile = torch.profiler.profile(**options)
+    trace.profile.start()
+    _running.append(trace)
+    runs(True)
+    _enter(trace, torch)
+
+
+def _options(torch, cpu_only):
+    """What the profiler is made with: as much as this PyTorch can."""
+    profiler = torch.profiler
     supported = profiler.supported_activities()
     wanted = ("CPU",) if cpu_only else ("CPU", "CUDA", "XPU")
     activities = [getattr(profiler.ProfilerActivity, name, None) for name in wanted]
@@ -121,18 +133,11 @@ def _start(trace, number, rank, stem, extension, cpu_only):
         options["with_modules"] = True  # later ones warn: it does nothing but for TorchScript
     if "acc_events" in profiler.profile.__init__.__code__.co_varnames:
         options["acc_events"] = True  # else it warns that a second start would clear the events
-    trace.thread = _thread.get_ident()
     try:
         options["experimental_config"] = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-        trace.thread = None
     except (AttributeError, TypeError):
-        pass  # this PyTorch records one thread, which alone can stop it
-
-    trace.profile = profiler.profile(**options)
-    trace.profile.start()
-    _running.append(trace)
-    runs(True)
-    _enter(trace, torch)
+        pass
+    return options
 
 
 def _enter(trace, torch):
