@@ -59,7 +59,7 @@ enum Seen {
     Wrong,
 }
 
-/// Takes down what it sees.
+/// Remembers what it sees.
 struct Trial {
     token: AtomicUsize,
     next: AtomicUsize,

@@ -43,7 +43,7 @@ lifecycle::global! {
     #[fork(reset)]
     #[restart(reset)]
     static RUNS: AtomicBool = AtomicBool::new(false);
-    /// A trace is being taken down or written, which may take long.
+    /// A trace is being collected or written, which may take long.
     #[fork(reset)]
     #[restart(keep)]
     static WRITES: AtomicBool = AtomicBool::new(false);
@@ -94,7 +94,7 @@ fn runs() -> bool {
     RUNS.load(Ordering::Relaxed)
 }
 
-/// Whether a trace is being taken down or written.
+/// Whether a trace is being collected or written.
 pub fn writes() -> bool {
     WRITES.load(Ordering::Relaxed)
 }
