@@ -5,11 +5,14 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::collections::BTreeMap;
 use std::env;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+
+use once_cell::race::OnceBox;
+use tllmprof_platform::lifecycle;
 
 use crate::api::ThreadState;
 use crate::attach;
@@ -45,8 +48,17 @@ fn run_in<'a>(
     test: &str,
     variables: &[(&str, &str)],
 ) {
+    let mut libraries = libraries.into_iter().peekable();
+    if libraries.peek().is_none() {
+        // Not by `eprintln`, which is captured where a test passes.
+        let line = format!("skipped: {test}: no libpython (scripts/setup --tests)\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+    }
     for (version, library) in libraries {
         let mut command = library.command();
+        for (name, _) in env::vars_os().filter(|(name, _)| is_read(name)) {
+            command.env_remove(name);
+        }
         command
             .args([test, "--exact", "--test-threads=1", "--nocapture"])
             .env(LIBRARY, &library.path)
@@ -75,6 +87,13 @@ fn run_in<'a>(
     }
 }
 
+/// Whether the library or Python reads a variable, which is a test's own then.
+fn is_read(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    let is_tool = name.ends_with(b"_INJECTION64_PATH");
+    is_tool || name.starts_with(b"TLLM") || name.starts_with(b"PYTHON")
+}
+
 /// A libpython that there is to test with.
 struct Library {
     path: PathBuf,
@@ -83,7 +102,7 @@ struct Library {
 }
 
 impl Library {
-    /// That of a Python, if it has one that this process can load.
+    /// That of a Python, if it is of this processor.
     fn of(python: &str) -> Option<Self> {
         const ABOUT: &str = "
 import platform, sys
@@ -95,9 +114,12 @@ with open('/proc/self/maps') as maps:
         let output = Command::new(python).args(["-I", "-c", ABOUT]).output();
         let output = String::from_utf8(output.unwrap().stdout).unwrap();
         let mut lines = output.lines();
-        let machine = lines.next()?;
-        let home = lines.next()?.into();
-        let path = lines.next()?.into();
+        let mut line = || {
+            lines
+                .next()
+                .unwrap_or_else(|| panic!("{python}: no libpython"))
+        };
+        let (machine, home, path) = (line(), line().into(), line().into());
         (machine == env::consts::ARCH).then_some(Self { path, home })
     }
 
@@ -119,10 +141,14 @@ with open('/proc/self/maps') as maps:
     }
 }
 
-/// One of each minor version. Where there are Pythons, none is left out.
+/// One of each minor version that `scripts/list-pythons` finds: one that cannot be loaded fails.
 fn libraries() -> &'static BTreeMap<u32, Library> {
-    static FOUND: OnceLock<BTreeMap<u32, Library>> = OnceLock::new();
-    FOUND.get_or_init(find_libraries)
+    lifecycle::global! {
+        #[fork(keep = "what the machine has")]
+        #[restart(keep)]
+        static FOUND: OnceBox<BTreeMap<u32, Library>> = OnceBox::new();
+    }
+    FOUND.get_or_init(|| Box::new(find_libraries()))
 }
 
 fn find_libraries() -> BTreeMap<u32, Library> {
@@ -141,10 +167,6 @@ fn find_libraries() -> BTreeMap<u32, Library> {
         {
             libraries.insert(minor, library);
         }
-    }
-    if libraries.is_empty() {
-        let here = env::consts::ARCH;
-        eprintln!("skipped: no libpython for {here} (scripts/setup --tests installs them)");
     }
     libraries
 }
