@@ -144,7 +144,7 @@ unsafe extern "C" fn initialise(
         audit(api);
     }
     drop(errno);
-    // SAFETY: the interpreter's own call goes on, with its own arguments, to the function that it means.
+    // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
     unsafe { libc::pthread_cond_init(condition, attributes) }
 }
 

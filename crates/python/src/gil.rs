@@ -223,7 +223,7 @@ pub unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> c_int {
         None if IS_LATE.load(Ordering::Relaxed) => learn(condition.addr()),
         None => {}
     }
-    // SAFETY: the interpreter's own call goes on, with its own arguments, to the function that it means.
+    // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
     unsafe { libc::pthread_cond_signal(condition) }
 }
 
@@ -257,7 +257,7 @@ pub unsafe extern "C-unwind" fn timed_wait(
             thread.holds.begins_to_wait(gil);
         }
     }
-    // SAFETY: the interpreter's own call goes on, with its own arguments, to the function that it means.
+    // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
     unsafe { pthread_cond_timedwait(condition, mutex, until) }
 }
 
@@ -272,7 +272,7 @@ pub unsafe extern "C-unwind" fn wait(
     let is_forced = matches!(FOLLOWED.part(condition.addr()), Some((Part::Taken, _)));
     let since = if is_forced { now() } else { 0 };
     let ticks = if is_forced { holds::ticks() } else { 0 };
-    // SAFETY: the interpreter's own call goes on, with its own arguments, to the function that it means.
+    // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
     let result = unsafe { pthread_cond_wait(condition, mutex) };
     if is_forced {
         let _errno = Kept::new();
@@ -296,7 +296,7 @@ pub unsafe extern "C" fn destroy(condition: *mut libc::pthread_cond_t) -> c_int 
             thread.holds.drops();
         }
     }
-    // SAFETY: the interpreter's own call goes on, with its own arguments, to the function that it means.
+    // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
     unsafe { libc::pthread_cond_destroy(condition) }
 }
 

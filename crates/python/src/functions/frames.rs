@@ -230,6 +230,16 @@ mod tests {
             // SAFETY: the offsets of all layouts lie within the words.
             unsafe { self.raw().byte_offset(offset).cast::<T>().write(value) };
         }
+
+        fn state(&mut self, layout: &Layout) -> State {
+            // SAFETY: what the layouts' offsets lead to lies within the words.
+            unsafe { layout.state(self.raw()) }
+        }
+
+        fn has_yielded(&mut self, layout: &Layout) -> bool {
+            // SAFETY: what the layouts' offsets lead to lies within the words.
+            unsafe { layout.has_yielded(self.raw()) }
+        }
     }
 
     #[test]
@@ -237,11 +247,9 @@ mod tests {
         for (layout, last) in [(&UNTIL_3_9, 104), (&IN_3_10, 96)] {
             let mut made = Made::new();
             made.set(last, -1_i32);
-            // SAFETY: the fields that are read are there.
-            assert_eq!(unsafe { layout.state(made.raw()) }, State::New);
+            assert_eq!(made.state(layout), State::New);
             made.set(last, 0_i32);
-            // SAFETY: the fields that are read are there.
-            assert_eq!(unsafe { layout.state(made.raw()) }, State::Suspended);
+            assert_eq!(made.state(layout), State::Suspended);
         }
     }
 
@@ -250,29 +258,25 @@ mod tests {
         static CODE: [u8; 2] = [75, 0];
         let mut made = Made::new();
         made.set(56, CODE.as_ptr());
-        // SAFETY: the fields that are read are there.
-        let state = |made: &mut Made| unsafe { IN_3_11.state(made.raw()) };
-        assert_eq!(state(&mut made), State::Makes);
+        assert_eq!(made.state(&IN_3_11), State::Makes);
         made.set(69, 1_u8);
-        assert_eq!(state(&mut made), State::New);
+        assert_eq!(made.state(&IN_3_11), State::New);
         made.set(56, &raw const CODE[1]);
-        assert_eq!(state(&mut made), State::Suspended);
+        assert_eq!(made.state(&IN_3_11), State::Suspended);
     }
 
     #[test]
     fn a_generator_that_waits_in_a_yield_has_yielded() {
         let mut made = Made::new();
-        // SAFETY: the fields that are read are there.
-        let yielded = |layout: &Layout, made: &mut Made| unsafe { layout.has_yielded(made.raw()) };
-        assert!(!yielded(&UNTIL_3_9, &mut made));
+        assert!(!made.has_yielded(&UNTIL_3_9));
         made.set(72, 0x1000_usize);
-        assert!(yielded(&UNTIL_3_9, &mut made));
+        assert!(made.has_yielded(&UNTIL_3_9));
         for (layout, state) in [(&IN_3_10, 108), (&IN_3_11, -5)] {
             let mut made = Made::new();
             made.set(state, 1_i8);
-            assert!(!yielded(layout, &mut made));
+            assert!(!made.has_yielded(layout));
             made.set(state, -1_i8);
-            assert!(yielded(layout, &mut made));
+            assert!(made.has_yielded(layout));
         }
     }
 
@@ -280,12 +284,13 @@ mod tests {
     fn variables_and_code_lie_where_the_headers_have_them() {
         let mut made = Made::new();
         made.set(32, 0x7000_usize);
-        // SAFETY: the word is there.
-        assert_eq!(unsafe { code_of(made.raw()) }, 0x7000);
-        for (layout, start) in [(&UNTIL_3_9, 360), (&IN_3_10, 352), (&IN_3_11, 72)] {
-            made.set(start + 8, 0x8000_usize);
-            // SAFETY: the word is there.
-            assert_eq!(unsafe { layout.variable(made.raw(), 1) }.addr(), 0x8000);
+        // SAFETY: the words of the code object and of each layout's variables lie within the words.
+        unsafe {
+            assert_eq!(code_of(made.raw()), 0x7000);
+            for (layout, start) in [(&UNTIL_3_9, 360), (&IN_3_10, 352), (&IN_3_11, 72)] {
+                made.set(start + 8, 0x8000_usize);
+                assert_eq!(layout.variable(made.raw(), 1).addr(), 0x8000);
+            }
         }
     }
 }

@@ -547,7 +547,7 @@ impl<'py> Python<'py> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosted::in_each;
+    use crate::hosted::{Host, in_each};
 
     #[test]
     fn what_outlives_the_gil_may_go_to_another_thread() {
@@ -558,14 +558,9 @@ mod tests {
         assert_eq!(Held::none().addr(), 0);
     }
 
-    /// Where an interpreter is, `names` are those of a program's body.
-    fn with_names(source: &CStr, act: impl FnOnce(Python<'_>, &dyn Fn(&CStr) -> Option<Raw>)) {
-        let api = crate::attached::api().unwrap();
-        let ran = Python::if_held(api, |py| {
-            let names = py.run(source, c"<test>").expect("the program runs");
-            act(py, &|name| Some(names.item(name)?.release()));
-        });
-        assert!(ran.is_some());
+    /// Has `act` act on the names of a program's body.
+    fn with_names(host: &Host, source: &CStr, act: impl for<'py> FnOnce(Python<'py>, Object<'py>)) {
+        host.with(|py| act(py, py.run(source, c"<test>").expect("the program runs")));
     }
 
     #[test]
@@ -573,8 +568,9 @@ mod tests {
         in_each(
             "object::tests::objects_are_read_without_an_exception_left",
             &[],
-            |_| {
+            |host| {
                 with_names(
+                    host,
                     c"number, text, none, pair = 7, 'läuft', None, (1, 'two')
 names = {'a': 1, 2: 3}
 words = []
@@ -585,10 +581,8 @@ class Derived(Base):
     def __init__(self): self.own = 1
 one = Derived()
 huge = 1 << 80",
-                    |py, get| {
-                        // SAFETY: a reference that was given up by the namespace's look-up.
-                        let get = |name| unsafe { py.own(get(name)?) };
-                        let of = |name| get(name).unwrap();
+                    |py, program| {
+                        let of = |name| program.item(name).unwrap();
                         assert_eq!(of(c"number").as_int(), Some(7));
                         assert_eq!(of(c"huge").as_int(), None);
                         assert_eq!(of(c"text").as_int(), None);
