@@ -5,7 +5,7 @@ mod common;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::{Output, Record, Scratch, command, nvtx, read_log, run, shim, standin};
+use common::{Output, Record, Scratch, built_command, command, nvtx, read_log, run, shim, standin};
 
 const TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -35,7 +35,7 @@ impl Program {
     fn plain(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
         let log = self.scratch.path("log");
         let _ = std::fs::remove_file(&log);
-        let mut program = command(&self.path);
+        let mut program = built_command(&self.path);
         program
             .args(arguments)
             .env("LD_LIBRARY_PATH", standin())
