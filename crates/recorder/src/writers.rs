@@ -14,7 +14,7 @@ use tllmprof_record::{Chunk, Counter, Event, EventWriter, What};
 use super::clock::ticks;
 use super::space;
 use tllmprof_platform::errno::Kept;
-use tllmprof_platform::pages::{self, Zeroed};
+use tllmprof_platform::pages::{self, Chained, Spare, Zeroed};
 use tllmprof_platform::system;
 use tllmprof_platform::thread::{self, Part};
 use tllmprof_steps::ranges::open::Open;
@@ -23,9 +23,9 @@ use tllmprof_sync::Published;
 lifecycle::global! {
     stage: Sinks;
 
-    /// Writers that were made and no thread has had yet, in a chain.
+    /// Writers that were made and no thread has had yet.
     #[fork(by = in_child)]
-    static SPARE: Published<Writer> = Published::none();
+    static SPARE: Spare<Writer> = Spare::none();
     /// Events that were lost for want of a writer.
     #[fork(reset)]
     static LOST: AtomicU64 = AtomicU64::new(0);
@@ -323,22 +323,15 @@ pub fn current() -> Option<&'static Writer> {
     thread::part()
 }
 
-/// A writer that no thread has had, from a page of them.
+/// A writer that no thread has had.
 fn spare() -> Option<&'static Writer> {
-    // Emptied by one thread at a time: what is left of it goes back.
-    let writer = SPARE.take().or_else(more)?;
-    // Should another thread have put its own rest back meanwhile, this one is lost: a page at most.
-    let _ = SPARE.replace(None, writer.next.take());
-    Some(writer)
+    SPARE.take(|| pages::batch_wiped_on_fork(BATCH))
 }
 
-/// Makes a page of writers, each of which leads to the next.
-fn more() -> Option<&'static Writer> {
-    let writers: &'static [Writer] = pages::batch_wiped_on_fork(BATCH)?;
-    for pair in writers.windows(2) {
-        pair[0].next.set(pair.get(1));
+impl Chained for Writer {
+    fn next(&self) -> &Published<Self> {
+        &self.next
     }
-    writers.first()
 }
 
 /// The child of a fork writes nothing into its parent's chunks.
@@ -351,7 +344,7 @@ fn in_child(_: &OnlyThread) {
         writer.open.with(|open| *open = None);
         writer.is_busy.store(false, Ordering::Relaxed);
     }
-    SPARE.set(None);
+    SPARE.forget();
     thread::leave_part::<Writer>();
 }
 
