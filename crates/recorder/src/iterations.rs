@@ -118,7 +118,7 @@ pub fn window_closes(next: u64) {
     ranges::window_closes();
     let first = FIRST.load(Ordering::Relaxed);
     write_edge(Edge::Close, next.saturating_sub(1).max(first));
-    writers::tell_dropped();
+    writers::count_dropped();
     if let Some(header) = space::header() {
         let events = writers::events().saturating_sub(EVENTS.load(Ordering::Relaxed));
         let cost = events.saturating_mul(EVENT_COSTS.load(Ordering::Relaxed));

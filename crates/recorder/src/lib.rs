@@ -40,8 +40,7 @@ pub use iterations::{
 };
 pub use space::{make_room, set_helper};
 pub use state::{add, is_on, is_recording, is_wanted, set};
-pub use writers::Writer;
-pub use writers::strings::{Label, id_of};
+pub use writers::strings::{LONGEST, Label, id_of};
 
 use file::File;
 use state::{IS_ON, IS_RECORDING, IS_WANTED};
@@ -164,7 +163,7 @@ pub fn finish(ended: Ended) {
     if !IS_ON.swap(false, Ordering::AcqRel) {
         return;
     }
-    writers::tell_dropped();
+    writers::count_dropped();
     if let Some(header) = space::header() {
         header.anchor(clock::anchor());
         header.set_ended(ended);

@@ -1,0 +1,52 @@
+//! What the program calls a range, a mark, a domain or a string.
+
+use core::ffi::c_char;
+
+use super::abi::{ASCII, Attributes, Handle, REGISTERED, UNICODE, Wide};
+use super::text::Text;
+
+/// The name of a range, as the program gave it.
+pub enum Name<'a> {
+    Text(Text<'a>),
+    Registered(Handle),
+    None,
+}
+
+impl<'a> From<Option<Text<'a>>> for Name<'a> {
+    fn from(text: Option<Text<'a>>) -> Self {
+        text.map_or(Self::None, Self::Text)
+    }
+}
+
+impl Name<'_> {
+    /// # Safety
+    /// As for [`Text::narrow`].
+    pub unsafe fn narrow(text: *const c_char) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Text::narrow(text) }.into()
+    }
+
+    /// # Safety
+    /// As for [`Text::wide`].
+    pub unsafe fn wide(text: *const Wide) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Text::wide(text) }.into()
+    }
+
+    /// # Safety
+    /// `attributes` is null or as NVTX wants it.
+    pub unsafe fn of(attributes: *const Attributes) -> Self {
+        // SAFETY: the caller's promise: the message is what its type says.
+        unsafe {
+            let Some(attributes) = attributes.as_ref().filter(|a| a.is_whole()) else {
+                return Self::None;
+            };
+            match attributes.message_type {
+                ASCII => Self::narrow(attributes.message.ascii),
+                UNICODE => Self::wide(attributes.message.wide),
+                REGISTERED => Self::Registered(attributes.message.registered),
+                _ => Self::None,
+            }
+        }
+    }
+}
