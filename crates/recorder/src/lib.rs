@@ -17,6 +17,8 @@ mod quiet;
 pub mod ranges;
 mod space;
 mod state;
+#[cfg(test)]
+mod tests;
 mod writers;
 
 use core::sync::atomic::Ordering;

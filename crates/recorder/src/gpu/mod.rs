@@ -26,6 +26,8 @@ mod pool;
 mod span;
 mod streams;
 mod supply;
+#[cfg(test)]
+mod tests;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
