@@ -3,6 +3,8 @@
 mod cupti;
 pub mod marks;
 mod nvtx;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 use core::time::Duration;

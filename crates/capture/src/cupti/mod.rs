@@ -24,6 +24,8 @@ mod plan;
 mod presence;
 mod refusal;
 mod taking;
+#[cfg(test)]
+mod tests;
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
