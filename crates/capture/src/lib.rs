@@ -294,8 +294,7 @@ impl Capture {
         if !drained {
             log::say!(
                 Warn,
-                "the device was not seen to be idle within {DRAIN:?} after window {}: its last work \
-                 may be missing",
+                "the device was still busy {DRAIN:?} after window {}: its last work may be missing",
                 open.window
             );
         }

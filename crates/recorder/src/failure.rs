@@ -1,4 +1,4 @@
-//! Why something about the file could not be done, told without allocating.
+//! Why something about the file could not be done, which is written without allocating.
 
 use core::fmt;
 use std::io;

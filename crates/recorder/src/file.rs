@@ -157,7 +157,7 @@ fn failure(tried: &'static str, error: &io::Error) -> Failure {
     Failure::new(tried, error.raw_os_error().unwrap_or(0))
 }
 
-/// Bytes of a file that tell whether it is a record, and whose; where in them are the process and
+/// Bytes of a file that show whether it is a record, and whose; where in them are the process and
 /// how it ended.
 const START: usize = 40;
 const PROCESS_AT: usize = 24;

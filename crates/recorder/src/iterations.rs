@@ -1,6 +1,6 @@
 //! Iterations and windows: outside windows a histogram and counters, inside them events.
 //!
-//! Whoever tells of these has the session's turn or its lock: one thread at a time.
+//! Called with the session's turn or its lock: by one thread at a time.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

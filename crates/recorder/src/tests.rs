@@ -77,7 +77,7 @@ fn begin_here() -> fs::File {
     let settings = settings.unwrap();
     assert!(!is_on() && !is_wanted());
     start(&settings);
-    said(EARLY);
+    keep_warning(EARLY);
     let facts = Facts {
         rank: Some(3),
         python: Some("3.12.1"),
@@ -178,7 +178,7 @@ fn a_record_begins_with_what_is_known_of_its_process() {
 #[test]
 fn warnings_are_in_the_record() {
     let record = Record::of_process();
-    said("a late warning");
+    keep_warning("a late warning");
     assert!(
         record
             .read()

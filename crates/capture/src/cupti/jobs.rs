@@ -154,7 +154,7 @@ fn attach() -> Result<(), Refusal> {
     buffers::prepare();
     gate::prepare();
     let _held = gate::hold();
-    // Without a context there is no telling.
+    // Without a context that is not known.
     if let Some(free) = driver.free_memory().filter(|free| *free < LEAST_MEMORY) {
         return Err(Refusal::Memory { free });
     }

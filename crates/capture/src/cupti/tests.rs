@@ -128,7 +128,7 @@ fn what_cupti_hands_over_is_in_the_record() {
     let totals = taking::totals();
     assert_eq!((totals.kernels, totals.copies, totals.sets), (4, 1, 1));
     assert_eq!((totals.dropped, totals.untimed, totals.calls), (2, 1, 6));
-    tell_totals();
+    log_totals();
     taking::end();
     // Nothing is taken any more, and the buffer is free again all the same.
     hand_over(&[kernel(None, [1, 2], 9)]);

@@ -22,21 +22,22 @@ impl Name<'_> {
     /// # Safety
     /// As for [`Text::narrow`].
     pub unsafe fn narrow(text: *const c_char) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: null or a terminated string that stays as long as the name, as for `Text::narrow`.
         unsafe { Text::narrow(text) }.into()
     }
 
     /// # Safety
     /// As for [`Text::wide`].
     pub unsafe fn wide(text: *const Wide) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: null or a terminated string that stays as long as the name, as for `Text::wide`.
         unsafe { Text::wide(text) }.into()
     }
 
     /// # Safety
     /// `attributes` is null or as NVTX wants it.
     pub unsafe fn of(attributes: *const Attributes) -> Self {
-        // SAFETY: the caller's promise: the message is what its type says.
+        // SAFETY: NVTX wants attributes whose size says whether they have a message (`is_whole`), and whose message is
+        // of the kind that their type names.
         unsafe {
             let Some(attributes) = attributes.as_ref().filter(|a| a.is_whole()) else {
                 return Self::None;

@@ -225,8 +225,8 @@ impl Driver {
         check(query(handle(event)))
     }
 
-    /// Nanoseconds between two events that have happened. CUDA tells them to about half a
-    /// microsecond ("CUDA Driver API", `cuEventElapsedTime`).
+    /// Nanoseconds between two events that have happened, to about half a microsecond
+    /// ("CUDA Driver API", `cuEventElapsedTime`).
     pub fn elapsed(self, from: Event, to: Event) -> Result<f64, Status> {
         let elapsed = self.0.elapsed.ok_or(Status::NOT_SUPPORTED)?;
         let mut milliseconds = 0.0;

@@ -12,7 +12,7 @@ struct Gpu {
 }
 
 impl Gpu {
-    /// `number` tells the contexts of the tests apart.
+    /// `number`: each test has a context of its own.
     fn new(number: usize) -> Self {
         let record = Record::of_process();
         let context = 0x10_0000 + 0x1000 * number;

@@ -52,7 +52,8 @@ impl Label {
         let _errno = Kept::new();
         let length = text().take(LONGEST).count();
         let place = arena::take(size_of::<Self>() + length)?.cast::<Self>();
-        // SAFETY: the memory is large enough, aligned, all zeros and nobody else's, for good.
+        // SAFETY: `arena::take` gives so many bytes, aligned to 8, all zeros, to this caller alone and for good: a
+        // label and `length` bytes behind it.
         unsafe {
             let bytes = place.add(1).cast::<u8>();
             for (index, byte) in text().take(length).enumerate() {
