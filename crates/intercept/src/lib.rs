@@ -17,6 +17,8 @@ mod fed;
 mod followed;
 mod frame;
 mod handlers;
+#[cfg(test)]
+mod made;
 mod named;
 pub mod nvtx;
 mod proc_address;

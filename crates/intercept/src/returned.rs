@@ -85,3 +85,70 @@ fn record(frame: &Frame, result: usize) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tllmprof_calls::Call;
+    use tllmprof_platform::function;
+
+    use super::*;
+    use crate::frame::made;
+    use crate::made::{alone, record_of, recorded as record_by};
+    use crate::thunk::Thunk;
+
+    const WORDS: [usize; 9] = [100, 101, 102, 103, 104, 105, 106, 107, 108];
+
+    #[test]
+    fn without_a_window_nothing_is_kept() {
+        let thunk = Thunk::made(core::ptr::null_mut(), Role::Driver(Call::GraphLaunch));
+        let made = made::Call::new(thunk, &WORDS, 0);
+        made.frame.since.set(5);
+        assert!(!recorder::is_recording());
+        record(&made.frame, 0);
+        #[cfg(target_arch = "x86_64")]
+        {
+            crate::entered::recorded(&made.frame);
+            assert_eq!(recorded(&made.frame, 700), 700);
+        }
+    }
+
+    /// A launch of the driver's, which returns its first argument.
+    extern "C" fn launch(graph: usize, _: usize) -> usize {
+        graph
+    }
+
+    #[test]
+    fn a_recorded_call_has_the_stream_that_was_read_when_it_was_entered() {
+        let path = record_of("streams");
+        let variables = [
+            ("TLLMPROF_START_STOP", "0-9"),
+            ("TLLMPROF_TRACE", path.as_str()),
+        ];
+        alone(&variables, || {
+            type Launch = extern "C" fn(usize, usize) -> usize;
+            let (events, _) = record_by(|| {
+                let real = launch as Launch as *mut _;
+                let thunk = Thunk::of(real, Role::Driver(Call::GraphLaunch)).unwrap();
+                // SAFETY: the stub leads to `launch`, of this type.
+                let stub: Option<Launch> = unsafe { function::at(thunk.stub()) };
+                let stub = stub.unwrap();
+                // The first call of a thread goes the slow way, later ones by the handler `record`.
+                for (result, stream) in [(0, 0xa0), (0, 0xb0), (700, 0xc0), (0, 0)] {
+                    assert_eq!(stub(result, stream), result);
+                }
+            });
+            let calls = events.iter().filter_map(|event| match event.what {
+                What::Call { row, stream, .. } => Some((row, stream, event.failed)),
+                _ => None,
+            });
+            let row = Call::GraphLaunch as u8;
+            let expected = [
+                (row, 0xa0, false),
+                (row, 0xb0, false),
+                (row, 0, true),
+                (row, 0, false),
+            ];
+            assert_eq!(calls.collect::<Vec<_>>(), expected);
+        });
+    }
+}

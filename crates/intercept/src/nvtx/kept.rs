@@ -188,3 +188,93 @@ fn keep<const SIZE: usize>(
     }
     handle
 }
+
+#[cfg(test)]
+mod tests {
+    use core::ffi::CStr;
+
+    use tllmprof_record::{RangeKind, What};
+
+    use super::*;
+    use crate::made::{alone, record_of, recorded as record};
+
+    fn text(text: &CStr) -> Name<'_> {
+        // SAFETY: terminated, and the name ends before the text.
+        unsafe { Name::narrow(text.as_ptr()) }
+    }
+
+    #[test]
+    fn ranges_and_marks_are_kept_with_their_names() {
+        let path = record_of("ranges");
+        let variables = [
+            ("TLLMPROF_START_STOP", "0-9"),
+            ("TLLMPROF_TRACE", path.as_str()),
+        ];
+        alone(&variables, || {
+            // As `are_asked_for` does where the session has a sink.
+            NAMELESS.get_or_init(|| Box::new(Label::new("?")));
+            ARE_KEPT.store(true, Ordering::Relaxed);
+            pushed(0, &text(c"before the window"));
+            popped(0);
+            // Names are kept whenever they are given.
+            assert_eq!(domain_created(Some(0x70), &text(c"engine")), Some(0x70));
+            assert_eq!(registered(0x70, Some(0x80), &text(c"decode")), Some(0x80));
+            let own = registered(0, None, &text(c"own")).unwrap();
+            assert_eq!(
+                registered(0, Some(0), &text(c"none")),
+                Some(0),
+                "the tool refuses it"
+            );
+            assert_eq!(registered(0, None, &Name::None), None);
+            let (events, strings) = record(|| {
+                pushed(0, &text(c"prefill"));
+                pushed(0x70, &Name::Registered(0x80));
+                popped(0x70);
+                popped(0);
+                assert_eq!(started(0x90, 33, &Name::Registered(own)), 33);
+                ended(33);
+                let ours = started(0, 0, &Name::None);
+                assert_eq!(ours >> 63, 1, "the tool has no identifier");
+                ended(ours);
+                ended(0);
+                let wide: Vec<u32> = "wide é".chars().map(u32::from).chain([0]).collect();
+                // SAFETY: terminated, and the name ends before the text.
+                marked(0x70, &unsafe { Name::wide(wide.as_ptr()) });
+            });
+            let name = |id: &u32| strings.get(id).map_or("none", String::as_str).to_owned();
+            let kept: Vec<_> = events
+                .iter()
+                .filter_map(|event| match &event.what {
+                    What::Range {
+                        kind,
+                        domain,
+                        name: range,
+                    } => Some((Some(*kind), name(domain), name(range))),
+                    What::Mark { domain, name: mark } => Some((None, name(domain), name(mark))),
+                    _ => None,
+                })
+                .collect();
+            let of = |kind, domain: &str, name: &str| (kind, domain.to_owned(), name.to_owned());
+            let expected = [
+                of(Some(RangeKind::PushPop), "engine", "decode"),
+                of(Some(RangeKind::PushPop), "none", "prefill"),
+                of(Some(RangeKind::StartEnd), "?", "own"),
+                of(Some(RangeKind::StartEnd), "none", "none"),
+                of(None, "engine", "wide é"),
+            ];
+            assert_eq!(kept, expected);
+        });
+    }
+
+    #[test]
+    fn without_a_record_nothing_is_kept() {
+        alone(&[("TLLMPROF_START_STOP", "0-9")], || {
+            assert!(!are_asked_for() && !is_open());
+            assert_eq!(registered(0, None, &text(c"step")), None);
+            assert_eq!(domain_created(Some(0x70), &text(c"engine")), Some(0x70));
+            assert_eq!(started(0, 33, &text(c"step")), 33);
+            assert_eq!(started(0, 0, &text(c"step")), 0);
+            assert!(STRINGS.get(0, 0x70).is_none() && DOMAINS.get(0, 0x70).is_none());
+        });
+    }
+}

@@ -51,3 +51,51 @@ impl Name<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::abi::Message;
+    use super::*;
+
+    #[test]
+    fn a_range_is_called_what_its_attributes_say() {
+        let wide: Vec<Wide> = "step".chars().map(Wide::from).chain([0]).collect();
+        let ascii = Message {
+            ascii: c"step".as_ptr(),
+        };
+        let of = |attributes: &Attributes| {
+            // SAFETY: attributes whose message is what its type says.
+            match unsafe { Name::of(attributes) } {
+                Name::Text(text) => String::from_utf8(text.bytes().collect()).unwrap(),
+                Name::Registered(handle) => format!("{handle:#x}"),
+                Name::None => "none".to_owned(),
+            }
+        };
+        assert_eq!(of(&Attributes::made(ASCII, ascii)), "step");
+        assert_eq!(
+            of(&Attributes::made(
+                UNICODE,
+                Message {
+                    wide: wide.as_ptr()
+                }
+            )),
+            "step"
+        );
+        assert_eq!(
+            of(&Attributes::made(REGISTERED, Message { registered: 0x70 })),
+            "0x70"
+        );
+        assert_eq!(of(&Attributes::made(0, ascii)), "none");
+        assert_eq!(
+            of(&Attributes::made(ASCII, ascii).cut_to(40)),
+            "none",
+            "it has no message"
+        );
+        let null = Message {
+            ascii: core::ptr::null(),
+        };
+        assert_eq!(of(&Attributes::made(ASCII, null)), "none");
+        // SAFETY: null is allowed.
+        assert!(matches!(unsafe { Name::of(core::ptr::null()) }, Name::None));
+    }
+}

@@ -254,3 +254,144 @@ impl fmt::Display for Unseen {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::ffi::CStr;
+
+    use super::*;
+    use crate::made::alone;
+
+    const WINDOWS: (&str, &str) = ("TLLMPROF_START_STOP", "1000");
+
+    fn text(text: &CStr) -> Name<'_> {
+        // SAFETY: terminated, and the name ends before the text.
+        unsafe { Name::narrow(text.as_ptr()) }
+    }
+
+    /// How many ranges the calling thread has counted.
+    fn count() -> u64 {
+        session::slot().map_or(0, |slot| slot.live(Counted::Named).count())
+    }
+
+    /// Whether a range counts.
+    fn counts(domain: Handle, name: &Name<'_>) -> bool {
+        let before = count();
+        begins(domain, name);
+        count() > before
+    }
+
+    #[test]
+    fn a_rule_counts_names_that_match_in_any_domain() {
+        alone(&[("TLLMPROF_STEP", "nvtx:^step"), WINDOWS], || {
+            assert!(
+                begins(0, &text(c"step")).is_none() && count() == 0,
+                "nothing asks for ranges yet"
+            );
+            rule().unwrap();
+            assert!(counts(0, &text(c"step 1")) && counts(0x70, &text(c"step 2")));
+            assert!(!counts(0, &text(c"a step")) && !counts(0, &Name::None));
+            met();
+            assert_eq!(
+                Unseen.to_string(),
+                "; no NVTX range matched, there were none"
+            );
+        });
+    }
+
+    #[test]
+    fn a_process_with_another_rule_counts_no_ranges() {
+        alone(&[("TLLMPROF_STEP", "cuGraphLaunch"), WINDOWS], || {
+            assert!(rule().is_none() && !counts(0, &text(c"step")));
+            assert_eq!(registered(0, None, &text(c"step")), 0);
+            assert_eq!(registered(0, Some(0x70), &text(c"step")), 0x70);
+            met();
+            assert_eq!(Unseen.to_string(), "; no NVTX range matched");
+        });
+    }
+
+    #[test]
+    fn a_rules_domain_is_the_one_of_that_name() {
+        alone(&[("TLLMPROF_STEP", "nvtx:^step@engine"), WINDOWS], || {
+            rule().unwrap();
+            assert!(!counts(0, &text(c"step")));
+            let engine = domain_created(Some(0x70), &text(c"engine"));
+            let other = domain_created(None, &text(c"engines"));
+            let own = domain_created(None, &text(c"engine"));
+            assert!(engine == 0x70 && other != 0 && own != 0 && other != own);
+            assert!(counts(engine, &text(c"step")) && counts(own, &text(c"step")));
+            assert!(!counts(other, &text(c"step")) && !counts(engine, &text(c"a step")));
+            domain_destroyed(engine);
+            assert!(!counts(engine, &text(c"step")));
+        });
+    }
+
+    #[test]
+    fn a_registered_string_stands_for_its_text() {
+        alone(&[("TLLMPROF_STEP", "nvtx:^step"), WINDOWS], || {
+            rule().unwrap();
+            assert_eq!(registered(0, Some(0x70), &text(c"step")), 0x70);
+            assert_eq!(registered(0, Some(0x80), &text(c"a step")), 0x80);
+            assert!(counts(0, &Name::Registered(0x70)) && !counts(0, &Name::Registered(0x80)));
+            assert_eq!(registered(0, Some(0x70), &text(c"prefill")), 0x70);
+            assert!(
+                !counts(0, &Name::Registered(0x70)),
+                "the tool uses the handle again"
+            );
+            let own = registered(0, None, &text(c"step"));
+            assert!(own != 0 && counts(0, &Name::Registered(own)));
+            assert_eq!(registered(0, None, &text(c"prefill")), 0);
+        });
+    }
+
+    #[test]
+    fn what_did_not_match_is_listed() {
+        alone(&[("TLLMPROF_STEP", "nvtx:^step@engine"), WINDOWS], || {
+            assert!(
+                Unseen
+                    .to_string()
+                    .contains("NVTX_INJECTION64_PATH does not lead here")
+            );
+            rule().unwrap();
+            met();
+            let engine = domain_created(Some(0x70), &text(c"engine"));
+            assert!(!counts(engine, &text(c"prefill")) && !counts(0, &text(c"step")));
+            let unseen = Unseen.to_string();
+            let expected = "there were \"step\" in another domain, \"prefill\"";
+            assert!(unseen.contains(expected), "{unseen}");
+        });
+    }
+
+    #[test]
+    fn an_end_that_matters_is_followed() {
+        alone(&[("TLLMPROF_STEP", "nvtx:^step"), WINDOWS], || {
+            rule().unwrap();
+            assert!(counts(0, &text(c"step")));
+            let follows = || follows_any();
+            pushed(0, None);
+            assert!(!follows());
+            pushed(0, Some(5));
+            pushed(0x70, None);
+            pushed(0, None);
+            popped(0x70);
+            popped(0);
+            assert!(follows(), "one within it has ended");
+            popped(0);
+            assert!(!follows());
+        });
+    }
+
+    #[test]
+    fn a_started_range_has_an_identifier_where_its_end_matters() {
+        alone(&[("TLLMPROF_STEP", "nvtx:^step"), WINDOWS], || {
+            rule().unwrap();
+            assert_eq!([started(0, None), started(33, None)], [0, 33]);
+            assert_eq!(started(33, Some(5)), 33, "the tool's");
+            assert_eq!(STARTED.ended(33), Some(5));
+            let own = started(0, Some(6));
+            assert!(own >> 63 == 1 && started(0, Some(7)) != own);
+            ended(own);
+            assert_eq!(STARTED.ended(own), None, "it has ended already");
+        });
+    }
+}
