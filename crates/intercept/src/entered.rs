@@ -247,7 +247,7 @@ mod tests {
 
     use super::*;
     use crate::frame::made::Call as Made;
-    use crate::made::alone;
+    use crate::made::{alone, library, open};
     use crate::returned::after;
 
     const RULE: [(&str, &str); 2] = [
@@ -344,6 +344,66 @@ mod tests {
                 after(&call.frame, 0);
             }
             assert!(session::slot().is_none());
+        });
+    }
+
+    /// Has the process load a driver without functions.
+    fn load_driver() {
+        let path = library("libcuda.so.1", "");
+        open(&path);
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    /// A call, and one that it leads to, whose frame lies below its own.
+    #[repr(C)]
+    struct Nested {
+        inner: Made,
+        outer: Made,
+    }
+
+    #[test]
+    fn a_runtime_counts_with_all_that_it_leads_to() {
+        alone(&RULE, || {
+            load_driver();
+            let launch = Role::Runtime(Call::GraphLaunch);
+            let calls = Nested {
+                inner: made(Role::Runtime(Call::LaunchKernel), &[]),
+                outer: made(launch, &[]),
+            };
+            assert_eq!(before(&calls.outer.frame), 1, "its end matters");
+            assert_eq!(count(Call::GraphLaunch), 1);
+            assert!(is_nested(&calls.inner.frame));
+            assert_eq!(before(&calls.inner.frame), 0);
+            assert_eq!(count(Call::LaunchKernel), 0, "part of the other");
+            after(&calls.outer.frame, 0);
+            assert!(!is_nested(&calls.inner.frame));
+
+            let copy = |direction| {
+                before(&made(Role::Runtime(Call::MemcpyDtoH), &[1, 2, 3, direction]).frame)
+            };
+            assert_eq!((copy(1), count(Call::MemcpyDtoH)), (0, 0), "to the device");
+        });
+    }
+
+    #[test]
+    fn a_runtime_whose_driver_counts_is_transparent() {
+        alone(&RULE, || {
+            load_driver();
+            let us = before as *const () as usize;
+            let real = core::ptr::with_exposed_provenance_mut(us);
+            let thunk = Thunk::made(real, Role::Runtime(Call::GraphLaunch));
+            let call = Made::new(thunk, &[], 0x4000);
+            assert_eq!(before(&call.frame), 1);
+            after(&call.frame, 0);
+            fed::feed(us, Call::GraphLaunch);
+            assert!(
+                !session::attends(Call::GraphLaunch),
+                "the window is far away"
+            );
+            assert_eq!((before(&call.frame), count(Call::GraphLaunch)), (0, 1));
+            // SAFETY: a thunk begins with its handler.
+            let handler = unsafe { core::ptr::from_ref(thunk).cast::<usize>().read() };
+            assert_eq!(handler, us);
         });
     }
 

@@ -5,6 +5,9 @@ use core::any::type_name;
 use core::ffi::c_void;
 use core::mem::transmute;
 use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tllmprof_record::{Entry, Event, Reader, StringId};
@@ -88,6 +91,31 @@ pub fn recorded(act: impl FnOnce()) -> (Vec<Event>, HashMap<StringId, String>) {
 pub fn record_of(test: &str) -> String {
     let name = format!("tllmprof-{test}-{}.tllmprof", std::process::id());
     std::env::temp_dir().join(name).to_str().unwrap().to_owned()
+}
+
+/// A shared library of this soname, made of `source` (C), and where it lies. The linker that built the
+/// test is there to make it.
+pub fn library(soname: &str, source: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("tllmprof-{soname}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (code, library) = (folder.join("source.c"), folder.join(soname));
+    std::fs::write(&code, source).unwrap();
+    let mut command = Command::new("cc");
+    command
+        .args(["-shared", "-fPIC", "-o"])
+        .args([&library, &code]);
+    let made = command.arg(format!("-Wl,-soname,{soname}")).status();
+    assert!(made.unwrap().success(), "cc cannot make {soname}");
+    library
+}
+
+/// Opens the library at `path`. Its handle.
+pub fn open(path: &Path) -> *mut c_void {
+    let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: a library of a test's own, without constructors.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+    assert!(!handle.is_null(), "{}", path.display());
+    handle
 }
 
 /// An address in a module that is not the test's, as a caller's would be.

@@ -56,7 +56,7 @@ use tllmprof_sync::Guard;
 use tllmprof_sync::Lock;
 
 pub use calls::{after, before};
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 pub use ends::await_end as await_end_of;
 use functions::Function;
 pub use report::{report, report_unmatched};
@@ -591,7 +591,6 @@ fn prepare(
 mod tests {
     use core::arch::global_asm;
 
-    use tllmprof_calls::Call;
     use tllmprof_session as session;
     use tllmprof_steps::step::counted::Counted;
 
@@ -649,6 +648,8 @@ mod tests {
         let pattern = Pattern::new(&Regex::new("^tllmprof_made_named$").unwrap());
         let (mut functions, _) = functions::matching(&path, &pattern).unwrap();
         assert_eq!(functions.len(), 1);
+        let address = us.base.wrapping_add(functions[0].address);
+        assert_eq!(address, tllmprof_made_named as *const () as usize);
         Candidate {
             module: us.start,
             path,
@@ -710,7 +711,7 @@ mod tests {
             processor::start();
             // The process uses CUDA, or no window opens.
             session::new_thread(true);
-            session::entered(Call::MemAlloc);
+            session::entered(tllmprof_calls::Call::MemAlloc);
             report();
             let (us, maps) = us();
             with(|followed| followed.patch(vec![candidate()], &[us], &maps));

@@ -285,7 +285,7 @@ mod tests {
     use super::super::abi::made::{Module, export};
     use super::super::abi::{CORE, CORE2};
     use super::*;
-    use crate::made::alone;
+    use crate::made::{alone, library};
 
     const RULE: [(&str, &str); 2] = [
         ("TLLMPROF_STEP", "nvtx:^step"),
@@ -468,6 +468,82 @@ mod tests {
             let extension = unsafe { initialize_extension(without_provenance_mut(0x10)) };
             assert_eq!(extension, 1, "it may know nothing of extensions");
         });
+    }
+
+    /// A tool that puts a function of its own, which returns 77, in the place of `nvtxRangePushA`, and
+    /// then says whether it wants the module.
+    fn tool(wants: bool) -> std::path::PathBuf {
+        let source = format!(
+            "#include <stddef.h>
+            typedef struct {{ size_t size; int (*table)(unsigned, void ***, unsigned *); }} Callbacks;
+            static int push(const char *text) {{ return 77; }}
+            int InitializeInjectionNvtx2(const void *(*export)(unsigned)) {{
+                const Callbacks *callbacks = export(1);
+                void **places;
+                unsigned size;
+                if (!callbacks->table(1, &places, &size) || size < 10) return 0;
+                *(void **)places[9] = (void *)push;
+                return {};
+            }}
+            int InitializeInjectionNvtxExtension(void *module) {{ return 55; }}",
+            u8::from(wants)
+        );
+        library(&format!("libtool{}.so", u8::from(wants)), &source)
+    }
+
+    #[test]
+    fn a_tool_comes_behind_the_librarys_own_functions() {
+        let path = tool(true);
+        let variables = [
+            RULE[0],
+            RULE[1],
+            ("NVTX_INJECTION64_PATH", path.to_str().unwrap()),
+        ];
+        alone(&variables, || {
+            let module = Module::make(own());
+            assert_eq!(initialize_by(foreign_export()), 1);
+            let row = WRAPPED
+                .iter()
+                .position(|row| (row.kind, row.index) == (CORE, 9))
+                .unwrap();
+            assert_eq!(module.now(CORE, 9), wrappers::of(0)[row]);
+            assert!(!ALL[0].next(row).is_null() && ALL[0].next(row) != own());
+            // SAFETY: that is the type of `nvtxRangePushA`.
+            let push = unsafe {
+                core::mem::transmute::<
+                    Function,
+                    unsafe extern "C-unwind" fn(*const core::ffi::c_char) -> c_int,
+                >(module.now(CORE, 9))
+            };
+            // SAFETY: a terminated string.
+            assert_eq!(unsafe { push(c"step".as_ptr()) }, 77);
+            let slot = tllmprof_session::slot().unwrap();
+            assert_eq!(slot.live(Counted::Named).count(), 1);
+            // SAFETY: as NVTX would, with an address that is nobody's.
+            let extension = unsafe { initialize_extension(without_provenance_mut(0x10)) };
+            assert_eq!(extension, 55, "the tool's answer");
+        });
+        let _ = std::fs::remove_dir_all(path.parent().unwrap());
+    }
+
+    #[test]
+    fn what_a_tool_leaves_that_does_not_want_the_module_is_taken_back() {
+        let path = tool(false);
+        let variables = [
+            RULE[0],
+            RULE[1],
+            ("NVTX_INJECTION64_PATH", path.to_str().unwrap()),
+        ];
+        alone(&variables, || {
+            Module::make(own());
+            assert_eq!(
+                initialize_by(foreign_export()),
+                1,
+                "the ranges are counted all the same"
+            );
+            assert!((0..WRAPPED.len()).all(|row| ALL[0].next(row).is_null()));
+        });
+        let _ = std::fs::remove_dir_all(path.parent().unwrap());
     }
 
     #[test]
