@@ -225,7 +225,7 @@ fn a_stream_that_goes_while_cupti_takes_long_to_go_is_not_touched_again() {
         .run("streams", 0, 20);
     ran.assert_well();
     assert_eq!(ran.finalized(), [(0, 0)], "{}", ran.cupti_log);
-    assert!(ran.said("GPU times end here"), "{}", ran.output.err());
+    assert!(ran.said("GPU timing stopped"), "{}", ran.output.err());
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_wait_that_does_not_end_keeps_cupti_where_it_is() {
     ran.assert_well();
     assert_eq!(ran.finalized(), []);
     assert!(
-        ran.said("CUPTI stays in the driver, switched off: other threads were in the driver"),
+        ran.said("CUPTI stays attached but disabled: other threads were in the driver"),
         "{}",
         ran.output.err()
     );
@@ -268,7 +268,7 @@ fn calls_that_nobody_sees_keep_cupti_where_it_is() {
     ran.assert_well();
     assert_eq!(ran.finalized(), []);
     assert!(
-        ran.said("CUPTI stays in the driver, switched off: not all calls of the driver are seen"),
+        ran.said("CUPTI stays attached but disabled: not all calls of the driver are seen"),
         "{}",
         ran.output.err()
     );

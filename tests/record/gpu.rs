@@ -428,7 +428,7 @@ fn what_the_driver_refuses_is_said_once_and_does_no_harm() {
         assert!(ran.spans().is_empty(), "{fails}");
         assert_eq!(ran.lost(), 5, "{fails}");
         let said = ran.output.err();
-        let times = said.matches("GPU times end here").count();
+        let times = said.matches("GPU timing stopped").count();
         assert_eq!(times, usize::from(is_said), "{fails}: {said}");
         assert!(said.contains("windows 3-5,7-8 captured"), "{said}");
     }

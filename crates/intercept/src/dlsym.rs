@@ -53,7 +53,7 @@ pub fn role_of(name: &CStr) -> Option<Role> {
 /// # Safety
 /// `name` is a terminated string.
 pub unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program passed it to `dlsym`, which reads a terminated string.
     let name = unsafe { CStr::from_ptr(name) };
     (role_of(name).is_some() || gate::is_wanted() && is_called_in_context(name))
         && (handle != libc::RTLD_NEXT || resolve::resolve(0, name, None, Scope::All).is_none())
@@ -82,7 +82,7 @@ fn real_dlvsym() -> Option<Dlvsym> {
 /// # Safety
 /// As `dlsym`, or as `dlvsym` where there is a `version`.
 pub unsafe fn real(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> *mut c_void {
-    // SAFETY: the caller's promise.
+    // SAFETY: these are `dlsym` and `dlvsym` themselves, with arguments that are right for them.
     let found = unsafe {
         match version {
             None => real_dlsym().map(|dlsym| dlsym(handle, name.as_ptr())),
@@ -164,7 +164,7 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
             None if resolve::resolve(caller, name, version, Scope::All).is_some() => return found,
             None => {
                 // SAFETY: RTLD_NEXT from here looks behind this library, where nothing is: the
-                // result is null, and dlerror tells of the program's own name.
+                // result is null, and dlerror names what the program asked for.
                 return real_dlsym().map_or(core::ptr::null_mut(), |dlsym| unsafe {
                     dlsym(libc::RTLD_NEXT, name.as_ptr())
                 });
@@ -180,4 +180,125 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
         fed::feed(caller, call);
     }
     Thunk::of(real, role).map_or(real, |thunk| thunk.named(name).stub())
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::null_mut;
+
+    use tllmprof_calls::CALLS;
+
+    use super::*;
+    use crate::made::{alone, stranger};
+
+    #[test]
+    fn every_name_of_the_table_is_stood_in_for() {
+        let role = |name: &str| role_of(&std::ffi::CString::new(name).unwrap());
+        for row in CALLS {
+            for name in row.driver {
+                assert_eq!(role(name), Some(Role::Driver(row.call)), "{name}");
+            }
+            for name in row.runtime {
+                assert_eq!(role(name), Some(Role::Runtime(row.call)), "{name}");
+            }
+        }
+        for name in LOOK_UPS {
+            assert_eq!(role(name), Some(Role::ProcAddress), "{name}");
+        }
+        for name in ["", "cu", "cudaMallocManaged", "cuMemGetInfo_v2", "getppid"] {
+            assert_eq!(role(name), None, "{name}");
+        }
+        assert_eq!(role_of(c"cuGraphLaunch\xff"), None, "no text");
+    }
+
+    #[test]
+    fn a_name_is_wanted_wherever_it_is_looked_for_but_behind_the_caller() {
+        let wanted = |handle, name: &CStr| {
+            // SAFETY: a terminated string.
+            unsafe { wanted(handle, name.as_ptr()) }
+        };
+        assert!(wanted(libc::RTLD_DEFAULT, c"cuGraphLaunch"));
+        assert!(wanted(null_mut(), c"cuGetProcAddress_v2"));
+        assert!(
+            wanted(libc::RTLD_NEXT, c"cuGraphLaunch"),
+            "nobody has it: it is asked for behind us"
+        );
+        assert!(
+            !wanted(libc::RTLD_DEFAULT, c"cuMemGetInfo_v2"),
+            "there are no gates here"
+        );
+        assert!(!wanted(libc::RTLD_DEFAULT, c"getppid"));
+    }
+
+    #[test]
+    fn a_program_gets_a_thunk_for_what_counts() {
+        alone(&[("TLLMPROF_START_STOP", "5")], || {
+            // A function of another module.
+            let real = core::ptr::with_exposed_provenance_mut::<c_void>(stranger());
+            let launch = Role::Driver(Call::GraphLaunch);
+            let given = stand_in(real, c"cuGraphLaunch", None, stranger());
+            let thunk = Thunk::of(real, launch).unwrap();
+            assert_eq!((given, thunk.is_per_thread()), (thunk.stub(), false));
+            assert!(fed::is_fed(stranger(), Call::GraphLaunch));
+
+            let given = stand_in(real, c"cudaGraphLaunch_ptsz", None, stranger());
+            let thunk = Thunk::of(real, Role::Runtime(Call::GraphLaunch)).unwrap();
+            assert_eq!((given, thunk.is_per_thread()), (thunk.stub(), true));
+
+            assert_eq!(stand_in(real, c"cuMemGetInfo_v2", None, stranger()), real);
+            assert!(stand_in(null_mut(), c"cuGraphLaunch", None, stranger()).is_null());
+            let us = stand_in as *const () as usize;
+            assert_eq!(
+                stand_in(real, c"cuGraphLaunch", None, us),
+                real,
+                "our own look-ups"
+            );
+        });
+    }
+
+    #[test]
+    fn our_own_export_is_never_taken_for_cuda() {
+        alone(&[("TLLMPROF_START_STOP", "5")], || {
+            let ours = stand_in as *mut c_void;
+            assert!(stand_in(ours, c"cuGraphLaunch", None, stranger()).is_null());
+        });
+    }
+
+    #[test]
+    fn a_process_that_asks_for_nothing_gets_what_was_found() {
+        alone(&[], || {
+            let real = core::ptr::with_exposed_provenance_mut::<c_void>(stranger());
+            assert_eq!(stand_in(real, c"cuGraphLaunch", None, stranger()), real);
+        });
+    }
+
+    #[test]
+    fn a_look_up_finds_what_the_next_in_line_finds() {
+        let ask = |name: &CStr, caller| {
+            // SAFETY: a handle that dlsym knows, and a terminated string.
+            unsafe { lookup(libc::RTLD_DEFAULT, name.as_ptr(), caller) }.addr()
+        };
+        assert_eq!(ask(c"getppid", stranger()), stranger());
+        assert_eq!(ask(c"cuGraphLaunch", stranger()), 0);
+        // SAFETY: a handle that dlsym knows.
+        let by_handle = |name, version| unsafe { real(libc::RTLD_DEFAULT, name, version) }.addr();
+        let version = if cfg!(target_arch = "x86_64") {
+            c"GLIBC_2.2.5"
+        } else {
+            c"GLIBC_2.17"
+        };
+        assert_eq!(by_handle(c"getppid", None), stranger());
+        assert_eq!(by_handle(c"getppid", Some(version)), stranger());
+        assert_eq!(by_handle(c"getppid", Some(c"NONE_1")), 0);
+        let ask = |version: Option<&CStr>| {
+            let version = version.map_or(core::ptr::null(), CStr::as_ptr);
+            // SAFETY: a handle that dlvsym knows, and terminated strings.
+            let found = unsafe {
+                lookup_version(libc::RTLD_DEFAULT, c"getppid".as_ptr(), version, stranger())
+            };
+            found.addr()
+        };
+        assert_eq!(ask(Some(version)), stranger());
+        assert_eq!(ask(Some(c"NONE_1")), 0);
+    }
 }

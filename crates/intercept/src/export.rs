@@ -228,3 +228,113 @@ pub fn forget_unloaded() {
         binding.length.store(0, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made::{alone, stranger};
+
+    fn export(name: &'static CStr) -> &'static Export {
+        Box::leak(Box::new(Export::new(name)))
+    }
+
+    fn us() -> usize {
+        bound as *const () as usize
+    }
+
+    /// The binding that the export's stub would look at first.
+    fn first(export: &Export) -> &'static Binding {
+        // SAFETY: what was asked for last is a binding, and bindings are statics.
+        unsafe { &*export.recent[0].load(Ordering::Relaxed) }
+    }
+
+    #[test]
+    fn a_module_that_calls_is_remembered() {
+        alone(&[], || {
+            let export = export(c"getppid");
+            assert!(core::ptr::eq(first(export), &raw const NONE));
+            let thunk = bound(export, us());
+            let binding = first(export);
+            assert_eq!(binding.thunk.load(Ordering::Relaxed).cast_const(), thunk);
+            let module = elf::containing(us()).unwrap();
+            assert_eq!(binding.start.load(Ordering::Relaxed), module.start);
+            assert_eq!(
+                binding.length.load(Ordering::Relaxed),
+                module.end - module.start
+            );
+            assert_eq!(bound(export, us()), thunk, "the same again");
+            assert_ne!(
+                bound(export, stranger()),
+                thunk,
+                "another module's may be another"
+            );
+            let other = bound(self::export(c"getpid"), us());
+            assert_ne!(other, thunk);
+        });
+    }
+
+    #[test]
+    fn what_nobody_has_is_remembered_by_its_export() {
+        alone(&[], || {
+            let export = export(c"cuGraphLaunch");
+            let missing = bound(export, us());
+            assert_eq!(missing, bound(export, stranger()));
+            // SAFETY: what stands in where there is no function is a handler alone.
+            let bare = unsafe { &*missing.cast::<Bare>() };
+            let handler = bare.handler.load(Ordering::Relaxed);
+            assert_eq!(handler, handlers().missing as *mut c_void);
+        });
+    }
+
+    #[test]
+    fn bindings_of_modules_that_are_gone_are_forgotten() {
+        alone(&[], || {
+            forget_unloaded();
+            let (stays, goes) = (export(c"getppid"), export(c"getpid"));
+            bound(stays, us());
+            bound(goes, us());
+            let gone = first(goes);
+            // As if its module had lain where nothing lies now.
+            gone.start.store(0x10, Ordering::Relaxed);
+            forget_unloaded();
+            assert!(core::ptr::eq(first(goes), &raw const NONE));
+            assert_eq!(gone.length.load(Ordering::Relaxed), 0);
+            assert!(known(stays, us()).is_some() && known(goes, 0x10).is_none());
+            // Its place is free again, but only for the same export.
+            bound(goes, stranger());
+            assert!(core::ptr::eq(known(goes, stranger()).unwrap(), gone));
+            let function_is_gone = first(stays);
+            function_is_gone
+                .real
+                .store(core::ptr::null_mut(), Ordering::Relaxed);
+            forget_unloaded();
+            assert!(known(stays, us()).is_none());
+        });
+    }
+
+    /// Whether a call by the export `name` is seen, or goes straight to its function.
+    fn is_seen(name: &'static CStr) -> bool {
+        let real = core::ptr::with_exposed_provenance_mut::<c_void>(stranger());
+        let thunk = thunk_for(export(name), real, stranger()).unwrap();
+        // SAFETY: a thunk begins with its handler.
+        let handler = unsafe { &*core::ptr::from_ref(thunk).cast::<Bare>() };
+        handler.handler.load(Ordering::Relaxed) != real
+    }
+
+    #[test]
+    fn in_a_process_that_counts_an_export_is_seen() {
+        alone(&[("TLLMPROF_START_STOP", "5")], || {
+            assert!(is_seen(c"cuGraphLaunch") && is_seen(c"cudaGraphLaunch"));
+            assert!(fed::is_fed(stranger(), tllmprof_calls::Call::GraphLaunch));
+            let real = core::ptr::with_exposed_provenance_mut(stranger());
+            assert!(thunk_for(export(c"getppid"), real, stranger()).is_none());
+        });
+    }
+
+    #[test]
+    fn in_a_process_that_asks_for_nothing_an_export_is_transparent() {
+        alone(&[], || {
+            assert!(!is_seen(c"cuGraphLaunch") && !is_seen(c"cudaGraphLaunch"));
+        });
+    }
+}

@@ -39,3 +39,28 @@ pub fn is_fed(function: usize, call: Call) -> bool {
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made::{alone, stranger};
+
+    #[test]
+    fn a_module_is_fed_the_calls_that_it_looked_up_and_no_others() {
+        alone(&[], || {
+            let us = feed as *const () as usize;
+            let nowhere = 0x10;
+            feed(nowhere, Call::GraphLaunch);
+            assert!(!is_fed(nowhere, Call::GraphLaunch));
+            assert!(!is_fed(us, Call::GraphLaunch));
+            feed(us, Call::GraphLaunch);
+            feed(us, Call::MemFree);
+            feed(stranger(), Call::StreamSynchronize);
+            assert!(is_fed(us, Call::GraphLaunch) && is_fed(us, Call::MemFree));
+            assert!(
+                !is_fed(us, Call::StreamSynchronize) && is_fed(stranger(), Call::StreamSynchronize)
+            );
+            assert!(!is_fed(stranger(), Call::GraphLaunch));
+        });
+    }
+}

@@ -18,3 +18,23 @@ pub fn is_followed(call: Call) -> bool {
 pub fn is_nested(frame: &Frame) -> bool {
     frame.is_within(thread::outer())
 }
+
+#[cfg(test)]
+mod tests {
+    use tllmprof_calls::CALLS;
+
+    use super::*;
+    use crate::made::alone;
+
+    #[test]
+    fn copies_to_the_host_are_followed_where_they_are_learnt_from() {
+        alone(&[("TLLMPROF_STEP", "auto")], || {
+            for row in CALLS {
+                let kind = row.kind;
+                let is_copy = kind == Kind::AsyncCopy(Direction::ToHost);
+                let expected = is_copy || kind.waits() || kind.captures();
+                assert_eq!(is_followed(row.call), expected, "{}", row.call);
+            }
+        });
+    }
+}

@@ -13,7 +13,22 @@ use super::thunk::Thunk;
 /// `cuLaunchKernel` has five on x86-64 and three on AArch64; eight leave room.
 pub const STACK_WORDS: usize = 8;
 
-/// What the handler `slow` saved of a call, from the lowest address up.
+/// What a recorded call is to GPU times. Not an enumeration: the assembler leaves the word as it is.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Work(usize);
+
+impl Work {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// Work for its stream.
+    pub const COUNTED: Self = Self(1);
+    /// Work that is expected to be the last of its stream for now.
+    pub const LAST: Self = Self(2);
+}
+
+/// What the handler `slow` or `record` saved of a call, from the lowest address up. What is a cell only Rust
+/// writes, but for `since`.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 pub struct Frame {
@@ -21,8 +36,12 @@ pub struct Frame {
     pub thunk: &'static Thunk,
     /// The integer arguments that came in registers.
     pub args: [usize; 6],
-    /// When the call went on to the real function, if it is recorded; else 0.
+    /// When the call went on to the real function, in ticks, if it is recorded; else 0.
     pub since: Cell<u64>,
+    /// The stream that a recorded call is for; 0 where it names none.
+    pub stream: Cell<usize>,
+    /// What a recorded call is to GPU times.
+    pub work: Cell<Work>,
     frame_pointer: usize,
     /// Where the call returns to: in its caller.
     pub return_address: usize,
@@ -43,8 +62,12 @@ pub struct Frame {
     /// The integer arguments that came in registers.
     pub args: [usize; 8],
     vectors: [u128; 8],
-    /// When the call went on to the real function, if it is recorded; else 0.
+    /// When the call went on to the real function, in ticks, if it is recorded; else 0.
     pub since: Cell<u64>,
+    /// The stream that a recorded call is for; 0 where it names none.
+    pub stream: Cell<usize>,
+    /// What a recorded call is to GPU times.
+    pub work: Cell<Work>,
     spare: usize,
 }
 
@@ -73,8 +96,13 @@ const _: () = assert!(
         && offset_of!(Frame, return_address) == 8
         && offset_of!(Frame, result) == Frame::THUNK + 8
 );
+// The stack is aligned to 16 bytes at the frame pointer's place, and where a function is called.
 #[cfg(target_arch = "x86_64")]
-const _: () = assert!(offset_of!(Frame, return_address) == Frame::BELOW + 8);
+const _: () = assert!(
+    offset_of!(Frame, return_address) == Frame::BELOW + 8 && Frame::BELOW.is_multiple_of(16)
+);
+#[cfg(target_arch = "aarch64")]
+const _: () = assert!(Frame::SIZE.is_multiple_of(16));
 
 impl Frame {
     /// The argument in word `index` of those that are no floating-point numbers.
@@ -128,4 +156,125 @@ impl Frame {
 fn above(place: usize) -> usize {
     // SAFETY: what lies on the stack between a call under way and the outermost one is readable.
     unsafe { with_exposed_provenance::<usize>(place).read_volatile() }
+}
+
+/// Frames as the assembler would leave them, for tests.
+#[cfg(test)]
+pub mod made {
+    use super::*;
+
+    /// A frame, and the caller's stack above it.
+    #[repr(C)]
+    pub struct Call {
+        pub frame: Frame,
+        pub stack: [usize; STACK_WORDS],
+    }
+
+    impl Call {
+        /// A call by `thunk` with these words as its first arguments, which returns to `return_address`.
+        pub fn new(thunk: &'static Thunk, words: &[usize], return_address: usize) -> Self {
+            let mut call = Self {
+                frame: Frame {
+                    thunk,
+                    args: Default::default(),
+                    since: Cell::new(0),
+                    stream: Cell::new(0),
+                    work: Cell::new(Work::NONE),
+                    frame_pointer: 0,
+                    return_address,
+                    #[cfg(target_arch = "aarch64")]
+                    result: 0,
+                    #[cfg(target_arch = "aarch64")]
+                    vectors: [0; 8],
+                    #[cfg(target_arch = "aarch64")]
+                    spare: 0,
+                },
+                stack: [0; STACK_WORDS],
+            };
+            let places = call.frame.args.iter_mut().chain(&mut call.stack);
+            for (place, word) in places.zip(words) {
+                *place = *word;
+            }
+            call
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::made::Call as Made;
+    use super::*;
+    use crate::thunk::Role;
+
+    fn thunk() -> &'static Thunk {
+        Thunk::made(core::ptr::null_mut(), Role::ProcAddress)
+    }
+
+    #[test]
+    fn arguments_are_numbered_from_the_registers_on_to_the_stack() {
+        let words: Vec<usize> = (0..STACK_WORDS + 6).map(|word| 100 + word).collect();
+        let made = Made::new(thunk(), &words, 0);
+        for (index, word) in words.iter().enumerate() {
+            assert_eq!(made.frame.word(index), *word, "{index}");
+        }
+    }
+
+    #[test]
+    fn a_call_is_within_another_while_that_ones_return_address_lies_above_it() {
+        const RETURN: usize = 0x5000;
+        let mut made = Made::new(thunk(), &[], 0x4000);
+        made.stack[3] = RETURN;
+        let place = made.stack.as_ptr().wrapping_add(3).expose_provenance();
+        let outer = Outer {
+            place,
+            return_address: RETURN,
+        };
+        assert!(made.frame.is_within(outer));
+        let left = Outer {
+            return_address: RETURN + 1,
+            ..outer
+        };
+        assert!(!made.frame.is_within(left), "something else lies there now");
+        let none = Outer {
+            place: 0,
+            return_address: 0,
+        };
+        assert!(!made.frame.is_within(none));
+        let itself = Outer {
+            place: from_ref(&made.frame.return_address).expose_provenance(),
+            return_address: made.frame.return_address,
+        };
+        assert!(!made.frame.is_within(itself), "no call is within itself");
+    }
+
+    #[test]
+    fn a_chain_of_frame_pointers_shows_what_has_been_left() {
+        #[repr(C, align(16))]
+        struct Stack {
+            made: Made,
+            words: [[usize; 2]; 32],
+        }
+        let made = Made::new(thunk(), &[], 0);
+        let words = [[0; 2]; 32];
+        let mut stack = Box::new(Stack { made, words });
+        let base = stack
+            .words
+            .as_ptr()
+            .expose_provenance()
+            .next_multiple_of(16);
+        let index = |at: usize| (at - stack.words.as_ptr().addr()) / 16;
+        let (first, second) = (base + 64, base + 128);
+        let place = index(first);
+        stack.made.frame.frame_pointer = first;
+        stack.words[place] = [second; 2];
+        let past = |stack: &Stack, record| stack.made.frame.is_chained_past(record);
+        assert!(!past(&stack, first), "it leads there");
+        assert!(!past(&stack, second), "it leads there by another");
+        assert!(past(&stack, first + 16), "it leads past");
+        assert!(!past(&stack, second + 16), "it ends before");
+        stack.made.frame.frame_pointer = first + 8;
+        assert!(!past(&stack, first), "no frame lies there");
+        stack.made.frame.frame_pointer = from_ref(&stack.made).addr() - 64;
+        assert!(!past(&stack, first), "a chain that leads down is broken");
+    }
 }

@@ -45,3 +45,66 @@ pub fn handed_out(frame: &Frame) {
         place.store(thunk.stub(), Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::{null_mut, without_provenance_mut};
+
+    use tllmprof_calls::Call;
+
+    use super::*;
+    use crate::frame::made;
+    use crate::made::{alone, stranger};
+
+    /// What the program gets from a call with these arguments that found `real`.
+    fn answer(name: Option<&CStr>, real: *mut c_void, flags: usize) -> *mut c_void {
+        let thunk = Thunk::made(without_provenance_mut(0x1000), Role::ProcAddress);
+        let mut place = real;
+        let name = name.map_or(0, |name| name.as_ptr().expose_provenance());
+        let words = [name, (&raw mut place).expose_provenance(), 12000, flags];
+        handed_out(&made::Call::new(thunk, &words, stranger()).frame);
+        // SAFETY: a local; what wrote to it did so by its address.
+        unsafe { (&raw const place).read_volatile() }
+    }
+
+    #[test]
+    fn a_function_that_counts_is_handed_out_as_its_thunk() {
+        alone(&[("TLLMPROF_START_STOP", "5")], || {
+            let real = without_provenance_mut::<c_void>(0x2000);
+            let launch = Role::Driver(Call::GraphLaunch);
+            let given = answer(Some(c"cuGraphLaunch"), real, 0);
+            let thunk = Thunk::of(real, launch).unwrap();
+            assert_eq!((given, thunk.is_per_thread()), (thunk.stub(), false));
+            assert!(fed::is_fed(stranger(), Call::GraphLaunch));
+
+            let per_thread = without_provenance_mut::<c_void>(0x3000);
+            let given = answer(Some(c"cuGraphLaunch"), per_thread, 2);
+            let thunk = Thunk::of(per_thread, launch).unwrap();
+            assert_eq!((given, thunk.is_per_thread()), (thunk.stub(), true));
+
+            let itself = answer(Some(c"cuGetProcAddress_v2"), real, 0);
+            assert_eq!(itself, Thunk::of(real, Role::ProcAddress).unwrap().stub());
+        });
+    }
+
+    #[test]
+    fn what_is_not_understood_is_handed_out_as_it_is() {
+        alone(&[("TLLMPROF_START_STOP", "5")], || {
+            let real = without_provenance_mut::<c_void>(0x2000);
+            assert_eq!(answer(Some(c"cuMemGetInfo_v2"), real, 0), real);
+            assert_eq!(answer(None, real, 0), real);
+            assert_eq!(answer(Some(c"cuGraphLaunch"), null_mut(), 0), null_mut());
+            let thunk = Thunk::made(real, Role::ProcAddress);
+            let words = [c"cuGraphLaunch".as_ptr().expose_provenance(), 0];
+            handed_out(&made::Call::new(thunk, &words, stranger()).frame);
+        });
+    }
+
+    #[test]
+    fn a_process_that_asks_for_nothing_gets_the_drivers_functions() {
+        alone(&[], || {
+            let real = without_provenance_mut::<c_void>(0x2000);
+            assert_eq!(answer(Some(c"cuGraphLaunch"), real, 0), real);
+        });
+    }
+}

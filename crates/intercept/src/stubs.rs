@@ -41,3 +41,35 @@ pub fn counting_stub(index: usize) -> *mut c_void {
 fn at(pool: *const u8, offset: usize) -> *mut c_void {
     pool.wrapping_add(offset).cast_mut().cast()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thunk_has_two_stubs_of_its_own() {
+        let counting = &raw const tllmprof_counting_stubs;
+        let end = &raw const tllmprof_counting_stubs_end;
+        assert_eq!(
+            end.addr() - counting.addr(),
+            COUNTING_SIZE * COUNT,
+            "the assembler's jumps"
+        );
+        let [first, last] =
+            [0, COUNT - 1].map(|index| (stub(index).addr(), counting_stub(index).addr()));
+        assert_eq!(first, ((&raw const tllmprof_stubs).addr(), counting.addr()));
+        assert_eq!(last.1 + COUNTING_SIZE, end.addr());
+        for index in 1..COUNT {
+            assert_eq!(stub(index).addr() - stub(index - 1).addr(), SIZE);
+            assert_eq!(
+                counting_stub(index).addr() - counting_stub(index - 1).addr(),
+                COUNTING_SIZE
+            );
+        }
+        let pools = [first.0..last.0 + SIZE, first.1..last.1 + COUNTING_SIZE];
+        assert!(
+            pools[0].end <= pools[1].start || pools[1].end <= pools[0].start,
+            "{pools:x?}"
+        );
+    }
+}

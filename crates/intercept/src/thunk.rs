@@ -8,10 +8,10 @@ use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use tllmprof_calls::{Call, Calls, Direction, Kind, Wait, is_per_thread};
+use tllmprof_calls::{CALLS, Call, Calls, Direction, Kind, Wait, is_per_thread};
 use tllmprof_platform::lifecycle;
 
-use super::handlers::{Noting, handlers};
+use super::handlers::{Handler, Noting, handlers};
 use super::{stubs, watched};
 use tllmprof_platform::gate;
 use tllmprof_platform::log;
@@ -56,18 +56,10 @@ impl Role {
         }
     }
 
-    /// The handler that a thunk of this role starts with.
+    /// The handler that a thunk of this role has now.
     fn handler(self) -> *mut c_void {
         match self {
-            Self::Driver(_) if watched::are() => handlers().slow as *mut c_void,
-            Self::Driver(call) => {
-                let records = tllmprof_recorder::is_recording();
-                noting(call, records).unwrap_or(if records {
-                    handlers().record as *mut c_void
-                } else {
-                    handlers().count as *mut c_void
-                })
-            }
+            Self::Driver(call) => Wanted::now().handler(call) as *mut c_void,
             Self::Runtime(_) | Self::ProcAddress => handlers().slow as *mut c_void,
         }
     }
@@ -81,11 +73,54 @@ impl Role {
     }
 }
 
-/// The handler that notes `call` as well as counting it, where iterations are learnt from that.
-/// `records`: and records it.
-fn noting(call: Call, records: bool) -> Option<*mut c_void> {
-    let noting: Noting = match call.kind() {
-        _ if !session::learns() => return None,
+/// What is wanted of the driver's calls in this process.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// They are given NVTX ranges.
+    ranges: bool,
+    /// They are recorded.
+    recorded: bool,
+    /// Iterations are learnt from them.
+    learnt: bool,
+}
+
+impl Wanted {
+    /// What is wanted now.
+    fn now() -> Self {
+        Self {
+            ranges: watched::are(),
+            recorded: recorder::is_recording(),
+            learnt: session::learns(),
+        }
+    }
+
+    /// What may be wanted as long as the process lives.
+    fn ever() -> Self {
+        Self {
+            recorded: recorder::is_wanted(),
+            ..Self::now()
+        }
+    }
+
+    /// Where the stubs of the driver's function for `call` go.
+    fn handler(self, call: Call) -> Handler {
+        if self.ranges {
+            return handlers().slow;
+        }
+        let noting = self.learnt.then(|| noting(call)).flatten();
+        let [plain, recording] = noting.unwrap_or([handlers().count, handlers().record]);
+        if self.recorded { recording } else { plain }
+    }
+
+    /// Whether `call` is counted and no more.
+    fn is_counted_only(self, call: Call) -> bool {
+        !(self.ranges || self.recorded || self.learnt && noting(call).is_some())
+    }
+}
+
+/// The handlers that note `call` as well as counting it, if what is learnt depends on it.
+fn noting(call: Call) -> Option<Noting> {
+    Some(match call.kind() {
         Kind::KernelLaunch { handle: 0 } => handlers().first_argument,
         Kind::KernelLaunch { .. } => handlers().second_argument,
         Kind::GraphLaunch => handlers().graph,
@@ -96,8 +131,7 @@ fn noting(call: Call, records: bool) -> Option<*mut c_void> {
         Kind::Wait(Wait::Context) => handlers().context_wait,
         Kind::Wait(Wait::CopyToHost) => handlers().blocking_copy,
         _ => return None,
-    };
-    Some(noting[usize::from(records)] as *mut c_void)
+    })
 }
 
 /// One entry of the pool.
@@ -119,6 +153,17 @@ impl Thunk {
 }
 
 impl Thunk {
+    /// A thunk that is in no pool.
+    #[cfg(test)]
+    pub fn made(real: *mut c_void, role: Role) -> &'static Self {
+        let thunk = Self::new();
+        thunk.real.store(real, Ordering::Relaxed);
+        thunk.cell.store(role.cell(), Ordering::Relaxed);
+        thunk.role.store(role.encode(), Ordering::Relaxed);
+        thunk.handler.store(role.handler(), Ordering::Relaxed);
+        Box::leak(Box::new(thunk))
+    }
+
     const fn new() -> Self {
         Self {
             handler: AtomicPtr::new(core::ptr::null_mut()),
@@ -171,9 +216,7 @@ impl Thunk {
         let offset = core::ptr::from_ref(self).addr() - THUNKS.as_ptr().addr();
         let index = offset / THUNK_SIZE;
         match self.role() {
-            Role::Driver(call)
-                if noting(call, false).is_none() && !watched::are() && !recorder::is_wanted() =>
-            {
+            Role::Driver(call) if Wanted::ever().is_counted_only(call) => {
                 stubs::counting_stub(index)
             }
             Role::Driver(_) | Role::Runtime(_) | Role::ProcAddress => stubs::stub(index),
@@ -187,7 +230,6 @@ impl Thunk {
 
     /// What the function is.
     pub fn role(&self) -> Role {
-        use tllmprof_calls::CALLS;
         let code = self.role.load(Ordering::Relaxed);
         let call = CALLS[(code & 0xff) as usize].call;
         match code >> 8 {
@@ -243,5 +285,162 @@ impl Thunk {
     /// From now on calls go straight to the real function.
     pub fn make_transparent(&self) {
         self.handler.store(self.real(), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::without_provenance_mut;
+
+    use super::*;
+    use crate::made::alone;
+
+    const NONE: Wanted = Wanted {
+        ranges: false,
+        recorded: false,
+        learnt: false,
+    };
+
+    /// The roles that functions of the table have.
+    fn roles() -> impl Iterator<Item = Role> {
+        let of_call = |call| [Role::Driver(call), Role::Runtime(call)];
+        let of_calls = CALLS.iter().flat_map(move |row| of_call(row.call));
+        of_calls.chain([Role::ProcAddress])
+    }
+
+    #[test]
+    fn a_thunk_says_what_it_was_made_as() {
+        let mut codes = Vec::new();
+        for role in roles() {
+            let real = without_provenance_mut(0x1000);
+            let thunk = Thunk::made(real, role);
+            assert_eq!((thunk.real(), thunk.role()), (real, role));
+            assert!(!codes.contains(&role.encode()), "{role:?}");
+            codes.push(role.encode());
+        }
+    }
+
+    #[test]
+    fn a_handler_does_what_is_wanted_and_no_more() {
+        for row in CALLS {
+            let of = |wanted: Wanted| wanted.handler(row.call) as usize;
+            let both = |wanted: Wanted| {
+                let recorded = true;
+                [of(wanted), of(Wanted { recorded, ..wanted })]
+            };
+            let learnt = Wanted {
+                learnt: true,
+                ..NONE
+            };
+            let plain = [handlers().count, handlers().record].map(|handler| handler as usize);
+            assert_eq!(both(NONE), plain, "{}", row.call);
+            // What is learnt from is what counts, but for copies within devices.
+            let is_noted = row.kind.counts() && row.kind != Kind::AsyncCopy(Direction::Other);
+            assert_eq!(noting(row.call).is_some(), is_noted, "{}", row.call);
+            let noted = noting(row.call).map(|both| both.map(|handler| handler as usize));
+            assert_eq!(both(learnt), noted.unwrap_or(plain), "{}", row.call);
+            let ranges = Wanted {
+                ranges: true,
+                ..learnt
+            };
+            assert_eq!(both(ranges), [handlers().slow as usize; 2], "{}", row.call);
+
+            let counts = |wanted: Wanted| wanted.is_counted_only(row.call);
+            assert!(counts(NONE), "{}", row.call);
+            assert_eq!(counts(learnt), !is_noted, "{}", row.call);
+            assert!(
+                !counts(Wanted {
+                    recorded: true,
+                    ..NONE
+                }) && !counts(ranges),
+                "{}",
+                row.call
+            );
+        }
+    }
+
+    #[test]
+    fn kinds_that_are_told_apart_have_handlers_of_their_own() {
+        let mut known: Vec<(Kind, [usize; 2])> = Vec::new();
+        for row in CALLS {
+            let Some(both) = noting(row.call) else {
+                continue;
+            };
+            let both = both.map(|handler| handler as usize);
+            assert_ne!(both[0], both[1], "{}: one records", row.call);
+            match known.iter().find(|(kind, _)| *kind == row.kind) {
+                Some((_, same)) => assert_eq!(both, *same, "{}", row.call),
+                None => {
+                    assert!(
+                        known.iter().all(|(_, other)| *other != both),
+                        "{}",
+                        row.call
+                    );
+                    known.push((row.kind, both));
+                }
+            }
+        }
+        assert!(known.len() >= 8, "{known:?}");
+    }
+
+    #[test]
+    fn one_function_has_one_thunk_in_each_role() {
+        alone(&[], || {
+            let call = Call::GraphLaunch;
+            let real = without_provenance_mut::<c_void>(0x1000);
+            let of = |role| Thunk::of(real, role).unwrap();
+            let (driver, runtime) = (of(Role::Driver(call)), of(Role::Runtime(call)));
+            assert!(core::ptr::eq(driver, of(Role::Driver(call))));
+            assert!(!core::ptr::eq(driver, runtime));
+            assert_ne!(driver.stub(), runtime.stub());
+            let other = Thunk::of(without_provenance_mut(0x2000), Role::Driver(call)).unwrap();
+            assert_ne!(driver.stub(), other.stub());
+
+            assert!(!driver.named(c"cuGraphLaunch").is_per_thread());
+            assert!(driver.named(c"cuGraphLaunch_ptsz").is_per_thread());
+            assert!(!other.is_per_thread());
+        });
+    }
+
+    #[test]
+    fn a_runtime_is_transparent_until_it_is_attended() {
+        alone(&[], || {
+            let slow = handlers().slow as *mut c_void;
+            let handler = |thunk: &Thunk| thunk.handler.load(Ordering::Relaxed);
+            let real = without_provenance_mut::<c_void>(0x1000);
+            let of = |role| Thunk::of(real, role).unwrap();
+            let launch = of(Role::Runtime(Call::GraphLaunch));
+            let wait = of(Role::Runtime(Call::StreamSynchronize));
+            let driver = of(Role::Driver(Call::GraphLaunch));
+            let before = handler(driver);
+            for thunk in [launch, wait, driver] {
+                thunk.make_transparent();
+                assert_eq!(handler(thunk), real);
+            }
+            Thunk::attend(Calls::which(|call| call == Call::GraphLaunch));
+            assert_eq!([launch, wait, driver].map(handler), [slow, real, real]);
+            Thunk::record();
+            assert_eq!([launch, wait, driver].map(handler), [slow, real, before]);
+        });
+    }
+
+    #[test]
+    fn a_process_that_looks_up_too_many_functions_is_warned_once() {
+        let said = alone(&[], || {
+            let of = |number: usize| {
+                let real = without_provenance_mut(0x1000 * (1 + number));
+                Thunk::of(real, Role::Driver(Call::GraphLaunch))
+            };
+            for number in 0..stubs::COUNT {
+                assert!(of(number).is_some(), "{number}");
+            }
+            assert!(of(stubs::COUNT).is_none());
+            assert!(of(stubs::COUNT + 1).is_none());
+            assert!(of(0).is_some(), "those that are there stay");
+        });
+        if let Some(said) = said {
+            let warned = "over 1024 CUDA functions were looked up: later ones are not counted";
+            assert_eq!(said.matches(warned).count(), 1, "{said}");
+        }
     }
 }

@@ -65,3 +65,63 @@ fn push(names: &Names, call: Call, symbols: &[&str]) {
         .get_or_init(|| Box::new(Name::register(CString::new(symbol).unwrap_or_default())));
     name.push_until_pop();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made::{alone, call_by, library, open, real_address};
+    use crate::thunk::{Role, Thunk};
+
+    /// A tool that counts pushes and pops in domains.
+    const TOOL: &str = "
+        #include <stddef.h>
+        typedef struct { size_t size; int (*table)(unsigned, void ***, unsigned *); } Callbacks;
+        int counts[2];
+        static int push(void *domain, const void *attributes) { return counts[0]++; }
+        static int pop(void *domain) { return counts[1]++; }
+        int InitializeInjectionNvtx2(const void *(*export)(unsigned)) {
+            const Callbacks *callbacks = export(1);
+            void **places;
+            unsigned size;
+            if (!callbacks->table(5, &places, &size) || size < 6) return 0;
+            *(void **)places[4] = (void *)push;
+            *(void **)places[5] = (void *)pop;
+            return 1;
+        }";
+
+    #[test]
+    fn calls_are_given_ranges_where_that_is_asked_for_and_a_tool_listens() {
+        let tool = library("libcounts.so", TOOL);
+        let variables = [
+            ("TLLM_NVTX_DEBUG", "1"),
+            ("TLLMPROF_STEP", "cuStreamSynchronize"),
+            ("TLLMPROF_START_STOP", "1000"),
+            ("NVTX_INJECTION64_PATH", tool.to_str().unwrap()),
+        ];
+        alone(&variables, || {
+            let path = std::env::var_os("NVTX_INJECTION64_PATH").unwrap();
+            let tool = open(path.as_ref());
+            // SAFETY: the tool's counters, of which this thread alone makes use.
+            let counts = || unsafe { *libc::dlsym(tool, c"counts".as_ptr()).cast::<[i32; 2]>() };
+            assert!(are());
+            push_runtime(Call::GraphLaunch);
+            assert_eq!(counts(), [1, 0]);
+            marks::pop();
+            for call in [Call::GraphLaunch, Call::StreamSynchronize] {
+                let thunk = Thunk::of(real_address(), Role::Driver(call)).unwrap();
+                call_by(thunk.stub(), 0, true);
+                let slot = tllmprof_session::slot().unwrap();
+                assert_eq!(slot.live(call).count(), 1, "{call}");
+            }
+            assert_eq!(counts(), [3, 3]);
+        });
+        let _ = std::fs::remove_dir_all(tool.parent().unwrap());
+    }
+
+    #[test]
+    fn calls_are_given_no_ranges_unasked() {
+        alone(&[("TLLMPROF_START_STOP", "1000")], || {
+            assert!(!are() && !are())
+        });
+    }
+}

@@ -1,10 +1,10 @@
 """The perfect router: every expert gets as many tokens as any other, give or take one.
 
 The library runs the files of this folder, one behind the other, as one module, once torch can be hooked, and calls
-begin, switch, loads and tell. It adds say(text) and warn(text), a line on standard error each, the latter in
+begin, switch, loads and report. It adds say(text) and warn(text), a line on standard error each, the latter in
 the record, too, and keep(number, name, tokens), which writes a layer's load down.
 
-Nothing here may harm the program: what cannot be balanced keeps its learned router, and is told.
+Nothing here may harm the program: what cannot be balanced keeps its learned router, with a warning.
 """
 
 import contextlib

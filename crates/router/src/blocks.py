@@ -30,7 +30,7 @@ def registered(parent, name, child):
             if name in _GATES or name in _EXPERTS:
                 _look(parent, name, child)
     except Exception as error:
-        warn("%s is not looked at: %s" % (type(parent).__name__, told(error)))
+        warn("%s is not looked at: %s" % (type(parent).__name__, described(error)))
 
 
 def _look(parent, name, child):
@@ -103,7 +103,7 @@ def attach(parent, name):
     experts, top_k, groups, top_groups = describe(gate, parent)
     if not experts or not top_k or top_k > experts:
         warn(
-            "%s keeps its learned router: its experts (%s) and experts a token (%s) cannot be told"
+            "%s keeps its learned router: its experts (%s) and experts a token (%s) are unknown"
             % (label, experts, top_k)
         )
         return
@@ -171,9 +171,9 @@ def _watch(parent, layer):
     _in_mode(parent, mode, lambda: layer.proved or layer.refused is not None)
 
 
-def _in_mode(parent, mode, is_done, tell=None):
+def _in_mode(parent, mode, is_done, after_each=None):
     """Runs the block's calls that are not compiled in the mode that `mode` makes, unless that is none, until `is_done`.
-    `tell` gets the mode behind each."""
+    `after_each` gets the mode after each."""
     handles = []
     of_thread = threading.local()
 
@@ -192,8 +192,8 @@ def _in_mode(parent, mode, is_done, tell=None):
         left, of_thread.mode = getattr(of_thread, "mode", None), None
         if left is not None:
             left.__exit__(None, None, None)
-            if tell is not None:
-                tell(left)
+            if after_each is not None:
+                after_each(left)
         if is_done():
             for handle in handles:
                 handle.remove()
@@ -203,7 +203,7 @@ def _in_mode(parent, mode, is_done, tell=None):
 
 
 def _stand_in_block(kind):
-    """Has a class of blocks tell, compiled, which experts it chooses from the gate's logits."""
+    """Has a class of blocks pass on, compiled, which experts it chooses from the gate's logits."""
     own = kind.forward
     if hasattr(own, "_tllmprof"):
         return
@@ -275,7 +275,7 @@ def _look_at_scores(result, mode, number, experts):
             and part.is_floating_point()
             and part.shape[-1] == experts
         ):
-            # Compiled and captured nothing can be told from the values.
+            # Compiled or captured, the values say nothing.
             if is_compiling or capturing(part.device):
                 scored = torch.ops.tllmprof.scored(part, number)
                 return result[:place] + (scored,) + result[place + 1 :]
@@ -381,8 +381,8 @@ def loads():
 
 
 @quietly
-def tell():
-    """The lines of the end."""
+def report():
+    """The lines at the end of the process."""
     if not _layers:
         return
     done = [layer for layer in _layers if layer.refused is None and layer.calls]

@@ -124,7 +124,7 @@ def _stand_at(point, module):
             for name in point.methods:
                 setattr(owner, name, _standing(getattr(owner, name), point))
     except Exception as error:
-        warn("%s: the routers stay as they are: %s" % (point.module.split(".")[0], told(error)))
+        warn("%s: the routers stay as they are: %s" % (point.module.split(".")[0], described(error)))
 
 
 def _unlike(owner, name, holds):
@@ -192,7 +192,7 @@ def _enlist(owner, logits, point):
             _keep_bias(bias)
         number = layer.number
     except Exception as error:
-        warn("%s keeps its learned router: %s" % (label, told(error)))
+        warn("%s keeps its learned router: %s" % (label, described(error)))
     known = owner.__dict__["_tllmprof"] = (_mark, number)
     return known
 

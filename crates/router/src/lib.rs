@@ -4,7 +4,8 @@
 //! torch's modules can be watched: `balance.py` (which experts), `operators.py` (what takes the place
 //! of a gate's results), `proof.py` (that the experts are the table's), `engines.py` (where, in engines
 //! whose routers are no modules), `blocks.py` (where, in transformers and what is made like it) and
-//! `ranks.py` (where ranks have tokens of their own), one behind the other. Nothing is on disk, and nothing happens where torch is not imported.
+//! `ranks.py` (where ranks have tokens of their own), one behind the other. Nothing is on disk, and nothing happens where
+//! torch is not imported.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -63,23 +64,63 @@ pub struct PerfectRouters;
 
 impl Extension for PerfectRouters {
     fn is_asked_for(&self, settings: &Settings) -> bool {
-        is_asked_for(settings)
+        settings.perfect_router != PerfectRouter::Off
     }
 
     fn start(&self, settings: &Settings) {
-        start(settings);
+        ASKED.store(settings.perfect_router as u8, Ordering::Relaxed);
+        begins();
+        if settings.perfect_router == PerfectRouter::On && std::env::var_os(OWN_SWITCH).is_none() {
+            environment::publish(&[(OWN_SWITCH, Some(b"1"))]);
+        }
     }
 
+    /// Whether an audited event may bring torch.
     fn wants(&self, event: &[u8]) -> bool {
-        wants(event)
+        WAITS.load(Ordering::Relaxed) && matches!(event, b"import" | b"exec")
     }
 
+    /// Watches torch's modules being made, once that can be done: before any is.
     fn look(&self, py: Python<'_>) {
-        look(py);
+        if py.interpreter() != 0 {
+            return; // what is kept here would not outlive it
+        }
+        let module = py.imported(c"torch.nn.modules.module");
+        match Torch::of(|name| Some(module.as_ref()?.attr(name).is_some())) {
+            Torch::IsNotThere => return,
+            Torch::IsTooOld => {
+                WAITS.store(false, Ordering::Relaxed);
+                log::say!(
+                    Warn,
+                    "the perfect router needs PyTorch 2.0 or later: the routers stay as they are"
+                );
+                return;
+            }
+            Torch::CanBeHooked => WAITS.store(false, Ordering::Relaxed),
+        }
+        let names = py.run_as_module(c"_tllmprof_router", SOURCE, c"<tllmprof>");
+        let is_whole = names
+            .as_ref()
+            .is_some_and(|names| FUNCTIONS.iter().all(|function| add(py, names, function)));
+        let Some(names) = names.filter(|_| is_whole) else {
+            log::say!(
+                Warn,
+                "this Python cannot run the perfect router: the routers stay as they are"
+            );
+            return;
+        };
+        let in_windows = is_asked(PerfectRouter::Window);
+        let flag = |flag: bool| py.int(flag.into());
+        call(py, &names, BEGIN, &[flag(!in_windows), flag(in_windows)]);
+        NAMES.set(names);
     }
 
     fn ends(&self, py: Python<'_>) {
-        ends(py);
+        let Some(names) = NAMES.get(py) else { return };
+        uncounted(&mut || {
+            call(py, &names, LOADS, &[]);
+            call(py, &names, REPORT, &[]);
+        });
     }
 }
 
@@ -93,97 +134,62 @@ impl AddOn for PerfectRouters {
     }
 }
 
-/// Whether routers are to be replaced.
-fn is_asked_for(settings: &Settings) -> bool {
-    settings.perfect_router != PerfectRouter::Off
+fn is_asked(router: PerfectRouter) -> bool {
+    ASKED.load(Ordering::Relaxed) == router as u8
 }
 
-/// Remembers what is asked for. For the constructor.
-fn start(settings: &Settings) {
-    ASKED.store(settings.perfect_router as u8, Ordering::Relaxed);
-    WAITS.store(is_asked_for(settings), Ordering::Relaxed);
-    if settings.perfect_router == PerfectRouter::On && std::env::var_os(OWN_SWITCH).is_none() {
-        environment::publish(&[(OWN_SWITCH, Some(b"1"))]);
-    }
-}
-
-/// An interpreter starts anew in the process.
+/// An interpreter starts, the process's first or another one.
 fn begins() {
-    let asked = ASKED.load(Ordering::Relaxed) != PerfectRouter::Off as u8;
-    WAITS.store(asked, Ordering::Relaxed);
+    WAITS.store(!is_asked(PerfectRouter::Off), Ordering::Relaxed);
 }
 
-/// Whether an audited event may bring torch.
-fn wants(event: &[u8]) -> bool {
-    WAITS.load(Ordering::Relaxed) && matches!(event, b"import" | b"exec")
+/// How far torch's import is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Torch {
+    /// Not far enough to be hooked.
+    IsNotThere,
+    /// It has no hook for modules that are put into each other.
+    IsTooOld,
+    CanBeHooked,
 }
 
-/// Watches torch's modules being made, once that can be done: before any is.
-fn look(py: Python<'_>) {
-    if py.interpreter() != 0 {
-        return; // what is kept here would not outlive it
+impl Torch {
+    /// `has`: whether `torch.nn.modules.module` has an attribute; None where it is not imported.
+    fn of(has: impl Fn(&CStr) -> Option<bool>) -> Self {
+        // Of what is used here, the module defines this last.
+        if has(c"Module") != Some(true) {
+            Self::IsNotThere
+        } else if has(c"register_module_module_registration_hook") != Some(true) {
+            Self::IsTooOld
+        } else {
+            Self::CanBeHooked
+        }
     }
-    let Some(module) = py.imported(c"torch.nn.modules.module") else {
-        return;
-    };
-    // The last thing that the module defines, of what is asked of it.
-    if module.attr(c"Module").is_none() {
-        return;
-    }
-    WAITS.store(false, Ordering::Relaxed);
-    if module
-        .attr(c"register_module_module_registration_hook")
-        .is_none()
-    {
-        log::say!(
-            Warn,
-            "the perfect router needs PyTorch 2.0 or later: the routers stay as they are"
-        );
-        return;
-    }
-    let names = py.run_as_module(c"_tllmprof_router", SOURCE, c"<tllmprof>");
-    let is_whole = names
-        .as_ref()
-        .is_some_and(|names| FUNCTIONS.iter().all(|function| add(py, names, function)));
-    let Some(names) = names.filter(|_| is_whole) else {
-        log::say!(
-            Warn,
-            "this Python cannot run the perfect router: the routers stay as they are"
-        );
-        return;
-    };
-    let in_windows = ASKED.load(Ordering::Relaxed) == PerfectRouter::Window as u8;
-    let flag = |flag: bool| py.int(flag.into());
-    call(py, &names, c"begin", &[flag(!in_windows), flag(in_windows)]);
-    NAMES.set(names);
 }
 
-/// A window opens or has closed. `capturing`: a stream capture is under way, which no wait for the
-/// device survives.
+/// A window opens or has closed. `capturing`: a stream capture is under way, which a wait for the
+/// device would end with an error.
 fn switch(on: bool, capturing: bool) {
-    if ASKED.load(Ordering::Relaxed) != PerfectRouter::Window as u8 || !NAMES.is_some() {
+    if !is_asked(PerfectRouter::Window) || !NAMES.is_some() {
         return;
     }
     tllmprof_python::run(|py| {
         let Some(names) = NAMES.get(py) else { return };
         uncounted(&mut || {
             let flag = |flag: bool| py.int(flag.into());
-            call(py, &names, c"switch", &[flag(on), flag(!capturing)]);
+            call(py, &names, SWITCH, &[flag(on), flag(!capturing)]);
             if !on && !capturing {
-                call(py, &names, c"loads", &[]);
+                call(py, &names, LOADS, &[]);
             }
         });
     });
 }
 
-/// The interpreter ends.
-fn ends(py: Python<'_>) {
-    let Some(names) = NAMES.get(py) else { return };
-    uncounted(&mut || {
-        call(py, &names, c"loads", &[]);
-        call(py, &names, c"tell", &[]);
-    });
-}
+/// Functions of the source that are called from here.
+const BEGIN: &CStr = c"begin";
+const SWITCH: &CStr = c"switch";
+const LOADS: &CStr = c"loads";
+const REPORT: &CStr = c"report";
 
 /// What the source calls.
 static FUNCTIONS: [MethodDef; 3] = [
@@ -203,10 +209,131 @@ fn keep(_: Python<'_>, args: &Object<'_>) {
         && let Some(layer) = layer.as_int().and_then(|layer| u16::try_from(layer).ok())
         && let Some(name) = name.as_text()
     {
-        let tokens = tokens.elements().map(|count| {
-            let count = count.as_int().unwrap_or(0);
-            u64::try_from(count).unwrap_or(0)
-        });
+        let tokens = tokens.elements().map(|count| tokens_in(count.as_int()));
         recorder::expert_loads(layer, name, tokens);
+    }
+}
+
+/// A count of tokens as Python gives it; 0 for what is none.
+fn tokens_in(count: Option<i64>) -> u64 {
+    count.map_or(0, |count| u64::try_from(count).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::sync::Mutex;
+
+    use tllmprof_steps::window::Point;
+
+    use super::*;
+
+    /// What is asked for is one word of the process: one test at a time.
+    static ONE: Mutex<()> = Mutex::new(());
+
+    fn settings(router: &str) -> Settings {
+        let get = |name: &str| (name == "ENABLE_PERFECT_ROUTER").then(|| OsString::from(router));
+        Settings::from_env(get).unwrap()
+    }
+
+    #[test]
+    fn only_imports_are_looked_at_and_only_until_torch_is_there() {
+        let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+        for (value, is_asked_for) in [("0", false), ("1", true), ("window", true)] {
+            let settings = settings(value);
+            assert_eq!(PerfectRouters.is_asked_for(&settings), is_asked_for);
+            PerfectRouters.start(&settings);
+            for (event, may_bring_torch) in
+                [(&b"import"[..], true), (b"exec", true), (b"open", false)]
+            {
+                let wants = PerfectRouters.wants(event);
+                assert_eq!(wants, is_asked_for && may_bring_torch, "{value}: {event:?}");
+            }
+            WAITS.store(false, Ordering::Relaxed);
+            assert!(!PerfectRouters.wants(b"import"));
+            begins();
+            assert_eq!(
+                PerfectRouters.wants(b"import"),
+                is_asked_for,
+                "{value}: it starts anew"
+            );
+        }
+    }
+
+    #[test]
+    fn an_engine_with_a_perfect_router_of_its_own_is_asked_for_it() {
+        let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+        assert_eq!(
+            std::env::var_os(OWN_SWITCH),
+            None,
+            "the test needs it unset"
+        );
+        PerfectRouters.start(&settings("window"));
+        assert_eq!(
+            std::env::var_os(OWN_SWITCH),
+            None,
+            "it would balance outside windows, too"
+        );
+        PerfectRouters.start(&settings("1"));
+        assert_eq!(std::env::var_os(OWN_SWITCH), Some("1".into()));
+    }
+
+    #[test]
+    fn without_an_interpreter_a_window_switches_nothing() {
+        let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+        for value in ["0", "1", "window"] {
+            PerfectRouters.start(&settings(value));
+            for capturing in [false, true] {
+                let place = Place {
+                    point: Point::In(0),
+                    by: format_args!(""),
+                    rank: None,
+                    capturing,
+                };
+                PerfectRouters.window_opens(&place);
+                PerfectRouters.window_is_closed(&place);
+            }
+            assert!(!NAMES.is_some());
+        }
+    }
+
+    #[test]
+    fn torch_is_hooked_when_what_the_source_uses_is_defined() {
+        let with = |names: &'static [&'static CStr]| Torch::of(|name| Some(names.contains(&name)));
+        assert_eq!(Torch::of(|_| None), Torch::IsNotThere);
+        assert_eq!(with(&[]), Torch::IsNotThere);
+        let hook = c"register_module_module_registration_hook";
+        assert!(SOURCE.to_str().unwrap().contains(hook.to_str().unwrap()));
+        assert_eq!(Torch::of(|name| Some(name == hook)), Torch::IsNotThere);
+        assert_eq!(with(&[c"Module"]), Torch::IsTooOld);
+        assert_eq!(
+            with(&[c"Module", c"register_module_module_registration_hook"]),
+            Torch::CanBeHooked
+        );
+    }
+
+    #[test]
+    fn the_source_defines_what_is_called_of_it_and_calls_what_it_is_given() {
+        let source = SOURCE.to_str().unwrap();
+        for name in [BEGIN, SWITCH, LOADS, REPORT] {
+            let definition = format!("\ndef {}(", name.to_str().unwrap());
+            assert_eq!(source.matches(&definition).count(), 1, "{name:?}");
+        }
+        for function in &FUNCTIONS {
+            let name = function.name().to_str().unwrap();
+            assert!(
+                source.contains(&format!(" {name}(")),
+                "{name} is not called"
+            );
+            assert!(
+                !source.contains(&format!("def {name}(")),
+                "{name} is defined twice"
+            );
+        }
+    }
+
+    #[test]
+    fn a_count_of_tokens_is_never_negative() {
+        assert_eq!([Some(7), Some(-1), None].map(tokens_in), [7, 0, 0]);
     }
 }

@@ -35,7 +35,7 @@ class Layer:
         # By device: its numbers there.
         self.numbers = {}
         self.begins()
-        # The logits decide alone, so that they tell the load.
+        # The logits alone decide, so that the load can be counted from them.
         self.by_logits = False
         _layers.append(self)
 
@@ -130,14 +130,14 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def quietly(function):
-    """What goes wrong is told, and is not the program's; what a signal's handler raises is."""
+    """An error in here is a warning, and not the program's; what a signal's handler raises is."""
 
     @functools.wraps(function)
     def careful(*args):
         try:
             return function(*args)
         except Exception as error:
-            warn("the perfect router: %s" % told(error))
+            warn("the perfect router: %s" % described(error))
 
     return careful
 
@@ -152,7 +152,7 @@ def switch(on, waits):
     if torch is None:
         return
     if _active:
-        tell_once()
+        warn_once()
     with _lock, torch.inference_mode(False), torch.no_grad():
         for device in list(_balanced):
             if device.type != "cuda":
@@ -201,7 +201,7 @@ def _balanced_logits(logits, number):
     if layer.refused is None and logits.numel():
         try:
             if _active:
-                tell_once()
+                warn_once()
             if layer.by_logits and _counts:
                 _count(logits[..., : layer.experts].topk(layer.top_k, -1)[1], layer, logits.device, True)
             rows = _rows_of(layer, _rows(logits), logits.dtype, logits.device)
@@ -212,7 +212,7 @@ def _balanced_logits(logits, number):
                 return mixed
             return torch.cat((mixed, logits[..., layer.experts :]), -1)
         except Exception as error:
-            leave(layer, told(error))
+            leave(layer, described(error))
     return logits.clone()
 
 
@@ -223,7 +223,7 @@ def _balanced_bias(bias, number):
             is_on = numbers_of(layer, bias.device).is_on
             return torch.where(is_on, torch.zeros((), dtype=bias.dtype, device=bias.device), bias)
         except Exception as error:
-            leave(layer, told(error))
+            leave(layer, described(error))
     return bias.clone()
 
 
@@ -235,7 +235,7 @@ def _seen(ids, number):
         if _counts:
             _count(ids, layer, ids.device, False)
     except Exception as error:
-        leave(layer, told(error))
+        leave(layer, described(error))
     return ids.clone()
 
 
@@ -265,21 +265,21 @@ def _count(ids, layer, device, is_learned):
             layer.loads[device] = loads
     tokens, one = loads
     chosen_ids = ids.reshape(-1).long()
-    # What the logits tell is the learned router's choice; where it is not in force, nobody's.
+    # The logits give the learned router's choice; where it is not in force, nobody's.
     places = torch.add(chosen_ids, numbers_of(layer, device).on, alpha=layer.experts)
     tokens.scatter_add_(0, places, one.expand(len(chosen_ids)))
 
 
-def told(error):
+def described(error):
     return str(error) if isinstance(error, Unbalanced) else "%s: %s" % (type(error).__name__, str(error).split("\n")[0])
 
 
-_told = []
+_warned = []
 
 
-def tell_once():
-    if not _told and any(layer.refused is None for layer in _layers):
-        _told.append(True)
+def warn_once():
+    if not _warned and any(layer.refused is None for layer in _layers):
+        _warned.append(True)
         warn("output is intentionally wrong: the routers are replaced")
 
 
@@ -293,7 +293,7 @@ def _balanced_grad(grad, number):
             mixed = torch.where(is_on, torch.zeros((), dtype=grad.dtype, device=grad.device), own)
             return torch.cat((mixed, grad[..., layer.experts :]), -1)
         except Exception as error:
-            leave(layer, told(error))
+            leave(layer, described(error))
     return grad.clone()
 
 

@@ -11,25 +11,25 @@ def observe(ids, layer):
         elif _balanced.get(ids.device) and is_real(ids):
             _prove(ids, layer)
     except Exception as error:
-        leave(layer, told(error))
+        leave(layer, described(error))
 
 
 def observe_scores(scores, layer):
     """As observe, by scores: those of the experts that were chosen are the highest, or the only ones that are not zero.
-    A mask of fewer tells nothing."""
+    A mask of fewer proves nothing."""
     if layer.proved or layer.refused is not None:
         return
     try:
         is_captured = capturing(scores.device)
         if is_captured or _balanced.get(scores.device) and is_real(scores):
             ids = scores.topk(layer.top_k, -1)[1]
-            tell = (scores != 0).sum(-1) >= layer.top_k
+            decisive = (scores != 0).sum(-1) >= layer.top_k
             if is_captured:
-                _hold(ids, layer, tell)
-            elif bool(tell.all()):
+                _hold(ids, layer, decisive)
+            elif bool(decisive.all()):
                 _prove(ids, layer)
     except Exception as error:
-        leave(layer, told(error))
+        leave(layer, described(error))
 
 
 def _prove(ids, layer):
@@ -41,9 +41,9 @@ def _prove(ids, layer):
         leave(layer, "the experts did not get the balanced tokens")
 
 
-def _hold(ids, layer, tell):
+def _hold(ids, layer, decisive):
     """Has the device count, while the layer is balanced, choices and those of them that are not the table's. Only those
-    that `tell`."""
+    that are `decisive`."""
     if not _counts:
         return
     numbers = numbers_of(layer, ids.device)
@@ -54,12 +54,12 @@ def _hold(ids, layer, tell):
         return
     # Experts of the table's that the token did not go to.
     unlike = (wanted.unsqueeze(-1) != ids.unsqueeze(-2)).all(-1)
-    if tell is None:
+    if decisive is None:
         numbers.held.add_(numbers.on, alpha=unlike.numel())
     else:
-        tell = tell.reshape(-1, 1)
-        unlike = unlike & tell
-        numbers.held.addcmul_(tell.sum(), numbers.on, value=layer.top_k)
+        decisive = decisive.reshape(-1, 1)
+        unlike = unlike & decisive
+        numbers.held.addcmul_(decisive.sum(), numbers.on, value=layer.top_k)
     numbers.unlike.addcmul_(unlike.sum(), numbers.on)
 
 

@@ -25,12 +25,12 @@ def _watch_ranks(parent, layer):
     has tokens of its own. Ranks that only add their results up have the same tokens, and the same rows."""
     done = []
 
-    def tell(exchange):
+    def note(exchange):
         done.append(True)
         if exchange.rank is not None:
             layer.part = exchange.rank
 
-    _in_mode(parent, lambda: _Exchange() if _may_exchange() else None, lambda: done, tell)
+    _in_mode(parent, lambda: _Exchange() if _may_exchange() else None, lambda: done, note)
 
 
 def _exchange_mode():

@@ -10,6 +10,8 @@ mod doors;
 #[cfg_attr(target_arch = "x86_64", path = "named_x86_64.rs")]
 mod named;
 mod noting;
+#[cfg(test)]
+mod tests;
 
 use crate::handlers::{HANDLERS, Handlers};
 

@@ -39,3 +39,34 @@ pub fn ended(index: usize) -> Option<u64> {
     awaited.address.store(0, Ordering::Release);
     Some(iteration)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made::alone;
+
+    #[test]
+    fn as_many_ends_are_awaited_as_there_are_return_stubs() {
+        alone(&[], || {
+            let place = AtomicUsize::new(0x4000);
+            if processor::has_shadow_stack() {
+                await_end(&place, 7);
+                assert_eq!(place.into_inner(), 0x4000);
+                return;
+            }
+            for (index, awaited) in AWAITED.iter().enumerate() {
+                place.store(0x4000 + index, Ordering::Relaxed);
+                await_end(&place, 7 + index as u64);
+                assert_eq!(place.load(Ordering::Relaxed), pool::return_stub(index));
+                assert_eq!(awaited.address.load(Ordering::Relaxed), 0x4000 + index);
+            }
+            place.store(0x5000, Ordering::Relaxed);
+            await_end(&place, 20);
+            assert_eq!(place.load(Ordering::Relaxed), 0x5000, "none is free");
+            assert_eq!(ended(3), Some(10));
+            await_end(&place, 20);
+            assert_eq!(place.load(Ordering::Relaxed), pool::return_stub(3));
+            assert_eq!((ended(3), ended(pool::RETURNS)), (Some(20), None));
+        });
+    }
+}

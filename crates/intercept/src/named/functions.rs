@@ -6,6 +6,7 @@ use std::path::Path;
 use tllmprof_symbols::{Image, LIMIT, Pattern, demangle};
 
 /// A function that the rule names, as its file describes it.
+#[cfg_attr(test, derive(Clone))]
 pub struct Function {
     /// As in the file.
     pub address: usize,
@@ -43,4 +44,46 @@ pub fn matching(path: &Path, pattern: &Pattern) -> Result<(Vec<Function>, bool),
         })
     });
     Ok((defined.collect(), matches.more))
+}
+
+#[cfg(test)]
+mod tests {
+    use regex::bytes::Regex;
+
+    use super::*;
+
+    fn pattern(regex: &str) -> Pattern {
+        Pattern::new(&Regex::new(regex).unwrap())
+    }
+
+    #[test]
+    fn a_function_is_found_by_the_name_that_a_user_would_call_it_by() {
+        let us = std::env::current_exe().unwrap();
+        let name = "named::functions::matching$";
+        let (found, more) = matching(&us, &pattern(name)).unwrap();
+        let [function] = found.as_slice() else {
+            panic!("{} functions", found.len());
+        };
+        assert!(!more && function.size > 0 && function.name.ends_with("functions::matching"));
+        let module = tllmprof_platform::elf::containing(matching as *const () as usize).unwrap();
+        let address = module.base.wrapping_add(function.address);
+        assert_eq!(address, matching as *const () as usize);
+        let is_odd = function.is_ifunc || function.is_go || function.is_variant_call;
+        assert!(!is_odd && !function.is_entry_point);
+        assert!(function.exported.is_empty(), "a program exports nothing");
+
+        let (start, _) = matching(&us, &pattern("^_start$")).unwrap();
+        assert!(start.iter().all(|function| function.is_entry_point) && !start.is_empty());
+        let (none, more) = matching(&us, &pattern("^no function is called so$")).unwrap();
+        assert!(none.is_empty() && !more);
+        let (_, more) = matching(&us, &pattern("core")).unwrap();
+        assert!(more, "more than can be followed");
+    }
+
+    #[test]
+    fn what_is_no_program_has_no_functions() {
+        for path in ["/proc/self/status", "/no/such/file", "/"] {
+            assert!(matching(Path::new(path), &pattern(".")).is_err(), "{path}");
+        }
+    }
 }

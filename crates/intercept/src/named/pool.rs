@@ -89,3 +89,46 @@ pub fn is_stub(value: usize) -> bool {
 pub fn return_stub(index: usize) -> usize {
     (&raw const tllmprof_return_stubs).addr() + index * RETURN_STUB_SIZE + FIRST
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made::alone;
+
+    #[test]
+    fn a_function_keeps_its_stub_and_no_two_share_one() {
+        alone(&[], || {
+            let real = |number: usize| 0x1000 * (1 + number);
+            let stubs: Vec<_> = (0..STUBS)
+                .map(|number| stub(real(number)).unwrap())
+                .collect();
+            assert_eq!(stub(real(STUBS)), None, "all are in use");
+            for (number, place) in stubs.iter().enumerate() {
+                assert_eq!(stub(real(number)), Some(*place));
+                assert!(is_stub(*place) && !stubs[..number].contains(place));
+            }
+            assert!(!is_stub(0) && !is_stub(real(0)));
+        });
+    }
+
+    #[test]
+    fn a_call_returns_behind_the_first_instruction_of_its_return_stub() {
+        let start = (&raw const tllmprof_return_stubs).addr();
+        for index in 0..RETURNS {
+            assert_eq!(return_stub(index), start + index * RETURN_STUB_SIZE + FIRST);
+        }
+        #[cfg(target_arch = "x86_64")]
+        for (index, awaited) in AWAITED.iter().enumerate() {
+            let stub = core::ptr::with_exposed_provenance::<u8>(return_stub(index) - FIRST);
+            // SAFETY: the assembler has laid stubs of that size out there.
+            let code = unsafe { core::slice::from_raw_parts(stub, RETURN_STUB_SIZE) };
+            // nop; push [rip + …]
+            assert_eq!(code[..3], [0x90, 0xff, 0x35], "{index}");
+            let distance = i32::from_le_bytes(code[3..7].try_into().unwrap());
+            let word = return_stub(index)
+                .wrapping_add(6)
+                .wrapping_add_signed(distance as isize);
+            assert_eq!(word, (&raw const awaited.address).addr());
+        }
+    }
+}

@@ -58,6 +58,6 @@ pub fn start() {
 /// The processor has `xgetbv` enabled.
 #[target_feature(enable = "xsave")]
 unsafe fn enabled() -> u64 {
-    // SAFETY: the caller's promise; register 0 always exists.
+    // SAFETY: the instruction is enabled, which the function requires; register 0 always exists.
     unsafe { _xgetbv(0) }
 }

@@ -1,4 +1,4 @@
-//! What is said of the functions that the rule names, in processes that use CUDA.
+//! What is reported of the functions that the rule names, in processes that use CUDA.
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
@@ -11,7 +11,7 @@ use tllmprof_symbols::{Image, LIMIT, Nearest};
 use super::{Followed, Means, Named, with};
 use tllmprof_platform::log;
 
-/// How many names that are near to the rule's are told.
+/// How many names that are near to the rule's are reported.
 const NEAREST: usize = 3;
 
 lifecycle::global! {
@@ -19,14 +19,14 @@ lifecycle::global! {
 
     /// The process uses CUDA, so that lines may be written.
     #[fork(reset)]
-    static MAY_TELL: AtomicBool = AtomicBool::new(false);
+    static MAY_REPORT: AtomicBool = AtomicBool::new(false);
 }
 
-/// Says by which means functions are followed, and which are not. From now on that is said of each
-/// that is found.
+/// Says by which means functions are followed, and which are not. From now on each that is found is
+/// reported, too.
 pub fn report() {
     with(|followed| {
-        MAY_TELL.store(true, Ordering::Relaxed);
+        MAY_REPORT.store(true, Ordering::Relaxed);
         for function in &followed.functions {
             found(function);
         }
@@ -34,13 +34,13 @@ pub fn report() {
 }
 
 /// Says by which means a function is followed, if the process uses CUDA. A library that comes again
-/// and again is told of once.
+/// and again is reported once.
 pub fn found(function: &Named) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]
         static SAID: [AtomicU64; LIMIT] = [const { AtomicU64::new(0) }; LIMIT];
     }
-    if !MAY_TELL.load(Ordering::Relaxed) {
+    if !MAY_REPORT.load(Ordering::Relaxed) {
         return;
     }
     let mut hasher = DefaultHasher::new();
@@ -125,5 +125,100 @@ impl Followed {
 impl fmt::Display for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} in {}", self.name, self.file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tllmprof_config::Step;
+    use tllmprof_platform::entry::Refusal;
+
+    use super::super::{follow, start};
+    use super::*;
+    use crate::made::alone;
+
+    fn named(name: &str, means: Means) -> Named {
+        Named {
+            address: 0x1000,
+            module: 0x1000,
+            name: name.to_owned(),
+            file: "libm.so.6".to_owned(),
+            means,
+        }
+    }
+
+    fn count(said: &str, line: &str) -> usize {
+        said.matches(line).count()
+    }
+
+    #[test]
+    fn each_function_is_reported_once_and_only_in_a_process_that_uses_cuda() {
+        let said = alone(&[("TLLMPROF_LOG", "info")], || {
+            tllmprof_platform::log::start();
+            let cbrt = || named("cbrt", Means::Name(Refusal::Threads));
+            found(&cbrt());
+            follow(&Step::parse("sym:^cbrt$").unwrap());
+            with(|followed| {
+                followed.functions.push(cbrt());
+                followed
+                    .functions
+                    .push(named("main", Means::None(Refusal::EntryPoint)));
+            });
+            report();
+            found(&cbrt());
+        });
+        let Some(said) = said else { return };
+        let line = "cbrt in libm.so.6 is followed where other modules call it, not within its own: other threads";
+        assert_eq!(count(&said, line), 1, "{said}");
+        assert_eq!(
+            count(
+                &said,
+                "main in libm.so.6 cannot be followed: the process begins there"
+            ),
+            1,
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn a_rule_that_names_nothing_is_warned_about_with_what_is_near() {
+        let said = alone(
+            &[
+                ("TLLMPROF_STEP", "sym:a_made_functoin"),
+                ("TLLMPROF_START_STOP", "5"),
+            ],
+            || {
+                start();
+                report_unmatched(&"sym:a_made_functoin", false);
+                // The test's own file is left alone, as the library's is.
+                report_unmatched(&"sym:a_made_functoin", true);
+                with(|followed| followed.too_many = true);
+                report_unmatched(&"sym:.", true);
+                with(|followed| followed.matched = 1);
+                report_unmatched(&"sym:.", true);
+            },
+        );
+        let Some(said) = said else { return };
+        assert_eq!(
+            count(&said, "sym:a_made_functoin matched no function in "),
+            2,
+            "{said}"
+        );
+        let limit =
+            format!("sym:. matches over {LIMIT} functions, and at most {LIMIT} can be followed: ");
+        for why in ["none is", "those of libraries loaded later are not"] {
+            assert_eq!(count(&said, &format!("{limit}{why}")), 1, "{said}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_near_are_listed() {
+        let write = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            Nearby(&names).to_string()
+        };
+        assert_eq!(write(&[]), "");
+        assert_eq!(write(&["f(int)"]), "; nearest: f(int)");
+        assert_eq!(write(&["f(int)", "g"]), "; nearest: f(int), g");
     }
 }

@@ -96,13 +96,15 @@ unsafe fn chosen(address: usize) -> usize {
     let place = core::ptr::with_exposed_provenance_mut(address);
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: the caller's promise.
+        // SAFETY: an IFUNC's symbol is the address of its resolver, which takes no arguments here, and
+        // its module stays loaded.
         let resolver: Option<extern "C" fn() -> usize> = unsafe { function::at(place) };
         resolver.map_or(0, |resolver| resolver())
     }
-    // What the processor can do, as glibc tells it: see its sys/ifunc.h.
+    // What the processor can do, as glibc passes it: see its sys/ifunc.h.
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: the caller's promise; getauxval takes no pointers.
+    // SAFETY: an IFUNC's symbol is the address of its resolver, which takes these arguments, and its
+    // module stays loaded; getauxval takes no pointers.
     unsafe {
         type Resolver = extern "C" fn(u64, *const [u64; 3]) -> usize;
         const HAS_MORE: u64 = 1 << 62;
@@ -114,5 +116,78 @@ unsafe fn chosen(address: usize) -> usize {
         ];
         let resolver = function::at::<Resolver>(place);
         resolver.map_or(0, |resolver| resolver(features | HAS_MORE, &raw const more))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tllmprof_platform::elf;
+    use tllmprof_steps::step::counted::Counted;
+
+    use super::*;
+    use crate::made::{alone, stranger};
+
+    /// Has `act` use the test's own module, all modules and their mappings.
+    fn with_us(act: impl FnOnce(&Module, &[Module], &Maps)) {
+        let maps = Maps::read().unwrap();
+        elf::with_modules(|modules| {
+            let us = lead_to_stubs as *const () as usize;
+            let us = modules.iter().find(|module| module.contains(us)).unwrap();
+            act(us, modules, &maps);
+        });
+    }
+
+    #[test]
+    fn a_slot_of_a_named_function_leads_to_its_stub() {
+        let rule = [
+            ("TLLMPROF_STEP", "sym:getppid"),
+            ("TLLMPROF_START_STOP", "1000"),
+        ];
+        alone(&rule, || {
+            let address = stranger();
+            let found = Found {
+                address,
+                is_ifunc: false,
+            };
+            let named = |name: &str, found| ByName {
+                found,
+                names: vec![std::ffi::CString::new(name).unwrap()],
+            };
+            // SAFETY: takes and returns numbers.
+            let before = unsafe { libc::getppid() };
+            with_us(|us, modules, maps| {
+                let lead = |function| lead_to_stubs(us, &[function], modules, maps);
+                assert_eq!(lead(named("no_function_is_called_so", found)), 0);
+                let another = Found {
+                    address: address + 1,
+                    is_ifunc: false,
+                };
+                assert_eq!(
+                    lead(named("getppid", another)),
+                    0,
+                    "another function of that name"
+                );
+                assert!(lead(named("getppid", found)) > 0);
+                assert_eq!(lead(named("getppid", found)), 0, "it leads there already");
+            });
+            // SAFETY: takes and returns numbers.
+            let after = unsafe { [libc::getppid(), libc::getppid()] };
+            assert_eq!(after, [before; 2]);
+            let slot = tllmprof_session::slot().unwrap();
+            assert_eq!(slot.live(Counted::Named).count(), 2);
+        });
+    }
+
+    #[test]
+    fn a_function_is_called_by_any_of_its_names() {
+        let function = ByName {
+            found: Found {
+                address: 1,
+                is_ifunc: false,
+            },
+            names: vec![c"f".to_owned(), c"f_alias".to_owned()],
+        };
+        assert!(function.is_called(c"f") && function.is_called(c"f_alias"));
+        assert!(!function.is_called(c"f_") && !function.is_called(c""));
     }
 }

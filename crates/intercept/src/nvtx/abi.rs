@@ -42,8 +42,8 @@ impl<'a> Table<'a> {
     /// `export` is what the module gave its tool to initialise with; the module waits for that, and
     /// is not unloaded, for `'a`.
     pub unsafe fn of(export: GetExportTable, kind: u32) -> Option<Self> {
-        // SAFETY: the caller's promise; a table is as long as it says itself, of aligned places or
-        // nulls.
+        // SAFETY: NVTX's own callbacks, which the module keeps for `'a`; a table is as long as it says
+        // itself, of aligned places or nulls.
         unsafe {
             let callbacks = export(CALLBACKS).cast::<Callbacks>().as_ref()?;
             if callbacks.struct_size < size_of::<Callbacks>() {
@@ -92,6 +92,30 @@ pub struct Attributes {
 }
 
 impl Attributes {
+    /// Those of a range with this message.
+    #[cfg(test)]
+    pub fn made(message_type: i32, message: Message) -> Self {
+        Self {
+            version: 3,
+            size: size_of::<Self>() as u16,
+            category: 0,
+            color_type: 0,
+            color: 0,
+            payload_type: 0,
+            reserved: 0,
+            payload: 0,
+            message_type,
+            message,
+        }
+    }
+
+    /// As of a version with fewer members.
+    #[cfg(test)]
+    pub fn cut_to(mut self, size: u16) -> Self {
+        self.size = size;
+        self
+    }
+
     /// Whether there is a message in it.
     pub const fn is_whole(&self) -> bool {
         self.size as usize >= size_of::<Self>()
@@ -113,3 +137,144 @@ pub const REGISTERED: i32 = 3;
 
 const _: () = assert!(size_of::<Attributes>() == 48);
 const _: () = assert!(core::mem::offset_of!(Attributes, message) == 40);
+
+/// A module that uses NVTX, as a tool meets it, for tests. One for each thread.
+#[cfg(test)]
+pub mod made {
+    use core::cell::Cell;
+    use core::sync::atomic::Ordering;
+
+    use super::*;
+
+    /// Functions of each of the two tables that the module has.
+    pub const SIZE: usize = 16;
+
+    pub struct Module {
+        functions: [[AtomicPtr<c_void>; SIZE]; 2],
+        tables: [[*const AtomicPtr<c_void>; SIZE]; 2],
+        callbacks: Callbacks,
+    }
+
+    std::thread_local! {
+        static MODULE: Cell<Option<&'static Module>> = const { Cell::new(None) };
+    }
+
+    impl Module {
+        /// The calling thread's module. What its functions are at first is `own`.
+        pub fn make(own: Function) -> &'static Self {
+            let functions = core::array::from_fn(|_| core::array::from_fn(|_| AtomicPtr::new(own)));
+            let module = Box::leak(Box::new(Self {
+                functions,
+                tables: [[core::ptr::null(); SIZE]; 2],
+                callbacks: Callbacks {
+                    struct_size: size_of::<Callbacks>(),
+                    get_module_function_table: Some(table),
+                },
+            }));
+            for (table, functions) in module.tables.iter_mut().zip(&module.functions) {
+                for (place, function) in table.iter_mut().zip(functions).skip(1) {
+                    *place = function;
+                }
+            }
+            let module: &'static Self = module;
+            MODULE.set(Some(module));
+            module
+        }
+
+        /// As a module of an NVTX whose callbacks are `smaller` and have no table.
+        pub fn lacking(smaller: usize, has_table: bool) {
+            let module = Self::make(core::ptr::null_mut());
+            let mut made = Self {
+                functions: [const { [const { AtomicPtr::new(core::ptr::null_mut()) }; SIZE] }; 2],
+                tables: module.tables,
+                callbacks: Callbacks {
+                    struct_size: size_of::<Callbacks>() - smaller,
+                    get_module_function_table: None,
+                },
+            };
+            if has_table {
+                made.callbacks.get_module_function_table = Some(table);
+            }
+            MODULE.set(Some(Box::leak(Box::new(made))));
+        }
+
+        /// What the place of a function holds now.
+        pub fn now(&self, kind: u32, index: usize) -> Function {
+            self.functions[usize::from(kind == CORE2)][index].load(Ordering::Relaxed)
+        }
+    }
+
+    /// What the calling thread's module offers its tool.
+    pub unsafe extern "C-unwind" fn export(number: u32) -> *const c_void {
+        match MODULE.get() {
+            Some(module) if number == CALLBACKS => core::ptr::from_ref(&module.callbacks).cast(),
+            _ => core::ptr::null(),
+        }
+    }
+
+    unsafe extern "C-unwind" fn table(
+        kind: u32,
+        places: *mut *mut *mut Function,
+        size: *mut c_uint,
+    ) -> c_int {
+        let index = match kind {
+            CORE => 0,
+            CORE2 => 1,
+            _ => return 0,
+        };
+        let Some(module) = MODULE.get() else { return 0 };
+        // SAFETY: the tool passes places for both results.
+        unsafe {
+            places.write(module.tables[index].as_ptr().cast_mut().cast());
+            size.write(SIZE as c_uint);
+        }
+        1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::without_provenance_mut;
+    use core::sync::atomic::Ordering;
+
+    use super::made::{Module, SIZE, export};
+    use super::*;
+
+    #[test]
+    fn a_modules_tables_are_as_long_as_it_says() {
+        let own = without_provenance_mut(0x1000);
+        let module = Module::make(own);
+        // SAFETY: the made module is never freed.
+        let of = |kind| unsafe { Table::of(export, kind) };
+        assert!(
+            KINDS
+                .iter()
+                .all(|&kind| of(kind).is_some() == [CORE, CORE2].contains(&kind))
+        );
+        let table = of(CORE2).unwrap();
+        assert_eq!(table.places().count(), SIZE - 1, "one is null");
+        assert!(table.place(0).is_none() && table.place(SIZE).is_none());
+        let place = table.place(4).unwrap();
+        assert_eq!(place.load(Ordering::Relaxed), own);
+        place.store(without_provenance_mut(0x2000), Ordering::Relaxed);
+        assert_eq!(module.now(CORE2, 4).addr(), 0x2000);
+        assert_eq!(module.now(CORE, 4), own);
+    }
+
+    #[test]
+    fn a_module_of_another_nvtx_offers_nothing() {
+        // SAFETY: the made modules are never freed.
+        let of = || unsafe { Table::of(export, CORE) };
+        Module::lacking(8, true);
+        assert!(of().is_none(), "its callbacks are too short");
+        Module::lacking(0, false);
+        assert!(of().is_none(), "it has no tables");
+        Module::lacking(0, true);
+        assert!(of().is_some());
+        unsafe extern "C-unwind" fn nothing(_: u32) -> *const c_void {
+            core::ptr::null()
+        }
+        // SAFETY: offers no callbacks, of which therefore nothing is read.
+        assert!(unsafe { Table::of(nothing, CORE) }.is_none());
+    }
+}

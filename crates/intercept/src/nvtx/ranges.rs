@@ -1,6 +1,5 @@
 //! Which ranges count, and what it means that one begins or ends.
 
-use core::ffi::c_char;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -8,9 +7,8 @@ use once_cell::race::OnceBox;
 use regex::bytes::Regex;
 use tllmprof_config::Step;
 
-use super::abi::{ASCII, Attributes, Handle, REGISTERED, RangeId, UNICODE, Wide};
-use super::kept;
-use super::text::Text;
+use super::abi::{Handle, RangeId};
+use super::name::Name;
 use tllmprof_platform::injection;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_session as session;
@@ -75,52 +73,6 @@ pub fn met() {
     MET.store(true, Ordering::Relaxed);
 }
 
-/// The name of a range, as the program gave it.
-pub enum Name<'a> {
-    Text(Text<'a>),
-    Registered(Handle),
-    None,
-}
-
-impl<'a> From<Option<Text<'a>>> for Name<'a> {
-    fn from(text: Option<Text<'a>>) -> Self {
-        text.map_or(Self::None, Self::Text)
-    }
-}
-
-impl Name<'_> {
-    /// # Safety
-    /// As for [`Text::narrow`].
-    pub unsafe fn narrow(text: *const c_char) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Text::narrow(text) }.into()
-    }
-
-    /// # Safety
-    /// As for [`Text::wide`].
-    pub unsafe fn wide(text: *const Wide) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Text::wide(text) }.into()
-    }
-
-    /// # Safety
-    /// `attributes` is null or as NVTX wants it.
-    pub unsafe fn of(attributes: *const Attributes) -> Self {
-        // SAFETY: the caller's promise: the message is what its type says.
-        unsafe {
-            let Some(attributes) = attributes.as_ref().filter(|a| a.is_whole()) else {
-                return Self::None;
-            };
-            match attributes.message_type {
-                ASCII => Self::narrow(attributes.message.ascii),
-                UNICODE => Self::wide(attributes.message.wide),
-                REGISTERED => Self::Registered(attributes.message.registered),
-                _ => Self::None,
-            }
-        }
-    }
-}
-
 /// A range is about to begin: if it counts, it is counted, and the iteration that ends with it is
 /// returned.
 #[inline]
@@ -167,10 +119,9 @@ impl Rule {
     }
 }
 
-/// A range has been pushed; `ends` is what [`begins`] said.
+/// A range has been pushed; `ends` is what [`begins`] returned.
 #[inline]
-pub fn pushed(domain: Handle, name: &Name<'_>, ends: Option<u64>) {
-    kept::pushed(domain, name);
+pub fn pushed(domain: Handle, ends: Option<u64>) {
     if ends.is_some() || follows_any() {
         follow(domain, ends);
     }
@@ -205,11 +156,10 @@ fn unfollow(domain: Handle) {
     }
 }
 
-/// A range has been started; `ends` is what [`begins`] said. The program gets the tool's
-/// identifier, or none, or one of ours where its end has to be known.
+/// A range has been started; `ends` is what [`begins`] returned. Returns what the program gets: the identifier
+/// that the range has, 0 for none, or one of ours where its end has to be known.
 #[inline]
-pub fn started(domain: Handle, name: &Name<'_>, id: RangeId, ends: Option<u64>) -> RangeId {
-    let id = kept::started(domain, id, name, own_id);
+pub fn started(id: RangeId, ends: Option<u64>) -> RangeId {
     let Some(iteration) = ends else { return id };
     let id = if id == 0 { own_id() } else { id };
     STARTED.follow(id, iteration);
@@ -229,10 +179,9 @@ pub fn own_id() -> RangeId {
     1 << 63 | NEXT_OWN.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A string has been registered, and the tool, if there is one, calls it `handle`: what the
-/// program is to call it.
+/// A string has been registered; `handle` is the tool's or the record's, if one of them has any. Returns what
+/// the program gets.
 pub fn registered(domain: Handle, handle: Option<Handle>, text: &Name<'_>) -> Handle {
-    let handle = kept::registered(domain, handle, text);
     let (Some(rule), Name::Text(text)) = (RULE.get(), text) else {
         return handle.unwrap_or(0);
     };
@@ -254,10 +203,9 @@ fn own_string() -> Handle {
     (&raw const MATCHING_STRING).addr()
 }
 
-/// A domain has been created, and the tool, if there is one, calls it `handle`: what the program
-/// is to call it.
+/// A domain has been created; `handle` is the tool's or the record's, if one of them has any. Returns what
+/// the program gets.
 pub fn domain_created(handle: Option<Handle>, name: &Name<'_>) -> Handle {
-    let handle = kept::domain_created(handle, name);
     // Nobody looks behind a handle, and these are no addresses. Each domain has its own stack.
     let handle = handle.unwrap_or_else(|| NEXT_OWN.fetch_add(1, Ordering::Relaxed) as Handle * 16);
     if let (Some(rule), Name::Text(text)) = (RULE.get(), name)
@@ -304,5 +252,146 @@ impl fmt::Display for Unseen {
             f.write_str("none")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ffi::CStr;
+
+    use super::*;
+    use crate::made::alone;
+
+    const WINDOWS: (&str, &str) = ("TLLMPROF_START_STOP", "1000");
+
+    fn text(text: &CStr) -> Name<'_> {
+        // SAFETY: terminated, and the name ends before the text.
+        unsafe { Name::narrow(text.as_ptr()) }
+    }
+
+    /// How many ranges the calling thread has counted.
+    fn count() -> u64 {
+        session::slot().map_or(0, |slot| slot.live(Counted::Named).count())
+    }
+
+    /// Whether a range counts.
+    fn counts(domain: Handle, name: &Name<'_>) -> bool {
+        let before = count();
+        begins(domain, name);
+        count() > before
+    }
+
+    #[test]
+    fn a_rule_counts_names_that_match_in_any_domain() {
+        alone(&[("TLLMPROF_STEP", "nvtx:^step"), WINDOWS], || {
+            assert!(
+                begins(0, &text(c"step")).is_none() && count() == 0,
+                "nothing asks for ranges yet"
+            );
+            rule().unwrap();
+            assert!(counts(0, &text(c"step 1")) && counts(0x70, &text(c"step 2")));
+            assert!(!counts(0, &text(c"a step")) && !counts(0, &Name::None));
+            met();
+            assert_eq!(
+                Unseen.to_string(),
+                "; no NVTX range matched, there were none"
+            );
+        });
+    }
+
+    #[test]
+    fn a_process_with_another_rule_counts_no_ranges() {
+        alone(&[("TLLMPROF_STEP", "cuGraphLaunch"), WINDOWS], || {
+            assert!(rule().is_none() && !counts(0, &text(c"step")));
+            assert_eq!(registered(0, None, &text(c"step")), 0);
+            assert_eq!(registered(0, Some(0x70), &text(c"step")), 0x70);
+            met();
+            assert_eq!(Unseen.to_string(), "; no NVTX range matched");
+        });
+    }
+
+    #[test]
+    fn a_rules_domain_is_the_one_of_that_name() {
+        alone(&[("TLLMPROF_STEP", "nvtx:^step@engine"), WINDOWS], || {
+            rule().unwrap();
+            assert!(!counts(0, &text(c"step")));
+            let engine = domain_created(Some(0x70), &text(c"engine"));
+            let other = domain_created(None, &text(c"engines"));
+            let own = domain_created(None, &text(c"engine"));
+            assert!(engine == 0x70 && other != 0 && own != 0 && other != own);
+            assert!(counts(engine, &text(c"step")) && counts(own, &text(c"step")));
+            assert!(!counts(other, &text(c"step")) && !counts(engine, &text(c"a step")));
+            domain_destroyed(engine);
+            assert!(!counts(engine, &text(c"step")));
+        });
+    }
+
+    #[test]
+    fn a_registered_string_stands_for_its_text() {
+        alone(&[("TLLMPROF_STEP", "nvtx:^step"), WINDOWS], || {
+            rule().unwrap();
+            assert_eq!(registered(0, Some(0x70), &text(c"step")), 0x70);
+            assert_eq!(registered(0, Some(0x80), &text(c"a step")), 0x80);
+            assert!(counts(0, &Name::Registered(0x70)) && !counts(0, &Name::Registered(0x80)));
+            assert_eq!(registered(0, Some(0x70), &text(c"prefill")), 0x70);
+            assert!(
+                !counts(0, &Name::Registered(0x70)),
+                "the tool uses the handle again"
+            );
+            let own = registered(0, None, &text(c"step"));
+            assert!(own != 0 && counts(0, &Name::Registered(own)));
+            assert_eq!(registered(0, None, &text(c"prefill")), 0);
+        });
+    }
+
+    #[test]
+    fn what_did_not_match_is_listed() {
+        alone(&[("TLLMPROF_STEP", "nvtx:^step@engine"), WINDOWS], || {
+            assert!(
+                Unseen
+                    .to_string()
+                    .contains("NVTX_INJECTION64_PATH does not lead here")
+            );
+            rule().unwrap();
+            met();
+            let engine = domain_created(Some(0x70), &text(c"engine"));
+            assert!(!counts(engine, &text(c"prefill")) && !counts(0, &text(c"step")));
+            let unseen = Unseen.to_string();
+            let expected = "there were \"step\" in another domain, \"prefill\"";
+            assert!(unseen.contains(expected), "{unseen}");
+        });
+    }
+
+    #[test]
+    fn an_end_that_matters_is_followed() {
+        alone(&[("TLLMPROF_STEP", "nvtx:^step"), WINDOWS], || {
+            rule().unwrap();
+            assert!(counts(0, &text(c"step")));
+            let follows = || follows_any();
+            pushed(0, None);
+            assert!(!follows());
+            pushed(0, Some(5));
+            pushed(0x70, None);
+            pushed(0, None);
+            popped(0x70);
+            popped(0);
+            assert!(follows(), "one within it has ended");
+            popped(0);
+            assert!(!follows());
+        });
+    }
+
+    #[test]
+    fn a_started_range_has_an_identifier_where_its_end_matters() {
+        alone(&[("TLLMPROF_STEP", "nvtx:^step"), WINDOWS], || {
+            rule().unwrap();
+            assert_eq!([started(0, None), started(33, None)], [0, 33]);
+            assert_eq!(started(33, Some(5)), 33, "the tool's");
+            assert_eq!(STARTED.ended(33), Some(5));
+            let own = started(0, Some(6));
+            assert!(own >> 63 == 1 && started(0, Some(7)) != own);
+            ended(own);
+            assert_eq!(STARTED.ended(own), None, "it has ended already");
+        });
     }
 }

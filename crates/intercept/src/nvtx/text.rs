@@ -45,7 +45,7 @@ impl<'a> Text<'a> {
     /// The whole string, if it is one of bytes.
     pub fn as_c_str(self) -> Option<&'a CStr> {
         match self.place {
-            // SAFETY: not null and terminated, and stays for `'a`, as whoever made this has promised.
+            // SAFETY: `narrow` was given it as terminated, for `'a`; `at` has refused null.
             Place::Narrow(text) => Some(unsafe { CStr::from_ptr(text) }),
             Place::Wide(_) => None,
         }
@@ -55,9 +55,9 @@ impl<'a> Text<'a> {
     #[inline]
     pub fn matches(self, pattern: &Pattern) -> bool {
         match self.place {
-            // SAFETY: not null and terminated, as whoever made this has promised.
+            // SAFETY: `narrow` was given it as terminated; `at` has refused null.
             Place::Narrow(text) => pattern.matches(unsafe { narrow_bytes(text) }),
-            // SAFETY: not null and terminated, as whoever made this has promised.
+            // SAFETY: `wide` was given it as terminated; `at` has refused null.
             Place::Wide(text) => pattern.matches(unsafe { wide_bytes(text) }),
         }
     }
@@ -68,9 +68,9 @@ impl<'a> Text<'a> {
             Place::Narrow(text) => (Some(text), None),
             Place::Wide(text) => (None, Some(text)),
         };
-        // SAFETY: not null and terminated, as whoever made this has promised.
+        // SAFETY: `narrow` was given it as terminated, for `'a`; `at` has refused null.
         let narrow = narrow.map(|text| unsafe { narrow_bytes(text) });
-        // SAFETY: not null and terminated, as whoever made this has promised.
+        // SAFETY: `wide` was given it as terminated, for `'a`; `at` has refused null.
         let wide = wide.map(|text| unsafe { wide_bytes(text) });
         narrow
             .into_iter()
@@ -85,7 +85,7 @@ impl<'a> Text<'a> {
 unsafe fn narrow_bytes(text: *const c_char) -> impl Iterator<Item = u8> {
     let mut next = text.cast::<u8>();
     core::iter::from_fn(move || {
-        // SAFETY: the caller's promise; nothing behind the end is read.
+        // SAFETY: the string is terminated, and nothing behind its end is read.
         let byte = unsafe { *next };
         next = next.wrapping_add(usize::from(byte != 0));
         (byte != 0).then_some(byte)
@@ -99,7 +99,7 @@ unsafe fn wide_bytes(text: *const u32) -> impl Iterator<Item = u8> {
     let (mut index, mut utf8, mut at, mut end) = (0, [0; 4], 0, 0);
     core::iter::from_fn(move || {
         if at == end {
-            // SAFETY: the caller's promise; nothing behind the end is read, and a string in a packed
+            // SAFETY: the string is terminated, and nothing behind its end is read; one in a packed
             // structure may lie anywhere.
             let wide = unsafe { text.add(index).read_unaligned() };
             if wide == 0 {

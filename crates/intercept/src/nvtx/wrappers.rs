@@ -10,7 +10,8 @@ use core::ffi::{c_char, c_int};
 use super::abi::{Attributes, CORE, CORE2, Function, Handle, NO_TRACKING, RangeId, Wide};
 use super::chain::{self, CHAINS};
 use super::kept;
-use super::ranges::{self, Name};
+use super::name::Name;
+use super::ranges;
 use tllmprof_platform::function;
 
 /// A function of NVTX that is wrapped: its table and its number there.
@@ -54,14 +55,16 @@ macro_rules! wrappers {
 #[inline]
 fn start(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<RangeId>) -> RangeId {
     let ends = ranges::begins(domain, name);
-    ranges::started(domain, name, next().unwrap_or(0), ends)
+    let id = kept::started(domain, next().unwrap_or(0), name);
+    ranges::started(id, ends)
 }
 
 #[inline]
 fn push(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<c_int>) -> c_int {
     let ends = ranges::begins(domain, name);
     let level = next().unwrap_or(NO_TRACKING);
-    ranges::pushed(domain, name, ends);
+    kept::pushed(domain, name);
+    ranges::pushed(domain, ends);
     level
 }
 
@@ -71,6 +74,16 @@ fn pop(domain: Handle, next: impl FnOnce() -> Option<c_int>) -> c_int {
     let level = next().unwrap_or(NO_TRACKING);
     ranges::popped(domain);
     level
+}
+
+fn register(domain: Handle, text: &Name<'_>, next: impl FnOnce() -> Option<Handle>) -> Handle {
+    let handle = kept::registered(domain, next(), text);
+    ranges::registered(domain, handle, text)
+}
+
+fn create_domain(name: &Name<'_>, next: impl FnOnce() -> Option<Handle>) -> Handle {
+    let handle = kept::domain_created(next(), name);
+    ranges::domain_created(handle, name)
 }
 
 wrappers! {
@@ -131,16 +144,16 @@ wrappers! {
         pop(domain, next)
     };
     domain_register_string_a: CORE2[10](domain: Handle, text: *const c_char) -> Handle = |next| {
-        ranges::registered(domain, next(), &Name::narrow(text))
+        register(domain, &Name::narrow(text), next)
     };
     domain_register_string_w: CORE2[11](domain: Handle, text: *const Wide) -> Handle = |next| {
-        ranges::registered(domain, next(), &Name::wide(text))
+        register(domain, &Name::wide(text), next)
     };
     domain_create_a: CORE2[12](name: *const c_char) -> Handle = |next| {
-        ranges::domain_created(next(), &Name::narrow(name))
+        create_domain(&Name::narrow(name), next)
     };
     domain_create_w: CORE2[13](name: *const Wide) -> Handle = |next| {
-        ranges::domain_created(next(), &Name::wide(name))
+        create_domain(&Name::wide(name), next)
     };
     domain_destroy: CORE2[14](domain: Handle) = |next| {
         ranges::domain_destroyed(domain);
@@ -160,5 +173,100 @@ pub fn of(chain: usize) -> [Function; WRAPPED.len()] {
         5 => all::<5>(),
         6 => all::<6>(),
         _ => all::<7>(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+    use core::mem::transmute;
+
+    use super::*;
+    use crate::made::alone;
+
+    /// How a program calls any of them: none has more than two arguments.
+    type Any = unsafe extern "C-unwind" fn(usize, usize) -> usize;
+
+    std::thread_local! {
+        /// The calls that have come to the tool.
+        static CALLS: Cell<(usize, [usize; 2])> = const { Cell::new((0, [0; 2])) };
+    }
+
+    /// A function of a tool, which returns 77.
+    unsafe extern "C-unwind" fn tools(first: usize, second: usize) -> usize {
+        CALLS.set((CALLS.get().0 + 1, [first, second]));
+        77
+    }
+
+    /// How many arguments the wrapper of a row takes, and whether it returns anything.
+    fn shape(row: &Wrapped) -> (usize, bool) {
+        match (row.kind, row.index) {
+            (CORE, 1..=3) => (1, false),
+            (CORE, 7) => (1, false),
+            (CORE, 11) => (0, true),
+            (CORE, _) => (1, true),
+            (_, 1 | 3) => (2, false),
+            (_, 2 | 4 | 10 | 11) => (2, true),
+            (_, 14) => (1, false),
+            _ => (1, true),
+        }
+    }
+
+    fn call(wrapper: Function, first: usize, second: usize) -> usize {
+        // SAFETY: a wrapper, which takes no more than these arguments.
+        unsafe { transmute::<Function, Any>(wrapper)(first, second) }
+    }
+
+    /// Zeros: an empty text of any kind, and attributes of no size.
+    fn zeros() -> &'static [u64; 8] {
+        Box::leak(Box::new([0; 8]))
+    }
+
+    #[test]
+    fn a_wrapper_goes_on_to_the_tools_function_with_what_it_was_given() {
+        alone(&[], || {
+            let next = [tools as Any as Function; WRAPPED.len()];
+            let chain = chain::chain_for(&next).unwrap();
+            let [first, second] =
+                [zeros(), zeros()].map(|zeros| zeros.as_ptr().expose_provenance());
+            for (row, wrapper) in WRAPPED.iter().zip(of(chain)) {
+                CALLS.set((0, [0; 2]));
+                let result = call(wrapper, first, second);
+                let (count, args) = CALLS.get();
+                let (takes, returns) = shape(row);
+                let what = (row.kind, row.index);
+                assert_eq!(count, 1, "{what:?}");
+                assert_eq!(args[..takes], [first, second][..takes], "{what:?}");
+                assert!(!returns || result as u32 == 77, "{what:?}: {result}");
+            }
+        });
+    }
+
+    #[test]
+    fn without_a_tool_a_wrapper_returns_what_nvtx_returns() {
+        alone(&[], || {
+            let chain = chain::chain_for(&[core::ptr::null_mut(); WRAPPED.len()]).unwrap();
+            let [first, second] =
+                [zeros(), zeros()].map(|zeros| zeros.as_ptr().expose_provenance());
+            let mut domains = Vec::new();
+            for (row, wrapper) in WRAPPED.iter().zip(of(chain)) {
+                let result = call(wrapper, first, second);
+                match (row.kind, row.index) {
+                    (CORE, 8..=11) | (CORE2, 4 | 5) => assert_eq!(result as c_int, NO_TRACKING),
+                    (CORE, 4..=6) | (CORE2, 2 | 10 | 11) => assert_eq!(result, 0, "{}", row.index),
+                    (CORE2, 12 | 13) => domains.push(result),
+                    _ => {}
+                }
+            }
+            assert!(domains.len() == 2 && domains[0] != domains[1] && !domains.contains(&0));
+        });
+    }
+
+    #[test]
+    fn each_chain_has_wrappers_of_its_own() {
+        let all: Vec<_> = (0..CHAINS).flat_map(of).collect();
+        for (index, wrapper) in all.iter().enumerate() {
+            assert!(!all[..index].contains(wrapper), "{index}");
+        }
     }
 }

@@ -1,0 +1,487 @@
+//! The assembler, called as a program would call it: whatever way a call goes, the function must get
+//! what its caller passed, and the caller what the function returned.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::mem::transmute;
+use core::ptr::{from_ref, null_mut, without_provenance_mut};
+
+use tllmprof_calls::{CALLS, Call, Direction, Kind};
+use tllmprof_learn::{Trail, Trails};
+use tllmprof_platform::thread::{self, uncounted};
+use tllmprof_record::What;
+use tllmprof_steps::step::counted::Counted;
+use tllmprof_steps::step::threads::{Slot, UNLIMITED};
+
+use crate::made::{Seen, alone, call_by, real_address, record_of, recorded};
+use crate::named::pool;
+use crate::thunk::{Role, Thunk};
+
+/// Results of a function: success, failure, and successes with something in the upper half of the
+/// register, which an enumeration does not use.
+const RESULTS: [usize; 3] = [0, 700, 0x1234_5678_0000_0000];
+
+/// Has the calling thread count in a slot of its own, without limits, and returns that.
+fn count_here() -> &'static Slot {
+    let slot: &Slot = Box::leak(Box::new(Slot::new(0, |_| UNLIMITED)));
+    thread::set_counting(from_ref(slot.cells(false)).cast(), core::ptr::null());
+    slot
+}
+
+fn thunk_of(role: Role) -> &'static Thunk {
+    Thunk::of(real_address(), role).unwrap()
+}
+
+#[test]
+fn a_call_that_is_counted_keeps_its_arguments() {
+    alone(&[("TLLMPROF_STEP", "cuGraphLaunch")], || {
+        let slot = count_here();
+        for row in CALLS {
+            let thunk = thunk_of(Role::Driver(row.call));
+            let offset = from_ref(thunk).addr() - crate::thunk::THUNKS.as_ptr().addr();
+            let index = offset / crate::thunk::THUNK_SIZE;
+            for result in RESULTS {
+                call_by(crate::stubs::stub(index), result, true);
+                call_by(crate::stubs::counting_stub(index), result, true);
+            }
+            assert_eq!(slot.live(row.call).count(), 6, "{}", row.call);
+        }
+    });
+}
+
+#[test]
+fn a_call_within_another_is_not_counted() {
+    alone(&[("TLLMPROF_STEP", "cuGraphLaunch")], || {
+        let slot = count_here();
+        let stub = thunk_of(Role::Driver(Call::GraphLaunch)).stub();
+        uncounted(&mut || call_by(stub, 0, true));
+        assert_eq!(slot.live(Call::GraphLaunch).count(), 0);
+        call_by(stub, 0, true);
+        assert_eq!(slot.live(Call::GraphLaunch).count(), 1);
+    });
+}
+
+#[test]
+fn a_call_that_has_to_ask_keeps_its_arguments() {
+    let windows = [
+        ("TLLMPROF_STEP", "cuStreamSynchronize"),
+        ("TLLMPROF_START_STOP", "0,2,4,6,8"),
+    ];
+    alone(&windows, || {
+        // Some of these are followed until they return, others are not.
+        let (captures, others): (Vec<_>, Vec<_>) =
+            CALLS.iter().partition(|row| row.kind.captures());
+        for row in others {
+            let stub = thunk_of(Role::Driver(row.call)).stub();
+            for result in RESULTS {
+                call_by(stub, result, true);
+            }
+            let slot = tllmprof_session::slot().unwrap();
+            assert_eq!(slot.live(row.call).count(), 3, "{}", row.call);
+        }
+        for row in captures {
+            let stub = thunk_of(Role::Driver(row.call)).stub();
+            for result in RESULTS {
+                call_by(stub, result, true);
+            }
+        }
+        // Without a driver in the process these are passed through.
+        for row in CALLS {
+            call_by(thunk_of(Role::Runtime(row.call)).stub(), 0, true);
+        }
+        call_by(thunk_of(Role::ProcAddress).stub(), 700, true);
+    });
+}
+
+#[test]
+fn a_call_that_is_noted_is_counted_as_well() {
+    alone(&[("TLLMPROF_STEP", "auto")], || {
+        let slot = count_here();
+        let trails: &Trails = Box::leak(Box::new(Trails::new()));
+        let trail: *const Trail = trails.of(0);
+        let cells = from_ref(slot.cells(false)).cast();
+        thread::set_counting(cells, trail.cast());
+        let word = |offset: usize| {
+            // SAFETY: the trail is a static, and its words lie where the assembler writes them.
+            unsafe { trail.cast::<u8>().add(offset).cast::<u32>().read_volatile() }
+        };
+        let token = |index: usize| {
+            let place = trail.cast::<u8>().wrapping_add(Trail::TOKENS).cast::<u64>();
+            // SAFETY: the trail is a static, and the index is that of one of its tokens.
+            unsafe { place.add(index % Trail::LENGTH).read_volatile() }
+        };
+        for row in CALLS {
+            let before = word(Trail::CALLS);
+            let counters = || [word(Trail::LAUNCHES), word(Trail::GRAPHS)];
+            let [launches, graphs] = counters();
+            call_by(thunk_of(Role::Driver(row.call)).stub(), 0, true);
+            assert_eq!(slot.live(row.call).count(), 1, "{}", row.call);
+            let noted = word(Trail::CALLS) - before;
+            let (expected, counted) = match row.kind {
+                // The first argument is where the made function notes what it gets.
+                Kind::KernelLaunch { handle: 0 } => (None, [launches + 1, graphs]),
+                Kind::KernelLaunch { .. } => (Some(101), [launches + 1, graphs]),
+                Kind::GraphLaunch => (Some(Trail::GRAPH), [launches, graphs + 1]),
+                Kind::AsyncCopy(Direction::ToHost) => {
+                    (Some(Trail::COPY_TO_HOST), [launches, graphs])
+                }
+                Kind::AsyncCopy(Direction::ToDevice) => {
+                    (Some(Trail::COPY_TO_DEVICE), [launches, graphs])
+                }
+                Kind::Wait(wait) => (Some(Trail::wait(wait)), [launches, graphs]),
+                _ => {
+                    assert_eq!(noted, 0, "{}", row.call);
+                    continue;
+                }
+            };
+            assert_eq!((noted, counters()), (1, counted), "{}", row.call);
+            let found = token(before as usize);
+            assert!(
+                found != 0 && expected.is_none_or(|expected| found == expected),
+                "{}",
+                row.call
+            );
+        }
+    });
+}
+
+#[test]
+fn a_call_that_is_recorded_keeps_its_arguments_and_its_record() {
+    let path = record_of("calls");
+    let variables = [
+        ("TLLMPROF_STEP", "cuGraphLaunch"),
+        ("TLLMPROF_START_STOP", "0-1000"),
+        ("TLLMPROF_TRACE", &path),
+    ];
+    alone(&variables, || {
+        let slot = count_here();
+        let (events, _) = recorded(|| {
+            for row in CALLS {
+                let stub = thunk_of(Role::Driver(row.call)).stub();
+                for result in RESULTS {
+                    // Floating-point registers are not kept here, as no function of CUDA's uses them.
+                    call_by(stub, result, false);
+                }
+                assert_eq!(slot.live(row.call).count(), 3, "{}", row.call);
+            }
+        });
+        let calls = events.iter().filter_map(|event| match event.what {
+            What::Call { row, stream, .. } => Some((row, stream, event.failed)),
+            _ => None,
+        });
+        let calls: Vec<_> = calls.collect();
+        for row in CALLS {
+            let of_row = calls.iter().filter(|(known, ..)| *known == row.call as u8);
+            let failed: Vec<_> = of_row.map(|(.., failed)| *failed).collect();
+            assert_eq!(failed, [false, true, false], "{}", row.call);
+        }
+        let launch = Call::LaunchKernel as u8;
+        let streams = calls.iter().filter(|(row, ..)| *row == launch);
+        let streams: Vec<_> = streams.map(|(_, stream, _)| *stream).collect();
+        assert_eq!(
+            streams,
+            [108, 0, 108],
+            "word 8; a call that failed has none"
+        );
+    });
+}
+
+#[test]
+fn a_named_function_keeps_its_arguments_counted_or_asked_about() {
+    let rule = [
+        ("TLLMPROF_STEP", "sym:made"),
+        ("TLLMPROF_START_STOP", "1000"),
+    ];
+    alone(&rule, || {
+        let stub = without_provenance_mut(pool::stub(real_address().addr()).unwrap());
+        // The first call finds a thread without cells.
+        for count in 1..=5 {
+            call_by(stub, count as usize, true);
+            let slot = tllmprof_session::slot().unwrap();
+            assert_eq!(slot.live(Counted::Named).count(), count);
+        }
+        let slot = count_here();
+        slot.live(Counted::Named).set_limit(0);
+        call_by(stub, 0, true);
+        assert_eq!(slot.live(Counted::Named).count(), 1);
+    });
+}
+
+/// `dlsym` and `dlvsym`, as the exported functions jump to them.
+type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+#[test]
+fn a_look_up_of_something_else_is_the_loaders() {
+    alone(&[("TLLMPROF_START_STOP", "5")], || {
+        // SAFETY: the doors stand for functions of these types.
+        let (dlsym, dlvsym) = unsafe {
+            let dlsym = transmute::<unsafe extern "C" fn(), Dlsym>(super::dlsym_door);
+            let dlvsym = transmute::<unsafe extern "C" fn(), Dlvsym>(super::dlvsym_door);
+            (dlsym, dlvsym)
+        };
+        let look = |handle, name: &CStr| {
+            // SAFETY: a handle that dlsym knows, and a terminated string.
+            unsafe {
+                (
+                    dlsym(handle, name.as_ptr()),
+                    libc::dlsym(handle, name.as_ptr()),
+                )
+            }
+        };
+        for name in [c"getppid", c"curl", c"c", c"", c"cuda"] {
+            for handle in [libc::RTLD_DEFAULT, libc::RTLD_NEXT] {
+                let (ours, theirs) = look(handle, name);
+                assert_eq!(ours, theirs, "{name:?}");
+            }
+        }
+        assert!(!look(libc::RTLD_DEFAULT, c"getppid").0.is_null());
+
+        // One of CUDA's that is not there: nothing is found, and the message is about it.
+        let (found, _) = look(libc::RTLD_DEFAULT, c"cuGraphLaunch");
+        assert!(found.is_null());
+        // SAFETY: takes nothing; the message is null or a terminated string.
+        let message = unsafe {
+            let message = libc::dlerror();
+            (!message.is_null()).then(|| CStr::from_ptr(message).to_string_lossy().into_owned())
+        };
+        assert!(message.is_some_and(|message| message.contains("cuGraphLaunch")));
+
+        let version = if cfg!(target_arch = "x86_64") {
+            c"GLIBC_2.2.5"
+        } else {
+            c"GLIBC_2.17"
+        };
+        // SAFETY: terminated strings, and a handle that dlvsym knows.
+        let found = unsafe { dlvsym(libc::RTLD_DEFAULT, c"getppid".as_ptr(), version.as_ptr()) };
+        assert_eq!(found, look(libc::RTLD_DEFAULT, c"getppid").1);
+        // SAFETY: terminated strings, and a handle that dlvsym knows.
+        let none = unsafe { dlvsym(libc::RTLD_DEFAULT, c"getppid".as_ptr(), c"NONE_1".as_ptr()) };
+        assert_eq!(none, null_mut());
+    });
+}
+
+/// Exported functions: one that the C library has, and one that nobody has.
+mod exported {
+    crate::export_functions!(ffsll cuGraphLaunch_ptsz);
+
+    // SAFETY: defined above, and called as the C library's function of this name.
+    unsafe extern "C" {
+        #[link_name = "ffsll"]
+        pub fn first_set(bits: i64) -> i32;
+        #[link_name = "cuGraphLaunch_ptsz"]
+        pub fn launch(seen: &mut super::Seen) -> i32;
+    }
+}
+
+#[test]
+fn an_exported_function_is_the_callers_or_says_that_there_is_none() {
+    let said = alone(&[], || {
+        for bit in 0..40 {
+            // SAFETY: takes a number alone.
+            assert_eq!(unsafe { exported::first_set(1 << bit) }, bit + 1);
+        }
+        let mut seen = Seen::default();
+        for _ in 0..3 {
+            // SAFETY: there is no such function, and what stands in for it reads nothing.
+            assert_eq!(unsafe { exported::launch(&mut seen) }, 3, "not initialised");
+        }
+        assert_eq!(seen, Seen::default());
+    });
+    if let Some(said) = said {
+        let warned = "cuGraphLaunch_ptsz was called, but no library has it";
+        assert_eq!(said.matches(warned).count(), 1, "{said}");
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod registers {
+    use core::arch::naked_asm;
+    use core::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::named::processor;
+
+    /// What registers hold before a call, or after it.
+    #[repr(C, align(64))]
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct Registers {
+        vectors: [[u64; 4]; 16],
+        /// `rax`, `rbx`, `rcx`, `rdx`, `rsi`, `rdi`, `rbp`, `r8` to `r10`, `r12` to `r15`.
+        general: [u64; 14],
+        /// The first two of the x87 stack.
+        floating: [f64; 2],
+    }
+
+    impl Registers {
+        pub fn made() -> Self {
+            let number = |index: usize| 0x0101_0101_0101_0101 * (1 + index as u64);
+            Self {
+                vectors: core::array::from_fn(|index| [number(index); 4]),
+                general: core::array::from_fn(|index| number(100 + index)),
+                // As `call_with` loads them.
+                floating: [core::f64::consts::PI, 1.0],
+            }
+        }
+    }
+
+    /// Calls `entry` with what is in `before`, and notes what the registers hold after it.
+    #[unsafe(naked)]
+    pub unsafe extern "C" fn call_with(
+        entry: *mut c_void,
+        before: &Registers,
+        after: &mut Registers,
+    ) {
+        naked_asm!(
+            "push rbx",
+            "push rbp",
+            "push r12",
+            "push r13",
+            "push r14",
+            "push r15",
+            "push rdi",
+            "push rdx",
+            "sub rsp, 8",
+            "fld1",
+            "fldpi",
+            ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+            "vmovdqu ymm\\n, ymmword ptr [rsi + 32 * \\n]",
+            ".endr",
+            "mov rax, qword ptr [rsi + 512]",
+            "mov rbx, qword ptr [rsi + 520]",
+            "mov rcx, qword ptr [rsi + 528]",
+            "mov rdx, qword ptr [rsi + 536]",
+            "mov rdi, qword ptr [rsi + 552]",
+            "mov rbp, qword ptr [rsi + 560]",
+            "mov r8, qword ptr [rsi + 568]",
+            "mov r9, qword ptr [rsi + 576]",
+            "mov r10, qword ptr [rsi + 584]",
+            "mov r12, qword ptr [rsi + 592]",
+            "mov r13, qword ptr [rsi + 600]",
+            "mov r14, qword ptr [rsi + 608]",
+            "mov r15, qword ptr [rsi + 616]",
+            "mov rsi, qword ptr [rsi + 544]",
+            "call qword ptr [rsp + 16]",
+            "mov qword ptr [rsp], rsi",
+            "mov rsi, qword ptr [rsp + 8]",
+            ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+            "vmovdqu ymmword ptr [rsi + 32 * \\n], ymm\\n",
+            ".endr",
+            "mov qword ptr [rsi + 512], rax",
+            "mov qword ptr [rsi + 520], rbx",
+            "mov qword ptr [rsi + 528], rcx",
+            "mov qword ptr [rsi + 536], rdx",
+            "mov qword ptr [rsi + 552], rdi",
+            "mov qword ptr [rsi + 560], rbp",
+            "mov qword ptr [rsi + 568], r8",
+            "mov qword ptr [rsi + 576], r9",
+            "mov qword ptr [rsi + 584], r10",
+            "mov qword ptr [rsi + 592], r12",
+            "mov qword ptr [rsi + 600], r13",
+            "mov qword ptr [rsi + 608], r14",
+            "mov qword ptr [rsi + 616], r15",
+            "mov rax, qword ptr [rsp]",
+            "mov qword ptr [rsi + 544], rax",
+            "fstp qword ptr [rsi + 624]",
+            "fstp qword ptr [rsi + 632]",
+            "fninit",
+            "vzeroupper",
+            "add rsp, 8",
+            "pop rdx",
+            "pop rdi",
+            "pop r15",
+            "pop r14",
+            "pop r13",
+            "pop r12",
+            "pop rbp",
+            "pop rbx",
+            "ret",
+        )
+    }
+
+    #[unsafe(naked)]
+    extern "C" fn nothing() {
+        naked_asm!("ret")
+    }
+
+    fn after(entry: *mut c_void) -> Registers {
+        let mut after = Registers::made();
+        after.vectors = [[0; 4]; 16];
+        // SAFETY: the entry leads to a function that reads no argument.
+        unsafe { call_with(entry, &Registers::made(), &mut after) };
+        after
+    }
+
+    #[test]
+    fn a_named_function_gets_every_register_as_it_was() {
+        if !is_x86_feature_detected!("avx") {
+            return;
+        }
+        let rule = [
+            ("TLLMPROF_STEP", "sym:made"),
+            ("TLLMPROF_START_STOP", "1000"),
+        ];
+        alone(&rule, || {
+            processor::start();
+            let real = nothing as extern "C" fn() as *mut c_void;
+            let stub = without_provenance_mut(pool::stub(real.addr()).unwrap());
+            assert_eq!(after(real), Registers::made(), "the test itself");
+            assert_eq!(after(stub), Registers::made(), "the thread begins to count");
+            assert_eq!(after(stub), Registers::made(), "it counts");
+            let slot = tllmprof_session::slot().unwrap();
+            assert_eq!(slot.live(Counted::Named).count(), 2);
+        });
+    }
+
+    /// Returns in every register that may carry a result, and has its end awaited.
+    #[unsafe(naked)]
+    extern "C" fn ends() {
+        naked_asm!(
+            "mov rdi, rsp",
+            "sub rsp, 8",
+            "call {await_end}",
+            "add rsp, 8",
+            "mov eax, 7001",
+            "mov edx, 7002",
+            "movq xmm0, rax",
+            "movq xmm1, rdx",
+            "vinsertf128 ymm0, ymm0, xmm1, 1",
+            "fldl2e",
+            "ret",
+            await_end = sym await_end,
+        )
+    }
+
+    extern "C" fn await_end(place: &AtomicUsize) {
+        let before = place.load(Ordering::Relaxed);
+        crate::named::await_end_of(place, 7);
+        let is_awaited = place.load(Ordering::Relaxed) != before;
+        assert_eq!(is_awaited, !processor::has_shadow_stack());
+    }
+
+    #[test]
+    fn a_call_whose_end_is_awaited_returns_what_it_returned() {
+        if !is_x86_feature_detected!("avx") {
+            return;
+        }
+        alone(&[], || {
+            processor::start();
+            for _ in 0..2 * pool::RETURNS {
+                let after = after(ends as extern "C" fn() as *mut c_void);
+                assert_eq!((after.general[0], after.general[3]), (7001, 7002));
+                assert_eq!(after.vectors[0], [7001, 0, 7002, 0]);
+                assert_eq!(after.vectors[1][..2], [7002, 0]);
+                assert_eq!(
+                    after.floating,
+                    [core::f64::consts::LOG2_E, core::f64::consts::PI]
+                );
+                // What a function leaves alone: `rbx`, `rbp`, `r12` to `r15`.
+                let made = Registers::made();
+                for kept in [1, 6, 10, 11, 12, 13] {
+                    assert_eq!(after.general[kept], made.general[kept], "{kept}");
+                }
+                let is_free = |place: &pool::Return| place.address.load(Ordering::Relaxed) == 0;
+                assert!(pool::AWAITED.iter().all(is_free));
+            }
+        });
+    }
+}

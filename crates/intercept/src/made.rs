@@ -1,0 +1,228 @@
+//! What the unit tests of this crate share: a process of one's own, and functions and calls that are
+//! made for a test.
+
+use core::any::type_name;
+use core::ffi::c_void;
+use core::mem::transmute;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tllmprof_record::{Entry, Event, Reader, StringId};
+use tllmprof_session::Facts;
+
+/// In a process that [`alone`] has started: the test that it runs.
+const ALONE: &str = "TLLMPROF_TEST_ALONE";
+
+/// Runs `act`, the closure of a test, in a process of its own with `variables` and no others of the
+/// library's: it decides much once for a process, and counts all calls of a process together.
+/// Returns what that process wrote on standard error; nothing in that process itself.
+///
+/// # Panics
+/// If the test fails there.
+pub fn alone<F: FnOnce()>(variables: &[(&str, &str)], act: F) -> Option<String> {
+    let path = type_name::<F>().trim_end_matches("::{{closure}}");
+    let test = path.split_once("::").unwrap().1;
+    if std::env::var_os(ALONE).is_some_and(|alone| alone == test) {
+        act();
+        return None;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    for (name, _) in std::env::vars_os() {
+        let is_ours = |name: &str| {
+            ["TLLM", "NVTX_", "ENABLE_"]
+                .iter()
+                .any(|of| name.starts_with(of))
+        };
+        if name.to_str().is_some_and(is_ours) {
+            command.env_remove(name);
+        }
+    }
+    let ran = command
+        .args([test, "--exact", "--nocapture"])
+        .env(ALONE, test)
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let [out, err] = [&ran.stdout, &ran.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(
+        ran.status.success() && out.contains("1 passed"),
+        "{test} alone: {}\n{out}\n{err}",
+        ran.status
+    );
+    Some(err.into_owned())
+}
+
+/// Runs `act` with a window open, and returns what the record holds then: events, and strings by
+/// their numbers. In a process of its own ([`alone`]) to which `TLLMPROF_TRACE` says where.
+pub fn recorded(act: impl FnOnce()) -> (Vec<Event>, HashMap<StringId, String>) {
+    let settings = tllmprof_session::activity::settings().unwrap();
+    tllmprof_recorder::start(settings);
+    let facts = Facts {
+        rank: None,
+        python: None,
+        rule: &"",
+        why: None,
+        engine: None,
+    };
+    tllmprof_recorder::begin(settings, &facts);
+    tllmprof_recorder::window_opens(0);
+    assert!(tllmprof_recorder::is_recording());
+    act();
+    tllmprof_recorder::window_closes(1);
+
+    let path = std::env::var_os("TLLMPROF_TRACE").unwrap();
+    let record = Reader::open(path.as_ref()).unwrap();
+    let (mut events, mut strings) = (Vec::new(), HashMap::new());
+    let damage = record.read(|entry| match entry {
+        Entry::Event { event, .. } => events.push(event),
+        Entry::String { id, bytes } => {
+            strings.insert(id, String::from_utf8(bytes.to_vec()).unwrap());
+        }
+    });
+    assert!(damage.unwrap().is_none());
+    std::fs::remove_file(path).unwrap();
+    (events, strings)
+}
+
+/// Where a test has its record, for `TLLMPROF_TRACE`.
+pub fn record_of(test: &str) -> String {
+    let name = format!("tllmprof-{test}-{}.tllmprof", std::process::id());
+    std::env::temp_dir().join(name).to_str().unwrap().to_owned()
+}
+
+/// A shared library of this soname, made of `source` (C), and where it lies. The linker that built the
+/// test is there to make it.
+pub fn library(soname: &str, source: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("tllmprof-{soname}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (code, library) = (folder.join("source.c"), folder.join(soname));
+    std::fs::write(&code, source).unwrap();
+    let mut command = Command::new("cc");
+    command
+        .args(["-shared", "-fPIC", "-o"])
+        .args([&library, &code]);
+    let made = command.arg(format!("-Wl,-soname,{soname}")).status();
+    assert!(made.unwrap().success(), "cc cannot make {soname}");
+    library
+}
+
+/// Opens the library at `path`. Its handle.
+pub fn open(path: &Path) -> *mut c_void {
+    let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: a library of a test's own, without constructors.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+    assert!(!handle.is_null(), "{}", path.display());
+    handle
+}
+
+/// An address in a module that is not the test's, as a caller's would be.
+pub fn stranger() -> usize {
+    libc::getppid as *const () as usize
+}
+
+/// What [`real`] was called with.
+#[repr(C)]
+#[derive(Default, PartialEq, Debug)]
+pub struct Seen {
+    words: [usize; 13],
+    numbers: [f64; 8],
+    errno: i32,
+}
+
+type Real = extern "C" fn(
+    &mut Seen,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    f64,
+    f64,
+    f64,
+    f64,
+    f64,
+    f64,
+    f64,
+    f64,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+) -> usize;
+
+/// A function that notes all of its arguments and changes `errno`; it returns its last argument.
+pub extern "C" fn real(
+    seen: &mut Seen,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+    n0: f64,
+    n1: f64,
+    n2: f64,
+    n3: f64,
+    n4: f64,
+    n5: f64,
+    n6: f64,
+    n7: f64,
+    g: usize,
+    h: usize,
+    i: usize,
+    j: usize,
+    k: usize,
+    l: usize,
+    m: usize,
+    result: usize,
+) -> usize {
+    *seen = Seen {
+        words: [b, c, d, e, f, g, h, i, j, k, l, m, result],
+        numbers: [n0, n1, n2, n3, n4, n5, n6, n7],
+        errno: errno(),
+    };
+    set_errno(libc::ERANGE);
+    result
+}
+
+/// The address of [`real`].
+pub fn real_address() -> *mut c_void {
+    real as Real as *mut c_void
+}
+
+fn errno() -> i32 {
+    tllmprof_platform::errno::now()
+}
+
+fn set_errno(errno: i32) {
+    // SAFETY: the location is the calling thread's own and always valid.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Calls [`real`] by way of `entry`, and checks that nothing of the call is changed on the way: what
+/// lies in registers and on the stack, floating-point numbers if the way keeps them (`numbers`), the
+/// result, and `errno` before and after.
+pub fn call_by(entry: *mut c_void, result: usize, numbers: bool) {
+    let mut seen = Seen::default();
+    // SAFETY: the entry leads to `real`, of that type.
+    let entry = unsafe { transmute::<*mut c_void, Real>(entry) };
+    set_errno(libc::EDOM);
+    let returned = entry(
+        &mut seen, 101, 102, 103, 104, 105, 0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 106, 107, 108,
+        109, 110, 111, 112, result,
+    );
+    assert_eq!((returned, errno()), (result, libc::ERANGE));
+    let words = [
+        101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, result,
+    ];
+    assert_eq!((seen.words, seen.errno), (words, libc::EDOM));
+    if numbers {
+        assert_eq!(seen.numbers, [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5]);
+    }
+}
