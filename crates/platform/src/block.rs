@@ -89,8 +89,9 @@ pub fn set_counting(cells: *const c_void, trail: *const c_void) -> usize {
 /// meanwhile.
 pub unsafe fn set_counting_of(thread: usize, cells: *const c_void, trail: *const c_void) {
     let block = core::ptr::with_exposed_provenance_mut::<Block>(thread);
-    // SAFETY: the caller promises that the block is still there and that its thread does not read
-    // these words now.
+    // SAFETY: `thread` is the address of a block, which `set_counting` exposed, and a block is there
+    // as long as its thread, which is alive. The thread does not read the words meanwhile, so that the
+    // stores race with nothing.
     unsafe {
         (&raw mut (*block).cells)
             .cast::<*const c_void>()

@@ -149,7 +149,7 @@ impl Driver {
     pub const NAME_LENGTH: usize = 60;
 
     /// The name, mangled, of what a program launches by `handle`, cut short where it is long.
-    /// Drivers since 12.3 tell; a `CUkernel` is launched as a `CUfunction`, and either function
+    /// Drivers since 12.3 have the name; a `CUkernel` is launched as a `CUfunction`, and either function
     /// refuses the other's handles (error 400 from driver 580).
     pub fn kernel_name<'a>(
         &self,

@@ -11,7 +11,7 @@ use core::mem::transmute_copy;
 #[inline]
 pub unsafe fn at<F: Copy>(address: *mut c_void) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: the caller promises that `F` is the type of a function, and that is as large as its
-    // address.
+    // SAFETY: a function pointer is the address of its function, as large as that (asserted above) and
+    // not null, and by this function's contract one of type `F` lies at the address.
     (!address.is_null()).then(|| unsafe { transmute_copy::<*mut c_void, F>(&address) })
 }

@@ -74,7 +74,7 @@ pub fn lead(
     is_whole.then_some(count)
 }
 
-/// What `module` gets when it asks for `name`, as far as can be told: from what the process started
+/// What `module` gets when it asks for `name`, as far as can be known: from what the process started
 /// with, in order, then from itself and what it needs.
 pub fn binding(
     module: &Module,
@@ -134,8 +134,8 @@ pub fn store(slot: &Slot<'_>, to: usize, maps: &Maps, relro: &Range<usize>) -> b
     }
     // One store: a thread that calls meanwhile finds the old address or the new one.
     slot.place.store(to, Ordering::Release);
-    // Not a page beside them, which another thread will write to: what tells of the mappings may be
-    // wrong while the loader changes them (qemu's does not do it at one time).
+    // Not a page beside them, which another thread will write to: the list of mappings may be wrong
+    // while the loader changes them (qemu's does not do it at one time).
     if !is_writable && relro.contains(&page) {
         protect(libc::PROT_READ);
     }

@@ -40,8 +40,8 @@ pub fn keep(keep: fn(&str)) {
 }
 
 /// Remembers what standard error is. A descriptor 2 that is closed now belongs to the host: what
-/// it opens there later is not for our lines. For the constructor; what has to be told earlier,
-/// in another library's constructor, does it, too.
+/// it opens there later is not for our lines. For the constructor; a line that is logged
+/// earlier, in another library's constructor, does it, too.
 pub fn start() {
     if !STARTED.swap(true, Ordering::AcqRel) {
         PROCESS.store(ids::process(), Ordering::Relaxed);
@@ -63,13 +63,13 @@ fn learn() {
     STDERR[1].store(inode, Ordering::Relaxed);
 }
 
-/// Sets what is told.
+/// Sets the level up to which lines are logged.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
-/// Whether lines of `level` are told.
-pub fn tells(level: Level) -> bool {
+/// Whether lines of `level` are logged.
+pub fn is_logged(level: Level) -> bool {
     level as u8 <= LEVEL.load(Ordering::Relaxed)
 }
 
@@ -77,8 +77,8 @@ pub fn tells(level: Level) -> bool {
 pub fn line(level: Level, message: fmt::Arguments<'_>) {
     start();
     let keeper = KEEPER.get().filter(|_| level <= Level::Warn);
-    let is_told = tells(level) && is_ours();
-    if !is_told && keeper.is_none() {
+    let is_shown = is_logged(level) && is_ours();
+    if !is_shown && keeper.is_none() {
         return;
     }
     let mut text = Text {
@@ -92,7 +92,7 @@ pub fn line(level: Level, message: fmt::Arguments<'_>) {
     {
         keep(line);
     }
-    if !is_told {
+    if !is_shown {
         return;
     }
     text.bytes[text.length] = b'\n';

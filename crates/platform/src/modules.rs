@@ -1,4 +1,4 @@
-//! The modules of the process: which are there, which are left alone, and who is told of changes.
+//! The modules of the process: which are there, which are left alone, and who is notified of changes.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -146,8 +146,8 @@ pub fn has_watcher() -> bool {
     WATCHER.get().is_some()
 }
 
-/// Calls the watcher, if any, where what has come and gone is not what it has seen.
-pub fn tell_watcher(changes: u64) {
+/// Calls the watcher, if there is one, where what has come and gone is not what it has seen.
+pub fn notify_watcher(changes: u64) {
     if let Some(watch) = WATCHER.get()
         && SEEN.swap(changes, Ordering::AcqRel) != changes
     {

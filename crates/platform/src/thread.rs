@@ -78,10 +78,10 @@ lifecycle::global! {
 }
 const NO_KEY: u32 = u32::MAX;
 lifecycle::global! {
-    /// Tells when a thread ends that has a record.
+    /// Its destructor runs when a thread ends that has a record.
     #[fork(keep = "keys are inherited")]
     static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
-    /// What tells each kind of part that its thread ends; none before there is one.
+    /// What notifies each kind of part that its thread ends; none before there is one.
     #[fork(keep = "functions of this library")]
     static THREAD_ENDS: [Published<fn(&Record)>; KINDS] =
         [const { Published::none() }; KINDS];

@@ -25,7 +25,7 @@ lifecycle::global! {
 /// Says the totals, once.
 pub fn report(level: Level) {
     let wants = wants();
-    if !(wants.gc || wants.gil) || !attached::is_there() || !log::tells(level) {
+    if !(wants.gc || wants.gil) || !attached::is_there() || !log::is_logged(level) {
         return;
     }
     if SAID.swap(true, Ordering::Relaxed) {

@@ -21,8 +21,8 @@ pub struct Lock<T> {
 // SAFETY: the value is reached only through a guard, and one guard exists at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// Says that the process has one thread, as the child of a fork has, and that this thread holds no
-/// guard that it will use again.
+/// Says that no other thread uses what is to be reset, as in the child of a fork, which has one
+/// thread, and that this thread holds no guard of it that it will use again.
 pub struct OnlyThread(());
 
 impl OnlyThread {

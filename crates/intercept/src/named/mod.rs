@@ -61,7 +61,7 @@ pub use report::{report, report_unmatched};
 use slots::ByName;
 use tllmprof_platform::entry::{self, Entry, Refusal};
 use tllmprof_platform::maps::Maps;
-use tllmprof_platform::modules::{self, ARE_WATCHED, Loaded, has_watcher, tell_watcher};
+use tllmprof_platform::modules::{self, ARE_WATCHED, Loaded, has_watcher, notify_watcher};
 use trampoline::Region;
 
 /// How long a look-up waits for another thread that looks at modules.
@@ -185,7 +185,7 @@ pub fn look() {
         return;
     }
     let changes = elf::changes();
-    tell_watcher(changes);
+    notify_watcher(changes);
     if changes == SEEN.load(Ordering::Acquire) {
         return;
     }

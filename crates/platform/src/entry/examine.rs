@@ -184,7 +184,7 @@ fn branch(bytes: &[u8], target: usize) -> Option<Kind> {
     Some(Kind::Branch { opcode, target })
 }
 
-/// Where a function's return address lies, as far as its code tells.
+/// Where a function's return address lies, as far as its code shows.
 struct ReturnAddress {
     /// How far above the stack pointer, as long as nothing has branched.
     above_stack_pointer: Option<i64>,

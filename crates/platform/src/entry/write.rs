@@ -46,7 +46,9 @@ pub unsafe fn write(entry: &Entry, jump: [u8; JUMP], alone: bool) -> Result<(), 
         protect(&pages, readable);
         return Err(Refusal::NotWritable);
     }
-    // SAFETY: the code lies in these pages, which can be written now; the caller's promise.
+    // SAFETY: the code lies in these pages, which stay mapped as the module stays loaded, and which can
+    // be written now. A jump that fits one store replaces an aligned word as a whole; of another no
+    // instruction is being executed, as no other thread is in the function.
     unsafe {
         if fits_one_store(entry) {
             let word = entry.at & !7;
