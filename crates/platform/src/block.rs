@@ -201,4 +201,38 @@ mod tests {
         assert!(seen.is_some_and(|outer| outer.place != 0 && outer.return_address == 0));
         assert_eq!(outer().place, 0);
     }
+
+    #[test]
+    fn another_thread_says_where_a_thread_counts() {
+        use std::sync::mpsc::channel;
+
+        let at = core::ptr::without_provenance::<c_void>;
+        let (says, said) = channel();
+        let (changes, changed) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            assert!(cells().is_null());
+            says.send((set_counting(at(8), at(16)), address())).unwrap();
+            changed.recv().unwrap();
+            [
+                cells().addr(),
+                Block::with(|block| block.trail.get()).addr(),
+            ]
+        });
+        let (block, theirs) = said.recv().unwrap();
+        assert!(block == theirs && theirs != address());
+        // SAFETY: the thread is alive, and waits for word before it reads them.
+        unsafe { set_counting_of(block, at(24), at(32)) };
+        changes.send(()).unwrap();
+        assert_eq!(thread.join().unwrap(), [24, 32]);
+    }
+
+    #[test]
+    fn what_does_not_count_is_not_noted_either() {
+        let trail = || Block::with(|block| block.trail.get()).addr();
+        set_counting(null(), core::ptr::without_provenance(16));
+        let mut meanwhile = None;
+        uncounted(&mut || meanwhile = Some(trail()));
+        assert_eq!((meanwhile, trail()), (Some(0), 16));
+        set_counting(null(), null());
+    }
 }

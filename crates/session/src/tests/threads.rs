@@ -55,11 +55,11 @@ fn calls_of_several_threads_are_one_sequence() {
         thread.join().expect("it returns");
     }
     assert_eq!(launched.load(Ordering::Relaxed), 2000);
-    let switches = process.switches();
-    // Another thread may have launched while the thread that has the turn goes on.
-    assert_eq!(switches.len(), 2, "{switches:?}");
-    assert!(switches[0].contains("open 1000-1099"), "{switches:?}");
-    assert!(switches[1].contains("close 1000-1099"), "{switches:?}");
+    // The thread that has the turn may go on to points with nothing to switch, too.
+    let mut edges = process.switches();
+    edges.retain(|line| line.contains("open") || line.contains("close"));
+    let expected = ["In(1000): open 1000-1099", "In(1100): close 1000-1099"];
+    assert_eq!(edges, expected);
     assert_eq!(
         process.exit(),
         "window 1000-1099 captured: 2000 iterations by cudaGraphLaunch"
@@ -112,17 +112,20 @@ fn a_launch_waits_until_the_window_is_open() {
 fn nobody_waits_long_for_a_window_to_close() {
     let variables = "TLLMPROF_START_STOP=0 TLLMPROF_STEP=cudaGraphLaunch";
     let (process, switches, go_on) = held_at(variables, Point::In(1), false);
+    let begun = Instant::now();
     let closer = spawn(|| calls(2, GraphLaunch));
     switches.recv().expect("the window closes");
     let since = Instant::now();
     call(LaunchKernel);
     call(GraphLaunch);
-    let waited = since.elapsed();
-    assert!(waited < OPENING, "{waited:?}");
+    let (waited, in_all) = (since.elapsed(), begun.elapsed());
+    assert!(
+        waited < OPENING && in_all >= CLOSING,
+        "{waited:?} {in_all:?}"
+    );
     assert_eq!(process.switches().len(), 2, "it is still being closed");
     go_on.send(()).expect("the sink waits");
     closer.join().expect("it returns");
-    assert!(waited >= CLOSING, "{waited:?}");
     let expected = ["In(0): open 0", "In(1): close 0", "In(2):"];
     assert_eq!(
         process.switches(),
