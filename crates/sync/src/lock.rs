@@ -65,7 +65,7 @@ impl<T> Lock<T> {
         self.word
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
-            .then_some(Guard(self))
+            .then(|| Guard(self))
     }
 
     /// Waits for the lock until `patience` is used up.
@@ -205,6 +205,17 @@ mod tests {
         assert!(lock.try_lock().is_none());
         lock.release_after_fork();
         assert_eq!(lock.try_lock().map(|value| *value), Some(1));
+    }
+
+    #[test]
+    fn trying_in_vain_does_not_unlock() {
+        let lock = Lock::new(());
+        let guard = lock.lock();
+        for _ in 0..3 {
+            assert!(lock.try_lock().is_none());
+        }
+        drop(guard);
+        assert!(lock.try_lock().is_some());
     }
 
     #[test]
