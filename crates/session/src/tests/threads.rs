@@ -83,8 +83,18 @@ fn a_thread_takes_over_the_slot_of_one_that_has_ended() {
 
 #[test]
 fn a_launch_waits_until_the_window_is_open() {
-    let variables = "TLLMPROF_START_STOP=3 TLLMPROF_STEP=cudaGraphLaunch";
-    let (process, switches, go_on) = held_at(variables, Point::In(3), false);
+    waits_for_the_window("TLLMPROF_START_STOP=3 TLLMPROF_STEP=cudaGraphLaunch", 3);
+}
+
+#[test]
+fn a_launch_that_begins_no_iteration_waits_too() {
+    waits_for_the_window("TLLMPROF_START_STOP=1 TLLMPROF_STEP=cudaGraphLaunch/3", 1);
+}
+
+/// A thread makes three launches and one that opens the window at `iteration`; the launch of another
+/// waits for that.
+fn waits_for_the_window(variables: &str, iteration: u64) {
+    let (process, switches, go_on) = held_at(variables, Point::In(iteration), false);
     let opener = spawn(|| calls(4, GraphLaunch));
     switches.recv().expect("the window opens");
     let is_open = Arc::new(AtomicBool::new(false));
@@ -101,10 +111,11 @@ fn a_launch_waits_until_the_window_is_open() {
     go_on.send(()).expect("the sink waits");
     assert!(waiter.join().expect("it returns"), "it went on too early");
     opener.join().expect("it returns");
+    calls(3, GraphLaunch);
+    let close = format!("In({}): close {iteration}", iteration + 1);
     assert_eq!(
         process.switches(),
-        ["In(3): open 3", "In(4): close 3"],
-        "the opener has gone on to where the other had come"
+        [format!("In({iteration}): open {iteration}"), close]
     );
 }
 

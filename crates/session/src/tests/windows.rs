@@ -263,6 +263,27 @@ fn a_record_that_cannot_be_made_is_asked_for_once() {
 }
 
 #[test]
+fn an_iteration_that_ends_after_the_next_has_begun_ends_nothing() {
+    let process = Process::ordered("TLLMPROF_STEP=nvtx:^step", RECORD);
+    call(LaunchKernel);
+    passes(Counted::Named);
+    assert_eq!(begins(Counted::Named), Some(1));
+    assert_eq!(begins(Counted::Named), Some(2));
+    by_name::has_ended(1);
+    by_name::has_ended(2);
+    assert_eq!(
+        process.asked_for(&["In", "passes"]),
+        [
+            "In(0):",
+            "passes After(0)",
+            "passes In(1)",
+            "passes In(2)",
+            "passes After(2)"
+        ]
+    );
+}
+
+#[test]
 fn the_records_counts_of_calls_are_brought_up_to_date_where_they_are_old() {
     let process = Process::ordered("TLLMPROF_STEP=cudaGraphLaunch", RECORD);
     calls(3, GraphLaunch);
