@@ -243,6 +243,7 @@ mod tests {
 
     #[test]
     fn a_fork_finds_zeros() {
+        let _forks = crate::lifecycle::tests::FORKS.lock();
         let batch = batch_wiped_on_fork::<u64>(2).unwrap();
         batch[1] = 5;
         // SAFETY: the child only reads a word and exits, without a destructor.

@@ -26,7 +26,7 @@ lifecycle::global! {
 /// Reports the totals, once.
 pub fn report(level: Level) {
     let wants = wants();
-    if !(wants.gc || wants.gil) || !attached::is_there() || !log::tells(level) {
+    if !(wants.gc || wants.gil) || !attached::is_there() || !log::is_logged(level) {
         return;
     }
     if IS_REPORTED.swap(true, Ordering::Relaxed) {
