@@ -46,11 +46,17 @@ pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+
+    /// The environment is the process's: one test at a time changes it.
+    pub(crate) static ONE: Mutex<()> = Mutex::new(());
 
     #[test]
     fn variables_are_set_replaced_and_taken_away() {
+        let _one = ONE.lock();
         const NAME: &str = "TLLMPROF_OF_A_TEST";
         let value = || std::env::var(NAME).ok();
         let count = || std::env::vars_os().count();
