@@ -5,7 +5,7 @@ use core::any::type_name;
 use core::ffi::c_void;
 use core::mem::transmute;
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +15,13 @@ use tllmprof_session::Facts;
 
 /// In a process that [`alone`] has started: the test that it runs.
 const ALONE: &str = "TLLMPROF_TEST_ALONE";
+
+/// What Cargo is configured to build (`LINKER`) and run (`RUNNER`) the tests for AArch64 with on another
+/// processor.
+fn cross(what: &str) -> Option<String> {
+    let variable = format!("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_{what}");
+    cfg!(target_arch = "aarch64").then(|| std::env::var(variable).ok())?
+}
 
 /// Runs `act`, the closure of a test, in a process of its own with `variables` and no others of the
 /// library's: it decides much once for a process, and counts all calls of a process together.
@@ -29,7 +36,14 @@ pub fn alone<F: FnOnce()>(variables: &[(&str, &str)], act: F) -> Option<String> 
         act();
         return None;
     }
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let runner = cross("RUNNER").unwrap_or_default();
+    let program = std::env::current_exe().unwrap();
+    let mut words = runner
+        .split_whitespace()
+        .map(OsStr::new)
+        .chain([program.as_os_str()]);
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words);
     for (name, _) in std::env::vars_os() {
         let is_ours = |name: &str| {
             ["TLLM", "NVTX_", "ENABLE_"]
@@ -100,7 +114,7 @@ pub fn library(soname: &str, source: &str) -> PathBuf {
     std::fs::create_dir_all(&folder).unwrap();
     let (code, library) = (folder.join("source.c"), folder.join(soname));
     std::fs::write(&code, source).unwrap();
-    let mut command = Command::new("cc");
+    let mut command = Command::new(cross("LINKER").unwrap_or_else(|| "cc".to_owned()));
     command
         .args(["-shared", "-fPIC", "-o"])
         .args([&library, &code]);

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_are_told_apart_have_handlers_of_their_own() {
+    fn kinds_that_differ_have_handlers_of_their_own() {
         let mut known: Vec<(Kind, [usize; 2])> = Vec::new();
         for row in CALLS {
             let Some(both) = noting(row.call) else {

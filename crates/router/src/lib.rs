@@ -221,9 +221,12 @@ fn tokens_in(count: Option<i64>) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsString;
+    use core::ffi::{c_char, c_int};
+    use std::ffi::{CString, OsString};
+    use std::process::Command;
     use std::sync::Mutex;
 
+    use tllmprof_platform::function;
     use tllmprof_steps::window::Point;
 
     use super::*;
@@ -335,5 +338,99 @@ mod tests {
     #[test]
     fn a_count_of_tokens_is_never_negative() {
         assert_eq!([Some(7), Some(-1), None].map(tokens_in), [7, 0, 0]);
+    }
+
+    #[linkme::distributed_slice(tllmprof_python::EXTENSION)]
+    static EXTENSION: &dyn Extension = &PerfectRouters;
+
+    /// The shared library of the Python that is there, if that has one.
+    fn libpython() -> Option<CString> {
+        let names = "sysconfig.get_config_vars('LIBDIR', 'INSTSONAME')";
+        let script = format!("import os, sysconfig; print(os.path.join(*{names}))");
+        let ran = Command::new("python3")
+            .args(["-c", &script])
+            .output()
+            .ok()?;
+        let path = String::from_utf8(ran.stdout).ok()?.trim().to_owned();
+        let is_shared = path.contains(".so") && std::path::Path::new(&path).exists();
+        is_shared.then(|| CString::new(path).unwrap())
+    }
+
+    /// The module of torch that is hooked, as far as it is needed here.
+    const TORCH: &CStr = c"
+import sys, types
+torch = types.ModuleType('torch.nn.modules.module')
+torch.Module = type('Module', (), {})
+hooks = []
+torch.register_module_module_registration_hook = hooks.append
+sys.modules['torch.nn.modules.module'] = torch
+import colorsys
+router = sys.modules['_tllmprof_router']
+assert hooks == [router.registered] and router._counts and not router._active
+router.say('from the source')
+router.keep(3, 'layer', (7, -1, None))
+router.keep('what', 'is', 'this')
+";
+
+    #[test]
+    fn the_source_runs_in_an_interpreter_and_is_switched_with_windows() {
+        const INSIDE: &str = "TLLMPROF_TEST_LIBPYTHON";
+        // Without a shared library of Python there is none to run it in here.
+        let Some(library) = libpython() else { return };
+        if std::env::var_os(INSIDE).is_none() {
+            // The interpreter, and what the library reads of its variables, are a process's own.
+            let test = "tests::the_source_runs_in_an_interpreter_and_is_switched_with_windows";
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command
+                .args([test, "--exact", "--nocapture"])
+                .env(INSIDE, "1");
+            let ran = command
+                .env("TLLMPROF_PERFECT_ROUTER", "window")
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&ran.stderr);
+            assert!(ran.status.success(), "{said}");
+            assert_eq!(
+                said.matches("tllmprof: from the source").count(),
+                1,
+                "{said}"
+            );
+            return;
+        }
+        // SAFETY: the functions of the C API have these types.
+        let (initialize, run, finalize) = unsafe {
+            let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL);
+            assert!(!library.is_null());
+            let find = |name: &CStr| libc::dlsym(library, name.as_ptr());
+            (
+                function::at::<unsafe extern "C" fn(c_int)>(find(c"Py_InitializeEx")).unwrap(),
+                function::at::<unsafe extern "C" fn(*const c_char) -> c_int>(find(
+                    c"PyRun_SimpleString",
+                ))
+                .unwrap(),
+                function::at::<unsafe extern "C" fn() -> c_int>(find(c"Py_FinalizeEx")).unwrap(),
+            )
+        };
+        let run = |source: &CStr| {
+            // SAFETY: a terminated string, run by the thread that has the GIL.
+            assert_eq!(unsafe { run(source.as_ptr()) }, 0, "{source:?}");
+        };
+        tllmprof_python::start();
+        // SAFETY: there is no interpreter yet.
+        unsafe { initialize(0) };
+        run(TORCH);
+        assert!(NAMES.is_some() && !PerfectRouters.wants(b"import"));
+        let place = Place {
+            point: Point::In(0),
+            by: format_args!(""),
+            rank: None,
+            capturing: false,
+        };
+        PerfectRouters.window_opens(&place);
+        run(c"assert router._active");
+        PerfectRouters.window_is_closed(&place);
+        run(c"assert not router._active");
+        // SAFETY: the thread has the GIL, and uses the interpreter no more.
+        assert_eq!(unsafe { finalize() }, 0);
     }
 }

@@ -14,7 +14,7 @@
 //! frame by its call frame information alone: the frame is empty, and its return address is what
 //! that word holds, less one. The word is found by the displacement in the stub's first
 //! instruction, so that nothing in `.eh_frame` needs a relocation. It is marked as a signal frame:
-//! libgcc tells two frames of one stack pointer apart by that, and looks the address behind it up
+//! libgcc distinguishes two frames of one stack pointer by that, and looks the address behind it up
 //! as it is, which is why it is one less: within the call, as without us.
 
 use core::arch::{global_asm, naked_asm};

@@ -178,6 +178,95 @@ mod tests {
         });
     }
 
+    /// Where a slot of the test's module for `name` leads that holds `value`, if to `found`.
+    fn leads(name: &CStr, found: Found, value: usize, may_be_lazy: bool) -> Option<usize> {
+        let function = ByName {
+            found,
+            names: vec![name.to_owned()],
+        };
+        let place = core::sync::atomic::AtomicUsize::new(value);
+        let mut leads = None;
+        with_us(|us, modules, _| {
+            let slot = Slot {
+                place: &place,
+                name,
+                version: us.wants(name),
+                may_be_lazy,
+            };
+            leads = real(us, &slot, &function, modules);
+        });
+        leads
+    }
+
+    #[test]
+    fn a_slot_that_is_not_bound_yet_leads_where_the_loader_would_bind_it() {
+        alone(&[], || {
+            tllmprof_platform::resolve::remember_initial();
+            let address = stranger();
+            let found = Found {
+                address,
+                is_ifunc: false,
+            };
+            let us = lead_to_stubs as *const () as usize;
+            assert_eq!(
+                leads(c"getppid", found, address, true),
+                Some(address),
+                "bound"
+            );
+            assert_eq!(
+                leads(c"getppid", found, us, true),
+                Some(address),
+                "not bound yet"
+            );
+            assert_eq!(
+                leads(c"getppid", found, us, false),
+                None,
+                "bound to something else"
+            );
+            assert_eq!(
+                leads(c"getpid", found, us, true),
+                None,
+                "another function's"
+            );
+            let stub = pool::stub(address).unwrap();
+            assert_eq!(
+                leads(c"getppid", found, stub, true),
+                None,
+                "it leads there already"
+            );
+            let ours = Found {
+                address: us,
+                is_ifunc: false,
+            };
+            assert_eq!(
+                leads(c"getppid", ours, us, false),
+                None,
+                "the module's own address"
+            );
+        });
+    }
+
+    #[test]
+    fn an_ifunc_leads_to_the_function_that_it_chooses() {
+        alone(&[], || {
+            tllmprof_platform::resolve::remember_initial();
+            // The C library has one for each kind of processor.
+            let name = c"memchr";
+            let mut found = None;
+            with_us(|us, modules, _| found = binding(us, name, us.wants(name), modules));
+            let found = found.unwrap();
+            if !found.is_ifunc {
+                return; // a C library without any
+            }
+            let chosen = libc::memchr as *const () as usize;
+            let us = lead_to_stubs as *const () as usize;
+            assert_ne!(chosen, found.address);
+            assert_eq!(leads(name, found, chosen, true), Some(chosen), "bound");
+            assert_eq!(leads(name, found, us, true), Some(chosen), "not bound yet");
+            assert_eq!(leads(name, found, 0x10, true), None, "no address yet");
+        });
+    }
+
     #[test]
     fn a_function_is_called_by_any_of_its_names() {
         let function = ByName {
