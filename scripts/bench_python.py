@@ -20,7 +20,7 @@ MEASURED = {
 
 
 class Python:
-    """An interpreter, as scripts/list-pythons tells of it."""
+    """An interpreter, as scripts/list-pythons lists it."""
 
     def __init__(self, line):
         self.path, self.version, self.linkage, self.gil, _ = line.split()

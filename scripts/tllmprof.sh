@@ -55,7 +55,7 @@ count_windows() {
     )
 }
 
-# Whether the user gave nsys an option of one of these names: it refuses to be told twice.
+# Whether the user gave nsys an option of one of these names: it refuses an option that is given twice.
 nsys_has() {
     for name; do
         case " $nsys_arguments " in

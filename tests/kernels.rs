@@ -1,5 +1,5 @@
 //! Kernels by CUPTI (`TLLMPROF_KERNELS`), on the stand-in's: what is taken is what the GPU did, CUPTI is taken out
-//! without harm, and whatever speaks against it is told and leaves the program alone.
+//! without harm, and whatever prevents it is logged and leaves the program alone.
 
 mod common;
 #[path = "kernels/program.rs"]
@@ -86,7 +86,7 @@ fn every_kernel_has_its_launch() {
     }
 }
 
-/// How many can be told of depends on when the threads run, but none is another's.
+/// How many can be joined depends on when the threads run, but none is another's.
 #[test]
 fn launches_of_threads_that_launch_at_once_are_not_mixed_up() {
     let ran = two_threads(Program::new(Reach::LookedUp).env("PROGRAM_PAUSE_US", "3000"));
@@ -195,13 +195,13 @@ fn cupti_that_comes_too_late_goes_again() {
     assert_eq!(ran.record().kernel_windows(), []);
     assert_eq!(ran.finalized(), [(0, 0)], "{}", ran.cupti_log);
     let rounds = "rounds in the longest step: ";
-    let told = ran.output.err();
-    let rounds = told.lines().find_map(|line| line.strip_prefix(rounds));
-    assert!(rounds.unwrap().parse::<u64>().unwrap() > 100, "{told}");
+    let log = ran.output.err();
+    let rounds = log.lines().find_map(|line| line.strip_prefix(rounds));
+    assert!(rounds.unwrap().parse::<u64>().unwrap() > 100, "{log}");
 }
 
 #[test]
-fn a_process_that_ends_while_cupti_is_still_coming_is_told_nothing_untrue() {
+fn a_process_that_ends_while_cupti_attaches_logs_nothing_untrue() {
     let ran = Program::new(Reach::LookedUp)
         .windows("5-8")
         .kernels("3")
@@ -225,7 +225,7 @@ fn a_stream_that_goes_while_cupti_takes_long_to_go_is_not_touched_again() {
         .run("streams", 0, 20);
     ran.assert_well();
     assert_eq!(ran.finalized(), [(0, 0)], "{}", ran.cupti_log);
-    assert!(ran.said("GPU times end here"), "{}", ran.output.err());
+    assert!(ran.said("GPU timing stopped"), "{}", ran.output.err());
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_wait_that_does_not_end_keeps_cupti_where_it_is() {
     ran.assert_well();
     assert_eq!(ran.finalized(), []);
     assert!(
-        ran.said("CUPTI stays in the driver, switched off: other threads were in the driver"),
+        ran.said("CUPTI stays attached but disabled: other threads were in the driver"),
         "{}",
         ran.output.err()
     );
@@ -268,7 +268,7 @@ fn calls_that_nobody_sees_keep_cupti_where_it_is() {
     ran.assert_well();
     assert_eq!(ran.finalized(), []);
     assert!(
-        ran.said("CUPTI stays in the driver, switched off: not all calls of the driver are seen"),
+        ran.said("CUPTI stays attached but disabled: not all calls of the driver are seen"),
         "{}",
         ran.output.err()
     );
@@ -305,7 +305,7 @@ fn a_capture_that_lasts_past_the_inner_window_keeps_cupti_until_it_is_over() {
 }
 
 #[test]
-fn what_speaks_against_it_is_told() {
+fn what_prevents_it_is_logged() {
     type Case = (&'static str, (&'static str, &'static str), &'static str);
     let cases: [Case; 7] = [
         (
@@ -336,7 +336,7 @@ fn what_speaks_against_it_is_told() {
         ("record", ("TLLMPROF_TRACE", ""), "there is no record"),
         ("missing", ("LD_LIBRARY_PATH", ""), "CUPTI was not found"),
     ];
-    for (case, (name, value), told) in cases {
+    for (case, (name, value), reason) in cases {
         let program = Program::new(Reach::LookedUp)
             .windows("5-9,20-")
             .kernels("1");
@@ -345,7 +345,7 @@ fn what_speaks_against_it_is_told() {
             name => program.env(name, value),
         };
         let ran = program.run("steps", 1, 40);
-        if case == "missing" && !ran.said(told) {
+        if case == "missing" && !ran.said(reason) {
             skipped("this machine has a CUPTI of its own, which is found");
             continue;
         }
@@ -356,7 +356,7 @@ fn what_speaks_against_it_is_told() {
             .filter(|l| l.contains("no kernels:"))
             .collect();
         assert_eq!(refusals.len(), 1, "{case}: {lines}");
-        assert!(refusals[0].contains(told), "{case}: {lines}");
+        assert!(refusals[0].contains(reason), "{case}: {lines}");
         assert!(
             !ran.cupti_log.contains("enable"),
             "{case}: {}",
@@ -365,7 +365,7 @@ fn what_speaks_against_it_is_told() {
         if let Some(record) = ran.records.first() {
             let refused = record.info(Info::Refused);
             assert!(
-                refused.iter().any(|line| line.contains(told)),
+                refused.iter().any(|line| line.contains(reason)),
                 "{refused:?}"
             );
             assert_eq!(record.gpu_work(), 0);

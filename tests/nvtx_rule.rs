@@ -5,7 +5,7 @@ mod common;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::{Output, Record, Scratch, command, nvtx, read_log, run, shim, standin};
+use common::{Output, Record, Scratch, built_command, command, nvtx, read_log, run, shim, standin};
 
 const TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -35,7 +35,7 @@ impl Program {
     fn plain(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
         let log = self.scratch.path("log");
         let _ = std::fs::remove_file(&log);
-        let mut program = command(&self.path);
+        let mut program = built_command(&self.path);
         program
             .args(arguments)
             .env("LD_LIBRARY_PATH", standin())
@@ -361,7 +361,7 @@ fn children_do_not_chain_to_themselves() {
     }
 }
 
-/// A child that is told of another rule has the variable as it was.
+/// A child that is given another rule has the variable as it was.
 #[test]
 fn another_rule_puts_the_tool_back() {
     let shim = shim();
@@ -396,7 +396,7 @@ fn another_rule_puts_the_tool_back() {
 }
 
 #[test]
-fn what_was_not_matched_is_told() {
+fn what_was_not_matched_is_reported() {
     let program = Program::new("ranges");
     let ran = program.run(&["push_a"], "nvtx:^stap", "5-9", &[]);
     ran.said("window 5-9 never opened: 0 iterations by nvtx:^stap; no NVTX range matched, there were \"step");

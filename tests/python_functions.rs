@@ -63,7 +63,7 @@ fn truth(text: &str) -> Sequences {
 
 #[track_caller]
 fn assert_alike(python: &Python, seen: &Sequences, truth: &Sequences) {
-    assert!(!truth.is_empty(), "{python}: the program told nothing");
+    assert!(!truth.is_empty(), "{python}: the program reported nothing");
     for (thread, wanted) in truth {
         let got = seen.get(thread).map_or(&[][..], Vec::as_slice);
         let first = wanted
@@ -91,8 +91,8 @@ fn run_with_truth(bench: &Bench, python: &Python, program: &str, ranges: &str) -
     let path = file.to_str().expect("a path in UTF-8");
     let variables = [("TLLMPROF_PY_RANGES", ranges), ("TRUTH", path)];
     let ran = bench.run(python, program, &variables);
-    let told = fs::read_to_string(&file).expect("read what the program took down");
-    (ran, truth(&told))
+    let lines = fs::read_to_string(&file).expect("read what the program took down");
+    (ran, truth(&lines))
 }
 
 #[test]

@@ -179,7 +179,7 @@ fn waits_are_what_a_thread_waits() {
     }
 }
 
-/// What is told at the end is what the ranges last together, in whole microseconds.
+/// What is logged at the end is what the ranges last together, in whole microseconds.
 #[track_caller]
 fn totals_agree(python: &Python, ran: &Ran) {
     let said = ran.line("Python GIL: ");
@@ -218,7 +218,7 @@ fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// What is told at the end is what the tool got, and forced switches are told apart: their truth is
+/// What is logged at the end is what the tool got, and forced switches are distinguished: their truth is
 /// how often the interpreter called `pthread_cond_wait`.
 #[test]
 fn totals_of_threads_that_spin() {
@@ -231,7 +231,10 @@ fn totals_of_threads_that_spin() {
         never_overlap(python, &ran);
         let said = ran.line("Python GIL: ");
         let err = ran.output.err();
-        let forced = err.split_once("condition waits: ").expect("it is told").1;
+        let forced = err
+            .split_once("condition waits: ")
+            .expect("the count is printed")
+            .1;
         let forced: u64 = forced.lines().next().unwrap().parse().unwrap();
         assert_eq!(number_before(&said, "forced"), forced, "{python}: {said}");
         any_forced += forced;
@@ -296,7 +299,7 @@ fn interpreters_with_gils_of_their_own() {
             !ran.line("Python GIL: ").contains("not followed"),
             "{python}"
         );
-        // More than there is room for are told of, and do no harm.
+        // More than there is room for are reported, and do no harm.
         let ran = bench.run(
             python,
             "interpreters",
@@ -326,9 +329,9 @@ fn a_build_without_a_gil_has_none_to_show() {
     }
 }
 
-/// Where CUDA is used the totals are told, whichever way the process ends; elsewhere nothing is.
+/// Where CUDA is used the totals are logged, whichever way the process ends; elsewhere nothing is.
 #[test]
-fn totals_are_told_where_cuda_is_used() {
+fn totals_are_logged_where_cuda_is_used() {
     static STANDIN: OnceLock<String> = OnceLock::new();
     let path = STANDIN.get_or_init(|| standin().to_string_lossy().into_owned());
     let bench = Bench::new();

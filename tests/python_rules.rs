@@ -206,7 +206,7 @@ run()
 }
 
 #[test]
-fn what_is_made_while_the_program_runs_is_found_late_and_told() {
+fn what_is_made_while_the_program_runs_is_found_late_and_reported() {
     let program = "
 import os, time
 
@@ -248,7 +248,7 @@ for _ in range(12):
 }
 
 #[test]
-fn a_rule_that_names_nothing_is_told_with_the_reason() {
+fn a_rule_that_names_nothing_is_reported_with_the_reason() {
     let program = "
 import math
 
@@ -301,7 +301,7 @@ step()
 }
 
 #[test]
-fn a_process_without_python_is_told_so() {
+fn a_process_without_python_is_reported() {
     let ran = Fixture::new("steps_shared12").window("5-9", "py:m:f").run();
     let said = ran.said();
     assert_eq!(said.len(), 1, "{said:?}");

@@ -173,9 +173,9 @@ fn balanced_inside_windows_and_learned_outside() {
         assert_eq!(loads.len(), 2, "two layers");
         for experts in loads.values() {
             assert_eq!(experts.len(), 8);
-            let total = |at: usize| experts.values().map(|told| told[at]).sum::<u64>();
+            let total = |at: usize| experts.values().map(|tokens| tokens[at]).sum::<u64>();
             assert_eq!((total(0), total(1)), (2 * 128, 4 * 128));
-            let last = || experts.values().map(|told| told[1]);
+            let last = || experts.values().map(|tokens| tokens[1]);
             assert!(
                 last().max() > Some(64 + 2),
                 "the learned router is not balanced"

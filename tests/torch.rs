@@ -249,7 +249,7 @@ fn a_rank_that_is_not_wanted_has_no_trace() {
 }
 
 #[test]
-fn a_path_that_cannot_be_written_is_told() {
+fn a_path_that_cannot_be_written_is_reported() {
     let program = Program::fake("10-12", "");
     std::fs::write(program.scratch.path("file"), "").unwrap();
     let ran = program
@@ -261,7 +261,7 @@ fn a_path_that_cannot_be_written_is_told() {
 }
 
 #[test]
-fn what_torch_raises_is_told_and_stays_here() {
+fn what_torch_raises_is_logged_and_stays_here() {
     for (place, says) in [
         (
             "start",

@@ -103,7 +103,7 @@ fn compare(script: &Path, library: &Path) -> Verdict {
             how = difference(&plain, &preloaded());
         }
         if let Some(how) = how {
-            // Tells a host that is not the same twice from a library that does harm.
+            // Distinguishes a host that is not the same twice from a library that does harm.
             let again = difference(&plain, &run_script(script, &folder, |_| ()));
             let itself = match again {
                 Some(_) => "\n(and so did a second run without the library)",

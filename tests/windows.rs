@@ -383,7 +383,7 @@ fn the_three_lines() {
 }
 
 #[test]
-fn a_window_that_never_opens_is_told_and_why() {
+fn a_window_that_never_opens_is_reported_with_the_reason() {
     let ran = Fixture::new("steps_shared12")
         .window("100-150", "cudaGraphLaunch")
         .run();

@@ -1,4 +1,4 @@
-/* As much of CUDA as the examples need: one stream, and a kernel that keeps the GPU busy for as long as it is told.
+/* As much of CUDA as the examples need: one stream, and a kernel that keeps the GPU busy for as long as it is asked to.
  * The driver, libcuda.so.1, is opened when the program runs. */
 #ifndef GPU_H
 #define GPU_H

@@ -39,7 +39,7 @@ pub fn pack(record: &[u8]) -> Vec<u8> {
     let mut packed = (lacking as u16).to_le_bytes().to_vec();
     for block in record.chunks(CHUNK_BYTES) {
         let zeros = block.iter().rev().take_while(|byte| **byte == 0).count();
-        // The last byte of a block that is full cannot be told; it is in no event's kind.
+        // The last byte of a full block cannot be packed; it is in no event's kind.
         let length = (block.len() - zeros).min(usize::from(u16::MAX));
         packed.extend_from_slice(&(length as u16).to_le_bytes());
         packed.extend_from_slice(&block[..length]);

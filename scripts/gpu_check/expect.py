@@ -40,7 +40,7 @@ class Expected:
 
 def known(first, last, graphs=1, kernels=1, grids=False, waits_after=0):
     """For a program whose step i launches so many graphs and kernels (None: its framework decides), marks i, and
-    waits once. grids: its kernels tell their step by their grids. waits_after: the waits that it makes after its last
+    waits once. grids: the grids of its kernels identify their step. waits_after: the waits that it makes after its last
     step, for a window that lasts to its end."""
     steps = range(first, last + 1)
     calls = {"graph launch": graphs * len(steps), "stream wait": len(steps) + waits_after}

@@ -31,15 +31,15 @@ OUT, ERR = 2500, 4000  # characters of a program's own words that are shown
 class Report:
     """Lines of the page, and what was not as wanted."""
 
-    def __init__(self, told):
-        self.lines, self.wrong, self.right, self.told = [], 0, 0, told
+    def __init__(self, log):
+        self.lines, self.wrong, self.right, self.log = [], 0, 0, log
 
     def check(self, what, got, ok):
         self.right += ok is True
         self.wrong += ok is False
         shown = {True: "yes", False: "**NO**", None: "for comparison"}[ok]
         self.lines.append(f"| {what} | {str(got).replace('|', '/')} | {shown} |")
-        self.told(f"kernels: {what}: {got}: {shown}")
+        self.log(f"kernels: {what}: {got}: {shown}")
 
     def raw(self, what, ended):
         """All that a run said: GPU time is scarce."""
@@ -331,9 +331,9 @@ def build(cuda, folder):
     return None if done.returncode == 0 else done.stderr[-1000:]
 
 
-def table(bench, cuda, told):
+def table(bench, cuda, log):
     """(lines of the page, how many were as wanted, how many were not)."""
-    report = Report(told)
+    report = Report(log)
     built = os.path.join(bench.folder, "bin")
     os.makedirs(built, exist_ok=True)
 

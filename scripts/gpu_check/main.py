@@ -61,14 +61,14 @@ def line(row):
     return "| " + " | ".join(cell(c) for c in (row.program, row.linkage, row.rule, row.wanted, row.got, ok)) + " |"
 
 
-def guarded(check, bench, told):
+def guarded(check, bench, log):
     began = time.monotonic()
     try:
         row = check.run(bench)
     except Exception as error:  # one check's fault must not lose the others' rows
         row = Row(check.name, check.program.linkage, check.rule_text, check.wanted,
                   f"{type(error).__name__}: {error}", False)
-    told(f"{'ok' if row.ok else 'skipped' if row.ok is None else 'DIFFERS'}: {row.program} ({row.rule}), "
+    log(f"{'ok' if row.ok else 'skipped' if row.ok is None else 'DIFFERS'}: {row.program} ({row.rule}), "
          f"{time.monotonic() - began:.0f} s")
     return row
 
@@ -86,7 +86,7 @@ def main(doc):
     began = time.monotonic()
     talking = threading.Lock()
 
-    def told(text):
+    def log(text):
         with talking:
             print(f"[{time.monotonic() - began:4.0f} s] {text}", file=sys.stderr, flush=True)
 
@@ -108,7 +108,7 @@ def main(doc):
     folder = os.path.abspath(given.keep) if given.keep else tempfile.mkdtemp(prefix="tllmprof-gpu-check-")
     try:
         os.makedirs(folder, exist_ok=True)
-        told("building the programs")
+        log("building the programs")
         built = os.path.join(folder, "bin")
         failed = programs.build(cuda, built)
         failed.update(programs.build_llama(given.llama, cuda, built))
@@ -124,10 +124,10 @@ def main(doc):
             return 2
         together = [check for check in checks if not check.apart]
         with ThreadPoolExecutor(given.jobs) as pool:
-            rows = dict(zip(together, pool.map(lambda check: guarded(check, bench, told), together)))
+            rows = dict(zip(together, pool.map(lambda check: guarded(check, bench, log), together)))
         for check in checks:
             if check.apart:
-                rows[check] = guarded(check, bench, told)
+                rows[check] = guarded(check, bench, log)
         page = ["# Captured on a real GPU", "", time.strftime("%Y-%m-%d"), "", "| what | version |", "|---|---|"]
         page += [f"| {what} | {cell(version)} |" for what, version in host.versions(cuda, nsys, ncu)]
         page += ["", "## What the windows held", "", "| program | linkage | rule, window | wanted | got | ok |",
@@ -135,19 +135,19 @@ def main(doc):
         page += [line(rows[check]) for check in checks]
         kernels_right = kernels_wrong = 0
         if wants_kernels(given):
-            told("kernels")
-            lines, kernels_right, kernels_wrong = kernels.table(bench, cuda, told)
+            log("kernels")
+            lines, kernels_right, kernels_wrong = kernels.table(bench, cuda, log)
             page += lines
         if loops:
-            told("throughput")  # after all else: it wants the machine to itself
+            log("throughput")  # after all else: it wants the machine to itself
             page += ["", "## Throughput", ""]
             page += measured(lambda: throughput.table(loops, bench, given.rounds, BLOCK_SECONDS))
         if recorded:
-            told("what recording costs")
+            log("what recording costs")
             page += ["", "## Recording", ""]
             page += measured(lambda: record.cost(recorded, bench, given.rounds // 2, BLOCK_SECONDS))
         if wanted(given, calls.NAME):
-            told("a call's cost")
+            log("a call's cost")
             page += ["", "## A call", ""]
             page += measured(lambda: calls.table(shim, folder))
     finally:

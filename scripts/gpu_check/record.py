@@ -20,7 +20,7 @@ NAME = "record"
 WINDOW = f"{FIRST}-{LAST}"
 NEAR = 0.01  # of nsys's time
 INSIDE, OUTSIDE = 0.02, 0.001  # aims for what recording costs of the steps a second
-SHOWN = 10  # iterations that are told where something is wrong
+SHOWN = 10  # iterations that are printed where something is wrong
 GPU_TABLES = ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY",
               "CUPTI_ACTIVITY_KIND_MEMSET")
 
@@ -160,7 +160,7 @@ class GpuTime(Check):
         wrong = unlike(by_nsys, record, range(FIRST, LAST + 1))
         got = compared(by_nsys, beside, record)
         if wrong:
-            tell_all(self.name, by_nsys, beside, record, ended)
+            print_all(self.name, by_nsys, beside, record, ended)
             got += f" ({'; '.join(wrong)}; the shim said: {ended.said_by_shim()})"
         return self.row(got, not wrong)
 
@@ -256,7 +256,7 @@ def compared(by_nsys, beside, record):
             f"GPU share {record.inside.get('gpu_share') or 0:.1%}; {record.gpus[:1]}")
 
 
-def tell_all(name, by_nsys, beside, record, ended):
+def print_all(name, by_nsys, beside, record, ended):
     """What there is to go by, on standard error."""
     lines = [f"{name}: status {ended.status}, lost {record.lost}, dropped {record.dropped}, inside {record.inside}"]
     for n in range(FIRST, FIRST + SHOWN):

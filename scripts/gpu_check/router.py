@@ -143,13 +143,13 @@ class PerfectRouter(Check):
         proof, unlike = judge_proof(ended.err, learned["layers"])
         wrong += [f"window: {what}" for what in unlike]
         wrong += [f"perfect: {what}" for what in judge_proof(balanced.err, learned["layers"])[1]]
-        told, unlike = judge_kernels(Record(plain_records[0]), Record(balanced_records[0]), learned["gate"],
-                                     learned["layers"], self.words[1] == "compiled")
+        kernels, unlike = judge_kernels(Record(plain_records[0]), Record(balanced_records[0]), learned["gate"],
+                                        learned["layers"], self.words[1] == "compiled")
         wrong += unlike
         routing, unlike = self.report(bench, records)
         wrong += unlike
         got = (f"loads {max(step['spread'] for step in inside)} apart inside, "
-               f"{statistics.median(step['spread'] for step in outside):.0f} outside ({learned['experts']}); {proof}; {told}; "
+               f"{statistics.median(step['spread'] for step in outside):.0f} outside ({learned['experts']}); {proof}; {kernels}; "
                f"{routing}")
         if wrong:
             got += f" ({'; '.join(wrong)}; the shim said: {ended.said_by_shim()})"

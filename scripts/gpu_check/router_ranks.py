@@ -144,11 +144,11 @@ class ExpertRanks(Check):
         wrong = judge_window(self.how, truths)
         for n, steps in enumerate(zip(*(truth["steps"] for truth in balanced))):
             wrong += [f"perfect, step {n}: {one}" for one in judge_step(self.how, steps, True)]
-        told, unlike = self.report(bench, truths, records)
+        reported, unlike = self.report(bench, truths, records)
         wrong += unlike
         inside = truths[0]["steps"][FIRST]["here"], truths[1]["steps"][FIRST]["here"]
         outside = truths[0]["steps"][0]["here"], truths[1]["steps"][0]["here"]
-        got = f"tokens of a step by layer: inside {inside[0]} and {inside[1]}, outside {outside[0]} and {outside[1]}; {told}"
+        got = f"tokens of a step by layer: inside {inside[0]} and {inside[1]}, outside {outside[0]} and {outside[1]}; {reported}"
         if wrong:
             got += f" ({len(wrong)} differences: {'; '.join(wrong[:4])}; the shim said: {ended[0].said_by_shim()})"
         return self.row(got, not wrong)

@@ -310,7 +310,7 @@ class ThroughputTest(unittest.TestCase):
         self.assertTrue(all(speed.steps_a_second > 0 for speed in speeds))
         self.assertEqual(graph_us, 12.5)
 
-    def test_a_program_that_ends_is_told(self):
+    def test_a_program_that_ends_is_reported(self):
         gone = Program("gone", "none", (sys.executable, "-c", "pass"))
         loops = throughput.loops({"loop-static": gone, "torch_graph": gone})
         lines = list(throughput.table(loops, NoShim, 2, 0.01))

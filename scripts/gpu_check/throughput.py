@@ -72,7 +72,7 @@ def loops(programs):
 
 
 class Block:
-    """A program that runs steps for as long as it is told, when it is told."""
+    """A program that runs steps when it is asked to, for as long as it is asked to."""
 
     def __init__(self, command, environment):
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -68,7 +68,7 @@ pub fn tllmprof() -> PathBuf {
 }
 
 /// The folder of the stand-in for CUDA: its libraries, and `bin/` with the programs. Built on the first call; test
-/// binaries run side by side, and the makefile sees to it that their makes wait for each other.
+/// binaries run side by side, and the makefile has their makes wait for each other.
 pub fn standin() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT

@@ -15,7 +15,7 @@ pub fn program(scratch: &Scratch, source: &str) -> PathBuf {
     build(scratch, source, "", &runtime)
 }
 
-/// Builds the library `source` of `tests/`, which uses no CUDA; `name` tells copies apart.
+/// Builds the library `source` of `tests/`, which uses no CUDA; `name` distinguishes copies.
 pub fn library(scratch: &Scratch, source: &str, name: &str) -> PathBuf {
     build(
         scratch,
@@ -29,7 +29,7 @@ fn build(scratch: &Scratch, source: &str, name: &str, more: &[String]) -> PathBu
     let source = repo().join("tests").join(source);
     let stem = source.file_stem().expect("a source has a name");
     let built = scratch.path(&format!("{}{name}", stem.to_string_lossy()));
-    let mut gcc = Command::new("gcc");
+    let mut gcc = super::compiler();
     gcc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"])
         .arg(headers())
         .arg("-I")

@@ -12,7 +12,7 @@ use super::{Output, Scratch, command, nvtx, repo, run, shim, skipped};
 /// Longer than any program needs on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A CPython of the machine's, as `scripts/list-pythons` tells of it.
+/// A CPython of the machine's, as `scripts/list-pythons` lists it.
 #[derive(Debug, Clone)]
 pub struct Python {
     pub path: PathBuf,

@@ -26,7 +26,7 @@ pub fn few() -> Vec<&'static Python> {
     few
 }
 
-/// The words that tell it from the others.
+/// The words that distinguish it from the others.
 pub fn name(python: &Python) -> String {
     let kind = if python.is_shared { "shared" } else { "static" };
     let gil = if python.has_gil {
@@ -61,7 +61,7 @@ pub fn home(python: &Python) -> PathBuf {
     said.out().trim().into()
 }
 
-/// What a C compiler is to be told, so that a program finds that libpython and what comes with it.
+/// The options that a C compiler needs, so that a program finds that libpython and what comes with it.
 pub fn linker_options(library: &Path) -> Vec<String> {
     let folder = library.parent().expect("a library lies in a folder");
     let mut options = vec![

@@ -150,9 +150,9 @@ impl Ran {
     /// No call failed, and the program went on to its end.
     pub fn assert_well(&self) {
         let Output { status, .. } = self.output;
-        let told = (self.output.out(), self.output.err());
-        assert_eq!(status.code(), Some(7), "{told:?}\n{}", self.cupti_log);
-        assert!(told.0.ends_with("done\n"), "{told:?}");
+        let printed = (self.output.out(), self.output.err());
+        assert_eq!(status.code(), Some(7), "{printed:?}\n{}", self.cupti_log);
+        assert!(printed.0.ends_with("done\n"), "{printed:?}");
     }
 
     pub fn said(&self, what: &str) -> bool {

@@ -1,7 +1,7 @@
 //! What `auto` makes of engines whose step it knows.
 
 use crate::common::is_x86_64;
-use crate::seen::{assert_exact, is_left_out, told};
+use crate::seen::{assert_exact, is_left_out, lines_with};
 use crate::twice::{Situation, start, stop};
 use crate::workshop::Workshop;
 
@@ -33,7 +33,11 @@ fn auto_counts_the_step_of_an_engine_that_is_known() {
         // Three steps in each, and the launch that step 6 captures.
         assert_eq!(both.switches(), [start(16, 15), stop(31, 30)], "{said:#?}");
         assert_exact(&both);
-        assert_eq!(told(&both, "is known, iteration = sym:"), 1, "{said:#?}");
+        assert_eq!(
+            lines_with(&both, "is known, iteration = sym:"),
+            1,
+            "{said:#?}"
+        );
         both.assert_same_calls();
     }
 }
@@ -52,7 +56,7 @@ fn auto_knows_an_executable_beside_a_tool_with_threads() {
         .window("5-9", "auto")
         .run();
     assert_exact(&both);
-    assert_eq!(told(&both, "is known, iteration = sym:"), 1);
+    assert_eq!(lines_with(&both, "is known, iteration = sym:"), 1);
 }
 
 #[test]
@@ -61,8 +65,8 @@ fn auto_learns_where_the_engine_is_there_and_not_used() {
     for program in around_an_engine(&shop) {
         let both = program.window("50-54", "auto").run();
         let said = both.said();
-        assert_eq!(told(&both, "is known"), 0, "{said:#?}");
-        assert_eq!(told(&both, "auto: iteration = the"), 1, "{said:#?}");
+        assert_eq!(lines_with(&both, "is known"), 0, "{said:#?}");
+        assert_eq!(lines_with(&both, "auto: iteration = the"), 1, "{said:#?}");
         assert_eq!(both.switches().len(), 2, "{said:#?}");
         both.assert_same_calls();
     }

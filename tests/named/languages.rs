@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::common::{repo, run, skipped, standin, target};
-use crate::seen::{assert_exact, is_left_out, told};
+use crate::seen::{assert_exact, is_left_out, lines_with};
 use crate::twice::{self, Situation};
 use crate::workshop::{BUILDING, Workshop};
 
@@ -64,5 +64,5 @@ fn a_go_program() {
     }
     let both = program.window("5-9", r"sym:^main\.goStep$").run();
     let refusal = "main.goStep in steps cannot be followed: it is Go's own";
-    assert_eq!(told(&both, refusal), 1, "{:#?}", both.said());
+    assert_eq!(lines_with(&both, refusal), 1, "{:#?}", both.said());
 }

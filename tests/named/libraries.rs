@@ -1,7 +1,7 @@
 //! Functions of libraries: those that come and go, and those whose address is not that of their symbol.
 
 use crate::common::is_x86_64;
-use crate::seen::{BY_NAME, assert_exact, told};
+use crate::seen::{BY_NAME, assert_exact, lines_with};
 use crate::workshop::Workshop;
 
 #[test]
@@ -17,9 +17,9 @@ fn a_plugin_that_comes_and_goes() {
             .run();
         assert_exact(&both);
         assert_eq!(
-            told(&both, "plugin_step"),
+            lines_with(&both, "plugin_step"),
             2,
-            "it is told of once: {:#?}",
+            "it is reported once: {:#?}",
             both.said()
         );
     }
@@ -42,7 +42,7 @@ fn a_plugin_that_is_reached_by_look_up() {
         .window("1000000000-", "sym:^plugin_step$")
         .run();
     assert_exact(&both);
-    assert_eq!(told(&both, reason), 1, "{:#?}", both.said());
+    assert_eq!(lines_with(&both, reason), 1, "{:#?}", both.said());
 }
 
 /// Slots are led elsewhere and forgotten while the loader is at work in other threads.
@@ -58,7 +58,7 @@ fn libraries_that_come_and_go_in_all_threads() {
     let program = shop.program("importers.c", "importers", &[&lender]);
     let both = program.window("1000000000-", "sym:^lent_step$").run();
     assert_exact(&both);
-    assert_eq!(told(&both, BY_NAME), 1);
+    assert_eq!(lines_with(&both, BY_NAME), 1);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_function_that_compares_its_own_address() {
         let program = shop.program("compares.c", name, &options);
         let both = program.window("1000000000-", "sym:^self_step$").run();
         assert_exact(&both);
-        assert_eq!(told(&both, BY_NAME), 1, "{:#?}", both.said());
+        assert_eq!(lines_with(&both, BY_NAME), 1, "{:#?}", both.said());
     }
 }
 

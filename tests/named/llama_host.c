@@ -1,5 +1,5 @@
 /* A program around an engine: three waits in each step of it, and a stream capture in the midst of its work.
- * llama_host [calls]: `calls` tells whether to go through the engine. */
+ * llama_host [calls]: with `calls`, through the engine. */
 #include "program.h"
 
 #include "llama.h"

@@ -1,7 +1,7 @@
 //! Functions that the rule names where they meet this library itself, and in children.
 
 use crate::common::can_exec;
-use crate::seen::{assert_exact, calls, is_left_out, number_behind, told, usual};
+use crate::seen::{assert_exact, calls, is_left_out, lines_with, number_behind, usual};
 use crate::twice::switches;
 use crate::workshop::Workshop;
 
@@ -59,7 +59,7 @@ fn calls_before_cuda_is_used() {
     let program = shop.program_of("before_cuda.c", "before_cuda", &[]);
     let both = program.window("1000000000-", "sym:^early_step$").run();
     assert_exact(&both);
-    assert_eq!(told(&both, usual()), 1, "{:#?}", both.said());
+    assert_eq!(lines_with(&both, usual()), 1, "{:#?}", both.said());
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Functions, rules and processes that are left alone, and what is said of them.
 
 use crate::common::{is_x86_64, skipped};
-use crate::seen::{BY_ENTRY, BY_NAME, assert_exact, is_left_out, told};
+use crate::seen::{BY_ENTRY, BY_NAME, assert_exact, is_left_out, lines_with};
 use crate::twice::Situation;
 use crate::workshop::Workshop;
 
 #[test]
-fn entries_that_cannot_be_patched_are_left_and_told() {
+fn entries_that_cannot_be_patched_are_left_with_a_warning() {
     if is_left_out() {
         return;
     }
@@ -63,24 +63,24 @@ fn a_function_with_a_call_of_its_own_kind() {
         .run();
     assert_exact(&both);
     let refusal = "vector_step in libvector.so cannot be followed: it may take arguments in";
-    assert_eq!(told(&both, refusal), 1, "{:#?}", both.said());
-    assert_eq!(told(&both, BY_NAME), 1, "{:#?}", both.said());
+    assert_eq!(lines_with(&both, refusal), 1, "{:#?}", both.said());
+    assert_eq!(lines_with(&both, BY_NAME), 1, "{:#?}", both.said());
 }
 
 #[test]
-fn a_rule_that_matches_nothing_or_too_much_is_told() {
+fn a_rule_that_matches_nothing_or_too_much_is_reported() {
     let shop = Workshop::new();
     let program = shop.program("calls.cpp", "calls", &["-DALONE"]);
     let both = program.clone().window("5-9", "sym:named_fibonaci").run();
     assert!(
-        told(&both, "sym:named_fibonaci matched no function in") == 1
-            && told(&both, "; nearest: named_fibonacci(int)") == 1,
+        lines_with(&both, "sym:named_fibonaci matched no function in") == 1
+            && lines_with(&both, "; nearest: named_fibonacci(int)") == 1,
         "{:#?}",
         both.said()
     );
     let both = program.window("5-9", "sym:.").run();
     assert_eq!(
-        told(
+        lines_with(
             &both,
             "sym:. matches over 64 functions, and at most 64 can be followed: none is"
         ),

@@ -44,7 +44,8 @@ pub fn assert_exact(both: &Both) {
     assert_eq!(both.total(), calls(both), "{}", both.output.err());
 }
 
-pub fn told(both: &Both, what: &str) -> usize {
+/// How many lines of the log contain `what`.
+pub fn lines_with(both: &Both, what: &str) -> usize {
     both.said()
         .iter()
         .filter(|line| line.contains(what))

@@ -1,7 +1,7 @@
 //! Functions of every shape, however the program is linked.
 
 use crate::common::is_x86_64;
-use crate::seen::{BY_ENTRY, BY_NAME, is_left_out, number_behind, told, usual};
+use crate::seen::{BY_ENTRY, BY_NAME, is_left_out, lines_with, number_behind, usual};
 use crate::twice::{Situation, switches};
 use crate::workshop::Workshop;
 
@@ -24,7 +24,7 @@ fn shapes_are_seen(program: &Situation, by: &str) {
             "{}",
             both.output.err()
         );
-        assert_eq!(told(&both, by), 17, "{:#?}", both.said());
+        assert_eq!(lines_with(&both, by), 17, "{:#?}", both.said());
         let both = program
             .window(&many.join(","), "sym:named_")
             .env("TLLMPROF_LOG", "info")
@@ -93,7 +93,11 @@ fn an_executables_function_that_a_tools_thread_may_be_in() {
         .window("1000000000-", "sym:^named_busy$")
         .run();
     let said = both.said();
-    assert_eq!(told(&both, "other threads are running"), 1, "{said:#?}");
+    assert_eq!(
+        lines_with(&both, "other threads are running"),
+        1,
+        "{said:#?}"
+    );
 }
 
 #[test]

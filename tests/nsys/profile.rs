@@ -231,7 +231,7 @@ pub fn holds_exactly(report: &[Range], iterations: std::ops::RangeInclusive<u64>
     }
 }
 
-/// The engine's own answer, which tells that it ran to its end.
+/// The engine's own answer, which shows that it ran to its end.
 #[track_caller]
 pub fn engine_is_done(profile: &Profile) {
     assert!(

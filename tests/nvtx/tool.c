@@ -141,7 +141,7 @@ int InitializeInjectionNvtxExtension(nvtxExtModuleInfo_t *module)
 }
 #endif
 
-__attribute__((destructor)) static void tell(void)
+__attribute__((destructor)) static void print_counts(void)
 {
     char line[512];
     int length = snprintf(line, sizeof line,

@@ -1,6 +1,6 @@
 /* Preloaded behind the shim: counts the calls of pthread_cond_wait of the process, which are those
- * of threads that were forced to give the GIL away, and tells at the end. And keeps what each thread
- * read last from the monotonic clock: the shim reads it just before it tells a tool of a range, and
+ * of threads that were forced to give the GIL away, and prints it at the end. And keeps what each thread
+ * read last from the monotonic clock: the shim reads it just before it passes a range to a tool, and
  * log_tool.c writes that reading down instead of one of its own, which would be later. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -33,4 +33,4 @@ int pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex)
     return next(condition, mutex);
 }
 
-__attribute__((destructor)) static void tell(void) { fprintf(stderr, "condition waits: %u\n", count); }
+__attribute__((destructor)) static void print_count(void) { fprintf(stderr, "condition waits: %u\n", count); }

@@ -1,4 +1,4 @@
-"""Uses CUDA, by ctypes, holds the GIL, collects, and leaves by the way that it is told."""
+"""Uses CUDA, by ctypes, holds the GIL, collects, and ends in the way that its argument names."""
 import ctypes
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Forks while other threads hold the GIL and wait for it; parent and children hold it, and tell when."""
+"""Forks while other threads hold the GIL and wait for it; parent and children hold it, and print when."""
 import ctypes
 import gc
 import os
@@ -11,7 +11,7 @@ library = ctypes.PyDLL(os.environ["TEST_LIBRARY"])
 is_over = False
 
 
-def tell_hold():
+def print_hold():
     times = (ctypes.c_int64 * 4)()
     library.hold(5_000, times)
     line = " ".join(map(str, ("hold", library.thread_number(), *times)))
@@ -33,9 +33,9 @@ for _ in range(10):
     if child == 0:
         gc.collect()
         for _ in range(3):
-            tell_hold()
+            print_hold()
         os._exit(0)
-    tell_hold()
+    print_hold()
     children.append(child)
 for child in children:
     status = os.waitpid(child, 0)[1]

@@ -8,7 +8,7 @@ import threading
 import traceback
 import warnings
 
-from truth_of_calls import enters, leaves, lines, local, paused, ran, tell
+from truth_of_calls import enters, leaves, lines, local, paused, ran, report
 
 warnings.simplefilter("ignore")  # of forks beside threads
 
@@ -220,9 +220,9 @@ def main():
     threads()
     if forks():
         plain(2)
-        tell()
+        report()
         os._exit(0)
-    tell()
+    report()
 
 
 main()

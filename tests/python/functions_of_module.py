@@ -1,5 +1,5 @@
 """Marked functions of a module that several interpreters import."""
-from truth_of_calls import paused, ran, tell
+from truth_of_calls import paused, ran, report
 
 
 def called(n):
@@ -20,4 +20,4 @@ import colorsys  # noqa: E402
 def work():
     called(3)
     list(generated())
-    tell()
+    report()

@@ -69,7 +69,7 @@ static void begins(void)
 
 static void ends(void)
 {
-    runs("truth.tell()");
+    runs("truth.report()");
     printf("finalised: %d\n", Py_FinalizeEx());
 }
 
@@ -88,7 +88,7 @@ static void sub_interpreters(void)
         }
     for (int i = 0; i < 3; i++) {
         PyThreadState_Swap(subs[i]);
-        runs("truth.tell_sub()");
+        runs("truth.report_sub()");
         Py_EndInterpreter(subs[i]);
     }
     PyThreadState_Swap(own);
@@ -179,9 +179,9 @@ static void run(const char *mode, const char *library)
         PyErr_Clear();
     }
     if (strcmp(mode, "left") == 0)
-        runs("truth.tell()");
+        runs("truth.report()");
     else if (strcmp(mode, "let-go") == 0) {
-        runs("truth.tell()");
+        runs("truth.report()");
         PyEval_SaveThread();
     } else
         ends();

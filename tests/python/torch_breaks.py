@@ -34,8 +34,8 @@ def breaks(x):
 
 def report(name, function):
     torch._dynamo.reset()
-    told = torch._dynamo.explain(function)(torch.ones(2, 4))
-    print(name, "explained:", told.graph_count, told.graph_break_count, told.op_count)
+    explained = torch._dynamo.explain(function)(torch.ones(2, 4))
+    print(name, "explained:", explained.graph_count, explained.graph_break_count, explained.op_count)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     compiled = torch.compile(function, backend="eager")

@@ -18,14 +18,14 @@ names = {}
 captures = False
 
 
-def tell(module):
+def report(module):
     if not captures and not torch.compiler.is_compiling():
         print("module", names.get(id(module), type(module).__name__))
 
 
 class Linear(torch.nn.Linear):
     def forward(self, x):
-        tell(self)
+        report(self)
         return super().forward(x)
 
 
@@ -35,7 +35,7 @@ class Mlp(torch.nn.Module):
         self.up, self.down = Linear(4, 8), Linear(8, 4)
 
     def forward(self, x):
-        tell(self)
+        report(self)
         return self.down(torch.relu(self.up(x)))
 
 
@@ -45,7 +45,7 @@ class Layer(torch.nn.Module):
         self.mlp = Mlp()
 
     def forward(self, x, raises=False):
-        tell(self)
+        report(self)
         x = x + self.mlp(x)
         if raises:
             raise ValueError("in a layer")
@@ -59,7 +59,7 @@ class Model(torch.nn.Module):
         self.head = Linear(4, 2)
 
     def forward(self, x, raises=False):
-        tell(self)
+        report(self)
         for layer in self.layers:
             x = layer(x, raises)
         return self.head(x)

@@ -21,7 +21,7 @@ def begins():
 os.register_at_fork(after_in_child=begins)
 
 
-def tell():
+def report():
     """The collections of this interpreter, by generation: before, and by now. No more come but asked for."""
     gc.disable()
     line = "%d %s\n" % (os.getpid(), " ".join(map(str, begun + collections())))
@@ -30,10 +30,10 @@ def tell():
     os.close(file)
 
 
-def tell_sub():
-    """For a sub-interpreter: in 3.8 its collections are among all of the process, in 3.9 nobody is told of them."""
+def report_sub():
+    """For a sub-interpreter: in 3.8 its collections are among all of the process, in 3.9 nobody is notified of them."""
     if sys.version_info >= (3, 10):
-        tell()
+        report()
 
 
 def work(times=3):

@@ -57,7 +57,7 @@ class paused:
             yield
 
 
-def tell():
+def report():
     """Appends what was taken down to the file TRUTH."""
     text = "".join(line + "\n" for line in lines)
     lines.clear()

@@ -27,7 +27,7 @@ pub struct Count {
     pub ended: u64,
 }
 
-/// What the NVTX tool was told of a process, by name.
+/// What the NVTX tool counted in a process, by name.
 type Counts = BTreeMap<String, Count>;
 
 /// A host that was run twice.
@@ -40,7 +40,7 @@ pub struct Both {
     counts: BTreeMap<Process, Counts>,
 }
 
-/// Has `check` look at a few CPythons; what is wrong with each is told together.
+/// Has `check` look at a few CPythons; what is wrong with each is reported together.
 pub fn with_each(check: impl Fn(&Python) -> Result<(), String>) {
     let wrong: Vec<String> = few()
         .into_iter()
@@ -85,9 +85,9 @@ impl Both {
     pub fn run(name: impl Into<String>, make: impl Fn() -> Command) -> Self {
         let name = name.into();
         let scratch = Scratch::new("python-host");
-        let (work, told) = (scratch.path("work"), scratch.path("told"));
+        let (work, counts) = (scratch.path("work"), scratch.path("counts"));
         let one = |is_on: bool| {
-            for folder in [&work, &told] {
+            for folder in [&work, &counts] {
                 let _ = fs::remove_dir_all(folder);
                 fs::create_dir(folder).expect("make a folder");
             }
@@ -99,7 +99,7 @@ impl Both {
                 .env("PYTHONHASHSEED", "0");
             let _ = fs::remove_file(scratch.path("truth"));
             if is_on {
-                everything_on(&mut command, &told);
+                everything_on(&mut command, &counts);
             }
             run(&mut command, TIMEOUT)
         };
@@ -109,7 +109,7 @@ impl Both {
             plain,
             with,
             truth: read_truth(&scratch.path("truth")),
-            counts: read_counts(&told),
+            counts: read_counts(&counts),
         }
     }
 
@@ -132,12 +132,12 @@ impl Both {
         ))
     }
 
-    /// There were so many processes that told of themselves, and each had just the collections that it told of; of those
+    /// There were so many processes that reported, and each had just the collections that it reported; of those
     /// while the interpreter started some may be missing.
     pub fn collections(&self, processes: usize) -> Result<&Self, String> {
         if self.truth.len() != processes {
             return Err(format!(
-                "{}: {} processes told of themselves, not {processes}",
+                "{}: {} processes reported, not {processes}",
                 self.name,
                 self.truth.len()
             ));
@@ -163,7 +163,7 @@ impl Both {
     }
 
     /// As [`Self::collections`] of one process, which has had sub-interpreters. When one ends, 3.8 collects for all of them
-    /// without telling anybody.
+    /// without notifying anybody.
     pub fn collections_of_all(&self, python: &Python) -> Result<&Self, String> {
         if python.version.1 > 8 {
             self.collections(1)
@@ -172,7 +172,7 @@ impl Both {
         }
     }
 
-    /// The GIL was followed in each process that told of itself. Without one as a rule, Python still has it while it imports.
+    /// The GIL was followed in each process that reported. Without one as a rule, Python still has it while it imports.
     pub fn gil(&self, python: &Python) -> Result<&Self, String> {
         for process in self.truth.keys() {
             let holds = self.count(*process, "GIL hold");

@@ -32,9 +32,9 @@ fn own(python: &Python, test: &str, is_on: bool) -> Output {
         .current_dir(scratch.folder())
         .env("LC_ALL", "C.UTF-8");
     if is_on {
-        let told = scratch.path("told");
-        std::fs::create_dir(&told).expect("make a folder");
-        everything_on(&mut command, &told);
+        let counts = scratch.path("counts");
+        std::fs::create_dir(&counts).expect("make a folder");
+        everything_on(&mut command, &counts);
         if test == "test_monitoring" {
             // It asks of every tool that it has no events, which one has as soon as a function is marked.
             command.env("TLLMPROF_PY_RANGES", "truth:work");

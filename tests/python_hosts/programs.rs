@@ -142,7 +142,7 @@ fn with_sub_interpreters() {
 #[test]
 fn with_children() {
     with_each(|python| {
-        // The second is how many of the processes tell of themselves.
+        // The second is how many of the processes report.
         for (kind, processes) in [
             ("os.fork", 4),
             ("fork-in-thread", 2),
@@ -161,7 +161,7 @@ fn with_children() {
 #[test]
 fn that_end_in_any_way() {
     with_each(|python| {
-        // The second is how many of the processes tell of themselves.
+        // The second is how many of the processes report.
         for (end, processes) in [
             ("returns", 0),
             ("daemons", 0),

@@ -150,7 +150,7 @@ impl Counts {
         run(&mut self.command(windows, arguments), PATIENCE)
     }
 
-    /// By `tllmprof run`, which sees to the preload and the record; `None` where that is not built.
+    /// By `tllmprof run`, which sets the preload and the record; `None` where that is not built.
     pub fn run_by_the_command(&self, windows: &str, arguments: &[&str]) -> Option<Output> {
         Some(run(&mut self.by_the_command(windows, arguments)?, PATIENCE))
     }

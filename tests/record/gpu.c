@@ -45,7 +45,7 @@ static gpu_stream other_stream;
 static gpu_buffer other_words, large_words;
 static int pieces;
 
-static void tell(int step)
+static void print_pieces(int step)
 {
     printf("%d %d\n", step, pieces);
     pieces = 0;
@@ -139,7 +139,7 @@ static void step(enum how how, int n)
     switch (how) {
     case WAITS:
         launch_graph(loop.stream);
-        tell(n);
+        print_pieces(n);
         gpu_wait_stream(loop.stream);
         standin_pass(MILLISECOND);
         launch(loop.words, loop.stream, KERNELS);
@@ -147,11 +147,11 @@ static void step(enum how how, int n)
     case COPIES: {
         static char large[2 * SMALL];
         launch_graph(loop.stream);
-        tell(n);
+        print_pieces(n);
         gpu_wait_stream(loop.stream);
         gpu_copy_in(large_words, large, SMALL - 1, loop.stream);
         pieces = 1;
-        tell(-1);
+        print_pieces(-1);
         gpu_wait_stream(loop.stream);
         standin_pass(MILLISECOND);
         gpu_copy_in(large_words, large, sizeof large, loop.stream);
@@ -165,7 +165,7 @@ static void step(enum how how, int n)
             launch(loop.words, loop.stream, 1);
             have_done();
         }
-        tell(n);
+        print_pieces(n);
         gpu_wait_stream(loop.stream);
         standin_pass(MILLISECOND);
         launch(loop.words, loop.stream, 1);
@@ -174,7 +174,7 @@ static void step(enum how how, int n)
     case IDLE:
         launch_graph(loop.stream);
         launch(loop.words, loop.stream, KERNELS);
-        tell(n);
+        print_pieces(n);
         standin_pass(MILLISECOND);
         break;
     case STREAMS:
@@ -197,7 +197,7 @@ static void step(enum how how, int n)
     case CONTEXTS:
         launch_graph(loop.stream);
         in_other_context(work_in_other);
-        tell(n);
+        print_pieces(n);
         in_other_context(gpu_wait_device);
         break;
     case FRESH:
@@ -217,11 +217,11 @@ static void step(enum how how, int n)
         launch_graph(loop.stream);
         if (n == 5) {
             struct loop_options options = loop_defaults();
-            tell(n);
+            print_pieces(n);
             GPU_CHECK(cuDevicePrimaryCtxReset(0));
             loop_open(&loop, &options);
             pieces = 1; /* what it copies in */
-            tell(-1);
+            print_pieces(-1);
         }
         break;
     case MANY:
@@ -234,7 +234,7 @@ static void step(enum how how, int n)
         launch(loop.words, loop.stream, kernels);
     }
     if (pieces > 0)
-        tell(n);
+        print_pieces(n);
     if (how == CAPTURED && (n == 5 || n == 7))
         have_done();
     if (how == FORKED && n == 5) {
@@ -280,7 +280,7 @@ int main(int count, char **arguments)
     int steps = atoi(arguments[2]);
     loop_open(&loop, &options);
     pieces = 1; /* what it copies in */
-    tell(-1);
+    print_pieces(-1);
     event = gpu_event_create();
     if (how == COPIES)
         large_words = gpu_allocate(2 * SMALL);

@@ -216,7 +216,7 @@ fn gpu_times_are_those_of_the_gpu() {
 }
 
 #[test]
-fn however_the_program_reaches_cuda_its_streams_are_told_apart() {
+fn however_the_program_reaches_cuda_its_streams_are_distinguished() {
     /// Pieces of work of a step, and those that come before its graph, where the iteration begins: the
     /// first of them is a copy to the device, which is too small to be timed.
     const PIECES: usize = 7;
@@ -266,7 +266,7 @@ fn however_the_program_reaches_cuda_its_streams_are_told_apart() {
 }
 
 #[test]
-fn the_driver_and_the_gpu_are_told_of_once() {
+fn the_driver_and_the_gpu_are_recorded_once() {
     let variables = [("STANDIN_DEVICES", "2")];
     let ran = ran("contexts", 12, "2-3,5-6", &variables);
     let infos = |wanted| {
@@ -383,16 +383,16 @@ fn what_the_program_destroys_is_not_touched_again() {
     for how in ["ends", "resets"] {
         let ran = ran(how, 12, "3-8", &[]);
         ran.assert_exact(6..=8);
-        // What was not done by then is lost, and nothing else is told of it.
-        let (mut told, mut all) = (0, 0);
+        // What was not done by then is lost, and nothing else is recorded of it.
+        let (mut kept, mut all) = (0, 0);
         for step in 3..=5 {
             let wanted = ran.true_ones(step);
             let recorded = ran.recorded(step);
             assert!(recorded.iter().all(|ns| wanted.contains(ns)), "{how}");
-            (told, all) = (told + recorded.len(), all + wanted.len());
+            (kept, all) = (kept + recorded.len(), all + wanted.len());
         }
-        assert!(told >= 2, "{how}: {told}");
-        assert_eq!((all - told) as u64, ran.lost(), "{how}");
+        assert!(kept >= 2, "{how}: {kept}");
+        assert_eq!((all - kept) as u64, ran.lost(), "{how}");
         assert!(!ran.output.err().contains("GPU times end"), "{how}");
     }
 }
@@ -428,7 +428,7 @@ fn what_the_driver_refuses_is_said_once_and_does_no_harm() {
         assert!(ran.spans().is_empty(), "{fails}");
         assert_eq!(ran.lost(), 5, "{fails}");
         let said = ran.output.err();
-        let times = said.matches("GPU times end here").count();
+        let times = said.matches("GPU timing stopped").count();
         assert_eq!(times, usize::from(is_said), "{fails}: {said}");
         assert!(said.contains("windows 3-5,7-8 captured"), "{said}");
     }

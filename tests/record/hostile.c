@@ -93,7 +93,7 @@ static void jumps(void)
     steps(&lines[0], 20000);
 }
 
-/* A copy of the process that no handler is told of. */
+/* A copy of the process that no handler is notified of. */
 static void clone_it(void)
 {
     steps(&lines[0], 1000);

@@ -40,7 +40,7 @@ fn assert_kept_and_dropped(program: &Program, record: &Read) {
         launches + ranges + dropped >= calls + pushed,
         "{launches} of {calls} calls, {ranges} of {pushed} ranges, {dropped} dropped"
     );
-    assert!(record.told_missing() <= dropped);
+    assert!(record.reported_missing() <= dropped);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn handlers_that_jump_away_do_not_end_the_record() {
 
 /// A copy that was made past all handlers writes nothing into its parent's record, and nothing of its own.
 #[test]
-fn a_copy_that_nobody_is_told_of_leaves_the_record_alone() {
+fn a_copy_that_nobody_is_notified_of_leaves_the_record_alone() {
     let (program, output, records) = run("clone", &[]);
     assert_eq!(records.len(), 1);
     assert_eq!(made(&program), (2000, 2000));

@@ -86,9 +86,9 @@ impl Program {
 }
 
 /// Domain, name, kind and whether it was cut.
-type Told<'a> = (Option<&'a str>, &'a str, RangeKind, bool);
+type Summary<'a> = (Option<&'a str>, &'a str, RangeKind, bool);
 
-fn told(ranges: &[Range]) -> Vec<Told<'_>> {
+fn summaries(ranges: &[Range]) -> Vec<Summary<'_>> {
     ranges
         .iter()
         .map(|range| {
@@ -110,7 +110,7 @@ fn ranges_are_kept_by_their_names_and_domains() {
     let (variable, tool) = program.counting_tool();
     let numbered = |n: usize| format!("step {n}");
     let names: Vec<String> = (5..10).map(numbered).collect();
-    let each = |told: &[Told<'static>]| told.repeat(5);
+    let each = |summaries: &[Summary<'static>]| summaries.repeat(5);
     let step = |inner: bool| {
         let mut all = Vec::new();
         for name in &names {
@@ -128,14 +128,14 @@ fn ranges_are_kept_by_their_names_and_domains() {
         (engine, "step of the engine", PushPop, false),
         (None, "step of the default domain", PushPop, false),
     ]);
-    let mut started: Vec<Told<'_>> = Vec::new();
+    let mut started: Vec<Summary<'_>> = Vec::new();
     for (index, name) in names.iter().enumerate() {
         if index > 0 {
             started.push((None, "around", StartEnd, false));
         }
         started.push((None, name.as_str(), StartEnd, false));
     }
-    let cases: [(&str, &str, Vec<Told<'_>>); 7] = [
+    let cases: [(&str, &str, Vec<Summary<'_>>); 7] = [
         ("push_a", "nvtx:^step", step(true)),
         ("push_w", "nvtx:^step", step(false)),
         ("push_ex", "nvtx:^step", step(false)),
@@ -167,7 +167,7 @@ fn ranges_are_kept_by_their_names_and_domains() {
             let mut ranges = record.ranges();
             // Those of one thread are in the order of their ends in any case.
             ranges.sort_by_key(|range| range.end);
-            assert_eq!(told(&ranges), *wanted, "{kind}, {more:?}");
+            assert_eq!(summaries(&ranges), *wanted, "{kind}, {more:?}");
             assert_eq!(record.header.counter(Counter::EventsDropped), 0);
             assert_eq!(record.header.counter(Counter::StringsDropped), 0);
         }

@@ -174,7 +174,7 @@ impl Read {
     }
 
     /// Events that the record says are missing in their places.
-    pub fn told_missing(&self) -> u64 {
+    pub fn reported_missing(&self) -> u64 {
         let missing = self.events.iter().map(|(_, event)| match event.what {
             What::Dropped { events } => events,
             _ => 0,
@@ -233,7 +233,7 @@ impl Read {
         }
     }
 
-    /// What is told of the process, each in the order it was told.
+    /// What is recorded of the process, in the order it was recorded.
     pub fn info(&self, wanted: Info) -> Vec<String> {
         self.infos(wanted)
             .map(|value| self.strings.get(value as u32).to_owned())

@@ -1,5 +1,5 @@
 //! `tllmprof run` as a job of a shell, on a terminal: it is stopped, goes on and is interrupted with the program, ends
-//! as the program does, and tells what the record holds all the same.
+//! as the program does, and says what the record holds all the same.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};

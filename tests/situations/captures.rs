@@ -235,16 +235,16 @@ fn a_relaxed_capture_ends_on_another_thread() {
 }
 
 #[test]
-fn a_window_that_captures_put_out_of_reach_is_told() {
+fn a_window_that_captures_put_out_of_reach_is_reported() {
     let situation = Situation::new("steps_shared12")
         .args("--capture-at 7")
         .env("TLLMPROF_WARMUP", "capture");
     let hint = "the count started again after 1 stream capture (TLLMPROF_WARMUP=0";
-    for (window, is_told) in [("35-36", true), ("5-9", false), ("30-31", false)] {
+    for (window, is_reported) in [("35-36", true), ("5-9", false), ("30-31", false)] {
         let both = situation.clone().window(window, "cudaGraphLaunch").run();
         assert_eq!(
             both.output.err().contains(hint),
-            is_told,
+            is_reported,
             "{window}\n{}",
             both.output.err()
         );

@@ -3,7 +3,7 @@
 use crate::common::{Fixture, Ran, Scratch, Switch, nvtx};
 
 /// What the tool says at the end: the number behind `what=`.
-fn told(ran: &Ran, what: &str) -> usize {
+fn counted(ran: &Ran, what: &str) -> usize {
     let error = ran.output.err();
     let line = error
         .lines()
@@ -46,8 +46,8 @@ fn every_call_of_the_program_has_one_and_counts_as_before() {
         "steps_driver",
     ] {
         let ran = with_tool(program, "1");
-        let pushes = told(&ran, "pushes");
-        assert_eq!(told(&ran, "pops"), pushes, "{program}");
+        let pushes = counted(&ran, "pushes");
+        assert_eq!(counted(&ran, "pops"), pushes, "{program}");
         let unlogged = pushes.checked_sub(calls(&ran));
         assert!(unlogged.is_some(), "{program}");
         assert_eq!(*copies.get_or_insert(unlogged), unlogged, "{program}");
@@ -74,14 +74,14 @@ fn a_runtime_that_gets_the_driver_from_elsewhere_has_them_around_its_own() {
         "threads",
     ] {
         let ran = with_tool(program, "1");
-        assert!(told(&ran, "pushes") >= 80, "{program}");
-        assert_eq!(told(&ran, "pushes"), told(&ran, "pops"), "{program}");
+        assert!(counted(&ran, "pushes") >= 80, "{program}");
+        assert_eq!(counted(&ran, "pushes"), counted(&ran, "pops"), "{program}");
     }
 }
 
 #[test]
 fn none_unless_asked_for() {
     let ran = with_tool("steps_static", "0");
-    assert_eq!(told(&ran, "pushes"), 0);
-    assert!(told(&ran, "starts") > 0);
+    assert_eq!(counted(&ran, "pushes"), 0);
+    assert!(counted(&ran, "starts") > 0);
 }

@@ -1,9 +1,9 @@
-//! Variables that change how windows are switched and told.
+//! Variables that change how windows are switched and logged.
 
 use super::twice::{Situation, count, start, stop, workers};
 
 #[test]
-fn nothing_is_told() {
+fn nothing_is_logged() {
     for (program, windows) in [("steps_shared12", "5-9"), ("steps_static", "100-150")] {
         let both = Situation::new(program)
             .env("TLLMPROF_LOG", "off")
@@ -20,7 +20,7 @@ fn nothing_is_told() {
 }
 
 #[test]
-fn much_is_told() {
+fn much_is_logged() {
     let both = Situation::new("steps_shared12")
         .env("TLLMPROF_LOG", "debug")
         .window("5-9", "cudaGraphLaunch")
@@ -91,7 +91,7 @@ fn the_program_switches_the_profiler_itself() {
         assert_eq!(both.switches(), expected, "{program}");
         both.assert_same_calls();
         let said = both.said();
-        assert_eq!(said.len(), 4, "told once: {said:?}");
+        assert_eq!(said.len(), 4, "logged once: {said:?}");
         assert!(said[0].contains("rofiler"), "{said:?}");
         situation.run().assert_untouched();
     }

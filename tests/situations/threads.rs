@@ -73,7 +73,7 @@ fn many_narrow_windows_among_many_threads() {
     assert_eq!(total(&ran.said()), 4000);
     let switches = ran.switches();
     assert_alternating(&switches);
-    // A step over a whole window leaves it out; it is then told as never opened.
+    // A step over a whole window leaves it out; it is then reported as never opened.
     assert!(switches.len() > 2);
 }
 

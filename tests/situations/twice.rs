@@ -165,7 +165,7 @@ impl Both {
         self
     }
 
-    /// Iterations that the last line tells of.
+    /// The number of iterations in the last line.
     #[track_caller]
     pub fn total(&self) -> u64 {
         total(&self.said())

@@ -111,7 +111,7 @@ fn every_bad_value_gives_one_line_and_nothing_else() {
 }
 
 #[test]
-fn a_bad_value_is_told_once_by_each_process_that_uses_cuda() {
+fn a_bad_value_is_reported_once_by_each_process_that_uses_cuda() {
     let both = Situation::new("forks")
         .args("--who works")
         .env("TLLM_PROFILE_START_STOP", "9-5")

@@ -6,7 +6,7 @@
 
 static CUevent all;
 
-/* The real driver may do anything with what is gone. Here it is told, and the program ends. */
+/* The real driver may do anything with what is gone. Here it is reported, and the program ends. */
 static void want_alive(const char *function, CUevent event)
 {
     if (event->gone)

@@ -114,7 +114,7 @@ uint64_t mark(CUstream stream)
 }
 
 /* One line for each piece of work: PID STREAM DEVICE FROM UNTIL. */
-static void tell(CUstream stream, uint64_t from, uint64_t until)
+static void log_work(CUstream stream, uint64_t from, uint64_t until)
 {
     const char *path = getenv("STANDIN_WORK_LOG");
     if (path == NULL || *path == '\0')
@@ -140,5 +140,5 @@ void work(CUstream stream)
     uint64_t from = later(now(), busy_until(stream));
     uint64_t until = from + work_ns * (1 + pieces++ % 5);
     stream->busy_until = until;
-    tell(stream, from, until);
+    log_work(stream, from, until);
 }

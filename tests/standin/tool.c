@@ -1,4 +1,4 @@
-/* A profiler in the driver: it is told of all work, and the context does not survive that it is
+/* A profiler in the driver: it is notified of all work, and the context does not survive that it is
  * taken out while a call is in the driver. The GPU does one thing after the other. */
 #define _GNU_SOURCE
 #include "driver.h"
@@ -63,8 +63,8 @@ bool tool_has_destroyed(void)
 void tool_run(CUstream stream, const struct node *work, unsigned int node)
 {
     static const int kinds[] = {[KERNEL_NODE] = 10, [COPY_NODE] = 1, [SET_NODE] = 2};
-    void (*told)(const struct standin_work *) = atomic_load(&tool);
-    if (told == NULL && kernel_ns == 0)
+    void (*notify)(const struct standin_work *) = atomic_load(&tool);
+    if (notify == NULL && kernel_ns == 0)
         return;
     uint64_t start = realtime();
     if (start < busy_until)
@@ -81,8 +81,8 @@ void tool_run(CUstream stream, const struct node *work, unsigned int node)
         .correlation = correlation,
         .node = node,
     };
-    if (told != NULL)
-        told(&done);
+    if (notify != NULL)
+        notify(&done);
 }
 
 void tool_wait(void)

@@ -1,12 +1,41 @@
 //! The table.
 
-use crate::Destroyed::{Context, Primary};
-use crate::Direction::{Other, ToDevice, ToHost};
-use crate::Kind::{
+use crate::kind::Destroyed::{Context, Primary};
+use crate::kind::Direction::{Other, ToDevice, ToHost};
+use crate::kind::Kind::{
     AsyncCopy, CaptureBegin, CaptureEnd, Destroys, GraphLaunch, KernelLaunch, Memory, Profiler,
 };
-use crate::Stream::{Configured, Word};
-use crate::{CallInfo, Destroyed, Kind, Stream, Wait};
+use crate::kind::Stream::{Configured, Word};
+use crate::kind::{Destroyed, Kind, Stream, Wait};
+
+/// One row of the table.
+#[derive(Debug)]
+pub struct CallInfo {
+    /// The row.
+    pub call: Call,
+    /// What it does.
+    pub kind: Kind,
+    /// Symbols of libcuda, the one that messages use first.
+    pub driver: &'static [&'static str],
+    /// Symbols of libcudart, the one that messages use first.
+    pub runtime: &'static [&'static str],
+    /// The stream, in the driver's function and in the runtime's. What has one and enqueues work is
+    /// timed on the GPU.
+    pub stream: [Stream; 2],
+    /// The word that holds the number of bytes of a copy which programs make so small, and so often,
+    /// that timing the small ones would take longer than they do. Of the driver's function.
+    pub small_by: Option<u8>,
+    /// The runtime function has a `cudaMemcpyKind` as its fourth argument, and belongs to the row only
+    /// with `cudaMemcpyDeviceToHost`.
+    pub device_to_host_only: bool,
+}
+
+impl CallInfo {
+    /// Every symbol of the row.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.driver.iter().chain(self.runtime).copied()
+    }
+}
 
 /// Expands `$then!` with the functions that look others up, in brackets, and every row:
 /// `Variant = kind, [driver's names] [runtime's names] { what else the row says of itself };`.

@@ -3,6 +3,8 @@
 mod cupti;
 pub mod marks;
 mod nvtx;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 use core::time::Duration;
@@ -292,8 +294,7 @@ impl Capture {
         if !drained {
             log::say!(
                 Warn,
-                "the device was not seen to be idle within {DRAIN:?} after window {}: its last work \
-                 may be missing",
+                "the device was still busy {DRAIN:?} after window {}: its last work may be missing",
                 open.window
             );
         }

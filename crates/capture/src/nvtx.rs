@@ -84,3 +84,27 @@ impl Ranges {
         let _iteration = ManuallyDrop::new(self.iteration.take());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ranges_of_a_window_follow_its_iterations() {
+        let mut ranges = Ranges::new(&NvtxName::parse("batch {n}").unwrap());
+        ranges.begin_window();
+        for (n, name) in [(3, "batch 3"), (4, "batch 4")] {
+            ranges.begin_iteration(n);
+            assert!(ranges.window.is_some() && ranges.iteration.is_some());
+            assert_eq!(ranges.text, name);
+            ranges.end_iteration();
+            assert!(ranges.iteration.is_none());
+        }
+        ranges.end_window();
+        assert!(ranges.window.is_none());
+        ranges.begin_window();
+        ranges.begin_iteration(5);
+        ranges.forget();
+        assert!(ranges.window.is_none() && ranges.iteration.is_none());
+    }
+}

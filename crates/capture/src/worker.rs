@@ -278,23 +278,37 @@ fn work() {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
+    use std::sync::Once;
+
     use super::*;
 
     /// How many jobs the worker has done.
     static DONE: AtomicU32 = AtomicU32::new(0);
 
-    #[test]
-    fn the_worker_works_and_takes_no_signals() {
-        fn count(_: Job) {
+    /// Starts the worker of the test process, which does all jobs and counts them.
+    pub fn start_once() {
+        static ONCE: Once = Once::new();
+        fn count(job: Job) {
+            crate::work(job);
             DONE.fetch_add(1, Ordering::Relaxed);
         }
-        assert!(!is_there());
-        assert!(!run(Job::Drain, Duration::from_secs(10)));
-        start(count);
-        start(count);
+        ONCE.call_once(|| {
+            assert!(!is_there());
+            assert!(!run(Job::Drain, Duration::from_secs(10)));
+            assert!(!await_rest(Duration::from_secs(10)) && !ask_for_room());
+            start(count);
+            start(count);
+        });
+    }
+
+    #[test]
+    fn the_worker_works_and_takes_no_signals() {
+        let _record = crate::tests::Record::of_process();
+        start_once();
+        let before = DONE.load(Ordering::Relaxed);
         assert!(run(Job::Drain, Duration::from_secs(10)));
-        assert_eq!(DONE.load(Ordering::Relaxed), 1);
+        assert_eq!(DONE.load(Ordering::Relaxed), before + 1);
         assert!(is_there() && await_rest(Duration::from_secs(10)));
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let workers: Vec<_> = tasks
@@ -310,6 +324,29 @@ mod tests {
         let mask = u64::from_str_radix(mask.unwrap(), 16).unwrap();
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGPROF, libc::SIGUSR1] {
             assert_ne!(mask & 1 << (signal - 1), 0, "{signal}");
+        }
+    }
+
+    #[test]
+    fn a_code_is_one_job() {
+        let close = |drain| Job::Close {
+            iterations: 0,
+            drain,
+        };
+        let jobs = [
+            Job::Drain,
+            close(false),
+            close(true),
+            Job::Events,
+            Job::Cupti(CuptiJob::Attach),
+            Job::Cupti(CuptiJob::Leave),
+            Job::Cupti(CuptiJob::Flush),
+        ];
+        let codes = jobs.map(Job::code);
+        let again = codes.map(|code| Job::of(code).map(Job::code));
+        assert_eq!(again, codes.map(Some));
+        for code in [NO_THREAD, ASLEEP, MAKING_ROOM, CUPTI + 3] {
+            assert!(Job::of(code).is_none() && !codes.contains(&code));
         }
     }
 }

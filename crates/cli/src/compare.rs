@@ -40,7 +40,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A run; none where a file of it cannot be read, which is told.
+/// A run; `None`, after an error was logged, if one of its files cannot be read.
 fn read(path: &Path) -> Result<Option<Report>> {
     let (processes, failed) = processes::read_all(&processes::of_run(path)?);
     Ok((!failed).then(|| Report::new(processes)))

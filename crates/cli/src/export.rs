@@ -128,7 +128,7 @@ fn writing(arguments: &Arguments, target: Option<Output>) -> Result<Writing> {
     })
 }
 
-/// Opens records. Each that is none is told, and so is damage; the others are exported.
+/// Opens records. A file that is not a record is logged, as is damage; the others are exported.
 fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
     let length = |file: &PathBuf| fs::metadata(file).map_or(0, |status| status.len());
     let total = files.iter().map(length).sum::<u64>();

@@ -43,7 +43,7 @@ struct Arguments {
 enum Verb {
     /// Run a program with its iterations counted and its windows captured
     Run(run::Arguments),
-    /// Print the variables, for launchers that must be told
+    /// Print the variables, for launchers that do not pass the environment on
     Env(env::Arguments),
     /// Show what the windows of records show, process by process
     Report(report::Arguments),

@@ -35,7 +35,7 @@ pub struct Options {
     /// NVTX ranges for waiting for Python's GIL and holding it
     #[arg(long)]
     gil: bool,
-    /// What is told on standard error: off, error, warn, info or debug
+    /// Log level on standard error: off, error, warn, info or debug
     #[arg(long, value_name = "LEVEL")]
     log: Option<OsString>,
     /// NVTX ranges for the functions of known engines' Python API

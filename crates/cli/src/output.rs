@@ -25,12 +25,12 @@ pub fn write(
 
 /// Writes a message in the form that the preloaded library uses too.
 pub fn say(message: fmt::Arguments<'_>) {
-    // Where standard error is gone there is nobody left to tell.
+    // If standard error is closed, there is no other place to report that.
     let _ = writeln!(io::stderr().lock(), "tllmprof: {message}");
 }
 
-/// Writes what is no message of one line to standard error.
-pub fn tell(bytes: &[u8]) {
+/// Writes text of several lines to standard error.
+pub fn write_error(bytes: &[u8]) {
     // As above.
     let _ = io::stderr().lock().write_all(bytes);
 }

@@ -59,7 +59,7 @@ fn timeline(process: &Process, measured: &Measured, room: u64) -> Option<Timelin
         let recorded = tllmprof_nsys::open(file).ok()?;
         let own = |one: &&Exported| Recording::header(*one).pid == process.pid;
         let one = recorded.iter().find(own)?;
-        let counted = Counted::new(one, processes::told("drawing", file), 2 * one.rows());
+        let counted = Counted::new(one, processes::activity("drawing", file), 2 * one.rows());
         Timeline::read(process, &counted, room)
     } else {
         Timeline::read(process, &processes::open(file, "drawing").ok()?, room)

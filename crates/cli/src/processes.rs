@@ -1,4 +1,4 @@
-//! The processes that files tell of.
+//! The processes that files hold.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -11,7 +11,7 @@ use tllmprof_report::Process;
 use crate::output;
 use crate::progress::{Counted, Watched};
 
-/// Reads the processes of some files; what cannot be read is told, and whether there was any such.
+/// Reads the processes of some files, and logs which files cannot be read; whether there was one.
 pub fn read_all<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> (Vec<Process>, bool) {
     let mut processes = Vec::new();
     let mut failed = false;
@@ -56,7 +56,7 @@ pub fn read(path: &Path) -> Result<Process> {
     Ok(Process::read(path.to_owned(), &open(path, "reading")?)?)
 }
 
-/// Opens a record that is gone through twice, which `verb` tells where it takes long.
+/// Opens a record that is read twice; if that takes long, the progress line begins with `verb`.
 ///
 /// # Errors
 /// Where it cannot be read or is no record.
@@ -66,7 +66,7 @@ pub fn open(path: &Path, verb: &str) -> Result<Reader<Watched<File>>, Error> {
     if status.is_dir() {
         return Err(Error::NoRecord);
     }
-    Reader::new(Watched::new(file, told(verb, path), 2 * status.len()))
+    Reader::new(Watched::new(file, activity(verb, path), 2 * status.len()))
 }
 
 /// The processes of a record or of an nsys export.
@@ -76,7 +76,7 @@ fn of_file(file: &Path) -> Result<Vec<Process>> {
     }
     let recorded = tllmprof_nsys::open(file)?;
     let processes = recorded.iter().map(|one| {
-        let counted = Counted::new(one, told("reading", file), 2 * one.rows());
+        let counted = Counted::new(one, activity("reading", file), 2 * one.rows());
         Process::read(file.to_owned(), &counted)
     });
     Ok(processes.collect::<Result<_, _>>()?)
@@ -90,8 +90,8 @@ pub fn is_of_nsys(file: &Path) -> io::Result<bool> {
     Ok(!file.is_dir() && tllmprof_nsys::is_of_nsys(file, &beginning(file)?))
 }
 
-/// What is being done, for the progress.
-pub fn told(verb: &str, path: &Path) -> String {
+/// What is being done, for the progress line.
+pub fn activity(verb: &str, path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str());
     format!("{verb} {}", name.display())
 }

@@ -1,4 +1,4 @@
-//! The profilers that `run` starts: how they are found, and how they are told to capture windows.
+//! The profilers that `run` starts: how they are found, and how they are set up to capture windows.
 
 use std::env;
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! How far something is that takes over a second, told on a terminal alone.
+//! The progress of what takes over a second, shown on a terminal only.
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Stderr, Write};
@@ -58,7 +58,7 @@ impl<W: Write> Progress<W> {
         self.next = Instant::now() + BETWEEN;
         self.is_shown = true;
         let share = u128::from(self.done) * 100 / u128::from(self.total.max(1));
-        // Where the terminal is gone there is nobody left to tell.
+        // If the terminal is gone, nobody reads this.
         let _ = write!(
             terminal,
             "\r\x1b[Ktllmprof: {} {} %",
@@ -80,7 +80,7 @@ impl<W: Write> Drop for Progress<W> {
     }
 }
 
-/// A record's bytes, whose reading is told.
+/// A record's bytes, whose reading is shown.
 pub struct Watched<S> {
     source: S,
     progress: RefCell<Progress>,
@@ -102,7 +102,7 @@ impl<S: Source> Source for Watched<S> {
     }
 }
 
-/// What another tool recorded, whose reading is told.
+/// What another tool recorded, whose reading is shown.
 pub struct Counted<'a, R> {
     recording: &'a R,
     progress: RefCell<Progress>,
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_in_one_line_that_goes() {
+    fn it_is_shown_in_one_line_that_goes() {
         assert_eq!(
             shown(true, Duration::ZERO),
             "\r\x1b[Ktllmprof: reading x 25 %\r\x1b[Ktllmprof: reading x 95 %\r\x1b[K"
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_is_not_told_nor_without_a_terminal() {
+    fn nothing_is_shown_of_what_is_short_or_without_a_terminal() {
         assert_eq!(shown(true, Duration::from_secs(3600)), "");
         assert_eq!(shown(false, Duration::ZERO), "");
     }

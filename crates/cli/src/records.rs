@@ -14,7 +14,7 @@ use tllmprof_record::Reader;
 
 use crate::failure::usage;
 
-/// What `run` records to unless it is told otherwise.
+/// What `run` records to unless an option names another file.
 const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
 /// How exact the times of files are on a file system that rounds them.
 const SLACK: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ impl Records {
     /// absolute.
     ///
     /// # Errors
-    /// Where this process's folder cannot be told.
+    /// Where this process's folder cannot be determined.
     pub fn begin(given: Option<OsString>) -> Result<Self> {
         let given = given.unwrap_or_else(|| DEFAULT.into());
         let variable = if Path::new(&given).is_absolute() {

@@ -71,6 +71,6 @@ fn print(report: &Report, json: bool) -> Result<()> {
 pub fn summarise(files: &[PathBuf]) {
     let (processes, _) = processes::read_all(files);
     if !processes.is_empty() {
-        output::tell(Report::new(processes).text().as_bytes());
+        output::write_error(Report::new(processes).text().as_bytes());
     }
 }

@@ -105,7 +105,7 @@ fn described(learner: &Learner) -> String {
 }
 
 enum Record {
-    /// A true iteration begins. The learner is never told.
+    /// A true iteration begins. The learner never sees this.
     Mark,
     Call(u32, Call),
     /// A call that the learner has no use for.

@@ -14,11 +14,11 @@ fn doctor(scratch: &Scratch, command: impl AsRef<OsStr>) -> Ended {
     finish(scratch.tllmprof().args(["doctor", "--"]).arg(command))
 }
 
-fn good(ended: &Ended, told: &str) {
+fn good(ended: &Ended, line: &str) {
     assert_eq!(ended.code(), Some(0), "{ended:?}");
     assert!(
-        ended.stdout.contains(told),
-        "no {told:?} in {}",
+        ended.stdout.contains(line),
+        "no {line:?} in {}",
         ended.stdout
     );
     assert!(
@@ -28,15 +28,15 @@ fn good(ended: &Ended, told: &str) {
     );
 }
 
-fn bad(ended: &Ended, told: &str) {
+fn bad(ended: &Ended, reason: &str) {
     assert_eq!(ended.code(), Some(1), "{ended:?}");
     let mut reasons = ended
         .stdout
         .lines()
         .filter(|line| line.starts_with("  NO "));
     assert!(
-        reasons.any(|line| line.contains(told)),
-        "no {told:?} in {}",
+        reasons.any(|line| line.contains(reason)),
+        "no {reason:?} in {}",
         ended.stdout
     );
     assert!(
@@ -335,8 +335,8 @@ fn cupti_is_found_where_the_library_would_find_it() {
     command
         .args(["doctor", "ls"])
         .env("LD_LIBRARY_PATH", folder);
-    let told = format!("CUPTI is {}/libcupti.so.13", folder.display());
-    good(&finish(&mut command), &told);
+    let line = format!("CUPTI is {}/libcupti.so.13", folder.display());
+    good(&finish(&mut command), &line);
     let mut command = scratch.tllmprof();
     command
         .args(["doctor", "ls"])

@@ -180,7 +180,7 @@ fn where_kinds_differ_the_assumption_is_said_unless_the_order_is_set() {
 
 #[test]
 fn without_counters_there_is_the_plain_utilisation() {
-    for (nvml, told) in [
+    for (nvml, message) in [
         ("no-gpm", "it has no GPM"),
         ("gpm-denied", "lets this user not count"),
         ("gpm-ends", "GPU 0 counts no more"),
@@ -188,7 +188,11 @@ fn without_counters_there_is_the_plain_utilisation() {
         let scratch = Scratch::new();
         let ended = sampled(&mut run(&scratch, nvml), &scratch, "exit 37");
         assert_eq!(ended.code(), Some(37), "{ended:?}");
-        let lines: Vec<_> = ended.stderr.lines().filter(|l| l.contains(told)).collect();
+        let lines: Vec<_> = ended
+            .stderr
+            .lines()
+            .filter(|l| l.contains(message))
+            .collect();
         assert_eq!(lines.len(), 1, "{ended:?}");
         let read = Read::new(&record(&scratch.path(".")).unwrap());
         assert_eq!(read.fact(Info::Refused).len(), 2, "{:?}", read.facts);
@@ -203,7 +207,7 @@ fn without_counters_there_is_the_plain_utilisation() {
 fn what_cannot_be_had_is_one_line() {
     let scratch = Scratch::new();
     let broken = scratch.write("broken/libnvidia-ml.so.1", "no library");
-    for (nvml, devices, folder, told) in [
+    for (nvml, devices, folder, message) in [
         ("denied", None, None, "permission"),
         ("none", None, None, "NVML lists no GPU"),
         ("", Some(""), None, "CUDA_VISIBLE_DEVICES=\"\" names no GPU"),
@@ -225,7 +229,7 @@ fn what_cannot_be_had_is_one_line() {
             lines[0].starts_with("tllmprof: no GPU metrics: "),
             "{ended:?}"
         );
-        assert!(lines[0].contains(told), "{ended:?}");
+        assert!(lines[0].contains(message), "{ended:?}");
         assert!(record(&scratch.path(".")).is_none());
     }
 }

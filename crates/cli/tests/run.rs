@@ -192,9 +192,9 @@ const BAD: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn a_bad_option_is_told_before_the_program_starts() {
+fn a_bad_option_is_reported_before_the_program_starts() {
     let scratch = Scratch::new();
-    for (option, value, told) in BAD {
+    for (option, value, message) in BAD {
         let mut run = scratch.tllmprof();
         run.arg("run")
             .arg(format!("{option}={value}"))
@@ -206,13 +206,13 @@ fn a_bad_option_is_told_before_the_program_starts() {
             "{ended:?}"
         );
         assert!(ended.stderr.starts_with("tllmprof: "), "{ended:?}");
-        assert!(ended.stderr.contains(told), "{ended:?}");
+        assert!(ended.stderr.contains(message), "{ended:?}");
         assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
     }
 }
 
 #[test]
-fn a_bad_variable_is_told_before_the_program_starts() {
+fn a_bad_variable_is_reported_before_the_program_starts() {
     let scratch = Scratch::new();
     for (name, value) in [
         ("TLLM_PROFILE_START_STOP", "5-9-12"),
@@ -277,7 +277,7 @@ fn a_program_that_cannot_start() {
 }
 
 #[test]
-fn a_static_program_runs_and_is_told_of() {
+fn a_static_program_runs_with_a_warning() {
     let scratch = Scratch::new();
     let program = scratch.compile("still", "int main(void) { return 7; }", &["-static"]);
     let ended = finish(scratch.tllmprof().arg("run").arg(&program));
@@ -403,7 +403,7 @@ const PROFILER: &str = "#!/bin/sh\n\
     exit 9\n";
 
 #[test]
-fn nsys_is_told_of_the_windows() {
+fn nsys_captures_the_windows() {
     let scratch = Scratch::new();
     let nsys = scratch.script("tools/nsys", PROFILER);
     let path = format!("{}:/usr/bin:/bin", nsys.parent().unwrap().display());

@@ -275,7 +275,7 @@ fn rust_functions_by_their_paths() {
 }
 
 #[test]
-fn go_functions_are_told_from_c_functions_beside_them() {
+fn go_functions_are_distinguished_from_c_functions_beside_them() {
     if Command::new("go").arg("version").output().is_err() {
         eprintln!("left out: there is no go");
         return;
@@ -352,7 +352,7 @@ fn what_is_wrong_is_said() {
 }
 
 #[test]
-fn more_than_a_rule_may_match_are_listed_and_told() {
+fn more_than_a_rule_may_match_are_listed_with_a_warning() {
     let scratch = Scratch::new();
     let source: String = (0..70)
         .map(|n| format!("int part_{n}(int x) {{ return x * {n} + {n}; }}\n"))

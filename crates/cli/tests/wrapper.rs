@@ -85,7 +85,7 @@ fn the_library_is_found_beside_it_and_in_lib() {
 }
 
 #[test]
-fn nsys_is_told_of_the_windows() {
+fn nsys_captures_the_windows() {
     let scratch = Scratch::new();
     let nsys = scratch.script("tools/nsys", "#!/bin/sh\nprintf '%s|' \"$@\"\n");
     let path = format!("{}:/usr/bin:/bin", nsys.parent().unwrap().display());
@@ -114,7 +114,7 @@ fn nsys_is_told_of_the_windows() {
 }
 
 #[test]
-fn what_is_wrong_is_told() {
+fn mistakes_are_reported() {
     let scratch = Scratch::new();
     for arguments in [
         &["--no-such-option", "true"][..],

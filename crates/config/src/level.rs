@@ -1,10 +1,10 @@
-//! How much is told on standard error.
+//! How much is logged on standard error.
 
 use std::fmt;
 
 use crate::error::{Problem, quoted};
 
-/// Each level tells what the levels before it tell, and more.
+/// Each level logs what the levels before it log, and more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
     Off,

@@ -1,7 +1,7 @@
 //! The variables of tllmprof: names, grammar and defaults.
 //!
 //! The preloaded library and the command both read them through [`Settings::from_env`], so a value
-//! that one of them accepts means the same to the other, and a value that is wrong is told in the
+//! that one of them accepts means the same to the other, and both report a wrong value in the
 //! same words. Nothing here panics or prints: it runs in the constructor of a library that lives in
 //! somebody else's process.
 

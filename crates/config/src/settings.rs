@@ -68,7 +68,7 @@ impl Settings {
             Step::Auto => Warmup::Capture,
             _ => Warmup::Iterations(0),
         });
-        // Checked here, so that a slip is told; read again when the first iteration opens.
+        // Checked here, so that a mistake is reported; read again when the first iteration opens.
         env.set("TLLMPROF_RANK", |rank| {
             number::parse(rank, "the number of this rank")
         })?;
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_not_text_is_told() {
+    fn a_value_that_is_not_text_is_reported() {
         for name in [
             "TLLM_PROFILE_START_STOP",
             "TLLMPROF_NVTX",

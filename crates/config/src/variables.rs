@@ -111,6 +111,6 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable(
         "TLLMPROF_LOG",
-        "what is told on standard error: off, error, warn, info (default) or debug",
+        "log level on standard error: off, error, warn, info (default) or debug",
     ),
 ];

@@ -11,7 +11,7 @@ use std::fmt;
 
 use tllmprof_config::PyFunction;
 
-/// What tells that an engine is in the process.
+/// What shows that an engine is in the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Seen {
     /// A shared library whose file name begins so is loaded.

@@ -37,10 +37,10 @@ pub struct Flow {
 }
 
 impl Activity {
-    /// What is told of it besides.
+    /// What else is written of it.
     pub fn args(&self) -> impl Iterator<Item = (Key, Value)> + '_ {
         let item = &self.item;
-        // The null stream is no stream to be told of.
+        // The null stream is not worth an argument.
         let key = item.kind.row().value;
         let value = key.filter(|key| *key != Key::Stream || item.value != 0);
         let flag = |is_set: bool, key| is_set.then_some((key, Value::Yes));

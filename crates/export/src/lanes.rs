@@ -1,16 +1,16 @@
 //! Which of a track's events can be drawn on one line: those that nest or are apart.
 //!
 //! A thread's events come in the order of their ends, a parent after its children. What a line has is
-//! kept as the outermost spans on it, which are apart: a parent takes the place of its children. Where a
-//! span cannot be told to nest it goes to another line, so that at worst a track has a line too many.
+//! kept as the outermost spans on it, which are apart: a parent takes the place of its children. Where it is
+//! unknown whether a span nests, it goes to another line, so that at worst a track has a line too many.
 
 /// How many lines a track may have.
 const LINES: usize = 1024;
 
-/// How many spans of a line are told apart, where a record has so many lines. Beyond that, neighbours are
+/// How many spans of a line are kept apart, where a record has so many lines. Beyond that, neighbours are
 /// taken together, the oldest first.
 #[must_use]
-pub const fn told_apart(lines: usize) -> usize {
+pub const fn kept_apart(lines: usize) -> usize {
     if lines < 512 { 8192 } else { 128 }
 }
 
@@ -38,7 +38,7 @@ impl Lanes {
     /// their starts, longer ones first. So of two that start together the later one to come is the outer
     /// one only there.
     ///
-    /// `limit` is how many spans of a line are told apart.
+    /// `limit` is how many spans of a line are kept apart.
     pub fn line(&mut self, start: u64, end: u64, batch: u32, limit: usize) -> Option<usize> {
         let span = Span { start, end, batch };
         let takes = |line: &mut Line| line.take(span, limit);
@@ -131,13 +131,13 @@ mod tests {
             lines(&[(0, 10, 0), (5, 15, 0), (10, 20, 0), (12, 25, 0)]),
             [0, 1, 0, 2]
         );
-        // A parent that comes before its child cannot be told from one that has another there.
+        // A parent that comes before its child cannot be distinguished from one that has another there.
         assert_eq!(lines(&[(0, 10, 0), (2, 3, 0)]), [0, 1]);
         assert_eq!(lines(&[(5, 15, 0), (0, 10, 0)]), [0, 1]);
     }
 
     #[test]
-    fn a_common_start_is_told_within_a_batch_alone() {
+    fn a_common_start_nests_only_within_a_batch() {
         assert_eq!(lines(&[(0, 5, 0), (0, 9, 0)]), [0, 0]);
         assert_eq!(lines(&[(0, 5, 0), (0, 9, 1)]), [0, 1]);
         assert_eq!(lines(&[(0, 0, 0), (0, 9, 1)]), [0, 0]);

@@ -11,6 +11,7 @@
 mod activity;
 mod chrome;
 mod clocks;
+mod exported;
 mod lanes;
 mod output;
 mod perfetto;
@@ -20,20 +21,12 @@ mod tables;
 mod trace;
 
 pub use clocks::Clocks;
+pub use exported::Exported;
 pub use output::{Output, OutputError};
 pub use record::{PASSES, Progress, Record};
 
 use std::io::{self, Write};
 use std::path::Path;
-
-/// How much was exported.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Exported {
-    /// Events, or rows of tables.
-    pub events: u64,
-    /// Events that no place was left for: those of too many threads, or at once.
-    pub left_out: u64,
-}
 
 /// Writes the trace event format that chrome://tracing and the Perfetto UI read, compressed if
 /// `gzip` says so.

@@ -12,10 +12,10 @@ use tllmprof_timeline::{Interpreter, Item, Texts};
 /// How often a record is read from its start to its end when it is exported.
 pub const PASSES: u64 = 4;
 
-/// Is told how many bytes of a record were read; an error from it ends the reading.
+/// Is called with the number of bytes of a record that were read; an error from it ends the reading.
 pub type Progress = Arc<dyn Fn(u64) -> io::Result<()> + Send + Sync>;
 
-/// A source that tells how far it was read.
+/// A source that reports how far it was read.
 struct Watched {
     source: Box<dyn Source + Send + Sync>,
     progress: Progress,

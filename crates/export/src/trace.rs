@@ -7,10 +7,10 @@ use std::io;
 
 use tllmprof_timeline::Track;
 
-use crate::Exported;
 use crate::activity::{Activity, Draw};
 use crate::clocks::Clocks;
-use crate::lanes::{Lanes, told_apart};
+use crate::exported::Exported;
+use crate::lanes::{Lanes, kept_apart};
 use crate::record::Record;
 
 /// How many events are put in order at a time.
@@ -48,7 +48,7 @@ pub struct Line {
     pub thread: Option<Id>,
 }
 
-/// A format of traces. Groups and lines are told before what refers to them.
+/// A format of traces. Groups and lines are written before what refers to them.
 pub trait Format {
     fn begin(&mut self, clocks: &Clocks) -> io::Result<()>;
     /// What comes next is of this record.
@@ -282,7 +282,7 @@ impl<'a, F: Format> Page<'a, F> {
             Track::Counter { .. } => Some(0),
             _ => drawing
                 .lanes
-                .line(start, end, self.batch, told_apart(self.lines.len())),
+                .line(start, end, self.batch, kept_apart(self.lines.len())),
         };
         let Some(lane) = lane else {
             return Ok(None);

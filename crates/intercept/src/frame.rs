@@ -13,7 +13,22 @@ use super::thunk::Thunk;
 /// `cuLaunchKernel` has five on x86-64 and three on AArch64; eight leave room.
 pub const STACK_WORDS: usize = 8;
 
-/// What the handler `slow` saved of a call, from the lowest address up.
+/// What a recorded call is to GPU times. Not an enumeration: the assembler leaves the word as it is.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Work(usize);
+
+impl Work {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// Work for its stream.
+    pub const COUNTED: Self = Self(1);
+    /// Work that is expected to be the last of its stream for now.
+    pub const LAST: Self = Self(2);
+}
+
+/// What the handler `slow` or `record` saved of a call, from the lowest address up. What is a cell only Rust
+/// writes, but for `since`.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 pub struct Frame {
@@ -21,8 +36,12 @@ pub struct Frame {
     pub thunk: &'static Thunk,
     /// The integer arguments that came in registers.
     pub args: [usize; 6],
-    /// When the call went on to the real function, if it is recorded; else 0.
+    /// When the call went on to the real function, in ticks, if it is recorded; else 0.
     pub since: Cell<u64>,
+    /// The stream that a recorded call is for; 0 where it names none.
+    pub stream: Cell<usize>,
+    /// What a recorded call is to GPU times.
+    pub work: Cell<Work>,
     frame_pointer: usize,
     /// Where the call returns to: in its caller.
     pub return_address: usize,
@@ -43,8 +62,12 @@ pub struct Frame {
     /// The integer arguments that came in registers.
     pub args: [usize; 8],
     vectors: [u128; 8],
-    /// When the call went on to the real function, if it is recorded; else 0.
+    /// When the call went on to the real function, in ticks, if it is recorded; else 0.
     pub since: Cell<u64>,
+    /// The stream that a recorded call is for; 0 where it names none.
+    pub stream: Cell<usize>,
+    /// What a recorded call is to GPU times.
+    pub work: Cell<Work>,
     spare: usize,
 }
 
@@ -73,8 +96,13 @@ const _: () = assert!(
         && offset_of!(Frame, return_address) == 8
         && offset_of!(Frame, result) == Frame::THUNK + 8
 );
+// The stack is aligned to 16 bytes at the frame pointer's place, and where a function is called.
 #[cfg(target_arch = "x86_64")]
-const _: () = assert!(offset_of!(Frame, return_address) == Frame::BELOW + 8);
+const _: () = assert!(
+    offset_of!(Frame, return_address) == Frame::BELOW + 8 && Frame::BELOW.is_multiple_of(16)
+);
+#[cfg(target_arch = "aarch64")]
+const _: () = assert!(Frame::SIZE.is_multiple_of(16));
 
 impl Frame {
     /// The argument in word `index` of those that are no floating-point numbers.
@@ -150,6 +178,8 @@ pub mod made {
                     thunk,
                     args: Default::default(),
                     since: Cell::new(0),
+                    stream: Cell::new(0),
+                    work: Cell::new(Work::NONE),
                     frame_pointer: 0,
                     return_address,
                     #[cfg(target_arch = "aarch64")]

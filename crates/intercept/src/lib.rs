@@ -2,15 +2,15 @@
 //!
 //! Three doors lead to the same [`thunk`]s: functions that callers are linked to ([`export`]),
 //! functions that they look up by name ([`dlsym`]), and functions that the driver hands out
-//! ([`proc_address`]). [`dispatch`] is where a call that has to be thought about leaves the
-//! assembler ([`arch`]). Nothing here decides what a step is.
+//! ([`proc_address`]). The assembler ([`arch`]) hands a call that has to be thought about
+//! or recorded to [`entered`], and to [`returned`] when it comes back. Nothing here decides what a step is.
 //!
 //! Ranges that the program opens come by a way of their own: [`nvtx`].
 
 #[doc(hidden)]
 pub mod arch;
-mod dispatch;
 mod dlsym;
+mod entered;
 #[doc(hidden)]
 pub mod export;
 mod fed;
@@ -22,7 +22,7 @@ mod made;
 mod named;
 pub mod nvtx;
 mod proc_address;
-mod recorded;
+mod returned;
 mod stubs;
 mod thunk;
 mod watched;

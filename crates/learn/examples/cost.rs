@@ -86,15 +86,15 @@ fn main() {
         let marks = records.iter().enumerate();
         let marks: Vec<_> = marks.filter(|(_, r)| **r == Record::Mark).collect();
         let half = marks.get(marks.len() / 2).map_or(0, |&(at, _)| at);
-        let told = |records: &[Record]| -> Vec<_> {
-            let told = records.iter().filter_map(|record| match *record {
+        let calls_of = |records: &[Record]| -> Vec<_> {
+            let calls = records.iter().filter_map(|record| match *record {
                 Record::Call(thread, call) => Some((thread, call)),
                 _ => None,
             });
-            told.collect()
+            calls.collect()
         };
         // Most streams end before the choice has been watched for long enough.
-        let (mut calls, again) = (told(&records), told(&records[half..]));
+        let (mut calls, again) = (calls_of(&records), calls_of(&records[half..]));
         while calls.len() < PATIENCE {
             calls.extend(&again);
         }

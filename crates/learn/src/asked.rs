@@ -1,4 +1,4 @@
-//! Which calls have to be told.
+//! Which calls have to be reported to the learner.
 
 use tllmprof_calls::Wait;
 
@@ -12,13 +12,13 @@ impl Asked {
     /// All of them.
     pub const ALL: Self = Self(u8::MAX);
 
-    /// One of so many calls that are not in the set is told all the same, by
+    /// One of so many calls that are not in the set is reported all the same, by
     /// [`Learner::missed`](crate::Learner::missed): that the pattern is gone must be noticed.
     pub const SAMPLE: u32 = 32;
 
     pub(crate) const fn only(call: SiteCall) -> Self {
         match call {
-            // Only what was called before tells it from other waits.
+            // Only what was called before distinguishes it from other waits.
             SiteCall::Upload => Self(!(1 << SiteCall::CopyToHost as u8)),
             call => Self(1 << call as u8),
         }

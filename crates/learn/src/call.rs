@@ -1,8 +1,8 @@
-//! The calls that the learner is told of.
+//! The calls that are reported to the learner.
 
 use tllmprof_calls::Wait;
 
-/// One call of the process, with the handles that tell sites apart.
+/// One call of the process, with the handles that distinguish sites.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Call {
     /// A kernel launch of any form, by its kernel's handle.
@@ -13,7 +13,7 @@ pub enum Call {
     CopyToHost,
     /// A copy to the device.
     CopyToDevice,
-    /// A wait has returned. It is noted when it is entered, and told when it returns.
+    /// A wait has returned. It is noted when it is entered, and reported when it returns.
     Returned(Wait),
     /// A stream capture begins on this thread: until it ends, its calls are no work.
     CaptureBegin,

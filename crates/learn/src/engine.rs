@@ -2,7 +2,7 @@
 
 use crate::history::Entry;
 use crate::rule::Rule;
-use crate::trail::THREADS;
+use crate::trail::{THREADS, Threads};
 
 /// The last entries, in which a thread that still launches does so.
 pub(crate) const LATE: usize = 32;
@@ -12,9 +12,6 @@ const STRAY: u32 = 8;
 const COMMON: usize = 2048;
 /// The level of the keys by which they are compared: the call and the one before it.
 const COMMON_LEVEL: usize = 1;
-
-/// Threads, as bits.
-pub(crate) type Threads = u64;
 
 /// The threads whose launches are followed, and those that launch besides.
 #[derive(Clone, Copy, Debug)]

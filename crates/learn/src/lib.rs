@@ -20,7 +20,7 @@
 //!   steps gives way to the loop over passes of the target model, while the loop over requests,
 //!   which adds next to nothing of its own, does not replace the loop over tokens. Where the work
 //!   hardly varies there is nothing to explain.
-//! - Layers that loop over experts are told by their many waits and by coming equally often in each
+//! - Layers that loop over experts are recognized by their many waits and by coming equally often in each
 //!   pass, once in which there are a model's first and last kernels as well. What may be such a
 //!   layer is not relied on.
 //! - Once settled, a launch costs a few stores; only waits are looked at. A watch over the work

@@ -3,9 +3,8 @@
 use core::fmt;
 
 use crate::call::{SiteCall, token};
-use crate::engine::Threads;
 use crate::site::{Keys, REACH};
-use crate::trail::DEPTH;
+use crate::trail::{DEPTH, Threads};
 
 /// The site at which iterations end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -44,7 +44,7 @@ fn start(call: SiteCall, helper: bool) -> u64 {
     mix(call as u64 + 1, u64::from(helper))
 }
 
-/// Threads that launch are told apart by the learner, which follows one of them. Threads that only
+/// Threads that launch are distinguished by the learner, which follows one of them. Threads that only
 /// copy and wait are often a pool: one site at the first level, one for each thread at the others.
 fn with_thread(hash: u64, thread: u32, helper: bool) -> u64 {
     if helper {

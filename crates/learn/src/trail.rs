@@ -5,10 +5,12 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use tllmprof_calls::Wait;
 
 use crate::call::token;
-use crate::engine::Threads;
 
-/// How many threads are told apart; ids are taken modulo this.
+/// How many threads are distinguished; ids are taken modulo this.
 pub const THREADS: usize = 64;
+
+/// Threads, as bits.
+pub(crate) type Threads = u64;
 
 /// How many calls back a site's context reaches.
 pub(crate) const DEPTH: usize = 8;

@@ -5,7 +5,7 @@ use tllmprof_learn::{Boundary, Call, Learner, State, Trails};
 
 const KERNEL: u64 = 1 << 32;
 
-/// A process whose calls are told to a learner.
+/// A process whose calls are reported to a learner.
 struct Process {
     trails: Trails,
     learner: Box<Learner>,
@@ -449,16 +449,16 @@ fn the_bulk_comes_before_reads_of_all_kinds() {
 }
 
 #[test]
-fn the_choice_is_told() {
+fn the_choice_is_described() {
     let mut process = Process::new();
     for _ in 0..40 {
         process.launch(0, 0, 80);
         process.read(0);
     }
-    let told = process.learner.rule().unwrap().to_string();
+    let text = process.learner.rule().unwrap().to_string();
     assert!(
-        told.starts_with("the device-to-host copy after kernel 0x10000004f (once every 2 waits, "),
-        "{told}"
+        text.starts_with("the device-to-host copy after kernel 0x10000004f (once every 2 waits, "),
+        "{text}"
     );
-    assert!(told.ends_with(" periods agree)"), "{told}");
+    assert!(text.ends_with(" periods agree)"), "{text}");
 }

@@ -1,5 +1,5 @@
-//! Recorded call streams of real processes, whose true iterations are known. The marks that tell
-//! them are never shown to the learner. The streams were recorded on an NVIDIA H200.
+//! Recorded call streams of real processes, whose true iterations are known. The marks of
+//! these are never shown to the learner. The streams were recorded on an NVIDIA H200.
 
 mod judged;
 mod recorded;
@@ -17,7 +17,7 @@ fn holds(name: &str) {
     let mut records = stream(name);
     assert_holds(name, &records);
     assert_windows_open_on_true_iterations(name, &records);
-    // They are not always told.
+    // They are not always reported.
     records.retain(|record| !matches!(record, Record::Call(_, Call::CopyToDevice)));
     assert_holds(name, &records);
 }
@@ -31,7 +31,7 @@ macro_rules! streams {
     };
 }
 
-// Of each, every true iteration is told from the other by a wait, and is found.
+// Of each, every true iteration is distinguished from the other by a wait, and is found.
 streams! {
     async_engine_eager async_engine_graph cb_async cb_graphs compiled_default
     compiled_reduce_overhead diffusion engine_full engine_piecewise hf_assisted hf_bart_beam
@@ -41,7 +41,7 @@ streams! {
     tp_leader_rank0 train_accumulate train_amp train_ddp_rank0 train_every1
 }
 
-/// Known limits: true iterations that no wait tells apart.
+/// Known limits: true iterations that no wait distinguishes.
 mod limits {
     use super::*;
 

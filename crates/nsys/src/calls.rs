@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_apart_without_their_versions() {
+    fn names_are_distinguished_without_their_versions() {
         let mut rows = Rows::default();
         assert_eq!(
             rows.of("cudaLaunchKernel_v7000"),

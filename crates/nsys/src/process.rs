@@ -16,7 +16,7 @@ use crate::database::{Database, Row, Wanted};
 use crate::error::Error;
 use crate::facts::Facts;
 use crate::ranges::{self, Domains, Own, Range, Text, number};
-use crate::strings::{Ids, Told};
+use crate::strings::{Ids, Written};
 use crate::windows::Windows;
 
 /// Tables of calls, and of what GPUs did.
@@ -55,7 +55,7 @@ pub struct Process {
 /// One time through it.
 struct Reading<'a, F> {
     process: &'a Process,
-    told: Told,
+    written: Written,
     each: F,
     damage: Damage,
 }
@@ -63,7 +63,7 @@ struct Reading<'a, F> {
 impl Process {
     pub fn new(shared: Rc<Shared>, process: i64, windows: Windows, rank: u64) -> Self {
         let shift = windows.start().min(0).saturating_neg();
-        // The clock that nsys took is not told: moments are nanoseconds since it began.
+        // The report does not say which clock nsys used: moments are nanoseconds since it began.
         let ticks = shift.unsigned_abs();
         let anchor = Anchor {
             ticks,
@@ -113,7 +113,7 @@ impl Process {
         })
     }
 
-    /// The same in a table of what GPUs did, which may not tell processes.
+    /// The same in a table of what GPUs did, which may not have processes.
     fn mine_on_gpu(&self, table: &str) -> Option<Option<Wanted<'static>>> {
         let columns = self.shared.database.columns(table)?;
         match columns.contains("globalPid") {
@@ -131,7 +131,7 @@ impl Recording for Process {
     fn read(&self, each: impl FnMut(Entry<'_>)) -> io::Result<Damage> {
         let mut reading = Reading {
             process: self,
-            told: Told::default(),
+            written: Written::default(),
             each,
             damage: Damage::default(),
         };
@@ -157,7 +157,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     /// A string of ours; its id.
     fn text(&mut self, text: &str) -> StringId {
         let id = self.process.ids.borrow_mut().of_text(text);
-        if self.told.string(id) {
+        if self.written.string(id) {
             let bytes = text.as_bytes();
             (self.each)(Entry::String { id, bytes });
         }
@@ -167,7 +167,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     /// One of nsys's strings; its id here.
     fn number(&mut self, number: i64) -> StringId {
         let id = self.process.ids.borrow_mut().of_number(number);
-        if self.told.string(id) {
+        if self.written.string(id) {
             let text = self
                 .process
                 .shared
@@ -329,7 +329,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     /// The row of a call.
     fn row(&mut self, name: &str) -> u8 {
         let (row, name) = self.process.rows.borrow_mut().of(name);
-        if self.told.row(row) {
+        if self.written.row(row) {
             let kind = Some(calls::kind(&name));
             let name = self.text(&name);
             self.event(0, Event::new(0, 0, What::CallName { row, kind, name }));
@@ -351,7 +351,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
                 }
             },
         )?;
-        // What nsys has where it is not told to look into graphs.
+        // What nsys records without `--cuda-graph-trace=node`.
         self.work(GRAPHS, &["graphId"], |reading, row, place| {
             let name = reading.text(&format!("CUDA graph {}", row.number(5).unwrap_or(0)));
             What::GpuKernel {
@@ -380,7 +380,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         })
     }
 
-    /// Tells what a table has of GPUs' work that began inside windows.
+    /// Passes on what a table has of GPUs' work that began inside windows.
     fn work(
         &mut self,
         table: &str,

@@ -41,7 +41,7 @@ pub enum Text {
     Number(i64),
 }
 
-/// What one of our ranges tells.
+/// What one of our ranges means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Own {
     Capture,
@@ -54,7 +54,7 @@ pub enum Own {
     Call,
 }
 
-/// The part of nsys's number of a thread that tells its process.
+/// The part of nsys's number of a thread that identifies its process.
 pub const fn process(thread: i64) -> i64 {
     thread >> 24
 }
@@ -139,7 +139,7 @@ impl Range {
         })
     }
 
-    /// What a range of ours tells.
+    /// What a range of ours means.
     pub fn own(&self, text: &str) -> Own {
         let generation = text
             .strip_prefix("Python GC gen")

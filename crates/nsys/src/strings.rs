@@ -15,9 +15,9 @@ pub struct Ids {
     last: StringId,
 }
 
-/// What has been told in this reading.
+/// What this reading has passed on.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Written {
     strings: HashSet<StringId>,
     rows: HashSet<u8>,
 }
@@ -56,8 +56,8 @@ impl Ids {
     }
 }
 
-impl Told {
-    /// Whether a string is told for the first time.
+impl Written {
+    /// Whether a string is passed on for the first time.
     pub fn string(&mut self, id: StringId) -> bool {
         id != NO_STRING && self.strings.insert(id)
     }

@@ -284,7 +284,7 @@ fn several_processes_are_ranks_and_times_before_the_beginning_are_moved() {
 }
 
 #[test]
-fn what_holds_no_iterations_is_told() {
+fn a_file_without_iterations_is_reported() {
     let scratch = scratch();
     let empty = scratch.path().join("empty.sqlite");
     Connection::open(&empty)

@@ -10,7 +10,7 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 
-/// The largest number that a script can tell from its neighbours.
+/// The largest number that a script can distinguish from its neighbours.
 const LARGEST: u64 = (1 << 53) - 1;
 
 /// Columns as bytes.
@@ -44,7 +44,7 @@ impl Columns {
 
     /// As [`Self::differences`], of numbers that may be below 0.
     pub fn signed_differences(&mut self, numbers: impl IntoIterator<Item = i64>) {
-        // Half of what a script can tell apart, so that each difference is one of those numbers, too.
+        // Half of what a script can distinguish, so that each difference is one of those numbers, too.
         let limit = (LARGEST >> 2) as i64;
         let mut before = 0;
         for number in numbers {

@@ -22,7 +22,7 @@ pub struct Data<'a> {
 /// Figures of a process.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ProcessFigures<'a> {
-    /// What tells it from the others.
+    /// What distinguishes it from the others.
     name: &'a str,
     /// Where the time of its iterations goes.
     breakdown: Vec<Bar>,

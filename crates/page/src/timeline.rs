@@ -158,7 +158,7 @@ fn kinds(columns: &mut Columns) {
         columns.text(label);
         columns.text(row.category.map_or("", |category| category.text()));
         columns.text(colour);
-        columns.text(told(*kind).map_or("", Key::text));
+        columns.text(shown_value(*kind).map_or("", Key::text));
         columns.text(match row.end {
             Some(End::Call) => "call",
             Some(End::Kernel) => "kernel",
@@ -167,12 +167,12 @@ fn kinds(columns: &mut Columns) {
     }
 }
 
-/// What the page tells of a kind's value. Of the ends of a launch it has the launch instead; a stream's handle
-/// tells nobody anything.
-fn told(kind: Kind) -> Option<Key> {
+/// What the page shows of a kind's value. Of the ends of a launch it has the launch instead; a stream's handle
+/// means nothing to a reader.
+fn shown_value(kind: Kind) -> Option<Key> {
     let row = kind.row();
-    let is_told = |key: &Key| row.end.is_none() && *key != Key::Stream;
-    row.value.filter(is_told)
+    let is_shown = |key: &Key| row.end.is_none() && *key != Key::Stream;
+    row.value.filter(is_shown)
 }
 
 /// Whether a metric says how much a GPU was at work: what it has in use and how warm it is do not.
@@ -219,7 +219,7 @@ impl Reading<'_> {
             timeline.tracks.insert(place, Track::new(whose));
         }
         let name = self.number(item);
-        let value = match told(item.kind) {
+        let value = match shown_value(item.kind) {
             Some(_) => item.value,
             // One more than the number of the launch; 0 where it is not known.
             None => self

@@ -89,8 +89,9 @@ pub fn set_counting(cells: *const c_void, trail: *const c_void) -> usize {
 /// meanwhile.
 pub unsafe fn set_counting_of(thread: usize, cells: *const c_void, trail: *const c_void) {
     let block = core::ptr::with_exposed_provenance_mut::<Block>(thread);
-    // SAFETY: the caller promises that the block is still there and that its thread does not read
-    // these words now.
+    // SAFETY: `thread` is the address of a block, which `set_counting` exposed, and a block is there
+    // as long as its thread, which is alive. The thread does not read the words meanwhile, so that the
+    // stores race with nothing.
     unsafe {
         (&raw mut (*block).cells)
             .cast::<*const c_void>()
@@ -199,5 +200,39 @@ mod tests {
         uncounted(&mut || seen = Some(outer()));
         assert!(seen.is_some_and(|outer| outer.place != 0 && outer.return_address == 0));
         assert_eq!(outer().place, 0);
+    }
+
+    #[test]
+    fn another_thread_says_where_a_thread_counts() {
+        use std::sync::mpsc::channel;
+
+        let at = core::ptr::without_provenance::<c_void>;
+        let (says, said) = channel();
+        let (changes, changed) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            assert!(cells().is_null());
+            says.send((set_counting(at(8), at(16)), address())).unwrap();
+            changed.recv().unwrap();
+            [
+                cells().addr(),
+                Block::with(|block| block.trail.get()).addr(),
+            ]
+        });
+        let (block, theirs) = said.recv().unwrap();
+        assert!(block == theirs && theirs != address());
+        // SAFETY: the thread is alive, and waits for word before it reads them.
+        unsafe { set_counting_of(block, at(24), at(32)) };
+        changes.send(()).unwrap();
+        assert_eq!(thread.join().unwrap(), [24, 32]);
+    }
+
+    #[test]
+    fn what_does_not_count_is_not_noted_either() {
+        let trail = || Block::with(|block| block.trail.get()).addr();
+        set_counting(null(), core::ptr::without_provenance(16));
+        let mut meanwhile = None;
+        uncounted(&mut || meanwhile = Some(trail()));
+        assert_eq!((meanwhile, trail()), (Some(0), 16));
+        set_counting(null(), null());
     }
 }

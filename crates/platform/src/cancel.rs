@@ -36,3 +36,26 @@ fn set(state: libc::c_int) -> libc::c_int {
     unsafe { pthread_setcancelstate(state, &raw mut old) };
     old
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cancellation_is_held_off_until_the_last_is_dropped() {
+        const ENABLED: libc::c_int = 0;
+        const DISABLED: libc::c_int = 1;
+        let state = || {
+            let state = set(DISABLED);
+            set(state);
+            state
+        };
+        assert_eq!(state(), ENABLED);
+        let outer = Uncancelled::new();
+        let inner = Uncancelled::default();
+        drop(inner);
+        assert_eq!(state(), DISABLED);
+        drop(outer);
+        assert_eq!(state(), ENABLED);
+    }
+}

@@ -156,10 +156,10 @@ fn iterate(mut visit: impl FnMut(&Module) -> bool) {
     each_described(&mut |info| Module::new(info).is_some_and(|module| visit(&module)));
 }
 
-/// What the loader tells of a module.
+/// What the loader reports of a module.
 struct Description<'a>(&'a dl_phdr_info);
 
-/// Visits what the loader tells of each module, until the visitor returns true.
+/// Visits what the loader reports of each module, until the visitor returns true.
 fn each_described(visit: &mut dyn FnMut(Description<'_>) -> bool) {
     type Visitor<'a> = &'a mut dyn FnMut(Description<'_>) -> bool;
     unsafe extern "C" fn each(info: *mut dl_phdr_info, _: usize, visit: *mut c_void) -> c_int {
@@ -273,7 +273,7 @@ pub fn containing(address: usize) -> Option<Module> {
 }
 
 impl Module {
-    /// Reads what the loader tells of a module; `None` if it has no symbols.
+    /// Reads what the loader reports of a module; `None` if it has no symbols.
     fn new(Description(info): Description<'_>) -> Option<Self> {
         // SAFETY: the loader has given the description, of a module that is loaded.
         let memory = unsafe { Memory::of(info) };

@@ -44,3 +44,31 @@ pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
     // SAFETY: the word is aligned, and the new list lives as long as the process.
     unsafe { environ.store(list.leak().as_mut_ptr(), Ordering::Release) };
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// The environment is the process's: one test at a time changes it.
+    pub(crate) static ONE: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn variables_are_set_replaced_and_taken_away() {
+        let _one = ONE.lock();
+        const NAME: &str = "TLLMPROF_OF_A_TEST";
+        let value = || std::env::var(NAME).ok();
+        let count = || std::env::vars_os().count();
+        let before = count();
+        publish(&[(NAME, Some(b"1")), ("TLLMPROF_OF_A_TEST_TOO", Some(b"2"))]);
+        assert_eq!(value().as_deref(), Some("1"));
+        assert_eq!(count(), before + 2);
+        publish(&[(NAME, Some(b"a=b"))]);
+        assert_eq!(value().as_deref(), Some("a=b"));
+        assert_eq!(count(), before + 2, "in the place of the other");
+        publish(&[(NAME, None), ("TLLMPROF_OF_A_TEST_TOO", Some(b"a\0b"))]);
+        assert_eq!(value(), None);
+        assert_eq!(count(), before, "what no variable can hold is none");
+    }
+}

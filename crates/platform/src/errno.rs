@@ -27,3 +27,24 @@ impl Drop for Kept {
         unsafe { *libc::__errno_location() = self.0 };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_meanwhile_is_not_the_hosts_error() {
+        let fails = |fd| {
+            // SAFETY: there is no such descriptor, and `close` takes any number.
+            assert_eq!(unsafe { libc::close(fd) }, -1);
+        };
+        fails(-1);
+        assert_eq!(now(), libc::EBADF);
+        {
+            let _kept = Kept::new();
+            assert!(std::fs::File::open("/no/such/file").is_err());
+            assert_eq!(now(), libc::ENOENT);
+        }
+        assert_eq!(now(), libc::EBADF);
+    }
+}

@@ -74,7 +74,7 @@ pub fn lead(
     is_whole.then_some(count)
 }
 
-/// What `module` gets when it asks for `name`, as far as can be told: from what the process started
+/// What `module` gets when it asks for `name`, as far as can be known: from what the process started
 /// with, in order, then from itself and what it needs.
 pub fn binding(
     module: &Module,
@@ -134,10 +134,100 @@ pub fn store(slot: &Slot<'_>, to: usize, maps: &Maps, relro: &Range<usize>) -> b
     }
     // One store: a thread that calls meanwhile finds the old address or the new one.
     slot.place.store(to, Ordering::Release);
-    // Not a page beside them, which another thread will write to: what tells of the mappings may be
-    // wrong while the loader changes them (qemu's does not do it at one time).
+    // Not a page beside them, which another thread will write to: the list of mappings may be wrong
+    // while the loader changes them (qemu's does not do it at one time).
     if !is_writable && relro.contains(&page) {
         protect(libc::PROT_READ);
     }
     true
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use core::cell::Cell;
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::elf;
+
+    /// The pages of this module's slots: one test at a time changes them or looks at their rights.
+    pub(crate) static PAGES: Mutex<()> = Mutex::new(());
+
+    extern "C" fn other() -> libc::pid_t {
+        42
+    }
+
+    fn us() -> Module {
+        elf::containing(us as *const () as usize).unwrap()
+    }
+
+    fn parent() -> libc::pid_t {
+        // SAFETY: takes nothing and always succeeds.
+        unsafe { libc::getppid() }
+    }
+
+    /// The names of slots, and what they hold.
+    fn slots(wanted: &CStr) -> Vec<usize> {
+        let mut slots = Vec::new();
+        let visit = |slot: Slot<'_>| slots.push(slot.place.load(Ordering::Relaxed));
+        us().each_slot(|name| name == wanted, visit);
+        slots
+    }
+
+    #[test]
+    fn a_slot_is_led_elsewhere_and_back() {
+        let _pages = PAGES.lock();
+        let real = parent();
+        let name = c"getppid";
+        let [address] = slots(name)[..] else {
+            panic!("{:?}", slots(name));
+        };
+        let to = other as *const () as usize;
+        assert!(redirect(&us(), &[Redirect { name, to }]));
+        assert_eq!((parent(), slots(name)), (42, vec![to]));
+        let maps = Maps::read().unwrap();
+        assert!(is_relocated(&us(), &maps), "the slots are read-only again");
+
+        let held = Cell::new(None);
+        let back = lead(
+            &us(),
+            |slot| slot == name,
+            |_, value| {
+                held.set(value);
+                Some(address)
+            },
+        );
+        assert_eq!((back, held.get()), (Some(1), Some(to)));
+        assert_eq!((parent(), slots(name)), (real, vec![address]));
+    }
+
+    #[test]
+    fn what_a_module_does_not_call_has_no_slot() {
+        let _pages = PAGES.lock();
+        let name = c"no_such_function";
+        assert!(!redirect(&us(), &[Redirect { name, to: 0 }]));
+        let nowhere = |_: &CStr, _| Some(0);
+        assert_eq!(lead(&us(), |slot| slot == name, nowhere), Some(0));
+        let left = |_: &CStr, _| None;
+        assert_eq!(lead(&us(), |slot| slot == c"getpid", left), Some(0));
+    }
+
+    #[test]
+    fn a_name_is_bound_as_the_loader_binds_it() {
+        resolve::remember_initial();
+        elf::with_modules(|modules| {
+            let found = |name| binding(&us(), name, None, modules).map(|found| found.address);
+            // SAFETY: a terminated name; RTLD_DEFAULT searches what the process started with.
+            let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getpid".as_ptr()) };
+            assert_eq!(found(c"getpid"), Some(expected.addr()));
+            assert_eq!(found(c"no_such_function"), None);
+            let libc = modules
+                .iter()
+                .find(|module| module.contains(expected.addr()))
+                .unwrap();
+            assert!(is_called(libc, c"libc.so.6") && !is_called(libc, c"libm.so.6"));
+            assert!(is_called(libc, libc.path()));
+        });
+        assert!(us().is_bound());
+    }
 }

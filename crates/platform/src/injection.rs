@@ -40,12 +40,12 @@ struct Found {
 }
 
 fn found() -> &'static Found {
-    FOUND.get_or_init(|| Box::new(Found::now()))
+    FOUND.get_or_init(|| Box::new(Found::by(own_path())))
 }
 
 impl Found {
-    fn now() -> Self {
-        let us = own_path();
+    /// By the variables as they are now, if `us` is this library's file.
+    fn by(us: Option<PathBuf>) -> Self {
         let named = variable(VARIABLE);
         let inherited = named.as_deref().is_some_and(|named| {
             is(us.as_deref(), named) || is_like(us.as_deref(), named) && has_chain()
@@ -145,4 +145,68 @@ fn own_path() -> Option<PathBuf> {
 
 fn publish(named: Option<&[u8]>, before: Option<&[u8]>) {
     environment::publish(&[(VARIABLE, named), (BEFORE, before)]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOOL: &str = "/opt/tool.so";
+
+    fn bytes(text: &str) -> Option<&[u8]> {
+        Some(text.as_bytes())
+    }
+
+    /// What a library would find that is loaded from this test's file: the tool, and whether a parent
+    /// has put the library before it.
+    fn seen() -> (Option<String>, bool) {
+        let Found {
+            tool, inherited, ..
+        } = Found::by(Some(us()));
+        (tool.map(|tool| tool.into_string().unwrap()), inherited)
+    }
+
+    fn us() -> PathBuf {
+        std::fs::canonicalize("/proc/self/exe").unwrap()
+    }
+
+    #[test]
+    fn the_tool_is_found_behind_the_library_that_a_parent_has_put_there() {
+        let _one = environment::tests::ONE.lock();
+        let us = us().into_os_string().into_string().unwrap();
+        let behind_us = (Some(TOOL.to_owned()), true);
+        publish(None, None);
+        assert!(!has_tool() && !has_chain());
+        assert_eq!(seen(), (None, false));
+        publish(bytes(TOOL), None);
+        assert!(has_tool() && !has_chain());
+        assert_eq!(seen(), (Some(TOOL.to_owned()), false));
+
+        publish(bytes(&us), bytes(TOOL));
+        assert!(has_chain());
+        assert_eq!(seen(), behind_us);
+        publish(bytes("/proc/self/exe"), bytes(""));
+        assert_eq!(seen(), (None, true), "by another name, and before nothing");
+
+        // A parent has run another copy of the library.
+        let name = us.rsplit('/').next().unwrap();
+        let copy = format!("/elsewhere/{name}");
+        publish(bytes(&copy), bytes(TOOL));
+        assert_eq!(seen(), behind_us);
+        publish(bytes(&copy), None);
+        assert_eq!(seen(), (Some(copy), false), "nobody has put it before one");
+        publish(bytes(&us), bytes(&us));
+        assert_eq!(seen(), (None, true), "it is never chained to itself");
+
+        publish(None, None);
+        assert!(!has_tool());
+    }
+
+    #[test]
+    fn nothing_is_published_where_it_is_not_wanted() {
+        let _one = environment::tests::ONE.lock();
+        publish(None, None);
+        start(false);
+        assert!(variable(VARIABLE).is_none() && !is_in_place());
+    }
 }

@@ -423,10 +423,14 @@ extern "C" fn in_child() {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use core::sync::atomic::AtomicUsize;
+    use std::sync::Mutex;
 
     use super::*;
+
+    /// The hooks run at each fork of the process: one test at a time forks it.
+    pub(crate) static FORKS: Mutex<()> = Mutex::new(());
 
     global! {
         stage: Last;
@@ -527,6 +531,7 @@ mod tests {
 
     #[test]
     fn a_child_has_what_the_statics_declare() {
+        let _forks = FORKS.lock();
         register();
         COUNTS[1].store(8, Ordering::Relaxed);
         KEPT.store(3, Ordering::Relaxed);

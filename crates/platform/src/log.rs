@@ -40,8 +40,8 @@ pub fn keep(keep: fn(&str)) {
 }
 
 /// Remembers what standard error is. A descriptor 2 that is closed now belongs to the host: what
-/// it opens there later is not for our lines. For the constructor; what has to be told earlier,
-/// in another library's constructor, does it, too.
+/// it opens there later is not for our lines. For the constructor; a line that is logged
+/// earlier, in another library's constructor, does it, too.
 pub fn start() {
     if !STARTED.swap(true, Ordering::AcqRel) {
         PROCESS.store(ids::process(), Ordering::Relaxed);
@@ -63,13 +63,13 @@ fn learn() {
     STDERR[1].store(inode, Ordering::Relaxed);
 }
 
-/// Sets what is told.
+/// Sets the level up to which lines are logged.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
-/// Whether lines of `level` are told.
-pub fn tells(level: Level) -> bool {
+/// Whether lines of `level` are logged.
+pub fn is_logged(level: Level) -> bool {
     level as u8 <= LEVEL.load(Ordering::Relaxed)
 }
 
@@ -77,8 +77,8 @@ pub fn tells(level: Level) -> bool {
 pub fn line(level: Level, message: fmt::Arguments<'_>) {
     start();
     let keeper = KEEPER.get().filter(|_| level <= Level::Warn);
-    let is_told = tells(level) && is_ours();
-    if !is_told && keeper.is_none() {
+    let is_shown = is_logged(level) && is_ours();
+    if !is_shown && keeper.is_none() {
         return;
     }
     let mut text = Text {
@@ -92,7 +92,7 @@ pub fn line(level: Level, message: fmt::Arguments<'_>) {
     {
         keep(line);
     }
-    if !is_told {
+    if !is_shown {
         return;
     }
     text.bytes[text.length] = b'\n';
@@ -189,5 +189,155 @@ fn write_quietly(bytes: &[u8]) {
             libc::sigtimedwait(&raw const pipe, core::ptr::null_mut(), &raw const now);
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, core::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+    use std::os::unix::fs::FileExt;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    use super::*;
+
+    /// Standard error is the process's: one test at a time has it.
+    static ONE: Mutex<()> = Mutex::new(());
+    static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+    /// Descriptor 2, which is put back when this is dropped.
+    pub(crate) struct Stderr {
+        before: OwnedFd,
+        _one: MutexGuard<'static, ()>,
+    }
+
+    impl Stderr {
+        /// Makes `to` descriptor 2, in place of what the library knows.
+        pub(crate) fn is(to: &impl AsRawFd) -> Self {
+            let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+            start();
+            let before = std::io::stderr().as_fd().try_clone_to_owned().unwrap();
+            duplicate(to);
+            Self { before, _one: one }
+        }
+    }
+
+    impl Drop for Stderr {
+        fn drop(&mut self) {
+            set_level(Level::Info);
+            duplicate(&self.before);
+            redirected(2);
+        }
+    }
+
+    fn duplicate(to: &impl AsRawFd) {
+        // SAFETY: both descriptors are open, and descriptor 2 stays so for who writes to it.
+        assert_eq!(unsafe { libc::dup2(to.as_raw_fd(), 2) }, 2);
+    }
+
+    pub(crate) fn file() -> File {
+        // SAFETY: a terminated name; the descriptor is new and nobody else's.
+        unsafe {
+            let fd = libc::memfd_create(c"log".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(fd >= 0);
+            File::from_raw_fd(fd)
+        }
+    }
+
+    pub(crate) fn text(file: &File) -> String {
+        let mut bytes = vec![0; 1 << 16];
+        let length = file.read_at(&mut bytes, 0).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn lines_are_logged_up_to_the_level() {
+        let file = file();
+        let _stderr = Stderr::is(&file);
+        redirected(2);
+        say!(Error, "{}", 1);
+        say!(Info, "{}", 2);
+        say!(Debug, "{}", 3);
+        set_level(Level::Debug);
+        say!(Debug, "{}", 4);
+        set_level(Level::Off);
+        say!(Error, "{}", 5);
+        assert_eq!(text(&file), "tllmprof: 1\ntllmprof: 2\ntllmprof: 4\n");
+    }
+
+    #[test]
+    fn a_line_is_logged_once() {
+        let file = file();
+        let _stderr = Stderr::is(&file);
+        redirected(2);
+        for number in 0..3 {
+            once!(Info, "{number}");
+        }
+        assert_eq!(text(&file), "tllmprof: 0\n");
+    }
+
+    #[test]
+    fn a_long_line_is_cut_between_characters() {
+        let file = file();
+        let _stderr = Stderr::is(&file);
+        redirected(2);
+        say!(Info, "{}µ", "a".repeat(LONGEST - PREFIX.len() - 2));
+        let text = text(&file);
+        assert_eq!(text.len(), LONGEST - 1, "the last character has two bytes");
+        assert!(text.ends_with("aa\n"));
+    }
+
+    #[test]
+    fn a_file_that_has_got_descriptor_2_by_chance_is_not_ours() {
+        let file = file();
+        let _stderr = Stderr::is(&file);
+        say!(Error, "nobody has said that this is standard error");
+        redirected(1);
+        say!(Error, "nor this");
+        assert_eq!(text(&file), "");
+        redirected(2);
+        say!(Error, "it is");
+        assert_eq!(text(&file), "tllmprof: it is\n");
+    }
+
+    #[test]
+    fn a_reader_that_does_not_read_is_not_waited_for() {
+        let (mut read, write) = std::io::pipe().unwrap();
+        let stderr = Stderr::is(&write);
+        redirected(2);
+        let line = "a".repeat(LONGEST);
+        for _ in 0..1000 {
+            say!(Info, "{line}");
+        }
+        drop((stderr, write));
+        let mut text = String::new();
+        read.read_to_string(&mut text).unwrap();
+        assert!(text.lines().count() < 1000, "the pipe was full");
+        let is_whole = |line: &str| line.starts_with(PREFIX) && line.len() == LONGEST - 1;
+        assert!(text.lines().all(is_whole), "no line is cut");
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_does_no_harm() {
+        let (read, write) = std::io::pipe().unwrap();
+        let _stderr = Stderr::is(&write);
+        redirected(2);
+        drop(read);
+        say!(Info, "nobody reads it");
+    }
+
+    #[test]
+    fn warnings_are_kept_though_they_are_not_shown() {
+        let file = file();
+        let _stderr = Stderr::is(&file);
+        redirected(2);
+        keep(|line| KEPT.lock().unwrap().push(line.to_owned()));
+        set_level(Level::Off);
+        say!(Warn, "kept");
+        say!(Info, "not kept");
+        let kept = KEPT.lock().unwrap();
+        assert!(kept.contains(&"kept".to_owned()) && !kept.contains(&"not kept".to_owned()));
+        assert_eq!(text(&file), "");
     }
 }

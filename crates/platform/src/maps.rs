@@ -83,3 +83,80 @@ fn parse(line: &[u8]) -> Option<Mapping> {
         path: path.map(|at| OsStr::from_bytes(&line[at..]).into()),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn maps(lines: &[&str]) -> Maps {
+        Maps(
+            lines
+                .iter()
+                .filter_map(|line| parse(line.as_bytes()))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn lines_are_read() {
+        let maps = maps(&[
+            "00400000-00452000 r-xp 00000000 08:02 173521      /usr/bin/a file",
+            "00651000-00652000 rw-p 00051000 08:02 173521      /usr/bin/a file (deleted)",
+            "7f00000000-7f00021000 rw-p 00000000 00:00 0 ",
+            "no mapping",
+            "7f00021000 r--p",
+            "",
+        ]);
+        assert_eq!(maps.0.len(), 3);
+        let code = maps.at(0x45_1fff).unwrap();
+        assert!(code.is_executable && !code.is_writable);
+        assert_eq!((code.start, code.end), (0x40_0000, 0x45_2000));
+        assert_eq!(maps.file_at(0x40_0000), Some(Path::new("/usr/bin/a file")));
+        let data = maps.at(0x65_1000).unwrap();
+        assert!(data.is_writable && !data.is_executable);
+        assert!(
+            maps.at(0x7f_0000_0000)
+                .is_some_and(|mapping| mapping.is_writable)
+        );
+        assert_eq!(maps.file_at(0x7f_0000_0000), None);
+        for nothing in [0, 0x45_2000, 0x65_0fff, 0x7f_0002_1000, usize::MAX] {
+            assert!(maps.at(nothing).is_none(), "{nothing:#x}");
+        }
+    }
+
+    #[test]
+    fn the_process_has_its_own_code_and_stack_mapped() {
+        let maps = Maps::read().unwrap();
+        let code = maps.at(page_size as *const () as usize).unwrap();
+        assert!(code.is_executable && !code.is_writable);
+        let local = 0;
+        let stack = maps.at((&raw const local).addr()).unwrap();
+        assert!(stack.is_writable && !stack.is_executable);
+        let us = std::fs::canonicalize("/proc/self/exe").unwrap();
+        assert_eq!(maps.file_at(code.start), Some(us.as_path()));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn free_places_are_the_nearest_first_and_within_reach() {
+        let maps = maps(&[
+            "100000-200000 r-xp ",
+            "203000-300000 r-xp ",
+            "900000-a00000 r-xp ",
+        ]);
+        let near = |address, reach| maps.free_near(address, 0x1000, reach);
+        assert_eq!(
+            near(0x1f_f000, usize::MAX),
+            [0x20_0000, 0xf_f000, 0x30_0000]
+        );
+        assert_eq!(near(0x1f_f000, 0x1000), [0x20_0000]);
+        assert_eq!(near(0x1f_f000, 0xfff), [0; 0]);
+        assert_eq!(
+            near(0x50_0123, 0x1000),
+            [0x50_0000],
+            "in the middle of what is free"
+        );
+        let tall = maps.free_near(0x1f_f000, 0x4000, usize::MAX);
+        assert_eq!(tall, [0x30_0000, 0xf_c000], "the first gap has no room");
+    }
+}

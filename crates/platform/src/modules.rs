@@ -1,4 +1,4 @@
-//! The modules of the process: which are there, which are left alone, and who is told of changes.
+//! The modules of the process: which are there, which are left alone, and who is notified of changes.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -146,11 +146,91 @@ pub fn has_watcher() -> bool {
     WATCHER.get().is_some()
 }
 
-/// Calls the watcher, if any, where what has come and gone is not what it has seen.
-pub fn tell_watcher(changes: u64) {
+/// Calls the watcher, if there is one, where what has come and gone is not what it has seen.
+pub fn notify_watcher(changes: u64) {
     if let Some(watch) = WATCHER.get()
         && SEEN.swap(changes, Ordering::AcqRel) != changes
     {
         watch();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::got::tests::PAGES;
+
+    fn us() -> Module {
+        elf::containing(us as *const () as usize).unwrap()
+    }
+
+    #[test]
+    fn loaded_modules_are_present() {
+        let _pages = PAGES.lock();
+        let maps = Maps::read().unwrap();
+        let (present, is_complete) = super::present(&maps);
+        assert!(is_complete);
+        let own = present
+            .iter()
+            .find(|loaded| loaded.start == us().start)
+            .unwrap();
+        assert_eq!(own.path, std::fs::canonicalize("/proc/self/exe").unwrap());
+        assert!(own.is_left_alone, "it is this library, here");
+        let libc = |loaded: &&Loaded| loaded.soname.as_deref() == Some(b"libc.so.6");
+        let libc = present.iter().find(libc).unwrap();
+        assert!(libc.is_left_alone);
+        assert!(libc.is(libc) && !libc.is(own));
+    }
+
+    #[test]
+    fn what_the_loader_has_relocated_is_read_only() {
+        let _pages = PAGES.lock();
+        let (us, maps) = (us(), Maps::read().unwrap());
+        assert!(is_relocated(&us, &maps));
+        let relro = relro(&us);
+        assert!(!relro.is_empty() && us.contains(relro.start) && relro.end <= us.end);
+        assert!(relro.start.is_multiple_of(page_size()) && relro.end.is_multiple_of(page_size()));
+    }
+
+    #[test]
+    fn bytes_are_read_where_a_module_is() {
+        static TEXT: [u8; 8] = *b"its text";
+        let mut read = [0; 8];
+        assert!(read_any((&raw const TEXT).expose_provenance(), &mut read));
+        assert_eq!(read, TEXT);
+        assert!(!read_any(1, &mut read));
+    }
+
+    #[test]
+    fn a_thread_has_stack_or_too_little() {
+        let on_stack_of = |bytes| {
+            let thread = std::thread::Builder::new().stack_size(bytes);
+            thread.spawn(has_stack).unwrap().join().unwrap()
+        };
+        assert!(on_stack_of(2 << 20));
+        assert!(!on_stack_of(128 << 10));
+    }
+
+    #[test]
+    fn a_process_with_two_threads_is_not_alone() {
+        assert!(!std::thread::spawn(is_alone).join().unwrap());
+    }
+
+    #[test]
+    fn the_watcher_is_notified_of_each_change_once() {
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
+        notify_watcher(1);
+        watch(|| {
+            CALLS.fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(has_watcher() && ARE_WATCHED.load(Ordering::Relaxed));
+        let changes = elf::changes();
+        notify_watcher(changes + 1);
+        notify_watcher(changes + 1);
+        assert_eq!(CALLS.load(Ordering::Relaxed), 1);
+        notify_watcher(changes + 2);
+        assert_eq!(CALLS.load(Ordering::Relaxed), 2);
     }
 }

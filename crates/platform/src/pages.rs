@@ -87,6 +87,53 @@ pub fn batch_wiped_on_fork<T: Zeroed>(count: usize) -> Option<&'static mut [T]> 
     Some(batch)
 }
 
+/// A value that can wait in a chain of [`Spare`] ones.
+pub trait Chained: Sync + Sized + 'static {
+    /// The next of the chain that the value is in.
+    fn next(&self) -> &Published<Self>;
+}
+
+/// Values that were made by the batch and that nobody has had yet, in a chain. Nothing is locked: each is
+/// taken once, by whichever thread.
+pub struct Spare<T: 'static> {
+    first: Published<T>,
+}
+
+impl<T: Chained> Spare<T> {
+    /// No value.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self {
+            first: Published::none(),
+        }
+    }
+
+    /// A value that nobody has had; one of the batch that `make` makes where none is left. None if there is
+    /// no memory for that.
+    pub fn take(&self, make: impl FnOnce() -> Option<&'static mut [T]>) -> Option<&'static T> {
+        // The whole chain is one thread's for a moment. What is left of it goes back.
+        let value = self.first.take().or_else(|| chained(make()?))?;
+        if let Some(rest) = value.next().take() {
+            // Should another thread have put its own rest back meanwhile, this one is lost: a batch at most.
+            let _ = self.first.set_if_none(rest);
+        }
+        Some(value)
+    }
+
+    /// Forgets all of them: in the child of a fork, where their memory is wiped.
+    pub fn forget(&self) {
+        self.first.set(None);
+    }
+}
+
+/// The first of a batch of which each leads to the next.
+fn chained<T: Chained>(batch: &'static [T]) -> Option<&'static T> {
+    for pair in batch.windows(2) {
+        pair[0].next().set(pair.get(1));
+    }
+    batch.first()
+}
+
 /// A new anonymous mapping.
 fn map(bytes: usize) -> Option<*mut u8> {
     // SAFETY: the kernel chooses where the mapping lies, so that it replaces none.
@@ -106,8 +153,29 @@ fn map(bytes: usize) -> Option<*mut u8> {
 #[cfg(test)]
 mod tests {
     use core::sync::atomic::Ordering;
+    use std::collections::HashSet;
+    use std::thread::scope;
 
     use super::*;
+
+    struct Link {
+        next: Published<Link>,
+    }
+
+    // SAFETY: a reference that is none where it is zeros.
+    unsafe impl Zeroed for Link {}
+
+    impl Chained for Link {
+        fn next(&self) -> &Published<Self> {
+            &self.next
+        }
+    }
+
+    const LINKS: usize = 4;
+
+    fn address(link: &'static Link) -> usize {
+        core::ptr::from_ref(link).addr()
+    }
 
     #[test]
     fn a_batch_is_zeros_that_can_be_written() {
@@ -133,7 +201,49 @@ mod tests {
     }
 
     #[test]
+    fn a_spare_value_is_taken_once_and_a_batch_is_made_where_none_is_left() {
+        let (spare, made) = (Spare::none(), Cell::new(0));
+        let take = || {
+            spare.take(|| {
+                made.set(made.get() + 1);
+                batch::<Link>(LINKS)
+            })
+        };
+        let taken: HashSet<_> = (0..2 * LINKS).map(|_| address(take().unwrap())).collect();
+        assert_eq!((taken.len(), made.get()), (2 * LINKS, 2));
+        let last = take().unwrap();
+        assert_eq!(made.get(), 3);
+        assert!(last.next.get().is_none() && !taken.contains(&address(last)));
+    }
+
+    #[test]
+    fn forgotten_values_are_not_taken_again() {
+        let spare = Spare::none();
+        assert!(spare.take(|| batch::<Link>(LINKS)).is_some());
+        spare.forget();
+        assert!(spare.take(|| None).is_none());
+        assert!(spare.take(|| batch::<Link>(0)).is_none());
+    }
+
+    #[test]
+    fn threads_never_take_the_same_value() {
+        const EACH: usize = 500;
+        let spare = Spare::none();
+        let take = || address(spare.take(|| batch::<Link>(LINKS)).unwrap());
+        let take_many = || (0..EACH).map(|_| take()).collect::<Vec<_>>();
+        let taken: Vec<_> = scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(take_many)).collect();
+            let taken = threads
+                .into_iter()
+                .flat_map(|thread| thread.join().unwrap());
+            taken.collect()
+        });
+        assert_eq!(taken.iter().collect::<HashSet<_>>().len(), taken.len());
+    }
+
+    #[test]
     fn a_fork_finds_zeros() {
+        let _forks = crate::lifecycle::tests::FORKS.lock();
         let batch = batch_wiped_on_fork::<u64>(2).unwrap();
         batch[1] = 5;
         // SAFETY: the child only reads a word and exits, without a destructor.

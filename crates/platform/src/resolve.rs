@@ -151,3 +151,72 @@ fn in_needed(
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here() -> usize {
+        here as *const () as usize
+    }
+
+    /// What the loader says.
+    fn expected(name: &CStr) -> *mut c_void {
+        // SAFETY: a terminated name; RTLD_DEFAULT searches what the process started with.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        assert!(!found.is_null(), "{name:?}");
+        found
+    }
+
+    #[test]
+    fn a_caller_gets_what_the_loader_would_give_it() {
+        for scope in [Scope::Caller, Scope::All] {
+            for name in [c"getpid", c"pthread_create", c"dlsym"] {
+                assert_eq!(resolve(here(), name, None, scope), Some(expected(name)));
+            }
+            assert_eq!(resolve(here(), c"no_such_function", None, scope), None);
+        }
+        assert_eq!(next(c"getpid"), Some(expected(c"getpid")));
+        assert_eq!(next(c"no_such_function"), None);
+    }
+
+    #[test]
+    fn a_version_that_nobody_has_is_found_in_no_callers_scope() {
+        let no_version = Some(c"GLIBC_0.0");
+        let found = |scope| resolve(here(), c"getpid", no_version, scope);
+        assert_eq!(found(Scope::Caller), None);
+        assert_eq!(
+            found(Scope::All),
+            Some(expected(c"getpid")),
+            "without a version"
+        );
+    }
+
+    #[test]
+    fn a_caller_in_no_module_has_no_scope_of_its_own() {
+        assert_eq!(
+            resolve(1, c"getpid", None, Scope::Caller),
+            Some(expected(c"getpid"))
+        );
+        assert_eq!(resolve(1, c"no_such_function", None, Scope::All), None);
+    }
+
+    #[test]
+    fn what_a_module_needs_is_its_scope() {
+        let us = elf::containing(here()).unwrap();
+        let found = |name| in_needed(&us, name, None, 0);
+        assert_eq!(found(c"getpid"), Some(expected(c"getpid")));
+        assert_eq!(found(c"no_such_function"), None);
+    }
+
+    #[test]
+    fn this_module_is_ours_and_was_there_from_the_start() {
+        remember_initial();
+        let us = elf::containing(here()).unwrap();
+        assert!(is_us(&us) && is_ours(here()) && is_initial(&us));
+        let libc = expected(c"getpid").addr();
+        assert!(!is_ours(libc));
+        let libc = elf::containing(libc).unwrap();
+        assert!(!is_us(&libc) && is_initial(&libc));
+    }
+}

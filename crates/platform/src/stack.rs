@@ -34,3 +34,25 @@ pub fn bounds() -> Option<Range<usize>> {
         known.then(|| lowest.addr()..lowest.addr() + size)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_on_its_stack() {
+        let local = 0;
+        let check = |local: usize| {
+            let bounds = bounds().unwrap();
+            assert!(bounds.contains(&here()) && bounds.contains(&local));
+            bounds
+        };
+        let ours = check((&raw const local).addr());
+        let theirs = std::thread::spawn(move || {
+            let local = 0;
+            check((&raw const local).addr())
+        });
+        let theirs = theirs.join().unwrap();
+        assert!(ours.end <= theirs.start || theirs.end <= ours.start);
+    }
+}

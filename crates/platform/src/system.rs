@@ -85,7 +85,7 @@ pub fn without_signals<R>(act: impl FnOnce() -> R) -> R {
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
     }
     let result = act();
-    // SAFETY: written above.
+    // SAFETY: the set that the first call has filled with the mask of before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), core::ptr::null_mut()) };
     result
 }

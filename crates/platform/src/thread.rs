@@ -78,10 +78,10 @@ lifecycle::global! {
 }
 const NO_KEY: u32 = u32::MAX;
 lifecycle::global! {
-    /// Tells when a thread ends that has a record.
+    /// Its destructor runs when a thread ends that has a record.
     #[fork(keep = "keys are inherited")]
     static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
-    /// What tells each kind of part that its thread ends; none before there is one.
+    /// What notifies each kind of part that its thread ends; none before there is one.
     #[fork(keep = "functions of this library")]
     static THREAD_ENDS: [Published<fn(&Record)>; KINDS] =
         [const { Published::none() }; KINDS];
@@ -277,20 +277,20 @@ fn in_child(_: &OnlyThread) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Mutex;
     use std::thread::{scope, spawn};
 
     use super::*;
 
     /// Threads of other tests may take a record meanwhile: one test at a time.
-    static ONE: Mutex<()> = Mutex::new(());
+    pub(crate) static ONE: Mutex<()> = Mutex::new(());
     /// The kinds of parts whose threads have ended, in order.
     static ENDED: Mutex<Vec<&str>> = Mutex::new(Vec::new());
 
     struct Python;
     struct Slot;
-    struct Writer(AtomicU32);
+    pub(crate) struct Writer(AtomicU32);
 
     // SAFETY: no other part of this program is of this kind.
     unsafe impl Part for Python {
@@ -319,7 +319,8 @@ mod tests {
         }
     }
 
-    fn writer() -> &'static Writer {
+    /// Gives the calling thread a record, with a part.
+    pub(crate) fn writer() -> &'static Writer {
         begin_part(|_, left| left.or_else(|| Some(Box::leak(Box::new(Writer(0.into())))))).unwrap()
     }
 

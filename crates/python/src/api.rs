@@ -4,7 +4,9 @@
 //! Where one has had two names, both are asked for.
 //!
 //! The table says what each function takes and gives, so that whoever may use the interpreter calls
-//! most of them without `unsafe` ([`super::object`]).
+//! most of them without `unsafe` ([`super::object`]). Where versions differ in what a function gives,
+//! or in which one there is, a method of [`Api`] does the same with all of them: no other file asks
+//! for a function by version.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
@@ -171,7 +173,6 @@ macro_rules! with_functions {
                 sequence_get(sequence: object, index: size) -> new = c"PySequence_GetItem";
                 list_append(list: object, element: object) -> int = c"PyList_Append";
                 dict_new() -> new = c"PyDict_New";
-                dict_get(dict: object, key: text) -> borrowed = c"PyDict_GetItemString";
                 dict_values(dict: object) -> new = c"PyDict_Values";
                 dict_set(dict: object, key: text, value: object) -> int = c"PyDict_SetItemString";
                 dict_remove(dict: object, key: text) -> int = c"PyDict_DelItemString";
@@ -190,7 +191,6 @@ macro_rules! with_functions {
             required {
                 add_audit_hook: fn(AuditHook, *mut c_void) -> c_int = c"PySys_AddAuditHook";
                 is_subtype: fn(Raw, Raw) -> c_int = c"PyType_IsSubtype";
-                class_attr: fn(Raw, Raw) -> Raw = c"_PyType_Lookup";
                 dict_next: fn(Raw, *mut isize, *mut Raw, *mut Raw) -> c_int = c"PyDict_Next";
                 text_from: fn(*const c_char, isize) -> Raw = c"PyUnicode_FromStringAndSize";
                 text_as: fn(Raw, *mut isize) -> *const c_char = c"PyUnicode_AsUTF8AndSize";
@@ -198,6 +198,8 @@ macro_rules! with_functions {
                 dec_ref: fn(Raw) = c"Py_DecRef";
                 err_fetch: fn(*mut Raw, *mut Raw, *mut Raw) = c"PyErr_Fetch";
                 err_restore: fn(Raw, Raw, Raw) = c"PyErr_Restore";
+                class_attr: fn(Raw, Raw) -> Raw = c"_PyType_Lookup";
+                dict_get: fn(Raw, *const c_char) -> Raw = c"PyDict_GetItemString";
                 save_thread: fn() -> ThreadState = c"PyEval_SaveThread";
                 restore_thread: fn(ThreadState) = c"PyEval_RestoreThread";
                 gil_ensure: fn() -> c_int = c"PyGILState_Ensure";
@@ -276,5 +278,76 @@ impl Api {
         let current = (self.current_thread_state)();
         !current.is_null()
             && (self.version.has_current_state_per_thread() || current == (self.own_thread_state)())
+    }
+}
+
+/// What needs another function, or other arguments, in some of the versions. The calling thread may
+/// use the interpreter.
+impl Api {
+    /// What a class, or a base of it, has by a name: a new reference, or null.
+    ///
+    /// # Safety
+    /// The thread may use the interpreter; `class` is a class and `name` a str.
+    pub(crate) unsafe fn class_attr(&self, class: Raw, name: Raw) -> Raw {
+        // SAFETY: a class and a str, which both functions take; what one gives is borrowed from the
+        // class, which is alive.
+        unsafe {
+            match self.class_attr_new {
+                Some(attr) => attr(class, name),
+                None => self.shared((self.class_attr)(class, name)),
+            }
+        }
+    }
+
+    /// `dict[name]`: a new reference, or null, and maybe an exception. Where threads run without a
+    /// GIL, another may take away meanwhile what is borrowed: the reference is new from 3.13 on.
+    ///
+    /// # Safety
+    /// The thread may use the interpreter; `dict` is a live object.
+    pub(crate) unsafe fn dict_item(&self, dict: Raw, name: &CStr) -> Raw {
+        // SAFETY: a live object, which the functions check, and a terminated text; writes to the
+        // local. What one gives is borrowed from the dictionary, which is alive.
+        unsafe {
+            let Some(get) = self.dict_get_new else {
+                return self.shared((self.dict_get)(dict, name.as_ptr()));
+            };
+            let mut found = core::ptr::null_mut();
+            get(dict, name.as_ptr(), &raw mut found);
+            found
+        }
+    }
+
+    /// The exception that is set, as owned references or nulls; none is set any more.
+    ///
+    /// # Safety
+    /// The thread may use the interpreter.
+    pub(crate) unsafe fn take_exception(&self) -> [Raw; 3] {
+        let mut kept: [Raw; 3] = [core::ptr::null_mut(); 3];
+        let [kind, value, trace] = &mut kept;
+        // SAFETY: the thread may use the interpreter; writes to the locals.
+        unsafe { (self.err_fetch)(kind, value, trace) };
+        kept
+    }
+
+    /// Sets an exception, or none.
+    ///
+    /// # Safety
+    /// The thread may use the interpreter; the references are owned, as [`Api::take_exception`] gives
+    /// them, and are taken over.
+    pub(crate) unsafe fn set_exception(&self, [kind, value, trace]: [Raw; 3]) {
+        // SAFETY: the references are owned by the caller, which gives them up.
+        unsafe { (self.err_restore)(kind, value, trace) };
+    }
+
+    /// A new reference to what is borrowed, or null.
+    ///
+    /// # Safety
+    /// The thread may use the interpreter; `borrowed` is null or a live object.
+    unsafe fn shared(&self, borrowed: Raw) -> Raw {
+        if !borrowed.is_null() {
+            // SAFETY: a live object.
+            unsafe { (self.inc_ref)(borrowed) };
+        }
+        borrowed
     }
 }

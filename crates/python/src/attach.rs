@@ -70,7 +70,7 @@ pub fn look() {
     elf::with_modules(|modules| {
         found = modules.iter().find_map(|module| {
             let api = Api::find(module)?;
-            redirect(module, &redirects()).then_some(Attached {
+            redirect(module, &redirects(wants().gil)).then_some(Attached {
                 api,
                 start: module.start,
                 end: module.end,
@@ -97,13 +97,13 @@ fn begin_late(py: Python<'_>) {
     py.quietly(|py| audit(py.api));
 }
 
-/// The slots that are led to us, and where to.
-fn redirects() -> Vec<Redirect> {
+/// The slots that are led to us, and where to. `gil`: what threads do with it is asked for.
+fn redirects(gil: bool) -> Vec<Redirect> {
     let mut redirects = vec![Redirect {
         name: c"pthread_cond_init",
         to: initialise as *const () as usize,
     }];
-    if wants().gil {
+    if gil {
         redirects.extend([
             Redirect {
                 name: c"pthread_cond_signal",
@@ -144,7 +144,7 @@ unsafe extern "C" fn initialise(
         audit(api);
     }
     drop(errno);
-    // SAFETY: the caller's own arguments.
+    // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
     unsafe { libc::pthread_cond_init(condition, attributes) }
 }
 
@@ -177,12 +177,34 @@ unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) ->
         && api.has_thread_state()
         && api.runs()
     {
-        // SAFETY: the caller's promise: the GIL, and a terminated text.
+        // SAFETY: the interpreter calls its audit hooks with the GIL and a terminated text.
         let (py, event) = unsafe { (Python::assume(api), CStr::from_ptr(event)) };
-        // SAFETY: the caller's promise: a tuple that outlives the call.
+        // SAFETY: the interpreter gives its audit hooks a tuple that outlives the call.
         met(py, thread, event, &|| unsafe { py.share(args) });
     }
     0
+}
+
+/// What an audited event says of the interpreters that there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Change {
+    /// One begins, beside that of the calling thread.
+    Begins,
+    /// The calling thread's ends, or its memory is cleared.
+    Ends,
+    Other,
+}
+
+impl Change {
+    /// None for an event of something else.
+    fn of(event: &[u8]) -> Option<Self> {
+        let what = event.strip_prefix(b"cpython.PyInterpreterState_")?;
+        Some(match what {
+            b"New" => Self::Begins,
+            _ if what.ends_with(b"Clear") => Self::Ends,
+            _ => Self::Other,
+        })
+    }
 }
 
 /// An event is audited, whose arguments `args` gives.
@@ -194,14 +216,13 @@ fn met<'py>(
 ) {
     let interpreter = py.interpreter_address();
     let event = event.to_bytes();
-    if event.starts_with(b"cpython.PyInterpreterState_") {
-        // One comes, beside that of the calling thread, or goes; where it lies, another may later.
-        if event.ends_with(b"_New") {
-            attached::sub_interpreter_begins();
-        }
+    if let Some(change) = Change::of(event) {
+        // Where one lies that goes, another may later.
         LAST.store(0, Ordering::Relaxed);
-        if event.ends_with(b"Clear") && py.interpreter() != 0 {
-            interpreter::another_ends(py);
+        match change {
+            Change::Begins => attached::sub_interpreter_begins(),
+            Change::Ends if py.interpreter() != 0 => interpreter::another_ends(py),
+            Change::Ends | Change::Other => {}
         }
         return;
     }
@@ -245,5 +266,34 @@ fn met<'py>(
         thread.is_busy.set(true);
         py.quietly(|py| extension.look(py));
         thread.is_busy.set(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interpreters_that_begin_and_end_are_audited() {
+        let of = |event: &str| Change::of(event.as_bytes());
+        assert_eq!(of("cpython.PyInterpreterState_New"), Some(Change::Begins));
+        assert_eq!(of("cpython.PyInterpreterState_Clear"), Some(Change::Ends));
+        assert_eq!(of("cpython.PyInterpreterState_Other"), Some(Change::Other));
+        assert_eq!(of("cpython._PySys_ClearAuditHooks"), None);
+        assert_eq!(of("import"), None);
+    }
+
+    #[test]
+    fn waits_for_the_gil_are_hooked_where_they_are_asked_for() {
+        let names = |gil| -> Vec<_> { redirects(gil).iter().map(|it| it.name).collect() };
+        assert_eq!(names(false), [c"pthread_cond_init"]);
+        assert_eq!(names(true).len(), 5);
+        assert!(names(true).contains(&c"pthread_cond_timedwait"));
+    }
+
+    #[test]
+    fn a_process_without_cpython_is_left_alone() {
+        look();
+        assert!(!attached::is_there());
     }
 }

@@ -50,20 +50,25 @@ pub fn has_gil() -> bool {
     attached::api().is_some_and(|api| api.runs() && api.has_gil())
 }
 
-struct Flight(());
+/// A thread is inside: in these counts.
+struct Flight<'a> {
+    inside: &'a AtomicU32,
+    closed: &'a AtomicBool,
+}
 
-impl Flight {
-    fn begin() -> Option<Self> {
-        INSIDE.fetch_add(1, Ordering::SeqCst);
-        let flight = Self(());
-        (!CLOSED.load(Ordering::SeqCst)).then_some(flight)
+impl<'a> Flight<'a> {
+    /// None where the way in is closed.
+    fn begin(inside: &'a AtomicU32, closed: &'a AtomicBool) -> Option<Self> {
+        inside.fetch_add(1, Ordering::SeqCst);
+        let flight = Self { inside, closed };
+        (!closed.load(Ordering::SeqCst)).then_some(flight)
     }
 }
 
-impl Drop for Flight {
+impl Drop for Flight<'_> {
     fn drop(&mut self) {
-        if INSIDE.fetch_sub(1, Ordering::SeqCst) == 1 && CLOSED.load(Ordering::SeqCst) {
-            wake(&INSIDE, i32::MAX);
+        if self.inside.fetch_sub(1, Ordering::SeqCst) == 1 && self.closed.load(Ordering::SeqCst) {
+            wake(self.inside, i32::MAX);
         }
     }
 }
@@ -73,7 +78,7 @@ impl Drop for Flight {
 /// the GIL could not be taken without harm.
 pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     let api = attached::api()?;
-    let _flight = Flight::begin()?;
+    let _flight = Flight::begin(&INSIDE, &CLOSED)?;
     let thread = threads::current()?;
     if thread.is_busy.get() || !api.runs() {
         return None;
@@ -113,20 +118,70 @@ pub fn close(py: Python<'_>, writes: fn() -> bool) {
     CLOSED.store(true, Ordering::SeqCst);
     if INSIDE.load(Ordering::SeqCst) > 0 {
         // Those inside need the GIL to leave.
-        py.without_gil(|| await_inside(writes));
+        py.without_gil(|| await_empty(&INSIDE, || if writes() { WRITING } else { PATIENCE }));
     }
 }
 
-/// Waits until nobody is inside, for a bounded time.
-fn await_inside(writes: fn() -> bool) {
+/// Waits until nobody is inside, for as long as `patience` allows, which may change meanwhile.
+fn await_empty(inside: &AtomicU32, patience: impl Fn() -> Duration) {
     let since = Instant::now();
     loop {
-        let inside = INSIDE.load(Ordering::SeqCst);
-        let patience = if writes() { WRITING } else { PATIENCE };
-        let left = patience.saturating_sub(since.elapsed());
-        if inside == 0 || left.is_zero() {
+        let count = inside.load(Ordering::SeqCst);
+        let left = patience().saturating_sub(since.elapsed());
+        if count == 0 || left.is_zero() {
             break;
         }
-        wait(&INSIDE, inside, left.min(LOOK));
+        wait(inside, count, left.min(LOOK));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn nobody_comes_in_once_it_is_closed() {
+        let (inside, closed) = (AtomicU32::new(0), AtomicBool::new(false));
+        let first = Flight::begin(&inside, &closed);
+        assert!(first.is_some());
+        closed.store(true, Ordering::SeqCst);
+        assert!(Flight::begin(&inside, &closed).is_none());
+        assert_eq!(inside.load(Ordering::SeqCst), 1);
+        drop(first);
+        assert_eq!(inside.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn closing_waits_for_those_inside() {
+        let (inside, closed) = (AtomicU32::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let flight = Flight::begin(&inside, &closed).unwrap();
+            closed.store(true, Ordering::SeqCst);
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(5));
+                drop(flight);
+            });
+            let since = Instant::now();
+            await_empty(&inside, || LONG);
+            assert_eq!(inside.load(Ordering::SeqCst), 0);
+            assert!(since.elapsed() < LONG);
+        });
+    }
+
+    #[test]
+    fn closing_gives_up_after_a_while() {
+        let inside = AtomicU32::new(1);
+        let since = Instant::now();
+        await_empty(&inside, || Duration::from_millis(5));
+        assert!(since.elapsed() >= Duration::from_millis(5));
+        assert_eq!(inside.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn without_an_interpreter_nothing_is_run() {
+        assert_eq!(run(|_| ()), None);
+        assert!(!has_gil());
     }
 }

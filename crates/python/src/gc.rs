@@ -1,5 +1,7 @@
 //! Garbage collections: a C function among `gc.callbacks`, once in each interpreter.
 
+use core::cell::Cell;
+use core::ffi::CStr;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,12 +27,7 @@ lifecycle::global! {
     /// Collections by generation, and what they did, since the first interpreter was attached to.
     #[fork(in_child)]
     #[restart(keep)]
-    pub static TOTALS: Totals = Totals {
-        collections: [const { AtomicU64::new(0) }; GENERATIONS],
-        collected: AtomicU64::new(0),
-        uncollectable: AtomicU64::new(0),
-        nanoseconds: AtomicU64::new(0),
-    };
+    pub static TOTALS: Totals = Totals::new();
 }
 
 pub struct Totals {
@@ -43,6 +40,24 @@ pub struct Totals {
 }
 
 impl Totals {
+    const fn new() -> Self {
+        Self {
+            collections: [const { AtomicU64::new(0) }; GENERATIONS],
+            collected: AtomicU64::new(0),
+            uncollectable: AtomicU64::new(0),
+            nanoseconds: AtomicU64::new(0),
+        }
+    }
+
+    /// A collection has ended, which took so many nanoseconds.
+    fn add(&self, report: &Report, took: u64) {
+        let add = |total: &AtomicU64, value| total.fetch_add(value, Ordering::Relaxed);
+        add(&self.collections[report.generation], 1);
+        add(&self.collected, report.collected);
+        add(&self.uncollectable, report.uncollectable);
+        add(&self.nanoseconds, took);
+    }
+
     /// The child of a fork counts its own.
     fn in_child(&self, _: &OnlyThread) {
         let more = [&self.collected, &self.uncollectable, &self.nanoseconds];
@@ -115,69 +130,124 @@ fn count(args: &Object<'_>) -> Option<()> {
     let thread = threads::current()?;
     let mut args = args.elements();
     let (phase, info) = (args.next()?, args.next()?);
-    let number = |name| {
-        info.item(name)
-            .and_then(|value| value.as_int())
-            .unwrap_or(0)
-            .max(0)
-            .cast_unsigned()
-    };
-    let generation = usize::try_from(number(c"generation"))
-        .map_or(GENERATIONS, |n| n)
-        .min(GENERATIONS - 1);
-    let names = NAMES.get().and_then(Option::as_ref);
-    if phase.as_text()? == "start" {
-        let collecting = match thread.collecting.take() {
-            Some(outer) => Collecting {
-                inner: outer.inner + 1,
-                ..outer
-            },
-            None => Collecting {
+    let number = |name| info.item(name).and_then(|value| value.as_int());
+    Report::of(phase.as_text()?, number).count(&thread.collecting, &TOTALS);
+    Some(())
+}
+
+/// What the interpreter reports of a collection.
+struct Report {
+    starts: bool,
+    /// The place among [`GENERATIONS`].
+    generation: usize,
+    /// Objects that were freed; 0 where it starts.
+    collected: u64,
+    /// Objects that were found, but could not be freed.
+    uncollectable: u64,
+}
+
+impl Report {
+    /// `number` is what `info` has by a name, if it has a number.
+    fn of(phase: &str, number: impl Fn(&'static CStr) -> Option<i64>) -> Self {
+        let number = |name| number(name).unwrap_or(0).max(0).cast_unsigned();
+        Self {
+            starts: phase == "start",
+            generation: usize::try_from(number(c"generation"))
+                .map_or(GENERATIONS, |n| n)
+                .min(GENERATIONS - 1),
+            collected: number(c"collected"),
+            uncollectable: number(c"uncollectable"),
+        }
+    }
+
+    /// Begins or ends the collection on the thread whose place `collecting` is.
+    fn count(&self, collecting: &Cell<Option<Collecting>>, totals: &Totals) {
+        let generation = self.generation;
+        let names = NAMES.get().and_then(Option::as_ref);
+        if self.starts {
+            Collecting::begins(collecting, || Collecting {
                 range: names.map(|names| names.range[generation].push()),
                 since: now(),
                 ticks: recorder::ticks(),
                 inner: 0,
-            },
-        };
-        thread.collecting.set(Some(collecting));
-        return Some(());
-    }
-    let mut since = None;
-    let took = match thread.collecting.take() {
-        Some(outer) if outer.inner > 0 => {
-            thread.collecting.set(Some(Collecting {
-                inner: outer.inner - 1,
-                ..outer
-            }));
-            0
+            });
+            return;
         }
-        Some(collecting) => {
+        let ended = Collecting::ends(collecting).map(|collecting| {
             let took = now().saturating_sub(collecting.since);
             drop(collecting.range);
-            since = Some(collecting.ticks);
-            took
+            (took, collecting.ticks)
+        });
+        if let Some(names) = names {
+            names.collected[generation].mark(self.collected);
+            if self.uncollectable > 0 {
+                names.uncollectable[generation].mark(self.uncollectable);
+            }
         }
-        None => 0, // it began before us
-    };
-    let (collected, uncollectable) = (number(c"collected"), number(c"uncollectable"));
-    if let Some(names) = names {
-        names.collected[generation].mark(collected);
-        if uncollectable > 0 {
-            names.uncollectable[generation].mark(uncollectable);
+        recorder::add(Counter::Collections, 1);
+        if let Some((_, since)) = ended {
+            let what = What::Gc {
+                generation: generation as u16,
+                collected: self.collected,
+            };
+            recorder::event(since, recorder::ticks().saturating_sub(since), what);
         }
+        totals.add(self, ended.map_or(0, |(took, _)| took));
     }
-    recorder::add(Counter::Collections, 1);
-    if let Some(since) = since {
-        let what = What::Gc {
-            generation: generation as u16,
-            collected,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(phase: &str, generation: i64, collected: i64) -> Report {
+        Report::of(phase, |name| match name.to_bytes() {
+            b"generation" => Some(generation),
+            b"collected" => Some(collected),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn a_generation_without_a_name_counts_as_the_last() {
+        assert_eq!(report("start", 0, 0).generation, 0);
+        assert_eq!(report("start", 2, 0).generation, 2);
+        assert_eq!(report("stop", 3, 0).generation, 2);
+        assert_eq!(report("stop", -1, -5).generation, 0);
+        assert_eq!(report("stop", -1, -5).collected, 0);
+    }
+
+    #[test]
+    fn collections_within_another_are_counted_and_not_timed() {
+        let (totals, place) = (Totals::new(), Cell::new(None));
+        let of = |total: &AtomicU64| total.load(Ordering::Relaxed);
+        report("start", 2, 0).count(&place, &totals);
+        std::thread::sleep(core::time::Duration::from_millis(2));
+        report("start", 0, 0).count(&place, &totals);
+        report("stop", 0, 5).count(&place, &totals);
+        assert_eq!(of(&totals.nanoseconds), 0);
+        report("stop", 2, 7).count(&place, &totals);
+        assert!(of(&totals.nanoseconds) >= 2_000_000);
+        // One that began before it was followed.
+        report("stop", 1, 100).count(&place, &totals);
+        assert_eq!(totals.collections.each_ref().map(of), [1, 1, 1]);
+        assert_eq!(of(&totals.collected), 112);
+    }
+
+    #[test]
+    fn totals_are_written_by_generation() {
+        let totals = Totals::new();
+        let report = Report {
+            starts: false,
+            generation: 2,
+            collected: 40,
+            uncollectable: 2,
         };
-        recorder::event(since, recorder::ticks().saturating_sub(since), what);
+        totals.add(&report, 1_234_567);
+        totals.add(&report, 1000);
+        assert_eq!(
+            totals.to_string(),
+            "0 of gen0, 0 of gen1, 2 of gen2, 1.235 ms; 80 objects collected, 4 uncollectable"
+        );
     }
-    let add = |total: &AtomicU64, value| total.fetch_add(value, Ordering::Relaxed);
-    add(&TOTALS.collections[generation], 1);
-    add(&TOTALS.collected, collected);
-    add(&TOTALS.uncollectable, uncollectable);
-    add(&TOTALS.nanoseconds, took);
-    Some(())
 }

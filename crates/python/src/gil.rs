@@ -8,6 +8,7 @@
 //! The GIL's mutex is held in these hooks, but for a forced switch: a time stamp, a total, an NVTX
 //! event if somebody listens, and nothing else. As it is, holds of one GIL never overlap.
 
+use core::cell::Cell;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -25,21 +26,22 @@ const GILS: usize = 64;
 /// From `cond` to `switch_cond`.
 const APART: usize = size_of::<libc::pthread_cond_t>() + size_of::<libc::pthread_mutex_t>();
 
-lifecycle::global! {
+/// The GILs that are followed.
+struct Gils {
     /// The addresses of `cond`; 0 for a free place. `switch_cond` lies behind it.
+    conditions: [AtomicUsize; GILS],
+    /// How many places have been used.
+    used: AtomicUsize,
+    /// GILs for which there was no place.
+    missed: AtomicU32,
+}
+
+lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
-    static CONDITIONS: [AtomicUsize; GILS] = [const { AtomicUsize::new(0) }; GILS];
-    /// How many places have been used.
-    #[fork(keep = "as the conditions")]
-    #[restart(keep)]
-    static USED: AtomicUsize = AtomicUsize::new(0);
-    /// GILs for which there was no place.
-    #[fork(keep = "as the conditions")]
-    #[restart(keep)]
-    static MISSED: AtomicU32 = AtomicU32::new(0);
-    /// There may be a GIL that was made before anybody told us.
-    #[fork(keep = "as the conditions")]
+    static FOLLOWED: Gils = Gils::none();
+    /// There may be a GIL that was made before its condition variables were hooked.
+    #[fork(keep = "as the GILs")]
     #[restart(keep)]
     static IS_LATE: AtomicBool = AtomicBool::new(false);
     /// The interpreter is built to do without, and does.
@@ -63,7 +65,7 @@ unsafe extern "C-unwind" {
 
 /// GILs that could not be followed.
 pub fn missed() -> u32 {
-    MISSED.load(Ordering::Relaxed)
+    FOLLOWED.missed.load(Ordering::Relaxed)
 }
 
 /// An interpreter is up. With the first one, ranges and totals begin. Not for a hook: it loads the
@@ -105,68 +107,94 @@ pub fn is_late() {
 
 /// A condition variable of the interpreter's has been initialised. Whether that made a GIL.
 pub fn initialised(condition: usize, thread: &Thread) -> bool {
-    forget(condition);
-    let last = thread.last_condition.replace(condition);
-    if last == 0 || condition != last.wrapping_add(APART) {
-        return false;
+    FOLLOWED.forget(condition);
+    let gil = second_of_pair(&thread.last_condition, condition);
+    if let Some(gil) = gil {
+        follow(gil);
     }
-    thread.last_condition.set(0);
-    follow(last);
-    true
+    gil.is_some()
 }
 
 /// Follows the GIL whose `cond` lies there.
 fn follow(condition: usize) {
-    if IS_OFF.load(Ordering::Relaxed) {
-        return;
+    if !IS_OFF.load(Ordering::Relaxed) {
+        FOLLOWED.follow(condition);
     }
-    // Another thread may have found the same one.
-    let is_it = |place: &AtomicUsize| place.load(Ordering::Acquire) == condition;
-    if CONDITIONS.iter().any(is_it) {
-        return;
-    }
-    for (index, place) in CONDITIONS.iter().enumerate() {
-        let free = place.compare_exchange(0, condition, Ordering::AcqRel, Ordering::Relaxed);
-        if free.is_ok() {
-            USED.fetch_max(index + 1, Ordering::AcqRel);
-            return;
-        }
-    }
-    MISSED.fetch_add(1, Ordering::Relaxed);
-}
-
-/// A condition variable is gone, and a GIL with it if it is one's. Whether it is.
-fn forget(condition: usize) -> bool {
-    CONDITIONS[..USED.load(Ordering::Acquire)]
-        .iter()
-        .any(|place| {
-            let known = place.compare_exchange(condition, 0, Ordering::AcqRel, Ordering::Relaxed);
-            known.is_ok()
-        })
 }
 
 /// All GILs are gone, with the interpreter's library.
 pub fn forget_all() {
-    for place in &CONDITIONS {
-        place.store(0, Ordering::Release);
+    FOLLOWED.forget_all();
+}
+
+/// Where the `cond` lies whose `switch_cond` is `condition`, if `last` was that one. `last` is
+/// `condition` from here on, or nothing where the pair is complete.
+fn second_of_pair(last: &Cell<usize>, condition: usize) -> Option<usize> {
+    let first = last.replace(condition);
+    if first == 0 || condition != first.wrapping_add(APART) {
+        return None;
     }
+    last.set(0);
+    Some(first)
 }
 
 /// What a condition variable is to a GIL.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Part {
     Dropped,
     Taken,
 }
 
-/// What it is, and to which GIL.
-#[inline]
-fn part(condition: usize) -> Option<(Part, u64)> {
-    let used = USED.load(Ordering::Acquire);
-    CONDITIONS[..used.min(GILS)]
-        .iter()
-        .zip(0..)
-        .find_map(|(place, gil)| {
+impl Gils {
+    const fn none() -> Self {
+        Self {
+            conditions: [const { AtomicUsize::new(0) }; GILS],
+            used: AtomicUsize::new(0),
+            missed: AtomicU32::new(0),
+        }
+    }
+
+    /// Follows the GIL whose `cond` lies there.
+    fn follow(&self, condition: usize) {
+        // Another thread may have found the same one.
+        let is_it = |place: &AtomicUsize| place.load(Ordering::Acquire) == condition;
+        if self.conditions.iter().any(is_it) {
+            return;
+        }
+        for (index, place) in self.conditions.iter().enumerate() {
+            let free = place.compare_exchange(0, condition, Ordering::AcqRel, Ordering::Relaxed);
+            if free.is_ok() {
+                self.used.fetch_max(index + 1, Ordering::AcqRel);
+                return;
+            }
+        }
+        self.missed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The places that have been used.
+    #[inline]
+    fn used(&self) -> &[AtomicUsize] {
+        &self.conditions[..self.used.load(Ordering::Acquire).min(GILS)]
+    }
+
+    /// A condition variable is gone, and a GIL with it if it is one's. Whether it is.
+    fn forget(&self, condition: usize) -> bool {
+        self.used().iter().any(|place| {
+            let known = place.compare_exchange(condition, 0, Ordering::AcqRel, Ordering::Relaxed);
+            known.is_ok()
+        })
+    }
+
+    fn forget_all(&self) {
+        for place in &self.conditions {
+            place.store(0, Ordering::Release);
+        }
+    }
+
+    /// What a condition variable is, and to which GIL.
+    #[inline]
+    fn part(&self, condition: usize) -> Option<(Part, u64)> {
+        self.used().iter().zip(0..).find_map(|(place, gil)| {
             let known = place.load(Ordering::Relaxed);
             match condition.wrapping_sub(known) {
                 0 => Some((Part::Dropped, gil)),
@@ -174,6 +202,7 @@ fn part(condition: usize) -> Option<(Part, u64)> {
                 _ => None,
             }
         })
+    }
 }
 
 /// Stands in the interpreter's slot for `pthread_cond_signal`.
@@ -181,7 +210,7 @@ fn part(condition: usize) -> Option<(Part, u64)> {
 /// # Safety
 /// Called as that function is.
 pub unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> c_int {
-    match part(condition.addr()) {
+    match FOLLOWED.part(condition.addr()) {
         Some((part, gil)) => {
             let _errno = Kept::new();
             if let Some(thread) = threads::current() {
@@ -194,7 +223,7 @@ pub unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> c_int {
         None if IS_LATE.load(Ordering::Relaxed) => learn(condition.addr()),
         None => {}
     }
-    // SAFETY: the caller's own argument.
+    // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
     unsafe { libc::pthread_cond_signal(condition) }
 }
 
@@ -205,11 +234,9 @@ fn learn(condition: usize) {
     let Some(thread) = threads::current() else {
         return;
     };
-    let last = thread.last_condition.replace(condition);
-    if last != 0 && condition == last.wrapping_add(APART) {
-        thread.last_condition.set(0);
-        follow(last);
-        if let Some((Part::Taken, gil)) = part(condition) {
+    if let Some(gil) = second_of_pair(&thread.last_condition, condition) {
+        follow(gil);
+        if let Some((Part::Taken, gil)) = FOLLOWED.part(condition) {
             thread.holds.takes(gil);
         }
     }
@@ -224,13 +251,13 @@ pub unsafe extern "C-unwind" fn timed_wait(
     mutex: *mut libc::pthread_mutex_t,
     until: *const libc::timespec,
 ) -> c_int {
-    if let Some((Part::Dropped, gil)) = part(condition.addr()) {
+    if let Some((Part::Dropped, gil)) = FOLLOWED.part(condition.addr()) {
         let _errno = Kept::new();
         if let Some(thread) = threads::current() {
             thread.holds.begins_to_wait(gil);
         }
     }
-    // SAFETY: the caller's own arguments.
+    // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
     unsafe { pthread_cond_timedwait(condition, mutex, until) }
 }
 
@@ -242,10 +269,10 @@ pub unsafe extern "C-unwind" fn wait(
     condition: *mut libc::pthread_cond_t,
     mutex: *mut libc::pthread_mutex_t,
 ) -> c_int {
-    let is_forced = matches!(part(condition.addr()), Some((Part::Taken, _)));
+    let is_forced = matches!(FOLLOWED.part(condition.addr()), Some((Part::Taken, _)));
     let since = if is_forced { now() } else { 0 };
     let ticks = if is_forced { holds::ticks() } else { 0 };
-    // SAFETY: the caller's own arguments.
+    // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
     let result = unsafe { pthread_cond_wait(condition, mutex) };
     if is_forced {
         let _errno = Kept::new();
@@ -262,13 +289,175 @@ pub unsafe extern "C-unwind" fn wait(
 /// # Safety
 /// Called as that function is.
 pub unsafe extern "C" fn destroy(condition: *mut libc::pthread_cond_t) -> c_int {
-    if forget(condition.addr()) {
+    if FOLLOWED.forget(condition.addr()) {
         let _errno = Kept::new();
         // Whoever ends an interpreter has its GIL to the last.
         if let Some(thread) = threads::current() {
             thread.holds.drops();
         }
     }
-    // SAFETY: the caller's own argument.
+    // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
     unsafe { libc::pthread_cond_destroy(condition) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COND: usize = 0x1000;
+
+    #[test]
+    fn a_gil_shows_by_two_conditions_a_mutex_apart() {
+        let last = Cell::new(0);
+        assert_eq!(second_of_pair(&last, COND), None);
+        assert_eq!(second_of_pair(&last, COND + APART), Some(COND));
+        // The pair is complete: a third one in the same distance begins another.
+        assert_eq!(second_of_pair(&last, COND + 2 * APART), None);
+        // Another mutex's condition in between.
+        assert_eq!(second_of_pair(&last, COND), None);
+        assert_eq!(second_of_pair(&last, 0x9000), None);
+        assert_eq!(second_of_pair(&last, COND + APART), None);
+    }
+
+    #[test]
+    fn the_first_condition_is_of_drops_and_the_second_of_takes() {
+        let gils = Gils::none();
+        assert_eq!(gils.part(COND), None);
+        assert_eq!(gils.part(APART), None); // of a free place
+        gils.follow(0x9000);
+        gils.follow(COND);
+        gils.follow(COND);
+        assert_eq!(gils.part(COND), Some((Part::Dropped, 1)));
+        assert_eq!(gils.part(COND + APART), Some((Part::Taken, 1)));
+        assert_eq!(gils.part(COND + 8), None);
+        assert_eq!(gils.part(0x9000), Some((Part::Dropped, 0)));
+    }
+
+    #[test]
+    fn a_place_is_used_again_when_its_gil_is_gone() {
+        let gils = Gils::none();
+        gils.follow(COND);
+        gils.follow(0x9000);
+        assert!(gils.forget(COND));
+        assert!(!gils.forget(COND));
+        assert_eq!(gils.part(COND), None);
+        gils.follow(0x5000);
+        assert_eq!(gils.part(0x5000), Some((Part::Dropped, 0)));
+        gils.forget_all();
+        assert_eq!(gils.part(0x9000), None);
+        assert_eq!(gils.part(APART), None);
+    }
+
+    #[test]
+    fn gils_without_a_place_are_counted() {
+        let gils = Gils::none();
+        for number in 1..=GILS + 2 {
+            gils.follow(number * COND);
+        }
+        assert_eq!(gils.missed.load(Ordering::Relaxed), 2);
+        assert_eq!(
+            gils.part(GILS * COND),
+            Some((Part::Dropped, GILS as u64 - 1))
+        );
+        assert_eq!(gils.part((GILS + 1) * COND), None);
+    }
+
+    /// Lies as a GIL's do in CPython.
+    #[repr(C)]
+    struct Pair {
+        cond: libc::pthread_cond_t,
+        mutex: libc::pthread_mutex_t,
+        switch: libc::pthread_cond_t,
+    }
+
+    fn pair() -> &'static mut Pair {
+        Box::leak(Box::new(Pair {
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            switch: libc::PTHREAD_COND_INITIALIZER,
+        }))
+    }
+
+    /// As CPython does it: both are initialised, one thread takes and drops, another waits.
+    #[test]
+    fn hooks_count_a_threads_waits_and_holds() {
+        let pair = pair();
+        let (cond, mutex, switch) = (
+            &raw mut pair.cond,
+            &raw mut pair.mutex,
+            &raw mut pair.switch,
+        );
+        let thread = threads::current().unwrap();
+        thread.holds.begin_anew();
+        assert!(!initialised(cond.addr(), thread));
+        assert!(initialised(switch.addr(), thread));
+        let past = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let holds = &thread.holds;
+        // SAFETY: conditions and a mutex that are initialised and never freed; the mutex is locked
+        // where it is waited with.
+        unsafe {
+            libc::pthread_mutex_lock(mutex);
+            assert_eq!(timed_wait(cond, mutex, &raw const past), libc::ETIMEDOUT);
+            assert_eq!(timed_wait(cond, mutex, &raw const past), libc::ETIMEDOUT);
+            signal(switch); // takes
+            assert!(holds.holds_since().is_some());
+            signal(cond); // drops
+            libc::pthread_mutex_unlock(mutex);
+        }
+        assert_eq!((holds.waits.count(), holds.holds.count()), (1, 1));
+        assert!(holds.waits.longest() > 0);
+        assert_eq!(holds.forced.count(), 0);
+        // SAFETY: nobody waits on them.
+        unsafe {
+            signal(switch);
+            destroy(cond); // the thread had it to the last
+            destroy(switch);
+        }
+        assert_eq!(holds.holds.count(), 2);
+        assert_eq!(FOLLOWED.part(cond.addr()), None);
+        // SAFETY: a condition that nobody uses, and that is initialised before it is signalled.
+        unsafe {
+            libc::pthread_cond_init(cond, core::ptr::null());
+            signal(cond);
+        }
+        assert_eq!(holds.holds.count(), 2);
+    }
+
+    #[test]
+    fn a_thread_that_was_forced_waits_until_another_has_it() {
+        let pair = pair();
+        let (cond, mutex, switch) = (
+            &raw mut pair.cond,
+            &raw mut pair.mutex,
+            &raw mut pair.switch,
+        );
+        let forced = &threads::current().unwrap().holds.forced;
+        let before = forced.count();
+        FOLLOWED.follow(cond.addr());
+        let (mutex_there, switch_there) = (mutex.expose_provenance(), switch.expose_provenance());
+        // SAFETY: a mutex and a condition that are initialised and never freed.
+        unsafe { libc::pthread_mutex_lock(mutex) };
+        let other = std::thread::spawn(move || {
+            let mutex = core::ptr::with_exposed_provenance_mut(mutex_there);
+            let switch = core::ptr::with_exposed_provenance_mut(switch_there);
+            // SAFETY: a mutex and a condition that are initialised and never freed.
+            unsafe {
+                libc::pthread_mutex_lock(mutex);
+                signal(switch);
+                libc::pthread_mutex_unlock(mutex);
+            }
+            threads::known().unwrap().holds.holds_since().is_some()
+        });
+        // SAFETY: the mutex is locked by this thread.
+        unsafe {
+            assert_eq!(wait(switch, mutex), 0);
+            libc::pthread_mutex_unlock(mutex);
+        }
+        assert!(other.join().unwrap());
+        assert_eq!(forced.count(), before + 1);
+        FOLLOWED.forget(cond.addr());
+    }
 }

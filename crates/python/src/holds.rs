@@ -229,9 +229,105 @@ impl Holds {
         }
     }
 
+    /// For a test, whose thread may have another's place: as of a thread that has done nothing.
+    #[cfg(test)]
+    pub fn begin_anew(&self) {
+        self.leave();
+        self.clear();
+    }
+
     fn clear(&self) {
         for total in [&self.waits, &self.holds, &self.forced] {
             total.clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+    use std::thread::sleep;
+
+    use super::*;
+
+    const PAUSE: Duration = Duration::from_millis(2);
+    const PAUSED: u64 = 2_000_000;
+
+    #[test]
+    fn a_wait_ends_where_the_hold_begins() {
+        let thread = Holds::new();
+        assert!(thread.holds_since().is_none());
+        thread.begins_to_wait(0);
+        sleep(PAUSE);
+        thread.begins_to_wait(0); // it was woken, and another has it still
+        thread.takes(0);
+        assert_eq!(thread.waits.count(), 1);
+        assert!(thread.waits.time() >= PAUSED);
+        assert_eq!(thread.waits.longest(), thread.waits.time());
+        assert_eq!(thread.holds.count(), 0);
+        sleep(PAUSE);
+        thread.drops();
+        thread.drops();
+        assert_eq!(thread.holds.count(), 1);
+        assert!(thread.holds.time() >= PAUSED);
+    }
+
+    #[test]
+    fn a_gil_that_was_free_is_not_waited_for() {
+        let thread = Holds::new();
+        thread.takes(0);
+        thread.takes(1); // the first went without being dropped
+        thread.drops();
+        assert_eq!((thread.waits.count(), thread.holds.count()), (0, 2));
+    }
+
+    #[test]
+    fn counting_begins_within_a_hold() {
+        let thread = Holds::new();
+        thread.takes(0);
+        thread.drops();
+        thread.was_forced(5, 0);
+        thread.takes(0);
+        let before = thread.holds_since();
+        sleep(PAUSE);
+        thread.begin(0);
+        assert_eq!((thread.holds.count(), thread.forced.count()), (0, 0));
+        assert!(thread.holds_since() > before);
+        let idle = Holds::new();
+        idle.begin(0);
+        assert!(idle.holds_since().is_none());
+    }
+
+    #[test]
+    fn the_place_of_a_thread_that_ended_keeps_its_totals() {
+        let thread = Holds::new();
+        thread.begins_to_wait(0);
+        sleep(PAUSE);
+        thread.takes(0);
+        thread.begins_to_wait(0);
+        thread.was_forced(7, 0);
+        thread.leave();
+        assert_eq!((thread.waits.count(), thread.holds.count()), (1, 1));
+        assert!(thread.waits.time() >= PAUSED);
+        assert_eq!(thread.waits.longest(), 0);
+        assert_eq!((thread.forced.count(), thread.forced.time()), (1, 7));
+        // The next thread does not wait since then.
+        thread.takes(0);
+        assert_eq!(thread.waits.count(), 1);
+    }
+
+    #[test]
+    fn the_child_of_a_fork_counts_anew() {
+        let thread = Holds::new();
+        thread.takes(0);
+        thread.drops();
+        thread.takes(0);
+        thread.begins_to_wait(0);
+        // SAFETY: no other thread has a reference to what this one made.
+        thread.in_child(&unsafe { OnlyThread::new() });
+        assert_eq!((thread.waits.count(), thread.holds.count()), (0, 0));
+        assert!(thread.holds_since().is_none());
+        thread.takes(0);
+        assert_eq!(thread.waits.count(), 0);
     }
 }

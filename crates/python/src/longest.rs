@@ -39,3 +39,29 @@ pub fn take() -> Option<Longest> {
         .lock_for(PATIENCE)
         .and_then(|mut longest| longest.take())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::thread_name::ThreadName;
+
+    #[test]
+    fn the_longest_is_kept_until_it_is_taken() {
+        let of = |time, name: &str| {
+            let kept = ThreadName::new();
+            kept.set_pythons(name.as_bytes());
+            keep(Longest {
+                time,
+                name: kept.get(1),
+            });
+        };
+        // Longer than any that another test's thread leaves meanwhile.
+        of(u64::MAX - 2, "first");
+        of(u64::MAX - 1, "second");
+        of(u64::MAX - 2, "third");
+        let longest = take().unwrap();
+        assert_eq!(longest.time, u64::MAX - 1);
+        assert_eq!(longest.name.to_string(), "second");
+        assert!(take().is_none_or(|other| other.time < u64::MAX - 2));
+    }
+}

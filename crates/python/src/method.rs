@@ -123,8 +123,8 @@ impl MethodDef {
 /// There has been a value of the type.
 const unsafe fn the<F: Copy>() -> F {
     const { assert!(size_of::<F>() == 0, "the function captures something") };
-    // SAFETY: a type without size is read from nowhere; the caller's promise is that it has a value,
-    // and it may be copied.
+    // SAFETY: a type without size is read from nowhere; there has been a value of it, which may be
+    // copied.
     unsafe { core::ptr::NonNull::<F>::dangling().read() }
 }
 
@@ -137,7 +137,7 @@ unsafe fn reply(act: impl FnOnce(Python<'_>)) -> Raw {
     let Some(api) = attached::api() else {
         return core::ptr::null_mut();
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: Python calls the function that this is a part of, with the GIL.
     let py = unsafe { Python::assume(api) };
     py.quietly(act);
     py.none()
@@ -148,7 +148,8 @@ unsafe fn reply(act: impl FnOnce(Python<'_>)) -> Raw {
 /// # Safety
 /// The thread has the GIL, and `object` is null or a live object.
 unsafe fn reply_to(object: Raw, act: impl FnOnce(Python<'_>, &Object<'_>)) -> Raw {
-    // SAFETY: the caller's promise.
+    // SAFETY: Python calls the function that this is a part of, with the GIL, and keeps `object` alive
+    // until that returns.
     unsafe {
         reply(|py| {
             if let Some(object) = py.share(object) {

@@ -56,7 +56,23 @@ pub fn look(py: Python<'_>) -> Option<()> {
         IS_BEHIND.store(true, Ordering::Relaxed);
     }
     let now = now();
-    let wait = (now.saturating_sub(since) * SELDOM).max(PERIOD);
-    NEXT.store(now + wait, Ordering::Relaxed);
+    NEXT.store(now + pause(now.saturating_sub(since)), Ordering::Relaxed);
     Some(())
+}
+
+/// Until the next look-up, in nanoseconds, after one that took so many.
+fn pause(took: u64) -> u64 {
+    took.saturating_mul(SELDOM).max(PERIOD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looking_up_takes_a_hundredth_of_the_time_at_most() {
+        assert_eq!(pause(0), PERIOD);
+        assert_eq!(pause(PERIOD / SELDOM), PERIOD);
+        assert_eq!(pause(1_000_000), 100_000_000);
+    }
 }

@@ -97,3 +97,33 @@ impl fmt::Display for Text {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pythons_name_comes_before_the_kernels() {
+        let name = ThreadName::new();
+        name.set(b"python3\0\0");
+        assert_eq!(name.get(7).to_string(), "thread 7 (python3)");
+        name.set_pythons("läuft".as_bytes());
+        name.ask_kernel();
+        assert_eq!(name.get(7).to_string(), "läuft");
+        name.begin();
+        assert!(!name.is_pythons());
+        assert!(IS_BEHIND.load(Ordering::Relaxed));
+        assert!(name.get(7).to_string().starts_with("thread 7 ("));
+    }
+
+    #[test]
+    fn a_long_name_is_cut_between_characters() {
+        let name = ThreadName::new();
+        name.set_pythons("x".repeat(40).as_bytes());
+        assert_eq!(name.get(1).to_string(), "x".repeat(32));
+        name.set_pythons(format!("{}äb", "x".repeat(31)).as_bytes());
+        assert_eq!(name.get(1).to_string(), "x".repeat(31));
+        name.set_pythons(b"short");
+        assert_eq!(name.get(1).to_string(), "short");
+    }
+}

@@ -13,15 +13,15 @@ use super::spans::Spans;
 use super::thread_name::{Text, ThreadName};
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
-use tllmprof_platform::pages;
+use tllmprof_platform::pages::{self, Chained, Spare};
 use tllmprof_platform::thread::{self, Part};
 use tllmprof_sync::Published;
 
 lifecycle::global! {
-    /// Places that were made and no thread has had yet, in a chain.
+    /// Places that were made and no thread has had yet.
     #[fork(keep = "places are inherited")]
     #[restart(keep)]
-    static SPARE: Published<Thread> = Published::none();
+    static SPARE: Spare<Thread> = Spare::none();
 }
 /// Places that are made at a time.
 const BATCH: usize = 32;
@@ -80,24 +80,15 @@ fn take() -> Option<&'static Thread> {
     })
 }
 
-/// A place that no thread has had, from a batch of them.
+/// A place that no thread has had.
 fn spare() -> Option<&'static Thread> {
-    let thread = SPARE.take().or_else(more)?;
-    if let Some(rest) = thread.next.take() {
-        // Should another thread have put its own rest back meanwhile, this one is lost: a batch at
-        // most.
-        let _ = SPARE.set_if_none(rest);
-    }
-    Some(thread)
+    SPARE.take(|| pages::batch_with(BATCH, Thread::new))
 }
 
-/// Makes a batch of places, each of which leads to the next.
-fn more() -> Option<&'static Thread> {
-    let batch: &'static [Thread] = pages::batch_with(BATCH, Thread::new)?;
-    for (thread, next) in batch.iter().zip(&batch[1..]) {
-        thread.next.set(Some(next));
+impl Chained for Thread {
+    fn next(&self) -> &Published<Self> {
+        &self.next
     }
-    batch.first()
 }
 
 // SAFETY: no other part is of this kind.

@@ -1,15 +1,16 @@
-//! What is said of Python at the end.
+//! What is reported of Python at the end.
 //!
-//! It may be said in a signal handler that ends the process, so nothing here allocates.
+//! It may be reported in a signal handler that ends the process, so nothing here allocates.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::holds::Total;
 use super::longest::{self, Longest};
+use super::threads::{self, Thread};
 use super::time::{Milliseconds, now};
 use super::wants::wants;
-use super::{attached, gc, gil, threads};
+use super::{attached, gc, gil};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
@@ -19,23 +20,24 @@ lifecycle::global! {
 
     #[fork(reset)]
     #[restart(keep)]
-    static SAID: AtomicBool = AtomicBool::new(false);
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Says the totals, once.
+/// Reports the totals, once.
 pub fn report(level: Level) {
     let wants = wants();
-    if !(wants.gc || wants.gil) || !attached::is_there() || !log::tells(level) {
+    if !(wants.gc || wants.gil) || !attached::is_there() || !log::is_logged(level) {
         return;
     }
-    if SAID.swap(true, Ordering::Relaxed) {
+    if IS_REPORTED.swap(true, Ordering::Relaxed) {
         return;
     }
     if wants.gc {
         log::line(level, format_args!("Python GC: {}", gc::TOTALS));
     }
     if wants.gil {
-        Gil::now().report(level);
+        let threads = threads::all();
+        Gil::of(threads, now(), longest::take(), gil::missed()).report(level);
     }
 }
 
@@ -68,18 +70,27 @@ struct Gil {
     waits: Sum,
     forced: Sum,
     longest: Option<Longest>,
+    /// GILs that could not be followed.
+    missed: u32,
 }
 
 impl Gil {
-    fn now() -> Self {
+    /// What these threads have had to do with it until `now`, where `longest` is the longest wait of
+    /// those that have ended.
+    fn of<'a>(
+        threads: impl Iterator<Item = &'a Thread>,
+        now: u64,
+        longest: Option<Longest>,
+        missed: u32,
+    ) -> Self {
         let mut gil = Self {
             holds: Sum::default(),
             waits: Sum::default(),
             forced: Sum::default(),
-            longest: longest::take(),
+            longest,
+            missed,
         };
-        let now = now();
-        for thread in threads::all() {
+        for thread in threads {
             let holds = &thread.holds;
             gil.holds.add(&holds.holds);
             gil.waits.add(&holds.waits);
@@ -118,7 +129,7 @@ impl fmt::Display for Gil {
             write!(f, ", the longest {time} ms by {}", longest.name)?;
         }
         write!(f, "; {}", Many("forced switch", self.forced))?;
-        match gil::missed() {
+        match self.missed {
             0 => Ok(()),
             missed => write!(f, "; {missed} more GILs were not followed"),
         }
@@ -146,5 +157,69 @@ impl fmt::Display for Many {
             )?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::thread_name::ThreadName;
+
+    fn sum(count: u64, time: u64) -> Sum {
+        Sum { count, time }
+    }
+
+    #[test]
+    fn each_count_has_its_plural_and_its_time() {
+        let many = |what, count, time| Many(what, sum(count, time)).to_string();
+        assert_eq!(many("hold", 0, 0), "0 holds");
+        assert_eq!(many("hold", 1, 1_500_000_000), "1 hold, 1.500000 s");
+        assert_eq!(
+            many("forced switch", 2, 42_000),
+            "2 forced switches, 0.000042 s"
+        );
+    }
+
+    #[test]
+    fn the_gils_line_names_the_longest_wait() {
+        let name = ThreadName::new();
+        name.set_pythons(b"worker");
+        let gil = Gil {
+            holds: sum(2, 1000),
+            waits: sum(1, 2_000_000),
+            forced: sum(0, 0),
+            longest: Some(Longest {
+                time: 2_000_000,
+                name: name.get(7),
+            }),
+            missed: 3,
+        };
+        assert_eq!(
+            gil.to_string(),
+            "2 holds, 0.000001 s; 1 wait, 0.002000 s, the longest 2.000 ms by worker; 0 forced \
+             switches; 3 more GILs were not followed"
+        );
+    }
+
+    #[test]
+    fn a_hold_that_is_under_way_counts_until_now() {
+        let thread = threads::current().unwrap();
+        thread.holds.begin_anew();
+        thread.holds.takes(0);
+        let since = thread.holds.holds_since().unwrap();
+        let name = thread.name();
+        let longest = Some(Longest { time: 5, name });
+        let gil = Gil::of(core::iter::once(thread), since + 7000, longest, 0);
+        assert_eq!((gil.holds.count, gil.holds.time), (1, 7000));
+        assert_eq!(
+            (gil.waits.count, gil.longest.map(|it| it.time)),
+            (0, Some(5))
+        );
+        thread.holds.begins_to_wait(0);
+        std::thread::sleep(core::time::Duration::from_millis(1));
+        thread.holds.takes(0);
+        let gil = Gil::of(core::iter::once(thread), now(), None, 0);
+        assert_eq!((gil.holds.count, gil.waits.count), (2, 1));
+        assert_eq!(gil.longest.unwrap().time, gil.waits.time);
     }
 }

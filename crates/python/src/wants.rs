@@ -39,3 +39,26 @@ impl Wants {
         self.gc || self.gil || self.functions || self.torch || self.modules || self.extension
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_wish_is_enough() {
+        assert!(!Wants::default().anything());
+        let set: [fn(&mut Wants); 6] = [
+            |it| it.gc = true,
+            |it| it.gil = true,
+            |it| it.functions = true,
+            |it| it.torch = true,
+            |it| it.modules = true,
+            |it| it.extension = true,
+        ];
+        for set in set {
+            let mut wants = Wants::default();
+            set(&mut wants);
+            assert!(wants.anything());
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 macro_rules! infos {
     ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
-        /// What an information event tells. Its value is a string's id unless it says *number*.
+        /// What an information event reports. Its value is a string's id unless it says *number*.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u16)]
         pub enum Info {

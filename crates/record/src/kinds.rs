@@ -1,4 +1,4 @@
-//! Kinds of calls, ranges, copies and ends that events tell apart.
+//! Kinds of calls, ranges, copies and ends that events distinguish.
 
 use tllmprof_calls::Kind;
 

@@ -162,3 +162,41 @@ fn counter_is_even() -> bool {
 fn counter_is_even() -> bool {
     true // the architecture has it so
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_three_clocks_of_an_anchor_are_of_one_moment() {
+        let before = ticks();
+        let anchor = anchor();
+        assert!((before..=ticks()).contains(&anchor.ticks));
+        let apart = nanoseconds(Clock::Realtime) - anchor.unix_ns;
+        assert!(apart < 10_000_000_000, "{apart}");
+        let ms = anchor.monotonic_ns / 1_000_000;
+        assert!(coarse_ms().abs_diff(ms) < 10_000);
+    }
+
+    #[test]
+    fn a_monotonic_clock_ticks_once_in_a_nanosecond() {
+        if !is_counter() {
+            assert_eq!(ticks_per_ns().to_bits(), 1.0_f64.to_bits());
+            assert!(ticks().abs_diff(nanoseconds(Clock::Monotonic)) < 10_000_000_000);
+        }
+    }
+
+    #[test]
+    fn the_counter_is_chosen_where_it_is_even() {
+        let kind = if counter_is_even() {
+            ClockKind::Counter
+        } else {
+            ClockKind::Monotonic
+        };
+        // Not chosen here: other tests read ticks meanwhile.
+        assert!(!is_counter() || kind == ClockKind::Counter);
+        assert!(kind == ClockKind::Monotonic || may_read_counter());
+        let (first, second) = (counter(), counter());
+        assert!(!counter_is_even() || first <= second);
+    }
+}

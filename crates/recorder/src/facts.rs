@@ -1,4 +1,4 @@
-//! What a record tells of its process, once each.
+//! The facts of a process that its record has once each.
 
 use core::fmt::{Display, Write};
 use core::time::Duration;
@@ -14,7 +14,7 @@ use super::writers::{self, strings};
 use super::{clock, is_on, is_wanted};
 use tllmprof_sync::Lock;
 
-/// Lines that were said before there was a record, each with a line feed behind it.
+/// Warnings that were logged before there was a record, each with a line feed behind it.
 struct Pending {
     bytes: [u8; 4096],
     length: usize,
@@ -30,22 +30,22 @@ lifecycle::global! {
     });
 }
 
-/// Tells a fact.
-pub fn tell(key: Info, text: &str) {
+/// Writes a fact that is a text.
+pub fn write_text(key: Info, text: &str) {
     let id = strings::id_of(text);
     if id != NO_STRING {
-        tell_number(key, id.into());
+        write_number(key, id.into());
     }
 }
 
-/// Tells the tokens that the learned router of an MoE layer has sent to each expert so far.
+/// Writes how many tokens the learned router of an MoE layer has sent to each expert so far.
 pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
     if !is_on() {
         return;
     }
     let id = strings::id_of(name);
     if id != NO_STRING {
-        tell_number(Info::Router, u64::from(layer) << 32 | u64::from(id));
+        write_number(Info::Router, u64::from(layer) << 32 | u64::from(id));
     }
     for (expert, tokens) in (0..=u16::MAX).zip(tokens) {
         let what = What::ExpertLoad {
@@ -57,8 +57,8 @@ pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
     }
 }
 
-/// Tells a fact that is a number.
-pub fn tell_number(key: Info, value: u64) {
+/// Writes a fact that is a number.
+pub fn write_number(key: Info, value: u64) {
     let what = What::Info {
         key: Some(key),
         value,
@@ -66,11 +66,11 @@ pub fn tell_number(key: Info, value: u64) {
     writers::write(&Event::new(clock::ticks(), 0, what));
 }
 
-/// A warning was said. It is kept until there is a record, and may come from anywhere: nothing is
-/// allocated or waited for.
-pub fn said(line: &str) {
+/// Keeps a warning that is logged, until there is a record. Called from anywhere: nothing is allocated or
+/// waited for.
+pub fn keep_warning(line: &str) {
     if is_on() {
-        return tell(Info::Refused, line);
+        return write_text(Info::Refused, line);
     }
     if is_wanted()
         && let Some(mut pending) = PENDING.lock_for(Duration::ZERO)
@@ -85,8 +85,8 @@ pub fn said(line: &str) {
     }
 }
 
-/// Writes down what was said before there was a record.
-pub fn tell_pending() {
+/// Writes the warnings that were logged before there was a record.
+pub fn write_pending() {
     let mut bytes = [0; 4096];
     let length = {
         let mut pending = PENDING.lock();
@@ -95,14 +95,14 @@ pub fn tell_pending() {
     };
     let lines = bytes.get(..length).unwrap_or_default();
     for line in String::from_utf8_lossy(lines).lines() {
-        tell(Info::Refused, line);
+        write_text(Info::Refused, line);
     }
 }
 
 /// The name of the machine.
 pub fn host_name() -> Vec<u8> {
     let mut name = vec![0_u8; 256];
-    // SAFETY: writes at most so many bytes, and the last one stays 0.
+    // SAFETY: writes at most one byte less than the vector has, so the last one stays 0.
     let failed = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) != 0 };
     let length = name.iter().position(|byte| *byte == 0).unwrap_or(0);
     name.truncate(if failed { 0 } else { length });
@@ -122,25 +122,25 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let file = |path| fs::read(path).unwrap_or_default();
     let command = text(&file("/proc/self/cmdline")).replace('\0', " ");
-    tell(Info::CommandLine, command.trim_end());
-    tell(Info::Process, text(&file("/proc/self/comm")).trim_end());
-    tell(Info::Host, &text(host));
-    tell(
+    write_text(Info::CommandLine, command.trim_end());
+    write_text(Info::Process, text(&file("/proc/self/comm")).trim_end());
+    write_text(Info::Host, &text(host));
+    write_text(
         Info::Boot,
         text(&file("/proc/sys/kernel/random/boot_id")).trim_end(),
     );
-    tell(Info::Version, env!("CARGO_PKG_VERSION"));
+    write_text(Info::Version, env!("CARGO_PKG_VERSION"));
     if let Some(rank) = facts.rank {
-        tell_number(Info::Rank, rank);
+        write_number(Info::Rank, rank);
     }
     if let Some(python) = facts.python {
-        tell(Info::Python, python);
+        write_text(Info::Python, python);
     }
-    tell_rule(facts);
-    tell(Info::Windows, &settings.windows.to_string());
+    write_rule(facts);
+    write_text(Info::Windows, &settings.windows.to_string());
     for variable in VARIABLES {
         if let Some(value) = std::env::var_os(variable.name) {
-            tell(
+            write_text(
                 Info::Setting,
                 &format!("{}={}", variable.name, value.display()),
             );
@@ -148,25 +148,25 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     }
 }
 
-/// Writes down what an iteration is, and why.
-fn tell_rule(facts: &Facts<'_>) {
-    tell_shown(Info::Rule, facts.rule);
+/// Writes what an iteration is, and why.
+fn write_rule(facts: &Facts<'_>) {
+    write_shown(Info::Rule, facts.rule);
     if let Some(why) = facts.why {
-        tell_shown(Info::RuleWhy, why);
+        write_shown(Info::RuleWhy, why);
     }
     if let Some(engine) = facts.engine {
-        tell(Info::Engine, engine);
+        write_text(Info::Engine, engine);
     }
 }
 
-fn tell_shown(key: Info, what: &dyn Display) {
+fn write_shown(key: Info, what: &dyn Display) {
     let mut text = String::new();
     // A String takes all that is written to it.
     let _ = write!(text, "{what}");
-    tell(key, &text);
+    write_text(key, &text);
 }
 
-/// The child of a fork has not said anything.
+/// The child of a fork has logged nothing.
 fn in_child(alone: &OnlyThread) {
     PENDING.break_open(alone);
     PENDING.lock().length = 0;

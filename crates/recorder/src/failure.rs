@@ -1,4 +1,4 @@
-//! Why something about the file could not be done, told without allocating.
+//! Why something about the file could not be done, which is written without allocating.
 
 use core::fmt;
 use std::io;
@@ -39,5 +39,29 @@ impl fmt::Display for Failure {
             errno => return write!(f, "{}: error {errno}", self.tried),
         };
         write!(f, "{}: {why}", self.tried)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Failure;
+
+    #[test]
+    fn a_failure_says_what_was_tried_and_why_it_failed() {
+        let shown = |errno| Failure::new("it could not grow", errno).to_string();
+        assert_eq!(shown(libc::ENOSPC), "it could not grow: the disk is full");
+        assert_eq!(
+            shown(libc::EROFS),
+            "it could not grow: the file system is read-only"
+        );
+        assert_eq!(shown(libc::EIO), "it could not grow: error 5");
+        assert_eq!(shown(0), "it could not grow");
+    }
+
+    #[test]
+    fn the_last_error_is_that_of_the_last_call() {
+        // SAFETY: takes no pointer; there is no such descriptor.
+        assert_eq!(unsafe { libc::close(-1) }, -1);
+        assert_eq!(Failure::last("it").errno, libc::EBADF);
     }
 }

@@ -1,6 +1,6 @@
 //! Iterations and windows: outside windows a histogram and counters, inside them events.
 //!
-//! Whoever tells of these has the session's turn or its lock: one thread at a time.
+//! Called with the session's turn or its lock: by one thread at a time.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -118,7 +118,7 @@ pub fn window_closes(next: u64) {
     ranges::window_closes();
     let first = FIRST.load(Ordering::Relaxed);
     write_edge(Edge::Close, next.saturating_sub(1).max(first));
-    writers::tell_dropped();
+    writers::count_dropped();
     if let Some(header) = space::header() {
         let events = writers::events().saturating_sub(EVENTS.load(Ordering::Relaxed));
         let cost = events.saturating_mul(EVENT_COSTS.load(Ordering::Relaxed));

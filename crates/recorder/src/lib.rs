@@ -2,7 +2,7 @@
 //! through memory, so that it is whole whatever ends the process.
 //!
 //! [`file`] is what is known of the file, [`space`] its room, [`writers`] the threads' chunks in it,
-//! [`facts`] what is told once, [`iterations`] what happens outside windows and inside, [`gpu`] what
+//! [`facts`] what is written once, [`iterations`] what happens outside windows and inside, [`gpu`] what
 //! the GPU was at work for it. Inside
 //! windows alone events are kept ([`is_recording`]). Nothing here asks what a step is.
 
@@ -17,6 +17,8 @@ mod quiet;
 pub mod ranges;
 mod space;
 mod state;
+#[cfg(test)]
+mod tests;
 mod writers;
 
 use core::sync::atomic::Ordering;
@@ -34,15 +36,15 @@ use tllmprof_session::Facts;
 #[cfg(target_arch = "x86_64")] // its assembler asks
 pub use clock::IS_COUNTER;
 pub use clock::ticks;
-pub use facts::{expert_loads, said};
+pub use facts::expert_loads;
 pub use iterations::{
     count_calls, iteration_begins, iteration_ends, wants_calls, window_closes, window_opens,
 };
 pub use space::{make_room, set_helper};
 pub use state::{add, is_on, is_recording, is_wanted, set};
-pub use writers::Writer;
-pub use writers::strings::{Label, id_of};
+pub use writers::strings::{LONGEST, Label, id_of};
 
+use facts::keep_warning;
 use file::File;
 use state::{IS_ON, IS_RECORDING, IS_WANTED};
 use tllmprof_platform::log;
@@ -94,7 +96,7 @@ pub fn call(start: u64, failed: bool, what: What) {
 pub fn start(settings: &Settings) {
     if is_asked_for(settings) {
         IS_WANTED.store(true, Ordering::Relaxed);
-        log::keep(said);
+        log::keep(keep_warning);
         clock::start();
         if let Ok(folder) = std::env::current_dir() {
             let _ = FOLDER.set(Box::new(folder));
@@ -147,7 +149,7 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     facts::write(settings, facts, &host);
     iterations::start();
     IS_ON.store(true, Ordering::Release);
-    facts::tell_pending();
+    facts::write_pending();
 }
 
 /// The process ends, after `iterations`: nothing that comes is kept but what the GPU did. Allocates
@@ -164,7 +166,7 @@ pub fn finish(ended: Ended) {
     if !IS_ON.swap(false, Ordering::AcqRel) {
         return;
     }
-    writers::tell_dropped();
+    writers::count_dropped();
     if let Some(header) = space::header() {
         header.anchor(clock::anchor());
         header.set_ended(ended);

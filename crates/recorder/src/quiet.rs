@@ -57,3 +57,53 @@ impl Drop for Quiet {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a signal is blocked for the calling thread, and whether it is pending.
+    fn state(signal: c_int) -> (bool, bool) {
+        // SAFETY: the sets are filled before they are read, and the pointers are to locals.
+        unsafe {
+            let (mut mask, mut pending) = (zeroed(), zeroed());
+            libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &raw mut mask);
+            libc::sigpending(&raw mut pending);
+            let is_in = |set: &libc::sigset_t| libc::sigismember(set, signal) == 1;
+            (is_in(&mask), is_in(&pending))
+        }
+    }
+
+    fn raise(signal: c_int) {
+        // SAFETY: takes no pointer; the thread has the signal blocked.
+        unsafe { libc::raise(signal) };
+    }
+
+    #[test]
+    fn what_our_work_raises_never_arrives() {
+        std::thread::spawn(|| {
+            let quiet = Quiet::new(libc::SIGUSR2);
+            assert_eq!(state(libc::SIGUSR2), (true, false));
+            assert_eq!(state(libc::SIGSEGV), (false, false));
+            raise(libc::SIGUSR2);
+            assert_eq!(state(libc::SIGUSR2), (true, true));
+            drop(quiet);
+            assert_eq!(state(libc::SIGUSR2), (false, false));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn what_was_pending_before_stays() {
+        std::thread::spawn(|| {
+            let outer = Quiet::new(libc::SIGUSR2);
+            raise(libc::SIGUSR2);
+            drop(Quiet::new(libc::SIGUSR2));
+            assert_eq!(state(libc::SIGUSR2), (true, true));
+            drop(outer);
+        })
+        .join()
+        .unwrap();
+    }
+}

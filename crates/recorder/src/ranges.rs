@@ -7,11 +7,10 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tllmprof_platform::lifecycle::{self, OnlyThread};
-use tllmprof_record::{Event, RangeKind, StringId, What};
+use tllmprof_record::{Event, NO_STRING, RangeKind, StringId, What};
 
-pub use super::writers::Writer;
-pub use super::writers::strings::{c_id_by, spelt_id_by};
-use super::{clock, is_on, writers};
+use super::writers::{self, Writer, strings};
+use super::{Label, clock, is_on};
 use tllmprof_steps::ranges::crossing::Crossing;
 use tllmprof_steps::ranges::open::Begun;
 
@@ -76,30 +75,60 @@ pub fn event(window: u32, since: u64, what: What, now: u64) -> Option<Event> {
     is_on().then_some(event)
 }
 
-/// What a range or a mark is called.
+/// What a range or a mark is called, and in which domain; none for the default one.
 #[derive(Clone, Copy)]
-pub struct Names {
-    pub domain: StringId,
-    pub name: StringId,
+pub struct Names<'a> {
+    pub domain: Option<&'a Label>,
+    pub name: Name<'a>,
 }
 
-/// The calling thread has pushed a range on the stack `stack`, in a window. `names` says what it is
-/// called, by the thread's writer.
-#[inline]
-pub fn pushed(stack: usize, names: impl FnOnce(&Writer) -> Names) {
-    writers::with_quietly(|writer| {
-        let Names { domain, name } = names(writer);
-        let begun = Begun {
+/// A name as the program gives it.
+#[derive(Clone, Copy)]
+pub enum Name<'a> {
+    /// Bytes, UTF-8 in most programs.
+    Text(&'a [u8]),
+    /// A string that the program has registered.
+    Registered(&'a Label),
+    None,
+}
+
+impl Names<'_> {
+    /// A range of this name that begins now.
+    #[inline]
+    fn begin(self, writer: &Writer) -> Begun {
+        let (domain, name) = self.ids(writer);
+        Begun {
             window: window(),
             // Read last: what this takes is not the range's.
             since: clock::ticks(),
             domain,
             name,
-        };
-        if writer.with_open(|open| open.push(stack, begun)) != Some(true) {
-            writer.drop_one();
         }
-    });
+    }
+
+    /// The numbers of the domain's name and of the name.
+    #[inline]
+    fn ids(self, writer: &Writer) -> (StringId, StringId) {
+        let name = match self.name {
+            Name::Text(text) => strings::name_id_by(writer, text),
+            Name::Registered(label) => label.id_by(writer),
+            Name::None => NO_STRING,
+        };
+        let domain = self.domain.map_or(NO_STRING, |label| label.id_by(writer));
+        (domain, name)
+    }
+}
+
+/// The calling thread has pushed a range on the stack `stack`, in a window.
+#[inline]
+pub fn pushed(stack: usize, names: Names<'_>) {
+    let Some(writer) = writers::take() else {
+        return;
+    };
+    let begun = names.begin(&writer);
+    if writer.with_open(|open| open.push(stack, begun)) != Some(true) {
+        writer.drop_one();
+    }
 }
 
 /// The calling thread is about to pop the last range of a stack.
@@ -109,15 +138,16 @@ pub fn popped(stack: usize) {
         return;
     }
     let now = clock::ticks();
-    writers::with_quietly(|writer| {
-        let begun = writer.with_open(|open| open.pop(stack));
-        if let Some(event) = begun
-            .flatten()
-            .and_then(|begun| ended(begun, RangeKind::PushPop, now))
-        {
-            writer.keep(&event);
-        }
-    });
+    let Some(writer) = writers::take() else {
+        return;
+    };
+    let begun = writer.with_open(|open| open.pop(stack));
+    if let Some(event) = begun
+        .flatten()
+        .and_then(|begun| ended(begun, RangeKind::PushPop, now))
+    {
+        writer.keep(&event);
+    }
 }
 
 fn ended(begun: Begun, kind: RangeKind, now: u64) -> Option<Event> {
@@ -130,19 +160,12 @@ fn ended(begun: Begun, kind: RangeKind, now: u64) -> Option<Event> {
 }
 
 /// Range `id` has been started, in a window.
-pub fn started(id: u64, names: impl FnOnce(&Writer) -> Names) {
-    writers::with_quietly(|writer| {
-        let Names { domain, name } = names(writer);
-        let begun = Begun {
-            window: window(),
-            since: clock::ticks(),
-            domain,
-            name,
-        };
-        if !CROSSING.started(id, begun) {
-            writer.drop_one();
-        }
-    });
+pub fn started(id: u64, names: Names<'_>) {
+    if let Some(writer) = writers::take()
+        && !CROSSING.started(id, names.begin(&writer))
+    {
+        writer.drop_one();
+    }
 }
 
 /// Range `id` is about to be ended, by whichever thread.
@@ -156,12 +179,12 @@ pub fn finished(id: u64) {
 }
 
 /// The calling thread has marked this moment, in a window.
-pub fn marked(names: impl FnOnce(&Writer) -> Names) {
+pub fn marked(names: Names<'_>) {
     let now = clock::ticks();
-    writers::with(|writer| {
-        let Names { domain, name } = names(writer);
-        writer.push(&Event::new(now, 0, What::Mark { domain, name }))
-    });
+    if let Some(writer) = writers::take() {
+        let (domain, name) = names.ids(&writer);
+        writer.keep(&Event::new(now, 0, What::Mark { domain, name }));
+    }
 }
 
 /// What is open in the child of a fork was its parent's, of a window that never closes.

@@ -142,7 +142,7 @@ pub fn take() -> Option<(u32, Chunk)> {
                 if ready - next <= AHEAD {
                     ask_for_room(live);
                 }
-                // The end tells them all; one that nobody sees leaves them so.
+                // The end of the process writes how many there were; where it is not seen, this count stays.
                 if let Some(header) = header() {
                     header.add(Counter::Chunks, 1);
                 }
@@ -189,7 +189,7 @@ pub fn make_room() {
 /// Makes room for chunk `wanted`, if there is none by now; whether there may be.
 #[cold]
 fn grow(live: &Live, wanted: u32) -> bool {
-    // A copy of the process that no handler told of has no record, and none of what was mapped.
+    // A copy of the process that no fork handler saw has no record, and none of what was mapped.
     if live.header.get().is_none() || live.is_full.load(Ordering::Relaxed) {
         return false;
     }

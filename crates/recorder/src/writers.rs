@@ -6,6 +6,7 @@
 pub mod strings;
 
 use core::cell::{Cell, UnsafeCell};
+use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use tllmprof_platform::lifecycle::{self, OnlyThread};
@@ -14,7 +15,7 @@ use tllmprof_record::{Chunk, Counter, Event, EventWriter, What};
 use super::clock::ticks;
 use super::space;
 use tllmprof_platform::errno::Kept;
-use tllmprof_platform::pages::{self, Zeroed};
+use tllmprof_platform::pages::{self, Chained, Spare, Zeroed};
 use tllmprof_platform::system;
 use tllmprof_platform::thread::{self, Part};
 use tllmprof_steps::ranges::open::Open;
@@ -23,9 +24,9 @@ use tllmprof_sync::Published;
 lifecycle::global! {
     stage: Sinks;
 
-    /// Writers that were made and no thread has had yet, in a chain.
+    /// Writers that were made and no thread has had yet.
     #[fork(by = in_child)]
-    static SPARE: Published<Writer> = Published::none();
+    static SPARE: Spare<Writer> = Spare::none();
     /// Events that were lost for want of a writer.
     #[fork(reset)]
     static LOST: AtomicU64 = AtomicU64::new(0);
@@ -46,9 +47,9 @@ pub struct Writer {
     events: Own<Option<EventWriter>>,
     /// Events that were.
     kept: AtomicU64,
-    /// Events that were not kept, and those of them that the record does not tell of yet.
+    /// Events that were dropped, and those of them that no event of the record reports yet.
     dropped: AtomicU64,
-    untold: Cell<u64>,
+    unreported: Cell<u64>,
     /// Pushed ranges that are open; none before the first.
     open: Own<Option<&'static mut Ranges>>,
     /// The next of the spare writers.
@@ -93,22 +94,47 @@ impl<T> Own<T> {
     }
 }
 
-/// Writes an event of the calling thread's; whether it is kept.
+/// Writes an event of the calling thread's; returns whether it is kept.
 #[inline(always)]
 pub fn write(event: &Event) -> bool {
-    with(|writer| writer.push(event))
+    take().is_some_and(|writer| writer.keep(event))
 }
 
-/// Has the calling thread's writer do `act`, unless it is doing something: then nothing is kept.
-#[inline(always)]
-pub fn with(act: impl FnOnce(&'static Writer) -> bool) -> bool {
-    with_quietly(|writer| writer.account(act(writer))) == Some(true)
+/// The calling thread's writer, for one use at a time: events of the thread's signal handlers are dropped as
+/// long as this lives.
+pub struct Taken(&'static Writer);
+
+impl Taken {
+    #[inline(always)]
+    fn new(writer: &'static Writer) -> Self {
+        writer.is_busy.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        Self(writer)
+    }
 }
 
-/// As [`with`], where `act` may keep an event or none. Where nothing could be done, one is lost.
+impl Deref for Taken {
+    type Target = Writer;
+
+    #[inline(always)]
+    fn deref(&self) -> &Writer {
+        self.0
+    }
+}
+
+impl Drop for Taken {
+    #[inline(always)]
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        self.is_busy.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Takes the calling thread's writer, to write an event with. Where it is in use, or there is none, the event
+/// counts as dropped.
 #[inline(always)]
-pub fn with_quietly<R>(act: impl FnOnce(&'static Writer) -> R) -> Option<R> {
-    let Some(writer) = current().or_else(take) else {
+pub fn take() -> Option<Taken> {
+    let Some(writer) = current().or_else(begin) else {
         LOST.fetch_add(1, Ordering::Relaxed);
         return None;
     };
@@ -116,15 +142,11 @@ pub fn with_quietly<R>(act: impl FnOnce(&'static Writer) -> R) -> Option<R> {
         writer.drop_one();
         return None;
     }
-    writer.is_busy.store(true, Ordering::Relaxed);
-    compiler_fence(Ordering::SeqCst);
-    if writer.untold.get() != 0 {
-        writer.tell_of_lost();
+    let writer = Taken::new(writer);
+    if writer.unreported.get() != 0 {
+        writer.report_dropped();
     }
-    let result = act(writer);
-    compiler_fence(Ordering::SeqCst);
-    writer.is_busy.store(false, Ordering::Relaxed);
-    Some(result)
+    Some(writer)
 }
 
 impl Writer {
@@ -136,19 +158,14 @@ impl Writer {
 
     /// Writes an event.
     #[inline(always)]
-    pub fn push(&self, event: &Event) -> bool {
+    fn push(&self, event: &Event) -> bool {
         self.in_chunk(|events| events.push(event)) || self.push_into_next(event)
     }
 
-    /// Writes an event, which is counted as kept or as dropped.
-    #[inline]
-    pub fn keep(&self, event: &Event) {
-        self.account(self.push(event));
-    }
-
-    /// Counts an event that was kept, or dropped.
-    #[inline]
-    fn account(&self, is_kept: bool) -> bool {
+    /// Writes an event, and counts it as kept or as dropped; returns whether it is kept.
+    #[inline(always)]
+    pub fn keep(&self, event: &Event) -> bool {
+        let is_kept = self.push(event);
         if is_kept {
             let kept = self.kept.load(Ordering::Relaxed);
             self.kept.store(kept + 1, Ordering::Relaxed);
@@ -179,7 +196,7 @@ impl Writer {
         true
     }
 
-    /// The thread goes on in the chunk that another has left, and says what it is called.
+    /// The thread goes on in the chunk that another has left.
     fn begin_thread(&self, thread: u32) {
         self.thread.set(thread);
         self.is_busy.store(false, Ordering::Relaxed);
@@ -228,12 +245,12 @@ impl Writer {
 
     /// Writes down how many events are missing here, if the chunk has room for that.
     #[cold]
-    fn tell_of_lost(&self) {
-        // A signal handler may jump out of here: rather untold than told twice.
-        let events = self.untold.replace(0);
+    fn report_dropped(&self) {
+        // A signal handler may jump out of here: rather not reported than reported twice.
+        let events = self.unreported.replace(0);
         let event = Event::new(ticks(), 0, What::Dropped { events });
         if !self.in_chunk(|chunk| chunk.push(&event)) {
-            self.untold.set(self.untold.get() + events);
+            self.unreported.set(self.unreported.get() + events);
         }
     }
 
@@ -241,10 +258,10 @@ impl Writer {
     #[cold]
     pub fn drop_one(&self) {
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
-        self.untold.set(self.untold.get() + 1);
-        // Now and then the header knows it, whatever ends the process.
+        self.unreported.set(self.unreported.get() + 1);
+        // The header gets the number now and then, whatever ends the process.
         if dropped.is_power_of_two() || dropped.is_multiple_of(4096) {
-            tell_dropped();
+            count_dropped();
         }
     }
 }
@@ -255,8 +272,8 @@ fn room_for_ranges() -> Option<&'static mut Ranges> {
     pages::batch_wiped_on_fork(1)?.first_mut()
 }
 
-/// Has the header know how many events were lost.
-pub fn tell_dropped() {
+/// Writes into the header how many events were dropped.
+pub fn count_dropped() {
     if let Some(header) = space::header() {
         let dropped = all().map(|writer| writer.dropped.load(Ordering::Relaxed));
         let dropped = dropped.sum::<u64>() + LOST.load(Ordering::Relaxed);
@@ -282,8 +299,9 @@ fn all() -> impl Iterator<Item = &'static Writer> {
     thread::parts()
 }
 
+/// Gives the calling thread a writer.
 #[cold]
-fn take() -> Option<&'static Writer> {
+fn begin() -> Option<&'static Writer> {
     space::header()?;
     let _errno = Kept::new();
     let writer = thread::begin_part(|record, left| {
@@ -309,12 +327,11 @@ fn name_thread(writer: &'static Writer) {
     let Ok(name) = str::from_utf8(&name[..length]) else {
         return;
     };
-    writer.is_busy.store(true, Ordering::Relaxed);
-    let name = strings::id_by(writer, name);
+    let writer = Taken::new(writer);
+    let name = strings::id_by(&writer, name.as_bytes());
     if name != tllmprof_record::NO_STRING {
         writer.push(&Event::new(ticks(), 0, What::ThreadName { name }));
     }
-    writer.is_busy.store(false, Ordering::Relaxed);
 }
 
 /// The calling thread's writer, if it has one.
@@ -323,22 +340,15 @@ pub fn current() -> Option<&'static Writer> {
     thread::part()
 }
 
-/// A writer that no thread has had, from a page of them.
+/// A writer that no thread has had.
 fn spare() -> Option<&'static Writer> {
-    // Emptied by one thread at a time: what is left of it goes back.
-    let writer = SPARE.take().or_else(more)?;
-    // Should another thread have put its own rest back meanwhile, this one is lost: a page at most.
-    let _ = SPARE.replace(None, writer.next.take());
-    Some(writer)
+    SPARE.take(|| pages::batch_wiped_on_fork(BATCH))
 }
 
-/// Makes a page of writers, each of which leads to the next.
-fn more() -> Option<&'static Writer> {
-    let writers: &'static [Writer] = pages::batch_wiped_on_fork(BATCH)?;
-    for pair in writers.windows(2) {
-        pair[0].next.set(pair.get(1));
+impl Chained for Writer {
+    fn next(&self) -> &Published<Self> {
+        &self.next
     }
-    writers.first()
 }
 
 /// The child of a fork writes nothing into its parent's chunks.
@@ -347,11 +357,11 @@ fn in_child(_: &OnlyThread) {
         writer.events.with(|events| *events = None);
         writer.dropped.store(0, Ordering::Relaxed);
         writer.kept.store(0, Ordering::Relaxed);
-        writer.untold.set(0);
+        writer.unreported.set(0);
         writer.open.with(|open| *open = None);
         writer.is_busy.store(false, Ordering::Relaxed);
     }
-    SPARE.set(None);
+    SPARE.forget();
     thread::leave_part::<Writer>();
 }
 

@@ -10,7 +10,7 @@ use crate::spans::Span;
 /// How many pieces of work of a device are kept back, at least.
 const ROOM: usize = 1 << 16;
 
-/// Devices that a record can tell apart.
+/// Devices that a record can distinguish.
 const DEVICES: usize = 16;
 
 /// What a device did in an iteration, in nanoseconds.

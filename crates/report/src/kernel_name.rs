@@ -16,7 +16,7 @@ pub fn full(name: &str) -> String {
 }
 
 /// A whole name without what the kernel takes and returns, and without the namespaces it is in.
-/// What it is a template of stays: that is what tells many kernels apart.
+/// What it is a template of stays: that is what distinguishes many kernels.
 pub fn short(name: &str) -> String {
     let mut depth = 0_usize;
     let (mut start, mut end) = (0, name.len());

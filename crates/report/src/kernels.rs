@@ -10,7 +10,7 @@ use crate::kernel_name;
 use crate::spans::{Span, Spans};
 use crate::window::{WindowEdge, pairs};
 
-/// How many names of kernels have a total of their own, and how many threads are told apart.
+/// How many names of kernels have a total of their own, and how many threads are distinguished.
 const LIMIT: usize = 1 << 14;
 
 /// How many pairs of a kernel's name and an iteration have a time of their own.

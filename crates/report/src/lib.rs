@@ -59,7 +59,7 @@ pub use units::{Bytes, Quantity, Rate, Share, Time};
 #[derive(Debug)]
 pub struct Report {
     pub processes: Vec<Process>,
-    /// What tells each process from the others, such as `rank 2`.
+    /// What distinguishes each process from the others, such as `rank 2`.
     pub names: Vec<String>,
     /// Where there are several processes that have iterations in common.
     pub skew: Option<Skew>,

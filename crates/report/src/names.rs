@@ -1,4 +1,4 @@
-//! What tells processes apart.
+//! What distinguishes processes.
 
 use std::collections::HashSet;
 

@@ -172,7 +172,7 @@ impl Process {
         let ns = Ns {
             rate: clock.ns_per_tick(),
         };
-        // What is missing of kernels is told with them.
+        // What is missing of kernels is reported with them.
         let kernels_dropped = kernels.sum.map_or(0, |sum| sum.dropped);
         let left_out = left_out
             + gpu.left_out

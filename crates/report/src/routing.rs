@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// How many experts, over all layers, are told apart.
+/// How many experts, over all layers, are distinguished.
 const LIMIT: usize = 1 << 16;
 
 /// The experts of a layer.

@@ -22,7 +22,7 @@ pub enum GpuFrom {
 }
 
 impl GpuFrom {
-    /// What can be told of some iterations.
+    /// Where the GPU time of some iterations comes from.
     fn of<'a, I: Iterator<Item = &'a Iteration>>(all: impl Fn() -> I) -> Self {
         let measured = || all().filter(|iteration| iteration.gpu.is_some());
         if measured().any(|iteration| iteration.gpu_busy.is_none()) {
@@ -51,7 +51,7 @@ pub struct Sum {
     /// From the first one's start to the last one's end, in nanoseconds, over all windows.
     pub wall: u64,
     pub time: Quantiles,
-    /// GPU time, of the iterations that `gpu_from` tells.
+    /// GPU time, of the iterations that `gpu_from` names.
     pub gpu: Option<Quantiles>,
     pub gpu_from: GpuFrom,
     /// What the GPU was at work of those iterations' time.

@@ -13,7 +13,7 @@ use crate::turnaround::{Turnaround, Turnarounds};
 /// How many names of functions and ranges have a total of their own.
 const LIMIT: usize = 1 << 14;
 
-/// Generations of Python's garbage that are told apart.
+/// Generations of Python's garbage that are distinguished.
 pub const GENERATIONS: usize = 4;
 
 /// So many events of one kind, in ticks.

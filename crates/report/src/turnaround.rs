@@ -10,7 +10,7 @@ use tllmprof_record::Event;
 
 use crate::facts::CallRow;
 
-/// How many threads, and streams, are told apart.
+/// How many threads, and streams, are distinguished.
 const LIMIT: usize = 256;
 
 /// What has to go to one stream of one thread for the others not to matter.
@@ -77,7 +77,7 @@ impl Turnarounds {
         }
     }
 
-    /// Adds a call of a thread that was made in an iteration, which `place` tells from others.
+    /// Adds a call of a thread that was made in an iteration, which `place` identifies.
     pub fn call(&mut self, thread: u32, row: u8, stream: u64, place: usize, event: &Event) {
         match self.rows[usize::from(row)] {
             Drains::Nothing => (),

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_told_from_nothing() {
+    fn small_shares_are_not_shown_as_nothing() {
         let shown = [0.0, 0.0001, 0.0005, 0.931, 1.0].map(|share| Share(share).to_string());
         assert_eq!(shown, ["0.0 %", "< 0.1 %", "0.1 %", "93.1 %", "100 %"]);
     }

@@ -2,9 +2,9 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use once_cell::race::OnceBox;
 use tllmprof_config::{BadValue, Settings, Step};
 use tllmprof_platform::lifecycle;
+use tllmprof_sync::Published;
 
 use crate::wiring::sink;
 use tllmprof_platform::{injection, log};
@@ -15,7 +15,7 @@ const UNDECIDED: u8 = 0;
 const IDLE: u8 = 1;
 /// To count.
 const ACTIVE: u8 = 2;
-/// To tell what is wrong with a variable, once the process uses CUDA.
+/// To report what is wrong with a variable, once the process uses CUDA.
 const COMPLAINING: u8 = 3;
 
 lifecycle::global! {
@@ -23,7 +23,7 @@ lifecycle::global! {
     static STATE: AtomicU8 = AtomicU8::new(UNDECIDED);
     /// What the variables say, as far as they are right.
     #[fork(keep = "the variables are the same")]
-    static READ: OnceBox<Result<Settings, BadValue>> = OnceBox::new();
+    static READ: Published<Result<Settings, BadValue>> = Published::none();
 }
 
 lifecycle::global! {
@@ -53,7 +53,19 @@ pub fn has_work(settings: &Settings) -> bool {
 }
 
 pub fn read() -> &'static Result<Settings, BadValue> {
-    READ.get_or_init(|| Box::new(Settings::from_env(|name| std::env::var_os(name))))
+    READ.get().unwrap_or_else(|| {
+        let read: &_ = Box::leak(Box::new(Settings::from_env(|name| std::env::var_os(name))));
+        // Another thread may have been first.
+        let first = READ.replace(None, Some(read)).err().flatten();
+        first.unwrap_or(read)
+    })
+}
+
+/// Has the process begin anew with what `get` says the variables are.
+#[cfg(test)]
+pub fn assume(get: impl Fn(&str) -> Option<std::ffi::OsString>) {
+    READ.set(Some(Box::leak(Box::new(Settings::from_env(get)))));
+    STATE.store(UNDECIDED, Ordering::Relaxed);
 }
 
 /// What the variables say; nothing where one of them is wrong.

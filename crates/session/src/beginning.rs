@@ -29,7 +29,7 @@ pub fn begin(settings: &'static Settings) {
     log::set_level(settings.log);
     match settings.step {
         Step::Symbol { .. } => doors().report_named(),
-        Step::Auto => learning::tell_hint(),
+        Step::Auto => learning::log_hint(),
         _ => {}
     }
     uncounted(&mut || sink().start(settings));

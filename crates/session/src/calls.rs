@@ -84,7 +84,7 @@ fn begin(mut guard: Guard<'_, Option<State>>, begun: Begun) {
     state.run_on();
     drop(guard);
     if let Some(window) = waiting {
-        learning::tell_waiting(window);
+        learning::log_waiting(window);
     }
 }
 

@@ -69,7 +69,7 @@ pub fn note(call: Call, args: &[usize], by_runtime: bool) {
 }
 
 /// Says that a window waits for the step to be understood. Once.
-pub fn tell_waiting(window: Window) {
+pub fn log_waiting(window: Window) {
     log::once!(
         Info,
         "the step is still being learnt: window {window} opens once it is understood"
@@ -77,13 +77,13 @@ pub fn tell_waiting(window: Window) {
 }
 
 /// Says whose step is counted. Once.
-pub fn tell_engine(found: &Found) {
+pub fn log_engine(found: &Found) {
     let (engine, step) = (found.engine.name, &found.step);
     log::once!(Info, "auto: {engine} is known, iteration = {step}");
 }
 
 /// Says that the steps of an engine can be counted by a rule that has to be given.
-pub fn tell_hint() {
+pub fn log_hint() {
     if let Some(engine) = engines::by_ranges() {
         log::say!(
             Info,
@@ -95,7 +95,7 @@ pub fn tell_hint() {
 }
 
 /// Says what an iteration is. Once, and with no lock held: the driver is asked for names.
-pub fn tell_choice(rule: &Rule) {
+pub fn log_choice(rule: &Rule) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]
         static SAID: AtomicBool = AtomicBool::new(false);

@@ -17,6 +17,8 @@ mod recording;
 mod slots;
 mod state;
 mod stream_capture;
+#[cfg(test)]
+mod tests;
 mod threads;
 mod turn;
 mod wiring;

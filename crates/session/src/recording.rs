@@ -1,4 +1,4 @@
-//! What the session tells the record as it begins: the rule, and why it is that one.
+//! What the session reports to the record as it begins: the rule, and why it is that one.
 
 use core::fmt::{self, Display};
 
@@ -21,7 +21,7 @@ pub struct Beginning {
 }
 
 impl Beginning {
-    /// What there is to tell, if the record begins at `point`.
+    /// What there is to report, if the record begins at `point`.
     pub fn at(point: Point, state: &State) -> Option<Self> {
         state.begins_record(point).then(|| Self {
             step: state.step(),

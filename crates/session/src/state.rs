@@ -28,7 +28,7 @@ lifecycle::global! {
     #[fork(hold, reset)]
     pub static STATE: Lock<Option<State>> = Lock::new(None);
     /// The process whose calls are counted; another is a child that shares our memory, as after
-    /// `vfork`, or a copy that no handler told of, and is left alone.
+    /// `vfork`, or a copy for which no fork handler ran, and is left alone.
     #[fork(reset)]
     pub static OWNER: AtomicI32 = AtomicI32::new(0);
     /// Calls whose runtime functions count, too. At first all do: the runtime looks the driver's
@@ -117,7 +117,7 @@ impl State {
     }
 
     /// The limit that the cell of `what` starts with for thread number `thread`: the first call of
-    /// CUDA's is to be told of.
+    /// CUDA's has to ask.
     pub fn first_limit(&self, what: Counted, thread: u32) -> u64 {
         if self.uses_cuda || what.is_by_name() {
             self.counter.first_limit(what, thread)
@@ -154,15 +154,15 @@ impl State {
     /// Lets the threads run to where the next thing happens.
     pub fn run_on(&mut self) {
         let next = Some(self.turn.done().next());
-        // Where the record alone wants to know of each, the calls of the driver tell it.
+        // Where the record alone wants to know of each, the driver's calls report it.
         let edge = if self.follows_each {
             next
         } else {
             self.schedule.next_edge()
         };
-        // A rule that was learnt tells of each in any case, and of those in a window more exactly.
+        // A rule that was learnt reports each in any case, and those in a window more exactly.
         let is_exact = self.counter.learnt().is_none() || self.schedule.is_open();
-        let asked = if self.tells_each() && is_exact {
+        let asked = if self.records_each() && is_exact {
             next
         } else {
             edge
@@ -247,13 +247,13 @@ impl State {
         self.recording == Recording::ToBegin && self.uses_cuda && point != Point::Start
     }
 
-    /// Whether each iteration is told to the record.
-    pub fn tells_each(&self) -> bool {
+    /// Whether each iteration goes into the record.
+    pub fn records_each(&self) -> bool {
         self.recording != Recording::No && self.uses_cuda
     }
 
-    /// Tells the record of an iteration at which nothing is switched.
-    pub fn tell_iteration(&self, point: Point) {
+    /// Reports an iteration at which nothing is switched to the record.
+    pub fn record_iteration(&self, point: Point) {
         if self.recording != Recording::Yes {
             return;
         }

@@ -1,4 +1,4 @@
-//! Stream captures: calls made meanwhile are no iterations, and the device must be let be.
+//! Stream captures: calls made meanwhile are no iterations, and the device must be left alone.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;

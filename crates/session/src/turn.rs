@@ -44,11 +44,11 @@ pub fn reach(mut guard: Guard<'_, Option<State>>, point: Point) {
     }
     if state.has_nothing_at(point) {
         state.turn.on(Event::Passed);
-        state.tell_iteration(point);
+        state.record_iteration(point);
         return state.run_on();
     }
     if OWNER.load(Ordering::Relaxed) != ids::process() {
-        return; // a copy of the process that no handler told of
+        return; // a copy of the process for which no fork handler ran
     }
     state.take_turn();
     state.ask_rank();
@@ -105,10 +105,10 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
                 recording = record.begin(settings);
             }
             if let Some(rule) = &learnt {
-                learning::tell_choice(rule);
+                learning::log_choice(rule);
             }
             if let Some(engine) = engine {
-                learning::tell_engine(engine);
+                learning::log_engine(engine);
             }
             let by = By { step, rank };
             sink().switch(

@@ -106,15 +106,15 @@ fn files_with_wrong_bytes() {
 }
 
 #[test]
-fn other_files_are_told_apart() {
-    let told = |bytes: &[u8]| Image::read(bytes).err().unwrap().to_string();
-    assert_eq!(told(b"#!/bin/sh\nexit 0\n"), "no ELF file");
-    assert_eq!(told(b""), "no ELF file");
+fn other_files_are_distinguished() {
+    let error = |bytes: &[u8]| Image::read(bytes).err().unwrap().to_string();
+    assert_eq!(error(b"#!/bin/sh\nexit 0\n"), "no ELF file");
+    assert_eq!(error(b""), "no ELF file");
     let elf = fixture();
     let with = |at: usize, byte: u8| {
         let mut bytes = elf.clone();
         bytes[at] = byte;
-        told(&bytes)
+        error(&bytes)
     };
     assert!(with(4, 1).starts_with("a 32-bit file (wanted: "));
     assert!(with(5, 2).starts_with("a big-endian file (wanted: "));

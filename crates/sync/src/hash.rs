@@ -11,3 +11,22 @@ pub const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 pub const fn spread(key: u64) -> usize {
     (key.wrapping_mul(MIX) >> 32) as usize
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_are_alike_are_spread() {
+        const PLACES: usize = 1 << 10;
+        for step in [1, 8, 16, 24, 64, 4096, 1 << 20] {
+            let places = (0..PLACES as u64).map(|key| spread(key * step) % PLACES);
+            let used: std::collections::HashSet<_> = places.collect();
+            assert!(
+                used.len() > PLACES / 4,
+                "every {step}: {} places",
+                used.len()
+            );
+        }
+    }
+}

@@ -21,8 +21,8 @@ pub struct Lock<T> {
 // SAFETY: the value is reached only through a guard, and one guard exists at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// Says that the process has one thread, as the child of a fork has, and that this thread holds no
-/// guard that it will use again.
+/// Says that no other thread uses what is to be reset, as in the child of a fork, which has one
+/// thread, and that this thread holds no guard of it that it will use again.
 pub struct OnlyThread(());
 
 impl OnlyThread {
@@ -65,7 +65,7 @@ impl<T> Lock<T> {
         self.word
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
-            .then_some(Guard(self))
+            .then(|| Guard(self))
     }
 
     /// Waits for the lock until `patience` is used up.
@@ -205,5 +205,76 @@ mod tests {
         assert!(lock.try_lock().is_none());
         lock.release_after_fork();
         assert_eq!(lock.try_lock().map(|value| *value), Some(1));
+    }
+
+    #[test]
+    fn trying_in_vain_does_not_unlock() {
+        let lock = Lock::new(());
+        let guard = lock.lock();
+        for _ in 0..3 {
+            assert!(lock.try_lock().is_none());
+        }
+        drop(guard);
+        assert!(lock.try_lock().is_some());
+    }
+
+    #[test]
+    fn one_thread_at_a_time_has_the_lock() {
+        const EACH: u64 = 20_000;
+        let lock = Lock::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..EACH {
+                        *lock.lock() += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(lock.into_inner(), 4 * EACH);
+    }
+
+    #[test]
+    fn a_lock_is_waited_for_no_longer_than_patience() {
+        let lock = Lock::new(());
+        let guard = lock.lock();
+        let patience = Duration::from_millis(20);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let since = std::time::Instant::now();
+                (lock.lock_for(patience).is_none(), since.elapsed())
+            });
+            let (gave_up, waited) = waits.join().unwrap();
+            assert!(gave_up && waited >= patience, "{waited:?}");
+            // A thread that sleeps is woken.
+            let sleeps = scope.spawn(|| lock.lock_for(Duration::from_secs(60)).is_some());
+            std::thread::sleep(patience);
+            drop(guard);
+            assert!(sleeps.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_fork_gives_up_on_a_lock_that_stays_locked() {
+        let lock = Lock::new(());
+        let guard = lock.lock();
+        lock.hold_over_fork();
+        lock.release_after_fork();
+        assert!(lock.try_lock().is_none(), "it is still the guard's");
+        drop(guard);
+        assert!(lock.try_lock().is_some());
+    }
+
+    #[test]
+    fn in_a_child_a_lock_is_free_whoever_held_it() {
+        let lock = Lock::new(3);
+        core::mem::forget(lock.lock());
+        // SAFETY: no other thread uses the lock, and the guard is not used again.
+        let alone = unsafe { OnlyThread::new() };
+        lock.break_open(&alone);
+        assert_eq!(lock.try_lock().map(|value| *value), Some(3));
+        lock.hold_over_fork();
+        lock.break_open(&alone);
+        assert!(lock.try_lock().is_some());
     }
 }

@@ -19,7 +19,7 @@ const LIMIT: usize = 1 << 20;
 /// begins sooner.
 const IDLE: u64 = 10_000;
 
-/// How much earlier than its call a kernel may seem to begin, in nanoseconds, as two clocks tell.
+/// How much earlier than its call a kernel may seem to begin, in nanoseconds: two clocks are compared.
 const SLACK: u64 = 10_000;
 
 /// A call that launches, as a record has it.
@@ -324,7 +324,7 @@ fn idle_moments(calls: &[Call], works: &[Work], busy: &[(u64, u64)]) -> Vec<(usi
     found
 }
 
-/// Those of the pairs that calls of several threads at once have not mixed up: their streams tell.
+/// Those of the pairs that calls of several threads at once have not mixed up, as their streams show.
 fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     let mut streams: HashMap<(u32, u64), HashMap<(u8, u16), u32>> = HashMap::new();
     for (call, work) in pairs {
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_call_is_missing_nothing_is_told_between_the_idle_moments_around_it() {
+    fn where_a_call_is_missing_nothing_is_joined_between_the_idle_moments_around_it() {
         let calls = [call(1, 10), call(1, 100), call(1, 200), call(1, 206)];
         let kernels = [
             (1, 12, 1),
@@ -446,7 +446,7 @@ mod tests {
         ];
         let expected = [Some(1), None, Some(7), Some(8)];
         assert_eq!(found(&calls, &kernels), expected);
-        // While work is queued, its order alone tells nothing.
+        // While work is queued, its order alone proves nothing.
         let behind =
             kernels.map(|(number, _, stream)| (number, 200 + u64::from(number) * 4, stream));
         assert_eq!(found(&calls, &behind), [None; 4]);
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_two_threads_at_once_are_told_by_their_streams() {
+    fn calls_of_two_threads_at_once_are_distinguished_by_their_streams() {
         // The second thread's call came first in the driver at 20.
         let calls = [
             call(1, 10),
@@ -492,7 +492,7 @@ mod tests {
         ];
         let expected = [Some(1), Some(2), None, None, Some(5), Some(6)];
         assert_eq!(found(&calls, &kernels), expected);
-        // On one stream nothing tells them apart.
+        // On one stream nothing distinguishes them.
         let one = kernels.map(|(number, start, _)| (number, start, 1));
         let expected = [Some(1), Some(2), None, None, None, None];
         assert_eq!(found(&calls, &one), expected);

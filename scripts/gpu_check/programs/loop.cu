@@ -4,7 +4,7 @@
 //        [--ranges] [--kernels K]
 //
 // Step i launches G graphs of three kernels, or K (default 1; 0: none), then one kernel with a grid of i + 1 blocks,
-// so that a profile tells by itself which steps it holds; marks i; and waits for its stream.
+// so that a profile shows by itself which steps it holds; marks i; and waits for its stream.
 //   --devices D      D threads, a device each, take the steps in turn
 //   --pause-after I  sleeps half a second after step I
 //   --end STYLE      return, exit, _exit, quick_exit, or term (a SIGTERM handler that calls _exit); status 3

@@ -15,7 +15,7 @@ def square(number):
 
 def once(number):
     truth.work(number)
-    truth.tell()
+    truth.report()
 
 
 def main(kind):
@@ -25,7 +25,7 @@ def main(kind):
             pid = os.fork()
             if pid == 0:
                 truth.work(2)
-                truth.tell()
+                truth.report()
                 os._exit(code)
             print(os.WEXITSTATUS(os.waitpid(pid, 0)[1]))
     elif kind == "fork-in-thread":
@@ -35,7 +35,7 @@ def main(kind):
             pid = os.fork()
             if pid == 0:
                 truth.work()
-                truth.tell()
+                truth.report()
                 sys.stdout.flush()
                 os._exit(5)
             print(os.WEXITSTATUS(os.waitpid(pid, 0)[1]))
@@ -44,7 +44,7 @@ def main(kind):
         thread.start()
         thread.join()
     elif kind == "subprocess":
-        source = "import sys; sys.path.insert(0, sys.argv[1]); import truth; truth.work(); truth.tell(); print('child')"
+        source = "import sys; sys.path.insert(0, sys.argv[1]); import truth; truth.work(); truth.report(); print('child')"
         for flags in ([], ["-I"], ["-S", "-E"], ["-X", "dev"]):
             folder = os.path.dirname(truth.__file__)
             print(subprocess.run([sys.executable, *flags, "-c", source, folder], stdout=subprocess.PIPE))
@@ -60,7 +60,7 @@ def main(kind):
         print([child.exitcode for child in children])
         with context.Pool(2) as pool:
             print(pool.map(square, range(20)))
-    truth.tell()
+    truth.report()
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ elif end == "thread-exits":
         thread = threading.Thread(target=lambda: sys.exit("not shown"))
         thread.start()
         thread.join()
-    truth.tell()
+    truth.report()
 elif end == "late-thread":  # joined by the interpreter, at its end
     threading.Thread(target=lambda: (printed.wait(), time.sleep(0.05), truth.work(), print("late"))).start()
 elif end == "atexit":
@@ -40,29 +40,29 @@ elif end == "atexit-cleared":
 
     atexit._clear()
 elif end == "_exit":
-    truth.tell()
+    truth.report()
     os._exit(9)
 elif end == "_exit-in-thread":
-    threading.Thread(target=lambda: (truth.tell(), os._exit(10))).start()
+    threading.Thread(target=lambda: (truth.report(), os._exit(10))).start()
     time.sleep(60)
 elif end == "exit":
-    truth.tell()
+    truth.report()
     sys.exit(11)
 elif end == "raises":
-    truth.tell()
+    truth.report()
     raise ValueError("on purpose")
 elif end == "interrupted":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have ignored it
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
 elif end == "killed":
-    truth.tell()
+    truth.report()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(60)
 elif end == "aborts":
     os.abort()
 elif end == "execs":
-    truth.tell()
+    truth.report()
     os.execv(sys.executable, [sys.executable, "-c", "import gc; gc.collect(); print('another program')"])
 print("end of", end)
 printed.set()

@@ -14,7 +14,7 @@ except ImportError:
     import _xxsubinterpreters as interpreters
 
 source = "import sys; sys.path.insert(0, %r); import truth; truth.work(); import os; os.write(1, b'in one\\n')" % folder
-last = "import truth; truth.tell_sub()"
+last = "import truth; truth.report_sub()"
 
 
 def make(kind):
@@ -45,4 +45,4 @@ for kind in ("isolated", "legacy"):
         thread.start()
     for thread in threads:
         thread.join()
-truth.tell()
+truth.report()

@@ -12,4 +12,4 @@ try:
 except ValueError as error:
     truth.work(1)
     print(sys.exc_info()[0], error)
-truth.tell()
+truth.report()

@@ -26,4 +26,4 @@ for _ in range(3):
     for thread in threads:
         thread.join()
 print(count)
-truth.tell()
+truth.report()

@@ -71,7 +71,7 @@ class Graph(TorchDispatchMode):
 
 
 def stand_in(name, kind):
-    """Has a class keep what it chooses, and choose by logits of its own where it is told to."""
+    """Has a class keep what it chooses, and choose by logits of its own where that is asked for."""
     linear = torch.nn.functional.linear
     if name == "jamba":
         own = kind.route_tokens_to_experts

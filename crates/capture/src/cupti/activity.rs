@@ -42,9 +42,10 @@ impl Activity {
     /// Reads a record; `None` if it is of another kind.
     ///
     /// # Safety
-    /// `record` is one of CUPTI's.
+    /// `record` is one that CUPTI has handed over, in a buffer that is still in use.
     pub unsafe fn read(record: *const u8) -> Option<Self> {
-        // SAFETY: the caller's promise; the fields lie within the shortest record of their kind.
+        // SAFETY: CUPTI writes a whole record of its kind there, and the fields lie within the shortest of that kind
+        // (CUDA 11.8); the first word, which is the kind, every record has.
         let (word, long) = unsafe {
             (
                 |at: usize| record.add(at).cast::<u32>().read_unaligned(),

@@ -154,7 +154,7 @@ fn attach() -> Result<(), Refusal> {
     buffers::prepare();
     gate::prepare();
     let _held = gate::hold();
-    // Without a context there is no telling.
+    // Without a context that is not known.
     if let Some(free) = driver.free_memory().filter(|free| *free < LEAST_MEMORY) {
         return Err(Refusal::Memory { free });
     }
@@ -335,5 +335,65 @@ fn mind_exit() {
     }
     if !ONCE.swap(true, Ordering::AcqRel) {
         tllmprof_platform::system::at_exit(at_exit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::library::made;
+    use super::*;
+
+    /// A window's events bring CUPTI in, on and out without a driver.
+    #[test]
+    fn what_is_switched_off_hands_over_what_it_has_once() {
+        let _record = crate::tests::Record::of_process();
+        made::load();
+        assert!(!is_in() && !is_on());
+        PRESENCE.on(presence::Event::Subscribed);
+        assert!(is_in() && !is_on());
+        PRESENCE.on(presence::Event::Enabled);
+        made::ENABLED.lock().unwrap().extend(KINDS);
+        let before = *made::FLUSHES.lock().unwrap();
+        assert!(is_on());
+        work(Job::Flush);
+        assert!(is_in() && !is_on());
+        assert!(made::ENABLED.lock().unwrap().is_empty());
+        work(Job::Flush);
+        assert_eq!(*made::FLUSHES.lock().unwrap(), before + 1);
+        PRESENCE.on(presence::Event::Finalised);
+        assert!(!is_in());
+    }
+
+    #[test]
+    fn more_work_than_calls_that_were_seen_came_past_the_gate() {
+        let _record = crate::tests::Record::of_process();
+        PASSES[0].store(100, Ordering::Relaxed);
+        PASSES[1].store(1700, Ordering::Relaxed);
+        let passed = |calls| {
+            is_passed_by(Totals {
+                calls,
+                ..Totals::default()
+            })
+        };
+        assert!(!passed(0) && !passed(1600) && !passed(1716));
+        assert!(passed(1717));
+    }
+
+    #[test]
+    fn a_clock_of_cuptis_that_cannot_be_read_is_not_ahead() {
+        let _record = crate::tests::Record::of_process();
+        made::load();
+        assert_eq!(Cupti::get().map(ahead), Some(0));
+    }
+
+    #[test]
+    fn a_status_is_a_refusal_with_its_function() {
+        assert!(check("cuptiActivityEnable", 0).is_ok());
+        let refusal = check("cuptiActivityEnable", 7).unwrap_err();
+        assert!(
+            refusal
+                .to_string()
+                .contains("cuptiActivityEnable failed with error 7")
+        );
     }
 }

@@ -200,3 +200,126 @@ fn open(path: &CStr, flags: c_int) -> Result<(), Refusal> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_is_not_loaded() {
+        for flags in [0, libc::RTLD_NOLOAD] {
+            let refusal = open(c"/nowhere/libcupti.so.12", flags);
+            assert!(matches!(refusal, Err(Refusal::NotLoaded(_))), "{refusal:?}");
+        }
+        let path = || CString::new("/nowhere/libcupti.so.12").unwrap();
+        assert_eq!(real(path()), path());
+    }
+}
+
+/// A CUPTI that is made for tests.
+#[cfg(test)]
+pub mod made {
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Bytes of each of its records.
+    pub const RECORD: usize = 128;
+
+    /// The kinds that it takes down.
+    pub static ENABLED: Mutex<BTreeSet<Kind>> = Mutex::new(BTreeSet::new());
+    /// How often it was asked to hand over what it has.
+    pub static FLUSHES: Mutex<u32> = Mutex::new(0);
+    /// Records that it says it dropped.
+    pub static DROPPED: Mutex<usize> = Mutex::new(0);
+
+    unsafe extern "C" fn get_version(version: *mut u32) -> Status {
+        // SAFETY: a place for the version.
+        unsafe { *version = API_OF_12 };
+        0
+    }
+
+    unsafe extern "C" fn get_timestamp(_: *mut u64) -> Status {
+        1
+    }
+
+    unsafe extern "C" fn subscribe(_: *mut Subscriber, _: OnCallback, _: *mut c_void) -> Status {
+        0
+    }
+
+    unsafe extern "C" fn unsubscribe(_: Subscriber) -> Status {
+        0
+    }
+
+    unsafe extern "C" fn register(_: BufferRequested, _: BufferCompleted) -> Status {
+        0
+    }
+
+    unsafe extern "C" fn enable(kind: Kind) -> Status {
+        ENABLED.lock().unwrap().insert(kind);
+        0
+    }
+
+    unsafe extern "C" fn disable(kind: Kind) -> Status {
+        i32::from(!ENABLED.lock().unwrap().remove(&kind))
+    }
+
+    unsafe extern "C" fn flush_all(_: u32) -> Status {
+        *FLUSHES.lock().unwrap() += 1;
+        0
+    }
+
+    unsafe extern "C" fn next_record(
+        buffer: *mut u8,
+        valid: usize,
+        record: *mut *mut u8,
+    ) -> Status {
+        // SAFETY: a place for the answer, which is null or this function's last one.
+        let last = unsafe { *record };
+        let at = match last.addr() {
+            0 => 0,
+            last => last - buffer.addr() + RECORD,
+        };
+        if at + RECORD > valid {
+            return 12;
+        }
+        // SAFETY: a place for the answer; the record lies in the buffer, before its `valid` bytes end.
+        unsafe { *record = buffer.add(at) };
+        0
+    }
+
+    unsafe extern "C" fn dropped_records(_: *mut c_void, _: u32, dropped: *mut usize) -> Status {
+        let now = core::mem::take(&mut *DROPPED.lock().unwrap());
+        // SAFETY: a place for the answer.
+        unsafe { *dropped = now };
+        0
+    }
+
+    unsafe extern "C" fn finalize() -> Status {
+        0
+    }
+
+    /// Has the process's CUPTI be this one.
+    pub fn load() {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| {
+            let cupti = Box::leak(Box::new(Cupti {
+                path: "made".to_owned(),
+                version: API_OF_12,
+                get_version,
+                get_timestamp,
+                subscribe,
+                unsubscribe,
+                register_callbacks: register,
+                enable,
+                disable,
+                flush_all,
+                next_record,
+                dropped_records,
+                finalize,
+            }));
+            LOADED.store(cupti, Ordering::Release);
+        });
+    }
+}

@@ -7,8 +7,8 @@
 //!
 //! CUPTI is in the process for no longer than that: while it is, each launch costs more, and only
 //! taking it out again gives the speed back. That must find no thread in the driver, which the
-//! [gate](tllmprof_platform::gate) sees to; where it cannot, CUPTI is only switched off, and that is
-//! said. Whoever has CUPTI already keeps it.
+//! [gate](tllmprof_platform::gate) makes sure of; where it cannot, CUPTI is only disabled, with a
+//! warning. Whoever has CUPTI already keeps it.
 //!
 //! One thread at a time comes here, the one that switches; [`jobs`] are the worker's. The states lie
 //! apart, as they need neither CUPTI nor a lock: [`plan`] is what is to be done, [`presence`] how far
@@ -24,6 +24,8 @@ mod plan;
 mod presence;
 mod refusal;
 mod taking;
+#[cfg(test)]
+mod tests;
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -115,7 +117,7 @@ pub fn window_opens() {
 }
 
 /// `iteration` is about to begin, and what came before it is over. Whether kernels are taken from
-/// here on. `capturing`: a stream capture is under way, and the device must be let be.
+/// here on. `capturing`: a stream capture is under way, and the device must be left alone.
 pub fn reach(iteration: u64, capturing: bool) -> bool {
     if !has_edge_at(iteration) {
         return false;
@@ -151,7 +153,7 @@ pub fn window_closes(over: u64) {
     }
 }
 
-/// The window has closed, and the device was waited for unless it must be let be.
+/// The window has closed, and the device was waited for unless it must be left alone.
 pub fn window_has_closed(over: u64, capturing: bool) {
     let mut plan = PLAN.lock();
     let cupti = whereabouts();
@@ -216,7 +218,7 @@ fn flush_at_exit() {
     } else if jobs::is_on() && worker::is_there() {
         let is_done = worker::run(worker::Job::Cupti(Job::Flush), LAST);
         if is_done {
-            tell_totals();
+            log_totals();
         } else {
             log::say!(
                 Warn,
@@ -267,7 +269,7 @@ impl Plan {
         let left = leave_once();
         let is_off = !jobs::is_on();
         if was_on && is_off {
-            tell_totals();
+            log_totals();
         }
         self.on(match left {
             Left::Yes | Left::Unseen => Event::Left,
@@ -285,8 +287,8 @@ impl Plan {
                 Debug,
                 "CUPTI could not be taken out: a thread was in the driver"
             ),
-            Left::Busy => tell_stays("other threads were in the driver whenever it was to go"),
-            Left::Unseen => tell_stays("not all calls of the driver are seen"),
+            Left::Busy => warn_stays("other threads were in the driver whenever it was to go"),
+            Left::Unseen => warn_stays("not all calls of the driver are seen"),
             Left::Failed(status) => {
                 log::say!(Warn, "cuptiFinalize failed with error {status}");
             }
@@ -325,15 +327,15 @@ fn leave_once() -> Left {
     }
 }
 
-fn tell_stays(why: &str) {
+fn warn_stays(why: &str) {
     log::say!(
         Warn,
-        "CUPTI stays in the driver, switched off: {why}, and taking it out then destroys the \
-         context; launches may cost a quarter more from here"
+        "CUPTI stays attached but disabled: {why}, and detaching it then destroys the context; \
+         launches may cost a quarter more from here"
     );
 }
 
-fn tell_totals() {
+fn log_totals() {
     let totals = taking::totals();
     log::say!(
         Debug,

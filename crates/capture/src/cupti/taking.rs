@@ -127,7 +127,8 @@ pub extern "C" fn completed(
         let now = Reading::now();
         let mut record = core::ptr::null_mut();
         let mut lost = 0;
-        // SAFETY: CUPTI's own buffer and records, one after the other; the last call fails.
+        // SAFETY: CUPTI hands the buffer over with `valid` bytes of whole records and walks them itself: a record is
+        // read before the next one is asked for, and the last call fails.
         unsafe {
             while valid > 0 && (cupti.next_record)(buffer, valid, &raw mut record) == 0 {
                 if let Some(activity) = Activity::read(record)

@@ -144,8 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn every_slip_is_told() {
-        for (letters, told) in [
+    fn every_mistake_is_reported() {
+        for (letters, message) in [
             ("lwlw[lw]lw", "launch 1 was not captured"),
             ("[lwlwlw]lw", "launch 0 was captured"),
             ("lw[lwlwl]wlw", "launch 3 was captured"),
@@ -158,7 +158,7 @@ mod tests {
             ("", "0 launches in 4 iterations"),
         ] {
             let wrong = differences(letters);
-            assert!(wrong.iter().any(|w| w == told), "{letters}: {wrong:?}");
+            assert!(wrong.iter().any(|w| w == message), "{letters}: {wrong:?}");
         }
     }
 

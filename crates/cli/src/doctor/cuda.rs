@@ -6,7 +6,7 @@ use super::search::{Closure, Loaded};
 const DRIVER: &str = "libcuda.so";
 const RUNTIME: &str = "libcudart.so";
 
-/// The ways to CUDA that can be told from the files.
+/// The ways to CUDA that the files show.
 pub fn describe(section: &mut Section, closure: &Closure) {
     let runtime = closure.find(RUNTIME);
     if let Some(runtime) = runtime {

@@ -105,8 +105,7 @@ fn profiler(section: &mut Section, profiler: &Profiler) {
     let name = profiler.name;
     match profiler.find() {
         Ok(Some(path)) => {
-            let version =
-                version(&path).unwrap_or_else(|| "it does not tell its version".to_owned());
+            let version = version(&path).unwrap_or_else(|| "unknown version".to_owned());
             section.good(format_args!("{name} is {}: {version}", path.display()));
         }
         Ok(None) => section.note(format_args!("{name} was not found: run --{name} needs it")),

@@ -32,7 +32,7 @@ pub fn describe(section: &mut Section) {
     preloaded(section);
 }
 
-/// What speaks against kernels, as far as the variables tell. `tllmprof run` records by itself.
+/// What prevents the recording of kernels, as far as the variables show. `tllmprof run` records by itself.
 fn kernels(section: &mut Section, settings: &Settings) {
     if settings.kernels.is_none() {
         return;

@@ -1,4 +1,4 @@
-//! The record of GPU metrics: its file, and what is told in it once.
+//! The record of GPU metrics: its file, and the facts that are written to it once.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -64,10 +64,10 @@ pub fn begin(
         (Info::Version, env!("CARGO_PKG_VERSION")),
     ];
     for (key, text) in facts {
-        tell(&mut record, key, text)?;
+        write_fact(&mut record, key, text)?;
     }
     for gpu in gpus {
-        tell(&mut record, Info::Gpu, gpu)?;
+        write_fact(&mut record, Info::Gpu, gpu)?;
     }
     if let Some(version) = driver {
         info(&mut record, Info::CudaDriver, version)?;
@@ -75,8 +75,8 @@ pub fn begin(
     Ok(record)
 }
 
-/// Tells a fact.
-pub fn tell(record: &mut StreamWriter, key: Info, text: &str) -> io::Result<()> {
+/// Writes a fact.
+pub fn write_fact(record: &mut StreamWriter, key: Info, text: &str) -> io::Result<()> {
     let id = record.string(text)?;
     info(record, key, id.into())
 }

@@ -101,7 +101,7 @@ impl<'nvml> Gpu<'nvml> {
         Ok(())
     }
 
-    /// What every GPU tells. NVML's utilisation is a mean over its own last 1/6 to 1 s.
+    /// What every GPU reports. NVML's utilisation is a mean over its own last 1/6 to 1 s.
     fn plain(&self, values: &mut Vec<Value>) {
         if let Ok(rates) = self.device.utilization_rates() {
             values.push((Metric::GpuUtil, u64::from(rates.gpu) * 1000));

@@ -132,7 +132,7 @@ fn in_child(plan: &Plan, mut orders: UnixStream) {
         let _ = rustix::stdio::dup2_stdout(&null);
     }
     match sampling::sample(plan, &mut orders) {
-        // Where the command is gone there is nobody left to tell.
+        // If the command is gone, nobody reads this.
         Ok(rounds) => drop(writeln!(orders, "{rounds}")),
         Err(error) => say(plan.log, &error),
     }

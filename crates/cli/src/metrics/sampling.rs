@@ -1,4 +1,4 @@
-//! What the sampling process does: it looks at the GPUs until it is told to stop.
+//! What the sampling process does: it samples the GPUs until it is asked to stop.
 
 use std::env;
 use std::fs;
@@ -53,7 +53,7 @@ pub fn sample(plan: &Plan, orders: &mut UnixStream) -> Result<u64> {
     let created = file::create(&plan.path).with_context(shown)?;
     let mut record = file::begin(created, plan.pid, &names, driver).with_context(shown)?;
     for line in notes.iter().chain(&less) {
-        file::tell(&mut record, Info::Refused, line)?;
+        file::write_fact(&mut record, Info::Refused, line)?;
     }
 
     let mut rounds = 0;
@@ -71,7 +71,7 @@ pub fn sample(plan: &Plan, orders: &mut UnixStream) -> Result<u64> {
     Ok(rounds)
 }
 
-/// Takes samples until it is told to stop.
+/// Takes samples until it is asked to stop.
 fn look<'nvml>(
     plan: &Plan,
     nvml: &'nvml Nvml,
@@ -104,7 +104,7 @@ fn look<'nvml>(
             if let Err(error) = counted {
                 let line = format!("GPU metrics: GPU {} counts no more: {error}", gpu.ordinal);
                 warn(plan, &line);
-                file::tell(record, Info::Refused, &line)?;
+                file::write_fact(record, Info::Refused, &line)?;
             }
             keep(record, gpu.ordinal, &taken)?;
         }

@@ -2,7 +2,7 @@
 //!
 //! Source: CUDA's environment variables, in the CUDA programming guide.
 
-/// How many devices a record tells apart.
+/// How many devices a record distinguishes.
 const DEVICES: usize = 16;
 
 /// A GPU of the machine.

@@ -123,7 +123,7 @@ fn the_more_specific_row_wins() {
         named(&[triton, trtllm, backend]),
         Some("TensorRT-LLM C++ executor in Triton")
     );
-    // A Python process, before and after the Python layer can tell its modules.
+    // A Python process, before and after the Python layer knows its modules.
     let torch_ops = Module("libth_common.so");
     assert_eq!(
         named(&[trtllm, torch_ops]),
@@ -184,7 +184,7 @@ fn an_engine_without_a_nameable_step_is_learnt() {
 }
 
 #[test]
-fn tensorrt_llm_is_told_by_its_library() {
+fn tensorrt_llm_is_recognized_by_its_library() {
     let both = "TLLM_PROFILE_START_STOP";
     let gates = |file| tensorrt_llm_gates_itself(both, process(&[Seen::Module(file)]));
     assert!(gates("libtensorrt_llm.so"));
@@ -265,7 +265,7 @@ fn python_steps_are_the_python_rows_in_their_order() {
 }
 
 #[test]
-fn steps_are_told_from_other_functions() {
+fn steps_are_distinguished_from_other_functions() {
     let is_step = |text| is_step(&PyFunction::parse(text).unwrap());
     assert!(is_step("sglang.srt.managers.scheduler:Scheduler.run_batch"));
     assert!(!is_step("sglang.srt.managers.scheduler:Scheduler.run"));

@@ -83,15 +83,15 @@ impl<'a> Perfetto<'a> {
     }
 }
 
-/// More names than that are forgotten and told again: memory does not grow with the record.
+/// More names than that are forgotten and written again: memory does not grow with the record.
 const LIMIT: usize = 1 << 20;
 
-/// What a sequence has told the names of, each by a number.
+/// The names that a sequence has written, each with its number.
 #[derive(Default)]
 struct Names {
     names: HashMap<Name, u64>,
     domains: HashMap<StringId, u64>,
-    /// What the next packet tells.
+    /// What the next packet defines.
     new: InternedData,
     is_new: bool,
 }
@@ -142,8 +142,8 @@ impl Names {
         })
     }
 
-    /// What has not been told yet.
-    fn untold(&mut self) -> Option<InternedData> {
+    /// What has not been written yet.
+    fn take_new(&mut self) -> Option<InternedData> {
         std::mem::take(&mut self.is_new).then(|| std::mem::take(&mut self.new))
     }
 }
@@ -250,7 +250,7 @@ impl Format for Perfetto<'_> {
         }
         begin.end(event);
         begin.end(packet);
-        if let Some(new) = self.names.untold() {
+        if let Some(new) = self.names.take_new() {
             self.packet(&TracePacket {
                 trusted_packet_sequence_id: Some(self.sequence),
                 sequence_flags: Some(proto::SEQ_NEEDS_INCREMENTAL_STATE),
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_were_forgotten_are_told_again() {
+    fn names_that_were_forgotten_are_written_again() {
         let mut builder = Builder::new(1, ClockKind::Monotonic);
         let names: Vec<_> = (0..20)
             .map(|n| builder.string(1, &format!("f{n}")))

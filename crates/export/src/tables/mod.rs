@@ -26,7 +26,7 @@ use rows::{Tables, Texts};
 pub use schema::TABLES;
 use schema::{Kind, Table};
 
-use crate::Exported;
+use crate::exported::Exported;
 use crate::record::Record;
 
 /// Rows that are encoded together, and how many of these packets may wait for it.

@@ -1,6 +1,6 @@
 """What DuckDB finds in the tables of an export, as JSON: tables.py FOLDER
 
-It is asked as docs/export.md tells people to ask.
+The queries are those that docs/export.md recommends.
 """
 
 import json

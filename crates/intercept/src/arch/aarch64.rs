@@ -169,7 +169,7 @@ global_asm!(
 /// Handler: counts the call in the thread's cell, then jumps to the real function.
 ///
 /// A count past the cell's limit or a thread without cells go the slow way; of a call that may be
-/// nested in another [`crate::dispatch::is_within_outer`] decides.
+/// nested in another [`crate::entered::is_within_outer`] decides.
 #[unsafe(naked)]
 pub unsafe extern "C" fn count() {
     naked_asm!(
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn count() {
         vectors = const Frame::VECTORS,
         slow = sym slow,
         count = sym count,
-        is_nested = sym crate::dispatch::is_within_outer,
+        is_nested = sym crate::entered::is_within_outer,
         cells = const Block::CELLS,
         real = const Thunk::REAL,
         tally = const Cell::COUNT,
@@ -308,15 +308,15 @@ pub unsafe extern "C" fn record() {
         vectors = const Frame::VECTORS,
         slow = sym slow,
         record = sym record,
-        is_nested = sym crate::dispatch::is_within_outer,
+        is_nested = sym crate::entered::is_within_outer,
         cells = const Block::CELLS,
         cell = const Thunk::CELL,
         tally = const Cell::COUNT,
     )
 }
 
-/// Handler: asks [`crate::dispatch::before`], then either jumps to the real function or calls it
-/// and asks [`crate::dispatch::after`].
+/// Handler: asks [`crate::entered::before`], then either jumps to the real function or calls it
+/// and asks [`crate::returned::after`].
 ///
 /// Saves what may carry arguments: eight integer and eight vector registers, and the place of a
 /// result. The frame has call frame information and no personality, so that an exception passes
@@ -355,8 +355,8 @@ pub unsafe extern "C" fn slow() {
         leave!(),
         "ret",
         ".cfi_endproc",
-        before = sym crate::dispatch::before,
-        after = sym crate::dispatch::after,
+        before = sym crate::entered::before,
+        after = sym crate::returned::after,
         words = const STACK_WORDS,
         real = const Thunk::REAL,
         frame = const Frame::SIZE,

@@ -229,7 +229,7 @@ macro_rules! noting {
 pub(crate) use noting;
 
 /// Handler: as [`count`], and has the call recorded, from the moment when it goes on to the real
-/// function to when that returns, by [`crate::recorded::returned`]. What [`slow`] sees it records.
+/// function to when that returns, by [`crate::returned::recorded`]. What [`slow`] sees it records.
 /// None of the table's functions takes a floating-point number: those registers may be used meanwhile.
 ///
 /// A call that is nested in another of the program's is recorded, though not counted; one that our
@@ -276,7 +276,6 @@ pub unsafe extern "C" fn record() {
         "mov qword ptr [rbp - {frame} + {args} + 40], r9",
         "lea rdi, [rbp - {frame}]",
         "call {entered}",
-        "mov r10, rax",
         "mov r11, qword ptr [rbp - {frame} + {thunk}]",
         "mov rdi, qword ptr [rbp - {frame} + {args} + 0]",
         "mov rsi, qword ptr [rbp - {frame} + {args} + 8]",
@@ -286,8 +285,6 @@ pub unsafe extern "C" fn record() {
         "rdtsc",
         "shl rdx, 32",
         "or rax, rdx",
-        "and rax, -2",
-        "or rax, r10",
         "mov qword ptr [rbp - {frame} + {since}], rax",
         "mov rdx, qword ptr [rbp - {frame} + {args} + 16]",
         "xor eax, eax",
@@ -318,8 +315,8 @@ pub unsafe extern "C" fn record() {
         is_counter = sym tllmprof_recorder::IS_COUNTER,
         slow = sym slow,
         slow_counted = sym slow_counted,
-        entered = sym crate::recorded::entered,
-        returned = sym crate::recorded::returned,
+        entered = sym crate::entered::recorded,
+        returned = sym crate::returned::recorded,
         words = const STACK_WORDS,
         frame = const Frame::BELOW,
         thunk = const Frame::THUNK,
@@ -348,8 +345,8 @@ unsafe extern "C" fn slow_counted() {
     )
 }
 
-/// Handler: asks [`crate::dispatch::before`], then either jumps to the real function or calls it
-/// and asks [`crate::dispatch::after`].
+/// Handler: asks [`crate::entered::before`], then either jumps to the real function or calls it
+/// and asks [`crate::returned::after`].
 ///
 /// Saves what may carry arguments: six integer and eight vector registers. The frame has call
 /// frame information and no personality, so that an exception passes through it.
@@ -395,8 +392,8 @@ pub unsafe extern "C" fn slow() {
         ".cfi_def_cfa rsp, 8",
         "ret",
         ".cfi_endproc",
-        before = sym crate::dispatch::before,
-        after = sym crate::dispatch::after,
+        before = sym crate::entered::before,
+        after = sym crate::returned::after,
         words = const STACK_WORDS,
         frame = const Frame::BELOW,
         thunk = const Frame::THUNK,

@@ -63,7 +63,7 @@ pub use report::{report, report_unmatched};
 use slots::ByName;
 use tllmprof_platform::entry::{self, Entry, Refusal};
 use tllmprof_platform::maps::Maps;
-use tllmprof_platform::modules::{self, ARE_WATCHED, Loaded, has_watcher, tell_watcher};
+use tllmprof_platform::modules::{self, ARE_WATCHED, Loaded, has_watcher, notify_watcher};
 use trampoline::Region;
 
 /// How long a look-up waits for another thread that looks at modules.
@@ -187,7 +187,7 @@ pub fn look() {
         return;
     }
     let changes = elf::changes();
-    tell_watcher(changes);
+    notify_watcher(changes);
     if changes == SEEN.load(Ordering::Acquire) {
         return;
     }

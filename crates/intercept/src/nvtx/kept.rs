@@ -7,16 +7,14 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_platform::lifecycle;
-use tllmprof_record::NO_STRING;
 
 use super::abi::{Handle, RangeId};
-use super::ranges::Name;
+use super::name::Name;
+use super::ranges::own_id;
+use super::text::Text;
 use tllmprof_recorder as recorder;
-use tllmprof_recorder::Counter;
-use tllmprof_recorder::Label;
-use tllmprof_recorder::ranges;
-use tllmprof_recorder::ranges::Names;
-use tllmprof_recorder::ranges::Writer;
+use tllmprof_recorder::ranges::{self, Names};
+use tllmprof_recorder::{Counter, LONGEST, Label};
 use tllmprof_steps::ranges::known::Known;
 
 lifecycle::global! {
@@ -60,24 +58,41 @@ fn is_open() -> bool {
     ranges::window() != 0 && are_kept()
 }
 
-/// The numbers of a range's strings in the record, by the calling thread's `writer`.
+/// A name of wide characters as bytes.
+struct Spelt {
+    bytes: [u8; LONGEST],
+    length: usize,
+}
+
+impl Spelt {
+    #[cold] // most programs have bytes
+    fn new(text: Text<'_>) -> Self {
+        let mut bytes = [0; LONGEST];
+        let places = bytes.iter_mut().zip(text.bytes());
+        let length = places.map(|(to, byte)| *to = byte).count();
+        Self { bytes, length }
+    }
+}
+
+/// What the record calls a range or a mark. `spelt` is room for a name that is no bytes.
 #[inline]
-fn names(domain: Handle, name: &Name<'_>, writer: &Writer) -> Names {
-    let label = |label: Option<&Label>| label.map_or(NO_STRING, |label| label.id_by(writer));
+fn names<'a>(domain: Handle, name: &Name<'a>, spelt: &'a mut Option<Spelt>) -> Names<'a> {
     let name = match *name {
-        Name::Text(text) => match text.as_c_str() {
-            Some(text) => ranges::c_id_by(writer, text),
-            None => ranges::spelt_id_by(writer, text.bytes()),
-        },
-        Name::Registered(handle) => label(STRINGS.get(domain, handle)),
-        Name::None => NO_STRING,
+        Name::Text(text) => ranges::Name::Text(match text.as_c_str() {
+            Some(text) => text.to_bytes(),
+            None => {
+                let spelt = spelt.insert(Spelt::new(text));
+                &spelt.bytes[..spelt.length]
+            }
+        }),
+        Name::Registered(handle) => STRINGS
+            .get(domain, handle)
+            .map_or(ranges::Name::None, ranges::Name::Registered),
+        Name::None => ranges::Name::None,
     };
     let domain = match domain {
-        0 => NO_STRING,
-        handle => {
-            let known = DOMAINS.get(0, handle);
-            label(known.or_else(|| NAMELESS.get().copied()))
-        }
+        0 => None,
+        handle => DOMAINS.get(0, handle).or_else(|| NAMELESS.get().copied()),
     };
     Names { domain, name }
 }
@@ -92,7 +107,7 @@ pub fn pushed(domain: Handle, name: &Name<'_>) {
 
 #[inline(never)] // or there were a copy of it in each wrapper of each chain
 fn push(domain: Handle, name: &Name<'_>) {
-    ranges::pushed(domain, |writer| names(domain, name, writer));
+    ranges::pushed(domain, names(domain, name, &mut None));
 }
 
 /// A range is about to be popped.
@@ -108,13 +123,14 @@ fn pop(domain: Handle) {
     ranges::popped(domain);
 }
 
-/// A range has been started: the tool's identifier, or one of ours where it has none.
-pub fn started(domain: Handle, id: RangeId, name: &Name<'_>, own_id: fn() -> RangeId) -> RangeId {
+/// A range has been started, and the tool, if there is one, calls it `id`; 0 for none. Returns its identifier:
+/// one of ours where it is kept and has none.
+pub fn started(domain: Handle, id: RangeId, name: &Name<'_>) -> RangeId {
     if !is_open() {
         return id;
     }
     let id = if id == 0 { own_id() } else { id };
-    ranges::started(id, |writer| names(domain, name, writer));
+    ranges::started(id, names(domain, name, &mut None));
     id
 }
 
@@ -130,17 +146,18 @@ pub fn ended(id: RangeId) {
 #[inline]
 pub fn marked(domain: Handle, name: &Name<'_>) {
     if is_open() {
-        ranges::marked(|writer| names(domain, name, writer));
+        ranges::marked(names(domain, name, &mut None));
     }
 }
 
-/// A string has been registered, and the tool, if there is one, calls it `handle`: what the program
-/// is to call it.
+/// A string has been registered, and the tool, if there is one, calls it `handle`. Returns its handle: one of
+/// ours where it is kept and has none.
 pub fn registered(domain: Handle, handle: Option<Handle>, text: &Name<'_>) -> Option<Handle> {
     keep(&STRINGS, domain, handle, text)
 }
 
-/// A domain has been created, and the tool, if there is one, calls it `handle`.
+/// A domain has been created, and the tool, if there is one, calls it `handle`. Returns its handle, as for
+/// [`registered`].
 pub fn domain_created(handle: Option<Handle>, name: &Name<'_>) -> Option<Handle> {
     keep(&DOMAINS, 0, handle, name)
 }
@@ -186,10 +203,6 @@ mod tests {
         unsafe { Name::narrow(text.as_ptr()) }
     }
 
-    fn no_id() -> RangeId {
-        unreachable!("the tool has one")
-    }
-
     #[test]
     fn ranges_and_marks_are_kept_with_their_names() {
         let path = record_of("ranges");
@@ -218,10 +231,11 @@ mod tests {
                 pushed(0x70, &Name::Registered(0x80));
                 popped(0x70);
                 popped(0);
-                assert_eq!(started(0x90, 33, &Name::Registered(own), no_id), 33);
+                assert_eq!(started(0x90, 33, &Name::Registered(own)), 33);
                 ended(33);
-                assert_eq!(started(0, 0, &Name::None, || 44), 44);
-                ended(44);
+                let ours = started(0, 0, &Name::None);
+                assert_eq!(ours >> 63, 1, "the tool has no identifier");
+                ended(ours);
                 ended(0);
                 let wide: Vec<u32> = "wide é".chars().map(u32::from).chain([0]).collect();
                 // SAFETY: terminated, and the name ends before the text.
@@ -258,8 +272,8 @@ mod tests {
             assert!(!are_asked_for() && !is_open());
             assert_eq!(registered(0, None, &text(c"step")), None);
             assert_eq!(domain_created(Some(0x70), &text(c"engine")), Some(0x70));
-            assert_eq!(started(0, 33, &text(c"step"), no_id), 33);
-            assert_eq!(started(0, 0, &text(c"step"), no_id), 0);
+            assert_eq!(started(0, 33, &text(c"step")), 33);
+            assert_eq!(started(0, 0, &text(c"step")), 0);
             assert!(STRINGS.get(0, 0x70).is_none() && DOMAINS.get(0, 0x70).is_none());
         });
     }

@@ -9,6 +9,7 @@
 mod abi;
 mod chain;
 mod kept;
+mod name;
 mod ranges;
 mod text;
 mod wrappers;

@@ -1,6 +1,5 @@
 //! Which ranges count, and what it means that one begins or ends.
 
-use core::ffi::c_char;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -8,9 +7,8 @@ use once_cell::race::OnceBox;
 use regex::bytes::Regex;
 use tllmprof_config::Step;
 
-use super::abi::{ASCII, Attributes, Handle, REGISTERED, RangeId, UNICODE, Wide};
-use super::kept;
-use super::text::Text;
+use super::abi::{Handle, RangeId};
+use super::name::Name;
 use tllmprof_platform::injection;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_session as session;
@@ -75,52 +73,6 @@ pub fn met() {
     MET.store(true, Ordering::Relaxed);
 }
 
-/// The name of a range, as the program gave it.
-pub enum Name<'a> {
-    Text(Text<'a>),
-    Registered(Handle),
-    None,
-}
-
-impl<'a> From<Option<Text<'a>>> for Name<'a> {
-    fn from(text: Option<Text<'a>>) -> Self {
-        text.map_or(Self::None, Self::Text)
-    }
-}
-
-impl Name<'_> {
-    /// # Safety
-    /// As for [`Text::narrow`].
-    pub unsafe fn narrow(text: *const c_char) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Text::narrow(text) }.into()
-    }
-
-    /// # Safety
-    /// As for [`Text::wide`].
-    pub unsafe fn wide(text: *const Wide) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Text::wide(text) }.into()
-    }
-
-    /// # Safety
-    /// `attributes` is null or as NVTX wants it.
-    pub unsafe fn of(attributes: *const Attributes) -> Self {
-        // SAFETY: the caller's promise: the message is what its type says.
-        unsafe {
-            let Some(attributes) = attributes.as_ref().filter(|a| a.is_whole()) else {
-                return Self::None;
-            };
-            match attributes.message_type {
-                ASCII => Self::narrow(attributes.message.ascii),
-                UNICODE => Self::wide(attributes.message.wide),
-                REGISTERED => Self::Registered(attributes.message.registered),
-                _ => Self::None,
-            }
-        }
-    }
-}
-
 /// A range is about to begin: if it counts, it is counted, and the iteration that ends with it is
 /// returned.
 #[inline]
@@ -167,10 +119,9 @@ impl Rule {
     }
 }
 
-/// A range has been pushed; `ends` is what [`begins`] said.
+/// A range has been pushed; `ends` is what [`begins`] returned.
 #[inline]
-pub fn pushed(domain: Handle, name: &Name<'_>, ends: Option<u64>) {
-    kept::pushed(domain, name);
+pub fn pushed(domain: Handle, ends: Option<u64>) {
     if ends.is_some() || follows_any() {
         follow(domain, ends);
     }
@@ -205,11 +156,10 @@ fn unfollow(domain: Handle) {
     }
 }
 
-/// A range has been started; `ends` is what [`begins`] said. The program gets the tool's
-/// identifier, or none, or one of ours where its end has to be known.
+/// A range has been started; `ends` is what [`begins`] returned. Returns what the program gets: the identifier
+/// that the range has, 0 for none, or one of ours where its end has to be known.
 #[inline]
-pub fn started(domain: Handle, name: &Name<'_>, id: RangeId, ends: Option<u64>) -> RangeId {
-    let id = kept::started(domain, id, name, own_id);
+pub fn started(id: RangeId, ends: Option<u64>) -> RangeId {
     let Some(iteration) = ends else { return id };
     let id = if id == 0 { own_id() } else { id };
     STARTED.follow(id, iteration);
@@ -229,10 +179,9 @@ pub fn own_id() -> RangeId {
     1 << 63 | NEXT_OWN.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A string has been registered, and the tool, if there is one, calls it `handle`: what the
-/// program is to call it.
+/// A string has been registered; `handle` is the tool's or the record's, if one of them has any. Returns what
+/// the program gets.
 pub fn registered(domain: Handle, handle: Option<Handle>, text: &Name<'_>) -> Handle {
-    let handle = kept::registered(domain, handle, text);
     let (Some(rule), Name::Text(text)) = (RULE.get(), text) else {
         return handle.unwrap_or(0);
     };
@@ -254,10 +203,9 @@ fn own_string() -> Handle {
     (&raw const MATCHING_STRING).addr()
 }
 
-/// A domain has been created, and the tool, if there is one, calls it `handle`: what the program
-/// is to call it.
+/// A domain has been created; `handle` is the tool's or the record's, if one of them has any. Returns what
+/// the program gets.
 pub fn domain_created(handle: Option<Handle>, name: &Name<'_>) -> Handle {
-    let handle = kept::domain_created(handle, name);
     // Nobody looks behind a handle, and these are no addresses. Each domain has its own stack.
     let handle = handle.unwrap_or_else(|| NEXT_OWN.fetch_add(1, Ordering::Relaxed) as Handle * 16);
     if let (Some(rule), Name::Text(text)) = (RULE.get(), name)
@@ -311,7 +259,6 @@ impl fmt::Display for Unseen {
 mod tests {
     use core::ffi::CStr;
 
-    use super::super::abi::Message;
     use super::*;
     use crate::made::alone;
 
@@ -332,48 +279,6 @@ mod tests {
         let before = count();
         begins(domain, name);
         count() > before
-    }
-
-    #[test]
-    fn a_range_is_called_what_its_attributes_say() {
-        let wide: Vec<Wide> = "step".chars().map(Wide::from).chain([0]).collect();
-        let ascii = Message {
-            ascii: c"step".as_ptr(),
-        };
-        let of = |attributes: &Attributes| {
-            // SAFETY: attributes whose message is what its type says.
-            match unsafe { Name::of(attributes) } {
-                Name::Text(text) => String::from_utf8(text.bytes().collect()).unwrap(),
-                Name::Registered(handle) => format!("{handle:#x}"),
-                Name::None => "none".to_owned(),
-            }
-        };
-        assert_eq!(of(&Attributes::made(ASCII, ascii)), "step");
-        assert_eq!(
-            of(&Attributes::made(
-                UNICODE,
-                Message {
-                    wide: wide.as_ptr()
-                }
-            )),
-            "step"
-        );
-        assert_eq!(
-            of(&Attributes::made(REGISTERED, Message { registered: 0x70 })),
-            "0x70"
-        );
-        assert_eq!(of(&Attributes::made(0, ascii)), "none");
-        assert_eq!(
-            of(&Attributes::made(ASCII, ascii).cut_to(40)),
-            "none",
-            "it has no message"
-        );
-        let null = Message {
-            ascii: core::ptr::null(),
-        };
-        assert_eq!(of(&Attributes::made(ASCII, null)), "none");
-        // SAFETY: null is allowed.
-        assert!(matches!(unsafe { Name::of(core::ptr::null()) }, Name::None));
     }
 
     #[test]
@@ -463,11 +368,11 @@ mod tests {
             rule().unwrap();
             assert!(counts(0, &text(c"step")));
             let follows = || follows_any();
-            pushed(0, &text(c"step"), None);
+            pushed(0, None);
             assert!(!follows());
-            pushed(0, &text(c"step"), Some(5));
-            pushed(0x70, &text(c"inner"), None);
-            pushed(0, &text(c"inner"), None);
+            pushed(0, Some(5));
+            pushed(0x70, None);
+            pushed(0, None);
             popped(0x70);
             popped(0);
             assert!(follows(), "one within it has ended");
@@ -480,15 +385,11 @@ mod tests {
     fn a_started_range_has_an_identifier_where_its_end_matters() {
         alone(&[("TLLMPROF_STEP", "nvtx:^step"), WINDOWS], || {
             rule().unwrap();
-            let name = text(c"step");
-            assert_eq!(
-                [started(0, &name, 0, None), started(0, &name, 33, None)],
-                [0, 33]
-            );
-            assert_eq!(started(0, &name, 33, Some(5)), 33, "the tool's");
+            assert_eq!([started(0, None), started(33, None)], [0, 33]);
+            assert_eq!(started(33, Some(5)), 33, "the tool's");
             assert_eq!(STARTED.ended(33), Some(5));
-            let own = started(0, &name, 0, Some(6));
-            assert!(own >> 63 == 1 && started(0, &name, 0, Some(7)) != own);
+            let own = started(0, Some(6));
+            assert!(own >> 63 == 1 && started(0, Some(7)) != own);
             ended(own);
             assert_eq!(STARTED.ended(own), None, "it has ended already");
         });

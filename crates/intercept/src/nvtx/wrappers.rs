@@ -10,7 +10,8 @@ use core::ffi::{c_char, c_int};
 use super::abi::{Attributes, CORE, CORE2, Function, Handle, NO_TRACKING, RangeId, Wide};
 use super::chain::{self, CHAINS};
 use super::kept;
-use super::ranges::{self, Name};
+use super::name::Name;
+use super::ranges;
 use tllmprof_platform::function;
 
 /// A function of NVTX that is wrapped: its table and its number there.
@@ -54,14 +55,16 @@ macro_rules! wrappers {
 #[inline]
 fn start(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<RangeId>) -> RangeId {
     let ends = ranges::begins(domain, name);
-    ranges::started(domain, name, next().unwrap_or(0), ends)
+    let id = kept::started(domain, next().unwrap_or(0), name);
+    ranges::started(id, ends)
 }
 
 #[inline]
 fn push(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<c_int>) -> c_int {
     let ends = ranges::begins(domain, name);
     let level = next().unwrap_or(NO_TRACKING);
-    ranges::pushed(domain, name, ends);
+    kept::pushed(domain, name);
+    ranges::pushed(domain, ends);
     level
 }
 
@@ -71,6 +74,16 @@ fn pop(domain: Handle, next: impl FnOnce() -> Option<c_int>) -> c_int {
     let level = next().unwrap_or(NO_TRACKING);
     ranges::popped(domain);
     level
+}
+
+fn register(domain: Handle, text: &Name<'_>, next: impl FnOnce() -> Option<Handle>) -> Handle {
+    let handle = kept::registered(domain, next(), text);
+    ranges::registered(domain, handle, text)
+}
+
+fn create_domain(name: &Name<'_>, next: impl FnOnce() -> Option<Handle>) -> Handle {
+    let handle = kept::domain_created(next(), name);
+    ranges::domain_created(handle, name)
 }
 
 wrappers! {
@@ -131,16 +144,16 @@ wrappers! {
         pop(domain, next)
     };
     domain_register_string_a: CORE2[10](domain: Handle, text: *const c_char) -> Handle = |next| {
-        ranges::registered(domain, next(), &Name::narrow(text))
+        register(domain, &Name::narrow(text), next)
     };
     domain_register_string_w: CORE2[11](domain: Handle, text: *const Wide) -> Handle = |next| {
-        ranges::registered(domain, next(), &Name::wide(text))
+        register(domain, &Name::wide(text), next)
     };
     domain_create_a: CORE2[12](name: *const c_char) -> Handle = |next| {
-        ranges::domain_created(next(), &Name::narrow(name))
+        create_domain(&Name::narrow(name), next)
     };
     domain_create_w: CORE2[13](name: *const Wide) -> Handle = |next| {
-        ranges::domain_created(next(), &Name::wide(name))
+        create_domain(&Name::wide(name), next)
     };
     domain_destroy: CORE2[14](domain: Handle) = |next| {
         ranges::domain_destroyed(domain);

@@ -2,11 +2,11 @@
 
 use super::kind::preference;
 use super::{CANDIDATES, CONTENDER, Candidate, END, ENDS, LITTLE, Listed, SLOTS, Scratch, Slot};
-use crate::engine::{Engine, Threads};
+use crate::engine::Engine;
 use crate::history::{Entry, History, LENGTH};
 use crate::rule::Rule;
 use crate::site::LEVELS;
-use crate::trail::GRAPH_WEIGHT;
+use crate::trail::{GRAPH_WEIGHT, Threads};
 
 impl Scratch {
     /// Sums up the work of the threads that are followed, and links the occurrences of every site

@@ -74,8 +74,8 @@ impl Scratch {
     }
 }
 
-/// Which level to take where several would do, the least first. One call back tells most sites
-/// apart and survives a change of batch; a pool of threads is known only by the call.
+/// Which level to take where several would do, the least first. One call back distinguishes most
+/// sites and survives a change of batch; a pool of threads is known only by the call.
 pub(super) const fn preference(helper: bool, level: u8) -> u8 {
     match level {
         _ if helper => level,

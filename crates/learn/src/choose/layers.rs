@@ -15,7 +15,7 @@ const VARIES: usize = 16;
 impl Scratch {
     /// Whether `inner` comes at each layer of a model and `outer` once in each pass over them: the
     /// number of layers is always the same, and once in a pass there is more work, that of the
-    /// model's first and last kernels. Requests of equally many tokens are told from that by how
+    /// model's first and last kernels. Requests of equally many tokens differ from that in how
     /// little is launched between them, next to a token.
     pub(super) fn passes_over_layers(&self, outer: &Candidate, inner: &Candidate) -> bool {
         let Some((ends, others)) = self.passes(outer, inner) else {

@@ -8,11 +8,11 @@ mod outer;
 
 use candidate::Candidate;
 
-use crate::engine::{self, Threads};
+use crate::engine;
 use crate::history::{Entry, History, LENGTH};
 use crate::rule::Rule;
 use crate::site::LEVELS;
-use crate::trail::Work;
+use crate::trail::{Threads, Work};
 
 /// Periods that must have been seen before a site is chosen.
 const PERIODS: u32 = 8;
@@ -37,7 +37,7 @@ pub(crate) const AGAIN: u32 = 8;
 const ENDS: u32 = 4;
 /// Waits and copies that a model does not have before and after its layers.
 const BUSY: usize = 8;
-/// The longest context that makes an outer loop. Longer ones also tell apart iterations that
+/// The longest context that makes an outer loop. Longer ones also separate iterations that
 /// alternate between kernels, or that follow a prefill step.
 const OUTER_LEVEL: u8 = 2;
 /// The share of periods, in thousandths, that must agree.
@@ -84,7 +84,7 @@ struct Slot {
     count: u16,
     /// The followed threads' work at `last`.
     at: u32,
-    /// Tells which entries are in the list.
+    /// Identifies the entries in the list.
     signature: u32,
 }
 
@@ -245,7 +245,7 @@ impl Scratch {
         (!kept).then_some((chosen, rule, unsure_for))
     }
 
-    /// Whether no site has been seen of late that is too rare to tell whether it is an outer loop.
+    /// Whether no site has been seen of late that is too rare to know whether it is an outer loop.
     /// Around iterations that are alike, none is, be they large or many.
     fn is_alone(&self, length: usize, found: usize, chosen: &Candidate) -> bool {
         let wanted = chosen.wanted();

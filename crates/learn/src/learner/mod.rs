@@ -192,7 +192,7 @@ impl Learner {
         self.uncounted = self.history.entries().len();
     }
 
-    /// The calls that have to be told. `near`: where iterations open matters now, too, and not
+    /// The calls that have to be reported. `near`: where iterations open matters now, too, and not
     /// only how many there are.
     #[must_use]
     pub fn asks(&self, near: bool) -> Asked {

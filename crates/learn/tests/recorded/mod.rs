@@ -9,7 +9,7 @@ use tllmprof_learn::Call;
 /// A line of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Record {
-    /// A true iteration begins. The learner is never told.
+    /// A true iteration begins. The learner never sees this.
     Mark,
     /// By this thread.
     Call(u32, Call),

@@ -34,7 +34,7 @@ const axis = (label: string, more: Partial<uPlot.Axis>): uPlot.Axis => ({
     grid: { stroke: () => colour("grid"), width: 1 }, ticks: { show: false }, gap: 4, ...more,
 });
 
-/** Labels of durations, all in the unit that the largest is told in. */
+/** Labels of durations, all in the unit of the largest. */
 export function durations(splits: number[]): string[] {
     const largest = Math.max(...splits.map(Math.abs), 1);
     const [unit, name] = largest >= 1e9 ? [1e9, "s"] : largest >= 1e6 ? [1e6, "ms"] : largest >= 1e3 ? [1e3, "µs"] : [1, "ns"];

@@ -23,7 +23,7 @@ export interface Report {
 
 /** Figures of a process. */
 export interface ProcessFigures {
-    /** What tells it from the others. */
+    /** What distinguishes it from the others. */
     name: string;
     /** Where the time of its iterations goes. */
     breakdown: Bar[];

@@ -51,10 +51,10 @@ export function quantity(value: number, unit: string): string {
     return `${fixed(value, 0)} ${unit}`;
 }
 
-/** A moment on an axis whose ticks are `step` ns apart, with as many digits as tell them apart. */
+/** A moment on an axis whose ticks are `step` ns apart, with as many digits as distinguish them. */
 export function moment(ns: number, step: number): string {
     const [unit, name] = step >= 1e9 ? [1e9, "s"] : step >= 1e6 ? [1e6, "ms"] : step >= 1e3 ? [1e3, "µs"] : [1, "ns"];
-    // Long numbers of a small unit are told in one that is larger, with more digits.
+    // Long numbers of a small unit are shown in one that is larger, with more digits.
     const [larger, named] = Math.abs(ns) >= 1e5 * unit && unit < 1e6 ? [1e6, "ms"] : [unit, name];
     const places = Math.max(0, Math.ceil(-Math.log10(step / larger) - 1e-9));
     return `${(ns / larger).toFixed(places)} ${named}`.replace("-", "−");

@@ -113,12 +113,12 @@ async function show(place: number) {
     timelines.set(place, reading);
     const timeline = await reading;
     if (current !== place) return;
-    view.set(iterations, timeline, names, told(timeline, iterations));
+    view.set(iterations, timeline, names, extent(timeline, iterations));
     document.documentElement.dataset.ready = String(place);
 }
 
 /** How much of the record the timeline has. */
-function told(timeline: Timeline | null, iterations: Iterations): string {
+function extent(timeline: Timeline | null, iterations: Iterations): string {
     if (!timeline) return "The events of this process are not on the page: iterations alone.";
     const { kept, total } = timeline;
     const shown = iterations.shown.reduce((sum, one) => sum + one, 0);

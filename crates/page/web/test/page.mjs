@@ -216,7 +216,7 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
     const hostile = ranks.processes[3].kernels.find((kernel) => kernel.name.includes("</script>"));
     assert.ok(names.includes(hostile.name), "the hostile name is shown as it is");
 
-    // What a screen reader is told.
+    // What a screen reader reads out.
     const nameless = await page.$$eval("button, select, input, canvas[tabindex], [role=img]", (all) => all
         .filter((one) => !(one.getAttribute("aria-label") || one.textContent.trim())).map((one) => one.outerHTML));
     assert.deepEqual(nameless, []);
@@ -279,8 +279,8 @@ await open("one", {}, async (page) => {
     assert.deepEqual(/SM busy (.*), tensor (.*), DRAM (.*)$/.exec(line(lines, "GPU 0: ")[0]).slice(1), metrics);
     assert.deepEqual(metrics, process.gpu_metrics.map(({ mean }) => percent(mean / 100)));
     const [layer, expert, idle, tokens] = (await rowsOf(page, "Learned router"))[0];
-    const told = line(lines, layer);
-    assert.deepEqual([told[1], told.at(-2), told.at(-1)], [expert.replace(" ×", ""), idle, tokens.replace(",", "")]);
+    const drawn = line(lines, layer);
+    assert.deepEqual([drawn[1], drawn.at(-2), drawn.at(-1)], [expert.replace(" ×", ""), idle, tokens.replace(",", "")]);
 
     // Causes and findings.
     const slow = lines.slice(lines.findIndex((line) => line.startsWith("slowest iterations")) + 1);
@@ -353,7 +353,7 @@ for (const scheme of ["light", "dark"]) {
     });
 }
 
-/** Finds an event of a name, the `nth` one, and selects it; what is told of it. */
+/** Finds an event of a name, the `nth` one, and selects it; its description. */
 async function select(page, name, nth = 1) {
     await page.fill(".timeline input", name);
     for (let times = 0; times < nth; times++) await page.press(".timeline input", "Enter");
@@ -371,8 +371,8 @@ await open("ranks", {}, async (page) => {
     assert.match(await select(page, "cuGraphLaunch"), /^cuGraphLaunch launch · 12\.0 µs · launched 2 kernels · /);
     await page.focus(TIMELINE);
     await page.keyboard.press("l");
-    const told = /^void vllm::rms_norm_kernel.* kernel · 3\.00 µs · launched by cuGraphLaunch on EngineCore, (.*) before it began · /;
-    assert.match(await page.textContent(".status"), told);
+    const description = /^void vllm::rms_norm_kernel.* kernel · 3\.00 µs · launched by cuGraphLaunch on EngineCore, (.*) before it began · /;
+    assert.match(await page.textContent(".status"), description);
     assert.equal(await arrows(page), 1);
     // Back to the call, whose both kernels are in sight from near by.
     await page.keyboard.press("l");

@@ -6,7 +6,7 @@ use super::{Description, Module, Walking, each_described, iterate, walk};
 pub fn changes() -> u64 {
     let mut changes = 0;
     let _walking = Walking::begin();
-    // The loader tells it with each module.
+    // The loader reports it with each module.
     each_described(&mut |Description(info)| {
         changes = info.dlpi_adds.wrapping_add(info.dlpi_subs);
         true

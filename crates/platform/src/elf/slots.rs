@@ -99,7 +99,7 @@ impl Module {
         })
     }
 
-    /// Whether the loader has gone through the module's slots, as far as they tell: another thread
+    /// Whether the loader has gone through the module's slots, as far as they show: another thread
     /// may be loading it. A slot that is filled at the first call leads back into its own module
     /// until then; before, it holds where that lies in the file.
     pub fn is_bound(&self) -> bool {

@@ -184,7 +184,7 @@ fn branch(bytes: &[u8], target: usize) -> Option<Kind> {
     Some(Kind::Branch { opcode, target })
 }
 
-/// Where a function's return address lies, as far as its code tells.
+/// Where a function's return address lies, as far as its code shows.
 struct ReturnAddress {
     /// How far above the stack pointer, as long as nothing has branched.
     above_stack_pointer: Option<i64>,
@@ -260,4 +260,194 @@ fn leads_to(
         false
     };
     hits(4) || hits(8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: usize = 0x10_0000;
+    const PUSH_RBP: u8 = 0x55;
+    const NOP: u8 = 0x90;
+    const RET: u8 = 0xc3;
+    const MOV_RBP_RSP: [u8; 3] = [0x48, 0x89, 0xe5];
+
+    /// What becomes of these instructions; what lies elsewhere cannot be read.
+    fn examined(code: &[&[u8]]) -> Result<Entry, Refusal> {
+        examine(START, &code.concat(), |_, _| false)
+    }
+
+    fn refusal(code: &[&[u8]]) -> Option<Refusal> {
+        examined(code).err()
+    }
+
+    fn looks_back(code: &[&[u8]]) -> bool {
+        examined(code).unwrap().looks_back()
+    }
+
+    #[test]
+    fn whole_instructions_make_room_for_the_jump() {
+        let sub_rsp_16 = [0x48, 0x83, 0xec, 0x10];
+        let code: [&[u8]; 5] = [&[PUSH_RBP], &MOV_RBP_RSP, &sub_rsp_16, &[0xc9], &[RET]];
+        let entry = examined(&code).unwrap();
+        assert_eq!((entry.at(), entry.length), (START, 8));
+        let moved: Vec<_> = entry.moved.iter().map(|moved| &moved.bytes[..]).collect();
+        assert_eq!(moved, code[..3]);
+        let stay = |moved: &Moved| matches!(moved.kind, Kind::Anywhere);
+        assert!(entry.moved.iter().all(stay) && !entry.looks_back());
+    }
+
+    #[test]
+    fn the_mark_of_an_indirect_call_stays_in_front() {
+        let endbr64 = [0xf3, 0x0f, 0x1e, 0xfa];
+        let entry = examined(&[&endbr64, &[NOP; 5], &[RET]]).unwrap();
+        assert_eq!((entry.at(), entry.length), (START + 4, 5));
+    }
+
+    #[test]
+    fn what_says_how_far_away_something_is_can_move() {
+        let lea_rax_rip_16 = [0x48, 0x8d, 0x05, 0x10, 0, 0, 0];
+        let entry = examined(&[&lea_rax_rip_16, &[RET]]).unwrap();
+        let Kind::Relative { at, target } = entry.moved[0].kind else {
+            panic!("it is relative");
+        };
+        assert_eq!((at, target), (3, START + 7 + 0x10));
+
+        // A short and a near conditional jump, and a plain one, beyond what is overwritten.
+        let near: [(&[u8], _); 3] = [
+            (&[0x74, 3], [0x0f, 0x84]),
+            (&[0x0f, 0x8f, 3, 0, 0, 0], [0x0f, 0x8f]),
+            (&[0xeb, 3], [0, 0xe9]),
+        ];
+        for (jump, expected) in near {
+            let entry = examined(&[jump, &[NOP; 3], &[RET]]).unwrap();
+            let Kind::Branch { opcode, target } = entry.moved[0].kind else {
+                panic!("it is a branch");
+            };
+            assert_eq!((opcode, target), (expected, START + jump.len() + 3));
+        }
+    }
+
+    #[test]
+    fn what_cannot_move_is_refused() {
+        let call = [0xe8, 0, 0, 0, 0];
+        assert_eq!(refusal(&[&call, &[RET]]), Some(Refusal::Call));
+        assert_eq!(refusal(&[&[NOP; 3], &[RET]]), Some(Refusal::TooShort));
+        assert_eq!(refusal(&[]), Some(Refusal::TooShort));
+        let push_es = [0x06];
+        assert_eq!(refusal(&[&[NOP; 5], &push_es]), Some(Refusal::Undecodable));
+        let loop_on = [0xe2, 0x10];
+        assert_eq!(refusal(&[&loop_on, &[NOP; 4]]), Some(Refusal::Immovable));
+        let back_to_the_second = [0xeb, 0xf8];
+        let code: [&[u8]; 3] = [&[NOP; 7], &back_to_the_second, &[RET]];
+        assert_eq!(refusal(&code), Some(Refusal::Loops));
+        assert!(
+            examined(&[&[NOP; 7], &call, &[RET]]).is_ok(),
+            "a call behind it may stay"
+        );
+    }
+
+    #[test]
+    fn a_jump_table_may_lead_to_what_is_overwritten() {
+        const TABLE: usize = 0x20_0000;
+        let jump_by_table = [0xff, 0x24, 0xc5, 0, 0, 0x20, 0];
+        let code = [&[NOP; 5][..], &jump_by_table, &[RET]].concat();
+        let with = |entries: &[usize]| {
+            let read = |at: usize, buffer: &mut [u8]| {
+                let index = at.checked_sub(TABLE).map(|at| at / 8);
+                let entry = index.and_then(|index| entries.get(index));
+                if buffer.len() == 8
+                    && let Some(entry) = entry
+                {
+                    buffer.copy_from_slice(&entry.to_le_bytes());
+                    return true;
+                }
+                false
+            };
+            examine(START, &code, read)
+        };
+        assert!(with(&[START + 5, START + 12]).is_ok());
+        let hit = with(&[START + 5, START + 4]).err();
+        assert_eq!(hit, Some(Refusal::Table));
+        assert!(
+            with(&[START + 5, 0, START + 4]).is_ok(),
+            "it ends where an entry leads out"
+        );
+    }
+
+    #[test]
+    fn a_jump_table_of_distances_is_one_too() {
+        const TABLE: usize = START + 0x1000;
+        let lea_rax_table = [0x48, 0x8d, 0x05, 0xf4, 0x0f, 0, 0];
+        let jmp_rax = [0xff, 0xe0];
+        let code = [&[NOP; 5][..], &lea_rax_table, &jmp_rax].concat();
+        let with = |target: usize| {
+            let read = |at: usize, buffer: &mut [u8]| {
+                let is_it = at == TABLE && buffer.len() == 4;
+                if is_it {
+                    let distance = i32::try_from(target.cast_signed() - TABLE.cast_signed());
+                    buffer.copy_from_slice(&distance.unwrap().to_le_bytes());
+                }
+                is_it
+            };
+            examine(START, &code, read).err()
+        };
+        assert_eq!(with(START + 2), Some(Refusal::Table));
+        assert_eq!(with(START + 6), None);
+    }
+
+    #[test]
+    fn a_function_that_reads_its_return_address_looks_back() {
+        let mov_rax_at_rsp = [0x48, 0x8b, 0x04, 0x24];
+        let mov_rax_at_rsp_8 = [0x48, 0x8b, 0x44, 0x24, 8];
+        let mov_rax_at_rbp_8 = [0x48, 0x8b, 0x45, 8];
+        let sub_rsp_8 = [0x48, 0x83, 0xec, 8];
+        assert!(looks_back(&[&mov_rax_at_rsp, &[NOP, RET]]));
+        assert!(looks_back(&[&[PUSH_RBP], &mov_rax_at_rsp_8, &[RET]]));
+        assert!(looks_back(&[&sub_rsp_8, &mov_rax_at_rsp_8, &[RET]]));
+        assert!(looks_back(&[
+            &[PUSH_RBP],
+            &MOV_RBP_RSP,
+            &mov_rax_at_rbp_8,
+            &[RET]
+        ]));
+        assert!(
+            !looks_back(&[&[PUSH_RBP], &mov_rax_at_rsp, &[RET]]),
+            "what it has pushed"
+        );
+        assert!(!looks_back(&[&mov_rax_at_rsp_8, &[RET]]), "an argument");
+        assert!(
+            !looks_back(&[&mov_rax_at_rbp_8, &[NOP, RET]]),
+            "its caller's frame"
+        );
+        let pop_rsp = [0x5c];
+        assert!(
+            !looks_back(&[&pop_rsp, &mov_rax_at_rsp, &[RET]]),
+            "nobody knows where it is"
+        );
+    }
+
+    #[test]
+    fn a_function_that_ends_in_another_modules_looks_back() {
+        let jmp_far = [0xe9, 0, 0x10, 0, 0];
+        let code = [&[NOP; 5][..], &jmp_far].concat();
+        let ending_in = |there: &[u8]| {
+            let read = |_: usize, buffer: &mut [u8]| {
+                let length = buffer.len().min(there.len());
+                buffer[..length].copy_from_slice(&there[..length]);
+                !there.is_empty()
+            };
+            examine(START, &code, read).unwrap().looks_back()
+        };
+        let stub = [0xff, 0x25, 0, 0, 0, 0];
+        assert!(ending_in(&stub));
+        assert!(ending_in(
+            &[&[0xf3, 0x0f, 0x1e, 0xfa][..], &stub[..4]].concat()
+        ));
+        assert!(ending_in(&[&[0xf2][..], &stub].concat()));
+        assert!(!ending_in(&[PUSH_RBP, RET]));
+        assert!(ending_in(&[]), "it cannot be read");
+        let jmp_rax = [0xff, 0xe0];
+        assert!(looks_back(&[&[NOP; 5], &jmp_rax]), "nobody knows where to");
+    }
 }

@@ -54,3 +54,32 @@ impl fmt::Display for Refusal {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_has_words_of_its_own() {
+        let refusals = [
+            Refusal::EntryPoint,
+            Refusal::VariantCall,
+            Refusal::UnknownSize,
+            Refusal::Ifunc,
+            Refusal::Go,
+            Refusal::Unreadable,
+            Refusal::Changed,
+            Refusal::TooShort,
+            Refusal::Undecodable,
+            Refusal::Call,
+            Refusal::Immovable,
+            Refusal::Loops,
+            Refusal::Table,
+            Refusal::NoRoom,
+            Refusal::NotWritable,
+            Refusal::Threads,
+        ];
+        let words: std::collections::HashSet<_> = refusals.iter().map(Refusal::to_string).collect();
+        assert_eq!(words.len(), refusals.len());
+    }
+}

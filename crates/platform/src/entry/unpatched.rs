@@ -1,5 +1,5 @@
 //! No jump at a function's entry: AArch64, which nobody has written it for. What a function's code
-//! tells all the same is whether it looks at its return address.
+//! shows all the same is whether it looks at its return address.
 
 use super::Refusal;
 

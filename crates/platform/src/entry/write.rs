@@ -46,7 +46,9 @@ pub unsafe fn write(entry: &Entry, jump: [u8; JUMP], alone: bool) -> Result<(), 
         protect(&pages, readable);
         return Err(Refusal::NotWritable);
     }
-    // SAFETY: the code lies in these pages, which can be written now; the caller's promise.
+    // SAFETY: the code lies in these pages, which stay mapped as the module stays loaded, and which can
+    // be written now. A jump that fits one store replaces an aligned word as a whole; of another no
+    // instruction is being executed, as no other thread is in the function.
     unsafe {
         if fits_one_store(entry) {
             let word = entry.at & !7;
@@ -73,4 +75,131 @@ fn protect(pages: &Range<usize>, rights: libc::c_int) -> bool {
     // SAFETY: the pages are a module's code, which stays readable, and executable where others may
     // be executing it.
     unsafe { libc::mprotect(start, pages.len(), rights) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::examine;
+    use crate::function;
+
+    /// Two functions in a page of their own, which return these numbers.
+    fn functions(numbers: [u8; 2]) -> [usize; 2] {
+        // SAFETY: a new mapping, which replaces none; it is written before it is used, and stays.
+        unsafe {
+            let page = libc::mmap(
+                core::ptr::null_mut(),
+                PAGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(page, libc::MAP_FAILED);
+            let start = page.expose_provenance();
+            let places = [start, start + 64];
+            for (number, place) in numbers.into_iter().zip(places) {
+                // mov eax, NUMBER; ret
+                let code = [0xb8, number, 0, 0, 0, 0xc3];
+                let place = core::ptr::with_exposed_provenance_mut::<u8>(place);
+                place.copy_from_nonoverlapping(code.as_ptr(), code.len());
+            }
+            let rights = libc::PROT_READ | libc::PROT_EXEC;
+            assert_eq!(libc::mprotect(page, PAGE, rights), 0);
+            places
+        }
+    }
+
+    fn call(place: usize) -> u32 {
+        let place = core::ptr::with_exposed_provenance_mut(place);
+        // SAFETY: one of `functions`, or a jump to one, which take nothing and return a number.
+        unsafe { function::at::<extern "C" fn() -> u32>(place) }.map_or(0, |function| function())
+    }
+
+    #[test]
+    fn a_function_is_led_to_another() {
+        for alone in [false, true] {
+            let [first, second] = functions([1, 2]);
+            assert_eq!([call(first), call(second)], [1, 2]);
+            // SAFETY: the page stays mapped.
+            let code = unsafe {
+                let code = core::ptr::with_exposed_provenance::<u8>(first);
+                core::slice::from_raw_parts(code, 6).to_vec()
+            };
+            let entry = examine(first, &code, |_, _| false).unwrap();
+            assert!(fits_one_store(&entry));
+            let jump = jump(entry.at(), second).unwrap();
+            // SAFETY: the page stays mapped, and the jump leads to a whole function.
+            assert_eq!(unsafe { write(&entry, jump, alone) }, Ok(()));
+            assert_eq!([call(first), call(second)], [2, 2]);
+        }
+    }
+
+    #[test]
+    fn several_instructions_are_overwritten_and_filled_up() {
+        let [first, second] = functions([1, 2]);
+        let entry = Entry {
+            at: first,
+            moved: Vec::new(),
+            length: 6,
+            looks_back: false,
+        };
+        assert!(
+            !fits_one_store(&entry),
+            "its first instruction is not known to have room"
+        );
+        let jump = jump(first, second).unwrap();
+        // SAFETY: nobody is in the function, and the page stays mapped.
+        assert_eq!(unsafe { write(&entry, jump, true) }, Ok(()));
+        assert_eq!(call(first), 2);
+        // SAFETY: the page stays mapped.
+        let last = unsafe { core::ptr::with_exposed_provenance::<u8>(first + 5).read() };
+        assert_eq!(last, 0x90);
+    }
+
+    #[test]
+    fn code_that_is_not_mapped_cannot_be_written() {
+        let entry = Entry {
+            at: PAGE,
+            moved: Vec::new(),
+            length: JUMP,
+            looks_back: false,
+        };
+        // SAFETY: nothing is mapped there, and nothing is written.
+        let refused = unsafe { write(&entry, [0; JUMP], true) };
+        assert_eq!(refused, Err(Refusal::NotWritable));
+    }
+
+    #[test]
+    fn a_jump_says_how_far_it_goes_from_its_end() {
+        assert_eq!(jump(0x1000, 0x1005), Some([0xe9, 0, 0, 0, 0]));
+        assert_eq!(jump(0x1000, 0x1000), Some([0xe9, 0xfb, 0xff, 0xff, 0xff]));
+        assert_eq!(
+            jump(0x1000, 0x1005 + 0x7fff_ffff),
+            Some([0xe9, 0xff, 0xff, 0xff, 0x7f])
+        );
+        assert_eq!(jump(0x1000, 0x1005 + 0x8000_0000), None);
+        assert_eq!(jump(0x1_0000_0000, 0), None);
+    }
+
+    #[test]
+    fn an_instruction_that_crosses_a_word_is_not_stored_at_once() {
+        let entry = |at, length| {
+            let code = vec![0x66; length - 1];
+            let code = [code, vec![0x90]].concat();
+            let moved = vec![crate::entry::Moved {
+                bytes: code,
+                kind: crate::entry::Kind::Anywhere,
+            }];
+            Entry {
+                at,
+                moved,
+                length,
+                looks_back: false,
+            }
+        };
+        assert!(fits_one_store(&entry(0x1003, 5)));
+        assert!(!fits_one_store(&entry(0x1004, 5)), "it crosses");
+        assert!(!fits_one_store(&entry(0x1000, 4)), "it is too short");
+    }
 }

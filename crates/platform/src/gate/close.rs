@@ -67,7 +67,7 @@ pub fn hold() -> Option<Held> {
         && CLOSED
             .compare_exchange(OPEN, HELD, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok())
-    .then_some(Held(()))
+    .then(|| Held(()))
 }
 
 /// Ends a [`hold`], if there is one.

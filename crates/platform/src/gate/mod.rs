@@ -302,3 +302,171 @@ pub fn prepare() {
 pub fn are_all() -> bool {
     is_wanted() && !IS_SHORT.load(Ordering::Relaxed)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::sync::{Arc, MutexGuard, PoisonError};
+    use std::thread::spawn;
+
+    use libc::{c_int, pid_t, ssize_t};
+
+    use super::*;
+    use crate::function;
+    use crate::thread::tests::{ONE, writer};
+
+    static USERS: AtomicU32 = AtomicU32::new(0);
+
+    #[linkme::distributed_slice(NEEDS)]
+    static TESTS: Needs = Needs {
+        are_wanted: || true,
+        is_hooked: |name| name == c"cuGraphLaunch",
+        users: || USERS.load(Ordering::SeqCst),
+    };
+
+    /// The gates are the process's, and a test may take a thread's record: one at a time.
+    fn one() -> MutexGuard<'static, ()> {
+        ONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A function of libc, which stands for one of the driver's.
+    fn real(name: &CStr) -> *mut c_void {
+        resolve::next(name).unwrap()
+    }
+
+    /// Calls `getpid` through its gate.
+    fn call() -> pid_t {
+        let gate = before(real(c"getpid"), Work::Maybe);
+        assert_ne!(gate, real(c"getpid"));
+        // SAFETY: the gate leads to a function of this type, which takes nothing.
+        unsafe { function::at::<extern "C" fn() -> pid_t>(gate) }.map_or(0, |getpid| getpid())
+    }
+
+    /// Reads a byte through the gate of `read`.
+    fn read(fd: c_int) -> ssize_t {
+        type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> ssize_t;
+        let mut byte = 0_u8;
+        let gate = before(real(c"read"), Work::No);
+        // SAFETY: the gate leads to a function of this type, which writes a byte to the local.
+        unsafe {
+            let read = function::at::<Read>(gate).unwrap();
+            read(fd, (&raw mut byte).cast(), 1)
+        }
+    }
+
+    fn is_anybody_in() -> bool {
+        UNSEEN.load(Ordering::SeqCst) != 0 || thread::records().any(|record| record.flight() != 0)
+    }
+
+    #[test]
+    fn a_call_passes_its_gate_and_is_counted() {
+        let _one = one();
+        let calls = |gives_record: bool| {
+            spawn(move || {
+                if gives_record {
+                    writer();
+                }
+                let before = passes();
+                assert_eq!(call(), std::process::id() as pid_t);
+                passes() - before
+            })
+        };
+        assert_eq!(calls(false).join().unwrap(), 1);
+        assert_eq!(calls(true).join().unwrap(), 1);
+        assert!(!is_anybody_in());
+    }
+
+    #[test]
+    fn a_function_has_one_gate() {
+        let _one = one();
+        let gate = before(real(c"getuid"), Work::No);
+        assert_eq!(before(real(c"getuid"), Work::No), gate);
+        assert_ne!(before(real(c"getgid"), Work::No), gate);
+        assert!(are_all());
+        let ours = is_anybody_in as *const () as *mut c_void;
+        assert_eq!(before(ours, Work::No), ours, "our own functions have none");
+        for name in [c"cuMemAlloc_v2", c"cublasCreate_v2"] {
+            let libcs = real(c"getuid");
+            assert_eq!(stand_in(libcs, name), libcs, "it is not the driver's");
+        }
+        assert!(!is_profiler(real(c"getuid").addr()) && !is_profiler(1));
+        assert!(is_hooked(c"cuGraphLaunch") && !is_hooked(c"cuInit"));
+        prepare();
+        assert!(
+            lead_links() == Links::Led,
+            "no module is linked to a driver"
+        );
+    }
+
+    #[test]
+    fn calls_wait_while_the_gate_is_closed() {
+        let _one = one();
+        for gives_record in [false, true] {
+            let closed = close(PATIENCE).expect("nobody is in");
+            assert!(is_closed());
+            let is_open = Arc::new(AtomicBool::new(false));
+            let waits = spawn({
+                let is_open = is_open.clone();
+                move || {
+                    if gives_record {
+                        writer();
+                    }
+                    call();
+                    is_open.load(Ordering::SeqCst)
+                }
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            is_open.store(true, Ordering::SeqCst);
+            drop(closed);
+            assert!(waits.join().unwrap(), "it went on too early");
+            assert!(!is_closed() && !is_anybody_in());
+        }
+    }
+
+    #[test]
+    fn the_gate_is_not_closed_on_a_call_that_is_under_way() {
+        let _one = one();
+        for gives_record in [false, true] {
+            let (from, mut to) = std::io::pipe().unwrap();
+            let reads = spawn(move || {
+                if gives_record {
+                    writer();
+                }
+                read(from.as_raw_fd())
+            });
+            while !is_anybody_in() {
+                std::thread::yield_now();
+            }
+            assert!(close(Duration::from_millis(10)).is_none());
+            assert!(!is_closed(), "it is open again");
+            to.write_all(b"x").unwrap();
+            assert_eq!(reads.join().unwrap(), 1);
+            assert!(close(PATIENCE).is_some());
+        }
+    }
+
+    #[test]
+    fn the_librarys_own_threads_are_waited_for() {
+        let _one = one();
+        USERS.store(1, Ordering::SeqCst);
+        assert!(close(Duration::from_millis(10)).is_none());
+        USERS.store(0, Ordering::SeqCst);
+        assert!(close(PATIENCE).is_some());
+    }
+
+    #[test]
+    fn a_held_call_goes_on_after_a_while() {
+        let _one = one();
+        let held = hold();
+        assert!(held.is_some() && hold().is_none() && !is_closed());
+        let since = Instant::now();
+        spawn(call).join().unwrap();
+        assert!(since.elapsed() >= HOLD, "{:?}", since.elapsed());
+        drop(held);
+        let held = hold();
+        assert!(held.is_some(), "the last one is over");
+        drop(held);
+        assert!(CLOSED.load(Ordering::SeqCst) == OPEN);
+    }
+}

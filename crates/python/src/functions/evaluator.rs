@@ -15,7 +15,7 @@ use crate::attached::api;
 use crate::object::Python;
 use crate::spans::Mark;
 use crate::threads::{self, Thread};
-use crate::version::Evaluation;
+use crate::version::{Evaluation, Version};
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::lifecycle;
 
@@ -53,17 +53,32 @@ pub fn put_again(py: Python<'_>) {
 /// None if the interpreter takes none.
 fn put(py: Python<'_>) -> Option<()> {
     let place = Place::of(py)?;
-    let there = place.get();
-    let is_default = there == EVALUATE.load(Ordering::Relaxed);
-    if is_default {
-        place.set(ours(py.api));
+    let owner = Owner::of(place.get(), EVALUATE.load(Ordering::Relaxed), ours(py.api));
+    match owner {
+        Owner::Python => place.set(ours(py.api)),
+        Owner::Us => {}
+        Owner::Another => Trouble::OtherEvaluator.note(),
     }
-    let is_missing = !is_default && there != ours(py.api);
-    if is_missing {
-        Trouble::OtherEvaluator.note();
-    }
-    IS_MISSING.store(is_missing, Ordering::Relaxed);
+    IS_MISSING.store(owner == Owner::Another, Ordering::Relaxed);
     Some(())
+}
+
+/// Whose evaluator is in the place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Owner {
+    Python,
+    Us,
+    Another,
+}
+
+impl Owner {
+    fn of(there: *mut c_void, pythons: *mut c_void, ours: *mut c_void) -> Self {
+        match there {
+            _ if there == pythons => Self::Python,
+            _ if there == ours => Self::Us,
+            _ => Self::Another,
+        }
+    }
 }
 
 fn take_away(py: Python<'_>) {
@@ -80,7 +95,11 @@ pub fn is_there(py: Python<'_>) -> bool {
 }
 
 fn ours(api: &Api) -> *mut c_void {
-    match api.version.evaluation() {
+    ours_of(api.version)
+}
+
+fn ours_of(version: Version) -> *mut c_void {
+    match version.evaluation() {
         Evaluation::In3_8 => (evaluate_in_3_8 as EvaluateOld as *const ())
             .cast_mut()
             .cast(),
@@ -112,10 +131,7 @@ impl<'py> Place<'py> {
         // these lie in it. They may change.
         let words: &[AtomicPtr<c_void>] =
             unsafe { core::slice::from_raw_parts(py.c().interpreter().cast(), WORDS) };
-        let is_wanted = |word: &&AtomicPtr<c_void>| wanted.contains(&word.load(Ordering::Relaxed));
-        let mut found = words.iter().filter(is_wanted);
-        let place = found.next()?;
-        found.next().is_none().then_some(Self::Word(place))
+        only(words, wanted).map(Self::Word)
     }
 
     fn get(&self) -> *mut c_void {
@@ -142,13 +158,22 @@ impl<'py> Place<'py> {
     }
 }
 
+/// The one word that is any of those; none if there is none, or more than one.
+fn only(words: &[AtomicPtr<c_void>], wanted: [*mut c_void; 2]) -> Option<&AtomicPtr<c_void>> {
+    let is_wanted = |word: &&AtomicPtr<c_void>| wanted.contains(&word.load(Ordering::Relaxed));
+    let mut found = words.iter().filter(is_wanted);
+    let place = found.next()?;
+    found.next().is_none().then_some(place)
+}
+
 /// CPython's own evaluator, from 3.9 on.
 ///
 /// # Safety
 /// The version is not 3.8, and our evaluator is in place.
 #[inline]
 unsafe fn own() -> Evaluate {
-    // SAFETY: ours is in place only after this has been stored; the caller's promise is the type.
+    // SAFETY: ours is in place only after CPython's own has been stored, which has this type but in
+    // 3.8, where the caller is not.
     unsafe { core::mem::transmute::<*mut c_void, Evaluate>(EVALUATE.load(Ordering::Relaxed)) }
 }
 
@@ -161,7 +186,8 @@ unsafe fn own() -> Evaluate {
 /// # Safety
 /// Called by the interpreter, from 3.9 on.
 unsafe extern "C-unwind" fn evaluate(state: ThreadState, frame: Raw, throws: c_int) -> Raw {
-    // SAFETY: the caller's promise; the interpreter's own arguments.
+    // SAFETY: the interpreter, from 3.9 on, calls this in the place of its own, which these arguments
+    // are for; a frame that it gives has a code object.
     unsafe {
         let next = own();
         match marked::find(code_of(frame)) {
@@ -176,7 +202,7 @@ unsafe extern "C-unwind" fn evaluate(state: ThreadState, frame: Raw, throws: c_i
 /// # Safety
 /// Called by the interpreter, in 3.11.
 unsafe extern "C-unwind" fn evaluate_in_3_11(state: ThreadState, frame: Raw, throws: c_int) -> Raw {
-    // SAFETY: the caller's promise; the interpreter's own arguments.
+    // SAFETY: 3.11 calls this in the place of its own evaluator, which these arguments are for.
     unsafe {
         if may_be_short() && is_short() {
             evaluate_without_us(state, frame, throws)
@@ -216,7 +242,7 @@ unsafe extern "C-unwind" fn evaluate_without_us(
     if let Some(py) = py {
         take_away(py);
     }
-    // SAFETY: the caller's promise; the interpreter's own arguments.
+    // SAFETY: 3.11 has given these arguments to ours, in the place of its own evaluator.
     let result = unsafe { own()(state, frame, throws) };
     if let Some(py) = py {
         let _errno = Kept::new();
@@ -254,13 +280,13 @@ unsafe fn follow(
     mark: &'static Mark,
     go_on: impl FnOnce() -> Raw,
 ) -> Raw {
-    // SAFETY: the caller's promise; the call has a frame of the marked code object.
+    // SAFETY: the interpreter has given the frame to be evaluated, and waits for that to return.
     if !unsafe { with_frame(frame, |thread, frame| enters(thread, frame, throws, mark)) } {
         return go_on();
     }
     let result = go_on();
     let has_value = !result.is_null();
-    // SAFETY: the caller's promise; the frame is its caller's, and still there.
+    // SAFETY: the frame that was evaluated is its caller's, and goes only after this returns.
     unsafe {
         with_frame(frame, |thread, frame| {
             leaves(thread, frame, mark, has_value)
@@ -278,27 +304,33 @@ unsafe fn with_frame(frame: Raw, act: impl FnOnce(&Thread, &Frame<'_>) -> bool) 
     let (Some(api), Some(thread)) = (api(), threads::current()) else {
         return false;
     };
-    // SAFETY: frames are evaluated with the GIL; the caller's promise.
+    // SAFETY: frames are evaluated with the GIL, and the interpreter has given this one for that.
     let frame = unsafe { Frame::of(Python::assume(api), frame) };
     frame.is_some_and(|frame| act(thread, &frame))
 }
 
 /// A call begins or goes on. False if neither is so.
 fn enters(thread: &Thread, frame: &Frame<'_>, throws: c_int, mark: &'static Mark) -> bool {
-    let state = if mark.yields {
-        frame.state()
-    } else {
-        State::New
-    };
-    // What is thrown into a generator that has not run ends it before it has begun.
-    if state == State::Makes || (state == State::New && throws != 0) {
+    let state = mark.yields.then(|| frame.state());
+    let Some(goes_on) = goes_on(state, throws != 0) else {
         return false;
-    }
-    let goes_on = state == State::Suspended;
+    };
     thread.spans.enter(frame.py(), mark, goes_on, |_| {
         (!goes_on).then(|| frame.first(&mark.first))?
     });
     true
+}
+
+/// Whether a call goes on that has yielded; none where no call begins. `state` is that of a
+/// generator's frame.
+fn goes_on(state: Option<State>, throws: bool) -> Option<bool> {
+    match state.unwrap_or(State::New) {
+        State::Makes => None,
+        // What is thrown into a generator that has not run ends it before it has begun.
+        State::New if throws => None,
+        State::New => Some(false),
+        State::Suspended => Some(true),
+    }
 }
 
 /// A call has ended or yielded.
@@ -306,4 +338,45 @@ fn leaves(thread: &Thread, frame: &Frame<'_>, mark: &'static Mark, has_value: bo
     let has_yielded = has_value && mark.yields && frame.has_yielded();
     thread.spans.leave(frame.py(), mark, !has_yielded);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::without_provenance_mut as at;
+
+    use super::*;
+
+    #[test]
+    fn only_pythons_own_evaluator_is_replaced() {
+        assert_eq!(Owner::of(at(8), at(8), at(16)), Owner::Python);
+        assert_eq!(Owner::of(at(16), at(8), at(16)), Owner::Us);
+        assert_eq!(Owner::of(at(24), at(8), at(16)), Owner::Another);
+    }
+
+    #[test]
+    fn the_word_of_3_8_is_the_only_one_that_has_the_evaluator() {
+        let words = [8, 24, 16, 0].map(|word| AtomicPtr::new(at(word)));
+        let place = only(&words, [at(24), at(32)]).unwrap();
+        assert!(core::ptr::eq(place, &raw const words[1]));
+        assert!(only(&words, [at(8), at(16)]).is_none());
+        assert!(only(&words, [at(40), at(48)]).is_none());
+    }
+
+    #[test]
+    fn a_call_begins_with_its_first_frame() {
+        assert_eq!(goes_on(None, false), Some(false));
+        assert_eq!(goes_on(Some(State::Makes), false), None);
+        assert_eq!(goes_on(Some(State::New), false), Some(false));
+        assert_eq!(goes_on(Some(State::New), true), None);
+        assert_eq!(goes_on(Some(State::Suspended), false), Some(true));
+        assert_eq!(goes_on(Some(State::Suspended), true), Some(true));
+    }
+
+    #[test]
+    fn each_version_has_its_own_type_of_evaluator() {
+        let of = |text| ours_of(Version::parse(text).unwrap());
+        assert_eq!(of("3.9.18 "), of("3.10.13 "));
+        assert_ne!(of("3.8.18 "), of("3.9.18 "));
+        assert_ne!(of("3.11.7 "), of("3.10.13 "));
+    }
 }

@@ -42,7 +42,7 @@ enum Yielded {
     State { at: isize, suspended: i8 },
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// The call of a generator function, which only makes the generator.
     Makes,
@@ -83,6 +83,57 @@ impl Layout {
     pub fn of(version: Version) -> Option<&'static Self> {
         version.frames([&UNTIL_3_9, &IN_3_10, &IN_3_11])
     }
+
+    /// [`Frame::state`].
+    ///
+    /// # Safety
+    /// `frame` is a frame of this layout that is about to be evaluated.
+    unsafe fn state(&self, frame: Raw) -> State {
+        // SAFETY: a frame of this layout has the fields there, and an instruction that it points to
+        // is one of its code's.
+        let is_new = unsafe {
+            match self.last {
+                Last::Index { at: last } => at::<i32>(frame, last) == -1,
+                Last::Instruction {
+                    owner, generator, ..
+                } if at::<u8>(frame, owner) != generator => return State::Makes,
+                Last::Instruction {
+                    at: last,
+                    instruction,
+                    ..
+                } => at::<*const u8>(frame, last).read() == instruction,
+            }
+        };
+        if is_new { State::New } else { State::Suspended }
+    }
+
+    /// [`Frame::has_yielded`].
+    ///
+    /// # Safety
+    /// `frame` is a generator's frame of this layout that was evaluated.
+    unsafe fn has_yielded(&self, frame: Raw) -> bool {
+        // SAFETY: a frame of this layout has the field there: before the frame only where that lies
+        // in its generator, as it does once it has run.
+        unsafe {
+            match self.yielded {
+                Yielded::StackTop { at: top } => at::<usize>(frame, top) != 0,
+                Yielded::State {
+                    at: state,
+                    suspended,
+                } => at::<i8>(frame, state) == suspended,
+            }
+        }
+    }
+
+    /// What variable number `index` of a frame is, borrowed, or null.
+    ///
+    /// # Safety
+    /// `frame` is a frame of this layout whose code object has that many variables.
+    unsafe fn variable(&self, frame: Raw, index: usize) -> Raw {
+        let offset = self.variables + (index * size_of::<Raw>()).cast_signed();
+        // SAFETY: the variables of a frame of this layout lie there, one behind the other.
+        unsafe { at::<Raw>(frame, offset) }
+    }
 }
 
 /// Where the code object of a frame lies that the interpreter has given to be evaluated.
@@ -91,7 +142,8 @@ impl Layout {
 /// It is such a frame.
 #[inline]
 pub unsafe fn code_of(frame: Raw) -> usize {
-    // SAFETY: the caller's promise: frames have a code object.
+    // SAFETY: every frame that the interpreter gives to be evaluated has its code object there, and
+    // the caller has such a frame.
     unsafe { at::<usize>(frame, CODE) }
 }
 
@@ -99,7 +151,7 @@ pub unsafe fn code_of(frame: Raw) -> usize {
 /// There is a value of that type so many bytes from where `frame` points.
 #[inline]
 const unsafe fn at<T: Copy>(frame: Raw, offset: isize) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller has a frame with a value of that type there.
     unsafe { frame.byte_offset(offset).cast::<T>().read() }
 }
 
@@ -127,52 +179,118 @@ impl<'py> Frame<'py> {
     /// Whether the frame of a generator has run before, or runs to make the generator. Before it is
     /// evaluated.
     pub fn state(&self) -> State {
-        // SAFETY: the frame is of the layout's version, which has the fields there; an instruction
-        // that it points to is one of its code's.
-        let is_new = unsafe {
-            match self.layout.last {
-                Last::Index { at: last } => at::<i32>(self.raw, last) == -1,
-                Last::Instruction {
-                    owner, generator, ..
-                } if at::<u8>(self.raw, owner) != generator => return State::Makes,
-                Last::Instruction {
-                    at: last,
-                    instruction,
-                    ..
-                } => at::<*const u8>(self.raw, last).read() == instruction,
-            }
-        };
-        if is_new { State::New } else { State::Suspended }
+        // SAFETY: the interpreter has given the frame to be evaluated, and it is of the layout's
+        // version: `Frame::of` has found that.
+        unsafe { self.layout.state(self.raw) }
     }
 
     /// Whether the frame of a generator has yielded, after it was evaluated to a value.
     pub fn has_yielded(&self) -> bool {
-        // SAFETY: the frame is of the layout's version, which has the field there: before the frame
-        // only where that lies in its generator, as it does once it has run.
-        unsafe {
-            match self.layout.yielded {
-                Yielded::StackTop { at: top } => at::<usize>(self.raw, top) != 0,
-                Yielded::State {
-                    at: state,
-                    suspended,
-                } => at::<i8>(self.raw, state) == suspended,
-            }
-        }
+        // SAFETY: the frame was evaluated, and is of the layout's version: `Frame::of` has found that.
+        unsafe { self.layout.has_yielded(self.raw) }
     }
 
     /// The first argument of the call that begins with the frame, of the marked code object that
     /// `first` is of.
     pub fn first(&self, first: &First) -> Option<Object<'py>> {
         let variable = |index: usize| {
-            let offset = self.layout.variables + (index * size_of::<Raw>()).cast_signed();
             // SAFETY: the code object has that many variables: references that the frame owns, or
             // null.
-            unsafe { self.py.share(at::<Raw>(self.raw, offset)) }
+            unsafe { self.py.share(self.layout.variable(self.raw, index)) }
         };
         match first {
             First::Local(index) => variable(*index),
             First::Cell(index) => variable(*index)?.content(),
             First::Nowhere | First::Named(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory as a frame's, which has words before it, as one in a generator has.
+    struct Made {
+        words: [u64; 64],
+    }
+
+    impl Made {
+        const BEFORE: usize = 8;
+
+        const fn new() -> Self {
+            Self { words: [0; 64] }
+        }
+
+        fn raw(&mut self) -> Raw {
+            (&raw mut self.words[Self::BEFORE]).cast()
+        }
+
+        fn set<T>(&mut self, offset: isize, value: T) {
+            // SAFETY: the offsets of all layouts lie within the words.
+            unsafe { self.raw().byte_offset(offset).cast::<T>().write(value) };
+        }
+
+        fn state(&mut self, layout: &Layout) -> State {
+            // SAFETY: what the layouts' offsets lead to lies within the words.
+            unsafe { layout.state(self.raw()) }
+        }
+
+        fn has_yielded(&mut self, layout: &Layout) -> bool {
+            // SAFETY: what the layouts' offsets lead to lies within the words.
+            unsafe { layout.has_yielded(self.raw()) }
+        }
+    }
+
+    #[test]
+    fn the_last_index_shows_whether_a_generator_has_run() {
+        for (layout, last) in [(&UNTIL_3_9, 104), (&IN_3_10, 96)] {
+            let mut made = Made::new();
+            made.set(last, -1_i32);
+            assert_eq!(made.state(layout), State::New);
+            made.set(last, 0_i32);
+            assert_eq!(made.state(layout), State::Suspended);
+        }
+    }
+
+    #[test]
+    fn the_last_instruction_shows_whether_a_generator_is_made() {
+        static CODE: [u8; 2] = [75, 0];
+        let mut made = Made::new();
+        made.set(56, CODE.as_ptr());
+        assert_eq!(made.state(&IN_3_11), State::Makes);
+        made.set(69, 1_u8);
+        assert_eq!(made.state(&IN_3_11), State::New);
+        made.set(56, &raw const CODE[1]);
+        assert_eq!(made.state(&IN_3_11), State::Suspended);
+    }
+
+    #[test]
+    fn a_generator_that_waits_in_a_yield_has_yielded() {
+        let mut made = Made::new();
+        assert!(!made.has_yielded(&UNTIL_3_9));
+        made.set(72, 0x1000_usize);
+        assert!(made.has_yielded(&UNTIL_3_9));
+        for (layout, state) in [(&IN_3_10, 108), (&IN_3_11, -5)] {
+            let mut made = Made::new();
+            made.set(state, 1_i8);
+            assert!(!made.has_yielded(layout));
+            made.set(state, -1_i8);
+            assert!(made.has_yielded(layout));
+        }
+    }
+
+    #[test]
+    fn variables_and_code_lie_where_the_headers_have_them() {
+        let mut made = Made::new();
+        made.set(32, 0x7000_usize);
+        // SAFETY: the words of the code object and of each layout's variables lie within the words.
+        unsafe {
+            assert_eq!(code_of(made.raw()), 0x7000);
+            for (layout, start) in [(&UNTIL_3_9, 360), (&IN_3_10, 352), (&IN_3_11, 72)] {
+                made.set(start + 8, 0x8000_usize);
+                assert_eq!(layout.variable(made.raw(), 1).addr(), 0x8000);
+            }
         }
     }
 }

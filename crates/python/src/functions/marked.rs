@@ -22,6 +22,13 @@ const FREE: usize = 0;
 /// One was here; others may lie behind it.
 const GONE: usize = 1;
 
+impl Slot {
+    /// Its code object is not marked any more.
+    fn go(&self) {
+        self.code.store(GONE, Ordering::Release);
+    }
+}
+
 /// Its size is a power of two.
 struct Table(Box<[Slot]>);
 
@@ -88,6 +95,16 @@ impl Table {
         })
     }
 
+    /// A larger one with the marks of `old`.
+    fn grown(old: Option<&Self>) -> Self {
+        let count = old.map_or(0, |old| old.marks().count());
+        let new = Self::new(((count + 1) * 4).next_power_of_two().max(SMALLEST));
+        for (slot, mark) in old.into_iter().flat_map(Self::marks) {
+            new.insert(slot.code.load(Ordering::Relaxed), mark);
+        }
+        new
+    }
+
     fn is_crowded(&self) -> bool {
         let used = |slot: &&Slot| slot.code.load(Ordering::Relaxed) != FREE;
         (self.0.iter().filter(used).count() + 1) * 2 > self.0.len()
@@ -119,13 +136,7 @@ pub fn add(py: Python<'_>, mark: Mark) -> bool {
 }
 
 fn grow(old: Option<&'static Table>) -> &'static Table {
-    let count = old.map_or(0, |old| old.marks().count());
-    let new = Table::new(((count + 1) * 4).next_power_of_two().max(SMALLEST));
-    for (slot, mark) in old.into_iter().flat_map(Table::marks) {
-        let code = slot.code.load(Ordering::Relaxed);
-        new.insert(code, mark);
-    }
-    let new: &'static Table = Box::leak(Box::new(new));
+    let new: &'static Table = Box::leak(Box::new(Table::grown(old)));
     TABLE.set(Some(new));
     new
 }
@@ -139,7 +150,7 @@ pub fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
     {
         for (slot, mark) in table.marks() {
             if mark.interpreter == number && is_meant(mark.watch) {
-                slot.code.store(GONE, Ordering::Release);
+                slot.go();
                 gone.push(mark);
             }
         }
@@ -153,5 +164,69 @@ pub fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
 fn clear() {
     if let Some(_changing) = CHANGING.lock_for(PATIENCE) {
         TABLE.set(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spans::tests::mark;
+
+    #[test]
+    fn a_code_object_is_found_by_its_address() {
+        let (table, one, two) = (Table::new(8), mark(), mark());
+        table.insert(0x1000, one);
+        table.insert(0x2000, two);
+        let found = |code| table.find(code).and_then(|slot| slot.mark.get());
+        assert!(core::ptr::eq(found(0x1000).unwrap(), one));
+        assert!(core::ptr::eq(found(0x2000).unwrap(), two));
+        assert!(found(0x3000).is_none());
+        assert_eq!(table.marks().count(), 2);
+    }
+
+    #[test]
+    fn what_lies_behind_one_that_has_gone_is_found() {
+        // Of 8 places a table of 4 marks has some that are not where they would lie alone.
+        for first in (0..64).map(|n| 0x1000 + n * 16) {
+            let (table, mark) = (Table::new(4), mark());
+            let codes = [first, first + 0x10_0000, first + 0x20_0000];
+            for code in codes {
+                table.insert(code, mark);
+            }
+            table.find(codes[0]).unwrap().go();
+            assert!(table.find(codes[0]).is_none());
+            assert!(codes[1..].iter().all(|code| table.find(*code).is_some()));
+            assert_eq!(table.marks().count(), 2);
+        }
+    }
+
+    #[test]
+    fn a_crowded_table_grows_and_drops_what_has_gone() {
+        let mut table = Table::grown(None);
+        assert_eq!(table.0.len(), SMALLEST);
+        let codes = || (1..=100).map(|n| n * 0x40);
+        for code in codes() {
+            if table.is_crowded() {
+                table = Table::grown(Some(&table));
+            }
+            table.insert(code, mark());
+        }
+        assert!(table.0.len().is_power_of_two() && table.0.len() >= 200);
+        assert!(codes().all(|code| table.find(code).is_some()));
+        for code in codes().skip(5) {
+            table.find(code).unwrap().go();
+        }
+        let table = Table::grown(Some(&table));
+        assert_eq!((table.0.len(), table.marks().count()), (SMALLEST, 5));
+    }
+
+    #[test]
+    fn a_full_table_takes_no_more() {
+        let table = Table::new(2);
+        for code in [0x10, 0x20, 0x30] {
+            table.insert(code, mark());
+        }
+        assert_eq!(table.marks().count(), 2);
+        assert!(table.find(0x40).is_none());
     }
 }

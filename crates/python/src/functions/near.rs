@@ -70,3 +70,38 @@ fn farness(wanted: &str, name: &str) -> Option<usize> {
         || wanted_last.len() > 2 && name_last.contains(&wanted_last);
     is_part.then_some(300)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(wanted: &str, names: &[&str]) -> Vec<String> {
+        nearest(wanted, names.iter().copied().map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn a_slip_is_nearer_than_the_same_name_elsewhere() {
+        let names = ["Other.step", "Engine.stop", "run", "Engine.step"];
+        let nearest = near("Engine.stepp", &names);
+        assert_eq!(nearest, ["Engine.step", "Engine.stop", "Other.step"]);
+    }
+
+    #[test]
+    fn what_has_nothing_to_do_with_it_is_left_out() {
+        assert!(near("forward", &["save", "f", "__init__"]).is_empty());
+    }
+
+    #[test]
+    fn a_part_of_the_name_is_the_farthest() {
+        assert!(farness("execute_model", "execute").is_some_and(|far| far == 300));
+        assert!(farness("run", "run_forever_and_ever").is_some_and(|far| far == 300));
+        assert!(farness("Model.Step", "a.very.different.step") == Some(100));
+        assert!(farness("it", "fitting_curves").is_none());
+    }
+
+    #[test]
+    fn three_names_are_reported_at_most_and_each_once() {
+        let names = ["stepa", "stepb", "stepc", "stepd", "stepa"];
+        assert_eq!(near("step", &names), ["stepa", "stepb", "stepc"]);
+    }
+}

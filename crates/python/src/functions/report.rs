@@ -7,12 +7,13 @@ use super::targets::{self, By, Found, Module, Target};
 use super::trouble;
 use crate::attached;
 use tllmprof_platform::log;
+use tllmprof_platform::log::Level;
 
-/// Says what was in the way, what was found late, and what was not found. Allocates nothing.
+/// Reports what was in the way, what was found late, and what was not found. Allocates nothing.
 pub fn report() {
     trouble::report();
     let (mut api, mut found) = (0, 0);
-    // Without a window nothing is said of what would have opened it.
+    // Without a window nothing is reported of what would have opened it.
     let has_windows =
         tllmprof_session::activity::settings().is_some_and(|settings| !settings.windows.is_empty());
     for module in targets::known() {
@@ -21,23 +22,8 @@ pub fn report() {
                 api += 1;
                 found += usize::from(target.found() != Found::NotYet);
             }
-            match (target.by, target.found()) {
-                (By::Rule, Found::Late) if has_windows => log::say!(
-                    Warn,
-                    "{target} was found late: calls before that do not count"
-                ),
-                (By::Ranges, Found::Late) => log::say!(
-                    Warn,
-                    "{target} was found late: calls before that have no range"
-                ),
-                // The rule that counted nothing is reported with the windows.
-                (By::Ranges, Found::NotYet) => {
-                    log::say!(Warn, "{target} was not found{}", Missing(module, target));
-                }
-                (By::Api, Found::NotYet) if module.is_imported.load(Ordering::Relaxed) => {
-                    log::say!(Debug, "{target} is not there");
-                }
-                _ => {}
+            if let Some(line) = Line::of(module, target, has_windows) {
+                log::line(line.level(), format_args!("{line}"));
             }
         }
     }
@@ -50,6 +36,56 @@ pub fn report() {
     }
 }
 
+/// What there is to report of a function that was asked for.
+enum Line<'a> {
+    StepIsLate(&'a Target),
+    RangesAreLate(&'a Target),
+    NotFound(&'a Module, &'a Target),
+    NotThere(&'a Target),
+}
+
+impl<'a> Line<'a> {
+    fn of(module: &'a Module, target: &'a Target, has_windows: bool) -> Option<Self> {
+        match (target.by, target.found()) {
+            (By::Rule, Found::Late) if has_windows => Some(Self::StepIsLate(target)),
+            (By::Ranges, Found::Late) => Some(Self::RangesAreLate(target)),
+            // The rule that counted nothing is reported with the windows.
+            (By::Ranges, Found::NotYet) => Some(Self::NotFound(module, target)),
+            (By::Api, Found::NotYet) if module.is_imported.load(Ordering::Relaxed) => {
+                Some(Self::NotThere(target))
+            }
+            _ => None,
+        }
+    }
+
+    const fn level(&self) -> Level {
+        match self {
+            Self::NotThere(_) => Level::Debug,
+            _ => Level::Warn,
+        }
+    }
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::StepIsLate(target) => {
+                write!(f, "{target} was found late: calls before that do not count")
+            }
+            Self::RangesAreLate(target) => {
+                write!(
+                    f,
+                    "{target} was found late: calls before that have no range"
+                )
+            }
+            Self::NotFound(module, target) => {
+                write!(f, "{target} was not found{}", Missing(module, target))
+            }
+            Self::NotThere(target) => write!(f, "{target} is not there"),
+        }
+    }
+}
+
 /// Why no call of the function that the rule names was counted.
 pub struct Uncalled;
 
@@ -58,13 +94,20 @@ impl fmt::Display for Uncalled {
         let all = targets::known().iter();
         let mut targets =
             all.flat_map(|module| module.targets.iter().map(move |target| (module, target)));
-        let Some((module, target)) = targets.find(|(_, target)| target.by == By::Rule) else {
-            return f.write_str(if attached::is_there() {
-                "; Python was not yet up"
-            } else {
-                "; no Python from 3.8 on is in the process"
-            });
-        };
+        match targets.find(|(_, target)| target.by == By::Rule) {
+            Some((module, target)) => write!(f, "{}", Unseen(module, target)),
+            None if attached::is_there() => f.write_str("; Python was not yet up"),
+            None => f.write_str("; no Python from 3.8 on is in the process"),
+        }
+    }
+}
+
+/// Why no call of this function was counted.
+struct Unseen<'a>(&'a Module, &'a Target);
+
+impl fmt::Display for Unseen<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(module, target) = self;
         match target.found() {
             Found::NotYet => write!(f, "{}", Missing(module, target)),
             _ if target.is_unseen.load(Ordering::Relaxed) => {
@@ -108,5 +151,88 @@ impl fmt::Display for Target {
             By::Ranges => write!(f, "TLLMPROF_PY_RANGES: {asked}"),
             By::Api => write!(f, "TLLM_LLMAPI_ENABLE_NVTX: {asked}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::targets::tests::asked;
+    use super::*;
+
+    fn line(module: &Module, target: &Target) -> Option<String> {
+        Line::of(module, target, true).map(|line| line.to_string())
+    }
+
+    #[test]
+    fn a_missing_functions_line_says_why_and_what_is_near() {
+        let (module, target) = asked("pkg.mod:Engine.stepp", By::Ranges);
+        let before = "TLLMPROF_PY_RANGES: pkg.mod:Engine.stepp was not found";
+        let of = |why| Some(format!("{before}{why}"));
+        assert_eq!(line(&module, &target), of("; pkg.mod was never imported"));
+        module.imported();
+        assert_eq!(line(&module, &target), of("; pkg.mod has no such function"));
+        let near = vec!["Engine.step".to_owned(), "Engine.stop".to_owned()];
+        target.near.get_or_init(|| Box::new(near));
+        assert_eq!(
+            line(&module, &target),
+            of("; pkg.mod has no such function; nearest: Engine.step, Engine.stop")
+        );
+        target.kind.get_or_init(|| Box::new("type".to_owned()));
+        assert_eq!(
+            line(&module, &target),
+            of("; it is no Python function but a type")
+        );
+    }
+
+    #[test]
+    fn what_was_found_late_is_reported_by_who_asked() {
+        let (module, target) = asked("m:f", By::Rule);
+        target.set_found(Found::Late);
+        assert_eq!(
+            line(&module, &target).unwrap(),
+            "py:m:f was found late: calls before that do not count"
+        );
+        assert!(Line::of(&module, &target, false).is_none());
+        let (module, target) = asked("m:f", By::Ranges);
+        target.set_found(Found::Late);
+        assert_eq!(
+            line(&module, &target).unwrap(),
+            "TLLMPROF_PY_RANGES: m:f was found late: calls before that have no range"
+        );
+        let (module, target) = asked("m:f", By::Ranges);
+        target.set_found(Found::InTime);
+        assert_eq!(line(&module, &target), None);
+    }
+
+    #[test]
+    fn an_engines_own_functions_are_reported_where_it_was_imported() {
+        let (module, target) = asked("m:f", By::Api);
+        assert!(Line::of(&module, &target, true).is_none());
+        module.imported();
+        let line = Line::of(&module, &target, true).unwrap();
+        assert_eq!(
+            line.to_string(),
+            "TLLM_LLMAPI_ENABLE_NVTX: m:f is not there"
+        );
+        assert!(line.level() == Level::Debug);
+        let (module, target) = asked("m:f", By::Engine);
+        module.imported();
+        assert!(Line::of(&module, &target, true).is_none());
+    }
+
+    #[test]
+    fn a_rule_that_counted_nothing_says_why() {
+        let (module, target) = asked("m:f", By::Rule);
+        let why = || Unseen(&module, &target).to_string();
+        assert_eq!(why(), "; m was never imported");
+        target.set_found(Found::InTime);
+        assert_eq!(why(), "; it is there, and was never called");
+        target.is_unseen.store(true, Ordering::Relaxed);
+        assert_eq!(why(), "; it is there, and its calls cannot be seen");
+        // In this process nothing was asked for, and there is no Python.
+        assert_eq!(
+            Uncalled.to_string(),
+            "; no Python from 3.8 on is in the process"
+        );
     }
 }

@@ -133,26 +133,52 @@ fn is_run_as(py: Python<'_>, module: &Module, file: &str) -> bool {
     }
 }
 
-/// Whether the module `name` says that it is read from `file`; `else`: if it does not say.
+/// Whether the module `name` says that it is read from `file`; `otherwise`: if it does not say.
 fn is_file_of(py: Python<'_>, name: &str, file: &str, otherwise: bool) -> bool {
     let attrs = imported(py, name).and_then(|module| module.own_attrs());
     let said = attrs.and_then(|attrs| attrs.item(c"__file__"));
-    match said.as_ref().and_then(Object::as_text) {
-        Some(said) if said == file => true,
-        // A frozen one may say where it was read from once, one without source what it is read from.
-        Some(said) => {
-            otherwise && (file.starts_with('<') || said.ends_with(".pyc")) && name != "__main__"
+    match Origin::of(name, said.as_ref().and_then(Object::as_text), file) {
+        Origin::This => true,
+        Origin::Another => false,
+        Origin::Unknown => otherwise,
+        Origin::ThisIfTyped => {
+            let first = py.sys(c"argv").and_then(|words| words.at(0));
+            otherwise && is_typed(file, first.as_ref().and_then(Object::as_text))
         }
-        None if name == "__main__" => otherwise && is_typed(py, file),
-        None => otherwise,
+    }
+}
+
+/// Whether a module is read from a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    This,
+    Another,
+    Unknown,
+    /// It is if the program was typed in.
+    ThisIfTyped,
+}
+
+impl Origin {
+    /// By what the module `name` has for its `__file__`, which may be nothing.
+    fn of(name: &str, said: Option<&str>, file: &str) -> Self {
+        let is_main = name == "__main__";
+        match said {
+            Some(said) if said == file => Self::This,
+            // A frozen one may say where it was read from once, one without source what it is read
+            // from.
+            Some(said) if (file.starts_with('<') || said.ends_with(".pyc")) && !is_main => {
+                Self::Unknown
+            }
+            Some(_) => Self::Another,
+            None if is_main => Self::ThisIfTyped,
+            None => Self::Unknown,
+        }
     }
 }
 
 /// Whether code from `file` is what was given to Python by `-c`, on its standard input, or by the
-/// program that it is a part of.
-fn is_typed(py: Python<'_>, file: &str) -> bool {
-    let first = py.sys(c"argv").and_then(|words| words.at(0));
-    let first = first.as_ref().and_then(Object::as_text);
+/// program that it is a part of. `first` is the first of `sys.argv`.
+fn is_typed(file: &str, first: Option<&str>) -> bool {
     matches!(file, "<string>" | "<stdin>") && matches!(first, None | Some("" | "-" | "-c"))
 }
 
@@ -243,9 +269,14 @@ pub fn look(py: Python<'_>) {
         }
     }
     let wait = WAIT.load(Ordering::Relaxed);
-    WAIT.store((wait * 2).min(SELDOM), Ordering::Relaxed);
+    WAIT.store(longer(wait), Ordering::Relaxed);
     let next = if has_left { now() + wait } else { u64::MAX };
     NEXT.store(next, Ordering::Relaxed);
+}
+
+/// How long to wait after a look that came that long after the one before.
+fn longer(wait: u64) -> u64 {
+    (wait * 2).min(SELDOM)
 }
 
 /// The main interpreter ends: what is missing is looked for a last time.
@@ -278,7 +309,7 @@ fn is_being_imported(module: &Object<'_>) -> bool {
 
 /// The code of each function of that name, by the attributes that lead to it. What there is
 /// instead, if that is no Python function: its type.
-fn each_named<'py>(
+pub fn each_named<'py>(
     module: &Object<'py>,
     wanted: &str,
     act: &mut impl FnMut(&Object<'py>),
@@ -296,15 +327,25 @@ fn each_named<'py>(
     None
 }
 
+/// Whether Python mangles the name of an attribute of a class.
+fn is_private(name: &str) -> bool {
+    name.starts_with("__") && !name.ends_with("__")
+}
+
+/// What Python makes of such a name in the class with that name.
+fn mangled(class: &str, name: &str) -> String {
+    format!("_{}{name}", class.trim_start_matches('_'))
+}
+
 /// What an object, or what it wraps, has by that name.
 fn attr_of<'py>(object: &Object<'py>, name: &str) -> Option<Object<'py>> {
     let class = object.class()?;
     let own = if object.is_class() {
         object.class_attr(name).or_else(|| {
-            let is_private = name.starts_with("__") && !name.ends_with("__");
-            let class = is_private.then(|| object.attr(c"__name__")).flatten()?;
-            let class = class.as_text()?.trim_start_matches('_');
-            object.class_attr(&format!("_{class}{name}"))
+            let class = is_private(name)
+                .then(|| object.attr(c"__name__"))
+                .flatten()?;
+            object.class_attr(&mangled(class.as_text()?, name))
         })
     } else {
         let name_in_c = CString::new(name).ok()?;
@@ -348,4 +389,57 @@ fn wrapped<'py>(object: &Object<'py>) -> Option<Object<'py>> {
         let partial = py.imported(c"functools")?.own_attrs()?.item(c"partial")?;
         (partial.raw() == kind).then(|| object.attr(c"func"))?
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_a_modules_by_its_file() {
+        let of = Origin::of;
+        assert_eq!(of("m", Some("/a/m.py"), "/a/m.py"), Origin::This);
+        assert_eq!(of("m", Some("/b/m.py"), "/a/m.py"), Origin::Another);
+        assert_eq!(of("m", Some("/a/m.pyc"), "/src/m.py"), Origin::Unknown);
+        assert_eq!(of("m", Some("/a/m.py"), "<frozen m>"), Origin::Unknown);
+        assert_eq!(of("m", None, "/a/m.py"), Origin::Unknown);
+        assert_eq!(of("__main__", None, "<string>"), Origin::ThisIfTyped);
+        assert_eq!(of("__main__", Some("/a/m.py"), "<string>"), Origin::Another);
+        assert_eq!(of("__main__", Some("/a/m.pyc"), "m.py"), Origin::Another);
+    }
+
+    #[test]
+    fn typed_code_has_no_file() {
+        assert!(is_typed("<string>", Some("-c")));
+        assert!(is_typed("<stdin>", Some("")));
+        assert!(is_typed("<string>", None)); // embedded
+        assert!(!is_typed("<string>", Some("program.py"))); // exec in a program
+        assert!(!is_typed("program.py", Some("-c")));
+    }
+
+    #[test]
+    fn names_of_classes_are_mangled_as_python_does() {
+        assert!(is_private("__step"));
+        assert!(!is_private("__call__") && !is_private("_step"));
+        assert_eq!(mangled("Engine", "__step"), "_Engine__step");
+        assert_eq!(mangled("__Engine", "__step"), "_Engine__step");
+    }
+
+    #[test]
+    fn code_objects_have_no_names_for_locals() {
+        let parts: Vec<_> = parts("Engine.run.<locals>.step").collect();
+        assert_eq!(parts, ["Engine", "run", "step"]);
+    }
+
+    #[test]
+    fn looks_become_rarer() {
+        assert_eq!(longer(SOON), 2 * SOON);
+        assert_eq!(longer(SELDOM - 1), SELDOM);
+        assert_eq!(longer(SELDOM), SELDOM);
+    }
+
+    #[test]
+    fn nothing_is_wanted_before_an_interpreter_is_there() {
+        assert!(!wants(b"exec") && !wants(b"import"));
+    }
 }

@@ -90,11 +90,14 @@ pub fn known() -> &'static [Module] {
 /// What is asked for. From here on it is known whether somebody listens.
 pub fn all() -> &'static [Module] {
     TARGETS.get_or_init(|| {
-        Box::new(tllmprof_session::activity::settings().map_or_else(Vec::new, collect))
+        let listens = marks::are_wanted() || recorder::is_wanted();
+        let settings = tllmprof_session::activity::settings();
+        Box::new(settings.map_or_else(Vec::new, |settings| collect(settings, listens)))
     })
 }
 
-fn collect(settings: &Settings) -> Vec<Module> {
+/// `listens`: somebody wants ranges.
+fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
     let mut modules = Vec::new();
     let mut add = |asked: &PyFunction, by, step, ranges: bool| {
         let name = || Name::of_function(asked.qualname.as_str());
@@ -112,7 +115,7 @@ fn collect(settings: &Settings) -> Vec<Module> {
             }
         }
     }
-    if marks::are_wanted() || recorder::is_wanted() {
+    if listens {
         for function in &settings.py_ranges {
             add(function, By::Ranges, None, true);
         }
@@ -225,5 +228,104 @@ impl Target {
         if self.found() == Found::NotYet {
             self.found.store(found as u8, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    pub fn settings(variables: &[(&str, &str)]) -> Settings {
+        let find = |name: &str| variables.iter().find(|(known, _)| *known == name);
+        Settings::from_env(|name| find(name).map(|(_, value)| (*value).into())).unwrap()
+    }
+
+    /// The module and the target for a function that is asked for, which were never looked for.
+    pub fn asked(text: &str, by: By) -> (Module, Target) {
+        let asked = PyFunction::parse(text).unwrap();
+        (Module::new(&asked.module), Target::new(asked, by))
+    }
+
+    fn names(modules: &[Module]) -> Vec<(String, By)> {
+        let targets = modules.iter().flat_map(|module| &module.targets);
+        targets
+            .map(|target| (target.function.asked.to_string(), target.by))
+            .collect()
+    }
+
+    const WINDOW: (&str, &str) = ("TLLM_PROFILE_START_STOP", "5-9");
+
+    #[test]
+    fn a_file_is_a_modules_by_its_path() {
+        let module = Module::new("pkg.mod");
+        assert!(module.may_be("/lib/pkg/mod.py"));
+        assert!(module.may_be("pkg/mod.py"));
+        assert!(module.may_be("/lib/pkg/mod/__init__.py"));
+        assert!(module.may_be("<frozen pkg.mod>"));
+        assert!(!module.may_be("/lib/otherpkg/mod.py"));
+        assert!(!module.may_be("/lib/mod.py"));
+        assert!(!module.may_be("/lib/pkg/mod.pyc"));
+        assert!(!module.may_be("<frozen pkg>"));
+        assert!(!module.may_be("<string>"));
+        assert!(Module::new("__main__").may_be("<string>"));
+        assert!(!module.is_main());
+    }
+
+    #[test]
+    fn the_rule_asks_for_its_function_alone() {
+        let rule = ("TLLMPROF_STEP", "py:pkg.mod:Engine.step");
+        let modules = collect(&settings(&[WINDOW, rule]), false);
+        assert_eq!(names(&modules), [("pkg.mod:Engine.step".into(), By::Rule)]);
+        assert!(modules[0].targets[0].function.step() == Some(StepOf::Rule));
+        assert!(modules[0].targets[0].is_by_name());
+        // Without a window there is nothing to count for.
+        assert!(collect(&settings(&[rule]), false).is_empty());
+        assert!(!are_asked_for(&settings(&[rule])));
+        assert!(are_asked_for(&settings(&[WINDOW, rule])));
+    }
+
+    #[test]
+    fn ranges_are_asked_for_where_somebody_listens() {
+        let ranges = ("TLLMPROF_PY_RANGES", "a:f, a:g, b:h");
+        let settings = settings(&[ranges]);
+        assert!(collect(&settings, false).is_empty());
+        let modules = collect(&settings, true);
+        let asked = ["a:f", "a:g", "b:h"].map(|name| (name.to_owned(), By::Ranges));
+        assert_eq!(names(&modules), asked);
+        assert_eq!(modules.len(), 2);
+        assert!(modules[0].targets[0].function.step().is_none());
+    }
+
+    #[test]
+    fn an_engines_step_that_is_asked_for_by_name_is_reported_by_it() {
+        let all = collect(&settings(&[WINDOW]), true);
+        assert!(all.len() > 1);
+        assert!(names(&all).iter().all(|(_, by)| *by == By::Engine));
+        let first = names(&all)[0].0.clone();
+        let again = collect(&settings(&[WINDOW, ("TLLMPROF_PY_RANGES", &first)]), true);
+        assert_eq!(names(&again).len(), names(&all).len());
+        assert_eq!(names(&again)[0], (first, By::Ranges));
+        assert!(again[0].targets[0].function.step().is_some());
+    }
+
+    #[test]
+    fn known_engines_functions_are_marked_where_that_is_asked_for() {
+        let asked = settings(&[("TLLM_LLMAPI_ENABLE_NVTX", "1")]);
+        let modules = collect(&asked, true);
+        assert!(!modules.is_empty());
+        assert!(names(&modules).iter().all(|(_, by)| *by == By::Api));
+        assert!(!modules[0].targets[0].is_by_name());
+    }
+
+    #[test]
+    fn what_was_found_first_stays() {
+        let (_, target) = asked("a:f", By::Rule);
+        assert_eq!(target.found(), Found::NotYet);
+        target.set_found(Found::Late);
+        target.set_found(Found::InTime);
+        assert_eq!(target.found(), Found::Late);
+        let (_, target) = asked("a:f", By::Rule);
+        target.set_found(Found::InTime);
+        assert_eq!(target.found(), Found::InTime);
     }
 }

@@ -59,7 +59,7 @@ enum Seen {
     Wrong,
 }
 
-/// Takes down what it sees.
+/// Remembers what it sees.
 struct Trial {
     token: AtomicUsize,
     next: AtomicUsize,
@@ -69,14 +69,36 @@ struct Trial {
 lifecycle::global! {
     #[fork(keep = "cleared where a trial begins")]
     #[restart(keep)]
-    static TRIAL: Trial = Trial {
-        token: AtomicUsize::new(0),
-        next: AtomicUsize::new(0),
-        seen: [const { AtomicU8::new(0) }; 32],
-    };
+    static TRIAL: Trial = Trial::new();
 }
 
 impl Trial {
+    const fn new() -> Self {
+        Self {
+            token: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            seen: [const { AtomicU8::new(0) }; 32],
+        }
+    }
+
+    /// Whether exactly this was seen.
+    fn has_seen(&self, wanted: &[Seen]) -> bool {
+        self.next.load(Ordering::Relaxed) == wanted.len()
+            && wanted
+                .iter()
+                .zip(&self.seen)
+                .all(|(&wanted, seen)| wanted as u8 == seen.load(Ordering::Relaxed))
+    }
+
+    /// What the beginning of a call is, whose first argument lies at `first`.
+    fn beginning(&self, first: usize, goes_on: bool) -> Seen {
+        match goes_on {
+            true => Seen::GoesOn,
+            false if first == self.token.load(Ordering::Relaxed) => Seen::Begins,
+            false => Seen::Wrong,
+        }
+    }
+
     fn note(&self, seen: Seen) {
         if let Some(place) = self.seen.get(self.next.fetch_add(1, Ordering::Relaxed)) {
             place.store(seen as u8, Ordering::Relaxed);
@@ -87,11 +109,7 @@ impl Trial {
 impl Calls for Trial {
     fn enters(&self, _: Python<'_>, first: Option<&Object<'_>>, goes_on: bool) -> Entered {
         let first = first.map_or(0, Object::addr);
-        self.note(match goes_on {
-            true => Seen::GoesOn,
-            false if first == self.token.load(Ordering::Relaxed) => Seen::Begins,
-            false => Seen::Wrong,
-        });
+        self.note(self.beginning(first, goes_on));
         Entered::with(None)
     }
 
@@ -113,12 +131,7 @@ lifecycle::global! {
 /// None if frames are not as the layout says.
 pub fn passes(py: Python<'_>, _: &Layout) -> Option<()> {
     if VERDICT.load(Ordering::Relaxed) == UNKNOWN && evaluator::is_there(py) {
-        let is_good = run(py).is_some()
-            && TRIAL.next.load(Ordering::Relaxed) == WANTED.len()
-            && WANTED
-                .iter()
-                .zip(&TRIAL.seen)
-                .all(|(&wanted, seen)| wanted as u8 == seen.load(Ordering::Relaxed));
+        let is_good = run(py).is_some() && TRIAL.has_seen(WANTED);
         VERDICT.store(if is_good { GOOD } else { BAD }, Ordering::Relaxed);
         if !is_good {
             Trouble::OtherFrames.note();
@@ -139,4 +152,41 @@ fn run(py: Python<'_>) -> Option<()> {
     let is_ours = |watch| matches!(watch, Watch::Calls(calls) if core::ptr::addr_eq(calls, &TRIAL));
     marked::remove(py, is_ours);
     ran.map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_passes_if_all_was_seen_and_nothing_else() {
+        let trial = Trial::new();
+        for seen in WANTED {
+            assert!(!trial.has_seen(WANTED));
+            trial.note(*seen);
+        }
+        assert!(trial.has_seen(WANTED));
+        trial.note(Seen::Ends);
+        assert!(!trial.has_seen(WANTED));
+    }
+
+    #[test]
+    fn a_call_without_its_first_argument_is_wrong() {
+        let trial = Trial::new();
+        trial.token.store(0x1000, Ordering::Relaxed);
+        trial.note(trial.beginning(0x1000, false));
+        trial.note(trial.beginning(0, true));
+        assert!(trial.has_seen(&[Seen::Begins, Seen::GoesOn]));
+        trial.note(trial.beginning(0x2000, false));
+        assert!(trial.has_seen(&[Seen::Begins, Seen::GoesOn, Seen::Wrong]));
+    }
+
+    #[test]
+    fn more_than_there_is_room_for_is_not_what_was_wanted() {
+        let trial = Trial::new();
+        for _ in 0..40 {
+            trial.note(Seen::Begins);
+        }
+        assert!(!trial.has_seen(&[Seen::Begins; 32]));
+    }
 }

@@ -36,7 +36,17 @@ impl Trouble {
     ];
 
     pub fn note(self) {
-        MET.fetch_or(1 << self as u32, Ordering::Relaxed);
+        MET.fetch_or(self.bit(), Ordering::Relaxed);
+    }
+
+    const fn bit(self) -> u32 {
+        1 << self as u32
+    }
+
+    /// Those of a set of bits.
+    fn of(set: u32) -> impl Iterator<Item = Self> {
+        let is_in = move |it: &Self| set & it.bit() != 0;
+        Self::ALL.into_iter().filter(is_in)
     }
 
     const fn text(self) -> &'static str {
@@ -62,12 +72,25 @@ impl Trouble {
     }
 }
 
-/// Says what has been met. Allocates nothing.
+/// Reports what has been met. Allocates nothing.
 pub fn report() {
-    let met = MET.load(Ordering::Relaxed);
-    for trouble in Trouble::ALL {
-        if met & 1 << trouble as u32 != 0 {
-            log::say!(Warn, "{}", trouble.text());
-        }
+    for trouble in Trouble::of(MET.load(Ordering::Relaxed)) {
+        log::say!(Warn, "{}", trouble.text());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_trouble_is_reported_apart_from_the_others() {
+        assert_eq!(Trouble::of(0).count(), 0);
+        let set = Trouble::NoTool.bit() | Trouble::Deep.bit();
+        let of_set: Vec<_> = Trouble::of(set).map(Trouble::text).collect();
+        assert_eq!(of_set, [Trouble::NoTool.text(), Trouble::Deep.text()]);
+        let all = Trouble::of(u32::MAX).map(Trouble::text);
+        let all: std::collections::BTreeSet<_> = all.collect();
+        assert_eq!(all.len(), Trouble::ALL.len());
     }
 }

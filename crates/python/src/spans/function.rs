@@ -127,13 +127,21 @@ impl Function {
         if self.step.get().is_none() || is_unkept {
             return;
         }
+        if let Some(iteration) = self.over(iteration, goes_on, has_ended) {
+            py.without_gil(|| by_name::has_ended(iteration));
+        }
+    }
+
+    /// The iteration that is over when a call of a step ends or yields, of which `iteration` is the
+    /// one that it began: when no call is left that has yielded.
+    fn over(&self, iteration: Option<u64>, goes_on: bool, has_ended: bool) -> Option<u64> {
         let left = match (goes_on, has_ended) {
             (false, false) => self.suspended.fetch_add(1, Ordering::Relaxed) + 1,
             (true, true) => self.resumed_ended(),
             _ => self.suspended.load(Ordering::Relaxed),
         };
         if iteration.is_none() && !(goes_on && has_ended) {
-            return;
+            return None;
         }
         let waiting = iteration.map_or_else(
             || self.ends.load(Ordering::Relaxed),
@@ -141,10 +149,11 @@ impl Function {
         );
         if left > 0 {
             self.ends.store(waiting, Ordering::Relaxed);
-        } else if let Some(iteration) = waiting.checked_sub(1) {
-            self.ends.store(0, Ordering::Relaxed);
-            py.without_gil(|| by_name::has_ended(iteration));
+            return None;
         }
+        let iteration = waiting.checked_sub(1)?;
+        self.ends.store(0, Ordering::Relaxed);
+        Some(iteration)
     }
 
     /// The thread has ended in the midst of the call. There may be no interpreter any more.
@@ -212,5 +221,73 @@ impl Entered {
         if let Some(range) = self.range {
             range.forget();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn function(name: &str) -> Function {
+        Function::new(PyFunction::parse(name).unwrap())
+    }
+
+    #[test]
+    fn an_iteration_is_over_when_the_call_returns() {
+        let step = function("m:step");
+        assert_eq!(step.over(Some(0), false, true), Some(0));
+        assert_eq!(step.over(Some(7), false, true), Some(7));
+        // A call that began none, as one within another.
+        assert_eq!(step.over(None, false, true), None);
+    }
+
+    #[test]
+    fn a_generators_iteration_is_over_when_it_has_ended() {
+        let step = function("m:step");
+        assert_eq!(step.over(Some(3), false, false), None); // yields
+        assert_eq!(step.over(None, true, false), None); // goes on, and yields again
+        assert_eq!(step.over(None, true, true), Some(3));
+        assert_eq!(step.over(None, true, true), None); // one that began unseen
+    }
+
+    #[test]
+    fn of_calls_that_overlap_the_last_ends_the_iteration() {
+        let step = function("m:step");
+        assert_eq!(step.over(Some(1), false, false), None);
+        assert_eq!(step.over(Some(2), false, false), None);
+        assert_eq!(step.over(None, true, true), None);
+        assert_eq!(step.over(None, true, true), Some(2));
+        // A call that returns while another waits ends nothing yet.
+        assert_eq!(step.over(Some(4), false, false), None);
+        assert_eq!(step.over(Some(5), false, true), None);
+        assert_eq!(step.over(None, true, true), Some(5));
+    }
+
+    #[test]
+    fn the_child_of_a_fork_ends_no_iteration_of_its_parents() {
+        let step = function("m:step");
+        assert_eq!(step.over(Some(3), false, false), None);
+        step.in_child();
+        assert_eq!(step.over(None, true, true), None);
+    }
+
+    #[test]
+    fn a_function_means_what_it_was_first_asked_for() {
+        let (one, other) = (function("m:f"), function("m:g"));
+        assert!(one.step().is_none() && one.calls() == 0);
+        other.means(None, Some(StepOf::Engine(3)));
+        one.is_also(&other);
+        assert!(one.step() == Some(StepOf::Engine(3)));
+        one.means(None, Some(StepOf::Rule));
+        assert!(one.step() == Some(StepOf::Engine(3)));
+    }
+
+    #[test]
+    fn an_engines_step_outlives_its_call() {
+        assert!(!function("m:f").outlives);
+        let engines = tllmprof_engines::python_steps();
+        let steps: Vec<_> = engines.map(|(engine, _)| engine.step).collect();
+        let named = steps.first().unwrap().strip_prefix("py:").unwrap();
+        assert!(function(named).outlives);
     }
 }

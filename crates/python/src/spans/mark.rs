@@ -51,6 +51,18 @@ pub struct Mark {
 }
 
 impl Mark {
+    /// Of no code object, for a test without an interpreter.
+    #[cfg(test)]
+    pub const fn made(watch: Watch) -> Self {
+        Self {
+            code: Held::none(),
+            watch,
+            yields: false,
+            first: First::Nowhere,
+            interpreter: 0,
+        }
+    }
+
     /// What `code` shall mean. None if that is no code object.
     pub fn of(py: Python<'_>, code: &Object<'_>, watch: Watch) -> Option<Self> {
         /// `CO_GENERATOR`, `CO_COROUTINE`, `CO_ASYNC_GENERATOR`.
@@ -159,16 +171,54 @@ impl First {
         let cell = cells
             .elements()
             .position(|cell| cell.as_text() == Some(text));
-        let Some(cell) = cell else {
-            return Some(Self::Local(0));
+        let locals = usize::try_from(code.attr(c"co_nlocals")?.as_int()?).ok()?;
+        Some(Self::at(place, cell, locals, yields))
+    }
+
+    /// Where it lies in a frame: `cell` is its place among the cells, if it is one, and there are
+    /// `locals` other variables.
+    const fn at(cells: Cells, cell: Option<usize>, locals: usize, yields: bool) -> Self {
+        match (cells, cell) {
+            (Cells::BehindLocals, Some(cell)) => Self::Cell(locals + cell),
+            (Cells::AmongLocals, Some(_)) if yields => Self::Cell(0),
+            _ => Self::Local(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tllmprof_config::PyFunction;
+
+    #[test]
+    fn a_first_argument_that_is_a_cell_lies_where_the_version_has_cells() {
+        let at = |cells, cell, yields| match First::at(cells, cell, 4, yields) {
+            First::Local(index) => ("local", index),
+            First::Cell(index) => ("cell", index),
+            First::Nowhere | First::Named(_) => unreachable!(),
         };
-        Some(match place {
-            Cells::AmongLocals if yields => Self::Cell(0),
-            Cells::AmongLocals | Cells::ByName => Self::Local(0),
-            Cells::BehindLocals => {
-                let locals = code.attr(c"co_nlocals")?.as_int()?;
-                Self::Cell(usize::try_from(locals).ok()? + cell)
-            }
-        })
+        assert_eq!(at(Cells::BehindLocals, None, false), ("local", 0));
+        assert_eq!(at(Cells::BehindLocals, Some(2), true), ("cell", 6));
+        assert_eq!(at(Cells::AmongLocals, None, true), ("local", 0));
+        assert_eq!(at(Cells::AmongLocals, Some(1), false), ("local", 0));
+        assert_eq!(at(Cells::AmongLocals, Some(1), true), ("cell", 0));
+    }
+
+    #[test]
+    fn marks_are_alike_if_the_same_follows_them() {
+        let function = |name: &str| -> &'static Function {
+            let asked = PyFunction::parse(name).unwrap();
+            Box::leak(Box::new(Function::new(asked)))
+        };
+        let (one, two) = (function("a:f"), function("a:f"));
+        let mark = |function| Mark::made(Watch::Function(function));
+        assert!(mark(one).is_alike(&mark(one)));
+        assert!(!mark(one).is_alike(&mark(two)));
+        let calls = super::super::tests::mark();
+        assert!(calls.is_alike(super::super::tests::mark()));
+        assert!(!calls.is_alike(&mark(one)));
+        assert!(core::ptr::eq(mark(one).function().unwrap(), one));
+        assert!(calls.function().is_none());
     }
 }

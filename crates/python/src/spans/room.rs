@@ -49,3 +49,30 @@ impl Spans {
         (room.start..room.end).contains(&stack::here())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_upper_half_of_a_threads_stack_is_ours() {
+        let spans = Spans::new();
+        assert!(spans.may_be_short()); // not known yet
+        assert!(!spans.is_short());
+        assert!(!spans.may_be_short());
+        let here = stack::here();
+        spans.room.set(Room {
+            start: here - 4096,
+            end: here + 4096,
+        });
+        assert!(spans.may_be_short() && spans.is_short());
+        // On another stack, as a coroutine's that lies below.
+        spans.room.set(Room {
+            start: here + (1 << 20),
+            end: here + (2 << 20),
+        });
+        assert!(spans.may_be_short() && !spans.is_short());
+        spans.room.set(Room::NONE);
+        assert!(!spans.may_be_short() && !spans.is_short());
+    }
+}

@@ -4,11 +4,11 @@ The library runs this in a namespace of its own, once torch is imported, and cal
 adds these functions:
 
   warn(text), info(text)   a line on standard error
-  runs(flag)               says whether the profiler runs
+  runs(flag)               sets whether the profiler runs
   at_end()                 finish(), by way of the library, which does not count the calls made meanwhile
 
-What torch raises is told in a line. An exception that leaves a function here is the program's own, from a handler of a
-signal that came meanwhile; the library raises it again in the program.
+An exception that torch raises is logged as one line. An exception that leaves a function here is the program's own,
+from a handler of a signal that came meanwhile; the library raises it again in the program.
 """
 
 import _signal
@@ -36,11 +36,11 @@ def start(window, number, rank, stem, extension, cpu_only):
     try:
         _start(trace, number, rank, stem, extension, cpu_only)
     except BaseException as error:
-        _tell(error, "the PyTorch profiler does not start for window " + window)
+        _report(error, "the PyTorch profiler does not start for window " + window)
 
 
-def stop(let_device_be):
-    """Stops the profiler. `let_device_be`: a stream capture is under way, which no synchronisation survives."""
+def stop(is_capturing):
+    """Stops the profiler. `is_capturing`: a stream capture is under way, which a synchronisation would break."""
     trace = _take(_running)
     if trace is None or trace.process != os.getpid():
         return
@@ -53,12 +53,12 @@ def stop(let_device_be):
         return
     runs(False)
     try:
-        if let_device_be:
+        if is_capturing:
             trace.profile.profiler.use_device = None
         trace.profile.stop()
         _recorded.append(trace)
     except BaseException as error:
-        _tell(error, "the PyTorch profiler does not stop for window " + trace.window)
+        _report(error, "the PyTorch profiler does not stop for window " + trace.window)
     finally:
         _leave(trace)
 
@@ -81,7 +81,7 @@ def write():
             os.unlink(temporary)
         except OSError:
             pass
-        _tell(error, "the PyTorch profiler's trace of window %s is not written" % trace.window)
+        _report(error, "the PyTorch profiler's trace of window %s is not written" % trace.window)
 
 
 def finish():
@@ -92,7 +92,6 @@ def finish():
 
 def _start(trace, number, rank, stem, extension, cpu_only):
     torch = sys.modules["torch"]
-    profiler = torch.profiler
     if _running:
         stop(False)
         write()
@@ -113,6 +112,19 @@ def _start(trace, number, rank, stem, extension, cpu_only):
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError("%s cannot be written to" % folder)
 
+    options = _options(torch, cpu_only)
+    # Without this option PyTorch records one thread, which alone can stop it.
+    trace.thread = None if "experimental_config" in options else _thread.get_ident()
+    trace.profile = torch.profiler.profile(**options)
+    trace.profile.start()
+    _running.append(trace)
+    runs(True)
+    _enter(trace, torch)
+
+
+def _options(torch, cpu_only):
+    """What the profiler is made with: as much as this PyTorch can."""
+    profiler = torch.profiler
     supported = profiler.supported_activities()
     wanted = ("CPU",) if cpu_only else ("CPU", "CUDA", "XPU")
     activities = [getattr(profiler.ProfilerActivity, name, None) for name in wanted]
@@ -121,23 +133,16 @@ def _start(trace, number, rank, stem, extension, cpu_only):
         options["with_modules"] = True  # later ones warn: it does nothing but for TorchScript
     if "acc_events" in profiler.profile.__init__.__code__.co_varnames:
         options["acc_events"] = True  # else it warns that a second start would clear the events
-    trace.thread = _thread.get_ident()
     try:
         options["experimental_config"] = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-        trace.thread = None
     except (AttributeError, TypeError):
-        pass  # this PyTorch records one thread, which alone can stop it
-
-    trace.profile = profiler.profile(**options)
-    trace.profile.start()
-    _running.append(trace)
-    runs(True)
-    _enter(trace, torch)
+        pass
+    return options
 
 
 def _enter(trace, torch):
-    """Sees to it that the profiler is stopped where the process ends without Python's end, and where the program is
-    about to start it itself: one alone can run."""
+    """Has the profiler stopped where the process ends without Python's end, and where the program is about to start it
+    itself: only one can run."""
     trace.finalizer = None
     multiprocessing = sys.modules.get("multiprocessing.util")
     if multiprocessing is not None:
@@ -198,8 +203,8 @@ def _take(traces):
         return None
 
 
-def _tell(error, what):
-    """Tells what torch raised; raises what is not torch's but came from a signal's handler."""
+def _report(error, what):
+    """Logs what torch raised; raises again what is not torch's but came from a signal's handler."""
     if not isinstance(error, Exception) or _comes_from_handler(error):
         warn(what + ": a signal came meanwhile")
         raise error

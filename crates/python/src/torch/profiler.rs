@@ -5,6 +5,7 @@
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::ffi::OsStr;
 use std::path::Path;
 
 use once_cell::race::OnceBox;
@@ -42,7 +43,7 @@ lifecycle::global! {
     #[fork(reset)]
     #[restart(reset)]
     static RUNS: AtomicBool = AtomicBool::new(false);
-    /// A trace is being taken down or written, which may take long.
+    /// A trace is being collected or written, which may take long.
     #[fork(reset)]
     #[restart(keep)]
     static WRITES: AtomicBool = AtomicBool::new(false);
@@ -93,7 +94,7 @@ fn runs() -> bool {
     RUNS.load(Ordering::Relaxed)
 }
 
-/// Whether a trace is being taken down or written.
+/// Whether a trace is being collected or written.
 pub fn writes() -> bool {
     WRITES.load(Ordering::Relaxed)
 }
@@ -103,12 +104,11 @@ fn window_opens(window: Window, rank: Option<u64>) {
     let (Some(path), Some(settings)) = (PATH.get(), tllmprof_session::activity::settings()) else {
         return;
     };
-    let mut asked = settings.windows.as_slice().iter();
-    let number = asked.position(|asked| *asked == window).unwrap_or(0) + 1;
+    let number = number(settings.windows.as_slice(), window);
     if !attached::is_there() {
         return report_missing();
     }
-    let cpu_only = std::env::var_os("CUDA_INJECTION64_PATH").is_some_and(|path| !path.is_empty());
+    let cpu_only = is_traced(std::env::var_os("CUDA_INJECTION64_PATH").as_deref());
     entry::run(|py| {
         let Some(names) = names(py) else { return };
         if cpu_only {
@@ -122,7 +122,7 @@ fn window_opens(window: Window, rank: Option<u64>) {
         let text = |text: &str| py.text(text);
         let args = [
             text(&window.to_string()),
-            int(number as u64),
+            int(number),
             match rank {
                 Some(rank) => int(rank),
                 None => Some(py.nothing()),
@@ -135,12 +135,23 @@ fn window_opens(window: Window, rank: Option<u64>) {
     });
 }
 
+/// Which of those that were asked for the window is, counted from 1.
+fn number(asked: &[Window], window: Window) -> u64 {
+    let place = asked.iter().position(|asked| *asked == window);
+    place.unwrap_or(0) as u64 + 1
+}
+
+/// Whether another tool traces CUDA, which alone can be one, by `CUDA_INJECTION64_PATH`.
+fn is_traced(tool: Option<&OsStr>) -> bool {
+    tool.is_some_and(|path| !path.is_empty())
+}
+
 /// The window closes; the device has been waited for, unless a stream capture is under way.
-fn window_closes(let_device_be: bool) {
+fn window_closes(is_capturing: bool) {
     if runs() {
         WRITES.store(true, Ordering::Relaxed);
         entry::run(|py| {
-            let args = [py.int(let_device_be.into())];
+            let args = [py.int(is_capturing.into())];
             names(py).map(|names| call(py, &names, c"stop", &args))
         });
         WRITES.store(false, Ordering::Relaxed);
@@ -216,5 +227,159 @@ static FUNCTIONS: [MethodDef; 4] = [
 fn set_runs(_: Python<'_>, args: &Object<'_>) {
     if let Some(flag) = args.elements().next() {
         RUNS.store(flag.as_int() == Some(1), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hosted::{Host, in_few};
+    use tllmprof_config::Windows;
+
+    #[test]
+    fn windows_are_numbered_as_they_were_asked_for() {
+        let windows = Windows::parse("5-9, 20, 30-").unwrap();
+        let asked = windows.as_slice();
+        let numbers: Vec<_> = asked.iter().map(|window| number(asked, *window)).collect();
+        assert_eq!(numbers, [1, 2, 3]);
+    }
+
+    #[test]
+    fn an_empty_variable_names_no_tool() {
+        assert!(is_traced(Some("libtool.so".as_ref())));
+        assert!(!is_traced(Some("".as_ref())) && !is_traced(None));
+    }
+
+    #[test]
+    fn traces_are_asked_for_with_windows() {
+        let asked = |variables: &[_]| is_asked_for(&crate::functions::settings(variables));
+        let path = ("TLLM_TORCH_PROFILE_TRACE", "trace.json");
+        assert!(asked(&[path, ("TLLM_PROFILE_START_STOP", "5-9")]));
+        assert!(!asked(&[path]) && !asked(&[("TLLM_PROFILE_START_STOP", "5-9")]));
+    }
+
+    /// What is used of torch; `made` are the options of each profiler.
+    const TORCH: &str = "
+import types
+__version__ = '2.1.0+made'
+made = []
+class profile:
+    def __init__(self, **options):
+        made.append(options)
+    def start(self):
+        if self.fails == 'start': raise RuntimeError('no luck\\nat all')
+    def stop(self):
+        if self.fails == 'stop': raise RuntimeError('no luck')
+    def export_chrome_trace(self, path):
+        with open(path, 'w') as trace: trace.write('{}')
+    fails = ''
+autograd = types.SimpleNamespace(profiler=types.SimpleNamespace())
+activities = types.SimpleNamespace(CPU='CPU', CUDA='CUDA')
+profiler = types.SimpleNamespace(
+    profile=profile, supported_activities=lambda: {'CPU', 'CUDA'}, ProfilerActivity=activities)
+";
+    const VARIABLES: &[(&str, &str)] = &[
+        ("TLLM_TORCH_PROFILE_TRACE", "traces/trace.json"),
+        ("TLLM_PROFILE_START_STOP", "5-9,20"),
+    ];
+
+    fn window(text: &str) -> Window {
+        Windows::parse(text).unwrap().as_slice()[0]
+    }
+
+    /// A window opens and closes, as the session has it.
+    fn passes(host: &Host, name: &str, rank: Option<u64>) {
+        host.without_gil(|| {
+            window_opens(window(name), rank);
+            window_closes(false);
+            window_has_closed();
+        });
+    }
+
+    #[test]
+    fn each_window_has_a_trace() {
+        in_few(
+            "torch::profiler::tests::each_window_has_a_trace",
+            VARIABLES,
+            |host| {
+                passes(host, "5-9", None);
+                assert!(!Path::new("traces").exists()); // torch was not imported
+                host.run_with_module("torch", TORCH, "import torch");
+                host.without_gil(|| window_opens(window("5-9"), Some(3)));
+                assert!(runs() && !writes());
+                assert!(TorchProfiler.loses().is_some());
+                host.without_gil(|| window_closes(false));
+                assert!(!runs() && !Path::new("traces/trace-rank-3.json").exists());
+                host.without_gil(window_has_closed);
+                assert!(Path::new("traces/trace-rank-3.json").exists());
+                passes(host, "20", None);
+                assert!(Path::new("traces/trace-rank-0-window-2.json").exists());
+                host.run(
+                    "
+import torch
+expected = {'activities': ['CPU', 'CUDA'], 'record_shapes': True, 'with_modules': True}
+assert torch.made == [expected] * 2, torch.made
+",
+                );
+                host.end();
+            },
+        );
+    }
+
+    #[test]
+    fn what_torch_raises_stays_out_of_the_program() {
+        in_few(
+            "torch::profiler::tests::what_torch_raises_stays_out_of_the_program",
+            VARIABLES,
+            |host| {
+                for place in ["start", "stop"] {
+                    let fails = format!("import torch; torch.profile.fails = {place:?}");
+                    host.run_with_module("torch", TORCH, &fails);
+                    passes(host, "5-9", None);
+                    assert!(!runs() && !Path::new("traces/trace-rank-0.json").exists());
+                }
+                host.run("torch.profile.fails = ''");
+                // A trace that is under way when the interpreter ends is written.
+                host.without_gil(|| window_opens(window("5-9"), None));
+                assert!(runs());
+                host.end();
+                assert!(!runs() && Path::new("traces/trace-rank-0.json").exists());
+            },
+        );
+    }
+
+    #[test]
+    fn the_options_are_those_that_this_pytorch_has() {
+        in_few(
+            "torch::profiler::tests::the_options_are_those_that_this_pytorch_has",
+            &[],
+            |host| {
+                host.run_with_module("torch", TORCH, "import torch");
+                host.with(|py| {
+                    let names = py.run(SOURCE, c"<test>").unwrap();
+                    let checks = py.run(
+                        c"
+import torch, types
+def check(options):
+    assert sorted(options(torch, True)['activities']) == ['CPU']
+    torch.__version__ = '2.15.1'
+    assert 'with_modules' not in options(torch, False)
+    def made(self, activities, acc_events=False): pass
+    torch.profiler.profile = type('profile', (), {'__init__': made})
+    assert options(torch, False)['acc_events']
+    config = types.SimpleNamespace(_ExperimentalConfig=lambda **named: named)
+    torch._C = types.SimpleNamespace(_profiler=config)
+    assert options(torch, False)['experimental_config'] == {'profile_all_threads': True}
+    config._ExperimentalConfig = lambda: None
+    assert 'experimental_config' not in options(torch, False)
+",
+                        c"<test>",
+                    );
+                    let check = checks.unwrap().item(c"check").unwrap();
+                    let checked = check.try_call(&[&names.item(c"_options").unwrap()]);
+                    assert!(checked.is_ok());
+                });
+            },
+        );
     }
 }

@@ -225,8 +225,8 @@ impl Driver {
         check(query(handle(event)))
     }
 
-    /// Nanoseconds between two events that have happened. CUDA tells them to about half a
-    /// microsecond ("CUDA Driver API", `cuEventElapsedTime`).
+    /// Nanoseconds between two events that have happened, to about half a microsecond
+    /// ("CUDA Driver API", `cuEventElapsedTime`).
     pub fn elapsed(self, from: Event, to: Event) -> Result<f64, Status> {
         let elapsed = self.0.elapsed.ok_or(Status::NOT_SUPPORTED)?;
         let mut milliseconds = 0.0;
@@ -260,5 +260,166 @@ impl Driver {
         let exchange = self.0.exchange_mode?;
         check(exchange(&mut mode)).ok()?;
         Some(mode)
+    }
+}
+
+/// A driver that is made for tests: an event happens when it is recorded, a microsecond after the one before.
+#[cfg(test)]
+pub mod made {
+    use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    use super::{Driver, Event, FUNCTIONS, Functions, Handle, Room, Status, c_int, handle};
+
+    /// What became of its events.
+    pub struct State {
+        /// The handle of the last.
+        last: Event,
+        pub alive: BTreeSet<Event>,
+        /// When each has happened, in microseconds, and on which stream.
+        pub recorded: BTreeMap<Event, (u32, usize)>,
+        now: u32,
+    }
+
+    static STATE: Mutex<State> = Mutex::new(State {
+        last: 0,
+        alive: BTreeSet::new(),
+        recorded: BTreeMap::new(),
+        now: 0,
+    });
+    /// The current context.
+    pub static CONTEXT: AtomicUsize = AtomicUsize::new(0);
+    /// What it returns instead of recording an event; 0 for nothing.
+    pub static REFUSES: AtomicI32 = AtomicI32::new(0);
+    /// A stream is being captured.
+    pub static CAPTURES: AtomicBool = AtomicBool::new(false);
+    /// Nothing has happened yet.
+    pub static IS_BUSY: AtomicBool = AtomicBool::new(false);
+    /// The mode in which the thread looks at stream captures.
+    static MODE: AtomicI32 = AtomicI32::new(0);
+
+    /// The ordinal of its only device, what that is called, and its version.
+    pub const DEVICE: u8 = 3;
+    pub const NAME: &str = "Made GPU";
+    pub const VERSION: u64 = 12_040;
+
+    pub fn state() -> MutexGuard<'static, State> {
+        STATE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    extern "C" fn version(version: &mut c_int) -> c_int {
+        *version = VERSION as c_int;
+        0
+    }
+
+    extern "C" fn device_name(name: &mut super::DeviceName, _: Room, device: c_int) -> c_int {
+        assert_eq!(device, DEVICE.into());
+        name[..NAME.len()].copy_from_slice(NAME.as_bytes());
+        0
+    }
+
+    extern "C" fn context(context: &mut Handle) -> c_int {
+        *context = handle(CONTEXT.load(Ordering::Relaxed));
+        0
+    }
+
+    extern "C" fn push_context(context: Handle) -> c_int {
+        CONTEXT.store(context.addr(), Ordering::Relaxed);
+        0
+    }
+
+    extern "C" fn pop_context(context: &mut Handle) -> c_int {
+        *context = handle(CONTEXT.swap(0, Ordering::Relaxed));
+        0
+    }
+
+    extern "C" fn device(device: &mut c_int) -> c_int {
+        *device = DEVICE.into();
+        0
+    }
+
+    /// Streams are numbered within their context.
+    extern "C" fn context_of(stream: Handle, context: &mut Handle) -> c_int {
+        *context = handle(stream.addr() & !0xff);
+        0
+    }
+
+    extern "C" fn is_capturing(_: Handle, status: &mut c_int) -> c_int {
+        *status = CAPTURES.load(Ordering::Relaxed).into();
+        0
+    }
+
+    extern "C" fn exchange_mode(mode: &mut c_int) -> c_int {
+        *mode = MODE.swap(*mode, Ordering::Relaxed);
+        0
+    }
+
+    extern "C" fn create(event: &mut Handle, _: u32) -> c_int {
+        let mut state = state();
+        state.last += 1;
+        let new = state.last;
+        state.alive.insert(new);
+        *event = handle(new);
+        0
+    }
+
+    extern "C" fn destroy(event: Handle) -> c_int {
+        assert!(state().alive.remove(&event.addr()));
+        0
+    }
+
+    extern "C" fn record(event: Handle, stream: Handle) -> c_int {
+        let refused = REFUSES.load(Ordering::Relaxed);
+        if refused == 0 {
+            let mut state = state();
+            assert!(state.alive.contains(&event.addr()));
+            state.now += 1;
+            let now = state.now;
+            state.recorded.insert(event.addr(), (now, stream.addr()));
+        }
+        refused
+    }
+
+    extern "C" fn query(event: Handle) -> c_int {
+        assert!(state().recorded.contains_key(&event.addr()));
+        if IS_BUSY.load(Ordering::Relaxed) {
+            Status::NOT_READY.0
+        } else {
+            0
+        }
+    }
+
+    extern "C" fn elapsed(milliseconds: &mut f32, from: Handle, to: Handle) -> c_int {
+        let state = state();
+        let at = |event: Handle| f64::from(state.recorded[&event.addr()].0);
+        *milliseconds = ((at(to) - at(from)) / 1e3) as f32;
+        0
+    }
+
+    /// The driver, from now on the one that is found.
+    pub fn driver() -> Driver {
+        let here = tllmprof_platform::elf::containing(version as *const () as usize);
+        let functions = Functions {
+            start: here.unwrap().start,
+            version: Some(version),
+            device_name: Some(device_name),
+            context: Some(context),
+            push_context: Some(push_context),
+            pop_context: Some(pop_context),
+            device: Some(device),
+            context_of: Some(context_of),
+            is_capturing: Some(is_capturing),
+            exchange_mode: Some(exchange_mode),
+            create: Some(create),
+            destroy: Some(destroy),
+            record: Some(record),
+            query: Some(query),
+            elapsed: Some(elapsed),
+        };
+        if FUNCTIONS.get().is_none() {
+            FUNCTIONS.set(Some(Box::leak(Box::new(functions))));
+        }
+        Driver::find().unwrap()
     }
 }

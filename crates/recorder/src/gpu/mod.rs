@@ -11,13 +11,13 @@
 //!
 //! [`streams`] knows what each stream has open, from the window's opening to the reading of the last
 //! times behind its close ([`end`]); [`pool`] has the events, which stay. A stream or context that the
-//! program destroys is told of before ([`before_destroy`]), as the driver may not be given handles of
+//! program destroys is forgotten first ([`before_destroy`]), as the driver may not be given handles of
 //! what is gone.
 //!
 //! The states lie apart, as they need neither the driver nor a lock: [`phase`] and [`making`] are the
 //! process's, [`span`] a stream's, [`supply`] a pool's.
 //!
-//! While any thread captures a stream nothing is done here: whoever calls looks to that.
+//! While any thread captures a stream nothing is done here: the callers check that.
 
 mod driver;
 mod making;
@@ -26,6 +26,8 @@ mod pool;
 mod span;
 mod streams;
 mod supply;
+#[cfg(test)]
+mod tests;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -97,7 +99,7 @@ pub fn window_opens(capturing: bool) {
     if phase == Phase::Unused
         && let Some(version) = driver.version()
     {
-        facts::tell_number(Info::CudaDriver, version);
+        facts::write_number(Info::CudaDriver, version);
     }
     if !capturing {
         pool::expect(driver, driver.context());
@@ -131,14 +133,14 @@ pub fn between_iterations() {
     ITERATION.store(NONE, Ordering::Relaxed);
 }
 
-/// Whether calls are to be told of here.
+/// Whether GPU times depend on calls now.
 #[inline]
 pub fn is_timing() -> bool {
     PHASE.peek() == Phase::Timing && is_recording()
 }
 
-/// A call is about to enqueue work; whether that is expected to be the stream's last for now, so that
-/// [`after_last`] is to be told of it.
+/// A call is about to enqueue work; returns whether that is expected to be the stream's last for now, so that
+/// [`after_last`] has to follow.
 #[inline]
 pub fn before_work(target: Target) -> bool {
     let iteration = ITERATION.load(Ordering::Relaxed);
@@ -155,8 +157,7 @@ pub fn before_work(target: Target) -> bool {
     stream.is_some_and(Stream::launches_one)
 }
 
-/// The driver has taken the work that is expected to be the last: has the stream tell when it has done
-/// it.
+/// The driver has taken the work that is expected to be the last: records an event behind it.
 #[cold]
 pub fn after_last(target: Target) {
     let Some(driver) = Driver::get() else { return };
@@ -226,10 +227,10 @@ pub fn before_destroy(doomed: Doomed, capturing: bool) {
     }
     until(GATE, || !gate::is_closed());
     // Another thread may be closing the window.
-    let is_told = until(PATIENCE, || {
+    let is_forgotten = until(PATIENCE, || {
         timed(|| forget_doomed(driver, doomed, capturing))
     });
-    if !is_told {
+    if !is_forgotten {
         pool::abandon();
         give_up();
     }
@@ -270,8 +271,8 @@ fn end_contexts(driver: Driver, why: Why, ends: impl Fn(usize, Option<u8>) -> bo
     pool::end(driver, |context, device| ends(context, Some(device)));
 }
 
-/// The window has closed, and no span begins any more: has the streams tell when they have done what
-/// they have. `capturing`: a stream capture is under way.
+/// The window has closed, and no span begins any more: records an event behind what each stream has
+/// to do. `capturing`: a stream capture is under way.
 pub fn work_ends(capturing: bool) {
     between_iterations();
     if PHASE.state() != Phase::Timing {
@@ -314,7 +315,7 @@ pub fn end() {
 fn give_up() {
     log::once!(
         Warn,
-        "GPU times end here: another thread takes too long in the driver"
+        "GPU timing stopped: another thread stayed in the driver for too long"
     );
     PHASE.on(phase::Event::GivesUp);
 }

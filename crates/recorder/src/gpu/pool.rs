@@ -152,7 +152,7 @@ impl Context {
     }
 }
 
-/// Sees to it that a context, which is likely to be used in the window that opens, has a pool.
+/// Gives a pool to a context that is likely to be used in the window that opens.
 pub fn expect(driver: Driver, context: usize) {
     drop(of(driver, context));
 }
@@ -315,7 +315,7 @@ impl Pool {
             && NAMED_DEVICES.fetch_or(bit, Ordering::Relaxed) & bit == 0
             && let Some(length) = driver.device_name(self.device, &mut name)
         {
-            facts::tell(Info::Gpu, &String::from_utf8_lossy(&name[..length]));
+            facts::write_text(Info::Gpu, &String::from_utf8_lossy(&name[..length]));
         }
     }
 
@@ -413,10 +413,7 @@ impl Pool {
     fn fail(&mut self, status: Status) {
         self.supply = self.supply.next(supply::Event::Refused);
         if !status.is_of_an_end() {
-            log::once!(
-                Warn,
-                "GPU times end here: the driver refuses to tell them, error {status}"
-            );
+            log::once!(Warn, "GPU timing stopped: driver error {status}");
         }
     }
 

@@ -5,7 +5,6 @@
 //! once anyway; of more than a reader would keep the rest is counted. Two texts of the same 64 bits
 //! of hash would be one; that is not expected to happen.
 
-use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tllmprof_platform::lifecycle::{self, OnlyThread};
@@ -22,8 +21,8 @@ const PLACES: usize = 1 << 15;
 const REACH: usize = 16;
 /// Strings of one record: no reader keeps more.
 const MOST: u32 = 1 << 20;
-/// Bytes of a text of the program's that are kept.
-const LONGEST: usize = 512;
+/// Bytes of a name of the program's that are kept.
+pub const LONGEST: usize = 512;
 
 struct Place {
     /// The text's hash; 0 for a free place.
@@ -53,7 +52,8 @@ impl Label {
         let _errno = Kept::new();
         let length = text().take(LONGEST).count();
         let place = arena::take(size_of::<Self>() + length)?.cast::<Self>();
-        // SAFETY: the memory is large enough, aligned, all zeros and nobody else's, for good.
+        // SAFETY: `arena::take` gives so many bytes, aligned to 8, all zeros, to this caller alone and for good: a
+        // label and `length` bytes behind it.
         unsafe {
             let bytes = place.add(1).cast::<u8>();
             for (index, byte) in text().take(length).enumerate() {
@@ -69,17 +69,13 @@ impl Label {
 
     /// The text's number; [`NO_STRING`] where it could not be written.
     pub fn id(&self) -> StringId {
-        let mut id = self.known();
-        if id == NO_STRING {
-            writers::with(|writer| {
-                id = self.id_by(writer);
-                true
-            });
+        match self.known() {
+            NO_STRING => writers::take().map_or(NO_STRING, |writer| self.learn(&writer)),
+            id => id,
         }
-        id
     }
 
-    /// As [`Label::id`], by a writer that the caller has and is busy with.
+    /// As [`Label::id`], by a writer that the caller has taken.
     #[inline]
     pub fn id_by(&self, writer: &Writer) -> StringId {
         match self.known() {
@@ -103,7 +99,7 @@ impl Label {
     #[cold]
     fn learn(&self, writer: &Writer) -> StringId {
         let process = PROCESS.load(Ordering::Relaxed) << 32;
-        let id = bytes_id_by(writer, self.text);
+        let id = id_by(writer, self.text);
         self.known.store(process | u64::from(id), Ordering::Relaxed);
         id
     }
@@ -128,39 +124,19 @@ lifecycle::global! {
 
 /// The number of a text; [`NO_STRING`] where it could not be written.
 pub fn id_of(text: &str) -> StringId {
-    let mut id = NO_STRING;
-    writers::with(|writer| {
-        id = id_by(writer, text);
-        true
-    });
-    id
+    writers::take().map_or(NO_STRING, |writer| id_by(&writer, text.as_bytes()))
 }
 
-/// As [`id_of`], by a writer that the caller has and is busy with.
-pub fn id_by(writer: &Writer, text: &str) -> StringId {
-    bytes_id_by(writer, text.as_bytes())
-}
-
-/// As [`id_by`], of a text as C has it, cut to what is kept of one.
+/// As [`id_of`], by a writer that the caller has taken, of a name that the program gives: cut to [`LONGEST`]
+/// bytes.
 #[inline]
-pub fn c_id_by(writer: &Writer, text: &CStr) -> StringId {
-    let bytes = text.to_bytes();
-    bytes_id_by(writer, bytes.get(..LONGEST).unwrap_or(bytes))
+pub fn name_id_by(writer: &Writer, name: &[u8]) -> StringId {
+    id_by(writer, name.get(..LONGEST).unwrap_or(name))
 }
 
-/// As [`id_by`], of a text that comes byte by byte.
-pub fn spelt_id_by(writer: &Writer, text: impl Iterator<Item = u8>) -> StringId {
-    let mut bytes = [0; LONGEST];
-    let length = bytes
-        .iter_mut()
-        .zip(text)
-        .map(|(to, byte)| *to = byte)
-        .count();
-    bytes_id_by(writer, &bytes[..length])
-}
-
+/// As [`id_of`], by a writer that the caller has taken.
 #[inline]
-fn bytes_id_by(writer: &Writer, text: &[u8]) -> StringId {
+pub fn id_by(writer: &Writer, text: &[u8]) -> StringId {
     let hash = hash(text);
     let first = &TABLE[hash as usize % PLACES];
     if first.hash.load(Ordering::Relaxed) == hash {

@@ -6,7 +6,7 @@ use super::bootstrap::{Change, Statistic, changes as series_changes};
 use crate::kernels::KernelTotal;
 use crate::process::Process;
 
-/// How many kernels are told, those that differ most first.
+/// How many kernels are shown, those that differ most first.
 const KERNELS: usize = 20;
 
 /// The kernels of one name in both runs.

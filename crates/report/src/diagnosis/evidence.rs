@@ -20,7 +20,7 @@ pub struct Evidence<'a> {
     /// Its place among all.
     pub place: usize,
     pub sum: &'a Sum,
-    /// What tells it from the others; empty where it is the only one.
+    /// What distinguishes it from the others; empty where it is the only one.
     pub who: String,
 }
 

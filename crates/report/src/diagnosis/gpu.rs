@@ -100,7 +100,7 @@ fn both(one: &Evidence<'_>, is_so: fn(f64, f64) -> bool) -> Judged {
                 Judged::No(evidence)
             }
         }
-        Some(_) => Judged::Unknown("this GPU does not tell".to_owned()),
+        Some(_) => Judged::Unknown("this GPU does not report it".to_owned()),
         None => Judged::Unknown("no GPU metrics were sampled".to_owned()),
     }
 }

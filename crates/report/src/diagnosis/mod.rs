@@ -42,7 +42,7 @@ pub struct Finding {
     pub evidence: String,
     /// What to do about it, or, where it is unknown, what to switch on.
     pub advice: String,
-    /// The part of the iterations' time that is lost to it, where that can be told.
+    /// The part of the iterations' time that is lost to it, where that is known.
     pub loss: Option<f64>,
 }
 

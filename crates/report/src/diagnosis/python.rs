@@ -50,7 +50,7 @@ pub fn gil(one: &Evidence<'_>) -> Judged {
     judge(one, &what, one.lost(|iteration| iteration.gil_wait))
 }
 
-/// Where nothing of it was recorded. Whether there is a Python our library knows, and others do not tell.
+/// Where nothing of it was recorded. Only our library knows whether there is a Python.
 fn without(one: &Evidence<'_>, what: &str) -> Judged {
     let facts = &one.process.facts;
     if facts.python.is_empty() && !facts.library.is_empty() {

@@ -1,5 +1,3 @@
-#![allow(dead_code)] // each test file uses its part
-
 pub mod server;
 
 use std::path::PathBuf;

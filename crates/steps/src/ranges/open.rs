@@ -53,7 +53,7 @@ impl Open {
         }
         let place = self.ranges.get_mut(self.used as usize);
         let Some(place) = place.filter(|_| !self.is_lost) else {
-            // What is popped from here on cannot be told from what was not kept.
+            // What is popped from here on cannot be distinguished from what was not kept.
             self.is_lost = true;
             self.used = 0;
             return false;

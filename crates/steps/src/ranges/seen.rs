@@ -11,8 +11,8 @@ const NAMES: usize = 32;
 const LONGEST: usize = 48;
 /// After so many ranges nothing new is expected.
 const LOOKED_AT: u32 = 4096;
-/// How many names are told.
-const TOLD: usize = 3;
+/// How many names are reported.
+const REPORTED: usize = 3;
 
 /// The first different names that did not match (of those that differ in numbers alone, one), as long as none has matched.
 pub struct Seen {
@@ -118,8 +118,8 @@ impl Seen {
             return Ok(false);
         };
         let names = &names.names[..names.count];
-        let mut told = [false; NAMES];
-        for turn in 0..TOLD.min(names.len()) {
+        let mut written = [false; NAMES];
+        for turn in 0..REPORTED.min(names.len()) {
             let nearness = |index: &usize| {
                 let name = &names[*index];
                 // Of equals the first that was seen.
@@ -129,11 +129,11 @@ impl Seen {
                     NAMES - index,
                 )
             };
-            let left = (0..names.len()).filter(|&index| !told[index]);
+            let left = (0..names.len()).filter(|&index| !written[index]);
             let Some(index) = left.max_by_key(nearness) else {
                 break;
             };
-            told[index] = true;
+            written[index] = true;
             f.write_str(if turn == 0 { "\"" } else { ", \"" })?;
             for chunk in names[index].text().utf8_chunks() {
                 f.write_str(chunk.valid())?;
@@ -168,16 +168,16 @@ fn common(a: &[u8], b: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    struct Told<'a>(&'a Seen, &'a str);
+    struct Report<'a>(&'a Seen, &'a str);
 
-    impl fmt::Display for Told<'_> {
+    impl fmt::Display for Report<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             self.0.write(self.1, f).map(|_| ())
         }
     }
 
     #[test]
-    fn tells_the_nearest() {
+    fn reports_the_nearest() {
         let seen = Seen::new();
         for name in [
             "load",
@@ -190,13 +190,13 @@ mod tests {
         ] {
             seen.add(name.bytes(), false);
         }
-        let told = Told(&seen, "^decode step").to_string();
-        assert_eq!(told, r#""decode_step 1", "Decode", "load""#);
+        let report = Report(&seen, "^decode step").to_string();
+        assert_eq!(report, r#""decode_step 1", "Decode", "load""#);
         seen.add("step".bytes(), true);
-        let told = Told(&seen, "^decode step").to_string();
+        let report = Report(&seen, "^decode step").to_string();
         assert!(
-            told.starts_with(r#""step" in another domain, "decode_step 1""#),
-            "{told}"
+            report.starts_with(r#""step" in another domain, "decode_step 1""#),
+            "{report}"
         );
     }
 
@@ -211,7 +211,7 @@ mod tests {
         assert!(!seen.wants());
         assert_eq!(seen.names.lock().count, NAMES);
         let seen = Seen::new();
-        assert_eq!(Told(&seen, "x").to_string(), "");
+        assert_eq!(Report(&seen, "x").to_string(), "");
         seen.matched();
         assert!(!seen.wants());
     }

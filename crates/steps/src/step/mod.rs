@@ -39,7 +39,7 @@ pub struct Counter {
     numbering: Numbering,
     /// The count starts again after a stream capture.
     restarts: bool,
-    /// Iteration 0 of a rule that closes iterations is open, and nobody has been told yet.
+    /// Iteration 0 of a rule that closes iterations is open, and that has not been reported yet.
     to_begin: bool,
     /// The warm-up is not what the rule has by itself.
     warmup_given: bool,
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_starts_the_count_again_until_told_to_keep_it() {
+    fn a_capture_starts_the_count_again_until_the_count_is_kept() {
         let mut process = Process::new(&[
             ("TLLMPROF_STEP", "cudaGraphLaunch"),
             ("TLLMPROF_WARMUP", "capture"),

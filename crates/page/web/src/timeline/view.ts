@@ -8,7 +8,7 @@ import { draw, lengthOf, Spot, Scene, startOf, View } from "./draw";
 import { Links } from "./links";
 import { AXIS, iterationLane, Row, rows } from "./rows";
 import { Matches, search } from "./search";
-import { told } from "./told";
+import { describe } from "./describe";
 
 const GUTTER = 158;
 const SHORTEST = 50;
@@ -277,8 +277,8 @@ export class TimelineView {
         return null;
     }
 
-    private told(place: Spot): string[] {
-        return this.scene ? told(this.scene, () => this.launches(), place) : [];
+    private describe(place: Spot): string[] {
+        return this.scene ? describe(this.scene, () => this.launches(), place) : [];
     }
 
     private launches(): Links {
@@ -323,10 +323,10 @@ export class TimelineView {
             scene.hovered = place;
             this.redraw();
         }
-        const told = place ? this.told(place) : this.metricAt(x, y);
-        tip.hidden = !told;
-        if (!told) return;
-        const [name, rest] = told;
+        const described = place ? this.describe(place) : this.metricAt(x, y);
+        tip.hidden = !described;
+        if (!described) return;
+        const [name, rest] = described;
         tip.replaceChildren(el("b", {}, name), el("span", {}, rest));
         const room = this.scroller.clientWidth;
         tip.style.left = `${Math.max(4, Math.min(x + 14, room - tip.offsetWidth - 8))}px`;
@@ -345,7 +345,7 @@ export class TimelineView {
         }
         this.status.replaceChildren();
         if (place) {
-            const [name, rest] = this.told(place);
+            const [name, rest] = this.describe(place);
             this.status.append(el("b", {}, name), " " + rest);
         }
         this.redraw();

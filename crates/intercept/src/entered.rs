@@ -1,26 +1,29 @@
-//! A call that has to be thought about: from the assembler to the steps and back.
+//! A call on its way to the real function: by the slow path, which counts it and decides whether it has to
+//! come back, and by the handler `record`, which has it recorded alone.
+//!
+//! A recorded call's stream is read here, once: GPU times get it now, and [`super::returned`] finds it in the
+//! frame.
 
 use core::ffi::c_int;
 
-use tllmprof_calls::{Call, Kind};
+use tllmprof_calls::{Call, Destroyed, Kind, Library, Stream};
 
 use super::followed::{is_followed, is_nested};
-use super::frame::Frame;
+use super::frame::{Frame, Work};
 use super::thunk::{Role, Thunk};
-use super::{fed, proc_address, recorded, watched};
-use tllmprof_capture::marks;
+use super::{fed, watched};
 use tllmprof_platform::driver;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::thread::{self, Inside, Outer};
 use tllmprof_recorder as recorder;
+use tllmprof_recorder::gpu::{self, Doomed, Target, Wait};
 use tllmprof_session as session;
 
 /// `cudaMemcpyDeviceToHost`.
 const DEVICE_TO_HOST: u32 = 2;
 
-/// A call has been entered; says whether to call the real function and come back (1), or to jump
-/// to it (0).
-/// `frame` is what the assembler saved of the call.
+/// The handler `slow` has been entered; returns whether to call the real function and come back (1), or to
+/// jump to it (0). `frame` is what the assembler saved of the call.
 pub extern "C" fn before(frame: &Frame) -> c_int {
     let _errno = Kept::new();
     let inside = Inside::enter();
@@ -38,17 +41,18 @@ pub extern "C" fn before(frame: &Frame) -> c_int {
             true
         }
         Role::Driver(_) if recorder::is_wanted() && is_nested(frame) => is_the_programs(),
-        Role::Driver(call) => driver(call, &frame.args) || recorded::are(),
+        Role::Driver(call) => driver(call, &frame.args) || recorder::is_recording(),
         Role::Runtime(call) => runtime(call, thunk, frame),
     };
     if let Role::Driver(call) | Role::Runtime(call) = thunk.role()
         && let Kind::Destroys(what) = call.kind()
         && inside.is_some()
     {
-        recorded::destroys(what, frame, thunk);
+        destroys(what, frame);
     }
-    if follow && recorded::are() && is_recorded(thunk) {
-        recorded::goes_on(frame, thunk);
+    if follow && recorder::is_recording() && is_recorded(thunk) {
+        read(frame);
+        frame.since.set(recorder::ticks());
     }
     follow.into()
 }
@@ -64,37 +68,6 @@ fn is_recorded(thunk: &Thunk) -> bool {
         Role::Driver(_) => true,
         Role::Runtime(call) => !fed::is_fed(thunk.real().addr(), call),
         Role::ProcAddress => false,
-    }
-}
-
-/// The real function has returned `result`.
-pub extern "C" fn after(frame: &Frame, result: usize) {
-    let _errno = Kept::new();
-    let _inside = Inside::enter();
-    let thunk = frame.thunk;
-    // The functions return an enumeration, in the lower half of the register.
-    let succeeded = result & 0xffff_ffff == 0;
-    recorded::keep(frame, thunk, result);
-    match thunk.role() {
-        Role::ProcAddress if succeeded => proc_address::handed_out(frame),
-        Role::ProcAddress => {}
-        Role::Driver(call) => {
-            if watched::are() {
-                marks::pop();
-            }
-            if is_followed(call) && !is_nested(frame) {
-                session::returned(call, frame.args[0], succeeded);
-            }
-        }
-        Role::Runtime(call) => {
-            if watched::are() {
-                marks::pop();
-            }
-            thread::leave_outer();
-            if is_followed(call) {
-                session::returned(call, frame.args[0], succeeded);
-            }
-        }
     }
 }
 
@@ -174,6 +147,98 @@ pub extern "C" fn is_within_outer(frame: &Frame) -> bool {
     is_within
 }
 
+/// The handler `record` is about to take the time of a call and to call the real function.
+#[cfg(target_arch = "x86_64")]
+pub extern "C" fn recorded(frame: &Frame) {
+    read(frame);
+}
+
+/// Reads from the arguments of a call that is recorded which stream it is for, and gives that to GPU times.
+#[inline]
+fn read(frame: &Frame) {
+    let (Role::Driver(call) | Role::Runtime(call)) = frame.thunk.role() else {
+        return;
+    };
+    let target = target(call, frame);
+    let work = if gpu::is_timing() && !session::is_any_capturing() {
+        times(call, frame, target)
+    } else {
+        Work::NONE
+    };
+    frame.stream.set(target.map_or(0, |target| target.handle));
+    frame.work.set(work);
+}
+
+/// Gives GPU times a call that they depend on.
+fn times(call: Call, frame: &Frame, target: Option<Target>) -> Work {
+    if call.kind().enqueues() {
+        return match target.filter(|_| !is_small_copy(call, frame)) {
+            None => Work::NONE,
+            Some(target) if gpu::before_work(target) => Work::LAST,
+            Some(_) => Work::COUNTED,
+        };
+    }
+    if let Kind::Wait(wait) = call.kind() {
+        gpu::before_wait(match target {
+            Some(target) => Wait::Stream(target),
+            None if wait == tllmprof_calls::Wait::Event => Wait::Event,
+            None => Wait::All,
+        });
+    }
+    Work::NONE
+}
+
+/// What a call destroys must not be used any more. Whether calls are recorded or not.
+fn destroys(what: Destroyed, frame: &Frame) {
+    let first = frame.args[0];
+    let doomed = match (what, frame.thunk.role()) {
+        (Destroyed::Stream, _) => Doomed::Stream(first),
+        (Destroyed::Context, _) => Doomed::Context(first),
+        // The runtime's takes no argument.
+        (Destroyed::Primary, Role::Driver(_)) => Doomed::Primary(u8::try_from(first as u32).ok()),
+        (Destroyed::Primary, _) => Doomed::Primary(None),
+    };
+    gpu::before_destroy(doomed, session::is_any_capturing());
+}
+
+/// Whether a call copies so little that the events around it would take longer. Programs make many such
+/// copies to the device, and some wait after each.
+fn is_small_copy(call: Call, frame: &Frame) -> bool {
+    const SMALL: usize = 64 << 10;
+    let small_by = call.info().small_by;
+    small_by.is_some_and(|word| frame.word(word.into()) < SMALL)
+}
+
+/// The stream that a call is for; `None` where it names none.
+fn target(call: Call, frame: &Frame) -> Option<Target> {
+    let library = match frame.thunk.role() {
+        Role::Driver(_) => Library::Driver,
+        _ => Library::Runtime,
+    };
+    let handle = match call.stream(library) {
+        Stream::None => return None,
+        Stream::Word(index) => frame.word(index.into()),
+        Stream::Configured(behind) => {
+            let configuration = core::ptr::with_exposed_provenance::<u8>(frame.args[0]);
+            if configuration.is_null() {
+                return None; // the driver refuses it
+            }
+            // SAFETY: a pointer that is not null is the program's to a launch configuration, which the
+            // real function is about to read as well; it has a stream at this offset (`Stream::Configured`).
+            unsafe {
+                configuration
+                    .add(behind.into())
+                    .cast::<usize>()
+                    .read_unaligned()
+            }
+        }
+    };
+    Some(Target {
+        handle,
+        per_thread: frame.thunk.is_per_thread(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use core::ptr::without_provenance_mut;
@@ -183,6 +248,7 @@ mod tests {
     use super::*;
     use crate::frame::made::Call as Made;
     use crate::made::{alone, library, open};
+    use crate::returned::after;
 
     const RULE: [(&str, &str); 2] = [
         ("TLLMPROF_STEP", "cuGraphLaunch"),
@@ -384,5 +450,90 @@ mod tests {
             is
         };
         assert!(outer(0x4000) && !outer(0));
+    }
+
+    /// Arguments of which each says its place.
+    const WORDS: [usize; 14] = [
+        100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113,
+    ];
+
+    fn thunk(role: Role) -> &'static Thunk {
+        Thunk::made(without_provenance_mut(0x1000), role)
+    }
+
+    #[test]
+    fn the_stream_of_each_call_is_the_word_that_its_row_names() {
+        let configuration = [7_usize, 7, 7, 7, 0x77, 7, 7, 7];
+        let mut words = WORDS;
+        for row in CALLS {
+            let call = row.call;
+            for (library, role) in [
+                (Library::Driver, Role::Driver(call)),
+                (Library::Runtime, Role::Runtime(call)),
+            ] {
+                let thunk = thunk(role);
+                let expected = match call.stream(library) {
+                    Stream::None => None,
+                    Stream::Word(index) => Some(100 + usize::from(index)),
+                    Stream::Configured(behind) => {
+                        assert_eq!(behind, 32, "{call}: what lies there is known here");
+                        Some(0x77)
+                    }
+                };
+                words[0] = match call.stream(library) {
+                    Stream::Configured(_) => configuration.as_ptr().expose_provenance(),
+                    _ => 100,
+                };
+                let made = Made::new(thunk, &words, 0);
+                let found = || target(call, &made.frame);
+                assert_eq!(
+                    found().map(|found| found.handle),
+                    expected,
+                    "{call} {library:?}"
+                );
+                assert!(found().is_none_or(|found| !found.per_thread));
+                thunk.set_per_thread();
+                assert!(
+                    found().is_none_or(|found| found.per_thread),
+                    "{call} {library:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_launch_without_a_configuration_names_no_stream() {
+        let launch = thunk(Role::Driver(Call::LaunchKernelEx));
+        let made = Made::new(launch, &[0, 101], 0);
+        assert!(target(Call::LaunchKernelEx, &made.frame).is_none());
+    }
+
+    #[test]
+    fn copies_below_64_kib_are_small() {
+        for row in CALLS {
+            let thunk = thunk(Role::Driver(row.call));
+            let mut words = WORDS;
+            let mut is_small = |size: usize| {
+                words[row.small_by.map_or(0, usize::from)] = size;
+                is_small_copy(row.call, &Made::new(thunk, &words, 0).frame)
+            };
+            assert_eq!(
+                is_small((64 << 10) - 1),
+                row.small_by.is_some(),
+                "{}",
+                row.call
+            );
+            assert!(!is_small(64 << 10), "{}", row.call);
+        }
+        assert!(CALLS.iter().any(|row| row.small_by.is_some()));
+    }
+
+    #[test]
+    fn without_a_window_no_work_of_the_gpu_is_timed() {
+        let made = Made::new(thunk(Role::Driver(Call::GraphLaunch)), &WORDS, 0);
+        read(&made.frame);
+        assert_eq!(made.frame.stream.get(), 101);
+        assert!(made.frame.work.get() == Work::NONE);
+        destroys(Destroyed::Stream, &made.frame);
     }
 }

@@ -1,8 +1,6 @@
 //! Where the time of iterations goes, and who is named for what, on records of which every nanosecond is known.
 
-mod common;
-
-use common::process;
+use crate::common::process;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{CallKind, ClockKind, Edge, Event, Info, What};
 use tllmprof_report::{Bar, BarOf, PartOn, Process, Report};
@@ -146,7 +144,7 @@ fn where_kernels_alone_were_taken_there_is_one_bar_of_the_gpu() {
 }
 
 #[test]
-fn processes_are_named_by_rank_where_ranks_tell_them_apart() {
+fn processes_are_named_by_rank_where_ranks_differ() {
     let report = |ranks: &[u64]| {
         let made = (1..).zip(ranks);
         let made = made.map(|(pid, rank)| Made::new(pid, *rank).process());

@@ -1,9 +1,7 @@
 //! Reports on a server whose every nanosecond is known.
 
-mod common;
-
-use common::server::{MS, Server, Truth, UNIX};
-use common::{fits, json, process, ranks};
+use crate::common::server::{MS, Server, Truth, UNIX};
+use crate::common::{fits, json, process, ranks};
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Counter, Edge, Event, Info, Metric, RangeKind, What};

@@ -1,9 +1,7 @@
 //! What GPUs ran and what was measured of them, on a server whose every nanosecond is known.
 
-mod common;
-
-use common::server::{SAMPLE, Server, Truth};
-use common::{fits, json, process};
+use crate::common::server::{SAMPLE, Server, Truth};
+use crate::common::{fits, json, process};
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Edge, Event, What};

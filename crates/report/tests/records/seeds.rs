@@ -1,10 +1,9 @@
 //! Records that the library wrote before, as the fuzzer keeps them: what reads them must not forget.
 
-mod common;
-#[path = "../../../fuzz/src/lib.rs"]
+#[path = "../../../../fuzz/src/lib.rs"]
 mod packed;
 
-use common::process;
+use crate::common::process;
 
 fn seed(name: &str) -> Vec<u8> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/seeds/");

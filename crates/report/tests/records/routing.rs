@@ -1,9 +1,7 @@
 //! How unbalanced the learned routers are, in text and JSON.
 
-mod common;
-
-use common::process;
-use common::server::Server;
+use crate::common::process;
+use crate::common::server::Server;
 use serde_json::{Value, json};
 use tllmprof_record::{Event, Info, What};
 use tllmprof_report::Report;

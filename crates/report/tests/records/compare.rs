@@ -1,8 +1,6 @@
 //! Runs of a known difference, compared.
 
-mod common;
-
-use common::process;
+use crate::common::process;
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Edge, Event, Info, What};
@@ -150,7 +148,7 @@ fn a_known_ratio_is_found_as_often_as_the_interval_says() {
 }
 
 #[test]
-fn a_slower_run_is_told_by_how_much() {
+fn it_says_by_how_much_a_run_is_slower() {
     let other = Run {
         seed: 2,
         time: 12.5e6,
@@ -318,7 +316,7 @@ fn kernels_are_compared_and_their_iterations_left_out() {
 }
 
 #[test]
-fn balanced_routing_tells_what_imbalance_costs() {
+fn balanced_routing_shows_what_imbalance_costs() {
     let learned = Run {
         settings: &["TLLMPROF_GIL=1"],
         ..Run::default()

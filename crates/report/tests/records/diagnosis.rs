@@ -1,8 +1,6 @@
-//! Each rule says yes where its cause is there and nowhere else, and what to switch on where that cannot be told.
+//! Each rule says yes where its cause is there and nowhere else, and what to switch on where that is unknown.
 
-#[path = "diagnosis/made.rs"]
 mod made;
-#[path = "diagnosis/page.rs"]
 mod page;
 
 use made::{ALLOCATE, COPY, Call, EVENT_WAIT, LAUNCH, MS, Made, US, WAIT, of, report, yes};

@@ -1,4 +1,4 @@
-// What is told of an event of the timeline.
+// Describes an event of the timeline.
 
 import { above } from "../data";
 import { bytes, count, time } from "../format";
@@ -7,7 +7,7 @@ import { lengthOf, Scene, Spot, startOf } from "./draw";
 import { Links } from "./links";
 
 /** What there is to say of an event, the name first. */
-export function told(scene: Scene, links: () => Links, place: Spot): string[] {
+export function describe(scene: Scene, links: () => Links, place: Spot): string[] {
     const { iterations } = scene;
     const start = startOf(place);
     const length = lengthOf(scene, place);

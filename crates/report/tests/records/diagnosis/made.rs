@@ -56,7 +56,7 @@ pub struct Made {
     pub hidden_gc: u64,
     /// SM utilisation and bandwidth of GPUs, in per cent.
     pub metrics: Vec<(f64, Option<f64>)>,
-    /// What GPUs tell that have neither.
+    /// What GPUs report that have neither.
     pub gpu_util: Option<f64>,
     /// Tokens of each expert, by layer.
     pub experts: Vec<Vec<u64>>,

@@ -1,0 +1,101 @@
+//! What the program calls a range, a mark, a domain or a string.
+
+use core::ffi::c_char;
+
+use super::abi::{ASCII, Attributes, Handle, REGISTERED, UNICODE, Wide};
+use super::text::Text;
+
+/// The name of a range, as the program gave it.
+pub enum Name<'a> {
+    Text(Text<'a>),
+    Registered(Handle),
+    None,
+}
+
+impl<'a> From<Option<Text<'a>>> for Name<'a> {
+    fn from(text: Option<Text<'a>>) -> Self {
+        text.map_or(Self::None, Self::Text)
+    }
+}
+
+impl Name<'_> {
+    /// # Safety
+    /// As for [`Text::narrow`].
+    pub unsafe fn narrow(text: *const c_char) -> Self {
+        // SAFETY: null or a terminated string that stays as long as the name, as for `Text::narrow`.
+        unsafe { Text::narrow(text) }.into()
+    }
+
+    /// # Safety
+    /// As for [`Text::wide`].
+    pub unsafe fn wide(text: *const Wide) -> Self {
+        // SAFETY: null or a terminated string that stays as long as the name, as for `Text::wide`.
+        unsafe { Text::wide(text) }.into()
+    }
+
+    /// # Safety
+    /// `attributes` is null or as NVTX wants it.
+    pub unsafe fn of(attributes: *const Attributes) -> Self {
+        // SAFETY: NVTX wants attributes whose size says whether they have a message (`is_whole`), and whose message is
+        // of the kind that their type names.
+        unsafe {
+            let Some(attributes) = attributes.as_ref().filter(|a| a.is_whole()) else {
+                return Self::None;
+            };
+            match attributes.message_type {
+                ASCII => Self::narrow(attributes.message.ascii),
+                UNICODE => Self::wide(attributes.message.wide),
+                REGISTERED => Self::Registered(attributes.message.registered),
+                _ => Self::None,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::abi::Message;
+    use super::*;
+
+    #[test]
+    fn a_range_is_called_what_its_attributes_say() {
+        let wide: Vec<Wide> = "step".chars().map(Wide::from).chain([0]).collect();
+        let ascii = Message {
+            ascii: c"step".as_ptr(),
+        };
+        let of = |attributes: &Attributes| {
+            // SAFETY: attributes whose message is what its type says.
+            match unsafe { Name::of(attributes) } {
+                Name::Text(text) => String::from_utf8(text.bytes().collect()).unwrap(),
+                Name::Registered(handle) => format!("{handle:#x}"),
+                Name::None => "none".to_owned(),
+            }
+        };
+        assert_eq!(of(&Attributes::made(ASCII, ascii)), "step");
+        assert_eq!(
+            of(&Attributes::made(
+                UNICODE,
+                Message {
+                    wide: wide.as_ptr()
+                }
+            )),
+            "step"
+        );
+        assert_eq!(
+            of(&Attributes::made(REGISTERED, Message { registered: 0x70 })),
+            "0x70"
+        );
+        assert_eq!(of(&Attributes::made(0, ascii)), "none");
+        assert_eq!(
+            of(&Attributes::made(ASCII, ascii).cut_to(40)),
+            "none",
+            "it has no message"
+        );
+        let null = Message {
+            ascii: core::ptr::null(),
+        };
+        assert_eq!(of(&Attributes::made(ASCII, null)), "none");
+        // SAFETY: null is allowed.
+        assert!(matches!(unsafe { Name::of(core::ptr::null()) }, Name::None));
+    }
+}

@@ -1,0 +1,154 @@
+//! A call on its way back from the real function: into the record, and to the steps where they follow it.
+
+use super::followed::{is_followed, is_nested};
+use super::frame::{Frame, Work};
+use super::thunk::Role;
+use super::{proc_address, watched};
+use tllmprof_capture::marks;
+use tllmprof_platform::errno::Kept;
+use tllmprof_platform::thread::{self, Inside};
+use tllmprof_recorder as recorder;
+use tllmprof_recorder::What;
+use tllmprof_recorder::gpu::{self, Target};
+use tllmprof_session as session;
+
+/// The handler `slow` has called the real function, which has returned `result`.
+pub extern "C" fn after(frame: &Frame, result: usize) {
+    let _errno = Kept::new();
+    let _inside = Inside::enter();
+    let thunk = frame.thunk;
+    // The functions return an enumeration, in the lower half of the register.
+    let succeeded = result & 0xffff_ffff == 0;
+    record(frame, result);
+    match thunk.role() {
+        Role::ProcAddress if succeeded => proc_address::handed_out(frame),
+        Role::ProcAddress => {}
+        Role::Driver(call) => {
+            if watched::are() {
+                marks::pop();
+            }
+            if is_followed(call) && !is_nested(frame) {
+                session::returned(call, frame.args[0], succeeded);
+            }
+        }
+        Role::Runtime(call) => {
+            if watched::are() {
+                marks::pop();
+            }
+            thread::leave_outer();
+            if is_followed(call) {
+                session::returned(call, frame.args[0], succeeded);
+            }
+        }
+    }
+}
+
+/// The handler `record` has called the real function, which has returned `result`: what the program gets.
+#[cfg(target_arch = "x86_64")]
+pub extern "C" fn recorded(frame: &Frame, result: usize) -> usize {
+    record(frame, result);
+    result
+}
+
+/// Writes a call into the record, if it is recorded. What [`super::entered`] read of it is in the frame.
+#[inline]
+fn record(frame: &Frame, result: usize) {
+    let since = frame.since.get();
+    if since == 0 || !recorder::is_recording() {
+        return;
+    }
+    let (Role::Driver(call) | Role::Runtime(call)) = frame.thunk.role() else {
+        return;
+    };
+    // The functions return an enumeration, in the lower half of the register.
+    let failed = result & 0xffff_ffff != 0;
+    let handle = frame.stream.get();
+    let what = What::Call {
+        row: call as u8,
+        capturing: session::is_capturing(),
+        stream: if failed { 0 } else { handle as u64 },
+    };
+    recorder::call(since, failed, what);
+    let work = frame.work.get();
+    if (work == Work::LAST || failed && work != Work::NONE)
+        && gpu::is_timing()
+        && !session::is_any_capturing()
+    {
+        let target = Target {
+            handle,
+            per_thread: frame.thunk.is_per_thread(),
+        };
+        if failed {
+            gpu::refused(target);
+        } else {
+            gpu::after_last(target);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tllmprof_calls::Call;
+    use tllmprof_platform::function;
+
+    use super::*;
+    use crate::frame::made;
+    use crate::made::{alone, record_of, recorded as record_by};
+    use crate::thunk::Thunk;
+
+    const WORDS: [usize; 9] = [100, 101, 102, 103, 104, 105, 106, 107, 108];
+
+    #[test]
+    fn without_a_window_nothing_is_kept() {
+        let thunk = Thunk::made(core::ptr::null_mut(), Role::Driver(Call::GraphLaunch));
+        let made = made::Call::new(thunk, &WORDS, 0);
+        made.frame.since.set(5);
+        assert!(!recorder::is_recording());
+        record(&made.frame, 0);
+        #[cfg(target_arch = "x86_64")]
+        {
+            crate::entered::recorded(&made.frame);
+            assert_eq!(recorded(&made.frame, 700), 700);
+        }
+    }
+
+    /// A launch of the driver's, which returns its first argument.
+    extern "C" fn launch(graph: usize, _: usize) -> usize {
+        graph
+    }
+
+    #[test]
+    fn a_recorded_call_has_the_stream_that_was_read_when_it_was_entered() {
+        let path = record_of("streams");
+        let variables = [
+            ("TLLMPROF_START_STOP", "0-9"),
+            ("TLLMPROF_TRACE", path.as_str()),
+        ];
+        alone(&variables, || {
+            type Launch = extern "C" fn(usize, usize) -> usize;
+            let (events, _) = record_by(|| {
+                let real = launch as Launch as *mut _;
+                let thunk = Thunk::of(real, Role::Driver(Call::GraphLaunch)).unwrap();
+                // SAFETY: the stub leads to `launch`, of this type.
+                let stub: Option<Launch> = unsafe { function::at(thunk.stub()) };
+                let stub = stub.unwrap();
+                // The first call of a thread goes the slow way, later ones by the handler `record`.
+                for (result, stream) in [(0, 0xa0), (0, 0xb0), (700, 0xc0), (0, 0)] {
+                    assert_eq!(stub(result, stream), result);
+                }
+            });
+            let calls = events.iter().filter_map(|event| match event.what {
+                What::Call { row, stream, .. } => Some((row, stream, event.failed)),
+                _ => None,
+            });
+            let row = Call::GraphLaunch as u8;
+            let expected = [
+                (row, 0xa0, false),
+                (row, 0xb0, false),
+                (row, 0, true),
+                (row, 0, false),
+            ];
+            assert_eq!(calls.collect::<Vec<_>>(), expected);
+        });
+    }
+}

@@ -1,0 +1,281 @@
+//! Tests in a CPython: the test's own process loads a libpython, finds it as the library does, and
+//! starts it. Such a process has one interpreter's library, so that each version has a process of its
+//! own, which runs the same test again.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::{CString, OsStr};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use once_cell::race::OnceBox;
+use tllmprof_platform::lifecycle;
+
+use crate::api::ThreadState;
+use crate::attach;
+use crate::attached;
+use crate::object::Python;
+
+/// In the process that loads it: the path of the libpython.
+const LIBRARY: &str = "TLLMPROF_TEST_LIBPYTHON";
+
+/// Has `test`, whose name begins with the path of its module, run `body` in each CPython from 3.8 on
+/// that `scripts/list-pythons` finds a libpython of, with these variables, in a new folder.
+pub fn in_each(test: &str, variables: &[(&str, &str)], body: fn(&Host)) {
+    if let Some(library) = env::var_os(LIBRARY) {
+        return body(&Host::load(Path::new(&library)));
+    }
+    run_in(libraries(), test, variables);
+}
+
+/// As [`in_each`], where the version matters little: in the oldest, the newest and one in between.
+pub fn in_few(test: &str, variables: &[(&str, &str)], body: fn(&Host)) {
+    if let Some(library) = env::var_os(LIBRARY) {
+        return body(&Host::load(Path::new(&library)));
+    }
+    let all = libraries();
+    let last = all.len().saturating_sub(1);
+    let is_meant = |place| [0, last / 2, last].contains(&place);
+    let few = all.iter().enumerate().filter(|(place, _)| is_meant(*place));
+    run_in(few.map(|(_, library)| library), test, variables);
+}
+
+fn run_in<'a>(
+    libraries: impl IntoIterator<Item = (&'a u32, &'a Library)>,
+    test: &str,
+    variables: &[(&str, &str)],
+) {
+    let mut libraries = libraries.into_iter().peekable();
+    if libraries.peek().is_none() {
+        // Not by `eprintln`, which is captured where a test passes.
+        let line = format!("skipped: {test}: no libpython (scripts/setup --tests)\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+    }
+    for (version, library) in libraries {
+        let mut command = library.command();
+        for (name, _) in env::vars_os().filter(|(name, _)| is_read(name)) {
+            command.env_remove(name);
+        }
+        command
+            .args([test, "--exact", "--test-threads=1", "--nocapture"])
+            .env(LIBRARY, &library.path)
+            .env("PYTHONHOME", &library.home)
+            .envs(variables.iter().copied());
+        let folder = env::temp_dir().join(format!(
+            "tllmprof-{}-{}-{version}",
+            std::process::id(),
+            test.replace(':', "-")
+        ));
+        std::fs::create_dir_all(&folder).unwrap();
+        let output = command.current_dir(&folder).output().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let (out, err) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        // Not if the name is none of a test's, so that nothing ran.
+        let has_run = out.contains("1 passed");
+        assert!(
+            output.status.success() && has_run,
+            "{test} with Python 3.{version}, {}: {}\n{out}{err}",
+            library.path.display(),
+            output.status
+        );
+    }
+}
+
+/// Whether the library or Python reads a variable, which is a test's own then.
+fn is_read(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    let is_tool = name.ends_with(b"_INJECTION64_PATH");
+    is_tool || name.starts_with(b"TLLM") || name.starts_with(b"PYTHON")
+}
+
+/// A libpython that there is to test with.
+struct Library {
+    path: PathBuf,
+    /// What `PYTHONHOME` is to be.
+    home: PathBuf,
+}
+
+impl Library {
+    /// That of a Python, if it is of this processor.
+    fn of(python: &str) -> Option<Self> {
+        const ABOUT: &str = "
+import platform, sys
+print(platform.machine())
+print(sys.base_prefix)
+with open('/proc/self/maps') as maps:
+    print(next(line.split()[-1] for line in maps if '/libpython3.' in line))
+";
+        let output = Command::new(python).args(["-I", "-c", ABOUT]).output();
+        let output = String::from_utf8(output.unwrap().stdout).unwrap();
+        let mut lines = output.lines();
+        let mut line = || {
+            lines
+                .next()
+                .unwrap_or_else(|| panic!("{python}: no libpython"))
+        };
+        let (machine, home, path) = (line(), line().into(), line().into());
+        (machine == env::consts::ARCH).then_some(Self { path, home })
+    }
+
+    /// Runs this test again, with the C library that came with the libpython, if one did.
+    fn command(&self) -> Command {
+        let us = env::current_exe().unwrap();
+        let folder = self.path.parent().unwrap();
+        let files = folder.read_dir().unwrap().map(|file| file.unwrap().path());
+        let is_loader = |path: &PathBuf| {
+            let name = path.file_name().unwrap();
+            name.as_bytes().starts_with(b"ld-linux-")
+        };
+        let Some(loader) = files.into_iter().find(is_loader) else {
+            return Command::new(us);
+        };
+        let mut command = Command::new(loader);
+        command.arg("--library-path").arg(folder).arg(us);
+        command
+    }
+}
+
+/// One of each minor version that `scripts/list-pythons` finds: one that cannot be loaded fails.
+fn libraries() -> &'static BTreeMap<u32, Library> {
+    lifecycle::global! {
+        #[fork(keep = "what the machine has")]
+        #[restart(keep)]
+        static FOUND: OnceBox<BTreeMap<u32, Library>> = OnceBox::new();
+    }
+    FOUND.get_or_init(|| Box::new(find_libraries()))
+}
+
+fn find_libraries() -> BTreeMap<u32, Library> {
+    let list = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/list-pythons");
+    let output = Command::new(list).output().unwrap();
+    assert!(output.status.success(), "scripts/list-pythons");
+    let mut libraries = BTreeMap::new();
+    for line in String::from_utf8(output.stdout).unwrap().lines() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let [path, version, "shared", "gil", _] = words[..] else {
+            continue;
+        };
+        let minor = version.split('.').nth(1).unwrap().parse().unwrap();
+        if !libraries.contains_key(&minor)
+            && let Some(library) = Library::of(path)
+        {
+            libraries.insert(minor, library);
+        }
+    }
+    libraries
+}
+
+/// The libpython of this process.
+pub struct Host {
+    library: *mut c_void,
+}
+
+impl Host {
+    /// Does what the library does where it is preloaded: it is there before libpython is, and looks
+    /// for that when modules have changed.
+    fn load(path: &Path) -> Self {
+        crate::start();
+        assert!(attached::api().is_none());
+        let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a libpython, whose constructors may run at any time.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+        assert!(!library.is_null(), "{path:?} is not loaded");
+        attach::look();
+        let api = attached::api().expect("CPython is found among the modules");
+        assert!(!api.is_initialized() && !api.has_gil() && !api.runs());
+        let host = Self { library };
+        host.start();
+        host
+    }
+
+    /// # Safety
+    /// `F` is the type of the function that libpython has by that name.
+    unsafe fn function<F: Copy>(&self, name: &CStr) -> F {
+        // SAFETY: the library stays loaded.
+        let address = unsafe { libc::dlsym(self.library, name.as_ptr()) };
+        assert!(!address.is_null(), "{name:?}");
+        // SAFETY: a pointer to a function of that type.
+        unsafe { core::mem::transmute_copy(&address) }
+    }
+
+    /// Starts the interpreter, or starts it anew.
+    pub fn start(&self) {
+        // SAFETY: the type is that of Python.h; no interpreter is up.
+        unsafe { self.function::<extern "C" fn(c_int)>(c"Py_InitializeEx")(0) };
+        assert!(attached::api().unwrap().has_gil());
+    }
+
+    /// Ends the interpreter.
+    pub fn end(&self) {
+        // SAFETY: the type is that of Python.h.
+        let ended = unsafe { self.function::<extern "C" fn() -> c_int>(c"Py_FinalizeEx")() };
+        assert_eq!(ended, 0);
+    }
+
+    /// Runs a program, which must not raise.
+    pub fn run(&self, program: &str) {
+        assert!(self.try_run(program), "{program}");
+    }
+
+    /// Runs a program; false if it raised.
+    pub fn try_run(&self, program: &str) -> bool {
+        type Run = extern "C" fn(*const c_char) -> c_int;
+        let text = CString::new(program).unwrap();
+        // SAFETY: the type is that of Python.h, from which a macro is called so; this thread has the
+        // GIL.
+        let run = unsafe { self.function::<Run>(c"PyRun_SimpleString") };
+        run(text.as_ptr()) == 0
+    }
+
+    /// Runs a program that can import `module`, whose source is this.
+    pub fn run_with_module(&self, module: &str, source: &str, program: &str) {
+        std::fs::write(format!("{module}.py"), source).unwrap();
+        self.run("import os, sys\nsys.path.insert(0, os.getcwd())");
+        self.run(program);
+    }
+
+    /// What `act` makes of the interpreter, whose GIL this thread has.
+    pub fn with<R>(&self, act: impl FnOnce(Python<'_>) -> R) -> R {
+        Python::if_held(attached::api().unwrap(), act).expect("this thread has the GIL")
+    }
+
+    /// Runs `act` without the GIL.
+    pub fn without_gil<R>(&self, act: impl FnOnce() -> R) -> R {
+        // SAFETY: the types are those of Python.h; this thread has the GIL, and takes it again.
+        unsafe {
+            let save = self.function::<extern "C" fn() -> ThreadState>(c"PyEval_SaveThread");
+            let restore = self.function::<extern "C" fn(ThreadState)>(c"PyEval_RestoreThread");
+            let state = save();
+            let result = act();
+            restore(state);
+            result
+        }
+    }
+}
+
+impl Host {
+    /// Runs a program in another interpreter, which ends with it.
+    pub fn in_another(&self, program: &str) {
+        // SAFETY: the types are those of Python.h; this thread has the GIL, and goes back to its own
+        // interpreter.
+        unsafe {
+            type Swap = extern "C" fn(ThreadState) -> ThreadState;
+            let begin = self.function::<extern "C" fn() -> ThreadState>(c"Py_NewInterpreter");
+            let end = self.function::<extern "C" fn(ThreadState)>(c"Py_EndInterpreter");
+            let swap = self.function::<Swap>(c"PyThreadState_Swap");
+            let ours = swap(core::ptr::null_mut());
+            swap(ours);
+            let another = begin();
+            assert!(!another.is_null());
+            self.run(program);
+            end(another);
+            swap(ours);
+        }
+    }
+}

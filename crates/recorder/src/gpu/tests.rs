@@ -1,0 +1,342 @@
+//! GPU times of a driver that is made up, in the record of this process.
+
+use super::driver::made;
+use super::*;
+use crate::tests::{Contents, Record, on_a_thread};
+use crate::{Event as Recorded, What, iterations};
+
+/// A context of a test's own, its streams, and the record.
+struct Gpu {
+    context: usize,
+    record: Record,
+}
+
+impl Gpu {
+    /// `number`: each test has a context of its own.
+    fn new(number: usize) -> Self {
+        let record = Record::of_process();
+        let context = 0x10_0000 + 0x1000 * number;
+        made::driver();
+        made::CONTEXT.store(context, Ordering::Relaxed);
+        made::REFUSES.store(0, Ordering::Relaxed);
+        made::CAPTURES.store(false, Ordering::Relaxed);
+        made::IS_BUSY.store(false, Ordering::Relaxed);
+        Self { context, record }
+    }
+
+    fn stream(&self, number: usize) -> Target {
+        Target {
+            handle: self.context + 8 * number,
+            per_thread: false,
+        }
+    }
+
+    /// What a thread writes that runs `act` in a window which opens with iteration 5; the spans of GPUs.
+    fn spans(&self, act: impl FnOnce() + Send) -> Vec<Recorded> {
+        let thread = on_a_thread(|| {
+            window_opens(false);
+            self.record.in_window(5, || {
+                assert!(is_timing());
+                begin_iteration(5);
+                act();
+                work_ends(false);
+            });
+            end();
+            assert!(!is_timing());
+        });
+        spans(&self.record.read(), thread)
+    }
+
+    fn lost(&self) -> u64 {
+        self.record.read().header.counter(Counter::GpuSpansLost)
+    }
+}
+
+fn begin_iteration(n: u64) {
+    super::iteration_begins(n);
+    iterations::iteration_begins(n);
+}
+
+fn spans(contents: &Contents, thread: u32) -> Vec<Recorded> {
+    let is_span = |event: &Recorded| matches!(event.what, What::GpuSpan { .. });
+    contents.of(thread).into_iter().filter(is_span).collect()
+}
+
+/// Iteration and duration of each, in microseconds.
+fn shown(spans: &[Recorded]) -> Vec<(u64, u64)> {
+    let of = |span: &Recorded| match span.what {
+        What::GpuSpan {
+            device: made::DEVICE,
+            iteration,
+            ..
+        } => (iteration, span.duration.div_ceil(1000)),
+        other => panic!("{other:?}"),
+    };
+    spans.iter().map(of).collect()
+}
+
+fn launch(target: Target) {
+    if before_work(target) {
+        after_last(target);
+    }
+}
+
+#[test]
+fn each_streams_work_is_a_span_of_its_iteration() {
+    let gpu = Gpu::new(1);
+    let before = gpu.lost();
+    let [one, other] = [1, 2].map(|number| gpu.stream(number));
+    let spans = gpu.spans(|| {
+        for n in [5, 6] {
+            begin_iteration(n);
+            launch(one);
+            launch(one);
+            launch(other);
+            before_wait(Wait::All);
+        }
+    });
+    let mut found = shown(&spans);
+    found.sort_unstable();
+    // From the second iteration on the last launch of a stream is known: the events are next to each other.
+    assert_eq!(found[2..], [(6, 1), (6, 1)]);
+    assert_eq!(
+        found.iter().map(|(n, _)| *n).collect::<Vec<_>>(),
+        [5, 5, 6, 6]
+    );
+    assert!(spans.iter().all(|span| !span.cut));
+    let streams: std::collections::HashSet<_> = spans
+        .iter()
+        .map(|span| match span.what {
+            What::GpuSpan { stream, .. } => stream,
+            _ => u16::MAX,
+        })
+        .collect();
+    assert_eq!(streams.len(), 2);
+    assert_eq!(gpu.lost(), before);
+}
+
+#[test]
+fn the_last_launch_is_known_by_the_iteration_before() {
+    let gpu = Gpu::new(2);
+    let stream = gpu.stream(1);
+    let mut last = Vec::new();
+    gpu.spans(|| {
+        for n in 5..8 {
+            begin_iteration(n);
+            last.extend((0..3).map(|_| before_work(stream)));
+            before_wait(Wait::Stream(stream));
+        }
+    });
+    let first = [false; 3];
+    let known = [false, false, true];
+    assert_eq!(last, [first, known, known].concat());
+}
+
+#[test]
+fn a_refused_launch_is_none() {
+    let gpu = Gpu::new(3);
+    let stream = gpu.stream(1);
+    let spans = gpu.spans(|| {
+        let key = stream.key(Driver::get().unwrap());
+        launch(stream);
+        launch(stream);
+        refused(stream);
+        assert_eq!(streams::find(key).unwrap().launches(), 1);
+        refused(stream);
+        before_wait(Wait::Stream(stream));
+    });
+    assert!(spans.is_empty(), "{spans:?}");
+}
+
+#[test]
+fn work_behind_a_wait_is_another_span() {
+    let gpu = Gpu::new(4);
+    let stream = gpu.stream(1);
+    let spans = gpu.spans(|| {
+        launch(stream);
+        before_wait(Wait::Stream(stream));
+        launch(stream);
+        before_wait(Wait::Event);
+        launch(stream);
+    });
+    assert_eq!(
+        shown(&spans).iter().map(|(n, _)| *n).collect::<Vec<_>>(),
+        [5, 5, 5]
+    );
+    let ends = spans.windows(2).all(|pair| pair[0].start <= pair[1].start);
+    assert!(ends, "{spans:?}");
+}
+
+#[test]
+fn default_streams_differ_by_context_and_thread() {
+    let gpu = Gpu::new(5);
+    let driver = Driver::get().unwrap();
+    let zero = |per_thread| Target {
+        handle: 0,
+        per_thread,
+    };
+    let keys = [zero(false), zero(true)].map(|target| target.key(driver));
+    assert!(keys[0] != keys[1] && keys[0] == zero(false).key(driver));
+    assert!(keys.iter().all(|key| key.context(driver) == gpu.context));
+    made::CONTEXT.store(gpu.context + 0x100, Ordering::Relaxed);
+    assert!(keys[0] != zero(false).key(driver));
+    made::CONTEXT.store(gpu.context, Ordering::Relaxed);
+    on_a_thread(|| {
+        assert!(keys[0] == zero(false).key(driver));
+        assert!(keys[1] != zero(true).key(driver));
+    });
+    assert_eq!(gpu.stream(1).key(driver).context(driver), gpu.context);
+}
+
+#[test]
+fn what_is_captured_into_a_graph_has_no_span() {
+    let gpu = Gpu::new(6);
+    made::CAPTURES.store(true, Ordering::Relaxed);
+    let spans = gpu.spans(|| {
+        launch(gpu.stream(1));
+        before_wait(Wait::All);
+    });
+    assert!(spans.is_empty());
+}
+
+#[test]
+fn a_stream_that_is_destroyed_ends_its_span() {
+    let gpu = Gpu::new(7);
+    let stream = gpu.stream(1);
+    let spans = gpu.spans(|| {
+        launch(stream);
+        before_destroy(Doomed::Stream(stream.handle), false);
+        let key = stream.key(Driver::get().unwrap());
+        assert!(streams::find(key).is_none());
+        before_destroy(Doomed::Stream(stream.handle), false);
+        assert!(streams::open().next().is_none());
+    });
+    assert_eq!(spans.len(), 1);
+}
+
+#[test]
+fn the_events_of_a_context_are_given_back_before_it_goes() {
+    let gpu = Gpu::new(8);
+    let other = gpu.context + 0x100;
+    let alive = || made::state().alive.len();
+    let before = alive();
+    let spans = gpu.spans(|| {
+        launch(gpu.stream(1));
+        before_destroy(Doomed::Context(other), false);
+        assert!(alive() > before);
+        before_destroy(Doomed::Context(gpu.context), false);
+        assert_eq!(alive(), before);
+        launch(gpu.stream(2));
+        before_destroy(Doomed::Primary(Some(made::DEVICE + 1)), false);
+        assert!(alive() > before);
+    });
+    assert_eq!(spans.len(), 2);
+    before_destroy(Doomed::Primary(Some(made::DEVICE)), false);
+    assert!(pool::known(gpu.context).is_none());
+}
+
+#[test]
+fn the_worker_makes_events_ahead_once() {
+    let gpu = Gpu::new(9);
+    let before = made::state().alive.len();
+    on_a_thread(|| {
+        window_opens(false);
+        assert!(wants_events());
+        while wants_events() {
+            make_events();
+        }
+        end();
+    });
+    let made = made::state().alive.len() - before;
+    assert!(made >= 2 * 256, "{made}");
+    assert!(!pool::wants_more());
+    before_destroy(Doomed::Context(gpu.context), false);
+}
+
+#[test]
+fn work_that_is_not_done_when_the_window_is_read_is_lost_and_counted() {
+    let gpu = Gpu::new(10);
+    let before = gpu.lost();
+    made::IS_BUSY.store(true, Ordering::Relaxed);
+    let spans = gpu.spans(|| launch(gpu.stream(1)));
+    assert!(spans.is_empty());
+    assert_eq!(gpu.lost(), before + 1);
+    made::IS_BUSY.store(false, Ordering::Relaxed);
+    assert_eq!(gpu.spans(|| launch(gpu.stream(1))).len(), 1);
+}
+
+#[test]
+fn a_driver_that_refuses_an_event_is_asked_for_no_more_in_that_context() {
+    let gpu = Gpu::new(11);
+    let before = gpu.lost();
+    made::REFUSES.store(700, Ordering::Relaxed);
+    let spans = gpu.spans(|| launch(gpu.stream(1)));
+    assert!(spans.is_empty());
+    assert_eq!(gpu.lost(), before + 1);
+    made::REFUSES.store(0, Ordering::Relaxed);
+    assert!(gpu.spans(|| launch(gpu.stream(1))).is_empty());
+    // A mistake with one stream is no reason to give up.
+    let other = Gpu {
+        context: gpu.context + 0x100,
+        ..gpu
+    };
+    made::CONTEXT.store(other.context, Ordering::Relaxed);
+    made::REFUSES.store(400, Ordering::Relaxed);
+    let spans = other.spans(|| {
+        launch(other.stream(1));
+        made::REFUSES.store(0, Ordering::Relaxed);
+        launch(other.stream(2));
+    });
+    assert_eq!(spans.len(), 1);
+}
+
+#[test]
+fn the_record_names_the_driver_and_the_gpu() {
+    let gpu = Gpu::new(12);
+    gpu.spans(|| launch(gpu.stream(1)));
+    let contents = gpu.record.read();
+    let driver = What::Info {
+        key: Some(Info::CudaDriver),
+        value: made::VERSION,
+    };
+    let has = |what| contents.events.iter().any(|(_, event)| event.what == what);
+    assert!(has(driver));
+    assert_eq!(contents.facts(Info::Gpu), [made::NAME]);
+}
+
+#[test]
+fn a_stream_of_many_threads_is_not_counted_by_each() {
+    let gpu = Gpu::new(13);
+    let stream = gpu.stream(1);
+    gpu.spans(|| {
+        launch(stream);
+        let known = streams::find(stream.key(Driver::get().unwrap())).unwrap();
+        assert!(known.is_ours());
+        for _ in 0..40 {
+            on_a_thread(|| launch(stream));
+            launch(stream);
+        }
+        let launches = known.launches();
+        assert!(launches < 81, "{launches}");
+        launch(stream);
+        assert_eq!(known.launches(), launches);
+    });
+}
+
+#[test]
+fn there_are_only_so_many_streams_and_those_that_have_nothing_open_make_room() {
+    let gpu = Gpu::new(14);
+    let driver = Driver::get().unwrap();
+    for number in 1..2000 {
+        let handle = gpu.context + 0x100 * number;
+        let key = Target {
+            handle,
+            per_thread: false,
+        }
+        .key(driver);
+        let stream = streams::insert(key, gpu.context).unwrap();
+        assert!(stream.is(key) && stream.handle() == handle && stream.is_in_reach(driver));
+    }
+    streams::forget(|context| context == gpu.context);
+    assert!(streams::open().next().is_none());
+}

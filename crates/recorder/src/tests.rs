@@ -1,0 +1,574 @@
+//! The record of this very process, written by its threads and read back.
+
+use std::fs;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+
+use tllmprof_calls::CALLS;
+use tllmprof_config::Settings;
+use tllmprof_platform::ids;
+use tllmprof_record::{CHUNK_BYTES, EVENT_BYTES, Entry, Header, Info, NO_STRING, Reader, Strings};
+use tllmprof_session::Facts;
+
+use super::*;
+use crate::ranges::{Name, Names};
+
+/// The record. There is one in a process, with one window at a time: a test has it alone.
+pub struct Record {
+    file: &'static fs::File,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// What is in a record.
+pub struct Contents {
+    pub header: Header,
+    pub strings: Strings,
+    /// By thread.
+    pub events: Vec<(u32, Event)>,
+}
+
+const EARLY: &str = "a warning from before the record";
+
+impl Record {
+    /// The record, which the first caller begins.
+    pub fn of_process() -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        static FILE: OnceLock<fs::File> = OnceLock::new();
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        Self {
+            file: FILE.get_or_init(begin_here),
+            _alone: alone,
+        }
+    }
+
+    pub fn read(&self) -> Contents {
+        let reader = Reader::new(self.file.try_clone().unwrap()).unwrap();
+        let mut contents = Contents {
+            header: reader.header().clone(),
+            strings: Strings::default(),
+            events: Vec::new(),
+        };
+        let damage = reader.read(|entry| match entry {
+            Entry::String { id, bytes } => contents.strings.add(id, bytes),
+            Entry::Event { thread, event } => contents.events.push((thread, event)),
+        });
+        assert_eq!(damage.unwrap(), tllmprof_record::Damage::default());
+        contents
+    }
+
+    /// Runs `act` in a window that opens with iteration `first`, and closes before the next.
+    pub fn in_window<T>(&self, first: u64, act: impl FnOnce() -> T) -> T {
+        window_opens(first);
+        let result = act();
+        window_closes(first + 1);
+        result
+    }
+}
+
+/// Begins the record in a temporary folder, of which the file alone is left.
+fn begin_here() -> fs::File {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("%p.tlm");
+    let settings = Settings::from_env(|name| match name {
+        "TLLMPROF_TRACE" => Some(path.clone().into()),
+        "TLLMPROF_START_STOP" => Some("5-6".into()),
+        _ => None,
+    });
+    let settings = settings.unwrap();
+    assert!(!is_on() && !is_wanted());
+    start(&settings);
+    keep_warning(EARLY);
+    let facts = Facts {
+        rank: Some(3),
+        python: Some("3.12.1"),
+        rule: &"nvtx:step",
+        why: None,
+        engine: None,
+    };
+    begin(&settings, &facts);
+    assert!(is_on() && is_wanted() && !is_recording());
+    let path = folder.path().join(format!("{}.tlm", std::process::id()));
+    fs::File::open(path).unwrap()
+}
+
+/// Runs `act` on a thread of its own; returns its number.
+pub fn on_a_thread(act: impl FnOnce() + Send) -> u32 {
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            act();
+            ids::thread().cast_unsigned()
+        });
+        thread.join().unwrap()
+    })
+}
+
+impl Contents {
+    /// The events that a thread has written, without its name.
+    pub fn of(&self, thread: u32) -> Vec<Event> {
+        let events = self.events.iter().filter(|(of, _)| *of == thread);
+        let events = events.map(|(_, event)| *event);
+        events
+            .filter(|event| !matches!(event.what, What::ThreadName { .. }))
+            .collect()
+    }
+
+    /// The texts that the record has for a fact.
+    pub fn facts(&self, wanted: Info) -> Vec<&str> {
+        let text = |(_, event): &(u32, Event)| match event.what {
+            What::Info { key, value } if key == Some(wanted) => {
+                Some(self.strings.get(u32::try_from(value).unwrap()))
+            }
+            _ => None,
+        };
+        self.events.iter().filter_map(text).collect()
+    }
+
+    /// Domain and name of ranges and marks.
+    fn name(&self, what: What) -> (&str, &str) {
+        let text = |id| match id {
+            NO_STRING => "",
+            id => self.strings.get(id),
+        };
+        match what {
+            What::Range { domain, name, .. } | What::Mark { domain, name } => {
+                (text(domain), text(name))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn text(text: &[u8]) -> Names<'_> {
+    Names {
+        domain: None,
+        name: Name::Text(text),
+    }
+}
+
+#[test]
+fn a_record_begins_with_what_is_known_of_its_process() {
+    let contents = Record::of_process().read();
+    let header = &contents.header;
+    assert_eq!(header.pid, std::process::id());
+    assert_eq!(header.ended, Some(Ended::Not));
+    assert!(!header.anchors.is_empty());
+    let names = contents
+        .events
+        .iter()
+        .filter_map(|(_, event)| match event.what {
+            What::CallName { row, name, .. } => {
+                Some((usize::from(row), contents.strings.get(name)))
+            }
+            _ => None,
+        });
+    let expected = CALLS.iter().map(|row| row.call.name()).enumerate();
+    assert!(names.eq(expected));
+    assert_eq!(contents.facts(Info::Rule), ["nvtx:step"]);
+    assert_eq!(contents.facts(Info::Python), ["3.12.1"]);
+    assert_eq!(contents.facts(Info::Version), [env!("CARGO_PKG_VERSION")]);
+    assert!(contents.facts(Info::RuleWhy).is_empty());
+    assert!(contents.facts(Info::Refused).contains(&EARLY));
+    let rank = What::Info {
+        key: Some(Info::Rank),
+        value: 3,
+    };
+    assert!(contents.events.iter().any(|(_, event)| event.what == rank));
+}
+
+#[test]
+fn warnings_are_in_the_record() {
+    let record = Record::of_process();
+    keep_warning("a late warning");
+    assert!(
+        record
+            .read()
+            .facts(Info::Refused)
+            .contains(&"a late warning")
+    );
+}
+
+#[test]
+fn calls_are_kept_while_a_window_is_open() {
+    let record = Record::of_process();
+    let what = |stream| What::Call {
+        row: 2,
+        capturing: false,
+        stream,
+    };
+    let thread = on_a_thread(|| {
+        call(ticks(), false, what(1));
+        record.in_window(5, || {
+            call(ticks(), false, what(0xabcd));
+            call(ticks(), true, what(0));
+            event(7, 9 << 32, What::GilWait);
+        });
+        call(ticks(), false, what(2));
+        event(8, 0, What::GilWait);
+    });
+    let events = record.read().of(thread);
+    let [open, good, bad, wait, close] = events.as_slice() else {
+        panic!("{events:?}");
+    };
+    let edge = |edge| What::Window { edge, iteration: 5 };
+    assert_eq!(
+        [open.what, close.what],
+        [edge(Edge::Open), edge(Edge::Close)]
+    );
+    assert_eq!((good.what, good.failed), (what(0xabcd), false));
+    assert_eq!((bad.what, bad.failed), (what(0), true));
+    assert_eq!((wait.start, wait.duration), (7, 9 << 32));
+    assert!(open.start <= good.start && good.start <= bad.start && bad.start <= close.start);
+}
+
+#[test]
+fn a_thread_has_its_name_in_the_record() {
+    let record = Record::of_process();
+    let named = thread::Builder::new().name("a worker".to_owned());
+    let thread = named.spawn(|| {
+        late(&Event::new(1, 0, What::GilHold));
+        ids::thread().cast_unsigned()
+    });
+    let thread = thread.unwrap().join().unwrap();
+    let contents = record.read();
+    let is_its = |(of, event): &&(u32, Event)| {
+        let is_name = |id| contents.strings.get(id) == "a worker";
+        *of == thread && matches!(event.what, What::ThreadName { name } if is_name(name))
+    };
+    assert_eq!(contents.events.iter().filter(is_its).count(), 1);
+    assert_eq!(contents.of(thread), [Event::new(1, 0, What::GilHold)]);
+}
+
+#[test]
+fn more_events_than_a_chunk_holds_go_into_the_next() {
+    let record = Record::of_process();
+    let many = (40 * CHUNK_BYTES / EVENT_BYTES) as u64;
+    let chunks = record.read().header.counter(Counter::Chunks);
+    let thread = on_a_thread(|| {
+        for n in 0..many {
+            late(&Event::new(n, 0, What::Iteration { n }));
+        }
+    });
+    let contents = record.read();
+    let starts = contents.of(thread).into_iter().map(|event| event.start);
+    assert!(starts.eq(0..many));
+    assert!(contents.header.counter(Counter::Chunks) >= chunks + 40);
+}
+
+#[test]
+fn ranges_are_written_when_they_are_popped() {
+    let record = Record::of_process();
+    let (domain, registered) = (Label::new("library"), Label::new("registered"));
+    let thread = on_a_thread(|| {
+        record.in_window(5, || {
+            ranges::pushed(0, text(b"outer"));
+            ranges::pushed(0, text(b"inner \xff name"));
+            ranges::pushed(
+                8,
+                Names {
+                    domain: Some(domain),
+                    name: Name::Registered(registered),
+                },
+            );
+            ranges::popped(0);
+            ranges::popped(0);
+            ranges::popped(0);
+            ranges::popped(8);
+            ranges::marked(text(&[b'x'; 2 * LONGEST]));
+            let nameless = Names {
+                domain: None,
+                name: Name::None,
+            };
+            ranges::marked(nameless);
+        });
+    });
+    let contents = record.read();
+    let events = contents.of(thread);
+    let names = events[1..events.len() - 1].iter();
+    let names: Vec<_> = names.map(|event| contents.name(event.what)).collect();
+    let long = "x".repeat(LONGEST);
+    let expected = [
+        ("", "inner ? name"),
+        ("", "outer"),
+        ("library", "registered"),
+        ("", &long),
+        ("", ""),
+    ];
+    assert_eq!(names, expected);
+    let (inner, outer) = (&events[1], &events[2]);
+    assert!(outer.start <= inner.start && inner.duration <= outer.duration && !outer.cut);
+}
+
+#[test]
+fn a_started_range_may_end_on_another_thread() {
+    let record = Record::of_process();
+    const ID: u64 = 0x5eed;
+    window_opens(7);
+    on_a_thread(|| ranges::started(ID, text(b"crossing")));
+    let thread = on_a_thread(|| {
+        ranges::finished(ID + 1);
+        ranges::finished(ID);
+        ranges::finished(ID);
+    });
+    window_closes(8);
+    let contents = record.read();
+    let events = contents.of(thread);
+    let [range] = events.as_slice() else {
+        panic!("{events:?}");
+    };
+    assert_eq!(contents.name(range.what), ("", "crossing"));
+    let kind = RangeKind::StartEnd;
+    assert!(matches!(range.what, What::Range { kind: is, .. } if is == kind));
+}
+
+#[test]
+fn a_range_that_outlives_its_window_is_cut_there_and_given_up_in_the_next() {
+    let record = Record::of_process();
+    let thread = on_a_thread(|| {
+        record.in_window(5, || {
+            ranges::pushed(0, text(b"lost"));
+            ranges::pushed(0, text(b"cut"));
+        });
+        ranges::popped(0);
+        record.in_window(9, || ranges::popped(0));
+    });
+    let contents = record.read();
+    let is_range = |event: &Event| matches!(event.what, What::Range { .. });
+    let events = contents.of(thread);
+    let ranges: Vec<_> = events.iter().copied().filter(is_range).collect();
+    let [cut] = ranges.as_slice() else {
+        panic!("{ranges:?}");
+    };
+    assert_eq!((contents.name(cut.what), cut.cut), (("", "cut"), true));
+    let closed = events.iter().find(|event| {
+        let edge = Edge::Close;
+        matches!(event.what, What::Window { edge: is, iteration: 5 } if is == edge)
+    });
+    assert!(cut.start + cut.duration <= closed.unwrap().start);
+}
+
+#[test]
+fn spans_of_the_librarys_own_are_kept_by_the_window_that_they_began_in() {
+    let record = Record::of_process();
+    let name = id_of("a function");
+    let what = What::Function { name };
+    let thread = on_a_thread(|| {
+        let (window, since) = record.in_window(5, || {
+            let (window, since) = (ranges::window(), ticks());
+            ended(window, since, || what);
+            ended(0, since, || unreachable!("it began outside"));
+            (window, since)
+        });
+        ended(window, since, || what);
+        record.in_window(6, || ended(window, since, || unreachable!("it is too old")));
+    });
+    let events = record.read().of(thread);
+    let kept: Vec<_> = events.iter().filter(|event| event.what == what).collect();
+    assert_eq!(
+        kept.iter().map(|event| event.cut).collect::<Vec<_>>(),
+        [false, true]
+    );
+}
+
+#[test]
+fn iterations_are_events_in_a_window_and_counted_outside() {
+    let record = Record::of_process();
+    let before = record.read().header;
+    let thread = on_a_thread(|| {
+        iteration_begins(3);
+        iteration_ends(true);
+        iteration_begins(4);
+        iteration_ends(false);
+        record.in_window(5, || {
+            iteration_begins(5);
+            iteration_ends(true);
+            iteration_ends(true);
+        });
+    });
+    let contents = record.read();
+    let after = &contents.header;
+    let more = |counter| after.counter(counter) - before.counter(counter);
+    assert_eq!((more(Counter::Iterations), more(Counter::Windows)), (2, 1));
+    assert_ne!(before.outside, after.outside);
+    let events = contents.of(thread);
+    let iterations = events.iter().filter_map(|event| match event.what {
+        What::Iteration { n } => Some(n),
+        _ => None,
+    });
+    assert_eq!(iterations.collect::<Vec<_>>(), [5]);
+}
+
+#[test]
+fn calls_are_counted_inside_windows_and_outside() {
+    let record = Record::of_process();
+    let of = |header: &Header| {
+        let inside = header.counter(Counter::CallsInside(1));
+        (header.counter(Counter::CallsOutside(1)), inside)
+    };
+    let (outside, inside) = of(&record.read().header);
+    count_calls([10, 100].into_iter());
+    record.in_window(5, || count_calls([10, 107].into_iter()));
+    // A count that is behind adds nothing.
+    count_calls([10, 105].into_iter());
+    assert_eq!(of(&record.read().header), (outside + 100, inside + 7));
+}
+
+#[test]
+fn counters_of_others_are_in_the_header() {
+    let record = Record::of_process();
+    set(Counter::GilHandoffs, 40);
+    add(Counter::GilHandoffs, 2);
+    assert_eq!(record.read().header.counter(Counter::GilHandoffs), 42);
+}
+
+#[test]
+fn events_of_a_writer_that_is_in_use_are_dropped_and_reported() {
+    let record = Record::of_process();
+    let before = record.read().header.counter(Counter::EventsDropped);
+    let thread = on_a_thread(|| {
+        let writer = writers::take().unwrap();
+        assert!(writers::take().is_none());
+        late(&Event::new(1, 0, What::GilWait));
+        assert_eq!(id_of("what a signal handler has"), NO_STRING);
+        drop(writer);
+        late(&Event::new(2, 0, What::GilHold));
+        writers::count_dropped();
+    });
+    let contents = record.read();
+    let events: Vec<_> = contents.of(thread).iter().map(|event| event.what).collect();
+    assert_eq!(events, [What::Dropped { events: 3 }, What::GilHold]);
+    assert_eq!(contents.header.counter(Counter::EventsDropped), before + 3);
+}
+
+#[test]
+fn a_writer_that_was_left_in_use_is_taken_after_many_refusals() {
+    let record = Record::of_process();
+    let thread = on_a_thread(|| {
+        core::mem::forget(writers::take());
+        let refused = (0..).take_while(|_| writers::take().is_none()).count();
+        assert!((100..10_000).contains(&refused), "{refused}");
+        late(&Event::new(5, 0, What::GilHold));
+    });
+    let events = record.read().of(thread);
+    assert!(events.contains(&Event::new(5, 0, What::GilHold)));
+}
+
+#[test]
+fn a_text_has_one_number_and_is_written_once() {
+    let record = Record::of_process();
+    let label = Label::new("said by all");
+    let keep = Label::keep(|| "kept in the arena".bytes()).unwrap();
+    let ids = [id_of("said by all"), label.id(), label.id(), keep.id()];
+    assert_eq!(ids[..2], ids[1..3]);
+    assert_ne!(ids[3], ids[0]);
+    assert_ne!(ids[0], NO_STRING);
+    on_a_thread(|| assert_eq!(id_of("said by all"), ids[0]));
+    let mut times = 0;
+    let reader = Reader::new(record.file.try_clone().unwrap()).unwrap();
+    let read = reader.read(|entry| {
+        times += u32::from(matches!(
+            entry,
+            Entry::String {
+                bytes: b"said by all",
+                ..
+            }
+        ));
+    });
+    assert!(read.is_ok());
+    assert_eq!(times, 1);
+    assert_eq!(record.read().strings.get(ids[3]), "kept in the arena");
+}
+
+#[test]
+fn the_loads_of_experts_are_written_with_the_name_of_their_layer() {
+    let record = Record::of_process();
+    let thread = on_a_thread(|| expert_loads(4, "layers.4.moe", [7, 0, 9].into_iter()));
+    let contents = record.read();
+    let events = contents.of(thread);
+    let What::Info { key, value } = events[0].what else {
+        panic!("{events:?}");
+    };
+    assert_eq!((key, value >> 32), (Some(Info::Router), 4));
+    assert_eq!(contents.strings.get(value as u32), "layers.4.moe");
+    let loads = events[1..].iter().map(|event| match event.what {
+        What::ExpertLoad {
+            layer: 4,
+            expert,
+            tokens,
+        } => (expert, tokens),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(loads.collect::<Vec<_>>(), [(0, 7), (1, 0), (2, 9)]);
+}
+
+/// Forks; the child runs `act` and exits with 0, or with 1 if that panics.
+fn in_a_child(act: impl FnOnce()) {
+    // SAFETY: the child runs on this thread alone, with the allocator in order, as glibc's `fork` leaves it,
+    // and ends by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
+        // SAFETY: ends the child, without the parent's handlers.
+        unsafe { libc::_exit(i32::from(ran.is_err())) };
+    }
+    let mut status = -1;
+    // SAFETY: writes the status to the local.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((ended, status), (child, 0));
+}
+
+#[test]
+fn the_child_of_a_fork_has_a_record_of_its_own_which_ends() {
+    lifecycle::register();
+    let record = Record::of_process();
+    late(&Event::new(1, 0, What::GilWait));
+    let before = record.read();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("child.tlm");
+    in_a_child(|| {
+        assert!(!is_on() && is_wanted());
+        late(&Event::new(2, 0, What::GilHold));
+        let settings = Settings::from_env(|name| {
+            let is_trace = name == "TLLMPROF_TRACE";
+            is_trace.then(|| path.clone().into())
+        });
+        let facts = Facts {
+            rank: None,
+            python: None,
+            rule: &"auto",
+            why: Some(&"of its own"),
+            engine: Some("vllm"),
+        };
+        begin(&settings.unwrap(), &facts);
+        iteration_begins(0);
+        window_opens(1);
+        iteration_begins(1);
+        ends(2);
+        assert!(is_on() && !is_recording());
+        finish(Ended::InOrder);
+        assert!(!is_on());
+        late(&Event::new(3, 0, What::GilHold));
+    });
+    let reader = Reader::open(&path).unwrap();
+    assert_eq!(reader.header().ended, Some(Ended::InOrder));
+    assert_eq!(reader.header().parent, std::process::id());
+    assert_eq!(reader.header().counter(Counter::EventsDropped), 0);
+    let mut ended = Vec::new();
+    let read = reader.read(|entry| match entry {
+        Entry::Event { event, .. } if !matches!(event.what, What::CallName { .. }) => {
+            ended.push(event.what);
+        }
+        _ => {}
+    });
+    assert_eq!(read.unwrap(), tllmprof_record::Damage::default());
+    assert!(ended.contains(&What::Iteration { n: 1 }));
+    assert!(!ended.contains(&What::GilHold) && !ended.contains(&What::GilWait));
+    // What was reserved ahead is cut off.
+    let size = fs::metadata(&path).unwrap().len();
+    let chunks = reader.header().counter(Counter::Chunks);
+    assert_eq!(
+        size,
+        tllmprof_record::chunk_offset(u32::try_from(chunks).unwrap())
+    );
+    let after = record.read();
+    assert_eq!(after.events, before.events);
+}

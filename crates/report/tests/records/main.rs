@@ -1,0 +1,11 @@
+//! Records made up or kept from before, reported: one binary, as each that is built optimized takes long.
+
+mod breakdown;
+#[path = "../common/mod.rs"]
+mod common;
+mod compare;
+mod diagnosis;
+mod gpu;
+mod report;
+mod routing;
+mod seeds;

@@ -1,0 +1,433 @@
+//! The session driven by lists of calls, as the doors drive it, with a wiring that writes down what it
+//! is asked for.
+
+use core::fmt;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tllmprof_calls::{CALLS, Call, Calls, Direction, Kind};
+use tllmprof_config::{Settings, Step};
+use tllmprof_platform::lifecycle::{HOOKS, OnlyThread, Stage};
+use tllmprof_platform::log::{self, Level};
+use tllmprof_platform::thread::{self, Inside};
+use tllmprof_steps::step::counted::Counted;
+use tllmprof_steps::window::{Edge, Point, Taken};
+
+use crate::wiring::WIRING;
+use crate::{
+    Doors, Facts, Interpreter, Place, Sink, Wiring, activity, by_name, count, entered, learns,
+    named_entered, new_thread, note, returned,
+};
+
+mod auto;
+mod captures;
+mod process;
+mod threads;
+mod windows;
+
+/// The session is the process's: one test at a time has it.
+static ONE: Mutex<()> = Mutex::new(());
+static MADE: Made = Made {
+    asked: Mutex::new(Vec::new()),
+    orders: Mutex::new(Orders::NONE),
+};
+
+#[linkme::distributed_slice(WIRING)]
+static TESTS: Wiring = Wiring {
+    sink: &MADE,
+    doors: &MADE,
+    interpreter: &MADE,
+};
+
+/// What runs while the sink switches.
+type Act = Arc<dyn Fn(Point) + Send + Sync>;
+
+/// How the wiring is to behave.
+struct Orders {
+    wants_record: bool,
+    /// The record cannot be made.
+    has_no_record: bool,
+    wants_calls: bool,
+    /// Something is to be switched here besides windows.
+    edge: Option<Point>,
+    while_switching: Option<Act>,
+    /// The calling thread has the GIL, and one of the library's waits for it.
+    gil: bool,
+}
+
+impl Orders {
+    const NONE: Self = Self {
+        wants_record: false,
+        has_no_record: false,
+        wants_calls: false,
+        edge: None,
+        while_switching: None,
+        gil: false,
+    };
+}
+
+/// What the session is wired to: it does nothing but write down what it is asked for.
+struct Made {
+    asked: Mutex<Vec<String>>,
+    orders: Mutex<Orders>,
+}
+
+/// What a test that failed has left can be used: each begins with new values.
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Made {
+    fn note(&self, what: impl fmt::Display) {
+        lock(&self.asked).push(what.to_string());
+    }
+
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        lock(&self.orders)
+    }
+}
+
+impl Sink for Made {
+    fn wants_record(&self) -> bool {
+        self.orders().wants_record
+    }
+
+    fn start(&self, _: &'static Settings) {
+        self.note("start");
+    }
+
+    fn begin_record(&self, _: &'static Settings, facts: &Facts<'_>) -> bool {
+        let Facts {
+            rank,
+            python,
+            rule,
+            why,
+            engine,
+        } = facts;
+        let why = why.map_or_else(String::new, ToString::to_string);
+        self.note(format_args!(
+            "record: {rank:?} {python:?} {rule} {engine:?} {why}"
+        ));
+        !self.orders().has_no_record
+    }
+
+    fn passes(&self, point: Point) {
+        self.note(format_args!("passes {point:?}"));
+    }
+
+    fn wants_calls(&self) -> bool {
+        self.orders().wants_calls
+    }
+
+    fn count_calls(&self, counts: &mut dyn Iterator<Item = u64>) {
+        let counts: Vec<_> = counts.collect();
+        assert_eq!(counts.len(), CALLS.len());
+        let launches = counts[Call::GraphLaunch.index()];
+        self.note(format_args!("calls: {launches} graph launches"));
+    }
+
+    fn has_edge_at(&self, point: Point) -> bool {
+        self.orders().edge == Some(point)
+    }
+
+    fn switch(&self, place: &Place<'_>, edge: Edge) {
+        let taken = |what, taken: Option<Taken>| {
+            taken.map_or_else(String::new, |taken| format!(" {what} {}", taken.window))
+        };
+        let (close, open) = (taken("close", edge.close), taken("open", edge.open));
+        let capturing = if place.capturing { " capturing" } else { "" };
+        self.note(format_args!("{:?}:{close}{open}{capturing}", place.point));
+        let act = self.orders().while_switching.clone();
+        if let Some(act) = act {
+            act(place.point);
+        }
+    }
+
+    fn ends(&self, iterations: u64, capturing: bool) {
+        let capturing = if capturing { ", capturing" } else { "" };
+        self.note(format_args!("ends after {iterations}{capturing}"));
+    }
+
+    fn finish(&self, iterations: u64, drain: bool, here: bool) {
+        self.note(format_args!(
+            "finish after {iterations}, drain {drain}, here {here}"
+        ));
+    }
+
+    fn finish_record(&self, in_order: bool) {
+        self.note(format_args!("finish record, in order {in_order}"));
+    }
+
+    fn main_thread_leaves(&self) {
+        self.note("main thread leaves");
+    }
+}
+
+impl Doors for Made {
+    fn attend(&self, calls: Calls) {
+        let row = |row: &&tllmprof_calls::CallInfo| calls.contains(row.call);
+        let names: Vec<_> = CALLS
+            .iter()
+            .filter(row)
+            .map(|row| row.call.name())
+            .collect();
+        self.note(format_args!("attend {names:?}"));
+    }
+
+    fn record_calls(&self) {
+        self.note("record calls");
+    }
+
+    fn report_named(&self) {
+        self.note("report named");
+    }
+
+    fn report_unmatched(&self, step: &Step, may_search: bool) {
+        self.note(format_args!("report unmatched {step}, search {may_search}"));
+    }
+
+    fn write_no_range(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        out.write_str("; no range")
+    }
+}
+
+impl Interpreter for Made {
+    fn version(&self) -> Option<&'static str> {
+        Some("3.12.1")
+    }
+
+    fn has_gil(&self) -> bool {
+        self.orders().gil
+    }
+
+    fn is_waiting_for_gil(&self) -> bool {
+        self.orders().gil
+    }
+
+    fn count(&self) {}
+
+    fn report_missing(&self) {
+        self.note("report missing");
+    }
+
+    fn report_totals(&self, level: Level) {
+        self.note(format_args!("report totals at {level}"));
+    }
+
+    fn write_no_call(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        out.write_str("; no function")
+    }
+}
+
+/// A process in which nothing has happened yet.
+struct Process {
+    log: Log,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl Process {
+    /// One with these variables, as `NAME=VALUE NAME=VALUE`.
+    fn new(variables: &str) -> Self {
+        Self::ordered(variables, Orders::NONE)
+    }
+
+    /// One whose wiring behaves as `orders` say.
+    fn ordered(variables: &str, orders: Orders) -> Self {
+        let one = lock(&ONE);
+        forget();
+        *MADE.orders() = orders;
+        lock(&MADE.asked).clear();
+        activity::assume(|name| {
+            let set = |pair: &str| Some(pair.strip_prefix(name)?.strip_prefix('=')?.into());
+            variables.split_whitespace().find_map(set)
+        });
+        Self {
+            log: Log::new(),
+            _one: one,
+        }
+    }
+
+    /// What the wiring was asked for.
+    fn asked(&self) -> Vec<String> {
+        lock(&MADE.asked).clone()
+    }
+
+    /// Of that what begins with one of `starts`.
+    fn asked_for(&self, starts: &[&str]) -> Vec<String> {
+        let is = |line: &String| starts.iter().any(|start| line.starts_with(start));
+        self.asked().into_iter().filter(is).collect()
+    }
+
+    /// Where the sink was to switch, and what.
+    fn switches(&self) -> Vec<String> {
+        self.asked_for(&["Start", "In(", "After("])
+    }
+
+    /// Has the process exit; the last line of its log.
+    fn exit(&self) -> String {
+        crate::finish();
+        self.log.lines().pop().unwrap_or_default()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        forget();
+    }
+}
+
+/// Does to the session's state what the registry does in the child of a fork.
+fn forget() {
+    // SAFETY: one test at a time uses the state of this stage, its threads have been joined, and no
+    // guard of it is left.
+    let alone = unsafe { OnlyThread::new() };
+    let ours = HOOKS.iter().filter(|hook| hook.stage == Stage::Session);
+    for child in ours.filter_map(|hook| hook.child) {
+        child(&alone);
+    }
+}
+
+/// Has the process fork: what follows happens in the child.
+fn fork() {
+    before_fork();
+    forget();
+}
+
+fn before_fork() {
+    let ours = HOOKS.iter().filter(|hook| hook.stage == Stage::Session);
+    ours.filter_map(|hook| hook.before).for_each(|act| act());
+}
+
+fn after_fork_in_parent() {
+    let ours = HOOKS.iter().filter(|hook| hook.stage == Stage::Session);
+    ours.filter_map(|hook| hook.parent).for_each(|act| act());
+}
+
+/// Standard error, which goes to a file until this is dropped.
+struct Log {
+    file: File,
+    before: OwnedFd,
+}
+
+impl Log {
+    fn new() -> Self {
+        // SAFETY: a terminated name; the descriptor is new and nobody else's.
+        let file = unsafe {
+            let fd = libc::memfd_create(c"log".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(fd >= 0, "a file in memory");
+            File::from_raw_fd(fd)
+        };
+        let before = std::io::stderr().as_fd().try_clone_to_owned();
+        let log = Self {
+            before: before.expect("standard error is open"),
+            file,
+        };
+        log::start();
+        redirect(&log.file);
+        log
+    }
+
+    /// What the library has logged, without its prefix.
+    fn lines(&self) -> Vec<String> {
+        let mut bytes = vec![0; 1 << 16];
+        let length = self.file.read_at(&mut bytes, 0).expect("a file in memory");
+        let text = String::from_utf8(bytes[..length].to_vec()).expect("text");
+        let ours = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("tllmprof: "));
+        ours.map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        redirect(&self.before);
+    }
+}
+
+/// Makes `to` standard error.
+fn redirect(to: &impl AsRawFd) {
+    // SAFETY: both descriptors are open, and descriptor 2 stays so for who writes to it.
+    let result = unsafe { libc::dup2(to.as_raw_fd(), 2) };
+    assert_eq!(result, 2);
+    log::redirected(2);
+}
+
+/// A call of the driver's by the calling thread, as the doors report it.
+fn call(call: Call) {
+    call_with(call, &[0], true);
+}
+
+/// Such a call with these arguments, which succeeds or fails.
+fn call_with(call: Call, args: &[usize], succeeds: bool) {
+    // What is called within another call is part of that.
+    if !activity::is_active() || thread::outer().place != 0 {
+        return;
+    }
+    let is_new = thread::cells().is_null();
+    if !is_new {
+        note(call, args, false);
+    }
+    if !is_new && !count(call.into()) {
+        return;
+    }
+    {
+        let Some(_inside) = Inside::enter() else {
+            return;
+        };
+        if is_new {
+            new_thread(true);
+            count(call.into());
+            note(call, args, false);
+        }
+        entered(call);
+    }
+    let is_followed = match call.kind() {
+        Kind::AsyncCopy(Direction::ToHost) => learns(),
+        kind => kind.waits() || kind.captures(),
+    };
+    if is_followed {
+        let _inside = Inside::enter();
+        returned(call, args[0], succeeds);
+    }
+}
+
+/// So many of them.
+fn calls(count: usize, what: Call) {
+    (0..count).for_each(|_| call(what));
+}
+
+/// A range or a Python function that the rule names begins: the iteration that ends with it.
+fn begins(what: Counted) -> Option<u64> {
+    by_name::count(what).then(|| by_name::ask(what)).flatten()
+}
+
+/// It begins and ends.
+fn passes(what: Counted) {
+    if let Some(iteration) = begins(what) {
+        by_name::has_ended(iteration);
+    }
+}
+
+/// A native function that the rule names runs, as its hook reports it.
+fn runs_named() {
+    let Some(inside) = Inside::enter() else {
+        return;
+    };
+    if thread::cells().is_null() {
+        new_thread(false);
+    }
+    let ends = count(Counted::Named).then(named_entered).flatten();
+    let awaited = ends.filter(|&iteration| crate::closes_after(iteration));
+    drop(inside);
+    if let (Some(_inside), Some(iteration)) = (Inside::enter(), awaited) {
+        by_name::ends(iteration);
+    }
+}
+
+/// Has a thread of its own run `act`, and waits until it has ended with all that it leaves.
+fn on_thread<R: Send + 'static>(act: impl FnOnce() -> R + Send + 'static) -> R {
+    std::thread::spawn(act).join().expect("it returns")
+}

@@ -1,0 +1,193 @@
+//! `auto`: what is learnt from the calls, and the engines that are known.
+
+use tllmprof_calls::Call::{EventSynchronize, GraphLaunch, LaunchKernel, StreamSynchronize};
+use tllmprof_steps::step::counted::Counted;
+
+use super::{MADE, Orders, Process, begins, call, call_with, calls};
+use crate::{activity, by_name, engines, learns, slot};
+
+const VARIABLES: &str = "TLLMPROF_START_STOP=100-102";
+
+/// One pass of a loop: two kernels, a graph, and a wait for them.
+fn step() {
+    for kernel in 1..=2 {
+        call_with(LaunchKernel, &[kernel << 32], true);
+    }
+    call(GraphLaunch);
+    call(StreamSynchronize);
+}
+
+#[test]
+fn the_step_is_learnt() {
+    let process = Process::new(VARIABLES);
+    assert!(learns());
+    (0..200).for_each(|_| step());
+    assert_eq!(
+        process.switches(),
+        ["In(100): open 100-102", "In(103): close 100-102"]
+    );
+    let last = process.exit();
+    assert_eq!(last, "window 100-102 captured: 200 iterations by auto");
+}
+
+#[test]
+fn a_window_waits_until_the_step_is_understood() {
+    let process = Process::new("TLLMPROF_START_STOP=0-2");
+    (0..200).for_each(|_| step());
+    let switches = process.switches();
+    let [open, close] = &switches[..] else {
+        panic!("{switches:?}");
+    };
+    assert!(
+        open.contains(" open ") && !open.starts_with("In(0)"),
+        "{open}"
+    );
+    assert!(close.contains(" close "), "{close}");
+    let last = process.exit();
+    let late = open.split(' ').next_back().expect("a window");
+    assert_eq!(
+        last,
+        format!("window 0-2 captured as {late}: 200 iterations by auto")
+    );
+}
+
+#[test]
+fn where_nothing_recurs_no_step_is_recognised() {
+    let process = Process::new("TLLMPROF_START_STOP=0-2");
+    calls(30, LaunchKernel);
+    assert_eq!(
+        process.exit(),
+        "window 0-2 never opened: auto recognised no step; it made 30 kernel launches"
+    );
+}
+
+#[test]
+fn what_recurs_for_too_short_is_not_relied_on() {
+    let process = Process::new(VARIABLES);
+    (0..25).for_each(|_| step());
+    assert_eq!(
+        process.exit(),
+        "window 100-102 never opened: 25 iterations by auto, not steady for long enough to be \
+         relied on; it made 25 graph launches, 50 kernel launches and 25 stream waits"
+    );
+    assert_eq!(process.switches(), [""; 0]);
+}
+
+#[test]
+fn a_step_that_comes_no_more_is_gone() {
+    let process = Process::new("TLLMPROF_START_STOP=5000");
+    (0..200).for_each(|_| step());
+    for pass in 0..40 {
+        // Other kernels each time, and ever more of them.
+        for kernel in 0..100 * pass {
+            call_with(LaunchKernel, &[(pass << 40) + (kernel << 33)], true);
+        }
+        call(EventSynchronize);
+    }
+    let last = process.exit();
+    assert!(
+        last.contains(" iterations by auto, then the step was gone; it made "),
+        "{last}"
+    );
+}
+
+#[test]
+fn the_record_says_what_was_learnt() {
+    let orders = Orders {
+        wants_record: true,
+        ..Orders::NONE
+    };
+    let process = Process::ordered("TLLMPROF_STEP=auto", orders);
+    (0..200).for_each(|_| step());
+    let begun = process.asked_for(&["record: "]);
+    assert_eq!(begun.len(), 1, "{begun:?}");
+    assert!(begun[0].contains(" auto None auto "), "{begun:?}");
+}
+
+#[test]
+fn the_first_function_of_an_engine_to_be_called_counts_instead() {
+    let orders = Orders {
+        wants_record: true,
+        ..Orders::NONE
+    };
+    let process = Process::ordered("TLLMPROF_START_STOP=1", orders);
+    let index = engines::in_python()
+        .position(|function| function.to_string().contains("Scheduler.run_batch"))
+        .expect("SGLang is known");
+    assert!(!engines::is_step(index), "CUDA is not used yet");
+    assert!(engines::counted(Counted::Python).is_none());
+    call(LaunchKernel);
+    assert!(engines::is_step(index) && engines::is_step(index));
+    assert!(
+        !engines::is_step(index + 1),
+        "another one's is not a step any more"
+    );
+    for number in 0..3 {
+        let ends = begins(Counted::Python);
+        assert_eq!(ends, Some(number));
+        by_name::has_ended(number);
+    }
+    let record = process.asked_for(&["record: "]).join("");
+    assert!(
+        record.ends_with("Some(\"SGLang\") auto knows SGLang"),
+        "{record}"
+    );
+    let windows = process.asked_for(&["In(1)", "After(1)"]);
+    assert_eq!(windows, ["In(1): open 1", "After(1): close 1"]);
+    assert_eq!(
+        process.exit(),
+        "window 1 captured: 3 iterations by \
+         py:sglang.srt.managers.scheduler:Scheduler.run_batch"
+    );
+    assert!(engines::counted(Counted::Named).is_none());
+    assert!(engines::counted(LaunchKernel.into()).is_none());
+}
+
+#[test]
+fn windows_are_left_to_an_engine_that_reads_the_variable_itself() {
+    let process = Process::new("TLLM_PROFILE_START_STOP=2 TLLMPROF_STEP=cudaLaunchKernel");
+    let index = engines::in_python()
+        .position(|function| function.to_string().contains("PyExecutor"))
+        .expect("TensorRT-LLM is known");
+    engines::imported(index);
+    engines::imported(usize::MAX); // of no engine
+    calls(5, LaunchKernel);
+    let opened = process.switches();
+    assert!(
+        opened.iter().all(|line| !line.contains("open")),
+        "{opened:?}"
+    );
+    let lines = process.log.lines();
+    assert!(
+        lines[0].starts_with("TensorRT-LLM is in this process"),
+        "{lines:?}"
+    );
+    let last = process.exit();
+    let expected = "the windows were left to TensorRT-LLM: 5 iterations by cudaLaunchKernel";
+    assert!(last.starts_with(expected), "{last}");
+}
+
+#[test]
+fn no_engine_is_in_this_process() {
+    let _process = Process::new("TLLMPROF_START_STOP=2");
+    assert!(engines::find().is_none());
+    assert!(!engines::is_native_there());
+    assert!(engines::by_ranges().is_none());
+    assert!(!engines::seen(&tllmprof_engines::Seen::Module(
+        "libtensorrt_llm.so"
+    )));
+    assert!(!engines::seen(&tllmprof_engines::Seen::Symbol(
+        "no_such_function"
+    )));
+    assert!(engines::seen(&tllmprof_engines::Seen::Symbol("malloc")));
+}
+
+#[test]
+fn calls_are_noted_where_they_are_learnt_from() {
+    let _process = Process::new("TLLMPROF_START_STOP=2 TLLMPROF_STEP=cudaLaunchKernel");
+    assert!(!learns());
+    call(LaunchKernel);
+    let thread = slot().expect("it counts").thread();
+    assert!(crate::learning::trail(thread).is_none());
+    assert!(activity::is_active() && !MADE.orders().gil);
+}
