@@ -4,12 +4,14 @@
 use core::any::type_name;
 use core::ffi::c_void;
 use core::mem::transmute;
+use core::ops::Deref;
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tempfile::TempDir;
 use tllmprof_record::{Entry, Event, Reader, StringId};
 use tllmprof_session::Facts;
 
@@ -97,27 +99,52 @@ pub fn recorded(act: impl FnOnce()) -> (Vec<Event>, HashMap<StringId, String>) {
         }
     });
     assert!(damage.unwrap().is_none());
-    std::fs::remove_file(path).unwrap();
     (events, strings)
 }
 
-/// Where a test has its record, for `TLLMPROF_TRACE`.
-pub fn record_of(test: &str) -> String {
-    let name = format!("tllmprof-{test}-{}.tllmprof", std::process::id());
-    std::env::temp_dir().join(name).to_str().unwrap().to_owned()
+/// The path of a file in a folder of its own, which goes when this is dropped.
+pub struct Temporary {
+    path: PathBuf,
+    _folder: TempDir,
 }
 
-/// A shared library of this soname, made of `source` (C), and where it lies. The linker that built the
-/// test is there to make it.
-pub fn library(soname: &str, source: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("tllmprof-{soname}-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let (code, library) = (folder.join("source.c"), folder.join(soname));
+impl Temporary {
+    fn new(name: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self {
+            path: folder.path().join(name),
+            _folder: folder,
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+}
+
+impl Deref for Temporary {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Where a test has its record, for `TLLMPROF_TRACE`.
+pub fn record_of(test: &str) -> Temporary {
+    Temporary::new(&format!("{test}.tllmprof"))
+}
+
+/// A shared library of this soname, made of `source` (C). The linker that built the test is there to
+/// make it.
+pub fn library(soname: &str, source: &str) -> Temporary {
+    let library = Temporary::new(soname);
+    let code = library.with_extension("c");
     std::fs::write(&code, source).unwrap();
     let mut command = Command::new(cross("LINKER").unwrap_or_else(|| "cc".to_owned()));
     command
         .args(["-shared", "-fPIC", "-o"])
-        .args([&library, &code]);
+        .args([&*library, &*code]);
     let made = command.arg(format!("-Wl,-soname,{soname}")).status();
     assert!(made.unwrap().success(), "cc cannot make {soname}");
     library

@@ -150,7 +150,7 @@ fn a_call_that_is_recorded_keeps_its_arguments_and_its_record() {
     let variables = [
         ("TLLMPROF_STEP", "cuGraphLaunch"),
         ("TLLMPROF_START_STOP", "0-1000"),
-        ("TLLMPROF_TRACE", &path),
+        ("TLLMPROF_TRACE", path.as_str()),
     ];
     alone(&variables, || {
         let slot = count_here();

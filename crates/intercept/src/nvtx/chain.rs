@@ -285,7 +285,7 @@ mod tests {
     use super::super::abi::made::{Module, export};
     use super::super::abi::{CORE, CORE2};
     use super::*;
-    use crate::made::{alone, library};
+    use crate::made::{Temporary, alone, library};
 
     const RULE: [(&str, &str); 2] = [
         ("TLLMPROF_STEP", "nvtx:^step"),
@@ -472,7 +472,7 @@ mod tests {
 
     /// A tool that puts a function of its own, which returns 77, in the place of `nvtxRangePushA`, and
     /// then says whether it wants the module.
-    fn tool(wants: bool) -> std::path::PathBuf {
+    fn tool(wants: bool) -> Temporary {
         let source = format!(
             "#include <stddef.h>
             typedef struct {{ size_t size; int (*table)(unsigned, void ***, unsigned *); }} Callbacks;
@@ -494,11 +494,7 @@ mod tests {
     #[test]
     fn a_tool_comes_behind_the_librarys_own_functions() {
         let path = tool(true);
-        let variables = [
-            RULE[0],
-            RULE[1],
-            ("NVTX_INJECTION64_PATH", path.to_str().unwrap()),
-        ];
+        let variables = [RULE[0], RULE[1], ("NVTX_INJECTION64_PATH", path.as_str())];
         alone(&variables, || {
             let module = Module::make(own());
             assert_eq!(initialize_by(foreign_export()), 1);
@@ -523,17 +519,12 @@ mod tests {
             let extension = unsafe { initialize_extension(without_provenance_mut(0x10)) };
             assert_eq!(extension, 55, "the tool's answer");
         });
-        let _ = std::fs::remove_dir_all(path.parent().unwrap());
     }
 
     #[test]
     fn what_a_tool_leaves_that_does_not_want_the_module_is_taken_back() {
         let path = tool(false);
-        let variables = [
-            RULE[0],
-            RULE[1],
-            ("NVTX_INJECTION64_PATH", path.to_str().unwrap()),
-        ];
+        let variables = [RULE[0], RULE[1], ("NVTX_INJECTION64_PATH", path.as_str())];
         alone(&variables, || {
             Module::make(own());
             assert_eq!(
@@ -543,7 +534,6 @@ mod tests {
             );
             assert!((0..WRAPPED.len()).all(|row| ALL[0].next(row).is_null()));
         });
-        let _ = std::fs::remove_dir_all(path.parent().unwrap());
     }
 
     #[test]
