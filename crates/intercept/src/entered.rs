@@ -138,7 +138,7 @@ fn is_the_call(call: Call, frame: &Frame) -> bool {
     !call.info().device_to_host_only || frame.args[3] as u32 == DEVICE_TO_HOST
 }
 /// Whether the call is nested in the outermost one; takes the mark away if that has been left.
-#[cfg(target_arch = "aarch64")] // on x86-64 the assembler can tell
+#[cfg(target_arch = "aarch64")] // on x86-64 the assembler finds out itself
 pub extern "C" fn is_within_outer(frame: &Frame) -> bool {
     let is_within = is_nested(frame);
     if !is_within {
