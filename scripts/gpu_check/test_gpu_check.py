@@ -380,6 +380,16 @@ class MetricsTest(unittest.TestCase):
             self.assertEqual(len(self.judged(mean, samples, **more)[1]), 1)
 
 
+class GpuTimeTest(unittest.TestCase):
+    def test_a_time_may_be_longer_by_the_launch_alone(self):
+        for launch, near, far in ((0, (99100, 100900), (98900, 101100)), (5000, (99100, 105900), (98900, 106100))):
+            for median in near:
+                self.assertTrue(record.is_near(median, 100000, launch), (launch, median))
+            for median in far:
+                self.assertFalse(record.is_near(median, 100000, launch), (launch, median))
+        self.assertFalse(record.is_near(0, 0, 0))
+
+
 class RecordTest(unittest.TestCase):
     def test_work_is_that_of_the_iteration_that_it_begins_in(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -403,7 +413,7 @@ class RecordTest(unittest.TestCase):
         by_nsys = {n: record.Truth(1000, 900, 5, ()) for n in range(4)}
 
         def recorded(times, lost=0, gpus=("a GPU",)):
-            return record.Recorded(dict(enumerate(times)), lost, 0, list(gpus), {}, {}, 1.0)
+            return record.Recorded(dict(enumerate(times)), lost, 0, list(gpus), {}, {}, 0.0)
 
         self.assertEqual(record.unlike(by_nsys, recorded([1009] * 4), range(4)), [])
         self.assertEqual(record.unlike(by_nsys, recorded([1011] * 4), range(4)), ["the medians differ"])

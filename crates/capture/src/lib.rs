@@ -222,7 +222,7 @@ fn close_all(iterations: u64, drain: bool) {
     }
 }
 
-/// Waits for the device, for a bounded time; false if it is still busy.
+/// Waits for the device, for a bounded time; false if it is still busy, or the worker thread is.
 fn drain() -> bool {
     worker::run(Job::Drain, DRAIN)
 }
@@ -294,7 +294,7 @@ impl Capture {
         if !drained {
             log::say!(
                 Warn,
-                "the device was still busy {DRAIN:?} after window {}: its last work may be missing",
+                "waiting for the device took over {DRAIN:?} after window {}: its last work may be missing",
                 open.window
             );
         }
