@@ -67,8 +67,8 @@ void sleep_until(uint64_t until)
         virtual_now = until;
     driver_unlock();
     int saved_errno = errno;
-    while (until > now()) {
-        uint64_t left = until - now();
+    for (uint64_t at = now(); at < until; at = now()) {
+        uint64_t left = until - at; /* of one reading: a second one may lie behind it */
         struct timespec time = {(time_t)(left / 1000000000), (long)(left % 1000000000)};
         nanosleep(&time, NULL);
     }
