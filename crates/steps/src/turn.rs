@@ -117,49 +117,53 @@ impl Turn {
     }
 
     /// `event` happens; what is to be done about it.
+    ///
+    /// What changes is written in place: this runs for each call that may be a step.
+    #[inline]
     pub fn on(&mut self, event: Event) -> Action {
-        let (next, action) = self.next(event);
-        *self = next;
-        action
-    }
-
-    fn next(self, event: Event) -> (Self, Action) {
-        let to = |stage| Self { stage, ..self };
         match (self.stage, event) {
             (stage, Event::Reached(target)) => {
-                let action = match stage {
+                self.target = target;
+                match stage {
                     Stage::Unbegun | Stage::Free => Action::Look,
                     _ => Action::Wait(self.until()),
-                };
-                (Self { target, ..self }, action)
+                }
             }
             (Stage::Unbegun | Stage::Free, Event::Passed) => {
-                let done = self.target;
-                (Self { done, ..self }, Action::Rest)
+                self.done = self.target;
+                Action::Rest
             }
             (Stage::Unbegun, Event::Claims(now)) => {
                 let until = now + OPENING;
-                (to(Stage::Claimed { until }), Action::Go)
+                self.to(Stage::Claimed { until }, Action::Go)
             }
             (Stage::Free, Event::Claims(now)) => {
                 let until = now + OPENING;
-                (to(Stage::Switching { until }), Action::Go)
+                self.to(Stage::Switching { until }, Action::Go)
             }
             (Stage::Claimed { until }, Event::GoesOn) => {
-                (to(Stage::Switching { until }), Action::Begin)
+                self.to(Stage::Switching { until }, Action::Begin)
             }
             (Stage::Switching { .. }, Event::GoesOn) if self.target == self.done => {
-                (to(Stage::Free), Action::Rest)
+                self.to(Stage::Free, Action::Rest)
             }
-            (Stage::Switching { .. }, Event::GoesOn) => (self, Action::Switch(self.target)),
+            (Stage::Switching { .. }, Event::GoesOn) => Action::Switch(self.target),
             (Stage::Switching { .. }, Event::Switches { closes, now }) => {
                 let until = now + if closes { CLOSING } else { OPENING };
-                (to(Stage::Switching { until }), Action::Go)
+                self.to(Stage::Switching { until }, Action::Go)
             }
-            (Stage::Switching { .. }, Event::Switched(done)) => (Self { done, ..self }, Action::Go),
-            (Stage::Free, Event::Ends) => (to(Stage::Ended), Action::Go),
-            _ => (self, Action::Refuse),
+            (Stage::Switching { .. }, Event::Switched(done)) => {
+                self.done = done;
+                Action::Go
+            }
+            (Stage::Free, Event::Ends) => self.to(Stage::Ended, Action::Go),
+            _ => Action::Refuse,
         }
+    }
+
+    fn to(&mut self, stage: Stage, action: Action) -> Action {
+        self.stage = stage;
+        action
     }
 }
 
