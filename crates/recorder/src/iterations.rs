@@ -50,6 +50,13 @@ lifecycle::global! {
     static EVENT_COSTS: AtomicU64 = AtomicU64::new(0);
 }
 
+/// Stores `value`; returns what was there. Not one operation, which would lock the cache line: there is one thread at a time.
+fn replace(at: &AtomicU64, value: u64) -> u64 {
+    let old = at.load(Ordering::Relaxed);
+    at.store(value, Ordering::Relaxed);
+    old
+}
+
 /// A record has begun.
 pub fn start() {
     EVENT_COSTS.store(writers::measure(), Ordering::Relaxed);
@@ -61,7 +68,7 @@ pub fn iteration_begins(n: u64) {
     if IS_ON.load(Ordering::Relaxed) {
         OPEN.store(n, Ordering::Relaxed);
         let now = clock::ticks();
-        let ended = SINCE.swap(now, Ordering::Relaxed);
+        let ended = replace(&SINCE, now);
         // What was between two iterations was ours.
         if IS_RECORDING.load(Ordering::Relaxed)
             && let Some(header) = space::header()
@@ -73,12 +80,12 @@ pub fn iteration_begins(n: u64) {
 
 /// The iteration that is open, if one is, has ended. `counts`: it was a whole one.
 pub fn iteration_ends(counts: bool) {
-    let n = OPEN.swap(NONE, Ordering::Relaxed);
+    let n = replace(&OPEN, NONE);
     if n == NONE || !counts {
         return;
     }
     let now = clock::ticks();
-    let since = SINCE.swap(now, Ordering::Relaxed);
+    let since = replace(&SINCE, now);
     let took = now.saturating_sub(since);
     let Some(header) = space::header() else {
         return;
