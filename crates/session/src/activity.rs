@@ -2,8 +2,9 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use tllmprof_config::variables::ROUTER_VARIABLES;
 use tllmprof_config::{BadValue, Settings, Step};
-use tllmprof_platform::lifecycle;
+use tllmprof_platform::{environment, lifecycle};
 use tllmprof_sync::Published;
 
 use crate::wiring::sink;
@@ -78,10 +79,28 @@ fn state() -> u8 {
     if state == UNDECIDED { decide() } else { state }
 }
 
+/// Whether a variable is set that the library reads. In a process without one nothing is done that the
+/// host could notice: no system call, no allocation.
+pub fn is_asked() -> bool {
+    environment::has(is_read)
+}
+
+fn is_read(name: &[u8]) -> bool {
+    let others = ROUTER_VARIABLES.into_iter().chain([injection::VARIABLE]);
+    name.starts_with(b"TLLM") || others.map(str::as_bytes).any(|other| name == other)
+}
+
 /// Decides when a door first meets a name of CUDA: by then a profiler that is preloaded, too, has
 /// set its variables.
 #[cold]
 fn decide() -> u8 {
+    if READ.get().is_none() && !is_asked() {
+        // A library that runs before the C library has been initialised asks too early.
+        if environment::is_there() {
+            STATE.store(IDLE, Ordering::Relaxed);
+        }
+        return IDLE;
+    }
     let state = match read() {
         Err(_) => COMPLAINING,
         Ok(settings) if has_work(settings) => ACTIVE,
