@@ -151,6 +151,8 @@ pub unsafe extern "C" fn lookup_version(
 ///
 /// Nothing found stays nothing found, and `dlerror` keeps its message.
 fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usize) -> *mut c_void {
+    #[cfg(test)]
+    crate::made::panic_if_asked();
     tllmprof_platform::lifecycle::register();
     if found.is_null() || resolve::is_ours(caller) {
         return found;
@@ -199,7 +201,7 @@ mod tests {
     use tllmprof_calls::CALLS;
 
     use super::*;
-    use crate::made::{alone, stranger};
+    use crate::made::{alone, panic_next, stranger};
 
     #[test]
     fn every_name_of_the_table_is_stood_in_for() {
@@ -288,6 +290,8 @@ mod tests {
             // SAFETY: a handle that dlsym knows, and a terminated string.
             unsafe { lookup(libc::RTLD_DEFAULT, name.as_ptr(), caller) }.addr()
         };
+        assert_eq!(ask(c"getppid", stranger()), stranger());
+        panic_next();
         assert_eq!(ask(c"getppid", stranger()), stranger());
         assert_eq!(ask(c"cuGraphLaunch", stranger()), 0);
         // SAFETY: a handle that dlsym knows.

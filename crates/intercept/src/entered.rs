@@ -30,6 +30,8 @@ pub extern "C" fn before(frame: &Frame) -> c_int {
 }
 
 fn comes_back(frame: &Frame) -> bool {
+    #[cfg(test)]
+    crate::made::panic_if_asked();
     let _errno = Kept::new();
     let inside = Inside::enter();
     let thunk = frame.thunk;
@@ -157,7 +159,14 @@ pub extern "C" fn is_within_outer(frame: &Frame) -> bool {
 /// The handler `record` is about to take the time of a call and to call the real function.
 #[cfg(target_arch = "x86_64")]
 pub extern "C" fn recorded(frame: &Frame) {
-    contained((), || read(frame));
+    let is_read = contained(false, || {
+        read(frame);
+        true
+    });
+    if !is_read {
+        frame.stream.set(0);
+        frame.work.set(Work::NONE);
+    }
 }
 
 /// Reads from the arguments of a call that is recorded which stream it is for, and gives that to GPU times.
@@ -254,7 +263,7 @@ mod tests {
 
     use super::*;
     use crate::frame::made::Call as Made;
-    use crate::made::{alone, library, open};
+    use crate::made::{alone, library, open, panic_next};
     use crate::returned::after;
 
     const RULE: [(&str, &str); 2] = [
@@ -282,6 +291,19 @@ mod tests {
             assert_eq!(count(Call::GraphLaunch), 1);
             assert_eq!(before(&launch.frame), 0);
             assert_eq!(count(Call::GraphLaunch), 1);
+            assert!(Inside::enter().is_some(), "our own code has been left");
+        });
+    }
+
+    #[test]
+    fn a_call_that_panics_here_goes_on_to_its_function() {
+        alone(&RULE, || {
+            let wait = made(Role::Driver(Call::StreamSynchronize), &[0x77]);
+            panic_next();
+            assert_eq!(before(&wait.frame), 0);
+            assert_eq!(before(&wait.frame), 1, "the next one is seen");
+            panic_next();
+            after(&wait.frame, 0);
             assert!(Inside::enter().is_some(), "our own code has been left");
         });
     }

@@ -137,6 +137,8 @@ fn straight(export: &'static Export, caller: usize) -> *const c_void {
 }
 
 fn bound(export: &'static Export, caller: usize) -> *const c_void {
+    #[cfg(test)]
+    crate::made::panic_if_asked();
     tllmprof_platform::lifecycle::register();
     tllmprof_session::activity::touched();
     super::named::look();
@@ -250,7 +252,7 @@ pub fn forget_unloaded() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made::{alone, stranger};
+    use crate::made::{alone, panic_next, stranger};
 
     fn export(name: &'static CStr) -> &'static Export {
         Box::leak(Box::new(Export::new(name)))
@@ -288,6 +290,23 @@ mod tests {
             );
             let other = bound(self::export(c"getpid"), us());
             assert_ne!(other, thunk);
+        });
+    }
+
+    #[test]
+    fn an_export_that_panics_leads_to_its_function() {
+        alone(&[], || {
+            for (name, leads_to) in [
+                (c"getppid", stranger()),
+                (c"cuGraphLaunch", handlers().missing as usize),
+            ] {
+                panic_next();
+                // SAFETY: as the assembler calls it.
+                let thunk = unsafe { bind(export(name), us()) };
+                // SAFETY: what stands in for a thunk is a handler alone.
+                let bare = unsafe { &*thunk.cast::<Bare>() };
+                assert_eq!(bare.handler.load(Ordering::Relaxed).addr(), leads_to);
+            }
         });
     }
 

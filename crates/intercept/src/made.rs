@@ -198,6 +198,20 @@ type Real = extern "C" fn(
     usize,
 ) -> usize;
 
+std::thread_local! {
+    static PANICS: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
+}
+
+/// Has the next door that the thread comes through panic.
+pub fn panic_next() {
+    PANICS.set(true);
+}
+
+/// For the doors.
+pub fn panic_if_asked() {
+    assert!(!PANICS.replace(false), "asked for");
+}
+
 /// A function that notes all of its arguments and changes `errno`; it returns its last argument.
 pub extern "C" fn real(
     seen: &mut Seen,

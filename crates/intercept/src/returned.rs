@@ -19,6 +19,8 @@ pub extern "C" fn after(frame: &Frame, result: usize) {
 }
 
 fn came_back(frame: &Frame, result: usize) {
+    #[cfg(test)]
+    crate::made::panic_if_asked();
     let _errno = Kept::new();
     let _inside = Inside::enter();
     let thunk = frame.thunk;

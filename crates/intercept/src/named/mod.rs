@@ -50,7 +50,7 @@ use tllmprof_platform::errno::Kept;
 use tllmprof_platform::ids;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve;
-use tllmprof_platform::thread::Inside;
+use tllmprof_platform::thread::{Inside, LookingUp};
 use tllmprof_platform::{elf, got};
 use tllmprof_session::engines;
 use tllmprof_sync::Guard;
@@ -270,6 +270,10 @@ pub unsafe extern "C" fn lookup(
     version: *const c_char,
     caller: usize,
 ) -> *mut c_void {
+    // First of all: the next line calls a function of the host's.
+    let Some(_looking_up) = LookingUp::enter() else {
+        return core::ptr::null_mut();
+    };
     contained(core::ptr::null_mut(), || {
         let _errno = Kept::new();
         look();
