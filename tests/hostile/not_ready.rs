@@ -205,6 +205,9 @@ const SANITIZERS: [(&str, &[&str], (&str, &str)); 7] = [
 
 #[test]
 fn programs_with_sanitizers() {
+    if !can_exec() {
+        return skipped("not under qemu");
+    }
     let shop = Workshop::new();
     for_each(&SANITIZERS, |(sanitizer, options, variable)| {
         let name = format!("{sanitizer}{}", options.concat());
@@ -236,6 +239,9 @@ fn check_sanitized(program: &Path, (name, value): (&str, &str)) {
 /// clang alone has it.
 #[test]
 fn a_program_with_the_memory_sanitizer() {
+    if !can_exec() {
+        return skipped("not under qemu");
+    }
     let shop = Workshop::new();
     let program = shop.0.path("memory");
     let source = shop.0.path("memory.c");
@@ -300,6 +306,9 @@ fn a_filter_that_fits_the_program() {
 /// valgrind reads the unwind data of each library, and counts what is allocated.
 #[test]
 fn valgrind_has_nothing_to_say() {
+    if !can_exec() {
+        return skipped("not under qemu");
+    }
     let valgrind = |shim: Option<PathBuf>| -> Option<String> {
         let mut valgrind = command("valgrind");
         valgrind.arg("/bin/true");
