@@ -73,6 +73,8 @@ fn constructor() {
         libc_hooks::find_real();
         if activity::is_asked() {
             start();
+        } else {
+            activity::asks_nothing();
         }
     });
 }
