@@ -10,6 +10,10 @@
 //! - **No crash, no hang.** Nothing here panics across a call, waits for another thread without a
 //!   bound, or holds a lock while it calls out. A program's exception, `longjmp`, `fork`, `_exit`
 //!   and signals work as before.
+//! - **Nothing that the host has to be ready for.** What runs in a door calls none of the host's functions
+//!   until it is clear that there is something to count: the host may not be initialised yet, or be in
+//!   the middle of looking up the very function. `tllmprof_bytes` and `platform::elf` see to that. A process
+//!   with none of the library's variables makes no system call for it but the loader's.
 //! - **Nothing on standard output**, and on standard error one line at a time, when there is
 //!   something to say. Nothing at all in a process that does not use CUDA.
 //! - **Next to no cost.** A call that is only counted costs a dozen instructions without a shared
@@ -29,10 +33,14 @@
 mod exports;
 mod libc_hooks;
 
+// For its symbols, which the linker looks for.
+use tllmprof_bytes as _;
+
 use linkme::distributed_slice;
 use tllmprof_capture::{self as capture, Profilers};
 use tllmprof_intercept::{self as intercept, AllDoors};
-use tllmprof_platform::{gate, injection, lifecycle, log};
+use tllmprof_platform::panics::contained;
+use tllmprof_platform::{gate, injection, internal_error, lifecycle, log};
 use tllmprof_python::{self as python, Cpython, TorchProfiler};
 use tllmprof_recorder as recorder;
 use tllmprof_router::PerfectRouters;
@@ -47,7 +55,7 @@ static WIRING: Wiring = Wiring {
 
 #[distributed_slice(tllmprof_platform::gate::NEEDS)]
 static NEEDS: gate::Needs = gate::Needs {
-    are_wanted: || activity::settings().is_some_and(capture::takes_kernels),
+    are_wanted: || activity::is_asked() && activity::settings().is_some_and(capture::takes_kernels),
     is_hooked: intercept::is_hooked,
     users: recorder::gpu::users,
 };
@@ -60,7 +68,21 @@ static EXTENSION: &dyn python::Extension = &PerfectRouters;
 
 #[ctor::ctor(unsafe)]
 fn constructor() {
+    contained((), || {
+        intercept::start();
+        libc_hooks::find_real();
+        if activity::is_asked() {
+            start();
+        } else {
+            activity::asks_nothing();
+        }
+    });
+}
+
+/// A variable of ours is set.
+fn start() {
     log::start();
+    internal_error::start();
     let settings = activity::settings();
     if let Some(settings) = settings {
         recorder::start(settings);
@@ -69,8 +91,6 @@ fn constructor() {
         // Lines may be written in a child, too, wherever that has its standard error.
         lifecycle::register();
     }
-    intercept::start();
-    libc_hooks::find_real();
     injection::start(settings.is_some_and(|settings| {
         activity::counts_ranges(settings) || activity::records_ranges(settings)
     }));

@@ -1,89 +1,116 @@
 //! libc's own functions that we have to know of: ways out of the process that run no destructor,
 //! modules that go, descriptors that are redirected.
 //!
-//! None of these is hot, and what comes after us is what they mean, so `redhook` does them.
+//! Each goes on to the function that comes after us, which is found without `dlsym`: some of them may be
+//! called in a signal handler, in the child of a fork, or before anything of the host has been initialised.
 
-#![allow(
-    static_mut_refs,
-    non_camel_case_types,
-    missing_docs,
-    clippy::missing_safety_doc,
-    clippy::missing_transmute_annotations
-)] // what redhook's macro writes
-
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use tllmprof_platform::errno::Kept;
-use tllmprof_platform::log;
+use tllmprof_platform::panics::contained;
+use tllmprof_platform::resolve::{self, Scope};
+use tllmprof_platform::{function, lifecycle, log};
 use tllmprof_session as session;
 
-/// Functions that end the process at once.
-macro_rules! exits {
-    ($($name:ident => $ours:ident;)*) => {
+/// A function that comes after us.
+struct Real {
+    name: &'static CStr,
+    place: AtomicPtr<c_void>,
+}
+
+impl Real {
+    const fn new(name: &'static CStr) -> Self {
+        Self {
+            name,
+            place: AtomicPtr::new(null_mut()),
+        }
+    }
+
+    /// Its address; null where there is none.
+    fn find(&self) -> *mut c_void {
+        let known = self.place.load(Ordering::Acquire);
+        if !known.is_null() {
+            return known;
+        }
+        let found = contained(None, || {
+            // Loaded by NVTX alone, this library comes after libc.
+            resolve::next(self.name).or_else(|| resolve::resolve(0, self.name, None, Scope::All))
+        });
+        self.place
+            .store(found.unwrap_or_default(), Ordering::Release);
+        found.unwrap_or_default()
+    }
+}
+
+/// Defines the hooks, each with what a process gets in which no library has the function.
+macro_rules! hooks {
+    ($($(#[$attribute:meta])*
+    fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $real:ident, $none:expr, |$next:ident| $body:expr;)*) => {
+        lifecycle::global! {
+            $(
+                #[fork(keep = "the child's modules are its parent's")]
+                static $real: Real = Real::new(
+                    match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => c"",
+                    },
+                );
+            )*
+        }
+        /// Finds the real functions, so that a call need not. For the constructor.
+        pub fn find_real() {
+            $($real.find();)*
+        }
         $(
-            redhook::hook! {
-                unsafe fn $name(status: c_int) => $ours {
-                    session::finish_at_once();
-                    // SAFETY: libc's function of this name and type, which may be called with any status.
-                    unsafe { redhook::real!($name)(status) }
-                }
+            /// # Safety
+            /// As libc's function of this name.
+            // SAFETY: the symbol is meant to take the place of libc's, and goes on to it.
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+                type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
+                // SAFETY: the place is null or has libc's function of this name and type.
+                let real = unsafe { function::at::<Function>($real.find()) };
+                let $next = || match real {
+                    // SAFETY: the arguments are the caller's own.
+                    Some(real) => unsafe { real($($argument),*) },
+                    None => $none,
+                };
+                $body
             }
         )*
     };
 }
 
-exits! {
-    _exit => finish_and_exit;
-    _Exit => finish_and_exit_too;
-    quick_exit => finish_and_quick_exit;
+hooks! {
+    fn _exit(status: c_int) -> (), EXIT_NOW, (), |next| exit_by(next);
+    fn _Exit(status: c_int) -> (), EXIT_NOW_TOO, (), |next| exit_by(next);
+    fn quick_exit(status: c_int) -> (), QUICK_EXIT, (), |next| exit_by(next);
+    fn dup2(old: c_int, new: c_int) -> c_int, DUP2, -1, |next| redirected(next(), new);
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int, DUP3, -1, |next| redirected(next(), new);
+    fn dlclose(handle: *mut c_void) -> c_int, DLCLOSE, -1, |next| closed(next());
 }
 
-/// Functions that put another file behind a descriptor.
-macro_rules! duplicates {
-    ($($name:ident($new:ident $(, $flags:ident)?) => $ours:ident;)*) => {
-        $(
-            redhook::hook! {
-                unsafe fn $name(old: c_int, $new: c_int $(, $flags: c_int)?) -> c_int => $ours {
-                    // SAFETY: libc's function of this name and type, which refuses descriptors that are none.
-                    let result = unsafe { redhook::real!($name)(old, $new $(, $flags)?) };
-                    log_redirected(result, $new);
-                    result
-                }
-            }
-        )*
-    };
-}
-
-duplicates! {
-    dup2(new) => duplicate;
-    dup3(new, flags) => duplicate_with_flags;
+/// The process ends at once, by `next`, which does not return.
+fn exit_by(next: impl FnOnce()) {
+    contained((), session::finish_at_once);
+    next();
 }
 
 /// A descriptor that messages go to may be another file now.
-fn log_redirected(result: c_int, new: c_int) {
-    let _errno = Kept::new();
+fn redirected(result: c_int, new: c_int) -> c_int {
     if result >= 0 {
-        log::redirected(new);
+        contained((), || log::redirected(new));
     }
+    result
 }
 
-/// Finds the real functions now: some of them may be called in a signal handler or in the child of
-/// a fork, where nothing can be looked up. For the constructor.
-pub fn find_real() {
-    let _ = redhook::real!(_exit);
-    let _ = redhook::real!(_Exit);
-    let _ = redhook::real!(quick_exit);
-    let _ = redhook::real!(dup2);
-    let _ = redhook::real!(dup3);
-    let _ = redhook::real!(dlclose);
-}
-
-redhook::hook! {
-    unsafe fn dlclose(handle: *mut c_void) -> c_int => close_and_forget {
-        // SAFETY: libc's function of this name and type, with the handle that the caller may close.
-        let result = unsafe { redhook::real!(dlclose)(handle) };
+/// A module may have gone.
+fn closed(result: c_int) -> c_int {
+    contained((), || {
         let _errno = Kept::new();
         tllmprof_intercept::modules_have_gone();
-        result
-    }
+    });
+    result
 }

@@ -18,6 +18,7 @@ use once_cell::race::OnceBox;
 use tllmprof_platform::driver::Driver;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
+use tllmprof_platform::panics::contained;
 use tllmprof_platform::system::{name_thread, start_thread, without_signals};
 use tllmprof_platform::thread::uncounted;
 use tllmprof_sync::wait;
@@ -269,8 +270,8 @@ fn work() {
             driver.adopt_context();
         }
         match (Job::of(code), DO.get()) {
-            (Some(job), Some(act)) => act(job),
-            _ => tllmprof_recorder::make_room(),
+            (Some(job), Some(act)) => contained((), || act(job)),
+            _ => contained((), tllmprof_recorder::make_room),
         }
         WORD.store(ASLEEP, Ordering::Release);
         wake(&WORD, i32::MAX);

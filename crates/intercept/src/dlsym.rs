@@ -8,6 +8,7 @@ use tllmprof_platform::lifecycle;
 
 use super::fed;
 use super::thunk::{Role, Thunk};
+use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve::{self, Scope};
 use tllmprof_platform::{function, gate};
 
@@ -25,11 +26,13 @@ lifecycle::global! {
 
 /// Finds both, as early as somebody asks: libraries' constructors may run before ours.
 pub extern "C" fn find_real() {
-    for (place, name) in [(&REAL_DLSYM, c"dlsym"), (&REAL_DLVSYM, c"dlvsym")] {
-        if let Some(real) = resolve::next(name) {
-            place.store(real, Ordering::Release);
+    contained((), || {
+        for (place, name) in [(&REAL_DLSYM, c"dlsym"), (&REAL_DLVSYM, c"dlvsym")] {
+            if let Some(real) = resolve::next(name) {
+                place.store(real, Ordering::Release);
+            }
         }
-    }
+    });
 }
 
 /// What a symbol is to us.
@@ -55,8 +58,10 @@ pub fn role_of(name: &CStr) -> Option<Role> {
 pub unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> bool {
     // SAFETY: the program passed it to `dlsym`, which reads a terminated string.
     let name = unsafe { CStr::from_ptr(name) };
-    (role_of(name).is_some() || gate::is_wanted() && is_called_in_context(name))
-        && (handle != libc::RTLD_NEXT || resolve::resolve(0, name, None, Scope::All).is_none())
+    contained(false, || {
+        (role_of(name).is_some() || gate::is_wanted() && is_called_in_context(name))
+            && (handle != libc::RTLD_NEXT || resolve::resolve(0, name, None, Scope::All).is_none())
+    })
 }
 
 /// The next `dlsym` in line; none in a process without one, as with an old glibc and no libdl.
@@ -107,7 +112,8 @@ pub unsafe extern "C" fn lookup(
         return core::ptr::null_mut();
     };
     // SAFETY: the arguments are the real function's caller's own.
-    unsafe { stand_in(dlsym(handle, name), CStr::from_ptr(name), None, caller) }
+    let (found, name) = unsafe { (dlsym(handle, name), CStr::from_ptr(name)) };
+    contained(found, || stand_in(found, name, None, caller))
 }
 
 /// `dlvsym` for a wanted name, asked from `caller`.
@@ -123,24 +129,30 @@ pub unsafe extern "C" fn lookup_version(
     let Some(dlvsym) = real_dlvsym() else {
         return core::ptr::null_mut();
     };
-    // SAFETY: the arguments are the real function's caller's own.
-    unsafe {
+    // SAFETY: the real function's caller has passed terminated strings, or no version.
+    let (text, wanted) = unsafe {
         let wanted = (!version.is_null()).then(|| CStr::from_ptr(version));
-        // The caller's scope, not ours, is meant by RTLD_DEFAULT; our exports have no versions.
-        let found = if handle == libc::RTLD_DEFAULT {
-            resolve::resolve(caller, CStr::from_ptr(name), wanted, Scope::Caller)
-        } else {
-            None
-        };
-        let found = found.unwrap_or_else(|| dlvsym(handle, name, version));
-        stand_in(found, CStr::from_ptr(name), wanted, caller)
-    }
+        (CStr::from_ptr(name), wanted)
+    };
+    // The caller's scope, not ours, is meant by RTLD_DEFAULT; our exports have no versions.
+    let found = if handle == libc::RTLD_DEFAULT {
+        contained(None, || {
+            resolve::resolve(caller, text, wanted, Scope::Caller)
+        })
+    } else {
+        None
+    };
+    // SAFETY: the arguments are the real function's caller's own.
+    let found = found.unwrap_or_else(|| unsafe { dlvsym(handle, name, version) });
+    contained(found, || stand_in(found, text, wanted, caller))
 }
 
 /// What the program gets in place of what the look-up found.
 ///
 /// Nothing found stays nothing found, and `dlerror` keeps its message.
 fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usize) -> *mut c_void {
+    #[cfg(test)]
+    crate::made::panic_if_asked();
     tllmprof_platform::lifecycle::register();
     if found.is_null() || resolve::is_ours(caller) {
         return found;
@@ -189,7 +201,7 @@ mod tests {
     use tllmprof_calls::CALLS;
 
     use super::*;
-    use crate::made::{alone, stranger};
+    use crate::made::{alone, panic_next, stranger};
 
     #[test]
     fn every_name_of_the_table_is_stood_in_for() {
@@ -278,6 +290,8 @@ mod tests {
             // SAFETY: a handle that dlsym knows, and a terminated string.
             unsafe { lookup(libc::RTLD_DEFAULT, name.as_ptr(), caller) }.addr()
         };
+        assert_eq!(ask(c"getppid", stranger()), stranger());
+        panic_next();
         assert_eq!(ask(c"getppid", stranger()), stranger());
         assert_eq!(ask(c"cuGraphLaunch", stranger()), 0);
         // SAFETY: a handle that dlsym knows.

@@ -14,6 +14,7 @@ use super::thunk::{Role, Thunk};
 use super::{fed, watched};
 use tllmprof_platform::driver;
 use tllmprof_platform::errno::Kept;
+use tllmprof_platform::panics::contained;
 use tllmprof_platform::thread::{self, Inside, Outer};
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::gpu::{self, Doomed, Target, Wait};
@@ -25,6 +26,12 @@ const DEVICE_TO_HOST: u32 = 2;
 /// The handler `slow` has been entered; returns whether to call the real function and come back (1), or to
 /// jump to it (0). `frame` is what the assembler saved of the call.
 pub extern "C" fn before(frame: &Frame) -> c_int {
+    contained(false, || comes_back(frame)).into()
+}
+
+fn comes_back(frame: &Frame) -> bool {
+    #[cfg(test)]
+    crate::made::panic_if_asked();
     let _errno = Kept::new();
     let inside = Inside::enter();
     let thunk = frame.thunk;
@@ -54,7 +61,7 @@ pub extern "C" fn before(frame: &Frame) -> c_int {
         read(frame);
         frame.since.set(recorder::ticks());
     }
-    follow.into()
+    follow
 }
 
 /// Whether the call that another is nested in is the program's, and not our own.
@@ -140,17 +147,26 @@ fn is_the_call(call: Call, frame: &Frame) -> bool {
 /// Whether the call is nested in the outermost one; takes the mark away if that has been left.
 #[cfg(target_arch = "aarch64")] // on x86-64 the assembler finds out itself
 pub extern "C" fn is_within_outer(frame: &Frame) -> bool {
-    let is_within = is_nested(frame);
-    if !is_within {
-        thread::leave_outer();
-    }
-    is_within
+    contained(true, || {
+        let is_within = is_nested(frame);
+        if !is_within {
+            thread::leave_outer();
+        }
+        is_within
+    })
 }
 
 /// The handler `record` is about to take the time of a call and to call the real function.
 #[cfg(target_arch = "x86_64")]
 pub extern "C" fn recorded(frame: &Frame) {
-    read(frame);
+    let is_read = contained(false, || {
+        read(frame);
+        true
+    });
+    if !is_read {
+        frame.stream.set(0);
+        frame.work.set(Work::NONE);
+    }
 }
 
 /// Reads from the arguments of a call that is recorded which stream it is for, and gives that to GPU times.
@@ -247,7 +263,7 @@ mod tests {
 
     use super::*;
     use crate::frame::made::Call as Made;
-    use crate::made::{alone, library, open};
+    use crate::made::{alone, library, open, panic_next};
     use crate::returned::after;
 
     const RULE: [(&str, &str); 2] = [
@@ -275,6 +291,19 @@ mod tests {
             assert_eq!(count(Call::GraphLaunch), 1);
             assert_eq!(before(&launch.frame), 0);
             assert_eq!(count(Call::GraphLaunch), 1);
+            assert!(Inside::enter().is_some(), "our own code has been left");
+        });
+    }
+
+    #[test]
+    fn a_call_that_panics_here_goes_on_to_its_function() {
+        alone(&RULE, || {
+            let wait = made(Role::Driver(Call::StreamSynchronize), &[0x77]);
+            panic_next();
+            assert_eq!(before(&wait.frame), 0);
+            assert_eq!(before(&wait.frame), 1, "the next one is seen");
+            panic_next();
+            after(&wait.frame, 0);
             assert!(Inside::enter().is_some(), "our own code has been left");
         });
     }

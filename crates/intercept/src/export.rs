@@ -15,6 +15,7 @@ use super::thunk::{Role, Thunk};
 use tllmprof_platform::elf;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
+use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve::{self, Scope};
 use tllmprof_sync::Published;
 
@@ -60,6 +61,8 @@ lifecycle::global! {
     static ALL: [Binding; BINDINGS] = [const { Binding::none() }; BINDINGS];
     #[fork(keep = "as the bindings")]
     static ANY: AtomicBool = AtomicBool::new(false);
+    #[fork(keep = "never changes")]
+    static FAILED: Bare = Bare::new(fails as *mut c_void);
     #[fork(hold)]
     static BINDING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
 }
@@ -108,17 +111,34 @@ impl Export {
     }
 }
 
+/// As what `missing` of the assembler says, for a call whose function cannot be found out.
+extern "C" fn fails() -> core::ffi::c_int {
+    3
+}
+
 /// The thunk for a call of `export` that returns to `caller`.
 ///
 /// The result is for the assembler, which goes to its handler.
 pub unsafe extern "C" fn bind(export: &'static Export, caller: usize) -> *const c_void {
-    let errno = tllmprof_platform::errno::Kept::new();
-    let thunk = bound(export, caller);
-    drop(errno);
-    thunk
+    let _errno = tllmprof_platform::errno::Kept::new();
+    let thunk = contained(core::ptr::null(), || bound(export, caller));
+    if thunk.is_null() {
+        contained((&raw const FAILED).cast(), || straight(export, caller))
+    } else {
+        thunk
+    }
+}
+
+/// What leads to the real function past everything else, where [`bound`] has panicked.
+fn straight(export: &'static Export, caller: usize) -> *const c_void {
+    let real = resolve::resolve(caller, export.name, None, Scope::All);
+    let handler = real.unwrap_or(handlers().missing as *mut c_void);
+    core::ptr::from_ref(Box::leak(Box::new(Bare::new(handler)))).cast()
 }
 
 fn bound(export: &'static Export, caller: usize) -> *const c_void {
+    #[cfg(test)]
+    crate::made::panic_if_asked();
     tllmprof_platform::lifecycle::register();
     tllmprof_session::activity::touched();
     super::named::look();
@@ -232,7 +252,7 @@ pub fn forget_unloaded() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made::{alone, stranger};
+    use crate::made::{alone, panic_next, stranger};
 
     fn export(name: &'static CStr) -> &'static Export {
         Box::leak(Box::new(Export::new(name)))
@@ -270,6 +290,23 @@ mod tests {
             );
             let other = bound(self::export(c"getpid"), us());
             assert_ne!(other, thunk);
+        });
+    }
+
+    #[test]
+    fn an_export_that_panics_leads_to_its_function() {
+        alone(&[], || {
+            for (name, leads_to) in [
+                (c"getppid", stranger()),
+                (c"cuGraphLaunch", handlers().missing as usize),
+            ] {
+                panic_next();
+                // SAFETY: as the assembler calls it.
+                let thunk = unsafe { bind(export(name), us()) };
+                // SAFETY: what stands in for a thunk is a handler alone.
+                let bare = unsafe { &*thunk.cast::<Bare>() };
+                assert_eq!(bare.handler.load(Ordering::Relaxed).addr(), leads_to);
+            }
         });
     }
 

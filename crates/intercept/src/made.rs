@@ -5,6 +5,7 @@ use core::any::type_name;
 use core::ffi::c_void;
 use core::mem::transmute;
 use core::ops::Deref;
+use core::sync::atomic::{AtomicI32, Ordering};
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
+use tllmprof_platform::ids;
 use tllmprof_record::{Entry, Event, Reader, StringId};
 use tllmprof_session::Facts;
 
@@ -197,6 +199,23 @@ type Real = extern "C" fn(
     usize,
     usize,
 ) -> usize;
+
+tllmprof_platform::lifecycle::global! {
+    /// The thread whose next way through a door panics, 0 for none.
+    #[fork(keep = "tests that fork ask for none")]
+    static PANICS: AtomicI32 = AtomicI32::new(0);
+}
+
+/// Has the next door that the thread comes through panic.
+pub fn panic_next() {
+    PANICS.store(ids::thread(), Ordering::Relaxed);
+}
+
+/// For the doors.
+pub fn panic_if_asked() {
+    let asked = PANICS.compare_exchange(ids::thread(), 0, Ordering::Relaxed, Ordering::Relaxed);
+    assert!(asked.is_err(), "asked for");
+}
 
 /// A function that notes all of its arguments and changes `errno`; it returns its last argument.
 pub extern "C" fn real(

@@ -6,6 +6,7 @@ use super::thunk::Role;
 use super::{proc_address, watched};
 use tllmprof_capture::marks;
 use tllmprof_platform::errno::Kept;
+use tllmprof_platform::panics::contained;
 use tllmprof_platform::thread::{self, Inside};
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::What;
@@ -14,6 +15,12 @@ use tllmprof_session as session;
 
 /// The handler `slow` has called the real function, which has returned `result`.
 pub extern "C" fn after(frame: &Frame, result: usize) {
+    contained((), || came_back(frame, result));
+}
+
+fn came_back(frame: &Frame, result: usize) {
+    #[cfg(test)]
+    crate::made::panic_if_asked();
     let _errno = Kept::new();
     let _inside = Inside::enter();
     let thunk = frame.thunk;
@@ -46,7 +53,7 @@ pub extern "C" fn after(frame: &Frame, result: usize) {
 /// The handler `record` has called the real function, which has returned `result`: what the program gets.
 #[cfg(target_arch = "x86_64")]
 pub extern "C" fn recorded(frame: &Frame, result: usize) -> usize {
-    record(frame, result);
+    contained((), || record(frame, result));
     result
 }
 

@@ -26,7 +26,9 @@ pub struct Block {
     trail: Cell<*const c_void>,
     /// 1 while the thread is in the library's own code.
     inside: Cell<usize>,
-    reserved: [Cell<usize>; 2],
+    /// 1 while a look-up of the thread is being thought about.
+    looking_up: Cell<usize>,
+    reserved: Cell<usize>,
 }
 
 const _: () = assert!(size_of::<Block>() == Block::SIZE);
@@ -183,6 +185,24 @@ impl Drop for Inside {
     }
 }
 
+/// A look-up of the thread is being thought about. What that calls may be functions that the host looks up at
+/// their first call: such a look-up goes straight on.
+pub struct LookingUp(());
+
+impl LookingUp {
+    /// Begins; none where one is thought about already.
+    pub fn enter() -> Option<Self> {
+        let was_looking_up = Block::with(|block| block.looking_up.replace(1));
+        (was_looking_up == 0).then(|| Self(()))
+    }
+}
+
+impl Drop for LookingUp {
+    fn drop(&mut self) {
+        Block::with(|block| block.looking_up.set(0));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,6 +220,14 @@ mod tests {
         uncounted(&mut || seen = Some(outer()));
         assert!(seen.is_some_and(|outer| outer.place != 0 && outer.return_address == 0));
         assert_eq!(outer().place, 0);
+    }
+
+    #[test]
+    fn one_look_up_is_thought_about_at_a_time() {
+        let looking_up = LookingUp::enter();
+        assert!(looking_up.is_some() && LookingUp::enter().is_none());
+        drop(looking_up);
+        assert!(LookingUp::enter().is_some());
     }
 
     #[test]

@@ -21,6 +21,7 @@ use tllmprof_sync::wake;
 mod changes;
 mod memory;
 mod slots;
+mod walker;
 
 pub use changes::{changes, with_modules};
 use memory::{Memory, double_word};
@@ -172,7 +173,7 @@ fn each_described(visit: &mut dyn FnMut(Description<'_>) -> bool) {
     // SAFETY: the callback gets the closure back as the type it has, and the closure outlives the
     // call.
     unsafe {
-        libc::dl_iterate_phdr(Some(each), (&raw mut visit).cast());
+        walker::iterate()(Some(each), (&raw mut visit).cast());
     }
 }
 

@@ -9,6 +9,33 @@ unsafe extern "C" {
     static environ: AtomicPtr<*const c_char>;
 }
 
+/// Whether the C library has been given the variables, which happens when it is initialised.
+pub fn is_there() -> bool {
+    // SAFETY: the word is aligned, and libc itself reads it as a whole.
+    unsafe { !environ.load(Ordering::Acquire).is_null() }
+}
+
+/// Whether a variable is set whose name `is_meant`. Calls nothing of the host's.
+pub fn has(is_meant: impl Fn(&[u8]) -> bool) -> bool {
+    // SAFETY: the host's list ends with a null, and its entries are terminated strings. The word
+    // that leads to it is aligned, and libc itself reads it as a whole.
+    unsafe {
+        let mut entry = environ.load(Ordering::Acquire);
+        while !entry.is_null() && !(*entry).is_null() {
+            let bytes = CStr::from_ptr(*entry).to_bytes();
+            if bytes
+                .split(|&byte| byte == b'=')
+                .next()
+                .is_some_and(&is_meant)
+            {
+                return true;
+            }
+            entry = entry.add(1);
+        }
+    }
+    false
+}
+
 /// Sets variables, each to a value or to none.
 ///
 /// `setenv` may free the list of variables that another thread, of a profiler that is preloaded,
@@ -64,6 +91,9 @@ pub(crate) mod tests {
         publish(&[(NAME, Some(b"1")), ("TLLMPROF_OF_A_TEST_TOO", Some(b"2"))]);
         assert_eq!(value().as_deref(), Some("1"));
         assert_eq!(count(), before + 2);
+        let is_set = |wanted: &str| has(|name| name == wanted.as_bytes());
+        assert!(is_there() && is_set(NAME) && is_set("TLLMPROF_OF_A_TEST_TOO"));
+        assert!(!is_set("TLLMPROF_OF") && !is_set("1") && !is_set(""));
         publish(&[(NAME, Some(b"a=b"))]);
         assert_eq!(value().as_deref(), Some("a=b"));
         assert_eq!(count(), before + 2, "in the place of the other");

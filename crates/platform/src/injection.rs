@@ -19,7 +19,8 @@ use crate::elf;
 use crate::environment;
 use crate::resolve;
 
-const VARIABLE: &str = "NVTX_INJECTION64_PATH";
+/// The variable that names who listens.
+pub const VARIABLE: &str = "NVTX_INJECTION64_PATH";
 /// What [`VARIABLE`] was before this library was put there; empty if there was none.
 const BEFORE: &str = "TLLMPROF_NVTX_CHAIN";
 

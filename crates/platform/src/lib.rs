@@ -2,7 +2,7 @@
 //!
 //! Modules and their symbols ([`elf`], [`modules`], [`resolve`], [`maps`]), patched GOT slots
 //! ([`got`]) and entries ([`entry`]), what is kept for each thread ([`thread`]), memory outside the
-//! heap ([`pages`]), forks ([`lifecycle`]), the driver and the gate in front of it ([`driver`], [`gate`]), lines on standard
+//! heap ([`pages`]), panics that must not reach the host ([`panics`], [`internal_error`]), forks ([`lifecycle`]), the driver and the gate in front of it ([`driver`], [`gate`]), lines on standard
 //! error ([`log`]), what libc answers at any time ([`system`]). Nothing here knows what a step is.
 
 #[cfg(not(all(
@@ -27,12 +27,14 @@ pub mod gate;
 pub mod got;
 pub mod ids;
 pub mod injection;
+pub mod internal_error;
 pub mod libcuda;
 pub mod lifecycle;
 pub mod log;
 pub mod maps;
 pub mod modules;
 pub mod pages;
+pub mod panics;
 pub mod resolve;
 pub mod stack;
 pub mod system;

@@ -29,6 +29,7 @@ use tllmprof_sync::{Lock, Published};
 
 use crate::block::Inside;
 use crate::ids;
+use crate::panics::contained;
 
 /// The order of the hooks: before a fork and in the child from first to last, in the parent
 /// backwards.
@@ -381,7 +382,7 @@ extern "C" fn before() {
         .flat_map(hooks)
         .filter_map(|hook| hook.before)
     {
-        before();
+        contained((), before);
     }
 }
 
@@ -395,7 +396,7 @@ extern "C" fn in_parent() {
         .flat_map(hooks)
         .filter_map(|hook| hook.parent)
     {
-        parent();
+        contained((), parent);
     }
     let has_entered = HAS_ENTERED.load(Ordering::Relaxed);
     FORKER.store(0, Ordering::Release);
@@ -414,7 +415,7 @@ extern "C" fn in_child() {
         .flat_map(hooks)
         .filter_map(|hook| hook.child)
     {
-        child(&alone);
+        contained((), || child(&alone));
     }
     // The number is the parent's thread's: the child's own is another one.
     if FORKER.swap(0, Ordering::Relaxed) != 0 && HAS_ENTERED.load(Ordering::Relaxed) {

@@ -4,6 +4,7 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use crate::cancel::Uncancelled;
+use crate::errno::Kept;
 use crate::ids;
 use crate::lifecycle::{self, OnlyThread};
 use once_cell::race::OnceBox;
@@ -40,8 +41,8 @@ pub fn keep(keep: fn(&str)) {
 }
 
 /// Remembers what standard error is. A descriptor 2 that is closed now belongs to the host: what
-/// it opens there later is not for our lines. For the constructor; a line that is logged
-/// earlier, in another library's constructor, does it, too.
+/// it opens there later is not for our lines. For the constructor, where a variable of ours is set; the first
+/// line does it, too.
 pub fn start() {
     if !STARTED.swap(true, Ordering::AcqRel) {
         PROCESS.store(ids::process(), Ordering::Relaxed);
@@ -52,7 +53,10 @@ pub fn start() {
 /// The host has redirected descriptor `new`. Not for a child that shares the memory of its parent
 /// until it runs another program: what it redirects is its own.
 pub fn redirected(new: i32) {
-    if new == 2 && PROCESS.load(Ordering::Relaxed) == ids::process() {
+    // Where no line has been or will be written, no system call is made either.
+    let matters = new == 2 && STARTED.load(Ordering::Relaxed);
+    if matters && PROCESS.load(Ordering::Relaxed) == ids::process() {
+        let _errno = Kept::new();
         learn();
     }
 }

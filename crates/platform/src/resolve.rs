@@ -122,17 +122,23 @@ fn search(
     found
 }
 
+/// Modules of a caller's own scope that are searched. None has been seen with half as many.
+const NEEDED: usize = 256;
+
 /// Searches a module and, breadth first, what it needs: its local scope. The modules stay loaded
-/// meanwhile, as the first of them is running.
+/// meanwhile, as the first of them is running. Allocates nothing: the host's allocator may be asking.
 fn in_needed(
     module: &Module,
     name: &CStr,
     version: Option<&CStr>,
     us: usize,
 ) -> Option<*mut c_void> {
-    let mut scope = vec![*module];
+    let mut scope = [0; NEEDED];
+    scope[0] = module.start;
+    let mut length = 1;
     let mut index = 0;
-    while let Some(module) = scope.get(index).copied() {
+    while index < length {
+        let module = elf::containing(scope[index])?;
         if !module.contains(us)
             && let Some(found) = module.defines(name, version)
         {
@@ -141,8 +147,9 @@ fn in_needed(
         module.each_needed(|needed| {
             elf::walk(|candidate| {
                 let is_it = candidate.soname() == Some(needed);
-                if is_it && scope.iter().all(|known| known.start != candidate.start) {
-                    scope.push(*candidate);
+                if is_it && length < NEEDED && !scope[..length].contains(&candidate.start) {
+                    scope[length] = candidate.start;
+                    length += 1;
                 }
                 is_it
             });

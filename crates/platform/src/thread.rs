@@ -15,12 +15,13 @@ use core::sync::atomic::{
 
 use crate::block;
 pub use crate::block::{
-    Block, Inside, Outer, address, cells, leave_outer, outer, set_counting, set_counting_of,
-    set_outer, uncounted,
+    Block, Inside, LookingUp, Outer, address, cells, leave_outer, outer, set_counting,
+    set_counting_of, set_outer, uncounted,
 };
 use crate::ids;
 use crate::lifecycle::{self, OnlyThread};
 use crate::pages::{self, Zeroed};
+use crate::panics::contained;
 use tllmprof_sync::Published;
 
 /// The components that keep something for each thread, in the order in which they learn that the
@@ -253,7 +254,7 @@ fn key() -> Option<u32> {
 
 fn thread_ends(record: &'static Record) {
     for ends in THREAD_ENDS.iter().filter_map(Published::get) {
-        ends(record);
+        contained((), || ends(record));
     }
     record.set_flight(0);
     block::set_record(null());

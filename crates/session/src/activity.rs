@@ -2,8 +2,9 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use tllmprof_config::variables::ROUTER_VARIABLES;
 use tllmprof_config::{BadValue, Settings, Step};
-use tllmprof_platform::lifecycle;
+use tllmprof_platform::{environment, lifecycle};
 use tllmprof_sync::Published;
 
 use crate::wiring::sink;
@@ -24,6 +25,9 @@ lifecycle::global! {
     /// What the variables say, as far as they are right.
     #[fork(keep = "the variables are the same")]
     static READ: Published<Result<Settings, BadValue>> = Published::none();
+    /// The process was started without any of the variables.
+    #[fork(keep = "the variables are the same")]
+    static ASKS_NOTHING: AtomicBool = AtomicBool::new(false);
 }
 
 lifecycle::global! {
@@ -54,7 +58,11 @@ pub fn has_work(settings: &Settings) -> bool {
 
 pub fn read() -> &'static Result<Settings, BadValue> {
     READ.get().unwrap_or_else(|| {
-        let read: &_ = Box::leak(Box::new(Settings::from_env(|name| std::env::var_os(name))));
+        let get = |name: &str| {
+            let is_asked = !ASKS_NOTHING.load(Ordering::Relaxed);
+            is_asked.then(|| std::env::var_os(name)).flatten()
+        };
+        let read: &_ = Box::leak(Box::new(Settings::from_env(get)));
         // Another thread may have been first.
         let first = READ.replace(None, Some(read)).err().flatten();
         first.unwrap_or(read)
@@ -78,10 +86,34 @@ fn state() -> u8 {
     if state == UNDECIDED { decide() } else { state }
 }
 
+/// Whether the process was started with a variable that the library reads. In one without nothing is done
+/// that the host could notice: no system call, no allocation.
+pub fn is_asked() -> bool {
+    !ASKS_NOTHING.load(Ordering::Relaxed) && environment::has(is_read)
+}
+
+/// It was not: variables that the program sets itself come too late. For the constructor.
+pub fn asks_nothing() {
+    ASKS_NOTHING.store(true, Ordering::Relaxed);
+}
+
+fn is_read(name: &[u8]) -> bool {
+    let others = ROUTER_VARIABLES.into_iter().chain([injection::VARIABLE]);
+    name.starts_with(b"TLLM") || others.map(str::as_bytes).any(|other| name == other)
+}
+
 /// Decides when a door first meets a name of CUDA: by then a profiler that is preloaded, too, has
 /// set its variables.
 #[cold]
 fn decide() -> u8 {
+    let has_tool = || environment::has(|name| name == injection::VARIABLE.as_bytes());
+    if READ.get().is_none() && !is_asked() && !has_tool() {
+        // A library that runs before the C library has been initialised asks too early.
+        if environment::is_there() {
+            STATE.store(IDLE, Ordering::Relaxed);
+        }
+        return IDLE;
+    }
     let state = match read() {
         Err(_) => COMPLAINING,
         Ok(settings) if has_work(settings) => ACTIVE,
@@ -109,4 +141,26 @@ pub fn touched() {
 /// Whether the process uses CUDA.
 pub fn uses_cuda() -> bool {
     USES_CUDA.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_any_of_the_variables_asks_for_something() {
+        for variable in tllmprof_config::VARIABLES {
+            assert!(is_read(variable.name.as_bytes()), "{}", variable.name);
+        }
+        assert!(is_read(b"NVTX_INJECTION64_PATH") && is_read(b"TLLMPROF_NVTX_CHAIN"));
+        for other in [
+            "",
+            "HOME",
+            "LD_PRELOAD",
+            "XTLLMPROF_TRACE",
+            "ENABLE_PERFECT",
+        ] {
+            assert!(!is_read(other.as_bytes()), "{other}");
+        }
+    }
 }

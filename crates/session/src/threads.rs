@@ -8,6 +8,7 @@ use super::slots::{Counts, cells_of};
 use super::wiring::sink;
 use super::{OWNER, STATE, State, ending, stream_capture, turn};
 use tllmprof_platform::ids;
+use tllmprof_platform::panics::contained;
 use tllmprof_platform::thread::Inside;
 use tllmprof_platform::thread::{self, Part};
 use tllmprof_steps::step::threads::Slot;
@@ -55,7 +56,7 @@ pub fn new_thread(uses_cuda: bool) {
 
 /// The process exits: the window closes.
 extern "C" fn exits() {
-    ending::finish();
+    contained((), ending::finish);
 }
 
 /// A thread has ended: another may count where it did.

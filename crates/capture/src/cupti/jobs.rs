@@ -20,6 +20,7 @@ use tllmprof_platform::gate;
 use tllmprof_platform::gate::Links;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
+use tllmprof_platform::panics::contained;
 use tllmprof_sync::{Lock, Machine};
 
 /// `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`.
@@ -327,7 +328,7 @@ fn flush() {
 /// is loaded, which must come after this one.
 fn mind_exit() {
     extern "C" fn at_exit() {
-        super::flush_at_exit();
+        contained((), super::flush_at_exit);
     }
     lifecycle::global! {
         #[fork(keep = "handlers are inherited")]

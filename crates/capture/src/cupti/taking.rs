@@ -11,6 +11,7 @@ use super::clock::Reading;
 use super::library::Cupti;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::lifecycle;
+use tllmprof_platform::panics::contained;
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::Event;
 use tllmprof_recorder::StringId;
@@ -103,7 +104,7 @@ pub fn totals() -> Totals {
 /// CUPTI wants a buffer, on a thread of the program's.
 pub extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most: *mut usize) {
     let _errno = Kept::new();
-    let taken = buffers::take();
+    let taken = contained(None, buffers::take);
     // SAFETY: CUPTI calls this with places for its three answers, which are on its stack.
     unsafe {
         *size = if taken.is_some() { buffers::SIZE } else { 0 };
@@ -121,6 +122,14 @@ pub extern "C" fn completed(
     valid: usize,
 ) {
     let _errno = Kept::new();
+    contained((), || take_down(context, stream, buffer, valid));
+    if !buffer.is_null() {
+        contained((), || buffers::give_back(buffer));
+    }
+}
+
+/// Takes what a buffer holds.
+fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
     if let Some(cupti) = Cupti::get()
         && let Some(taking) = TAKING.lock().as_mut()
     {
@@ -149,9 +158,6 @@ pub extern "C" fn completed(
             let what = What::Dropped { events: lost };
             recorder::late(&Event::new(now.ticks, 0, what));
         }
-    }
-    if !buffer.is_null() {
-        buffers::give_back(buffer);
     }
 }
 

@@ -6,6 +6,7 @@ use super::{ends, may_await_end};
 use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::lifecycle;
+use tllmprof_platform::panics::contained;
 use tllmprof_platform::thread::{self, Inside};
 use tllmprof_session as session;
 use tllmprof_steps::step::counted::Counted;
@@ -56,6 +57,10 @@ fn is_on_small_signal_stack() -> bool {
 /// `return_place` is where the call's return address lies, and `from` an address in the stub or
 /// trampoline that it came through; on AArch64, which has no trampolines, where the stub leads to.
 pub extern "C" fn before(return_place: &AtomicUsize, from: usize) {
+    contained((), || entered(return_place, from));
+}
+
+fn entered(return_place: &AtomicUsize, from: usize) {
     let Some(_inside) = Inside::enter() else {
         return;
     };
@@ -83,9 +88,11 @@ pub extern "C" fn before(return_place: &AtomicUsize, from: usize) {
 
 /// A call has returned whose end was awaited at place `index`.
 pub extern "C" fn after(index: usize) {
-    let _errno = Kept::new();
-    let iteration = ends::ended(index);
-    if let (Some(_inside), Some(iteration)) = (Inside::enter(), iteration) {
-        session::by_name::ends(iteration);
-    }
+    contained((), || {
+        let _errno = Kept::new();
+        let iteration = ends::ended(index);
+        if let (Some(_inside), Some(iteration)) = (Inside::enter(), iteration) {
+            session::by_name::ends(iteration);
+        }
+    });
 }

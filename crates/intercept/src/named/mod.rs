@@ -48,8 +48,9 @@ use tllmprof_platform::elf::Found;
 use tllmprof_platform::elf::Module;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::ids;
+use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve;
-use tllmprof_platform::thread::Inside;
+use tllmprof_platform::thread::{Inside, LookingUp};
 use tllmprof_platform::{elf, got};
 use tllmprof_session::engines;
 use tllmprof_sync::Guard;
@@ -269,13 +270,29 @@ pub unsafe extern "C" fn lookup(
     version: *const c_char,
     caller: usize,
 ) -> *mut c_void {
-    let _errno = Kept::new();
-    look();
-    // SAFETY: the program passed both to `dlsym` or `dlvsym`, which read them as terminated strings.
-    let (name, version) = unsafe {
-        let version = (!version.is_null()).then(|| CStr::from_ptr(version));
-        (CStr::from_ptr(name), version)
+    // First of all: the next line calls a function of the host's.
+    let Some(_looking_up) = LookingUp::enter() else {
+        return core::ptr::null_mut();
     };
+    contained(core::ptr::null_mut(), || {
+        let _errno = Kept::new();
+        look();
+        // SAFETY: the program passed both to `dlsym` or `dlvsym`, which read them as terminated strings.
+        let (name, version) = unsafe {
+            let version = (!version.is_null()).then(|| CStr::from_ptr(version));
+            (CStr::from_ptr(name), version)
+        };
+        stand_in(handle, name, version, caller)
+    })
+}
+
+/// What a look-up of `name` gets instead of the function; null for the function.
+fn stand_in(
+    handle: *mut c_void,
+    name: &CStr,
+    version: Option<&CStr>,
+    caller: usize,
+) -> *mut c_void {
     let is_named = with(|followed| {
         followed
             .by_name

@@ -13,6 +13,7 @@ use super::kept;
 use super::name::Name;
 use super::ranges;
 use tllmprof_platform::function;
+use tllmprof_platform::panics::contained;
 
 /// A function of NVTX that is wrapped: its table and its number there.
 pub struct Wrapped {
@@ -54,50 +55,68 @@ macro_rules! wrappers {
 
 #[inline]
 fn start(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<RangeId>) -> RangeId {
-    let ends = ranges::begins(domain, name);
-    let id = kept::started(domain, next().unwrap_or(0), name);
-    ranges::started(id, ends)
+    let ends = contained(None, || ranges::begins(domain, name));
+    let id = next().unwrap_or(0);
+    contained(id, || {
+        ranges::started(kept::started(domain, id, name), ends)
+    })
+}
+
+#[inline]
+fn end(id: RangeId, next: impl FnOnce() -> Option<()>) {
+    contained((), || kept::ended(id));
+    next();
+    contained((), || ranges::ended(id));
 }
 
 #[inline]
 fn push(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<c_int>) -> c_int {
-    let ends = ranges::begins(domain, name);
+    let ends = contained(None, || ranges::begins(domain, name));
     let level = next().unwrap_or(NO_TRACKING);
-    kept::pushed(domain, name);
-    ranges::pushed(domain, ends);
+    contained((), || {
+        kept::pushed(domain, name);
+        ranges::pushed(domain, ends);
+    });
     level
 }
 
 #[inline]
 fn pop(domain: Handle, next: impl FnOnce() -> Option<c_int>) -> c_int {
-    kept::popped(domain);
+    contained((), || kept::popped(domain));
     let level = next().unwrap_or(NO_TRACKING);
-    ranges::popped(domain);
+    contained((), || ranges::popped(domain));
     level
 }
 
+#[inline]
+fn mark(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<()>) {
+    contained((), || kept::marked(domain, name));
+    next();
+}
+
 fn register(domain: Handle, text: &Name<'_>, next: impl FnOnce() -> Option<Handle>) -> Handle {
-    let handle = kept::registered(domain, next(), text);
-    ranges::registered(domain, handle, text)
+    let given = next();
+    contained(given.unwrap_or(0), || {
+        ranges::registered(domain, kept::registered(domain, given, text), text)
+    })
 }
 
 fn create_domain(name: &Name<'_>, next: impl FnOnce() -> Option<Handle>) -> Handle {
-    let handle = kept::domain_created(next(), name);
-    ranges::domain_created(handle, name)
+    let given = next();
+    contained(given.unwrap_or(0), || {
+        ranges::domain_created(kept::domain_created(given, name), name)
+    })
 }
 
 wrappers! {
     mark_ex: CORE[1](attributes: *const Attributes) = |next| {
-        kept::marked(DEFAULT, &Name::of(attributes));
-        next();
+        mark(DEFAULT, &Name::of(attributes), next);
     };
     mark_a: CORE[2](message: *const c_char) = |next| {
-        kept::marked(DEFAULT, &Name::narrow(message));
-        next();
+        mark(DEFAULT, &Name::narrow(message), next);
     };
     mark_w: CORE[3](message: *const Wide) = |next| {
-        kept::marked(DEFAULT, &Name::wide(message));
-        next();
+        mark(DEFAULT, &Name::wide(message), next);
     };
     range_start_ex: CORE[4](attributes: *const Attributes) -> RangeId = |next| {
         start(DEFAULT, &Name::of(attributes), next)
@@ -109,9 +128,7 @@ wrappers! {
         start(DEFAULT, &Name::wide(message), next)
     };
     range_end: CORE[7](id: RangeId) = |next| {
-        kept::ended(id);
-        next();
-        ranges::ended(id);
+        end(id, next);
     };
     range_push_ex: CORE[8](attributes: *const Attributes) -> c_int = |next| {
         push(DEFAULT, &Name::of(attributes), next)
@@ -126,16 +143,13 @@ wrappers! {
         pop(DEFAULT, next)
     };
     domain_mark_ex: CORE2[1](domain: Handle, attributes: *const Attributes) = |next| {
-        kept::marked(domain, &Name::of(attributes));
-        next();
+        mark(domain, &Name::of(attributes), next);
     };
     domain_range_start_ex: CORE2[2](domain: Handle, attributes: *const Attributes) -> RangeId = |next| {
         start(domain, &Name::of(attributes), next)
     };
     domain_range_end: CORE2[3](domain: Handle, id: RangeId) = |next| {
-        kept::ended(id);
-        next();
-        ranges::ended(id);
+        end(id, next);
     };
     domain_range_push_ex: CORE2[4](domain: Handle, attributes: *const Attributes) -> c_int = |next| {
         push(domain, &Name::of(attributes), next)
@@ -156,7 +170,7 @@ wrappers! {
         create_domain(&Name::wide(name), next)
     };
     domain_destroy: CORE2[14](domain: Handle) = |next| {
-        ranges::domain_destroyed(domain);
+        contained((), || ranges::domain_destroyed(domain));
         next();
     };
 }

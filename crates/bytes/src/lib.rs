@@ -1,0 +1,270 @@
+//! `memcpy`, `memmove`, `memset`, `memcmp`, `bcmp` and `strlen`, for the preloaded library alone.
+//!
+//! The compiler calls these functions wherever it likes, and so do `core` and `std`. Through the PLT such
+//! a call reaches whatever the host has under the name: a sanitizer's function before the sanitizer is
+//! initialised, or an interposer that looks the real function up with `dlsym`, where the `dlsym` door makes
+//! the call again. Here the names are hidden symbols: each reference in the library is bound to them when
+//! it is linked, and the host never sees them.
+//!
+//! The crate is `no_builtins`, so that the compiler does not turn the loops of these functions into calls of
+//! the functions themselves. Such a crate takes no part in link-time optimization.
+
+#![cfg_attr(not(test), no_std)]
+#![no_builtins]
+
+use core::ffi::c_int;
+
+/// What is copied at once.
+type Word = u128;
+const WORD: usize = size_of::<Word>();
+
+/// `memcpy` and `memmove`.
+///
+/// # Safety
+/// As `memmove`.
+pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
+    /// Copies `length` bytes, at least one `T` and at most two.
+    #[inline(always)]
+    unsafe fn ends<T: Copy>(to: *mut u8, from: *const u8, length: usize) {
+        let last = length - size_of::<T>();
+        // SAFETY: the first and the last bytes of two areas of `length`; both are loaded before either is
+        // stored, as the areas may overlap.
+        unsafe {
+            let (first, end) = (load::<T>(from), load::<T>(from.add(last)));
+            store(to, first);
+            store(to.add(last), end);
+        }
+    }
+    // SAFETY: by the contract both areas have `length` bytes, and each branch stays within them.
+    unsafe {
+        match length {
+            0 => {}
+            1 => store(to, load::<u8>(from)),
+            2..4 => ends::<u16>(to, from, length),
+            4..8 => ends::<u32>(to, from, length),
+            8..WORD => ends::<u64>(to, from, length),
+            WORD..=32 => ends::<Word>(to, from, length),
+            // Where the target begins inside the source, the end goes first.
+            _ if to.addr().wrapping_sub(from.addr()) < length => backwards(to, from, length),
+            _ => forwards(to, from, length),
+        }
+    }
+    to
+}
+
+/// Copies more than a word, from the first byte to the last.
+unsafe fn forwards(to: *mut u8, from: *const u8, length: usize) {
+    let last = length - WORD;
+    let mut at = 0;
+    // SAFETY: within the two areas of `length`. What a store overwrites of the source has been loaded: it
+    // lies before the next load, or in the last word, which is loaded first.
+    unsafe {
+        let end = load::<Word>(from.add(last));
+        while at < last {
+            store(to.add(at), load::<Word>(from.add(at)));
+            at += WORD;
+        }
+        store(to.add(last), end);
+    }
+}
+
+/// Copies more than a word, from the last byte to the first.
+unsafe fn backwards(to: *mut u8, from: *const u8, length: usize) {
+    let mut at = length;
+    // SAFETY: within the two areas of `length`. What a store overwrites of the source has been loaded: it
+    // lies behind the next load, or in the first word, which is loaded first.
+    unsafe {
+        let first = load::<Word>(from);
+        while at > WORD {
+            at -= WORD;
+            store(to.add(at), load::<Word>(from.add(at)));
+        }
+        store(to, first);
+    }
+}
+
+/// `memset`.
+///
+/// # Safety
+/// As `memset`.
+pub unsafe extern "C" fn fill(to: *mut u8, byte: c_int, length: usize) -> *mut u8 {
+    let word = Word::from_ne_bytes([byte as u8; WORD]);
+    // SAFETY: each branch stays within the `length` bytes that the caller may write.
+    unsafe {
+        match length {
+            0 => {}
+            1 => store(to, word as u8),
+            2..4 => {
+                store(to, word as u16);
+                store(to.add(length - 2), word as u16);
+            }
+            4..8 => {
+                store(to, word as u32);
+                store(to.add(length - 4), word as u32);
+            }
+            8..WORD => {
+                store(to, word as u64);
+                store(to.add(length - 8), word as u64);
+            }
+            _ => {
+                let (mut at, last) = (0, length - WORD);
+                while at < last {
+                    store(to.add(at), word);
+                    at += WORD;
+                }
+                store(to.add(last), word);
+            }
+        }
+    }
+    to
+}
+
+/// `memcmp` and `bcmp`.
+///
+/// # Safety
+/// As `memcmp`.
+pub unsafe extern "C" fn compare(one: *const u8, other: *const u8, length: usize) -> c_int {
+    let mut at = 0;
+    // SAFETY: all loads lie within the `length` bytes that the caller may read at both places.
+    unsafe {
+        while at + 8 <= length {
+            let [one, other] = [load::<u64>(one.add(at)), load::<u64>(other.add(at))];
+            if one != other {
+                // The first byte that differs decides: it becomes the highest.
+                return if one.to_be() < other.to_be() { -1 } else { 1 };
+            }
+            at += 8;
+        }
+        while at < length {
+            let [one, other] = [load::<u8>(one.add(at)), load::<u8>(other.add(at))];
+            if one != other {
+                return c_int::from(one) - c_int::from(other);
+            }
+            at += 1;
+        }
+    }
+    0
+}
+
+/// `strlen`. By bytes: nothing behind the end is read, which memory checkers would report.
+///
+/// # Safety
+/// As `strlen`.
+pub unsafe extern "C" fn length(text: *const u8) -> usize {
+    let mut length = 0;
+    // SAFETY: no byte before this one is the end of the text, so that this one is in it.
+    while unsafe { load::<u8>(text.add(length)) } != 0 {
+        length += 1;
+    }
+    length
+}
+
+#[inline(always)]
+unsafe fn load<T: Copy>(from: *const u8) -> T {
+    // SAFETY: the caller may read so many bytes, and integers have any bytes.
+    unsafe { from.cast::<T>().read_unaligned() }
+}
+
+#[inline(always)]
+unsafe fn store<T: Copy>(to: *mut u8, value: T) {
+    // SAFETY: the caller may write so many bytes.
+    unsafe { to.cast::<T>().write_unaligned(value) }
+}
+
+// What the compiler and C call them. Hidden, and so in no list of what the library exports.
+#[cfg(not(test))]
+macro_rules! names {
+    ($($name:literal = $function:ident;)*) => {
+        core::arch::global_asm!(
+            $(concat!(".hidden ", $name),
+            concat!(".globl ", $name),
+            concat!(".type ", $name, ",@function"),
+            concat!(".set ", $name, ", {", stringify!($function), "}"),)*
+            copy = sym copy,
+            fill = sym fill,
+            compare = sym compare,
+            length = sym length,
+        );
+    };
+}
+#[cfg(not(test))]
+names! {
+    "memcpy" = copy;
+    "memmove" = copy;
+    "memset" = fill;
+    "memcmp" = compare;
+    "bcmp" = compare;
+    "strlen" = length;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lengths around each branch.
+    const LENGTHS: core::ops::Range<usize> = 0..200;
+    const ROOM: usize = 512;
+
+    fn numbered() -> Vec<u8> {
+        (0..ROOM).map(|at| (at * 7 + at / 251) as u8).collect()
+    }
+
+    #[test]
+    fn areas_are_copied_wherever_they_lie() {
+        for length in LENGTHS {
+            for to in [0, 1, 3, 8, 15, 16, 17, 31, 33, 100, 250] {
+                for from in [0, 2, 7, 9, 16, 30, 32, 99, 101, 260] {
+                    let (mut wanted, mut bytes) = (numbered(), numbered());
+                    wanted.copy_within(from..from + length, to);
+                    let start = bytes.as_mut_ptr();
+                    // SAFETY: both areas lie in the buffer.
+                    let result = unsafe { copy(start.add(to), start.add(from), length) };
+                    assert_eq!(result, start.wrapping_add(to));
+                    assert!(bytes == wanted, "{length} bytes from {from} to {to}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn areas_are_filled() {
+        for length in LENGTHS {
+            for to in [0, 1, 9, 16] {
+                let (mut wanted, mut bytes) = (numbered(), numbered());
+                wanted[to..to + length].fill(0xa5);
+                // SAFETY: the area lies in the buffer. Only the lowest byte of the number counts.
+                unsafe { fill(bytes.as_mut_ptr().add(to), 0x7a5, length) };
+                assert!(bytes == wanted, "{length} bytes at {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_byte_that_differs_decides() {
+        for length in LENGTHS {
+            let (one, mut other) = (numbered(), numbered());
+            let order = |one: &[u8], other: &[u8]| {
+                // SAFETY: both have so many bytes.
+                unsafe { compare(one.as_ptr(), other.as_ptr(), length) }.signum()
+            };
+            other[length] ^= 1;
+            assert_eq!(order(&one, &other), 0, "{length}");
+            for at in (0..length).rev() {
+                other[at] = one[at].wrapping_add(0x80);
+                let wanted = one[at].cmp(&other[at]) as c_int;
+                assert_eq!(order(&one, &other), wanted, "byte {at} of {length}");
+                assert_eq!(order(&other, &one), -wanted);
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_ends_at_its_first_zero() {
+        for wanted in LENGTHS {
+            let mut text = vec![b'a'; wanted];
+            text.extend([0, b'b', 0]);
+            // SAFETY: it ends.
+            assert_eq!(unsafe { length(text.as_ptr()) }, wanted);
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Hosts that are not ready for calls when the library's doors are first used: functions that look the real ones up at
+//! their first call, sanitizers, filters for system calls.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::common::{
+    Output, built_command, can_exec, command, compiler, cpp_compiler, repo, run, shim, skipped,
+    standin,
+};
+use super::twice::{Situation, start, stop};
+use super::{NO_CUDA, RUNTIME, Workshop, assert_switches};
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Functions that the compiler makes calls of wherever it likes, and that the doors need: in no list of imports
+/// as long as the library has its own.
+const DOORS_OWN: [&str; 7] = [
+    "memcpy",
+    "memmove",
+    "memset",
+    "memcmp",
+    "bcmp",
+    "strlen",
+    "dl_iterate_phdr",
+];
+
+/// The functions that the library imports, without their versions.
+fn imported() -> BTreeSet<String> {
+    let mut readelf = Command::new("readelf");
+    let listed = run(readelf.args(["-W", "--dyn-syms"]).arg(shim()), TIMEOUT);
+    assert!(listed.status.success(), "{}", listed.err());
+    let name = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, _, _, "FUNC", "GLOBAL", _, "UND", name, ..] = words[..] else {
+            return None;
+        };
+        Some(name.split('@').next()?.to_owned())
+    };
+    listed.out().lines().filter_map(name).collect()
+}
+
+/// Libraries with one lazy function each, all made of one object.
+fn lazy_libraries(shop: &Workshop, names: &[String]) -> Vec<PathBuf> {
+    let list = names
+        .iter()
+        .fold(String::from("-DNAMES="), |mut list, name| {
+            let _ = write!(list, "X({name}) ");
+            list
+        });
+    let object = shop.0.path("lazy.o");
+    let mut cc = compiler();
+    // Whatever the compiler knows of these functions, their declarations here differ.
+    cc.args([
+        "-c",
+        "-fPIC",
+        "-O1",
+        "-fno-builtin",
+        "-fno-stack-protector",
+        "-w",
+        "-o",
+    ])
+    .arg(&object)
+    .arg(list)
+    .arg(repo().join("tests/hostile/lazy.c"));
+    let built = run(&mut cc, TIMEOUT);
+    assert!(built.status.success(), "{}", built.err());
+    names
+        .iter()
+        .map(|name| {
+            let script = shop.0.path(&format!("{name}.map"));
+            fs::write(&script, format!("{{ global: {name}; local: *; }};\n")).expect("a script");
+            let library = shop.0.path(&format!("{name}.so"));
+            let mut cc = compiler();
+            cc.args(["-shared", "-nostdlib", "-Wl,-z,lazy", "-o"])
+                .arg(&library)
+                .arg(&object)
+                .arg(format!("-Wl,--version-script={}", script.display()));
+            let built = run(&mut cc, TIMEOUT);
+            assert!(built.status.success(), "{name}: {}", built.err());
+            library
+        })
+        .collect()
+}
+
+/// Calls `act` for each, on a few threads.
+fn for_each<T: Sync>(all: &[T], act: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    act(one);
+                }
+            });
+        }
+    });
+}
+
+/// Whatever function a host finds at its first call only, by `dlsym`, the door finds it without calling it.
+#[test]
+fn functions_that_are_looked_up_at_their_first_call() {
+    let shop = Workshop::new();
+    let names: BTreeSet<String> = imported()
+        .into_iter()
+        .chain(DOORS_OWN.map(str::to_owned))
+        .collect();
+    assert!(names.len() > 60, "{names:?}");
+    let names: Vec<String> = names.into_iter().collect();
+    let libraries = lazy_libraries(&shop, &names);
+    let program = shop.build("sanitized", "sanitized", RUNTIME);
+    let wrong = Mutex::new(Vec::new());
+    let cases: Vec<(&String, &PathBuf)> = names.iter().zip(&libraries).collect();
+    for_each(&cases, |(name, library)| {
+        let ran = |shim: Option<&Path>, variables: &[(&str, &str)]| {
+            let mut preload = library.display().to_string();
+            if let Some(shim) = shim {
+                let _ = write!(preload, ":{}", shim.display());
+            }
+            let trace = shop.0.path(&format!("{name}.trace"));
+            let mut command = built_command(&program);
+            command
+                .arg("cuda")
+                .env("LD_LIBRARY_PATH", standin())
+                .env("LD_PRELOAD", preload)
+                .envs(variables.iter().copied());
+            if !variables.is_empty() {
+                command.env("TLLMPROF_TRACE", trace);
+            }
+            run(&mut command, TIMEOUT)
+        };
+        let plain = ran(None, &[]);
+        assert_eq!(plain.status.code(), Some(3), "{name}: {}", plain.err());
+        let armed = [
+            ("TLLMPROF_START_STOP", "2-4"),
+            ("TLLMPROF_STEP", "sym:^cudaGraphLaunch$"),
+            ("TLLMPROF_LOG", "off"),
+        ];
+        for (how, variables) in [("preloaded", &[][..]), ("armed", &armed)] {
+            let with = ran(Some(&shim()), variables);
+            if (with.status, &with.stdout, &with.stderr)
+                != (plain.status, &plain.stdout, &plain.stderr)
+            {
+                let line = format!("{name}, {how}: {}\n{}", with.status, with.err());
+                wrong.lock().expect("no panic meanwhile").push(line);
+            }
+        }
+    });
+    let wrong = wrong.into_inner().expect("no panic meanwhile");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn real_functions_in_function_local_statics() {
+    let shop = Workshop::new();
+    let program = shop.0.path("function_local");
+    let mut cpp = cpp_compiler();
+    // A constant length is no call.
+    cpp.args(["-O1", "-fno-builtin", "-Wall", "-Wextra", "-rdynamic", "-o"])
+        .arg(&program)
+        .arg(repo().join("tests/hostile/function_local.cpp"));
+    let built = run(&mut cpp, TIMEOUT);
+    assert!(built.status.success(), "{}", built.err());
+    let situation = Situation::new(program.display().to_string());
+    for situation in [
+        situation.clone(),
+        situation.window("2-3", "cudaGraphLaunch"),
+    ] {
+        let both = situation.run();
+        assert_eq!(both.output.status.code(), Some(5));
+        assert_eq!(both.output.out(), "modules, a name\n");
+        assert_eq!(both.output.err(), "");
+    }
+}
+
+/// A program for each sanitizer: what builds it, and what it is run with.
+const SANITIZERS: [(&str, &[&str], (&str, &str)); 7] = [
+    ("thread", &[], ("TSAN_OPTIONS", "")),
+    ("thread", &["-static-libtsan"], ("TSAN_OPTIONS", "")),
+    ("undefined", &[], ("UBSAN_OPTIONS", "halt_on_error=1")),
+    (
+        "undefined",
+        &["-static-libubsan"],
+        ("UBSAN_OPTIONS", "halt_on_error=1"),
+    ),
+    // It wants to be the first library; by itself it refuses whatever is preloaded.
+    (
+        "address",
+        &[],
+        ("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0"),
+    ),
+    (
+        "address",
+        &["-static-libasan"],
+        ("ASAN_OPTIONS", "detect_leaks=0"),
+    ),
+    ("leak", &[], ("LSAN_OPTIONS", "detect_leaks=0")),
+];
+
+#[test]
+fn programs_with_sanitizers() {
+    if !can_exec() {
+        return skipped("not under qemu");
+    }
+    let shop = Workshop::new();
+    for_each(&SANITIZERS, |(sanitizer, options, variable)| {
+        let name = format!("{sanitizer}{}", options.concat());
+        let sanitize = format!("-fsanitize={sanitizer}");
+        let options = [RUNTIME, &[&sanitize], options].concat();
+        let program = shop.build("sanitized", &name, &options);
+        check_sanitized(&program, *variable);
+    });
+}
+
+/// Runs the program without the library, with it, and with windows.
+fn check_sanitized(program: &Path, (name, value): (&str, &str)) {
+    let program = Situation::new(program.display().to_string()).env(name, value);
+    for program in [program.clone(), program.clone().args("cuda")] {
+        let both = program.run();
+        assert_eq!(both.output.status.code(), Some(3), "{}", both.output.err());
+        both.assert_untouched();
+    }
+    for step in ["cudaGraphLaunch", "auto"] {
+        let both = program.clone().args("cuda").window("2-3", step);
+        let both = both.env("TLLMPROF_WARMUP", "0").run();
+        assert_eq!(both.output.status.code(), Some(3), "{}", both.output.err());
+        if step != "auto" {
+            assert_switches(&both, &[start(2, 2), stop(4, 4)]);
+        }
+    }
+}
+
+/// clang alone has it.
+#[test]
+fn a_program_with_the_memory_sanitizer() {
+    if !can_exec() {
+        return skipped("not under qemu");
+    }
+    let shop = Workshop::new();
+    let program = shop.0.path("memory");
+    let source = shop.0.path("memory.c");
+    fs::write(
+        &source,
+        "#include <string.h>\nint main(int c, char **v) { return c + (strlen(v[0]) > 0) + 1; }\n",
+    )
+    .expect("write a source");
+    let mut clang = Command::new("clang");
+    clang
+        .args(["-fsanitize=memory", "-o"])
+        .args([&program, &source]);
+    if clang.arg("-v").output().is_err() {
+        return skipped("clang is not installed");
+    }
+    let built = run(&mut clang, TIMEOUT);
+    assert!(built.status.success(), "{}", built.err());
+    let both = Situation::new(program.display().to_string()).run();
+    assert_eq!(both.output.status.code(), Some(3));
+    both.assert_untouched();
+}
+
+#[test]
+fn a_look_up_before_the_c_library_is_initialised() {
+    let shop = Workshop::new();
+    let program = shop.program("before_libc", RUNTIME);
+    program.run().assert_untouched();
+    let both = program.window("2-3", "cudaGraphLaunch").run();
+    assert_eq!(both.total(), 8);
+    assert_switches(&both, &[start(2, 2), stop(4, 4)]);
+}
+
+/// In a process that asks for nothing, the library makes no system call beyond the loader's.
+#[test]
+fn a_filter_that_fits_the_program() {
+    if !can_exec() {
+        return skipped("qemu would start the program without the filter");
+    }
+    let shop = Workshop::new();
+    let program = shop.build("fitted", "fitted", NO_CUDA);
+    let run = |shim: Option<PathBuf>| -> Output {
+        run(command(&program).arg(&program).args(shim), TIMEOUT)
+    };
+    let plain = run(None);
+    if plain.status.code() == Some(77) {
+        return skipped("no filter may be set here");
+    }
+    assert_eq!(
+        plain.status.code(),
+        Some(6),
+        "the filter fits: {}",
+        plain.status
+    );
+    let preloaded = run(Some(shim()));
+    assert_eq!(preloaded.status, plain.status, "{}", preloaded.err());
+    assert_eq!(
+        (preloaded.out(), preloaded.err()),
+        (plain.out(), plain.err())
+    );
+}
+
+/// valgrind reads the unwind data of each library, and counts what is allocated.
+#[test]
+fn valgrind_has_nothing_to_say() {
+    if !can_exec() {
+        return skipped("not under qemu");
+    }
+    let valgrind = |shim: Option<PathBuf>| -> Option<String> {
+        let mut valgrind = command("valgrind");
+        valgrind.arg("/bin/true");
+        if let Some(shim) = shim {
+            valgrind.env("LD_PRELOAD", shim);
+        }
+        valgrind.output().ok()?;
+        let said = run(&mut valgrind, TIMEOUT);
+        assert_eq!(said.status.code(), Some(0), "{}", said.err());
+        // Each line begins with the process's number.
+        let text = |line: &str| {
+            line.trim_start_matches(|c: char| "=-".contains(c) || c.is_ascii_digit())
+                .to_owned()
+        };
+        let err = said.err();
+        Some(err.lines().map(text).collect::<Vec<_>>().join("\n"))
+    };
+    let Some(plain) = valgrind(None) else {
+        return skipped("valgrind is not installed");
+    };
+    assert!(plain.contains("ERROR SUMMARY: 0 errors"), "{plain}");
+    assert_eq!(valgrind(Some(shim())).as_deref(), Some(&*plain));
+}
