@@ -54,6 +54,9 @@ pub extern "C" fn before(frame: &Frame) -> c_int {
         read(frame);
         frame.since.set(recorder::ticks());
     }
+    if inside.is_some() {
+        session::goes_on();
+    }
     follow.into()
 }
 

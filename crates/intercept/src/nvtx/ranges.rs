@@ -18,6 +18,7 @@ use tllmprof_steps::ranges::pattern::Pattern;
 use tllmprof_steps::ranges::seen::Seen;
 use tllmprof_steps::ranges::started::Started;
 use tllmprof_steps::step::counted::Counted;
+use tllmprof_steps::step::threads::Slot;
 
 lifecycle::global! {
     stage: Doors;
@@ -122,7 +123,7 @@ impl Rule {
 /// A range has been pushed; `ends` is what [`begins`] returned.
 #[inline]
 pub fn pushed(domain: Handle, ends: Option<u64>) {
-    if ends.is_some() || follows_any() {
+    if ends.is_some() || is_noted() {
         follow(domain, ends);
     }
 }
@@ -141,8 +142,16 @@ fn follows_any() -> bool {
     RULE.get().is_some() && session::slot().is_some_and(|slot| !slot.open_ranges().is_empty())
 }
 
+/// Whether a range that the thread has opened has to be noted: one in which another ends, or a step.
+#[inline]
+fn is_noted() -> bool {
+    let is = |slot: &Slot| slot.is_beginning() || !slot.open_ranges().is_empty();
+    RULE.get().is_some() && session::slot().is_some_and(is)
+}
+
 #[cold]
 fn follow(domain: Handle, ends: Option<u64>) {
+    session::goes_on();
     if let Some(slot) = session::slot() {
         slot.open_ranges().pushed(domain, ends);
     }
@@ -160,6 +169,9 @@ fn unfollow(domain: Handle) {
 /// that the range has, 0 for none, or one of ours where its end has to be known.
 #[inline]
 pub fn started(id: RangeId, ends: Option<u64>) -> RangeId {
+    if is_noted() {
+        session::goes_on();
+    }
     let Some(iteration) = ends else { return id };
     let id = if id == 0 { own_id() } else { id };
     STARTED.follow(id, iteration);
