@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use tllmprof_record::Counter;
 
-use crate::common::{Output, Scratch, command, nvtx, run, shim, standin};
+use crate::common::python::pythons;
+use crate::common::{Output, Scratch, command, nvtx, repo, run, shim, standin};
 use crate::read::Read;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -76,27 +78,33 @@ impl Program {
     }
 
     fn run(&self, steps: &Steps, threads: u64, work: u64) -> Ran {
-        let windows = windows(STEPS / steps.every);
-        let texts: Vec<_> = windows.iter().map(|(a, b)| format!("{a}-{b}")).collect();
-        let path = self.scratch.path("many.tllmprof");
-        let _ = std::fs::remove_file(&path);
         let mut program = command(&self.path);
         program
             .args([threads.to_string(), (STEPS / threads).to_string()])
             .args([steps.how.to_owned(), work.to_string()])
-            .env("LD_LIBRARY_PATH", standin())
-            .env("LD_PRELOAD", shim())
-            .env("TLLMPROF_START_STOP", texts.join(","))
-            .env("TLLMPROF_STEP", steps.rule)
-            .env("TLLMPROF_DRAIN", if threads == 2 { "1" } else { "0" })
-            .env("TLLMPROF_TRACE", &path);
-        let output = run(&mut program, PATIENCE);
-        assert!(output.status.success(), "{}", output.err());
-        Ran {
-            record: Read::open(&path),
-            output,
-            windows,
-        }
+            .env("TLLMPROF_DRAIN", if threads == 2 { "1" } else { "0" });
+        run_in(&self.scratch, program, steps.rule, STEPS / steps.every)
+    }
+}
+
+/// Runs the program, of so many iterations by this rule.
+fn run_in(scratch: &Scratch, mut program: Command, rule: &str, iterations: u64) -> Ran {
+    let windows = windows(iterations);
+    let texts: Vec<_> = windows.iter().map(|(a, b)| format!("{a}-{b}")).collect();
+    let path = scratch.path("many.tllmprof");
+    let _ = std::fs::remove_file(&path);
+    program
+        .env("LD_LIBRARY_PATH", standin())
+        .env("LD_PRELOAD", shim())
+        .env("TLLMPROF_START_STOP", texts.join(","))
+        .env("TLLMPROF_STEP", rule)
+        .env("TLLMPROF_TRACE", &path);
+    let output = run(&mut program, PATIENCE);
+    assert!(output.status.success(), "{}", output.err());
+    Ran {
+        record: Read::open(&path),
+        output,
+        windows,
     }
 }
 
@@ -196,4 +204,45 @@ fn windows_of_many_threads_steps_are_exact() {
     assert!(inexact.is_empty(), "{inexact:#?}");
     // A thread may be interrupted between the library's last instruction and the program's next.
     assert!(late * 50 <= edges, "{late} of {edges}");
+}
+
+#[test]
+fn windows_of_a_python_function_that_many_threads_call_are_exact() {
+    let scratch = Scratch::new("many");
+    let (mut runs, mut inexact) = (0, Vec::new());
+    for python in pythons() {
+        for (threads, work) in (0..times()).flat_map(|_| [(2, 1), (8, 0), (16, 2), (64, 1)]) {
+            let what = format!("{python}, {threads} threads, work {work}");
+            let mut program = command(&python.path);
+            program
+                .arg(repo().join("tests/record/many.py"))
+                .args([threads, STEPS / threads, work].map(|number| number.to_string()))
+                .env("PYTHONDONTWRITEBYTECODE", "1");
+            let ran = run_in(&scratch, program, "py:__main__:step", STEPS);
+            runs += 1;
+            ran.assert_nothing_is_lost(&what, STEPS);
+            if !ran.is_exact() {
+                inexact.push(format!("{what}: {}", ran.output.err()));
+            }
+        }
+    }
+    println!("{} of {runs} runs exact", runs - inexact.len());
+    assert!(inexact.is_empty(), "{inexact:#?}");
+}
+
+/// Which steps a rule that is learnt takes for iterations depends on how the threads' calls meet.
+#[test]
+fn where_the_step_is_learnt_each_iteration_of_a_window_is_kept_or_counted() {
+    let program = Program::new();
+    for threads in [1, 2, 8, 64] {
+        for work in [1, 3] {
+            let ran = program.run(&steps("wait", "auto", 1), threads, work);
+            ran.assert_nothing_is_lost(&format!("{threads} threads, work {work}"), STEPS);
+            assert!(
+                threads > 1 || !ran.closed().is_empty(),
+                "{}",
+                ran.output.err()
+            );
+        }
+    }
 }
