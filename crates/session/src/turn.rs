@@ -43,7 +43,8 @@ lifecycle::global! {
 
 /// Moves the process on to `point`.
 ///
-/// If another thread has the turn, it will go on to there; this one waits a while for that.
+/// If another thread has the turn, it will go on to there; this one waits a while for that, but where
+/// an iteration begins: for that it has waited already ([`wait_for`]).
 pub fn reach(mut guard: Guard<'static, Option<State>>, point: Point) {
     let Some(state) = guard.as_mut() else { return };
     match (state.turn.on(Event::Reached(point)), point) {
@@ -91,7 +92,8 @@ fn let_go_on(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Option<
             break;
         }
         drop(guard);
-        std::thread::sleep(AGAIN);
+        // No turn ends before this one, and unlike `sleep` this is no point of cancellation.
+        wait(&TURNS, TURNS.load(Ordering::SeqCst), AGAIN);
         guard = STATE.lock();
     }
     guard
