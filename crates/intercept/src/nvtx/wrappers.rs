@@ -54,17 +54,17 @@ macro_rules! wrappers {
 
 #[inline]
 fn start(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<RangeId>) -> RangeId {
-    let ends = ranges::begins(domain, name);
+    let begins = ranges::begins(domain, name);
     let id = kept::started(domain, next().unwrap_or(0), name);
-    ranges::started(id, ends)
+    ranges::started(id, begins)
 }
 
 #[inline]
 fn push(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<c_int>) -> c_int {
-    let ends = ranges::begins(domain, name);
+    let begins = ranges::begins(domain, name);
     let level = next().unwrap_or(NO_TRACKING);
     kept::pushed(domain, name);
-    ranges::pushed(domain, ends);
+    ranges::pushed(domain, begins);
     level
 }
 
