@@ -12,6 +12,8 @@ mod disks;
 mod gpu;
 #[path = "record/hostile.rs"]
 mod hostile;
+#[path = "record/many.rs"]
+mod many;
 #[path = "record/pythons.rs"]
 mod pythons;
 #[path = "record/ranges.rs"]

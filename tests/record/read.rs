@@ -209,14 +209,19 @@ impl Read {
         let edges = |wanted: Edge| {
             self.events
                 .iter()
-                .filter_map(move |(_, event)| match event.what {
+                .filter_map(|(_, event)| match event.what {
                     What::Window { edge, iteration } if edge == wanted => {
                         Some((event.start, iteration))
                     }
                     _ => None,
                 })
+                .collect::<BTreeSet<_>>()
         };
-        edges(Edge::Open).zip(edges(Edge::Close)).collect()
+        // Each thread that switches writes into a chunk of its own.
+        edges(Edge::Open)
+            .into_iter()
+            .zip(edges(Edge::Close))
+            .collect()
     }
 
     pub fn assert_calls_lie_in_their_windows(&self) {

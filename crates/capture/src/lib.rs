@@ -115,9 +115,12 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
     if let Some(ranges) = &mut state.ranges {
         ranges.end_iteration();
     }
-    if edge.close.is_some() {
-        cupti::window_closes(place.point.over());
-        recorder::window_closes(place.point.over());
+    if let Some(window) = edge.close {
+        // The one figure for what the window held, in the log and in the record: others may have
+        // begun by now.
+        let over = window.over(place.point.over());
+        cupti::window_closes(over);
+        recorder::window_closes(over);
         recorder::gpu::work_ends(place.capturing);
         // The program may have another context by now than where the window opened.
         if let Some(driver) = Driver::get() {
@@ -127,9 +130,9 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
         let ended = Instant::now();
         recorder::gpu::end();
         drop(state);
-        cupti::window_has_closed(place.point.over(), place.capturing);
+        cupti::window_has_closed(over, place.capturing);
         add_ons().for_each(|add_on| add_on.window_closes(place));
-        STATE.lock().close(place.point.over(), ended, drained);
+        STATE.lock().close(over, ended, drained);
         add_ons().for_each(|add_on| add_on.window_is_closed(place));
         state = STATE.lock();
     }

@@ -169,6 +169,36 @@ fn a_window_is_in_the_record_with_its_iterations() {
 }
 
 #[test]
+fn what_a_window_held_is_one_figure_though_later_iterations_have_begun() {
+    let record = Record::of_process();
+    crate::worker::tests::start_once();
+    let thread = on_a_thread(|| {
+        let bounded = Taken {
+            window: Window {
+                first: 5,
+                last: Some(6),
+            },
+            ..taken(5)
+        };
+        reach(Point::In(5), None, Some(bounded));
+        reach(Point::In(9), Some(bounded), None);
+    });
+    let what: Vec<_> = record
+        .read()
+        .of(thread)
+        .iter()
+        .map(|event| event.what)
+        .collect();
+    let edge = |edge, iteration| What::Window { edge, iteration };
+    let expected = [
+        edge(Edge::Open, 5),
+        What::Iteration { n: 5 },
+        edge(Edge::Close, 6),
+    ];
+    assert_eq!(what[..3], expected);
+}
+
+#[test]
 fn one_window_closes_where_the_next_opens() {
     let record = Record::of_process();
     crate::worker::tests::start_once();

@@ -61,6 +61,9 @@ fn comes_back(frame: &Frame) -> bool {
         read(frame);
         frame.since.set(recorder::ticks());
     }
+    if inside.is_some() {
+        session::goes_on();
+    }
     follow
 }
 

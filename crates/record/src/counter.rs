@@ -30,6 +30,9 @@ pub enum Counter {
     GpuSpansLost,
     /// Windows opened.
     Windows,
+    /// Iterations of windows without an event: later ones had begun when they would have been written.
+    /// They count among [`Counter::Iterations`] and [`Counter::EventsDropped`], too.
+    IterationsPassed,
 }
 
 impl Counter {
@@ -48,9 +51,10 @@ impl Counter {
             Self::Collections => 70,
             Self::GpuSpansLost => 71,
             Self::Windows => 72,
+            Self::IterationsPassed => 73,
         };
         index as usize
     }
 }
 
-const _: () = assert!(Counter::Windows.index() < COUNTERS);
+const _: () = assert!(Counter::IterationsPassed.index() < COUNTERS);

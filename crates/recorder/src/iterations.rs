@@ -21,9 +21,11 @@ lifecycle::global! {
     static OPEN: AtomicU64 = AtomicU64::new(NONE);
     #[fork(reset)]
     static SINCE: AtomicU64 = AtomicU64::new(0);
-    /// The first iteration of the window that is open.
+    /// The first iteration of the window that is open, and how many have ended in it.
     #[fork(keep = "stored where a window opens")]
     static FIRST: AtomicU64 = AtomicU64::new(0);
+    #[fork(keep = "stored where a window opens")]
+    static ENDED: AtomicU64 = AtomicU64::new(0);
 
     /// Calls of each row that the header's counters hold.
     #[fork(reset)]
@@ -92,6 +94,7 @@ pub fn iteration_ends(counts: bool) {
     };
     header.add(Counter::Iterations, 1);
     if IS_RECORDING.load(Ordering::Relaxed) {
+        ENDED.fetch_add(1, Ordering::Relaxed);
         writers::write(&Event::new(since, took, What::Iteration { n }));
     } else {
         header.outside().add(took);
@@ -110,6 +113,7 @@ pub fn window_opens(first: u64) {
     header.anchor(clock::anchor());
     header.add(Counter::Windows, 1);
     FIRST.store(first, Ordering::Relaxed);
+    ENDED.store(0, Ordering::Relaxed);
     EVENTS.store(writers::events(), Ordering::Relaxed);
     write_edge(Edge::Open, first);
     SINCE.store(clock::ticks(), Ordering::Relaxed);
@@ -125,8 +129,15 @@ pub fn window_closes(next: u64) {
     ranges::window_closes();
     let first = FIRST.load(Ordering::Relaxed);
     write_edge(Edge::Close, next.saturating_sub(1).max(first));
+    // Those of the window that never were the open one: the next had begun when their turn came.
+    let passed = next
+        .saturating_sub(first)
+        .saturating_sub(ENDED.load(Ordering::Relaxed));
+    writers::lose(passed);
     writers::count_dropped();
     if let Some(header) = space::header() {
+        header.add(Counter::Iterations, passed);
+        header.add(Counter::IterationsPassed, passed);
         let events = writers::events().saturating_sub(EVENTS.load(Ordering::Relaxed));
         let cost = events.saturating_mul(EVENT_COSTS.load(Ordering::Relaxed));
         header.add(Counter::OwnTicks, cost);

@@ -398,6 +398,35 @@ fn iterations_are_events_in_a_window_and_counted_outside() {
 }
 
 #[test]
+fn iterations_of_a_window_that_were_passed_over_count_as_dropped() {
+    let record = Record::of_process();
+    let before = record.read().header;
+    let thread = on_a_thread(|| {
+        window_opens(5);
+        iteration_begins(5);
+        iteration_ends(true);
+        // The turn of 6 and 7 came when 8 had begun.
+        iteration_begins(8);
+        iteration_ends(true);
+        window_closes(10);
+    });
+    let contents = record.read();
+    let after = &contents.header;
+    let more = |counter| after.counter(counter) - before.counter(counter);
+    let events = contents.of(thread);
+    let recorded = events
+        .iter()
+        .filter(|event| matches!(event.what, What::Iteration { .. }));
+    assert_eq!(recorded.count(), 2);
+    let counters = [
+        Counter::Iterations,
+        Counter::EventsDropped,
+        Counter::IterationsPassed,
+    ];
+    assert_eq!(counters.map(more), [5, 3, 3]);
+}
+
+#[test]
 fn calls_are_counted_inside_windows_and_outside() {
     let record = Record::of_process();
     let of = |header: &Header| {

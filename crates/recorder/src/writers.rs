@@ -27,7 +27,7 @@ lifecycle::global! {
     /// Writers that were made and no thread has had yet.
     #[fork(by = in_child)]
     static SPARE: Spare<Writer> = Spare::none();
-    /// Events that were lost for want of a writer.
+    /// Events that were lost for want of a writer, or of a moment to write them in.
     #[fork(reset)]
     static LOST: AtomicU64 = AtomicU64::new(0);
 }
@@ -270,6 +270,11 @@ impl Writer {
 fn room_for_ranges() -> Option<&'static mut Ranges> {
     let _errno = Kept::new();
     pages::batch_wiped_on_fork(1)?.first_mut()
+}
+
+/// Counts events that there was no moment to write in.
+pub fn lose(events: u64) {
+    LOST.fetch_add(events, Ordering::Relaxed);
 }
 
 /// Writes into the header how many events were dropped.

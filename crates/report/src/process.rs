@@ -73,6 +73,8 @@ pub struct Process {
     pub events: u64,
     /// Events that the recorder did not keep, besides kernels.
     pub dropped: u64,
+    /// Iterations of windows among those: others had begun when they would have been written.
+    pub passed: u64,
     /// What the recorder itself took from the program's threads inside windows.
     pub own_cost: u64,
     /// GPU times that could not be read.
@@ -241,6 +243,7 @@ impl Process {
             dropped: header
                 .counter(Counter::EventsDropped)
                 .max(totals.dropped.saturating_sub(kernels_dropped)),
+            passed: header.counter(Counter::IterationsPassed),
             own_cost: ns.of(header.counter(Counter::OwnTicks)),
             gpu_lost: header.counter(Counter::GpuSpansLost),
             tied_briefly: (header.clock == ClockKind::Counter)

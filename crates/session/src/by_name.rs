@@ -27,7 +27,8 @@ fn begin_thread() {
     }
 }
 
-/// What it means that `what` has begun: the iteration that is over when it ends.
+/// What it means that `what` begins: the iteration that is over when it ends. The caller says by
+/// [`goes_on`](crate::goes_on) that it has begun.
 #[cold]
 pub fn ask(what: Counted) -> Option<u64> {
     let _errno = Kept::new();

@@ -61,20 +61,31 @@ pub fn enter(what: Counted) -> Option<u64> {
         turn::run(guard);
         guard = STATE.lock();
     }
+    if guard.as_ref()?.counter.orders_entered(what) {
+        guard = turn::wait_for(guard);
+    }
     let state = guard.as_mut()?;
+    slot.set_beginning(true);
     let entered = state.counter.entered(what, &state.slots, slot);
     match entered.opens {
         Some(begun) => begin(guard, begun),
-        // Nobody gets credit while something is switched; work waits for it, waits need not.
-        None if state.turn.is_taken() && !what.waits() => turn::wait_for(guard),
+        // Nobody gets credit while something is switched.
         None if state.turn.is_taken() => {}
         None => state.run_on(),
     }
     entered.ends
 }
 
+/// The calling thread's call goes on to its function, if one has been entered.
+#[inline]
+pub fn goes_on() {
+    if let Some(slot) = slots::slot() {
+        slot.set_beginning(false);
+    }
+}
+
 /// An iteration begins. Where it is not understood to be one, nothing opens.
-fn begin(mut guard: Guard<'_, Option<State>>, begun: Begun) {
+fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun) {
     let Some(state) = guard.as_mut() else { return };
     state.schedule.hold(!begun.understood);
     if begun.understood || state.schedule.is_open() {
@@ -107,6 +118,10 @@ pub fn returned(call: Call, stream: usize, succeeded: bool) {
         return;
     };
     let mut guard = STATE.lock();
+    let orders = |state: &State| state.counter.orders_returned(call, slot);
+    if guard.as_ref().is_some_and(orders) {
+        guard = turn::wait_for(guard);
+    }
     let Some(state) = guard.as_mut() else { return };
     match state.counter.returned(call, &state.slots, slot) {
         Some(begun) => begin(guard, begun),

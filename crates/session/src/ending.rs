@@ -86,7 +86,10 @@ fn end(may_run_profilers_here: bool) {
     // Nobody switches from here on.
     state.turn.on(Event::Ends);
     let iterations = state.counter.iterations(&state.slots);
+    let begun = state.begun_of(iterations);
     let closed = state.schedule.finish();
+    // The one figure for what the window held, in the log and in the record.
+    let over = closed.map_or(begun, |closed| closed.over(begun));
     let schedule = core::mem::ManuallyDrop::new(core::mem::take(&mut state.schedule));
     let (settings, rank, gating) = (state.settings, state.rank, state.gating);
     let (step, restarts) = (state.step(), state.restarts);
@@ -98,7 +101,7 @@ fn end(may_run_profilers_here: bool) {
     count_calls(&state.slots);
     drop(guard);
     let capturing = stream_capture::is_any_under_way();
-    uncounted(&mut || sink().ends(iterations, capturing));
+    uncounted(&mut || sink().ends(over, capturing));
     doors().record_calls();
     if uses_cuda && matches!(settings.step, Step::Symbol { .. }) {
         doors().report_unmatched(&settings.step, may_run_profilers_here);
@@ -108,7 +111,7 @@ fn end(may_run_profilers_here: bool) {
     }
     if closed.is_some() || settings.nvtx {
         let drain = !capturing;
-        uncounted(&mut || sink().finish(iterations, drain, may_run_profilers_here));
+        uncounted(&mut || sink().finish(over, drain, may_run_profilers_here));
     }
     sink().finish_record(may_run_profilers_here);
     if !settings.windows.is_empty() {

@@ -3,7 +3,8 @@
 //! The doors report calls here; the counter turns them into iterations, the schedule those into
 //! windows, and the capture switches. The state is locked for moments only. Switching may take
 //! long, so it happens outside the lock: one thread at a time has the *turn*, and whoever comes to
-//! a call that is counted meanwhile waits for it, but not for ever.
+//! a call that is counted meanwhile waits for it, but not for ever, and before the call gets its
+//! number. Who switches waits for the threads whose calls have theirs and have not gone on yet.
 
 pub mod activity;
 mod beginning;
@@ -24,7 +25,7 @@ mod turn;
 mod wiring;
 
 pub use activity::uses_cuda;
-pub use calls::{closes_after, entered, named_entered, returned};
+pub use calls::{closes_after, entered, goes_on, named_entered, returned};
 pub use ending::{finish, finish_at_once};
 pub use learning::{learns, note};
 pub use slots::{count, is_capturing, slot};

@@ -69,6 +69,9 @@ pub struct State {
     pub recording: Recording,
     /// Stream captures after which a count started again that had begun.
     pub restarts: u64,
+    /// Iterations that began while a turn was under way, as their threads could wait no longer; none
+    /// any more once that has been said.
+    pub early: Option<u64>,
     /// A process that does not use CUDA is left alone, whatever functions of it are counted.
     pub uses_cuda: bool,
 }
@@ -112,6 +115,7 @@ impl State {
             follows_each: settings.nvtx && injection::has_tool(),
             recording: Recording::asked_for(),
             restarts: 0,
+            early: Some(0),
             uses_cuda: false,
         })
     }
@@ -250,6 +254,16 @@ impl State {
     /// Whether each iteration goes into the record.
     pub fn records_each(&self) -> bool {
         self.recording != Recording::No && self.uses_cuda
+    }
+
+    /// How many of `iterations` the record is to have at the end of the process: calls that were
+    /// counted and never went on have begun none.
+    pub fn begun_of(&self, iterations: u64) -> u64 {
+        if self.recording == Recording::Yes && self.schedule.is_open() {
+            iterations.min(self.turn.done().next())
+        } else {
+            iterations
+        }
     }
 
     /// Reports an iteration at which nothing is switched to the record.

@@ -17,8 +17,8 @@ use tllmprof_steps::window::{Edge, Point, Taken};
 
 use crate::wiring::WIRING;
 use crate::{
-    Doors, Facts, Interpreter, Place, Sink, Wiring, activity, by_name, count, entered, learns,
-    named_entered, new_thread, note, returned,
+    Doors, Facts, Interpreter, Place, Sink, Wiring, activity, by_name, count, entered, goes_on,
+    learns, named_entered, new_thread, note, returned,
 };
 
 mod auto;
@@ -383,6 +383,7 @@ fn call_with(call: Call, args: &[usize], succeeds: bool) {
             note(call, args, false);
         }
         entered(call);
+        goes_on();
     }
     let is_followed = match call.kind() {
         Kind::AsyncCopy(Direction::ToHost) => learns(),
@@ -401,7 +402,9 @@ fn calls(count: usize, what: Call) {
 
 /// A range or a Python function that the rule names begins: the iteration that ends with it.
 fn begins(what: Counted) -> Option<u64> {
-    by_name::count(what).then(|| by_name::ask(what)).flatten()
+    let ends = by_name::count(what).then(|| by_name::ask(what)).flatten();
+    goes_on();
+    ends
 }
 
 /// It begins and ends.
@@ -421,6 +424,7 @@ fn runs_named() {
     }
     let ends = count(Counted::Named).then(named_entered).flatten();
     let awaited = ends.filter(|&iteration| crate::closes_after(iteration));
+    goes_on();
     drop(inside);
     if let (Some(_inside), Some(iteration)) = (Inside::enter(), awaited) {
         by_name::ends(iteration);

@@ -9,12 +9,14 @@ use super::by::By;
 use super::recording::Beginning;
 use super::state::count_calls;
 use super::wiring::{Place, doors, interpreter, sink};
-use super::{OWNER, STATE, State, learning, stream_capture};
+use super::{OWNER, STATE, State, learning, slots, stream_capture};
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
+use tllmprof_platform::log;
 use tllmprof_platform::thread::uncounted;
-use tllmprof_steps::turn::{Action, Event};
+use tllmprof_steps::step::threads::Slot;
+use tllmprof_steps::turn::{Action, CLOSING, Event, OPENING};
 use tllmprof_steps::window::Point;
 use tllmprof_sync::Guard;
 use tllmprof_sync::wait;
@@ -22,6 +24,11 @@ use tllmprof_sync::wake;
 
 /// How often a thread that has the GIL looks whether it is wanted.
 const LOOK: Duration = Duration::from_millis(1);
+/// How long who switches waits for threads whose calls have their numbers and have not gone on: they
+/// hold nothing of ours, and have some instructions to go, or the GIL to get.
+const GOING_ON: Duration = Duration::from_millis(200);
+/// How often it looks.
+const AGAIN: Duration = Duration::from_micros(20);
 
 lifecycle::global! {
     stage: Session;
@@ -36,11 +43,22 @@ lifecycle::global! {
 
 /// Moves the process on to `point`.
 ///
-/// If another thread has the turn, it will go on to there; this one waits a while for that.
-pub fn reach(mut guard: Guard<'_, Option<State>>, point: Point) {
+/// If another thread has the turn, it will go on to there; this one waits a while for that, but where
+/// an iteration begins: for that it has waited already ([`wait_for`]).
+pub fn reach(mut guard: Guard<'static, Option<State>>, point: Point) {
     let Some(state) = guard.as_mut() else { return };
-    if let Action::Wait(until) = state.turn.on(Event::Reached(point)) {
-        return wait_until(guard, until);
+    match (state.turn.on(Event::Reached(point)), point) {
+        // Its thread has waited, and the call is about to go on.
+        (Action::Wait(_), Point::In(_)) => {
+            state.early = state.early.map(|early| early + 1);
+            return;
+        }
+        (Action::Wait(Some(until)), _) => {
+            wait_for_end(guard, until);
+            return;
+        }
+        (Action::Wait(None), _) => return,
+        _ => {}
     }
     if state.has_nothing_at(point) {
         state.turn.on(Event::Passed);
@@ -52,7 +70,33 @@ pub fn reach(mut guard: Guard<'_, Option<State>>, point: Point) {
     }
     state.take_turn();
     state.ask_rank();
+    if state.schedule.has_edge_at(point) {
+        guard = let_go_on(guard);
+    }
     run(guard);
+}
+
+/// Waits until no other thread has a call that has its number and has not gone on, but not for long.
+/// For the thread that has the turn.
+fn let_go_on(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Option<State>> {
+    let here = slots::slot();
+    let begins =
+        |slot: &&Slot| slot.is_beginning() && !here.is_some_and(|here| core::ptr::eq(*slot, here));
+    let mut deadline = None;
+    while guard
+        .as_ref()
+        .is_some_and(|state| state.slots.iter().copied().any(|slot| begins(&slot)))
+    {
+        let now = Instant::now();
+        if now >= *deadline.get_or_insert(now + GOING_ON) {
+            break;
+        }
+        drop(guard);
+        // No turn ends before this one, and unlike `sleep` this is no point of cancellation.
+        wait(&TURNS, TURNS.load(Ordering::SeqCst), AGAIN);
+        guard = STATE.lock();
+    }
+    guard
 }
 
 /// Switches until there is nothing left to switch, and gives the turn back.
@@ -131,39 +175,62 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             state.recording = recording;
         }
     }
+    let early = guard
+        .as_mut()
+        .and_then(|state| state.early.take_if(|early| *early > 0));
     drop(guard);
     TURNS.fetch_add(1, Ordering::SeqCst);
     if WAITERS.load(Ordering::SeqCst) != 0 {
         wake(&TURNS, i32::MAX);
     }
-}
-
-/// Waits until the thread that has the turn has switched, but all in all not longer than a turn may
-/// hold others up.
-pub fn wait_for(guard: Guard<'_, Option<State>>) {
-    let until = guard.as_ref().and_then(|state| state.turn.until());
-    wait_until(guard, until);
-}
-
-fn wait_until(guard: Guard<'_, Option<State>>, until: Option<Instant>) {
-    if let Some(until) = until {
-        wait_for_end(guard, until);
+    if let Some(early) = early {
+        log::say!(
+            Warn,
+            "{early} iteration{} began while a window was being switched, whose edges are not exact: \
+             other threads wait {OPENING:?} at most for one to open and {CLOSING:?} for one to close, \
+             and not at all with the GIL where that is needed",
+            if early == 1 { "" } else { "s" }
+        );
     }
 }
 
+/// Waits until nobody has the turn, so that what comes now is behind what is switched: no longer than
+/// a turn may hold others up, and all in all no longer than a window may take to open, whoever gets
+/// the turn meanwhile.
+pub fn wait_for(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Option<State>> {
+    let mut patience = None;
+    while let Some(until) = guard.as_ref().and_then(|state| state.turn.until()) {
+        let now = Instant::now();
+        let until = until.min(*patience.get_or_insert(now + OPENING));
+        if now >= until {
+            break;
+        }
+        // A turn that comes to a closing may hold others up for less than it might before.
+        let waited = wait_for_end(guard, until.min(now + CLOSING));
+        guard = STATE.lock();
+        if !waited {
+            break;
+        }
+    }
+    guard
+}
+
 /// Unlocks the state and waits until a turn ends, until `deadline` at most. Who has the GIL does not
-/// wait for a thread that waits for the GIL.
-pub fn wait_for_end(guard: Guard<'_, Option<State>>, deadline: Instant) {
+/// wait for a thread that waits for the GIL; false where that is why this returns.
+pub fn wait_for_end(guard: Guard<'_, Option<State>>, deadline: Instant) -> bool {
     let turn = TURNS.load(Ordering::SeqCst);
     drop(guard);
     WAITERS.fetch_add(1, Ordering::SeqCst);
     let has_gil = interpreter().has_gil();
+    let mut may_wait = true;
     while TURNS.load(Ordering::SeqCst) == turn {
         let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || has_gil && interpreter().is_waiting_for_gil() {
+        may_wait = !(has_gil && interpreter().is_waiting_for_gil());
+        if left.is_zero() || !may_wait {
             break;
         }
         wait(&TURNS, turn, if has_gil { left.min(LOOK) } else { left });
     }
     WAITERS.fetch_sub(1, Ordering::SeqCst);
+    may_wait
 }

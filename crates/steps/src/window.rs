@@ -1,4 +1,8 @@
 //! Which iterations are captured.
+//!
+//! A window A-B holds the iterations A to B: it is open before the step that begins A goes on, and
+//! closed before the one that begins B + 1 does. Steps of other threads that began before A and
+//! still run are not its iterations, and those of A to B may be running where it closes.
 
 use tllmprof_config::range::Window;
 
@@ -57,6 +61,12 @@ impl Taken {
             asked: window,
             window,
         }
+    }
+
+    /// How far it goes: the iteration after its last, where `over` of them are over.
+    pub fn over(&self, over: u64) -> u64 {
+        let end = self.window.last.and_then(|last| last.checked_add(1));
+        end.map_or(over, |end| end.min(over))
     }
 
     /// Whether it opened late.
@@ -292,6 +302,15 @@ mod tests {
             }
         );
         assert_eq!(schedule.captured(), [Taken::on_time(a)]);
+    }
+
+    #[test]
+    fn a_window_goes_no_further_than_its_last_iteration() {
+        let bounded = Taken::on_time(window(5, 9));
+        assert_eq!([7, 10, 14].map(|over| bounded.over(over)), [7, 10, 10]);
+        let open = Taken::on_time(window(5, None));
+        assert_eq!(open.over(14), 14);
+        assert_eq!(Taken::on_time(window(5, u64::MAX)).over(14), 14);
     }
 
     #[test]

@@ -84,6 +84,7 @@ fn entered(return_place: &AtomicUsize, from: usize) {
     {
         ends::await_end(return_place, iteration);
     }
+    session::goes_on();
 }
 
 /// A call has returned whose end was awaited at place `index`.

@@ -73,20 +73,29 @@ pub fn met() {
     MET.store(true, Ordering::Relaxed);
 }
 
-/// A range is about to begin: if it counts, it is counted, and the iteration that ends with it is
-/// returned.
+/// What it means that a range begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Begins {
+    /// Nothing, for now.
+    Nothing,
+    /// It has a number, and goes on when that has been said; with it ends this iteration, if any.
+    Step(Option<u64>),
+}
+
+/// A range is about to begin: if it counts, it is counted.
 #[inline]
-pub fn begins(domain: Handle, name: &Name<'_>) -> Option<u64> {
-    RULE.get().and_then(|rule| rule.begins(domain, name))
+pub fn begins(domain: Handle, name: &Name<'_>) -> Begins {
+    RULE.get()
+        .map_or(Begins::Nothing, |rule| rule.begins(domain, name))
 }
 
 impl Rule {
     #[inline(never)] // or there were a copy of it in each wrapper of each chain
-    fn begins(&self, domain: Handle, name: &Name<'_>) -> Option<u64> {
+    fn begins(&self, domain: Handle, name: &Name<'_>) -> Begins {
         if self.names(domain, name) && by_name::count(Counted::Named) {
-            by_name::ask(Counted::Named)
+            Begins::Step(by_name::ask(Counted::Named))
         } else {
-            None
+            Begins::Nothing
         }
     }
 
@@ -119,11 +128,11 @@ impl Rule {
     }
 }
 
-/// A range has been pushed; `ends` is what [`begins`] returned.
+/// A range has been pushed; `begins` is what [`begins`] returned.
 #[inline]
-pub fn pushed(domain: Handle, ends: Option<u64>) {
-    if ends.is_some() || follows_any() {
-        follow(domain, ends);
+pub fn pushed(domain: Handle, begins: Begins) {
+    if matches!(begins, Begins::Step(_)) || follows_any() {
+        follow(domain, begins);
     }
 }
 
@@ -142,7 +151,14 @@ fn follows_any() -> bool {
 }
 
 #[cold]
-fn follow(domain: Handle, ends: Option<u64>) {
+fn follow(domain: Handle, begins: Begins) {
+    let ends = match begins {
+        Begins::Nothing => None,
+        Begins::Step(ends) => {
+            session::goes_on();
+            ends
+        }
+    };
     if let Some(slot) = session::slot() {
         slot.open_ranges().pushed(domain, ends);
     }
@@ -156,10 +172,14 @@ fn unfollow(domain: Handle) {
     }
 }
 
-/// A range has been started; `ends` is what [`begins`] returned. Returns what the program gets: the identifier
+/// A range has been started; `begins` is what [`begins`] returned. Returns what the program gets: the identifier
 /// that the range has, 0 for none, or one of ours where its end has to be known.
 #[inline]
-pub fn started(id: RangeId, ends: Option<u64>) -> RangeId {
+pub fn started(id: RangeId, begins: Begins) -> RangeId {
+    let Begins::Step(ends) = begins else {
+        return id;
+    };
+    session::goes_on();
     let Some(iteration) = ends else { return id };
     let id = if id == 0 { own_id() } else { id };
     STARTED.follow(id, iteration);
@@ -285,7 +305,7 @@ mod tests {
     fn a_rule_counts_names_that_match_in_any_domain() {
         alone(&[("TLLMPROF_STEP", "nvtx:^step"), WINDOWS], || {
             assert!(
-                begins(0, &text(c"step")).is_none() && count() == 0,
+                begins(0, &text(c"step")) == Begins::Nothing && count() == 0,
                 "nothing asks for ranges yet"
             );
             rule().unwrap();
@@ -368,11 +388,11 @@ mod tests {
             rule().unwrap();
             assert!(counts(0, &text(c"step")));
             let follows = || follows_any();
-            pushed(0, None);
+            pushed(0, Begins::Nothing);
             assert!(!follows());
-            pushed(0, Some(5));
-            pushed(0x70, None);
-            pushed(0, None);
+            pushed(0, Begins::Step(Some(5)));
+            pushed(0x70, Begins::Nothing);
+            pushed(0, Begins::Nothing);
             popped(0x70);
             popped(0);
             assert!(follows(), "one within it has ended");
@@ -385,11 +405,13 @@ mod tests {
     fn a_started_range_has_an_identifier_where_its_end_matters() {
         alone(&[("TLLMPROF_STEP", "nvtx:^step"), WINDOWS], || {
             rule().unwrap();
-            assert_eq!([started(0, None), started(33, None)], [0, 33]);
-            assert_eq!(started(33, Some(5)), 33, "the tool's");
+            let nothing = [Begins::Nothing, Begins::Step(None)];
+            assert_eq!(nothing.map(|begins| started(33, begins)), [33, 33]);
+            assert_eq!(started(0, Begins::Nothing), 0);
+            assert_eq!(started(33, Begins::Step(Some(5))), 33, "the tool's");
             assert_eq!(STARTED.ended(33), Some(5));
-            let own = started(0, Some(6));
-            assert!(own >> 63 == 1 && started(0, Some(7)) != own);
+            let own = started(0, Begins::Step(Some(6)));
+            assert!(own >> 63 == 1 && started(0, Begins::Step(Some(7))) != own);
             ended(own);
             assert_eq!(STARTED.ended(own), None, "it has ended already");
         });

@@ -55,10 +55,10 @@ macro_rules! wrappers {
 
 #[inline]
 fn start(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<RangeId>) -> RangeId {
-    let ends = contained(None, || ranges::begins(domain, name));
+    let begins = contained(ranges::Begins::Nothing, || ranges::begins(domain, name));
     let id = next().unwrap_or(0);
     contained(id, || {
-        ranges::started(kept::started(domain, id, name), ends)
+        ranges::started(kept::started(domain, id, name), begins)
     })
 }
 
@@ -71,11 +71,11 @@ fn end(id: RangeId, next: impl FnOnce() -> Option<()>) {
 
 #[inline]
 fn push(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<c_int>) -> c_int {
-    let ends = contained(None, || ranges::begins(domain, name));
+    let begins = contained(ranges::Begins::Nothing, || ranges::begins(domain, name));
     let level = next().unwrap_or(NO_TRACKING);
     contained((), || {
         kept::pushed(domain, name);
-        ranges::pushed(domain, ends);
+        ranges::pushed(domain, begins);
     });
     level
 }

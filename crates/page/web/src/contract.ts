@@ -143,7 +143,7 @@ export interface Process {
     refused: string[];
     /** Events that the record holds. Unit: events. */
     events: number;
-    /** Events, other than kernels, that the recorder dropped because the record was full. Unit: events. */
+    /** Events, other than kernels, that are missing: the record was full, or a later iteration had begun already. Unit: events. */
     dropped: number;
     /** What the recorder itself took from the program's threads inside windows. Unit: ns. */
     own_cost_ns: number;

@@ -181,11 +181,13 @@ impl Function {
             StepOf::Rule => true,
             StepOf::Engine(index) => engines::is_step(*index),
         };
-        if is_step && by_name::count(Counted::Python) {
-            py.without_gil(|| by_name::ask(Counted::Python))
-        } else {
-            None
+        if !(is_step && by_name::count(Counted::Python)) {
+            return None;
         }
+        let ends = py.without_gil(|| by_name::ask(Counted::Python));
+        // Not before the thread has the GIL again: the call is to be in the window that it belongs to.
+        tllmprof_session::goes_on();
+        ends
     }
 
     /// In the child of a fork, iterations that were open are the parent's.

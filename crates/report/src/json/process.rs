@@ -106,7 +106,7 @@ pub struct JsonProcess<'a> {
     /// Events that the record holds.
     #[schemars(extend("unit" = "events"))]
     events: u64,
-    /// Events, other than kernels, that the recorder dropped because the record was full.
+    /// Events, other than kernels, that are missing: the record was full, or a later iteration had begun already.
     #[schemars(extend("unit" = "events"))]
     dropped: u64,
     /// What the recorder itself took from the program's threads inside windows.

@@ -332,10 +332,16 @@ pub fn shortcomings(process: &Process) -> Vec<String> {
             Time(tied)
         ));
     }
-    if process.dropped > 0 {
+    if process.passed > 0 {
         notes.push(format!(
-            "{} events were dropped: the record was full",
-            process.dropped
+            "{} iterations are missing: later ones began while a window was being switched",
+            process.passed
+        ));
+    }
+    let dropped = process.dropped.saturating_sub(process.passed);
+    if dropped > 0 {
+        notes.push(format!(
+            "{dropped} events were dropped: the record was full"
         ));
     }
     if process.left_out > 0 {

@@ -287,6 +287,8 @@ fn what_is_missing_is_said() {
         },
     );
     builder.header().add(Counter::GpuSpansLost, 2);
+    builder.header().add(Counter::EventsDropped, 7);
+    builder.header().add(Counter::IterationsPassed, 4);
     let mut bytes = builder.bytes();
     bytes.truncate(bytes.len() - 1000);
     let report = Report::new(vec![process("x", &bytes)]);
@@ -298,13 +300,14 @@ fn what_is_missing_is_said() {
         process["windows"][0]["iterations"][2]["gpu_ns"],
         Value::Null
     );
-    assert_eq!(process["dropped"], 3);
+    assert_eq!(process["dropped"], 7);
     assert_eq!(process["outside"]["p50_ns"], Value::Null);
     assert_eq!(process["ended"], "not");
     let text = report.text();
     for said in [
         "never closed",
-        "3 events were dropped",
+        "4 iterations are missing: later ones began while a window was being switched",
+        "3 events were dropped: the record was full",
         "2 GPU times could not be read",
         "warned: GIL: no CPython [2J was found",
         "its end was not seen",

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::spawn;
 use std::time::Instant;
 
-use tllmprof_calls::Call::{GraphLaunch, LaunchKernel, MemcpyDtoHAsync};
+use tllmprof_calls::Call::{GraphLaunch, LaunchKernel, MemcpyDtoHAsync, StreamSynchronize};
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::turn::{CLOSING, OPENING};
 use tllmprof_steps::window::Point;
 
-use super::{Act, MADE, Orders, Process, call, calls, lock, on_thread};
+use super::{Act, MADE, Orders, Process, begins, call, calls, goes_on, lock, on_thread, passes};
 use crate::{STATE, by_name, slot};
 
 /// A process whose sink, at `point`, sends word and switches until it gets word.
@@ -265,4 +265,185 @@ fn our_own_code_gives_a_thread_no_slot() {
     by_name::count(Counted::Named);
     assert!(slot().is_some());
     assert_eq!(MADE.orders().edge, None);
+}
+
+/// The iterations that began, in the order in which the sink was told of them.
+fn begun(process: &Process) -> Vec<u64> {
+    let asked = process.asked_for(&["In(", "passes In("]);
+    let number = |line: &String| {
+        let (_, rest) = line.split_once("In(")?;
+        rest.split_once(')')?.0.parse().ok()
+    };
+    asked.iter().filter_map(number).collect()
+}
+
+/// The windows' edges.
+fn edges(process: &Process) -> Vec<String> {
+    let mut edges = process.switches();
+    edges.retain(|line| line.contains("open") || line.contains("close"));
+    edges
+}
+
+/// A step in each of these ways, and the rule that counts it.
+const STEPS: [(&str, fn()); 5] = [
+    ("cudaGraphLaunch", || call(GraphLaunch)),
+    ("cudaGraphLaunch/2", || calls(2, GraphLaunch)),
+    ("cudaStreamSynchronize", || call(StreamSynchronize)),
+    ("nvtx:^step", || {
+        begins(Counted::Named);
+    }),
+    ("py:m:step", || passes(Counted::Python)),
+];
+
+#[test]
+fn steps_that_meet_a_switch_are_numbered_behind_it() {
+    const THREADS: usize = 7;
+    for (rule, step) in STEPS {
+        let variables = format!("TLLMPROF_START_STOP=5-9 TLLMPROF_STEP={rule}");
+        let (process, switches, go_on) = held_at(&variables, Point::In(5), false);
+        MADE.orders().wants_record = true;
+        let opener = spawn(move || {
+            call(LaunchKernel);
+            (0..6).for_each(|_| step());
+        });
+        switches.recv().expect("the window opens");
+        let others: Vec<_> = (0..THREADS).map(|_| spawn(step)).collect();
+        // Time to come to their steps.
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!begun(&process).contains(&6), "{rule}: they wait");
+        go_on.send(()).expect("the sink waits");
+        opener.join().expect("it returns");
+        for other in others {
+            other.join().expect("it returns");
+        }
+        assert!(begun(&process).is_sorted(), "{rule}");
+        assert_eq!(
+            begun(&process)[..11],
+            [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
+            "{rule}"
+        );
+        let edges = edges(&process);
+        assert_eq!(edges[0], "In(5): open 5-9", "{rule}");
+        let closes = edges[1] == "In(10): close 5-9" || edges[1] == "After(9): close 5-9";
+        assert!(edges.len() == 2 && closes, "{rule}: {edges:?}");
+        assert_eq!(process.log.lines(), [""; 0], "{rule}");
+    }
+}
+
+#[test]
+fn no_iteration_is_passed_over_however_many_threads_begin_them() {
+    const EACH: u64 = 40;
+    for threads in [2, 8, 16] {
+        for (rule, step) in STEPS {
+            let windows = "1,3-4,10-14,16,50-59";
+            let variables = format!("TLLMPROF_START_STOP={windows} TLLMPROF_STEP={rule}");
+            let orders = Orders {
+                wants_record: true,
+                // Others come meanwhile.
+                while_switching: Some(Arc::new(|_| std::thread::yield_now())),
+                ..Orders::NONE
+            };
+            let process = Process::ordered(&variables, orders);
+            call(LaunchKernel);
+            let step = move || (0..EACH).for_each(|_| step());
+            let threads: Vec<_> = (0..threads).map(|_| spawn(step)).collect();
+            let count = threads.len() as u64;
+            for thread in threads {
+                thread.join().expect("it returns");
+            }
+            let begun = begun(&process);
+            let last = begun.last().copied().unwrap_or(0);
+            assert_eq!(
+                begun,
+                (0..=last).collect::<Vec<_>>(),
+                "{count} threads, {rule}"
+            );
+            assert!(last + 1 >= count * EACH, "{count} threads, {rule}: {last}");
+            let edges = edges(&process);
+            let opens: Vec<_> = edges.iter().step_by(2).collect();
+            let windows = windows.split(',').map(|window| {
+                let first = window.split('-').next().unwrap_or_default();
+                format!("In({first}): open {window}")
+            });
+            assert!(
+                opens.into_iter().eq(windows.collect::<Vec<_>>().iter()),
+                "{edges:?}"
+            );
+            assert_eq!(process.log.lines(), [""; 0], "{count} threads, {rule}");
+        }
+    }
+}
+
+#[test]
+fn a_step_that_does_not_wait_is_said_to_be_early() {
+    let variables = "TLLMPROF_START_STOP=0-2 TLLMPROF_STEP=cudaGraphLaunch";
+    let (process, switches, go_on) = held_at(variables, Point::In(0), true);
+    let opener = spawn(|| call(GraphLaunch));
+    switches.recv().expect("the window opens");
+    calls(2, GraphLaunch);
+    go_on.send(()).expect("the sink waits");
+    opener.join().expect("it returns");
+    let lines = process.log.lines();
+    assert!(
+        lines.len() == 1 && lines[0].starts_with("2 iterations began while a window"),
+        "{lines:?}"
+    );
+    calls(2, GraphLaunch);
+    assert_eq!(edges(&process), ["In(0): open 0-2", "In(3): close 0-2"]);
+}
+
+#[test]
+fn a_switch_waits_for_a_step_that_has_its_number_and_has_not_gone_on() {
+    let process = Process::new("TLLMPROF_START_STOP=2 TLLMPROF_STEP=nvtx:^step");
+    call(LaunchKernel);
+    begins(Counted::Named);
+    let (has_number, numbered) = channel();
+    let (go_on, may_go_on) = channel();
+    let slow = spawn(move || {
+        by_name::count(Counted::Named);
+        by_name::ask(Counted::Named);
+        has_number.send(()).expect("the test waits");
+        may_go_on.recv().expect("the test sends");
+        let before = edges_now();
+        goes_on();
+        before
+    });
+    numbered.recv().expect("it has its number");
+    let opener = spawn(|| begins(Counted::Named));
+    std::thread::sleep(CLOSING / 5);
+    go_on.send(()).expect("it waits");
+    assert_eq!(
+        slow.join().expect("it returns"),
+        0,
+        "the window opened too early"
+    );
+    opener.join().expect("it returns");
+    assert_eq!(edges(&process), ["In(2): open 2"]);
+}
+
+/// How many edges there have been.
+fn edges_now() -> usize {
+    let asked = lock(&MADE.asked);
+    asked.iter().filter(|line| line.starts_with("In(")).count()
+}
+
+#[test]
+fn a_step_that_never_goes_on_holds_no_switch_up_for_long() {
+    let process = Process::new("TLLMPROF_START_STOP=1 TLLMPROF_STEP=nvtx:^step");
+    call(LaunchKernel);
+    let (has_number, numbered) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    let stuck = spawn(move || {
+        by_name::count(Counted::Named);
+        by_name::ask(Counted::Named);
+        has_number.send(()).expect("the test waits");
+        may_go_on.recv()
+    });
+    numbered.recv().expect("it has its number");
+    let since = Instant::now();
+    begins(Counted::Named);
+    assert_eq!(edges(&process), ["In(1): open 1"]);
+    assert!(since.elapsed() >= CLOSING && since.elapsed() < OPENING);
+    drop(go_on);
+    assert!(stuck.join().expect("it returns").is_err());
 }

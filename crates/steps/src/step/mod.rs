@@ -1,4 +1,10 @@
 //! Is it a step? From the calls of many threads to one sequence of iterations.
+//!
+//! Steps of all threads have one order: the one in which they begin. An iteration's number is its
+//! place in that order, and it lasts until the next begins, on whatever thread that is. A call gets
+//! its number under the session's lock, right before it goes on (a wait: right before it comes
+//! back), so the numbers are in the order in which steps begin. While a window is being switched no
+//! call gets a number, but where its thread must not wait any longer.
 
 pub mod counted;
 pub mod learned;
@@ -130,6 +136,24 @@ impl Counter {
             opens: entered.opens.or(began.map(Begun::counted)),
             ..entered
         }
+    }
+
+    /// Whether what `what` means depends on the order in which it is entered: it may get a number.
+    /// Waits get theirs when they return, but the first call of all, which begins iteration 0.
+    pub fn orders_entered(&self, what: Counted) -> bool {
+        !what.waits() || self.to_begin
+    }
+
+    /// Whether a call gets a number when it returns.
+    pub fn orders_returned(&self, call: Call, slot: &Slot) -> bool {
+        let cell = slot.live(call);
+        cell.count() > cell.limit()
+            && match &self.rule {
+                Rule::Calls(ledger) => {
+                    self.numbering.closes && ledger.what() == Counted::Call(call)
+                }
+                Rule::Learned(_) => true,
+            }
     }
 
     /// Whether nothing follows from a wait's being entered, before it returns.

@@ -70,6 +70,8 @@ pub struct Slot {
     /// The credit that is being called back.
     given: AtomicU64,
     taken: AtomicBool,
+    /// The thread is about to begin a step: a call of it has its number and has not gone on.
+    begins: AtomicBool,
     open: OpenRanges,
     /// Which of the process's slots it is.
     thread: u32,
@@ -97,6 +99,7 @@ impl Slot {
             settled: [const { AtomicU64::new(0) }; ROWS],
             given: AtomicU64::new(0),
             taken: AtomicBool::new(true),
+            begins: AtomicBool::new(false),
             open: OpenRanges::new(),
             thread,
             block: AtomicUsize::new(0),
@@ -166,6 +169,16 @@ impl Slot {
         &self.open
     }
 
+    /// Whether a call of the thread has its number and has not gone on.
+    pub fn is_beginning(&self) -> bool {
+        self.begins.load(Ordering::Acquire)
+    }
+
+    /// Says whether a call of the thread has its number and has not gone on.
+    pub fn set_beginning(&self, begins: bool) {
+        self.begins.store(begins, Ordering::Release);
+    }
+
     /// A new thread counts here.
     pub fn take(&self) {
         self.taken.store(true, Ordering::Release);
@@ -174,6 +187,7 @@ impl Slot {
     /// Leaves the slot to the next new thread.
     pub fn leave(&self) {
         self.open.clear();
+        self.set_beginning(false);
         self.taken.store(false, Ordering::Release);
     }
 

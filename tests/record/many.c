@@ -1,0 +1,122 @@
+/* Steps of many threads at once, and how many had begun where the profiler was switched:
+ *   many THREADS STEPS HOW WORK
+ * Each thread makes STEPS steps with WORK graph launches, and a wait, in each. What is a step by HOW:
+ *   launch     one more graph launch, before the others; WORK is the number of waits
+ *   wait       the wait
+ *   range      an NVTX range "step"
+ *   started    one that is started and ended
+ *   function   a call of many_step
+ * Prints `start N` and `stop N` for each switch of the profiler: N steps had begun. */
+#define _GNU_SOURCE
+#include "../nvtx/loop.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SWITCHES = 4096 };
+
+static int steps, work_of_step;
+static const char *how;
+static pthread_barrier_t start;
+static atomic_long begun;
+static _Atomic(int) switches;
+static struct {
+    const char *what;
+    long begun;
+} switched[SWITCHES];
+
+/* Called by the driver, as the last thing in each of its functions. */
+static void called(const char *function)
+{
+    const char *what = NULL;
+    if (strcmp(function, "cuProfilerStart") == 0)
+        what = "start";
+    if (strcmp(function, "cuProfilerStop") == 0)
+        what = "stop";
+    if (what != NULL) {
+        int index = atomic_fetch_add(&switches, 1);
+        if (index < SWITCHES) {
+            switched[index].what = what;
+            switched[index].begun = atomic_load(&begun);
+        }
+    }
+}
+
+static void launches(void)
+{
+    for (int i = 0; i < work_of_step; i++)
+        launch();
+}
+
+__attribute__((noinline)) void many_step(void)
+{
+    atomic_fetch_add(&begun, 1);
+    launches();
+}
+
+static void make_step(void)
+{
+    if (strcmp(how, "launch") == 0) {
+        launch();
+        atomic_fetch_add(&begun, 1);
+        for (int i = 0; i < work_of_step; i++)
+            cudaStreamSynchronize(stream);
+    } else if (strcmp(how, "wait") == 0) {
+        launches();
+        cudaStreamSynchronize(stream);
+        atomic_fetch_add(&begun, 1);
+    } else if (strcmp(how, "range") == 0) {
+        nvtxRangePushA("step");
+        atomic_fetch_add(&begun, 1);
+        launches();
+        nvtxRangePop();
+    } else if (strcmp(how, "started") == 0) {
+        nvtxRangeId_t id = nvtxRangeStartA("step");
+        atomic_fetch_add(&begun, 1);
+        launches();
+        nvtxRangeEnd(id);
+    } else {
+        many_step();
+    }
+}
+
+static void *run(void *unused)
+{
+    pthread_barrier_wait(&start);
+    for (int i = 0; i < steps; i++)
+        make_step();
+    return unused;
+}
+
+int main(int argc, char **argv)
+{
+    alarm(120);
+    if (argc != 5)
+        return 2;
+    int threads = atoi(argv[1]);
+    steps = atoi(argv[2]);
+    how = argv[3];
+    work_of_step = atoi(argv[4]);
+    use_cuda();
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    void (*set)(void (*)(const char *)) = NULL;
+    if (driver != NULL)
+        *(void **)&set = dlsym(driver, "standin_set_callback");
+    if (set == NULL)
+        return 3;
+    set(called);
+    pthread_t *started = calloc((size_t)threads, sizeof *started);
+    pthread_barrier_init(&start, NULL, (unsigned)threads);
+    for (int i = 0; i < threads; i++)
+        if (pthread_create(&started[i], NULL, run, NULL) != 0)
+            return 3;
+    for (int i = 0; i < threads; i++)
+        pthread_join(started[i], NULL);
+    set(NULL);
+    for (int i = 0; i < switches && i < SWITCHES; i++)
+        printf("%s %ld\n", switched[i].what, switched[i].begun);
+    return 0;
+}

@@ -1,0 +1,250 @@
+//! Windows of steps that many threads make at once: exact by the order in which the steps begin, and each
+//! iteration is in the record or counted as missing.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use tllmprof_record::Counter;
+
+use crate::common::python::pythons;
+use crate::common::{Output, Scratch, command, nvtx, repo, run, shim, standin};
+use crate::read::Read;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Steps of a run, of all threads together.
+const STEPS: u64 = 960;
+
+/// What makes a step, and the rule that counts it.
+struct Steps {
+    how: &'static str,
+    rule: &'static str,
+    /// Steps an iteration.
+    every: u64,
+}
+
+const ALL: [Steps; 7] = [
+    steps("launch", "cudaGraphLaunch", 1),
+    steps("launch", "cudaGraphLaunch/3", 3),
+    steps("wait", "cudaStreamSynchronize", 1),
+    steps("wait", "cudaStreamSynchronize/2", 2),
+    steps("range", "nvtx:^step$", 1),
+    steps("started", "nvtx:^step$/2", 2),
+    steps("function", "sym:^many_step$", 1),
+];
+
+const fn steps(how: &'static str, rule: &'static str, every: u64) -> Steps {
+    Steps { how, rule, every }
+}
+
+/// How often each is run: once in a run of all tests, more often by hand.
+fn times() -> u64 {
+    std::env::var("TLLMPROF_TEST_MANY").map_or(1, |times| times.parse().unwrap())
+}
+
+/// Windows of several sizes among so many iterations.
+fn windows(iterations: u64) -> Vec<(u64, u64)> {
+    let sizes = [5, 1, 2, 9].into_iter().cycle();
+    let mut windows = Vec::new();
+    let mut first = 3;
+    for size in sizes {
+        if first + size + 8 >= iterations {
+            return windows;
+        }
+        windows.push((first, first + size - 1));
+        first += size + 1 + 5 * size;
+    }
+    windows
+}
+
+struct Program {
+    path: PathBuf,
+    scratch: Scratch,
+}
+
+/// What a run showed.
+struct Ran {
+    output: Output,
+    record: Read,
+    windows: Vec<(u64, u64)>,
+}
+
+impl Program {
+    fn new() -> Self {
+        let scratch = Scratch::new("many");
+        let path = nvtx::program(&scratch, "record/many.c");
+        Self { path, scratch }
+    }
+
+    fn run(&self, steps: &Steps, threads: u64, work: u64) -> Ran {
+        let mut program = command(&self.path);
+        program
+            .args([threads.to_string(), (STEPS / threads).to_string()])
+            .args([steps.how.to_owned(), work.to_string()])
+            .env("TLLMPROF_DRAIN", if threads == 2 { "1" } else { "0" });
+        run_in(&self.scratch, program, steps.rule, STEPS / steps.every)
+    }
+}
+
+/// Runs the program, of so many iterations by this rule.
+fn run_in(scratch: &Scratch, mut program: Command, rule: &str, iterations: u64) -> Ran {
+    let windows = windows(iterations);
+    let texts: Vec<_> = windows.iter().map(|(a, b)| format!("{a}-{b}")).collect();
+    let path = scratch.path("many.tllmprof");
+    let _ = std::fs::remove_file(&path);
+    program
+        .env("LD_LIBRARY_PATH", standin())
+        .env("LD_PRELOAD", shim())
+        .env("TLLMPROF_START_STOP", texts.join(","))
+        .env("TLLMPROF_STEP", rule)
+        .env("TLLMPROF_TRACE", &path);
+    let output = run(&mut program, PATIENCE);
+    assert!(output.status.success(), "{}", output.err());
+    Ran {
+        record: Read::open(&path),
+        output,
+        windows,
+    }
+}
+
+impl Ran {
+    /// Each iteration of a window is in the record or counted as missing, and so are those of the log.
+    fn assert_nothing_is_lost(&self, what: &str, iterations: u64) {
+        let Self { output, record, .. } = self;
+        let counter = |counter| record.header.counter(counter);
+        let recorded = record.iterations().len() as u64;
+        let dropped = counter(Counter::EventsDropped);
+        let windows = record.windows();
+        let held: u64 = windows.iter().map(|(first, last)| last + 1 - first).sum();
+        assert_eq!(recorded + dropped, held, "{what}: {}", output.err());
+        assert_eq!(counter(Counter::IterationsPassed), dropped, "{what}");
+        let outside = record.header.outside.count();
+        let all = outside + recorded + dropped;
+        assert!(all <= iterations, "{what}: {all} of {iterations}");
+        if self.is_exact() {
+            assert_eq!(all, iterations, "{what}");
+            assert_eq!(counter(Counter::Iterations), iterations, "{what}");
+        }
+        assert!(record.damage.is_none(), "{what}: {}", record.damage);
+        let logged: u64 = self.closed().values().sum();
+        assert_eq!(logged, held, "{what}: {}", output.err());
+    }
+
+    /// How many iterations the log says each window held.
+    fn closed(&self) -> BTreeMap<String, u64> {
+        let err = self.output.err();
+        let closed = err.lines().filter_map(|line| {
+            let (window, rest) = line
+                .strip_prefix("tllmprof: window ")?
+                .split_once(" closed: ")?;
+            let (held, _) = rest.split_once(" iteration")?;
+            Some((window.to_owned(), held.parse().unwrap()))
+        });
+        closed.collect()
+    }
+
+    /// Whether the windows are those that were asked for, with all of their iterations.
+    fn is_exact(&self) -> bool {
+        let wanted: Vec<u64> = self.windows.iter().flat_map(|&(a, b)| a..=b).collect();
+        let held = self.windows.iter().map(|(a, b)| b + 1 - a);
+        self.record.windows() == self.windows
+            && self.record.iterations() == wanted
+            && self.closed().len() == self.windows.len()
+            && held.sum::<u64>() == self.closed().values().sum()
+    }
+
+    /// How many steps had begun where the profiler was switched, by the program's own count: of each switch that,
+    /// and how many there should have been.
+    fn switches(&self, every: u64) -> Vec<(u64, u64)> {
+        let out = self.output.out();
+        let begun = out.lines().map(|line| {
+            let (_, begun) = line.split_once(' ').expect("a word and a number");
+            begun.parse().unwrap()
+        });
+        let edges = self.windows.iter().flat_map(|&(a, b)| [a, b + 1]);
+        begun.zip(edges.map(|edge| edge * every)).collect()
+    }
+}
+
+#[test]
+fn windows_of_many_threads_steps_are_exact() {
+    let program = Program::new();
+    let (mut runs, mut inexact) = (0, Vec::new());
+    let (mut edges, mut late) = (0, 0);
+    for _ in 0..times() {
+        for threads in [2, 8, 16, 64] {
+            for steps in &ALL {
+                for work in [0, 2] {
+                    let what = format!("{threads} threads, {}, work {work}", steps.rule);
+                    let ran = program.run(steps, threads, work);
+                    runs += 1;
+                    ran.assert_nothing_is_lost(&what, STEPS.div_ceil(steps.every));
+                    if !ran.is_exact() {
+                        inexact.push(format!("{what}: {}", ran.output.err()));
+                        continue;
+                    }
+                    for (begun, edge) in ran.switches(steps.every) {
+                        // No step of a larger number has begun.
+                        assert!(begun <= edge, "{what}: {begun} had begun at {edge}");
+                        edges += 1;
+                        // Nor has one of a smaller number yet to begin, as far as the program sees that.
+                        let is_seen = matches!(steps.how, "range" | "started" | "function");
+                        late += u64::from(is_seen && begun < edge);
+                        if is_seen && begun < edge {
+                            println!("{what}: {begun} had begun at {edge}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+    println!(
+        "{} of {runs} runs exact, {late} of {edges} edges early",
+        runs - inexact.len()
+    );
+    assert!(inexact.is_empty(), "{inexact:#?}");
+    // A thread may be interrupted between the library's last instruction and the program's next.
+    assert!(late * 50 <= edges, "{late} of {edges}");
+}
+
+#[test]
+fn windows_of_a_python_function_that_many_threads_call_are_exact() {
+    let scratch = Scratch::new("many");
+    let (mut runs, mut inexact) = (0, Vec::new());
+    for python in pythons() {
+        for (threads, work) in (0..times()).flat_map(|_| [(2, 1), (8, 0), (16, 2), (64, 1)]) {
+            let what = format!("{python}, {threads} threads, work {work}");
+            let mut program = command(&python.path);
+            program
+                .arg(repo().join("tests/record/many.py"))
+                .args([threads, STEPS / threads, work].map(|number| number.to_string()))
+                .env("PYTHONDONTWRITEBYTECODE", "1");
+            let ran = run_in(&scratch, program, "py:__main__:step", STEPS);
+            runs += 1;
+            ran.assert_nothing_is_lost(&what, STEPS);
+            if !ran.is_exact() {
+                inexact.push(format!("{what}: {}", ran.output.err()));
+            }
+        }
+    }
+    println!("{} of {runs} runs exact", runs - inexact.len());
+    assert!(inexact.is_empty(), "{inexact:#?}");
+}
+
+/// Which steps a rule that is learnt takes for iterations depends on how the threads' calls meet.
+#[test]
+fn where_the_step_is_learnt_each_iteration_of_a_window_is_kept_or_counted() {
+    let program = Program::new();
+    for threads in [1, 2, 8, 64] {
+        for work in [1, 3] {
+            let ran = program.run(&steps("wait", "auto", 1), threads, work);
+            ran.assert_nothing_is_lost(&format!("{threads} threads, work {work}"), STEPS);
+            assert!(
+                threads > 1 || !ran.closed().is_empty(),
+                "{}",
+                ran.output.err()
+            );
+        }
+    }
+}
