@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use tllmprof_config::printable::is_hidden;
 use tllmprof_config::{Level, VARIABLES};
 
 use crate::failure::usage;
@@ -162,9 +163,7 @@ fn scalar(name: &str, value: &OsStr) -> Result<String> {
     for c in text.chars() {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
-            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}') => {
-                out.push_str(&format!("\\u{:04x}", u32::from(c)));
-            }
+            c if is_hidden(c) => out.push_str(&format!("\\U{:08x}", u32::from(c))),
             c => out.push(c),
         }
     }
@@ -226,7 +225,7 @@ mod tests {
         );
         assert_eq!(
             scalar("X", OsStr::new("a\"\\\n\u{1}")).unwrap(),
-            "\"a\\\"\\\\\\u000a\\u0001\""
+            "\"a\\\"\\\\\\U0000000a\\U00000001\""
         );
         assert!(scalar("X", OsStr::from_bytes(b"\xff")).is_err());
     }
