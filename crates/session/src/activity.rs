@@ -54,10 +54,12 @@ pub fn has_work(settings: &Settings) -> bool {
 
 pub fn read() -> &'static Result<Settings, BadValue> {
     READ.get().unwrap_or_else(|| {
-        let read: &_ = Box::leak(Box::new(Settings::from_env(|name| std::env::var_os(name))));
-        // Another thread may have been first.
-        let first = READ.replace(None, Some(read)).err().flatten();
-        first.unwrap_or(read)
+        let read = || Settings::from_env(|name| std::env::var_os(name));
+        loop {
+            if let Some(read) = READ.publish(None, read()) {
+                return read;
+            }
+        }
     })
 }
 
