@@ -11,7 +11,7 @@
     clippy::missing_transmute_annotations
 )] // what redhook's macro writes
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::log;
@@ -59,6 +59,35 @@ duplicates! {
     dup3(new, flags) => duplicate_with_flags;
 }
 
+/// Functions that put another file behind a stream, and so behind its descriptor.
+macro_rules! reopens {
+    ($($name:ident => $ours:ident;)*) => {
+        $(
+            redhook::hook! {
+                unsafe fn $name(
+                    path: *const c_char,
+                    mode: *const c_char,
+                    stream: *mut libc::FILE
+                ) -> *mut libc::FILE => $ours {
+                    // SAFETY: libc's function of this name and type, with what the caller passes.
+                    let result = unsafe { redhook::real!($name)(path, mode, stream) };
+                    if !result.is_null() {
+                        // SAFETY: an open stream, which libc has just given back.
+                        let descriptor = unsafe { libc::fileno(result) };
+                        log_redirected(descriptor, descriptor);
+                    }
+                    result
+                }
+            }
+        )*
+    };
+}
+
+reopens! {
+    freopen => reopen;
+    freopen64 => reopen_large;
+}
+
 /// A descriptor that messages go to may be another file now.
 fn log_redirected(result: c_int, new: c_int) {
     let _errno = Kept::new();
@@ -75,6 +104,8 @@ pub fn find_real() {
     let _ = redhook::real!(quick_exit);
     let _ = redhook::real!(dup2);
     let _ = redhook::real!(dup3);
+    let _ = redhook::real!(freopen);
+    let _ = redhook::real!(freopen64);
     let _ = redhook::real!(dlclose);
 }
 
