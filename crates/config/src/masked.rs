@@ -132,7 +132,7 @@ impl Name {
             Self::Secret => !value.is_empty(),
             Self::Likely => {
                 let is = |switch: &&str| value.eq_ignore_ascii_case(switch);
-                !SWITCHES.iter().any(|switch| is(switch)) && value.parse::<f64>().is_err()
+                !SWITCHES.iter().any(is) && value.parse::<f64>().is_err()
             }
         }
     }
