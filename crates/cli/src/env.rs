@@ -163,7 +163,8 @@ fn scalar(name: &str, value: &OsStr) -> Result<String> {
     for c in text.chars() {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
-            c if is_hidden(c) => out.push_str(&format!("\\U{:08x}", u32::from(c))),
+            '\u{10000}'.. if is_hidden(c) => out.push_str(&format!("\\U{:08x}", u32::from(c))),
+            c if is_hidden(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
             c => out.push(c),
         }
     }
@@ -225,7 +226,7 @@ mod tests {
         );
         assert_eq!(
             scalar("X", OsStr::new("a\"\\\n\u{1}")).unwrap(),
-            "\"a\\\"\\\\\\U0000000a\\U00000001\""
+            "\"a\\\"\\\\\\u000a\\u0001\""
         );
         assert!(scalar("X", OsStr::from_bytes(b"\xff")).is_err());
     }
