@@ -4,7 +4,15 @@
 //! Each goes on to the function that comes after us, which is found without `dlsym`: some of them may be
 //! called in a signal handler, in the child of a fork, or before anything of the host has been initialised.
 
-use core::ffi::{CStr, c_int, c_void};
+#![allow(
+    static_mut_refs,
+    non_camel_case_types,
+    missing_docs,
+    clippy::missing_safety_doc,
+    clippy::missing_transmute_annotations
+)] // what redhook's macro writes
+
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -96,6 +104,37 @@ hooks! {
 fn exit_by(next: impl FnOnce()) {
     contained((), session::finish_at_once);
     next();
+}
+
+/// Functions that put another file behind a stream, and so behind its descriptor. Only a program that runs opens streams,
+/// so `redhook` does these, which looks the real ones up by `dlsym`.
+macro_rules! reopens {
+    ($($name:ident => $ours:ident;)*) => {
+        $(
+            redhook::hook! {
+                unsafe fn $name(
+                    path: *const c_char,
+                    mode: *const c_char,
+                    stream: *mut libc::FILE
+                ) -> *mut libc::FILE => $ours {
+                    // SAFETY: libc's function of this name and type, with what the caller passes.
+                    let result = unsafe { redhook::real!($name)(path, mode, stream) };
+                    if !result.is_null() {
+                        let _errno = Kept::new();
+                        // SAFETY: an open stream, which libc has just given back.
+                        let descriptor = unsafe { libc::fileno(result) };
+                        redirected(descriptor, descriptor);
+                    }
+                    result
+                }
+            }
+        )*
+    };
+}
+
+reopens! {
+    freopen => reopen;
+    freopen64 => reopen_large;
 }
 
 /// A descriptor that messages go to may be another file now.

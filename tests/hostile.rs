@@ -4,6 +4,8 @@
 //! The programs are C, in `tests/hostile/`; each test builds its own.
 
 mod common;
+#[path = "hostile/leaks.rs"]
+mod leaks;
 #[path = "hostile/not_ready.rs"]
 mod not_ready;
 #[allow(dead_code, reason = "the situations use the rest of it")]

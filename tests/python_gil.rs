@@ -259,6 +259,23 @@ fn the_longest_wait_has_its_threads_name() {
 }
 
 #[test]
+fn a_threads_name_does_nothing_to_a_terminal() {
+    let bench = Bench::new();
+    let name = ("THREAD_NAME", "\x1b]0;PWNED\x07\x1b[31mRED\nfake: line");
+    for python in with_gil() {
+        let ran = bench.run(python, "patient", &[GIL, DEBUG, name]);
+        let said = ran.line("Python GIL: ");
+        assert!(said.contains(" by \\u{1b}]0;PW"), "{python}: {said}");
+        let all = ran.output.err();
+        assert!(!all.contains('\x1b'), "{python}: {all:?}");
+        assert!(
+            !all.lines().any(|line| line.starts_with("fake")),
+            "{python}: {all}"
+        );
+    }
+}
+
+#[test]
 fn forks_while_threads_have_it() {
     let bench = Bench::new();
     for python in with_gil() {

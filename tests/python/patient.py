@@ -14,7 +14,7 @@ def waits():
     threading.Event().wait()
 
 
-threading.Thread(target=waits, name="the patient one", daemon=True).start()
+threading.Thread(target=waits, name=os.environ.get("THREAD_NAME", "the patient one"), daemon=True).start()
 time.sleep(0.02)
 library.keep(1_000_000)
 has_waited.wait()

@@ -75,6 +75,28 @@ fn a_forked_child_redirects_its_standard_error() {
 }
 
 #[test]
+fn the_program_redirects_its_standard_error() {
+    for how in ["dup2", "freopen", "exec-dup2", "spawn"] {
+        let scratch = Scratch::new("redirected");
+        let file = scratch.path("file");
+        let both = Situation::new("takes_descriptor_2")
+            .args(format!("{how} {}", file.display()))
+            .window("5-9", "cudaGraphLaunch")
+            .run();
+        let lines = fs::read_to_string(&file).unwrap();
+        assert!(
+            lines.contains("tllmprof: window 5-9 opened at iteration 5"),
+            "{how}: {lines}"
+        );
+        assert!(
+            lines.contains("tllmprof: window 5-9 captured: 40 iterations"),
+            "{how}: {lines}"
+        );
+        assert_eq!(both.switches(), [start(5, 5), stop(10, 10)], "{how}");
+    }
+}
+
+#[test]
 fn nobody_reads_standard_error() {
     file_of("exec-dead-pipe");
 }

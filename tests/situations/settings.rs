@@ -132,3 +132,18 @@ fn a_window_that_the_program_sets_itself_comes_too_late() {
     assert_eq!(both.switches(), [start(5, 5), stop(10, 10)]);
     assert_eq!(both.assert_same_calls().total(), 40);
 }
+
+#[test]
+fn many_windows_are_counted_and_not_listed() {
+    let all: Vec<_> = (0..20_000).map(|n| (2 * n).to_string()).collect();
+    let both = Situation::new("steps_shared12")
+        .window(&all.join(","), "cudaGraphLaunch")
+        .env("TLLMPROF_LOG", "info")
+        .run();
+    let said = both.said();
+    assert_eq!(
+        said.last().unwrap(),
+        "windows 0,2,4,6,8,10,12,14,… (20 in all) captured; windows 40,42,44,46,48,50,52,54,… \
+         (19980 in all) never opened: 40 iterations by cudaGraphLaunch"
+    );
+}

@@ -60,6 +60,7 @@ const BAD: &[(&str, &[&[u8]])] = &[
     ("TLLMPROF_TRACE", &[b"a%", b"%x", b"%q{A"]),
     ("TLLMPROF_TRACE_MAX", &[b"1T", b"G"]),
     ("TLLMPROF_KERNELS", &[b"many", b"-5"]),
+    ("TLLMPROF_ARGS", &[b"1", b"some"]),
     ("TLLMPROF_LOG", &[b"loud"]),
 ];
 

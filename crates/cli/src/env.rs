@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use tllmprof_config::printable::is_hidden;
 use tllmprof_config::{Level, VARIABLES};
 
 use crate::failure::usage;
@@ -162,9 +163,8 @@ fn scalar(name: &str, value: &OsStr) -> Result<String> {
     for c in text.chars() {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
-            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}') => {
-                out.push_str(&format!("\\u{:04x}", u32::from(c)));
-            }
+            '\u{10000}'.. if is_hidden(c) => out.push_str(&format!("\\U{:08x}", u32::from(c))),
+            c if is_hidden(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
             c => out.push(c),
         }
     }

@@ -30,6 +30,8 @@ mod which;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tllmprof_config::printable;
+use tllmprof_config::printable::is_hidden;
 
 /// Profile any CUDA program by iteration
 #[derive(Parser)]
@@ -62,8 +64,22 @@ enum Verb {
     Demo(demo::Arguments),
 }
 
+/// Ends with what is wrong with the command line, or with the help that was asked for. The former repeats
+/// arguments, which may be anybody's.
+fn refuse(error: &clap::Error) -> ! {
+    let text = error.render().to_string();
+    if text.lines().all(|line| !line.contains(is_hidden)) {
+        error.exit();
+    }
+    for line in text.lines() {
+        eprintln!("{}", printable(line));
+    }
+    std::process::exit(error.exit_code())
+}
+
 fn main() -> ExitCode {
-    let result = match Arguments::parse().verb {
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| refuse(&error));
+    let result = match arguments.verb {
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Env(arguments) => env::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),

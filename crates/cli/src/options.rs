@@ -66,6 +66,9 @@ pub struct Options {
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     perfect_router: Option<OsString>,
 
+    /// The program's arguments in the record: masked, where what looks like a secret is ***, or full
+    #[arg(long, value_name = "WHICH")]
+    args: Option<OsString>,
     /// Take GPU kernels by CUPTI, too, in the first 20 or STEPS iterations of each window
     #[arg(long, value_name = "STEPS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     kernels: Option<OsString>,
@@ -94,6 +97,7 @@ impl Options {
             ("--trace", "TLLMPROF_TRACE", self.trace.clone()),
             ("--no-trace", "TLLMPROF_TRACE", on(self.no_trace, "")),
             ("--kernels", "TLLMPROF_KERNELS", self.kernels.clone()),
+            ("--args", "TLLMPROF_ARGS", self.args.clone()),
             ("--gc", "TLLM_PROFILE_RECORD_GC", on(self.gc, "1")),
             ("--gil", "TLLMPROF_GIL", on(self.gil, "1")),
             ("--nvtx-debug", "TLLM_NVTX_DEBUG", on(self.nvtx_debug, "1")),
@@ -183,6 +187,7 @@ mod tests {
             trace: Some("x".into()),
             no_trace: true,
             kernels: Some("1".into()),
+            args: Some("full".into()),
             gc: true,
             gil: true,
             nvtx_debug: true,
@@ -193,7 +198,7 @@ mod tests {
         };
         let known: BTreeSet<_> = VARIABLES.iter().map(|v| v.name).collect();
         let given = all.given();
-        assert_eq!(given.len(), 16);
+        assert_eq!(given.len(), 17);
         for given in given {
             assert!(known.contains(given.variable), "{given:?}");
         }

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
 
+use tllmprof_config::printable;
+use tllmprof_report::write_json;
+
 /// Writes a result. A reader that has seen enough is no error.
 pub fn print(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
@@ -26,7 +29,7 @@ pub fn write(
 /// Writes a message in the form that the preloaded library uses too.
 pub fn say(message: fmt::Arguments<'_>) {
     // If standard error is closed, there is no other place to report that.
-    let _ = writeln!(io::stderr().lock(), "tllmprof: {message}");
+    let _ = writeln!(io::stderr().lock(), "tllmprof: {}", printable(message));
 }
 
 /// Writes text of several lines to standard error.
@@ -37,5 +40,11 @@ pub fn write_error(bytes: &[u8]) {
 
 /// `text` as a string in JSON.
 pub fn json_string(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    let mut json = Vec::new();
+    // A vector takes all that is written to it, and JSON is text.
+    let _ = write_json(&text, &mut json);
+    String::from_utf8(json)
+        .unwrap_or_default()
+        .trim_end()
+        .to_owned()
 }

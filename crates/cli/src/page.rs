@@ -1,7 +1,8 @@
 //! The page of a report, written to a file.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use tllmprof_nsys::Process as Exported;
@@ -39,7 +40,7 @@ pub fn write(report: &Report, measured: &Measured, out: &Path) -> io::Result<()>
         .map(|process| timeline(process, measured, room))
         .collect();
     let unfinished = unfinished(out);
-    let written = File::create_new(&unfinished).and_then(|file| {
+    let written = private(&unfinished).and_then(|file| {
         let mut file = BufWriter::new(file);
         tllmprof_page::write(report, &timelines, &mut file)?;
         file.flush()?;
@@ -50,6 +51,12 @@ pub fn write(report: &Report, measured: &Measured, out: &Path) -> io::Result<()>
         let _ = fs::remove_file(&unfinished);
     }
     written
+}
+
+/// Makes a file that its owner alone may read, as records are.
+fn private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// The events of a process; `None` where what it was read from cannot be read any more.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io::{self, IsTerminal, Stderr, Write};
 use std::time::{Duration, Instant};
 
+use tllmprof_config::printable;
 use tllmprof_record::{Damage, Entry, Header, Source};
 use tllmprof_report::Recording;
 
@@ -35,10 +36,10 @@ impl Progress {
 impl<W: Write> Progress<W> {
     fn on(terminal: Option<W>, what: String, total: u64, delay: Duration) -> Self {
         // One line of a narrow terminal, and nothing in it that moves the cursor.
-        let what = what.chars().filter(|c| !c.is_control()).take(WIDTH);
+        let what = printable(what);
         Self {
             terminal,
-            what: what.collect(),
+            what: what.chars().take(WIDTH).collect(),
             total,
             done: 0,
             next: Instant::now() + delay,

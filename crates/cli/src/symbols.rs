@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use regex::bytes::Regex;
-use tllmprof_config::Step;
+use tllmprof_config::{Printable, Step, printable};
 use tllmprof_symbols::{
     Function, Image, LIMIT, Nearest, Pattern, Reach, Reason, Sources, demangle, reach,
 };
@@ -160,16 +160,7 @@ fn rows<'a>(binaries: &'a [Binary], wanted: Option<&Wanted>) -> Vec<Row<'a>> {
 
 /// A name as a terminal may show it.
 fn shown(name: &[u8]) -> String {
-    let name = demangle(name).unwrap_or_else(|| String::from_utf8_lossy(name).into_owned());
-    if !name.contains(char::is_control) {
-        return name;
-    }
-    name.chars()
-        .map(|c| match c {
-            c if c.is_control() => c.escape_default().to_string(),
-            c => c.to_string(),
-        })
-        .collect()
+    demangle(name).map_or_else(|| Printable(name).to_string(), printable)
 }
 
 /// What to say where there is nothing to list.
@@ -206,10 +197,11 @@ fn table(text: &mut String, binaries: &[Binary], rows: &[Row<'_>]) {
         if of != Some(path) {
             of = Some(path);
             if binaries.len() > 1 {
-                let _ = writeln!(text, "{}:", path.display());
+                let _ = writeln!(text, "{}:", Printable(path.as_os_str().as_bytes()));
             }
             if let Some(debug) = &row.binary.image.debug_file {
-                let _ = writeln!(text, "(symbols of {})", debug.display());
+                let debug = Printable(debug.as_os_str().as_bytes());
+                let _ = writeln!(text, "(symbols of {debug})");
             }
         }
         let address = row.function.address;

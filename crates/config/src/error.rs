@@ -2,7 +2,10 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
+
+use crate::printable::Printing;
 
 /// Longest part of a value that a message repeats, in characters.
 const SHOWN: usize = 200;
@@ -78,9 +81,9 @@ pub fn shown(value: &OsStr) -> String {
             }
             left -= 1;
             match c {
-                // A regex is hard enough to read with its backslashes single.
-                '\\' | '\'' => out.push(c),
-                _ => out.extend(c.escape_debug()),
+                '"' => out.push_str("\\\""),
+                // A String takes all that is written to it.
+                _ => drop(Printing(&mut out).write_char(c)),
             }
         }
         for byte in chunk.invalid() {

@@ -144,6 +144,33 @@ impl fmt::Display for Windows {
     }
 }
 
+/// Windows in a line: the first of them, and how many there are where that is not all.
+pub struct Listed<I>(pub I);
+
+/// How many windows a line names, at most.
+const LISTED: usize = 8;
+
+impl<I: Iterator<Item = Window> + Clone> fmt::Display for Listed<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut windows = self.0.clone();
+        for (place, window) in windows.by_ref().take(LISTED).enumerate() {
+            let separator = if place == 0 { "" } else { "," };
+            write!(f, "{separator}{window}")?;
+        }
+        match windows.count() {
+            0 => Ok(()),
+            more => write!(f, ",… ({} in all)", LISTED + more),
+        }
+    }
+}
+
+impl Windows {
+    /// The windows as a line for people has them.
+    pub fn listed(&self) -> Listed<impl Iterator<Item = Window> + Clone> {
+        Listed(self.0.iter().copied())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,6 +179,18 @@ mod tests {
         Windows::parse(text)
             .unwrap_or_else(|e| panic!("{text:?}: {e}"))
             .to_string()
+    }
+
+    #[test]
+    fn a_line_names_some() {
+        let listed = |text: &str| Windows::parse(text).unwrap().listed().to_string();
+        assert_eq!(listed("2-3,7,30-"), "2-3,7,30-");
+        assert_eq!(listed("0,2,4,6,8,10,12,14"), "0,2,4,6,8,10,12,14");
+        let all: Vec<_> = (0..20_000).map(|n| (2 * n).to_string()).collect();
+        assert_eq!(
+            listed(&all.join(",")),
+            "0,2,4,6,8,10,12,14,… (20000 in all)"
+        );
     }
 
     #[test]

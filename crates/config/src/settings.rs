@@ -53,6 +53,8 @@ pub struct Settings {
     pub kernels: Option<u64>,
     /// Bytes.
     pub trace_max: u64,
+    /// The record has the program's arguments with the secrets in them.
+    pub full_args: bool,
 }
 
 impl Settings {
@@ -111,7 +113,16 @@ impl Settings {
             trace_max: env
                 .set("TLLMPROF_TRACE_MAX", number::parse_bytes)?
                 .unwrap_or(TRACE_MAX),
+            full_args: env.set("TLLMPROF_ARGS", parse_args)?.unwrap_or_default(),
         })
+    }
+}
+
+fn parse_args(text: &str) -> Result<bool, Problem> {
+    match text.trim() {
+        "masked" => Ok(false),
+        "full" => Ok(true),
+        _ => Err(Problem::new("it is neither", "masked or full")),
     }
 }
 
@@ -279,6 +290,16 @@ mod tests {
         assert_eq!(router.unwrap().perfect_router, PerfectRouter::Off);
         let router = from(&[("ENABLE_PERFECT_ROUTER", "window")]).unwrap();
         assert_eq!(router.perfect_router, PerfectRouter::Window);
+    }
+
+    #[test]
+    fn arguments_are_masked_unless_all_are_asked_for() {
+        let full = |v| from(&[("TLLMPROF_ARGS", v)]).map(|settings| settings.full_args);
+        assert_eq!(
+            [full(""), full("masked"), full("full")],
+            [Ok(false), Ok(false), Ok(true)]
+        );
+        assert!(full("1").is_err());
     }
 
     #[test]

@@ -110,6 +110,10 @@ pub const VARIABLES: &[Variable] = &[
         "record GPU kernels, by CUPTI, in the first 20 (or that many) iterations of each window",
     ),
     variable(
+        "TLLMPROF_ARGS",
+        "the program's arguments in the record: masked (default: secrets are ***) or full",
+    ),
+    variable(
         "TLLMPROF_LOG",
         "log level on standard error: off, error, warn, info (default) or debug",
     ),

@@ -1,7 +1,8 @@
 //! The file or folder that an export makes: it is there whole or not at all.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::{fmt, io, process};
 
@@ -84,23 +85,20 @@ impl Output {
         })
     }
 
-    /// Makes the file.
+    /// Makes the file, which its owner alone may read, as records are.
     ///
     /// # Errors
     /// Where that cannot be.
     pub fn file(&self) -> io::Result<File> {
-        OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&self.temporary)
+        private(&self.temporary)
     }
 
-    /// Makes the folder.
+    /// Makes the folder, which its owner alone may read.
     ///
     /// # Errors
     /// Where that cannot be.
     pub fn folder(&self) -> io::Result<&Path> {
-        fs::create_dir(&self.temporary)?;
+        DirBuilder::new().mode(0o700).create(&self.temporary)?;
         Ok(&self.temporary)
     }
 
@@ -144,6 +142,12 @@ impl Output {
     }
 }
 
+/// Makes a file that its owner alone may read.
+pub(crate) fn private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600).open(path)
+}
+
 impl Drop for Output {
     fn drop(&mut self) {
         if self.kept {
@@ -179,7 +183,9 @@ fn made_by_an_export(folder: &Path) -> Result<(), OutputError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
     use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
 
     use tempfile::TempDir;
 
@@ -219,6 +225,22 @@ mod tests {
         write(&target, true, "three").unwrap();
         assert_eq!(fs::read_to_string(&target).unwrap(), "three");
         assert_eq!(names(&scratch), ["out"]);
+    }
+
+    #[test]
+    fn nobody_else_may_read_it() {
+        let scratch = scratch();
+        let rights = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let target = scratch.path().join("out");
+        fs::write(&target, "one").unwrap();
+        fs::set_permissions(&target, Permissions::from_mode(0o644)).unwrap();
+        write(&target, true, "two").unwrap();
+        assert_eq!(rights(&target), 0o600, "nor what was there before");
+        let folder = scratch.path().join("folder");
+        let output = Output::new(&folder, false).unwrap();
+        output.folder().unwrap();
+        output.keep().unwrap();
+        assert_eq!(rights(&folder), 0o700);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
-use tllmprof_config::{RANK_VARIABLES, VARIABLES};
+use tllmprof_config::{RANK_VARIABLES, VARIABLES, masked};
 use tllmprof_record::Info;
 
 use crate::database::Database;
@@ -68,10 +68,16 @@ impl Facts {
                 None => (),
             }
         })?;
-        for argument in arguments.values() {
-            facts.command.push(' ');
-            facts.command += argument;
-        }
+        let words = std::iter::once(&facts.command).chain(arguments.values());
+        let words = words.map(String::as_str);
+        let is_full = facts
+            .variables
+            .get("TLLMPROF_ARGS")
+            .is_some_and(|which| which == "full");
+        facts.command = match is_full {
+            true => words.collect::<Vec<_>>().join(" "),
+            false => masked::command_line(words),
+        };
         database.rows("PROCESSES", &["globalPid", "name"], None, |row| {
             if let (Some(pid), Some(name)) = (row.number(0), row.text(1)) {
                 facts.names.insert(process(pid), name);

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use serde_json::Value;
+use tllmprof_config::printable;
 use tllmprof_report::Report;
 
 use crate::data::Data;
@@ -31,11 +33,12 @@ pub fn write(
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <title>tllmprof: {}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
          <noscript><pre>{}</pre></noscript>\n",
-        text(title),
+        text(&printable(title)),
         text(&report.text())
     )?;
-    let mut json = Vec::new();
-    serde_json::to_writer(&mut json, &Data::of(report))?;
+    let mut shown = serde_json::to_value(Data::of(report))?;
+    show(&mut shown);
+    let json = serde_json::to_vec(&shown)?;
     to.write_all(b"<script type=\"application/json\" id=\"data\">")?;
     in_script(&json, to)?;
     to.write_all(b"</script>\n")?;
@@ -64,6 +67,16 @@ pub fn write(
 
 fn data(to: &mut impl Write, what: &str, place: usize) -> io::Result<()> {
     write!(to, "<script type=\"text/plain\" id=\"{what}-{place}\">")
+}
+
+/// Makes all texts printable: the page shows them.
+fn show(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = printable(&text),
+        Value::Array(values) => values.iter_mut().for_each(show),
+        Value::Object(values) => values.values_mut().for_each(show),
+        _ => (),
+    }
 }
 
 /// Text in a page. What has no place in one is replaced.

@@ -1,5 +1,6 @@
 //! The tracks of a timeline: what has a row of its own.
 
+use tllmprof_config::printable;
 use tllmprof_timeline::{Item, Kind, Texts, Track as On};
 
 use crate::columns::Columns;
@@ -42,9 +43,10 @@ impl Place {
         match self {
             Self::Steps { device } | Self::Stream { device, .. } => {
                 let gpu = facts.gpus.get(usize::from(device));
-                gpu.or(facts.gpus.first()).cloned().unwrap_or_default()
+                gpu.or(facts.gpus.first())
+                    .map_or_else(String::new, printable)
             }
-            Self::Thread { tid } | Self::Gil { tid } => facts.thread(tid),
+            Self::Thread { tid } | Self::Gil { tid } => printable(facts.thread(tid)),
             Self::Ranges => String::new(),
         }
     }

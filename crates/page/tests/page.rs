@@ -10,6 +10,8 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use common::{Shown, damaged, element, engine};
 use flate2::read::DeflateDecoder;
 use serde_json::Value;
+use tllmprof_config::printable;
+use tllmprof_config::printable::is_hidden;
 
 /// The numbers at the start of columns.
 fn numbers(html: &str, id: &str, count: usize) -> Vec<u64> {
@@ -121,8 +123,9 @@ fn names_from_records_stay_text_and_nothing_is_fetched() {
     assert!(
         kernels
             .iter()
-            .any(|kernel| kernel["name"] == engine::HOSTILE)
+            .any(|kernel| kernel["name"] == printable(engine::HOSTILE))
     );
+    assert!(!html.contains(|c: char| c != '\n' && c != '\t' && is_hidden(c)));
     assert!(html.contains("default-src 'none'"));
     for fetched in [" src=", "<link", "@import", "url("] {
         assert!(!html.contains(fetched), "{fetched}");

@@ -8,6 +8,7 @@
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::attic;
 use crate::elf;
 use crate::libcuda::NAME;
 use crate::libcuda::functions;
@@ -78,10 +79,12 @@ impl Driver {
             elf::containing(driver.start)
                 .is_some_and(|module| module.start == driver.start && module.soname() == Some(NAME))
         };
-        DRIVER.get().filter(is_there).or_else(|| {
-            let driver: &'static Self = Box::leak(Box::new(Self::load()?));
-            DRIVER.set(Some(driver));
-            Some(driver)
+        let known = DRIVER.get();
+        known.filter(is_there).or_else(|| {
+            let driver = DRIVER.publish(known, Self::load()?);
+            // Other threads may still use it.
+            attic::put(known);
+            driver
         })
     }
 

@@ -27,6 +27,7 @@ use core::time::Duration;
 pub use tllmprof_sync::OnlyThread;
 use tllmprof_sync::{Lock, Published};
 
+use crate::attic;
 use crate::block::Inside;
 use crate::ids;
 use crate::panics::contained;
@@ -248,7 +249,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A static that can be given its initial value again.
 pub trait Reset: Sized {
-    /// Gives it this value. What it was is forgotten, not dropped. Leaves it as it is if it is locked
+    /// Gives it this value. What it was is put away, not dropped. Leaves it as it is if it is locked
     /// for long.
     fn reset(&self, initial: Self);
 
@@ -281,12 +282,13 @@ reset_atomics!(
 
 impl<T> Reset for AtomicPtr<T> {
     fn reset(&self, initial: Self) {
-        self.store(initial.into_inner(), Ordering::Release);
+        attic::put(self.swap(initial.into_inner(), Ordering::AcqRel));
     }
 }
 
 impl<T: Sync> Reset for Published<T> {
     fn reset(&self, initial: Self) {
+        attic::put(self.take());
         self.set(initial.get());
     }
 }
@@ -308,7 +310,7 @@ impl<T: Reset, const N: usize> Reset for [T; N] {
 impl<T> Reset for Lock<T> {
     fn reset(&self, initial: Self) {
         if let Some(mut value) = self.lock_for(PATIENCE) {
-            core::mem::forget(core::mem::replace(&mut *value, initial.into_inner()));
+            attic::put(core::mem::replace(&mut *value, initial.into_inner()));
         }
     }
 

@@ -9,6 +9,7 @@ use crate::ids;
 use crate::lifecycle::{self, OnlyThread};
 use once_cell::race::OnceBox;
 pub use tllmprof_config::Level;
+use tllmprof_config::printable::Printing;
 
 const PREFIX: &str = "tllmprof: ";
 const LONGEST: usize = 1024;
@@ -89,8 +90,8 @@ pub fn line(level: Level, message: fmt::Arguments<'_>) {
         bytes: [0; LONGEST],
         length: 0,
     };
-    // Text never fails; a longer message is cut.
-    let _ = write!(text, "{PREFIX}{message}");
+    // Names in it are the program's. Text never fails; a longer message is cut.
+    let _ = write!(Printing(&mut text), "{PREFIX}{message}");
     if let Some(keep) = keeper
         && let Ok(line) = str::from_utf8(&text.bytes[PREFIX.len()..text.length])
     {

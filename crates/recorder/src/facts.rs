@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::fs;
 
 use tllmprof_calls::CALLS;
-use tllmprof_config::{Settings, VARIABLES};
+use tllmprof_config::{Settings, VARIABLES, masked};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Event, Info, NO_STRING, What};
 use tllmprof_session::Facts;
@@ -121,7 +121,12 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     }
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let file = |path| fs::read(path).unwrap_or_default();
-    let command = text(&file("/proc/self/cmdline")).replace('\0', " ");
+    let command = text(&file("/proc/self/cmdline"));
+    let arguments = command.trim_end_matches('\0').split('\0');
+    let command = match settings.full_args {
+        true => arguments.collect::<Vec<_>>().join(" "),
+        false => masked::command_line(arguments),
+    };
     write_text(Info::CommandLine, command.trim_end());
     write_text(Info::Process, text(&file("/proc/self/comm")).trim_end());
     write_text(Info::Host, &text(host));
@@ -140,10 +145,12 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     write_text(Info::Windows, &settings.windows.to_string());
     for variable in VARIABLES {
         if let Some(value) = std::env::var_os(variable.name) {
-            write_text(
-                Info::Setting,
-                &format!("{}={}", variable.name, value.display()),
-            );
+            let setting = format!("{}={}", variable.name, value.display());
+            let setting = match settings.full_args {
+                true => setting,
+                false => masked::text(&setting),
+            };
+            write_text(Info::Setting, &setting);
         }
     }
 }

@@ -9,6 +9,7 @@ use core::time::Duration;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use tllmprof_platform::attic;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{CHUNK_BYTES, Chunk, Counter, HEADER_BYTES, HeaderBlock, chunk_offset};
 
@@ -310,6 +311,6 @@ fn in_child(alone: &OnlyThread) {
     if let Some(mut growing) = FILE.lock().take() {
         growing.file.close();
         // Its path is left where it is: the allocator may be in any condition.
-        core::mem::forget(growing);
+        attic::put(growing);
     }
 }

@@ -8,7 +8,7 @@ use tllmprof_record::{CallKind, Counter, Entry, Header, Info, NO_STRING, StringI
 /// How many lines of one kind, and how many threads' names, are kept.
 const LIMIT: usize = 4096;
 
-/// Facts about a process.
+/// Facts about a process: texts as they were recorded, which are to be made printable where they are shown.
 #[derive(Debug, Default)]
 pub struct Facts {
     pub command: String,
@@ -99,7 +99,7 @@ impl Found {
         self.info.sort_by_key(|(at, ..)| *at);
         let mut facts = Facts::default();
         for (_, key, value) in &self.info {
-            let text = || clean(self.strings.get(*value as StringId));
+            let text = || self.strings.get(*value as StringId).to_owned();
             match key {
                 Info::CommandLine => facts.command = text(),
                 Info::Host => facts.host = text(),
@@ -159,20 +159,10 @@ impl Facts {
 /// The length of a name, in characters, that a report shows.
 const NAME: usize = 256;
 
-/// A name from a record: as [`clean`], and cut, as a damaged record can show one text as many names.
+/// A name from a record, cut, as a damaged record can show one text as many names.
 pub fn name(text: &str) -> String {
-    clean(
-        text.char_indices()
-            .nth(NAME)
-            .map_or(text, |(end, _)| &text[..end]),
-    )
-}
-
-/// Text from a record without what would move a terminal's cursor.
-pub fn clean(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
+    let end = text.char_indices().nth(NAME);
+    end.map_or(text, |(end, _)| &text[..end]).to_owned()
 }
 
 /// The name of an NVTX range, with its domain where it is not the default one.

@@ -1,7 +1,5 @@
 //! The names of kernels, which records have as compilers mangle them.
 
-use crate::facts::clean;
-
 /// How much of a name is kept, in characters: a mangled one can say far more than it is long.
 const LONGEST: usize = 4096;
 
@@ -12,7 +10,7 @@ pub fn full(name: &str) -> String {
         .char_indices()
         .nth(LONGEST)
         .map_or(text.len(), |(end, _)| end);
-    clean(&text[..end])
+    text[..end].to_owned()
 }
 
 /// A whole name without what the kernel takes and returns, and without the namespaces it is in.

@@ -42,7 +42,7 @@ pub use compare::{Comparison, Outcome};
 pub use diagnosis::{Finding, Verdict};
 pub use facts::{name, range_name};
 pub use iteration::Iteration;
-pub use json::{JsonReport, schema_of};
+pub use json::{JsonReport, schema_of, write as write_json};
 pub use kernel_name::{full as kernel_name, short as short_kernel_name};
 pub use kernels::{CopyTotal, KernelSum, KernelTotal};
 pub use metrics::{MetricSample, MetricSum};

@@ -62,10 +62,11 @@ pub fn read() -> &'static Result<Settings, BadValue> {
             let is_asked = !ASKS_NOTHING.load(Ordering::Relaxed);
             is_asked.then(|| std::env::var_os(name)).flatten()
         };
-        let read: &_ = Box::leak(Box::new(Settings::from_env(get)));
-        // Another thread may have been first.
-        let first = READ.replace(None, Some(read)).err().flatten();
-        first.unwrap_or(read)
+        loop {
+            if let Some(read) = READ.publish(None, Settings::from_env(get)) {
+                return read;
+            }
+        }
     })
 }
 

@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_calls::{CALLS, Kind};
-use tllmprof_config::{Settings, Step, Window};
+use tllmprof_config::{Listed, Settings, Step, Window};
 use tllmprof_platform::lifecycle;
 
 use super::by::{By, Rank};
@@ -25,7 +25,7 @@ use tllmprof_platform::thread::uncounted;
 use tllmprof_steps::step::learned::Learnt;
 use tllmprof_steps::step::threads::Slot;
 use tllmprof_steps::turn::Event;
-use tllmprof_steps::window::Taken;
+use tllmprof_steps::window::{Schedule, Taken};
 
 /// How long the end of the process waits for a thread that has the turn.
 const ENDING: Duration = Duration::from_secs(1);
@@ -90,7 +90,7 @@ fn end(may_run_profilers_here: bool) {
     let closed = state.schedule.finish();
     // The one figure for what the window held, in the log and in the record.
     let over = closed.map_or(begun, |closed| closed.over(begun));
-    let schedule = core::mem::ManuallyDrop::new(core::mem::take(&mut state.schedule));
+    let schedule = core::mem::take(&mut state.schedule);
     let (settings, rank, gating) = (state.settings, state.rank, state.gating);
     let (step, restarts) = (state.step(), state.restarts);
     let calls = Tally::of(&state.slots);
@@ -136,6 +136,18 @@ fn end(may_run_profilers_here: bool) {
         // With no window set, nothing is said.
         let is_quiet = settings.windows.is_empty();
         interpreter().report_totals(if is_quiet { Level::Debug } else { Level::Info });
+    }
+    keep(schedule);
+}
+
+/// Leaves the windows where they were: nothing may be freed here, and what nothing leads to is a leak.
+fn keep(schedule: Schedule) {
+    let schedule = core::mem::ManuallyDrop::new(schedule);
+    if let Some(mut guard) = STATE.lock_for(ENDING)
+        && let Some(state) = guard.as_mut()
+    {
+        let schedule = core::mem::ManuallyDrop::into_inner(schedule);
+        core::mem::forget(core::mem::replace(&mut state.schedule, schedule));
     }
 }
 
@@ -230,26 +242,22 @@ impl fmt::Display for Outcome<'_> {
         let mut separator = "";
         for (what, are_captured) in [("captured", true), ("never opened", false)] {
             let all = settings.windows.as_slice().iter();
-            let taken = |window: &Window| captured.iter().find(|taken| taken.asked == *window);
-            let mut windows = all.filter(|window| taken(window).is_some() == are_captured);
-            let Some(first) = windows.next() else {
-                continue;
+            // There may be many. They were captured in their order.
+            let taken = |window: &Window| {
+                captured
+                    .binary_search_by_key(&window.first, |taken| taken.asked.first)
+                    .is_ok()
             };
-            let s = if windows.clone().next().is_some() {
-                "s"
-            } else {
-                ""
+            let windows = all.copied().filter(|window| taken(window) == are_captured);
+            let s = match windows.clone().take(2).count() {
+                0 => continue,
+                1 => "",
+                _ => "s",
             };
-            write!(f, "{separator}window{s} {first}")?;
-            for window in windows {
-                write!(f, ",{window}")?;
-            }
-            write!(f, " {what}")?;
+            write!(f, "{separator}window{s} {} {what}", Listed(windows))?;
             if are_captured && captured.iter().any(Taken::is_late) {
-                for (index, taken) in captured.iter().enumerate() {
-                    let before = if index == 0 { " as " } else { "," };
-                    write!(f, "{before}{}", taken.window)?;
-                }
+                let late = captured.iter().map(|taken| taken.window);
+                write!(f, " as {}", Listed(late))?;
             }
             separator = "; ";
         }

@@ -57,6 +57,22 @@ impl<T: Sync> Published<T> {
         replaced.map(|_| ()).map_err(Self::reference)
     }
 
+    /// Publishes a new value in the place of `old`, and gives back what is published then: another thread's,
+    /// if that was first, and this one is dropped.
+    pub fn publish(&self, old: Option<&'static T>, new: T) -> Option<&'static T> {
+        let new = Box::into_raw(Box::new(new));
+        // SAFETY: the value is never freed once it is published; where it is not, nobody else has it.
+        unsafe {
+            match self.replace(old, Some(&*new)) {
+                Ok(()) => Some(&*new),
+                Err(first) => {
+                    drop(Box::from_raw(new));
+                    first
+                }
+            }
+        }
+    }
+
     fn address(value: Option<&'static T>) -> *mut T {
         value.map_or(null_mut(), |value| from_ref(value).cast_mut())
     }
@@ -84,6 +100,16 @@ mod tests {
         assert!(place.set_if_none(&2));
         place.set(None);
         assert_eq!(place.get(), None);
+    }
+
+    #[test]
+    fn of_two_new_values_the_first_stays() {
+        let (place, dropped) = (Published::none(), std::sync::Arc::new(()));
+        let first = place.publish(None, (1, dropped.clone())).unwrap();
+        let second = place.publish(None, (2, dropped.clone())).unwrap();
+        assert_eq!((first.0, second.0), (1, 1));
+        assert_eq!(std::sync::Arc::strong_count(&dropped), 2, "one was dropped");
+        assert_eq!(place.publish(Some(first), (3, dropped)).unwrap().0, 3);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use tllmprof_config::printable;
 use tllmprof_record::{CopyKind, NO_STRING, StringId, Strings};
 use tllmprof_report::{Process, kernel_name, name, range_name, short_kernel_name};
 
@@ -51,10 +52,10 @@ impl Name {
     #[must_use]
     pub fn shown(self, domain: StringId, texts: Texts<'_>) -> (String, String) {
         let whole = match self {
-            Self::Text(id) if domain == NO_STRING => name(texts.strings.get(id)),
-            Self::Text(id) => range_name(texts.strings, domain, id),
+            Self::Text(id) if domain == NO_STRING => printable(name(texts.strings.get(id))),
+            Self::Text(id) => printable(range_name(texts.strings, domain, id)),
             Self::Kernel(id) => {
-                let whole = kernel_name(texts.strings.get(id));
+                let whole = printable(kernel_name(texts.strings.get(id)));
                 let short = short_kernel_name(&whole);
                 return (whole, short);
             }
@@ -63,7 +64,7 @@ impl Name {
             other => {
                 let mut text = String::new();
                 other.write(texts, &mut text);
-                text
+                printable(text)
             }
         };
         (whole, String::new())

@@ -1,6 +1,8 @@
 //! What is found, and how it is shown.
 
-use std::fmt::{self, Write};
+use std::fmt;
+
+use tllmprof_config::printable;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
@@ -56,12 +58,7 @@ impl fmt::Display for Section {
                 Mark::Bad => "NO",
             };
             // File names may hold anything; a line stays a line.
-            f.write_str("  ")?;
-            write!(f, "{mark:<6}")?;
-            for c in text.chars() {
-                f.write_char(if c.is_control() { '?' } else { c })?;
-            }
-            f.write_char('\n')?;
+            writeln!(f, "  {mark:<6}{}", printable(text))?;
         }
         Ok(())
     }

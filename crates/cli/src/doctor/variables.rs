@@ -3,6 +3,7 @@
 use std::env;
 use std::path::Path;
 
+use tllmprof_config::error::shown;
 use tllmprof_config::{RANK_VARIABLES, Settings, VARIABLES, nearest};
 
 use super::finding::Section;
@@ -10,7 +11,7 @@ use super::finding::Section;
 pub fn describe(section: &mut Section) {
     for variable in VARIABLES {
         if let Some(value) = env::var_os(variable.name) {
-            section.note(format_args!("{}={}", variable.name, value.display()));
+            section.note(format_args!("{}={}", variable.name, shown(&value)));
         }
     }
     match Settings::from_env(|name| env::var_os(name)) {
@@ -21,7 +22,9 @@ pub fn describe(section: &mut Section) {
             } else {
                 section.good(format_args!(
                     "windows {} of iterations by {}, warm-up {}",
-                    settings.windows, settings.step, settings.warmup
+                    settings.windows.listed(),
+                    settings.step,
+                    settings.warmup
                 ));
             }
             kernels(section, &settings);

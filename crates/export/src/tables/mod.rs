@@ -27,6 +27,7 @@ pub use schema::TABLES;
 use schema::{Kind, Table};
 
 use crate::exported::Exported;
+use crate::output::private;
 use crate::record::Record;
 
 /// Rows that are encoded together, and how many of these packets may wait for it.
@@ -133,7 +134,7 @@ fn create(table: &Table, file: &Path) -> Result<SerializedFileWriter<File>, Parq
             .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
     }
     let properties = Arc::new(properties.build());
-    SerializedFileWriter::new(File::create_new(file)?, table.schema()?, properties)
+    SerializedFileWriter::new(private(file)?, table.schema()?, properties)
 }
 
 fn failed(error: ParquetError) -> io::Error {

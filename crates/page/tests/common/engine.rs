@@ -23,7 +23,7 @@ const MAIN: u64 = 7;
 const SIDE: u64 = 14;
 
 /// A kernel that ends no element of a page, or so it is hoped.
-pub const HOSTILE: &str = "evil</script><script>alert(1)</script>\u{2028}<!-- & \"quoted\"";
+pub const HOSTILE: &str = "evil</script><script>alert(1)</script>\u{2028}<!-- & \"quoted\" \u{202e}\n\x1b[31m<img onerror=alert(1)>";
 
 const KERNELS: [(&str, u64); 6] = [
     (

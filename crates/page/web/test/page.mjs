@@ -214,7 +214,12 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
     }
     const names = await page.$$eval("td .name", (names) => names.map((name) => name.title));
     const hostile = ranks.processes[3].kernels.find((kernel) => kernel.name.includes("</script>"));
-    assert.ok(names.includes(hostile.name), "the hostile name is shown as it is");
+    const escape = (c) => c === "\n" ? "\\n" : `\\u{${c.codePointAt(0).toString(16)}}`;
+    const shown = hostile.name.replace(/[\u0000-\u001f\u007f-\u009f\u2028-\u202e]/g, escape);
+    assert.ok(names.includes(shown), `no ${shown}`);
+    assert.equal(await page.$("img"), null, "no name is markup");
+    const isolated = await page.$$eval("td .name", (names) => names.every((name) => getComputedStyle(name).unicodeBidi === "isolate"));
+    assert.ok(isolated, "no name turns the text around it");
 
     // What a screen reader reads out.
     const nameless = await page.$$eval("button, select, input, canvas[tabindex], [role=img]", (all) => all

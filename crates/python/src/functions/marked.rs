@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use crate::object::Python;
 use crate::spans::{Mark, Watch};
+use tllmprof_platform::attic;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::hash::spread;
 use tllmprof_sync::{Lock, Published};
@@ -138,6 +139,8 @@ pub fn add(py: Python<'_>, mark: Mark) -> bool {
 fn grow(old: Option<&'static Table>) -> &'static Table {
     let new: &'static Table = Box::leak(Box::new(Table::grown(old)));
     TABLE.set(Some(new));
+    // Other threads may be reading it.
+    attic::put(old);
     new
 }
 

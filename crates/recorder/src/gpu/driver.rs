@@ -4,6 +4,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
 use super::pool::Pair;
+use tllmprof_platform::attic;
 use tllmprof_platform::libcuda::functions;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Published;
@@ -116,8 +117,15 @@ impl Driver {
                 && found.elapsed.is_some()
                 && found.context.is_some()
         });
-        FUNCTIONS.set(found.map(|found| &*Box::leak(Box::new(found))));
-        Self::get()
+        let known = FUNCTIONS.get();
+        attic::put(known);
+        match found {
+            Some(found) => FUNCTIONS.publish(known, found).map(Self),
+            None => {
+                FUNCTIONS.set(None);
+                None
+            }
+        }
     }
 
     /// The driver that was found.

@@ -13,8 +13,7 @@ impl Comparison {
     /// # Errors
     /// Where it cannot be written.
     pub fn json(&self, to: &mut impl Write) -> io::Result<()> {
-        serde_json::to_writer(&mut *to, &JsonComparison::of(self))?;
-        to.write_all(b"\n")
+        crate::json::write(&JsonComparison::of(self), to)
     }
 }
 

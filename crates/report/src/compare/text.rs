@@ -4,7 +4,6 @@ use std::fmt;
 
 use super::bootstrap::Change;
 use super::{Comparison, Outcome, Side, Unit};
-use crate::facts::clean;
 use crate::text::lines::{Lines, short};
 use crate::units::{Rate, Time};
 
@@ -117,11 +116,11 @@ fn side(name: &str, side: &Side, lines: &mut Lines) {
     let many = if side.iterations == 1 { "" } else { "s" };
     lines.add(format_args!(
         "{name}  {}",
-        clean(if side.command.is_empty() {
+        if side.command.is_empty() {
             &side.file
         } else {
             &side.command
-        })
+        }
     ));
     lines.add(format_args!(
         "       rank {}{slowest}: {} iteration{many}",

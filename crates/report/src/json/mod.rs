@@ -2,6 +2,7 @@
 //! comes from them, and from that the types of the page's script and `docs/report-json.md`. Doc comments here are the
 //! descriptions that users read. A number's unit, where its key does not end with `_ns`, is its `unit`.
 
+mod escaped;
 mod gpu;
 mod process;
 mod routing;
@@ -18,6 +19,7 @@ use crate::diagnosis::Kind;
 use crate::quantiles::Quantiles;
 use crate::skew::{Skew, Step};
 use crate::{Finding, Report, Verdict};
+pub use escaped::write;
 use process::JsonProcess;
 
 impl Report {
@@ -26,8 +28,7 @@ impl Report {
     /// # Errors
     /// Where it cannot be written.
     pub fn json(&self, to: &mut impl Write) -> io::Result<()> {
-        serde_json::to_writer(&mut *to, &JsonReport::of(self, true))?;
-        to.write_all(b"\n")
+        write(&JsonReport::of(self, true), to)
     }
 
     /// The report as it is written as JSON, with lists of iterations left empty: there may be a million.

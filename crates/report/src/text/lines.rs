@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tllmprof_config::printable;
+
 /// The width of a screen, and how many lines it has.
 pub const WIDTH: usize = 80;
 pub const HEIGHT: usize = 40;
@@ -10,7 +12,7 @@ pub const HEIGHT: usize = 40;
 pub struct Lines(String);
 
 impl Lines {
-    /// Adds a line, cut to the screen's width.
+    /// Adds a line, printable and cut to the screen's width.
     pub fn add(&mut self, line: fmt::Arguments<'_>) {
         self.0.push_str(short(&line.to_string(), WIDTH).trim_end());
         self.0.push('\n');
@@ -45,10 +47,11 @@ impl Lines {
     }
 }
 
-/// The start of a text that is longer than `width` characters.
+/// A text as it may be shown, printable: the start of one that is longer than `width` characters.
 pub fn short(text: &str, width: usize) -> String {
+    let text = printable(text);
     match text.char_indices().nth(width) {
-        None => text.to_owned(),
+        None => text,
         Some(_) => {
             let kept: String = text.chars().take(width.saturating_sub(1)).collect();
             kept + "…"
@@ -64,6 +67,7 @@ mod tests {
     fn what_does_not_fit_is_cut() {
         assert_eq!(short("abc", 3), "abc");
         assert_eq!(short("äbcd", 3), "äb…");
+        assert_eq!(short("\x1b[31m\u{202e}", 9), "\\u{1b}[3…");
         let mut lines = Lines::default();
         let parts: Vec<_> = (0..30).map(|n| format!("part {n}")).collect();
         lines.list("  ", &parts);

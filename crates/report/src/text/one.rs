@@ -1,5 +1,8 @@
 //! One process.
 
+use std::os::unix::ffi::OsStrExt;
+
+use tllmprof_config::Printable;
 use tllmprof_record::Ended;
 
 use super::lines::{Lines, WIDTH, short};
@@ -7,7 +10,6 @@ use super::routing;
 use super::rows::Rows;
 use super::{findings, gpu};
 use crate::diagnosis::Finding;
-use crate::facts::clean;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::routing::expert_gpus;
@@ -45,7 +47,10 @@ pub fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
 
 fn head(process: &Process, lines: &mut Lines) {
     let facts = &process.facts;
-    lines.add(format_args!("{}", clean(&process.file.to_string_lossy())));
+    lines.add(format_args!(
+        "{}",
+        Printable(process.file.as_os_str().as_bytes())
+    ));
     if !facts.command.is_empty() {
         lines.add(format_args!("{}", facts.command));
     }

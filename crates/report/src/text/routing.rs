@@ -1,7 +1,7 @@
 //! How unbalanced the learned routers of experts are.
 
 use super::lines::{Lines, short};
-use crate::facts::{Facts, clean};
+use crate::facts::Facts;
 use crate::routing::{LayerLoad, mean, mean_over_gpus};
 use crate::units::Rate;
 
@@ -49,7 +49,7 @@ pub fn layers(loads: &[LayerLoad], facts: &Facts, gpus: usize, rows: usize, line
     found.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     for (load, of_mean) in found.into_iter().take(rows) {
         let name = facts.routers.get(&u32::from(load.layer));
-        let name = name.map_or_else(|| format!("layer {}", load.layer), |name| clean(name));
+        let name = name.map_or_else(|| format!("layer {}", load.layer), Clone::clone);
         row(
             &format!("  {name}"),
             &times(Some(of_mean)),

@@ -18,8 +18,14 @@ pub struct Handles {
     /// Power-of-two sized; none before the first one. A table that was too small stays where it
     /// is, as somebody may be reading it: all of them together are as large as the last.
     table: Published<Vec<AtomicUsize>>,
+    used: Lock<Used>,
+}
+
+struct Used {
     /// How many places of the table have been used.
-    used: Lock<usize>,
+    places: usize,
+    /// Tables that were too small. Other threads may be reading them.
+    before: Vec<&'static Vec<AtomicUsize>>,
 }
 
 impl Handles {
@@ -27,7 +33,10 @@ impl Handles {
     pub const fn new() -> Self {
         Self {
             table: Published::none(),
-            used: Lock::new(0),
+            used: Lock::new(Used {
+                places: 0,
+                before: Vec::new(),
+            }),
         }
     }
 
@@ -51,11 +60,12 @@ impl Handles {
         match (position(self.table(), handle), belongs) {
             (Some(index), false) => self.table()[index].store(GONE, Ordering::Release),
             (None, true) => {
-                if (*used + 1) * 2 > self.table().len() {
-                    *used = self.grow();
+                if (used.places + 1) * 2 > self.table().len() {
+                    used.before.extend(self.table.get());
+                    used.places = self.grow();
                 }
                 put(self.table(), handle);
-                *used += 1;
+                used.places += 1;
             }
             _ => {}
         }

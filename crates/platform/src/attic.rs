@@ -1,0 +1,69 @@
+//! Where values go that nothing uses any more and that must not be dropped, as what a forked child has of its
+//! parent's. What they own is leaked, and a leak checker of the host's would hold that against the host. It
+//! looks for pointers in the statics of libraries: here it finds them.
+
+use core::cell::UnsafeCell;
+use core::mem::{ManuallyDrop, MaybeUninit};
+use core::ptr::from_ref;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::lifecycle;
+
+/// How many words there are: enough for the children of children of children. What comes later is leaked.
+const WORDS: usize = 1 << 13;
+
+/// Nothing is ever read from it.
+struct Words(UnsafeCell<[MaybeUninit<usize>; WORDS]>);
+
+// SAFETY: each word is written once, by the thread that `USED` gave it to, and is never read.
+unsafe impl Sync for Words {}
+
+lifecycle::global! {
+    #[fork(keep = "what the parent has put away is leaked in the child, too")]
+    static ROOM: Words = Words(UnsafeCell::new([MaybeUninit::uninit(); WORDS]));
+    #[fork(keep = "as the words")]
+    static USED: AtomicUsize = AtomicUsize::new(0);
+}
+
+/// Puts a value away for good. Nothing is allocated or freed.
+pub fn put<T>(value: T) {
+    let value = ManuallyDrop::new(value);
+    let words = size_of::<T>().div_ceil(size_of::<usize>());
+    let take = |used: usize| used.checked_add(words).filter(|end| *end <= WORDS);
+    if let Ok(at) = USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+        // SAFETY: the words from `at` on are this call's alone and within the array, and there are as many as the
+        // value has bytes for; it lies elsewhere, and is not used as a value any more.
+        unsafe {
+            let place = ROOM.0.get().cast::<MaybeUninit<usize>>().add(at);
+            from_ref(&value)
+                .cast::<u8>()
+                .copy_to_nonoverlapping(place.cast(), size_of::<T>());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_lies_there_as_it_was_and_too_large_a_one_is_forgotten() {
+        struct Alarm(#[allow(dead_code)] [u64; 3], Box<u8>);
+        impl Drop for Alarm {
+            fn drop(&mut self) {
+                panic!("dropped");
+            }
+        }
+        let alarm = Alarm([1, 2, 3], Box::new(4));
+        let owned = from_ref(&*alarm.1).addr();
+        put(alarm);
+        let used = USED.load(Ordering::Relaxed);
+        // SAFETY: words that have been written, each a whole one of the value.
+        let words = unsafe { &*ROOM.0.get() }[..used]
+            .iter()
+            .map(|word| unsafe { word.assume_init() });
+        assert!(words.into_iter().any(|word| word == owned));
+        put([0_usize; WORDS]);
+        assert!(USED.load(Ordering::Relaxed) < WORDS);
+    }
+}

@@ -1,0 +1,55 @@
+//! JSON that may be printed on a terminal.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::Serializer;
+use serde_json::ser::Formatter;
+use tllmprof_config::printable::is_hidden;
+
+/// Writes a value as JSON, with a line's end.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn write(value: &impl Serialize, to: &mut impl Write) -> io::Result<()> {
+    value.serialize(&mut Serializer::with_formatter(&mut *to, Escaping))?;
+    to.write_all(b"\n")
+}
+
+/// Hidden characters as escapes of JSON: who reads it gets the text as it was recorded.
+struct Escaping;
+
+impl Formatter for Escaping {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        to: &mut W,
+        text: &str,
+    ) -> io::Result<()> {
+        let mut rest = text;
+        while let Some(at) = rest.find(is_hidden) {
+            to.write_all(&rest.as_bytes()[..at])?;
+            let mut behind = rest[at..].chars();
+            for unit in behind.next().unwrap_or_default().encode_utf16(&mut [0; 2]) {
+                write!(to, "\\u{unit:04x}")?;
+            }
+            rest = behind.as_str();
+        }
+        to.write_all(rest.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_hidden_is_escaped_and_read_as_it_was() {
+        let text = "\x1b]0;\x07\n\u{7f}\u{9b}31m \u{202e}\u{e0041} \"µ\\ </script> 漢字";
+        let mut written = Vec::new();
+        write(&text, &mut written).unwrap();
+        let json = String::from_utf8(written).unwrap();
+        let line = json.strip_suffix('\n').unwrap();
+        assert!(!line.contains(is_hidden), "{line:?}");
+        assert_eq!(serde_json::from_str::<String>(line).unwrap(), text);
+    }
+}

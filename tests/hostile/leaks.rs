@@ -1,0 +1,79 @@
+//! Hosts that a leak checker watches: what the library keeps for good is reachable, so the checker finds nothing.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::common::{Output, built_command, run, shim, skipped, standin};
+use super::{RUNTIME, Workshop};
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// What the program ends with.
+const STATUS: i32 = 3;
+
+fn run_with(program: &Path, set: impl FnOnce(&mut Command)) -> Output {
+    let mut command = built_command(program);
+    command.env("LD_LIBRARY_PATH", standin());
+    set(&mut command);
+    run(&mut command, TIMEOUT)
+}
+
+fn nothing_leaks(sanitizer: &[&str]) {
+    let workshop = Workshop::new();
+    let program = workshop.build("leaks", "leaks", &[sanitizer, RUNTIME].concat());
+    let lost = run_with(&program, |command| {
+        command.arg("lost");
+    });
+    if !lost.err().contains("1 byte(s) leaked in 1 allocation(s)") {
+        return skipped("the leak checker does not work here");
+    }
+    let bare = run_with(&program, |_| ());
+    assert_eq!(
+        (bare.status.code(), bare.err()),
+        (Some(STATUS), String::new())
+    );
+    let preloaded = run_with(&program, |command| {
+        command.env("LD_PRELOAD", shim());
+    });
+    assert_eq!(
+        (preloaded.status.code(), preloaded.err()),
+        (Some(STATUS), String::new())
+    );
+    for (rule, more) in [
+        ("cudaGraphLaunch", "TLLM_NVTX_DEBUG"),
+        ("cudaStreamSynchronize", "TLLM_LLMAPI_ENABLE_NVTX"),
+        ("auto", "TLLMPROF_GIL"),
+        ("nvtx:decode", "TLLM_PROFILE_RECORD_GC"),
+        ("sym:^main$", "TLLM_NVTX_DEBUG"),
+    ] {
+        let armed = run_with(&program, |command| {
+            command
+                .env("LD_PRELOAD", shim())
+                .env("TLLM_PROFILE_START_STOP", "2-5,8")
+                .env("TLLMPROF_STEP", rule)
+                .env("TLLMPROF_TRACE", workshop.0.path("%p.tllmprof"))
+                .env(more, "1");
+        });
+        let said = armed.err();
+        assert_eq!(armed.status.code(), Some(STATUS), "{rule}: {said}");
+        // The child of a fork lacks its parent's threads, of which the library's worker is one; GCC 12's checker
+        // looks for them.
+        let is_fork = |line: &str| line.ends_with(" was not suspended. False leaks are possible.");
+        let is_ours = |line: &str| line.starts_with("tllmprof: ");
+        assert!(
+            said.lines().all(|line| is_ours(line) || is_fork(line)),
+            "{rule}: {said}"
+        );
+        assert!(said.contains("iterations by"), "{rule}: {said}");
+    }
+}
+
+#[test]
+fn nothing_leaks_in_a_program_of_leak_sanitizer() {
+    nothing_leaks(&["-fsanitize=leak"]);
+}
+
+#[test]
+fn nothing_leaks_in_a_program_of_address_sanitizer() {
+    nothing_leaks(&["-fsanitize=address", "-static-libasan"]);
+}
