@@ -12,6 +12,8 @@ mod disks;
 mod gpu;
 #[path = "record/hostile.rs"]
 mod hostile;
+#[path = "record/killed.rs"]
+mod killed;
 #[path = "record/pythons.rs"]
 mod pythons;
 #[path = "record/ranges.rs"]
