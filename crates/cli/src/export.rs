@@ -51,7 +51,6 @@ fn what_to_write() -> String {
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    processes::are_different(&arguments.files)?;
     let to_stdout = arguments.output == Path::new("-");
     if !to_stdout {
         is_none_of(&arguments.output, &arguments.files)?;

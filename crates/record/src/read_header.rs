@@ -154,11 +154,12 @@ impl Header {
                 }
             }
             None => {
-                // The process may have come no further than the header.
-                self.is_damaged |= said != Ended::Not as u64
-                    || at.u64(offset_of!(HeaderBlock, snapshots_taken)) != 0
-                    || at.0.len() < HEADER_BYTES
-                    || SNAPSHOTS.iter().any(|place| at.u64(*place) != 0);
+                // The process may have come no further than into the first one.
+                let is_begun = said == Ended::Not as u64
+                    && at.u64(offset_of!(HeaderBlock, snapshots_taken)) <= 1
+                    && at.u64(SNAPSHOTS[0] + offset_of!(Snapshot, order)) == 0
+                    && at.0.len() == HEADER_BYTES;
+                self.is_damaged |= !is_begun;
                 self.ended = ended(said);
                 let length = at.u64(offset_of!(HeaderBlock, length));
                 self.length = (length != 0).then_some(length);
