@@ -127,13 +127,13 @@ fn a_record_that_was_changed_is_a_failure() {
     let scratch = Scratch::new();
     let path = record(&scratch, 0);
     let mut bytes = std::fs::read(&path).unwrap();
-    let last = bytes.len() - 65_536 + 20_000;
-    bytes[last] ^= 1;
+    // An event in the first thread's chunk.
+    bytes[65_536 + 208 + 100 * 24] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
     let ended = report(&scratch, &["rank-0.tllmprof"]);
     assert_eq!(ended.code(), Some(1));
     assert!(
-        ended.stdout.contains("damaged: 1 damaged chunk"),
+        ended.stdout.contains("damaged: 1 damaged chunk, "),
         "{}",
         ended.stdout
     );

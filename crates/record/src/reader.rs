@@ -67,20 +67,23 @@ impl fmt::Display for Cut {
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counted = [
-            (self.chunks, "damaged chunks"),
-            (self.missing, "chunks missing"),
-            (self.left_out, "events left out"),
-            (self.unknown, "events of unknown kinds"),
-            (self.bad, "damaged events"),
+            (self.chunks, "damaged chunk", "damaged chunks"),
+            (self.missing, "chunk missing", "chunks missing"),
+            (self.left_out, "event left out", "events left out"),
+            (
+                self.unknown,
+                "event of an unknown kind",
+                "events of unknown kinds",
+            ),
+            (self.bad, "damaged event", "damaged events"),
         ];
         let cut = self.cut.map(|cut| cut.to_string());
         let header = self.header.then(|| "its header is damaged".to_owned());
-        let counted = counted.into_iter().filter(|(count, _)| *count > 0);
-        let found: Vec<_> = cut
+        let counted = counted
             .into_iter()
-            .chain(header)
-            .chain(counted.map(|(count, what)| format!("{count} {what}")))
-            .collect();
+            .filter(|(count, ..)| *count > 0)
+            .map(|(count, one, many)| format!("{count} {}", if count == 1 { one } else { many }));
+        let found: Vec<_> = cut.into_iter().chain(header).chain(counted).collect();
         if found.is_empty() {
             return f.write_str("none");
         }
