@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use tllmprof_record::{
-    CallKind, Counter, Damage, Edge, Entry, Event, Header, Info, NO_STRING, RangeKind, Reader,
-    Strings, What,
+    CallKind, Counter, Damage, Edge, Entry, Error, Event, Header, Info, NO_STRING, RangeKind,
+    Reader, Strings, What,
 };
 
 /// An NVTX range of a record, in ticks.
@@ -59,8 +59,8 @@ impl Read {
         }
     }
 
-    /// The records in a folder. A file of zeros is of a process that was killed while it made it,
-    /// before its first call.
+    /// The records in a folder, without the empty one of a process that was killed while it made it, before
+    /// its first call.
     pub fn all(folder: &Path) -> Vec<Self> {
         let files = fs::read_dir(folder)
             .unwrap()
@@ -70,7 +70,7 @@ impl Read {
                 path.extension()
                     .is_some_and(|extension| extension == "tllmprof")
             })
-            .filter(|path| fs::read(path).unwrap().iter().any(|byte| *byte != 0))
+            .filter(|path| !matches!(Reader::open(path), Err(Error::Empty(_))))
             .map(|path| Self::open(&path))
             .collect()
     }

@@ -37,7 +37,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     } else {
         output::print(comparison.text().as_bytes())?;
     }
-    Ok(ExitCode::SUCCESS)
+    let all = base.processes.iter().chain(&other.processes);
+    Ok(processes::status(false, all))
 }
 
 /// A run; `None`, after an error was logged, if one of its files cannot be read.

@@ -128,14 +128,14 @@ fn writing(arguments: &Arguments, target: Option<Output>) -> Result<Writing> {
     })
 }
 
-/// Opens records. A file that is not a record is logged, as is damage; the others are exported.
+/// Opens records. A file that is not a record is logged, as is one that is not whole; what there is is exported.
 fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
     let length = |file: &PathBuf| fs::metadata(file).map_or(0, |status| status.len());
     let total = files.iter().map(length).sum::<u64>();
     let total = total.saturating_mul(PASSES);
     let progress = Arc::new(Mutex::new(Progress::new("exporting".to_owned(), total)));
     let mut records = Vec::new();
-    let mut status = ExitCode::SUCCESS;
+    let mut failed = false;
     for file in files {
         let (progress, is_set) = (Arc::clone(&progress), Arc::clone(&stopped.is_set));
         let watch = Arc::new(move |bytes| {
@@ -150,10 +150,11 @@ fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
         });
         match Record::open(file, watch) {
             Ok(record) => {
-                let damage = &record.process.damage;
-                if !damage.is_none() {
+                if let Some(condition) = record.process.condition() {
                     let file = file.display();
-                    output::say(format_args!("{file}: {damage}; the rest is exported"));
+                    output::say(format_args!(
+                        "{file}: {condition}; what there is is exported"
+                    ));
                 }
                 records.push(record);
             }
@@ -166,10 +167,11 @@ fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
                     error.to_string()
                 };
                 output::say(format_args!("{}: {why}", file.display()));
-                status = ExitCode::FAILURE;
+                failed |= !processes::is_empty(&error);
             }
         }
     }
+    let status = processes::status(failed, records.iter().map(|record| &record.process));
     (records, status)
 }
 

@@ -1,17 +1,21 @@
 //! The processes that files hold.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use tllmprof_record::{Error, Reader};
-use tllmprof_report::Process;
+use tllmprof_report::{Process, State};
 
+use crate::failure::usage;
 use crate::output;
 use crate::progress::{Counted, Watched};
 
-/// Reads the processes of some files, and logs which files cannot be read; whether there was one.
+/// Reads the processes of some files, and logs which files cannot be read; whether there was one. A file of a
+/// process that was killed before it recorded anything is logged, too, and is a failure if there is no other.
 pub fn read_all<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> (Vec<Process>, bool) {
     let mut processes = Vec::new();
     let mut failed = false;
@@ -20,11 +24,42 @@ pub fn read_all<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> (Vec<Proces
             Ok(read) => processes.extend(read),
             Err(error) => {
                 output::say(format_args!("{error:#}"));
-                failed = true;
+                failed |= !error.downcast_ref().is_some_and(is_empty);
             }
         }
     }
+    failed |= processes.is_empty();
     (processes, failed)
+}
+
+/// Whether a file is a record that was only begun.
+pub const fn is_empty(error: &Error) -> bool {
+    matches!(error, Error::Empty(_))
+}
+
+/// The exit status: a failure where a file could not be read, or a record is damaged.
+pub fn status<'a>(failed: bool, processes: impl IntoIterator<Item = &'a Process>) -> ExitCode {
+    let is_damaged = |process: &Process| process.state() == State::Damaged;
+    if failed || processes.into_iter().any(is_damaged) {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+/// # Errors
+/// Where one of the files is named twice.
+pub fn are_different(files: &[PathBuf]) -> Result<()> {
+    let mut known = HashSet::new();
+    for file in files {
+        // One that cannot be found is for others to complain of.
+        if let Ok(real) = file.canonicalize()
+            && !known.insert(real)
+        {
+            return Err(usage(format_args!("{} is given twice", file.display())));
+        }
+    }
+    Ok(())
 }
 
 /// The records and nsys exports in a folder, or the one file.

@@ -32,15 +32,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         output::write(|to| writeln!(to, "{:#}", Report::schema()))?;
         return Ok(ExitCode::SUCCESS);
     }
+    processes::are_different(&arguments.files)?;
     let (processes, failed) = processes::read_all(&arguments.files);
+    let status = processes::status(failed, &processes);
     if !processes.is_empty() {
         show(processes, arguments)?;
     }
-    Ok(if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(status)
 }
 
 fn show(processes: Vec<Process>, arguments: &Arguments) -> Result<()> {

@@ -18,7 +18,7 @@ use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Edge, Ended as RecordEnded, Event, Info, Metric, What};
 
 /// Bytes of a record with some rounds of samples of two GPUs: header, chunk's header, events.
-const SOME: u64 = 65536 + 64 + 24 * 2 * 14 * 5;
+const SOME: u64 = 65536 + 208 + 24 * 2 * 14 * 5;
 
 /// Waits, with a bound, until the record of metrics in `$1` has `$2` bytes; then goes on with the rest.
 const PROGRAM: &str = "#!/bin/sh\n\

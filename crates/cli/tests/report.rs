@@ -100,13 +100,67 @@ fn a_record_that_is_cut_off_gives_what_is_left() {
     // In the first thread's chunk, which comes first.
     std::fs::write(&path, &bytes[..64 * 1024 + 5000]).unwrap();
     let ended = report(&scratch, &["rank-0.tllmprof"]);
-    assert_eq!(ended.code(), Some(0));
+    assert_eq!(ended.code(), Some(1));
     assert!(ended.stdout.contains("never closed"), "{}", ended.stdout);
+    let damage = format!("damaged: cut at 70536 of {} bytes", bytes.len());
+    assert!(ended.stdout.contains(&damage), "{}", ended.stdout);
+    // In the header.
+    std::fs::write(&path, &bytes[..6000]).unwrap();
+    let ended = report(&scratch, &["rank-0.tllmprof", "--json"]);
+    assert_eq!(ended.code(), Some(1));
+    let json: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let damage = json["processes"][0]["damage"].as_str().unwrap();
+    let cut = format!("cut at 6000 of {} bytes", bytes.len());
+    assert!(damage.starts_with(&cut), "{damage}");
+    assert_eq!(json["processes"][0]["state"], "damaged");
+    std::fs::write(&path, &bytes[..10]).unwrap();
+    let ended = report(&scratch, &["rank-0.tllmprof"]);
+    assert_eq!((ended.code(), ended.stdout.as_str()), (Some(1), ""));
+    assert_eq!(
+        ended.stderr,
+        "tllmprof: rank-0.tllmprof: cut off: 10 bytes\n"
+    );
+}
+
+#[test]
+fn a_record_that_was_changed_is_a_failure() {
+    let scratch = Scratch::new();
+    let path = record(&scratch, 0);
+    let mut bytes = std::fs::read(&path).unwrap();
+    // An event in the first thread's chunk.
+    bytes[65_536 + 208 + 100 * 24] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let ended = report(&scratch, &["rank-0.tllmprof"]);
+    assert_eq!(ended.code(), Some(1));
     assert!(
-        ended.stdout.contains("bytes missing at the end"),
+        ended.stdout.contains("damaged: 1 damaged chunk, "),
         "{}",
         ended.stdout
     );
+}
+
+/// Of a process that was killed at its start: the others are shown.
+#[test]
+fn a_record_that_was_only_begun_is_said_to_be_empty() {
+    let scratch = Scratch::new();
+    scratch.write("begun", "");
+    let ended = report(&scratch, &["begun"]);
+    let said = "tllmprof: begun: empty: 0 bytes, nothing was recorded\n";
+    assert_eq!((ended.code(), ended.stdout.as_str()), (Some(1), ""));
+    assert_eq!(ended.stderr, said);
+    record(&scratch, 0);
+    let ended = report(&scratch, &["begun", "rank-0.tllmprof"]);
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), said));
+    assert!(ended.stdout.contains("rank 0"), "{}", ended.stdout);
+}
+
+#[test]
+fn a_file_that_is_given_twice_is_a_mistake() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    let ended = report(&scratch, &["rank-0.tllmprof", "./rank-0.tllmprof"]);
+    assert_eq!((ended.code(), ended.stdout.as_str()), (Some(2), ""));
+    assert_eq!(ended.stderr, "tllmprof: ./rank-0.tllmprof is given twice\n");
 }
 
 #[test]

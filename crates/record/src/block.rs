@@ -35,14 +35,14 @@ pub(crate) struct OwnChunk {
 }
 
 impl OwnChunk {
-    pub(crate) fn begin(number: u32, thread: u32) -> Self {
+    pub(crate) fn begin(record: u64, number: u32, thread: u32) -> Self {
         let memory = Block::new(CHUNK_BYTES);
         // SAFETY: the memory has CHUNK_BYTES, aligned to 8, and lives as long as the writer, which never leaves
         // this struct. To write takes the struct mutably, so that nobody has `bytes` meanwhile.
         let chunk = unsafe { Chunk::at(memory.address()) };
         Self {
             memory,
-            writer: EventWriter::begin(chunk, number, thread),
+            writer: EventWriter::begin(chunk, record, number, thread),
         }
     }
 
@@ -58,6 +58,12 @@ impl OwnChunk {
     #[must_use]
     pub(crate) fn push_string(&mut self, id: StringId, text: &str) -> bool {
         self.writer.push_string(id, text)
+    }
+
+    #[must_use]
+    #[cfg(feature = "builder")]
+    pub(crate) fn push_text(&mut self, id: StringId, text: &[u8]) -> bool {
+        self.writer.push_text(id, text)
     }
 
     #[cfg(feature = "builder")]

@@ -4,8 +4,10 @@
 use std::io::{self, Write};
 
 use crate::block::{OwnChunk, OwnHeader};
+use crate::counter::Counter;
 use crate::event::{Event, StringId};
-use crate::header::{ClockKind, HeaderBlock};
+use crate::header::{ClockKind, Ended, HeaderBlock};
+use crate::layout::chunk_offset;
 
 /// A record that grows.
 #[derive(Debug)]
@@ -14,6 +16,7 @@ pub struct Builder {
     chunks: Vec<OwnChunk>,
     threads: Vec<Thread>,
     strings: StringId,
+    ended: Option<Ended>,
 }
 
 #[derive(Debug)]
@@ -32,8 +35,9 @@ impl Builder {
             chunks: Vec::new(),
             threads: Vec::new(),
             strings: 0,
+            ended: None,
         };
-        new.header().begin(pid, 1, clock);
+        new.header().begin(pid.into(), pid, 1, clock);
         new
     }
 
@@ -41,6 +45,11 @@ impl Builder {
     #[must_use]
     pub const fn header(&self) -> &HeaderBlock {
         self.header.block()
+    }
+
+    /// Says how the process ended.
+    pub fn end(&mut self, ended: Ended) {
+        self.ended = Some(ended);
     }
 
     /// Writes an event of a thread, in a chunk of that thread's own.
@@ -56,6 +65,14 @@ impl Builder {
         id
     }
 
+    /// As [`Builder::string`], of bytes that may be no UTF-8, at most 4096.
+    pub fn text(&mut self, tid: u32, text: &[u8]) -> StringId {
+        self.strings += 1;
+        let id = self.strings;
+        self.write(tid, |chunk| chunk.push_text(id, text));
+        id
+    }
+
     /// Ends a thread: another one goes on in its chunk.
     pub fn hand_over(&mut self, from: u32, to: u32) {
         let index = self.thread(from);
@@ -64,7 +81,7 @@ impl Builder {
         self.chunks[thread.chunk].hand_over(to);
     }
 
-    /// The record's bytes.
+    /// The record's bytes, at the end of its process if [`Builder::end`] was called.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut all = Vec::new();
@@ -81,6 +98,13 @@ impl Builder {
     }
 
     fn blocks(&self) -> impl Iterator<Item = &[u8]> {
+        match self.ended {
+            Some(ended) => {
+                let length = chunk_offset(self.chunks.len() as u32);
+                self.header().finish(ended, length);
+            }
+            None => self.header().snapshot(),
+        }
         std::iter::once(self.header.bytes()).chain(self.chunks.iter().map(OwnChunk::bytes))
     }
 
@@ -107,7 +131,9 @@ impl Builder {
     /// Begins a chunk of a thread's; its index.
     fn begin_chunk(&mut self, tid: u32) -> usize {
         let index = self.chunks.len();
-        self.chunks.push(OwnChunk::begin(index as u32, tid));
+        let chunk = OwnChunk::begin(self.header().id(), index as u32, tid);
+        self.chunks.push(chunk);
+        self.header().add(Counter::Chunks, 1);
         index
     }
 }

@@ -1,12 +1,15 @@
 //! A chunk of a record in memory, and the one writer that it has at a time.
 
+use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::check;
 use crate::event::{Event, StringId, What};
 use crate::layout::{
-    CHUNK_BYTES, CHUNK_HEADER_BYTES, CHUNK_MAGIC, EVENT_BYTES, MAX_STRING, PAYLOAD_BYTES,
+    BLOCK_BYTES, BLOCKS, CHUNK_BYTES, CHUNK_HEADER_BYTES, CHUNK_MAGIC, EVENT_BYTES, MAX_STRING,
+    PAYLOAD_BYTES, UNCHECKED_HEADER_BYTES,
 };
 
 /// A chunk's header, at its start.
@@ -16,11 +19,15 @@ struct ChunkHeader {
     magic: AtomicU32,
     /// The chunk's place in the file.
     number: AtomicU32,
+    /// Bytes of events behind the header, and above them their check: one store, so that one is never without
+    /// the other.
+    committed: AtomicU64,
     /// The thread of the events up to the first that names one.
     thread: AtomicU32,
-    /// Bytes of events behind the header, all of them whole.
-    used: AtomicU32,
-    reserved: [AtomicU32; 12],
+    reserved: AtomicU32,
+    /// The check of the events up to the end of each block that is full.
+    blocks: [AtomicU32; BLOCKS],
+    more: [AtomicU32; 4],
 }
 
 const _: () = assert!(size_of::<ChunkHeader>() == CHUNK_HEADER_BYTES);
@@ -52,24 +59,50 @@ impl Chunk {
 
 /// Writes events into a chunk, behind those that are there.
 ///
-/// The count of bytes in the header grows with a release store after the bytes themselves, so what a
-/// reader of the file finds below it is whole, also when the process ended in the middle.
+/// The count of bytes in the header grows, together with their check, with a release store after the bytes
+/// themselves, so what a reader of the file finds below it is whole, also when the process ended in the middle.
 #[derive(Debug)]
 pub struct EventWriter {
     chunk: Chunk,
-    used: u32,
+    committed: Committed,
+}
+
+/// Bytes of events, and above them their check. In one word: a signal handler that jumps out of a write
+/// leaves both or neither.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Committed(u64);
+
+impl Committed {
+    #[inline(always)]
+    const fn new(used: u32, check: u32) -> Self {
+        Self(used as u64 | (check as u64) << 32)
+    }
+
+    #[inline(always)]
+    const fn used(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    #[inline(always)]
+    const fn check(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
 }
 
 impl EventWriter {
-    /// Begins a chunk that was all zeros, as number `number` of the file.
+    /// Begins a chunk that was all zeros, as number `number` of the record that has the id `record`
+    /// ([`HeaderBlock::id`](crate::HeaderBlock::id)).
     #[must_use]
-    pub fn begin(chunk: Chunk, number: u32, thread: u32) -> Self {
+    pub fn begin(chunk: Chunk, record: u64, number: u32, thread: u32) -> Self {
         let header = chunk.header();
+        let committed = Committed::new(0, check::first(record, number, thread));
         header.number.store(number.to_le(), Ordering::Relaxed);
         header.thread.store(thread.to_le(), Ordering::Relaxed);
-        header.used.store(0, Ordering::Relaxed);
+        header
+            .committed
+            .store(committed.0.to_le(), Ordering::Relaxed);
         header.magic.store(CHUNK_MAGIC.to_le(), Ordering::Release);
-        Self { chunk, used: 0 }
+        Self { chunk, committed }
     }
 
     /// Hands the writer over to another thread: what follows is of `thread`.
@@ -82,7 +115,7 @@ impl EventWriter {
     #[must_use]
     #[inline]
     pub const fn room(&self) -> usize {
-        (PAYLOAD_BYTES - self.used as usize) / EVENT_BYTES
+        (PAYLOAD_BYTES - self.committed.used()) / EVENT_BYTES
     }
 
     /// Writes an event; `false` and nothing where there is no room.
@@ -92,8 +125,9 @@ impl EventWriter {
         let Some(place) = self.free().first_chunk_mut() else {
             return false;
         };
-        *place = event.encode();
-        self.commit(EVENT_BYTES);
+        let words = event.words();
+        *place = Event::bytes(words);
+        self.commit(std::iter::once(words));
         true
     }
 
@@ -101,7 +135,13 @@ impl EventWriter {
     /// there is no room. A chunk that was just begun has room for any.
     #[must_use]
     pub fn push_string(&mut self, id: StringId, text: &str) -> bool {
-        let length = text.floor_char_boundary(MAX_STRING);
+        self.push_text(id, &text.as_bytes()[..text.floor_char_boundary(MAX_STRING)])
+    }
+
+    /// As [`EventWriter::push_string`], of bytes that may be no UTF-8, at most [`MAX_STRING`].
+    #[must_use]
+    pub(crate) fn push_text(&mut self, id: StringId, text: &[u8]) -> bool {
+        let length = text.len();
         let padded = length.next_multiple_of(EVENT_BYTES);
         let what = What::String {
             id,
@@ -113,19 +153,21 @@ impl EventWriter {
         let Some(place) = rest.get_mut(..padded) else {
             return false;
         };
-        *head = Event::new(0, 0, what).encode();
-        // What lies behind the end was never written: the padding is zeros.
-        for (to, byte) in place.iter_mut().zip(&text.as_bytes()[..length]) {
+        let words = Event::new(0, 0, what).words();
+        *head = Event::bytes(words);
+        // A call that a signal handler jumped out of may have left something where the padding is.
+        let padding = std::iter::repeat(&0);
+        for (to, byte) in place.iter_mut().zip(text.iter().chain(padding)) {
             *to = *byte;
         }
-        self.commit(EVENT_BYTES + padded);
+        self.commit(std::iter::once(words).chain(text_rows(text)));
         true
     }
 
     /// The room behind the events.
     #[inline(always)]
     const fn free(&mut self) -> &mut [u8] {
-        let used = self.used as usize;
+        let used = self.committed.used();
         // SAFETY: `used` grows by what was written into this room, so it is at most PAYLOAD_BYTES and both ends
         // lie in the chunk's CHUNK_BYTES, which nobody else uses while this writer is borrowed (`Chunk::at`).
         unsafe {
@@ -134,14 +176,35 @@ impl EventWriter {
         }
     }
 
+    /// Commits rows that were written into the room, one after the other.
     #[inline(always)]
-    fn commit(&mut self, bytes: usize) {
-        self.used += bytes as u32;
+    fn commit(&mut self, rows: impl Iterator<Item = [u64; 3]>) {
+        let mut committed = self.committed;
+        for words in rows {
+            let used = committed.used() + EVENT_BYTES;
+            let check = check::next(committed.check(), words);
+            if used.is_multiple_of(BLOCK_BYTES)
+                && let Some(block) = self.chunk.header().blocks.get(used / BLOCK_BYTES - 1)
+            {
+                block.store(check.to_le(), Ordering::Relaxed);
+            }
+            committed = Committed::new(used as u32, check);
+        }
+        self.committed = committed;
         self.chunk
             .header()
-            .used
-            .store(self.used.to_le(), Ordering::Release);
+            .committed
+            .store(committed.0.to_le(), Ordering::Release);
     }
+}
+
+/// The words of a text's rows, the last one with zeros at its end.
+fn text_rows(text: &[u8]) -> impl Iterator<Item = [u64; 3]> {
+    text.chunks(EVENT_BYTES).map(|part| {
+        let mut row = [0; EVENT_BYTES];
+        row[..part.len()].copy_from_slice(part);
+        Event::words_of(&row)
+    })
 }
 
 /// A chunk's header, read from a file.
@@ -151,6 +214,16 @@ pub(crate) struct Head {
     pub thread: u32,
     /// As the file says, which may be more than the chunk has.
     pub used: u32,
+    /// None in a record without checks.
+    checks: Option<Checks>,
+}
+
+/// The checks that a chunk's header has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Checks {
+    first: u32,
+    all: u32,
+    blocks: [u32; BLOCKS],
 }
 
 /// What the first bytes of a chunk say.
@@ -163,21 +236,92 @@ pub(crate) enum Begins {
     Damaged,
 }
 
+/// How many bytes of a chunk's events are as they were written, from the first one on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Checked {
+    /// All that the chunk says it has.
+    All(usize),
+    /// So many, and then something else.
+    UpTo(usize),
+}
+
 impl Begins {
-    /// Reads the start of a chunk.
-    pub(crate) fn decode(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Self {
-        let (words, _) = bytes.as_chunks::<4>();
-        let [magic, number, thread, used] = [0, 1, 2, 3].map(|at| u32::from_le_bytes(words[at]));
-        match magic {
-            0 => Self::Empty,
-            CHUNK_MAGIC => Self::Chunk(Head {
+    /// Reads the start of a chunk of the record that has the id `record`; `None`: of one without checks.
+    pub(crate) fn decode(bytes: &[u8], record: Option<u64>) -> Self {
+        let word = |at: usize| {
+            let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk);
+            bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+        };
+        match word(0) {
+            0 => return Self::Empty,
+            CHUNK_MAGIC => {}
+            _ => return Self::Damaged,
+        }
+        let number = word(offset_of!(ChunkHeader, number));
+        Self::Chunk(match record {
+            None => Head {
                 number,
-                thread,
-                used,
-            }),
-            _ => Self::Damaged,
+                thread: word(8),
+                used: word(12),
+                checks: None,
+            },
+            Some(record) => {
+                let thread = word(offset_of!(ChunkHeader, thread));
+                let committed = offset_of!(ChunkHeader, committed);
+                let blocks = offset_of!(ChunkHeader, blocks);
+                Head {
+                    number,
+                    thread,
+                    used: word(committed),
+                    checks: Some(Checks {
+                        first: check::first(record, number, thread),
+                        all: word(committed + size_of::<u32>()),
+                        blocks: std::array::from_fn(|at| word(blocks + at * size_of::<u32>())),
+                    }),
+                }
+            }
+        })
+    }
+
+    /// Bytes of a chunk's header.
+    pub(crate) const fn bytes(record: Option<u64>) -> usize {
+        match record {
+            Some(_) => CHUNK_HEADER_BYTES,
+            None => UNCHECKED_HEADER_BYTES,
         }
     }
+}
+
+impl Head {
+    /// What of the bytes behind the header, as far as they are there, is as it was written.
+    pub(crate) fn checked(&self, payload: &[u8]) -> Checked {
+        let used = self.used as usize;
+        let events = payload.get(..used);
+        let Some(checks) = &self.checks else {
+            return events.map_or(Checked::UpTo(payload.len()), |_| Checked::All(used));
+        };
+        if let Some(events) = events
+            && used.is_multiple_of(EVENT_BYTES)
+            && checks.all == check(checks.first, events)
+        {
+            return Checked::All(used);
+        }
+        let blocks = payload.chunks_exact(BLOCK_BYTES).zip(checks.blocks);
+        let mut before = checks.first;
+        let whole = blocks.take_while(|(block, after)| {
+            before = check(before, block);
+            before == *after
+        });
+        Checked::UpTo(whole.count() * BLOCK_BYTES)
+    }
+}
+
+/// The check behind some rows.
+fn check(before: u32, rows: &[u8]) -> u32 {
+    let (rows, _) = rows.as_chunks();
+    rows.iter().fold(before, |before, row| {
+        check::next(before, Event::words_of(row))
+    })
 }
 
 const _: () = assert!(CHUNK_BYTES - CHUNK_HEADER_BYTES == PAYLOAD_BYTES);
@@ -204,7 +348,7 @@ mod tests {
     #[test]
     fn a_chunk_takes_what_fits_and_no_more() {
         let mut memory = Memory::new();
-        let mut writer = EventWriter::begin(memory.chunk(), 3, 42);
+        let mut writer = EventWriter::begin(memory.chunk(), 7, 3, 42);
         let full = writer.room();
         assert_eq!(full * EVENT_BYTES, PAYLOAD_BYTES);
         for n in 0..full as u64 {
@@ -220,13 +364,13 @@ mod tests {
     #[test]
     fn strings_are_cut_at_a_characters_edge() {
         let mut memory = Memory::new();
-        let mut writer = EventWriter::begin(memory.chunk(), 0, 1);
+        let mut writer = EventWriter::begin(memory.chunk(), 7, 0, 1);
         let room = writer.room();
         let long = "x".to_owned() + &"\u{20ac}".repeat(MAX_STRING);
         assert!(writer.push_string(5, &long));
         assert_eq!(room - writer.room(), 1 + MAX_STRING.div_ceil(EVENT_BYTES));
         // Back to the first event of the chunk.
-        writer.used = 0;
+        writer.committed = Committed::new(0, 0);
         let bytes = writer.free().first_chunk().unwrap();
         let what = What::String { id: 5, bytes: 4096 };
         assert_eq!(Event::decode(bytes).unwrap().what, what);

@@ -312,10 +312,9 @@ impl Event {
         }
     }
 
-    /// The event's bytes.
-    #[must_use]
+    /// The event's words, as [`Event::encode`] has them.
     #[inline(always)]
-    pub const fn encode(&self) -> [u8; EVENT_BYTES] {
+    pub(crate) const fn words(&self) -> [u64; 3] {
         let (kind, code, value) = self.what.parts();
         let scale = 32_u32.saturating_sub(self.duration.leading_zeros());
         let duration = (self.duration >> scale) as u32;
@@ -324,13 +323,32 @@ impl Event {
         let flags = scale as u8 | cut | failed;
         let middle =
             duration as u64 | (kind as u64) << 32 | (flags as u64) << 40 | (code as u64) << 48;
+        [self.start, middle, value]
+    }
+
+    /// The bytes of an event's words.
+    #[inline(always)]
+    pub(crate) const fn bytes(words: [u64; 3]) -> [u8; EVENT_BYTES] {
         let mut bytes = [0; EVENT_BYTES];
         let (first, rest) = bytes.split_at_mut(8);
         let (second, third) = rest.split_at_mut(8);
-        first.copy_from_slice(&self.start.to_le_bytes());
-        second.copy_from_slice(&middle.to_le_bytes());
-        third.copy_from_slice(&value.to_le_bytes());
+        first.copy_from_slice(&words[0].to_le_bytes());
+        second.copy_from_slice(&words[1].to_le_bytes());
+        third.copy_from_slice(&words[2].to_le_bytes());
         bytes
+    }
+
+    /// The words of a row: of an event's bytes, or of a part of a text.
+    #[inline(always)]
+    pub(crate) const fn words_of(bytes: &[u8; EVENT_BYTES]) -> [u64; 3] {
+        [word(bytes, 0), word(bytes, 1), word(bytes, 2)]
+    }
+
+    /// The event's bytes.
+    #[must_use]
+    #[inline(always)]
+    pub const fn encode(&self) -> [u8; EVENT_BYTES] {
+        Self::bytes(self.words())
     }
 
     /// The event that some bytes are.

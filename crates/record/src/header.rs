@@ -2,10 +2,12 @@
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::check::Words;
 use crate::counter::Counter;
-use crate::histogram::{Histogram, SharedHistogram};
+use crate::histogram::SharedHistogram;
 use crate::layout::{ANCHORS, CHUNK_BYTES, COUNTERS, EVENT_BYTES, HEADER_BYTES, MAGIC, VERSION};
 
 /// What a record's ticks are.
@@ -42,12 +44,45 @@ pub struct Anchor {
 }
 
 #[repr(C)]
-struct AnchorPlace {
+pub(crate) struct AnchorPlace {
     /// 1 and how many were taken before; 0 while it is being written. Written last.
-    order: AtomicU64,
-    ticks: AtomicU64,
-    monotonic_ns: AtomicU64,
-    unix_ns: AtomicU64,
+    pub(crate) order: AtomicU64,
+    pub(crate) ticks: AtomicU64,
+    pub(crate) monotonic_ns: AtomicU64,
+    pub(crate) unix_ns: AtomicU64,
+}
+
+/// What changes while the process runs: words that any number of threads write.
+#[repr(C)]
+pub(crate) struct Figures {
+    pub(crate) anchors: [AnchorPlace; ANCHORS],
+    pub(crate) counters: [AtomicU64; COUNTERS],
+    pub(crate) outside: SharedHistogram,
+}
+
+impl Figures {
+    pub(crate) const BYTES: usize = size_of::<Self>();
+
+    const fn words(&self) -> &[AtomicU64] {
+        let length = Self::BYTES / size_of::<u64>();
+        // SAFETY: the struct consists of AtomicU64 alone (C layout, no padding), so many of them.
+        unsafe { slice::from_raw_parts(std::ptr::from_ref(self).cast(), length) }
+    }
+}
+
+/// The figures as they were at a moment, with a check.
+#[repr(C)]
+pub(crate) struct Snapshot {
+    /// 1 and how many were taken before.
+    pub(crate) order: AtomicU64,
+    /// That of the record's id, of the order and of all that follows.
+    pub(crate) check: AtomicU64,
+    /// Bytes that the file has at its end; 0 while the process runs, or where that is not known.
+    pub(crate) length: AtomicU64,
+    /// How the process ended: a number of [`Ended`].
+    pub(crate) ended: AtomicU64,
+    pub(crate) figures: Figures,
+    reserved: [AtomicU64; 120],
 }
 
 /// The header block in memory that a file is mapped to. All zero is one that was not begun.
@@ -55,31 +90,39 @@ struct AnchorPlace {
 pub struct HeaderBlock {
     /// [`MAGIC`], written last.
     magic: AtomicU64,
-    version: AtomicU32,
-    header_bytes: AtomicU32,
-    chunk_bytes: AtomicU32,
-    event_bytes: AtomicU32,
-    pid: AtomicU32,
-    parent: AtomicU32,
-    ended: AtomicU32,
-    clock: AtomicU32,
-    anchors_taken: AtomicU64,
-    reserved: [AtomicU64; 26],
-    anchors: [AnchorPlace; ANCHORS],
-    counters: [AtomicU64; COUNTERS],
-    outside: SharedHistogram,
+    pub(crate) version: AtomicU32,
+    pub(crate) header_bytes: AtomicU32,
+    pub(crate) chunk_bytes: AtomicU32,
+    pub(crate) event_bytes: AtomicU32,
+    pub(crate) pid: AtomicU32,
+    pub(crate) parent: AtomicU32,
+    pub(crate) ended: AtomicU32,
+    pub(crate) clock: AtomicU32,
+    pub(crate) anchors_taken: AtomicU64,
+    /// By which its chunks are known.
+    pub(crate) id: AtomicU64,
+    /// That of what stays: versions, sizes, processes, clock and id.
+    pub(crate) check: AtomicU64,
+    pub(crate) length: AtomicU64,
+    pub(crate) snapshots_taken: AtomicU64,
+    /// 1 while a snapshot is being taken.
+    is_busy: AtomicU32,
+    reserved: [AtomicU32; 43],
+    pub(crate) figures: Figures,
+    more: [AtomicU64; 92],
+    /// Written in turn: whatever ends the process, one of them is whole.
+    pub(crate) snapshots: [Snapshot; 2],
 }
 
 const _: () = assert!(size_of::<HeaderBlock>() <= HEADER_BYTES);
-const _: () = assert!(offset_of!(HeaderBlock, anchors) == 256);
-const _: () = assert!(offset_of!(HeaderBlock, counters) == 2304);
-const _: () = assert!(offset_of!(HeaderBlock, outside) == 4352);
+const _: () = assert!(offset_of!(HeaderBlock, id) == 48);
+const _: () = assert!(offset_of!(HeaderBlock, figures) == 256);
+const _: () = assert!(offset_of!(HeaderBlock, figures.counters) == 2304);
+const _: () = assert!(offset_of!(HeaderBlock, figures.outside) == 4352);
+const _: () = assert!(offset_of!(HeaderBlock, snapshots) == 20480);
+const _: () = assert!(size_of::<Snapshot>() == 20480);
 
 impl HeaderBlock {
-    /// Bytes up to the end of the counters: what changes in a record without iterations.
-    #[cfg(feature = "stream")]
-    pub(crate) const COUNTED: usize = offset_of!(HeaderBlock, outside);
-
     /// The header block at an address.
     ///
     /// # Safety
@@ -92,8 +135,9 @@ impl HeaderBlock {
         unsafe { address.cast().as_ref() }
     }
 
-    /// Begins a record in a block that was all zeros. The first anchor should follow at once.
-    pub fn begin(&self, pid: u32, parent: u32, clock: ClockKind) {
+    /// Begins a record in a block that was all zeros. The first anchor should follow at once. No other record
+    /// should have the same `id`.
+    pub fn begin(&self, id: u64, pid: u32, parent: u32, clock: ClockKind) {
         let store = |to: &AtomicU32, value: u32| to.store(value.to_le(), Ordering::Relaxed);
         store(&self.version, VERSION);
         store(&self.header_bytes, HEADER_BYTES as u32);
@@ -103,38 +147,90 @@ impl HeaderBlock {
         store(&self.parent, parent);
         store(&self.clock, clock as u32);
         store(&self.ended, Ended::Not as u32);
+        self.id.store(id.to_le(), Ordering::Relaxed);
+        let stays = [
+            &self.version,
+            &self.header_bytes,
+            &self.chunk_bytes,
+            &self.event_bytes,
+        ]
+        .into_iter()
+        .chain([&self.pid, &self.parent, &self.clock]);
+        let stays = stays.map(|word| u32::from_le(word.load(Ordering::Relaxed)).into());
+        let check = Words::of(stays.chain([id]));
+        self.check.store(check.to_le(), Ordering::Relaxed);
         self.magic
             .store(u64::from_ne_bytes(MAGIC), Ordering::Release);
     }
 
-    /// Says how the process ended.
-    pub fn set_ended(&self, ended: Ended) {
+    /// The record's id, which its chunks are begun with.
+    #[must_use]
+    #[inline]
+    pub fn id(&self) -> u64 {
+        u64::from_le(self.id.load(Ordering::Relaxed))
+    }
+
+    /// Says how the process ended, and how many bytes the file has (0: not known). Of what is added afterwards
+    /// a reader sees events alone.
+    pub fn finish(&self, ended: Ended, length: u64) {
+        self.length.store(length.to_le(), Ordering::Relaxed);
+        self.take_snapshot(ended, length);
         self.ended.store((ended as u32).to_le(), Ordering::Release);
+    }
+
+    /// Takes a snapshot of counters, histogram and anchors: a reader sees how these were then, and how counters have
+    /// grown since. Takes some microseconds; any number of threads may, and where one does so, others do not.
+    pub fn snapshot(&self) {
+        if self.is_busy.swap(1, Ordering::Acquire) == 0 {
+            self.take_snapshot(Ended::Not, 0);
+            self.is_busy.store(0, Ordering::Release);
+        }
+    }
+
+    /// At the end another thread may be in the middle of one: it has its turn, and this one another place.
+    fn take_snapshot(&self, ended: Ended, length: u64) {
+        let order = self.snapshots_taken.fetch_add(1, Ordering::AcqRel) + 1;
+        let snapshot = &self.snapshots[order as usize % 2];
+        let ended = ended as u64;
+        let mut check = Words::new();
+        for word in [self.id(), order, length, ended] {
+            check.add(word);
+        }
+        snapshot.length.store(length.to_le(), Ordering::Release);
+        snapshot.ended.store(ended.to_le(), Ordering::Release);
+        for (to, from) in snapshot.figures.words().iter().zip(self.figures.words()) {
+            let word = from.load(Ordering::Relaxed);
+            check.add(u64::from_le(word));
+            to.store(word, Ordering::Release);
+        }
+        snapshot.order.store(order.to_le(), Ordering::Release);
+        let check = check.check();
+        snapshot.check.store(check.to_le(), Ordering::Release);
     }
 
     /// Adds to a counter. Any number of threads may, at once.
     #[inline]
     pub fn add(&self, counter: Counter, more: u64) {
-        self.counters[counter.index()].fetch_add(more, Ordering::Relaxed);
+        self.figures.counters[counter.index()].fetch_add(more, Ordering::Relaxed);
     }
 
     /// Sets a counter that is kept elsewhere.
     #[inline]
     pub fn set(&self, counter: Counter, value: u64) {
-        self.counters[counter.index()].store(value, Ordering::Relaxed);
+        self.figures.counters[counter.index()].store(value, Ordering::Relaxed);
     }
 
     /// What a counter has come to.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
-        self.counters[counter.index()].load(Ordering::Relaxed)
+        self.figures.counters[counter.index()].load(Ordering::Relaxed)
     }
 
     /// The durations, in ticks, of the iterations outside windows.
     #[must_use]
     #[inline]
     pub const fn outside(&self) -> &SharedHistogram {
-        &self.outside
+        &self.figures.outside
     }
 
     /// Keeps an anchor: at the start, where windows open and close, at the end, and now and then
@@ -147,7 +243,7 @@ impl HeaderBlock {
         } else {
             half + order % half
         };
-        let place = &self.anchors[at as usize];
+        let place = &self.figures.anchors[at as usize];
         place.order.store(0, Ordering::Release);
         place.ticks.store(anchor.ticks.to_le(), Ordering::Release);
         place
@@ -158,114 +254,6 @@ impl HeaderBlock {
             .store(anchor.unix_ns.to_le(), Ordering::Release);
         place.order.store((order + 1).to_le(), Ordering::Release);
     }
-}
-
-/// A header block, read.
-#[derive(Clone, Debug)]
-pub struct Header {
-    pub pid: u32,
-    /// The process's parent.
-    pub parent: u32,
-    /// `None`: a way that is not known here.
-    pub ended: Option<Ended>,
-    pub clock: ClockKind,
-    /// Those that are whole, in the order they were taken.
-    pub anchors: Vec<Anchor>,
-    /// The durations, in ticks, of the iterations outside windows.
-    pub outside: Histogram,
-    counters: [u64; COUNTERS],
-}
-
-impl Header {
-    /// That of what was recorded by something else: no counters, and no iterations outside windows.
-    #[must_use]
-    pub fn new(pid: u32, clock: ClockKind, anchors: Vec<Anchor>) -> Self {
-        Self {
-            pid,
-            parent: 0,
-            ended: None,
-            clock,
-            anchors,
-            outside: Histogram::default(),
-            counters: [0; COUNTERS],
-        }
-    }
-
-    /// What a counter had come to.
-    #[must_use]
-    pub const fn counter(&self, counter: Counter) -> u64 {
-        self.counters[counter.index()]
-    }
-
-    /// Reads a header block, of which `bytes` are there. What is missing is zeros.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Wrong> {
-        if bytes.get(..MAGIC.len()) != Some(&MAGIC) {
-            return Err(Wrong::Magic);
-        }
-        let u32_at = |at| take(bytes, at).map_or(0, u32::from_le_bytes);
-        let u64_at = |at| take(bytes, at).map_or(0, u64::from_le_bytes);
-        let version = u32_at(offset_of!(HeaderBlock, version));
-        if version != VERSION {
-            return Err(Wrong::Version(version));
-        }
-        let sizes = [
-            (offset_of!(HeaderBlock, header_bytes), HEADER_BYTES),
-            (offset_of!(HeaderBlock, chunk_bytes), CHUNK_BYTES),
-            (offset_of!(HeaderBlock, event_bytes), EVENT_BYTES),
-        ];
-        if sizes.iter().any(|(at, size)| u32_at(*at) as usize != *size) {
-            return Err(Wrong::Sizes);
-        }
-        let clock = match u32_at(offset_of!(HeaderBlock, clock)) {
-            0 => ClockKind::Monotonic,
-            1 => ClockKind::Counter,
-            other => return Err(Wrong::Clock(other)),
-        };
-        let ended = match u32_at(offset_of!(HeaderBlock, ended)) {
-            0 => Some(Ended::Not),
-            1 => Some(Ended::InOrder),
-            2 => Some(Ended::AtOnce),
-            _ => None,
-        };
-        let mut anchors: Vec<_> = (0..ANCHORS)
-            .map(|index| offset_of!(HeaderBlock, anchors) + index * size_of::<AnchorPlace>())
-            .map(|at| {
-                let anchor = Anchor {
-                    ticks: u64_at(at + offset_of!(AnchorPlace, ticks)),
-                    monotonic_ns: u64_at(at + offset_of!(AnchorPlace, monotonic_ns)),
-                    unix_ns: u64_at(at + offset_of!(AnchorPlace, unix_ns)),
-                };
-                (u64_at(at + offset_of!(AnchorPlace, order)), anchor)
-            })
-            .filter(|(order, _)| *order != 0)
-            .collect();
-        anchors.sort_by_key(|(order, _)| *order);
-        let counters_at = offset_of!(HeaderBlock, counters);
-        let outside = bytes.get(offset_of!(HeaderBlock, outside)..).unwrap_or(&[]);
-        let outside = outside.get(..SharedHistogram::BYTES).unwrap_or(outside);
-        Ok(Self {
-            pid: u32_at(offset_of!(HeaderBlock, pid)),
-            parent: u32_at(offset_of!(HeaderBlock, parent)),
-            ended,
-            clock,
-            anchors: anchors.into_iter().map(|(_, anchor)| anchor).collect(),
-            outside: Histogram::decode(outside),
-            counters: std::array::from_fn(|index| u64_at(counters_at + index * size_of::<u64>())),
-        })
-    }
-}
-
-fn take<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
-    bytes.get(at..)?.first_chunk().copied()
-}
-
-/// Why a header block is none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wrong {
-    Magic,
-    Version(u32),
-    Sizes,
-    Clock(u32),
 }
 
 // Counters and histograms are added to in place, which has no byte order of its own.

@@ -99,6 +99,26 @@ impl Histogram {
         }
     }
 
+    /// Whether the longest value is one that the buckets can hold; where it is not, it becomes one.
+    pub(crate) fn keep_possible(&mut self) -> bool {
+        let last = self.buckets.iter().rposition(|n| *n > 0);
+        // Where a writer was ended between two of its stores, the longest may be of the time before.
+        let is_possible = match last {
+            Some(last) => bucket(self.max) <= last,
+            None => self.max == 0,
+        };
+        if !is_possible {
+            self.max = last.map_or(0, middle);
+        }
+        is_possible
+    }
+
+    /// Whether no bucket holds less than it did in `before`.
+    pub(crate) fn has_grown_from(&self, before: &Self) -> bool {
+        let mut buckets = self.buckets.iter().zip(&before.buckets);
+        self.max >= before.max && buckets.all(|(now, then)| now >= then)
+    }
+
     /// Adds a value.
     pub fn add(&mut self, value: u64) {
         self.buckets[bucket(value)] += 1;

@@ -3,9 +3,12 @@
 /// The first bytes of a record.
 pub const MAGIC: [u8; 8] = *b"TLLMPROF";
 
-/// The version of the format. A reader refuses others; kinds of events, counters, keys and flags that
+/// The version of the format. A reader refuses later ones; kinds of events, counters, keys and flags that
 /// it does not know are no new version, and it skips them.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+
+/// The version without checks, whose records are read, too.
+pub(crate) const UNCHECKED: u32 = 1;
 
 /// Bytes of the header block, at the file's start.
 pub const HEADER_BYTES: usize = 64 * 1024;
@@ -15,13 +18,23 @@ pub const HEADER_BYTES: usize = 64 * 1024;
 pub const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Bytes of a chunk's header.
-pub const CHUNK_HEADER_BYTES: usize = 64;
+pub const CHUNK_HEADER_BYTES: usize = 208;
+
+/// Bytes of a chunk's header in [`UNCHECKED`] records.
+pub(crate) const UNCHECKED_HEADER_BYTES: usize = 64;
 
 /// Bytes of a chunk that hold events.
 pub const PAYLOAD_BYTES: usize = CHUNK_BYTES - CHUNK_HEADER_BYTES;
 
 /// Bytes of an event.
 pub const EVENT_BYTES: usize = 24;
+
+/// Bytes of events that a chunk's header has a check for, from the chunk's first event on: of a damaged
+/// chunk what is before the damage is given in blocks of these.
+pub(crate) const BLOCK_BYTES: usize = 64 * EVENT_BYTES;
+
+/// Whole blocks of a chunk.
+pub(crate) const BLOCKS: usize = PAYLOAD_BYTES / BLOCK_BYTES;
 
 /// The longest string, in bytes. A writer cuts longer ones.
 pub const MAX_STRING: usize = 4096;
@@ -43,4 +56,5 @@ pub const fn chunk_offset(number: u32) -> u64 {
 }
 
 const _: () = assert!(PAYLOAD_BYTES.is_multiple_of(EVENT_BYTES));
+const _: () = assert!((CHUNK_BYTES - UNCHECKED_HEADER_BYTES).is_multiple_of(EVENT_BYTES));
 const _: () = assert!(CHUNK_HEADER_BYTES + MAX_STRING.next_multiple_of(EVENT_BYTES) < CHUNK_BYTES);

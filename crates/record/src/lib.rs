@@ -4,10 +4,13 @@
 //! Writing ([`Chunk`], [`EventWriter`], [`HeaderBlock`]) happens in somebody else's process, in memory
 //! that a file is mapped to: no allocation, no lock, no panic, and after each event the record is
 //! whole, whatever ends the process. Reading ([`Reader`]) trusts nothing: a damaged or unfinished file
-//! gives what is left of it, in memory bounded by constants, and what was wrong is counted.
+//! gives what is left of it, in memory bounded by constants, and what was wrong is counted. Checks
+//! (`check`) tell what was changed.
 
 #[cfg(any(feature = "builder", feature = "stream"))]
 mod block;
+#[forbid(unsafe_code)]
+mod check;
 mod chunk;
 #[forbid(unsafe_code)]
 mod clock;
@@ -26,6 +29,8 @@ mod layout;
 #[forbid(unsafe_code)]
 mod metric;
 #[forbid(unsafe_code)]
+mod read_header;
+#[forbid(unsafe_code)]
 mod reader;
 #[forbid(unsafe_code)]
 mod source;
@@ -41,16 +46,17 @@ pub use chunk::{Chunk, EventWriter};
 pub use clock::{Clock, MonotonicNs};
 pub use counter::Counter;
 pub use event::{Event, EventKind, NO_STRING, NoEvent, OWN_DOMAIN, StringId, What};
-pub use header::{Anchor, ClockKind, Ended, Header, HeaderBlock};
+pub use header::{Anchor, ClockKind, Ended, HeaderBlock};
 pub use histogram::{BUCKETS, Histogram, SharedHistogram};
 pub use info::Info;
 pub use kinds::{CallKind, CopyKind, Edge, RangeKind};
 pub use layout::{
-    ANCHORS, CHUNK_BYTES, COUNTERS, EVENT_BYTES, HEADER_BYTES, MAGIC, MAX_STRING, PAYLOAD_BYTES,
-    VERSION, chunk_offset,
+    ANCHORS, CHUNK_BYTES, CHUNK_HEADER_BYTES, COUNTERS, EVENT_BYTES, HEADER_BYTES, MAGIC,
+    MAX_STRING, PAYLOAD_BYTES, VERSION, chunk_offset,
 };
 pub use metric::Metric;
-pub use reader::{Damage, Entry, Error, Reader};
+pub use read_header::Header;
+pub use reader::{Cut, Damage, Entry, Error, Reader};
 pub use source::Source;
 #[cfg(feature = "stream")]
 pub use stream::StreamWriter;

@@ -4,32 +4,47 @@ use std::fs::File;
 use std::path::Path;
 use std::{fmt, io};
 
-use crate::chunk::{Begins, Head};
+use crate::chunk::{Begins, Checked, Head};
+use crate::counter::Counter;
 use crate::event::{Event, NoEvent, StringId, What};
-use crate::header::{Header, Wrong};
-use crate::layout::{
-    CHUNK_BYTES, CHUNK_HEADER_BYTES, EVENT_BYTES, HEADER_BYTES, MAX_STRING, PAYLOAD_BYTES, VERSION,
-    chunk_offset,
-};
+use crate::header::Ended;
+use crate::layout::{CHUNK_BYTES, EVENT_BYTES, HEADER_BYTES, MAX_STRING, VERSION, chunk_offset};
+use crate::read_header::{Header, Wrong};
 use crate::source::Source;
 
 /// After so many chunks in a row that are not in use, the rest is not read: chunks are taken in
 /// order, so nothing follows, and a sparse file may claim any length.
 const EMPTY_LIMIT: u32 = 4096;
 
+/// How often a chunk is read that its thread may be writing to.
+const LOOKS: u32 = 3;
+
 /// What was wrong with a record, or left unread. All zero: nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Damage {
-    /// Chunks that begin with something else than a chunk's header, or are in another chunk's place.
+    /// The file ends before what was written does.
+    pub cut: Option<Cut>,
+    /// The header block is not as it was written: counters, clock or facts of the process are lost.
+    pub header: bool,
+    /// Chunks that are no chunks, are in another's place, or are not as they were written.
     pub chunks: u64,
-    /// Chunks that say they hold more than they can, read as far as they go.
-    pub overfull: u64,
-    /// Events of kinds that are not known: damage, or a later version's.
+    /// Chunks that were begun and are not there.
+    pub missing: u64,
+    /// Events of damaged chunks, about, that are left out, as they may be changed.
+    pub left_out: u64,
+    /// Events of kinds that are not known, in a record without checks: damage, or a later version's.
     pub unknown: u64,
     /// Events that cannot be.
     pub bad: u64,
-    /// Bytes of the last chunk that the file does not have.
-    pub missing_bytes: u64,
+}
+
+/// Where a file ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cut {
+    /// Bytes that it has.
+    pub at: u64,
+    /// Bytes that were written, where that is known.
+    pub of: Option<u64>,
 }
 
 impl Damage {
@@ -40,22 +55,39 @@ impl Damage {
     }
 }
 
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.of {
+            Some(of) => write!(f, "cut at {} of {of} bytes", self.at),
+            None => write!(f, "cut at {} bytes", self.at),
+        }
+    }
+}
+
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = [
-            (self.chunks, "damaged chunks"),
-            (self.overfull, "chunks that claim more than they hold"),
-            (self.unknown, "events of unknown kinds"),
-            (self.bad, "damaged events"),
-            (self.missing_bytes, "bytes missing at the end"),
+        let counted = [
+            (self.chunks, "damaged chunk", "damaged chunks"),
+            (self.missing, "chunk missing", "chunks missing"),
+            (self.left_out, "event left out", "events left out"),
+            (
+                self.unknown,
+                "event of an unknown kind",
+                "events of unknown kinds",
+            ),
+            (self.bad, "damaged event", "damaged events"),
         ];
-        let mut first = true;
-        for (count, what) in found.iter().filter(|(count, _)| *count > 0) {
-            let separator = if first { "" } else { ", " };
-            write!(f, "{separator}{count} {what}")?;
-            first = false;
+        let cut = self.cut.map(|cut| cut.to_string());
+        let header = self.header.then(|| "its header is damaged".to_owned());
+        let counted = counted
+            .into_iter()
+            .filter(|(count, ..)| *count > 0)
+            .map(|(count, one, many)| format!("{count} {}", if count == 1 { one } else { many }));
+        let found: Vec<_> = cut.into_iter().chain(header).chain(counted).collect();
+        if found.is_empty() {
+            return f.write_str("none");
         }
-        if first { f.write_str("none") } else { Ok(()) }
+        f.write_str(&found.join(", "))
     }
 }
 
@@ -65,6 +97,10 @@ pub enum Error {
     Io(io::Error),
     /// Some other kind of file.
     NoRecord,
+    /// A file of so many bytes, zeros if any: its process was killed before it recorded anything.
+    Empty(u64),
+    /// The beginning of a record that ends after so many bytes.
+    Cut(u64),
     /// A record of another version of the format.
     Version(u32),
     /// A record whose header contradicts itself: what is wrong.
@@ -76,9 +112,12 @@ impl fmt::Display for Error {
         match self {
             Self::Io(error) => error.fmt(f),
             Self::NoRecord => f.write_str("no record of tllmprof"),
+            Self::Empty(0) => f.write_str("empty: 0 bytes, nothing was recorded"),
+            Self::Empty(bytes) => write!(f, "empty: {bytes} zero bytes, nothing was recorded"),
+            Self::Cut(bytes) => write!(f, "cut off: {bytes} bytes"),
             Self::Version(version) => write!(
                 f,
-                "a record in version {version} of the format (wanted: {VERSION})"
+                "a record in version {version} of the format (wanted: {VERSION} or earlier)"
             ),
             Self::Damaged(what) => write!(f, "damaged record, {what}"),
         }
@@ -113,6 +152,8 @@ pub enum Entry<'a> {
 pub struct Reader<S> {
     source: S,
     header: Header,
+    /// Bytes of the header block that are there.
+    header_bytes: usize,
 }
 
 impl Reader<File> {
@@ -137,13 +178,30 @@ impl<S: Source> Reader<S> {
     pub fn new(source: S) -> Result<Self, Error> {
         let mut bytes = vec![0; HEADER_BYTES];
         let length = source.read_at(&mut bytes, 0)?;
-        let header = Header::decode(&bytes[..length]).map_err(|wrong| match wrong {
-            Wrong::Magic => Error::NoRecord,
-            Wrong::Version(version) => Error::Version(version),
-            Wrong::Sizes => Error::Damaged("its header has sizes that cannot be".to_owned()),
-            Wrong::Clock(kind) => Error::Damaged(format!("its header has a clock of kind {kind}")),
-        })?;
-        Ok(Self { source, header })
+        let decoded = Header::decode(&bytes[..length]);
+        let header = match decoded {
+            Ok(header) => header,
+            Err(Wrong::Magic) => {
+                let empty = empty(&source, &bytes[..length])?;
+                return Err(empty.map_or(Error::NoRecord, Error::Empty));
+            }
+            Err(Wrong::Cut) => return Err(Error::Cut(length as u64)),
+            Err(Wrong::Version(version)) => return Err(Error::Version(version)),
+            Err(Wrong::Sizes) => {
+                let what = "its header has sizes that cannot be";
+                return Err(Error::Damaged(what.to_owned()));
+            }
+            Err(Wrong::Clock(kind)) => {
+                return Err(Error::Damaged(format!(
+                    "its header has a clock of kind {kind}"
+                )));
+            }
+        };
+        Ok(Self {
+            source,
+            header,
+            header_bytes: length,
+        })
     }
 
     /// The record's header.
@@ -153,62 +211,144 @@ impl<S: Source> Reader<S> {
     }
 
     /// Gives every string and event to `each`, in the order they have in the file. A record that is
-    /// being written gives what there is at the time.
+    /// being written gives what there is at the time. Of a damaged chunk it gives what comes before the damage.
     ///
     /// # Errors
     /// Where the source cannot be read.
     pub fn read(&self, mut each: impl FnMut(Entry<'_>)) -> io::Result<Damage> {
-        let mut damage = Damage::default();
+        let mut damage = Damage {
+            header: self.header.is_damaged,
+            ..Damage::default()
+        };
         let mut bytes = vec![0; CHUNK_BYTES];
+        let mut begun = 0;
         let mut empty = 0;
         let mut number = 0;
-        while empty < EMPTY_LIMIT {
+        let mut end = None;
+        if self.header_bytes < HEADER_BYTES {
+            end = Some(self.header_bytes as u64);
+            self.cut_at(self.header_bytes as u64, &mut damage);
+        }
+        while end.is_none() && empty < EMPTY_LIMIT {
             let there = self.source.read_at(&mut bytes, chunk_offset(number))?;
+            if there < CHUNK_BYTES {
+                end = Some(chunk_offset(number) + there as u64);
+            }
             if there == 0 {
                 break;
             }
-            let Some(head) = bytes[..there].first_chunk::<CHUNK_HEADER_BYTES>() else {
-                damage.missing_bytes += (CHUNK_HEADER_BYTES - there) as u64;
-                break;
-            };
-            match Begins::decode(head) {
-                Begins::Empty => empty += 1,
-                Begins::Chunk(head) if head.number == number => {
-                    empty = 0;
-                    let payload = committed(&head, &bytes[CHUNK_HEADER_BYTES..there], &mut damage);
-                    entries(head.thread, payload, &mut damage, &mut each);
+            let found = self.chunk(number, &mut bytes, there)?;
+            empty = if found == Found::Empty { empty + 1 } else { 0 };
+            let header = Begins::bytes(self.header.id);
+            begun += u64::from(found != Found::Empty);
+            match found {
+                Found::Empty | Found::Whole(..) => {}
+                Found::Part(head, length) => {
+                    let behind = head.used as usize - length.min(head.used as usize);
+                    damage.left_out += (behind.min(CHUNK_BYTES) / EVENT_BYTES) as u64;
+                    if there < CHUNK_BYTES && header + head.used as usize > there {
+                        self.cut_at(chunk_offset(number) + there as u64, &mut damage);
+                    } else {
+                        damage.chunks += 1;
+                    }
                 }
-                Begins::Chunk(_) | Begins::Damaged => {
-                    empty = 0;
-                    damage.chunks += 1;
-                }
+                Found::Nothing => damage.chunks += 1,
             }
-            let Some(next) = number.checked_add(1).filter(|_| there == CHUNK_BYTES) else {
+            if let Found::Whole(head, length) | Found::Part(head, length) = found {
+                let events = &bytes[header..header + length];
+                let is_checked = self.header.id.is_some();
+                entries(head.thread, events, is_checked, &mut damage, &mut each);
+            }
+            let Some(next) = number.checked_add(1) else {
                 break;
             };
             number = next;
         }
+        if let (Some(end), Some(length)) = (end, self.header.length)
+            && end < length
+        {
+            self.cut_at(end, &mut damage);
+        }
+        if self.header.id.is_some() {
+            damage.unknown = 0; // a later version's, as the checks are right
+            let chunks = self.header.counter(Counter::Chunks);
+            damage.missing = chunks.saturating_sub(begun);
+        }
         Ok(damage)
     }
-}
 
-/// The part of a chunk's payload that its header says is whole, as far as it is there.
-fn committed<'a>(head: &Head, payload: &'a [u8], damage: &mut Damage) -> &'a [u8] {
-    let mut used = head.used as usize;
-    if used > PAYLOAD_BYTES {
-        damage.overfull += 1;
-        used = PAYLOAD_BYTES;
+    fn cut_at(&self, at: u64, damage: &mut Damage) {
+        damage.cut.get_or_insert(Cut {
+            at,
+            of: self.header.length,
+        });
     }
-    match payload.get(..used) {
-        Some(whole) => whole,
-        None => {
-            damage.missing_bytes += (used - payload.len()) as u64;
-            payload
+
+    /// What a chunk is, of which `there` bytes are there. Where it seems damaged it is read again: its thread may
+    /// have been writing to it.
+    fn chunk(&self, number: u32, bytes: &mut [u8], mut there: usize) -> io::Result<Found> {
+        let is_running = matches!(self.header.ended, Some(Ended::Not));
+        let mut looks = if is_running { LOOKS } else { 1 };
+        loop {
+            let found = Found::of(self.header.id, number, &bytes[..there]);
+            looks -= 1;
+            if looks == 0 || matches!(found, Found::Empty | Found::Whole(..)) {
+                return Ok(found);
+            }
+            there = self.source.read_at(bytes, chunk_offset(number))?;
         }
     }
 }
 
-fn entries(first: u32, payload: &[u8], damage: &mut Damage, each: &mut impl FnMut(Entry<'_>)) {
+/// What a chunk is: with its header, and the bytes of its events that are as they were written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Found {
+    /// Not in use.
+    Empty,
+    Whole(Head, usize),
+    Part(Head, usize),
+    /// Something else, or in another's place.
+    Nothing,
+}
+
+impl Found {
+    fn of(record: Option<u64>, number: u32, bytes: &[u8]) -> Self {
+        let header = Begins::bytes(record);
+        let payload = bytes.get(header..).unwrap_or_default();
+        match Begins::decode(bytes, record) {
+            // Nobody writes events before the header.
+            Begins::Empty if payload.iter().all(|byte| *byte == 0) => Self::Empty,
+            Begins::Chunk(head) if head.number == number => match head.checked(payload) {
+                Checked::All(length) => Self::Whole(head, length),
+                Checked::UpTo(length) => Self::Part(head, length),
+            },
+            Begins::Empty | Begins::Chunk(_) | Begins::Damaged => Self::Nothing,
+        }
+    }
+}
+
+/// How many bytes a file has that a process has made for a record, and written nothing to. `None`: it is
+/// another file. The first words may be there, as the one that says that it is a record is written last.
+fn empty(source: &impl Source, header: &[u8]) -> io::Result<Option<u64>> {
+    /// Where a header block has its first anchor.
+    const BEGUN: usize = 256;
+    let mut chunk = vec![0; CHUNK_BYTES + 1];
+    let behind = source.read_at(&mut chunk, header.len() as u64)?;
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    let is_one = is_zero(header.get(..8).unwrap_or(header))
+        && is_zero(header.get(BEGUN..).unwrap_or_default())
+        && behind <= CHUNK_BYTES
+        && is_zero(&chunk[..behind]);
+    Ok(is_one.then_some((header.len() + behind) as u64))
+}
+
+fn entries(
+    first: u32,
+    payload: &[u8],
+    is_checked: bool,
+    damage: &mut Damage,
+    each: &mut impl FnMut(Entry<'_>),
+) {
     let (mut rest, _) = payload.as_chunks::<EVENT_BYTES>();
     let mut thread = first;
     while let [bytes, behind @ ..] = rest {
@@ -226,6 +366,9 @@ fn entries(first: u32, payload: &[u8], damage: &mut Damage, each: &mut impl FnMu
                 let events = length.div_ceil(EVENT_BYTES);
                 let whole = rest.split_at_checked(events);
                 let Some((text, behind)) = whole.filter(|_| length <= MAX_STRING) else {
+                    if is_checked {
+                        return; // the rest of the text is not as it was written
+                    }
                     // A damaged length: what follows may as well be events.
                     damage.bad += 1;
                     continue;

@@ -4,11 +4,13 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::time::SystemTime;
 
 use crate::block::{OwnChunk, OwnHeader};
+use crate::counter::Counter;
 use crate::event::{Event, StringId};
-use crate::header::{ClockKind, HeaderBlock};
-use crate::layout::{CHUNK_HEADER_BYTES, EVENT_BYTES, PAYLOAD_BYTES, chunk_offset};
+use crate::header::{ClockKind, Ended, HeaderBlock};
+use crate::layout::{CHUNK_HEADER_BYTES, EVENT_BYTES, MAGIC, PAYLOAD_BYTES, chunk_offset};
 
 /// Writes a record. What was pushed is in the file after [`StreamWriter::flush`]; whatever ends the
 /// process, the file reads up to the last one.
@@ -30,17 +32,23 @@ impl StreamWriter {
     /// # Errors
     /// Where the file cannot be written.
     pub fn begin(file: File, pid: u32, parent: u32, clock: ClockKind) -> io::Result<Self> {
-        let new = Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let id = now.map_or(0, |now| now.as_nanos() as u64) ^ u64::from(pid) << 32;
+        let mut new = Self {
             file,
             header: OwnHeader::new(),
-            chunk: OwnChunk::begin(0, pid),
+            chunk: OwnChunk::begin(id, 0, pid),
             thread: pid,
             number: 0,
             flushed: 0,
             strings: 0,
         };
-        new.header().begin(pid, parent, clock);
-        new.file.write_all_at(new.header.bytes(), 0)?;
+        new.header().begin(id, pid, parent, clock);
+        // An empty file becomes a whole header: its first word goes last.
+        let (first, rest) = new.header.bytes().split_at(MAGIC.len());
+        new.file.write_all_at(rest, first.len() as u64)?;
+        new.file.write_all_at(first, 0)?;
+        new.begin_chunk()?;
         Ok(new)
     }
 
@@ -86,6 +94,22 @@ impl StreamWriter {
     /// # Errors
     /// Where it cannot be written. What was there before stays whole.
     pub fn flush(&mut self) -> io::Result<()> {
+        self.flush_chunk()?;
+        self.header().snapshot();
+        self.file.write_all_at(self.header.bytes(), 0)
+    }
+
+    /// Brings the file up to date for the last time, with how the process ended.
+    ///
+    /// # Errors
+    /// Where it cannot be written. What was there before stays whole.
+    pub fn finish(mut self, ended: Ended) -> io::Result<()> {
+        self.flush_chunk()?;
+        self.header().finish(ended, self.length());
+        self.file.write_all_at(self.header.bytes(), 0)
+    }
+
+    fn flush_chunk(&mut self) -> io::Result<()> {
         let used = self.used();
         let (head, payload) = self.chunk.bytes().split_at(CHUNK_HEADER_BYTES);
         let at = chunk_offset(self.number);
@@ -95,9 +119,7 @@ impl StreamWriter {
         // The count of what is whole goes last.
         self.file.write_all_at(head, at)?;
         self.flushed = used;
-        let header = self.header.bytes();
-        let header = header.get(..HeaderBlock::COUNTED).unwrap_or(header);
-        self.file.write_all_at(header, 0)
+        Ok(())
     }
 
     const fn used(&self) -> usize {
@@ -107,8 +129,15 @@ impl StreamWriter {
     fn next_chunk(&mut self) -> io::Result<()> {
         self.flush()?;
         self.number += 1;
-        self.chunk = OwnChunk::begin(self.number, self.thread);
+        self.chunk = OwnChunk::begin(self.header().id(), self.number, self.thread);
         self.flushed = 0;
+        self.begin_chunk()
+    }
+
+    /// A chunk's header comes before its events, and is counted when it is there.
+    fn begin_chunk(&mut self) -> io::Result<()> {
+        self.flush_chunk()?;
+        self.header().add(Counter::Chunks, 1);
         Ok(())
     }
 }

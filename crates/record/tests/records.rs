@@ -5,8 +5,8 @@ mod common;
 use common::{Random, Written, generate, read};
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    Anchor, CHUNK_BYTES, ClockKind, Counter, EVENT_BYTES, Ended, Entry, Error, Event, HEADER_BYTES,
-    MAX_STRING, Reader, What,
+    Anchor, CHUNK_BYTES, CHUNK_HEADER_BYTES, ClockKind, Counter, EVENT_BYTES, Ended, Entry, Error,
+    Event, HEADER_BYTES, MAX_STRING, PAYLOAD_BYTES, Reader, What,
 };
 
 #[test]
@@ -22,12 +22,12 @@ fn what_is_written_is_read() {
 
 #[test]
 fn the_header_says_who_wrote_it() {
-    let builder = Builder::new(4711, ClockKind::Counter);
+    let mut builder = Builder::new(4711, ClockKind::Counter);
+    builder.end(Ended::AtOnce);
     let header = builder.header();
     header.add(Counter::CallsInside(3), 7);
     header.add(Counter::CallsOutside(3), 1);
     header.set(Counter::Windows, 2);
-    header.set_ended(Ended::AtOnce);
     for value in [5, 50, 500] {
         header.outside().add(value);
     }
@@ -74,17 +74,29 @@ fn any_prefix_reads() {
         let prefix = &whole[..length.min(whole.len())];
         match read(prefix) {
             Ok((found, damage)) => {
-                assert_eq!((damage.chunks, damage.unknown), (0, 0), "{length}");
+                assert_eq!(
+                    (damage.chunks, damage.unknown, damage.bad),
+                    (0, 0, 0),
+                    "{length}"
+                );
+                let is_cut = prefix.len() < whole.len();
+                assert_eq!(
+                    damage.cut.is_some() || damage.missing > 0,
+                    is_cut,
+                    "{length}"
+                );
                 // Each thread's events up to somewhere: no other, none twice.
                 for (tid, events) in &found.threads {
                     assert!(is_part(events, &written.threads[tid]), "{length}: {tid}");
                 }
-                let whole_chunks = (prefix.len() / CHUNK_BYTES).saturating_sub(1);
-                assert!(!found.is_empty() || whole_chunks == 0, "{length}");
+                // All blocks of 64 events that are there.
+                let events = prefix
+                    .len()
+                    .saturating_sub(HEADER_BYTES + CHUNK_HEADER_BYTES);
+                assert!(!found.is_empty() || events < 64 * EVENT_BYTES, "{length}");
             }
-            Err(Error::NoRecord) => assert!(length < 8, "{length}"),
-            Err(Error::Version(0)) => assert!(length < 12, "{length}"),
-            Err(Error::Damaged(_)) => assert!(length < 40, "{length}"),
+            Err(Error::Empty(0)) => assert_eq!(length, 0),
+            Err(Error::Cut(bytes)) => assert!(bytes == length as u64 && length < 72),
             Err(error) => panic!("{length}: {error}"),
         }
     }
@@ -129,50 +141,79 @@ fn damaged_bytes_never_panic() {
 
 #[test]
 fn a_damaged_chunk_costs_no_other() {
+    const FULL: u64 = (PAYLOAD_BYTES / EVENT_BYTES) as u64;
     let mut builder = Builder::new(1, ClockKind::Monotonic);
-    for n in 0..3 * 2728 {
+    for n in 0..3 * FULL {
         builder.push(1, &Event::new(n, 0, What::Iteration { n }));
     }
     let mut bytes = builder.bytes();
     bytes[HEADER_BYTES + CHUNK_BYTES] = b'X';
     let (found, damage) = read(&bytes).unwrap();
     assert_eq!(damage.chunks, 1);
-    assert_eq!(found.threads[&1].len(), 2 * 2728);
+    assert_eq!(found.threads[&1].len() as u64, 2 * FULL);
     // A chunk that lies in another's place.
     let (from, to) = (HEADER_BYTES, HEADER_BYTES + CHUNK_BYTES);
     bytes.copy_within(from..from + CHUNK_BYTES, to);
     assert_eq!(read(&bytes).unwrap().1.chunks, 1);
-    // One that claims more than it can hold.
-    bytes[HEADER_BYTES + 12..HEADER_BYTES + 16].fill(0xff);
+    // One that claims more than it can hold: what is in its blocks is there.
+    bytes[HEADER_BYTES + 8..HEADER_BYTES + 12].fill(0xff);
     let (found, damage) = read(&bytes).unwrap();
-    assert_eq!((damage.chunks, damage.overfull), (1, 1));
-    assert_eq!(found.threads[&1].len(), 2 * 2728);
+    assert_eq!(damage.chunks, 2);
+    assert_eq!(found.threads[&1].len() as u64, FULL + FULL / 64 * 64);
+}
+
+#[test]
+fn an_event_that_was_changed_costs_those_behind_it_in_its_chunk() {
+    let mut builder = Builder::new(1, ClockKind::Monotonic);
+    for n in 0..1000 {
+        builder.push(1, &Event::new(n, 0, What::Iteration { n }));
+    }
+    let at = HEADER_BYTES + CHUNK_HEADER_BYTES;
+    for (place, expected) in [(0, 0), (63, 0), (64, 64), (300, 256), (999, 960)] {
+        let mut bytes = builder.bytes();
+        bytes[at + place * EVENT_BYTES + 17] ^= 1;
+        let (found, damage) = read(&bytes).unwrap();
+        assert_eq!((damage.chunks, damage.left_out), (1, 1000 - expected));
+        let events = found.threads.get(&1).map_or(0, Vec::len) as u64;
+        assert_eq!(events, expected, "{place}");
+    }
+}
+
+/// A record of the version before, which had no checks, with these rows in its one chunk.
+fn unchecked(rows: &[[u8; EVENT_BYTES]]) -> Vec<u8> {
+    let mut bytes = Builder::new(1, ClockKind::Monotonic).bytes();
+    bytes[8] = 1;
+    bytes[40..].fill(0);
+    let used = (rows.len() * EVENT_BYTES) as u32;
+    for word in [u32::from_le_bytes(*b"TLCK"), 0, 1, used] {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    bytes.resize(HEADER_BYTES + 64, 0);
+    bytes.extend_from_slice(rows.as_flattened());
+    bytes.resize(HEADER_BYTES + CHUNK_BYTES, 0);
+    bytes
+}
+
+fn iterations(many: u64) -> Vec<[u8; EVENT_BYTES]> {
+    let events = (0..many).map(|n| Event::new(n, 0, What::Iteration { n }));
+    events.map(|event| event.encode()).collect()
 }
 
 #[test]
 fn what_is_unknown_is_skipped_and_counted() {
-    let mut builder = Builder::new(1, ClockKind::Monotonic);
-    for n in 0..10 {
-        builder.push(1, &Event::new(n, 0, What::Iteration { n }));
-    }
-    let mut bytes = builder.bytes();
-    bytes[HEADER_BYTES + 64 + 3 * EVENT_BYTES + 12] = 250;
-    let (found, damage) = read(&bytes).unwrap();
+    let mut rows = iterations(10);
+    rows[3][12] = 250;
+    let (found, damage) = read(&unchecked(&rows)).unwrap();
     assert_eq!(damage.unknown, 1);
     assert_eq!(found.threads[&1].len(), 9);
 }
 
 #[test]
 fn a_string_with_a_damaged_length_costs_no_event() {
-    for length in [[0x01, 0x10], [0xff, 0xff]] {
-        let mut builder = Builder::new(1, ClockKind::Monotonic);
-        builder.string(1, "text");
-        for n in 0..1000 {
-            builder.push(1, &Event::new(n, 0, What::Iteration { n }));
-        }
-        let mut bytes = builder.bytes();
-        bytes[HEADER_BYTES + 64 + 14..HEADER_BYTES + 64 + 16].copy_from_slice(&length);
-        let (found, damage) = read(&bytes).unwrap();
+    for bytes in [0x1001, 0xffff] {
+        let mut rows = vec![Event::new(0, 0, What::String { id: 1, bytes }).encode()];
+        rows.extend(iterations(1000));
+        let (found, damage) = read(&unchecked(&rows)).unwrap();
         assert_eq!(damage.bad, 1);
         assert!(found.strings.is_empty());
         assert_eq!(found.threads[&1].len(), 1000);
@@ -181,15 +222,37 @@ fn a_string_with_a_damaged_length_costs_no_event() {
 
 #[test]
 fn what_is_no_record_is_refused() {
-    assert!(matches!(read(b""), Err(Error::NoRecord)));
-    assert!(matches!(read(&[0; 100_000]), Err(Error::NoRecord)));
+    assert!(matches!(read(b"TLLMPROX"), Err(Error::NoRecord)));
+    assert!(matches!(read(&[0; 200_000]), Err(Error::NoRecord)));
     assert!(matches!(read(b"SQLite format 3\0"), Err(Error::NoRecord)));
     let mut bytes = Builder::new(1, ClockKind::Monotonic).bytes();
+    bytes[8] = 3;
+    assert!(matches!(read(&bytes), Err(Error::Version(3))));
     bytes[8] = 2;
-    assert!(matches!(read(&bytes), Err(Error::Version(2))));
-    bytes[8] = 1;
     bytes[16] = 1;
     assert!(matches!(read(&bytes), Err(Error::Damaged(_))));
+}
+
+/// What a process leaves that was killed while it made its record.
+#[test]
+fn what_was_only_begun_is_empty() {
+    for length in [0, 65_536, 100_000, 131_072] {
+        let zeros = vec![0; length];
+        let error = read(&zeros).unwrap_err();
+        assert!(matches!(error, Error::Empty(bytes) if bytes == length as u64));
+    }
+    let mut begun = Builder::new(1, ClockKind::Monotonic).bytes();
+    begun[..8].fill(0);
+    begun[72..].fill(0);
+    assert!(matches!(read(&begun), Err(Error::Empty(65_536))));
+    begun[300] = 1;
+    assert!(matches!(read(&begun), Err(Error::NoRecord)));
+    // One that came as far as the header's first word.
+    let mut begun = Builder::new(1, ClockKind::Monotonic).bytes();
+    begun[72..].fill(0);
+    begun.resize(HEADER_BYTES + CHUNK_BYTES, 0);
+    let (found, damage) = read(&begun).unwrap();
+    assert!(found.is_empty() && damage.is_none(), "{damage}");
 }
 
 /// Zeros without an end, as a sparse file may claim.

@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use tllmprof_record::{Ended, MAGIC};
+use tllmprof_record::{CHUNK_BYTES, Ended, HEADER_BYTES, MAGIC};
 
 use super::failure::Failure;
 use super::quiet::Quiet;
@@ -191,9 +191,13 @@ impl Existing {
         let is_free = !matches!(file.try_lock(), Err(TryLockError::WouldBlock));
         drop(file);
         let is_record = start.starts_with(&MAGIC);
+        // A process that was killed while it made its record left zeros.
+        let is_begun = start.starts_with(&[0; MAGIC.len()])
+            && status.len() <= (HEADER_BYTES + CHUNK_BYTES) as u64
+            && status.len().is_multiple_of(HEADER_BYTES as u64);
         match length {
             0 => {}
-            START if is_record || (start == [0; START] && !is_free) => {}
+            START if is_record || is_begun => {}
             _ => return Err(FOREIGN),
         }
         let number = |at: usize| start[at..].first_chunk().map(|n| u32::from_le_bytes(*n));
@@ -470,13 +474,25 @@ mod tests {
     }
 
     #[test]
+    fn what_a_process_left_that_was_killed_at_the_start_is_replaced() {
+        let folder = folder();
+        let path = folder.path().join("a.tlm");
+        for length in [0, HEADER_BYTES, HEADER_BYTES + CHUNK_BYTES] {
+            fs::write(&path, vec![0; length]).unwrap();
+            assert_eq!(File::create(&path, OURS).unwrap().path(), path, "{length}");
+        }
+    }
+
+    #[test]
     fn what_is_no_record_is_left_alone() {
         let folder = folder();
-        let [text, link, dir] = ["text", "link", "folder"].map(|name| folder.path().join(name));
+        let names = ["text", "link", "folder", "zeros"];
+        let [text, link, dir, zeros] = names.map(|name| folder.path().join(name));
         fs::write(&text, "mine").unwrap();
+        fs::write(&zeros, vec![0; 100]).unwrap();
         std::os::unix::fs::symlink(&text, &link).unwrap();
         fs::create_dir(&dir).unwrap();
-        for path in [&text, &link, &dir] {
+        for path in [&text, &link, &dir, &zeros] {
             let refusal = refusal(File::create(path, OURS));
             assert!(refusal.contains("something else by that name"), "{refusal}");
         }

@@ -116,6 +116,7 @@ pub fn window_opens(first: u64) {
     ENDED.store(0, Ordering::Relaxed);
     EVENTS.store(writers::events(), Ordering::Relaxed);
     write_edge(Edge::Open, first);
+    header.snapshot();
     SINCE.store(clock::ticks(), Ordering::Relaxed);
     ranges::window_opens();
     IS_RECORDING.store(true, Ordering::Release);
@@ -142,6 +143,7 @@ pub fn window_closes(next: u64) {
         let cost = events.saturating_mul(EVENT_COSTS.load(Ordering::Relaxed));
         header.add(Counter::OwnTicks, cost);
         header.anchor(clock::anchor());
+        header.snapshot();
     }
 }
 
@@ -185,6 +187,7 @@ pub fn count_calls(calls: impl Iterator<Item = u64>) {
         };
         header.add(counter, new);
     }
+    header.snapshot();
 }
 
 /// The process ends after `iterations`.

@@ -141,11 +141,15 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
         }
     };
     let parent = std::os::unix::process::parent_id();
-    header.begin(place.pid, parent, clock::choose());
+    let kind = clock::choose();
+    let now = clock::anchor();
+    let id = now.unix_ns ^ u64::from(place.pid) << 32;
+    header.begin(id, place.pid, parent, kind);
     if let Some(first) = clock::first() {
         header.anchor(first);
     }
-    header.anchor(clock::anchor());
+    header.anchor(now);
+    header.snapshot();
     facts::write(settings, facts, &host);
     iterations::start();
     IS_ON.store(true, Ordering::Release);
@@ -167,9 +171,9 @@ pub fn finish(ended: Ended) {
         return;
     }
     writers::count_dropped();
+    let length = space::finish();
     if let Some(header) = space::header() {
         header.anchor(clock::anchor());
-        header.set_ended(ended);
+        header.finish(ended, length);
     }
-    space::finish();
 }

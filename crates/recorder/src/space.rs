@@ -11,7 +11,7 @@ use std::path::Path;
 
 use tllmprof_platform::attic;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
-use tllmprof_record::{CHUNK_BYTES, Chunk, Counter, HEADER_BYTES, HeaderBlock, chunk_offset};
+use tllmprof_record::{CHUNK_BYTES, Chunk, HEADER_BYTES, HeaderBlock, chunk_offset};
 
 use super::failure::Failure;
 use super::file::File;
@@ -142,10 +142,6 @@ pub fn take() -> Option<(u32, Chunk)> {
             if taken.is_ok() {
                 if ready - next <= AHEAD {
                     ask_for_room(live);
-                }
-                // The end of the process writes how many there were; where it is not seen, this count stays.
-                if let Some(header) = header() {
-                    header.add(Counter::Chunks, 1);
                 }
                 return Some((next, chunk(next)?));
             }
@@ -278,23 +274,22 @@ impl core::fmt::Display for Shown<'_> {
     }
 }
 
-/// Nothing more is written but to chunks that threads have: cuts off the others.
-pub fn finish() {
-    let Some(live) = live() else { return };
+/// Nothing more is written but to chunks that threads have: cuts off the others. How many bytes the file has
+/// then; 0 where that is not known.
+pub fn finish() -> u64 {
+    let Some(live) = live() else { return 0 };
     live.is_full.store(true, Ordering::Relaxed);
     let _uncancelled = Uncancelled::new();
     let Some(mut guard) = FILE.lock_for(PATIENCE) else {
-        return;
+        return 0;
     };
     // From here on none is handed out.
     let used = live.next.fetch_max(u32::MAX / 2, Ordering::AcqRel);
-    if let Some(header) = header() {
-        header.set(Counter::Chunks, used.into());
-    }
-    if let Some(growing) = guard.as_mut() {
+    guard.as_mut().map_or(0, |growing| {
         let _quiet = Quiet::new(libc::SIGXFSZ);
         growing.file.cut(chunk_offset(used));
-    }
+        growing.file.size()
+    })
 }
 
 /// The child of a fork has no record until it begins one of its own.

@@ -191,8 +191,13 @@ impl Writer {
         let Some((number, chunk)) = space::take() else {
             return false;
         };
-        let begun = EventWriter::begin(chunk, number, self.thread.get());
+        let Some(header) = space::header() else {
+            return false;
+        };
+        let begun = EventWriter::begin(chunk, header.id(), number, self.thread.get());
         self.events.with(|events| *events = Some(begun));
+        // By this a reader sees that one is missing.
+        header.add(Counter::Chunks, 1);
         true
     }
 
@@ -386,7 +391,7 @@ pub fn measure() -> u64 {
     };
     // SAFETY: the memory has CHUNK_BYTES, aligned to 8, outlives the writer and is used by it alone.
     let chunk = unsafe { Chunk::at(place.cast()) };
-    let mut scratch = EventWriter::begin(chunk, 0, 0);
+    let mut scratch = EventWriter::begin(chunk, 0, 0, 0);
     let mut least = u64::MAX;
     // Three times: the first meets cold memory.
     for _ in 0..3 {

@@ -30,6 +30,7 @@ mod routing;
 mod skew;
 mod slow;
 mod spans;
+mod state;
 mod sum;
 mod tally;
 mod text;
@@ -52,6 +53,7 @@ pub use routing::{LayerLoad, expert_gpus};
 pub use skew::Skew;
 pub use slow::{Explained, Slow};
 pub use spans::{Span, Spans};
+pub use state::State;
 pub use turnaround::Turnaround;
 pub use units::{Bytes, Quantity, Rate, Share, Time};
 

@@ -188,6 +188,12 @@ impl Process {
             edges,
             whole(&iterations, &inside, &kernels, gpu.times(), &clock),
         );
+        // Where a window closes the recorder has counted these.
+        let unclosed = windows.iter().filter(|window| !window.closed);
+        let gaps = match damage.is_none() {
+            true => unclosed.map(Window::gaps).fold(0, u64::saturating_add),
+            false => 0,
+        };
         let middle = iterations
             .get(iterations.len() / 2)
             .map_or(u64::MAX, |i| clock.ns(i.start));
@@ -242,7 +248,8 @@ impl Process {
             events: totals.events,
             dropped: header
                 .counter(Counter::EventsDropped)
-                .max(totals.dropped.saturating_sub(kernels_dropped)),
+                .max(totals.dropped.saturating_sub(kernels_dropped))
+                .saturating_add(gaps),
             passed: header.counter(Counter::IterationsPassed),
             own_cost: ns.of(header.counter(Counter::OwnTicks)),
             gpu_lost: header.counter(Counter::GpuSpansLost),

@@ -17,6 +17,19 @@ pub struct Window {
     pub iterations: Vec<Iteration>,
 }
 
+impl Window {
+    /// Iterations between its first and its last one that are not there: where threads make steps at once, the
+    /// next one may begin before the turn of one has come.
+    pub fn gaps(&self) -> u64 {
+        match self.iterations.len() as u64 {
+            0 => 0,
+            there => (self.last - self.first)
+                .saturating_add(1)
+                .saturating_sub(there),
+        }
+    }
+}
+
 /// Where a window opens or closes.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowEdge {
@@ -121,6 +134,21 @@ mod tests {
                 )
             })
             .collect()
+    }
+
+    #[test]
+    fn what_is_missing_between_iterations_is_a_gap() {
+        let gaps = |edges, ns: &[u64]| {
+            let iterations = ns.iter().map(|n| Iteration {
+                n: *n,
+                ..Iteration::default()
+            });
+            windows(edges, iterations.collect())[0].gaps()
+        };
+        let open = || vec![edge(0, Edge::Open, 5)];
+        assert_eq!(gaps(open(), &[]), 0);
+        assert_eq!(gaps(open(), &[5, 6, 7]), 0);
+        assert_eq!(gaps(open(), &[6, 9]), 3);
     }
 
     #[test]

@@ -64,8 +64,7 @@ pub fn sample(plan: &Plan, orders: &mut UnixStream) -> Result<u64> {
         return ended.map(|()| 0);
     }
     record.header().anchor(clock::anchor());
-    record.header().set_ended(Ended::InOrder);
-    let flushed = record.flush();
+    let flushed = record.finish(Ended::InOrder);
     ended?;
     flushed.with_context(shown)?;
     Ok(rounds)

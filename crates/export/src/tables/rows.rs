@@ -5,6 +5,7 @@ use std::io;
 
 use ::parquet::data_type::ByteArray;
 use tllmprof_record::{Ended, NO_STRING, StringId};
+use tllmprof_report::State;
 use tllmprof_timeline::{Item, Iterations, Kind, Name, Track};
 
 use super::columns::Cell;
@@ -85,9 +86,10 @@ fn process(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Resu
         process.outside.iterations.into(),
         process.events.into(),
         process.dropped.into(),
-        match process.damage.is_none() {
-            true => Cell::Null,
-            false => texts.add(&process.damage.to_string()),
+        texts.fixed(process.state().name()),
+        match process.state() {
+            State::Damaged => texts.add(&process.damage.to_string()),
+            State::Whole | State::Unfinished => Cell::Null,
         },
     ];
     to.row(Which::Processes as usize, &row, texts)?;

@@ -97,6 +97,7 @@ pub const TABLES: &[Table] = &[
             int("outside_iterations"),
             int("events"),
             int("dropped"),
+            text("state"),
             optional(text("damage")),
         ],
     },

@@ -20,7 +20,7 @@ pub const SHIFT: u64 = UNIX[0] - UNIX[1];
 
 /// Names that have to come through as they are; the last byte of one is none of UTF-8's.
 pub const ODD: &str = "void \"f\\g\"<{int}>(\n\t\u{1}\u{7f}é漢)";
-const BROKEN: &str = "broken \u{2}\u{3}\u{2}\u{3}";
+const BROKEN: &[u8] = b"broken \xff\xfe\xc3\xf0";
 pub const REPAIRED: &str = "broken \u{fffd}\u{fffd}\u{fffd}\u{fffd}";
 
 /// Arrows from launches to kernels, from when to when on the first machine.
@@ -65,7 +65,7 @@ impl Scene {
                 unix_ns: ns + unix,
             });
         }
-        scene.builder.header().set_ended(Ended::InOrder);
+        scene.builder.end(Ended::InOrder);
         for (key, text) in [
             (Info::Host, host),
             (
@@ -197,15 +197,8 @@ impl Scene {
 /// The records: name, bytes; and what is in them.
 pub fn all() -> (Vec<(&'static str, Vec<u8>)>, Vec<Seen>) {
     let (server, other, metrics) = (server(), other(), metrics());
-    let mut bytes = server.builder.bytes();
-    // As a program that writes no UTF-8 would have it.
-    let at = bytes
-        .windows(BROKEN.len())
-        .position(|text| text == BROKEN.as_bytes());
-    let end = at.unwrap() + BROKEN.len();
-    bytes[end - 4..end].copy_from_slice(b"\xff\xfe\xc3\xf0");
     let records = vec![
-        ("server", bytes),
+        ("server", server.builder.bytes()),
         ("other", other.builder.bytes()),
         ("metrics", metrics.builder.bytes()),
     ];
@@ -332,7 +325,7 @@ fn nested(scene: &mut Scene, (tid, track): (u32, &str)) {
     };
     scene.write(tid, inner.1, long, what);
     scene.note((track, &huge, "nvtx"), inner.1, Some(long), &[]);
-    let name = scene.builder.string(tid, BROKEN);
+    let name = scene.builder.text(tid, BROKEN);
     let domain = scene.builder.string(tid, "engine");
     scene.write(tid, 3_970 * US, 0, What::Mark { domain, name });
     let mark = (track, REPAIRED, "nvtx");

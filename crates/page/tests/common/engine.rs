@@ -211,7 +211,7 @@ impl Engine {
         header.set(Counter::Iterations, n);
         header.set(Counter::OwnTicks, 90 * US);
         header.set(Counter::GilHandoffs, 1000);
-        header.set_ended(Ended::InOrder);
+        writing.builder.end(Ended::InOrder);
         (writing.builder, writing.events)
     }
 

@@ -86,7 +86,7 @@ pub fn damaged(seed: u64) -> Vec<u8> {
     let mut engine = engine(0);
     engine.windows = vec![(100, 130)];
     let mut bytes = engine.record().0.bytes();
-    let first = tllmprof_record::HEADER_BYTES + 64;
+    let first = tllmprof_record::HEADER_BYTES + tllmprof_record::CHUNK_HEADER_BYTES;
     // Knuth's generator: the same damage each time.
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = |below: usize| {

@@ -149,7 +149,9 @@ export interface Process {
     own_cost_ns: number;
     /** GPU times of iterations that could not be read. */
     gpu_times_lost: number;
-    /** What is wrong with the file; `null`: nothing. */
+    /** What became of the record. */
+    state: State;
+    /** What was changed or is missing; `null` unless the record is damaged. */
     damage: string | null;
     /** Things that were too many for this report, such as different names. */
     left_out: number;
@@ -407,6 +409,15 @@ export interface Thread {
     /** How long it held the GIL inside windows. Unit: ns. */
     gil_hold_ns: number;
 }
+
+/** What became of a record. Text, JSON, page, exports and exit statuses go by this alone. */
+export type State =
+    /** All that was written is there, to the end of its process. */
+    | "whole"
+    /** Its process was killed, or still runs: what is there is what was written until then. */
+    | "unfinished"
+    /** Something was changed or is missing: `damage` says what. */
+    | "damaged";
 
 /** How durations are distributed. Quantiles are by nearest rank. */
 export interface Quantiles {

@@ -211,6 +211,7 @@ export function facts(process: Process, figures: ProcessFigures): HTMLElement {
         ["file", process.file], ["command", process.command],
         ["process", [`pid ${process.pid}`, `rank ${process.rank}`, process.host, process.name].filter(Boolean).join(", ")],
         ["ended", { "in order": "in order", "at once": "at once", not: "its end was not seen", "?": "unknown" }[process.ended]],
+        ["record", process.state === "unfinished" ? "unfinished: its process was killed or still runs" : process.state],
         ["iteration", process.rule + (process.rule_why ? ` (${process.rule_why})` : "")], ["engine", process.engine],
         ["windows asked for", process.windows_asked],
         ["GPU", process.gpus], ["CUDA driver", driver === null ? null : `${Math.floor(driver / 1000)}.${Math.floor((driver % 1000) / 10)}`],

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    CallKind, ClockKind, Damage, Edge, Entry, Error, Event, Info, RangeKind, Reader, What,
+    CHUNK_BYTES, CHUNK_HEADER_BYTES, CallKind, ClockKind, Damage, EVENT_BYTES, Edge, Ended, Entry,
+    Error, Event, Info, RangeKind, Reader, What,
 };
 
 /// splitmix64.
@@ -133,8 +134,86 @@ pub fn generate(random: &mut Random, events: u64) -> Written {
             }
         }
     }
+    builder.end(Ended::InOrder);
     written.bytes = builder.bytes();
     written
+}
+
+/// Some record's bytes, changed in one way.
+pub fn change(random: &mut Random, bytes: &[u8]) -> (String, Vec<u8>) {
+    let mut changed = bytes.to_vec();
+    let length = bytes.len();
+    let blocks = length.div_ceil(CHUNK_BYTES);
+    let any = |random: &mut Random, below: usize| random.below(below.max(1) as u64) as usize;
+    // Headers are a small part of a record, and its first block has most of what there is once.
+    let place = |random: &mut Random| {
+        let block = any(random, blocks);
+        let reach = match random.below(3) {
+            0 => 96,
+            1 => CHUNK_HEADER_BYTES + 40 * EVENT_BYTES,
+            _ => CHUNK_BYTES,
+        };
+        (block * CHUNK_BYTES + any(random, reach)).min(length - 1)
+    };
+    let block = |at: usize| at * CHUNK_BYTES..((at + 1) * CHUNK_BYTES).min(length);
+    let what = match random.below(10) {
+        0 => {
+            let edges = [0, 1, 2, 8, 40, 64, 72, 208, 4096];
+            let edge = edges[any(random, edges.len())];
+            let end = any(random, blocks + 1) * CHUNK_BYTES + edge * any(random, 2);
+            changed.truncate(end.min(length));
+            format!("cut to {}", changed.len())
+        }
+        1 => {
+            changed.truncate(any(random, length));
+            format!("cut to {}", changed.len())
+        }
+        2 | 3 => {
+            let from = place(random);
+            let long = 1 << random.below(18);
+            let to = (from + any(random, long) + 1).min(length);
+            changed[from..to].fill(0);
+            format!("zeros from {from} to {to}")
+        }
+        4 => {
+            let from = place(random);
+            let to = (from + any(random, 600) + 1).min(length);
+            changed[from..to].fill_with(|| random.next() as u8);
+            format!("random bytes from {from} to {to}")
+        }
+        5..=7 => {
+            let (at, bit) = (place(random), random.below(8));
+            changed[at] ^= 1 << bit;
+            format!("bit {bit} of {at}")
+        }
+        _ => {
+            let (one, other) = (any(random, blocks), any(random, blocks));
+            let [from, to] = [one, other].map(block);
+            match random.below(3) {
+                0 => {
+                    changed.drain(from);
+                    format!("without block {one}")
+                }
+                1 => {
+                    let again = changed[from].to_vec();
+                    changed.splice(to.start..to.start, again);
+                    format!("block {one} again before block {other}")
+                }
+                _ if from.len() == to.len() => {
+                    changed[from.clone()].copy_from_slice(&bytes[to.clone()]);
+                    changed[to].copy_from_slice(&bytes[from]);
+                    format!("blocks {one} and {other} swapped")
+                }
+                _ => "nothing".to_owned(),
+            }
+        }
+    };
+    (what, changed)
+}
+
+/// How many changes are made to records: 10 000 in the nightly run.
+pub fn changes() -> u64 {
+    std::env::var("TLLMPROF_TEST_DAMAGE").map_or(3000, |many| many.parse().unwrap())
 }
 
 /// Everything that a record holds.

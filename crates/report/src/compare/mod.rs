@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use tllmprof_config::PerfectRouter;
 
 use crate::process::Process;
+use crate::state::State;
 use bootstrap::{Change, Statistic, changes};
 use kernels::KernelChange;
 use pace::{Pace, Which};
@@ -322,7 +323,7 @@ fn notes(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec<
     for (name, run) in ["BASE", "OTHER"].into_iter().zip(runs) {
         if run
             .values()
-            .any(|process| process.dropped > 0 || !process.damage.is_none())
+            .any(|process| process.dropped > 0 || process.state() == State::Damaged)
         {
             notes.push(format!("{name} is not whole: see its report"));
         }

@@ -6,6 +6,7 @@ use crate::facts::CallRow;
 use crate::iteration::Iteration;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
+use crate::state::State;
 use crate::sum::{GpuFrom, Sum};
 
 /// What an iteration has to take, of the median, to be a slow one.
@@ -154,7 +155,8 @@ impl<'a> Evidence<'a> {
         let taken = self.process.kernel_window?;
         let wall = taken.wall as f64;
         // What is missing would look like a GPU that does nothing.
-        let is_whole = self.process.damage.is_none() && taken.dropped <= taken.kernels / 100;
+        let is_whole =
+            self.process.state() != State::Damaged && taken.dropped <= taken.kernels / 100;
         if wall == 0.0 || !is_whole {
             return None;
         }

@@ -12,6 +12,7 @@ use crate::iteration::Iteration;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::slow::{CauseKind, SlowCause};
+use crate::state::State;
 use crate::sum::{GpuFrom, Sum};
 use crate::window::Window;
 
@@ -113,7 +114,9 @@ pub struct JsonProcess<'a> {
     own_cost_ns: u64,
     /// GPU times of iterations that could not be read.
     gpu_times_lost: u64,
-    /// What is wrong with the file; `null`: nothing.
+    /// What became of the record.
+    state: State,
+    /// What was changed or is missing; `null` unless the record is damaged.
     damage: Option<String>,
     /// Things that were too many for this report, such as different names.
     left_out: u64,
@@ -416,7 +419,8 @@ impl<'a> JsonProcess<'a> {
             dropped: process.dropped,
             own_cost_ns: process.own_cost,
             gpu_times_lost: process.gpu_lost,
-            damage: (!process.damage.is_none()).then(|| process.damage.to_string()),
+            state: process.state(),
+            damage: (process.state() == State::Damaged).then(|| process.damage.to_string()),
             left_out: process.left_out,
         }
     }

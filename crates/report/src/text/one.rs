@@ -68,10 +68,8 @@ fn head(process: &Process, lines: &mut Lines) {
     if !facts.engine.is_empty() {
         parts.push(facts.engine.clone());
     }
-    match process.ended {
-        Some(Ended::InOrder) => (),
-        Some(Ended::AtOnce) => parts.push("ended at once".to_owned()),
-        Some(Ended::Not) | None => parts.push("its end was not seen".to_owned()),
+    if process.ended == Some(Ended::AtOnce) {
+        parts.push("ended at once".to_owned());
     }
     lines.list("", &parts);
     if !facts.rule.is_empty() {
@@ -362,9 +360,7 @@ pub fn shortcomings(process: &Process) -> Vec<String> {
     if process.gpu_lost > 0 {
         notes.push(format!("{} GPU times could not be read", process.gpu_lost));
     }
-    if !process.damage.is_none() {
-        notes.push(format!("damaged: {}", process.damage));
-    }
+    notes.extend(process.condition());
     match process.facts.refused.as_slice() {
         [] => (),
         [one] => notes.push(format!("warned: {one}")),

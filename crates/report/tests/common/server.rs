@@ -198,7 +198,7 @@ impl Server {
         header.set(Counter::GilHandoffs, 1000);
         header.set(Counter::CallsInside(GRAPH), truths.len() as u64);
         header.set(Counter::CallsOutside(GRAPH), *self.window.start());
-        header.set_ended(Ended::InOrder);
+        writing.builder.end(Ended::InOrder);
         (writing.builder, truths)
     }
 

@@ -48,6 +48,7 @@ fn json_has_every_iteration_as_it_was() {
     assert_eq!(process["rule"], "cudaGraphLaunch");
     assert_eq!(process["dropped"], 0);
     assert_eq!(process["damage"], Value::Null);
+    assert_eq!(process["state"], "whole");
     assert_eq!(process["clock_tied_ns"], Value::Null);
     assert_eq!(process["unix_minus_monotonic_ns"], UNIX);
     let windows = process["windows"].as_array().unwrap();
@@ -246,7 +247,7 @@ fn a_full_report_fits_a_screen() {
     }
     builder.header().add(Counter::GpuSpansLost, 5);
     let bytes = builder.bytes();
-    let text = Report::new(vec![process("x", &bytes[..bytes.len() - 64_000])]).text();
+    let text = Report::new(vec![process("x", &bytes[..bytes.len() - 1])]).text();
     fits(&text, 40);
     let last = [
         "5 GPU times could not be read",
@@ -256,7 +257,7 @@ fn a_full_report_fits_a_screen() {
     for said in last
         .iter()
         .chain(&["and 18 more windows", "  112       22.2 ms  GIL wait"])
-        .chain(&["GPU 0 (and 15 more): power 700 W", "copies: 10 DtoH"])
+        .chain(&["GPU 0 (and 15 more): power 700 W", "copies: 20 DtoH"])
     {
         assert!(text.contains(said), "{said}: {text}");
     }
@@ -303,6 +304,7 @@ fn what_is_missing_is_said() {
     assert_eq!(process["dropped"], 7);
     assert_eq!(process["outside"]["p50_ns"], Value::Null);
     assert_eq!(process["ended"], "not");
+    assert_eq!(process["state"], "unfinished");
     let text = report.text();
     for said in [
         "never closed",
@@ -310,7 +312,7 @@ fn what_is_missing_is_said() {
         "3 events were dropped: the record was full",
         "2 GPU times could not be read",
         "warned: GIL: no CPython [2J was found",
-        "its end was not seen",
+        "unfinished: its process was killed or still runs",
     ] {
         assert!(text.contains(said), "{said}: {text}");
     }

@@ -132,7 +132,7 @@ impl Made {
             let events = self.dropped;
             writing.put(MAIN, now, 0, What::Dropped { events });
         }
-        writing.0.header().set_ended(Ended::InOrder);
+        writing.0.end(Ended::InOrder);
         let bytes = writing.0.bytes();
         let reader = Reader::new(&bytes[..]).unwrap();
         Process::read(PathBuf::from("made"), &reader).unwrap()

@@ -1,0 +1,149 @@
+//! Processes that are killed at any moment, and what happens to records afterwards: each is whole or unfinished,
+//! or its damage is named.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use tllmprof_record::{Ended, Error, Reader};
+use tllmprof_report::{Process, State};
+
+use crate::counts::{Counts, kills, moments};
+
+#[path = "../../crates/record/tests/common/mod.rs"]
+mod made;
+
+const THREADS: &str = "8";
+
+/// The record in a folder, if there is a file.
+fn record(folder: &Path) -> Option<PathBuf> {
+    let files = fs::read_dir(folder).unwrap();
+    let mut files = files.map(|entry| entry.unwrap().path());
+    files.find(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "tllmprof")
+    })
+}
+
+/// Kills the program `after` it made its file; whether it did so.
+fn kill_after_it_makes_its_file(counts: &Counts, after: Duration) -> bool {
+    let mut child = counts
+        .command("0-", &["loop", THREADS, "0", "return"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let began = Instant::now();
+    while record(counts.folder()).is_none() && began.elapsed() < Duration::from_secs(20) {
+        std::thread::yield_now();
+    }
+    let is_there = record(counts.folder()).is_some();
+    // Shorter than a sleep is exact.
+    let seen = Instant::now();
+    while seen.elapsed() < after {
+        std::hint::spin_loop();
+    }
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    is_there
+}
+
+/// What a killed process left is empty, or unfinished, and each gap in its iterations is counted. How many
+/// iterations there are; `None`: it is empty.
+fn check(path: &Path) -> Option<usize> {
+    let reader = match Reader::open(path) {
+        Ok(reader) => reader,
+        Err(Error::Empty(_)) => return None,
+        Err(error) => panic!("{}: {error}", path.display()),
+    };
+    assert_eq!(reader.header().ended, Some(Ended::Not));
+    let process = Process::read(path.to_owned(), &reader).unwrap();
+    assert_eq!(process.state(), State::Unfinished, "{}", process.damage);
+    let mut numbers: Vec<_> = process
+        .windows
+        .iter()
+        .flat_map(|window| &window.iterations)
+        .map(|iteration| iteration.n)
+        .collect();
+    numbers.sort_unstable();
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]));
+    let all = numbers.last().map_or(0, |last| last - numbers[0] + 1);
+    let gaps = all - numbers.len() as u64;
+    assert!(
+        gaps <= process.dropped,
+        "{gaps} gaps, {} dropped",
+        process.dropped
+    );
+    Some(numbers.len())
+}
+
+#[test]
+fn killed_while_it_is_made_a_record_is_empty_or_unfinished() {
+    let counts = Counts::new();
+    let mut there = 0;
+    for (round, delay) in moments().take(kills()).enumerate() {
+        counts.forget();
+        // Up to 1 ms behind the file; every fourth at once.
+        let delay = if round % 4 == 0 {
+            Duration::ZERO
+        } else {
+            delay / 32
+        };
+        there += usize::from(kill_after_it_makes_its_file(&counts, delay));
+        if let Some(path) = record(counts.folder()) {
+            check(&path);
+        }
+    }
+    assert!(there > 0, "none made a file");
+}
+
+#[test]
+fn killed_among_eight_threads_a_record_has_no_gap_that_is_not_counted() {
+    let counts = Counts::new();
+    let mut in_the_midst = 0;
+    for delay in moments().take(kills()) {
+        counts.forget();
+        kill_after_it_makes_its_file(&counts, delay);
+        let found = record(counts.folder()).and_then(|path| check(&path));
+        in_the_midst += usize::from(found.is_some_and(|iterations| iterations > 1));
+    }
+    assert!(
+        in_the_midst > 0,
+        "every one was killed before its second step"
+    );
+}
+
+/// All that a report shows, as far as it is the record's.
+fn shown(bytes: &[u8]) -> Option<(State, String)> {
+    let reader = Reader::new(bytes).ok()?;
+    let mut events = format!("{:?}", reader.header());
+    reader
+        .read(|entry| events += &format!("{entry:?}"))
+        .unwrap();
+    let process = Process::read("record".into(), &reader).unwrap();
+    Some((process.state(), events))
+}
+
+/// As the tests of the format do it with records that are made up.
+#[test]
+fn a_real_record_that_was_changed_never_passes_for_whole() {
+    let counts = Counts::new();
+    let output = counts.run("5-60", &["loop", "2", "40", "return"]);
+    assert_eq!(output.status.code(), Some(7), "{}", output.err());
+    let bytes = fs::read(record(counts.folder()).unwrap()).unwrap();
+    let (state, original) = shown(&bytes).unwrap();
+    assert_eq!(state, State::Whole);
+    let mut random = made::Random(0xca11);
+    let mut noticed = 0;
+    for _ in 0..made::changes() / 6 {
+        let (what, changed) = made::change(&mut random, &bytes);
+        match shown(&changed) {
+            Some((State::Whole, found)) => assert!(found == original, "{what}"),
+            Some((State::Unfinished, _)) => panic!("{what}: passes for unfinished"),
+            Some((State::Damaged, _)) | None => noticed += 1,
+        }
+    }
+    assert!(noticed > 10, "{noticed}");
+}
