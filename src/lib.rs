@@ -28,6 +28,7 @@
 
 mod exports;
 mod libc_hooks;
+mod unwinder;
 
 use linkme::distributed_slice;
 use tllmprof_capture::{self as capture, Profilers};
