@@ -229,9 +229,9 @@ fn describe_glibc(section: &mut Section, search: &Search, program: &Program, lib
     let Some(demanded) = library.glibc_demanded else {
         return;
     };
-    match reach::glibc(program, search, demanded) {
+    match reach::glibc(program, search) {
         Some((_, provided)) => section.good(format_args!(
-            "it demands glibc {demanded}, and the program's is {provided}"
+            "it demands glibc {demanded}, and the program's has symbols of {provided}"
         )),
         None => section.note(format_args!(
             "it demands glibc {demanded}; the program's was not found"

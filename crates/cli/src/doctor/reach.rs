@@ -102,37 +102,27 @@ fn secure(path: &Path) -> Option<String> {
         .then(|| "it has file capabilities, and LD_PRELOAD is dropped".to_owned())
 }
 
-/// The C library of a program: where it may be, and which version it is. Of several that it could be the newest.
-pub fn glibc(program: &Program, search: &Search, enough: Version) -> Option<(PathBuf, Version)> {
-    // A loader works with the C library that it was built with alone, which lies beside it.
-    let beside = search.beside_loader("libc.so.6", &program.elf);
-    let mut newest = None;
-    for path in beside
-        .into_iter()
-        .chain(search.of_program("libc.so.6", program))
-    {
-        let provided = Elf::read(&path).ok().and_then(|libc| libc.glibc_provided);
-        if let Some(provided) = provided
-            && newest
-                .as_ref()
-                .is_none_or(|(_, version)| *version < provided)
-        {
-            newest = Some((path, provided));
-        }
-        // Whether it is newer still does not matter, and asking costs more.
-        if newest
-            .as_ref()
-            .is_some_and(|(_, version)| *version >= enough)
-        {
-            break;
-        }
-    }
-    newest
+/// The C library of a program, and the newest version of its symbols: that of the library itself, or the last before it
+/// that brought new ones.
+pub fn glibc(program: &Program, search: &Search) -> Option<(PathBuf, Version)> {
+    let version = |path: PathBuf| {
+        let provided = Elf::read(&path).ok()?.glibc_provided?;
+        Some((path, provided))
+    };
+    // A loader works with the one that it was built with alone, which lies beside it. Where there is none it may be any of
+    // several, and the newest of them is never too old where the right one is not.
+    search
+        .beside_loader("libc.so.6", &program.elf)
+        .and_then(version)
+        .or_else(|| {
+            let found = search.of_program("libc.so.6", program).filter_map(version);
+            found.max_by_key(|(_, version)| *version)
+        })
 }
 
 fn too_old(program: &Program, library: &Elf, search: &Search) -> Option<String> {
     let demanded = library.glibc_demanded?;
-    let (path, provided) = glibc(program, search, demanded)?;
+    let (path, provided) = glibc(program, search)?;
     (provided < demanded).then(|| {
         let advice = if demanded > OLDEST {
             format!(". Set TLLMPROF_LIB to a library that scripts/build-portable made, for glibc {OLDEST} or later")
@@ -140,8 +130,8 @@ fn too_old(program: &Program, library: &Elf, search: &Search) -> Option<String> 
             String::new()
         };
         format!(
-            "its glibc is {provided} ({}), and the library demands glibc {demanded}: with the library preloaded it \
-             would not start{advice}",
+            "its glibc ({}) has no symbols newer than {provided}, and the library demands glibc {demanded}: with the \
+             library preloaded it would not start{advice}",
             path.display()
         )
     })
@@ -213,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_c_library_of_this_program_is_known() {
-        let (path, version) = glibc(&here(), &Search::new(), Version::new(99, 0)).unwrap();
+        let (path, version) = glibc(&here(), &Search::new()).unwrap();
         assert!(
             path.ends_with("libc.so.6") && version >= OLDEST,
             "{path:?} {version}"
