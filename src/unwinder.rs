@@ -77,11 +77,13 @@ define! {
     "_Unwind_Resume", resume, without: std::process::abort();
     "_Unwind_DeleteException", delete, without: 0;
     "_Unwind_Backtrace", backtrace, without: END_OF_STACK;
+    "_Unwind_FindEnclosingFunction", enclosing_function, without: 0;
     // Of a frame that is unwound. Without the first of these there is nothing to clean up in it.
     "_Unwind_GetLanguageSpecificData", language_specific_data, without: 0;
     "_Unwind_GetRegionStart", region_start, without: 0;
     "_Unwind_GetTextRelBase", text_base, without: 0;
     "_Unwind_GetDataRelBase", data_base, without: 0;
+    "_Unwind_GetCFA", frame_address, without: 0;
     "_Unwind_GetIP", instruction, without: 0;
     "_Unwind_GetIPInfo", instruction_info, without: 0;
     "_Unwind_SetGR", set_register, without: 0;
