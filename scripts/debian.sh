@@ -74,3 +74,44 @@ own_unpack() {
         rm "$deb"
     done
 }
+
+# own_family FAMILY FOLDER KEYRINGS: own_mirror shall look for packages of Debian's or Ubuntu's, for $architecture, and work
+# in the folder. Debian packages Ubuntu's keys, and Ubuntu Debian's: what this machine lacks is fetched into KEYRINGS, by
+# one process, and the others wait.
+own_family() {
+    (
+        exec 8>"$3/.$1-keyring.lock"
+        flock 8
+        keyring=$3/.$1-archive-keyring.gpg
+        if [ -r "/usr/share/keyrings/${keyring##*/.}" ] || [ -r "$keyring" ]; then
+            exit
+        fi
+        case $1 in
+        ubuntu)
+            own_begin_family debian "$2.keyring" "$3"
+            own_mirror ubuntu-keyring 'trixie main'
+            own_fetch ubuntu-keyring
+            ;;
+        debian)
+            own_begin_family ubuntu "$2.keyring" "$3"
+            own_mirror debian-archive-keyring 'noble universe'
+            own_fetch debian-archive-keyring
+            ;;
+        esac
+        cp "$work/unpacked/usr/share/keyrings/$1-archive-keyring.gpg" "$3/.$1-archive-keyring.gpg"
+    )
+    own_begin_family "$@"
+}
+
+own_begin_family() {
+    work=$2
+    keyring=/usr/share/keyrings/$1-archive-keyring.gpg
+    [ -r "$keyring" ] || keyring=$3/.$1-archive-keyring.gpg
+    case $1:$architecture in
+    "$(sed -n 's/^ID=//p' /etc/os-release 2>/dev/null || true):$architecture") own_public='' ;;
+    debian:*) own_public=http://deb.debian.org/debian ;;
+    ubuntu:amd64) own_public=http://archive.ubuntu.com/ubuntu ;;
+    ubuntu:*) own_public=http://ports.ubuntu.com/ubuntu-ports ;;
+    esac
+    own_begin "$architecture"
+}

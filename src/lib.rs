@@ -32,6 +32,7 @@
 
 mod exports;
 mod libc_hooks;
+mod unwinder;
 
 // For its symbols, which the linker looks for.
 use tllmprof_bytes as _;

@@ -13,7 +13,8 @@ use tllmprof_config::{Level, VARIABLES};
 
 use crate::failure::usage;
 use crate::options::{Given, Options};
-use crate::{library, output, quote};
+use crate::which::{Found, which};
+use crate::{doctor, library, output, quote};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -28,6 +29,9 @@ pub struct Arguments {
     /// Who reads them
     #[arg(long, value_enum, default_value_t = Format::Shell)]
     format: Format,
+    /// A program of this machine that is to get them: refuse if it would not start with the library
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -52,6 +56,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         ));
     }
     let library = library::find()?;
+    if let Some(name) = arguments.command.first() {
+        if which(name) == Found::Nothing {
+            let name = name.display();
+            return Err(usage(format_args!("{name}: there is no such program")));
+        }
+        doctor::admit(name, &library, settings.log)?;
+    }
     let variables = variables(&arguments.options.given());
     let text = match arguments.format {
         Format::Shell => shell(&library, &variables),

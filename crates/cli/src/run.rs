@@ -5,11 +5,11 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::Result;
-use tllmprof_config::{Level, Settings};
+use tllmprof_config::Level;
 
 use crate::failure::{usage, with_status};
 use crate::metrics::Sampler;
@@ -89,7 +89,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
 
     match which(name) {
-        Found::Program(program) => warn_if_out_of_reach(&program, &library, &settings),
+        Found::Program(_) => doctor::admit(name, &library, settings.log)?,
         Found::NotExecutable(_) => {
             return Err(cannot_start(name, &io::ErrorKind::PermissionDenied.into()));
         }
@@ -157,19 +157,6 @@ fn end_as(status: ExitStatus) -> ExitCode {
     }
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     ExitCode::from(code.unwrap_or(1))
-}
-
-/// A library that the dynamic linker leaves out says nothing, so it is said here.
-fn warn_if_out_of_reach(program: &Path, library: &Path, settings: &Settings) {
-    if settings.log < Level::Warn {
-        return;
-    }
-    if let Some(reason) = doctor::out_of_reach(program, library) {
-        output::say(format_args!(
-            "{}: {reason}: nothing will be captured",
-            program.display()
-        ));
-    }
 }
 
 fn cannot_start(name: &OsStr, error: &io::Error) -> anyhow::Error {

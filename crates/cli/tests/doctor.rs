@@ -121,7 +121,7 @@ fn a_library_from_the_future() {
         "void future(void); void uses(void) { future(); }",
         &["-shared", "-fPIC", "-nostdlib", "libc.so.6"],
     );
-    bad(&doctor(&scratch, "ls"), "it demands glibc 9.99");
+    bad(&doctor(&scratch, "ls"), "the library demands glibc 9.99");
 }
 
 #[test]

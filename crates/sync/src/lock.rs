@@ -152,8 +152,11 @@ impl<T> Drop for Guard<'_, T> {
 
 /// The kernel's number for the calling thread; the main thread's is the process's.
 pub fn this_thread() -> i32 {
+    // Not by glibc's function, which is younger (2.30) than the oldest glibc: Rust's library refers to it weakly, so that a
+    // call would be linked without an error, and go to address 0 where it is not there.
     // SAFETY: takes nothing, and always succeeds.
-    unsafe { libc::gettid() }
+    let thread = unsafe { libc::syscall(libc::SYS_gettid) };
+    i32::try_from(thread).unwrap_or_default()
 }
 
 /// Sleeps while `word` holds `value`, for `patience` at most. May return early.

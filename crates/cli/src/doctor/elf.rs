@@ -19,6 +19,9 @@ pub struct Elf {
     /// The dynamic linker that it asks for. Without one nothing is preloaded into it.
     pub interpreter: Option<String>,
     pub needed: Vec<String>,
+    pub soname: Option<String>,
+    /// The address space that it is mapped into, in bytes.
+    pub memory: u64,
     pub rpath: Option<String>,
     pub runpath: Option<String>,
     /// The highest `GLIBC_x.y` that it demands.
@@ -72,6 +75,12 @@ impl Elf {
         self.is_64 == other.is_64 && self.machine == other.machine
     }
 
+    /// Whether it is a dynamic linker.
+    pub fn is_loader(&self) -> bool {
+        let name = self.soname.as_deref();
+        name.is_some_and(|name| name.starts_with("ld-linux") || name.starts_with("ld64.so"))
+    }
+
     pub fn architecture(&self) -> String {
         let bits = if self.is_64 { 64 } else { 32 };
         match self.machine {
@@ -110,7 +119,8 @@ impl Elf {
     }
 }
 
-fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+/// Whether one string of bytes is in another.
+pub fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     let Some((&first, _)) = needle.split_first() else {
         return true;
     };
@@ -150,6 +160,11 @@ where
         ..Elf::default()
     };
     let segments = header.program_headers(endian, data)?;
+    found.memory = memory(segments.iter().filter_map(|segment| {
+        let start = segment.p_vaddr(endian).into();
+        let size = segment.p_memsz(endian).into();
+        (segment.p_type(endian) == elf::PT_LOAD).then_some((start, size))
+    }));
     for segment in segments {
         if let Some(path) = segment.interpreter(endian, data)? {
             found.interpreter = Some(String::from_utf8_lossy(path).into_owned());
@@ -161,6 +176,18 @@ where
     // Section headers may be stripped away; what is above does not need them.
     read_sections::<Header, _>(&mut found, header, endian, data)?;
     Ok(found)
+}
+
+/// The address space that segments take: addresses and sizes.
+fn memory(segments: impl Iterator<Item = (u64, u64)>) -> u64 {
+    const PAGE: u64 = 4096;
+    let (mut first, mut end) = (u64::MAX, 0);
+    for (start, size) in segments {
+        first = first.min(start & !(PAGE - 1));
+        end = end.max(start.saturating_add(size));
+    }
+    let size = end.saturating_sub(first);
+    size.checked_next_multiple_of(PAGE).unwrap_or(size)
 }
 
 fn read_dynamic<'data, Header, Data>(
@@ -202,7 +229,10 @@ where
         if tag == Some(elf::DT_NULL) {
             break;
         }
-        if !matches!(tag, Some(elf::DT_NEEDED | elf::DT_RPATH | elf::DT_RUNPATH)) {
+        if !matches!(
+            tag,
+            Some(elf::DT_NEEDED | elf::DT_SONAME | elf::DT_RPATH | elf::DT_RUNPATH)
+        ) {
             continue;
         }
         let offset = u32::try_from(entry.d_val(endian).into());
@@ -212,6 +242,7 @@ where
         let text = String::from_utf8_lossy(text).into_owned();
         match tag {
             Some(elf::DT_NEEDED) => found.needed.push(text),
+            Some(elf::DT_SONAME) => found.soname = Some(text),
             Some(elf::DT_RPATH) => found.rpath = Some(text),
             _ => found.runpath = Some(text),
         }

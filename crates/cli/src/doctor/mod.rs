@@ -16,12 +16,15 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use tllmprof_config::Level;
 
+use crate::failure::usage;
 use crate::{library, output};
 use elf::{Elf, NotRead};
 use finding::Section;
 use program::Program;
-use search::{Closure, Search};
+use reach::Obstacle;
+use search::Search;
 
 #[derive(clap::Args)]
 #[command(after_help = "Exit status: 0 if the program's CUDA calls will be intercepted, 1 if not.")]
@@ -62,12 +65,29 @@ pub fn unfit(library: &Path) -> Option<String> {
     Elf::read(library).err().map(|error| reason(&error))
 }
 
-/// Why a program is out of the library's reach, if it is.
-pub fn out_of_reach(program: &Path, library: &Path) -> Option<String> {
-    let program = Program::of_command(program.as_os_str()).ok()?;
-    let library = Elf::read(library).ok()?;
-    let reasons = reach::obstacles(&program, &library);
-    (!reasons.is_empty()).then(|| reasons.join("; "))
+/// Says that the library is left out of a program, where it is.
+///
+/// # Errors
+/// With the library preloaded the program would not start.
+pub fn admit(command: &OsStr, library: &Path, log: Level) -> Result<()> {
+    // What is wrong with the two is said elsewhere.
+    let (Ok(program), Ok(library)) = (Program::of_command(command), Elf::read(library)) else {
+        return Ok(());
+    };
+    let subject = match program.chain.as_slice() {
+        [script, .., executable] => {
+            format!("{}: {}: ", script.display(), executable.display())
+        }
+        _ => format!("{}: ", command.display()),
+    };
+    match reach::obstacle(&program, &library, &Search::new()) {
+        Some(Obstacle::Fatal(why)) => return Err(usage(format_args!("{subject}{why}"))),
+        Some(Obstacle::LeftOut(why)) if log >= Level::Warn => {
+            output::say(format_args!("{subject}{why}: nothing will be captured"));
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 fn examine(command: &OsStr, library_path: &Path) -> Vec<Section> {
@@ -100,10 +120,15 @@ fn examine(command: &OsStr, library_path: &Path) -> Vec<Section> {
         Err(problem) => about_program.bad(problem),
         Ok(program) => {
             let closure = search.closure(&program);
-            describe_program(&mut about_program, &program, library.as_ref());
+            let obstacle = library
+                .as_ref()
+                .and_then(|library| reach::obstacle(&program, library, &search));
+            describe_program(&mut about_program, &program, obstacle.as_ref());
             if program.elf.interpreter.is_some() {
-                if let Some(library) = &library {
-                    describe_glibc(&mut about_library, &search, &program, &closure, library);
+                if let Some(library) = &library
+                    && obstacle.is_none()
+                {
+                    describe_glibc(&mut about_library, &search, &program, library);
                 }
                 cuda::describe(&mut about_cuda, &closure);
                 python::describe(&mut about_python, &program, &closure);
@@ -151,7 +176,7 @@ fn reason(error: &NotRead) -> String {
     }
 }
 
-fn describe_program(section: &mut Section, program: &Program, library: Option<&Elf>) {
+fn describe_program(section: &mut Section, program: &Program, obstacle: Option<&Obstacle>) {
     let linker = program.elf.interpreter.as_ref();
     let path = program.path().display();
     for pair in program.chain.windows(2) {
@@ -168,10 +193,8 @@ fn describe_program(section: &mut Section, program: &Program, library: Option<&E
         )),
         None => section.note(format_args!("{path}: {}", program.elf.architecture())),
     }
-    if let Some(library) = library {
-        for obstacle in reach::obstacles(program, library) {
-            section.bad(obstacle);
-        }
+    if let Some(obstacle) = obstacle {
+        section.bad(obstacle.why());
     }
     describe_kind(section, program);
 }
@@ -202,30 +225,13 @@ fn describe_kind(section: &mut Section, program: &Program) {
     }
 }
 
-fn describe_glibc(
-    section: &mut Section,
-    search: &Search,
-    program: &Program,
-    closure: &Closure,
-    library: &Elf,
-) {
+fn describe_glibc(section: &mut Section, search: &Search, program: &Program, library: &Elf) {
     let Some(demanded) = library.glibc_demanded else {
         return;
     };
-    let provided = match closure.find("libc.so.6") {
-        Some(libc) => libc.elf.glibc_provided,
-        None => search
-            .by_name("libc.so.6", &program.elf)
-            .and_then(|path| Elf::read(&path).ok())
-            .and_then(|libc| libc.glibc_provided),
-    };
-    match provided {
-        Some(provided) if provided < demanded => section.bad(format_args!(
-            "it demands glibc {demanded}, and the program's is {provided}: with it preloaded the \
-             program would not start"
-        )),
-        Some(provided) => section.good(format_args!(
-            "it demands glibc {demanded}, and the program's is {provided}"
+    match reach::glibc(program, search) {
+        Some((_, provided)) => section.good(format_args!(
+            "it demands glibc {demanded}, and the program's has symbols of {provided}"
         )),
         None => section.note(format_args!(
             "it demands glibc {demanded}; the program's was not found"

@@ -1,34 +1,77 @@
-//! What keeps the library out of a program: obstacles that the dynamic linker does not report.
+//! What comes of preloading the library into a program: whether the program starts, and whether the library is in it.
+//!
+//! The loader says nothing about a library that it leaves out, and ends the program for one that it cannot satisfy. So
+//! both are said before the program starts. Whatever is not certain is no obstacle: the loader knows better.
 
+use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::elf::Elf;
+use rustix::process::{Resource, getrlimit};
+
+use super::elf::{Elf, contains};
 use super::program::Program;
+use super::search::Search;
+use super::version::Version;
 
-/// The reasons why the library is not loaded into the program, none if it is.
-pub fn obstacles(program: &Program, library: &Elf) -> Vec<String> {
+/// Where the C libraries of programs list the libraries that they find.
+const CACHE: &str = "/etc/ld.so.cache";
+/// What `scripts/build-portable` makes a library for.
+const OLDEST: Version = Version::new(2, 17);
+/// What the kernel reserves of a new process's stack, and so the least that one takes of its address space.
+const STACK: u64 = 128 << 10;
+/// What may be mapped besides, before libraries are: arguments and variables, the vDSO, the loader's own memory.
+const UNKNOWN: u64 = 256 << 10;
+
+/// What keeps the library out of a program: why, as the rest of a sentence about the program.
+#[derive(Debug)]
+pub enum Obstacle {
+    /// The program runs as if the library were not there.
+    LeftOut(String),
+    /// The loader ends the program before it begins.
+    Fatal(String),
+}
+
+impl Obstacle {
+    pub fn why(&self) -> &str {
+        match self {
+            Self::LeftOut(why) | Self::Fatal(why) => why,
+        }
+    }
+}
+
+/// What keeps the library out of the program, if anything is sure to.
+pub fn obstacle(program: &Program, library: &Elf, search: &Search) -> Option<Obstacle> {
     let elf = &program.elf;
-    let mut found = Vec::new();
-    match &elf.interpreter {
-        None => found.push(
-            "it is statically linked, without a dynamic linker that would preload anything"
-                .to_owned(),
-        ),
-        Some(interpreter) if is_musl(interpreter) => found.push(format!(
-            "its C library is musl ({interpreter}), and the library needs glibc"
-        )),
-        Some(_) => {}
+    if let Some(why) = secure(program.path()) {
+        return Some(Obstacle::LeftOut(why));
     }
     if !elf.same_architecture(library) {
-        found.push(format!(
+        return Some(Obstacle::LeftOut(format!(
             "it is {}, and the library {}",
             elf.architecture(),
             library.architecture()
-        ));
+        )));
     }
-    found.extend(secure(program.path()));
-    found
+    let Some(interpreter) = &elf.interpreter else {
+        // The loader itself can be run, and preloads into what it is given.
+        return (!elf.is_loader()).then(|| {
+            Obstacle::LeftOut(
+                "it is statically linked, without a dynamic linker that would preload anything"
+                    .to_owned(),
+            )
+        });
+    };
+    if is_musl(interpreter) {
+        return Some(Obstacle::Fatal(format!(
+            "it uses musl ({interpreter}), and the library needs glibc: with the library preloaded it would not start. \
+             Use a build of it for glibc"
+        )));
+    }
+    too_old(program, library, search)
+        .or_else(|| not_there(program, library, search))
+        .map(Obstacle::Fatal)
+        .or_else(|| no_space(program, library, search, limit()?))
 }
 
 fn is_musl(interpreter: &str) -> bool {
@@ -57,4 +100,173 @@ fn secure(path: &Path) -> Option<String> {
     let has = rustix::fs::getxattr(path, "security.capability", &mut capabilities[..]).is_ok();
     (has && !user.is_root())
         .then(|| "it has file capabilities, and LD_PRELOAD is dropped".to_owned())
+}
+
+/// The C library of a program, and the newest version of its symbols: that of the library itself, or the last before it
+/// that brought new ones.
+pub fn glibc(program: &Program, search: &Search) -> Option<(PathBuf, Version)> {
+    let version = |path: PathBuf| {
+        let provided = Elf::read(&path).ok()?.glibc_provided?;
+        Some((path, provided))
+    };
+    // A loader works with the one that it was built with alone, which lies beside it. Where there is none it may be any of
+    // several, and the newest of them is never too old where the right one is not.
+    search
+        .beside_loader("libc.so.6", &program.elf)
+        .and_then(version)
+        .or_else(|| {
+            let found = search.of_program("libc.so.6", program).filter_map(version);
+            found.max_by_key(|(_, version)| *version)
+        })
+}
+
+fn too_old(program: &Program, library: &Elf, search: &Search) -> Option<String> {
+    let demanded = library.glibc_demanded?;
+    let (path, provided) = glibc(program, search)?;
+    (provided < demanded).then(|| {
+        let advice = if demanded > OLDEST {
+            format!(". Set TLLMPROF_LIB to a library that scripts/build-portable made, for glibc {OLDEST} or later")
+        } else {
+            String::new()
+        };
+        format!(
+            "its glibc ({}) has no symbols newer than {provided}, and the library demands glibc {demanded}: with the \
+             library preloaded it would not start{advice}",
+            path.display()
+        )
+    })
+}
+
+fn not_there(program: &Program, library: &Elf, search: &Search) -> Option<String> {
+    // Other loaders look in other places.
+    const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
+    if !LOADERS.contains(&program.elf.interpreter.as_deref()?) {
+        return None;
+    }
+    let is_there = |name: &&String| {
+        search.beside_loader(name, &program.elf).is_some()
+            || search.of_program(name, program).next().is_some()
+            || fs::read(CACHE).is_ok_and(|cache| contains(&cache, name.as_bytes()))
+    };
+    let missing = library.needed.iter().find(|name| !is_there(name))?;
+    Some(format!(
+        "the library needs {missing}, which is not found here: with the library preloaded it would not start. \
+         Install {missing}, or set TLLMPROF_LIB to a library that scripts/build-portable made"
+    ))
+}
+
+/// The limit of a process's address space, in bytes, if there is one.
+fn limit() -> Option<u64> {
+    getrlimit(Resource::As).current
+}
+
+/// Adds up what is mapped before the program begins. It takes more than that.
+fn no_space(program: &Program, library: &Elf, search: &Search, limit: u64) -> Option<Obstacle> {
+    let loader = Elf::read(Path::new(program.elf.interpreter.as_ref()?)).ok()?;
+    let others = search.closure(program).loaded.into_iter().skip(1);
+    // The C library needs the loader, too, which is there by then.
+    let others = others.filter(|loaded| !loaded.elf.is_loader());
+    let others: u64 = others.map(|loaded| loaded.elf.memory).sum();
+    let before = program.elf.memory + loader.memory + STACK;
+    let without = before + others;
+    let with = without + library.memory;
+    // What does not fit by itself fails by itself.
+    if limit < without || with <= limit {
+        return None;
+    }
+    let why = format!(
+        "its address space is limited to {} kB (ulimit -v), and it needs {} kB with the library, {} kB without",
+        limit >> 10,
+        with >> 10,
+        without >> 10
+    );
+    // The library is mapped first. The loader goes on without it where it does not fit, and ends the program where what
+    // comes then does not.
+    if limit < before + library.memory {
+        Some(Obstacle::LeftOut(why))
+    } else if limit >= before + library.memory + UNKNOWN {
+        let why = format!("{why}: with the library preloaded it would not start. Raise the limit");
+        Some(Obstacle::Fatal(why))
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The program that runs this, as it is in the simplest case: loaded by this machine's loader.
+    fn here() -> Program {
+        Program::of_command(std::env::current_exe().unwrap().as_os_str()).unwrap()
+    }
+
+    #[test]
+    fn the_c_library_of_this_program_is_known() {
+        let (path, version) = glibc(&here(), &Search::new()).unwrap();
+        assert!(
+            path.ends_with("libc.so.6") && version >= OLDEST,
+            "{path:?} {version}"
+        );
+    }
+
+    #[test]
+    fn a_library_is_refused_only_for_what_it_lacks() {
+        let (program, search) = (here(), Search::new());
+        let asks = |version, needed: &[&str]| {
+            let mut library = program.elf.clone();
+            library.glibc_demanded = version;
+            library.needed = needed.iter().map(|&name| name.to_owned()).collect();
+            obstacle(&program, &library, &search)
+        };
+        let fits: [(_, &[&str]); 3] = [
+            (None, &[]),
+            (Some(OLDEST), &["libc.so.6"]),
+            (
+                Some(OLDEST),
+                &["libc.so.6", "libdl.so.2", "libpthread.so.0"],
+            ),
+        ];
+        for (version, needed) in fits {
+            let found = asks(version, needed);
+            assert!(found.is_none(), "{found:?}");
+        }
+        let refused = asks(Some(Version::new(9, 99)), &["libc.so.6"]);
+        assert!(
+            matches!(&refused, Some(Obstacle::Fatal(why)) if why.contains("demands glibc 9.99")),
+            "{refused:?}"
+        );
+        let refused = asks(Some(OLDEST), &["libc.so.6", "libnobody_has.so.1"]);
+        assert!(
+            matches!(&refused, Some(Obstacle::Fatal(why)) if why.contains("needs libnobody_has.so.1")),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn other_loaders_may_find_what_this_one_does_not() {
+        let (mut program, search) = (here(), Search::new());
+        let mut library = program.elf.clone();
+        library.needed = vec!["libnobody_has.so.1".to_owned()];
+        assert!(not_there(&program, &library, &search).is_some());
+        program.elf.interpreter = Some("/opt/lib/ld-linux-x86-64.so.2".to_owned());
+        assert!(not_there(&program, &library, &search).is_none());
+    }
+
+    #[test]
+    fn a_limit_is_too_low_only_between_without_and_with_the_library() {
+        let (program, search) = (here(), Search::new());
+        let mut library = program.elf.clone();
+        library.memory = 1 << 30;
+        let found = |limit| no_space(&program, &library, &search, limit);
+        assert!(found(100 << 10).is_none(), "the program alone has no space");
+        assert!(matches!(found(1 << 30), Some(Obstacle::LeftOut(_))));
+        let before = program.elf.memory + (1 << 30);
+        assert!(matches!(
+            found(before + (1 << 20)),
+            Some(Obstacle::Fatal(_))
+        ));
+        assert!(found(2 << 30).is_none());
+        assert!(found(u64::MAX).is_none());
+    }
 }

@@ -1,5 +1,6 @@
 //! Shared libraries as the dynamic linker would find them, without running it.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::env;
 use std::ffi::OsStr;
@@ -40,8 +41,8 @@ impl Closure {
 #[derive(Debug)]
 pub struct Search {
     library_path: Vec<PathBuf>,
-    /// `/etc/ld.so.cache`: paths by name.
-    cache: HashMap<String, Vec<PathBuf>>,
+    /// `/etc/ld.so.cache`: paths by name. Read when it is asked.
+    cache: OnceCell<HashMap<String, Vec<PathBuf>>>,
 }
 
 impl Search {
@@ -49,12 +50,20 @@ impl Search {
         let library_path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         Self {
             library_path: folders(library_path.as_bytes()),
-            cache: ["/sbin/ldconfig", "/usr/sbin/ldconfig", "ldconfig"]
+            cache: OnceCell::new(),
+        }
+    }
+
+    /// The paths of a name in the cache.
+    fn cached(&self, name: &str) -> impl Iterator<Item = PathBuf> {
+        let cache = self.cache.get_or_init(|| {
+            ["/sbin/ldconfig", "/usr/sbin/ldconfig", "ldconfig"]
                 .iter()
                 .find_map(|command| Command::new(command).arg("-p").output().ok())
                 .map(|output| parse_cache(&String::from_utf8_lossy(&output.stdout)))
-                .unwrap_or_default(),
-        }
+                .unwrap_or_default()
+        });
+        cache.get(name).into_iter().flatten().cloned()
     }
 
     /// The libraries that the program needs, and those that these need.
@@ -87,17 +96,33 @@ impl Search {
 
     /// A library that somebody opens by name, without a RUNPATH.
     pub fn by_name(&self, name: &str, like: &Elf) -> Option<PathBuf> {
-        let cached = self.cache.get(name).into_iter().flatten().cloned();
         self.library_path
             .iter()
             .map(|folder| folder.join(name))
-            .chain(cached)
+            .chain(self.cached(name))
             .chain(
                 system_folders(like)
                     .into_iter()
                     .map(|folder| folder.join(name)),
             )
-            .find(|path| Elf::read(path).is_ok_and(|elf| elf.same_architecture(like)))
+            .find(|path| fits(path, like))
+    }
+
+    /// A library in the folder of a program's loader.
+    pub fn beside_loader(&self, name: &str, like: &Elf) -> Option<PathBuf> {
+        let path = loader_folder(like)?.join(name);
+        fits(&path, like).then_some(path)
+    }
+
+    /// Wherever the loader might find a library for a program, or for one that is preloaded into it.
+    pub fn of_program(&self, name: &str, program: &Program) -> impl Iterator<Item = PathBuf> {
+        let elf = &program.elf;
+        let mut folders = run_path(elf.rpath.as_deref(), program.path());
+        folders.extend(run_path(elf.runpath.as_deref(), program.path()));
+        folders.extend(self.library_path.iter().cloned());
+        let own = folders.into_iter().map(move |folder| folder.join(name));
+        own.chain(std::iter::once_with(move || self.by_name(name, elf)).flatten())
+            .filter(move |path| fits(path, elf))
     }
 
     fn resolve(&self, name: &str, asking: &Loaded, executable: &Loaded) -> Option<(PathBuf, Elf)> {
@@ -118,13 +143,12 @@ impl Search {
             folders
         };
         let runpath = run_path(asking.elf.runpath.as_deref(), &asking.path);
-        let cached = self.cache.get(name).into_iter().flatten().cloned();
         rpath
             .into_iter()
             .chain(self.library_path.iter().cloned())
             .chain(runpath)
             .map(|folder| folder.join(name))
-            .chain(cached)
+            .chain(self.cached(name))
             .chain(
                 system_folders(&executable.elf)
                     .into_iter()
@@ -134,15 +158,25 @@ impl Search {
     }
 }
 
+fn fits(path: &Path, like: &Elf) -> bool {
+    Elf::read(path).is_ok_and(|elf| elf.same_architecture(like))
+}
+
+fn loader_folder(elf: &Elf) -> Option<PathBuf> {
+    let loader = Path::new(elf.interpreter.as_ref()?).canonicalize().ok()?;
+    loader.parent().map(Path::to_owned)
+}
+
 /// Folders that are searched without being named. The dynamic linker's own is among them: that is
 /// where the C library of a toolchain elsewhere lies.
 fn system_folders(elf: &Elf) -> Vec<PathBuf> {
-    let mut folders = Vec::new();
-    let linker = elf
-        .interpreter
-        .as_ref()
-        .and_then(|path| Path::new(path).canonicalize().ok());
-    folders.extend(linker.and_then(|path| path.parent().map(Path::to_owned)));
+    let mut folders = Vec::from_iter(loader_folder(elf));
+    // Debian's, whose loader may lie in one of two folders that are becoming one.
+    folders.extend(
+        folders
+            .first()
+            .map(|beside| Path::new("/usr").join(beside.strip_prefix("/").unwrap_or(beside))),
+    );
     let names = if elf.is_64 {
         ["/lib64", "/usr/lib64"]
     } else {

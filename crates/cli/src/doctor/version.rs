@@ -9,6 +9,10 @@ pub struct Version {
 }
 
 impl Version {
+    pub const fn new(major: u32, minor: u32) -> Self {
+        Self { major, minor }
+    }
+
     /// The version in a symbol version such as `GLIBC_2.34`.
     pub fn of_glibc(name: &[u8]) -> Option<Self> {
         let mut numbers = str::from_utf8(name)

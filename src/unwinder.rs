@@ -1,0 +1,156 @@
+//! The unwinder: that of the process, found when it is needed.
+//!
+//! Rust links every library to `libgcc_s.so.1`. A process whose loader finds none would not start with such a library
+//! preloaded, although nobody in it may ever unwind. A second unwinder inside the library would not do either: the
+//! functions of one cannot read what the other is in the midst of, and exceptions and cancelled threads of the host
+//! pass frames of the library that have something to clean up.
+//!
+//! So the library defines the unwinder's functions for itself alone. Each finds the process's: who unwinds has
+//! loaded one. Where the library itself panics in a process without one, `libgcc_s.so.1` is opened, as the C library does
+//! to cancel a thread. Where there is none, a panic ends the process, as it does where nothing catches it.
+
+use core::arch::global_asm;
+use core::ffi::{CStr, c_void};
+
+use tllmprof_platform::resolve;
+
+/// The functions have three arguments at most, and all of them fit into a register.
+type Function = unsafe extern "C-unwind" fn(usize, usize, usize) -> usize;
+
+/// `_URC_FATAL_PHASE1_ERROR` and `_URC_END_OF_STACK` of the Itanium C++ ABI.
+const NOT_RAISED: usize = 3;
+const END_OF_STACK: usize = 5;
+
+// A frame between the unwinder and who called it must have nothing to clean up, or it would call the unwinder.
+#[cold]
+#[inline(never)]
+fn find(name: &CStr) -> Option<Function> {
+    let found = resolve::next(name).or_else(|| {
+        // SAFETY: a library that does nothing when it is loaded.
+        let opened = unsafe { libc::dlopen(c"libgcc_s.so.1".as_ptr(), libc::RTLD_NOW) };
+        (!opened.is_null()).then(|| resolve::next(name)).flatten()
+    })?;
+    // SAFETY: the unwinder's function of that name, which leaves arguments alone that it does not have.
+    Some(unsafe { core::mem::transmute::<*mut c_void, Function>(found) })
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    () => {
+        "jmp {function}"
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    () => {
+        "b {function}"
+    };
+}
+
+/// Defines functions of the unwinder, hidden: an exported one would become the whole process's.
+macro_rules! define {
+    ($($name:literal, $function:ident, without: $without:expr;)*) => {$(
+        unsafe extern "C-unwind" fn $function(first: usize, second: usize, third: usize) -> usize {
+            const NAME: &CStr = match CStr::from_bytes_with_nul(concat!($name, "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name that is none"),
+            };
+            match find(NAME) {
+                // SAFETY: called with what the caller had for that function.
+                Some(function) => unsafe { function(first, second, third) },
+                None => $without,
+            }
+        }
+        global_asm!(
+            concat!(".globl ", $name),
+            concat!(".hidden ", $name),
+            concat!(".type ", $name, ", %function"),
+            concat!($name, ":"),
+            jump!(),
+            function = sym $function,
+        );
+    )*};
+}
+
+define! {
+    "_Unwind_RaiseException", raise, without: NOT_RAISED;
+    "_Unwind_Resume", resume, without: std::process::abort();
+    "_Unwind_DeleteException", delete, without: 0;
+    "_Unwind_Backtrace", backtrace, without: END_OF_STACK;
+    "_Unwind_FindEnclosingFunction", enclosing_function, without: 0;
+    // Of a frame that is unwound. Without the first of these there is nothing to clean up in it.
+    "_Unwind_GetLanguageSpecificData", language_specific_data, without: 0;
+    "_Unwind_GetRegionStart", region_start, without: 0;
+    "_Unwind_GetTextRelBase", text_base, without: 0;
+    "_Unwind_GetDataRelBase", data_base, without: 0;
+    "_Unwind_GetCFA", frame_address, without: 0;
+    "_Unwind_GetIP", instruction, without: 0;
+    "_Unwind_GetIPInfo", instruction_info, without: 0;
+    "_Unwind_SetGR", set_register, without: 0;
+    "_Unwind_SetIP", set_instruction, without: 0;
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::{AtomicU32, Ordering};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    /// Counts the frames that were cleaned up.
+    struct Cleaned<'a>(&'a AtomicU32);
+
+    impl Drop for Cleaned<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    // This test has the definitions above, as the library has, and asks the unwinder through them.
+    #[test]
+    fn a_panic_is_caught_and_what_it_passes_cleaned_up() {
+        let cleaned = AtomicU32::new(0);
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            let _outer = Cleaned(&cleaned);
+            let inner = || -> u32 {
+                let _inner = Cleaned(&cleaned);
+                panic!("not a failure: this is to be caught")
+            };
+            inner()
+        }));
+        assert!(caught.is_err());
+        assert_eq!(cleaned.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_thread_that_leaves_by_pthread_exit_cleans_up() {
+        extern "C-unwind" fn leave(cleaned: *mut c_void) -> *mut c_void {
+            // SAFETY: the test waits for this thread, and has the counter until then.
+            let _cleaned = Cleaned(unsafe { &*cleaned.cast::<AtomicU32>() });
+            // SAFETY: the C library unwinds the frames of this thread; they may all be unwound.
+            unsafe { pthread_exit(core::ptr::null_mut()) }
+        }
+        // SAFETY: declared as in pthread.h, but for that they unwind.
+        unsafe extern "C-unwind" {
+            fn pthread_exit(result: *mut c_void) -> !;
+            fn pthread_create(
+                thread: *mut libc::pthread_t,
+                attributes: *const libc::pthread_attr_t,
+                start: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+                argument: *mut c_void,
+            ) -> libc::c_int;
+        }
+        let cleaned = AtomicU32::new(0);
+        let mut thread = 0;
+        let counter = (&raw const cleaned).cast_mut().cast();
+        // SAFETY: default attributes; the counter lives until the thread is waited for.
+        unsafe {
+            assert_eq!(
+                pthread_create(&raw mut thread, core::ptr::null(), leave, counter),
+                0
+            );
+            assert_eq!(libc::pthread_join(thread, core::ptr::null_mut()), 0);
+        }
+        assert_eq!(cleaned.load(Ordering::Relaxed), 1);
+    }
+}
