@@ -151,7 +151,7 @@ impl Ran {
         self.record.windows() == self.windows
             && self.record.iterations() == wanted
             && self.closed().len() == self.windows.len()
-            && held.sum::<u64>() == self.closed().values().sum()
+            && held.sum::<u64>() == self.closed().values().sum::<u64>()
     }
 
     /// How many steps had begun where the profiler was switched, by the program's own count: of each switch that,

@@ -15,6 +15,7 @@ mod exported;
 mod lanes;
 mod output;
 mod perfetto;
+mod private;
 mod record;
 mod sink;
 mod tables;

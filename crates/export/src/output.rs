@@ -1,12 +1,14 @@
 //! The file or folder that an export makes: it is there whole or not at all.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::{fmt, io, process};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::private::private_file;
 
 /// An export under way, under a name of its own. What was not [kept](Self::keep) is removed.
 #[derive(Debug)]
@@ -90,7 +92,7 @@ impl Output {
     /// # Errors
     /// Where that cannot be.
     pub fn file(&self) -> io::Result<File> {
-        private(&self.temporary)
+        private_file(&self.temporary)
     }
 
     /// Makes the folder, which its owner alone may read.
@@ -140,12 +142,6 @@ impl Output {
         self.kept = true;
         Ok(())
     }
-}
-
-/// Makes a file that its owner alone may read.
-pub(crate) fn private(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600).open(path)
 }
 
 impl Drop for Output {

@@ -8,11 +8,11 @@
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::attic;
 use crate::elf;
 use crate::libcuda::NAME;
 use crate::libcuda::functions;
 use crate::lifecycle;
+use crate::lifecycle::attic;
 use crate::log;
 use tllmprof_sync::Published;
 

@@ -14,7 +14,6 @@
 )))]
 compile_error!("the assembler is written for x86-64 and AArch64 Linux with glibc");
 
-pub mod attic;
 pub mod barrier;
 mod block;
 pub mod cancel;

@@ -27,10 +27,11 @@ use core::time::Duration;
 pub use tllmprof_sync::OnlyThread;
 use tllmprof_sync::{Lock, Published};
 
-use crate::attic;
 use crate::block::Inside;
 use crate::ids;
 use crate::panics::contained;
+
+pub mod attic;
 
 /// The order of the hooks: before a fork and in the child from first to last, in the parent
 /// backwards.

@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use tllmprof_platform::attic;
+use tllmprof_platform::lifecycle::attic;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{CHUNK_BYTES, Chunk, HEADER_BYTES, HeaderBlock, chunk_offset};
 

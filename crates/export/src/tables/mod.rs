@@ -27,7 +27,7 @@ pub use schema::TABLES;
 use schema::{Kind, Table};
 
 use crate::exported::Exported;
-use crate::output::private;
+use crate::private::private_file;
 use crate::record::Record;
 
 /// Rows that are encoded together, and how many of these packets may wait for it.
@@ -134,7 +134,7 @@ fn create(table: &Table, file: &Path) -> Result<SerializedFileWriter<File>, Parq
             .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
     }
     let properties = Arc::new(properties.build());
-    SerializedFileWriter::new(private(file)?, table.schema()?, properties)
+    SerializedFileWriter::new(private_file(file)?, table.schema()?, properties)
 }
 
 fn failed(error: ParquetError) -> io::Error {

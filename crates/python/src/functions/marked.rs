@@ -8,8 +8,8 @@ use core::time::Duration;
 
 use crate::object::Python;
 use crate::spans::{Mark, Watch};
-use tllmprof_platform::attic;
 use tllmprof_platform::lifecycle;
+use tllmprof_platform::lifecycle::attic;
 use tllmprof_sync::hash::spread;
 use tllmprof_sync::{Lock, Published};
 

@@ -4,9 +4,9 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
 use super::pool::Pair;
-use tllmprof_platform::attic;
 use tllmprof_platform::libcuda::functions;
 use tllmprof_platform::lifecycle;
+use tllmprof_platform::lifecycle::attic;
 use tllmprof_sync::Published;
 
 type Handle = *mut c_void;
