@@ -311,7 +311,7 @@ fn what_is_missing_is_said() {
         "4 iterations are missing: later ones began while a window was being switched",
         "3 events were dropped: the record was full",
         "2 GPU times could not be read",
-        "warned: GIL: no CPython [2J was found",
+        "warned: GIL: no CPython\\u{1b}[2J was found",
         "unfinished: its process was killed or still runs",
     ] {
         assert!(text.contains(said), "{said}: {text}");
