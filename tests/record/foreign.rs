@@ -41,7 +41,7 @@ fn recorded(more: &[(&str, &str)]) -> (Program, Output, PathBuf) {
     (program, output, record.last().unwrap_or_default())
 }
 
-fn tell(arguments: &[&OsStr]) -> Output {
+fn command_output(arguments: &[&OsStr]) -> Output {
     let output = common::run(command(tllmprof()).args(arguments), PATIENCE);
     assert_eq!(
         output.status.code(),
@@ -81,7 +81,7 @@ fn a_name_does_nothing_wherever_it_is_shown_and_is_exported_as_it_is() {
             .map(OsStr::new)
             .chain(more.iter().copied())
             .collect();
-        tell(&words).out()
+        command_output(&words).out()
     };
     let report = text(&["report"], &[record]);
     assert_harmless(&report);

@@ -24,6 +24,9 @@ const WORD: usize = size_of::<Word>();
 /// As `memmove`.
 pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
     /// Copies `length` bytes, at least one `T` and at most two.
+    ///
+    /// # Safety
+    /// `length` bytes may be read at `from` and written at `to`, and are a size within these bounds.
     #[inline(always)]
     unsafe fn ends<T: Copy>(to: *mut u8, from: *const u8, length: usize) {
         let last = length - size_of::<T>();

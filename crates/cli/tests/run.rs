@@ -372,7 +372,7 @@ fn a_program_without_what_the_library_needs_is_not_started() {
     let program = scratch.compile("program", PRINTS, &[]);
     let why = "the library needs libnobody_has.so.1, which is not found here";
     refused(&scratch, &program, None, why);
-    // It may be where the program's loader is told to look.
+    // It may be where the program's loader looks by its options.
     let source = "int other(void) { return 0; }";
     let there = scratch.compile("lib/libnobody_has.so.1", source, &["-shared", "-fPIC"]);
     let mut run = scratch.tllmprof();

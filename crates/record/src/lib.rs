@@ -5,7 +5,7 @@
 //! that a file is mapped to: no allocation, no lock, no panic, and after each event the record is
 //! whole, whatever ends the process. Reading ([`Reader`]) trusts nothing: a damaged or unfinished file
 //! gives what is left of it, in memory bounded by constants, and what was wrong is counted. Checks
-//! (`check`) tell what was changed.
+//! (`check`) show what was changed.
 
 #[cfg(any(feature = "builder", feature = "stream"))]
 mod block;

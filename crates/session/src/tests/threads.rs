@@ -267,7 +267,7 @@ fn our_own_code_gives_a_thread_no_slot() {
     assert_eq!(MADE.orders().edge, None);
 }
 
-/// The iterations that began, in the order in which the sink was told of them.
+/// The iterations that began, in the order in which the sink was notified of them.
 fn begun(process: &Process) -> Vec<u64> {
     let asked = process.asked_for(&["In(", "passes In("]);
     let number = |line: &String| {
