@@ -140,7 +140,7 @@ def against_torch(bench, report):
     ended = child.run(torch_words("profile", rounds=ROUNDS), variables, 120)
     report.raw("torch, three kinds of steps, then the PyTorch profiler", ended)
     given = said(ended)
-    record = Record(trace) if os.path.exists(trace) else None
+    record = Record(bench.command, trace) if os.path.exists(trace) else None
     report.check("torch ends well, with a record", f"status {ended.status}", ended.status == 0 and record is not None)
     if record is None:
         return None
@@ -214,7 +214,7 @@ def whole_program(bench, report, name):
     }
     for way, (command, variables) in ways.items():  # one after the other: a GPU that is shared stretches kernels
         report.raw(f"{name}, {way}", child.run(command, variables, 150))
-    record = Record(trace)
+    record = Record(bench.command, trace)
     ours = Counter(kernel for _, _, kernel in record.kernels)
     rows = nsys_kernels(bench, sorted(glob.glob(glob.escape(base) + "*.nsys-rep"))[0])
     theirs = Counter(kernel for kernel, _ in rows)
@@ -245,8 +245,7 @@ def against_nsys(bench, report, ours):
         report.check(f"{kind}: GPU time beside nsys's", f"{sum(durations) / 1e6:.3f} ms ({commonest(durations)}), "
                      f"{ns / 1e6:.3f} ms ({commonest([ns for _, ns in rows])})",
                      bool(ns) and is_same_time(sum(durations), ns, len(rows)))
-        if bench.command:
-            of_export(bench, report, kind, database_of(path), rows)
+        of_export(bench, report, kind, database_of(path), rows)
 
 
 def of_export(bench, report, kind, database, rows):
@@ -295,7 +294,7 @@ def busy(bench, report, what, words, steps, names):
     report.check(f"{what}: a step afterwards", shown, more is not None and more <= AFTERWARDS + max(0, noise or 0))
     if not os.path.exists(trace):
         return report.check(f"{what}: record", "none", False)
-    record = Record(trace)
+    record = Record(bench.command, trace)
     unlike = []
     for index in range(len(record.of)):
         counts = record.counts(index)
@@ -316,7 +315,7 @@ def after_profiler(bench, report):
     trace, variables = environment(bench, "kernels-second", kind_windows(WINDOW), INNER)
     ended = child.run(torch_words("first"), variables, 120)
     report.raw("torch, the PyTorch profiler first", ended)
-    record = Record(trace) if os.path.exists(trace) else None
+    record = Record(bench.command, trace) if os.path.exists(trace) else None
     refused = record.refused if record else []
     report.check("a profiler that ran before: refused, or all is taken", f"status {ended.status}; {refused}; "
                  f"{[sum(record.counts(i).values()) for i in range(len(record.of))] if record else 'no record'}",
@@ -334,6 +333,9 @@ def build(cuda, folder):
 def table(bench, cuda, log):
     """(lines of the page, how many were as wanted, how many were not)."""
     report = Report(log)
+    if not bench.command:
+        report.check("kernels", "skipped: no tllmprof command built", None)
+        return page_of(report)
     built = os.path.join(bench.folder, "bin")
     os.makedirs(built, exist_ok=True)
 
@@ -359,5 +361,9 @@ def table(bench, cuda, log):
             guarded(whole_program, name)
     else:
         report.check("torch", "skipped: no torch", None)
+    return page_of(report)
+
+
+def page_of(report):
     page = ["", "## Kernels", "", "| what | got | ok |", "|---|---|---|", *report.lines, *getattr(report, "after", [])]
     return page, report.right, report.wrong

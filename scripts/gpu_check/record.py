@@ -8,13 +8,12 @@ import json
 import os
 import sqlite3
 import statistics
-import struct
 import sys
-from collections import defaultdict
 from dataclasses import dataclass
 
 from . import child, nsys, throughput
 from .checks import FIRST, LAST, STEPS, Check
+from .record_file import events, process_of, spans
 
 NAME = "record"
 WINDOW = f"{FIRST}-{LAST}"
@@ -82,38 +81,12 @@ class Recorded:
     launch_us: float  # mean of graph launches on the host
 
 
-def process_of(command, path):
-    """What `tllmprof report` says of a record's process."""
-    ended = child.run([command, "report", "--json", path], child.variables())
-    if ended.status != 0:
-        raise nsys.Failed(f"tllmprof report: {ended.why()}")
-    return json.loads(ended.out)["processes"][0]
-
-
 def reported(command, path):
     process = process_of(command, path)
     gpu = {one["n"]: one["gpu_ns"] for window in process["windows"] for one in window["iterations"]}
     launches = [call["total_ns"] / call["count"] for call in process["calls"] if call["name"] == "cuGraphLaunch"]
     return Recorded(gpu, process["gpu_times_lost"], process["dropped"], process["gpus"], process["inside"] or {},
-                    spans(path), (launches or [0])[0] / 1000)
-
-
-def spans(path):
-    """Spans of the record's events, as docs/format.md has them."""
-    found = defaultdict(list)
-    with open(path, "rb") as file:
-        file.seek(65536)
-        while len(chunk := file.read(65536)) == 65536:
-            magic, _, _, used = struct.unpack_from("<4sIII", chunk)
-            at, end = 64, 64 + min(used, 65472)
-            while magic == b"TLCK" and at + 24 <= end:
-                _, duration, kind, flags, code, value = struct.unpack_from("<QIBBHQ", chunk, at)
-                at += 24
-                if kind == 3:  # a string: its text follows
-                    at += (code + 23) // 24 * 24
-                elif kind == 16:
-                    found[value].append((duration << (flags & 0x3f), bool(flags & 0x40)))
-    return found
+                    spans(events(command, path)), (launches or [0])[0] / 1000)
 
 
 class GpuTime(Check):

@@ -1,55 +1,62 @@
-"""The built-in record (docs/format.md), as far as the GPU's work goes."""
-import struct
-from collections import Counter
+"""A built-in record as the command reads it: its exported time line and its report (docs/export.md, docs/report-json.md)."""
+import json
+from collections import Counter, defaultdict
 
-HEADER, CHUNK, EVENT = 65536, 65536, 24
-STRING, INFO, WINDOW, DROPPED, KERNEL, COPY, SET, KERNEL_WINDOW = 3, 4, 8, 17, 18, 19, 20, 21
-REFUSED = 8
+from . import child, nsys
+
+
+def output_of(command, *words):
+    """The JSON that `tllmprof WORDS…` prints."""
+    ended = child.run([command, *words], child.variables())
+    if ended.status != 0:
+        raise nsys.Failed(f"tllmprof {words[0]}: {ended.why()}")
+    return json.loads(ended.out)
+
+
+def process_of(command, path):
+    """What `tllmprof report` says of a record's process."""
+    return output_of(command, "report", "--json", path)["processes"][0]
+
+
+def events(command, path):
+    """The events of a record's time line that have a duration, with `start` and `ns` in nanoseconds, and all others."""
+    found = output_of(command, "export", path, "--to", "chrome", "-o", "-")["traceEvents"]
+    for event in found:
+        if event["ph"] == "X":
+            event["start"], event["ns"] = round(event["ts"] * 1000), round(event["dur"] * 1000)
+    return found
 
 
 class Record:
-    """kernels: (launch, ns, name) in the order of the record. inner: (first, last) iterations of each kernel window, and
-    `of`: the kernels that began in each. refused: what the library said it would not do."""
+    """kernels: (launch, ns, name) by their begin. inner: (first, last) iterations of each kernel window, and `of`: the
+    kernels that began from there to the next one. refused: what the library said it would not do. dropped: events."""
 
-    def __init__(self, path):
-        with open(path, "rb") as file:
-            data = file.read()
-        self.strings, self.kernels, self.copies, self.sets, self.dropped = {}, [], Counter(), 0, 0
-        edges, started, refused = [], [], []
-        for at in range(HEADER, len(data) - 64, CHUNK):
-            magic, _, _, used = struct.unpack_from("<IIII", data, at)
-            if magic != 0x4B434C54:
-                continue
-            at, end = at + 64, at + 64 + used
-            while at + EVENT <= min(end, len(data)):
-                start, ticks, kind, flags, code, value = struct.unpack_from("<QIBBHQ", data, at)
-                at += EVENT
-                duration = ticks << (flags & 63)
-                if kind == STRING:
-                    self.strings[value & 0xFFFFFFFF] = data[at:at + code].decode(errors="replace")
-                    at += -(-code // EVENT) * EVENT
-                elif kind == KERNEL:
-                    started.append((start, value >> 32, duration, value & 0xFFFFFFFF))
-                elif kind == COPY:
-                    self.copies[value >> 60] += 1
-                elif kind == SET:
-                    self.sets += 1
-                elif kind == DROPPED:
-                    self.dropped += value
-                elif kind == KERNEL_WINDOW:
-                    edges.append((start, code, value))
-                elif kind == INFO and code == REFUSED:
-                    refused.append(value)
-        self.refused = [self.strings.get(text, "?") for text in refused]
-        named = [(start, launch, ns, self.strings.get(name, "?")) for start, launch, ns, name in sorted(started)]
-        self.kernels = [(launch, ns, name) for _, launch, ns, name in named]
-        self.inner, self.of = [], []
-        edges.sort()
-        for (opened, kind, first), (_, closing, last) in zip(edges, edges[1:]):
-            if (kind, closing) == (0, 1):
-                following = min((at for at, other, _ in edges if other == 0 and at > opened), default=1 << 64)
-                self.inner.append((first, last))
-                self.of.append([(launch, ns, name) for at, launch, ns, name in named if opened <= at < following])
+    def __init__(self, command, path):
+        process = process_of(command, path)
+        self.refused, self.dropped = process["refused"], process["dropped"]
+        self.read(events(command, path))
+
+    def read(self, found):
+        tracks = {event["tid"]: event["args"]["name"] for event in found if event["name"] == "thread_name"}
+        kernels = sorted((event["start"], event["args"].get("correlation", 0), event["ns"], event["name"])
+                         for event in found if event.get("cat") == "kernel")
+        windows = sorted((event["start"], event["name"]) for event in found
+                         if event.get("cat") == "window" and tracks[event["tid"]] == "kernels taken"
+                         and not event["name"].endswith("-"))  # of one that never closed
+        self.kernels = [(launch, ns, name) for _, launch, ns, name in kernels]
+        self.inner = [tuple(int(edge) for edge in name.removeprefix("window ").split("-")) for _, name in windows]
+        edges = [start for start, _ in windows] + [float("inf")]
+        self.of = [[(launch, ns, name) for at, launch, ns, name in kernels if opened <= at < following]
+                   for opened, following in zip(edges, edges[1:])]
 
     def counts(self, window):
         return Counter(name for _, _, name in self.of[window])
+
+
+def spans(found):
+    """{iteration: [(ns, cut)]} of the GPU's work, of a time line's events."""
+    of = defaultdict(list)
+    for event in found:
+        if event.get("cat") == "gpu":
+            of[event["args"]["iteration"]].append((event["ns"], bool(event["args"].get("cut"))))
+    return of

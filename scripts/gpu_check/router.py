@@ -143,8 +143,8 @@ class PerfectRouter(Check):
         proof, unlike = judge_proof(ended.err, learned["layers"])
         wrong += [f"window: {what}" for what in unlike]
         wrong += [f"perfect: {what}" for what in judge_proof(balanced.err, learned["layers"])[1]]
-        kernels, unlike = judge_kernels(Record(plain_records[0]), Record(balanced_records[0]), learned["gate"],
-                                        learned["layers"], self.words[1] == "compiled")
+        kernels, unlike = judge_kernels(*(Record(bench.command, found[0]) for found in (plain_records, balanced_records)),
+                                        learned["gate"], learned["layers"], self.words[1] == "compiled")
         wrong += unlike
         routing, unlike = self.report(bench, records)
         wrong += unlike

@@ -1,7 +1,6 @@
 """The logic of gpu-check on exports made by hand: python3 -m unittest discover -s scripts/gpu_check -t scripts"""
 import os
 import sqlite3
-import struct
 import sys
 import tempfile
 import unittest
@@ -16,7 +15,7 @@ from gpu_check.kernels import is_same_time, short  # noqa: E402
 from gpu_check.metrics import GpuMetrics  # noqa: E402
 from gpu_check.plan import all_checks  # noqa: E402
 from gpu_check.programs import Program, all_programs  # noqa: E402
-from gpu_check.record_file import CHUNK, HEADER, KERNEL, KERNEL_WINDOW, STRING, Record  # noqa: E402
+from gpu_check.record_file import Record, spans  # noqa: E402
 from gpu_check.trace import Trace, plain  # noqa: E402
 
 SCHEMA = """
@@ -431,35 +430,27 @@ class RecordTest(unittest.TestCase):
         longer = [(n, 210 * n, 210 * n + 100) for n in range(5, 9)]
         self.assertTrue(record.unlike_steps(longer, began, range(5, 9))[0])
 
-    def test_spans_of_a_record(self):
-        def event(kind, flags, code, value, duration):
-            return struct.pack("<QIBBHQ", 1, duration, kind, flags, code, value)
 
-        events = event(3, 0, 30, 1, 0) + bytes(48) + event(16, 1, 0x1002, 7, 500) + event(7, 0, 0, 7, 9) + \
-            event(16, 0x40, 0, 8, 33)
-        chunk = struct.pack("<4sIII", b"TLCK", 0, 5, len(events)) + bytes(48) + events
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(bytes(65536) + chunk.ljust(65536, b"\0") + bytes(65536))
-            file.flush()
-            self.assertEqual(record.spans(file.name), {7: [(1000, False)], 8: [(33, True)]})
 class Records(unittest.TestCase):
-    def test_kernels_are_read_by_window(self):
-        def event(start, kind, duration=0, code=0, value=0, scale=0):
-            return struct.pack("<QIBBHQ", start, duration, kind, scale, code, value)
+    def event(self, cat, name, start, ns, tid=1, **args):
+        return {"ph": "X", "cat": cat, "name": name, "tid": tid, "start": start, "ns": ns, "args": args}
 
-        events = [event(0, STRING, code=3, value=7), b"f_1".ljust(24, b"\0"), event(100, KERNEL_WINDOW, value=5),
-                  event(110, KERNEL, 800, value=1 << 32 | 7), event(120, KERNEL, 25, value=1 << 32 | 7, scale=5),
-                  event(150, KERNEL_WINDOW, code=1, value=6), event(200, KERNEL_WINDOW, value=9),
-                  event(210, KERNEL, 900, value=2 << 32 | 7), event(220, KERNEL_WINDOW, code=1, value=9)]
-        body = b"".join(events)
-        chunk = struct.pack("<IIII", 0x4B434C54, 0, 1, len(body)).ljust(64, b"\0") + body
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(bytes(HEADER) + chunk.ljust(CHUNK, b"\0"))
-            file.flush()
-            record = Record(file.name)
+    def test_kernels_are_read_by_window(self):
+        track = {"ph": "M", "name": "thread_name", "tid": 2, "args": {"name": "kernels taken"}}
+        windows = {"ph": "M", "name": "thread_name", "tid": 3, "args": {"name": "windows"}}
+        record = Record.__new__(Record)
+        record.read([track, windows, self.event("kernel", "g_1", 210, 900, correlation=2), self.event("window", "window 5-6", 100, 50, 2),
+                     self.event("window", "window 5-9", 90, 50, 3), self.event("kernel", "f_1", 110, 800, correlation=1),
+                     self.event("kernel", "f_1", 120, 25), self.event("window", "window 9-9", 200, 20, 2),
+                     self.event("window", "window 20-", 300, 1, 2)])
         self.assertEqual(record.inner, [(5, 6), (9, 9)])
-        self.assertEqual([dict(record.counts(0)), dict(record.counts(1))], [{"f_1": 2}, {"f_1": 1}])
-        self.assertEqual(record.kernels, [(1, 800, "f_1"), (1, 800, "f_1"), (2, 900, "f_1")])
+        self.assertEqual([dict(record.counts(0)), dict(record.counts(1))], [{"f_1": 2}, {"g_1": 1}])
+        self.assertEqual(record.kernels, [(1, 800, "f_1"), (0, 25, "f_1"), (2, 900, "g_1")])
+
+    def test_spans_are_read_by_iteration(self):
+        found = [self.event("gpu", "iteration 7", 5, 1000, iteration=7), self.event("gpu", "iteration 8", 9, 33, iteration=8, cut=True),
+                 self.event("kernel", "f", 1, 1)]
+        self.assertEqual(spans(found), {7: [(1000, False)], 8: [(33, True)]})
 
     def test_names_are_compared_without_what_tools_write_differently(self):
         self.assertEqual(short("void at::native::f<4, g<(int)2>>(int, h)"), "at::native::f")
