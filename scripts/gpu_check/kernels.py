@@ -1,5 +1,6 @@
 """Kernels by CUPTI (`TLLMPROF_KERNELS`): counts and names against the PyTorch profiler's and nsys's, and what it costs."""
 import glob
+import itertools
 import json
 import os
 import shutil
@@ -20,6 +21,8 @@ OF_STEP = {"graph": 300, "eager": 300, "long": 60}
 # How much longer a step should take while kernels are taken: reported, as machines differ.
 COST = {"graph": 0.68, "eager": 0.16, "long": 0.08}
 AFTERWARDS = 0.005
+# Pairs of runs that have to show a cost that lasts.
+PAIRS = 3
 GPU_TIME = 0.02
 # The GPU's clock moves in ticks of 32 ns, and what a tool does at both ends of a kernel is not the same: two ticks.
 TICK = 32
@@ -132,14 +135,45 @@ def longer_after(given, kind):
             min(one["quick"]["after"] for one in rounds) / rounds[0]["quick"]["before"] - 1)
 
 
+def is_lasting(pairs):
+    """Whether steps are longer after the windows, in each of the pairs of runs (with kernels, without), by more than the
+    machine itself drifts either way in the same time. Each is what a step takes longer, by several measures."""
+    return all(min(armed) > AFTERWARDS + max(map(abs, control)) for armed, control in pairs)
+
+
+def drifts(run_pair):
+    """Pairs of what `run_pair` gives, until one shows no cost that lasts."""
+    pairs = []
+    while len(pairs) < PAIRS and is_lasting(pairs):
+        pairs.append(run_pair())
+    return pairs
+
+
+def in_words(pairs):
+    return "; ".join(f"{' '.join(f'{one:+.2%}' for one in armed)}, without kernels {' '.join(f'{one:+.2%}' for one in control)}"
+                     for armed, control in pairs)
+
+
+def torch_run(bench, name, inner, *more):
+    trace, variables = environment(bench, name, kind_windows(WINDOW, ROUNDS), inner)
+    return trace, child.run(torch_words(*more, rounds=ROUNDS), variables, 120)
+
+
 def against_torch(bench, report):
-    _, variables = environment(bench, "kernels-torch-control", kind_windows(WINDOW, ROUNDS), None)
-    control = child.run(torch_words(rounds=ROUNDS), variables, 120)
-    drifts = said(control)
-    trace, variables = environment(bench, "kernels-torch", kind_windows(WINDOW, ROUNDS), INNER)
-    ended = child.run(torch_words("profile", rounds=ROUNDS), variables, 120)
+    trace, ended = torch_run(bench, "kernels-torch", INNER, "profile")
     report.raw("torch, three kinds of steps, then the PyTorch profiler", ended)
     given = said(ended)
+    # What each pair of runs printed; the first is the one whose kernels are judged.
+    printed = []
+
+    def pair(number, kind):
+        if number == len(printed):
+            armed = given if number == 0 else said(torch_run(bench, "kernels-torch-again", INNER)[1])
+            printed.append((armed, said(torch_run(bench, "kernels-torch-control", None)[1])))
+        if any(len(parts(one, kind, "before")) != ROUNDS for one in printed[number]):
+            raise nsys.Failed(f"{kind}: a run printed no times")
+        return tuple(longer_after(one, kind) for one in printed[number])
+
     record = Record(bench.command, trace) if os.path.exists(trace) else None
     report.check("torch ends well, with a record", f"status {ended.status}", ended.status == 0 and record is not None)
     if record is None:
@@ -160,18 +194,17 @@ def against_torch(bench, report):
         if ns and profiler.get("ns"):
             report.check(f"{kind}: GPU time beside the profiler's", f"{ns / 1e6:.3f} ms, {profiler['ns'] / 1e6:.3f} ms",
                          is_same_time(ns, profiler["ns"], wanted))
-        if len(times) == ROUNDS and len(parts(drifts, kind, "before")) == ROUNDS:
+        if len(times) == ROUNDS:
             base = statistics.median(one["before"] for one in times)
             costs = [one["inside"] / one["before"] - 1 for one in times]
             cost = statistics.median(costs)
             report.check(f"{kind}: a step while kernels are taken",
                          f"{base:.1f} us: {', '.join(f'{one:+.1%}' for one in costs)} in {ROUNDS} windows, median "
                          f"{cost:+.1%}, aim {COST[kind]:+.0%}; first {times[0]['first']}", None)
-            after, drift_alone = longer_after(given, kind), longer_after(drifts, kind)
-            # What the machine itself drifts by in the same time is not ours.
-            report.check(f"{kind}: afterwards", f"median {after[0]:+.2%}, quickest tenth {after[1]:+.2%}; without kernels "
-                         f"{drift_alone[0]:+.2%}, {drift_alone[1]:+.2%}; leaves {times[0]['leaves']}",
-                         min(after) <= AFTERWARDS + max(0, min(drift_alone)))
+            number = itertools.count()
+            pairs = drifts(lambda: pair(next(number), kind))
+            report.check(f"{kind}: afterwards", f"median and quickest tenth {in_words(pairs)}; leaves {times[0]['leaves']}",
+                         not is_lasting(pairs))
             if profiler:
                 report.check(f"{kind}: a step under the PyTorch profiler", f"{profiler['us']:.1f} us: "
                              f"{profiler['us'] / base - 1:+.0%}", None)
@@ -262,12 +295,12 @@ def of_export(bench, report, kind, database, rows):
 
 
 def drift(given):
-    """What a step takes longer after the windows than before, and the same in words."""
+    """What a step takes longer after the windows than before, by the mean and by the quickest tenth, and more in words."""
     if not given.get("before"):
-        return None, "no figures"
+        raise nsys.Failed("the program printed no times")
     before, after = given["before"], given["after"]
     quick = after["quick"] / before["quick"] - 1
-    return min(quick, after["us"] / before["us"] - 1), (
+    return (after["us"] / before["us"] - 1, quick), (
         f"a step {before['us']:.2f} us, {after['us']:.2f} after: {after['us'] / before['us'] - 1:+.2%}; its quickest tenth "
         f"{quick:+.2%}; others' rounds a second "
         f"{before['others']:.0f}, {after['others']:.0f}: {after['others'] / max(before['others'], 1) - 1:+.2%}; in the windows' "
@@ -279,19 +312,25 @@ def busy(bench, report, what, words, steps, names):
     windows = ",".join(f"{2 * steps + i * (STEPS + GAP)}-{2 * steps + i * (STEPS + GAP) + STEPS - 1}" for i in range(WINDOWS))
     parts = [str(n) for n in (THREADS, steps, steps, WINDOWS * (STEPS + GAP), steps)]
     label, inner = f"{what}, {THREADS} busy threads, {WINDOWS} windows", STEPS - 1
-    _, variables = environment(bench, f"kernels-control-{what}", windows, None)
-    control = child.run([*words, *parts], variables, 120)
-    report.raw(f"{label}, without kernels", control)
-    noise, shown = drift(next(iter(said(control)), {}))
-    report.check(f"{label}, without kernels", f"status {control.status}; {shown}", None)
-    trace, variables = environment(bench, f"kernels-busy-{what}", windows, inner)
-    ended = child.run([*words, *parts], variables, 120)
-    report.raw(label, ended)
-    given = next(iter(said(ended)), {})
-    more, shown = drift(given)
-    report.check(label, f"status {ended.status}; errors {given.get('errors')}", ended.status == 0 and not given.get("errors"))
-    # What the machine itself drifts by in the same time is not ours.
-    report.check(f"{what}: a step afterwards", shown, more is not None and more <= AFTERWARDS + max(0, noise or 0))
+    runs = []
+
+    def pair():
+        drifted = []
+        for how, kernels in (("", inner), (", without kernels", None)):
+            trace, variables = environment(bench, f"kernels-busy-{what}-{len(runs)}", windows, kernels)
+            ended = child.run([*words, *parts], variables, 120)
+            report.raw(label + how, ended)
+            given = next(iter(said(ended)), {})
+            runs.append((trace, ended))
+            more, shown = drift(given)
+            report.check(label + how, f"status {ended.status}; errors {given.get('errors')}; {shown}",
+                         ended.status == 0 and not given.get("errors"))
+            drifted.append(more)
+        return drifted
+
+    pairs = drifts(pair)
+    report.check(f"{what}: a step afterwards", f"mean and quickest tenth {in_words(pairs)}", not is_lasting(pairs))
+    trace, ended = runs[0]
     if not os.path.exists(trace):
         return report.check(f"{what}: record", "none", False)
     record = Record(bench.command, trace)

@@ -11,7 +11,7 @@ from gpu_check.checks import grid_sizes, timeless  # noqa: E402
 from gpu_check.expect import (GRAPH_LAUNCH, READ, RESET, STREAM_WAIT, Rule, described, differences,  # noqa: E402
                               found, from_whole_run, known, not_in_a_row, runs, steady_rule)
 from gpu_check.inside_python import read_torch_trace, unlike_truth  # noqa: E402
-from gpu_check.kernels import is_same_time, short  # noqa: E402
+from gpu_check.kernels import PAIRS, drifts, is_lasting, is_same_time, short  # noqa: E402
 from gpu_check.metrics import GpuMetrics  # noqa: E402
 from gpu_check.plan import all_checks  # noqa: E402
 from gpu_check.programs import Program, all_programs  # noqa: E402
@@ -456,6 +456,14 @@ class Records(unittest.TestCase):
         self.assertEqual(short("void at::native::f<4, g<(int)2>>(int, h)"), "at::native::f")
         self.assertEqual(short("at::cuda::(anonymous namespace)::spin(long)"), "at::cuda::spin")
         self.assertEqual(short("plain"), "plain")
+
+    def test_a_cost_lasts_if_every_pair_of_runs_shows_more_than_the_machines_drift(self):
+        slower, noisy = ((0.02, 0.01), (-0.002, 0.001)), ((0.2, 0.15), (0.18, 0.14))
+        self.assertTrue(is_lasting([slower, slower]))
+        self.assertFalse(is_lasting([slower, noisy]))
+        self.assertFalse(is_lasting([((0.004, 0.05), (0, 0))]))
+        self.assertEqual(drifts(iter([slower, noisy, slower]).__next__), [slower, noisy])
+        self.assertEqual(drifts(lambda: slower), [slower] * PAIRS)
 
     def test_times_may_differ_by_two_ticks_a_kernel(self):
         self.assertTrue(is_same_time(864_000, 812_000, 1000))
