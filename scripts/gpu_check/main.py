@@ -8,7 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from . import calls, host, kernels, programs, record, throughput
+from . import calls, host, kernels, programs, record, suites, throughput
 from .checks import Bench, Row
 from .plan import all_checks
 
@@ -29,6 +29,8 @@ def options(doc):
     parser.add_argument("--graph-trace", choices=("graph", "node"), default="graph",
                         help="how nsys records CUDA graphs (default: %(default)s)")
     parser.add_argument("--llama", metavar="DIR", help="llama.cpp's source, to be built and checked, too")
+    parser.add_argument("--suites", metavar="DIR", help="other projects' own tests, too, which get-suites put into DIR; each "
+                        "with and without the shim")
     parser.add_argument("--keep", metavar="FOLDER", help="leave reports and exports in FOLDER")
     parser.add_argument("--no-throughput", action="store_true", help="captures only")
     parser.add_argument("--rounds", type=int, default=24,
@@ -94,8 +96,8 @@ def main(doc):
         table = programs.all_programs("", {})
         for check in all_checks(table):
             print(f"{check.name} ({check.rule_text})")
-        print("\n".join([kernels.NAME] + [loop.name for loop in throughput.loops(table)] +
-                        [calls.NAME, f"{record.NAME} (what it costs)"]))
+        print("\n".join([kernels.NAME] + [f"suite {name}" for name in suites.NAMES] +
+                        [loop.name for loop in throughput.loops(table)] + [calls.NAME, f"{record.NAME} (what it costs)"]))
         return 0
     cuda, nsys, ncu, gpus = host.find_cuda(), host.find_nsys(), host.find_ncu(), host.gpus()
     shim = os.path.abspath(given.lib)
@@ -119,7 +121,9 @@ def main(doc):
                   any(name in check.name for name in given.only)]
         loops = [loop for loop in throughput.loops(table) if wanted(given, loop.name)]
         recorded = [loop for loop in record.loops(table) if recording(given)]
-        if not (checks or loops or recorded or wants_kernels(given) or wanted(given, calls.NAME)):
+        wants_suites = [name for name in suites.NAMES if given.suites and (
+            not given.only or any(only in f"suite {name}" for only in given.only))]
+        if not (checks or loops or recorded or wants_kernels(given) or wants_suites or wanted(given, calls.NAME)):
             print(f"gpu-check: no check has {' or '.join(given.only)} in its name (see --list)", file=sys.stderr)
             return 2
         together = [check for check in checks if not check.apart]
@@ -133,11 +137,15 @@ def main(doc):
         page += ["", "## What the windows held", "", "| program | linkage | rule, window | wanted | got | ok |",
                  "|---|---|---|---|---|---|"]
         page += [line(rows[check]) for check in checks]
-        kernels_right = kernels_wrong = 0
+        more_right = more_wrong = left_out = 0
         if wants_kernels(given):
             log("kernels")
-            lines, kernels_right, kernels_wrong = kernels.table(bench, cuda, log)
+            lines, more_right, more_wrong = kernels.table(bench, cuda, log)
             page += lines
+        if wants_suites:
+            log("other projects' own tests")
+            lines, right, wrong, left_out = suites.table(given.suites, bench, cuda, log, wants_suites)
+            page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if loops:
             log("throughput")  # after all else: it wants the machine to itself
             page += ["", "## Throughput", ""]
@@ -154,13 +162,13 @@ def main(doc):
         if not given.keep:
             shutil.rmtree(folder, ignore_errors=True)
     wrong = [row for row in rows.values() if row.ok is False]
-    skipped = sum(row.ok is None for row in rows.values())
-    right = kernels_right + sum(row.ok is True for row in rows.values())
-    page += ["", f"{right} as wanted, {kernels_wrong + len(wrong)} different, {skipped} skipped, "
+    skipped = left_out + sum(row.ok is None for row in rows.values())
+    right = more_right + sum(row.ok is True for row in rows.values())
+    page += ["", f"{right} as wanted, {more_wrong + len(wrong)} different, {skipped} skipped, "
              f"in {time.monotonic() - began:.0f} s.", ""]
     text = "\n".join(page)
     print(text)
     if given.out:
         with open(given.out, "w") as out:
             out.write(text)
-    return 1 if wrong or kernels_wrong else 0
+    return 1 if wrong or more_wrong else 0

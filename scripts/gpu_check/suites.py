@@ -1,0 +1,269 @@
+"""Other projects' own tests with and without the library (`--suites FOLDER`, which get-suites fills): the same must pass."""
+import glob
+import os
+import re
+import shutil
+import site
+import subprocess
+import sys
+import venv
+import xml.etree.ElementTree as ElementTree
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from . import child
+
+# All that can be switched on at once; windows while a test is short and while it is long.
+ALL_ON = {
+    "TLLM_PROFILE_START_STOP": "5-24,100-119,1000-1019,5000-5099,50000-50099", "TLLMPROF_STEP": "cudaLaunchKernel",
+    "TLLMPROF_KERNELS": 5, "TLLM_PROFILE_RECORD_GC": 1, "TLLMPROF_GIL": 1, "TLLM_LLMAPI_ENABLE_NVTX": 1,
+    "TLLM_NVTX_DEBUG": 1, "TLLMPROF_LOG": "error",
+}
+SECONDS, SHORT = 240, 120
+# Tests whose outcome differs are run again, both ways, so often.
+AGAIN = 2
+PYTEST = ("-q", "-p", "no:cacheprovider", "-W", "ignore")
+# Samples whose folder holds all that they need, that end by themselves and check what they computed.
+SAMPLE_GROUPS = ("0_Introduction", "2_Concepts_and_Techniques", "3_CUDA_Features", "6_Performance")
+NAMES = ("cupy", "numba-cuda", "torch", "torch-profiler", "samples", "nccl-tests", "compute-sanitizer")
+NCCL = ("all_reduce_perf", "all_gather_perf", "broadcast_perf", "reduce_scatter_perf", "sendrecv_perf")
+SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
+SANITIZED = {"loop-static": ("cudaGraphLaunch", 40), "loop-shared": ("cudaStreamSynchronize", 40)}
+
+
+@dataclass
+class Outcome:
+    """What became of one test both ways, by its name."""
+
+    plain: dict
+    armed: dict
+
+    def shown(self, names):
+        return "; ".join(f"{name}: {self.plain.get(name, 'not run')}, with the library {self.armed.get(name, 'not run')}"
+                         for name in sorted(names))
+
+    def unlike(self):
+        return sorted(name for name in self.plain.keys() | self.armed.keys() if self.plain.get(name) != self.armed.get(name))
+
+
+class Suite:
+    """A suite: `prepare` says what is missing, `run` gives {test: outcome}, `again` that of some tests."""
+
+    def __init__(self, name, folder, bench):
+        self.name, self.folder, self.bench, self.runs = name, folder, bench, 0
+
+    def prepare(self):
+        return None
+
+    def variables(self, is_armed, **more):
+        """A run's environment, and its own folder for what it leaves."""
+        self.runs += 1
+        own = os.path.join(self.bench.folder, "suites", f"{self.name}-{self.runs}")
+        os.makedirs(own)
+        if is_armed:
+            more.update(ALL_ON, LD_PRELOAD=self.bench.shim, TLLMPROF_TRACE=os.path.join(own, "%p.tllmprof"))
+        return own, child.variables(**more)
+
+    def again(self, is_armed, names):
+        outcome = self.run(is_armed)
+        return {name: outcome.get(name) for name in names}
+
+
+def outcomes(path):
+    """{test: passed, failed, skipped} of a JUnit file."""
+    found = {}
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        tags = {one.tag for one in case}
+        outcome = "failed" if tags & {"failure", "error"} else "skipped" if "skipped" in tags else "passed"
+        found[f"{case.get('classname')}::{case.get('name')}"] = outcome
+    return found
+
+
+class Pytest(Suite):
+    """A suite that pytest runs, some at a time."""
+
+    def __init__(self, name, folder, bench, python, tests, jobs, module):
+        super().__init__(name, folder, bench)
+        self.python, self.tests, self.jobs, self.module = python, tests, jobs, module
+
+    def prepare(self):
+        tests = [path for test in self.tests for path in glob.glob(os.path.join(self.folder, test))]
+        if not tests:
+            return f"no tests in {self.folder}"
+        done = subprocess.run([self.python, "-c", f"import {self.module}, pytest"], capture_output=True, text=True)
+        self.tests = tests
+        return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["python failed"])[-1]
+
+    def run(self, is_armed, only=()):
+        own, variables = self.variables(is_armed)
+        report = os.path.join(own, "report.xml")
+        words = [self.python, "-m", "pytest", *PYTEST, f"--junitxml={report}", "-n", str(1 if only else self.jobs), *self.tests]
+        if only:
+            words += ["-k", " or ".join(sorted({re.split(r"[\[(]", name.rpartition("::")[2])[0] for name in only}))]
+        ended = child.run(words, variables, SHORT if only else SECONDS, own)
+        if not os.path.exists(report):
+            return {"the whole suite": ended.why()}
+        return {**outcomes(report), "the whole suite": "passed" if ended.status in (0, 1) else ended.why()}
+
+    def again(self, is_armed, names):
+        outcome = self.run(is_armed, names)
+        return {name: outcome.get(name) for name in names}
+
+
+class Programs(Suite):
+    """Programs that end with one status if all is well."""
+
+    def __init__(self, name, folder, bench, build, jobs=8, well=0):
+        super().__init__(name, folder, bench)
+        self.build, self.jobs, self.well, self.commands, self.unbuilt = build, jobs, well, {}, []
+
+    def prepare(self):
+        if not os.path.isdir(self.folder):
+            return f"no {self.folder}"
+        self.commands, self.unbuilt = self.build(self.folder, os.path.join(self.bench.folder, "suites", self.name))
+        return None if self.commands else f"nothing could be built: {self.unbuilt[:1]}"
+
+    def run(self, is_armed, only=None):
+        own, variables = self.variables(is_armed)
+
+        def one(item):
+            name, (command, folder) = item
+            ended = child.run(command, variables, SHORT, folder)
+            return name, "passed" if ended.status == self.well else f"status {ended.status}"
+
+        wanted = [item for item in self.commands.items() if only is None or item[0] in only]
+        with ThreadPoolExecutor(self.jobs) as pool:
+            return dict(pool.map(one, wanted))
+
+    def again(self, is_armed, names):
+        return self.run(is_armed, names)
+
+
+def build_samples(cuda):
+    def build(folder, built):
+        def one(source):
+            name = os.path.basename(source)
+            files = [path for end in ("cu", "cpp") for path in sorted(glob.glob(os.path.join(source, f"*.{end}")))]
+            into = os.path.join(built, name)
+            os.makedirs(into, exist_ok=True)
+            done = subprocess.run([os.path.join(cuda, "bin", "nvcc"), "-O1", "-std=c++17", "-arch=native", "-rdc=true",
+                                   f"-I{folder}/Common", f"-I{source}", "-o", f"{into}/{name}", *files, "-lcuda", "-lcudadevrt"],
+                                  capture_output=True, text=True, timeout=300)
+            return name, ([f"{into}/{name}"], source) if done.returncode == 0 else None
+
+        sources = [path for group in SAMPLE_GROUPS for path in sorted(glob.glob(os.path.join(folder, "Samples", group, "*")))
+                   if glob.glob(os.path.join(path, "*.cu"))]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            made = dict(pool.map(one, sources))
+        return {name: how for name, how in made.items() if how}, sorted(name for name, how in made.items() if not how)
+    return build
+
+
+def build_nccl(cuda, gpus):
+    def build(folder, built):
+        nccl = next((path for root in site.getsitepackages() for path in glob.glob(f"{root}/nvidia/nccl")), None)
+        if not nccl:
+            return {}, ["NCCL's Python package is not installed"]
+        shutil.copytree(folder, built)
+        # The package has libnccl.so.2 alone.
+        library = os.path.join(built, "lib")
+        os.makedirs(library)
+        os.symlink(f"{nccl}/lib/libnccl.so.2", f"{library}/libnccl.so")
+        done = subprocess.run(["make", "-j8", f"CUDA_HOME={cuda}", f"NVCC_GENCODE=-arch=native", "MPI=0",
+                               f"NVCUFLAGS=-I{nccl}/include -std=c++17 -arch=native -O1",
+                               f"CXXFLAGS=-I{nccl}/include -I{cuda}/include -std=c++17 -O1",
+                               f"LDFLAGS=-L{library} -Xlinker -rpath={nccl}/lib"],
+                              cwd=built, capture_output=True, text=True, timeout=400)
+        words = ["-b", "1K", "-e", "8M", "-f", "8", "-g", str(gpus), "-c", "1", "-n", "20"]
+        commands = {name: ([f"{built}/build/{name}", *words], built) for name in NCCL
+                    if os.path.exists(f"{built}/build/{name}")}
+        return commands, [] if commands else [done.stderr[-300:]]
+    return build
+
+
+def build_sanitized(cuda, programs):
+    def build(_, __):
+        tool = os.path.join(cuda, "bin", "compute-sanitizer")
+        tool = tool if os.path.exists(tool) else shutil.which("compute-sanitizer")
+        if not tool:
+            return {}, ["no compute-sanitizer"]
+        return {f"{name} under {check}": ([tool, "--tool", check, "--error-exitcode", "77", *programs[name].words(steps)], None)
+                for name, (_, steps) in SANITIZED.items() for check in SANITIZERS}, []
+    return build
+
+
+def make_python(folder, into):
+    """A Python that sees this one's packages and the wheels of FOLDER."""
+    wheels = glob.glob(os.path.join(folder, "runners", "*.whl")) + glob.glob(os.path.join(folder, "numba-cuda", "*.whl"))
+    venv.create(into, with_pip=False, symlinks=True, system_site_packages=True)
+    packages = glob.glob(os.path.join(into, "lib", "python*", "site-packages"))[0]
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(packages)
+    with open(os.path.join(packages, "of_the_host.pth"), "w") as file:
+        file.write("\n".join(site.getsitepackages()))
+    return os.path.join(into, "bin", "python"), packages
+
+
+def all_suites(folder, bench, cuda):
+    python, packages = make_python(folder, os.path.join(bench.folder, "suites", "python"))
+    jobs = max(2, (os.cpu_count() or 4) // 4)
+    return [
+        Pytest("cupy", os.path.join(folder, "cupy", "tests"), bench, python, ["cupy_tests/cuda_tests"], jobs, "cupy"),
+        Pytest("numba-cuda", packages, bench, python, ["numba_cuda/numba/cuda/tests/cudapy", "numba_cuda/numba/cuda/tests/cudadrv"],
+               jobs, "numba.cuda"),
+        Pytest("torch", os.path.join(folder, "torch", "test"), bench, python, ["test_cuda.py"], jobs, "torch, expecttest"),
+        Pytest("torch-profiler", os.path.join(folder, "torch", "test"), bench, python, ["profiler/test_profiler.py",
+               "profiler/test_kineto.py", "profiler/test_record_function.py"], jobs, "torch, expecttest"),
+        Programs("samples", os.path.join(folder, "samples"), bench, build_samples(cuda)),
+        Programs("nccl-tests", os.path.join(folder, "nccl-tests"), bench, build_nccl(cuda, bench.gpus), jobs=1),
+        Programs("compute-sanitizer", folder, bench, build_sanitized(cuda, bench.programs), jobs=4, well=3),
+    ]
+
+
+def judged(suite):
+    """(in words, whether the library changes nothing) of a suite."""
+    missing = suite.prepare()
+    if missing:
+        return f"left out: {missing}", None
+    first = Outcome(suite.run(False), suite.run(True))
+    unlike, once = first.unlike(), []
+    for _ in range(AGAIN):
+        if unlike:
+            repeated = Outcome(suite.again(False, unlike), suite.again(True, unlike)).unlike()
+            once += [name for name in unlike if name not in repeated]
+            unlike = [name for name in unlike if name in repeated]
+    passed, skipped = (sum(one == outcome for one in first.plain.values()) for outcome in ("passed", "skipped"))
+    text = (f"{len(first.plain)} run: {passed} passed, {len(first.plain) - passed - skipped} failed, {skipped} skipped "
+            "without the library")
+    if getattr(suite, "unbuilt", None):
+        text += f"; {len(suite.unbuilt)} cannot be built: {', '.join(suite.unbuilt)}"
+    if once:
+        text += f"; {len(once)} different at first and not when run again: {first.shown(once)}"
+    text += f"; {len(unlike)} different" + (f": {first.shown(unlike)}" if unlike else "")
+    return text, not unlike and passed > 0
+
+
+def table(folder, bench, cuda, log, names):
+    """(lines of the page, how many were as wanted, how many were not, how many were left out)."""
+    suites = [suite for suite in all_suites(os.path.abspath(folder), bench, cuda) if suite.name in names]
+
+    def one(suite):
+        try:
+            text, ok = judged(suite)
+        except Exception as error:  # one suite's fault must not lose the others' rows
+            text, ok = f"{type(error).__name__}: {error}", False
+        log(f"{'ok' if ok else 'left out' if ok is None else 'DIFFERS'}: {suite.name}: {text[:600]}")
+        return suite.name, text, ok
+
+    with ThreadPoolExecutor(len(suites)) as pool:
+        rows = list(pool.map(one, suites))
+    page = ["", "## Other projects' own tests", "",
+            "Each is run without the library and with everything switched on; what differs is run again both ways.", "",
+            "| suite | got | ok |", "|---|---|---|"]
+    for name, text, ok in rows:
+        shown = {True: "yes", False: "**NO**", None: "left out"}[ok]
+        page.append(f"| {name} | {text.replace('|', chr(92) + '|')} | {shown} |")
+    found = [ok for _, _, ok in rows]
+    return page, found.count(True), found.count(False), found.count(None)

@@ -1,0 +1,84 @@
+"""Tests of the suites' comparison, which need neither a GPU nor the suites."""
+import os
+import sys
+import tempfile
+import types
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from gpu_check import suites  # noqa: E402
+
+
+class Played(suites.Suite):
+    """A suite whose runs are given: without the library, with it, and so on."""
+
+    def __init__(self, *runs):
+        super().__init__("played", "", None)
+        self.given = iter(runs)
+
+    def run(self, is_armed):
+        return next(self.given)
+
+
+class Judged(unittest.TestCase):
+    def test_the_same_outcome_is_as_wanted_though_a_test_fails_both_ways(self):
+        text, ok = suites.judged(Played({"a": "passed", "b": "failed"}, {"a": "passed", "b": "failed"}))
+        self.assertTrue(ok)
+        self.assertEqual(text, "2 run: 1 passed, 1 failed, 0 skipped without the library; 0 different")
+
+    def test_what_differs_each_time_is_a_difference(self):
+        bad = ({"a": "passed", "b": "passed"}, {"a": "passed", "b": "failed"})
+        text, ok = suites.judged(Played(*bad, *bad, *bad))
+        self.assertFalse(ok)
+        self.assertIn("1 different: b: passed, with the library failed", text)
+
+    def test_a_test_that_is_not_run_with_the_library_is_a_difference(self):
+        bad = ({"a": "passed", "b": "passed"}, {"a": "passed"})
+        text, ok = suites.judged(Played(*bad, *bad, *bad))
+        self.assertFalse(ok)
+        self.assertIn("b: passed, with the library not run", text)
+
+    def test_what_differs_once_is_named(self):
+        good = {"a": "passed"}
+        text, ok = suites.judged(Played(good, {"a": "failed"}, good, good))
+        self.assertTrue(ok)
+        self.assertIn("1 different at first and not when run again: a: passed, with the library failed", text)
+
+    def test_a_suite_in_which_nothing_passes_shows_nothing(self):
+        self.assertFalse(suites.judged(Played({"the whole suite": "status 4"}, {"the whole suite": "status 4"}))[1])
+
+    def test_what_is_missing_is_left_out(self):
+        suite = Played()
+        suite.prepare = lambda: "no tests"
+        self.assertEqual(suites.judged(suite), ("left out: no tests", None))
+
+
+class Runs(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.bench = types.SimpleNamespace(folder=self.folder, shim="")
+
+    def test_outcomes_of_a_junit_file(self):
+        path = os.path.join(self.folder, "report.xml")
+        with open(path, "w") as file:
+            file.write('<testsuites><testsuite><testcase classname="m" name="a"/><testcase classname="m" name="b"><failure/>'
+                       '</testcase><testcase classname="m" name="c"><skipped/></testcase></testsuite></testsuites>')
+        self.assertEqual(suites.outcomes(path), {"m::a": "passed", "m::b": "failed", "m::c": "skipped"})
+
+    def test_programs_pass_by_their_status_and_see_whether_they_are_armed(self):
+        def build(_, __):
+            return {"well": (["true"], None), "armed": (["sh", "-c", 'test -n "$TLLMPROF_STEP"'], None)}, ["unbuilt"]
+
+        suite = suites.Programs("programs", self.folder, self.bench, build)
+        self.assertIsNone(suite.prepare())
+        self.assertEqual(suite.run(False), {"well": "passed", "armed": "status 1"})
+        self.assertEqual(suite.run(True), {"well": "passed", "armed": "passed"})
+        text, ok = suites.judged(suite)
+        self.assertFalse(ok)
+        self.assertIn("1 cannot be built: unbuilt; 1 different: armed: status 1, with the library passed", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
