@@ -20,10 +20,12 @@ ALL_ON = {
     "TLLMPROF_KERNELS": 5, "TLLM_PROFILE_RECORD_GC": 1, "TLLMPROF_GIL": 1, "TLLM_LLMAPI_ENABLE_NVTX": 1,
     "TLLM_NVTX_DEBUG": 1, "TLLMPROF_LOG": "error",
 }
-SECONDS, SHORT = 240, 120
+SECONDS, SHORT = 900, 120
 # Tests whose outcome differs are run again, both ways, so often.
 AGAIN = 2
-PYTEST = ("-q", "-p", "no:cacheprovider", "-W", "ignore")
+WHOLE = "the whole suite"
+# The older of pytest's JUnit files name each test's file.
+PYTEST = ("-q", "-p", "no:cacheprovider", "-W", "ignore", "-o", "junit_family=xunit1")
 # Samples whose folder holds all that they need, that end by themselves and check what they computed.
 SAMPLE_GROUPS = ("0_Introduction", "2_Concepts_and_Techniques", "3_CUDA_Features", "6_Performance")
 NAMES = ("cupy", "numba-cuda", "torch", "torch-profiler", "samples", "nccl-tests", "compute-sanitizer")
@@ -39,9 +41,9 @@ class Outcome:
     plain: dict
     armed: dict
 
-    def shown(self, names):
-        return "; ".join(f"{name}: {self.plain.get(name, 'not run')}, with the library {self.armed.get(name, 'not run')}"
-                         for name in sorted(names))
+    def shown(self, names, why):
+        return "; ".join(f"{name}: {self.plain.get(name, 'not run')}, with the library {self.armed.get(name, 'not run')}" +
+                         (f" ({why[name]})" if name in why else "") for name in sorted(names))
 
     def unlike(self):
         return sorted(name for name in self.plain.keys() | self.armed.keys() if self.plain.get(name) != self.armed.get(name))
@@ -52,6 +54,7 @@ class Suite:
 
     def __init__(self, name, folder, bench):
         self.name, self.folder, self.bench, self.runs = name, folder, bench, 0
+        self.why = {}  # of tests that failed with the library
 
     def prepare(self):
         return None
@@ -66,18 +69,23 @@ class Suite:
         return own, child.variables(**more)
 
     def again(self, is_armed, names):
+        """The same of some tests."""
         outcome = self.run(is_armed)
         return {name: outcome.get(name) for name in names}
 
 
 def outcomes(path):
-    """{test: passed, failed, skipped} of a JUnit file."""
-    found = {}
+    """({test: passed, failed, skipped}, {failed test: why}) of a JUnit file; a test is named as pytest takes it."""
+    found, why = {}, {}
     for case in ElementTree.parse(path).getroot().iter("testcase"):
-        tags = {one.tag for one in case}
-        outcome = "failed" if tags & {"failure", "error"} else "skipped" if "skipped" in tags else "passed"
-        found[f"{case.get('classname')}::{case.get('name')}"] = outcome
-    return found
+        # The class's name begins with the module's, which is the file's.
+        module = os.path.splitext(os.path.basename(case.get("file") or ""))[0]
+        inside = f".{case.get('classname')}.".rpartition(f".{module}.")[2].strip(".")
+        name = "::".join(filter(None, (case.get("file"), inside.replace(".", "::"), case.get("name"))))
+        failed = [one for one in case if one.tag in ("failure", "error")]
+        found[name] = "failed" if failed else "skipped" if case.find("skipped") is not None else "passed"
+        why.update((name, " ".join((one.get("message") or "").split())[:300]) for one in failed)
+    return found, why
 
 
 class Pytest(Suite):
@@ -88,27 +96,35 @@ class Pytest(Suite):
         self.python, self.tests, self.jobs, self.module = python, tests, jobs, module
 
     def prepare(self):
-        tests = [path for test in self.tests for path in glob.glob(os.path.join(self.folder, test))]
-        if not tests:
-            return f"no tests in {self.folder}"
+        if not os.path.isdir(self.folder):
+            return f"no {self.folder}"
         done = subprocess.run([self.python, "-c", f"import {self.module}, pytest"], capture_output=True, text=True)
-        self.tests = tests
         return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["python failed"])[-1]
 
-    def run(self, is_armed, only=()):
+    def run(self, is_armed):
+        return self.pytest(is_armed, ["-n", str(self.jobs), *self.tests], SECONDS, WHOLE)
+
+    def pytest(self, is_armed, words, seconds, label):
+        """{test: outcome}, and of `label` how pytest itself ended."""
         own, variables = self.variables(is_armed)
         report = os.path.join(own, "report.xml")
-        words = [self.python, "-m", "pytest", *PYTEST, f"--junitxml={report}", "-n", str(1 if only else self.jobs), *self.tests]
-        if only:
-            words += ["-k", " or ".join(sorted({re.split(r"[\[(]", name.rpartition("::")[2])[0] for name in only}))]
-        ended = child.run(words, variables, SHORT if only else SECONDS, own)
+        command = [self.python, "-m", "pytest", *PYTEST, f"--rootdir={self.folder}", f"--junitxml={report}", *words]
+        ended = child.run(command, variables, seconds, self.folder)
         if not os.path.exists(report):
-            return {"the whole suite": ended.why()}
-        return {**outcomes(report), "the whole suite": "passed" if ended.status in (0, 1) else ended.why()}
+            return {label: ended.why()}
+        found, why = outcomes(report)
+        if is_armed:
+            self.why.update(why)
+        return {**found, label: "passed" if ended.status in (0, 1) else ended.why()}
 
     def again(self, is_armed, names):
-        outcome = self.run(is_armed, names)
-        return {name: outcome.get(name) for name in names}
+        """Each in a process of its own: in one, a test's outcome hangs on those before it."""
+        if WHOLE in names:
+            return self.run(is_armed)
+        found = {}
+        for name in names:
+            found[name] = self.pytest(is_armed, [name], SHORT, WHOLE).get(name)
+        return found
 
 
 class Programs(Suite):
@@ -167,18 +183,17 @@ def build_nccl(cuda, gpus):
             return {}, ["NCCL's Python package is not installed"]
         shutil.copytree(folder, built)
         # The package has libnccl.so.2 alone.
-        library = os.path.join(built, "lib")
-        os.makedirs(library)
-        os.symlink(f"{nccl}/lib/libnccl.so.2", f"{library}/libnccl.so")
-        done = subprocess.run(["make", "-j8", f"CUDA_HOME={cuda}", f"NVCC_GENCODE=-arch=native", "MPI=0",
-                               f"NVCUFLAGS=-I{nccl}/include -std=c++17 -arch=native -O1",
-                               f"CXXFLAGS=-I{nccl}/include -I{cuda}/include -std=c++17 -O1",
-                               f"LDFLAGS=-L{library} -Xlinker -rpath={nccl}/lib"],
-                              cwd=built, capture_output=True, text=True, timeout=400)
+        home = os.path.join(built, "nccl")
+        os.makedirs(f"{home}/lib")
+        os.symlink(f"{nccl}/include", f"{home}/include")
+        os.symlink(f"{nccl}/lib/libnccl.so.2", f"{home}/lib/libnccl.so")
+        done = subprocess.run(["make", "-k", f"-j{os.cpu_count()}", f"CUDA_HOME={cuda}", f"NCCL_HOME={home}",
+                               "NVCC_GENCODE=-arch=native"], cwd=built, capture_output=True, text=True, timeout=400)
         words = ["-b", "1K", "-e", "8M", "-f", "8", "-g", str(gpus), "-c", "1", "-n", "20"]
-        commands = {name: ([f"{built}/build/{name}", *words], built) for name in NCCL
+        commands = {name: (["env", f"LD_LIBRARY_PATH={nccl}/lib", f"{built}/build/{name}", *words], built) for name in NCCL
                     if os.path.exists(f"{built}/build/{name}")}
-        return commands, [] if commands else [done.stderr[-300:]]
+        errors = [line for line in done.stderr.splitlines() if re.search(r"error|\*\*\*", line, re.I)]
+        return commands, [f"{name}: {' / '.join(errors)[:300]}" for name in NCCL if name not in commands]
     return build
 
 
@@ -211,7 +226,7 @@ def all_suites(folder, bench, cuda):
     jobs = max(2, (os.cpu_count() or 4) // 4)
     return [
         Pytest("cupy", os.path.join(folder, "cupy", "tests"), bench, python, ["cupy_tests/cuda_tests"], jobs, "cupy"),
-        Pytest("numba-cuda", packages, bench, python, ["numba_cuda/numba/cuda/tests/cudapy", "numba_cuda/numba/cuda/tests/cudadrv"],
+        Pytest("numba-cuda", packages, bench, python, ["--pyargs", "numba.cuda.tests.cudapy", "numba.cuda.tests.cudadrv"],
                jobs, "numba.cuda"),
         Pytest("torch", os.path.join(folder, "torch", "test"), bench, python, ["test_cuda.py"], jobs, "torch, expecttest"),
         Pytest("torch-profiler", os.path.join(folder, "torch", "test"), bench, python, ["profiler/test_profiler.py",
@@ -240,8 +255,8 @@ def judged(suite):
     if getattr(suite, "unbuilt", None):
         text += f"; {len(suite.unbuilt)} cannot be built: {', '.join(suite.unbuilt)}"
     if once:
-        text += f"; {len(once)} different at first and not when run again: {first.shown(once)}"
-    text += f"; {len(unlike)} different" + (f": {first.shown(unlike)}" if unlike else "")
+        text += f"; {len(once)} different at first and not when run again: {first.shown(once, suite.why)}"
+    text += f"; {len(unlike)} different" + (f": {first.shown(unlike, suite.why)}" if unlike else "")
     return text, not unlike and passed > 0
 
 

@@ -1,4 +1,5 @@
 """Tests of the suites' comparison, which need neither a GPU nor the suites."""
+import importlib.util
 import os
 import sys
 import tempfile
@@ -63,9 +64,24 @@ class Runs(unittest.TestCase):
     def test_outcomes_of_a_junit_file(self):
         path = os.path.join(self.folder, "report.xml")
         with open(path, "w") as file:
-            file.write('<testsuites><testsuite><testcase classname="m" name="a"/><testcase classname="m" name="b"><failure/>'
-                       '</testcase><testcase classname="m" name="c"><skipped/></testcase></testsuite></testsuites>')
-        self.assertEqual(suites.outcomes(path), {"m::a": "passed", "m::b": "failed", "m::c": "skipped"})
+            file.write('<testsuites><testsuite><testcase classname="t.m.C" file="t/m.py" name="a"/><testcase classname="t.m" '
+                       'file="t/m.py" name="b[1]"><failure message="1&#10; 2"/></testcase><testcase classname="t.m.C.D" '
+                       'file="t/m.py" name="c"><skipped/></testcase></testsuite></testsuites>')
+        self.assertEqual(suites.outcomes(path), ({"t/m.py::C::a": "passed", "t/m.py::b[1]": "failed",
+                                                  "t/m.py::C::D::c": "skipped"}, {"t/m.py::b[1]": "1 2"}))
+
+    def test_pytest_runs_again_what_differed_each_test_by_itself(self):
+        with open(os.path.join(self.folder, "test_it.py"), "w") as file:
+            file.write("import os\nclass TestIt:\n    def test_a(self): assert 'TLLMPROF_STEP' not in os.environ, 'armed'\n"
+                       "    def test_b(self): pass\n")
+        if importlib.util.find_spec("pytest") is None or importlib.util.find_spec("xdist") is None:
+            self.skipTest("no pytest with xdist")
+        suite = suites.Pytest("tests", self.folder, self.bench, sys.executable, ["test_it.py"], 2, "os")
+        self.assertIsNone(suite.prepare())
+        text, ok = suites.judged(suite)
+        self.assertFalse(ok)
+        self.assertIn("3 run: 3 passed", text)
+        self.assertIn("1 different: test_it.py::TestIt::test_a: passed, with the library failed (AssertionError: armed", text)
 
     def test_programs_pass_by_their_status_and_see_whether_they_are_armed(self):
         def build(_, __):
