@@ -561,6 +561,9 @@ mod tests {
     #[test]
     fn without_a_window_no_work_of_the_gpu_is_timed() {
         let made = Made::new(thunk(Role::Driver(Call::GraphLaunch)), &WORDS, 0);
+        #[cfg(target_arch = "x86_64")]
+        recorded(&made.frame);
+        #[cfg(target_arch = "aarch64")]
         read(&made.frame);
         assert_eq!(made.frame.stream.get(), 101);
         assert!(made.frame.work.get() == Work::NONE);

@@ -41,6 +41,9 @@ mod strings;
 
 #[cfg(feature = "builder")]
 pub mod builder;
+#[cfg(feature = "builder")]
+#[forbid(unsafe_code)]
+pub mod contents;
 
 pub use chunk::{Chunk, EventWriter};
 pub use clock::{Clock, MonotonicNs};
