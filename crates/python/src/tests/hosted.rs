@@ -2,6 +2,7 @@
 //! starts it. Such a process has one interpreter's library, so that each version has a process of its
 //! own, which runs the same test again.
 
+use core::any::type_name;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::collections::BTreeMap;
 use std::env;
@@ -22,17 +23,23 @@ use crate::object::Python;
 /// In the process that loads it: the path of the libpython.
 const LIBRARY: &str = "TLLMPROF_TEST_LIBPYTHON";
 
-/// Has `test`, whose name begins with the path of its module, run `body` in each CPython from 3.8 on
-/// that `scripts/list-pythons` finds a libpython of, with these variables, in a new folder.
-pub fn in_each(test: &str, variables: &[(&str, &str)], body: fn(&Host)) {
+/// Runs `body`, the closure of a test, in each CPython from 3.8 on that `scripts/list-pythons` finds a
+/// libpython of, with these variables, in a new folder.
+pub fn in_each<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
     if let Some(library) = env::var_os(LIBRARY) {
         return body(&Host::load(Path::new(&library)));
     }
-    run_in(libraries(), test, variables);
+    run_in(libraries(), test_of::<F>(), variables);
+}
+
+/// The name of the test that a closure is in.
+fn test_of<F>() -> &'static str {
+    let path = type_name::<F>().trim_end_matches("::{{closure}}");
+    path.split_once("::").unwrap().1
 }
 
 /// As [`in_each`], where the version matters little: in the oldest, the newest and one in between.
-pub fn in_few(test: &str, variables: &[(&str, &str)], body: fn(&Host)) {
+pub fn in_few<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
     if let Some(library) = env::var_os(LIBRARY) {
         return body(&Host::load(Path::new(&library)));
     }
@@ -40,7 +47,7 @@ pub fn in_few(test: &str, variables: &[(&str, &str)], body: fn(&Host)) {
     let last = all.len().saturating_sub(1);
     let is_meant = |place| [0, last / 2, last].contains(&place);
     let few = all.iter().enumerate().filter(|(place, _)| is_meant(*place));
-    run_in(few.map(|(_, library)| library), test, variables);
+    run_in(few.map(|(_, library)| library), test_of::<F>(), variables);
 }
 
 fn run_in<'a>(
