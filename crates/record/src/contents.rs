@@ -1,5 +1,7 @@
 //! The record of a process that tests itself: what it holds, read while it grows.
 
+#![cfg(feature = "builder")]
+
 use std::fs::{self, File};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;

@@ -41,7 +41,6 @@ mod strings;
 
 #[cfg(feature = "builder")]
 pub mod builder;
-#[cfg(feature = "builder")]
 #[forbid(unsafe_code)]
 pub mod contents;
 

@@ -11,9 +11,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use once_cell::race::OnceBox;
-use tllmprof_platform::lifecycle;
+use std::sync::OnceLock;
 
 use crate::api::ThreadState;
 use crate::attach;
@@ -150,12 +148,8 @@ with open('/proc/self/maps') as maps:
 
 /// One of each minor version that `scripts/list-pythons` finds: one that cannot be loaded fails.
 fn libraries() -> &'static BTreeMap<u32, Library> {
-    lifecycle::global! {
-        #[fork(keep = "what the machine has")]
-        #[restart(keep)]
-        static FOUND: OnceBox<BTreeMap<u32, Library>> = OnceBox::new();
-    }
-    FOUND.get_or_init(|| Box::new(find_libraries()))
+    static FOUND: OnceLock<BTreeMap<u32, Library>> = OnceLock::new();
+    FOUND.get_or_init(find_libraries)
 }
 
 fn find_libraries() -> BTreeMap<u32, Library> {
