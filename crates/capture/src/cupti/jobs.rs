@@ -161,7 +161,8 @@ fn attach() -> Result<(), Refusal> {
     }
     if !is_in() {
         let mut subscriber = core::ptr::null_mut();
-        // SAFETY: CUPTI's function writes the handle to the local; the callback is never asked for.
+        // SAFETY: CUPTI writes the handle to the local. The callback does nothing, and this library is
+        // never unloaded.
         let status =
             unsafe { (cupti.subscribe)(&raw mut subscriber, ignore, core::ptr::null_mut()) };
         match status {
