@@ -56,6 +56,9 @@ pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *m
 }
 
 /// Copies more than a word, from the first byte to the last.
+///
+/// # Safety
+/// As `memmove`; `length` exceeds [`WORD`], and `to` does not lie inside the source.
 unsafe fn forwards(to: *mut u8, from: *const u8, length: usize) {
     let last = length - WORD;
     let mut at = 0;
@@ -72,6 +75,9 @@ unsafe fn forwards(to: *mut u8, from: *const u8, length: usize) {
 }
 
 /// Copies more than a word, from the last byte to the first.
+///
+/// # Safety
+/// As `memmove`; `length` exceeds [`WORD`], and `to` lies inside the source.
 unsafe fn backwards(to: *mut u8, from: *const u8, length: usize) {
     let mut at = length;
     // SAFETY: within the two areas of `length`. What a store overwrites of the source has been loaded: it
@@ -162,12 +168,16 @@ pub unsafe extern "C" fn length(text: *const u8) -> usize {
     length
 }
 
+/// # Safety
+/// The bytes of a `T`, an integer, may be read there.
 #[inline(always)]
 unsafe fn load<T: Copy>(from: *const u8) -> T {
-    // SAFETY: the caller may read so many bytes, and integers have any bytes.
+    // SAFETY: the caller may read so many bytes, and any bytes are an integer.
     unsafe { from.cast::<T>().read_unaligned() }
 }
 
+/// # Safety
+/// The bytes of a `T` may be written there.
 #[inline(always)]
 unsafe fn store<T: Copy>(to: *mut u8, value: T) {
     // SAFETY: the caller may write so many bytes.

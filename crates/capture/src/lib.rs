@@ -1,6 +1,8 @@
 //! What is switched on for a window, and off after it.
 
 mod cupti;
+#[cfg(test)]
+mod made;
 pub mod marks;
 mod nvtx;
 #[cfg(test)]

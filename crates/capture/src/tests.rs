@@ -1,108 +1,38 @@
 //! Windows as the session has them switched, with a record of this very process and the worker.
 
-use std::fs;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Once;
 use std::thread;
 
-use tllmprof_platform::ids;
-use tllmprof_record::{Counter, Entry, Event, Header, Info, Reader, Strings, What};
+use tllmprof_record::contents::{Contents, on_a_thread};
+use tllmprof_record::{Counter, Info, What};
 use tllmprof_session::Sink;
 use tllmprof_steps::window::Edge as Switched;
 
 use super::*;
+use crate::cupti::PLAN;
+use crate::cupti::plan::Event;
+use crate::made::{record, settings};
 
-/// The record. There is one in a process, with one window at a time: a test has it alone.
-pub struct Record {
-    file: &'static fs::File,
-    _alone: MutexGuard<'static, ()>,
-}
+/// How many jobs the worker has done.
+static DONE: AtomicU32 = AtomicU32::new(0);
 
-/// What is in a record.
-pub struct Contents {
-    pub header: Header,
-    pub strings: Strings,
-    /// By thread.
-    pub events: Vec<(u32, Event)>,
-}
-
-impl Record {
-    /// The record, which the first caller begins.
-    pub fn of_process() -> Self {
-        static ALONE: Mutex<()> = Mutex::new(());
-        static FILE: OnceLock<fs::File> = OnceLock::new();
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        Self {
-            file: FILE.get_or_init(begin_here),
-            _alone: alone,
-        }
+/// Starts the worker of the test process, which does all jobs and counts them.
+fn start_once() {
+    static ONCE: Once = Once::new();
+    fn count(job: Job) {
+        work(job);
+        DONE.fetch_add(1, Ordering::Relaxed);
     }
-
-    pub fn read(&self) -> Contents {
-        let reader = Reader::new(self.file.try_clone().unwrap()).unwrap();
-        let mut contents = Contents {
-            header: reader.header().clone(),
-            strings: Strings::default(),
-            events: Vec::new(),
-        };
-        let damage = reader.read(|entry| match entry {
-            Entry::String { id, bytes } => contents.strings.add(id, bytes),
-            Entry::Event { thread, event } => contents.events.push((thread, event)),
-        });
-        assert_eq!(damage.unwrap(), tllmprof_record::Damage::default());
-        contents
-    }
-}
-
-impl Contents {
-    /// What a thread has written, without its name.
-    pub fn of(&self, thread: u32) -> Vec<Event> {
-        let events = self.events.iter().filter(|(of, _)| *of == thread);
-        let events = events.map(|(_, event)| *event);
-        events
-            .filter(|event| !matches!(event.what, What::ThreadName { .. }))
-            .collect()
-    }
-}
-
-/// Settings of a process that is to have a record at `path`.
-pub fn settings(more: &[(&str, &str)]) -> Settings {
-    let value = |name: &str| {
-        let found = more.iter().find(|(is, _)| *is == name);
-        found.map(|(_, value)| (*value).into())
-    };
-    Settings::from_env(value).unwrap()
-}
-
-/// Begins the record in a temporary folder, of which the file alone is left.
-fn begin_here() -> fs::File {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("record.tlm");
-    let settings = settings(&[("TLLMPROF_TRACE", path.to_str().unwrap())]);
-    let facts = Facts {
-        rank: None,
-        python: None,
-        rule: &"auto",
-        why: None,
-        engine: None,
-    };
-    assert!(!Profilers.wants_record());
-    recorder::start(&settings);
-    assert!(Profilers.wants_record());
-    let settings: &'static Settings = Box::leak(Box::new(settings));
-    Profilers.start(settings);
-    assert!(Profilers.begin_record(settings, &facts));
-    fs::File::open(path).unwrap()
-}
-
-/// Runs `act` on a thread of its own; returns its number.
-pub fn on_a_thread(act: impl FnOnce() + Send) -> u32 {
-    thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            act();
-            ids::thread().cast_unsigned()
-        });
-        thread.join().unwrap()
-    })
+    ONCE.call_once(|| {
+        assert!(Profilers.wants_record());
+        Profilers.start(Box::leak(Box::new(settings(&[]))));
+        assert!(!worker::is_there());
+        assert!(!worker::run(Job::Drain, Duration::from_secs(10)));
+        assert!(!worker::await_rest(Duration::from_secs(10)) && !worker::ask_for_room());
+        worker::start(count);
+        worker::start(count);
+    });
 }
 
 const ASKED: Window = Window {
@@ -134,8 +64,8 @@ fn reach(point: Point, close: Option<Taken>, open: Option<Taken>) {
 
 #[test]
 fn a_window_is_in_the_record_with_its_iterations() {
-    let record = Record::of_process();
-    crate::worker::tests::start_once();
+    let record = record();
+    start_once();
     let before = record.read().header;
     let thread = on_a_thread(|| {
         Profilers.passes(Point::In(4));
@@ -170,8 +100,8 @@ fn a_window_is_in_the_record_with_its_iterations() {
 
 #[test]
 fn what_a_window_held_is_one_figure_though_later_iterations_have_begun() {
-    let record = Record::of_process();
-    crate::worker::tests::start_once();
+    let record = record();
+    start_once();
     let thread = on_a_thread(|| {
         let bounded = Taken {
             window: Window {
@@ -200,8 +130,8 @@ fn what_a_window_held_is_one_figure_though_later_iterations_have_begun() {
 
 #[test]
 fn one_window_closes_where_the_next_opens() {
-    let record = Record::of_process();
-    crate::worker::tests::start_once();
+    let record = record();
+    start_once();
     let thread = on_a_thread(|| {
         reach(Point::In(5), None, Some(taken(5)));
         reach(Point::In(7), Some(taken(5)), Some(taken(7)));
@@ -222,8 +152,8 @@ fn one_window_closes_where_the_next_opens() {
 
 #[test]
 fn a_window_that_the_end_of_the_process_finds_open_is_closed_by_the_worker() {
-    let record = Record::of_process();
-    crate::worker::tests::start_once();
+    let record = record();
+    start_once();
     let thread = on_a_thread(|| {
         reach(Point::In(5), None, Some(taken(5)));
         assert!(!Profilers.has_edge_at(Point::In(5)) && !Profilers.has_edge_at(Point::Start));
@@ -247,7 +177,7 @@ fn a_window_that_the_end_of_the_process_finds_open_is_closed_by_the_worker() {
 
 #[test]
 fn calls_are_counted_now_and_then() {
-    let record = Record::of_process();
+    let record = record();
     let of = |contents: &Contents| contents.header.counter(Counter::CallsOutside(2));
     let before = of(&record.read());
     while !Profilers.wants_calls() {
@@ -260,7 +190,7 @@ fn calls_are_counted_now_and_then() {
 
 #[test]
 fn ranges_of_the_librarys_own_are_in_the_record() {
-    let record = Record::of_process();
+    let record = record();
     let function = marks::Name::of_function("engine.step").unwrap();
     let range = marks::Name::of_range("wait for the GIL").unwrap();
     assert!(marks::Name::new("nobody listens").is_none());
@@ -291,27 +221,62 @@ fn ranges_of_the_librarys_own_are_in_the_record() {
 
 #[test]
 fn a_warning_of_a_window_is_in_the_record() {
-    let record = Record::of_process();
-    crate::worker::tests::start_once();
+    let record = record();
+    start_once();
     on_a_thread(|| {
         reach(Point::In(15), None, Some(taken(15)));
         reach(Point::After(16), Some(taken(15)), None);
     });
     let contents = record.read();
-    let refused = contents
-        .events
-        .iter()
-        .filter_map(|(_, event)| match event.what {
-            What::Info {
-                key: Some(Info::Refused),
-                value,
-            } => Some(contents.strings.get(value as u32)),
-            _ => None,
-        });
+    let refused = contents.facts(Info::Refused).into_iter();
     let mut refused = refused.filter(|line| line.contains("the profiler did not start"));
     assert!(
         refused
             .next()
             .is_some_and(|line| line.starts_with("window 5-6"))
     );
+}
+
+#[test]
+fn the_worker_works_and_takes_no_signals() {
+    let _record = record();
+    start_once();
+    let before = DONE.load(Ordering::Relaxed);
+    assert!(worker::run(Job::Drain, Duration::from_secs(10)));
+    assert_eq!(DONE.load(Ordering::Relaxed), before + 1);
+    assert!(worker::is_there() && worker::await_rest(Duration::from_secs(10)));
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let workers: Vec<_> = tasks
+        .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).ok())
+        .filter(|status| status.starts_with("Name:\ttllmprof\n"))
+        .collect();
+    let [worker] = workers.as_slice() else {
+        panic!("{workers:?}");
+    };
+    let mask = worker
+        .lines()
+        .find_map(|line| line.strip_prefix("SigBlk:\t"));
+    let mask = u64::from_str_radix(mask.unwrap(), 16).unwrap();
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGPROF, libc::SIGUSR1] {
+        assert_ne!(mask & 1 << (signal - 1), 0, "{signal}");
+    }
+}
+
+#[test]
+fn a_process_without_a_driver_has_no_kernels_and_says_why_once() {
+    let record = record();
+    start_once();
+    PLAN.lock().on(Event::Opens);
+    assert!(cupti::has_edge_at(0));
+    assert!(!cupti::reach(5, false));
+    assert!(!cupti::has_edge_at(6) && !cupti::reach(6, false));
+    cupti::window_closes(7);
+    cupti::window_has_closed(7, false);
+    PLAN.lock().on(Event::Opens);
+    assert!(!cupti::reach(8, false));
+    cupti::finish(9, false);
+    let contents = record.read();
+    let why = "no kernels: the CUDA driver was not found in this process";
+    let refused = contents.facts(Info::Refused).into_iter();
+    assert_eq!(refused.filter(|line| line.contains(why)).count(), 1);
 }

@@ -279,54 +279,8 @@ fn work() {
 }
 
 #[cfg(test)]
-pub mod tests {
-    use std::sync::Once;
-
+mod tests {
     use super::*;
-
-    /// How many jobs the worker has done.
-    static DONE: AtomicU32 = AtomicU32::new(0);
-
-    /// Starts the worker of the test process, which does all jobs and counts them.
-    pub fn start_once() {
-        static ONCE: Once = Once::new();
-        fn count(job: Job) {
-            crate::work(job);
-            DONE.fetch_add(1, Ordering::Relaxed);
-        }
-        ONCE.call_once(|| {
-            assert!(!is_there());
-            assert!(!run(Job::Drain, Duration::from_secs(10)));
-            assert!(!await_rest(Duration::from_secs(10)) && !ask_for_room());
-            start(count);
-            start(count);
-        });
-    }
-
-    #[test]
-    fn the_worker_works_and_takes_no_signals() {
-        let _record = crate::tests::Record::of_process();
-        start_once();
-        let before = DONE.load(Ordering::Relaxed);
-        assert!(run(Job::Drain, Duration::from_secs(10)));
-        assert_eq!(DONE.load(Ordering::Relaxed), before + 1);
-        assert!(is_there() && await_rest(Duration::from_secs(10)));
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-        let workers: Vec<_> = tasks
-            .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).ok())
-            .filter(|status| status.starts_with("Name:\ttllmprof\n"))
-            .collect();
-        let [worker] = workers.as_slice() else {
-            panic!("{workers:?}");
-        };
-        let mask = worker
-            .lines()
-            .find_map(|line| line.strip_prefix("SigBlk:\t"));
-        let mask = u64::from_str_radix(mask.unwrap(), 16).unwrap();
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGPROF, libc::SIGUSR1] {
-            assert_ne!(mask & 1 << (signal - 1), 0, "{signal}");
-        }
-    }
 
     #[test]
     fn a_code_is_one_job() {

@@ -12,8 +12,7 @@ use crate::{output, processes};
 #[derive(Args)]
 #[command(
     after_help = "Intervals hold the true difference between these two runs 95 times in a hundred. \
-                  Runs of the same program differ, too, as wholes: compare a run with itself repeated \
-                  to see by how much."
+                  Repeat the baseline to measure run-to-run variance."
 )]
 pub struct Arguments {
     /// As JSON

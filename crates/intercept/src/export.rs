@@ -119,7 +119,7 @@ extern "C" fn fails() -> core::ffi::c_int {
 /// The thunk for a call of `export` that returns to `caller`.
 ///
 /// The result is for the assembler, which goes to its handler.
-pub unsafe extern "C" fn bind(export: &'static Export, caller: usize) -> *const c_void {
+pub extern "C" fn bind(export: &'static Export, caller: usize) -> *const c_void {
     let _errno = tllmprof_platform::errno::Kept::new();
     let thunk = contained(core::ptr::null(), || bound(export, caller));
     if thunk.is_null() {
@@ -301,8 +301,7 @@ mod tests {
                 (c"cuGraphLaunch", handlers().missing as usize),
             ] {
                 panic_next();
-                // SAFETY: as the assembler calls it.
-                let thunk = unsafe { bind(export(name), us()) };
+                let thunk = bind(export(name), us());
                 // SAFETY: what stands in for a thunk is a handler alone.
                 let bare = unsafe { &*thunk.cast::<Bare>() };
                 assert_eq!(bare.handler.load(Ordering::Relaxed).addr(), leads_to);

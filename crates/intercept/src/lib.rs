@@ -24,6 +24,8 @@ pub mod nvtx;
 mod proc_address;
 mod returned;
 mod stubs;
+#[cfg(test)]
+mod tests;
 mod thunk;
 mod watched;
 
@@ -89,39 +91,4 @@ lifecycle::at_fork! {
 pub fn start() {
     tllmprof_platform::resolve::remember_initial();
     dlsym::find_real();
-}
-
-#[cfg(test)]
-mod tests {
-    use tllmprof_calls::Call;
-    use tllmprof_session::Doors;
-
-    use super::*;
-    use crate::made::{alone, call_by, real_address};
-    use crate::thunk::Role;
-
-    #[test]
-    fn the_session_opens_and_closes_the_doors() {
-        alone(&[("TLLMPROF_START_STOP", "5")], || {
-            start();
-            let thunk = Thunk::of(real_address(), Role::Runtime(Call::GraphLaunch)).unwrap();
-            thunk.make_transparent();
-            AllDoors.attend(Calls::ALL);
-            AllDoors.record_calls();
-            AllDoors.report_named();
-            let rule = Step::parse("sym:no_function").unwrap();
-            AllDoors.report_unmatched(&rule, true);
-            call_by(thunk.stub(), 0, true);
-            modules_have_gone();
-            let mut text = String::new();
-            AllDoors.write_no_range(&mut text).unwrap();
-            assert!(text.starts_with("; "), "{text}");
-        });
-    }
-
-    #[test]
-    fn cudas_names_are_hooked_and_no_others() {
-        assert!(is_hooked(c"cuGraphLaunch") && is_hooked(c"cuGetProcAddress"));
-        assert!(!is_hooked(c"cuMemGetInfo_v2") && !is_hooked(c"malloc"));
-    }
 }

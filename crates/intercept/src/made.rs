@@ -6,15 +6,15 @@ use core::ffi::c_void;
 use core::mem::transmute;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicI32, Ordering};
-use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
 use tllmprof_platform::ids;
-use tllmprof_record::{Entry, Event, Reader, StringId};
+use tllmprof_record::contents::Contents;
 use tllmprof_session::Facts;
 
 /// In a process that [`alone`] has started: the test that it runs.
@@ -73,9 +73,9 @@ pub fn alone<F: FnOnce()>(variables: &[(&str, &str)], act: F) -> Option<String> 
     Some(err.into_owned())
 }
 
-/// Runs `act` with a window open, and returns what the record holds then: events, and strings by
-/// their numbers. In a process of its own ([`alone`]) to which `TLLMPROF_TRACE` says where.
-pub fn recorded(act: impl FnOnce()) -> (Vec<Event>, HashMap<StringId, String>) {
+/// Runs `act` with a window open, and returns what the record holds then. In a process of its own
+/// ([`alone`]) to which `TLLMPROF_TRACE` says where.
+pub fn recorded(act: impl FnOnce()) -> Contents {
     let settings = tllmprof_session::activity::settings().unwrap();
     tllmprof_recorder::start(settings);
     let facts = Facts {
@@ -90,18 +90,8 @@ pub fn recorded(act: impl FnOnce()) -> (Vec<Event>, HashMap<StringId, String>) {
     assert!(tllmprof_recorder::is_recording());
     act();
     tllmprof_recorder::window_closes(1);
-
     let path = std::env::var_os("TLLMPROF_TRACE").unwrap();
-    let record = Reader::open(path.as_ref()).unwrap();
-    let (mut events, mut strings) = (Vec::new(), HashMap::new());
-    let damage = record.read(|entry| match entry {
-        Entry::Event { event, .. } => events.push(event),
-        Entry::String { id, bytes } => {
-            strings.insert(id, String::from_utf8(bytes.to_vec()).unwrap());
-        }
-    });
-    assert!(damage.unwrap().is_none());
-    (events, strings)
+    Contents::read(&File::open(path).unwrap())
 }
 
 /// The path of a file in a folder of its own, which goes when this is dropped.

@@ -143,15 +143,12 @@ pub fn store(slot: &Slot<'_>, to: usize, maps: &Maps, relro: &Range<usize>) -> b
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use core::cell::Cell;
-    use std::sync::Mutex;
 
     use super::*;
     use crate::elf;
-
-    /// The pages of this module's slots: one test at a time changes them or looks at their rights.
-    pub(crate) static PAGES: Mutex<()> = Mutex::new(());
+    use crate::modules::tests::PAGES;
 
     extern "C" fn other() -> libc::pid_t {
         42

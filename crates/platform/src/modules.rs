@@ -156,11 +156,14 @@ pub fn notify_watcher(changes: u64) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use core::sync::atomic::AtomicUsize;
+    use std::sync::Mutex;
 
     use super::*;
-    use crate::got::tests::PAGES;
+
+    /// The pages of this module's GOT: one test at a time changes them or looks at their rights.
+    pub(crate) static PAGES: Mutex<()> = Mutex::new(());
 
     fn us() -> Module {
         elf::containing(us as *const () as usize).unwrap()

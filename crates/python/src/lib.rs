@@ -22,8 +22,6 @@ mod functions;
 mod gc;
 mod gil;
 mod holds;
-#[cfg(test)]
-mod hosted;
 mod interpreter;
 mod later;
 mod longest;
@@ -31,6 +29,8 @@ pub mod method;
 mod names;
 pub mod object;
 mod spans;
+#[cfg(test)]
+mod tests;
 mod thread_name;
 mod threads;
 mod time;
@@ -119,38 +119,4 @@ pub fn start() {
     }
     attach::look();
     tllmprof_platform::modules::watch(attach::look);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_asked_for_of_python_follows_from_the_variables() {
-        let wants = |variables: &[_]| wants_of(&functions::settings(variables));
-        let window = ("TLLM_PROFILE_START_STOP", "5-9");
-        assert!(!wants(&[]).anything());
-        assert!(wants(&[("TLLM_PROFILE_RECORD_GC", "1")]).gc);
-        assert!(wants(&[("TLLMPROF_GIL", "1")]).gil);
-        assert!(wants(&[("TLLM_NVTX_DEBUG", "1")]).modules);
-        assert!(!wants(&[("TLLM_NVTX_DEBUG", "1"), ("TLLMPROF_NVTX", "0")]).modules);
-        assert!(wants(&[window, ("TLLMPROF_STEP", "py:m:f")]).functions);
-        assert!(!wants(&[window, ("TLLMPROF_STEP", "cuGraphLaunch")]).anything());
-        assert!(wants(&[window, ("TLLM_TORCH_PROFILE_TRACE", "t.json")]).torch);
-        // Any iteration may begin with an engine's function.
-        assert!(wants(&[window]).functions);
-    }
-
-    #[test]
-    fn without_an_interpreter_the_session_has_nothing_of_python() {
-        use session::Interpreter;
-        assert_eq!(Cpython.version(), None);
-        assert!(!Cpython.has_gil() && !Cpython.is_waiting_for_gil());
-        Cpython.count();
-        Cpython.report_missing();
-        Cpython.report_totals(Level::Debug);
-        let mut why = String::new();
-        Cpython.write_no_call(&mut why).unwrap();
-        assert_eq!(why, "; no Python from 3.8 on is in the process");
-    }
 }

@@ -41,6 +41,8 @@ mod strings;
 
 #[cfg(feature = "builder")]
 pub mod builder;
+#[forbid(unsafe_code)]
+pub mod contents;
 
 pub use chunk::{Chunk, EventWriter};
 pub use clock::{Clock, MonotonicNs};

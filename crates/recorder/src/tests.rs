@@ -1,68 +1,33 @@
 //! The record of this very process, written by its threads and read back.
 
+mod gpu;
+
 use std::fs;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 use tllmprof_calls::CALLS;
 use tllmprof_config::Settings;
 use tllmprof_platform::ids;
-use tllmprof_record::{CHUNK_BYTES, EVENT_BYTES, Entry, Header, Info, NO_STRING, Reader, Strings};
+use tllmprof_record::contents::{Contents, Record, on_a_thread};
+use tllmprof_record::{CHUNK_BYTES, EVENT_BYTES, Entry, Header, Info, NO_STRING, Reader};
 use tllmprof_session::Facts;
 
 use super::*;
 use crate::ranges::{Name, Names};
 
-/// The record. There is one in a process, with one window at a time: a test has it alone.
-pub struct Record {
-    file: &'static fs::File,
-    _alone: MutexGuard<'static, ()>,
-}
-
-/// What is in a record.
-pub struct Contents {
-    pub header: Header,
-    pub strings: Strings,
-    /// By thread.
-    pub events: Vec<(u32, Event)>,
-}
-
 const EARLY: &str = "a warning from before the record";
 
-impl Record {
-    /// The record, which the first caller begins.
-    pub fn of_process() -> Self {
-        static ALONE: Mutex<()> = Mutex::new(());
-        static FILE: OnceLock<fs::File> = OnceLock::new();
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        Self {
-            file: FILE.get_or_init(begin_here),
-            _alone: alone,
-        }
-    }
+/// The record, which the first test begins.
+pub fn record() -> Record {
+    Record::of_process(begin_here)
+}
 
-    pub fn read(&self) -> Contents {
-        let reader = Reader::new(self.file.try_clone().unwrap()).unwrap();
-        let mut contents = Contents {
-            header: reader.header().clone(),
-            strings: Strings::default(),
-            events: Vec::new(),
-        };
-        let damage = reader.read(|entry| match entry {
-            Entry::String { id, bytes } => contents.strings.add(id, bytes),
-            Entry::Event { thread, event } => contents.events.push((thread, event)),
-        });
-        assert_eq!(damage.unwrap(), tllmprof_record::Damage::default());
-        contents
-    }
-
-    /// Runs `act` in a window that opens with iteration `first`, and closes before the next.
-    pub fn in_window<T>(&self, first: u64, act: impl FnOnce() -> T) -> T {
-        window_opens(first);
-        let result = act();
-        window_closes(first + 1);
-        result
-    }
+/// Runs `act` in a window that opens with iteration `first`, and closes before the next.
+pub fn in_window<T>(first: u64, act: impl FnOnce() -> T) -> T {
+    window_opens(first);
+    let result = act();
+    window_closes(first + 1);
+    result
 }
 
 /// Begins the record in a temporary folder, of which the file alone is left.
@@ -91,50 +56,17 @@ fn begin_here() -> fs::File {
     fs::File::open(path).unwrap()
 }
 
-/// Runs `act` on a thread of its own; returns its number.
-pub fn on_a_thread(act: impl FnOnce() + Send) -> u32 {
-    thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            act();
-            ids::thread().cast_unsigned()
-        });
-        thread.join().unwrap()
-    })
-}
-
-impl Contents {
-    /// The events that a thread has written, without its name.
-    pub fn of(&self, thread: u32) -> Vec<Event> {
-        let events = self.events.iter().filter(|(of, _)| *of == thread);
-        let events = events.map(|(_, event)| *event);
-        events
-            .filter(|event| !matches!(event.what, What::ThreadName { .. }))
-            .collect()
-    }
-
-    /// The texts that the record has for a fact.
-    pub fn facts(&self, wanted: Info) -> Vec<&str> {
-        let text = |(_, event): &(u32, Event)| match event.what {
-            What::Info { key, value } if key == Some(wanted) => {
-                Some(self.strings.get(u32::try_from(value).unwrap()))
-            }
-            _ => None,
-        };
-        self.events.iter().filter_map(text).collect()
-    }
-
-    /// Domain and name of ranges and marks.
-    fn name(&self, what: What) -> (&str, &str) {
-        let text = |id| match id {
-            NO_STRING => "",
-            id => self.strings.get(id),
-        };
-        match what {
-            What::Range { domain, name, .. } | What::Mark { domain, name } => {
-                (text(domain), text(name))
-            }
-            other => panic!("{other:?}"),
+/// Domain and name of ranges and marks.
+fn name(contents: &Contents, what: What) -> (&str, &str) {
+    let text = |id| match id {
+        NO_STRING => "",
+        id => contents.strings.get(id),
+    };
+    match what {
+        What::Range { domain, name, .. } | What::Mark { domain, name } => {
+            (text(domain), text(name))
         }
+        other => panic!("{other:?}"),
     }
 }
 
@@ -147,7 +79,7 @@ fn text(text: &[u8]) -> Names<'_> {
 
 #[test]
 fn a_record_begins_with_what_is_known_of_its_process() {
-    let contents = Record::of_process().read();
+    let contents = record().read();
     let header = &contents.header;
     assert_eq!(header.pid, std::process::id());
     assert_eq!(header.ended, Some(Ended::Not));
@@ -177,7 +109,7 @@ fn a_record_begins_with_what_is_known_of_its_process() {
 
 #[test]
 fn warnings_are_in_the_record() {
-    let record = Record::of_process();
+    let record = record();
     keep_warning("a late warning");
     assert!(
         record
@@ -189,7 +121,7 @@ fn warnings_are_in_the_record() {
 
 #[test]
 fn calls_are_kept_while_a_window_is_open() {
-    let record = Record::of_process();
+    let record = record();
     let what = |stream| What::Call {
         row: 2,
         capturing: false,
@@ -197,7 +129,7 @@ fn calls_are_kept_while_a_window_is_open() {
     };
     let thread = on_a_thread(|| {
         call(ticks(), false, what(1));
-        record.in_window(5, || {
+        in_window(5, || {
             call(ticks(), false, what(0xabcd));
             call(ticks(), true, what(0));
             event(7, 9 << 32, What::GilWait);
@@ -222,7 +154,7 @@ fn calls_are_kept_while_a_window_is_open() {
 
 #[test]
 fn a_thread_has_its_name_in_the_record() {
-    let record = Record::of_process();
+    let record = record();
     let named = thread::Builder::new().name("a worker".to_owned());
     let thread = named.spawn(|| {
         late(&Event::new(1, 0, What::GilHold));
@@ -240,7 +172,7 @@ fn a_thread_has_its_name_in_the_record() {
 
 #[test]
 fn more_events_than_a_chunk_holds_go_into_the_next() {
-    let record = Record::of_process();
+    let record = record();
     let many = (40 * CHUNK_BYTES / EVENT_BYTES) as u64;
     let chunks = record.read().header.counter(Counter::Chunks);
     let thread = on_a_thread(|| {
@@ -256,10 +188,10 @@ fn more_events_than_a_chunk_holds_go_into_the_next() {
 
 #[test]
 fn ranges_are_written_when_they_are_popped() {
-    let record = Record::of_process();
+    let record = record();
     let (domain, registered) = (Label::new("library"), Label::new("registered"));
     let thread = on_a_thread(|| {
-        record.in_window(5, || {
+        in_window(5, || {
             ranges::pushed(0, text(b"outer"));
             ranges::pushed(0, text(b"inner \xff name"));
             ranges::pushed(
@@ -284,7 +216,7 @@ fn ranges_are_written_when_they_are_popped() {
     let contents = record.read();
     let events = contents.of(thread);
     let names = events[1..events.len() - 1].iter();
-    let names: Vec<_> = names.map(|event| contents.name(event.what)).collect();
+    let names: Vec<_> = names.map(|event| name(&contents, event.what)).collect();
     let long = "x".repeat(LONGEST);
     let expected = [
         ("", "inner ? name"),
@@ -300,7 +232,7 @@ fn ranges_are_written_when_they_are_popped() {
 
 #[test]
 fn a_started_range_may_end_on_another_thread() {
-    let record = Record::of_process();
+    let record = record();
     const ID: u64 = 0x5eed;
     window_opens(7);
     on_a_thread(|| ranges::started(ID, text(b"crossing")));
@@ -315,21 +247,21 @@ fn a_started_range_may_end_on_another_thread() {
     let [range] = events.as_slice() else {
         panic!("{events:?}");
     };
-    assert_eq!(contents.name(range.what), ("", "crossing"));
+    assert_eq!(name(&contents, range.what), ("", "crossing"));
     let kind = RangeKind::StartEnd;
     assert!(matches!(range.what, What::Range { kind: is, .. } if is == kind));
 }
 
 #[test]
 fn a_range_that_outlives_its_window_is_cut_there_and_given_up_in_the_next() {
-    let record = Record::of_process();
+    let record = record();
     let thread = on_a_thread(|| {
-        record.in_window(5, || {
+        in_window(5, || {
             ranges::pushed(0, text(b"lost"));
             ranges::pushed(0, text(b"cut"));
         });
         ranges::popped(0);
-        record.in_window(9, || ranges::popped(0));
+        in_window(9, || ranges::popped(0));
     });
     let contents = record.read();
     let is_range = |event: &Event| matches!(event.what, What::Range { .. });
@@ -338,7 +270,7 @@ fn a_range_that_outlives_its_window_is_cut_there_and_given_up_in_the_next() {
     let [cut] = ranges.as_slice() else {
         panic!("{ranges:?}");
     };
-    assert_eq!((contents.name(cut.what), cut.cut), (("", "cut"), true));
+    assert_eq!((name(&contents, cut.what), cut.cut), (("", "cut"), true));
     let closed = events.iter().find(|event| {
         let edge = Edge::Close;
         matches!(event.what, What::Window { edge: is, iteration: 5 } if is == edge)
@@ -348,18 +280,18 @@ fn a_range_that_outlives_its_window_is_cut_there_and_given_up_in_the_next() {
 
 #[test]
 fn spans_of_the_librarys_own_are_kept_by_the_window_that_they_began_in() {
-    let record = Record::of_process();
+    let record = record();
     let name = id_of("a function");
     let what = What::Function { name };
     let thread = on_a_thread(|| {
-        let (window, since) = record.in_window(5, || {
+        let (window, since) = in_window(5, || {
             let (window, since) = (ranges::window(), ticks());
             ended(window, since, || what);
             ended(0, since, || unreachable!("it began outside"));
             (window, since)
         });
         ended(window, since, || what);
-        record.in_window(6, || ended(window, since, || unreachable!("it is too old")));
+        in_window(6, || ended(window, since, || unreachable!("it is too old")));
     });
     let events = record.read().of(thread);
     let kept: Vec<_> = events.iter().filter(|event| event.what == what).collect();
@@ -371,14 +303,14 @@ fn spans_of_the_librarys_own_are_kept_by_the_window_that_they_began_in() {
 
 #[test]
 fn iterations_are_events_in_a_window_and_counted_outside() {
-    let record = Record::of_process();
+    let record = record();
     let before = record.read().header;
     let thread = on_a_thread(|| {
         iteration_begins(3);
         iteration_ends(true);
         iteration_begins(4);
         iteration_ends(false);
-        record.in_window(5, || {
+        in_window(5, || {
             iteration_begins(5);
             iteration_ends(true);
             iteration_ends(true);
@@ -399,7 +331,7 @@ fn iterations_are_events_in_a_window_and_counted_outside() {
 
 #[test]
 fn iterations_of_a_window_that_were_passed_over_count_as_dropped() {
-    let record = Record::of_process();
+    let record = record();
     let before = record.read().header;
     let thread = on_a_thread(|| {
         window_opens(5);
@@ -428,14 +360,14 @@ fn iterations_of_a_window_that_were_passed_over_count_as_dropped() {
 
 #[test]
 fn calls_are_counted_inside_windows_and_outside() {
-    let record = Record::of_process();
+    let record = record();
     let of = |header: &Header| {
         let inside = header.counter(Counter::CallsInside(1));
         (header.counter(Counter::CallsOutside(1)), inside)
     };
     let (outside, inside) = of(&record.read().header);
     count_calls([10, 100].into_iter());
-    record.in_window(5, || count_calls([10, 107].into_iter()));
+    in_window(5, || count_calls([10, 107].into_iter()));
     // A count that is behind adds nothing.
     count_calls([10, 105].into_iter());
     assert_eq!(of(&record.read().header), (outside + 100, inside + 7));
@@ -443,7 +375,7 @@ fn calls_are_counted_inside_windows_and_outside() {
 
 #[test]
 fn counters_of_others_are_in_the_header() {
-    let record = Record::of_process();
+    let record = record();
     set(Counter::GilHandoffs, 40);
     add(Counter::GilHandoffs, 2);
     assert_eq!(record.read().header.counter(Counter::GilHandoffs), 42);
@@ -451,7 +383,7 @@ fn counters_of_others_are_in_the_header() {
 
 #[test]
 fn events_of_a_writer_that_is_in_use_are_dropped_and_reported() {
-    let record = Record::of_process();
+    let record = record();
     let before = record.read().header.counter(Counter::EventsDropped);
     let thread = on_a_thread(|| {
         let writer = writers::take().unwrap();
@@ -470,7 +402,7 @@ fn events_of_a_writer_that_is_in_use_are_dropped_and_reported() {
 
 #[test]
 fn a_writer_that_was_left_in_use_is_taken_after_many_refusals() {
-    let record = Record::of_process();
+    let record = record();
     let thread = on_a_thread(|| {
         core::mem::forget(writers::take());
         let refused = (0..).take_while(|_| writers::take().is_none()).count();
@@ -483,7 +415,7 @@ fn a_writer_that_was_left_in_use_is_taken_after_many_refusals() {
 
 #[test]
 fn a_text_has_one_number_and_is_written_once() {
-    let record = Record::of_process();
+    let record = record();
     let label = Label::new("said by all");
     let keep = Label::keep(|| "kept in the arena".bytes()).unwrap();
     let ids = [id_of("said by all"), label.id(), label.id(), keep.id()];
@@ -509,7 +441,7 @@ fn a_text_has_one_number_and_is_written_once() {
 
 #[test]
 fn the_loads_of_experts_are_written_with_the_name_of_their_layer() {
-    let record = Record::of_process();
+    let record = record();
     let thread = on_a_thread(|| expert_loads(4, "layers.4.moe", [7, 0, 9].into_iter()));
     let contents = record.read();
     let events = contents.of(thread);
@@ -548,7 +480,7 @@ fn in_a_child(act: impl FnOnce()) {
 #[test]
 fn the_child_of_a_fork_has_a_record_of_its_own_which_ends() {
     lifecycle::register();
-    let record = Record::of_process();
+    let record = record();
     late(&Event::new(1, 0, What::GilWait));
     let before = record.read();
     let folder = tempfile::tempdir().unwrap();

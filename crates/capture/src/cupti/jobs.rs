@@ -161,7 +161,8 @@ fn attach() -> Result<(), Refusal> {
     }
     if !is_in() {
         let mut subscriber = core::ptr::null_mut();
-        // SAFETY: CUPTI's function writes the handle to the local; the callback is never asked for.
+        // SAFETY: CUPTI writes the handle to the local. The callback does nothing, and this library is
+        // never unloaded.
         let status =
             unsafe { (cupti.subscribe)(&raw mut subscriber, ignore, core::ptr::null_mut()) };
         match status {
@@ -343,11 +344,12 @@ fn mind_exit() {
 mod tests {
     use super::super::library::made;
     use super::*;
+    use crate::made::record;
 
     /// A window's events bring CUPTI in, on and out without a driver.
     #[test]
     fn what_is_switched_off_hands_over_what_it_has_once() {
-        let _record = crate::tests::Record::of_process();
+        let _record = record();
         made::load();
         assert!(!is_in() && !is_on());
         PRESENCE.on(presence::Event::Subscribed);
@@ -367,7 +369,7 @@ mod tests {
 
     #[test]
     fn more_work_than_calls_that_were_seen_came_past_the_gate() {
-        let _record = crate::tests::Record::of_process();
+        let _record = record();
         PASSES[0].store(100, Ordering::Relaxed);
         PASSES[1].store(1700, Ordering::Relaxed);
         let passed = |calls| {
@@ -382,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_clock_of_cuptis_that_cannot_be_read_is_not_ahead() {
-        let _record = crate::tests::Record::of_process();
+        let _record = record();
         made::load();
         assert_eq!(Cupti::get().map(ahead), Some(0));
     }

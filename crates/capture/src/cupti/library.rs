@@ -234,48 +234,52 @@ pub mod made {
     /// Records that it says it dropped.
     pub static DROPPED: Mutex<usize> = Mutex::new(0);
 
+    /// # Safety
+    /// The version may be written there.
     unsafe extern "C" fn get_version(version: *mut u32) -> Status {
-        // SAFETY: a place for the version.
+        // SAFETY: the caller has room for the version there.
         unsafe { *version = API_OF_12 };
         0
     }
 
-    unsafe extern "C" fn get_timestamp(_: *mut u64) -> Status {
+    extern "C" fn get_timestamp(_: *mut u64) -> Status {
         1
     }
 
-    unsafe extern "C" fn subscribe(_: *mut Subscriber, _: OnCallback, _: *mut c_void) -> Status {
+    extern "C" fn subscribe(_: *mut Subscriber, _: OnCallback, _: *mut c_void) -> Status {
         0
     }
 
-    unsafe extern "C" fn unsubscribe(_: Subscriber) -> Status {
+    extern "C" fn unsubscribe(_: Subscriber) -> Status {
         0
     }
 
-    unsafe extern "C" fn register(_: BufferRequested, _: BufferCompleted) -> Status {
+    extern "C" fn register(_: BufferRequested, _: BufferCompleted) -> Status {
         0
     }
 
-    unsafe extern "C" fn enable(kind: Kind) -> Status {
+    extern "C" fn enable(kind: Kind) -> Status {
         ENABLED.lock().unwrap().insert(kind);
         0
     }
 
-    unsafe extern "C" fn disable(kind: Kind) -> Status {
+    extern "C" fn disable(kind: Kind) -> Status {
         i32::from(!ENABLED.lock().unwrap().remove(&kind))
     }
 
-    unsafe extern "C" fn flush_all(_: u32) -> Status {
+    extern "C" fn flush_all(_: u32) -> Status {
         *FLUSHES.lock().unwrap() += 1;
         0
     }
 
+    /// # Safety
+    /// `record` holds null or what this wrote there for the same buffer, of which `valid` bytes are records.
     unsafe extern "C" fn next_record(
         buffer: *mut u8,
         valid: usize,
         record: *mut *mut u8,
     ) -> Status {
-        // SAFETY: a place for the answer, which is null or this function's last one.
+        // SAFETY: null or the last answer, which the caller keeps there.
         let last = unsafe { *record };
         let at = match last.addr() {
             0 => 0,
@@ -284,19 +288,21 @@ pub mod made {
         if at + RECORD > valid {
             return 12;
         }
-        // SAFETY: a place for the answer; the record lies in the buffer, before its `valid` bytes end.
+        // SAFETY: the caller keeps the answer there; the record ends within the `valid` bytes of the buffer.
         unsafe { *record = buffer.add(at) };
         0
     }
 
+    /// # Safety
+    /// The number may be written there.
     unsafe extern "C" fn dropped_records(_: *mut c_void, _: u32, dropped: *mut usize) -> Status {
         let now = core::mem::take(&mut *DROPPED.lock().unwrap());
-        // SAFETY: a place for the answer.
+        // SAFETY: the caller has room for the number there.
         unsafe { *dropped = now };
         0
     }
 
-    unsafe extern "C" fn finalize() -> Status {
+    extern "C" fn finalize() -> Status {
         0
     }
 

@@ -20,7 +20,7 @@ mod buffers;
 mod clock;
 mod jobs;
 mod library;
-mod plan;
+pub(crate) mod plan;
 mod presence;
 mod refusal;
 mod taking;
@@ -68,7 +68,7 @@ lifecycle::global! {
     static REPORTED: AtomicU32 = AtomicU32::new(0);
     #[fork(by = in_child)]
     #[exit = "CUPTI is asked for what it has"]
-    static PLAN: Lock<Plan> = Lock::new(Plan::Off);
+    pub(crate) static PLAN: Lock<Plan> = Lock::new(Plan::Off);
 }
 
 /// Whether kernels are to be taken, as far as the variables say. Asked early and often.
@@ -230,7 +230,7 @@ fn flush_at_exit() {
 
 impl Plan {
     /// `event` happens; what is to be done about it.
-    fn on(&mut self, event: Event) -> Action {
+    pub fn on(&mut self, event: Event) -> Action {
         let (next, action) = self.next(event);
         *self = next;
         NEXT.store(next.due(), Ordering::Relaxed);

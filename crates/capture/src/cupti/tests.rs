@@ -9,7 +9,8 @@ use super::clock::Reading;
 use super::library::Kind;
 use super::library::made::{self, RECORD};
 use super::*;
-use crate::tests::{Record, on_a_thread, settings};
+use crate::made::{record, settings};
+use tllmprof_record::contents::on_a_thread;
 
 /// A record of CUPTI's.
 #[repr(C, align(8))]
@@ -103,7 +104,7 @@ fn a_kernel_a_copy_and_a_memset_are_read_where_cupti_writes_them() {
 
 #[test]
 fn what_cupti_hands_over_is_in_the_record() {
-    let record = Record::of_process();
+    let record = record();
     made::load();
     let before = Reading::now();
     let names = ["gemm", "softmax"].map(|name| CString::new(name).unwrap());
@@ -170,7 +171,7 @@ fn what_cupti_hands_over_is_in_the_record() {
 
 #[test]
 fn times_of_a_clock_that_is_ahead_are_put_back() {
-    let record = Record::of_process();
+    let record = record();
     made::load();
     let now = Reading::now();
     let starts = [0, 1 << 40].map(|ahead: i64| {
@@ -208,7 +209,7 @@ fn a_moment_between_two_readings_is_as_far_between_their_ticks() {
 
 #[test]
 fn buffers_are_used_again() {
-    let _record = Record::of_process();
+    let _record = record();
     buffers::prepare();
     let first = buffers::take().unwrap();
     let second = buffers::take().unwrap();
@@ -230,7 +231,7 @@ fn buffers_are_used_again() {
 
 #[test]
 fn an_attempt_is_given_up_once_and_a_late_worker_finds_that() {
-    let _record = Record::of_process();
+    let _record = record();
     jobs::begin_attempt();
     assert_eq!(jobs::left(), Left::Busy);
     assert!(jobs::abandon_attempt());
@@ -241,35 +242,8 @@ fn an_attempt_is_given_up_once_and_a_late_worker_finds_that() {
 }
 
 #[test]
-fn a_process_without_a_driver_has_no_kernels_and_says_why_once() {
-    let record = Record::of_process();
-    crate::worker::tests::start_once();
-    PLAN.lock().on(Event::Opens);
-    assert!(has_edge_at(0));
-    assert!(!reach(5, false));
-    assert!(!has_edge_at(6) && !reach(6, false));
-    window_closes(7);
-    window_has_closed(7, false);
-    PLAN.lock().on(Event::Opens);
-    assert!(!reach(8, false));
-    finish(9, false);
-    let contents = record.read();
-    let said = contents
-        .events
-        .iter()
-        .filter(|(_, event)| match event.what {
-            What::Info { value, .. } => contents
-                .strings
-                .get(value as u32)
-                .contains("no kernels: the CUDA driver was not found in this process"),
-            _ => false,
-        });
-    assert_eq!(said.count(), 1);
-}
-
-#[test]
 fn the_edges_of_what_is_taken_are_in_the_record() {
-    let record = Record::of_process();
+    let record = record();
     let thread = on_a_thread(|| {
         write_edge(Edge::Open, 5);
         write_stop(7);

@@ -154,7 +154,7 @@ fn a_call_that_is_recorded_keeps_its_arguments_and_its_record() {
     ];
     alone(&variables, || {
         let slot = count_here();
-        let (events, _) = recorded(|| {
+        let contents = recorded(|| {
             for row in CALLS {
                 let stub = thunk_of(Role::Driver(row.call)).stub();
                 for result in RESULTS {
@@ -164,10 +164,13 @@ fn a_call_that_is_recorded_keeps_its_arguments_and_its_record() {
                 assert_eq!(slot.live(row.call).count(), 3, "{}", row.call);
             }
         });
-        let calls = events.iter().filter_map(|event| match event.what {
-            What::Call { row, stream, .. } => Some((row, stream, event.failed)),
-            _ => None,
-        });
+        let calls = contents
+            .events
+            .iter()
+            .filter_map(|(_, event)| match event.what {
+                What::Call { row, stream, .. } => Some((row, stream, event.failed)),
+                _ => None,
+            });
         let calls: Vec<_> = calls.collect();
         for row in CALLS {
             let of_row = calls.iter().filter(|(known, ..)| *known == row.call as u8);

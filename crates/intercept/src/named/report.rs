@@ -8,7 +8,9 @@ use std::hash::DefaultHasher;
 use tllmprof_platform::lifecycle;
 use tllmprof_symbols::{Image, LIMIT, Nearest};
 
-use super::{Followed, Means, Named, with};
+use super::followed::Followed;
+use super::patch::{Means, Named};
+use super::with;
 use tllmprof_platform::log;
 
 /// How many names that are near to the rule's are reported.

@@ -193,7 +193,7 @@ fn keep<const SIZE: usize>(
 mod tests {
     use core::ffi::CStr;
 
-    use tllmprof_record::{RangeKind, What};
+    use tllmprof_record::{NO_STRING, RangeKind, What};
 
     use super::*;
     use crate::made::{alone, record_of, recorded as record};
@@ -226,7 +226,7 @@ mod tests {
                 "the tool refuses it"
             );
             assert_eq!(registered(0, None, &Name::None), None);
-            let (events, strings) = record(|| {
+            let contents = record(|| {
                 pushed(0, &text(c"prefill"));
                 pushed(0x70, &Name::Registered(0x80));
                 popped(0x70);
@@ -241,15 +241,19 @@ mod tests {
                 // SAFETY: terminated, and the name ends before the text.
                 marked(0x70, &unsafe { Name::wide(wide.as_ptr()) });
             });
-            let name = |id: &u32| strings.get(id).map_or("none", String::as_str).to_owned();
-            let kept: Vec<_> = events
+            let name = |id| match id {
+                NO_STRING => "none".to_owned(),
+                id => contents.strings.get(id).to_owned(),
+            };
+            let kept: Vec<_> = contents
+                .events
                 .iter()
-                .filter_map(|event| match &event.what {
+                .filter_map(|(_, event)| match event.what {
                     What::Range {
                         kind,
                         domain,
                         name: range,
-                    } => Some((Some(*kind), name(domain), name(range))),
+                    } => Some((Some(kind), name(domain), name(range))),
                     What::Mark { domain, name: mark } => Some((None, name(domain), name(mark))),
                     _ => None,
                 })

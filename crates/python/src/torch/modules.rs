@@ -63,7 +63,7 @@ lifecycle::global! {
 }
 
 /// What is known of a module.
-struct Known {
+pub struct Known {
     name: Name,
     /// A weak reference, which calls [`goes`] when the module goes.
     reference: Held,
@@ -76,7 +76,7 @@ lifecycle::global! {
     /// Python's is called under the lock.
     #[fork(reset)]
     #[restart(reset)]
-    static TABLE: Lock<BTreeMap<usize, Known>> = Lock::new(BTreeMap::new());
+    pub static TABLE: Lock<BTreeMap<usize, Known>> = Lock::new(BTreeMap::new());
     /// The namespace of [`SOURCE`].
     #[fork(reset)]
     #[restart(reset)]
@@ -161,7 +161,7 @@ fn name(py: Python<'_>, module: &Object<'_>, is_first: bool) -> Option<Name> {
 }
 
 /// The namespace of [`SOURCE`].
-fn names(py: Python<'_>) -> Option<Object<'_>> {
+pub fn names(py: Python<'_>) -> Option<Object<'_>> {
     NAMES.get(py).or_else(|| {
         let made = py.run(SOURCE, c"<tllmprof>")?;
         NAMES.set(made.clone());
@@ -192,82 +192,5 @@ fn goes(py: Python<'_>, address: &Object<'_>) {
 fn drop_known(py: Python<'_>, known: Option<Known>) {
     if let Some(known) = known {
         drop(known.reference.take(py));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::hosted::in_few;
-    use tllmprof_session::activity::settings;
-
-    /// What is used of torch, with a model of two layers.
-    const TORCH: &str = "
-import sys, types
-class Module:
-    def __init__(self, **modules): self._modules = modules
-    def __call__(self): return [child() for child in self._modules.values() if child]
-torch = types.ModuleType('torch')
-for name in ('torch', 'torch.nn', 'torch.nn.modules', 'torch.nn.modules.module'):
-    sys.modules[name] = types.ModuleType(name)
-sys.modules['torch.nn.modules.module'].Module = Module
-class Linear(Module): pass
-class Model(Module): pass
-model = Model(first=Linear(), second=None, _orig_mod=Model(inner=Linear()))
-exec('1')
-";
-
-    fn known() -> usize {
-        TABLE.lock().len()
-    }
-
-    #[test]
-    fn the_first_module_that_is_called_names_those_within_it() {
-        in_few(
-            "torch::modules::tests::the_first_module_that_is_called_names_those_within_it",
-            &[("TLLM_NVTX_DEBUG", "1"), ("TLLMPROF_TRACE", "record")],
-            |host| {
-                recorder::start(settings().unwrap()); // which wants ranges
-                host.run("exec('1')");
-                assert!(wants(b"import") && wants(b"exec") && !wants(b"open"));
-                host.run(TORCH);
-                assert!(!wants(b"import"));
-                host.run("model()");
-                assert_eq!(known(), 4);
-                host.run("model(); model._modules['later'] = Linear(); model()");
-                assert_eq!(known(), 5);
-                assert_eq!(threads::known().unwrap().modules.get(), 0);
-                // Modules that are gone are forgotten.
-                host.run("del model._modules['later']");
-                assert_eq!(known(), 4);
-                host.run("del model");
-                assert_eq!(known(), 0);
-                host.end();
-            },
-        );
-    }
-
-    #[test]
-    fn names_are_the_paths_to_modules() {
-        in_few(
-            "torch::modules::tests::names_are_the_paths_to_modules",
-            &[],
-            |host| {
-                host.run(TORCH);
-                host.with(|py| {
-                    let names = names(py).unwrap();
-                    let main = py.imported(c"__main__").unwrap();
-                    let model = main.attr(c"model").unwrap();
-                    let found = |function| -> Vec<String> {
-                        let function = names.item(function).unwrap();
-                        let pairs = call_for_program(py, &function, &[&model]).unwrap();
-                        let name = |pair: Object<'_>| Some(pair.at(0)?.as_text()?.to_owned());
-                        pairs.elements().filter_map(name).collect()
-                    };
-                    assert_eq!(found(c"names_of"), ["Model", "first", "Model", "inner"]);
-                    assert_eq!(found(c"name_of"), ["Model"]);
-                });
-            },
-        );
     }
 }

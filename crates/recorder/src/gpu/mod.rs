@@ -19,15 +19,13 @@
 //!
 //! While any thread captures a stream nothing is done here: the callers check that.
 
-mod driver;
+pub(crate) mod driver;
 mod making;
 mod phase;
-mod pool;
+pub(crate) mod pool;
 mod span;
-mod streams;
+pub(crate) mod streams;
 mod supply;
-#[cfg(test)]
-mod tests;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;

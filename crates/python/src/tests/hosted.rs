@@ -2,6 +2,7 @@
 //! starts it. Such a process has one interpreter's library, so that each version has a process of its
 //! own, which runs the same test again.
 
+use core::any::type_name;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::collections::BTreeMap;
 use std::env;
@@ -10,9 +11,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use once_cell::race::OnceBox;
-use tllmprof_platform::lifecycle;
+use std::sync::OnceLock;
 
 use crate::api::ThreadState;
 use crate::attach;
@@ -22,17 +21,23 @@ use crate::object::Python;
 /// In the process that loads it: the path of the libpython.
 const LIBRARY: &str = "TLLMPROF_TEST_LIBPYTHON";
 
-/// Has `test`, whose name begins with the path of its module, run `body` in each CPython from 3.8 on
-/// that `scripts/list-pythons` finds a libpython of, with these variables, in a new folder.
-pub fn in_each(test: &str, variables: &[(&str, &str)], body: fn(&Host)) {
+/// Runs `body`, the closure of a test, in each CPython from 3.8 on that `scripts/list-pythons` finds a
+/// libpython of, with these variables, in a new folder.
+pub fn in_each<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
     if let Some(library) = env::var_os(LIBRARY) {
         return body(&Host::load(Path::new(&library)));
     }
-    run_in(libraries(), test, variables);
+    run_in(libraries(), test_of::<F>(), variables);
+}
+
+/// The name of the test that a closure is in.
+fn test_of<F>() -> &'static str {
+    let path = type_name::<F>().trim_end_matches("::{{closure}}");
+    path.split_once("::").unwrap().1
 }
 
 /// As [`in_each`], where the version matters little: in the oldest, the newest and one in between.
-pub fn in_few(test: &str, variables: &[(&str, &str)], body: fn(&Host)) {
+pub fn in_few<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
     if let Some(library) = env::var_os(LIBRARY) {
         return body(&Host::load(Path::new(&library)));
     }
@@ -40,7 +45,7 @@ pub fn in_few(test: &str, variables: &[(&str, &str)], body: fn(&Host)) {
     let last = all.len().saturating_sub(1);
     let is_meant = |place| [0, last / 2, last].contains(&place);
     let few = all.iter().enumerate().filter(|(place, _)| is_meant(*place));
-    run_in(few.map(|(_, library)| library), test, variables);
+    run_in(few.map(|(_, library)| library), test_of::<F>(), variables);
 }
 
 fn run_in<'a>(
@@ -143,12 +148,8 @@ with open('/proc/self/maps') as maps:
 
 /// One of each minor version that `scripts/list-pythons` finds: one that cannot be loaded fails.
 fn libraries() -> &'static BTreeMap<u32, Library> {
-    lifecycle::global! {
-        #[fork(keep = "what the machine has")]
-        #[restart(keep)]
-        static FOUND: OnceBox<BTreeMap<u32, Library>> = OnceBox::new();
-    }
-    FOUND.get_or_init(|| Box::new(find_libraries()))
+    static FOUND: OnceLock<BTreeMap<u32, Library>> = OnceLock::new();
+    FOUND.get_or_init(find_libraries)
 }
 
 fn find_libraries() -> BTreeMap<u32, Library> {

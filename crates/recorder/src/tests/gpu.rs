@@ -1,9 +1,14 @@
 //! GPU times of a driver that is made up, in the record of this process.
 
-use super::driver::made;
-use super::*;
-use crate::tests::{Contents, Record, on_a_thread};
-use crate::{Event as Recorded, What, iterations};
+use core::sync::atomic::Ordering;
+
+use tllmprof_record::contents::{Contents, Record, on_a_thread};
+use tllmprof_record::{Counter, Info};
+
+use super::{in_window, record};
+use crate::gpu::driver::{Driver, made};
+use crate::gpu::*;
+use crate::{Event as Recorded, What};
 
 /// A context of a test's own, its streams, and the record.
 struct Gpu {
@@ -14,7 +19,7 @@ struct Gpu {
 impl Gpu {
     /// `number`: each test has a context of its own.
     fn new(number: usize) -> Self {
-        let record = Record::of_process();
+        let record = record();
         let context = 0x10_0000 + 0x1000 * number;
         made::driver();
         made::CONTEXT.store(context, Ordering::Relaxed);
@@ -35,7 +40,7 @@ impl Gpu {
     fn spans(&self, act: impl FnOnce() + Send) -> Vec<Recorded> {
         let thread = on_a_thread(|| {
             window_opens(false);
-            self.record.in_window(5, || {
+            in_window(5, || {
                 assert!(is_timing());
                 begin_iteration(5);
                 act();
@@ -53,8 +58,8 @@ impl Gpu {
 }
 
 fn begin_iteration(n: u64) {
-    super::iteration_begins(n);
-    iterations::iteration_begins(n);
+    crate::gpu::iteration_begins(n);
+    crate::iteration_begins(n);
 }
 
 fn spans(contents: &Contents, thread: u32) -> Vec<Recorded> {

@@ -1,0 +1,39 @@
+//! What the unit tests of this crate share: settings, and a record of the test process.
+
+use std::fs::File;
+
+use tllmprof_config::Settings;
+use tllmprof_record::contents::Record;
+use tllmprof_recorder as recorder;
+use tllmprof_session::Facts;
+
+/// Settings by these variables.
+pub fn settings(variables: &[(&str, &str)]) -> Settings {
+    let value = |name: &str| {
+        let found = variables.iter().find(|(is, _)| *is == name);
+        found.map(|(_, value)| (*value).into())
+    };
+    Settings::from_env(value).unwrap()
+}
+
+/// The record, which the first test begins.
+pub fn record() -> Record {
+    Record::of_process(begin_here)
+}
+
+/// Begins the record in a temporary folder, of which the file alone is left.
+fn begin_here() -> File {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("record.tlm");
+    let settings = settings(&[("TLLMPROF_TRACE", path.to_str().unwrap())]);
+    let facts = Facts {
+        rank: None,
+        python: None,
+        rule: &"auto",
+        why: None,
+        engine: None,
+    };
+    recorder::start(&settings);
+    recorder::begin(&settings, &facts);
+    File::open(path).unwrap()
+}

@@ -1,0 +1,179 @@
+//! Programs that `tllmprof run` and `env` refuse, as the loader could not start them with the library.
+
+mod common;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use common::{Scratch, finish};
+
+const PRINTS: &str = "#include <stdio.h>\nint main(void) { puts(\"started\"); return 0; }";
+
+/// The program does not start, and one line says why: as `run` is asked to start it, and `env` to prepare for it.
+fn refused(scratch: &Scratch, program: impl AsRef<OsStr>, limit: Option<u64>, why: &str) {
+    for verb in ["run", "env"] {
+        let mut command = scratch.tllmprof();
+        command.args([verb, "--"]).arg(program.as_ref());
+        if let Some(limit) = limit {
+            limit_memory(&mut command, limit);
+        }
+        let ended = finish(&mut command);
+        assert_eq!(
+            (ended.code(), ended.stdout.as_str()),
+            (Some(2), ""),
+            "{ended:?}"
+        );
+        let start = format!("tllmprof: {}: ", program.as_ref().display());
+        assert!(ended.stderr.starts_with(&start), "{ended:?}");
+        assert!(ended.stderr.contains(why), "no {why:?} in {ended:?}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    }
+}
+
+/// `ulimit -v`, in bytes.
+fn limit_memory(command: &mut Command, bytes: u64) {
+    let limit = libc::rlimit {
+        rlim_cur: bytes,
+        rlim_max: bytes,
+    };
+    // SAFETY: setrlimit may be called between fork and exec, and reads its copy of the limit.
+    unsafe {
+        command.pre_exec(
+            move || match libc::setrlimit(libc::RLIMIT_AS, &raw const limit) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            },
+        );
+    }
+}
+
+/// A library to preload that needs another, `name`.
+fn library_that_needs(scratch: &Scratch, name: &str, arguments: &[&str]) {
+    let shared = ["-shared", "-fPIC", "-nostdlib"];
+    let soname = format!("-Wl,-soname,{name}");
+    let other = [&shared[..], &[&soname], arguments].concat();
+    scratch.compile(name, "int other(void) { return 0; }", &other);
+    let source = "int other(void); int uses(void) { return other(); }";
+    scratch.compile("libtllmprof.so", source, &[&shared[..], &[name]].concat());
+    fs::remove_file(scratch.path(name)).unwrap();
+}
+
+#[test]
+fn a_program_of_another_c_library_is_not_started() {
+    let scratch = Scratch::new();
+    let flag = "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1";
+    let program = scratch.compile("musl", PRINTS, &[flag]);
+    let why = "it uses musl (/lib/ld-musl-x86_64.so.1)";
+    refused(&scratch, &program, None, why);
+    let script = scratch.script("serve", &format!("#!{}\n", program.display()));
+    refused(&scratch, script, None, why);
+}
+
+#[test]
+fn a_program_of_an_older_c_library_is_not_started() {
+    let scratch = Scratch::new();
+    scratch.write("map", "GLIBC_9.99 { global: other; };");
+    library_that_needs(&scratch, "libc.so.6", &["-Wl,--version-script=map"]);
+    let program = scratch.compile("program", PRINTS, &[]);
+    refused(&scratch, program, None, "the library demands glibc 9.99");
+}
+
+#[test]
+fn a_program_without_what_the_library_needs_is_not_started() {
+    let scratch = Scratch::new();
+    library_that_needs(&scratch, "libnobody_has.so.1", &[]);
+    let program = scratch.compile("program", PRINTS, &[]);
+    let why = "the library needs libnobody_has.so.1, which is not found here";
+    refused(&scratch, &program, None, why);
+    // It may be where the program's loader looks by its options.
+    let source = "int other(void) { return 0; }";
+    let there = scratch.compile("lib/libnobody_has.so.1", source, &["-shared", "-fPIC"]);
+    let mut run = scratch.tllmprof();
+    run.args(["run", "--log", "warn", "--"]).arg(&program);
+    let ended = finish(run.env("LD_LIBRARY_PATH", there.parent().unwrap()));
+    assert_eq!(ended.stdout, "started\n", "{ended:?}");
+}
+
+#[test]
+fn a_program_whose_address_space_is_too_small_is_not_started() {
+    const LIMIT: u64 = 1 << 30;
+    let scratch = Scratch::new();
+    let program = scratch.compile("program", PRINTS, &[]);
+    let run_within_limit = || {
+        let mut run = scratch.tllmprof();
+        run.args(["run", "--log", "warn", "--"]).arg(&program);
+        limit_memory(&mut run, LIMIT);
+        finish(&mut run)
+    };
+    let ended = run_within_limit();
+    assert_eq!(ended.stdout, "started\n", "{ended:?}");
+    // The library fits, and then the C library does not.
+    let source = "char large[(1 << 30) - (1280 << 10)];";
+    scratch.compile("libtllmprof.so", source, &["-shared", "-fPIC"]);
+    let why = "its address space is limited to 1048576 kB (ulimit -v)";
+    refused(&scratch, &program, Some(LIMIT), why);
+    // The library does not fit, and the loader goes on without it.
+    let source = "char large[1 << 30];";
+    scratch.compile("libtllmprof.so", source, &["-shared", "-fPIC"]);
+    let ended = run_within_limit();
+    assert_eq!(ended.stdout, "started\n", "{ended:?}");
+    assert!(ended.stderr.contains(why), "{ended:?}");
+}
+
+#[test]
+fn a_library_that_cannot_be_preloaded() {
+    let scratch = Scratch::new();
+    let library = scratch.library();
+    for folder in ["a b", "a:b"] {
+        let there = scratch.path(folder).join("libtllmprof.so");
+        fs::create_dir(there.parent().unwrap()).unwrap();
+        fs::copy(&library, &there).unwrap();
+        let ended = finish(
+            scratch
+                .tllmprof()
+                .args(["run", "true"])
+                .env("TLLMPROF_LIB", &there),
+        );
+        assert_eq!(
+            (ended.code(), ended.stderr.lines().count()),
+            (Some(2), 1),
+            "{ended:?}"
+        );
+        assert!(ended.stderr.contains("TLLMPROF_LIB"), "{ended:?}");
+    }
+    let ended = finish(
+        scratch
+            .tllmprof()
+            .args(["run", "true"])
+            .env("TLLMPROF_LIB", "/none.so"),
+    );
+    assert_eq!(
+        (ended.code(), ended.stderr.lines().count()),
+        (Some(2), 1),
+        "{ended:?}"
+    );
+    assert!(
+        ended
+            .stderr
+            .starts_with("tllmprof: TLLMPROF_LIB=\"/none.so\": "),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn a_file_that_is_no_library() {
+    let scratch = Scratch::new();
+    let ended = finish(
+        scratch
+            .tllmprof()
+            .args(["run", "--", "true"])
+            .env("TLLMPROF_LIB", "/etc/passwd"),
+    );
+    assert_eq!(ended.code(), Some(2), "{ended:?}");
+    assert!(
+        ended.stderr.starts_with("tllmprof: /etc/passwd: "),
+        "{ended:?}"
+    );
+}

@@ -1,0 +1,252 @@
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStringExt;
+
+use super::*;
+use crate::variables::VARIABLES;
+
+fn from(set: &[(&str, &str)]) -> Result<Settings, BadValue> {
+    Settings::from_env(|name| {
+        set.iter()
+            .find(|(n, _)| *n == name)
+            .map(|(_, value)| value.into())
+    })
+}
+
+#[test]
+fn defaults() {
+    let settings = from(&[]).unwrap();
+    assert!(settings.windows.is_empty());
+    assert!(matches!(settings.step, Step::Auto));
+    assert_eq!(settings.warmup, Warmup::Capture);
+    assert_eq!(settings.ranks, None);
+    assert!(settings.drain && settings.nvtx);
+    assert_eq!(settings.nvtx_name, NvtxName::default());
+    assert_eq!(settings.log, Level::Info);
+}
+
+#[test]
+fn warmup_follows_the_rule() {
+    let settings = from(&[("TLLMPROF_STEP", "cudaGraphLaunch")]).unwrap();
+    assert_eq!(settings.warmup, Warmup::Iterations(0));
+    let settings = from(&[
+        ("TLLMPROF_STEP", "cudaGraphLaunch"),
+        ("TLLMPROF_WARMUP", "capture"),
+    ]);
+    assert_eq!(settings.unwrap().warmup, Warmup::Capture);
+}
+
+#[test]
+fn our_window_wins_and_an_empty_one_is_unset() {
+    let all = [
+        ("TLLMPROF_START_STOP", "1"),
+        ("TLLM_PROFILE_START_STOP", "2"),
+        ("TLLM_GPTM_PROFILE_START_STOP", "3"),
+    ];
+    for k in 0..3 {
+        let mut set = all;
+        for earlier in &mut set[..k] {
+            earlier.1 = " ";
+        }
+        let settings = from(&set).unwrap();
+        assert_eq!(settings.windows.to_string(), (k + 1).to_string());
+        assert_eq!(settings.windows_from, Some(all[k].0));
+    }
+}
+
+#[test]
+fn the_variable_that_was_set_is_named() {
+    let error = from(&[("TLLM_GPTM_PROFILE_START_STOP", "9-5")]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "TLLM_GPTM_PROFILE_START_STOP=\"9-5\": \"9-5\" ends before it starts \
+             (wanted: A-B, N, A- or all, or a comma list of them)"
+    );
+}
+
+#[test]
+fn flags() {
+    assert!(!from(&[("TLLM_PROFILE_RECORD_GC", "0")]).unwrap().record_gc);
+    assert!(
+        from(&[("TLLM_PROFILE_RECORD_GC", "Yes")])
+            .unwrap()
+            .record_gc
+    );
+    assert!(!from(&[("TLLMPROF_DRAIN", "")]).unwrap().drain);
+    assert!(from(&[("TLLMPROF_NVTX", "maybe")]).is_err());
+}
+
+#[test]
+fn kernels_and_router() {
+    let kernels = |v| from(&[("TLLMPROF_KERNELS", v)]).unwrap().kernels;
+    assert_eq!(
+        [
+            kernels("1"),
+            kernels("on"),
+            kernels("7"),
+            kernels("0"),
+            kernels("00"),
+            kernels("")
+        ],
+        [Some(20), Some(20), Some(7), None, None, None]
+    );
+    let router = from(&[
+        ("TLLMPROF_PERFECT_ROUTER", "0"),
+        ("ENABLE_PERFECT_ROUTER", "1"),
+    ]);
+    assert_eq!(router.unwrap().perfect_router, PerfectRouter::Off);
+    let router = from(&[("ENABLE_PERFECT_ROUTER", "window")]).unwrap();
+    assert_eq!(router.perfect_router, PerfectRouter::Window);
+}
+
+#[test]
+fn arguments_are_masked_unless_all_are_asked_for() {
+    let full = |v| from(&[("TLLMPROF_ARGS", v)]).map(|settings| settings.full_args);
+    assert_eq!(
+        [full(""), full("masked"), full("full")],
+        [Ok(false), Ok(false), Ok(true)]
+    );
+    assert!(full("1").is_err());
+}
+
+#[test]
+fn a_value_that_is_not_text_is_reported() {
+    for name in [
+        "TLLM_PROFILE_START_STOP",
+        "TLLMPROF_NVTX",
+        "TLLM_TORCH_PROFILE_TRACE",
+    ] {
+        let error =
+            Settings::from_env(|n| (n == name).then(|| OsString::from_vec(vec![b'5', 0xff])))
+                .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with(&format!("{name}=\"5\\xff\": it is not UTF-8")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn the_table_lists_exactly_what_is_read() {
+    let read = RefCell::new(BTreeSet::new());
+    Settings::from_env(|name| {
+        read.borrow_mut().insert(name.to_owned());
+        None
+    })
+    .unwrap();
+    let listed: BTreeSet<_> = VARIABLES.iter().map(|v| v.name.to_owned()).collect();
+    assert_eq!(read.into_inner(), listed);
+    assert_eq!(listed.len(), VARIABLES.len(), "a name is listed twice");
+    assert!(VARIABLES.iter().all(|v| !v.meaning.is_empty()));
+}
+
+/// Bytes that are random, or nearly a value: most of them from the grammar's own alphabet.
+fn any_value(seed: &mut u64) -> Vec<u8> {
+    let mut next = || {
+        // xorshift64
+        *seed ^= *seed << 13;
+        *seed ^= *seed >> 7;
+        *seed ^= *seed << 17;
+        *seed
+    };
+    const PIECES: &[&str] = &[
+        "-",
+        ",",
+        "/",
+        ":",
+        "@",
+        "%",
+        "{n}",
+        "{",
+        "}",
+        " ",
+        "all",
+        "0",
+        "9",
+        "18446744073709551615",
+        "18446744073709551616",
+        "sym:",
+        "py:",
+        "nvtx:",
+        "auto",
+        "cudaGraphLaunch",
+        "(",
+        "[",
+        "\\",
+        "*",
+        "capture",
+        "%q{A}",
+        "é",
+        "\n",
+        "1",
+        "window",
+        "K",
+        "a.b",
+    ];
+    let mut value = Vec::new();
+    for _ in 0..next() % 12 {
+        if next() % 4 == 0 {
+            // An environment cannot hold a zero byte.
+            value.push((next() % 255 + 1) as u8);
+        } else {
+            let piece = PIECES[next() as usize % PIECES.len()];
+            value.extend_from_slice(piece.as_bytes());
+        }
+    }
+    value
+}
+
+#[test]
+fn no_value_panics_and_no_message_breaks_the_line() {
+    let mut seed = 0x9e37_79b9_7f4a_7c15;
+    let (mut good, mut bad) = (0, 0);
+    for _ in 0..3000 {
+        let value = OsString::from_vec(any_value(&mut seed));
+        for variable in VARIABLES {
+            let result = Settings::from_env(|n| (n == variable.name).then(|| value.clone()));
+            match result {
+                Ok(_) => good += 1,
+                Err(error) => {
+                    bad += 1;
+                    let line = error.to_string();
+                    assert_eq!(error.name, variable.name);
+                    assert!(!line.contains(|c: char| c.is_control()), "{line:?}");
+                    assert!(line.chars().count() < 3000, "{line:?}");
+                }
+            }
+        }
+    }
+    assert!(good > 1000 && bad > 1000, "{good} good, {bad} bad");
+}
+
+#[test]
+fn windows_hold_what_their_items_hold() {
+    let mut seed = 42_u64;
+    for _ in 0..2000 {
+        let mut items: Vec<(u64, u64)> = Vec::new();
+        for _ in 0..1 + seed % 6 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let first = (seed >> 33) % 40;
+            items.push((first, first + (seed >> 50) % 6));
+        }
+        let list: Vec<_> = items.iter().map(|(a, b)| format!("{a}-{b}")).collect();
+        let windows = Windows::parse(&list.join(",")).unwrap();
+        for n in 0..50 {
+            let wanted = items.iter().any(|(a, b)| (*a..=*b).contains(&n));
+            assert_eq!(
+                windows.contains(n),
+                wanted,
+                "{n} in {windows}, from {list:?}"
+            );
+        }
+        for pair in windows.as_slice().windows(2) {
+            assert!(
+                pair[0].last.unwrap() + 1 < pair[1].first,
+                "{windows} from {list:?}"
+            );
+        }
+        assert_eq!(Windows::parse(&windows.to_string()).unwrap(), windows);
+    }
+}

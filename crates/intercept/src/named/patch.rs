@@ -1,0 +1,128 @@
+//! By which means the calls of a function are seen, and whether its entry can be patched.
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use tllmprof_platform::elf::Module;
+use tllmprof_platform::entry::{self, Entry, Refusal};
+use tllmprof_platform::lifecycle;
+use tllmprof_platform::maps::Maps;
+use tllmprof_platform::modules;
+
+use super::functions::Function;
+
+lifecycle::global! {
+    /// The program itself has not run yet: this is our constructor.
+    #[fork(keep = "the child is as far")]
+    pub static BEFORE_MAIN: AtomicBool = AtomicBool::new(false);
+}
+
+/// What was found in a file, to be followed in the process.
+#[cfg_attr(test, derive(Clone))]
+pub struct Candidate {
+    pub module: usize,
+    pub path: PathBuf,
+    pub function: Function,
+}
+
+/// A function that the rule names, in the process.
+pub struct Named {
+    pub address: usize,
+    /// The module that it lies in.
+    pub module: usize,
+    pub name: String,
+    pub file: String,
+    pub means: Means,
+}
+
+/// By which means calls of a function are seen.
+pub enum Means {
+    Entry {
+        at: usize,
+        jump: [u8; entry::JUMP],
+        trampoline: Range<usize>,
+        looks_back: bool,
+    },
+    /// By GOT slots and `dlsym`, and why not by its entry.
+    Name(Refusal),
+    /// By none.
+    None(Refusal),
+}
+
+impl Named {
+    /// Whether its entry still is as we left it: another instance of its module may have come to
+    /// lie in the same place.
+    pub fn is_in_place(&self) -> bool {
+        let Means::Entry { at, jump, .. } = self.means else {
+            return true;
+        };
+        // The module may be gone by now.
+        let mut bytes = [0; entry::JUMP];
+        modules::read_any(at, &mut bytes) && bytes == jump
+    }
+}
+
+/// Whether no thread can be in the function, though there are several, as a profiler's that is
+/// preloaded, too: it is the executable's, which has not begun to run, and nobody else knows it.
+pub fn is_quiet(function: &Function, module: &Module, modules: &[Module]) -> bool {
+    let is_called_by = |other: &Module| {
+        let mut names = function.exported.iter();
+        other.start != module.start && names.any(|name| other.asks_for(name))
+    };
+    BEFORE_MAIN.load(Ordering::Relaxed)
+        && module.path().is_empty()
+        && !module.runs_early()
+        && !modules.iter().any(is_called_by)
+}
+
+/// What has to be known of a function before its entry is patched, and whether it can be.
+/// `quiet`: no other thread can be in the function.
+pub fn prepare(
+    candidate: &Candidate,
+    module: &Module,
+    maps: &Maps,
+    quiet: bool,
+) -> Result<Entry, Refusal> {
+    let function = &candidate.function;
+    if function.is_entry_point {
+        return Err(Refusal::EntryPoint);
+    }
+    if function.is_go {
+        return Err(Refusal::Go);
+    }
+    if function.is_variant_call {
+        return Err(Refusal::VariantCall);
+    }
+    if function.is_ifunc {
+        return Err(Refusal::Ifunc);
+    }
+    if function.size == 0 {
+        return Err(Refusal::UnknownSize);
+    }
+    let start = module.base.wrapping_add(function.address);
+    let offset = module
+        .file_offset(function.address, function.size)
+        .ok_or(Refusal::Changed)?;
+    let mapping = maps.at(start).ok_or(Refusal::Changed)?;
+    if !mapping.is_executable || mapping.is_writable || start + function.size > mapping.end {
+        return Err(Refusal::NotWritable);
+    }
+    let mut code = vec![0; function.size];
+    let file = tllmprof_symbols::open(&candidate.path).map_err(|_| Refusal::Unreadable)?;
+    file.read_exact_at(&mut code, offset)
+        .map_err(|_| Refusal::Unreadable)?;
+    let mut loaded = vec![0; function.size];
+    if !module.read(start, &mut loaded) {
+        return Err(Refusal::Unreadable);
+    }
+    if loaded != code {
+        return Err(Refusal::Changed);
+    }
+    let entry = entry::examine(start, &code, |address, buffer| module.read(address, buffer))?;
+    if !quiet && !entry::fits_one_store(&entry) {
+        return Err(Refusal::Threads);
+    }
+    Ok(entry)
+}

@@ -1,0 +1,380 @@
+//! Functions of this process, patched, followed by name and forgotten.
+
+use core::arch::global_asm;
+use core::ffi::CStr;
+
+use regex::bytes::Regex;
+use tllmprof_platform::elf::Module;
+use tllmprof_platform::entry::Refusal;
+use tllmprof_platform::maps::Maps;
+use tllmprof_platform::modules::Loaded;
+use tllmprof_session as session;
+use tllmprof_steps::step::counted::Counted;
+use tllmprof_symbols::Pattern;
+
+use super::patch::{Candidate, prepare};
+use super::*;
+use crate::made::{alone, stranger};
+
+// A function of one number whose first instruction has room for a jump, and one that is refused.
+#[cfg(target_arch = "x86_64")]
+global_asm!(
+    ".pushsection .text.tllmprof_made_named,\"ax\",@progbits",
+    ".p2align 4",
+    ".hidden tllmprof_made_named",
+    ".globl tllmprof_made_named",
+    ".type tllmprof_made_named,@function",
+    "tllmprof_made_named:",
+    "lea rax, [rdi + 2 * rdi + 0x100]",
+    "add rax, 1",
+    "ret",
+    ".size tllmprof_made_named, . - tllmprof_made_named",
+    ".popsection",
+);
+#[cfg(target_arch = "aarch64")]
+global_asm!(
+    ".pushsection .text.tllmprof_made_named,\"ax\",@progbits",
+    ".p2align 4",
+    ".hidden tllmprof_made_named",
+    ".globl tllmprof_made_named",
+    ".type tllmprof_made_named,@function",
+    "tllmprof_made_named:",
+    "add x0, x0, x0, lsl #1",
+    "add x0, x0, #0x101",
+    "ret",
+    ".size tllmprof_made_named, . - tllmprof_made_named",
+    ".popsection",
+);
+// SAFETY: defined above, a function of that type.
+unsafe extern "C" {
+    safe fn tllmprof_made_named(number: usize) -> usize;
+}
+
+const RULE: [(&str, &str); 2] = [
+    ("TLLMPROF_STEP", "sym:^tllmprof_made_named$"),
+    ("TLLMPROF_START_STOP", "3"),
+];
+
+fn us() -> (Module, Maps) {
+    let us = elf::containing(prepare as *const () as usize).unwrap();
+    (us, Maps::read().unwrap())
+}
+
+/// The made function, as its file describes it.
+fn candidate() -> Candidate {
+    let (us, _) = us();
+    let path = std::env::current_exe().unwrap();
+    let pattern = Pattern::new(&Regex::new("^tllmprof_made_named$").unwrap());
+    let (mut functions, _) = functions::matching(&path, &pattern).unwrap();
+    assert_eq!(functions.len(), 1);
+    let address = us.base.wrapping_add(functions[0].address);
+    assert_eq!(address, tllmprof_made_named as *const () as usize);
+    Candidate {
+        module: us.start,
+        path,
+        function: functions.remove(0),
+    }
+}
+
+fn count() -> u64 {
+    session::slot().map_or(0, |slot| slot.live(Counted::Named).count())
+}
+
+#[test]
+fn what_cannot_be_patched_is_refused_with_its_reason() {
+    let (us, maps) = us();
+    let good = candidate();
+    let check = |refusal, change: fn(&mut Candidate)| {
+        let mut candidate = good.clone();
+        change(&mut candidate);
+        assert_eq!(prepare(&candidate, &us, &maps, true).err(), Some(refusal));
+    };
+    check(Refusal::EntryPoint, |bad| {
+        bad.function.is_entry_point = true
+    });
+    check(Refusal::Go, |bad| bad.function.is_go = true);
+    check(Refusal::VariantCall, |bad| {
+        bad.function.is_variant_call = true
+    });
+    check(Refusal::Ifunc, |bad| bad.function.is_ifunc = true);
+    check(Refusal::UnknownSize, |bad| bad.function.size = 0);
+    check(Refusal::Changed, |bad| bad.function.size = 1 << 40);
+    check(Refusal::Changed, |bad| bad.function.address = 1 << 40);
+    check(Refusal::Unreadable, |bad| bad.path = "/no/such/file".into());
+    check(Refusal::NotWritable, |bad| {
+        let data = core::ptr::from_ref(&RULE).addr();
+        bad.function.address = data.wrapping_sub(elf::containing(data).unwrap().base);
+    });
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn other_threads_forbid_an_entry_that_one_store_cannot_replace() {
+    let (us, maps) = us();
+    let mut candidate = candidate();
+    assert!(prepare(&candidate, &us, &maps, false).is_ok());
+    // From its second instruction on, which is shorter than a jump.
+    candidate.function.address += 8;
+    candidate.function.size -= 8;
+    assert_eq!(
+        prepare(&candidate, &us, &maps, false).err(),
+        Some(Refusal::Threads)
+    );
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_patched_function_counts_and_its_end_closes_the_window() {
+    let said = alone(&RULE, || {
+        follow(&tllmprof_session::activity::settings().unwrap().step);
+        processor::start();
+        // The process uses CUDA, or no window opens.
+        session::new_thread(true);
+        session::entered(tllmprof_calls::Call::MemAlloc);
+        report();
+        let (us, maps) = us();
+        with(|followed| followed.patch(vec![candidate()], &[us], &maps));
+        let (address, trampoline) = with(|followed| {
+            let function = &followed.functions[0];
+            let Means::Entry { trampoline, .. } = &function.means else {
+                panic!("it is not patched");
+            };
+            assert!(function.is_in_place());
+            (function.address, trampoline.clone())
+        })
+        .unwrap();
+        assert_eq!(address, tllmprof_made_named as *const () as usize);
+        assert!(may_await_end(trampoline.start) && !may_await_end(address));
+        let ends = &pool::AWAITED[0];
+        for number in 0..8 {
+            assert_eq!(tllmprof_made_named(number), 3 * number + 0x101);
+            assert_eq!(count(), 1 + number as u64);
+            // The window is iteration 3: its end alone is awaited.
+            let iteration = ends.iteration.load(Ordering::Relaxed);
+            let awaited = number >= 3 && !processor::has_shadow_stack();
+            assert_eq!(iteration, if awaited { 3 } else { 0 }, "{number}");
+            assert_eq!(ends.address.load(Ordering::Relaxed), 0);
+        }
+        with(|followed| {
+            followed.loaded.push(Loaded {
+                start: us.start,
+                end: us.end,
+                path: candidate().path,
+                soname: None,
+                is_left_alone: false,
+            });
+            followed.forget(&[]);
+        });
+        assert!(!may_await_end(trampoline.start), "its module is gone");
+    });
+    if let Some(said) = said {
+        assert!(!said.contains("cannot be followed"), "{said}");
+    }
+}
+
+#[test]
+fn a_function_that_is_refused_is_followed_by_name_or_not_at_all() {
+    alone(&RULE, || {
+        follow(&tllmprof_session::activity::settings().unwrap().step);
+        let (us, maps) = us();
+        let good = candidate();
+        let refused = |exported: &[&CStr], is_variant_call| {
+            let mut refused = good.clone();
+            refused.function.is_go = true;
+            refused.function.is_variant_call = is_variant_call;
+            refused.function.exported = exported.iter().map(|&name| name.to_owned()).collect();
+            refused
+        };
+        let made = vec![
+            refused(&[], false),
+            refused(&[c"getppid"], false),
+            {
+                let mut variant = refused(&[c"getppid"], true);
+                variant.function.is_go = false;
+                variant
+            },
+            Candidate {
+                module: 0x10,
+                ..good.clone()
+            },
+        ];
+        with(|followed| {
+            followed.patch(made, &[us], &maps);
+            let means = followed
+                .functions
+                .iter()
+                .map(|function| match function.means {
+                    Means::Entry { .. } => "entry",
+                    Means::Name(Refusal::Go) => "name",
+                    Means::None(Refusal::Go) => "none",
+                    Means::None(Refusal::VariantCall) => "variant",
+                    _ => "else",
+                });
+            let means: Vec<_> = means.collect();
+            assert_eq!(
+                means,
+                ["none", "name", "variant"],
+                "and none of a module that is gone"
+            );
+            assert_eq!((followed.matched, followed.by_name.len()), (4, 1));
+            followed.by_name[0].found.address = stranger();
+        });
+
+        // What a program gets that looks it up.
+        let ask = |handle, name: &CStr, version: Option<&CStr>, caller| {
+            let version = version.map_or(core::ptr::null(), CStr::as_ptr);
+            // SAFETY: handles that dlsym knows, and terminated strings.
+            unsafe { lookup(handle, name.as_ptr(), version, caller) }.addr()
+        };
+        let version = if cfg!(target_arch = "x86_64") {
+            c"GLIBC_2.2.5"
+        } else {
+            c"GLIBC_2.17"
+        };
+        let stub = ask(libc::RTLD_DEFAULT, c"getppid", None, stranger());
+        assert!(pool::is_stub(stub));
+        assert_eq!(
+            ask(libc::RTLD_DEFAULT, c"getppid", Some(version), stranger()),
+            stub
+        );
+        assert_eq!(
+            ask(libc::RTLD_DEFAULT, c"getppid", Some(c"NONE_1"), stranger()),
+            0
+        );
+        assert_eq!(ask(libc::RTLD_NEXT, c"getppid", None, stranger()), 0);
+        assert_eq!(ask(libc::RTLD_DEFAULT, c"getpid", None, stranger()), 0);
+        let us = prepare as *const () as usize;
+        assert_eq!(
+            ask(libc::RTLD_DEFAULT, c"getppid", None, us),
+            0,
+            "we ask ourselves"
+        );
+        // SAFETY: a library that is in the process already.
+        let libc = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY) };
+        assert_eq!(ask(libc, c"getppid", None, stranger()), stub, "by a handle");
+    });
+}
+
+#[test]
+fn a_library_that_comes_is_looked_at_and_one_that_goes_is_forgotten() {
+    let rule = [
+        ("TLLMPROF_STEP", "sym:^(cbrt|erf|fmod|hypot)$@libm"),
+        ("TLLMPROF_START_STOP", "1000"),
+    ];
+    alone(&rule, || {
+        start();
+        let matched = || with(|followed| (followed.matched, followed.functions.len())).unwrap();
+        // SAFETY: a library of the system, whose constructors may run here.
+        let libm =
+            unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+        assert!(!libm.is_null());
+        // SAFETY: a handle, and a terminated name.
+        let found = unsafe { libc::dlsym(libm, c"cbrt".as_ptr()) };
+        let cbrt = |place| {
+            // SAFETY: the function of this name, or its stub.
+            let cbrt =
+                unsafe { tllmprof_platform::function::at::<extern "C" fn(f64) -> f64>(place) };
+            cbrt.unwrap()(27.0)
+        };
+        let root = cbrt(found);
+        assert!((root - 3.0).abs() < 1e-9);
+        look();
+        let (all, there) = matched();
+        assert!(all >= 4 && there == all, "{all} {there}");
+        look();
+        assert_eq!(matched(), (all, there), "nothing has changed");
+
+        // Whatever the means: a call by what a program gets counts once.
+        // SAFETY: a handle, and a terminated name.
+        let instead = unsafe { lookup(libm, c"cbrt".as_ptr(), core::ptr::null(), stranger()) };
+        let before = count();
+        assert_eq!(cbrt(if instead.is_null() { found } else { instead }), root);
+        assert_eq!(count(), before + 1);
+
+        with(|followed| followed.forget(&[])).unwrap();
+        assert_eq!(matched(), (all, 0));
+        with(|followed| assert!(followed.by_name.is_empty() && followed.loaded.is_empty()));
+    });
+}
+
+#[test]
+fn a_rule_that_matches_too_much_follows_nothing() {
+    let rule = [
+        ("TLLMPROF_STEP", "sym:.@libm"),
+        ("TLLMPROF_START_STOP", "1000"),
+    ];
+    alone(&rule, || {
+        // SAFETY: a library of the system, whose constructors may run here.
+        unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_LAZY) };
+        start();
+        with(|followed| assert!(followed.too_many && followed.functions.is_empty())).unwrap();
+    });
+}
+
+#[test]
+fn a_rules_library_is_a_path_or_a_soname() {
+    let loaded = |path: &str, soname: Option<&str>, is_left_alone| Loaded {
+        start: 0,
+        end: 1,
+        path: path.into(),
+        soname: soname.map(|name| name.as_bytes().to_owned()),
+        is_left_alone,
+    };
+    let followed = |library: Option<&str>| {
+        let library = library.map(|library| Regex::new(library).unwrap());
+        Followed::new(&Regex::new(".").unwrap(), library)
+    };
+    let module = loaded("/usr/lib/libm-2.31.so", Some("libm.so.6"), false);
+    for (library, is_wanted) in [
+        (None, true),
+        (Some("libm-2"), true),
+        (Some("^libm.so"), true),
+        (Some("libz"), false),
+    ] {
+        assert_eq!(
+            followed(library).is_wanted(&module),
+            is_wanted,
+            "{library:?}"
+        );
+    }
+    assert!(!followed(Some("libm")).is_wanted(&loaded("/bin/true", None, false)));
+    assert!(!followed(None).is_wanted(&loaded("/lib/libc.so.6", None, true)));
+}
+
+#[test]
+fn a_process_without_a_rule_for_functions_looks_at_nothing() {
+    alone(
+        &[
+            ("TLLMPROF_STEP", "cuGraphLaunch"),
+            ("TLLMPROF_START_STOP", "5"),
+        ],
+        || {
+            start();
+            assert!(!ARE_WATCHED.load(Ordering::Relaxed));
+            look();
+            assert!(with(|_| ()).is_none() && !follows_nothing_yet());
+        },
+    );
+}
+
+#[test]
+fn an_engine_that_may_come_is_waited_for() {
+    alone(
+        &[("TLLMPROF_STEP", "auto"), ("TLLMPROF_START_STOP", "5")],
+        || {
+            start();
+            assert!(ARE_WATCHED.load(Ordering::Relaxed) && follows_nothing_yet());
+            look();
+            assert!(with(|_| ()).is_none(), "there is none");
+        },
+    );
+}
+
+#[test]
+fn a_thread_that_looks_finds_nothing_in_what_that_looks_up() {
+    alone(&RULE, || {
+        follow(&tllmprof_session::activity::settings().unwrap().step);
+        assert_eq!(with(|_| with(|_| ()).is_none()), Some(true));
+        assert!(with(|_| ()).is_some(), "and everything afterwards");
+    });
+}

@@ -1,0 +1,97 @@
+//! The record of a process that tests itself: what it holds, read while it grows.
+
+#![cfg(feature = "builder")]
+
+use std::fs::{self, File};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+
+use crate::{Damage, Entry, Event, Header, Info, Reader, Strings, What};
+
+/// The record of this process. There is one, with one window at a time: a test has it alone.
+pub struct Record {
+    pub file: &'static File,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Record {
+    /// The record, which the first caller begins.
+    pub fn of_process(begin: impl FnOnce() -> File) -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        static FILE: OnceLock<File> = OnceLock::new();
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        Self {
+            file: FILE.get_or_init(begin),
+            _alone: alone,
+        }
+    }
+
+    /// What it holds now.
+    #[must_use]
+    pub fn read(&self) -> Contents {
+        Contents::read(self.file)
+    }
+}
+
+/// All that a record holds.
+pub struct Contents {
+    pub header: Header,
+    pub strings: Strings,
+    /// By thread.
+    pub events: Vec<(u32, Event)>,
+}
+
+impl Contents {
+    /// # Panics
+    /// If it cannot be read or is damaged.
+    #[must_use]
+    pub fn read(file: &File) -> Self {
+        let reader = Reader::new(file.try_clone().unwrap()).unwrap();
+        let mut contents = Self {
+            header: reader.header().clone(),
+            strings: Strings::default(),
+            events: Vec::new(),
+        };
+        let damage = reader.read(|entry| match entry {
+            Entry::String { id, bytes } => contents.strings.add(id, bytes),
+            Entry::Event { thread, event } => contents.events.push((thread, event)),
+        });
+        assert_eq!(damage.unwrap(), Damage::default());
+        contents
+    }
+
+    /// The events that a thread has written, without its name.
+    #[must_use]
+    pub fn of(&self, thread: u32) -> Vec<Event> {
+        let events = self.events.iter().filter(|(of, _)| *of == thread);
+        let events = events.map(|(_, event)| *event);
+        events
+            .filter(|event| !matches!(event.what, What::ThreadName { .. }))
+            .collect()
+    }
+
+    /// The texts that the record has for a fact.
+    #[must_use]
+    pub fn facts(&self, wanted: Info) -> Vec<&str> {
+        let text = |(_, event): &(u32, Event)| match event.what {
+            What::Info { key, value } if key == Some(wanted) => {
+                Some(self.strings.get(u32::try_from(value).unwrap()))
+            }
+            _ => None,
+        };
+        self.events.iter().filter_map(text).collect()
+    }
+}
+
+/// Runs `act` on a thread of its own; returns its number.
+pub fn on_a_thread(act: impl FnOnce() + Send) -> u32 {
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            act();
+            let place = fs::read_link("/proc/thread-self").unwrap();
+            let number = place.file_name().unwrap().to_str().unwrap();
+            number.parse().unwrap()
+        });
+        thread.join().unwrap()
+    })
+}
