@@ -278,10 +278,7 @@ fn a_tool_that_fails_gets_nothing() {
 fn a_thread_is_cancelled_in_the_tool() {
     let program = Program::new("cancelled");
     let tool = program.library("tool", "");
-    let more = [
-        ("NVTX_INJECTION64_PATH", tool.to_str().unwrap()),
-        ("TOOL_WAITS", "1"),
-    ];
+    let more = [("NVTX_INJECTION64_PATH", tool.to_str().unwrap())];
     let ran = program.run(&[], "nvtx:^step", "0", &more);
     assert_eq!(ran.output.out(), "cancelled\n", "{}", ran.output.err());
     assert!(ran.output.status.success());

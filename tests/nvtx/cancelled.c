@@ -1,7 +1,9 @@
-/* A thread is cancelled in a tool's push, for which TOOL_WAITS is set. */
+/* A thread is cancelled in a tool's push, which by TOOL_WAITS says when it is there. */
 #include "loop.h"
 
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 static void *run(void *unused)
@@ -15,9 +17,16 @@ int main(void)
 {
     pthread_t thread;
     void *result = NULL;
+    int there[2];
+    char number[16], byte;
     use_cuda();
+    if (pipe(there) != 0)
+        return 2;
+    snprintf(number, sizeof number, "%d", there[1]);
+    setenv("TOOL_WAITS", number, 1);
     pthread_create(&thread, NULL, run, NULL);
-    usleep(100000);
+    if (read(there[0], &byte, 1) != 1)
+        return 3;
     pthread_cancel(thread);
     pthread_join(thread, &result);
     puts(result == PTHREAD_CANCELED ? "cancelled" : "ended");

@@ -8,6 +8,7 @@ use core::ffi::CStr;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
+use crate::barrier;
 use crate::elf::{Found, Module, Slot};
 use crate::maps::{Maps, page_size};
 use crate::modules::{is_relocated, relro};
@@ -131,6 +132,11 @@ pub fn store(slot: &Slot<'_>, to: usize, maps: &Maps, relro: &Range<usize>) -> b
     };
     if !is_writable && !protect(libc::PROT_READ | libc::PROT_WRITE) {
         return false;
+    }
+    // A caller loads the slot and jumps. On AArch64 that does not keep the code it comes to from loading data
+    // which is older than the slot: what was made ready for it is seen by all threads first.
+    if cfg!(target_arch = "aarch64") {
+        barrier::process_wide();
     }
     // One store: a thread that calls meanwhile finds the old address or the new one.
     slot.place.store(to, Ordering::Release);

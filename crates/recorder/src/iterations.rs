@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Edge, Event, What};
 
-use super::state::{IS_ON, IS_RECORDING};
+use super::state::{IS_RECORDING, is_on, is_recording};
 use super::{clock, gpu, ranges, space, writers};
 
 /// No iteration is open.
@@ -67,12 +67,12 @@ pub fn start() {
 /// An iteration begins.
 pub fn iteration_begins(n: u64) {
     gpu::iteration_begins(n);
-    if IS_ON.load(Ordering::Relaxed) {
+    if is_on() {
         OPEN.store(n, Ordering::Relaxed);
         let now = clock::ticks();
         let ended = replace(&SINCE, now);
         // What was between two iterations was ours.
-        if IS_RECORDING.load(Ordering::Relaxed)
+        if is_recording()
             && let Some(header) = space::header()
         {
             header.add(Counter::OwnTicks, now.saturating_sub(ended));
@@ -93,7 +93,7 @@ pub fn iteration_ends(counts: bool) {
         return;
     };
     header.add(Counter::Iterations, 1);
-    if IS_RECORDING.load(Ordering::Relaxed) {
+    if is_recording() {
         ENDED.fetch_add(1, Ordering::Relaxed);
         writers::write(&Event::new(since, took, What::Iteration { n }));
     } else {
@@ -103,7 +103,7 @@ pub fn iteration_ends(counts: bool) {
 
 /// A window opens with iteration `first`.
 pub fn window_opens(first: u64) {
-    if !IS_ON.load(Ordering::Relaxed) {
+    if !is_on() {
         return;
     }
     let Some(header) = space::header() else {
@@ -154,7 +154,7 @@ fn write_edge(edge: Edge, iteration: u64) {
 
 /// Whether it is time to bring the counters up to date.
 pub fn wants_calls() -> bool {
-    if !IS_ON.load(Ordering::Relaxed) {
+    if !is_on() {
         return false;
     }
     let now = clock::coarse_ms();
@@ -177,7 +177,7 @@ pub fn count_calls(calls: impl Iterator<Item = u64>) {
     let Some(header) = space::header() else {
         return;
     };
-    let is_inside = IS_RECORDING.load(Ordering::Relaxed);
+    let is_inside = is_recording();
     for ((row, counted), calls) in (0_u8..).zip(&COUNTED).zip(calls) {
         let new = calls.saturating_sub(counted.swap(calls, Ordering::Relaxed));
         let counter = if is_inside {

@@ -168,8 +168,10 @@ fn ask_for_room(live: &Live) {
     if let Some(ask) = ASK.get()
         && !live.is_full.load(Ordering::Relaxed)
         && !live.is_asked.swap(true, Ordering::AcqRel)
+        // Else it may be done by now, and have taken the mark away.
+        && !ask()
     {
-        live.is_asked.store(ask(), Ordering::Release);
+        live.is_asked.store(false, Ordering::Release);
     }
 }
 

@@ -21,15 +21,16 @@ lifecycle::global! {
     pub static IS_WANTED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Whether events are kept now.
+/// Whether events are kept now. Where they are, the calling thread finds the record's id and clock: where loads
+/// may be done in another order, as on AArch64, only an acquire load sees to that.
 #[inline]
 pub fn is_recording() -> bool {
-    IS_RECORDING.load(Ordering::Relaxed)
+    IS_RECORDING.load(Ordering::Acquire)
 }
 
-/// Whether there is a record.
+/// Whether there is a record. Where there is, the calling thread finds its id and clock, as above.
 pub fn is_on() -> bool {
-    IS_ON.load(Ordering::Relaxed)
+    IS_ON.load(Ordering::Acquire)
 }
 
 /// Whether one was asked for.

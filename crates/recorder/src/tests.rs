@@ -2,6 +2,7 @@
 
 mod gpu;
 
+use core::sync::atomic::AtomicU32;
 use std::fs;
 use std::thread;
 
@@ -184,6 +185,21 @@ fn more_events_than_a_chunk_holds_go_into_the_next() {
     let starts = contents.of(thread).into_iter().map(|event| event.start);
     assert!(starts.eq(0..many));
     assert!(contents.header.counter(Counter::Chunks) >= chunks + 40);
+}
+
+#[test]
+fn room_is_asked_for_again_after_a_helper_that_was_fast() {
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    let _record = record();
+    // It has made room before the thread that asked knows that it will.
+    set_helper(|| {
+        ASKED.fetch_add(1, Ordering::Relaxed);
+        make_room();
+        true
+    });
+    let many = (40 * CHUNK_BYTES / EVENT_BYTES) as u64;
+    on_a_thread(|| (0..many).for_each(|n| late(&Event::new(n, 0, What::Iteration { n }))));
+    assert!(ASKED.load(Ordering::Relaxed) > 1);
 }
 
 #[test]

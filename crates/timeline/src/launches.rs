@@ -3,8 +3,8 @@
 //! All that one call launched has the same number, and calls get these in their order, but a record does
 //! not say which call got which. So the calls that launch are put beside the numbers of the kernels, both
 //! in their order, where there is as much of one as of the other: over a whole window of kernels, else
-//! between two moments at which the GPUs had nothing left to do. What does not fit, by its time, its
-//! stream or how many kernels there are, has no launch here.
+//! between two moments at which no thread was in such a call and the GPUs had nothing left to do. What
+//! does not fit, by its time, its stream or how many kernels there are, has no launch here.
 
 use std::collections::{HashMap, HashSet};
 
@@ -293,7 +293,8 @@ fn fit<'a>(calls: &'a [Call], works: &'a [Work]) -> Option<Vec<Pair<'a>>> {
     (calls.len() == works.len() && pairs.iter().all(is_one)).then_some(pairs)
 }
 
-/// Before which calls the GPUs had nothing left to do, each with the first work from there on.
+/// Before which calls the GPUs had nothing left to do, each with the first work from there on. A call that
+/// another thread is still in may have its work yet to give.
 fn idle_moments(calls: &[Call], works: &[Work], busy: &[(u64, u64)]) -> Vec<(usize, usize)> {
     // The latest start of any work before each place, and the earliest from there on.
     let mut before = vec![0; works.len() + 1];
@@ -305,13 +306,15 @@ fn idle_moments(calls: &[Call], works: &[Work], busy: &[(u64, u64)]) -> Vec<(usi
         after[at] = work.first.min(after[at + 1]);
     }
     let mut found = Vec::new();
-    let (mut next, mut ended, mut place) = (0, 0, 0);
+    let (mut next, mut ended, mut place, mut returned) = (0, 0, 0, 0);
     for (index, call) in calls.iter().enumerate() {
+        let is_within_another = call.start < returned;
+        returned = call.end.max(returned);
         while let Some((_, end)) = busy.get(next).filter(|(start, _)| *start < call.start) {
             ended = (*end).max(ended);
             next += 1;
         }
-        if ended.saturating_add(IDLE) > call.start {
+        if is_within_another || ended.saturating_add(IDLE) > call.start {
             continue;
         }
         while place < works.len() && works[place].first < call.start {
@@ -450,6 +453,18 @@ mod tests {
         let behind =
             kernels.map(|(number, _, stream)| (number, 200 + u64::from(number) * 4, stream));
         assert_eq!(found(&calls, &behind), [None; 4]);
+    }
+
+    #[test]
+    fn the_gpu_is_not_done_with_a_call_that_is_on_its_way() {
+        // Each call begins while the GPU is idle, and the one before has not reached the driver. The
+        // kernel without a call keeps the window from being joined as a whole.
+        let calls = [(1, 100), (2, 116), (1, 132)].map(|(thread, start)| Call {
+            end: (start + 24) * US,
+            ..call(thread, start)
+        });
+        let kernels = [(1, 50, 2), (2, 118, 1), (3, 136, 2), (4, 152, 1)];
+        assert_eq!(found(&calls, &kernels), [Some(2), Some(3), Some(4)]);
     }
 
     #[test]

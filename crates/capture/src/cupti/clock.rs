@@ -50,4 +50,29 @@ impl Reading {
         let moved = since * i128::from(ticks) / i128::from(passed);
         u64::try_from(i128::from(self.ticks) + moved).unwrap_or(0)
     }
+
+    /// The nanoseconds at `ticks`, by this reading and a later one.
+    fn ns_at(&self, later: &Self, ticks: u64) -> u64 {
+        let swapped = |reading: &Self| Self {
+            ns: reading.ticks,
+            ticks: reading.ns,
+        };
+        swapped(self).ticks_at(&swapped(later), ticks)
+    }
+}
+
+/// What the clock that `read` gives is ahead of `CLOCK_REALTIME`, in nanoseconds: 0 where they are one. This
+/// thread may have to wait for a processor between two readings: what passes then counts for nothing.
+pub fn ahead(read: impl FnMut() -> u64) -> i64 {
+    const SAME: u64 = 100_000;
+    let before = Reading::now();
+    let theirs = Reading::new(read);
+    let after = Reading::now();
+    let ours = before.ns_at(&after, theirs.ticks);
+    let ahead = theirs.ns.wrapping_sub(ours).cast_signed();
+    if theirs.ns == 0 || ahead.unsigned_abs() < SAME {
+        0
+    } else {
+        ahead
+    }
 }

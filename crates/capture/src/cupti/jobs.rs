@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::LEAST_MEMORY;
 use super::activity::KINDS;
 use super::attempt::{self, Attempt};
-use super::clock::Reading;
+use super::clock::{self, Reading};
 use super::library::Cupti;
 use super::presence::{self, Presence};
 use super::refusal::Refusal;
@@ -211,21 +211,12 @@ fn check(function: &'static str, status: c_int) -> Result<(), Refusal> {
 
 /// What CUPTI's clock is ahead of `CLOCK_REALTIME`, in nanoseconds: 0 where they are one.
 fn ahead(cupti: &Cupti) -> i64 {
-    const SAME: u64 = 100_000;
-    let theirs = Reading::new(|| {
+    clock::ahead(|| {
         let mut ns = 0;
         // SAFETY: writes the time to the local.
         unsafe { (cupti.get_timestamp)(&raw mut ns) };
         ns
-    });
-    let ours = Reading::now();
-    // Some microseconds lie between the two readings.
-    let ahead = theirs.ns.wrapping_sub(ours.ns).cast_signed();
-    if theirs.ns == 0 || ahead.unsigned_abs() < SAME {
-        0
-    } else {
-        ahead
-    }
+    })
 }
 
 /// Has CUPTI take nothing any more, and hand over what it has.

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 
+use tllmprof_platform::system::{Clock, nanoseconds};
 use tllmprof_record::{CopyKind, Event as Recorded};
 
 use super::activity::{Activity, CONCURRENT_KERNEL, MEMCPY, MEMSET, Work};
@@ -184,6 +185,29 @@ fn times_of_a_clock_that_is_ahead_are_put_back() {
         record.read().of(thread)[0].start
     });
     assert_eq!(starts, [now.ticks; 2]);
+}
+
+#[test]
+fn a_pause_between_two_readings_is_no_difference_of_clocks() {
+    const PAUSE: Duration = Duration::from_millis(20);
+    const FAR: u64 = 1 << 40;
+    let mut reads = 0;
+    let mut ahead_of = |by: u64| {
+        clock::ahead(|| {
+            let now = nanoseconds(Clock::Realtime) + by;
+            reads += 1;
+            if reads % 8 == 0 {
+                std::thread::sleep(PAUSE);
+            }
+            now
+        })
+    };
+    assert_eq!(ahead_of(0), 0);
+    let found = ahead_of(FAR).cast_unsigned();
+    assert!(
+        u128::from(found.abs_diff(FAR)) < PAUSE.as_nanos() / 2,
+        "{found}"
+    );
 }
 
 #[test]
