@@ -3,6 +3,7 @@
 //! own, which runs the same test again.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{CString, OsStr};
@@ -169,6 +170,30 @@ fn find_libraries() -> BTreeMap<u32, Library> {
         }
     }
     libraries
+}
+
+lifecycle::global! {
+    /// How often what CPython calls of ours is to panic.
+    #[fork(keep = "tests that fork ask for none")]
+    #[restart(keep)]
+    static PANICS: AtomicU32 = AtomicU32::new(0);
+}
+
+/// Has what CPython calls of ours panic so many times, where it looks for its thread.
+pub fn panic_next(times: u32) {
+    PANICS.store(times, Ordering::Relaxed);
+}
+
+/// How many of these panics are still to come.
+pub fn panics_left() -> u32 {
+    PANICS.load(Ordering::Relaxed)
+}
+
+/// For what CPython calls.
+pub fn panic_if_asked() {
+    let less = |left: u32| left.checked_sub(1);
+    let asked = PANICS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    assert!(asked.is_err(), "asked for");
 }
 
 /// The libpython of this process.
