@@ -37,6 +37,7 @@ look_up!(dlvsym, tllmprof_intercept::dlvsym_door);
 /// Called by NVTX, as `nvtxInit.h` does.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn InitializeInjectionNvtx2(export: nvtx::GetExportTable) -> c_int {
+    // No panic: that function contains what is ours, apart from what is a tool's.
     // SAFETY: NVTX is the caller, so `export` is its function, which it keeps for as long as the process lives.
     unsafe { nvtx::initialize(export) }
 }
@@ -45,6 +46,7 @@ unsafe extern "C-unwind" fn InitializeInjectionNvtx2(export: nvtx::GetExportTabl
 /// Called by NVTX, as `nvtxExtInit.h` does.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn InitializeInjectionNvtxExtension(module: *mut c_void) -> c_int {
+    // No panic: that function contains what is ours, apart from what is a tool's.
     // SAFETY: NVTX is the caller, so `module` describes an extension of its, as `nvtxExtInit.h` lays it out.
     unsafe { nvtx::initialize_extension(module) }
 }

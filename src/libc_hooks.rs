@@ -77,6 +77,7 @@ macro_rules! hooks {
             // SAFETY: the symbol is meant to take the place of libc's, and goes on to it.
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+                // No panic: `find` and the bodies contain what is ours, apart from libc's function.
                 type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
                 // SAFETY: the place is null or has libc's function of this name and type.
                 let real = unsafe { function::at::<Function>($real.find()) };

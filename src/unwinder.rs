@@ -55,6 +55,7 @@ macro_rules! define {
                 Ok(name) => name,
                 Err(_) => panic!("a name that is none"),
             };
+            // No panic: one that is contained comes through here.
             match find(NAME) {
                 // SAFETY: called with what the caller had for that function.
                 Some(function) => unsafe { function(first, second, third) },

@@ -204,6 +204,17 @@ impl Read {
             .collect()
     }
 
+    /// How many iterations the windows held. One whose close is cut has none: its first never ended.
+    pub fn held(&self) -> u64 {
+        let all: u64 = self.windows().iter().map(|(a, b)| b + 1 - a).sum();
+        let is_empty = |event: &Event| {
+            let edge = Edge::Close;
+            event.cut && matches!(event.what, What::Window { edge: is, .. } if is == edge)
+        };
+        let empty = self.events.iter().filter(|(_, event)| is_empty(event));
+        all - empty.count() as u64
+    }
+
     /// When each window opened and closed, and with which iteration.
     pub fn window_events(&self) -> Vec<((u64, u64), (u64, u64))> {
         let edges = |wanted: Edge| {

@@ -23,6 +23,7 @@ const WORD: usize = size_of::<Word>();
 /// # Safety
 /// As `memmove`.
 pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
+    // No panic: addresses, and numbers that cannot overflow.
     /// Copies `length` bytes, at least one `T` and at most two.
     ///
     /// # Safety
@@ -97,6 +98,7 @@ unsafe fn backwards(to: *mut u8, from: *const u8, length: usize) {
 /// # Safety
 /// As `memset`.
 pub unsafe extern "C" fn fill(to: *mut u8, byte: c_int, length: usize) -> *mut u8 {
+    // No panic: addresses, and numbers that cannot overflow.
     let word = Word::from_ne_bytes([byte as u8; WORD]);
     // SAFETY: each branch stays within the `length` bytes that the caller may write.
     unsafe {
@@ -133,6 +135,7 @@ pub unsafe extern "C" fn fill(to: *mut u8, byte: c_int, length: usize) -> *mut u
 /// # Safety
 /// As `memcmp`.
 pub unsafe extern "C" fn compare(one: *const u8, other: *const u8, length: usize) -> c_int {
+    // No panic: addresses, and numbers that cannot overflow.
     let mut at = 0;
     // SAFETY: all loads lie within the `length` bytes that the caller may read at both places.
     unsafe {
@@ -160,6 +163,7 @@ pub unsafe extern "C" fn compare(one: *const u8, other: *const u8, length: usize
 /// # Safety
 /// As `strlen`.
 pub unsafe extern "C" fn length(text: *const u8) -> usize {
+    // No panic: addresses, and numbers that cannot overflow.
     let mut length = 0;
     // SAFETY: no byte before this one is the end of the text, so that this one is in it.
     while unsafe { load::<u8>(text.add(length)) } != 0 {

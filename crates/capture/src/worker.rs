@@ -246,8 +246,10 @@ fn sleep(code: u32, deadline: Instant) -> bool {
 }
 
 extern "C" fn main(_: *mut c_void) -> *mut c_void {
-    name_thread(c"tllmprof");
-    uncounted(&mut work);
+    contained((), || {
+        name_thread(c"tllmprof");
+        uncounted(&mut work);
+    });
     core::ptr::null_mut()
 }
 

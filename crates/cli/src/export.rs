@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -109,6 +109,12 @@ fn writing(arguments: &Arguments, target: Option<Output>) -> Result<Writing> {
         (Writer::Folder(_), None) => {
             return Err(usage(format_args!(
                 "--output -: {} makes {} (wanted: its name)",
+                arguments.to.name, arguments.to.makes
+            )));
+        }
+        (Writer::File(_), None) if !arguments.to.is_text && io::stdout().is_terminal() => {
+            return Err(usage(format_args!(
+                "--output -: {} makes {}, which is not for a terminal (wanted: a file's name, or a pipe)",
                 arguments.to.name, arguments.to.makes
             )));
         }

@@ -10,9 +10,12 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Ended, Scratch, finish, plain};
+use common::{Ended, Scratch, finish, on_terminal, plain};
 use serde_json::Value;
 use server::Server;
+use tllmprof_config::printable::is_hidden;
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{ClockKind, Edge, Event, Info, What};
 
 fn command(scratch: &Scratch, arguments: &[&str]) -> Command {
     let mut command = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
@@ -110,6 +113,59 @@ fn standard_output_and_compression() {
     assert!(text == ended.stdout);
     let folder = export(&scratch, &["rank-0.tllmprof", "--to", "parquet", "-o", "-"]);
     assert_eq!(folder.code(), Some(2));
+}
+
+/// Names of a record, on a terminal that they are meant to act on.
+#[test]
+fn no_name_acts_on_a_terminal() {
+    const HOSTILE: &str = "\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}gpj.exe\r\u{200b}";
+    let scratch = Scratch::new();
+    let pid = 7;
+    let mut builder = Builder::new(pid, ClockKind::Monotonic);
+    let name = builder.string(pid, HOSTILE);
+    let keys = [Info::Process, Info::CommandLine, Info::Host, Info::Rule];
+    let infos = keys.map(|key| What::Info {
+        key: Some(key),
+        value: name.into(),
+    });
+    let window = |edge| What::Window { edge, iteration: 0 };
+    let rest = [
+        What::ThreadName { name },
+        window(Edge::Open),
+        What::Iteration { n: 0 },
+        What::Mark { domain: name, name },
+        window(Edge::Close),
+    ];
+    for (what, at) in infos.into_iter().chain(rest).zip(1..) {
+        builder.push(pid, &Event::new(at, 0, what));
+    }
+    let mut file = fs::File::create(scratch.path("a.tllmprof")).unwrap();
+    builder.write_to(&mut file).unwrap();
+    for (arguments, escape) in [
+        (
+            &["export", "a.tllmprof", "--to", "chrome", "-o", "-"][..],
+            r"\u202e",
+        ),
+        (&["report", "--json", "a.tllmprof"], r"\u202e"),
+        (&["report", "a.tllmprof"], r"\u{202e}"),
+    ] {
+        let mut command = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
+        command.args(arguments).current_dir(scratch.path(""));
+        let ended = on_terminal(&mut command);
+        assert_eq!(ended.code(), Some(0), "{arguments:?}: {}", ended.stderr);
+        // A terminal ends its lines with both.
+        let shown = ended.stdout.replace("\r\n", "");
+        let acts = shown.find(is_hidden).map(|at| &shown[at..][..20]);
+        assert!(acts.is_none(), "{arguments:?}: {acts:?}");
+        assert!(shown.contains(escape), "{arguments:?}: {:.2000}", shown);
+    }
+    let to_perfetto = ["a.tllmprof", "--to", "perfetto", "-o", "-"];
+    let refused = on_terminal(&mut command(&scratch, &to_perfetto));
+    assert_eq!((refused.code(), &refused.stdout[..]), (Some(2), ""));
+    let why = "--output -: perfetto makes a Perfetto trace, which is not for a terminal (wanted: a \
+               file's name, or a pipe)";
+    assert!(refused.stderr.contains(why), "{}", refused.stderr);
+    assert_eq!(export(&scratch, &to_perfetto).code(), Some(0), "to a pipe");
 }
 
 #[test]

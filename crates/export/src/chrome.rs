@@ -1,10 +1,11 @@
 //! The trace event format: JSON that chrome://tracing, the Perfetto UI and many others read.
 //!
 //! Source: "Trace Event Format", the Chromium project. Times are microseconds with three decimals; one
-//! event is one line.
+//! event is one line. Characters that act on a terminal are escaped: the file may be printed on one.
 
 use std::io;
 
+use tllmprof_report::write_json_text;
 use tllmprof_timeline::Track;
 
 use crate::activity::{Activity, Flow, Value};
@@ -209,7 +210,12 @@ fn microseconds(to: &mut Vec<u8>, before: &str, ns: u64) {
 
 fn string(to: &mut Vec<u8>, text: &str) {
     // Into memory that fails nowhere.
-    let _ = serde_json::to_writer(to, text);
+    let _ = write_json_text(text, to);
+    // Perfetto takes the end of `\\"` for a quote in the text.
+    if text.ends_with('\\') {
+        to.truncate(to.len() - 3);
+        to.extend_from_slice(b"\\u005c\"");
+    }
 }
 
 fn json(text: &str) -> String {
@@ -221,6 +227,20 @@ fn json(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_are_escaped_for_readers_and_terminals() {
+        for (text, written) in [
+            ("gemm<int>", r#""gemm<int>""#),
+            ("\u{1b}[31m\n\u{202e}", r#""\u001b[31m\n\u202e""#),
+            ("a\\b\\", r#""a\\b\u005c""#),
+            ("\\", r#""\u005c""#),
+            ("\\\"", r#""\\\"""#),
+        ] {
+            assert_eq!(json(text), written);
+            assert_eq!(serde_json::from_str::<String>(written).unwrap(), text);
+        }
+    }
 
     #[test]
     fn microseconds_have_every_nanosecond() {

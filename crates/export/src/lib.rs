@@ -61,6 +61,8 @@ pub struct Format {
     pub makes: &'static str,
     /// What [`Exported`] counts.
     pub counts: &'static str,
+    /// It is text, in which nothing acts on a terminal.
+    pub is_text: bool,
     pub write: Writer,
 }
 
@@ -79,18 +81,21 @@ pub const FORMATS: &[Format] = &[
         name: "chrome",
         makes: "JSON for chrome://tracing and the Perfetto UI",
         counts: "events",
+        is_text: true,
         write: Writer::File(|records, to, gzip| chrome(records, to, gzip)),
     },
     Format {
         name: "perfetto",
         makes: "a Perfetto trace",
         counts: "events",
+        is_text: false,
         write: Writer::File(|records, to, gzip| perfetto(records, to, gzip)),
     },
     Format {
         name: "parquet",
         makes: "a folder of tables",
         counts: "rows",
+        is_text: false,
         write: Writer::Folder(parquet),
     },
 ];

@@ -10,6 +10,7 @@ use super::fed;
 use super::thunk::{Role, Thunk};
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve::{self, Scope};
+use tllmprof_platform::thread::LookingUp;
 use tllmprof_platform::{function, gate};
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
@@ -153,6 +154,10 @@ pub unsafe extern "C" fn lookup_version(
 fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usize) -> *mut c_void {
     #[cfg(test)]
     crate::made::panic_if_asked();
+    // What follows calls functions of the host's, and one of them may be in the middle of this look-up.
+    let Some(_looking_up) = LookingUp::enter() else {
+        return found;
+    };
     tllmprof_platform::lifecycle::register();
     if found.is_null() || resolve::is_ours(caller) {
         return found;
@@ -281,6 +286,20 @@ mod tests {
         alone(&[], || {
             let real = core::ptr::with_exposed_provenance_mut::<c_void>(stranger());
             assert_eq!(stand_in(real, c"cuGraphLaunch", None, stranger()), real);
+        });
+    }
+
+    #[test]
+    fn a_look_up_within_a_look_up_goes_straight_on() {
+        let name = c"cuGraphLaunch";
+        let found = stranger() as *mut c_void;
+        let ask = || stand_in(found, name, None, stranger());
+        alone(&[("TLLMPROF_START_STOP", "1000")], || {
+            let looking_up = LookingUp::enter();
+            assert_eq!(ask(), found, "a function of the host's asks");
+            drop(looking_up);
+            assert_ne!(ask(), found, "the program asks");
+            assert!(LookingUp::enter().is_some(), "it is over");
         });
     }
 

@@ -15,6 +15,7 @@ use libc::{Elf64_Sym, dl_phdr_info};
 
 use crate::ids;
 use crate::lifecycle::{self, OnlyThread, Stage};
+use crate::panics::contained;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
@@ -167,7 +168,8 @@ fn each_described(visit: &mut dyn FnMut(Description<'_>) -> bool) {
         // SAFETY: the loader passes a valid description, and `visit` is the closure given below,
         // which is used by this call alone.
         let (info, visit) = unsafe { (&*info, &mut *visit.cast::<Visitor<'_>>()) };
-        visit(Description(info)).into()
+        // A panic must not pass the loader, which would keep its lock: nothing more is visited then.
+        contained(true, || visit(Description(info))).into()
     }
     let mut visit: Visitor<'_> = visit;
     // SAFETY: the callback gets the closure back as the type it has, and the closure outlives the

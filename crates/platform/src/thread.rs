@@ -232,9 +232,11 @@ fn more() -> Option<&'static Record> {
 /// of threads that end are not used again.
 fn key() -> Option<u32> {
     extern "C" fn ends(_: *mut c_void) {
-        if let Some(record) = current() {
-            thread_ends(record);
-        }
+        contained((), || {
+            if let Some(record) = current() {
+                thread_ends(record);
+            }
+        });
     }
     lifecycle::global! {
         #[fork(keep = "as the key")]

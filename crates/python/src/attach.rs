@@ -25,6 +25,7 @@ use tllmprof_platform::got::Redirect;
 use tllmprof_platform::got::redirect;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
+use tllmprof_platform::panics::contained;
 use tllmprof_sync::Lock;
 
 /// How long one thread waits for another that attaches or installs.
@@ -135,14 +136,16 @@ unsafe extern "C" fn initialise(
     attributes: *const libc::pthread_condattr_t,
 ) -> c_int {
     let errno = Kept::new();
-    if let (Some(api), Some(thread)) = (api(), threads::current())
-        && gil::initialised(condition.addr(), thread)
-    {
-        if !api.is_initialized() {
-            lifecycle::restart();
+    contained((), || {
+        if let (Some(api), Some(thread)) = (api(), threads::current())
+            && gil::initialised(condition.addr(), thread)
+        {
+            if !api.is_initialized() {
+                lifecycle::restart();
+            }
+            audit(api);
         }
-        audit(api);
-    }
+    });
     drop(errno);
     // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
     unsafe { libc::pthread_cond_init(condition, attributes) }
@@ -171,17 +174,19 @@ unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) ->
     if entry::is_closed() {
         return 0;
     }
-    if let (Some(api), Some(thread)) = (api(), threads::current())
-        && !thread.is_busy.get()
-        // An event may come before the thread has a state.
-        && api.has_thread_state()
-        && api.runs()
-    {
-        // SAFETY: the interpreter calls its audit hooks with the GIL and a terminated text.
-        let (py, event) = unsafe { (Python::assume(api), CStr::from_ptr(event)) };
-        // SAFETY: the interpreter gives its audit hooks a tuple that outlives the call.
-        met(py, thread, event, &|| unsafe { py.share(args) });
-    }
+    contained((), || {
+        if let (Some(api), Some(thread)) = (api(), threads::current())
+            && !thread.is_busy.get()
+            // An event may come before the thread has a state.
+            && api.has_thread_state()
+            && api.runs()
+        {
+            // SAFETY: the interpreter calls its audit hooks with the GIL and a terminated text.
+            let (py, event) = unsafe { (Python::assume(api), CStr::from_ptr(event)) };
+            // SAFETY: the interpreter gives its audit hooks a tuple that outlives the call.
+            met(py, thread, event, &|| unsafe { py.share(args) });
+        }
+    });
     0
 }
 
@@ -241,31 +246,21 @@ fn met<'py>(
                 attached::sub_interpreter_begins();
             }
             drop(installed);
-            thread.is_busy.set(true);
-            py.quietly(|py| interpreter::install(py, thread, number));
-            thread.is_busy.set(false);
+            thread.busily(|| py.quietly(|py| interpreter::install(py, thread, number)));
         }
         LAST.store(interpreter, Ordering::Relaxed);
     }
     if wants().gil && names::are_behind() {
-        thread.is_busy.set(true);
-        py.quietly(names::look);
-        thread.is_busy.set(false);
+        thread.busily(|| py.quietly(names::look));
     }
     if functions::wants(event) {
-        thread.is_busy.set(true);
-        py.quietly(|py| functions::audited(py, event, args));
-        thread.is_busy.set(false);
+        thread.busily(|| py.quietly(|py| functions::audited(py, event, args)));
     }
     if modules::wants(event) {
-        thread.is_busy.set(true);
-        py.quietly(modules::look);
-        thread.is_busy.set(false);
+        thread.busily(|| py.quietly(modules::look));
     }
     if let Some(extension) = extension().filter(|it| it.wants(event)) {
-        thread.is_busy.set(true);
-        py.quietly(|py| extension.look(py));
-        thread.is_busy.set(false);
+        thread.busily(|| py.quietly(|py| extension.look(py)));
     }
 }
 

@@ -4,10 +4,12 @@
 //! for ever: fatal for a C++ program's thread. An `atexit` callback closes the way in ([`close`]), and
 //! waits for those that are inside.
 
+use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
+use super::api::Api;
 use super::object::Python;
 use super::{attached, threads};
 use tllmprof_platform::lifecycle;
@@ -97,19 +99,21 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         );
         return None;
     }
-    thread.is_busy.set(true);
-    // With the GIL the state is left as it is: asked for it, 3.12 and later take the thread's state
-    // in the main interpreter, and wait for themselves where that is not the one it has.
-    // SAFETY: the interpreter is there, and stays as long as this thread is inside.
-    let state = (!has_gil).then(|| unsafe { (api.gil_ensure)() });
-    // SAFETY: the thread has the GIL until it is given back.
-    let result = unsafe { Python::assume(api) }.quietly(act);
-    if let Some(state) = state {
-        // SAFETY: what `gil_ensure` gave, on the same thread; `act` has returned.
-        unsafe { (api.gil_release)(state) };
+    struct Taken<'a>(&'a Api, c_int);
+    impl Drop for Taken<'_> {
+        fn drop(&mut self) {
+            // SAFETY: what `gil_ensure` gave, on the same thread; `act` is over.
+            unsafe { (self.0.gil_release)(self.1) };
+        }
     }
-    thread.is_busy.set(false);
-    Some(result)
+    Some(thread.busily(|| {
+        // With the GIL the state is left as it is: asked for it, 3.12 and later take the thread's state
+        // in the main interpreter, and wait for themselves where that is not the one it has.
+        // SAFETY: the interpreter is there, and stays as long as this thread is inside.
+        let _taken = (!has_gil).then(|| Taken(api, unsafe { (api.gil_ensure)() }));
+        // SAFETY: the thread has the GIL until it is given back.
+        unsafe { Python::assume(api) }.quietly(act)
+    }))
 }
 
 /// Closes the way in, as the interpreter ends, and waits for those that are inside; longer while one

@@ -20,6 +20,7 @@ use super::threads::{self, Thread};
 use super::time::now;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::log;
+use tllmprof_platform::panics::contained;
 
 /// GILs that are followed at a time; from 3.12 on an interpreter may have one of its own.
 const GILS: usize = 64;
@@ -210,16 +211,12 @@ impl Gils {
 /// # Safety
 /// Called as that function is.
 pub unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> c_int {
+    // No panic: `noted` contains it.
     match FOLLOWED.part(condition.addr()) {
-        Some((part, gil)) => {
-            let _errno = Kept::new();
-            if let Some(thread) = threads::current() {
-                match part {
-                    Part::Taken => thread.holds.takes(gil),
-                    Part::Dropped => thread.holds.drops(),
-                }
-            }
-        }
+        Some((part, gil)) => noted(|thread| match part {
+            Part::Taken => thread.holds.takes(gil),
+            Part::Dropped => thread.holds.drops(),
+        }),
         None if IS_LATE.load(Ordering::Relaxed) => learn(condition.addr()),
         None => {}
     }
@@ -230,16 +227,26 @@ pub unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> c_int {
 /// A thread that drops a GIL and takes it again signals its `cond` and then its `switch_cond`.
 #[cold]
 fn learn(condition: usize) {
-    let _errno = Kept::new();
-    let Some(thread) = threads::current() else {
-        return;
-    };
-    if let Some(gil) = second_of_pair(&thread.last_condition, condition) {
-        follow(gil);
-        if let Some((Part::Taken, gil)) = FOLLOWED.part(condition) {
-            thread.holds.takes(gil);
+    noted(|thread| {
+        if let Some(gil) = second_of_pair(&thread.last_condition, condition) {
+            follow(gil);
+            if let Some((Part::Taken, gil)) = FOLLOWED.part(condition) {
+                thread.holds.takes(gil);
+            }
         }
-    }
+    });
+}
+
+/// Has `note` note something of the calling thread, if there is a place for it. The interpreter's call goes on
+/// whatever becomes of that.
+#[inline]
+fn noted(note: impl FnOnce(&Thread)) {
+    let _errno = Kept::new();
+    contained((), || {
+        if let Some(thread) = threads::current() {
+            note(thread);
+        }
+    });
 }
 
 /// Stands in the interpreter's slot for `pthread_cond_timedwait`.
@@ -251,11 +258,9 @@ pub unsafe extern "C-unwind" fn timed_wait(
     mutex: *mut libc::pthread_mutex_t,
     until: *const libc::timespec,
 ) -> c_int {
+    // No panic: `noted` contains it.
     if let Some((Part::Dropped, gil)) = FOLLOWED.part(condition.addr()) {
-        let _errno = Kept::new();
-        if let Some(thread) = threads::current() {
-            thread.holds.begins_to_wait(gil);
-        }
+        noted(|thread| thread.holds.begins_to_wait(gil));
     }
     // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
     unsafe { pthread_cond_timedwait(condition, mutex, until) }
@@ -269,17 +274,17 @@ pub unsafe extern "C-unwind" fn wait(
     condition: *mut libc::pthread_cond_t,
     mutex: *mut libc::pthread_mutex_t,
 ) -> c_int {
+    // No panic: `noted` contains it.
     let is_forced = matches!(FOLLOWED.part(condition.addr()), Some((Part::Taken, _)));
     let since = if is_forced { now() } else { 0 };
     let ticks = if is_forced { holds::ticks() } else { 0 };
     // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
     let result = unsafe { pthread_cond_wait(condition, mutex) };
     if is_forced {
-        let _errno = Kept::new();
-        if let Some(thread) = threads::current() {
+        noted(|thread| {
             let time = now().saturating_sub(since);
             thread.holds.was_forced(time, ticks);
-        }
+        });
     }
     result
 }
@@ -289,12 +294,10 @@ pub unsafe extern "C-unwind" fn wait(
 /// # Safety
 /// Called as that function is.
 pub unsafe extern "C" fn destroy(condition: *mut libc::pthread_cond_t) -> c_int {
+    // No panic: `noted` contains it.
     if FOLLOWED.forget(condition.addr()) {
-        let _errno = Kept::new();
         // Whoever ends an interpreter has its GIL to the last.
-        if let Some(thread) = threads::current() {
-            thread.holds.drops();
-        }
+        noted(|thread| thread.holds.drops());
     }
     // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
     unsafe { libc::pthread_cond_destroy(condition) }

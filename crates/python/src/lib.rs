@@ -14,6 +14,8 @@
 pub mod api;
 mod attach;
 mod attached;
+#[cfg(test)]
+mod broken;
 mod collecting;
 pub mod embedded;
 mod entry;

@@ -9,6 +9,7 @@ use super::api::{Api, Method, Raw};
 use super::attached;
 use super::object::{Object, Python};
 use tllmprof_platform::errno::Kept;
+use tllmprof_platform::panics::contained;
 
 pub use super::api::MethodDef;
 
@@ -33,6 +34,7 @@ impl MethodDef {
         _: F,
     ) -> Self {
         unsafe extern "C" fn called<F: Fn(Python<'_>) + Copy + 'static>(_: Raw, _: Raw) -> Raw {
+            // No panic: `reply` contains it.
             // SAFETY: Python calls this, so that the thread has the GIL; a value of the function's
             // type was given to `without_args`.
             unsafe { reply(|py| the::<F>()(py)) }
@@ -49,6 +51,7 @@ impl MethodDef {
             _: Raw,
             args: Raw,
         ) -> Raw {
+            // No panic: `reply` contains it.
             // SAFETY: Python calls this, so that the thread has the GIL, with a live tuple; a value
             // of the function's type was given to `with_tuple`.
             unsafe { reply_to(args, |py, args| the::<F>()(py, args)) }
@@ -66,6 +69,7 @@ impl MethodDef {
             own: Raw,
             _: Raw,
         ) -> Raw {
+            // No panic: `reply` contains it.
             // SAFETY: Python calls this, so that the thread has the GIL, with the object that the
             // function was made with; a value of the function's type was given to `bound`.
             unsafe { reply_to(own, |py, own| the::<F>()(py, own)) }
@@ -92,7 +96,7 @@ impl MethodDef {
             unsafe {
                 let first = if count > 0 { (*args).addr() } else { 0 };
                 let py = Python::assume(api);
-                the::<F>()(py, first);
+                contained((), || the::<F>()(py, first));
                 py.none()
             }
         }
@@ -128,7 +132,7 @@ const unsafe fn the<F: Copy>() -> F {
     unsafe { core::ptr::NonNull::<F>::dangling().read() }
 }
 
-/// Runs `act`, and gives None to Python, which calls.
+/// Runs `act`, and gives None to Python, which calls; no panic of it gets there.
 ///
 /// # Safety
 /// The thread has the GIL.
@@ -139,7 +143,7 @@ unsafe fn reply(act: impl FnOnce(Python<'_>)) -> Raw {
     };
     // SAFETY: Python calls the function that this is a part of, with the GIL.
     let py = unsafe { Python::assume(api) };
-    py.quietly(act);
+    contained((), || py.quietly(act));
     py.none()
 }
 
@@ -172,7 +176,14 @@ pub fn call_on_main_thread<F: FnOnce(Python<'_>) + Send + 'static>(
         let Some(api) = attached::api() else { return 0 };
         // SAFETY: Python calls this with the GIL.
         let py = unsafe { Python::assume(api) };
-        act(py);
+        let is_done = contained(false, || {
+            act(py);
+            true
+        });
+        if !is_done {
+            // Not the program's: it was not `act` that left it.
+            py.clear_exception();
+        }
         if py.has_raised() { -1 } else { 0 }
     }
     let act = Box::into_raw(Box::new(act));

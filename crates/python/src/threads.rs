@@ -55,6 +55,8 @@ unsafe impl Sync for Thread {}
 /// The calling thread's place; none if there is no memory for one.
 #[inline]
 pub fn current() -> Option<&'static Thread> {
+    #[cfg(test)]
+    crate::broken::panic_if_asked();
     known().or_else(take)
 }
 
@@ -104,6 +106,19 @@ impl Thread {
     /// Whether a thread has the place.
     pub fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Relaxed)
+    }
+
+    /// Runs `act`, which is our own code that Python runs.
+    pub fn busily<R>(&self, act: impl FnOnce() -> R) -> R {
+        struct Busy<'a>(&'a Cell<bool>);
+        impl Drop for Busy<'_> {
+            fn drop(&mut self) {
+                self.0.set(false);
+            }
+        }
+        self.is_busy.set(true);
+        let _busy = Busy(&self.is_busy);
+        act()
     }
 
     /// What it is called.

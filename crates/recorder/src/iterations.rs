@@ -115,7 +115,7 @@ pub fn window_opens(first: u64) {
     FIRST.store(first, Ordering::Relaxed);
     ENDED.store(0, Ordering::Relaxed);
     EVENTS.store(writers::events(), Ordering::Relaxed);
-    write_edge(Edge::Open, first);
+    write_edge(Edge::Open, first, false);
     header.snapshot();
     SINCE.store(clock::ticks(), Ordering::Relaxed);
     ranges::window_opens();
@@ -129,7 +129,9 @@ pub fn window_closes(next: u64) {
     }
     ranges::window_closes();
     let first = FIRST.load(Ordering::Relaxed);
-    write_edge(Edge::Close, next.saturating_sub(1).max(first));
+    // A window in which no iteration has ended: the one that was open is its last, and was cut off.
+    let is_empty = next <= first;
+    write_edge(Edge::Close, next.saturating_sub(1).max(first), is_empty);
     // Those of the window that never were the open one: the next had begun when their turn came.
     let passed = next
         .saturating_sub(first)
@@ -147,9 +149,12 @@ pub fn window_closes(next: u64) {
     }
 }
 
-fn write_edge(edge: Edge, iteration: u64) {
+fn write_edge(edge: Edge, iteration: u64, cut: bool) {
     let what = What::Window { edge, iteration };
-    writers::write(&Event::new(clock::ticks(), 0, what));
+    writers::write(&Event {
+        cut,
+        ..Event::new(clock::ticks(), 0, what)
+    });
 }
 
 /// Whether it is time to bring the counters up to date.

@@ -549,3 +549,24 @@ fn the_child_of_a_fork_has_a_record_of_its_own_which_ends() {
     let after = record.read();
     assert_eq!(after.events, before.events);
 }
+
+#[test]
+fn a_window_in_which_no_iteration_ends_says_so() {
+    let record = record();
+    let thread = on_a_thread(|| {
+        for (first, next) in [(0, 0), (5, 5), (5, 6)] {
+            window_opens(first);
+            iteration_begins(first);
+            iteration_ends(first < next);
+            window_closes(next);
+        }
+    });
+    let contents = record.read();
+    let events = contents.of(thread).into_iter();
+    let closes = events.filter(|event| {
+        let edge = Edge::Close;
+        matches!(event.what, What::Window { edge: is, .. } if is == edge)
+    });
+    let cut: Vec<_> = closes.map(|event| event.cut).collect();
+    assert_eq!(cut, [true, true, false]);
+}

@@ -43,7 +43,7 @@ pub use compare::{Comparison, Outcome};
 pub use diagnosis::{Finding, Verdict};
 pub use facts::{name, range_name};
 pub use iteration::Iteration;
-pub use json::{JsonReport, schema_of, write as write_json};
+pub use json::{JsonReport, schema_of, write as write_json, write_text as write_json_text};
 pub use kernel_name::{full as kernel_name, short as short_kernel_name};
 pub use kernels::{CopyTotal, KernelSum, KernelTotal};
 pub use metrics::{MetricSample, MetricSum};

@@ -2,8 +2,9 @@
 
 #![allow(dead_code)] // each test file uses its part
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read;
+use std::os::fd::FromRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -150,4 +151,44 @@ pub fn plain(program: &Path) -> Command {
         .env("PATH", "/usr/local/bin:/usr/bin:/bin");
     signals::reset(&mut command);
     command
+}
+
+/// What a command writes to a terminal that is its standard output, and how it ends.
+pub fn on_terminal(command: &mut Command) -> Ended {
+    let (mut master, mut slave) = (0, 0);
+    let null = std::ptr::null_mut();
+    // SAFETY: writes two descriptors; no name, attributes or size.
+    let opened = unsafe {
+        libc::openpty(
+            &raw mut master,
+            &raw mut slave,
+            null,
+            std::ptr::null(),
+            std::ptr::null(),
+        )
+    };
+    assert_eq!(opened, 0, "a terminal");
+    // SAFETY: both were opened here and are nobody else's.
+    let (mut terminal, slave) = unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) };
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(slave)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The command has another of the slave, which would keep the terminal open.
+    command.stdout(Stdio::null());
+    let stderr = reader(child.stderr.take().unwrap());
+    let shown = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // A terminal ends by an error.
+        let _ = terminal.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    let status = wait(&mut child).unwrap_or_else(|| panic!("{command:?} did not end"));
+    Ended {
+        status,
+        stdout: shown.join().unwrap(),
+        stderr: stderr.join().unwrap(),
+    }
 }

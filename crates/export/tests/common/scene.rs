@@ -23,6 +23,20 @@ pub const ODD: &str = "void \"f\\g\"<{int}>(\n\t\u{1}\u{7f}é漢)";
 const BROKEN: &[u8] = b"broken \xff\xfe\xc3\xf0";
 pub const REPAIRED: &str = "broken \u{fffd}\u{fffd}\u{fffd}\u{fffd}";
 
+/// Names that are to do harm where they are shown: to a terminal, to who reads them, to a page, to a spreadsheet, to
+/// lines of text.
+pub const HOSTILE: [&str; 6] = [
+    "\u{1b}]0;owned\u{7}\u{1b}[31m\u{9b}2J",
+    "\u{202e}gpj.exe\u{2066}\u{200b}\u{feff}\u{e0041}",
+    "</script><img src=x onerror=alert(1)>&lt;'; drop table calls; --",
+    "=cmd|' /C calc'!A0",
+    "\r\n{\"ph\":\"X\"},\u{2028}",
+    "../../etc/passwd%2F%00\\",
+];
+
+/// The longest that a record holds, in bytes.
+pub const LONGEST: usize = 4096;
+
 /// Arrows from launches to kernels, from when to when on the first machine.
 pub const FLOWS: [(u64, u64); 3] = [
     (2_100 * US, 2_200 * US + 1),
@@ -330,6 +344,13 @@ fn nested(scene: &mut Scene, (tid, track): (u32, &str)) {
     scene.write(tid, 3_970 * US, 0, What::Mark { domain, name });
     let mark = (track, REPAIRED, "nvtx");
     scene.note(mark, 3_970 * US, None, &[("domain", "engine")]);
+    let long = "長".repeat(LONGEST / "長".len());
+    for (name, at) in HOSTILE.into_iter().chain([&long[..]]).zip(3_971..) {
+        let id = scene.builder.string(tid, name);
+        scene.write(tid, at * US, 0, What::Mark { domain, name: id });
+        let mark = (track, name, "nvtx");
+        scene.note(mark, at * US, None, &[("domain", "engine")]);
+    }
 }
 
 /// Calls that fail, that a capture takes, that are cut, that have no name.

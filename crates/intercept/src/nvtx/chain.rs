@@ -22,6 +22,7 @@ use libloading::os::unix::{Library, RTLD_LAZY};
 use tllmprof_platform::injection;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
+use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve;
 use tllmprof_sync::Lock;
 
@@ -211,21 +212,30 @@ pub unsafe fn initialize(export: GetExportTable) -> c_int {
     };
     // SAFETY: what NVTX gave its tool to initialise the module with, which waits until this returns.
     let tables = || KINDS.map(|kind| unsafe { Table::of(export, kind) });
-    let places = (!is_ours(export) && wants_ranges()).then(|| Places::of(tables()));
+    let places = contained(None, || {
+        (!is_ours(export) && wants_ranges()).then(|| Places::of(tables()))
+    });
     let mut has_tool = 0;
     // SAFETY: that is the type of the function of this name.
-    let tool = unsafe { Tool::<Initialize>::find(c"InitializeInjectionNvtx2") };
-    if let Tool::Has(initialize, library) = tool {
+    let find = || unsafe { Tool::<Initialize>::find(c"InitializeInjectionNvtx2") };
+    if let Tool::Has(initialize, library) = contained(Tool::None, find) {
         // SAFETY: the tool's function, and the module's own argument.
         has_tool = unsafe { initialize(export) };
         if has_tool == 0 {
-            if let Some(places) = &places {
-                places.restore();
-            }
+            contained((), || {
+                if let Some(places) = &places {
+                    places.restore();
+                }
+            });
             // As NVTX does where the tool does not want the module.
             drop(ManuallyDrop::into_inner(library));
         }
     }
+    contained(has_tool, || wrapped(places, has_tool))
+}
+
+/// Has the module's ranges go through us, if they are wanted; whether it has a tool by that.
+fn wrapped(places: Option<Places>, has_tool: c_int) -> c_int {
     let Some(places) = places else {
         return has_tool;
     };
@@ -270,11 +280,11 @@ pub unsafe fn initialize_extension(module: *mut c_void) -> c_int {
         return 0;
     };
     // SAFETY: that is the type of the function of this name.
-    let tool = unsafe { Tool::<InitializeExtension>::find(c"InitializeInjectionNvtxExtension") };
-    match tool {
+    let find = || unsafe { Tool::<InitializeExtension>::find(c"InitializeInjectionNvtxExtension") };
+    match contained(Tool::None, find) {
         // SAFETY: the tool's function, and the module's own argument.
         Tool::Has(initialize, _) => unsafe { initialize(module) },
         Tool::Lacks => 1,
-        Tool::None => wants_ranges().into(),
+        Tool::None => contained(false, wants_ranges).into(),
     }
 }

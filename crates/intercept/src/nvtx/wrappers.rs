@@ -36,6 +36,7 @@ macro_rules! wrappers {
         $(
             #[allow(unused_unsafe, reason = "not every function reads what the program gave it")]
             unsafe extern "C-unwind" fn $name<const CHAIN: usize>($($arg: $type),*) $(-> $result)? {
+                // No panic: the bodies contain what is ours, apart from the tool's function.
                 type Next = unsafe extern "C-unwind" fn($($type),*) $(-> $result)?;
                 let next = chain::ALL[CHAIN].next(Row::$name as usize);
                 // SAFETY: null, or what the tool put in the place of this very function.

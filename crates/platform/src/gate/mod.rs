@@ -25,6 +25,7 @@ use tllmprof_calls::{Call, is_called_in_context, may_give_work};
 
 use crate::errno::Kept;
 use crate::lifecycle;
+use crate::panics::contained;
 use crate::{barrier, elf, resolve, thread};
 use tllmprof_sync::Lock;
 use tllmprof_sync::wait;
@@ -231,6 +232,14 @@ fn find(real: *mut c_void) -> Option<usize> {
 /// `frame` is where its frame lies, as the assembler notes it.
 pub extern "C" fn enter(gate: &Gate, frame: usize) -> usize {
     let _errno = Kept::new();
+    // The call goes on to the driver, unnoted: a profiler that is taken out then waits for nothing.
+    contained(0, || noted(gate, frame))
+}
+
+/// What the call is noted in, of those above.
+fn noted(gate: &Gate, frame: usize) -> usize {
+    #[cfg(test)]
+    tests::panic_if_asked();
     let weight = gate.weight.load(Ordering::Relaxed);
     let Some(record) = thread::current() else {
         UNSEEN_PASSES.fetch_add(weight, Ordering::Relaxed);
@@ -314,9 +323,16 @@ mod tests {
 
     use super::*;
     use crate::function;
+    use crate::log::tests::{Stderr, file};
     use crate::thread::tests::{ONE, writer};
 
     static USERS: AtomicU32 = AtomicU32::new(0);
+    /// The next call that comes to a gate panics there.
+    static PANICS: AtomicBool = AtomicBool::new(false);
+
+    pub fn panic_if_asked() {
+        assert!(!PANICS.swap(false, Ordering::Relaxed), "asked for");
+    }
 
     #[linkme::distributed_slice(NEEDS)]
     static TESTS: Needs = Needs {
@@ -375,6 +391,30 @@ mod tests {
         assert_eq!(calls(false).join().unwrap(), 1);
         assert_eq!(calls(true).join().unwrap(), 1);
         assert!(!is_anybody_in());
+    }
+
+    #[test]
+    fn a_call_goes_on_where_its_gate_panics() {
+        let _one = one();
+        let _stderr = Stderr::is(&file());
+        for gives_record in [false, true] {
+            let calls = spawn(move || {
+                if gives_record {
+                    writer();
+                }
+                // The assembler alone does not know what to do where one is closed.
+                let closed = close(PATIENCE).expect("nobody is in");
+                PANICS.store(true, Ordering::Relaxed);
+                let since = Instant::now();
+                assert_eq!(call(), std::process::id() as pid_t);
+                assert!(since.elapsed() < PATIENCE, "it did not wait");
+                drop(closed);
+            });
+            calls.join().unwrap();
+            assert!(!PANICS.load(Ordering::Relaxed), "it did panic");
+            assert!(!is_anybody_in());
+        }
+        assert_eq!(call(), std::process::id() as pid_t);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::threads::{self, Thread};
 use crate::version::{Evaluation, Version};
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::lifecycle;
+use tllmprof_platform::panics::contained;
 
 /// `_PyFrameEvalFunction` in 3.8.
 type EvaluateOld = unsafe extern "C-unwind" fn(Raw, c_int) -> Raw;
@@ -186,6 +187,7 @@ unsafe fn own() -> Evaluate {
 /// # Safety
 /// Called by the interpreter, from 3.9 on.
 unsafe extern "C-unwind" fn evaluate(state: ThreadState, frame: Raw, throws: c_int) -> Raw {
+    // No panic: `follow` contains it.
     // SAFETY: the interpreter, from 3.9 on, calls this in the place of its own, which these arguments
     // are for; a frame that it gives has a code object.
     unsafe {
@@ -202,6 +204,7 @@ unsafe extern "C-unwind" fn evaluate(state: ThreadState, frame: Raw, throws: c_i
 /// # Safety
 /// Called by the interpreter, in 3.11.
 unsafe extern "C-unwind" fn evaluate_in_3_11(state: ThreadState, frame: Raw, throws: c_int) -> Raw {
+    // No panic: `is_short` and what goes on contain it.
     // SAFETY: 3.11 calls this in the place of its own evaluator, which these arguments are for.
     unsafe {
         if may_be_short() && is_short() {
@@ -222,7 +225,9 @@ fn may_be_short() -> bool {
 #[cold]
 #[inline(never)]
 fn is_short() -> bool {
-    threads::current().is_some_and(|thread| thread.spans.is_short())
+    contained(false, || {
+        threads::current().is_some_and(|thread| thread.spans.is_short())
+    })
 }
 
 /// Evaluates a frame with none of the calls in it through us, so that they take no stack.
@@ -236,17 +241,19 @@ unsafe extern "C-unwind" fn evaluate_without_us(
     frame: Raw,
     throws: c_int,
 ) -> Raw {
-    Trouble::Deep.note();
     // SAFETY: frames are evaluated with the GIL.
     let py = api().map(|api| unsafe { Python::assume(api) });
-    if let Some(py) = py {
-        take_away(py);
-    }
+    contained((), || {
+        Trouble::Deep.note();
+        if let Some(py) = py {
+            take_away(py);
+        }
+    });
     // SAFETY: 3.11 has given these arguments to ours, in the place of its own evaluator.
     let result = unsafe { own()(state, frame, throws) };
     if let Some(py) = py {
         let _errno = Kept::new();
-        let _ = put(py);
+        contained(None, || put(py));
     }
     result
 }
@@ -256,6 +263,7 @@ unsafe extern "C-unwind" fn evaluate_without_us(
 /// # Safety
 /// Called by the interpreter, in 3.8.
 unsafe extern "C-unwind" fn evaluate_in_3_8(frame: Raw, throws: c_int) -> Raw {
+    // No panic: `follow` contains it.
     let next = EVALUATE.load(Ordering::Relaxed);
     // SAFETY: ours is in place only after CPython's own has been stored, which has this type in
     // 3.8; the interpreter calls this with its own arguments.
@@ -301,12 +309,14 @@ unsafe fn follow(
 /// The interpreter has given `frame` to be evaluated.
 unsafe fn with_frame(frame: Raw, act: impl FnOnce(&Thread, &Frame<'_>) -> bool) -> bool {
     let _errno = Kept::new();
-    let (Some(api), Some(thread)) = (api(), threads::current()) else {
-        return false;
-    };
-    // SAFETY: frames are evaluated with the GIL, and the interpreter has given this one for that.
-    let frame = unsafe { Frame::of(Python::assume(api), frame) };
-    frame.is_some_and(|frame| act(thread, &frame))
+    contained(false, || {
+        let (Some(api), Some(thread)) = (api(), threads::current()) else {
+            return false;
+        };
+        // SAFETY: frames are evaluated with the GIL, and the interpreter has given this one for that.
+        let frame = unsafe { Frame::of(Python::assume(api), frame) };
+        frame.is_some_and(|frame| act(thread, &frame))
+    })
 }
 
 /// A call begins or goes on. False if neither is so.

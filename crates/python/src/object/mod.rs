@@ -6,7 +6,7 @@ use core::ffi::{CStr, c_int};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::api::{Api, MethodDef, Raw};
+use super::api::{Api, MethodDef, Raw, ThreadState};
 
 mod safe;
 
@@ -126,24 +126,32 @@ impl<'py> Python<'py> {
         C(self)
     }
 
-    /// Runs `act` with no exception set, and puts back the one that was, whatever `act` raised.
+    /// Runs `act` with no exception set, and puts back the one that was, whatever `act` raised, and where it
+    /// panics.
     pub fn quietly<R>(self, act: impl FnOnce(Self) -> R) -> R {
-        let kept = self.take_exception();
-        let result = act(self);
-        self.clear_exception();
-        self.raise(kept);
-        result
+        struct Kept<'py>(Python<'py>, [Raw; 3]);
+        impl Drop for Kept<'_> {
+            fn drop(&mut self) {
+                self.0.clear_exception();
+                self.0.raise(Exception(self.1));
+            }
+        }
+        let _kept = Kept(self, self.take_exception().0);
+        act(self)
     }
 
     /// Runs `act` without the GIL: it may wait. `Send` keeps what needs the GIL out of it.
     pub fn without_gil<R: Send>(self, act: impl FnOnce() -> R + Send) -> R {
-        // SAFETY: the thread has a state, which it gets back before it goes on.
-        unsafe {
-            let state = (self.api.save_thread)();
-            let result = act();
-            (self.api.restore_thread)(state);
-            result
+        struct Saved<'a>(&'a Api, ThreadState);
+        impl Drop for Saved<'_> {
+            fn drop(&mut self) {
+                // SAFETY: the state is this thread's, which was saved below.
+                unsafe { (self.0.restore_thread)(self.1) };
+            }
         }
+        // SAFETY: the thread has a state, which it gets back before it goes on, also where `act` panics.
+        let _saved = Saved(self.api, unsafe { (self.api.save_thread)() });
+        act()
     }
 
     /// The exception that is set, or nulls; none is set any more.
@@ -158,7 +166,7 @@ impl<'py> Python<'py> {
         unsafe { self.api.set_exception(exception.0) };
     }
 
-    fn clear_exception(self) {
+    pub fn clear_exception(self) {
         self.c().err_clear();
     }
 

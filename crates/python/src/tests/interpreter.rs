@@ -1,6 +1,13 @@
 //! An interpreter from its start to its end.
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use tllmprof_platform::{internal_error, log};
+
 use super::hosted::in_each;
+use crate::broken::{panic_next, panics_left};
+use crate::method::{MethodDef, call_on_main_thread};
 use crate::{attached, entry, gc, threads, totals};
 
 const EVERYTHING: &[(&str, &str)] = &[
@@ -92,6 +99,65 @@ assert len(ours) == 1, gc.callbacks
         host.in_another(counts);
         assert!(attached::has_sub_interpreters());
         host.run(counts);
+        host.end();
+    });
+}
+
+/// Each way that CPython has into the library panics in turn: the program goes on, with the exception that
+/// it has, and one line is logged.
+#[test]
+fn no_panic_reaches_the_interpreter() {
+    in_each(EVERYTHING, |host| {
+        static BREAKS: MethodDef = MethodDef::without_args(c"breaks", |py| {
+            py.sys(c"stdout");
+            panic!("a function does")
+        });
+        static BREAKS_FAST: MethodDef =
+            MethodDef::fast(c"breaks_fast", |_, _| panic!("a fast function does"));
+        let lines = File::create_new("lines").unwrap();
+        log::start();
+        // SAFETY: both are open, and descriptor 2 stays so.
+        assert!(unsafe { libc::dup2(lines.as_raw_fd(), 2) } == 2);
+        log::redirected(2);
+        internal_error::start();
+        host.run("import threading");
+
+        // Audited events, and what threads do with the GIL.
+        for source in [
+            "import sys; sys.audit('tllmprof.test')",
+            "one = threading.Thread(target=print); one.start(); one.join()",
+            "try: raise KeyError('kept')\nexcept KeyError: sys.audit('tllmprof.test')",
+        ] {
+            panic_next(3);
+            host.run(source);
+            assert!(panics_left() < 3, "{source}: it did not panic");
+        }
+        panic_next(0);
+
+        // Functions that were given to it, and a call on its main thread.
+        host.with(|py| {
+            for function in [&BREAKS, &BREAKS_FAST] {
+                let function = py.function(function).unwrap();
+                assert!(function.call(&[]).is_some_and(|it| it.is_none()));
+                assert!(!py.has_raised());
+            }
+            let act = |_: crate::object::Python<'_>| panic!("a pending call does");
+            assert!(call_on_main_thread(py.api, act).is_ok());
+        });
+        host.run("for _ in range(1000000): pass");
+
+        // What the library runs with the GIL leaves the GIL as it was.
+        host.without_gil(|| {
+            let broken = std::panic::catch_unwind(|| entry::run(|_| panic!("at an edge")));
+            assert!(broken.is_err());
+            assert_eq!(entry::run(|_| 7), Some(7));
+        });
+        host.run("assert 1 + 1 == 2");
+        let logged = std::fs::read_to_string("lines").unwrap();
+        let panics = logged
+            .lines()
+            .filter(|line| line.contains("internal error"));
+        assert_eq!(panics.count(), 1, "{logged}");
         host.end();
     });
 }

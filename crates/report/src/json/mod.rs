@@ -19,7 +19,7 @@ use crate::diagnosis::Kind;
 use crate::quantiles::Quantiles;
 use crate::skew::{Skew, Step};
 use crate::{Finding, Report, Verdict};
-pub use escaped::write;
+pub use escaped::{write, write_text};
 use process::JsonProcess;
 
 impl Report {
