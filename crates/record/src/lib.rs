@@ -41,6 +41,9 @@ mod strings;
 
 #[cfg(feature = "builder")]
 pub mod builder;
+#[cfg(feature = "builder")]
+#[forbid(unsafe_code)]
+mod repair;
 
 pub use chunk::{Chunk, EventWriter};
 pub use clock::{Clock, MonotonicNs};
@@ -57,6 +60,8 @@ pub use layout::{
 pub use metric::Metric;
 pub use read_header::Header;
 pub use reader::{Cut, Damage, Entry, Error, Reader};
+#[cfg(feature = "builder")]
+pub use repair::repair;
 pub use source::Source;
 #[cfg(feature = "stream")]
 pub use stream::StreamWriter;
