@@ -50,3 +50,10 @@ def difference(points, others):
             at += 1
         over.append((time, reading - others[at][1]))
     return over
+
+
+def blur(points):
+    """How far off a difference to a growing series may be: what it grows by between two of its readings, at most."""
+    longest = max((after[0] - before[0] for before, after in zip(points, points[1:])), default=0.0)
+    whole = points[-1][0] - points[0][0]
+    return max(0.0, rise(points)) / whole * longest if whole > 0 else 0.0

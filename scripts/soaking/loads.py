@@ -31,7 +31,7 @@ class Load:
     seconds: float
     rule: str
     windows: str
-    expected: int = 0  # windows, all of which must be captured; 0: it is not known how many
+    expected: int = 0  # windows; 0: it is not known how many
     is_plain: bool = False  # without the library
     beside: str = ""  # the load without the library that it is compared with
     has_children: bool = False  # which leave records
@@ -149,18 +149,27 @@ def loads(shop, seconds):
     def windows(name, program, rule, windows, known, **more):
         return Load(name, program, APART * count, seconds, rule, windows, known, **more)
 
-    yield windows("launches", [steps], "cudaGraphLaunch", one_in(APART, count), count)
-    yield windows("waits", [steps], "cudaStreamSynchronize", one_in(APART, count), count)
-    yield windows("ranges", [steps], "nvtx:^step$", one_in(APART, count), count)
-    yield windows("functions", [steps], "sym:^soak_step$", one_in(APART, count), count)
+    def plain(name, program, tickets):
+        return Load(name, program, tickets, seconds, "", "", is_plain=True)
+
+    # The stand-in keeps what was destroyed, to notice its use, so the programs grow by themselves.
+    beside = {"beside": "steps-plain"}
+    yield plain("steps-plain", [steps], APART * count)
+    yield windows("launches", [steps], "cudaGraphLaunch", one_in(APART, count), count, **beside)
+    yield windows("waits", [steps], "cudaStreamSynchronize", one_in(APART, count), count, **beside)
+    yield windows("ranges", [steps], "nvtx:^step$", one_in(APART, count), count, **beside)
+    yield windows("functions", [steps], "sym:^soak_step$", one_in(APART, count), count, **beside)
     # It learns first, and among so many threads it may take fewer steps than there are.
-    yield windows("auto", [steps], "auto", three_in(2 * APART, few), 0, variables={"TLLMPROF_TRACE_MAX": "2M"})
+    yield windows("auto", [steps], "auto", three_in(2 * APART, few), 0, **beside,
+                  variables={"TLLMPROF_TRACE_MAX": "2M"})
     found = pythons()
     if found:
-        yield windows("python", [found[0][0], os.path.join(SOURCES, "steps.py")], "py:__main__:step", one_in(2 * APART, few), few)
+        python = [found[0][0], os.path.join(SOURCES, "steps.py")]
+        yield plain("python-plain", python, APART * count)
+        yield windows("python", python, "py:__main__:step", one_in(2 * APART, few), few, beside="python-plain")
     yield Load("forks", [forks], max(40, int(seconds * 8)), seconds, "cudaGraphLaunch", "3-4,10", has_children=True)
     closings = max(100, min(10_000, int(seconds * 20)))
-    yield Load("closes", [closes], closings, seconds, "cudaGraphLaunch", one_in(APART, closings // 10), closings // 10)
-    yield Load("closes-functions", [closes], closings, seconds, "sym:^soak_step$", one_in(APART, closings // 10),
-               closings // 10)
+    yield plain("closes-plain", [closes], closings)
+    for name, rule in (("closes", "cudaGraphLaunch"), ("closes-functions", "sym:^soak_step$")):
+        yield Load(name, [closes], closings, seconds, rule, one_in(APART, closings // 10), closings // 10, beside="closes-plain")
     yield from interpreters(shop, found, seconds)

@@ -62,6 +62,21 @@ class Judgement(unittest.TestCase):
         self.assertTrue(self.grows(judge.difference(series(lambda n: 7300 + 13 * n), plain)))
 
 
+    def test_a_difference_is_blurred_by_what_the_other_grows_between_readings(self):
+        self.assertEqual(judge.blur(series(lambda n: 7000)), 0)
+        self.assertAlmostEqual(judge.blur([(10.0 * n, 7000 + 50 * n) for n in range(40)]), 50)
+
+    def test_windows_that_never_opened_are_counted(self):
+        one = main.Watched.__new__(main.Watched)
+        for line, count in (
+                ("windows 1,3 captured: 9 iterations by auto", 0),
+                ("window 3-4 captured; window 10 never opened: 4 iterations by auto", 1),
+                ("windows 1,3,… (80 in all) captured; windows 5,7,9 never opened: 9 iterations by auto", 3),
+                ("windows 1,3,… (80 in all) captured; windows 5,7,… (12 in all) never opened: 9 iterations", 12)):
+            one.lines = lambda line=line: ["tllmprof: window 3 closed: 1 iteration", "tllmprof: " + line]
+            self.assertEqual(one.never_opened(), count, line)
+
+
 class Programs(unittest.TestCase):
     def test_every_list_of_windows_fits_a_variable(self):
         count = loads.MOST_WINDOWS

@@ -33,8 +33,7 @@ def read(pid):
             mappings = maps.read().count(b"\n")
         return {
             MEMORY: int(rollup["Pss_Anon"]),
-            # The record's own pages are bounded by its size, which is watched by itself.
-            RESIDENT: int(rollup["Pss"]) - int(rollup["Pss_Shmem"]),
+            RESIDENT: int(rollup["Pss"]),
             DESCRIPTORS: len(os.listdir(f"/proc/{pid}/fd")),
             THREADS: len(os.listdir(f"/proc/{pid}/task")),
             MAPPINGS: mappings,
