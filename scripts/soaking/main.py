@@ -16,6 +16,10 @@ MOST_DISK = {"": 256 << 20, "auto": 2 << 20}  # TLLMPROF_TRACE_MAX of each load
 # A child's record, as crates/recorder/src/space.rs reserves it: the header and one chunk, and 16 more for its threads.
 CHILDS_DISK = (64 << 10) * (1 + 1 + 16)
 
+# What a window leaves behind for the exit line: crates/steps/src/window.rs, Taken. The room is reserved when the
+# windows are read, and its pages become the process's as they are filled.
+KEPT = 48
+
 
 def positive(text):
     try:
@@ -99,6 +103,8 @@ class Watched:
                 return
             growth = judge.growth(points)
             bound = kind.bound if beside is None else kind.bound + judge.blur(beside.points[kind])
+            if kind.unit:
+                bound += KEPT * self.captured() / 2 / 1024
             if growth.exceeds(bound):
                 than = "" if beside is None else " more than without the library"
                 yield (f"{name}: {kind.name} grew by {growth.third:.0f}{kind.unit} in the third quarter and by "

@@ -63,6 +63,9 @@ fn repair_header(header: &mut [u8], id: u64) {
             offset_of!(Snapshot, ended),
         ];
         let says = says.map(|place| u64_at(snapshot, place));
+        if says[0] == 0 {
+            continue; // was not taken
+        }
         let figures = &snapshot[offset_of!(Snapshot, figures)..][..Figures::BYTES];
         let (words, _) = figures.as_chunks();
         let words = words.iter().map(|word| u64::from_le_bytes(*word));
