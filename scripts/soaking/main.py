@@ -122,7 +122,7 @@ class Watched:
             yield (f"{name}: of {self.load.expected} windows {self.captured()} were captured and {never} were said never to have "
                    f"opened: {self.last_line()}")
         # On a busy machine many steps are made at once that had waited, and a window's passes before the last is closed.
-        if never > self.load.expected // 50:
+        if self.load.expected and never > self.load.expected // 50:
             yield f"{name}: {never} of {self.load.expected} windows never opened (at most one in 50)"
         if not self.load.expected and name == "auto" and self.captured() == 0:
             yield f"{name}: no window was captured: {self.last_line()}"
