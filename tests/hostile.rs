@@ -13,6 +13,7 @@ mod not_ready;
 mod twice;
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use common::{Scratch, Switch, compiler, repo, run, standin};
@@ -31,9 +32,12 @@ impl Workshop {
 
     /// Builds `tests/hostile/NAME.c`.
     fn build(&self, name: &str, output: &str, options: &[&str]) -> PathBuf {
+        self.build_with(compiler(), name, output, options)
+    }
+
+    fn build_with(&self, mut cc: Command, name: &str, output: &str, options: &[&str]) -> PathBuf {
         let standin = standin();
         let built = self.0.path(output);
-        let mut cc = compiler();
         cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"])
             .args(["-pthread", "-fexceptions", "-DSTANDIN"])
             .arg(format!("-I{}", repo().join("tests/standin").display()))

@@ -115,6 +115,21 @@ fn tool(cross_name: &str, name: &str) -> Command {
     })
 }
 
+/// A clang with its sanitizers, as `scripts/get-clang` has one; without it the running test says what it leaves out.
+pub fn clang() -> Option<PathBuf> {
+    static CLANG: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let got = CLANG.get_or_init(|| {
+        let mut get = Command::new(repo().join("scripts/get-clang"));
+        let got = run(&mut get, Duration::from_secs(600));
+        match got.status.code() {
+            Some(0) => Ok(got.out().trim().into()),
+            Some(3) => Err(got.err().trim().to_owned()),
+            _ => panic!("scripts/get-clang: {}\n{}", got.status, got.err()),
+        }
+    });
+    got.as_ref().map_err(|why| skipped(why)).ok().cloned()
+}
+
 /// Whether the processor under test is x86-64.
 pub fn is_x86_64() -> bool {
     match std::env::var("TLLMPROF_TEST_CROSS") {

@@ -307,13 +307,10 @@ CUresult cuModuleUnload(CUmodule module)
     return CUDA_SUCCESS;
 }
 
-/* Every kernel does the same here (see run_kernel): a function is a name. */
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+/* Every kernel does the same here (see run_kernel): a function is a name, kept for good. With the lock held. */
+CUfunction kept_function(const char *name)
 {
     static struct CUfunc_st *functions;
-    if (module == NULL || name == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    driver_lock();
     struct CUfunc_st *found = functions;
     while (found != NULL && strcmp(found->name, name) != 0)
         found = found->next;
@@ -322,6 +319,15 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
         found->next = functions;
         functions = found;
     }
+    return found;
+}
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+    if (module == NULL || name == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    driver_lock();
+    CUfunction found = kept_function(name);
     driver_unlock();
     *function = found;
     return found == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;

@@ -77,6 +77,9 @@ void host_wait(uint64_t until);
 CUresult injected(const char *function);
 _Noreturn void use_after_end(const char *function, const char *what);
 
+/* context.c; with the lock held. */
+CUfunction kept_function(const char *name);
+
 /* tool.c: what a profiler in the driver sees, and suffers. */
 void tool_enter(void);
 void tool_leave(void);

@@ -123,7 +123,8 @@ static CUresult launch(const char *function, const void *first, CUfunction kerne
         result = CUDA_ERROR_INVALID_HANDLE;
     pass_call();
     if (result == CUDA_SUCCESS) {
-        struct node node = {.name = kernel->name};
+        /* A graph and CUPTI may need it when the library that has the kernel is closed. */
+        struct node node = {.name = kept_function(kernel->name)->name};
         if (params != NULL && params[0] != NULL)
             memcpy(&node.kernel_buffer, params[0], sizeof node.kernel_buffer);
         result = submit(stream, node, 0);

@@ -20,6 +20,8 @@ use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
 mod changes;
+#[cfg(test)]
+mod damaged;
 mod memory;
 mod slots;
 mod walker;
@@ -347,7 +349,8 @@ impl Module {
     /// The string at `offset` of the module's table.
     fn string(&self, offset: usize) -> Option<&CStr> {
         let most = self.tables.strings_size.checked_sub(offset)?;
-        self.memory.string(self.tables.strings + offset, most)
+        self.memory
+            .string(self.tables.strings.wrapping_add(offset), most)
     }
 
     /// The entry of the symbol table.
@@ -424,7 +427,10 @@ impl Module {
     /// The version of the symbol, by its number in the module.
     fn version(&self, index: usize) -> Option<u16> {
         let table = self.tables.versym;
-        (table != 0).then(|| self.memory.half(table + index * size_of::<u16>()))?
+        (table != 0).then(|| {
+            self.memory
+                .half(table.wrapping_add(index * size_of::<u16>()))
+        })?
     }
 
     /// The version in which the module asks for a symbol that it does not define.
@@ -435,21 +441,24 @@ impl Module {
         let wanted = self.version(index)? & !VERSYM_HIDDEN;
         let mut need = self.tables.verneed;
         loop {
-            let mut aux = need + self.memory.word(need + offset_of!(Verneed, aux))? as usize;
+            let word = |at: usize, offset| self.memory.word(at.wrapping_add(offset));
+            let mut aux = need.wrapping_add(word(need, offset_of!(Verneed, aux))? as usize);
             loop {
-                let other = self.memory.half(aux + offset_of!(Vernaux, other))?;
+                let other = self
+                    .memory
+                    .half(aux.wrapping_add(offset_of!(Vernaux, other)))?;
                 if other & !VERSYM_HIDDEN == wanted {
-                    let name = self.memory.word(aux + offset_of!(Vernaux, name))?;
+                    let name = word(aux, offset_of!(Vernaux, name))?;
                     return self.string(name as usize);
                 }
-                match self.memory.word(aux + offset_of!(Vernaux, next))? {
+                match word(aux, offset_of!(Vernaux, next))? {
                     0 => break,
-                    next => aux += next as usize,
+                    next => aux = aux.wrapping_add(next as usize),
                 }
             }
-            match self.memory.word(need + offset_of!(Verneed, next))? {
+            match word(need, offset_of!(Verneed, next))? {
                 0 => return None,
-                next => need += next as usize,
+                next => need = need.wrapping_add(next as usize),
             }
         }
     }
@@ -469,15 +478,16 @@ impl Module {
     fn version_name(&self, index: u16) -> Option<&CStr> {
         let mut definition = self.tables.verdef;
         loop {
-            if self.memory.half(definition + offset_of!(Verdef, index))? == index {
-                let aux = self.memory.word(definition + offset_of!(Verdef, aux))?;
+            let place = |offset| definition.wrapping_add(offset);
+            if self.memory.half(place(offset_of!(Verdef, index)))? == index {
+                let aux = self.memory.word(place(offset_of!(Verdef, aux)))?;
                 // The first auxiliary entry starts with the name's offset.
-                let name = self.memory.word(definition + aux as usize)?;
+                let name = self.memory.word(place(aux as usize))?;
                 return self.string(name as usize);
             }
-            match self.memory.word(definition + offset_of!(Verdef, next))? {
+            match self.memory.word(place(offset_of!(Verdef, next)))? {
                 0 => return None,
-                next => definition += next as usize,
+                next => definition = definition.wrapping_add(next as usize),
             }
         }
     }
@@ -499,7 +509,10 @@ impl Module {
     }
 
     fn find_by_gnu_hash(&self, name: &CStr, matches: impl Fn(usize) -> bool) -> Option<usize> {
-        let word = |index: usize| self.memory.word(self.tables.gnu_hash + index * 4);
+        let word = |index: usize| {
+            self.memory
+                .word(self.tables.gnu_hash.wrapping_add(index * 4))
+        };
         let (buckets, first, filters) = (word(0)?, word(1)?, word(2)?);
         let hash = gnu_hash(name);
         let bucket = 4 + 2 * filters as usize;
@@ -516,16 +529,20 @@ impl Module {
             if entry & 1 == 1 {
                 return None;
             }
-            index += 1;
+            index = index.checked_add(1)?;
         }
     }
 
     fn find_by_hash(&self, name: &CStr, matches: impl Fn(usize) -> bool) -> Option<usize> {
-        let word = |index: usize| self.memory.word(self.tables.hash + index * 4);
+        let word = |index: usize| self.memory.word(self.tables.hash.wrapping_add(index * 4));
         let (buckets, chains) = (word(0)?, word(1)?);
         let chain = 2 + buckets as usize;
         let mut index = word(2 + sysv_hash(name).checked_rem(buckets)? as usize)?;
-        while index != 0 && index < chains {
+        // No more than there are: a damaged chain may lead back into itself.
+        for _ in 0..chains {
+            if index == 0 || index >= chains {
+                return None;
+            }
             if matches(index as usize) {
                 return Some(index as usize);
             }
@@ -548,17 +565,20 @@ impl Module {
 
     /// The index of the undefined symbol `name`.
     fn undefined(&self, name: &CStr) -> Option<usize> {
-        (1..self.undefined_end()).find(|&index| {
-            self.symbol(index)
-                .is_some_and(|symbol| symbol.section == 0 && self.string(symbol.name) == Some(name))
-        })
+        // What a damaged table says of its size is no reason to look behind the segment's end.
+        let mut symbols =
+            (1..self.undefined_end()).map_while(|index| Some((index, self.symbol(index)?)));
+        let is_it = |symbol: &Symbol| symbol.section == 0 && self.string(symbol.name) == Some(name);
+        let (index, _) = symbols.find(|(_, symbol)| is_it(symbol))?;
+        Some(index)
     }
 
     /// An index that all undefined symbols are below.
     fn undefined_end(&self) -> usize {
         // Both tables start with their sizes. In a GNU table the symbols before the first hashed one
         // are the undefined ones, unless none is hashed at all.
-        let second = |table: usize| (table != 0).then(|| self.memory.word(table + 4))?;
+        let second =
+            |table: usize| (table != 0).then(|| self.memory.word(table.wrapping_add(4)))?;
         if let Some(first) = second(self.tables.gnu_hash).filter(|first| *first > 1) {
             return first as usize;
         }

@@ -43,6 +43,9 @@ mod strings;
 pub mod builder;
 #[forbid(unsafe_code)]
 pub mod contents;
+#[cfg(feature = "builder")]
+#[forbid(unsafe_code)]
+mod repair;
 
 pub use chunk::{Chunk, EventWriter};
 pub use clock::{Clock, MonotonicNs};
@@ -59,6 +62,8 @@ pub use layout::{
 pub use metric::Metric;
 pub use read_header::Header;
 pub use reader::{Cut, Damage, Entry, Error, Reader};
+#[cfg(feature = "builder")]
+pub use repair::repair;
 pub use source::Source;
 #[cfg(feature = "stream")]
 pub use stream::StreamWriter;

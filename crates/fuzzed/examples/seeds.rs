@@ -1,40 +1,47 @@
-//! Writes what the fuzzer starts from: `seeds FOLDER [RECORD…]`. Without records, those of a made-up
-//! server and of one event of each kind.
+//! Writes what the fuzzer starts from: `seeds FOLDER [RECORD…]`. Without records, those of a made-up server and of one
+//! event of each kind, and exports of nsys.
 
 use std::error::Error;
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use tllmprof_fuzz::{pack, unpack};
+use tllmprof_fuzzed::packed::{pack, unpack};
 use tllmprof_record::builder::Builder;
-use tllmprof_record::{CallKind, ClockKind, CopyKind, Edge, Event, Info, Metric, RangeKind, What};
+use tllmprof_record::{
+    CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, RangeKind, What,
+};
 
-#[path = "../../../crates/report/tests/common/server.rs"]
+#[path = "../../nsys/tests/common/mod.rs"]
+mod export;
+#[path = "../../report/tests/common/server.rs"]
 mod server;
+
+use export::{Export, Schema};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
     let folder = arguments.next().ok_or("no FOLDER")?;
-    std::fs::create_dir_all(&folder)?;
-    let records: Vec<_> = arguments.collect();
-    for record in &records {
+    let records = folder.join("records");
+    fs::create_dir_all(&records)?;
+    let given: Vec<_> = arguments.collect();
+    for record in &given {
         let name = record.file_stem().ok_or("a record that is no file")?;
-        write(&folder, Path::new(name), &std::fs::read(record)?)?;
+        write(&records, Path::new(name), &fs::read(record)?)?;
     }
-    if records.is_empty() {
-        for rank in 0..3 {
-            let server = server::Server {
-                rank,
-                window: 105..=112,
-                kernels: 1,
-                taken: 106..=108,
-            };
-            let name = format!("server-{rank}");
-            write(&folder, Path::new(&name), &server.record().0.bytes())?;
-        }
-        let all = every_kind();
-        write(&folder, Path::new("every-kind"), &all)?;
-        write(&folder, Path::new("cut-off"), &all[..all.len() - 65_400])?;
-        write(&folder, Path::new("header-alone"), &all[..64 * 1024])?;
+    if given.is_empty() {
+        let server = server::Server {
+            rank: 0,
+            window: 105..=112,
+            kernels: 1,
+            taken: 106..=108,
+        };
+        write(&records, Path::new("server"), &server.record().0.bytes())?;
+        let all = every_kind(true);
+        write(&records, Path::new("every-kind"), &all)?;
+        write(&records, Path::new("unfinished"), &every_kind(false))?;
+        write(&records, Path::new("cut-off"), &all[..all.len() - 65_000])?;
+        write(&records, Path::new("header-alone"), &all[..64 * 1024])?;
+        exports(&folder.join("nsys"))?;
     }
     Ok(())
 }
@@ -42,12 +49,40 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn write(folder: &Path, name: &Path, record: &[u8]) -> Result<(), Box<dyn Error>> {
     let packed = pack(record);
     if unpack(&packed) != record {
-        return Err(format!("{}: it is too long, or has a full chunk", name.display()).into());
+        return Err(format!("{}: it is too long", name.display()).into());
     }
-    Ok(std::fs::write(folder.join(name), packed)?)
+    Ok(fs::write(folder.join(name), packed)?)
 }
 
-fn every_kind() -> Vec<u8> {
+/// In small pages, so that a change is likely to be one of a row.
+fn exports(folder: &Path) -> Result<(), Box<dyn Error>> {
+    fs::create_dir_all(folder)?;
+    for (name, schema) in [("full", Schema::Full), ("sparse", Schema::Sparse)] {
+        let path = folder.join(name);
+        let _ = fs::remove_file(&path);
+        let mut export = Export::new(&path, schema);
+        let of = export::thread(100, 101);
+        export.domain(of, 1, "tllmprof");
+        export.range(60, of, 1, "capture", None, [1000, 9000]);
+        for n in 0..4 {
+            let start = 1100 + 1000 * n;
+            export.range(59, of, 1, "iteration", Some(5 + n), [start, start + 900]);
+            export.range(59, of, 0, "a range", None, [start + 10, start + 400]);
+            if schema == Schema::Full {
+                let name = export.string("cudaGraphLaunch_v10000");
+                export.call(of, name, [start + 20, start + 40]);
+            }
+            let name = export.string("a kernel");
+            export.kernel(100, name, 0, [start + 50, start + 600]);
+        }
+        export.finish();
+        let smaller = rusqlite::Connection::open(&path)?;
+        smaller.execute_batch("PRAGMA journal_mode = DELETE; PRAGMA page_size = 512; VACUUM;")?;
+    }
+    Ok(())
+}
+
+fn every_kind(is_over: bool) -> Vec<u8> {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     let name = builder.string(1, "name");
     let domain = builder.string(1, "domain");
@@ -150,6 +185,9 @@ fn every_kind() -> Vec<u8> {
             builder.hand_over(2, 3);
             builder.push(3, &Event::new(0, u64::MAX, what));
         }
+    }
+    if is_over {
+        builder.end(Ended::InOrder);
     }
     builder.bytes()
 }

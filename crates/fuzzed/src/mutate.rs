@@ -1,0 +1,61 @@
+//! Changes to bytes as a fuzzer makes them, the same in each run.
+
+/// A source of changes.
+#[derive(Debug)]
+pub struct Mutator(u64);
+
+/// Numbers at the edges of their types.
+const EDGES: [u64; 8] = [0, 1, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];
+
+impl Mutator {
+    /// Others for each seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// xorshift64, below a limit; 0 where there is nothing below it.
+    pub const fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        match limit {
+            0 => 0,
+            _ => (self.0 >> 11) as usize % limit,
+        }
+    }
+
+    /// Changes some bytes in one to eight ways; `other` is what parts may come from.
+    pub fn change(&mut self, bytes: &mut Vec<u8>, other: &[u8]) {
+        for _ in 0..=self.below(8) {
+            self.change_once(bytes, other);
+        }
+    }
+
+    fn change_once(&mut self, bytes: &mut Vec<u8>, other: &[u8]) {
+        let at = self.below(bytes.len());
+        let length = self.below(16).min(bytes.len() - at);
+        match self.below(8) {
+            _ if bytes.is_empty() => bytes.extend_from_slice(other),
+            0 => bytes[at] ^= 1 << self.below(8),
+            1 => bytes[at] = self.below(256) as u8,
+            2 => {
+                let edge = EDGES[self.below(EDGES.len())].to_le_bytes();
+                let width = (1 << self.below(4)).min(bytes.len() - at);
+                bytes[at..at + width].copy_from_slice(&edge[..width]);
+            }
+            3 => bytes[at] = bytes[at].wrapping_add(self.below(7) as u8).wrapping_sub(3),
+            4 => bytes.truncate(at),
+            5 => drop(bytes.drain(at..at + length)),
+            6 => {
+                let from = self.below(bytes.len() - length + 1);
+                bytes.copy_within(from..from + length, at);
+            }
+            _ => {
+                let from = self.below(other.len());
+                let piece = &other[from..(from + self.below(64)).min(other.len())];
+                bytes.splice(at..at, piece.iter().copied());
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Records as a fuzzer takes them: short.
+//!
+//! A record is blocks of 64 KiB that are mostly zeros. Packed, it is what differs from zeros: pieces of an offset (u32), a
+//! length (u16) and the bytes, the last of which has the record's length for its offset. A change of one piece leaves
+//! the others where they are, and any bytes can be unpacked.
+
+/// Bytes of an unpacked record, at most: the header and 15 chunks.
+const MOST: usize = 16 * 64 * 1024;
+/// As many zeros are worth a new piece.
+const GAP: usize = 8;
+
+/// The record that some bytes stand for.
+#[must_use]
+pub fn unpack(mut packed: &[u8]) -> Vec<u8> {
+    let mut record = Vec::new();
+    while let Some((&[a, b, c, d, e, f], rest)) = packed.split_first_chunk() {
+        let offset = u32::from_le_bytes([a, b, c, d]) as usize % (MOST + 1);
+        let length = usize::from(u16::from_le_bytes([e, f])).min(rest.len());
+        let (bytes, rest) = rest.split_at(length.min(MOST - offset));
+        packed = rest;
+        let end = offset + bytes.len();
+        if record.len() < end {
+            record.resize(end, 0);
+        }
+        record[offset..end].copy_from_slice(bytes);
+    }
+    record
+}
+
+/// A record, packed; one that is too long is cut.
+#[must_use]
+pub fn pack(record: &[u8]) -> Vec<u8> {
+    let record = &record[..record.len().min(MOST)];
+    let mut packed = Vec::new();
+    let mut piece = |at: usize, bytes: &[u8]| {
+        packed.extend_from_slice(&(at as u32).to_le_bytes());
+        packed.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+        packed.extend_from_slice(bytes);
+    };
+    let mut at = 0;
+    while let Some(start) = record[at..].iter().position(|byte| *byte != 0) {
+        let start = at + start;
+        let most = &record[start..record.len().min(start + usize::from(u16::MAX))];
+        let is_gap = |zeros: &[u8]| zeros.iter().all(|byte| *byte == 0);
+        let length = most.windows(GAP).position(is_gap).unwrap_or(most.len());
+        piece(start, &record[start..start + length]);
+        at = start + length;
+    }
+    piece(record.len(), &[]);
+    packed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packing_loses_nothing() {
+        let mut sparse = vec![0; 200_000];
+        (0..sparse.len())
+            .step_by(70)
+            .for_each(|at| sparse[at] = at as u8 | 1);
+        for record in [vec![], vec![0; 5], vec![9; 70_000], vec![1; MOST], sparse] {
+            assert!(unpack(&pack(&record)) == record);
+        }
+    }
+
+    #[test]
+    fn any_bytes_can_be_unpacked() {
+        for bytes in [&[255; 100][..], &[0; 7], &[1, 2, 3]] {
+            assert!(unpack(bytes).len() <= MOST);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Records: as the bytes say, and once more with the checks of what they say.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tllmprof_export::{Record, chrome, parquet, perfetto};
+use tllmprof_record::{Clock, EVENT_BYTES, Entry, Event, Reader, Source, Strings, repair};
+use tllmprof_report::{Comparison, Process, Report};
+
+use crate::packed::unpack;
+
+fn both(packed: &[u8], look: impl Fn(&[u8])) {
+    let mut record = unpack(packed);
+    look(&record);
+    repair(&mut record);
+    look(&record);
+}
+
+/// A damaged record gives an error or what is left of it.
+pub fn reader(packed: &[u8]) {
+    both(packed, |record| {
+        let Ok(reader) = Reader::new(record) else {
+            return;
+        };
+        let header = reader.header();
+        let clock = Clock::new(header.clock, &header.anchors);
+        let mut strings = Strings::default();
+        let mut entries = 0;
+        let mut latest = 0;
+        let damage = reader.read(|entry| {
+            entries += 1;
+            match entry {
+                Entry::String { id, bytes } => strings.add(id, bytes),
+                Entry::Event { event, .. } => {
+                    let again = Event::decode(&event.encode());
+                    assert_eq!(again.map(|event| event.duration), Ok(event.duration));
+                    latest = latest.max(event.start);
+                }
+            }
+        });
+        assert!(damage.is_ok(), "a slice can be read");
+        assert!(entries <= record.len() / EVENT_BYTES);
+        assert!(
+            clock.ns(latest / 2) <= clock.ns(latest),
+            "the clock goes forward"
+        );
+        let _ = (strings.get(1), header.outside.quantile(0.5));
+    });
+}
+
+/// Whatever a record says, there is a report on it that fits a screen and is JSON.
+pub fn report(packed: &[u8]) {
+    both(packed, |record| {
+        let Ok(reader) = Reader::new(record) else {
+            return;
+        };
+        let process = || Process::read("record".into(), &reader).ok();
+        let two = Report::new(process().into_iter().chain(process()).collect());
+        fits(&two);
+        narrow(&Comparison::of(&two.processes, &two.processes).text());
+        fits(&Report::new(two.processes.into_iter().take(1).collect()));
+    });
+}
+
+/// Its text fits a screen, and its JSON can be written.
+pub fn fits(report: &Report) {
+    let text = report.text();
+    assert!(text.lines().count() <= 40, "{text}");
+    narrow(&text);
+    assert!(report.json(&mut Vec::new()).is_ok());
+}
+
+fn narrow(text: &str) {
+    let is_narrow = |line: &str| line.chars().count() <= 80;
+    assert!(text.lines().all(is_narrow), "{text}");
+}
+
+struct Bytes(Vec<u8>);
+
+impl Source for Bytes {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        (&self.0[..]).read_at(buffer, offset)
+    }
+}
+
+/// Whatever a record says, its exports are what they claim to be: JSON in which events that share a line nest, a Perfetto
+/// trace, Parquet tables.
+pub fn export(packed: &[u8]) {
+    both(packed, |record| {
+        let read = || {
+            let bytes = Box::new(Bytes(record.to_vec()));
+            Record::new("record".into(), bytes, Arc::new(|_| Ok(())))
+        };
+        let (Ok(one), Ok(other)) = (read(), read()) else {
+            return;
+        };
+        let records = [one, other];
+        let mut json = Vec::new();
+        assert!(chrome(&records, &mut json, false).is_ok());
+        assert!(serde_json::from_slice::<Value>(&json).is_ok());
+        nest(std::str::from_utf8(&json).expect("UTF-8"));
+        assert!(perfetto(&records, io::sink(), false).is_ok());
+        // Files take longer than all the rest.
+        if packed.len().is_multiple_of(16) {
+            let folder = tempfile::tempdir().expect("a folder");
+            assert!(parquet(&records, &folder.path().join("tables")).is_ok());
+        }
+    });
+}
+
+/// On each line of the trace. Times are compared as they are written, digit by digit: no float has room for them.
+fn nest(trace: &str) {
+    let mut lines: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for event in trace.split("{\"ph\":\"X\",").skip(1) {
+        let (number, ns) = (
+            |key| after(event, key),
+            |key| thousandths(after(event, key)),
+        );
+        let line = (number(",\"pid\":"), number(",\"tid\":"));
+        let (start, long) = (ns(",\"ts\":"), ns(",\"dur\":"));
+        lines.entry(line).or_default().push((start, start + long));
+    }
+    for line in lines.values_mut() {
+        line.sort_by_key(|(start, end)| (*start, u128::MAX - end));
+        let mut open: Vec<u128> = Vec::new();
+        for (start, end) in line {
+            while open.last().is_some_and(|outer| outer <= start) {
+                open.pop();
+            }
+            assert!(open.last().is_none_or(|outer| &*end <= outer));
+            open.push(*end);
+        }
+    }
+}
+
+/// The number behind a key. No text has the key in it: its quotes would be escaped.
+fn after<'a>(event: &'a str, key: &str) -> &'a str {
+    let (_, rest) = event.split_once(key).expect("a complete event");
+    let end = rest.find([',', '}']).expect("an end");
+    &rest[..end]
+}
+
+/// Nanoseconds from a number of microseconds with three decimals, as it is written.
+fn thousandths(number: &str) -> u128 {
+    let (_, decimals) = number.split_once('.').expect("decimals");
+    assert_eq!(decimals.len(), 3, "{number}");
+    number.replace('.', "").parse().expect("a number")
+}

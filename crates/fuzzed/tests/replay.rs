@@ -1,0 +1,104 @@
+//! The seeds of the fuzzer and changed ones: as many as every change can afford. scripts/fuzz runs more, by coverage.
+
+use std::fs;
+use std::panic;
+use std::path::{Path, PathBuf};
+
+use tllmprof_fuzzed::mutate::Mutator;
+use tllmprof_fuzzed::{TARGETS, Target};
+
+/// Changed inputs for a target; `TLLMPROF_TEST_DAMAGE` is another number. Those that write files have fewer.
+fn changed(name: &str) -> u64 {
+    let usual = match name {
+        "export" => 20,
+        "report" | "nsys" => 200,
+        _ => 1000,
+    };
+    std::env::var("TLLMPROF_TEST_DAMAGE").map_or(usual, |n| n.parse().unwrap())
+}
+
+fn seeds(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/seeds");
+    let files = fs::read_dir(folder.join(target.seeds)).expect("its seeds");
+    let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    paths.sort();
+    paths
+        .into_iter()
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect()
+}
+
+fn replay(name: &str) {
+    let target = TARGETS.iter().find(|target| target.name == name).unwrap();
+    let seeds = seeds(target);
+    assert!(seeds.len() >= 2, "{name} has seeds");
+    for (path, seed) in &seeds {
+        let done = panic::catch_unwind(|| (target.run)(seed));
+        assert!(done.is_ok(), "{name}: {}", path.display());
+    }
+    for n in 0..changed(name) {
+        let mut mutator = Mutator::new(n);
+        let (path, seed) = &seeds[mutator.below(seeds.len())];
+        let (_, other) = &seeds[mutator.below(seeds.len())];
+        let mut bytes = seed.clone();
+        mutator.change(&mut bytes, other);
+        let done = panic::catch_unwind(|| (target.run)(&bytes));
+        if done.is_err() {
+            let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{n}"));
+            fs::write(&kept, &bytes).unwrap();
+            panic!("{name}: {} changed, now {}", path.display(), kept.display());
+        }
+    }
+}
+
+macro_rules! replays {
+    ($($name:ident)+) => {
+        $(#[test]
+        fn $name() {
+            replay(stringify!($name));
+        })+
+
+        #[test]
+        fn every_target_is_replayed_and_has_a_file() {
+            let names: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
+            assert_eq!(names, [$(stringify!($name)),+]);
+            for name in names {
+                let file = format!("../../fuzz/fuzz_targets/{name}.rs");
+                assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(&file).is_file(), "{file}");
+            }
+        }
+    };
+}
+
+replays! { reader report export settings symbols nsys streams }
+
+/// Without it a fuzzer would test the checks alone.
+#[test]
+fn a_changed_event_is_read_by_a_target() {
+    use tllmprof_fuzzed::packed::unpack;
+    use tllmprof_record::{CHUNK_HEADER_BYTES, Entry, HEADER_BYTES, Reader, repair};
+    let seeds = seeds(&TARGETS[0]);
+    let (_, seed) = seeds
+        .iter()
+        .find(|(path, _)| path.ends_with("every-kind"))
+        .unwrap();
+    let mut record = unpack(seed);
+    record[HEADER_BYTES + CHUNK_HEADER_BYTES + 20 * 24] ^= 0xff;
+    let count = |record: &[u8]| {
+        let mut events = 0;
+        let is_event = |entry: Entry<'_>| matches!(entry, Entry::Event { .. });
+        let damage = Reader::new(record)
+            .unwrap()
+            .read(|entry| events += usize::from(is_event(entry)));
+        (events, damage.unwrap().is_none())
+    };
+    let whole = count(&unpack(seed));
+    let changed = count(&record);
+    repair(&mut record);
+    let repaired = count(&record);
+    assert!(whole.1 && !changed.1 && repaired.1);
+    assert!(
+        changed.0 < whole.0 && repaired.0 == whole.0,
+        "{changed:?} {whole:?}"
+    );
+}

@@ -1,0 +1,216 @@
+//! Modules whose tables are damaged: what is read of them is nothing or something else, and nothing worse. Whoever is
+//! preloaded meets packers' and protectors' libraries, whose tables only have to satisfy the loader.
+
+use core::ffi::CStr;
+use core::sync::atomic::Ordering;
+
+use libc::{Elf64_Phdr, PF_R, PT_DYNAMIC, PT_LOAD, dl_phdr_info};
+
+use super::{Description, Dyn, Module, walk};
+
+const NAMES: [&CStr; 4] = [c"_Unwind_Resume", c"malloc", c"no such function", c""];
+const VERSIONS: [Option<&CStr>; 3] = [None, Some(c"GCC_3.0"), Some(c"no version")];
+/// Changed modules; `TLLMPROF_TEST_DAMAGE` is another number.
+const CHANGED: u64 = 2000;
+
+/// A module's memory, copied.
+struct Copy {
+    bytes: Vec<u64>,
+    headers: Vec<Elf64_Phdr>,
+    /// Addresses as in the file.
+    start: usize,
+    dynamic: usize,
+}
+
+impl Copy {
+    fn of(module: &Module) -> Self {
+        let mut bytes = vec![0_u64; (module.end - module.start).div_ceil(8)];
+        let headers = module.headers().to_vec();
+        let mut copy = Self {
+            start: module.start - module.base,
+            dynamic: 0,
+            headers,
+            bytes: Vec::new(),
+        };
+        for header in &copy.headers {
+            let at = header.p_vaddr as usize;
+            if header.p_type == PT_DYNAMIC {
+                copy.dynamic = at - copy.start;
+            }
+            if header.p_type != PT_LOAD || header.p_flags & PF_R == 0 {
+                continue;
+            }
+            let mut segment = vec![0; header.p_memsz as usize];
+            assert!(module.memory.read(module.base + at, &mut segment));
+            let begin = at - copy.start;
+            for (offset, byte) in segment.iter().enumerate() {
+                let place = begin + offset;
+                bytes[place / 8] |= u64::from(*byte) << (place % 8 * 8);
+            }
+        }
+        copy.bytes = bytes;
+        copy.move_tables(module);
+        copy
+    }
+
+    fn address(&self) -> usize {
+        self.bytes.as_ptr().expose_provenance()
+    }
+
+    /// The loader has made the addresses in the dynamic section absolute.
+    fn move_tables(&mut self, module: &Module) {
+        let to = self.address();
+        for entry in self.bytes[self.dynamic / 8..].as_chunks_mut::<2>().0 {
+            if entry[0] == 0 {
+                return;
+            }
+            let value = entry[1] as usize;
+            if module.contains(value) {
+                entry[1] = (value - module.start + to) as u64;
+            }
+        }
+    }
+
+    /// What the module is read as.
+    fn with<T>(&self, look: impl FnOnce(Option<&Module>) -> T) -> T {
+        // SAFETY: a description is numbers and addresses, for which zeros are values.
+        let mut info: dl_phdr_info = unsafe { core::mem::zeroed() };
+        info.dlpi_addr = self.address().wrapping_sub(self.start) as u64;
+        info.dlpi_name = c"damaged".as_ptr();
+        info.dlpi_phdr = self.headers.as_ptr();
+        info.dlpi_phnum = self.headers.len() as u16;
+        look(Module::new(Description(&info)).as_ref())
+    }
+
+    fn set(&mut self, at: usize, byte: u8) {
+        let shift = at % 8 * 8;
+        let word = &mut self.bytes[at / 8];
+        *word = *word & !(0xff << shift) | u64::from(byte) << shift;
+    }
+}
+
+/// Everything that is read of a module; how much that was.
+fn read_all(module: &Module) -> usize {
+    let mut seen = usize::from(module.soname().is_some());
+    module.each_needed(|name| seen += name.to_bytes().len());
+    module.each_slot(
+        |_| true,
+        |slot| {
+            seen += slot.name.to_bytes().len() + usize::from(slot.version.is_some());
+            seen += slot.place.load(Ordering::Relaxed) & 1;
+        },
+    );
+    for name in NAMES {
+        for version in VERSIONS {
+            seen += usize::from(module.definition(name, version).is_some());
+        }
+        seen += usize::from(module.wants(name).is_some()) + usize::from(module.asks_for(name));
+    }
+    seen + usize::from(module.is_bound()) + usize::from(module.runs_early())
+}
+
+/// The library of the unwinder, which is small and has tables of all kinds.
+fn small() -> (Copy, usize) {
+    let mut found = None;
+    walk(|module| {
+        if module.soname() == Some(c"libgcc_s.so.1") {
+            let defines = module.definition(NAMES[0], None).expect("its function");
+            found = Some((Copy::of(module), defines.address - module.start));
+        }
+        found.is_some()
+    });
+    found.expect("libgcc_s.so.1 is among the test's libraries")
+}
+
+/// xorshift64: the same damage in each run.
+fn random(state: &mut u64, below: usize) -> usize {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 11) as usize % below
+}
+
+#[test]
+fn a_copy_is_read_as_the_module() {
+    let (copy, offset) = small();
+    copy.with(|module| {
+        let module = module.expect("a module");
+        assert_eq!(module.soname(), Some(c"libgcc_s.so.1"));
+        let found = module.definition(NAMES[0], None).expect("its function");
+        assert_eq!(found.address, copy.address() + offset);
+        assert!(module.definition(NAMES[0], Some(c"GCC_3.0")).is_some());
+        assert!(module.definition(NAMES[2], None).is_none());
+        assert!(module.asks_for(c"malloc"));
+        assert!(read_all(module) > 100);
+    });
+}
+
+#[test]
+fn damaged_tables_are_survived() {
+    let (mut copy, _) = small();
+    let whole = copy.bytes.clone();
+    let changed = std::env::var("TLLMPROF_TEST_DAMAGE").map_or(CHANGED, |n| n.parse().unwrap());
+    // The tables come first; the dynamic section says where.
+    let tables = 16 * 1024;
+    let mut state = 0x9e37_79b9_7f4a_7c15;
+    let mut unread = 0;
+    for _ in 0..changed {
+        copy.bytes.copy_from_slice(&whole);
+        for _ in 0..=random(&mut state, 6) {
+            let (from, length) = match random(&mut state, 2) {
+                0 => (copy.dynamic, 40 * size_of::<Dyn>()),
+                _ => (0, tables),
+            };
+            let at = from + random(&mut state, length);
+            let byte = [0, 0xff, random(&mut state, 256) as u8][random(&mut state, 3)];
+            // A byte, a word of a table or of the dynamic section, or its upper bytes.
+            let width = 1 << random(&mut state, 4);
+            (at..at + width).for_each(|at| copy.set(at, byte));
+        }
+        unread += copy.with(|module| usize::from(module.is_none_or(|one| read_all(one) < 20)));
+    }
+    assert!(unread > 0, "no damage was seen");
+}
+
+/// A hash table of before GNU's, in which a chain leads back into itself.
+#[test]
+fn a_chain_that_never_ends_is_left() {
+    let (mut copy, _) = small();
+    let table = copy.bytes.len() * 8 - 64;
+    let address = copy.address() + table;
+    for entry in copy.bytes[copy.dynamic / 8..].as_chunks_mut::<2>().0 {
+        match entry[0].cast_signed() {
+            0 => break,
+            super::DT_GNU_HASH => *entry = [super::DT_HASH.cast_unsigned(), address as u64],
+            _ => {}
+        }
+    }
+    // One bucket and three chains: the bucket leads to symbol 1, and that to itself.
+    let words = [1_u32, 3, 1, 0, 1, 0].map(u32::to_le_bytes);
+    for (at, byte) in (table..).zip(words.into_iter().flatten()) {
+        copy.set(at, byte);
+    }
+    copy.with(|module| {
+        let module = module.expect("a module");
+        assert!(module.definition(NAMES[2], None).is_none());
+    });
+}
+
+/// The table says that billions of symbols are undefined.
+#[test]
+fn a_count_beyond_the_segment_is_not_believed() {
+    let (mut copy, _) = small();
+    let mut hash = 0;
+    for entry in copy.bytes[copy.dynamic / 8..].as_chunks::<2>().0 {
+        match entry[0].cast_signed() {
+            0 => break,
+            super::DT_GNU_HASH => hash = entry[1] as usize - copy.address(),
+            _ => {}
+        }
+    }
+    (hash + 4..hash + 8).for_each(|at| copy.set(at, 0xff));
+    copy.with(|module| {
+        let module = module.expect("a module");
+        assert!(!module.asks_for(c"no such function"));
+    });
+}

@@ -1,0 +1,51 @@
+/* Tickets: so many, spread evenly over so many seconds, and each taken by one thread. */
+#ifndef PACE_H
+#define PACE_H
+
+#include "program.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+static struct {
+    atomic_long taken;
+    long tickets;
+    double seconds, begin;
+} pace;
+
+static inline double pace_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* Reads TICKETS and SECONDS, the first two arguments of every program here. */
+static inline void pace_begin(int argc, char **argv)
+{
+    if (argc < 3) {
+        fprintf(stderr, "%s TICKETS SECONDS ...\n", argv[0]);
+        exit(2);
+    }
+    pace.tickets = atol(argv[1]);
+    pace.seconds = atof(argv[2]);
+    pace.begin = pace_now();
+    /* No program may outlive its watcher for long. */
+    alarm((unsigned int)(3 * pace.seconds) + 120);
+}
+
+/* The next ticket, when it is due; -1 when there is none left. */
+static inline long pace_next(void)
+{
+    long ticket = atomic_fetch_add(&pace.taken, 1);
+    if (ticket >= pace.tickets)
+        return -1;
+    double wait = pace.begin + pace.seconds * (double)ticket / (double)pace.tickets - pace_now();
+    if (wait > 0) {
+        struct timespec rest = {(time_t)wait, (long)((wait - (double)(time_t)wait) * 1e9)};
+        nanosleep(&rest, NULL);
+    }
+    return ticket;
+}
+
+#endif
