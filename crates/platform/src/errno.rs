@@ -1,12 +1,23 @@
 //! The host's `errno`, kept over our own work.
 
-/// Puts `errno` back when dropped.
-pub struct Kept(i32);
+use core::ffi::c_int;
+
+/// Puts `errno` back when dropped. It stays on its thread, and asks the C library for the place once.
+pub struct Kept {
+    place: *mut c_int,
+    value: c_int,
+}
 
 impl Kept {
     /// Remembers `errno` as it is now.
+    #[inline]
     pub fn new() -> Self {
-        Self(now())
+        // SAFETY: it gives the calling thread's own word, which is always valid there.
+        let (place, value) = unsafe {
+            let place = libc::__errno_location();
+            (place, place.read())
+        };
+        Self { place, value }
     }
 }
 
@@ -22,9 +33,10 @@ pub fn now() -> i32 {
 }
 
 impl Drop for Kept {
+    #[inline]
     fn drop(&mut self) {
-        // SAFETY: the location is the calling thread's own and always valid.
-        unsafe { *libc::__errno_location() = self.0 };
+        // SAFETY: the pointer keeps this on the thread that made it, whose word it is.
+        unsafe { self.place.write(self.value) };
     }
 }
 

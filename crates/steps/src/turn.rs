@@ -122,7 +122,7 @@ impl Turn {
     /// `event` happens; what is to be done about it.
     ///
     /// What changes is written in place: this runs for each call that may be a step.
-    #[inline]
+    #[inline(always)]
     pub fn on(&mut self, event: Event) -> Action {
         match (self.stage, event) {
             (stage, Event::Reached(target)) => {
