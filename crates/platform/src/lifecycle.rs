@@ -28,6 +28,7 @@ pub use tllmprof_sync::OnlyThread;
 use tllmprof_sync::{Lock, Published};
 
 use crate::block::Inside;
+use crate::errno::Kept;
 use crate::ids;
 use crate::panics::contained;
 
@@ -369,6 +370,7 @@ fn hooks(stage: Stage) -> impl Iterator<Item = &'static Hook> {
 }
 
 extern "C" fn before() {
+    let _errno = Kept::new();
     let us = ids::thread();
     if FORKER
         .compare_exchange(0, us, Ordering::AcqRel, Ordering::Relaxed)
@@ -390,6 +392,7 @@ extern "C" fn before() {
 }
 
 extern "C" fn in_parent() {
+    let _errno = Kept::new();
     if FORKER.load(Ordering::Acquire) != ids::thread() {
         return;
     }
@@ -410,6 +413,7 @@ extern "C" fn in_parent() {
 
 /// The child starts anew: nothing counted, nothing open, one thread.
 extern "C" fn in_child() {
+    let _errno = Kept::new();
     // SAFETY: the child of a fork has one thread.
     let alone = unsafe { OnlyThread::new() };
     IS_CHILD.store(true, Ordering::Relaxed);
@@ -504,6 +508,8 @@ pub(crate) mod tests {
 
     fn goes_on(_: &OnlyThread) {
         note(&GOES_ON);
+        // SAFETY: there is no such descriptor: the call fails, and sets errno.
+        unsafe { libc::close(-1) };
     }
 
     fn ends(_: &OnlyThread) {
@@ -531,6 +537,27 @@ pub(crate) mod tests {
         ];
         let first_wrong = (1..).zip(is_right).find(|(_, is_right)| !is_right);
         first_wrong.map_or(0, |(number, _)| number)
+    }
+
+    /// Whatever the hooks do, the program has its own.
+    #[test]
+    fn errno_is_the_programs_after_a_fork() {
+        let _forks = FORKS.lock();
+        register();
+        let mine = 1234;
+        // SAFETY: the child reads its errno and exits.
+        let (of_child, of_parent) = unsafe {
+            *libc::__errno_location() = mine;
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit((crate::errno::now() != mine).into());
+            }
+            let of_parent = crate::errno::now();
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            (status, of_parent)
+        };
+        assert_eq!((of_child, of_parent), (0, mine));
     }
 
     #[test]
