@@ -90,7 +90,8 @@ def jobs_of(bench, chosen, given, sanitized, preloads):
                   if is_wanted(where.name) and where.fits(program) and (where.is_quick or not given.quick)]
         places += [(other.name, lambda p=program, o=other, at=path: beside(bench, p, plain, o, at, given.settings))
                    for other, path in preloads
-                   if is_wanted(other.name) and (not program.is_heavy or other.name in PRELOADS_OF_HEAVY)]
+                   if is_wanted(other.name) and (not program.is_heavy or other.name in PRELOADS_OF_HEAVY) and
+                   (program.is_direct or not given.quick)]
         fixed = [place for place in places if place[0] in FIRST]
         others = [place for place in places if place[0] not in FIRST]
         turn = number * 5 % len(others) if others else 0

@@ -378,7 +378,7 @@ TABLE = [
             "mkdir w; seq 1000 >w/p; cd w; "
             "/usr/bin/python3 -I -m http.server --bind 127.0.0.1 8097 >/dev/null 2>&1 & until curl -s -o /dev/null "
             "http://127.0.0.1:8097/p; do sleep 0.05; done; curl -s http://127.0.0.1:8097/p | md5sum; "
-            "curl -sS -Z http://127.0.0.1:8097/p -o 1 http://127.0.0.1:8097/p -o 2; cmp 1 2; "
+            "curl -sS -Z --no-progress-meter http://127.0.0.1:8097/p -o 1 http://127.0.0.1:8097/p -o 2; cmp 1 2; "
             "curl -sS -f http://127.0.0.1:8097/nothing; echo $?; curl -sS http://127.0.0.1:1/; echo $?; kill $!; wait $!; "
             "exit $?",
             packages=("curl",), needs=("curl", "/usr/bin/python3")),
