@@ -6,7 +6,7 @@ from collections import Counter
 
 TOKEN = re.compile(r"[A-Za-z]+|\d+|\s+|.")
 NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
-SHOWN = 12
+SHOWN, LONGEST = 12, 200
 
 
 def masked(line):
@@ -121,5 +121,5 @@ def varying(baselines):
 
 def brief(found):
     """A few lines for a report."""
-    lines = [f"{stream}: {line}" for stream, line in found]
+    lines = [f"{stream}: {line}"[:LONGEST] for stream, line in found]
     return lines[:SHOWN] + ([f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else [])

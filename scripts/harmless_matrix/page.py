@@ -157,7 +157,9 @@ def written(results, given, seconds, hides=()):
             "descriptor, where the program uses CUDA or Python and a setting asks for something; "
             "nothing anywhere else. Each setting:", ""]
     page += [f"- **{setting.name}**: {setting.about}" for setting in given.settings]
-    page += ["", "Times are shown, and not judged: the machine may be busy.", "",
+    page += ["", "Two changes are documented and not counted: with NVTX ranges on, `NVTX_INJECTION64_PATH` is in the environment, and "
+             "Python has a callback in `gc.callbacks` where collections are asked for.", "",
+             "Times are shown, and not judged: the machine may be busy.", "",
              "Chroots of older and other distributions: `scripts/old-systems`. Sanitized, leak-checked and sandboxed "
              "programs that use "
              "CUDA: `tests/hostile/`. More of Python: `tests/python_hosts/`.", "",

@@ -66,9 +66,9 @@ PRELOADS = [
             (("ASAN_OPTIONS", "detect_leaks=0:verify_asan_link_order=0"),)),
     Preload("libprofiler", "libgoogle-perftools4", f"{LIB}/libprofiler.so.0", "gperftools' CPU profiler, running",
             (("CPUPROFILE", f"{RECORDS}/cpu"), ("CPUPROFILE_FREQUENCY", "50"))),
-    Preload("libtcmalloc", "libgoogle-perftools4", f"{LIB}/libtcmalloc.so.4", "gperftools' heap profiler, running",
-            (("HEAPPROFILE", f"{RECORDS}/heap"),)),
-    Preload("heaptrack", "libheaptrack", f"{LIB}/heaptrack/libheaptrack_preload.so",
+    # Not with its heap profiler on, which counts whatever any library allocates.
+    Preload("libtcmalloc", "libgoogle-perftools4", f"{LIB}/libtcmalloc.so.4", "an allocator that can profile the heap"),
+    Preload("heaptrack", "libheaptrack", "/usr/lib/heaptrack/libheaptrack_preload.so",
             "heaptrack's recorder: allocations, dlopen", (("DUMP_HEAPTRACK_OUTPUT", f"{RECORDS}/heaptrack.$$"),)),
     Preload("electric-fence", "electric-fence", "/usr/lib/libefence.so.0*", "an allocator that guards each block",
             (("EF_DISABLE_BANNER", "1"), ("EF_ALLOW_MALLOC_0", "1"))),
