@@ -391,7 +391,8 @@ TABLE = [
             "openssl version; echo text | openssl dgst -sha256; openssl genpkey -algorithm ED25519 -out k; "
             "openssl req -x509 -key k -subj /CN=n -days 1 -out c; openssl verify -CAfile c c; "
             "openssl enc -aes-256-cbc -pbkdf2 -k k -in c | openssl enc -d -aes-256-cbc -pbkdf2 -k k | cmp - c; "
-            "openssl s_server -quiet -accept 8095 -key k -cert c >/dev/null 2>&1 & sleep 0.3; "
+            "openssl s_server -quiet -accept 8095 -key k -cert c >/dev/null 2>&1 & "
+            "until echo Q | openssl s_client -connect 127.0.0.1:8095 >/dev/null 2>&1; do sleep 0.05; done; "
             "echo Q | openssl s_client -connect 127.0.0.1:8095 -CAfile c 2>/dev/null | grep 'Verify return'; kill $!; "
             "rm k c",
             needs=("openssl",)),
