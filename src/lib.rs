@@ -13,7 +13,8 @@
 //! - **Nothing that the host has to be ready for.** What runs in a door calls none of the host's functions
 //!   until it is clear that there is something to count: the host may not be initialised yet, or be in
 //!   the middle of looking up the very function. `tllmprof_bytes` and `platform::elf` see to that. A process
-//!   with none of the library's variables makes no system call for it but the loader's.
+//!   with none of the library's variables makes no system call for it but the loader's; one that uses CUDA makes
+//!   `gettid`, `getpid` and `futex`, too, when it forks.
 //! - **Nothing on standard output**, and on standard error one line at a time, when there is
 //!   something to say. Nothing at all in a process that does not use CUDA.
 //! - **Next to no cost.** A call that is only counted costs a dozen instructions without a shared
@@ -40,6 +41,7 @@ use tllmprof_bytes as _;
 use linkme::distributed_slice;
 use tllmprof_capture::{self as capture, Profilers};
 use tllmprof_intercept::{self as intercept, AllDoors};
+use tllmprof_platform::errno::Kept;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::{gate, injection, internal_error, lifecycle, log};
 use tllmprof_python::{self as python, Cpython, TorchProfiler};
@@ -69,6 +71,8 @@ static EXTENSION: &dyn python::Extension = &PerfectRouters;
 
 #[ctor::ctor(unsafe)]
 fn constructor() {
+    // A program starts with errno 0, and may read it.
+    let _errno = Kept::new();
     contained((), || {
         intercept::start();
         libc_hooks::find_real();

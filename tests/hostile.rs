@@ -165,6 +165,30 @@ fn dlerror_is_the_programs() {
     assert_switches(&both, &wanted);
 }
 
+/// What the library's constructor does leaves no trace in it.
+#[test]
+fn errno_is_0_when_a_program_starts() {
+    let shop = Workshop::new();
+    let program = shop.program("errno_at_first", NO_CUDA);
+    let armed = program
+        .clone()
+        .window("2-3", "auto")
+        .env("TLLMPROF_TRACE", shop.0.path("%p.tllmprof"))
+        .env("TLLMPROF_KERNELS", "1")
+        .env("TLLM_NVTX_DEBUG", "1")
+        .env("TLLM_PROFILE_RECORD_GC", "1");
+    for situation in [
+        program.clone(),
+        armed,
+        program.clone().window("two", "auto"),
+        program.window("2-3", "sym:^main$"),
+    ] {
+        let both = situation.run();
+        assert_eq!(both.output.status.code(), Some(6));
+        assert_eq!(both.output.out(), "errno 0, no error of dlopen's\n");
+    }
+}
+
 #[test]
 fn exit_from_a_handler_that_interrupted_malloc() {
     let shop = Workshop::new();

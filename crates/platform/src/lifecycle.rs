@@ -28,6 +28,7 @@ pub use tllmprof_sync::OnlyThread;
 use tllmprof_sync::{Lock, Published};
 
 use crate::block::Inside;
+use crate::errno::Kept;
 use crate::ids;
 use crate::panics::contained;
 
@@ -371,6 +372,7 @@ fn hooks(stage: Stage) -> impl Iterator<Item = &'static Hook> {
 }
 
 extern "C" fn before() {
+    let _errno = Kept::new();
     let us = ids::thread();
     if FORKER
         .compare_exchange(0, us, Ordering::AcqRel, Ordering::Relaxed)
@@ -392,6 +394,7 @@ extern "C" fn before() {
 }
 
 extern "C" fn in_parent() {
+    let _errno = Kept::new();
     if FORKER.load(Ordering::Acquire) != ids::thread() {
         return;
     }
@@ -412,6 +415,7 @@ extern "C" fn in_parent() {
 
 /// The child starts anew: nothing counted, nothing open, one thread.
 extern "C" fn in_child() {
+    let _errno = Kept::new();
     // SAFETY: the child of a fork has one thread.
     let alone = unsafe { OnlyThread::new() };
     IS_CHILD.store(true, Ordering::Relaxed);

@@ -74,6 +74,8 @@ fn begins(_: &OnlyThread) {
 
 fn goes_on(_: &OnlyThread) {
     note(&GOES_ON);
+    // SAFETY: there is no such descriptor: the call fails, and sets errno.
+    unsafe { libc::close(-1) };
 }
 
 fn ends(_: &OnlyThread) {
@@ -101,6 +103,27 @@ fn wrong_in_child() -> i32 {
     ];
     let first_wrong = (1..).zip(is_right).find(|(_, is_right)| !is_right);
     first_wrong.map_or(0, |(number, _)| number)
+}
+
+/// Whatever the hooks do, the program has its own.
+#[test]
+fn errno_is_the_programs_after_a_fork() {
+    let _forks = FORKS.lock();
+    register();
+    let mine = 1234;
+    // SAFETY: the child reads its errno and exits.
+    let (of_child, of_parent) = unsafe {
+        *libc::__errno_location() = mine;
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit((crate::errno::now() != mine).into());
+        }
+        let of_parent = crate::errno::now();
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        (status, of_parent)
+    };
+    assert_eq!((of_child, of_parent), (0, mine));
 }
 
 #[test]

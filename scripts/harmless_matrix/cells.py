@@ -1,0 +1,230 @@
+"""Runs programs without and with the library, and says what differs."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+
+from . import compare
+from .settings import RECORDS
+from .surroundings import AT_FORK, LOADER
+
+INSIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inside.py")
+STREAMS = ["out", "err", "files", "left", "census"]
+OURS = "tllmprof:"
+BROKEN = ("command not found", "error while loading shared libraries", "No such file or directory: '/usr/lib",
+          "cannot execute", "not started:")
+# Runs without the library: at first, and again for what differs.
+BASELINES, MORE_BASELINES = 2, 2
+FOLDERS = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+NAMESPACES = [["unshare", "-rmpnf", "--mount-proc", "--kill-child"], []]
+
+
+@dataclass
+class Outcome:
+    program: str
+    where: str                   # a surrounding, or other preloads in their order
+    setting: str
+    verdict: str                 # same, once, different, left out
+    why: list = field(default_factory=list)
+    varies: tuple = ()
+    seconds: tuple = ()          # without, with
+
+
+class Bench:
+    """Where programs are run, and with which library."""
+
+    def __init__(self, library, built, packages, keep, folder):
+        self.library, self.built, self.packages, self.keep, self.folder = library, built, packages, keep, folder
+        self.namespaces = next(way for way in NAMESPACES if not way or self.works(way))
+        self.probed = {}
+
+    @staticmethod
+    def works(way):
+        try:
+            return subprocess.run([*way, "true"], capture_output=True).returncode == 0
+        except OSError:
+            return False
+
+    @property
+    def folders(self):
+        rust = shutil.which("rustc")
+        return FOLDERS + ([os.path.dirname(rust)] if rust else [])
+
+    def lacks(self, program):
+        """Why a program cannot be run here; empty if it can."""
+        if program.left_out:
+            return program.left_out
+        for name in program.commands():
+            if not self.packages.which(name, self.folders):
+                return next((self.packages.why[p] for p in program.packages if p in self.packages.why), f"no {name} here")
+        return ""
+
+    def cannot(self, surrounding):
+        if surrounding.needs and not self.packages.which(surrounding.needs, self.folders):
+            return self.packages.why.get(surrounding.needs, f"no {surrounding.needs} here")
+        if surrounding.probe:
+            if surrounding.name not in self.probed:
+                self.probed[surrounding.name] = self.start(list(surrounding.probe), {})
+            seen = self.probed[surrounding.name]
+            if seen["status"] != 0:
+                return "does not work here: " + " ".join(seen["err"])[:160]
+        return ""
+
+    def start(self, argv, variables, limits=(), census=False, timeout=120):
+        """One run in a fresh place. Returns what inside.py found."""
+        scratch = tempfile.mkdtemp(prefix="run-", dir=self.folder)
+        own_view = bool(self.namespaces)
+        work = "/tmp/work" if own_view else os.path.join(self.folder, "work", "work")
+        records = "/tmp/records" if own_view else os.path.join(self.folder, "work", "records")
+        if not own_view:
+            shutil.rmtree(os.path.dirname(work), ignore_errors=True)
+        environment = {"PATH": ":".join(self.folders), "HOME": f"{work}/home", "LC_ALL": "C", "TERM": "dumb", "PWD": work,
+                       "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "RUSTUP_HOME": os.path.expanduser("~/.rustup"),
+                       **{name: value.replace(RECORDS, records) for name, value in variables.items()}}
+        result = os.path.join(scratch, "result")
+        spec = {"argv": [word.replace(RECORDS, records) for word in argv], "env": environment, "work": work, "records": records,
+                "upper": os.path.join(scratch, "upper"), "own_view": own_view, "keep": self.keep,
+                "packages": self.packages.unpacked,
+                "limits": dict(limits), "timeout": timeout, "result": result,
+                "census": os.path.join(self.built, "census") if census else None}
+        with open(os.path.join(scratch, "spec"), "w") as file:
+            json.dump(spec, file)
+        try:
+            done = subprocess.run([*self.namespaces, sys.executable, "-I", INSIDE, os.path.join(scratch, "spec")],
+                                  capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=timeout + 60,
+                                  env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")})
+            with open(result) as file:
+                return json.load(file)
+        except (OSError, ValueError):
+            return unrun(f"not started: {done.stderr.strip().splitlines()[-1:]}")
+        except subprocess.TimeoutExpired:
+            return unrun("time-out")
+        finally:
+            remove(scratch)
+
+
+def unrun(why):
+    return {"status": why, "seconds": 0.0, **{name: [] for name in (*STREAMS, "records", "trace")}}
+
+
+def remove(folder):
+    for at, folders, _ in os.walk(folder):
+        for name in folders:
+            if not os.path.islink(os.path.join(at, name)):
+                os.chmod(os.path.join(at, name), 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def streams(seen):
+    return {"status": [str(seen["status"])], **{name: seen[name] for name in STREAMS}}
+
+
+def without_ours(found, uses, setting, records="/records/"):
+    """What the library may add: lines on standard error that begin with its name, where it has something to say; its worker, and
+    the record. Only a program that uses CUDA or Python gives it a reason."""
+    if setting.name == "bare":
+        return found
+    found = dict(found)
+    if uses or setting.name == "bad value":
+        found["err"] = [line for line in found["err"] if not line.startswith(OURS)]
+    if uses:
+        found["census"] = [" ".join(word for word in line.split(" ") if records not in word) for line in found["census"]
+                           if line != "thread tllmprof"]
+    return found
+
+
+class Group:
+    """A program in one place: the runs without the library that all runs with it are compared with."""
+
+    def __init__(self, bench, program, where, surrounding, others="", variables=()):
+        self.bench, self.program, self.where, self.surrounding = bench, program, where, surrounding
+        self.others, self.variables = others, dict(variables)
+        self.baselines, self.numbers = [], []
+
+    def run(self, preload, setting):
+        variables = {**self.program.variables, **dict(self.surrounding.variables), **self.variables}
+        if preload:
+            variables["LD_PRELOAD"] = preload
+        if setting:
+            variables.update(setting.environment(RECORDS))
+        argv = [*self.surrounding.wrap, *self.program.argv()]
+        if self.surrounding.filter:
+            what = "kill" if not setting or setting.name == "bare" else "refuse"
+            argv = [os.path.join(self.bench.built, "fit"), what, ",".join(map(str, self.numbers)), *argv]
+        return self.bench.start(argv, variables, self.surrounding.limits, self.surrounding.census, self.program.timeout)
+
+    def baseline(self):
+        seen = self.run(self.others, None)
+        self.baselines.append(seen)
+        return seen
+
+    def fit(self):
+        """The system calls that the program makes by itself."""
+        names = {*LOADER, *(AT_FORK if self.program.uses == "cuda" else ())}
+        for _ in range(2):
+            argv = ["strace", "-f", "-qq", "-o", f"{RECORDS}/.trace", *self.program.argv()]
+            names.update(self.bench.start(argv, self.program.variables, timeout=self.program.timeout)["trace"])
+        self.numbers = sorted({number for number in map(numbers_of_calls().get, names) if number is not None})
+
+    def begin(self):
+        """The first runs without the library. Returns why there are none to compare with."""
+        if self.surrounding.filter:
+            self.fit()
+        for _ in range(BASELINES):
+            seen = self.baseline()
+            said = [line for line in [str(seen["status"]), *seen["err"], *seen["out"]] if any(bad in line for bad in BROKEN)]
+            if seen["status"] == "time-out":
+                return ["does not end in time without the library"]
+            if said and self.surrounding.name == "plain":
+                return [f"does not run here without the library: {said[0][:200]}"]
+            if str(seen["status"]).startswith("not started") or seen["status"] in (127, 125) and not self.program.is_direct:
+                return [f"does not run here without the library: {said[0][:200] if said else seen['status']}"]
+        if self.surrounding.filter and {seen["status"] for seen in self.baselines} & {-31, 128 + 31}:
+            return ["a filter fits no two runs of it"]
+        return []
+
+    def compared(self, preload, setting):
+        """Whether it does the same; if not, it is run again."""
+        uses = self.program.uses or self.surrounding.uses
+        known = [streams(seen) for seen in self.baselines]
+        first = self.run(preload, setting)
+        found = compare.differences(known, without_ours(streams(first), uses, setting))
+        verdict, why = "same", []
+        if found:
+            for _ in range(MORE_BASELINES):
+                known.append(streams(self.baseline()))
+            found = compare.differences(known, without_ours(streams(first), uses, setting))
+        if found:
+            again = self.run(preload, setting)
+            repeated = compare.differences(known, without_ours(streams(again), uses, setting))
+            verdict, why = ("different", compare.brief(repeated)) if repeated else ("once", compare.brief(found))
+        return Outcome(self.program.name, self.where, setting.name, verdict, why, tuple(compare.varying(known)),
+                       (min(seen["seconds"] for seen in self.baselines), first["seconds"]))
+
+
+def outcomes(bench, program, where, surrounding, settings, orders, others="", variables=()):
+    """All settings of a program in one place. `orders`: {a name: what is preloaded}."""
+    group = Group(bench, program, where, surrounding, others, variables)
+    why = group.begin()
+    for name, preload in orders.items():
+        group.where = name
+        for setting in settings:
+            yield Outcome(program.name, name, setting.name, "left out", why) if why else group.compared(preload, setting)
+
+
+_NUMBERS = {}
+
+
+def numbers_of_calls():
+    """{system call: number}, as the C library's header has them."""
+    if not _NUMBERS:
+        source = "#include <sys/syscall.h>\n"
+        done = subprocess.run(["gcc", "-E", "-dM", "-xc", "-"], input=source, capture_output=True, text=True)
+        for line in done.stdout.splitlines():
+            words = line.split()
+            if len(words) == 3 and words[1].startswith("__NR_") and words[2].isdigit():
+                _NUMBERS[words[1][5:]] = int(words[2])
+    return _NUMBERS

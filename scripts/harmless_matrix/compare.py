@@ -1,0 +1,125 @@
+"""What differs between a run and runs without the library. What varies among the latter is allowed to vary in the same
+way, and nothing else: a line that they all have must be there, and a line that none of them has must not."""
+import difflib
+import re
+from collections import Counter
+
+TOKEN = re.compile(r"[A-Za-z]+|\d+|\s+|.")
+NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
+SHOWN, LONGEST = 12, 200
+
+
+def masked(line):
+    return NUMBER.sub("#", line)
+
+
+def class_of(tokens):
+    """A pattern for tokens that differ among the runs."""
+    for pattern in (r"\d+", r"[A-Za-z]+", r"\s+"):
+        if all(re.fullmatch(pattern, token) for token in tokens):
+            return pattern
+    return None
+
+
+def pattern_of(lines):
+    """A pattern for one line as several runs have it; None if they have too little in common."""
+    rows = [TOKEN.findall(line) for line in lines]
+    if len({len(row) for row in rows}) != 1:
+        return None
+    parts = []
+    for column in zip(*rows):
+        part = re.escape(column[0]) if len(set(column)) == 1 else class_of(column)
+        if part is None:
+            return None
+        parts.append(part)
+    return "".join(parts)
+
+
+class Expected:
+    """The lines of one stream, as the runs without the library have them."""
+
+    def __init__(self, baselines):
+        self.baselines = [list(lines) for lines in baselines]
+        counts = [Counter(lines) for lines in self.baselines]
+        self.common = counts[0].copy()
+        for count in counts[1:]:
+            self.common &= count
+        rests = [self.rest(lines) for lines in self.baselines]
+        self.kinds = {masked(line) for rest in rests for line in rest}
+        self.lengths = {len(rest) for rest in rests}
+        self.patterns, self.is_free = set(), False
+        if len(self.lengths) == 1:
+            for lines in zip(*rests):
+                pattern = pattern_of(lines)
+                if pattern:
+                    self.patterns.add(pattern)
+                elif len({masked(line) for line in lines}) > 1:
+                    # The runs do not even agree on what kind of line it is.
+                    self.is_free = True
+
+    @property
+    def varies(self):
+        return any(lines != self.baselines[0] for lines in self.baselines)
+
+    def rest(self, lines):
+        """The lines beyond those that all runs have."""
+        left, rest = self.common.copy(), []
+        for line in lines:
+            if left[line]:
+                left[line] -= 1
+            else:
+                rest.append(line)
+        return rest
+
+    def differences(self, lines):
+        lines = list(lines)
+        if lines in self.baselines:
+            return []
+        if not self.varies:
+            changed = difflib.unified_diff(self.baselines[0], lines, "without", "with", n=0, lineterm="")
+            return list(changed)[2:]
+        missing = self.common - Counter(lines)
+        found = [f"-{line}" for line in missing.elements()]
+        rest = self.rest(lines)
+        for line in rest:
+            is_known = self.is_free or masked(line) in self.kinds or \
+                any(re.fullmatch(pattern, line) for pattern in self.patterns)
+            if not is_known:
+                found.append(f"+{line}")
+        if not found and len(self.lengths) == 1 and len(rest) not in self.lengths:
+            found.append(f"{len(rest)} lines of those that vary instead of {min(self.lengths)}")
+        if not found and not missing:
+            found = self.order(lines)
+        return found
+
+    def order(self, lines):
+        """Lines that keep their order in all runs keep it."""
+        def fixed(lines):
+            return [line for line in lines if line in self.common and lines.count(line) == 1]
+        if sum(map(len, self.baselines)) > 20000:
+            return []
+        orders = [fixed(baseline) for baseline in self.baselines]
+        if any(order != orders[0] for order in orders) or fixed(lines) == orders[0]:
+            return []
+        return ["the same lines in another order"]
+
+
+def differences(baselines, seen):
+    """[(stream, line)] of what differs. Each run is {stream: [line]}."""
+    found = []
+    for stream in sorted(set(seen).union(*baselines)):
+        expected = Expected([run.get(stream, []) for run in baselines])
+        found += [(stream, line) for line in expected.differences(seen.get(stream, []))]
+    return found
+
+
+def varying(baselines):
+    """The streams that are not the same in all runs."""
+    return [stream for stream in baselines[0]
+            if Expected([run.get(stream, []) for run in baselines]).varies]
+
+
+def brief(found):
+    """A few lines for a report."""
+    lines = [f"{stream}: {line}"[:LONGEST] for stream, line in found]
+    return lines[:SHOWN] + ([f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else [])

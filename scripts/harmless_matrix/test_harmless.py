@@ -1,0 +1,256 @@
+"""The logic of harmless: python3 -m unittest discover -s scripts/harmless_matrix -t scripts"""
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+from harmless_matrix import cells, main, page, programs, surroundings  # noqa: E402
+from harmless_matrix.compare import Expected, brief, differences, pattern_of  # noqa: E402
+from harmless_matrix.packages import Packages  # noqa: E402
+from harmless_matrix.programs import Program  # noqa: E402
+from harmless_matrix.settings import PRELOADS, SETTINGS, Setting  # noqa: E402
+
+BARE, EVERYTHING, NATIVE, BAD = SETTINGS
+PLAIN = surroundings.ALL[0]
+
+
+def find(name):
+    return next(surrounding for surrounding in surroundings.ALL if surrounding.name == name)
+
+
+class Lines(unittest.TestCase):
+    def same(self, baselines, lines):
+        self.assertEqual(Expected(baselines).differences(lines), [])
+
+    def different(self, baselines, lines):
+        self.assertNotEqual(Expected(baselines).differences(lines), [])
+
+    def test_what_does_not_vary_must_be_the_same(self):
+        stable = [["a", "b 1"], ["a", "b 1"]]
+        self.same(stable, ["a", "b 1"])
+        for lines in (["a"], ["a", "b 2"], ["a", "b 1", ""], ["b 1", "a"], []):
+            self.different(stable, lines)
+
+    def test_a_number_that_varies_may_vary(self):
+        varying = [["pid 17", "end"], ["pid 23", "end"]]
+        self.same(varying, ["pid 99", "end"])
+        for lines in (["pid x", "end"], ["pid 99"], ["pid 99", "END"], ["pid 99", "end", "more"], ["pod 99", "end"], ["end"]):
+            self.different(varying, lines)
+
+    def test_only_the_number_that_varies_may(self):
+        varying = [["17 of 5"], ["23 of 5"]]
+        self.assertEqual(pattern_of(["17 of 5", "23 of 5"]), r"\d+\ of\ 5")
+        self.same(varying, ["4 of 5"])
+
+    def test_one_line_more_of_a_kind_that_varies(self):
+        self.different([["t 1", "t 2"], ["t 3", "t 4"]], ["t 5", "t 6", "t 7"])
+
+    def test_how_many_lines_may_vary_too(self):
+        varying = [["GC 1", "done"], ["GC 1", "GC 2", "done"]]
+        self.same(varying, ["GC 1", "GC 2", "GC 3", "done"])
+        self.different(varying, ["GC 1", "other", "done"])
+
+    def test_order_that_never_varies(self):
+        varying = [["first", "n 1", "second"], ["first", "n 2", "second"]]
+        self.different(varying, ["second", "n 3", "first"])
+
+    def test_order_that_varies(self):
+        self.same([["a", "b"], ["b", "a"]], ["b", "a"])
+        self.different([["a", "b"], ["b", "a"]], ["b", "c"])
+
+    def test_streams(self):
+        runs = [{"status": ["0"], "out": ["x"]}] * 2
+        self.assertEqual(differences(runs, runs[0]), [])
+        self.assertEqual(differences(runs, {"status": ["1"], "out": ["x"]}),
+                         [("status", "@@ -1 +1 @@"), ("status", "-0"), ("status", "+1")])
+        self.assertEqual(len(brief([("out", str(n)) for n in range(100)])), 13)
+
+
+class Allowed(unittest.TestCase):
+    def after(self, uses, setting, **streams):
+        found = {"err": [], "census": [], "out": [], **streams}
+        return cells.without_ours(found, uses, setting)
+
+    def test_own_lines(self):
+        for uses, setting, is_allowed in (("", BARE, False), ("cuda", BARE, False), ("", EVERYTHING, False),
+                                          ("cuda", EVERYTHING, True),
+                                          ("python", EVERYTHING, True), ("", BAD, True)):
+            left = self.after(uses, setting, err=["tllmprof: x", "own"])["err"]
+            self.assertEqual(left, ["own"] if is_allowed else ["tllmprof: x", "own"], (uses, setting.name))
+
+    def test_never_on_standard_output_and_only_at_a_lines_beginning(self):
+        after = self.after("cuda", EVERYTHING, out=["tllmprof: x"], err=["a tllmprof: x"])
+        self.assertEqual((after["out"], after["err"]), (["tllmprof: x"], ["a tllmprof: x"]))
+
+    def test_worker_and_record(self):
+        census = ["process p: 0=/dev/null 5=/tmp/records/1.tllmprof", "thread tllmprof", "thread own"]
+        self.assertEqual(self.after("cuda", EVERYTHING, census=census)["census"],
+                         ["process p: 0=/dev/null", "thread own"])
+        self.assertEqual(self.after("", EVERYTHING, census=census)["census"], census)
+
+
+HARMS = {
+    "nothing": "",
+    "errno": "errno = 5;",
+    "out": '(void)!write(1, "!\\n", 2);',
+    "err": '(void)!write(2, "tllmprof: !\\n", 12);',
+    "descriptor": 'dup2(open("/dev/null", O_RDONLY), 40);',
+    "status": "atexit(ends);",
+    "file": 'close(open("left.txt", O_CREAT | O_WRONLY, 0600));',
+    "signal": "signal(SIGPIPE, SIG_IGN);",
+    "variable": 'setenv("HARM", "1", 1);',
+    "limit": "struct rlimit l = {50, 50}; setrlimit(RLIMIT_NOFILE, &l);",
+    "umask": "umask(077);",
+    "dlerror": 'dlopen("/no/such.so", RTLD_NOW);',
+    "process": "if (fork() == 0) { close(0); close(1); close(2); sleep(30); _exit(0); }",
+    "thread": "pthread_t t; pthread_create(&t, NULL, waits, NULL);",
+    "hooked errno": "",
+}
+HARMFUL = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+__attribute__((unused)) static void ends(void) { _exit(1); }
+__attribute__((unused)) static void *waits(void *p) { pause(); return p; }
+#ifdef HOOKED
+void *dlsym(void *restrict handle, const char *restrict name)
+{
+    errno = 6;
+    return dlvsym(handle, name, "GLIBC_2.2.5");
+}
+#endif
+__attribute__((constructor)) static void harm(void) { HARM }
+"""
+
+
+@unittest.skipUnless(shutil.which("gcc"), "there is no gcc")
+class Harmful(unittest.TestCase):
+    """Libraries that do small harm are all reported, and one that does none is not."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="harmful-")
+        built = os.path.join(cls.folder, "bin")
+        programs.build(built, print)
+        cls.libraries = {}
+        for name, harm in HARMS.items():
+            path = os.path.join(cls.folder, f"{name.replace(' ', '-')}.so")
+            options = ["-DHOOKED"] if name == "hooked errno" else []
+            subprocess.run(["gcc", "-shared", "-fPIC", "-w", *options, "-xc", "-", "-o", path, "-ldl", "-pthread"],
+                           input=HARMFUL.replace("HARM }", harm + " }"), text=True, check=True)
+            cls.libraries[name] = path
+        packages = Packages(cls.folder, print)
+        packages.unpacked = ""
+        cls.bench = cells.Bench("", built, packages, [cls.folder], cls.folder)
+        cls.state = next(iter(programs.built_programs(built)))
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def verdict(self, harm, where=PLAIN, program=None, setting=BARE):
+        done = cells.outcomes(self.bench, program or self.state, where.name, where, [setting], {where.name: self.libraries[harm]})
+        return next(iter(done))
+
+    def test_no_harm(self):
+        for where in (PLAIN, find("census"), find("ulimit -f 0")):
+            outcome = self.verdict("nothing", where)
+            self.assertEqual((outcome.verdict, outcome.why), ("same", []), where.name)
+
+    def test_each_harm(self):
+        for harm in HARMS:
+            if harm not in ("nothing", "thread"):
+                outcome = self.verdict(harm)
+                self.assertEqual(outcome.verdict, "different", f"{harm}: {outcome}")
+
+    def test_a_thread_and_a_descriptor_of_a_program_that_looks_for_neither(self):
+        quiet = Program("quiet", ["/bin/true"])
+        census = find("census")
+        self.assertEqual(self.verdict("nothing", census, quiet).verdict, "same")
+        for harm in ("thread", "descriptor"):
+            self.assertEqual(self.verdict(harm, census, quiet).verdict, "different", harm)
+
+    @unittest.skipUnless(shutil.which("strace"), "there is no strace")
+    def test_a_system_call_beyond_the_loaders(self):
+        quiet = Program("quiet", ["/bin/true"])
+        self.assertEqual(self.verdict("nothing", find("seccomp"), quiet).verdict, "same")
+        for harm in ("signal", "umask", "file"):
+            self.assertEqual(self.verdict(harm, find("seccomp"), quiet).verdict, "different", harm)
+
+    def test_a_program_that_cannot_run_is_left_out_and_not_passed(self):
+        for run in ("no-such-program", ["/no/such/program"]):
+            self.assertEqual(self.verdict("nothing", program=Program("none", run)).verdict, "left out")
+        self.assertEqual(self.bench.lacks(Program("none", "no-such-program -v")), "no no-such-program here")
+
+    def test_what_varies_by_itself_is_not_reported(self):
+        varies = Program("varies", "echo $RANDOM$RANDOM; date +%N >file; sleep 0.$((RANDOM % 9))")
+        self.assertEqual(self.verdict("nothing", program=varies).verdict, "same")
+        self.assertEqual(self.verdict("out", program=varies).verdict, "different")
+
+
+class Page(unittest.TestCase):
+    RESULTS = [cells.Outcome("a", "plain", "bare", "same", seconds=(0.1, 0.2)),
+               cells.Outcome("a", "jemalloc first", "bare", "different", ["out: -1"]),
+               cells.Outcome("b", "plain", "bare", "left out", ["no b here"]),
+               cells.Outcome("b", "gdb", "bare", "once", ["out: +|"])]
+
+    def test_counts(self):
+        self.assertEqual(page.summary(self.RESULTS), "3 comparisons: 1 different, 1 different once and not again, 1 left out")
+
+    def test_what_is_left_out_is_no_comparison(self):
+        lines = list(page.of_programs(self.RESULTS))
+        self.assertTrue(lines[2].startswith("| a | 1 |"), lines)
+        self.assertTrue(lines[3].startswith("| b | 1 left out |"), lines)
+
+    def test_whole(self):
+        given = type("Given", (), {"settings": [BARE]})
+        text = page.written(self.RESULTS, given, 60, [("no b", "NAME")])
+        self.assertIn("NAME here", text)
+        self.assertIn("| jemalloc first | an allocator | 1, 1 different |", text)
+
+
+class CommandLine(unittest.TestCase):
+    def test_bad_values(self):
+        for arguments, wanted in ((["--settings", "bare,x"], 'there is no setting "x"'), (["--jobs", "0"], '--jobs "0"'),
+                                  (["--in", "x"], '--in "x"'),
+                                  (["--minutes", "0"], '--minutes "0"'), (["--jobs", "x"], "'x'"), (["more"], "more")):
+            said = io.StringIO()
+            with self.assertRaises(SystemExit) as ended, contextlib.redirect_stderr(said):
+                main.options("doc", arguments)
+            self.assertEqual(ended.exception.code, 2)
+            self.assertIn(wanted, said.getvalue())
+            self.assertEqual(said.getvalue().count("\n"), 1)
+
+
+class Tables(unittest.TestCase):
+    def test_names_are_unique(self):
+        for table in (programs.TABLE, surroundings.ALL, PRELOADS, SETTINGS):
+            names = [one.name for one in table]
+            self.assertEqual(len(names), len(set(names)))
+
+    def test_sixty_programs(self):
+        self.assertGreaterEqual(len(programs.TABLE), 60)
+
+    def test_settings_name_variables_that_are_read(self):
+        with open(os.path.join(programs.ROOT, "crates", "config", "src", "variables.rs")) as file:
+            known = file.read()
+        for setting in SETTINGS:
+            for name in setting.variables:
+                self.assertIn(f'"{name}"', known)
+        self.assertIsInstance(Setting("a", "b", {}), Setting)
+
+
+if __name__ == "__main__":
+    unittest.main()

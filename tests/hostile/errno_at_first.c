@@ -1,0 +1,12 @@
+/* Prints what errno and dlerror are before the program has done anything. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+
+int main(void)
+{
+    int first = errno;
+    const char *error = dlerror();
+    printf("errno %d, %s\n", first, error ? error : "no error of dlopen's");
+    return 6;
+}
