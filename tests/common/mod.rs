@@ -116,10 +116,14 @@ fn tool(cross_name: &str, name: &str) -> Command {
 }
 
 /// A clang with its sanitizers, as `scripts/get-clang` has one; without it the running test says what it leaves out.
+/// It is large, so `TLLMPROF_TEST_CLANG=fetch` alone has it fetched.
 pub fn clang() -> Option<PathBuf> {
     static CLANG: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let got = CLANG.get_or_init(|| {
         let mut get = Command::new(repo().join("scripts/get-clang"));
+        if std::env::var("TLLMPROF_TEST_CLANG").as_deref() != Ok("fetch") {
+            get.arg("--no-fetch");
+        }
         let got = run(&mut get, Duration::from_secs(600));
         match got.status.code() {
             Some(0) => Ok(got.out().trim().into()),
