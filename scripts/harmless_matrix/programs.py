@@ -454,7 +454,10 @@ print(subprocess.run([sys.executable, '-c', 'import sys; print("sub"); sys.exit(
 pid = os.fork()
 if not pid: os._exit(3)
 print(os.waitpid(pid, 0)[1])
-with multiprocessing.get_context('fork').Pool(2) as pool: print(pool.map(abs, range(-3, 3)))
+pool = multiprocessing.get_context('fork').Pool(2)
+print(pool.map(abs, range(-3, 3)))
+# Workers that are terminated may not have begun.
+pool.close(); pool.join()
 signal.signal(signal.SIGALRM, lambda *a: print('alarm')); signal.setitimer(signal.ITIMER_REAL, 0.01); signal.pause()
 try: open('/nothing')
 except OSError as e: print(e.errno)

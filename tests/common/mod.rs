@@ -118,6 +118,10 @@ fn tool(cross_name: &str, name: &str) -> Command {
 /// A clang with its sanitizers, as `scripts/get-clang` has one; without it the running test says what it leaves out.
 /// It is large, so `TLLMPROF_TEST_CLANG=fetch` alone has it fetched.
 pub fn clang() -> Option<PathBuf> {
+    if std::env::var_os("TLLMPROF_TEST_CROSS").is_some() {
+        skipped("clang has the sanitizers of this processor alone");
+        return None;
+    }
     static CLANG: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let got = CLANG.get_or_init(|| {
         let mut get = Command::new(repo().join("scripts/get-clang"));
