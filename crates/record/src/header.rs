@@ -123,6 +123,17 @@ const _: () = assert!(offset_of!(HeaderBlock, snapshots) == 20480);
 const _: () = assert!(size_of::<Snapshot>() == 20480);
 
 impl HeaderBlock {
+    /// Where the words lie that are written once, in the order of their check.
+    pub(crate) const STAYS: [usize; 7] = [
+        core::mem::offset_of!(Self, version),
+        core::mem::offset_of!(Self, header_bytes),
+        core::mem::offset_of!(Self, chunk_bytes),
+        core::mem::offset_of!(Self, event_bytes),
+        core::mem::offset_of!(Self, pid),
+        core::mem::offset_of!(Self, parent),
+        core::mem::offset_of!(Self, clock),
+    ];
+
     /// The header block at an address.
     ///
     /// # Safety

@@ -123,16 +123,9 @@ impl Header {
     fn decode_checked(&mut self, at: At<'_>) {
         let id = at.u64(offset_of!(HeaderBlock, id));
         self.id = Some(id);
-        let stays = [
-            offset_of!(HeaderBlock, version),
-            offset_of!(HeaderBlock, header_bytes),
-            offset_of!(HeaderBlock, chunk_bytes),
-            offset_of!(HeaderBlock, event_bytes),
-            offset_of!(HeaderBlock, pid),
-            offset_of!(HeaderBlock, parent),
-            offset_of!(HeaderBlock, clock),
-        ];
-        let stays = stays.into_iter().map(|place| at.u32(place).into());
+        let stays = HeaderBlock::STAYS
+            .into_iter()
+            .map(|place| at.u32(place).into());
         self.is_damaged = Words::of(stays.chain([id])) != at.u64(offset_of!(HeaderBlock, check));
         // What is written behind the last snapshot.
         let said = at.u32(offset_of!(HeaderBlock, ended)).into();

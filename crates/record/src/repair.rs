@@ -43,16 +43,7 @@ pub fn repair(record: &mut [u8]) {
 }
 
 fn repair_header(header: &mut [u8], id: u64) {
-    let stays = [
-        offset_of!(HeaderBlock, version),
-        offset_of!(HeaderBlock, header_bytes),
-        offset_of!(HeaderBlock, chunk_bytes),
-        offset_of!(HeaderBlock, event_bytes),
-        offset_of!(HeaderBlock, pid),
-        offset_of!(HeaderBlock, parent),
-        offset_of!(HeaderBlock, clock),
-    ];
-    let stays = stays.map(|place| u64::from(u32_at(header, place)));
+    let stays = HeaderBlock::STAYS.map(|place| u64::from(u32_at(header, place)));
     let check = Words::of(stays.into_iter().chain([id]));
     put(header, offset_of!(HeaderBlock, check), &check.to_le_bytes());
     let snapshots = &mut header[offset_of!(HeaderBlock, snapshots)..size_of::<HeaderBlock>()];
