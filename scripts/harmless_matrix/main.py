@@ -169,7 +169,7 @@ def main(doc):
         jobs = sorted(jobs_of(bench, chosen, given, sanitized, preloads), key=lambda job: job.rank)
         log(f"{len(chosen)} programs, {len(jobs)} places")
 
-        told = set()
+        reported = set()
         order = {program.name: number for number, program in enumerate(chosen)}
 
         def work(job):
@@ -178,8 +178,8 @@ def main(doc):
             done = list(job.act())
             for outcome in done:
                 if outcome.verdict == "left out":
-                    if (outcome.program, *outcome.why) not in told:
-                        told.add((outcome.program, *outcome.why))
+                    if (outcome.program, *outcome.why) not in reported:
+                        reported.add((outcome.program, *outcome.why))
                         log(f"left out: {outcome.program}, {outcome.where}: {outcome.why[0]}")
                 elif outcome.verdict != "same":
                     log("\n    ".join([f"{outcome.verdict.upper()}: {outcome.program}, {outcome.where}, {outcome.setting}",

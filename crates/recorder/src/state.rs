@@ -21,8 +21,8 @@ lifecycle::global! {
     pub static IS_WANTED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Whether events are kept now. Where they are, the calling thread finds the record's id and clock: where loads
-/// may be done in another order, as on AArch64, only an acquire load sees to that.
+/// Whether events are kept now. If they are, the calling thread finds the record's id and clock: where loads may be
+/// reordered, as on AArch64, only an acquire load guarantees that.
 #[inline]
 pub fn is_recording() -> bool {
     IS_RECORDING.load(Ordering::Acquire)

@@ -149,7 +149,7 @@ impl Followed {
         }
     }
 
-    /// Sees to it that calls of `candidates` are seen. `modules` stay loaded meanwhile.
+    /// Hooks `candidates`, so that their calls are counted. `modules` stay loaded meanwhile.
     pub fn patch(&mut self, candidates: Vec<Candidate>, modules: &[Module], maps: &Maps) {
         self.matched += candidates.len();
         let alone = modules::is_alone();
