@@ -8,7 +8,7 @@ use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use tllmprof_calls::{CALLS, Call, Calls, Direction, Kind, Wait, is_per_thread};
+use tllmprof_calls::{CALLS, Call, Calls, CuptiCall, Direction, Kind, Wait, is_per_thread};
 use tllmprof_platform::lifecycle;
 
 use super::handlers::{Handler, Noting, handlers};
@@ -45,6 +45,8 @@ pub enum Role {
     Runtime(Call),
     /// `cuGetProcAddress` in either of its ABIs: the result is what matters.
     ProcAddress,
+    /// A function by which a profiler takes CUPTI, or gives it back.
+    Cupti(CuptiCall),
 }
 
 impl Role {
@@ -53,6 +55,7 @@ impl Role {
             Self::Driver(call) => call as u32,
             Self::Runtime(call) => 0x100 | call as u32,
             Self::ProcAddress => 0x200,
+            Self::Cupti(call) => 0x300 | call as u32,
         }
     }
 
@@ -60,7 +63,7 @@ impl Role {
     fn handler(self) -> *mut c_void {
         match self {
             Self::Driver(call) => Wanted::now().handler(call) as *mut c_void,
-            Self::Runtime(_) | Self::ProcAddress => handlers().slow as *mut c_void,
+            Self::Runtime(_) | Self::ProcAddress | Self::Cupti(_) => handlers().slow as *mut c_void,
         }
     }
 
@@ -68,7 +71,7 @@ impl Role {
     fn cell(self) -> usize {
         match self {
             Self::Driver(call) | Self::Runtime(call) => threads::cell_offset(Counted::Call(call)),
-            Self::ProcAddress => 0,
+            Self::ProcAddress | Self::Cupti(_) => 0,
         }
     }
 }
@@ -178,7 +181,7 @@ impl Thunk {
     pub fn of(real: *mut c_void, role: Role) -> Option<&'static Self> {
         let real = match role {
             Role::Driver(call) => gate::before(real, gate::Work::of(call)),
-            Role::Runtime(_) | Role::ProcAddress => real,
+            Role::Runtime(_) | Role::ProcAddress | Role::Cupti(_) => real,
         };
         if let Some(known) = Self::find(real, role) {
             return Some(known);
@@ -219,7 +222,7 @@ impl Thunk {
             Role::Driver(call) if Wanted::ever().is_counted_only(call) => {
                 stubs::counting_stub(index)
             }
-            Role::Driver(_) | Role::Runtime(_) | Role::ProcAddress => stubs::stub(index),
+            _ => stubs::stub(index),
         }
     }
 
@@ -231,10 +234,12 @@ impl Thunk {
     /// What the function is.
     pub fn role(&self) -> Role {
         let code = self.role.load(Ordering::Relaxed);
-        let call = CALLS[(code & 0xff) as usize].call;
-        match code >> 8 {
-            0 => Role::Driver(call),
-            1 => Role::Runtime(call),
+        let [number, library, ..] = code.to_le_bytes();
+        let call = CALLS[usize::from(number)].call;
+        match (library, CuptiCall::of(number)) {
+            (0, _) => Role::Driver(call),
+            (1, _) => Role::Runtime(call),
+            (3, Some(call)) => Role::Cupti(call),
             _ => Role::ProcAddress,
         }
     }
@@ -292,6 +297,8 @@ impl Thunk {
 mod tests {
     use core::ptr::without_provenance_mut;
 
+    use tllmprof_calls::CUPTI_CALLS;
+
     use super::*;
     use crate::made::alone;
 
@@ -305,7 +312,8 @@ mod tests {
     fn roles() -> impl Iterator<Item = Role> {
         let of_call = |call| [Role::Driver(call), Role::Runtime(call)];
         let of_calls = CALLS.iter().flat_map(move |row| of_call(row.call));
-        of_calls.chain([Role::ProcAddress])
+        let of_cupti = CUPTI_CALLS.iter().map(|(call, _)| Role::Cupti(*call));
+        of_calls.chain([Role::ProcAddress]).chain(of_cupti)
     }
 
     #[test]
