@@ -3,6 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::config::DbConfig;
 use rusqlite::types::ValueRef;
@@ -14,7 +16,16 @@ use crate::error::Error;
 pub struct Database {
     connection: Connection,
     tables: HashMap<String, HashSet<String>>,
+    /// Instructions that the statement under way has taken.
+    taken: Arc<AtomicU64>,
 }
+
+/// After so many of SQLite's instructions it asks whether to go on.
+const ASKS: i32 = 1000;
+/// How many a statement may take: for each byte of the file, of which a row has dozens, and besides. Pages of a damaged
+/// file can lead back to themselves, and have rows without end.
+const FOR_EACH_BYTE: u64 = 16;
+const BESIDES: u64 = 100_000;
 
 /// Rows of a table that are wanted: those whose column has a value from the first to before the last.
 #[derive(Clone, Copy)]
@@ -51,7 +62,7 @@ impl Database {
     /// # Errors
     /// Where it cannot be read or is no database.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let connection = Connection::open_with_flags(
+        let mut connection = Connection::open_with_flags(
             path,
             OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
         )?;
@@ -59,6 +70,17 @@ impl Database {
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
         connection.pragma_update(None, "cell_size_check", true)?;
+        let taken = Arc::new(AtomicU64::new(0));
+        let size = std::fs::metadata(path).map_or(0, |file| file.len());
+        let most = size.saturating_mul(FOR_EACH_BYTE).saturating_add(BESIDES);
+        let counted = Arc::clone(&taken);
+        connection.progress_handler(
+            ASKS,
+            Some(move || {
+                let asks = u64::from(ASKS.unsigned_abs());
+                counted.fetch_add(asks, Ordering::Relaxed) > most
+            }),
+        )?;
         let mut tables = HashMap::new();
         let mut statement = connection.prepare(
             "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'",
@@ -71,7 +93,19 @@ impl Database {
         }
         drop(rows);
         drop(statement);
-        Ok(Self { connection, tables })
+        Ok(Self {
+            connection,
+            tables,
+            taken,
+        })
+    }
+
+    /// Runs a statement, maybe in the middle of another, each with its own limit.
+    fn limited<T>(&self, run: impl FnOnce(&Connection) -> T) -> T {
+        let outer = self.taken.swap(0, Ordering::Relaxed);
+        let result = run(&self.connection);
+        self.taken.store(outer, Ordering::Relaxed);
+        result
     }
 
     /// The names of a table's columns, if there is such a table.
@@ -103,39 +137,43 @@ impl Database {
         let wanted = wanted.filter(|wanted| there.contains(wanted.column));
         let condition = condition(wanted);
         let query = format!("SELECT {} FROM \"{table}\"{condition}", columns.join(", "));
-        let mut statement = self.connection.prepare(&query)?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            each(&Row(row));
-        }
-        Ok(())
+        self.limited(|connection| {
+            let mut statement = connection.prepare(&query)?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                each(&Row(row));
+            }
+            Ok(())
+        })
     }
 
     /// Whether a table has such rows.
     pub fn has(&self, table: &str, wanted: Option<Wanted<'_>>) -> bool {
         let query = format!("SELECT 1 FROM \"{table}\"{} LIMIT 1", condition(wanted));
-        let statement = self.connection.prepare(&query);
         // One that cannot be read is as good as none.
-        statement.is_ok_and(|mut statement| statement.exists([]).unwrap_or(false))
+        self.limited(|connection| {
+            let statement = connection.prepare(&query);
+            statement.is_ok_and(|mut statement| statement.exists([]).unwrap_or(false))
+        })
     }
 
     /// About how many rows a table has.
     pub fn count(&self, table: &str) -> u64 {
         let query = format!("SELECT max(rowid) FROM \"{table}\"");
         let found = self
-            .connection
-            .query_row(&query, [], |row| Ok(Row(row).number(0)));
+            .limited(|connection| connection.query_row(&query, [], |row| Ok(Row(row).number(0))));
         found.ok().flatten().map_or(0, i64::unsigned_abs)
     }
 
     /// The text of one of nsys's strings.
     pub fn string(&self, id: i64) -> Option<String> {
-        let mut statement = self
-            .connection
-            .prepare_cached("SELECT value FROM StringIds WHERE id = ?1")
-            .ok()?;
-        let found = statement.query_row([id], |row| Ok(Row(row).text(0)));
-        found.optional().ok()?.flatten()
+        self.limited(|connection| {
+            let mut statement = connection
+                .prepare_cached("SELECT value FROM StringIds WHERE id = ?1")
+                .ok()?;
+            let found = statement.query_row([id], |row| Ok(Row(row).text(0)));
+            found.optional().ok()?.flatten()
+        })
     }
 }
 

@@ -6,6 +6,8 @@ use std::fmt;
 pub enum Error {
     /// What SQLite says.
     Database(rusqlite::Error),
+    /// A table has more rows than fit into the file.
+    Endless,
     /// A report of nsys itself, whose format is nobody else's.
     NotExported,
     /// None of our iterations are in it.
@@ -16,6 +18,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Database(error) => error.fmt(f),
+            Self::Endless => f.write_str("its pages lead in circles: the file is damaged"),
             Self::NotExported => {
                 f.write_str("a report of nsys: export it by nsys export --type sqlite, and give that")
             }
@@ -31,6 +34,10 @@ impl std::error::Error for Error {}
 
 impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Self {
-        Self::Database(error)
+        match error.sqlite_error_code() {
+            // What interrupts a statement here is its limit (`Database::open`).
+            Some(rusqlite::ErrorCode::OperationInterrupted) => Self::Endless,
+            _ => Self::Database(error),
+        }
     }
 }

@@ -363,3 +363,15 @@ fn what_is_wrong_in_a_file_harms_nothing() {
     }
     assert!(read > 20 && refused > 20, "{read} read, {refused} refused");
 }
+
+/// Pages that lead back to themselves give a table more rows than could be read in a lifetime. Found by fuzzing.
+#[test]
+fn tables_without_an_end_are_refused() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/seeds/nsys/circles");
+    let error = open(&path).err().unwrap();
+    assert!(matches!(error, Error::Endless), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "its pages lead in circles: the file is damaged"
+    );
+}
