@@ -31,6 +31,8 @@ impl Program {
             .arg(repo().join("tests/fixtures/py_torch.py"))
             .args(args.split_whitespace())
             .env("PYTHONDONTWRITEBYTECODE", "1")
+            // More threads wait for each other longer than they work on tensors so small.
+            .env("OMP_NUM_THREADS", "1")
             .env("LD_LIBRARY_PATH", standin())
             .env("LD_PRELOAD", shim())
             .env("TLLM_PROFILE_START_STOP", windows)

@@ -19,6 +19,7 @@ fn run(program: &str, variables: &[(&str, &str)]) -> Option<Ran> {
     let standin = standin();
     let mut all = vec![
         ("PYTHONDONTWRITEBYTECODE", "1"),
+        ("OMP_NUM_THREADS", "1"),
         ("LD_LIBRARY_PATH", standin.to_str().unwrap()),
     ];
     all.extend(variables);

@@ -1,6 +1,7 @@
 //! Modules that come and go.
 
-use super::{Description, Module, Walking, each_described, iterate, walk};
+use super::walk::{Description, Walking, each_described, iterate};
+use super::{Module, walk};
 
 /// How many modules have been loaded and unloaded so far: moves on with each that comes or goes.
 pub fn changes() -> u64 {
