@@ -10,19 +10,43 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Builds the program `source` of `tests/` against the stand-in for CUDA.
 pub fn program(scratch: &Scratch, source: &str) -> PathBuf {
-    let standin = standin();
-    let runtime = ["-L", &standin.to_string_lossy(), "-l:libcudart.so.12"].map(str::to_owned);
-    build(scratch, source, "", &runtime)
+    program_with(scratch, source, "", &[])
 }
 
-/// Builds the library `source` of `tests/`, which uses no CUDA; `name` distinguishes copies.
-pub fn library(scratch: &Scratch, source: &str, name: &str) -> PathBuf {
+/// The same with more options, sources of `tests/` among them; `name` distinguishes copies.
+pub fn program_with(scratch: &Scratch, source: &str, name: &str, options: &[&str]) -> PathBuf {
+    let standin = standin();
+    let runtime = ["-L", &standin.to_string_lossy(), "-l:libcudart.so.12"].map(str::to_owned);
     build(
         scratch,
         source,
         name,
-        &["-shared".to_owned(), "-fPIC".to_owned()],
+        &[with_sources(options), runtime.to_vec()].concat(),
     )
+}
+
+/// Builds the library `source` of `tests/`, which uses no CUDA; `name` distinguishes copies.
+pub fn library(scratch: &Scratch, source: &str, name: &str) -> PathBuf {
+    library_with(scratch, source, name, &[])
+}
+
+/// The same with more options, sources of `tests/` among them.
+pub fn library_with(scratch: &Scratch, source: &str, name: &str, options: &[&str]) -> PathBuf {
+    let shared = ["-shared", "-fPIC"].map(str::to_owned).to_vec();
+    build(
+        scratch,
+        source,
+        name,
+        &[shared, with_sources(options)].concat(),
+    )
+}
+
+fn with_sources(options: &[&str]) -> Vec<String> {
+    let path = |option: &&str| match option.ends_with(".c") {
+        true => repo().join("tests").join(option).display().to_string(),
+        false => (*option).to_owned(),
+    };
+    options.iter().map(path).collect()
 }
 
 fn build(scratch: &Scratch, source: &str, name: &str, more: &[String]) -> PathBuf {
