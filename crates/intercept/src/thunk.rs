@@ -12,8 +12,9 @@ use tllmprof_calls::{CALLS, Call, Calls, Direction, Kind, Wait, is_per_thread};
 use tllmprof_platform::lifecycle;
 
 use super::handlers::{Handler, Noting, handlers};
-use super::{stubs, watched};
+use super::{fed, stubs, watched};
 use tllmprof_platform::gate;
+use tllmprof_platform::libcuda;
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
 use tllmprof_session as session;
@@ -41,6 +42,8 @@ lifecycle::global! {
 pub enum Role {
     /// A function of the driver.
     Driver(Call),
+    /// A function of another library's that stands in for the driver's of the same name, and will call that.
+    Front(Call),
     /// A function of the runtime, which will call the driver.
     Runtime(Call),
     /// `cuGetProcAddress` in either of its ABIs: the result is what matters.
@@ -53,6 +56,7 @@ impl Role {
             Self::Driver(call) => call as u32,
             Self::Runtime(call) => 0x100 | call as u32,
             Self::ProcAddress => 0x200,
+            Self::Front(call) => 0x300 | call as u32,
         }
     }
 
@@ -60,14 +64,16 @@ impl Role {
     fn handler(self) -> *mut c_void {
         match self {
             Self::Driver(call) => Wanted::now().handler(call) as *mut c_void,
-            Self::Runtime(_) | Self::ProcAddress => handlers().slow as *mut c_void,
+            Self::Runtime(_) | Self::Front(_) | Self::ProcAddress => handlers().slow as *mut c_void,
         }
     }
 
     /// Where in a thread's cells the fast path counts, in bytes.
     fn cell(self) -> usize {
         match self {
-            Self::Driver(call) | Self::Runtime(call) => threads::cell_offset(Counted::Call(call)),
+            Self::Driver(call) | Self::Runtime(call) | Self::Front(call) => {
+                threads::cell_offset(Counted::Call(call))
+            }
             Self::ProcAddress => 0,
         }
     }
@@ -176,8 +182,12 @@ impl Thunk {
 
     /// The thunk for `real`, made on first sight; `None` when the pool is used up.
     pub fn of(real: *mut c_void, role: Role) -> Option<&'static Self> {
+        let role = match role {
+            Role::Driver(call) if libcuda::is_elsewhere(real.addr()) => Role::Front(call),
+            role => role,
+        };
         let real = match role {
-            Role::Driver(call) => gate::before(real, gate::Work::of(call)),
+            Role::Driver(call) | Role::Front(call) => gate::before(real, gate::Work::of(call)),
             Role::Runtime(_) | Role::ProcAddress => real,
         };
         if let Some(known) = Self::find(real, role) {
@@ -219,7 +229,9 @@ impl Thunk {
             Role::Driver(call) if Wanted::ever().is_counted_only(call) => {
                 stubs::counting_stub(index)
             }
-            Role::Driver(_) | Role::Runtime(_) | Role::ProcAddress => stubs::stub(index),
+            Role::Driver(_) | Role::Front(_) | Role::Runtime(_) | Role::ProcAddress => {
+                stubs::stub(index)
+            }
         }
     }
 
@@ -235,6 +247,7 @@ impl Thunk {
         match code >> 8 {
             0 => Role::Driver(call),
             1 => Role::Runtime(call),
+            3 => Role::Front(call),
             _ => Role::ProcAddress,
         }
     }
@@ -258,10 +271,16 @@ impl Thunk {
         self.per_thread.store(1, Ordering::Relaxed);
     }
 
-    /// Makes the runtime's functions for `calls` seen again, or lets them become transparent.
+    /// Whether the module of the real function gets its driver function for `call` through us: what it does
+    /// is counted and recorded there.
+    pub fn is_fed(&self, call: Call) -> bool {
+        fed::is_fed(gate::behind(self.real()).addr(), call)
+    }
+
+    /// Makes functions that lead to the driver's for `calls` seen again, or lets them become transparent.
     pub fn attend(calls: Calls) {
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
-            if let Role::Runtime(call) = thunk.role()
+            if let Role::Runtime(call) | Role::Front(call) = thunk.role()
                 && calls.contains(call)
             {
                 thunk
@@ -303,7 +322,7 @@ mod tests {
 
     /// The roles that functions of the table have.
     fn roles() -> impl Iterator<Item = Role> {
-        let of_call = |call| [Role::Driver(call), Role::Runtime(call)];
+        let of_call = |call| [Role::Driver(call), Role::Runtime(call), Role::Front(call)];
         let of_calls = CALLS.iter().flat_map(move |row| of_call(row.call));
         of_calls.chain([Role::ProcAddress])
     }

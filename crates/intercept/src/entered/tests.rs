@@ -3,6 +3,7 @@ use core::ptr::without_provenance_mut;
 use tllmprof_calls::CALLS;
 
 use super::*;
+use crate::fed;
 use crate::frame::made::Call as Made;
 use crate::made::{alone, library, open, panic_next};
 use crate::returned::after;
