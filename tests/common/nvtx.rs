@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::{Scratch, repo, run, standin};
@@ -68,7 +69,13 @@ fn build(scratch: &Scratch, source: &str, name: &str, more: &[String]) -> PathBu
     built
 }
 
-fn headers() -> PathBuf {
+/// Asked of cargo once.
+fn headers() -> &'static Path {
+    static HEADERS: OnceLock<PathBuf> = OnceLock::new();
+    HEADERS.get_or_init(find_headers)
+}
+
+fn find_headers() -> PathBuf {
     // For this platform alone: the sources of the others' crates may not be there.
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut metadata = Command::new(env!("CARGO"));

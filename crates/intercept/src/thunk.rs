@@ -51,6 +51,14 @@ pub enum Role {
 }
 
 impl Role {
+    /// What a function is that has the same name and lies in another library than the driver.
+    const fn of_another_library(self) -> Self {
+        match self {
+            Self::Driver(call) => Self::Front(call),
+            role => role,
+        }
+    }
+
     const fn encode(self) -> u32 {
         match self {
             Self::Driver(call) => call as u32,
@@ -181,18 +189,19 @@ impl Thunk {
     }
 
     /// The thunk for `real`, made on first sight; `None` when the pool is used up.
-    pub fn of(real: *mut c_void, role: Role) -> Option<&'static Self> {
+    pub fn of(function: *mut c_void, role: Role) -> Option<&'static Self> {
+        let real = match role {
+            Role::Driver(call) | Role::Front(call) => gate::before(function, gate::Work::of(call)),
+            Role::Runtime(_) | Role::ProcAddress => function,
+        };
+        let known = Self::find(real, role).or_else(|| Self::find(real, role.of_another_library()));
+        if known.is_some() {
+            return known;
+        }
         let role = match role {
-            Role::Driver(call) if libcuda::is_elsewhere(real.addr()) => Role::Front(call),
+            Role::Driver(_) if libcuda::is_elsewhere(function.addr()) => role.of_another_library(),
             role => role,
         };
-        let real = match role {
-            Role::Driver(call) | Role::Front(call) => gate::before(real, gate::Work::of(call)),
-            Role::Runtime(_) | Role::ProcAddress => real,
-        };
-        if let Some(known) = Self::find(real, role) {
-            return Some(known);
-        }
         let _creating = CREATING.lock();
         if let Some(known) = Self::find(real, role) {
             return Some(known);
