@@ -9,9 +9,12 @@ use tllmprof_intercept::nvtx;
 macro_rules! cuda_functions {
     (
         [$($look_up:ident)*]
+        [$($cupti:ident = $($cupti_name:ident)*;)*]
         $($call:ident = $kind:expr, [$($driver:ident)*] [$($runtime:ident)*] $row:tt;)*
     ) => {
-        tllmprof_intercept::export_functions!($($look_up)* $($($driver)* $($runtime)*)*);
+        tllmprof_intercept::export_functions!(
+            $($look_up)* $($($cupti_name)*)* $($($driver)* $($runtime)*)*
+        );
     };
 }
 tllmprof_calls::cuda_calls!(cuda_functions);

@@ -124,7 +124,7 @@ fn run_script(script: &Path, folder: &Path, set: impl FnOnce(&mut Command)) -> O
         .env("PWD", folder)
         .env("LC_ALL", "C");
     if std::env::var("TLLMPROF_TEST_OWN").is_ok_and(|own| own == "all") {
-        bash.env("LONG_TESTS", "test_threading test_subprocess");
+        bash.env("LONG_TESTS", "test_gc test_threading test_subprocess");
     }
     set(&mut bash);
     run(&mut bash, TIMEOUT)

@@ -8,7 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from . import calls, host, kernels, programs, record, suites, throughput
+from . import calls, consumers, host, kernels, programs, record, suites, throughput
 from .checks import Bench, Row
 from .plan import all_checks
 
@@ -50,8 +50,8 @@ def recording(given):
     return not given.no_throughput and (not given.only or record.NAME in given.only)
 
 
-def wants_kernels(given):
-    return not given.only or any(only in kernels.NAME for only in given.only)
+def wants(given, name):
+    return not given.only or any(only in name for only in given.only)
 
 
 def cell(text):
@@ -96,7 +96,7 @@ def main(doc):
         table = programs.all_programs("", {})
         for check in all_checks(table):
             print(f"{check.name} ({check.rule_text})")
-        print("\n".join([kernels.NAME] + [f"suite {name}" for name in suites.NAMES] +
+        print("\n".join([kernels.NAME, consumers.NAME] + [f"suite {name}" for name in suites.NAMES] +
                         [loop.name for loop in throughput.loops(table)] + [calls.NAME, f"{record.NAME} (what it costs)"]))
         return 0
     cuda, nsys, ncu, gpus = host.find_cuda(), host.find_nsys(), host.find_ncu(), host.gpus()
@@ -122,8 +122,8 @@ def main(doc):
         loops = [loop for loop in throughput.loops(table) if wanted(given, loop.name)]
         recorded = [loop for loop in record.loops(table) if recording(given)]
         wants_suites = [name for name in suites.NAMES if given.suites and (
-            not given.only or any(only in f"suite {name}" for only in given.only))]
-        if not (checks or loops or recorded or wants_kernels(given) or wants_suites or wanted(given, calls.NAME)):
+            wants(given, f"suite {name}"))]
+        if not (checks or loops or recorded or wants(given, kernels.NAME) or wants(given, consumers.NAME) or wants_suites or wanted(given, calls.NAME)):
             print(f"gpu-check: no check has {' or '.join(given.only)} in its name (see --list)", file=sys.stderr)
             return 2
         together = [check for check in checks if not check.apart]
@@ -138,10 +138,11 @@ def main(doc):
                  "|---|---|---|---|---|---|"]
         page += [line(rows[check]) for check in checks]
         more_right = more_wrong = left_out = 0
-        if wants_kernels(given):
-            log("kernels")
-            lines, more_right, more_wrong = kernels.table(bench, cuda, log)
-            page += lines
+        for part in (consumers, kernels):
+            if wants(given, part.NAME):
+                log(part.NAME)
+                lines, right, wrong = part.table(bench, cuda, log)
+                page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if wants_suites:
             log("other projects' own tests")
             lines, right, wrong, left_out = suites.table(given.suites, bench, cuda, log, wants_suites)

@@ -11,6 +11,8 @@
  *       past      a library that was opened with RTLD_DEEPBIND launches as many kernels, by look-ups
  *                 that nobody sees
  * PROGRAM_END: exit, _exit or kill, in the middle; PROGRAM_FORKS: a child makes the same, and before;
+ * PROGRAM_PROFILER: a library by which the program takes its own kernels, PROGRAM_PROFILED: in steps FROM to
+ * before TO, as FROM-TO; PROGRAM_USES: a subscription or buffers alone, or both;
  * PROGRAM_STEP_US: what a step takes more; PROGRAM_TURNS: the threads go round in turns, and while one
  * does all others are out of the driver. At the end it says how often the other threads came round
  * in the longest step.
@@ -193,6 +195,12 @@ static void run(const char *mode, int threads, int steps)
     if (strcmp(mode, "past") == 0)
         past = (void (*)(CUfunction, CUdeviceptr, CUstream))find(
             open_beside("past.so", RTLD_NOW | RTLD_DEEPBIND), "launch_past");
+    const char *own = getenv("PROGRAM_PROFILER"), *profiled = getenv("PROGRAM_PROFILED");
+    void *profiler = own != NULL ? open_beside(own, RTLD_NOW) : NULL;
+    const char *use = getenv("PROGRAM_USES");
+    int from = -1, to = -1;
+    if (profiled != NULL && sscanf(profiled, "%d-%d", &from, &to) != 2)
+        exit(2);
     pthread_t others[64];
     int count = 0;
     turns = getenv("PROGRAM_TURNS") != NULL ? threads + 1 : 0;
@@ -201,6 +209,10 @@ static void run(const char *mode, int threads, int steps)
     if (strcmp(mode, "streams") == 0)
         others[count++] = start(short_streams, 0);
     for (int i = 0; i < steps; i++) {
+        if (i == from)
+            ((void (*)(const char *))find(profiler, "profiler_begins"))(use != NULL ? use : "both");
+        if (i == to)
+            ((void (*)(void))find(profiler, "profiler_ends"))();
         if (i == 10 && (strcmp(mode, "waits") == 0 || strcmp(mode, "stays") == 0)) {
             if (strcmp(mode, "stays") == 0)
                 for_steps = 1 << 20;

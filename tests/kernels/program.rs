@@ -57,6 +57,11 @@ fn built() -> &'static Path {
             let by_lookup = ["-DREACH_GPA=2", "-DGPU_LIBRARY=\"libcuda.so.1\""];
             compile("looked-up", "program.c", &by_lookup);
             compile("past.so", "past.c", &["-shared", "-fPIC"]);
+            let folder = format!("-L{}", standin().join("cupti").display());
+            let linked = ["-shared", "-fPIC", &folder, "-l:libcupti.so.13"];
+            compile("profiler-linked.so", "profiler.c", &linked);
+            let by_name = ["-shared", "-fPIC", "-DLOOKED_UP"];
+            compile("profiler-looked-up.so", "profiler.c", &by_name);
             scratch
         })
         .folder()
@@ -104,6 +109,16 @@ impl Program {
 
     pub fn kernels(self, steps: &str) -> Self {
         self.env("TLLMPROF_KERNELS", steps)
+    }
+
+    /// The program takes its own kernels in steps FROM to before TO, as `FROM-TO`.
+    pub fn profiled(self, by: Reach, steps: &str) -> Self {
+        let library = match by {
+            Reach::Linked => "profiler-linked.so",
+            Reach::LookedUp => "profiler-looked-up.so",
+        };
+        self.env("PROGRAM_PROFILER", library)
+            .env("PROGRAM_PROFILED", steps)
     }
 
     /// CUPTI is not where it is looked for.

@@ -200,6 +200,18 @@ CUptiResult cuptiGetTimestamp(uint64_t *timestamp)
     return SUCCESS;
 }
 
+static void *find_driver(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (driver != NULL) {
+        *(void **)&set_tool = dlsym(driver, "standin_set_tool");
+        *(void **)&calls_in_driver = dlsym(driver, "standin_calls");
+        *(void **)&begin_removal = dlsym(driver, "standin_begin_removal");
+        *(void **)&end_removal = dlsym(driver, "standin_end_removal");
+    }
+    return driver;
+}
+
 CUptiResult cuptiSubscribe(void **subscriber, void *callback, void *argument)
 {
     (void)callback, (void)argument;
@@ -208,13 +220,9 @@ CUptiResult cuptiSubscribe(void **subscriber, void *callback, void *argument)
         say("subscribe refused\n", 0, 0);
         return MULTIPLE_SUBSCRIBERS;
     }
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    void *driver = find_driver();
     if (driver == NULL)
         return NOT_INITIALIZED;
-    *(void **)&set_tool = dlsym(driver, "standin_set_tool");
-    *(void **)&calls_in_driver = dlsym(driver, "standin_calls");
-    *(void **)&begin_removal = dlsym(driver, "standin_begin_removal");
-    *(void **)&end_removal = dlsym(driver, "standin_end_removal");
     /* As the real one does, which looks the driver's functions up and calls them. */
     CUresult (*is_there)(CUcontext *) = NULL;
     *(void **)&is_there = dlsym(driver, "cuCtxGetCurrent");
@@ -262,6 +270,8 @@ CUptiResult cuptiActivityEnable(int kind)
 {
     if (kind != KERNEL && kind != COPY && kind != SET)
         return INVALID_PARAMETER;
+    if (find_driver() == NULL)
+        return NOT_INITIALIZED;
     take_turn();
     pthread_mutex_lock(&lock);
     if (!worker_runs) {

@@ -37,7 +37,7 @@ impl CallInfo {
     }
 }
 
-/// Expands `$then!` with the functions that look others up, in brackets, and every row:
+/// Expands `$then!` with the functions that look others up and those of CUPTI, each in brackets, and every row:
 /// `Variant = kind, [driver's names] [runtime's names] { what else the row says of itself };`.
 ///
 /// The fields are those of [`CallInfo`](crate::CallInfo); what is left out is as in [`PLAIN`]. The first
@@ -48,6 +48,10 @@ macro_rules! cuda_calls {
     ($then:ident) => {
         $then! {
             [cuGetProcAddress cuGetProcAddress_v2]
+            [Subscribe = cuptiSubscribe cuptiSubscribe_v2;
+             Unsubscribe = cuptiUnsubscribe;
+             Register = cuptiActivityRegisterCallbacks cuptiActivityRegisterCallbacks_v2;
+             Finalize = cuptiFinalize;]
             GraphLaunch = GraphLaunch,
                 [cuGraphLaunch cuGraphLaunch_ptsz]
                 [cudaGraphLaunch cudaGraphLaunch_ptsz]
@@ -149,6 +153,7 @@ const PLAIN: CallInfo = CallInfo {
 macro_rules! table {
     (
         [$($look_up:ident)*]
+        [$($cupti:ident = $($cupti_name:ident)*;)*]
         $($call:ident = $kind:expr, [$($driver:ident)*] [$($runtime:ident)*] {
             $($field:ident: $value:expr),*
         };)*
@@ -175,6 +180,18 @@ macro_rules! table {
 
         /// The functions of the driver that hand out others: intercepted for what they return.
         pub const LOOK_UPS: &[&str] = &[$(stringify!($look_up)),*];
+
+        /// A function by which a profiler takes CUPTI, or gives it back.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        #[allow(missing_docs)] // the variants are named after the functions
+        pub enum CuptiCall {
+            $($cupti,)*
+        }
+
+        /// The functions of CUPTI that are intercepted, since CUPTI serves one profiler at a time.
+        pub const CUPTI_CALLS: &[(CuptiCall, &[&str])] =
+            &[$((CuptiCall::$cupti, &[$(stringify!($cupti_name)),*])),*];
     };
 }
 cuda_calls!(table);

@@ -12,6 +12,7 @@ mod worker;
 use core::time::Duration;
 use std::time::Instant;
 
+use tllmprof_calls::CuptiCall;
 use tllmprof_config::{Settings, Window};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
@@ -207,6 +208,16 @@ fn finish(iterations: u64, drain: bool, here: bool) {
 /// Whether kernels are to be taken.
 pub fn takes_kernels(settings: &Settings) -> bool {
     cupti::is_wanted(settings)
+}
+
+/// Another profiler in this process calls this function of CUPTI's, which serves one.
+pub fn cupti_is_called(call: CuptiCall) {
+    cupti::is_called(call);
+}
+
+/// That call has returned.
+pub fn cupti_was_called(call: CuptiCall, succeeded: bool) {
+    cupti::was_called(call, succeeded);
 }
 
 /// Ends ranges and closes the window; for [`finish`].

@@ -50,6 +50,8 @@ pub enum CuptiJob {
     Leave = 1,
     /// The process ends.
     Flush = 2,
+    /// Another profiler takes CUPTI.
+    Release = 3,
 }
 
 const NO_THREAD: u32 = 0;
@@ -170,6 +172,7 @@ impl Job {
         const ATTACH: u32 = Job::Cupti(CuptiJob::Attach).code();
         const LEAVE: u32 = Job::Cupti(CuptiJob::Leave).code();
         const FLUSH: u32 = Job::Cupti(CuptiJob::Flush).code();
+        const RELEASE: u32 = Job::Cupti(CuptiJob::Release).code();
         Some(match code {
             DRAINING => Self::Drain,
             CLOSING => close(false),
@@ -178,6 +181,7 @@ impl Job {
             ATTACH => Self::Cupti(CuptiJob::Attach),
             LEAVE => Self::Cupti(CuptiJob::Leave),
             FLUSH => Self::Cupti(CuptiJob::Flush),
+            RELEASE => Self::Cupti(CuptiJob::Release),
             _ => return None,
         })
     }
@@ -298,11 +302,12 @@ mod tests {
             Job::Cupti(CuptiJob::Attach),
             Job::Cupti(CuptiJob::Leave),
             Job::Cupti(CuptiJob::Flush),
+            Job::Cupti(CuptiJob::Release),
         ];
         let codes = jobs.map(Job::code);
         let again = codes.map(|code| Job::of(code).map(Job::code));
         assert_eq!(again, codes.map(Some));
-        for code in [NO_THREAD, ASLEEP, MAKING_ROOM, CUPTI + 3] {
+        for code in [NO_THREAD, ASLEEP, MAKING_ROOM, CUPTI + 4] {
             assert!(Job::of(code).is_none() && !codes.contains(&code));
         }
     }

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use tllmprof_calls::{Call, LOOK_UPS, Library, is_called_in_context};
+use tllmprof_calls::{Call, CuptiCall, LOOK_UPS, Library, is_called_in_context};
 use tllmprof_platform::lifecycle;
 
 use super::fed;
@@ -41,6 +41,9 @@ pub fn role_of(name: &CStr) -> Option<Role> {
     let name = name.to_str().ok()?;
     if LOOK_UPS.contains(&name) {
         return Some(Role::ProcAddress);
+    }
+    if let Some(call) = CuptiCall::by_name(name) {
+        return Some(Role::Cupti(call));
     }
     Some(match Call::and_library(name)? {
         (call, Library::Driver) => Role::Driver(call),
@@ -206,6 +209,9 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
             }
         }
     }
+    if matches!(role, Role::Cupti(_)) && !is_gated {
+        return real; // no kernels are taken in this process
+    }
     // A mere question in a process without CUDA is no use of CUDA; an answer may be.
     tllmprof_session::activity::touched();
     if !tllmprof_session::activity::is_active() || is_gated && gate::is_profiler(caller) {
@@ -221,7 +227,7 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
 mod tests {
     use core::ptr::null_mut;
 
-    use tllmprof_calls::CALLS;
+    use tllmprof_calls::{CALLS, CUPTI_CALLS};
 
     use super::*;
     use crate::made::{alone, panic_next, stranger};
@@ -239,6 +245,11 @@ mod tests {
         }
         for name in LOOK_UPS {
             assert_eq!(role(name), Some(Role::ProcAddress), "{name}");
+        }
+        for (call, names) in CUPTI_CALLS {
+            for name in *names {
+                assert_eq!(role(name), Some(Role::Cupti(*call)), "{name}");
+            }
         }
         for name in ["", "cu", "cudaMallocManaged", "cuMemGetInfo_v2", "getppid"] {
             assert_eq!(role(name), None, "{name}");

@@ -43,6 +43,10 @@ fn comes_back(frame: &Frame) -> bool {
         Role::ProcAddress => true,
         // From a signal handler or an allocator that our own code met, maybe with a lock in hand.
         _ if inside.is_none() => false,
+        Role::Cupti(call) => {
+            tllmprof_capture::cupti_is_called(call);
+            true
+        }
         Role::Driver(call) if watched::are() => {
             if !is_nested(frame) {
                 uncounted_driver(call, frame);
@@ -80,7 +84,7 @@ fn is_recorded(thunk: &Thunk) -> bool {
     match thunk.role() {
         Role::Driver(_) => true,
         Role::Runtime(call) | Role::Front(call) => !thunk.is_fed(call),
-        Role::ProcAddress => false,
+        Role::ProcAddress | Role::Cupti(_) => false,
     }
 }
 

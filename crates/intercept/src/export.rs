@@ -13,6 +13,7 @@ use super::fed;
 use super::handlers::handlers;
 use super::thunk::{Role, Thunk};
 use tllmprof_platform::elf;
+use tllmprof_platform::gate;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_platform::panics::contained;
@@ -206,7 +207,11 @@ fn thunk_for(export: &Export, real: *mut c_void, caller: usize) -> Option<&'stat
         fed::feed(caller, call);
     }
     let thunk = Thunk::of(real, role)?.named(export.name);
-    if !tllmprof_session::activity::is_active() {
+    let is_used = match role {
+        Role::Cupti(_) => gate::is_wanted() && !gate::is_profiler(caller),
+        _ => true,
+    };
+    if !tllmprof_session::activity::is_active() || !is_used {
         thunk.make_transparent();
     }
     Some(thunk)

@@ -30,6 +30,7 @@ fn came_back(frame: &Frame, result: usize) {
     match thunk.role() {
         Role::ProcAddress if succeeded => proc_address::handed_out(frame),
         Role::ProcAddress => {}
+        Role::Cupti(call) => tllmprof_capture::cupti_was_called(call, succeeded),
         Role::Driver(call) => {
             if watched::are() {
                 marks::pop();

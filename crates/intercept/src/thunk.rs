@@ -8,7 +8,7 @@ use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use tllmprof_calls::{CALLS, Call, Calls, Direction, Kind, Wait, is_per_thread};
+use tllmprof_calls::{CALLS, Call, Calls, CuptiCall, Direction, Kind, Wait, is_per_thread};
 use tllmprof_platform::lifecycle;
 
 use super::handlers::{Handler, Noting, handlers};
@@ -48,6 +48,8 @@ pub enum Role {
     Runtime(Call),
     /// `cuGetProcAddress` in either of its ABIs: the result is what matters.
     ProcAddress,
+    /// A function by which a profiler takes CUPTI, or gives it back.
+    Cupti(CuptiCall),
 }
 
 impl Role {
@@ -64,7 +66,8 @@ impl Role {
             Self::Driver(call) => call as u32,
             Self::Runtime(call) => 0x100 | call as u32,
             Self::ProcAddress => 0x200,
-            Self::Front(call) => 0x300 | call as u32,
+            Self::Cupti(call) => 0x300 | call as u32,
+            Self::Front(call) => 0x400 | call as u32,
         }
     }
 
@@ -72,7 +75,9 @@ impl Role {
     fn handler(self) -> *mut c_void {
         match self {
             Self::Driver(call) => Wanted::now().handler(call) as *mut c_void,
-            Self::Runtime(_) | Self::Front(_) | Self::ProcAddress => handlers().slow as *mut c_void,
+            Self::Runtime(_) | Self::Front(_) | Self::ProcAddress | Self::Cupti(_) => {
+                handlers().slow as *mut c_void
+            }
         }
     }
 
@@ -82,7 +87,7 @@ impl Role {
             Self::Driver(call) | Self::Runtime(call) | Self::Front(call) => {
                 threads::cell_offset(Counted::Call(call))
             }
-            Self::ProcAddress => 0,
+            Self::ProcAddress | Self::Cupti(_) => 0,
         }
     }
 }
@@ -192,7 +197,7 @@ impl Thunk {
     pub fn of(function: *mut c_void, role: Role) -> Option<&'static Self> {
         let real = match role {
             Role::Driver(call) | Role::Front(call) => gate::before(function, gate::Work::of(call)),
-            Role::Runtime(_) | Role::ProcAddress => function,
+            Role::Runtime(_) | Role::ProcAddress | Role::Cupti(_) => function,
         };
         let known = Self::find(real, role).or_else(|| Self::find(real, role.of_another_library()));
         if known.is_some() {
@@ -238,9 +243,7 @@ impl Thunk {
             Role::Driver(call) if Wanted::ever().is_counted_only(call) => {
                 stubs::counting_stub(index)
             }
-            Role::Driver(_) | Role::Front(_) | Role::Runtime(_) | Role::ProcAddress => {
-                stubs::stub(index)
-            }
+            _ => stubs::stub(index),
         }
     }
 
@@ -252,11 +255,13 @@ impl Thunk {
     /// What the function is.
     pub fn role(&self) -> Role {
         let code = self.role.load(Ordering::Relaxed);
-        let call = CALLS[(code & 0xff) as usize].call;
-        match code >> 8 {
-            0 => Role::Driver(call),
-            1 => Role::Runtime(call),
-            3 => Role::Front(call),
+        let [number, library, ..] = code.to_le_bytes();
+        let call = CALLS[usize::from(number)].call;
+        match (library, CuptiCall::of(number)) {
+            (0, _) => Role::Driver(call),
+            (1, _) => Role::Runtime(call),
+            (4, _) => Role::Front(call),
+            (3, Some(call)) => Role::Cupti(call),
             _ => Role::ProcAddress,
         }
     }
@@ -320,6 +325,8 @@ impl Thunk {
 mod tests {
     use core::ptr::without_provenance_mut;
 
+    use tllmprof_calls::CUPTI_CALLS;
+
     use super::*;
     use crate::made::alone;
 
@@ -333,7 +340,8 @@ mod tests {
     fn roles() -> impl Iterator<Item = Role> {
         let of_call = |call| [Role::Driver(call), Role::Runtime(call), Role::Front(call)];
         let of_calls = CALLS.iter().flat_map(move |row| of_call(row.call));
-        of_calls.chain([Role::ProcAddress])
+        let of_cupti = CUPTI_CALLS.iter().map(|(call, _)| Role::Cupti(*call));
+        of_calls.chain([Role::ProcAddress]).chain(of_cupti)
     }
 
     #[test]

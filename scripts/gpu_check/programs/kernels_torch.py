@@ -3,6 +3,7 @@ event; prints what a step took, before, in and after a window.
 
     kernels_torch.py ROUNDS BEFORE WINDOW INNER AFTER [profile | first]      the three kinds in turn, so often
     kernels_torch.py busy THREADS WARM BEFORE WINDOWS AFTER           with so many busy threads beside it
+    kernels_torch.py inside FROM TO STEPS                             the PyTorch profiler in some steps of a graph
 
 profile: afterwards the PyTorch profiler runs in the same loops; first: it runs before them.
 """
@@ -127,8 +128,22 @@ def busy(threads, *counts):
     say(errors=errors, **parts)
 
 
+def inside(first, last, steps):
+    graph = captured(tiny)
+    seen = None
+    for i in range(steps):
+        if i == first:
+            seen = profiled(graph.replay, last - first)
+        elif not first < i < last:
+            step(graph.replay)
+    print("kernels:", sum(count for name, count in seen["names"].items() if "elementwise" in name))
+    print("result:", y.sum().item())
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "busy":
+    if sys.argv[1] == "inside":
+        inside(*map(int, sys.argv[2:5]))
+    elif sys.argv[1] == "busy":
         busy(*map(int, sys.argv[2:7]))
     else:
         kinds(*map(int, sys.argv[1:6]), sys.argv[6] if len(sys.argv) > 6 else None)

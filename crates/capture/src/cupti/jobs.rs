@@ -11,6 +11,7 @@ use super::activity::KINDS;
 use super::attempt::{self, Attempt};
 use super::clock::{self, Reading};
 use super::library::Cupti;
+use super::others;
 use super::presence::{self, Presence};
 use super::refusal::Refusal;
 use super::taking::{self, Totals};
@@ -38,6 +39,8 @@ pub enum Left {
     Busy,
     /// Not every call is seen.
     Unseen,
+    /// Another profiler has it.
+    Shared,
     /// It did not go.
     Failed(c_int),
     /// It is still going.
@@ -137,6 +140,7 @@ pub fn work(job: Job) {
             *LEFT.lock() = left;
         }
         Job::Flush => flush(),
+        Job::Release => release(),
     }
 }
 
@@ -147,6 +151,9 @@ fn commit(number: u32) -> bool {
 
 /// Has CUPTI take work down.
 fn attach() -> Result<(), Refusal> {
+    if others::have_it() || others::are_coming() {
+        return Err(Refusal::Taken);
+    }
     let driver = Driver::get().ok_or(Refusal::NoDriver)?;
     let begun = Instant::now();
     let cupti = Cupti::load(driver.version().unwrap_or(0))?;
@@ -242,6 +249,10 @@ fn leave() -> Left {
     let (Some(cupti), Some(driver)) = (Cupti::get(), Driver::get()) else {
         return Left::Unseen;
     };
+    if others::have_it() {
+        release();
+        return Left::Shared;
+    }
     let links = gate::lead_links();
     if !gate::are_all() {
         driver.synchronize_all();
@@ -281,6 +292,17 @@ fn leave() -> Left {
     match status {
         0 => Left::Yes,
         status => Left::Failed(status),
+    }
+}
+
+/// Gives CUPTI up to another profiler, and leaves it in the driver.
+fn release() {
+    switch_off();
+    if let Some(cupti) = Cupti::get()
+        && PRESENCE.on(presence::Event::Released).is_some()
+    {
+        // SAFETY: the handle is the subscription's, which ends here.
+        let _ = unsafe { (cupti.unsubscribe)(SUBSCRIBER.load(Ordering::Acquire)) };
     }
 }
 

@@ -20,6 +20,7 @@ mod buffers;
 mod clock;
 mod jobs;
 mod library;
+mod others;
 pub(crate) mod plan;
 mod presence;
 mod refusal;
@@ -31,6 +32,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
+use tllmprof_calls::CuptiCall;
 use tllmprof_config::Settings;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
@@ -55,6 +57,8 @@ const DRAIN: Duration = Duration::from_secs(1);
 const LEAVING: Duration = Duration::from_millis(300);
 /// How long for CUPTI to go once it is being taken out, which cannot be undone.
 const FINALISING: Duration = Duration::from_secs(10);
+/// How long another profiler waits for its turn with CUPTI.
+const YIELDING: Duration = Duration::from_secs(1);
 /// How long the end of the process waits for what CUPTI has.
 const LAST: Duration = Duration::from_secs(3);
 lifecycle::global! {
@@ -131,6 +135,7 @@ pub fn reach(iteration: u64, capturing: bool) -> bool {
     }) {
         Action::Attach => return plan.attach(iteration),
         Action::Stop => write_stop(iteration),
+        Action::StopBefore => write_stop(iteration.saturating_sub(1)),
         Action::StopAndLeave => {
             write_stop(iteration);
             plan.leave(iteration);
@@ -149,8 +154,55 @@ pub fn window_closes(over: u64) {
             "no kernels: a stream was being captured all the while"
         ),
         Action::Stop => write_stop(over),
+        Action::StopBefore => write_stop(over.saturating_sub(1)),
         _ => {}
     }
+}
+
+/// Another profiler in this process calls this function of CUPTI's.
+pub fn is_called(call: CuptiCall) {
+    if others::call(call) {
+        yield_to_another();
+    }
+}
+
+/// That call has returned.
+pub fn was_called(call: CuptiCall, succeeded: bool) {
+    others::returned(call, succeeded);
+}
+
+/// Takes CUPTI out for another profiler, which comes first: it would be refused, or lose what it takes.
+fn yield_to_another() {
+    if whereabouts() == Where::Out {
+        return;
+    }
+    let Some(mut plan) = PLAN.lock_for(YIELDING) else {
+        log::say!(
+            Warn,
+            "CUPTI could not be left to another profiler in this process within {YIELDING:?}"
+        );
+        return;
+    };
+    if whereabouts() == Where::Coming {
+        jobs::forget_attach();
+        worker::await_rest(YIELDING);
+    }
+    if !jobs::is_in() {
+        return;
+    }
+    let was_on = jobs::is_on();
+    plan.on(Event::Yields);
+    if leave_once() != Left::Yes {
+        worker::run(worker::Job::Cupti(Job::Release), YIELDING);
+    }
+    if was_on {
+        log_totals();
+        log::say!(
+            Warn,
+            "another profiler in this process takes CUPTI: no kernels from here"
+        );
+    }
+    taking::end();
 }
 
 /// The window has closed, and the device was waited for unless it must be left alone.
@@ -172,8 +224,10 @@ pub fn finish(over: u64, capturing: bool) {
     let Some(mut plan) = PLAN.lock_for(LAST) else {
         return;
     };
-    if plan.on(Event::Ends) == Action::Stop {
-        write_stop(over);
+    match plan.on(Event::Ends) {
+        Action::Stop => write_stop(over),
+        Action::StopBefore => write_stop(over.saturating_sub(1)),
+        _ => {}
     }
     drop(plan);
     jobs::set_capturing(capturing);
@@ -272,7 +326,7 @@ impl Plan {
             log_totals();
         }
         self.on(match left {
-            Left::Yes | Left::Unseen => Event::Left,
+            Left::Yes | Left::Unseen | Left::Shared => Event::Left,
             Left::Busy => Event::Busy { iteration },
             Left::Failed(_) | Left::Hangs => Event::Broken,
         });
@@ -289,6 +343,7 @@ impl Plan {
             ),
             Left::Busy => warn_stays("other threads were in the driver whenever it was to go"),
             Left::Unseen => warn_stays("not all calls of the driver are seen"),
+            Left::Shared => log::say!(Debug, "CUPTI stays: another profiler has it"),
             Left::Failed(status) => {
                 log::say!(Warn, "cuptiFinalize failed with error {status}");
             }

@@ -5,12 +5,13 @@
 //! | `Off`             | `Waiting` | `Hopeless`   |                               |               |            |
 //! | `Waiting`         |           | `Hopeless`   | attach, unless captured       | `Off`, or `Leaving` as before | `Off` |
 //! | `Taking(until)`   |           | `Hopeless`   | at `until`: stop and `Leaving`| stop, `Leaving` | stop, `Off` |
+//! | `Cut`             |           | `Hopeless`   | stop before it, `Off`         | stop before, `Off` | stop before, `Off` |
 //! | `Leaving(tries)`  | `Waiting` | `Hopeless`   | leave, where that is due      |               | `Off`      |
 //! | `Hopeless`        |           |              | leave, where that is due      |               | `Hopeless` |
 //!
 //! Attaching is answered by `Attached` (`Waiting` → `Taking`) or `NotAttached` (→ `Off`, `Leaving` or
 //! `Hopeless`), leaving by `Left` (→ `Off`), `Busy` (→ `Leaving` again later, or `Off`) or `Broken`
-//! (→ `Hopeless`). An empty field: nothing changes. `Closed` is a `Begins` that attaches nothing.
+//! (→ `Hopeless`). `Yields` makes `Cut` of `Taking`, and nothing is left to take out in any state. An empty field: nothing changes. `Closed` is a `Begins` that attaches nothing.
 
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,8 @@ pub enum Plan {
     Waiting { leave: Option<Leave> },
     /// Kernels are taken, to before this iteration.
     Taking { until: u64 },
+    /// Kernels were taken to the middle of an iteration: another profiler has CUPTI now.
+    Cut,
     /// CUPTI is to be taken out.
     Leaving(Leave),
     /// It will never come to anything; CUPTI may still have to be taken out.
@@ -88,6 +91,8 @@ pub enum Event {
     },
     /// CUPTI was taken out, or stays for good where it is, switched off.
     Left,
+    /// Another profiler takes CUPTI.
+    Yields,
     /// It could not be taken out now.
     Busy { iteration: u64 },
     /// It did not go, and is of no use any more.
@@ -104,7 +109,9 @@ pub enum Action {
     Attach,
     /// Write that kernels were taken to here.
     Stop,
-    /// The same, and then as [`Action::Leave`].
+    /// Write that kernels were taken to before the iteration that has just ended.
+    StopBefore,
+    /// As [`Action::Stop`], and then as [`Action::Leave`].
     StopAndLeave,
     /// Take CUPTI out; answered by [`Event::Left`], [`Event::Busy`] or [`Event::Broken`].
     Leave,
@@ -116,7 +123,7 @@ impl Plan {
     /// The iteration at which there is something to do next; [`NEVER`] for none.
     pub const fn due(self) -> u64 {
         match self {
-            Self::Waiting { .. } => 0,
+            Self::Waiting { .. } | Self::Cut => 0,
             Self::Taking { until } => until,
             Self::Leaving(leave) | Self::Hopeless { leave: Some(leave) } => leave.at,
             Self::Off | Self::Hopeless { leave: None } => NEVER,
@@ -140,7 +147,7 @@ impl Plan {
 
     const fn pending(self) -> Option<Leave> {
         match self {
-            Self::Off | Self::Taking { .. } => None,
+            Self::Off | Self::Taking { .. } | Self::Cut => None,
             Self::Waiting { leave } | Self::Hopeless { leave } => leave,
             Self::Leaving(leave) => Some(leave),
         }
@@ -220,6 +227,16 @@ impl Plan {
                     Self::Hopeless { leave }
                 };
                 (refused, Action::Nothing)
+            }
+            (Self::Taking { .. }, Event::Yields) => (Self::Cut, Action::Nothing),
+            (Self::Waiting { .. }, Event::Yields) => {
+                (Self::Waiting { leave: None }, Action::Nothing)
+            }
+            (Self::Leaving(_) | Self::Hopeless { .. }, Event::Yields) => {
+                (self.with(None), Action::Nothing)
+            }
+            (Self::Cut, Event::Begins { .. } | Event::Closes { .. } | Event::Ends) => {
+                (Self::Off, Action::StopBefore)
             }
             (Self::Waiting { leave }, Event::Closes { .. }) => {
                 (self.with(leave), Action::SayCaptured)

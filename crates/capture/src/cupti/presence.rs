@@ -1,10 +1,10 @@
 //! How far CUPTI is in the driver. The worker moves it, and everybody may look.
 //!
-//! | state | `Subscribed` | `Enabled` | `SwitchedOff` | `Finalised` |
-//! |-------|--------------|-----------|---------------|-------------|
-//! | `Out` | `In`         |           |               |             |
-//! | `In`  |              | `On`      |               | `Out`       |
-//! | `On`  |              |           | `In`          |             |
+//! | state | `Subscribed` | `Enabled` | `SwitchedOff` | `Finalised`, `Released` |
+//! |-------|--------------|-----------|---------------|-------------------------|
+//! | `Out` | `In`         |           |               |                         |
+//! | `In`  |              | `On`      |               | `Out`                   |
+//! | `On`  |              |           | `In`          |                         |
 //!
 //! An empty field: nothing changes. The child of a fork begins as `Out`: its parent's CUPTI is of no
 //! use to it.
@@ -15,7 +15,7 @@ use tllmprof_sync::States;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Presence {
-    /// It is not in the driver.
+    /// It is not in the driver, or another profiler's.
     Out,
     /// It has been subscribed to: each launch costs more.
     In,
@@ -30,6 +30,8 @@ pub enum Event {
     Enabled,
     SwitchedOff,
     Finalised,
+    /// It was given up to another profiler.
+    Released,
 }
 
 impl States for Presence {
@@ -39,7 +41,7 @@ impl States for Presence {
         match (self, event) {
             (Self::Out, Event::Subscribed) | (Self::On, Event::SwitchedOff) => Some(Self::In),
             (Self::In, Event::Enabled) => Some(Self::On),
-            (Self::In, Event::Finalised) => Some(Self::Out),
+            (Self::In, Event::Finalised | Event::Released) => Some(Self::Out),
             _ => None,
         }
     }
@@ -61,7 +63,7 @@ impl States for Presence {
 mod tests {
     use tllmprof_sync::States;
 
-    use super::Event::{self, Enabled, Finalised, Subscribed, SwitchedOff};
+    use super::Event::{self, Enabled, Finalised, Released, Subscribed, SwitchedOff};
     use super::Presence::{self, In, On, Out};
 
     fn after(events: &[Event]) -> Vec<Presence> {
@@ -106,5 +108,12 @@ mod tests {
     #[test]
     fn it_does_not_go_while_it_takes_work_down() {
         assert_eq!(after(&[Subscribed, Enabled, Finalised])[2], On);
+        assert_eq!(after(&[Subscribed, Enabled, Released])[2], On);
+    }
+
+    #[test]
+    fn it_comes_again_after_it_was_given_up() {
+        let given_up = [Subscribed, Enabled, SwitchedOff, Released, Subscribed];
+        assert_eq!(after(&given_up)[3..], [Out, In]);
     }
 }

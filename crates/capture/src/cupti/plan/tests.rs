@@ -2,9 +2,9 @@ use tllmprof_sync::States;
 
 use super::super::attempt::{self, Attempt};
 use super::super::presence::{self, Presence};
-use super::Action::{self, Nothing, SayCaptured, Stop, StopAndLeave};
-use super::Event::{self, Attached, Broken, Busy, Closes, Ends, Left, Obstructed, Opens};
-use super::Plan::{self, Hopeless, Leaving, Off, Taking, Waiting};
+use super::Action::{self, Nothing, SayCaptured, Stop, StopAndLeave, StopBefore};
+use super::Event::{self, Attached, Broken, Busy, Closes, Ends, Left, Obstructed, Opens, Yields};
+use super::Plan::{self, Cut, Hopeless, Leaving, Off, Taking, Waiting};
 use super::{LATE, Leave, NEVER, TRIES, Where};
 
 const SLOW: Event = Event::NotAttached {
@@ -356,5 +356,33 @@ fn answers_to_what_was_not_asked_change_nothing() {
         for answer in answers {
             assert_eq!(plan.next(answer), (plan, Nothing), "{answer:?}");
         }
+    }
+}
+
+/// The iteration in which another profiler comes is not one whose kernels were taken.
+#[test]
+fn another_profiler_ends_it_in_the_middle_of_an_iteration() {
+    let taking = [Opens, begins(5, Where::Out), Attached { until: 9 }, Yields];
+    assert_eq!(
+        after(&taking),
+        (vec![Nothing, Action::Attach, Nothing, Nothing], Cut)
+    );
+    assert_eq!(Cut.due(), 0);
+    for end in [begins(8, Where::Out), Closes { over: 8 }, Ends] {
+        assert_eq!(Cut.next(end), (Off, StopBefore));
+    }
+}
+
+#[test]
+fn what_was_left_to_another_profiler_is_not_taken_out() {
+    let pending = Leave { tries: 2, at: 7 };
+    let leave = Some(pending);
+    for (plan, left) in [
+        (Waiting { leave }, Waiting { leave: None }),
+        (Leaving(pending), Off),
+        (Hopeless { leave }, Hopeless { leave: None }),
+        (Off, Off),
+    ] {
+        assert_eq!(plan.next(Yields), (left, Nothing));
     }
 }

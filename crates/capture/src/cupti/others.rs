@@ -1,0 +1,126 @@
+//! Other profilers that use CUPTI in this process, as far as their calls reach the library: the PyTorch profiler,
+//! JAX's, a tool's own. CUPTI serves one at a time, so it is theirs: this library takes its own away before their
+//! call, and does not attach while one of them has it.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use tllmprof_calls::CuptiCall;
+use tllmprof_platform::lifecycle;
+
+lifecycle::global! {
+    stage: Sinks;
+
+    /// Calls that take CUPTI and have not returned.
+    #[fork(reset)]
+    static COMING: AtomicU32 = AtomicU32::new(0);
+    /// Subscriptions.
+    #[fork(reset)]
+    static SUBSCRIBED: AtomicU32 = AtomicU32::new(0);
+    /// One has registered functions for CUPTI's buffers, which it may do without a subscription.
+    #[fork(reset)]
+    static HAS_REGISTERED: AtomicBool = AtomicBool::new(false);
+}
+
+/// Whether one of them is about to take CUPTI.
+pub fn are_coming() -> bool {
+    COMING.load(Ordering::Acquire) > 0
+}
+
+/// Whether one of them has CUPTI.
+pub fn have_it() -> bool {
+    SUBSCRIBED.load(Ordering::Acquire) > 0 || HAS_REGISTERED.load(Ordering::Acquire)
+}
+
+/// Whether what one of them calls must find CUPTI without this library in it.
+const fn takes(call: CuptiCall) -> bool {
+    !matches!(call, CuptiCall::Unsubscribe)
+}
+
+/// One of them makes this call; whether CUPTI is to be left to it first.
+pub fn call(call: CuptiCall) -> bool {
+    if takes(call) {
+        COMING.fetch_add(1, Ordering::AcqRel);
+    }
+    takes(call)
+}
+
+/// The call has returned.
+pub fn returned(call: CuptiCall, succeeded: bool) {
+    if succeeded {
+        match call {
+            CuptiCall::Subscribe => {
+                SUBSCRIBED.fetch_add(1, Ordering::AcqRel);
+            }
+            CuptiCall::Unsubscribe => one_less(&SUBSCRIBED),
+            CuptiCall::Register => HAS_REGISTERED.store(true, Ordering::Release),
+            CuptiCall::Finalize => {
+                SUBSCRIBED.store(0, Ordering::Release);
+                HAS_REGISTERED.store(false, Ordering::Release);
+            }
+        }
+    }
+    if takes(call) {
+        one_less(&COMING);
+    }
+}
+
+/// One that was not seen to come may go.
+fn one_less(count: &AtomicU32) {
+    let _ = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
+        count.checked_sub(1)
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CuptiCall::{Finalize, Register, Subscribe, Unsubscribe};
+    use super::*;
+    use crate::made::record;
+
+    fn made(one: CuptiCall, succeeded: bool) {
+        call(one);
+        returned(one, succeeded);
+    }
+
+    #[test]
+    fn cupti_is_theirs_until_the_last_of_them_gives_it_back() {
+        let _alone = record();
+        assert!(!have_it());
+        made(Subscribe, false);
+        made(Unsubscribe, true);
+        assert!(!have_it(), "refused, and one that was not seen to come");
+        for one in [Subscribe, Subscribe] {
+            made(one, true);
+        }
+        made(Unsubscribe, true);
+        assert!(have_it());
+        made(Unsubscribe, false);
+        assert!(have_it());
+        made(Unsubscribe, true);
+        assert!(!have_it());
+    }
+
+    #[test]
+    fn functions_for_buffers_stay_until_cupti_goes() {
+        let _alone = record();
+        made(Register, true);
+        made(Unsubscribe, true);
+        assert!(have_it());
+        made(Finalize, false);
+        assert!(have_it());
+        made(Finalize, true);
+        assert!(!have_it());
+    }
+
+    #[test]
+    fn who_asks_for_it_is_coming() {
+        let _alone = record();
+        for one in [Subscribe, Register, Finalize] {
+            assert!(call(one) && are_coming() && !have_it());
+            returned(one, false);
+            assert!(!are_coming() && !have_it());
+        }
+        assert!(!call(Unsubscribe) && !are_coming());
+        returned(Unsubscribe, true);
+    }
+}
