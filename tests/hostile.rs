@@ -8,6 +8,8 @@ mod common;
 mod leaks;
 #[path = "hostile/not_ready.rs"]
 mod not_ready;
+#[path = "hostile/others.rs"]
+mod others;
 #[allow(dead_code, reason = "the situations use the rest of it")]
 #[path = "situations/twice.rs"]
 mod twice;

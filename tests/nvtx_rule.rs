@@ -234,6 +234,85 @@ fn a_tool_gets_every_event() {
     }
 }
 
+/// NVTX asks a tool that is linked into the program where no variable names one; ours must not keep it from that.
+#[test]
+fn a_tool_that_is_linked_in_gets_every_event() {
+    for options in [
+        &["nvtx/linked_tool.c"][..],
+        &["nvtx/linked_tool.c", "-rdynamic"],
+    ] {
+        let mut program = Program::new("ranges");
+        program.path = nvtx::program_with(&program.scratch, "nvtx/ranges.c", "linked", options);
+        for kind in ["push_a", "domain_push", "start"] {
+            let plain = program.plain(&[kind], &[]);
+            let ran = program.run(&[kind], "nvtx:^step", "5-9", &[("TLLMPROF_NVTX", "0")]);
+            assert_eq!(ran.output.out(), plain.output.out(), "{kind}");
+            assert_eq!(ran.tools(), plain.tools(), "{kind}");
+            assert!(
+                ran.tools()[0].starts_with("modules=1 "),
+                "{kind}: {:?}",
+                ran.tools()
+            );
+            assert_eq!(ran.switches().len(), 2, "{kind}: {}", ran.output.err());
+            // One that does not want the module.
+            let refuses = [("TLLMPROF_NVTX", "0"), ("TOOL_FAILS", "1")];
+            let plain = program.plain(&[kind], &refuses);
+            let ran = program.run(&[kind], "nvtx:^step", "5-9", &refuses);
+            assert_eq!(ran.tools(), plain.tools(), "{kind}");
+            assert_eq!(ran.switches().len(), 2, "{kind}: {}", ran.output.err());
+        }
+    }
+    let mut program = Program::new("extension");
+    let options = ["nvtx/linked_tool.c"];
+    program.path = nvtx::program_with(&program.scratch, "nvtx/extension.c", "linked", &options);
+    let plain = program.plain(&[], &[]);
+    let ran = program.run(&[], "nvtx:^step", "all", &[("TLLMPROF_NVTX", "0")]);
+    assert_eq!(ran.output.out(), "schema 4711\nenabled 1\n");
+    assert_eq!(ran.output.out(), plain.output.out());
+    assert_eq!(ran.tools(), plain.tools());
+}
+
+/// Two copies of NVTX, in two libraries, and a tool that is linked into the second. Whatever the other tool gets by the
+/// variable, each gets what it gets without us.
+#[test]
+fn two_tools_get_every_event_of_their_copies() {
+    let program = Program::new("modules");
+    let of = |name: &str, options: &[&str]| {
+        let library = nvtx::library_with(&program.scratch, "nvtx/module.c", name, options);
+        library.display().to_string()
+    };
+    let first = of("first", &[]);
+    let by_variable = program.library("tool", "").display().to_string();
+    let variable = ("NVTX_INJECTION64_PATH", by_variable.as_str());
+    // The tool's function is exported, as ours is, which comes first; or it is not. A copy that does not look at the
+    // variable is none of ours: half of the ranges are not seen.
+    let own = "-Wl,-Bsymbolic";
+    let alone = "-DNVTX_SUPPORT_ENV_VARS=0";
+    for (name, options, seen) in [
+        ("exported", &["nvtx/linked_tool.c"][..], 40),
+        ("bound", &["nvtx/linked_tool.c", own], 40),
+        ("alone", &["nvtx/linked_tool.c", own, alone], 20),
+    ] {
+        let arguments = [first.as_str(), &of(name, options)];
+        for variables in [&[][..], &[variable]] {
+            let sorted = |ran: &Ran| {
+                let mut tools = ran.tools();
+                tools.sort();
+                tools
+            };
+            let plain = program.plain(&arguments, variables);
+            let variables = [variables, &[("TLLMPROF_NVTX", "0")]].concat();
+            let ran = program.run(&arguments, "nvtx:^step", "5-9", &variables);
+            let said = ran.output.err();
+            assert_eq!(ran.output.out(), plain.output.out(), "{name}");
+            assert_eq!(sorted(&ran), sorted(&plain), "{name}: {said}");
+            assert_eq!(ran.tools().len(), variables.len(), "{name}: {said}");
+            ran.said(&format!("window 5-9 captured: {seen} iterations"));
+            assert_eq!(ran.switches().len(), 2, "{name}: {said}");
+        }
+    }
+}
+
 /// Our own ranges reach the tool and are none of the program's.
 #[test]
 fn own_ranges_do_not_count() {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::{Scratch, repo, run, standin};
@@ -10,19 +11,43 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Builds the program `source` of `tests/` against the stand-in for CUDA.
 pub fn program(scratch: &Scratch, source: &str) -> PathBuf {
-    let standin = standin();
-    let runtime = ["-L", &standin.to_string_lossy(), "-l:libcudart.so.12"].map(str::to_owned);
-    build(scratch, source, "", &runtime)
+    program_with(scratch, source, "", &[])
 }
 
-/// Builds the library `source` of `tests/`, which uses no CUDA; `name` distinguishes copies.
-pub fn library(scratch: &Scratch, source: &str, name: &str) -> PathBuf {
+/// The same with more options, sources of `tests/` among them; `name` distinguishes copies.
+pub fn program_with(scratch: &Scratch, source: &str, name: &str, options: &[&str]) -> PathBuf {
+    let standin = standin();
+    let runtime = ["-L", &standin.to_string_lossy(), "-l:libcudart.so.12"].map(str::to_owned);
     build(
         scratch,
         source,
         name,
-        &["-shared".to_owned(), "-fPIC".to_owned()],
+        &[with_sources(options), runtime.to_vec()].concat(),
     )
+}
+
+/// Builds the library `source` of `tests/`, which uses no CUDA; `name` distinguishes copies.
+pub fn library(scratch: &Scratch, source: &str, name: &str) -> PathBuf {
+    library_with(scratch, source, name, &[])
+}
+
+/// The same with more options, sources of `tests/` among them.
+pub fn library_with(scratch: &Scratch, source: &str, name: &str, options: &[&str]) -> PathBuf {
+    let shared = ["-shared", "-fPIC"].map(str::to_owned).to_vec();
+    build(
+        scratch,
+        source,
+        name,
+        &[shared, with_sources(options)].concat(),
+    )
+}
+
+fn with_sources(options: &[&str]) -> Vec<String> {
+    let path = |option: &&str| match option.ends_with(".c") {
+        true => repo().join("tests").join(option).display().to_string(),
+        false => (*option).to_owned(),
+    };
+    options.iter().map(path).collect()
 }
 
 fn build(scratch: &Scratch, source: &str, name: &str, more: &[String]) -> PathBuf {
@@ -44,7 +69,13 @@ fn build(scratch: &Scratch, source: &str, name: &str, more: &[String]) -> PathBu
     built
 }
 
-fn headers() -> PathBuf {
+/// Asked of cargo once.
+fn headers() -> &'static Path {
+    static HEADERS: OnceLock<PathBuf> = OnceLock::new();
+    HEADERS.get_or_init(find_headers)
+}
+
+fn find_headers() -> PathBuf {
     // For this platform alone: the sources of the others' crates may not be there.
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut metadata = Command::new(env!("CARGO"));

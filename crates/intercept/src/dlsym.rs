@@ -68,6 +68,24 @@ pub unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> boo
     })
 }
 
+/// Whether our `dlsym` is the next of this name for the code at `caller`, which asks by `dlvsym` and RTLD_NEXT.
+///
+/// A library that defines `dlsym` asks in this way for the one that it goes on to, and names a version. Ours has none, so
+/// the loader would pass it by, and all that the program looks up would be found behind us. In a process that asks for
+/// nothing the loader's answer stays.
+///
+/// # Safety
+/// `name` is a terminated string.
+pub unsafe extern "C" fn are_next(name: *const c_char, caller: usize) -> bool {
+    // SAFETY: the program passed it to `dlvsym`, which reads a terminated string.
+    let name = unsafe { CStr::from_ptr(name) };
+    contained(false, || {
+        name == c"dlsym"
+            && tllmprof_session::activity::is_asked()
+            && resolve::comes_before_us(caller)
+    })
+}
+
 /// The next `dlsym` in line; none in a process without one, as with an old glibc and no libdl.
 fn real_dlsym() -> Option<Dlsym> {
     if REAL_DLSYM.load(Ordering::Acquire).is_null() {
@@ -256,6 +274,20 @@ mod tests {
             "there are no gates here"
         );
         assert!(!wanted(libc::RTLD_DEFAULT, c"getppid"));
+    }
+
+    #[test]
+    fn who_comes_behind_us_finds_its_own_next_dlsym() {
+        let ask = |name: &CStr, caller| {
+            // SAFETY: a terminated string.
+            unsafe { are_next(name.as_ptr(), caller) }
+        };
+        // The C library comes after the test.
+        alone(&[("TLLMPROF_START_STOP", "5")], || {
+            assert!(!ask(c"dlsym", stranger()) && !ask(c"dlsym", 0x10));
+            let us = are_next as *const () as usize;
+            assert!(!ask(c"dlsym", us), "we ask ourselves");
+        });
     }
 
     #[test]

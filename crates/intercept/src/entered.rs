@@ -14,7 +14,7 @@ use tllmprof_calls::{Call, Destroyed, Kind, Library, Stream};
 use super::followed::{is_followed, is_nested};
 use super::frame::{Frame, Work};
 use super::thunk::{Role, Thunk};
-use super::{fed, watched};
+use super::watched;
 use tllmprof_platform::driver;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::panics::contained;
@@ -56,9 +56,9 @@ fn comes_back(frame: &Frame) -> bool {
         }
         Role::Driver(_) if recorder::is_wanted() && is_nested(frame) => is_the_programs(),
         Role::Driver(call) => driver(call, &frame.args) || recorder::is_recording(),
-        Role::Runtime(call) => runtime(call, thunk, frame),
+        Role::Runtime(call) | Role::Front(call) => leads_to_driver(call, thunk, frame),
     };
-    if let Role::Driver(call) | Role::Runtime(call) = thunk.role()
+    if let Role::Driver(call) | Role::Runtime(call) | Role::Front(call) = thunk.role()
         && let Kind::Destroys(what) = call.kind()
         && inside.is_some()
     {
@@ -83,7 +83,7 @@ fn is_the_programs() -> bool {
 fn is_recorded(thunk: &Thunk) -> bool {
     match thunk.role() {
         Role::Driver(_) => true,
-        Role::Runtime(call) => !fed::is_fed(thunk.real().addr(), call),
+        Role::Runtime(call) | Role::Front(call) => !thunk.is_fed(call),
         Role::ProcAddress | Role::Cupti(_) => false,
     }
 }
@@ -109,11 +109,11 @@ fn uncounted_driver(call: Call, frame: &Frame) {
     session::entered(call);
 }
 
-/// A runtime function leads to the driver. Where the driver's functions come from us, they are
+/// A runtime function leads to the driver, and so does one that stands in for a function of it. Where the driver's functions come from us, they are
 /// counted there, and the runtime's cost nothing; else here, and what they call meanwhile is part
 /// of this call. Close to an edge of a window they are counted here in any case: a profiler that
 /// is switched between two calls of the program sees each of them whole.
-fn runtime(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
+fn leads_to_driver(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
     if is_nested(frame) {
         return false;
     }
@@ -121,7 +121,8 @@ fn runtime(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
         // This call will load it, and make a context; the driver's function is the one to count.
         return false;
     }
-    let counted_below = || fed::is_fed(thunk.real().addr(), call);
+    let counted_below = || thunk.is_fed(call);
+    let is_runtimes = matches!(thunk.role(), Role::Runtime(_));
     if !tllmprof_session::activity::is_active() || (!session::attends(call) && counted_below()) {
         thunk.make_transparent();
         return false;
@@ -129,17 +130,21 @@ fn runtime(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
     if thread::cells().is_null() {
         session::new_thread(true);
     }
-    if !is_the_call(call, frame) {
+    if is_runtimes && !is_the_call(call, frame) {
         return false; // whatever it leads to counts by itself
     }
     session::count(call.into());
     if session::learns() && !counted_below() {
         // Where the driver's function is ours, it notes its kernel, and this one nothing.
-        session::note(call, &frame.args, true);
+        session::note(call, &frame.args, is_runtimes);
     }
     session::entered(call);
     if watched::are() {
-        watched::push_runtime(call);
+        if is_runtimes {
+            watched::push_runtime(call);
+        } else {
+            watched::push_driver(call);
+        }
     }
     // The mark is where the return address of this call lies, and stays so until the call returns.
     thread::set_outer(Outer {
@@ -182,7 +187,7 @@ pub extern "C" fn recorded(frame: &Frame) {
 /// Reads from the arguments of a call that is recorded which stream it is for, and gives that to GPU times.
 #[inline]
 fn read(frame: &Frame) {
-    let (Role::Driver(call) | Role::Runtime(call)) = frame.thunk.role() else {
+    let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = frame.thunk.role() else {
         return;
     };
     let target = target(call, frame);
@@ -221,7 +226,9 @@ fn destroys(what: Destroyed, frame: &Frame) {
         (Destroyed::Stream, _) => Doomed::Stream(first),
         (Destroyed::Context, _) => Doomed::Context(first),
         // The runtime's takes no argument.
-        (Destroyed::Primary, Role::Driver(_)) => Doomed::Primary(u8::try_from(first as u32).ok()),
+        (Destroyed::Primary, Role::Driver(_) | Role::Front(_)) => {
+            Doomed::Primary(u8::try_from(first as u32).ok())
+        }
         (Destroyed::Primary, _) => Doomed::Primary(None),
     };
     gpu::before_destroy(doomed, session::is_any_capturing());
@@ -238,7 +245,7 @@ fn is_small_copy(call: Call, frame: &Frame) -> bool {
 /// The stream that a call is for; `None` where it names none.
 fn target(call: Call, frame: &Frame) -> Option<Target> {
     let library = match frame.thunk.role() {
-        Role::Driver(_) => Library::Driver,
+        Role::Driver(_) | Role::Front(_) => Library::Driver,
         _ => Library::Runtime,
     };
     let handle = match call.stream(library) {

@@ -7,7 +7,7 @@ use super::dlsym::role_of;
 use super::fed;
 use super::frame::Frame;
 use super::thunk::{Role, Thunk};
-use tllmprof_platform::gate;
+use tllmprof_platform::{gate, resolve};
 
 /// `cuGetProcAddress` has returned: puts a thunk in place of what it handed out.
 ///
@@ -37,6 +37,11 @@ pub fn handed_out(frame: &Frame) {
     };
     if let Role::Driver(call) = role {
         fed::feed(frame.return_address, call);
+    }
+    // Another library stands in for the function that asks, and hands out a function of its own: by its name, and
+    // in the order of loading our export of that name is the first. It is counted there.
+    if resolve::is_ours(real.addr()) {
+        return;
     }
     if let Some(thunk) = Thunk::of(real, role) {
         if flags & PER_THREAD != 0 {
@@ -84,6 +89,15 @@ mod tests {
 
             let itself = answer(Some(c"cuGetProcAddress_v2"), real, 0);
             assert_eq!(itself, Thunk::of(real, Role::ProcAddress).unwrap().stub());
+        });
+    }
+
+    #[test]
+    fn our_own_export_is_not_stood_in_for_once_more() {
+        alone(&[("TLLMPROF_START_STOP", "5")], || {
+            let ours = handed_out as *mut c_void;
+            assert_eq!(answer(Some(c"cuGraphLaunch"), ours, 0), ours);
+            assert!(fed::is_fed(stranger(), Call::GraphLaunch));
         });
     }
 

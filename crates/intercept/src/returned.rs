@@ -39,7 +39,7 @@ fn came_back(frame: &Frame, result: usize) {
                 session::returned(call, frame.args[0], succeeded);
             }
         }
-        Role::Runtime(call) => {
+        Role::Runtime(call) | Role::Front(call) => {
             if watched::are() {
                 marks::pop();
             }
@@ -65,7 +65,7 @@ fn record(frame: &Frame, result: usize) {
     if since == 0 || !recorder::is_recording() {
         return;
     }
-    let (Role::Driver(call) | Role::Runtime(call)) = frame.thunk.role() else {
+    let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = frame.thunk.role() else {
         return;
     };
     // The functions return an enumeration, in the lower half of the register.

@@ -12,8 +12,9 @@ use tllmprof_calls::{CALLS, Call, Calls, CuptiCall, Direction, Kind, Wait, is_pe
 use tllmprof_platform::lifecycle;
 
 use super::handlers::{Handler, Noting, handlers};
-use super::{stubs, watched};
+use super::{fed, stubs, watched};
 use tllmprof_platform::gate;
+use tllmprof_platform::libcuda;
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
 use tllmprof_session as session;
@@ -41,6 +42,8 @@ lifecycle::global! {
 pub enum Role {
     /// A function of the driver.
     Driver(Call),
+    /// A function of another library's that stands in for the driver's of the same name, and will call that.
+    Front(Call),
     /// A function of the runtime, which will call the driver.
     Runtime(Call),
     /// `cuGetProcAddress` in either of its ABIs: the result is what matters.
@@ -50,12 +53,21 @@ pub enum Role {
 }
 
 impl Role {
+    /// What a function is that has the same name and lies in another library than the driver.
+    const fn of_another_library(self) -> Self {
+        match self {
+            Self::Driver(call) => Self::Front(call),
+            role => role,
+        }
+    }
+
     const fn encode(self) -> u32 {
         match self {
             Self::Driver(call) => call as u32,
             Self::Runtime(call) => 0x100 | call as u32,
             Self::ProcAddress => 0x200,
             Self::Cupti(call) => 0x300 | call as u32,
+            Self::Front(call) => 0x400 | call as u32,
         }
     }
 
@@ -63,14 +75,18 @@ impl Role {
     fn handler(self) -> *mut c_void {
         match self {
             Self::Driver(call) => Wanted::now().handler(call) as *mut c_void,
-            Self::Runtime(_) | Self::ProcAddress | Self::Cupti(_) => handlers().slow as *mut c_void,
+            Self::Runtime(_) | Self::Front(_) | Self::ProcAddress | Self::Cupti(_) => {
+                handlers().slow as *mut c_void
+            }
         }
     }
 
     /// Where in a thread's cells the fast path counts, in bytes.
     fn cell(self) -> usize {
         match self {
-            Self::Driver(call) | Self::Runtime(call) => threads::cell_offset(Counted::Call(call)),
+            Self::Driver(call) | Self::Runtime(call) | Self::Front(call) => {
+                threads::cell_offset(Counted::Call(call))
+            }
             Self::ProcAddress | Self::Cupti(_) => 0,
         }
     }
@@ -178,14 +194,19 @@ impl Thunk {
     }
 
     /// The thunk for `real`, made on first sight; `None` when the pool is used up.
-    pub fn of(real: *mut c_void, role: Role) -> Option<&'static Self> {
+    pub fn of(function: *mut c_void, role: Role) -> Option<&'static Self> {
         let real = match role {
-            Role::Driver(call) => gate::before(real, gate::Work::of(call)),
-            Role::Runtime(_) | Role::ProcAddress | Role::Cupti(_) => real,
+            Role::Driver(call) | Role::Front(call) => gate::before(function, gate::Work::of(call)),
+            Role::Runtime(_) | Role::ProcAddress | Role::Cupti(_) => function,
         };
-        if let Some(known) = Self::find(real, role) {
-            return Some(known);
+        let known = Self::find(real, role).or_else(|| Self::find(real, role.of_another_library()));
+        if known.is_some() {
+            return known;
         }
+        let role = match role {
+            Role::Driver(_) if libcuda::is_elsewhere(function.addr()) => role.of_another_library(),
+            role => role,
+        };
         let _creating = CREATING.lock();
         if let Some(known) = Self::find(real, role) {
             return Some(known);
@@ -239,6 +260,7 @@ impl Thunk {
         match (library, CuptiCall::of(number)) {
             (0, _) => Role::Driver(call),
             (1, _) => Role::Runtime(call),
+            (4, _) => Role::Front(call),
             (3, Some(call)) => Role::Cupti(call),
             _ => Role::ProcAddress,
         }
@@ -263,10 +285,16 @@ impl Thunk {
         self.per_thread.store(1, Ordering::Relaxed);
     }
 
-    /// Makes the runtime's functions for `calls` seen again, or lets them become transparent.
+    /// Whether the module of the real function gets its driver function for `call` through us: what it does
+    /// is counted and recorded there.
+    pub fn is_fed(&self, call: Call) -> bool {
+        fed::is_fed(gate::behind(self.real()).addr(), call)
+    }
+
+    /// Makes functions that lead to the driver's for `calls` seen again, or lets them become transparent.
     pub fn attend(calls: Calls) {
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
-            if let Role::Runtime(call) = thunk.role()
+            if let Role::Runtime(call) | Role::Front(call) = thunk.role()
                 && calls.contains(call)
             {
                 thunk
@@ -310,7 +338,7 @@ mod tests {
 
     /// The roles that functions of the table have.
     fn roles() -> impl Iterator<Item = Role> {
-        let of_call = |call| [Role::Driver(call), Role::Runtime(call)];
+        let of_call = |call| [Role::Driver(call), Role::Runtime(call), Role::Front(call)];
         let of_calls = CALLS.iter().flat_map(move |row| of_call(row.call));
         let of_cupti = CUPTI_CALLS.iter().map(|(call, _)| Role::Cupti(*call));
         of_calls.chain([Role::ProcAddress]).chain(of_cupti)

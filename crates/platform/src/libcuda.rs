@@ -8,8 +8,25 @@
 
 use core::ffi::CStr;
 
+use crate::elf;
+
 /// The driver's soname.
 pub const NAME: &CStr = c"libcuda.so.1";
+
+/// Whether `function` lies in another library than the driver, which is loaded. The driver may have parts that are
+/// called like it (under WSL, `libcuda.so.1.1`).
+pub fn is_elsewhere(function: usize) -> bool {
+    let is_driver = |module: &elf::Module| {
+        let soname = module.soname().map_or(&[][..], CStr::to_bytes);
+        soname.starts_with(b"libcuda.so")
+    };
+    let mut is_loaded = false;
+    elf::walk(|module| {
+        is_loaded = is_driver(module);
+        is_loaded
+    });
+    is_loaded && elf::containing(function).is_some_and(|module| !is_driver(&module))
+}
 
 /// A structure of pointers to the driver's functions, of the first name that it has of each.
 ///

@@ -63,6 +63,17 @@ pub fn is_ours(address: usize) -> bool {
     elf::containing(is_ours as *const () as usize).is_some_and(|module| module.contains(address))
 }
 
+/// Whether the code at `address` lies in a module that comes before this library in the order of loading.
+pub fn comes_before_us(address: usize) -> bool {
+    let us = comes_before_us as *const () as usize;
+    let mut is_before = false;
+    elf::walk(|module| {
+        is_before = module.contains(address) && !module.contains(us);
+        is_before || module.contains(us)
+    });
+    is_before
+}
+
 /// The function `name` that comes after this library in the order of loading: what the process
 /// would use without us.
 pub fn next(name: &CStr) -> Option<*mut c_void> {
@@ -225,5 +236,9 @@ mod tests {
         assert!(!is_ours(libc));
         let libc = elf::containing(libc).unwrap();
         assert!(!is_us(&libc) && is_initial(&libc));
+        // The test's own program is the first.
+        for address in [here(), expected(c"getpid").addr(), 1] {
+            assert!(!comes_before_us(address));
+        }
     }
 }

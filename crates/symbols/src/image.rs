@@ -1,6 +1,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use object::LittleEndian as LE;
 use object::elf;
 
 use crate::debug;
@@ -34,10 +35,7 @@ enum Go {
 /// Which of `names` the file's own symbol table defines, exactly as the file has them; none where it
 /// has no such table or cannot be read.
 pub fn defined<'a>(source: &(impl Source + ?Sized), names: &[&'a str]) -> Vec<&'a str> {
-    let table = Elf::read(source).ok().and_then(|elf| {
-        let read = Table::read(source, &elf, elf::SHT_SYMTAB, Sources::default());
-        read.ok().flatten()
-    });
+    let table = own_table(source);
     let mut defined = names.to_vec();
     defined.retain(|name| {
         let address = table
@@ -46,6 +44,26 @@ pub fn defined<'a>(source: &(impl Source + ?Sized), names: &[&'a str]) -> Vec<&'
         address.is_some_and(|address| address != 0)
     });
     defined
+}
+
+/// The address, in the file, of the symbol `name` of the file's own symbol table, whatever it is; none where it has no
+/// such table or cannot be read, or where the table is larger than any for which it is worth while.
+pub fn address_of(source: &(impl Source + ?Sized), name: &str) -> Option<u64> {
+    /// A million symbols.
+    const LARGEST: u64 = 24 << 20;
+    let elf = Elf::read(source).ok()?;
+    let mut tables = elf.of_kind(elf::SHT_SYMTAB);
+    if tables.any(|table| table.sh_size.get(LE) > LARGEST) {
+        return None;
+    }
+    let address = own_table(source)?.address_of(name.as_bytes())?;
+    (address != 0).then_some(address)
+}
+
+fn own_table(source: &(impl Source + ?Sized)) -> Option<Table> {
+    let elf = Elf::read(source).ok()?;
+    let read = Table::read(source, &elf, elf::SHT_SYMTAB, Sources::default());
+    read.ok().flatten()
 }
 
 impl Image {

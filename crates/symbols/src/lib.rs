@@ -33,7 +33,7 @@ pub use demangle::demangle;
 pub use elf::{Elf, Machine};
 pub use error::Error;
 pub use function::{Function, Slots, Sources};
-pub use image::{Image, defined};
+pub use image::{Image, address_of, defined};
 pub use matching::{LIMIT, Matches};
 pub use nearest::Nearest;
 pub use pattern::Pattern;

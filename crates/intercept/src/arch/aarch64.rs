@@ -549,4 +549,31 @@ macro_rules! door {
     };
 }
 door!(dlsym_door, caller in "x2", version: "mov x2, xzr", crate::dlsym::lookup, crate::dlsym::REAL_DLSYM);
-door!(dlvsym_door, caller in "x3", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);
+door!(dlvsym_of_cuda, caller in "x3", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);
+
+/// What the exported `dlvsym` jumps to. A library that defines `dlsym` looks for the next one by this function, with
+/// a version that ours has not.
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlvsym_door() {
+    naked_asm!(
+        ".cfi_startproc",
+        "hint #34",
+        "cmn x0, #1", // RTLD_NEXT
+        "b.ne 2f",
+        "cbz x1, 2f",
+        "ldrb w16, [x1]",
+        "cmp w16, #0x64", // d
+        "b.ne 2f",
+        ask!("{are_next}", "mov x0, x1", "mov x1, x30"),
+        "tbz w16, #0, 2f",
+        "adrp x0, {dlsym}",
+        "add x0, x0, :lo12:{dlsym}",
+        "ret",
+        "2:",
+        "b {others}",
+        ".cfi_endproc",
+        others = sym dlvsym_of_cuda,
+        are_next = sym crate::dlsym::are_next,
+        dlsym = sym dlsym_door,
+    )
+}

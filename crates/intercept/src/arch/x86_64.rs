@@ -557,4 +557,32 @@ macro_rules! door {
     };
 }
 door!(dlsym_door, caller in "rdx", version: "xor edx, edx", crate::dlsym::lookup, crate::dlsym::REAL_DLSYM);
-door!(dlvsym_door, caller in "rcx", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);
+door!(dlvsym_of_cuda, caller in "rcx", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);
+
+/// What the exported `dlvsym` jumps to. A library that defines `dlsym` looks for the next one by this function, with
+/// a version that ours has not.
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlvsym_door() {
+    naked_asm!(
+        ".cfi_startproc",
+        "cmp rdi, -1", // RTLD_NEXT
+        "jne {others}",
+        "test rsi, rsi",
+        "jz {others}",
+        "cmp byte ptr [rsi], 0x64", // d
+        "jne {others}",
+        push!(),
+        "mov rdi, rsi",
+        "mov rsi, qword ptr [rsp + 24]",
+        "call {are_next}",
+        pop!(),
+        "test al, al",
+        "jz {others}",
+        "lea rax, [rip + {dlsym}]",
+        "ret",
+        ".cfi_endproc",
+        others = sym dlvsym_of_cuda,
+        are_next = sym crate::dlsym::are_next,
+        dlsym = sym dlsym_door,
+    )
+}

@@ -3,6 +3,7 @@ use core::ptr::without_provenance_mut;
 use tllmprof_calls::CALLS;
 
 use super::*;
+use crate::fed;
 use crate::frame::made::Call as Made;
 use crate::made::{alone, library, open, panic_next};
 use crate::returned::after;
@@ -175,6 +176,24 @@ fn a_runtime_whose_driver_counts_is_transparent() {
 }
 
 #[test]
+fn what_stands_in_for_the_driver_is_transparent_where_the_drivers_counts() {
+    alone(&RULE, || {
+        load_driver();
+        let us = before as *const () as usize;
+        let real = core::ptr::with_exposed_provenance_mut(us);
+        let thunk = Thunk::made(real, Role::Front(Call::MemcpyDtoH));
+        // The third argument is a size, and no direction.
+        let call = Made::new(thunk, &[1, 2, 3, 4], 0x4000);
+        assert_eq!((before(&call.frame), count(Call::MemcpyDtoH)), (1, 1));
+        assert_ne!(thread::outer().place, 0, "what it calls is part of it");
+        after(&call.frame, 0);
+        assert_eq!(thread::outer().place, 0, "it is over");
+        fed::feed(us, Call::MemcpyDtoH);
+        assert_eq!((before(&call.frame), count(Call::MemcpyDtoH)), (0, 1));
+    });
+}
+
+#[test]
 fn a_copy_counts_by_its_direction_where_its_name_leaves_that_open() {
     for row in CALLS {
         let copy = |direction: usize| {
@@ -202,6 +221,7 @@ fn a_call_is_recorded_once_of_those_that_lead_to_it() {
         );
         fed::feed(us, launch);
         assert!(!of(Role::Runtime(launch)) && of(Role::Runtime(Call::LaunchKernel)));
+        assert!(!of(Role::Front(launch)) && of(Role::Front(Call::LaunchKernel)));
     });
 }
 

@@ -15,6 +15,41 @@ pub type GetExportTable = unsafe extern "C-unwind" fn(u32) -> *const c_void;
 pub type Initialize = unsafe extern "C-unwind" fn(GetExportTable) -> c_int;
 pub type InitializeExtension = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
+/// `nvtxExtModuleInfo_t`, as much of it as is used.
+#[repr(C)]
+pub struct Extension {
+    version: u16,
+    struct_size: u16,
+    number: u16,
+    compatibility: u16,
+    segment_count: usize,
+    segments: *const Segment,
+}
+
+/// `nvtxExtModuleSegment_t`.
+#[repr(C)]
+struct Segment {
+    number: usize,
+    slot_count: usize,
+    slots: *const isize,
+}
+
+/// An address in the module that has an extension: that of its table; 0 where it has none.
+///
+/// # Safety
+/// `extension` is null or what NVTX gave its tool to initialise with.
+pub unsafe fn part_of(extension: *const Extension) -> usize {
+    // SAFETY: NVTX's own description, whose segments are as many as it says.
+    let slots = unsafe {
+        let extension = extension.as_ref();
+        let segment = extension
+            .filter(|extension| extension.segment_count > 0)
+            .and_then(|extension| extension.segments.as_ref());
+        segment.map(|segment| segment.slots)
+    };
+    slots.map_or(0, <*const isize>::addr)
+}
+
 /// What push and pop return where nobody tracks them: `NVTX_NO_PUSH_POP_TRACKING`.
 pub const NO_TRACKING: c_int = -2;
 
@@ -202,6 +237,19 @@ pub mod made {
         pub fn now(&self, kind: u32, index: usize) -> Function {
             self.functions[usize::from(kind == CORE2)][index].load(Ordering::Relaxed)
         }
+    }
+
+    /// A module's extension without functions.
+    pub fn extension_of_nothing() -> *mut c_void {
+        let extension = Extension {
+            version: 3,
+            struct_size: size_of::<Extension>() as u16,
+            number: 2,
+            compatibility: 0x100,
+            segment_count: 0,
+            segments: core::ptr::null(),
+        };
+        core::ptr::from_mut(Box::leak(Box::new(extension))).cast()
     }
 
     /// What the calling thread's module offers its tool.

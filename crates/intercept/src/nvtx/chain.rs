@@ -15,10 +15,13 @@ use core::time::Duration;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use super::abi::{Function, GetExportTable, Initialize, InitializeExtension, KINDS, Place, Table};
+use super::abi::{
+    Function, GetExportTable, Initialize, InitializeExtension, KINDS, Place, Table, part_of,
+};
 use super::wrappers::{self, WRAPPED};
-use super::{kept, ranges};
+use super::{kept, linked, ranges};
 use libloading::os::unix::{Library, RTLD_LAZY};
+use tllmprof_platform::function;
 use tllmprof_platform::injection;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
@@ -142,16 +145,21 @@ enum Tool<F> {
     /// The function, and its library, which stays open unless it is closed: what the tool throws may
     /// pass here.
     Has(F, ManuallyDrop<Library>),
+    /// It is part of the program.
+    Linked(F),
 }
 
 impl<F: Copy> Tool<F> {
-    /// The tool's function `name`, from its library loaded as NVTX would load it.
+    /// The tool's function `name`, from its library loaded as NVTX would load it; where no library is named, the
+    /// one that is linked into the module that `part` is of.
     ///
     /// # Safety
     /// `F` is the type of the function of this name.
-    unsafe fn find(name: &CStr) -> Self {
+    unsafe fn find(name: &CStr, part: usize) -> Self {
         let Some(tool) = injection::tool() else {
-            return Self::None;
+            // SAFETY: a function of type `F`, or null.
+            let linked = unsafe { function::at(linked::function(part, name, "_fnptr")) };
+            return linked.map_or(Self::None, Self::Linked);
         };
         let path = OsStr::from_bytes(tool.to_bytes());
         // SAFETY: the tool's constructors run where NVTX would have them run.
@@ -217,8 +225,15 @@ pub unsafe fn initialize(export: GetExportTable) -> c_int {
     });
     let mut has_tool = 0;
     // SAFETY: that is the type of the function of this name.
-    let find = || unsafe { Tool::<Initialize>::find(c"InitializeInjectionNvtx2") };
-    if let Tool::Has(initialize, library) = contained(Tool::None, find) {
+    let find = || unsafe {
+        Tool::<Initialize>::find(c"InitializeInjectionNvtx2", export as *const () as usize)
+    };
+    let (initialize, library) = match contained(Tool::None, find) {
+        Tool::Has(initialize, library) => (Some(initialize), Some(library)),
+        Tool::Linked(initialize) => (Some(initialize), None),
+        Tool::None | Tool::Lacks => (None, None),
+    };
+    if let Some(initialize) = initialize {
         // SAFETY: the tool's function, and the module's own argument.
         has_tool = unsafe { initialize(export) };
         if has_tool == 0 {
@@ -228,7 +243,7 @@ pub unsafe fn initialize(export: GetExportTable) -> c_int {
                 }
             });
             // As NVTX does where the tool does not want the module.
-            drop(ManuallyDrop::into_inner(library));
+            drop(library.map(ManuallyDrop::into_inner));
         }
     }
     contained(has_tool, || wrapped(places, has_tool))
@@ -279,11 +294,14 @@ pub unsafe fn initialize_extension(module: *mut c_void) -> c_int {
     let Some(_asking) = Asking::begin(module.addr()) else {
         return 0;
     };
-    // SAFETY: that is the type of the function of this name.
-    let find = || unsafe { Tool::<InitializeExtension>::find(c"InitializeInjectionNvtxExtension") };
+    // SAFETY: that is the type of the function of this name; the module is as NVTX lays it out.
+    let find = || unsafe {
+        let part = part_of(module.cast());
+        Tool::<InitializeExtension>::find(c"InitializeInjectionNvtxExtension", part)
+    };
     match contained(Tool::None, find) {
         // SAFETY: the tool's function, and the module's own argument.
-        Tool::Has(initialize, _) => unsafe { initialize(module) },
+        Tool::Has(initialize, _) | Tool::Linked(initialize) => unsafe { initialize(module) },
         Tool::Lacks => 1,
         Tool::None => contained(false, wants_ranges).into(),
     }

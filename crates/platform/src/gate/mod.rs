@@ -220,6 +220,14 @@ pub fn before(real: *mut c_void, work: Work) -> *mut c_void {
     stub(index)
 }
 
+/// The function behind a gate; any other function itself.
+pub fn behind(function: *mut c_void) -> *mut c_void {
+    match stubs::index(function.addr()) {
+        Some(index) => GATES[index].real.load(Ordering::Relaxed),
+        None => function,
+    }
+}
+
 fn find(real: *mut c_void) -> Option<usize> {
     GATES[..USED.load(Ordering::Acquire)]
         .iter()
@@ -355,6 +363,8 @@ mod tests {
     fn call() -> pid_t {
         let gate = before(real(c"getpid"), Work::Maybe);
         assert_ne!(gate, real(c"getpid"));
+        assert_eq!(behind(gate), real(c"getpid"));
+        assert_eq!(behind(real(c"getpid")), real(c"getpid"));
         // SAFETY: the gate leads to a function of this type, which takes nothing.
         unsafe { function::at::<extern "C" fn() -> pid_t>(gate) }.map_or(0, |getpid| getpid())
     }

@@ -17,3 +17,10 @@ pub fn stub(index: usize) -> *mut c_void {
     let pool = (&raw const tllmprof_gates).cast::<u8>();
     pool.wrapping_add(index * STUB_SIZE).cast_mut().cast()
 }
+
+/// Whose stub an address is.
+pub fn index(address: usize) -> Option<usize> {
+    let pool = (&raw const tllmprof_gates).addr();
+    let index = address.checked_sub(pool)? / STUB_SIZE;
+    (index < GATE_COUNT).then_some(index)
+}

@@ -2,7 +2,7 @@ use core::ptr::without_provenance_mut;
 
 use tllmprof_steps::step::counted::Counted;
 
-use super::super::abi::made::{Module, export};
+use super::super::abi::made::{Module, export, extension_of_nothing};
 use super::super::abi::{CORE, CORE2};
 use super::*;
 use crate::made::{Temporary, alone, library};
@@ -151,8 +151,8 @@ fn a_module_of_a_process_that_counts_no_ranges_is_left_alone() {
             let module = Module::make(own());
             assert_eq!(initialize_by(foreign_export()), 0);
             assert_eq!(module.now(CORE, 9), own());
-            // SAFETY: as NVTX would, with an address that is nobody's.
-            let extension = unsafe { initialize_extension(without_provenance_mut(0x10)) };
+            // SAFETY: as NVTX would, with an extension that has no functions.
+            let extension = unsafe { initialize_extension(extension_of_nothing()) };
             assert_eq!(extension, 0);
         },
     );
@@ -164,8 +164,8 @@ fn the_librarys_own_ranges_are_not_counted() {
         let module = Module::make(own());
         assert_eq!(initialize_by(export), 0, "there is no tool");
         assert_eq!(module.now(CORE, 9), own());
-        // SAFETY: as NVTX would, with an address that is nobody's.
-        let extension = unsafe { initialize_extension(without_provenance_mut(0x10)) };
+        // SAFETY: as NVTX would, with an extension that has no functions.
+        let extension = unsafe { initialize_extension(extension_of_nothing()) };
         assert_eq!(extension, 1, "somebody listens");
     });
 }
@@ -175,13 +175,13 @@ fn a_tool_without_the_functions_of_one_is_none() {
     let tool = [("NVTX_INJECTION64_PATH", "libm.so.6")];
     alone(&tool, || {
         // SAFETY: that is the type of the function of this name.
-        let found = unsafe { Tool::<Initialize>::find(c"InitializeInjectionNvtx2") };
+        let found = unsafe { Tool::<Initialize>::find(c"InitializeInjectionNvtx2", 0) };
         assert!(matches!(found, Tool::Lacks));
         // SAFETY: that is the type of the function of this name.
-        let found = unsafe { Tool::<extern "C" fn(f64) -> f64>::find(c"fabs") };
+        let found = unsafe { Tool::<extern "C" fn(f64) -> f64>::find(c"fabs", 0) };
         assert!(matches!(found, Tool::Has(function, _) if function(-2.0) == 2.0));
-        // SAFETY: as NVTX would, with an address that is nobody's.
-        let extension = unsafe { initialize_extension(without_provenance_mut(0x10)) };
+        // SAFETY: as NVTX would, with an extension that has no functions.
+        let extension = unsafe { initialize_extension(extension_of_nothing()) };
         assert_eq!(extension, 1, "it may know nothing of extensions");
     });
 }
@@ -231,8 +231,8 @@ fn a_tool_comes_behind_the_librarys_own_functions() {
         assert_eq!(unsafe { push(c"step".as_ptr()) }, 77);
         let slot = tllmprof_session::slot().unwrap();
         assert_eq!(slot.live(Counted::Named).count(), 1);
-        // SAFETY: as NVTX would, with an address that is nobody's.
-        let extension = unsafe { initialize_extension(without_provenance_mut(0x10)) };
+        // SAFETY: as NVTX would, with an extension that has no functions.
+        let extension = unsafe { initialize_extension(extension_of_nothing()) };
         assert_eq!(extension, 55, "the tool's answer");
     });
 }
@@ -256,7 +256,7 @@ fn what_a_tool_leaves_that_does_not_want_the_module_is_taken_back() {
 fn a_tool_that_cannot_be_loaded_is_none() {
     alone(&[("NVTX_INJECTION64_PATH", "/no/such/tool.so")], || {
         // SAFETY: that is the type of the function of this name.
-        let found = unsafe { Tool::<Initialize>::find(c"InitializeInjectionNvtx2") };
+        let found = unsafe { Tool::<Initialize>::find(c"InitializeInjectionNvtx2", 0) };
         assert!(matches!(found, Tool::None));
     });
 }

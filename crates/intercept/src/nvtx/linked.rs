@@ -1,0 +1,79 @@
+//! A tool that is linked into the program: a variable of NVTX's holds its function.
+//!
+//! NVTX asks it where `NVTX_INJECTION64_PATH` is not set. As this library sets that, it asks in NVTX's stead.
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use tllmprof_platform::elf::{self, Module};
+use tllmprof_platform::resolve;
+
+/// What the variable of the module around `address` holds, called `name` with an ending; null if it has none.
+pub fn function(address: usize, name: &CStr, ending: &str) -> *mut c_void {
+    find(address, name, ending).unwrap_or(core::ptr::null_mut())
+}
+
+fn find(address: usize, name: &CStr, ending: &str) -> Option<*mut c_void> {
+    let module = elf::containing(address)?;
+    let variable = CString::new([name.to_bytes(), ending.as_bytes()].concat()).ok()?;
+    let place = exported(&module, &variable).or_else(|| own(&module, &variable))?;
+    // SAFETY: a variable of this name is a pointer, aligned as one, in a module that is loaded: its code is asking.
+    let held = unsafe { AtomicPtr::<c_void>::from_ptr(place.cast()) }.load(Ordering::Relaxed);
+    if resolve::is_ours(held.addr()) {
+        // The tool's function is exported, and ours of the same name comes first.
+        return elf::containing(place.addr())?.defines(name, None);
+    }
+    Some(held)
+}
+
+/// Where a module that exports it finds it: in the first of those that the process started with, or in itself.
+fn exported(module: &Module, name: &CStr) -> Option<*mut c_void> {
+    let own = module.defines(name, None)?;
+    let mut first = None;
+    elf::walk(|other| {
+        if resolve::is_initial(other) && !resolve::is_us(other) {
+            first = other.defines(name, None);
+        }
+        first.is_some()
+    });
+    first.or(Some(own))
+}
+
+/// One that the module does not export: by its file's symbol table, if that was not stripped away.
+fn own(module: &Module, name: &CStr) -> Option<*mut c_void> {
+    let path = match module.path().to_bytes() {
+        [] => Path::new("/proc/self/exe"),
+        path => Path::new(OsStr::from_bytes(path)),
+    };
+    let file = tllmprof_symbols::open(path).ok()?;
+    let address = tllmprof_symbols::address_of(&file, name.to_str().ok()?)?;
+    let place = module.base.wrapping_add(usize::try_from(address).ok()?);
+    let is_there = module.contains(place) && place.is_multiple_of(align_of::<*mut c_void>());
+    is_there.then(|| core::ptr::with_exposed_provenance_mut(place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A variable such as NVTX's, of this program.
+    #[unsafe(no_mangle)]
+    #[allow(non_upper_case_globals, reason = "as NVTX calls its own")]
+    static tllmprof_test_tool_fnptr: AtomicPtr<c_void> = AtomicPtr::new(0x1000 as *mut c_void);
+
+    #[test]
+    fn a_variable_of_the_program_is_found_though_it_is_not_exported() {
+        let here = find as *const () as usize;
+        let ask = |address, name| function(address, name, "_fnptr").addr();
+        assert_eq!(ask(here, c"tllmprof_test_tool"), 0x1000);
+        assert_eq!(ask(here, c"no_such_tool"), 0);
+        assert_eq!(ask(0x10, c"tllmprof_test_tool"), 0);
+        let libc = resolve::next(c"getpid").unwrap().addr();
+        assert_eq!(ask(libc, c"tllmprof_test_tool"), 0);
+        tllmprof_test_tool_fnptr.store(here as *mut c_void, Ordering::Relaxed);
+        assert_eq!(ask(here, c"tllmprof_test_tool"), 0, "ours is no tool");
+    }
+}

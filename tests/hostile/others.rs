@@ -1,0 +1,266 @@
+//! What other preloads that stand in for CUDA's functions have failed at, and life beside such a preload.
+
+use std::time::Duration;
+
+use super::common::{Switch, command, run, standin, tllmprof};
+use super::twice::{Both, Situation, of_process, processes, start, stop, switches};
+use super::{NO_CUDA, Workshop, assert_switches};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A library that looks functions of the names of its own up by the handle of another gets that one's,
+/// whatever they are called; who looks them up by no handle gets the first.
+#[test]
+fn libraries_whose_functions_are_called_like_cudas() {
+    let shop = Workshop::new();
+    let program = dispatched(&shop);
+    let armed = program.clone().window("2-3", "cudaGraphLaunch");
+    for situation in [
+        program.clone(),
+        armed.clone(),
+        armed.clone().env("TLLMPROF_KERNELS", "1"),
+        armed.env("TLLMPROF_TRACE", shop.0.path("trace")),
+        program.clone().window("2-3", "auto"),
+        program.clone().window("2-3", "sym:^cudnnCreate$"),
+        program.window("2-3", "sym:^cu"),
+    ] {
+        let both = situation.run();
+        assert_eq!(both.output.status.code(), Some(5), "{}", both.output.err());
+        let out = both.output.out();
+        let line = "cudnnCreate: linked: 111 default: 111 next: 111 all: 111 its library: 111 \
+                    another library: none, with a reason another version: none, with a reason \
+                    the library behind it: 11\n";
+        assert_eq!(out.matches(line).count(), 3, "{out}");
+        assert_eq!(out.lines().count(), 27, "{out}");
+    }
+}
+
+/// The program, which finds its libraries.
+fn dispatched(shop: &Workshop) -> Situation {
+    for name in ["dispatcher_engine", "dispatcher"] {
+        shop.library(name, &[&format!("-Wl,-soname,{name}.so")]);
+    }
+    let folder = shop.0.folder().display().to_string();
+    let library = shop.0.path("dispatcher.so").display().to_string();
+    shop.program("dispatched", &[&library, &format!("-Wl,-rpath,{folder}")])
+}
+
+/// Nobody who is in a call keeps another thread or another process out of its own.
+#[test]
+fn ranks_whose_launches_wait_for_each_other() {
+    let shop = Workshop::new();
+    let runtime = standin().join("libcudart_static.a");
+    let runtime = runtime.to_str().expect("cargo's folders have UTF-8 names");
+    shop.library("ranks_library", &[runtime]);
+    let program = shop.program("ranks", NO_CUDA);
+    for (processes, variables) in [
+        ("1", &[][..]),
+        ("3", &[]),
+        ("3", &[("TLLMPROF_TRACE", "%p.tllmprof")]),
+        ("3", &[("TLLM_NVTX_DEBUG", "1")]),
+    ] {
+        let program = program.clone().args(processes);
+        let mut armed = program.clone().window("2-5,8-", "cudaGraphLaunch");
+        for (name, value) in variables {
+            let value = value.replace("%p", &shop.0.path("%p").display().to_string());
+            armed = armed.env(name, value);
+        }
+        program.run();
+        assert_ranks(&armed.run(), processes);
+    }
+}
+
+/// Each process had its windows where two threads' launches put them.
+#[track_caller]
+fn assert_ranks(both: &Both, count: &str) {
+    let said = both.output.err();
+    assert_eq!(both.output.status.code(), Some(6), "{said}");
+    let pids = processes(&both.log);
+    assert_eq!(pids.len().to_string(), count, "{said}");
+    for pid in pids {
+        let launches: Vec<usize> = switches(&of_process(&both.log, pid))
+            .into_iter()
+            .map(|switch| match switch {
+                Switch::Start { launches, .. } | Switch::Stop { launches, .. } => launches,
+            })
+            .collect();
+        assert_eq!(launches, [2, 6, 8, 16], "{said}");
+    }
+}
+
+/// What is asked about a context gets no answer where there is none, and nothing may come of that.
+#[test]
+fn threads_without_a_context_beside_eight_devices() {
+    let shop = Workshop::new();
+    let program = shop
+        .program("no_context", &["-Wl,--no-as-needed", "-l:libcuda.so.1"])
+        .env("STANDIN_DEVICES", "8");
+    let record = ("TLLMPROF_TRACE", "%p.tllmprof");
+    for variables in [
+        &[][..],
+        &[record],
+        &[record, ("TLLMPROF_KERNELS", "2")],
+        &[("TLLM_NVTX_DEBUG", "1")],
+    ] {
+        let mut armed = program.clone().window("16-31", "cudaGraphLaunch");
+        for (name, value) in variables {
+            let value = value.replace("%p", &shop.0.path("%p").display().to_string());
+            armed = armed.env(name, value);
+        }
+        let both = armed.run();
+        let out = both.output.out();
+        assert!(
+            out.starts_with("before: 0\n") && out.ends_with("in between: 0\n"),
+            "{out}"
+        );
+        assert_eq!(both.output.status.code(), Some(6));
+        assert_eq!(both.total(), 64);
+        let launches: Vec<Switch> = switches(&both.log);
+        assert!(
+            matches!(
+                launches[..],
+                [
+                    Switch::Start { launches: 16, .. },
+                    Switch::Stop { launches: 32, .. }
+                ]
+            ),
+            "{launches:?}"
+        );
+    }
+    assert_eq!(program.run().said(), Vec::<String>::new());
+}
+
+/// The first call may come before `main`, and the driver ask for its own functions in it.
+#[test]
+fn a_driver_that_looks_its_own_functions_up_in_the_first_call() {
+    for program in [
+        "steps_static",
+        "steps_shared13",
+        "steps_rtld_local",
+        "steps_driver",
+        "steps_driver_dlsym",
+        "steps_driver_gpa1",
+        "steps_driver_gpa2",
+    ] {
+        for (windows, wanted) in [
+            ("0-1", [start(0, 0), stop(2, 2)]),
+            ("5-9", [start(5, 5), stop(10, 10)]),
+        ] {
+            let program = Situation::new(program).env("STANDIN_LOOKS_UP", "1");
+            let both = program.window(windows, "cudaGraphLaunch").run();
+            both.assert_same_calls();
+            assert_eq!(both.total(), 40);
+            assert_switches(&both, &wanted);
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_looks_its_own_functions_up_before_main() {
+    let program = Situation::new("steps_early_ctor")
+        .env("STANDIN_LOOKS_UP", "1")
+        .env("EARLY_STEPS", "3");
+    program.run().assert_untouched();
+    for step in ["cudaGraphLaunch", "cudaStreamSynchronize"] {
+        let both = program.clone().window("1,5-9", step).run();
+        both.assert_same_calls();
+        assert_eq!(both.total(), 43, "by {step}");
+        let wanted = [start(1, 1), stop(2, 2), start(5, 5), stop(10, 10)];
+        assert_switches(&both, &wanted);
+    }
+}
+
+/// The ways in which programs reach CUDA.
+const PROGRAMS: [&str; 9] = [
+    "steps_shared12",
+    "steps_shared13",
+    "steps_static",
+    "steps_rtld_local",
+    "steps_dlsym",
+    "steps_driver",
+    "steps_driver_dlsym",
+    "steps_driver_gpa1",
+    "steps_driver_gpa2",
+];
+
+/// Each program, which launches two kernels a step, with vgpu.c before the library and behind it.
+fn beside_vgpu(shop: &Workshop) -> Vec<(String, Situation)> {
+    let vgpu = shop.library("vgpu", NO_CUDA).display().to_string();
+    let both_orders = |program: &str| {
+        let situation = Situation::new(program).args("--kernels 2");
+        [
+            (
+                format!("{program} behind it"),
+                situation.clone().preload_before_shim(&vgpu),
+            ),
+            (
+                format!("{program} in front of it"),
+                situation.preload_after_shim(&vgpu),
+            ),
+        ]
+    };
+    PROGRAMS.into_iter().flat_map(both_orders).collect()
+}
+
+/// It counts what it counts without us, on both standard errors.
+#[test]
+fn a_preload_that_looks_up_all_of_cuda_itself() {
+    let shop = Workshop::new();
+    for (name, situation) in beside_vgpu(&shop) {
+        let line = "vgpu: 83 kernels, 1 allocations\n";
+        let both = situation.run();
+        assert!(
+            both.output.err().contains(line),
+            "{name}: {}",
+            both.output.err()
+        );
+        both.assert_untouched();
+        // What it stands in for, and what it leaves alone.
+        for step in ["cudaLaunchKernel/2", "cudaStreamSynchronize"] {
+            let both = situation.clone().window("5-9", step).run();
+            let said = both.output.err();
+            assert!(said.contains(line), "{name}: {said}");
+            both.assert_same_calls();
+            assert_eq!(both.total(), 40, "{name} by {step}: {said}");
+            assert_eq!(
+                switches(&both.log),
+                [start(5, 5), stop(10, 10)],
+                "{name} by {step}"
+            );
+        }
+    }
+}
+
+/// A call that goes through it is recorded once, and so are kernels.
+#[test]
+fn records_beside_a_preload_that_looks_up_all_of_cuda_itself() {
+    let shop = Workshop::new();
+    for (name, situation) in beside_vgpu(&shop) {
+        let record = shop.0.path(&format!("{name}.tllmprof"));
+        let both = situation
+            .window("5-9", "cudaGraphLaunch")
+            .env("TLLMPROF_TRACE", &record)
+            .env("TLLMPROF_KERNELS", "2")
+            .env("LD_LIBRARY_PATH", libraries())
+            .run();
+        assert_eq!(both.total(), 40, "{name}");
+        let report = run(command(tllmprof()).arg("report").arg(&record), TIMEOUT);
+        let text = report.out();
+        for (function, count) in [
+            ("cuLaunchKernel", "2.00"),
+            ("cuGraphLaunch", "1.00"),
+            ("cuStreamSynchronize", "1.00"),
+        ] {
+            let line = text.lines().find(|line| line.contains(function));
+            let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
+            assert_eq!(words.get(1), Some(&count), "{name}, {function}: {text}");
+        }
+        assert!(text.contains("5.00 kernels a step"), "{name}: {text}");
+    }
+}
+
+/// The stand-ins for the driver and for CUPTI.
+fn libraries() -> String {
+    let standin = standin().display().to_string();
+    format!("{standin}:{standin}/cupti")
+}

@@ -1,0 +1,13 @@
+/* Where the ranks of ranks.c meet. */
+#ifndef RANKS_H
+#define RANKS_H
+
+#include <stdatomic.h>
+
+struct meeting {
+    int ranks;
+    atomic_int arrived;
+    atomic_ullong sum;
+};
+
+#endif
