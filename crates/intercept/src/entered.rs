@@ -109,8 +109,8 @@ fn uncounted_driver(call: Call, frame: &Frame) {
     session::entered(call);
 }
 
-/// A runtime function leads to the driver, and so does one that stands in for a function of it. Where the driver's functions come from us, they are
-/// counted there, and the runtime's cost nothing; else here, and what they call meanwhile is part
+/// A runtime function leads to the driver, and so does a front. Where the driver's functions come from us,
+/// they are counted there, and these cost nothing; else here, and what they call meanwhile is part
 /// of this call. Close to an edge of a window they are counted here in any case: a profiler that
 /// is switched between two calls of the program sees each of them whole.
 fn leads_to_driver(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
