@@ -146,8 +146,12 @@ def remove(folder):
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def streams(seen):
-    return {"status": [str(seen["status"])], **{name: seen[name] for name in STREAMS}}
+def streams(seen, says=""):
+    """What is compared of a run, without the lines that another preload `says`."""
+    found = {"status": [str(seen["status"])], **{name: seen[name] for name in STREAMS}}
+    if says:
+        found["err"] = [line for line in found["err"] if not line.startswith(says)]
+    return found
 
 
 def without_ours(found, uses, setting, records="/records/"):
@@ -167,9 +171,9 @@ def without_ours(found, uses, setting, records="/records/"):
 class Group:
     """A program in one place: the runs without the library that all runs with it are compared with."""
 
-    def __init__(self, bench, program, where, surrounding, others="", variables=()):
+    def __init__(self, bench, program, where, surrounding, others="", variables=(), says=""):
         self.bench, self.program, self.where, self.surrounding = bench, program, where, surrounding
-        self.others, self.variables = others, dict(variables)
+        self.others, self.variables, self.says = others, dict(variables), says
         self.baselines, self.numbers = [], []
 
     def run(self, preload, setting):
@@ -225,28 +229,31 @@ class Group:
                 return [f"does not run here without the library: {said[0][:200] if said else seen['status']}"]
         return []
 
+    def streams(self, seen):
+        return streams(seen, self.says)
+
     def compared(self, preload, setting):
         """Whether it does the same; if not, it is run again."""
         uses = self.program.uses or self.surrounding.uses
-        known = [streams(seen) for seen in self.baselines]
+        known = [self.streams(seen) for seen in self.baselines]
         first = self.run(preload, setting)
-        found = compare.differences(known, without_ours(streams(first), uses, setting))
+        found = compare.differences(known, without_ours(self.streams(first), uses, setting))
         verdict, why = "same", []
         for _ in range(MORE_BASELINES):
             if found:
-                known.append(streams(self.baseline()))
-                found = compare.differences(known, without_ours(streams(first), uses, setting))
+                known.append(self.streams(self.baseline()))
+                found = compare.differences(known, without_ours(self.streams(first), uses, setting))
         if found:
             again = self.run(preload, setting)
-            repeated = compare.differences(known, without_ours(streams(again), uses, setting))
+            repeated = compare.differences(known, without_ours(self.streams(again), uses, setting))
             verdict, why = ("different", compare.brief(repeated)) if repeated else ("once", compare.brief(found))
         return Outcome(self.program.name, self.where, setting.name, verdict, why, tuple(compare.varying(known)),
                        (min(seen["seconds"] for seen in self.baselines), first["seconds"]))
 
 
-def outcomes(bench, program, where, surrounding, settings, orders, others="", variables=()):
+def outcomes(bench, program, where, surrounding, settings, orders, others="", variables=(), says=""):
     """All settings of a program in one place. `orders`: {a name: what is preloaded}."""
-    group = Group(bench, program, where, surrounding, others, variables)
+    group = Group(bench, program, where, surrounding, others, variables, says)
     why = group.begin()
     for name, preload in orders.items():
         group.where = name

@@ -125,7 +125,7 @@ def beside(bench, program, plain, other, path, settings):
         why = bench.packages.why.get(other.package, f"no {os.path.basename(other.pattern)} in Debian's {other.package}")
         return [cells.Outcome(program.name, f"{other.name} first", setting.name, "left out", [why]) for setting in settings]
     orders = {f"{other.name} first": f"{path}:{bench.library}", f"{other.name} last": f"{bench.library}:{path}"}
-    return list(cells.outcomes(bench, program, other.name, plain, settings, orders, path, other.variables))
+    return list(cells.outcomes(bench, program, other.name, plain, settings, orders, path, other.variables, other.says))
 
 
 def ends(number, _):

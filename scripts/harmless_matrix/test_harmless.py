@@ -100,6 +100,12 @@ class Allowed(unittest.TestCase):
         after = self.after("cuda", EVERYTHING, out=["tllmprof: x"], err=["a tllmprof: x"])
         self.assertEqual((after["out"], after["err"]), (["tllmprof: x"], ["a tllmprof: x"]))
 
+    def test_lines_of_another_preload(self):
+        seen = {**cells.unrun(0), "err": ["PROFILE: 1", "own"], "out": ["PROFILE: 1"]}
+        after = cells.streams(seen, "PROFILE: ")
+        self.assertEqual((after["err"], after["out"]), (["own"], ["PROFILE: 1"]))
+        self.assertEqual(cells.streams(seen)["err"], seen["err"])
+
     def test_worker_and_record(self):
         census = ["process p: 0=/dev/null 5=/tmp/records/1.tllmprof", "thread tllmprof", "thread own"]
         self.assertEqual(self.after("cuda", EVERYTHING, census=census)["census"],
