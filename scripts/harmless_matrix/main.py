@@ -201,7 +201,9 @@ def main(doc):
             if done:
                 return done
             done = list(job.act())
-            if kept and not bench.is_stopped:
+            if bench.is_stopped:
+                return []
+            if kept:
                 kept.add(key, done)
             for outcome in done:
                 if outcome.verdict == "left out":
