@@ -300,6 +300,22 @@ fn a_cancelled_thread_looks_up() {
     }
 }
 
+/// An allocator that unwinds the stack, as heaptrack's, takes a lock that another thread may hold while it waits for the
+/// loader: a library that allocates while it holds the loader waits for ever.
+#[test]
+fn an_allocator_waits_for_a_thread_that_waits_for_the_loader() {
+    let shop = Workshop::new();
+    let allocator = shop.library("locked_allocator", NO_CUDA);
+    let allocator = allocator
+        .to_str()
+        .expect("cargo's folders have UTF-8 names");
+    let program = shop.program("no_cuda", &["-Wl,--no-as-needed", allocator]);
+    program.run();
+    for step in ["auto", "cudaGraphLaunch", "nvtx:step", "py:module:function"] {
+        program.clone().window("2-3", step).run();
+    }
+}
+
 #[test]
 fn no_cuda_seems_to_be_there() {
     let shop = Workshop::new();

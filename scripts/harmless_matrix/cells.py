@@ -5,19 +5,23 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass, field
 
 from . import compare
 from .settings import RECORDS
-from .surroundings import AT_FORK, LOADER
+from .surroundings import AFTER_A_SIGNAL, AT_FORK, LOADER
 
 INSIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inside.py")
 STREAMS = ["out", "err", "files", "left", "census"]
 OURS = "tllmprof:"
 BROKEN = ("command not found", "error while loading shared libraries", "No such file or directory: '/usr/lib",
           "cannot execute", "not started:")
-# Runs without the library: at first, and again for what differs.
-BASELINES, MORE_BASELINES = 2, 2
+# Runs without the library: at first, and for what differs up to so many more, as what happens every other time is the
+# same in a few runs by chance.
+BASELINES, MORE_BASELINES = 2, 6
+# How often the calls of a program are traced before a filter of them is given up.
+FITS = 4
 FOLDERS = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
 NAMESPACES = [["unshare", "-rmpnf", "--mount-proc", "--kill-child"], []]
 
@@ -40,6 +44,9 @@ class Bench:
         self.library, self.built, self.packages, self.keep, self.folder = library, built, packages, keep, folder
         self.namespaces = next(way for way in NAMESPACES if not way or self.works(way))
         self.probed = {}
+        self.patience = 2    # seconds for what is about to end with the program
+        self.changing, self.is_stopped = threading.Lock(), False
+        self.held = set()    # what the runs hold on to: their standard input
 
     @staticmethod
     def works(way):
@@ -47,6 +54,23 @@ class Bench:
             return subprocess.run([*way, "true"], capture_output=True).returncode == 0
         except OSError:
             return False
+
+    def stop(self):
+        """Ends all runs, and begins none."""
+        with self.changing:
+            self.is_stopped = True
+            for held in self.held:
+                held.close()
+
+    def hold(self):
+        """Standard input for a run: (its end, ours)."""
+        theirs, ours = os.pipe()
+        ours = os.fdopen(ours, "wb")
+        with self.changing:
+            self.held.add(ours)
+            if self.is_stopped:
+                ours.close()
+        return theirs, ours
 
     @property
     def folders(self):
@@ -88,13 +112,14 @@ class Bench:
         spec = {"argv": [word.replace(RECORDS, records) for word in argv], "env": environment, "work": work, "records": records,
                 "upper": os.path.join(scratch, "upper"), "own_view": own_view, "keep": self.keep,
                 "packages": self.packages.unpacked,
-                "limits": dict(limits), "timeout": timeout, "result": result,
+                "limits": dict(limits), "timeout": timeout, "patience": self.patience, "result": result,
                 "census": os.path.join(self.built, "census") if census else None}
         with open(os.path.join(scratch, "spec"), "w") as file:
             json.dump(spec, file)
+        theirs, ours = self.hold()
         try:
-            done = subprocess.run([*self.namespaces, sys.executable, "-I", INSIDE, os.path.join(scratch, "spec")],
-                                  capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=timeout + 60,
+            done = subprocess.run([*self.namespaces, sys.executable, "-I", "-S", INSIDE, os.path.join(scratch, "spec")],
+                                  capture_output=True, text=True, errors="replace", stdin=theirs, timeout=timeout + 60,
                                   env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")})
             with open(result) as file:
                 return json.load(file)
@@ -103,6 +128,9 @@ class Bench:
         except subprocess.TimeoutExpired:
             return unrun("time-out")
         finally:
+            os.close(theirs)
+            ours.close()
+            self.held.discard(ours)
             remove(scratch)
 
 
@@ -118,8 +146,12 @@ def remove(folder):
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def streams(seen):
-    return {"status": [str(seen["status"])], **{name: seen[name] for name in STREAMS}}
+def streams(seen, says=""):
+    """What is compared of a run, without the lines that another preload `says`."""
+    found = {"status": [str(seen["status"])], **{name: seen[name] for name in STREAMS}}
+    if says:
+        found["err"] = [line for line in found["err"] if not line.startswith(says)]
+    return found
 
 
 def without_ours(found, uses, setting, records="/records/"):
@@ -139,9 +171,9 @@ def without_ours(found, uses, setting, records="/records/"):
 class Group:
     """A program in one place: the runs without the library that all runs with it are compared with."""
 
-    def __init__(self, bench, program, where, surrounding, others="", variables=()):
+    def __init__(self, bench, program, where, surrounding, others="", variables=(), says=""):
         self.bench, self.program, self.where, self.surrounding = bench, program, where, surrounding
-        self.others, self.variables = others, dict(variables)
+        self.others, self.variables, self.says = others, dict(variables), says
         self.baselines, self.numbers = [], []
 
     def run(self, preload, setting):
@@ -163,16 +195,29 @@ class Group:
 
     def fit(self):
         """The system calls that the program makes by itself."""
-        names = {*LOADER, *(AT_FORK if self.program.uses == "cuda" else ())}
+        names = {*LOADER, *AFTER_A_SIGNAL, *(AT_FORK if self.program.uses == "cuda" else ())}
         for _ in range(2):
             argv = ["strace", "-f", "-qq", "-o", f"{RECORDS}/.trace", *self.program.argv()]
             names.update(self.bench.start(argv, self.program.variables, timeout=self.program.timeout)["trace"])
-        self.numbers = sorted({number for number in map(numbers_of_calls().get, names) if number is not None})
+        numbers = {number for number in map(numbers_of_calls().get, names) if number is not None}
+        self.numbers = sorted(numbers.union(self.numbers))
 
     def begin(self):
         """The first runs without the library. Returns why there are none to compare with."""
-        if self.surrounding.filter:
-            self.fit()
+        for _ in range(FITS if self.surrounding.filter else 1):
+            if self.surrounding.filter:
+                self.fit()
+            self.baselines = []
+            why = self.first_baselines()
+            if why or not self.is_killed_by_the_filter():
+                return why
+        return ["a filter fits no two runs of it"]
+
+    def is_killed_by_the_filter(self):
+        return self.surrounding.filter and any(seen["status"] in (-31, 128 + 31) or "Bad system call" in "".join(seen["err"])
+                                               for seen in self.baselines)
+
+    def first_baselines(self):
         for _ in range(BASELINES):
             seen = self.baseline()
             said = [line for line in [str(seen["status"]), *seen["err"], *seen["out"]] if any(bad in line for bad in BROKEN)]
@@ -182,32 +227,33 @@ class Group:
                 return [f"does not run here without the library: {said[0][:200]}"]
             if str(seen["status"]).startswith("not started") or seen["status"] in (127, 125) and not self.program.is_direct:
                 return [f"does not run here without the library: {said[0][:200] if said else seen['status']}"]
-        if self.surrounding.filter and {seen["status"] for seen in self.baselines} & {-31, 128 + 31}:
-            return ["a filter fits no two runs of it"]
         return []
+
+    def streams(self, seen):
+        return streams(seen, self.says)
 
     def compared(self, preload, setting):
         """Whether it does the same; if not, it is run again."""
         uses = self.program.uses or self.surrounding.uses
-        known = [streams(seen) for seen in self.baselines]
+        known = [self.streams(seen) for seen in self.baselines]
         first = self.run(preload, setting)
-        found = compare.differences(known, without_ours(streams(first), uses, setting))
+        found = compare.differences(known, without_ours(self.streams(first), uses, setting))
         verdict, why = "same", []
-        if found:
-            for _ in range(MORE_BASELINES):
-                known.append(streams(self.baseline()))
-            found = compare.differences(known, without_ours(streams(first), uses, setting))
+        for _ in range(MORE_BASELINES):
+            if found:
+                known.append(self.streams(self.baseline()))
+                found = compare.differences(known, without_ours(self.streams(first), uses, setting))
         if found:
             again = self.run(preload, setting)
-            repeated = compare.differences(known, without_ours(streams(again), uses, setting))
+            repeated = compare.differences(known, without_ours(self.streams(again), uses, setting))
             verdict, why = ("different", compare.brief(repeated)) if repeated else ("once", compare.brief(found))
         return Outcome(self.program.name, self.where, setting.name, verdict, why, tuple(compare.varying(known)),
                        (min(seen["seconds"] for seen in self.baselines), first["seconds"]))
 
 
-def outcomes(bench, program, where, surrounding, settings, orders, others="", variables=()):
+def outcomes(bench, program, where, surrounding, settings, orders, others="", variables=(), says=""):
     """All settings of a program in one place. `orders`: {a name: what is preloaded}."""
-    group = Group(bench, program, where, surrounding, others, variables)
+    group = Group(bench, program, where, surrounding, others, variables, says)
     why = group.begin()
     for name, preload in orders.items():
         group.where = name

@@ -4,8 +4,10 @@ import difflib
 import re
 from collections import Counter
 
-TOKEN = re.compile(r"[A-Za-z]+|\d+|\s+|.")
-NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
+# An address may be written without 0x.
+HEX = r"(?:0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b)"
+TOKEN = re.compile(HEX + r"|[A-Za-z]+|\d+|\s+|.")
+NUMBER = re.compile(HEX + r"|\d+(?:\.\d+)?")
 SHOWN, LONGEST = 12, 200
 
 
@@ -15,7 +17,7 @@ def masked(line):
 
 def class_of(tokens):
     """A pattern for tokens that differ among the runs."""
-    for pattern in (r"\d+", r"[A-Za-z]+", r"\s+"):
+    for pattern in (r"\d+", HEX, r"[A-Za-z]+", r"\s+"):
         if all(re.fullmatch(pattern, token) for token in tokens):
             return pattern
     return None

@@ -1,5 +1,6 @@
 """Runs one program where it can be watched: inside.py SPEC. It is the first process of namespaces of its own, where it gets
 them, so that whatever the program leaves (files, processes) can be found, and nothing of it stays on the machine.
+When the other end of standard input is closed, whoever wanted the run is gone: it ends, and the program with it.
 
 SPEC is a JSON object; what was found is written as JSON to its `result`:
     status   exit status, negative for a signal, or "time-out"
@@ -11,18 +12,16 @@ SPEC is a JSON object; what was found is written as JSON to its `result`:
 """
 import ctypes
 import fcntl
-import hashlib
 import json
 import os
 import resource
-import shutil
+import select
 import signal
-import socket
 import stat
 import struct
-import subprocess
 import sys
 import time
+import zlib  # nothing larger than these: a run is often shorter than the imports
 
 WORK = "/tmp/work"
 SET_CHILD_SUBREAPER = 36
@@ -63,8 +62,9 @@ def own_view(spec):
                 pass
         mount(f"/proc/self/fd/{descriptor}", path, "rbind")
         os.close(descriptor)
-    with socket.socket() as any_socket:  # lo, up
-        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14s", b"lo", 1 | 0x40, b""))
+    any_socket = libc.socket(2, 2, 0)  # lo, up
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14s", b"lo", 1 | 0x40, b""))
+    os.close(any_socket)
 
 
 def listing(folder, name, skipped=()):
@@ -82,8 +82,8 @@ def listing(folder, name, skipped=()):
                     what = " -> " + os.readlink(path)
                 elif stat.S_ISREG(about.st_mode):
                     with open(path, "rb") as file:
-                        digest = hashlib.sha256(file.read(LARGEST)).hexdigest()[:12]
-                    what = f" {about.st_size} bytes, {digest}"
+                        checksum = zlib.crc32(file.read(LARGEST))
+                    what = f" {about.st_size} bytes, {checksum:08x}"
                 lines.append(f"{shown} {stat.filemode(about.st_mode)}{what}")
             except OSError as error:
                 lines.append(f"{name}{path[len(folder):]} {error.strerror}")
@@ -124,21 +124,26 @@ def children():
                 pass
 
 
-def left_over():
-    """What still runs a moment after the program ended. A process that is about to end is none."""
-    patience = time.monotonic() + 2
-    while time.monotonic() < patience and list(children()):
-        time.sleep(0.05)
+def left_over(patience):
+    """What still runs some seconds after the program ended. A process that is about to end is none."""
+    until = time.monotonic() + patience
+    while time.monotonic() < until and list(children()):
+        time.sleep(0.01)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             break
     left = sorted(name for _, name in children())
+    kill_all()
+    return left
+
+
+def kill_all():
     while True:
         running = [pid for pid, _ in children()]
         if not running:
-            return left
+            return
         for pid in running:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -147,35 +152,69 @@ def left_over():
                 pass
 
 
-def prepare(spec):
-    def before_exec():
+def become(spec, out, err, failure):
+    """In the child: becomes the program, or says why not."""
+    try:
+        os.setsid()
+        for descriptor, at in ((os.open("/dev/null", os.O_RDONLY), 0), (out, 1), (err, 2)):
+            os.dup2(descriptor, at)
+        os.chdir(spec["work"])
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
         for name, value in spec["limits"].items():
             resource.setrlimit(LIMITS[name], (value, value))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    return before_exec
+        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
+    except BaseException as error:
+        os.write(failure, str(error).encode())
+    finally:
+        os._exit(125)
 
 
 def run(spec):
+    """(status, what it wrote, seconds)."""
     began = time.monotonic()
-    child = subprocess.Popen(spec["argv"], env=spec["env"], cwd=spec["work"], stdin=subprocess.DEVNULL,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=prepare(spec),
-                             start_new_session=True, restore_signals=True)
-    try:
-        out, err = child.communicate(timeout=spec["timeout"])
-        status = child.returncode
-    except subprocess.TimeoutExpired:
-        for pid, _ in list(children()) + [(child.pid, "")]:
-            try:
-                os.killpg(os.getpgid(pid), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        try:
-            out, err = child.communicate(timeout=10)
-        except subprocess.TimeoutExpired:
-            out = err = b""
-        status = "time-out"
-    return status, out, err, time.monotonic() - began
+    (out, out_end), (err, err_end), (failure, failure_end) = os.pipe(), os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        become(spec, out_end, err_end, failure_end)
+    written = {out: [], err: [], failure: []}
+    poll = select.poll()
+    poll.register(0, 0)  # its end alone
+    for descriptor, end in ((out, out_end), (err, err_end), (failure, failure_end)):
+        os.close(end)
+        poll.register(descriptor, select.POLLIN)
+    reading, status, patience = set(written), None, spec["timeout"]
+    while reading or status is None:
+        left = began + patience - time.monotonic()
+        if left <= 0 and status == "time-out":
+            break  # something still holds what it was killed with
+        if left <= 0:
+            for pid, _ in [*children(), (child, "")]:
+                try:
+                    os.killpg(os.getpgid(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            status, patience = "time-out", patience + 10
+            continue
+        for descriptor, _ in poll.poll(left * 1000 if reading else 5):
+            data = os.read(descriptor, 1 << 16) if descriptor else b""
+            if not descriptor:
+                kill_all()
+                os._exit(1)
+            elif data:
+                written[descriptor].append(data)
+            else:
+                poll.unregister(descriptor)
+                reading.remove(descriptor)
+        if not reading and status is None:
+            pid, ended = os.waitpid(child, os.WNOHANG)
+            status = os.waitstatus_to_exitcode(ended) if pid else None
+    said, wrote, failed = (b"".join(written[descriptor]) for descriptor in (out, err, failure))
+    if failed:
+        return f"not started: {failed.decode(errors='replace')}", b"", b"", 0.0
+    return status, said, wrote, time.monotonic() - began
 
 
 def lines_of(data):
@@ -197,11 +236,8 @@ def main():
     census = os.path.join(spec["records"], ".census")
     if spec["census"]:
         spec["argv"] = [spec["census"], census, *spec["argv"]]
-    try:
-        status, out, err, seconds = run(spec)
-    except (OSError, subprocess.SubprocessError) as error:
-        status, out, err, seconds = f"not started: {error}", b"", b"", 0.0
-    result = {"status": status, "out": lines_of(out), "err": lines_of(err), "seconds": seconds, "left": left_over(),
+    status, out, err, seconds = run(spec)
+    result = {"status": status, "out": lines_of(out), "err": lines_of(err), "seconds": seconds, "left": left_over(spec["patience"]),
               "files": all_files(spec), "census": [], "records": sorted(os.listdir(spec["records"])), "trace": []}
     if spec["census"] and os.path.exists(census):
         with open(census, errors="backslashreplace") as file:
@@ -213,6 +249,7 @@ def main():
     json.dump(result, result_file)
     result_file.close()
     if not spec["own_view"]:
+        import shutil
         shutil.rmtree(spec["records"], ignore_errors=True)
 
 

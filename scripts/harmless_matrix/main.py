@@ -2,6 +2,7 @@
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -10,13 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from . import cells, page, programs, surroundings
+from .kept import Kept
 from .packages import Packages
 from .settings import PRELOADS, SETTINGS, USUAL, path_in
 
 ROOT = programs.ROOT
 PRELOADS_OF_HEAVY = ("jemalloc", "libfaketime")
-# Every program comes to these before any comes to others.
-FIRST = ("plain", "census")
+
+
+def rank_of(program, position, number):
+    """When a program comes to the place at `position` of its own order: the cheap ones go through many places while a heavy one
+    goes through few, and a slow one waits until the cheap ones have seen a quarter of theirs."""
+    begin, step = (8, 6) if program.is_slow else (2, 4) if program.is_heavy else (0, 1)
+    return begin + step * position, number
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,6 +47,9 @@ def options(doc, arguments=None):
     parser.add_argument("--jobs", metavar="N", type=int, default=len(os.sched_getaffinity(0)),
                         help="runs at a time (default: %(default)s)")
     parser.add_argument("--minutes", metavar="N", type=float, help="begin nothing after that long: the rest is left out")
+    parser.add_argument("--continue", dest="kept", metavar="FILE",
+                        help="add what is compared to FILE, and take from it what an earlier run has compared in the same way with "
+                             "the same library")
     parser.add_argument("--list", action="store_true", help="print the programs, surroundings and preloads, and run nothing")
     given = parser.parse_args(arguments)
     names = {setting.name: setting for setting in SETTINGS}
@@ -66,14 +76,15 @@ class Job:
     where: str
     rank: tuple      # the lower, the earlier
     act: object      # gives outcomes
+    what: tuple = () # all that they depend on, but for the library
 
     def not_run(self, settings, why):
         return [cells.Outcome(self.program.name, self.where, setting.name, "left out", [why]) for setting in settings]
 
 
 def jobs_of(bench, chosen, given, sanitized, preloads):
-    """All programs by themselves come first; then each goes through the places in an order of its own, so that a run that is cut
-    short has seen all places."""
+    """Each program is run by itself first and then goes through the places in an order of its own, those first that few
+    programs go to: a run that is cut short has seen all places and all programs."""
     def is_wanted(name):
         return not given.where or name in given.where
 
@@ -85,27 +96,27 @@ def jobs_of(bench, chosen, given, sanitized, preloads):
             job.act = lambda j=job, w=why: j.not_run(given.settings, w)
             yield job
             continue
-        places = [(where.name, lambda p=program, w=where: surrounded(bench, p, w, given.settings, sanitized))
+        places = [(where.name, where, lambda p=program, w=where: surrounded(bench, p, w, given.settings, sanitized))
                   for where in surroundings.ALL
                   if is_wanted(where.name) and where.fits(program) and (where.is_quick or not given.quick)]
-        places += [(other.name, lambda p=program, o=other, at=path: beside(bench, p, plain, o, at, given.settings))
+        places += [(other.name, other, lambda p=program, o=other, at=path: beside(bench, p, plain, o, at, given.settings))
                    for other, path in preloads
                    if is_wanted(other.name) and (not program.is_heavy or other.name in PRELOADS_OF_HEAVY) and
                    (program.is_direct or not given.quick)]
-        fixed = [place for place in places if place[0] in FIRST]
-        others = [place for place in places if place[0] not in FIRST]
+        is_first = [place[1] is plain or bool(getattr(place[1], "sanitizer", ())) for place in places]
+        first = [place for place, is_first in zip(places, is_first) if is_first]
+        others = [place for place, is_first in zip(places, is_first) if not is_first]
         turn = number * 5 % len(others) if others else 0
-        for position, (name, act) in enumerate(fixed + others[turn:] + others[:turn]):
-            yield Job(program, name, (position, number), act)
+        for position, (name, where, act) in enumerate(first + others[turn:] + others[:turn]):
+            yield Job(program, name, rank_of(program, position, number), act, (program, programs.text_of(program), where, given.settings))
 
 
 def surrounded(bench, program, where, settings, sanitized):
     why = bench.cannot(where)
     if where.sanitizer and not why:
-        program, why = surroundings.sanitized(program, where, sanitized) if program.source else (program, "no source")
+        program, why = surroundings.sanitized(program, where, sanitized)
     if why:
-        name = program.name if program else where.name
-        return [cells.Outcome(name, where.name, setting.name, "left out", [why]) for setting in settings]
+        return [cells.Outcome(program.name, where.name, setting.name, "left out", [why]) for setting in settings]
     return list(cells.outcomes(bench, program, where.name, where, settings, {where.name: bench.library}))
 
 
@@ -114,11 +125,17 @@ def beside(bench, program, plain, other, path, settings):
         why = bench.packages.why.get(other.package, f"no {os.path.basename(other.pattern)} in Debian's {other.package}")
         return [cells.Outcome(program.name, f"{other.name} first", setting.name, "left out", [why]) for setting in settings]
     orders = {f"{other.name} first": f"{path}:{bench.library}", f"{other.name} last": f"{bench.library}:{path}"}
-    return list(cells.outcomes(bench, program, other.name, plain, settings, orders, path, other.variables))
+    return list(cells.outcomes(bench, program, other.name, plain, settings, orders, path, other.variables, other.says))
+
+
+def ends(number, _):
+    sys.exit(128 + number)
 
 
 def main(doc):
     given, parser = options(doc)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, ends)
     began = time.monotonic()
     talking = threading.Lock()
 
@@ -169,33 +186,48 @@ def main(doc):
         jobs = sorted(jobs_of(bench, chosen, given, sanitized, preloads), key=lambda job: job.rank)
         log(f"{len(chosen)} programs, {len(jobs)} places")
 
+        kept = Kept(given.kept, library) if given.kept else None
         reported = set()
         order = {program.name: number for number, program in enumerate(chosen)}
 
         def work(job):
+            if bench.is_stopped:
+                return []
             if given.minutes and time.monotonic() - began > given.minutes * 60:
                 return job.not_run(given.settings, "no time was left")
+            # Each run builds its programs in a folder of its own.
+            key = kept and kept.key(str(job.what).replace(folder, ""))
+            done = kept.take(key) if kept else None
+            if done:
+                return done
             done = list(job.act())
+            if bench.is_stopped:
+                return []
+            if kept:
+                kept.add(key, done)
             for outcome in done:
                 if outcome.verdict == "left out":
-                    if (outcome.program, *outcome.why) not in reported:
-                        reported.add((outcome.program, *outcome.why))
+                    if (outcome.where, *outcome.why) not in reported:
+                        reported.add((outcome.where, *outcome.why))
                         log(f"left out: {outcome.program}, {outcome.where}: {outcome.why[0]}")
                 elif outcome.verdict != "same":
                     log("\n    ".join([f"{outcome.verdict.upper()}: {outcome.program}, {outcome.where}, {outcome.setting}",
                                        *outcome.why]))
             return done
 
-        with ThreadPoolExecutor(given.jobs) as pool:
-            results = []
+        pool, results = ThreadPoolExecutor(given.jobs), []
+        try:
             for number, done in enumerate(pool.map(work, jobs)):
                 results += done
                 if number % 50 == 49:
                     log(f"{number + 1} of {len(jobs)} places")
+        finally:
+            bench.stop()
+            pool.shutdown(cancel_futures=True)
         hides = [(standin, "STAND-IN"), (built, "BUILT"), (folder, "FOLDER"), (cache, "CACHE"),
                  (target, "TARGET"), (ROOT, "REPOSITORY"), (os.path.expanduser("~"), "HOME")]
         results.sort(key=lambda result: order.get(result.program, 0))
-        text = page.written(results, given, time.monotonic() - began, hides)
+        text = page.written(results, given, time.monotonic() - began, hides, kept.taken if kept else 0)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if given.quick:

@@ -129,14 +129,15 @@ def of_times(results):
         yield row(program, f"{without:.2f}", *(f"{times[setting][1]:.2f}" if setting in times else "" for setting in settings))
 
 
-def written(results, given, seconds, hides=()):
+def written(results, given, seconds, hides=(), taken=0):
     programs = len({result.program for result in results if result.verdict in COMPARED})
     varying = Counter(stream for result in results if result.verdict in COMPARED for stream in result.varies)
     page = ["# Harmless", "",
             "Programs that have nothing to do with the library, and a few that use CUDA or Python, run without and with "
             "it, in many "
             "surroundings. This page is written by `scripts/harmless --out docs/harmless.md`.", "",
-            f"{time.strftime('%Y-%m-%d')}: {programs} programs, {summary(results)}, in {seconds / 60:.0f} minutes.", "",
+            f"{time.strftime('%Y-%m-%d')}: {programs} programs, {summary(results)}, in {seconds / 60:.0f} minutes" +
+            (f" and, for {taken} of the comparisons, an earlier run with the same library" if taken else "") + ".", "",
             "| what | version |", "|---|---|", *(row(what, version) for what, version in versions()), "",
             "## What is compared", "",
             "Each program is run twice without the library, and once with each setting. Exit status, standard output, "
@@ -148,7 +149,7 @@ def written(results, given, seconds, hides=()):
             "process has open when it ends, and all threads. A line that the runs without the library all have must be "
             "there; one that "
             "none of them has must not; "
-            "what varies among them may vary in the same way. Where something differs, there are two more "
+            "what varies among them may vary in the same way. Where something differs, there are up to six more "
             "runs without the library, and one more with it: *different* differs again, *once* does not. A run that fails "
             "to start, "
             "or for which there is nothing to compare with, is *left out*, and counts nowhere.", "",

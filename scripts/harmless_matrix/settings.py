@@ -52,6 +52,7 @@ class Preload:
     pattern: str
     about: str
     variables: tuple = ()
+    says: str = ""  # its own lines on standard error begin so; which processes write them depends on the clock
 
 
 LIB = "/usr/lib/x86_64-linux-gnu"
@@ -59,13 +60,14 @@ PRELOADS = [
     Preload("jemalloc", "libjemalloc2", f"{LIB}/libjemalloc.so.2", "an allocator"),
     Preload("tcmalloc", "libtcmalloc-minimal4", f"{LIB}/libtcmalloc_minimal.so.4", "an allocator"),
     Preload("mimalloc", "libmimalloc2.0", f"{LIB}/libmimalloc.so.2.0", "an allocator"),
+    # Not a clock that stands still, for which timers wait for ever.
     Preload("libfaketime", "libfaketime", f"{LIB}/faketime/libfaketime.so.1", "another clock",
-            (("FAKETIME", "2024-02-29 12:00:00"),)),
+            (("FAKETIME", "@2024-02-29 12:00:00"),)),
     Preload("libeatmydata", "libeatmydata1", f"{LIB}/libeatmydata.so", "no fsync"),
     Preload("libasan", "libasan8", f"{LIB}/libasan.so.8", "AddressSanitizer's allocator and hooks",
             (("ASAN_OPTIONS", "detect_leaks=0:verify_asan_link_order=0"),)),
     Preload("libprofiler", "libgoogle-perftools4", f"{LIB}/libprofiler.so.0", "gperftools' CPU profiler, running",
-            (("CPUPROFILE", f"{RECORDS}/cpu"), ("CPUPROFILE_FREQUENCY", "50"))),
+            (("CPUPROFILE", f"{RECORDS}/cpu"), ("CPUPROFILE_FREQUENCY", "50")), says="PROFILE: "),
     # Not with its heap profiler on, which counts whatever any library allocates.
     Preload("libtcmalloc", "libgoogle-perftools4", f"{LIB}/libtcmalloc.so.4", "an allocator that can profile the heap"),
     Preload("heaptrack", "libheaptrack", "/usr/lib/heaptrack/libheaptrack_preload.so",

@@ -11,6 +11,8 @@ from .programs import SOURCES, SOURCES_TO_BUILD, compiler
 UNDER_VALGRIND = {"perl", "jq", "SQLite", "Lua", "zstd"}
 # The system calls of the loader, that a filter for any dynamic program allows.
 LOADER = ["openat", "read", "pread64", "mmap", "mprotect", "munmap", "close", "fstat", "newfstatat", "brk"]
+# Whether a signal comes in the middle of something depends on the clock.
+AFTER_A_SIGNAL = ["rt_sigreturn", "restart_syscall"]
 # What the library makes without any variable when a program forks that uses CUDA (src/lib.rs).
 AT_FORK = ["gettid", "getpid", "futex"]
 
@@ -42,8 +44,9 @@ class Surrounding:
         return program.is_direct or not self.direct_only
 
 
+# It stops at a crash alone: where it stops, it shows addresses and which threads there are.
 GDB = ("gdb", "-nx", "-q", "-batch", "-return-child-result", "-ex", "set print thread-events off",
-       "-ex", "set startup-with-shell off", "-ex", "run", "-ex", "bt", "--args")
+       "-ex", "set startup-with-shell off", "-ex", "handle SIGTERM nostop noprint pass", "-ex", "run", "-ex", "bt", "--args")
 ALL = [
     Surrounding("plain", "by itself", for_heavy=True, is_quick=True),
     Surrounding("census", "with each process's descriptors at its end, and all its threads, counted by ptrace", census=True,
@@ -56,8 +59,8 @@ ALL = [
     Surrounding("rr", "recorded by rr", ("rr", "record", "-n", "-o", "%RECORDS%/rr"), "rr",
                 direct_only=True, probe=("rr", "record", "-n", "-o", "%RECORDS%/rr", "/bin/true")),
     Surrounding("user namespace", "`unshare -Ur`", ("unshare", "-Ur"), "unshare", for_heavy=True),
-    Surrounding("seccomp", "behind a filter of the system calls that the program and the loader make (with CUDA also "
-                           "gettid, getpid and futex, which "
+    Surrounding("seccomp", "behind a filter of the system calls that the program and the loader make, rt_sigreturn and "
+                           "restart_syscall (with CUDA also gettid, getpid and futex, which "
                 "the library makes at a fork): any other kills (bare), or fails with EPERM",
                 filter=True, is_quick=True, needs="strace"),
     Surrounding("ulimit -n", "64 descriptors", limits=(("nofile", 64),)),
@@ -127,4 +130,4 @@ def build_sanitized(folder, packages, log):
 
 def sanitized(program, surrounding, built):
     path, why = built.get((surrounding.name, program.source), (None, "not built"))
-    return (dataclasses.replace(program, run=[path, *program.run[1:]]), "") if path else (None, why)
+    return (dataclasses.replace(program, run=[path, *program.run[1:]]), "") if path else (program, why)

@@ -1,16 +1,22 @@
 """The logic of harmless: python3 -m unittest discover -s scripts/harmless_matrix -t scripts"""
 import contextlib
+import glob
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 sys.dont_write_bytecode = True
 from harmless_matrix import cells, main, page, programs, surroundings  # noqa: E402
 from harmless_matrix.compare import Expected, brief, differences, pattern_of  # noqa: E402
+from harmless_matrix.kept import Kept  # noqa: E402
 from harmless_matrix.packages import Packages  # noqa: E402
 from harmless_matrix.programs import Program  # noqa: E402
 from harmless_matrix.settings import PRELOADS, SETTINGS, Setting  # noqa: E402
@@ -46,6 +52,13 @@ class Lines(unittest.TestCase):
         varying = [["17 of 5"], ["23 of 5"]]
         self.assertEqual(pattern_of(["17 of 5", "23 of 5"]), r"\d+\ of\ 5")
         self.same(varying, ["4 of 5"])
+
+    def test_an_address_is_one_number(self):
+        varying = [["free(7f11ba507000): no"], ["free(7f79ef4c8000): no"]]
+        self.same(varying, ["free(7f55400de000): no"])
+        self.same([["at 0x7f11ba507000"], ["at 0x55"]], ["at 0xabc"])
+        for lines in (["free(7f55400de000): on"], ["free(seven): no"]):
+            self.different(varying, lines)
 
     def test_one_line_more_of_a_kind_that_varies(self):
         self.different([["t 1", "t 2"], ["t 3", "t 4"]], ["t 5", "t 6", "t 7"])
@@ -87,6 +100,12 @@ class Allowed(unittest.TestCase):
         after = self.after("cuda", EVERYTHING, out=["tllmprof: x"], err=["a tllmprof: x"])
         self.assertEqual((after["out"], after["err"]), (["tllmprof: x"], ["a tllmprof: x"]))
 
+    def test_lines_of_another_preload(self):
+        seen = {**cells.unrun(0), "err": ["PROFILE: 1", "own"], "out": ["PROFILE: 1"]}
+        after = cells.streams(seen, "PROFILE: ")
+        self.assertEqual((after["err"], after["out"]), (["own"], ["PROFILE: 1"]))
+        self.assertEqual(cells.streams(seen)["err"], seen["err"])
+
     def test_worker_and_record(self):
         census = ["process p: 0=/dev/null 5=/tmp/records/1.tllmprof", "thread tllmprof", "thread own"]
         self.assertEqual(self.after("cuda", EVERYTHING, census=census)["census"],
@@ -94,6 +113,8 @@ class Allowed(unittest.TestCase):
         self.assertEqual(self.after("", EVERYTHING, census=census)["census"], census)
 
 
+# Runs at a time: some of them only wait.
+WORKERS = 4
 HARMS = {
     "nothing": "",
     "errno": "errno = 5;",
@@ -143,22 +164,36 @@ class Harmful(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp(prefix="harmful-")
         built = os.path.join(cls.folder, "bin")
-        programs.build(built, print)
-        cls.libraries = {}
-        for name, harm in HARMS.items():
-            path = os.path.join(cls.folder, f"{name.replace(' ', '-')}.so")
-            options = ["-DHOOKED"] if name == "hooked errno" else []
-            subprocess.run(["gcc", "-shared", "-fPIC", "-w", *options, "-xc", "-", "-o", path, "-ldl", "-pthread"],
-                           input=HARMFUL.replace("HARM }", harm + " }"), text=True, check=True)
-            cls.libraries[name] = path
+        programs.build(built, print, ("census.c", "fit.c", "state.c"))
+        cls.libraries = {name: os.path.join(cls.folder, f"{name.replace(' ', '-')}.so") for name in HARMS}
+        with ThreadPoolExecutor(WORKERS) as pool:
+            list(pool.map(cls.build, HARMS))
         packages = Packages(cls.folder, print)
         packages.unpacked = ""
         cls.bench = cells.Bench("", built, packages, [cls.folder], cls.folder)
+        cls.bench.patience = 0.4
         cls.state = next(iter(programs.built_programs(built)))
+
+    @classmethod
+    def build(cls, name):
+        options = ["-DHOOKED"] if name == "hooked errno" else []
+        subprocess.run(["gcc", "-shared", "-fPIC", "-w", *options, "-xc", "-", "-o", cls.libraries[name], "-ldl", "-pthread"],
+                       input=HARMFUL.replace("HARM }", HARMS[name] + " }"), text=True, check=True)
 
     @classmethod
     def tearDownClass(cls):
         shutil.rmtree(cls.folder)
+
+    def verdicts(self, harms, where=PLAIN, program=None):
+        """{harm: what became of it}; all are compared with the same runs, and with no more of them."""
+        group = cells.Group(self.bench, program or self.state, where.name, where)
+        self.assertEqual(group.begin(), [])
+        with ThreadPoolExecutor(WORKERS) as pool, mock.patch.object(cells, "MORE_BASELINES", 0):
+            return dict(zip(harms, pool.map(lambda harm: group.compared(self.libraries[harm], BARE), harms)))
+
+    def assert_verdicts(self, wanted, harms, where=PLAIN, program=None):
+        for harm, outcome in self.verdicts(harms, where, program).items():
+            self.assertEqual(outcome.verdict, wanted, f"{harm}: {outcome}")
 
     def verdict(self, harm, where=PLAIN, program=None, setting=BARE):
         done = cells.outcomes(self.bench, program or self.state, where.name, where, [setting], {where.name: self.libraries[harm]})
@@ -170,34 +205,98 @@ class Harmful(unittest.TestCase):
             self.assertEqual((outcome.verdict, outcome.why), ("same", []), where.name)
 
     def test_each_harm(self):
-        for harm in HARMS:
-            if harm not in ("nothing", "thread"):
-                outcome = self.verdict(harm)
-                self.assertEqual(outcome.verdict, "different", f"{harm}: {outcome}")
+        self.assert_verdicts("different", [harm for harm in HARMS if harm not in ("nothing", "thread")])
 
     def test_a_thread_and_a_descriptor_of_a_program_that_looks_for_neither(self):
         quiet = Program("quiet", ["/bin/true"])
-        census = find("census")
-        self.assertEqual(self.verdict("nothing", census, quiet).verdict, "same")
-        for harm in ("thread", "descriptor"):
-            self.assertEqual(self.verdict(harm, census, quiet).verdict, "different", harm)
+        self.assert_verdicts("same", ["nothing"], find("census"), quiet)
+        self.assert_verdicts("different", ["thread", "descriptor"], find("census"), quiet)
 
     @unittest.skipUnless(shutil.which("strace"), "there is no strace")
     def test_a_system_call_beyond_the_loaders(self):
         quiet = Program("quiet", ["/bin/true"])
-        self.assertEqual(self.verdict("nothing", find("seccomp"), quiet).verdict, "same")
-        for harm in ("signal", "umask", "file"):
-            self.assertEqual(self.verdict(harm, find("seccomp"), quiet).verdict, "different", harm)
+        self.assert_verdicts("same", ["nothing"], find("seccomp"), quiet)
+        self.assert_verdicts("different", ["signal", "umask", "file"], find("seccomp"), quiet)
 
     def test_a_program_that_cannot_run_is_left_out_and_not_passed(self):
         for run in ("no-such-program", ["/no/such/program"]):
             self.assertEqual(self.verdict("nothing", program=Program("none", run)).verdict, "left out")
         self.assertEqual(self.bench.lacks(Program("none", "no-such-program -v")), "no no-such-program here")
 
+    def test_what_happens_every_other_time_is_not_reported(self):
+        group = cells.Group(self.bench, self.state, "plain", PLAIN)
+        runs = [{**cells.unrun(7), "out": [line]} for line in ("a", "a", "b", "a", "a", "a", "b")]
+        with mock.patch.object(group, "run", lambda *_: runs.pop(0)):
+            self.assertEqual(group.begin(), [])
+            self.assertEqual(group.compared("library", BARE).verdict, "same")
+        self.assertEqual(runs, [])
+
     def test_what_varies_by_itself_is_not_reported(self):
-        varies = Program("varies", "echo $RANDOM$RANDOM; date +%N >file; sleep 0.$((RANDOM % 9))")
+        varies = Program("varies", "echo $RANDOM$RANDOM; date +%N >file; sleep 0.0$((RANDOM % 9))")
         self.assertEqual(self.verdict("nothing", program=varies).verdict, "same")
         self.assertEqual(self.verdict("out", program=varies).verdict, "different")
+
+
+# Runs a program that leaves a process in a session of its own, until it is killed.
+LONG_RUN = """
+import sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, sys.argv[1])
+from harmless_matrix import cells
+from harmless_matrix.packages import Packages
+packages = Packages(sys.argv[2], print)
+packages.unpacked = ""
+bench = cells.Bench("", sys.argv[2], packages, [], sys.argv[2])
+bench.namespaces = bench.namespaces if sys.argv[4] == "apart" else []
+bench.start(["sh", "-c", "setsid sleep $0 & sleep $0", sys.argv[3]], {}, timeout=300)
+"""
+
+
+def running(word):
+    """The processes that have `word` among their arguments."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+            if word.encode() in file.read().split(b"\0")[1:2]:
+                yield int(pid)
+
+
+def waited(condition, seconds=100):
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+    return condition()
+
+
+class Killed(unittest.TestCase):
+    """What harmless runs ends with it."""
+
+    def test_runs_end_when_harmless_is_killed(self):
+        for number, way in enumerate(("apart", "on this machine")):
+            seconds = f"{200 + number}.{os.getpid()}"
+            with tempfile.TemporaryDirectory() as folder:
+                bench = subprocess.Popen([sys.executable, "-c", LONG_RUN, os.path.join(programs.ROOT, "scripts"), folder,
+                                          seconds, way])
+                try:
+                    self.assertTrue(waited(lambda: len(list(running(seconds))) == 2), way)
+                finally:
+                    bench.kill()
+                    bench.wait()
+                self.assertTrue(waited(lambda: not list(running(seconds))), way)
+
+    def test_a_signal_ends_the_runs_and_leaves_no_folder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            library = os.path.join(folder, "lib.so")
+            open(library, "w").close()
+            command = [os.path.join(programs.ROOT, "scripts", "harmless"), "--quick", "--lib", library]
+            with subprocess.Popen(command, env={**os.environ, "TMPDIR": folder}, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True) as harmless:
+                try:
+                    self.assertTrue(waited(lambda: glob.glob(f"{folder}/tllmprof-harmless-*/run-*")))
+                    harmless.send_signal(signal.SIGTERM)
+                    _, said = harmless.communicate(timeout=100)
+                finally:
+                    harmless.kill()
+            self.assertEqual((harmless.returncode, os.listdir(folder)), (128 + signal.SIGTERM, ["lib.so"]), said)
 
 
 class Page(unittest.TestCase):
@@ -219,6 +318,56 @@ class Page(unittest.TestCase):
         text = page.written(self.RESULTS, given, 60, [("no b", "NAME")])
         self.assertIn("NAME here", text)
         self.assertIn("| jemalloc first | an allocator | 1, 1 different |", text)
+
+
+class KeptOutcomes(unittest.TestCase):
+    def test_only_what_was_the_same_is_taken_and_only_for_the_same_library_and_program(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, library = os.path.join(folder, "kept"), os.path.join(folder, "lib.so")
+
+            def opened(contents):
+                with open(library, "w") as file:
+                    file.write(contents)
+                return Kept(path, library)
+
+            first = opened("one")
+            self.assertIsNone(first.take(first.key("a")))
+            for name, result in zip("abcd", Page.RESULTS):
+                first.add(first.key(name), [result])
+            with open(path, "a") as file:
+                file.write('{"key": "half a li')
+            first = opened("one")
+            first.add(first.key("e"), [Page.RESULTS[0]])
+            again = opened("one")
+            self.assertEqual([again.take(again.key(name)) is not None for name in "abcdef"],
+                             [True, False, False, True, True, False])
+            self.assertEqual((again.taken, again.take(again.key("a"))[0].program), (3, "a"))
+            other = opened("two")
+            self.assertIsNone(other.take(other.key("a")))
+
+
+class Order(unittest.TestCase):
+    """A run that is cut short has seen all programs and all places."""
+
+    def jobs(self):
+        bench = mock.Mock(**{"lacks.return_value": ""})
+        given = mock.Mock(where=[], quick=False, settings=[BARE])
+        table = [program for program in programs.all_programs("", "/built", "/standin", True) if not program.left_out]
+        jobs = main.jobs_of(bench, table, given, {}, [(preload, "") for preload in PRELOADS])
+        return table, sorted(jobs, key=lambda job: job.rank)
+
+    def test_all_programs_and_all_places_come_early(self):
+        table, jobs = self.jobs()
+        early = jobs[:len(jobs) // 4]
+        self.assertEqual({job.program.name for job in early}, {program.name for program in table})
+        self.assertEqual({job.where for job in early}, {job.where for job in jobs})
+        self.assertEqual(len(jobs), len({(job.program.name, job.where) for job in jobs}))
+
+    def test_slow_programs_hold_nobody_up(self):
+        slow = [main.rank_of(Program("s", "s", is_heavy=True, is_slow=True), position, 0)[0] for position in range(6)]
+        heavy = [main.rank_of(Program("h", "h", is_heavy=True), position, 0)[0] for position in range(6)]
+        self.assertGreater(slow[0], heavy[1])
+        self.assertGreater(slow[0], main.rank_of(Program("c", "c"), 7, 0)[0])
 
 
 class CommandLine(unittest.TestCase):

@@ -1,5 +1,8 @@
-/* sanitized [cuda]: a program for sanitizers. Two threads, an allocation, a look-up; with `cuda`, some steps. */
+/* sanitized [cuda]: a program for sanitizers. Two threads, an allocation, the environment, a look-up; with `cuda`, some
+ * steps. */
 #include "hostile.h"
+
+extern char **environ;
 
 static struct loop loop;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -16,6 +19,19 @@ static void *add(void *number)
     return NULL;
 }
 
+/* Reads every byte of the environment: MemorySanitizer must know that the library has written what it adds. */
+static int variables_without_a_name(void)
+{
+    int found = 0;
+    for (char **variable = environ; *variable; variable++) {
+        const char *at = *variable;
+        found += *at == '=';
+        while (*at)
+            at++;
+    }
+    return found;
+}
+
 int main(int argc, char **argv)
 {
     long number = 4;
@@ -23,7 +39,7 @@ int main(int argc, char **argv)
     pthread_t thread = start_thread(add, &number);
     add(&number);
     pthread_join(thread, NULL);
-    printf("sum %ld, getppid %s, cuMissing %s\n", sum,
+    printf("sum %ld, %d variables without a name, getppid %s, cuMissing %s\n", sum, variables_without_a_name(),
            dlsym(RTLD_DEFAULT, "getppid") != NULL ? "found" : "missing",
            dlsym(RTLD_NEXT, "cuMissing") != NULL ? "found" : "missing");
     if (argc > 1 && strcmp(argv[1], "cuda") == 0) {

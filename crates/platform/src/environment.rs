@@ -1,8 +1,11 @@
 //! The process's environment.
 
-use core::ffi::{CStr, c_char};
+use core::ffi::{CStr, c_char, c_void};
+use core::mem::size_of_val;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::ffi::CString;
+
+use crate::elf;
 
 // SAFETY: declared as in unistd.h; the loader binds it to the host's own.
 unsafe extern "C" {
@@ -50,6 +53,7 @@ pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
         })
     };
     let mut list = Vec::new();
+    let unpoison = memory_sanitizer();
     // SAFETY: the host's list ends with a null, and its entries are terminated strings. The word
     // that leads to it is aligned, and libc itself reads it as a whole.
     unsafe {
@@ -64,12 +68,36 @@ pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
     for (name, value) in changes {
         let entry = value.map(|value| [name.as_bytes(), b"=", value].concat());
         if let Some(Ok(entry)) = entry.map(CString::new) {
+            initialized(unpoison, entry.as_bytes_with_nul());
             list.push(entry.into_raw().cast_const());
         }
     }
     list.push(core::ptr::null());
+    initialized(unpoison, &list);
     // SAFETY: the word is aligned, and the new list lives as long as the process.
     unsafe { environ.store(list.leak().as_mut_ptr(), Ordering::Release) };
+}
+
+/// `__msan_unpoison` (sanitizer/msan_interface.h).
+type Unpoison = unsafe extern "C" fn(*const c_void, usize);
+
+/// MemorySanitizer's function, in a program built with it. The program ends where it reads memory that code built without
+/// the sanitizer has written, unless that code says so.
+fn memory_sanitizer() -> Option<Unpoison> {
+    let mut found = None;
+    elf::walk(|module| {
+        found = module.defines(c"__msan_unpoison", None);
+        found.is_some()
+    });
+    // SAFETY: the sanitizer alone defines a function of this name, which its header declares so.
+    found.map(|function| unsafe { core::mem::transmute::<*mut c_void, Unpoison>(function) })
+}
+
+fn initialized<T>(unpoison: Option<Unpoison>, memory: &[T]) {
+    if let Some(unpoison) = unpoison {
+        // SAFETY: the memory is a slice's; the sanitizer only writes what it knows about it.
+        unsafe { unpoison(memory.as_ptr().cast(), size_of_val(memory)) };
+    }
 }
 
 #[cfg(test)]

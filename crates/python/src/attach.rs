@@ -68,10 +68,11 @@ pub fn look() {
         lifecycle::restart();
     }
     let mut found = None;
+    let redirects = redirects(wants().gil);
     elf::with_modules(|modules| {
         found = modules.iter().find_map(|module| {
             let api = Api::find(module)?;
-            redirect(module, &redirects(wants().gil)).then_some(Attached {
+            redirect(module, &redirects).then_some(Attached {
                 api,
                 start: module.start,
                 end: module.end,

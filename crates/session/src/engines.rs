@@ -1,6 +1,5 @@
 //! Which of the known engines is in the process, and by what its steps are counted.
 
-use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::ffi::CString;
 use std::path::Path;
@@ -124,24 +123,20 @@ pub fn by_ranges() -> Option<&'static Engine> {
 
 /// The first engine that is there.
 fn first_seen() -> Option<&'static Engine> {
-    let mut found = None;
-    elf::with_modules(|modules| found = known(|what| is_imported(what) || is_among(what, modules)));
-    found
+    let loaded = Loaded::of(ENGINES.iter().map(|engine| engine.seen_by));
+    known(|what| is_imported(what) || loaded.has(what))
 }
 
 /// The first engine that is there by what the loader knows. What Python has imported is followed
 /// where it is called, and keeps nothing else from being followed.
 fn first_loaded() -> Option<&'static Engine> {
-    let mut found = None;
-    elf::with_modules(|modules| found = known(|what| is_among(what, modules)));
-    found
+    let loaded = Loaded::of(ENGINES.iter().map(|engine| engine.seen_by));
+    known(|what| loaded.has(what))
 }
 
 /// Whether the process has it.
 pub fn seen(what: &Seen) -> bool {
-    let mut seen = is_imported(what);
-    elf::with_modules(|modules| seen = seen || is_among(what, modules));
-    seen
+    is_imported(what) || Loaded::of([*what].into_iter()).has(what)
 }
 
 /// Whether Python has imported it, as far as we were there.
@@ -152,20 +147,55 @@ fn is_imported(what: &Seen) -> bool {
     imported.any(|engine| engine.found.engine.seen_by == *what)
 }
 
-fn is_among(what: &Seen, modules: &[Module]) -> bool {
-    match what {
-        Seen::Module(file) => modules
-            .iter()
-            .any(|module| module.file_name().starts_with(file.as_bytes())),
-        Seen::Symbol(name) => {
-            let is_exported = |name: &CStr| {
-                modules
-                    .iter()
-                    .any(|module| module.defines(name, None).is_some())
-            };
-            CString::new(*name).is_ok_and(|name| is_exported(&name)) || is_in_executable(name)
+/// What the loader knows of.
+struct Loaded(Vec<Sought>);
+
+struct Sought {
+    what: Seen,
+    /// The symbol's name; of others none.
+    name: Option<CString>,
+    is_there: bool,
+}
+
+impl Loaded {
+    /// Looks for all at once. Nothing is allocated and no file is read while the loader is held: see
+    /// [`elf::with_modules`].
+    fn of(what: impl Iterator<Item = Seen>) -> Self {
+        let sought = |what| Sought {
+            what,
+            name: match what {
+                Seen::Symbol(name) => CString::new(name).ok(),
+                Seen::Module(_) | Seen::Python(_) => None,
+            },
+            is_there: false,
+        };
+        let mut all: Vec<_> = what.map(sought).collect();
+        elf::with_modules(|modules| {
+            for sought in &mut all {
+                sought.is_there = modules.iter().any(|module| sought.is_shown_by(module));
+            }
+        });
+        Self(all)
+    }
+
+    /// Whether a module has it, or the executable.
+    fn has(&self, what: &Seen) -> bool {
+        let is_in_module = |sought: &Sought| sought.what == *what && sought.is_there;
+        self.0.iter().any(is_in_module)
+            || matches!(what, Seen::Symbol(name) if is_in_executable(name))
+    }
+}
+
+impl Sought {
+    fn is_shown_by(&self, module: &Module) -> bool {
+        match self.what {
+            Seen::Module(file) => module.file_name().starts_with(file.as_bytes()),
+            Seen::Symbol(_) => {
+                let name = self.name.as_deref();
+                name.is_some_and(|name| module.defines(name, None).is_some())
+            }
+            Seen::Python(_) => false,
         }
-        Seen::Python(_) => false,
     }
 }
 

@@ -1,0 +1,45 @@
+"""Outcomes of earlier runs, so that a matrix that takes longer than there is time for is run to its end in several goes."""
+import dataclasses
+import hashlib
+import json
+import threading
+
+from .cells import Outcome
+
+
+class Kept:
+    """A file of JSON lines, one for each program and place, found by what was run: another library, program or place is
+    another key."""
+
+    def __init__(self, path, library):
+        self.path, self.found, self.writing = path, {}, threading.Lock()
+        self.taken = 0
+        with open(library, "rb") as file:
+            self.library = hashlib.sha256(file.read()).hexdigest()
+        with open(path, "a+") as file:
+            file.seek(0)
+            text = file.read()
+            if not text.endswith("\n"):  # a run was killed while it wrote
+                file.write("\n")
+        for line in text.splitlines():
+            try:
+                kept = json.loads(line)
+            except ValueError:
+                continue
+            self.found[kept["key"]] = [Outcome(**outcome) for outcome in kept["outcomes"]]
+
+    def key(self, *what):
+        return hashlib.sha256(repr((self.library, *what)).encode()).hexdigest()
+
+    def take(self, key):
+        """What was the same, or different once; all else is run again."""
+        found = self.found.get(key)
+        if not found or any(outcome.verdict not in ("same", "once") for outcome in found):
+            return None
+        self.taken += len(found)
+        return found
+
+    def add(self, key, outcomes):
+        line = json.dumps({"key": key, "outcomes": [dataclasses.asdict(outcome) for outcome in outcomes]})
+        with self.writing, open(self.path, "a") as file:
+            file.write(line + "\n")
