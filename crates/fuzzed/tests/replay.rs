@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tllmprof_fuzzed::mutate::Mutator;
 use tllmprof_fuzzed::{TARGETS, Target};
+use tllmprof_report::Process;
 
 /// Changed inputs for a target; `TLLMPROF_TEST_DAMAGE` is another number. Those that write files have fewer.
 fn changed(name: &str) -> u64 {
@@ -101,4 +102,23 @@ fn a_changed_event_is_read_by_a_target() {
         changed.0 < whole.0 && repaired.0 == whole.0,
         "{changed:?} {whole:?}"
     );
+}
+
+/// Nor would it read more of a file than its first table, if that had no iterations in it.
+#[test]
+fn the_exports_have_iterations_and_all_that_is_read_of_them() {
+    let found = TARGETS.iter().find(|target| target.name == "nsys").unwrap();
+    for (path, _) in seeds(found) {
+        let processes = tllmprof_nsys::open(&path).unwrap();
+        let process = Process::read(path.clone(), &processes[0]).unwrap();
+        let ranges = process.ranges.len() + process.functions.len();
+        let iterations = process.sum.as_ref().map(|sum| sum.iterations);
+        assert_eq!(iterations, Some(3), "{}", path.display());
+        assert!(process.outside.iterations > 0 && ranges >= 2);
+        assert!(!process.gc.is_empty() && !process.kernels.is_empty());
+        if path.ends_with("full") {
+            assert!(!process.calls.is_empty() && !process.copies.is_empty());
+            assert_eq!((&process.facts.host[..], process.facts.rank), ("gpu7", 3));
+        }
+    }
 }
