@@ -18,9 +18,12 @@ fn changed(name: &str) -> u64 {
     std::env::var("TLLMPROF_TEST_DAMAGE").map_or(usual, |n| n.parse().unwrap())
 }
 
-fn seeds(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/seeds");
-    let files = fs::read_dir(folder.join(target.seeds)).expect("its seeds");
+/// The files of a folder of `fuzz/corpus`, if it is there.
+fn files(folder: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let Ok(files) = fs::read_dir(corpus.join(folder)) else {
+        return Vec::new();
+    };
     let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
     paths.sort();
     paths
@@ -29,10 +32,16 @@ fn seeds(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
         .collect()
 }
 
+fn seeds(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
+    files(&format!("seeds/{}", target.seeds))
+}
+
 fn replay(name: &str) {
     let target = TARGETS.iter().find(|target| target.name == name).unwrap();
-    let seeds = seeds(target);
+    let mut seeds = seeds(target);
     assert!(seeds.len() >= 2, "{name} has seeds");
+    // What reached code that no seed reaches.
+    seeds.extend(files(&format!("found/{name}")));
     for (path, seed) in &seeds {
         let done = panic::catch_unwind(|| (target.run)(seed));
         assert!(done.is_ok(), "{name}: {}", path.display());
@@ -121,4 +130,15 @@ fn the_exports_have_iterations_and_all_that_is_read_of_them() {
             assert_eq!((&process.facts.host[..], process.facts.rank), ("gpu7", 3));
         }
     }
+}
+
+/// Found by the fuzzer: pages of a table that lead back to one another.
+#[test]
+fn rows_without_an_end_are_damage() {
+    let found = files("found/nsys");
+    let endless = found
+        .iter()
+        .find(|(path, _)| path.ends_with("endless-rows"));
+    let error = tllmprof_nsys::open(&endless.unwrap().0).err().unwrap();
+    assert!(error.to_string().contains("more rows than"), "{error}");
 }

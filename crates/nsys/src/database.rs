@@ -14,6 +14,8 @@ use crate::error::Error;
 pub struct Database {
     connection: Connection,
     tables: HashMap<String, HashSet<String>>,
+    /// More rows than a table of a file of this size can have: a row takes two bytes at least.
+    rows: u64,
 }
 
 /// Rows of a table that are wanted: those whose column has a value from the first to before the last.
@@ -59,19 +61,24 @@ impl Database {
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
         connection.pragma_update(None, "cell_size_check", true)?;
+        let rows = std::fs::metadata(path).map_or(u64::MAX, |file| file.len() / 2 + 1);
         let mut tables = HashMap::new();
         let mut statement = connection.prepare(
             "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'",
         )?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
+        let mut found = statement.query([])?;
+        while let Some(row) = found.next()? {
             let (table, column): (String, String) = (row.get(0)?, row.get(1)?);
             let columns: &mut HashSet<String> = tables.entry(table).or_default();
             columns.insert(column);
         }
-        drop(rows);
+        drop(found);
         drop(statement);
-        Ok(Self { connection, tables })
+        Ok(Self {
+            connection,
+            tables,
+            rows,
+        })
     }
 
     /// The names of a table's columns, if there is such a table.
@@ -105,7 +112,15 @@ impl Database {
         let query = format!("SELECT {} FROM \"{table}\"{condition}", columns.join(", "));
         let mut statement = self.connection.prepare(&query)?;
         let mut rows = statement.query([])?;
+        let mut count = 0;
         while let Some(row) = rows.next()? {
+            count += 1;
+            // Pages that lead back to one another have rows without an end.
+            if count > self.rows {
+                let corrupt = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+                let why = format!("{table}: more rows than the file has room for");
+                return Err(rusqlite::Error::SqliteFailure(corrupt, Some(why)).into());
+            }
             each(&Row(row));
         }
         Ok(())
