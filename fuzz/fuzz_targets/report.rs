@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tllmprof_fuzzed::run("report", bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tllmprof_fuzzed::report(bytes));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tllmprof_fuzzed::run("settings", bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tllmprof_fuzzed::settings(bytes));

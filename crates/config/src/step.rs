@@ -210,6 +210,9 @@ fn split_at_sign(rule: &str) -> (&str, Option<&str>) {
     }
 }
 
+/// How deep groups and repetitions of a regex may be within one another.
+const NESTED: u32 = 32;
+
 fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Problem> {
     if pattern.is_empty() {
         return Err(Problem::new(
@@ -219,6 +222,8 @@ fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Problem> {
     }
     // Symbols are bytes, and the tables that Unicode classes need would be most of the library.
     RegexBuilder::new(pattern)
+        // It is compiled by recursion, on whatever stack the program has.
+        .nest_limit(NESTED)
         .unicode(false)
         .build()
         .map_err(|error| {
@@ -245,6 +250,18 @@ mod tests {
 
     fn problem(text: &str) -> String {
         Step::parse(text).expect_err(text).problem
+    }
+
+    #[test]
+    fn a_regex_that_is_nested_deeply_is_refused() {
+        assert!(Step::parse(&format!("sym:a{}", "+".repeat(20))).is_ok());
+        for deep in [
+            format!("a{}", "+".repeat(200)),
+            "(".repeat(40) + &")".repeat(40),
+        ] {
+            let problem = problem(&format!("sym:{deep}"));
+            assert!(problem.contains("does not compile"), "{problem}");
+        }
     }
 
     #[test]

@@ -63,23 +63,59 @@ fn exports(folder: &Path) -> Result<(), Box<dyn Error>> {
         let mut export = Export::new(&path, schema);
         let of = export::thread(100, 101);
         export.domain(of, 1, "tllmprof");
-        export.range(60, of, 1, "capture", None, [1000, 9000]);
+        export.range(60, of, 1, "capture", None, [1000, 4050]);
         for n in 0..4 {
             let start = 1100 + 1000 * n;
-            export.range(59, of, 1, "iteration", Some(5 + n), [start, start + 900]);
+            let number = format!("iteration {n}");
+            export.range(60, of, 1, &number, Some(5 + n), [start, start + 900]);
             export.range(59, of, 0, "a range", None, [start + 10, start + 400]);
             if schema == Schema::Full {
                 let name = export.string("cudaGraphLaunch_v10000");
                 export.call(of, name, [start + 20, start + 40]);
             }
-            let name = export.string("a kernel");
-            export.kernel(100, name, 0, [start + 50, start + 600]);
+            let name = export.string("void a::kernel<int>(int*)");
+            export.kernel(100, name, n % 2, [start + 50, start + 600]);
+        }
+        let ranges = [
+            "Python GC gen2",
+            "GIL wait",
+            "GIL hold",
+            "Engine.step",
+            "cuGraphLaunch",
+        ];
+        for (at, text) in (2200..).step_by(30).zip(ranges) {
+            export.range(59, of, 1, text, None, [at, at + 90]);
+        }
+        if schema == Schema::Full {
+            facts(&mut export, of);
         }
         export.finish();
         let smaller = rusqlite::Connection::open(&path)?;
         smaller.execute_batch("PRAGMA journal_mode = DELETE; PRAGMA page_size = 512; VACUUM;")?;
     }
     Ok(())
+}
+
+/// A row or more of each table that the others leave empty.
+fn facts(export: &mut Export, of: i64) {
+    let wait = export.string("cudaStreamSynchronize_v3020");
+    export.call(of, wait, [1900, 1950]);
+    let name = export.string("sampler");
+    let process = export::thread(100, 0);
+    export.sql(&format!(
+        "INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (1700000000000000000, '', '');
+         INSERT INTO TARGET_INFO_GPU VALUES (1, 0, 'NVIDIA H200', '');
+         INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:COMMAND', '/bin/serve');
+         INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ARGUMENT_1', '--api-key=a');
+         INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', 'TLLMPROF_STEP=\"auto\"');
+         INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (1, '', 'Hostname', 1, 'gpu7');
+         INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (1, '', 'DeviceEnvironment', 1, 'A=1;OMPI_COMM_WORLD_RANK=3');
+         INSERT INTO PROCESSES VALUES ({process}, 100, '/bin/serve');
+         INSERT INTO ThreadNames VALUES ({name}, 20, {of});
+         INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (1700, 1710, 0, 1, 7, 1, {process}, 4096, 2);
+         INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES (1720, 1725, 0, 1, 7, 1, {process}, 0, 64);
+         INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (2700, 2800, 0, 1, 7, 1, {process}, 5, 6);"
+    ));
 }
 
 fn every_kind(is_over: bool) -> Vec<u8> {

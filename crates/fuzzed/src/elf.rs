@@ -1,7 +1,13 @@
 //! ELF files, as the command and the hooks of native functions read them.
 
+use std::sync::LazyLock;
+
 use regex::bytes::Regex;
 use tllmprof_symbols::{Image, LIMIT, Nearest, Pattern, reach};
+
+/// Compiled once: that takes longer than to read a file.
+static PATTERN: LazyLock<Pattern> =
+    LazyLock::new(|| Pattern::new(&Regex::new("step|Class.*f").expect("a pattern")));
 
 /// A damaged file gives an error or fewer symbols.
 pub fn symbols(bytes: &[u8]) {
@@ -11,9 +17,8 @@ pub fn symbols(bytes: &[u8]) {
     for function in image.functions() {
         reach(&function, &image);
     }
-    let pattern = Pattern::new(&Regex::new("step|Class.*f").expect("a pattern"));
-    assert!(image.matching(&pattern, LIMIT).functions.len() <= LIMIT);
-    let mut nearest = Nearest::new(&pattern);
+    assert!(image.matching(&PATTERN, LIMIT).functions.len() <= LIMIT);
+    let mut nearest = Nearest::new(&PATTERN);
     nearest.look(&image);
     assert!(nearest.names(3).len() <= 3);
 }

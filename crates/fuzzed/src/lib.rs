@@ -9,11 +9,20 @@
 pub mod mutate;
 pub mod packed;
 
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
 mod elf;
 mod nsys;
 mod records;
 mod settings;
 mod streams;
+
+pub use elf::symbols;
+pub use nsys::nsys;
+pub use records::{export, reader, report};
+pub use settings::settings;
+pub use streams::streams;
 
 /// One reader.
 #[derive(Debug)]
@@ -28,22 +37,26 @@ const fn target(name: &'static str, seeds: &'static str, run: fn(&[u8])) -> Targ
     Target { name, seeds, run }
 }
 
-/// All of them. Each has a file of its name in `fuzz/fuzz_targets`.
-pub const TARGETS: &[Target] = &[
-    target("reader", "records", records::reader),
-    target("report", "records", records::report),
-    target("export", "records", records::export),
-    target("settings", "settings", settings::settings),
-    target("symbols", "symbols", elf::symbols),
-    target("nsys", "nsys", nsys::nsys),
-    target("streams", "streams", streams::streams),
-];
-
-/// Runs the target of that name.
-///
-/// # Panics
-/// Where there is none, and where it finds something.
-pub fn run(name: &str, bytes: &[u8]) {
-    let target = TARGETS.iter().find(|target| target.name == name);
-    (target.expect("a target of that name").run)(bytes);
+/// A folder for the files of one input: in memory, where there is such a place.
+fn scratch() -> &'static Path {
+    static SCRATCH: LazyLock<PathBuf> = LazyLock::new(|| {
+        let memory = PathBuf::from("/dev/shm");
+        match memory.is_dir() {
+            true => memory,
+            false => std::env::temp_dir(),
+        }
+    });
+    &SCRATCH
 }
+
+/// All of them. Each has a file of its name in `fuzz/fuzz_targets`, which calls its function by name: so a fuzzer has no
+/// code but its own target's, and looks at no other's counters after each input.
+pub const TARGETS: &[Target] = &[
+    target("reader", "records", reader),
+    target("report", "records", report),
+    target("export", "records", export),
+    target("settings", "settings", settings),
+    target("symbols", "symbols", symbols),
+    target("nsys", "nsys", nsys),
+    target("streams", "streams", streams),
+];

@@ -1,23 +1,19 @@
 //! What nsys exports: SQLite databases.
 
-use std::io::Write;
-use std::path::Path;
+use std::fs;
 
 use tllmprof_report::{Process, Report};
 
 use crate::records::fits;
+use crate::scratch;
 
 /// Whatever a database holds, it is refused or there is a report on it.
 pub fn nsys(bytes: &[u8]) {
-    // In memory, where there is such a folder.
-    let memory = Path::new("/dev/shm");
-    let mut file = match memory.is_dir() {
-        true => tempfile::NamedTempFile::new_in(memory),
-        false => tempfile::NamedTempFile::new(),
-    }
-    .expect("a file");
-    file.write_all(bytes).expect("to write");
-    let Ok(processes) = tllmprof_nsys::open(file.path()) else {
+    // SQLite leaves files of its own beside one that says that it has a log.
+    let folder = tempfile::tempdir_in(scratch()).expect("a folder");
+    let file = folder.path().join("export");
+    fs::write(&file, bytes).expect("to write");
+    let Ok(processes) = tllmprof_nsys::open(&file) else {
         return;
     };
     let read = processes

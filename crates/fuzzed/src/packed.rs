@@ -4,8 +4,8 @@
 //! length (u16) and the bytes, the last of which has the record's length for its offset. A change of one piece leaves
 //! the others where they are, and any bytes can be unpacked.
 
-/// Bytes of an unpacked record, at most: the header and 15 chunks.
-const MOST: usize = 16 * 64 * 1024;
+/// Bytes of an unpacked record, at most: the header and seven chunks, as a reader looks at each byte of them.
+const MOST: usize = 8 * 64 * 1024;
 /// As many zeros are worth a new piece.
 const GAP: usize = 8;
 

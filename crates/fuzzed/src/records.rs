@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde::de::IgnoredAny;
 use tllmprof_export::{Record, chrome, parquet, perfetto};
 use tllmprof_record::{Clock, EVENT_BYTES, Entry, Event, Reader, Source, Strings, repair};
 use tllmprof_report::{Comparison, Process, Report};
 
 use crate::packed::unpack;
+use crate::scratch;
 
 fn both(packed: &[u8], look: impl Fn(&[u8])) {
     let mut record = unpack(packed);
@@ -57,10 +58,13 @@ pub fn report(packed: &[u8]) {
             return;
         };
         let process = || Process::read("record".into(), &reader).ok();
-        let two = Report::new(process().into_iter().chain(process()).collect());
-        fits(&two);
-        narrow(&Comparison::of(&two.processes, &two.processes).text());
-        fits(&Report::new(two.processes.into_iter().take(1).collect()));
+        fits(&Report::new(process().into_iter().collect()));
+        // Thousands of samples are drawn for a comparison: it takes longer than all the rest.
+        if packed.len().is_multiple_of(8) {
+            let two = Report::new(process().into_iter().chain(process()).collect());
+            fits(&two);
+            narrow(&Comparison::of(&two.processes, &two.processes).text());
+        }
     });
 }
 
@@ -93,18 +97,18 @@ pub fn export(packed: &[u8]) {
             let bytes = Box::new(Bytes(record.to_vec()));
             Record::new("record".into(), bytes, Arc::new(|_| Ok(())))
         };
-        let (Ok(one), Ok(other)) = (read(), read()) else {
+        let count = 1 + usize::from(packed.len().is_multiple_of(4));
+        let Ok(records) = (0..count).map(|_| read()).collect::<Result<Vec<_>, _>>() else {
             return;
         };
-        let records = [one, other];
         let mut json = Vec::new();
         assert!(chrome(&records, &mut json, false).is_ok());
-        assert!(serde_json::from_slice::<Value>(&json).is_ok());
+        assert!(serde_json::from_slice::<IgnoredAny>(&json).is_ok());
         nest(std::str::from_utf8(&json).expect("UTF-8"));
         assert!(perfetto(&records, io::sink(), false).is_ok());
         // Files take longer than all the rest.
         if packed.len().is_multiple_of(16) {
-            let folder = tempfile::tempdir().expect("a folder");
+            let folder = tempfile::tempdir_in(scratch()).expect("a folder");
             assert!(parquet(&records, &folder.path().join("tables")).is_ok());
         }
     });

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tllmprof_fuzzed::mutate::Mutator;
 use tllmprof_fuzzed::{TARGETS, Target};
+use tllmprof_report::Process;
 
 /// Changed inputs for a target; `TLLMPROF_TEST_DAMAGE` is another number. Those that write files have fewer.
 fn changed(name: &str) -> u64 {
@@ -17,9 +18,12 @@ fn changed(name: &str) -> u64 {
     std::env::var("TLLMPROF_TEST_DAMAGE").map_or(usual, |n| n.parse().unwrap())
 }
 
-fn seeds(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/seeds");
-    let files = fs::read_dir(folder.join(target.seeds)).expect("its seeds");
+/// The files of a folder of `fuzz/corpus`, if it is there.
+fn files(folder: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let Ok(files) = fs::read_dir(corpus.join(folder)) else {
+        return Vec::new();
+    };
     let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
     paths.sort();
     paths
@@ -28,10 +32,16 @@ fn seeds(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
         .collect()
 }
 
+fn seeds(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
+    files(&format!("seeds/{}", target.seeds))
+}
+
 fn replay(name: &str) {
     let target = TARGETS.iter().find(|target| target.name == name).unwrap();
-    let seeds = seeds(target);
+    let mut seeds = seeds(target);
     assert!(seeds.len() >= 2, "{name} has seeds");
+    // What reached code that no seed reaches.
+    seeds.extend(files(&format!("found/{name}")));
     for (path, seed) in &seeds {
         let done = panic::catch_unwind(|| (target.run)(seed));
         assert!(done.is_ok(), "{name}: {}", path.display());
@@ -101,4 +111,23 @@ fn a_changed_event_is_read_by_a_target() {
         changed.0 < whole.0 && repaired.0 == whole.0,
         "{changed:?} {whole:?}"
     );
+}
+
+/// Nor would it read more of a file than its first table, if that had no iterations in it.
+#[test]
+fn the_exports_have_iterations_and_all_that_is_read_of_them() {
+    let found = TARGETS.iter().find(|target| target.name == "nsys").unwrap();
+    for (path, _) in seeds(found) {
+        let processes = tllmprof_nsys::open(&path).unwrap();
+        let process = Process::read(path.clone(), &processes[0]).unwrap();
+        let ranges = process.ranges.len() + process.functions.len();
+        let iterations = process.sum.as_ref().map(|sum| sum.iterations);
+        assert_eq!(iterations, Some(3), "{}", path.display());
+        assert!(process.outside.iterations > 0 && ranges >= 2);
+        assert!(!process.gc.is_empty() && !process.kernels.is_empty());
+        if path.ends_with("full") {
+            assert!(!process.calls.is_empty() && !process.copies.is_empty());
+            assert_eq!((&process.facts.host[..], process.facts.rank), ("gpu7", 3));
+        }
+    }
 }

@@ -317,7 +317,7 @@ impl Found {
         let payload = bytes.get(header..).unwrap_or_default();
         match Begins::decode(bytes, record) {
             // Nobody writes events before the header.
-            Begins::Empty if payload.iter().all(|byte| *byte == 0) => Self::Empty,
+            Begins::Empty if is_zero(payload) => Self::Empty,
             Begins::Chunk(head) if head.number == number => match head.checked(payload) {
                 Checked::All(length) => Self::Whole(head, length),
                 Checked::UpTo(length) => Self::Part(head, length),
@@ -327,6 +327,12 @@ impl Found {
     }
 }
 
+/// Many bytes at a time: a sparse file has megabytes of them.
+fn is_zero(bytes: &[u8]) -> bool {
+    let (pieces, rest) = bytes.as_chunks();
+    pieces.iter().all(|piece| *piece == [0; 256]) && rest.iter().all(|byte| *byte == 0)
+}
+
 /// How many bytes a file has that a process has made for a record, and written nothing to. `None`: it is
 /// another file. The first words may be there, as the one that says that it is a record is written last.
 fn empty(source: &impl Source, header: &[u8]) -> io::Result<Option<u64>> {
@@ -334,7 +340,6 @@ fn empty(source: &impl Source, header: &[u8]) -> io::Result<Option<u64>> {
     const BEGUN: usize = 256;
     let mut chunk = vec![0; CHUNK_BYTES + 1];
     let behind = source.read_at(&mut chunk, header.len() as u64)?;
-    let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
     let is_one = is_zero(header.get(..8).unwrap_or(header))
         && is_zero(header.get(BEGUN..).unwrap_or_default())
         && behind <= CHUNK_BYTES

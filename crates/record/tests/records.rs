@@ -255,6 +255,18 @@ fn what_was_only_begun_is_empty() {
     assert!(found.is_empty() && damage.is_none(), "{damage}");
 }
 
+#[test]
+fn one_byte_in_a_chunk_without_a_header_is_damage() {
+    let record = Builder::new(1, ClockKind::Monotonic).bytes();
+    for at in [0, 1, 255, 256, PAYLOAD_BYTES - 49, PAYLOAD_BYTES - 1] {
+        let mut changed = record.clone();
+        changed.resize(HEADER_BYTES + CHUNK_BYTES, 0);
+        changed[HEADER_BYTES + CHUNK_HEADER_BYTES + at] = 1;
+        let (found, damage) = read(&changed).unwrap();
+        assert!(found.is_empty() && damage.chunks == 1, "{at}: {damage}");
+    }
+}
+
 /// Zeros without an end, as a sparse file may claim.
 #[test]
 fn an_endless_file_is_left() {
