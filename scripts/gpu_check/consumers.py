@@ -15,6 +15,7 @@ STEPS, WINDOW, INNER = 100, "20-80", 60
 DURING, BEFORE, AFTER = (40, 50), (5, 90), (90, 95)
 YIELDED = "another profiler in this process takes CUPTI: no kernels from here"
 REFUSED = "no kernels: another profiler has CUPTI"
+TITLE = ("## Other users of CUPTI", "", "Each program without the library and with it.")
 
 
 def build(cuda, folder):
@@ -96,29 +97,16 @@ def under_ncu(bench, report, program):
 
 def table(bench, cuda, log):
     """(lines of the page, how many were as wanted, how many were not)."""
-    report = Report(log)
+    report = Report(NAME, log)
     if not bench.command:
         report.check(NAME, "skipped: no tllmprof command built", None)
-        return page_of(report)
+        return report.page(*TITLE)
     folder = os.path.join(bench.folder, NAME)
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
 
-    def guarded(act, *arguments):
-        try:
-            return act(bench, report, *arguments)
-        except Exception as error:  # one part's fault must not lose the others' rows
-            report.check(act.__name__, f"{type(error).__name__}: {error}", False)
-            return None
-
-    program = guarded(programs_own, cuda, folder)
-    guarded(profilers_of_frameworks)
+    program = report.guarded(programs_own, bench, cuda, folder)
+    report.guarded(profilers_of_frameworks, bench)
     if program:
-        guarded(under_ncu, program)
-    return page_of(report)
-
-
-def page_of(report):
-    page = ["", "## Other users of CUPTI", "", "Each program without the library and with it.", "", "| what | got | ok |",
-            "|---|---|---|", *report.lines, *getattr(report, "after", [])]
-    return page, report.right, report.wrong
+        report.guarded(under_ncu, bench, program)
+    return report.page(*TITLE)

@@ -32,22 +32,33 @@ OUT, ERR = 2500, 4000  # characters of a program's own words that are shown
 
 
 class Report:
-    """Lines of the page, and what was not as wanted."""
+    """Lines of a part of the page, and what was not as wanted."""
 
-    def __init__(self, log):
-        self.lines, self.wrong, self.right, self.log = [], 0, 0, log
+    def __init__(self, name, log):
+        self.name, self.lines, self.after, self.wrong, self.right, self.log = name, [], [], 0, 0, log
 
     def check(self, what, got, ok):
         self.right += ok is True
         self.wrong += ok is False
         shown = {True: "yes", False: "**NO**", None: "for comparison"}[ok]
         self.lines.append(f"| {what} | {str(got).replace('|', '/')} | {shown} |")
-        self.log(f"kernels: {what}: {got}: {shown}")
+        self.log(f"{self.name}: {what}: {got}: {shown}")
 
     def raw(self, what, ended):
         """All that a run said: GPU time is scarce."""
-        self.after = getattr(self, "after", [])
         self.after += ["", f"{what}: status {ended.status}", "```", ended.out[-OUT:], ended.err[-ERR:], "```"]
+
+    def guarded(self, act, bench, *arguments):
+        """What `act` returns; its fault must not lose the others' rows."""
+        try:
+            return act(bench, self, *arguments)
+        except Exception as error:
+            self.check(act.__name__, f"{type(error).__name__}: {error}", False)
+            return None
+
+    def page(self, *title):
+        """(lines of the page, how many were as wanted, how many were not)."""
+        return ["", *title, "", "| what | got | ok |", "|---|---|---|", *self.lines, *self.after], self.right, self.wrong
 
 
 def is_same_time(ours, theirs, kernels):
@@ -371,38 +382,26 @@ def build(cuda, folder):
 
 def table(bench, cuda, log):
     """(lines of the page, how many were as wanted, how many were not)."""
-    report = Report(log)
+    report = Report(NAME, log)
     if not bench.command:
         report.check("kernels", "skipped: no tllmprof command built", None)
-        return page_of(report)
+        return report.page("## Kernels")
     built = os.path.join(bench.folder, "bin")
     os.makedirs(built, exist_ok=True)
-
-    def guarded(act, *arguments):
-        try:
-            return act(bench, report, *arguments)
-        except Exception as error:  # one part's fault must not lose the others' rows
-            report.check(act.__name__, f"{type(error).__name__}: {error}", False)
-            return None
 
     failed = build(cuda, built)
     has_torch = bench.programs["torch_graph"].missing is None
     if failed:
         report.check("kernels.cu", failed, False)
     else:
-        guarded(busy, "C", [os.path.join(built, "kernels")], 8000, {"in_graph": 20, "by_itself": 10})
+        report.guarded(busy, bench, "C", [os.path.join(built, "kernels")], 8000, {"in_graph": 20, "by_itself": 10})
     if has_torch:
-        ours = guarded(against_torch)
-        guarded(busy, "torch", [sys.executable, os.path.join(HERE, "kernels_torch.py"), "busy"], 6000, {})
-        guarded(after_profiler)
-        guarded(against_nsys, ours)
+        ours = report.guarded(against_torch, bench)
+        report.guarded(busy, bench, "torch", [sys.executable, os.path.join(HERE, "kernels_torch.py"), "busy"], 6000, {})
+        report.guarded(after_profiler, bench)
+        report.guarded(against_nsys, bench, ours)
         for name in WHOLE:
-            guarded(whole_program, name)
+            report.guarded(whole_program, bench, name)
     else:
         report.check("torch", "skipped: no torch", None)
-    return page_of(report)
-
-
-def page_of(report):
-    page = ["", "## Kernels", "", "| what | got | ok |", "|---|---|---|", *report.lines, *getattr(report, "after", [])]
-    return page, report.right, report.wrong
+    return report.page("## Kernels")

@@ -24,7 +24,7 @@ class Bench:
 
 class Compared(unittest.TestCase):
     def rows(self, script, line):
-        report = Report(lambda text: None)
+        report = Report("consumers", lambda text: None)
         with tempfile.TemporaryDirectory() as folder:
             self.assertFalse(os.listdir(folder))
             consumers.compare(Bench(folder), report, "a profiler", ["sh", "-c", script], line)
@@ -42,3 +42,15 @@ class Compared(unittest.TestCase):
 
     def test_a_program_that_fails(self):
         self.assertEqual(self.rows("exit 1", None), (0, 1))
+
+
+class Reported(unittest.TestCase):
+    def test_a_part_that_fails_keeps_the_rows_of_the_others(self):
+        said = []
+        report = Report("consumers", said.append)
+        self.assertEqual(report.guarded(lambda bench, report, more: (report.check("a", more, True), 7)[1], None, "b"), 7)
+        self.assertIsNone(report.guarded(lambda bench, report: 1 / 0, None))
+        page, right, wrong = report.page("## Title")
+        self.assertEqual((right, wrong), (1, 1))
+        self.assertEqual(page[:2] + page[5:6], ["", "## Title", "| a | b | yes |"])
+        self.assertTrue(said[0].startswith("consumers: a: b"), said)

@@ -64,7 +64,7 @@ pub fn returned(call: CuptiCall, succeeded: bool) {
     }
 }
 
-/// One that was not seen to come may go.
+/// A subscription from before this library was loaded may end: the count stays at 0.
 fn one_less(count: &AtomicU32) {
     let _ = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
         count.checked_sub(1)
@@ -88,7 +88,10 @@ mod tests {
         assert!(!have_it());
         made(Subscribe, false);
         made(Unsubscribe, true);
-        assert!(!have_it(), "refused, and one that was not seen to come");
+        assert!(
+            !have_it(),
+            "a refused subscription, and the end of an unknown one"
+        );
         for one in [Subscribe, Subscribe] {
             made(one, true);
         }

@@ -11,7 +11,8 @@
 //!
 //! Attaching is answered by `Attached` (`Waiting` → `Taking`) or `NotAttached` (→ `Off`, `Leaving` or
 //! `Hopeless`), leaving by `Left` (→ `Off`), `Busy` (→ `Leaving` again later, or `Off`) or `Broken`
-//! (→ `Hopeless`). `Yields` makes `Cut` of `Taking`, and nothing is left to take out in any state. An empty field: nothing changes. `Closed` is a `Begins` that attaches nothing.
+//! (→ `Hopeless`). `Yields` makes `Cut` of `Taking`, and nothing is left to take out in any state.
+//! An empty field: nothing changes. `Closed` is a `Begins` that attaches nothing.
 
 #[cfg(test)]
 mod tests;
