@@ -1,4 +1,6 @@
 """Threads that are in marked functions when the interpreter ends."""
+import os
+import sys
 import threading
 import time
 
@@ -23,9 +25,23 @@ def waits():
     time.sleep(1000)
 
 
+class Last:
+    """Deleted when the interpreter is ending: from then on a thread that asks for the GIL
+    is ended. It waits until all are, but the one that sleeps: CPython 3.10 can crash by
+    itself when a thread asks after the interpreter's memory was freed.
+    """
+
+    def __del__(self):
+        latest = time.monotonic() + 1  # CPython 3.14 lets such threads hang
+        while len(os.listdir("/proc/self/task")) > 2 and time.monotonic() < latest:
+            time.sleep(0.001)
+
+
 # Python looks for these when it imports: by now there are functions to be found.
 import colorsys  # noqa: E402
 
+# Python clears this name first of all.
+sys.last_value = Last()
 for target in (endless, endless, waits, endless):
     threading.Thread(target=target, daemon=True).start()
 time.sleep(0.05)
