@@ -42,12 +42,16 @@ use linkme::distributed_slice;
 use tllmprof_capture::{self as capture, Profilers};
 use tllmprof_intercept::{self as intercept, AllDoors};
 use tllmprof_platform::errno::Kept;
+use tllmprof_platform::heap::OwnHeap;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::{gate, injection, internal_error, lifecycle, log};
 use tllmprof_python::{self as python, Cpython, TorchProfiler};
 use tllmprof_recorder as recorder;
 use tllmprof_router::PerfectRouters;
 use tllmprof_session::{Wiring, activity};
+
+#[global_allocator]
+static HEAP: OwnHeap = OwnHeap;
 
 #[distributed_slice(tllmprof_session::WIRING)]
 static WIRING: Wiring = Wiring {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::python::{Bench, pythons};
-use common::standin;
+use common::{shim, standin};
 
 const ALL: [(&str, &str); 4] = [
     ("TLLM_PROFILE_RECORD_GC", "1"),
@@ -56,4 +56,28 @@ fn a_window_in_a_sub_interpreter_waits_for_nobody() {
             ("TLLM_TORCH_PROFILE_TRACE", "trace.json"),
         ],
     );
+}
+
+/// See `an_allocator_waits_for_a_thread_that_waits_for_the_loader` of `hostile.rs`: here the library looks for CPython.
+#[test]
+fn an_allocator_waits_for_a_thread_that_waits_for_the_loader() {
+    let bench = Bench::new();
+    let path = standin().to_string_lossy().into_owned();
+    let allocator = bench.library("hostile/locked_allocator.c");
+    let preloaded = format!("{}:{}", shim().display(), allocator.display());
+    let variables = ALL.into_iter().chain([
+        ("LD_LIBRARY_PATH", path.as_str()),
+        ("LD_PRELOAD", preloaded.as_str()),
+        ("TLLMPROF_STEP", "sym:^cudaDeviceSynchronize$"),
+        ("TLLM_PROFILE_START_STOP", "5-9"),
+        ("PYTHONNOUSERSITE", "1"),
+    ]);
+    let variables: Vec<_> = variables.collect();
+    let python = pythons().iter().find(|python| python.has_gil);
+    let ran = bench.run(
+        python.expect("a CPython with a GIL"),
+        "window_in_interpreter",
+        &variables,
+    );
+    assert_eq!(ran.output.out().trim_end(), "done");
 }

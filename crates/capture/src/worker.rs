@@ -19,7 +19,7 @@ use tllmprof_platform::driver::Driver;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::panics::contained;
-use tllmprof_platform::system::{name_thread, start_thread, without_signals};
+use tllmprof_platform::system::{name_thread, start_thread, threads, without_signals};
 use tllmprof_platform::thread::uncounted;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
@@ -125,8 +125,7 @@ fn main_thread_has_left() -> bool {
 
 /// Whether the process has only this thread left, besides the entry of the main one.
 fn is_alone() -> bool {
-    main_thread_has_left()
-        && std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 2)
+    main_thread_has_left() && threads() == Some(2)
 }
 
 /// A profiler's code runs on this stack, too.

@@ -1,8 +1,8 @@
 //! What a preloaded library needs in any process, whatever it is for.
 //!
 //! Modules and their symbols ([`elf`], [`modules`], [`resolve`], [`maps`]), patched GOT slots
-//! ([`got`]) and entries ([`entry`]), what is kept for each thread ([`thread`]), memory outside the
-//! heap ([`pages`]), panics that must not reach the host ([`panics`], [`internal_error`]), forks ([`lifecycle`]), the driver and the gate in front of it ([`driver`], [`gate`]), lines on standard
+//! ([`got`]) and entries ([`entry`]), what is kept for each thread ([`thread`]), a heap of
+//! its own ([`heap`]), memory outside it ([`pages`]), panics that must not reach the host ([`panics`], [`internal_error`]), forks ([`lifecycle`]), the driver and the gate in front of it ([`driver`], [`gate`]), lines on standard
 //! error ([`log`]), what libc answers at any time ([`system`]). Nothing here knows what a step is.
 
 #[cfg(not(all(
@@ -25,6 +25,7 @@ pub mod errno;
 pub mod function;
 pub mod gate;
 pub mod got;
+pub mod heap;
 pub mod ids;
 pub mod injection;
 pub mod internal_error;

@@ -40,6 +40,8 @@ pub(crate) mod tests;
 /// backwards.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stage {
+    /// The library's own heap: the child's hooks may allocate.
+    Heap,
     /// The session, whose lock is taken before all others.
     Session,
     /// The tables of the doors.
@@ -55,7 +57,8 @@ pub enum Stage {
 }
 
 impl Stage {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
+        Self::Heap,
         Self::Session,
         Self::Doors,
         Self::Modules,

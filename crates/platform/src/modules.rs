@@ -12,6 +12,7 @@ use crate::elf::Module;
 use crate::maps::{Maps, page_size};
 use crate::resolve;
 use crate::stack;
+use crate::system;
 
 /// Modules that our own doors run on: their functions are not followed and their slots are left.
 const LEFT_ALONE: [&[u8]; 7] = [
@@ -118,7 +119,7 @@ pub fn read_any(address: usize, buffer: &mut [u8]) -> bool {
 
 /// Whether the process has one thread.
 pub fn is_alone() -> bool {
-    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
+    system::threads() == Some(1)
 }
 
 lifecycle::global! {

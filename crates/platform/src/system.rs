@@ -37,6 +37,19 @@ pub fn thread_name() -> [u8; 16] {
     name
 }
 
+/// How many threads the process has. Not counted in `/proc/self/task`: libc allocates to read a folder.
+pub fn threads() -> Option<u64> {
+    let stat = std::fs::read("/proc/self/stat").ok()?;
+    // The program's name comes first, in brackets, whatever it consists of.
+    let after = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    // proc(5): `num_threads` is the 20th field, and the name the second.
+    let field = str::from_utf8(&stat[after..])
+        .ok()?
+        .split_whitespace()
+        .nth(17)?;
+    field.parse().ok()
+}
+
 /// Has `handler` called when the process exits: before those that were registered earlier.
 pub fn at_exit(handler: extern "C" fn()) {
     // SAFETY: a function of this library, which is never unloaded.
@@ -93,6 +106,26 @@ pub fn without_signals<R>(act: impl FnOnce() -> R) -> R {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_are_counted() {
+        // Other tests run at the same time.
+        let listed = || std::fs::read_dir("/proc/self/task").unwrap().count() as u64;
+        let agree = || {
+            let before = listed();
+            threads() == Some(before) && listed() == before
+        };
+        assert!((0..10_000).any(|_| agree()));
+        let before = threads().unwrap();
+        let more: Vec<_> = (0..100)
+            .map(|_| std::thread::spawn(std::thread::park))
+            .collect();
+        assert!(threads().unwrap() >= before.saturating_sub(50) + 100);
+        for thread in more {
+            thread.thread().unpark();
+            thread.join().unwrap();
+        }
+    }
 
     #[test]
     fn clocks_go_on() {

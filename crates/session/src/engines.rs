@@ -158,8 +158,7 @@ struct Sought {
 }
 
 impl Loaded {
-    /// Looks for all at once. Nothing is allocated and no file is read while the loader is held: see
-    /// [`elf::with_modules`].
+    /// Looks for all at once. No file is read while the loader is held: others may wait for it.
     fn of(what: impl Iterator<Item = Seen>) -> Self {
         let sought = |what| Sought {
             what,

@@ -120,6 +120,13 @@ impl<T> Lock<T> {
         }
     }
 
+    /// Makes the lock free if [`Lock::hold_over_fork`] has held it, so that what it guards is whole.
+    pub fn break_open_if_held(&self, alone: &OnlyThread) {
+        if self.forker.load(Ordering::Relaxed) != 0 {
+            self.break_open(alone);
+        }
+    }
+
     /// Makes the lock free whoever held it. What it guards may be half changed.
     pub fn break_open(&self, _: &OnlyThread) {
         self.forker.store(0, Ordering::Relaxed);

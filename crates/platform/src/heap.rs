@@ -1,0 +1,174 @@
+//! The library's own heap: what its code allocates comes from pages of its own, not from the host's `malloc`.
+//!
+//! An allocator of the host's may take locks, unwind the stack or look names up, while the library holds the loader's
+//! lock or was called from that very allocator; and a tool that counts or checks allocations is to see the host's alone.
+//! Where there is no memory of our own, and where the lock is not to be had (in a signal handler that interrupted an
+//! allocation, or in a copy of the process made in the middle of one), the host's allocator serves. Whose memory it is
+//! shows by its address.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::alloc::System;
+
+use dlmalloc::Dlmalloc;
+use tllmprof_sync::{Guard, Lock};
+
+use crate::lifecycle::{self, OnlyThread, Stage};
+use regions::Regions;
+
+mod regions;
+
+/// How long an allocation waits for another thread's.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Blocks from here on are mappings of their own.
+const LARGE: usize = 256 * 1024;
+
+type Heap = Dlmalloc<Pages>;
+
+lifecycle::global! {
+    stage: Heap;
+
+    #[fork(by = in_child)]
+    static HEAP: Lock<Heap> = Lock::new(Dlmalloc::new_with_allocator(Pages));
+    /// Somebody has waited in vain: nobody waits again until the lock is free.
+    #[fork(reset)]
+    static IS_LOST: AtomicBool = AtomicBool::new(false);
+    #[fork(keep = "the child has the same pages")]
+    static REGIONS: Regions = Regions::none();
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Again, // after all others, which allocate
+    before: || HEAP.hold_over_fork(),
+    parent: || HEAP.release_after_fork(),
+}
+
+/// Where another thread was in the middle of an allocation the heap stays locked for good.
+fn in_child(alone: &OnlyThread) {
+    HEAP.break_open_if_held(alone);
+}
+
+fn locked() -> Option<Guard<'static, Heap>> {
+    if IS_LOST.load(Ordering::Relaxed) {
+        let heap = HEAP.try_lock()?;
+        IS_LOST.store(false, Ordering::Relaxed);
+        return Some(heap);
+    }
+    let heap = HEAP.lock_for(PATIENCE);
+    if heap.is_none() {
+        IS_LOST.store(true, Ordering::Relaxed);
+    }
+    heap
+}
+
+/// What the heap for small blocks grows by; it gives nothing back.
+struct Pages;
+
+// SAFETY: what is handed out is a new mapping, which nobody else has and which stays.
+unsafe impl dlmalloc::Allocator for Pages {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        let size = size.max(LARGE);
+        REGIONS
+            .map(size)
+            .map_or((null_mut(), 0, 0), |place| (place, size, 0))
+    }
+
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        null_mut()
+    }
+
+    fn free_part(&self, _: *mut u8, _: usize, _: usize) -> bool {
+        false
+    }
+
+    fn free(&self, _: *mut u8, _: usize) -> bool {
+        false
+    }
+
+    fn can_release_part(&self, _: u32) -> bool {
+        false
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        regions::PAGE
+    }
+}
+
+/// The library's allocator.
+pub struct OwnHeap;
+
+fn is_large(layout: Layout) -> bool {
+    layout.size() >= LARGE && layout.align() <= regions::PAGE
+}
+
+// SAFETY: a block is a region, lies in a region of the heap's, or is the system allocator's, and is given back to the one
+// that its address and size show. A region stays as long as a block in it. The heap is used under its lock. Nothing here
+// unwinds. (Not inlined: whatever allocates would have a copy.)
+unsafe impl GlobalAlloc for OwnHeap {
+    #[inline(never)]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let own = if is_large(layout) {
+            REGIONS.map(layout.size())
+        } else {
+            // SAFETY: any size will do, and the alignment is a power of two.
+            locked().map(|mut heap| unsafe { heap.malloc(layout.size(), layout.align()) })
+        };
+        match own {
+            Some(own) if !own.is_null() => own,
+            // SAFETY: the caller's layout, as it came.
+            _ => unsafe { System.alloc(layout) },
+        }
+    }
+
+    #[inline(never)]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if !REGIONS.contain(block) {
+            // SAFETY: it is in none of our regions, so the system's allocator has made it.
+            unsafe { System.dealloc(block, layout) };
+        } else if is_large(layout) {
+            // SAFETY: such a block is a region, and the caller does not use it any more.
+            unsafe { REGIONS.unmap(block, layout.size()) };
+        } else if let Some(mut heap) = locked() {
+            // SAFETY: the heap has made the block of this size and alignment.
+            unsafe { heap.free(block, layout.size(), layout.align()) };
+        }
+        // Else it is lost: the heap is not to be had.
+    }
+
+    #[inline(never)]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller sees to it that the size, rounded up to the alignment, does not overflow.
+        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        if REGIONS.contain(block) && !is_large(layout) && !is_large(wanted) {
+            let (old, align) = (layout.size(), layout.align());
+            // SAFETY: the heap has made the block of this size and alignment.
+            let own = locked().map(|mut heap| unsafe { heap.realloc(block, old, align, size) });
+            if let Some(own) = own
+                && !own.is_null()
+            {
+                return own;
+            }
+        }
+        // SAFETY: the caller does not ask for a size of 0.
+        let new = unsafe { self.alloc(wanted) };
+        if !new.is_null() {
+            // SAFETY: both blocks have so many bytes, and the new one is nobody else's. The old one is given back as it
+            // was made.
+            unsafe {
+                new.copy_from_nonoverlapping(block, layout.size().min(size));
+                self.dealloc(block, layout);
+            }
+        }
+        new
+    }
+}
+
+#[cfg(test)]
+mod tests;
