@@ -2,6 +2,7 @@
 //! version and from report to report, and a damaged file can have anything.
 
 use std::collections::{HashMap, HashSet};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,6 +57,28 @@ impl Row<'_> {
     }
 }
 
+/// What SQLite is to open: the file as it is, so that it makes none beside it, as it otherwise does where the file has a
+/// write-ahead log, even one that is empty. With what has not been written back yet it is to be read as SQLite does.
+fn name_for_reading(path: &Path) -> String {
+    let mut uri = String::from("file:");
+    for &byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' | b'~' => uri.push(byte.into()),
+            _ if byte.is_ascii_alphanumeric() => uri.push(byte.into()),
+            _ => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    let has = |ending: &str| {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(ending);
+        std::fs::metadata(beside).is_ok_and(|file| file.len() > 0)
+    };
+    if !has("-wal") && !has("-journal") {
+        uri.push_str("?immutable=1");
+    }
+    uri
+}
+
 impl Database {
     /// Opens an export, to be read alone.
     ///
@@ -63,8 +86,10 @@ impl Database {
     /// Where it cannot be read or is no database.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let mut connection = Connection::open_with_flags(
-            path,
-            OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+            name_for_reading(path),
+            OpenFlags::SQLITE_OPEN_READ_ONLY
+                | OpenFlags::SQLITE_OPEN_NO_MUTEX
+                | OpenFlags::SQLITE_OPEN_URI,
         )?;
         // It comes from somewhere else: what its schema says is not to be run.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;

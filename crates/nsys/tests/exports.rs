@@ -377,3 +377,43 @@ fn tables_without_an_end_are_refused() {
         );
     }
 }
+
+fn files(folder: &Path) -> Vec<std::ffi::OsString> {
+    let files = std::fs::read_dir(folder).unwrap();
+    files.map(|file| file.unwrap().file_name()).collect()
+}
+
+/// SQLite makes files beside one with a write-ahead log, even to read it.
+#[test]
+fn nothing_is_made_beside_an_export() {
+    let folder = scratch();
+    let path = folder
+        .path()
+        .join("with 100% ?immutable=0#such&names.sqlite");
+    whole(&path);
+    let connection = Connection::open(&path).unwrap();
+    connection
+        .pragma_update(None, "journal_mode", "wal")
+        .unwrap();
+    drop(connection);
+    assert_eq!(files(folder.path()), [path.file_name().unwrap()]);
+    assert_eq!(report(&path).processes.len(), 1);
+    assert_eq!(files(folder.path()), [path.file_name().unwrap()]);
+}
+
+#[test]
+fn what_is_in_the_log_of_an_export_is_read() {
+    let folder = scratch();
+    let path = folder.path().join("report.sqlite");
+    whole(&path);
+    let connection = Connection::open(&path).unwrap();
+    connection
+        .pragma_update(None, "journal_mode", "wal")
+        .unwrap();
+    connection.execute_batch("DELETE FROM NVTX_EVENTS").unwrap();
+    assert!(
+        open(&path).is_err(),
+        "without ranges there are no iterations"
+    );
+    drop(connection);
+}

@@ -128,34 +128,29 @@ pub fn reach(iteration: u64, capturing: bool) -> bool {
     }
     let mut plan = PLAN.lock();
     let cupti = whereabouts();
-    match plan.on(Event::Begins {
+    let action = plan.on(Event::Begins {
         iteration,
         capturing,
         cupti,
-    }) {
+    });
+    write_stop(action, iteration);
+    match action {
         Action::Attach => return plan.attach(iteration),
-        Action::Stop => write_stop(iteration),
-        Action::StopBefore => write_stop(iteration.saturating_sub(1)),
-        Action::StopAndLeave => {
-            write_stop(iteration);
-            plan.leave(iteration);
-        }
-        Action::Leave => plan.leave(iteration),
-        Action::Nothing | Action::SayCaptured => {}
+        Action::StopAndLeave | Action::Leave => plan.leave(iteration),
+        _ => {}
     }
     false
 }
 
 /// The window is about to close before iteration `over`: nothing more is taken.
 pub fn window_closes(over: u64) {
-    match PLAN.lock().on(Event::Closes { over }) {
-        Action::SayCaptured => log::say!(
+    let action = PLAN.lock().on(Event::Closes { over });
+    write_stop(action, over);
+    if action == Action::SayCaptured {
+        log::say!(
             Debug,
             "no kernels: a stream was being captured all the while"
-        ),
-        Action::Stop => write_stop(over),
-        Action::StopBefore => write_stop(over.saturating_sub(1)),
-        _ => {}
+        );
     }
 }
 
@@ -224,11 +219,7 @@ pub fn finish(over: u64, capturing: bool) {
     let Some(mut plan) = PLAN.lock_for(LAST) else {
         return;
     };
-    match plan.on(Event::Ends) {
-        Action::Stop => write_stop(over),
-        Action::StopBefore => write_stop(over.saturating_sub(1)),
-        _ => {}
-    }
+    write_stop(plan.on(Event::Ends), over);
     drop(plan);
     jobs::set_capturing(capturing);
     flush_at_exit();
@@ -253,8 +244,13 @@ fn say_refusal(refusal: &Refusal) {
     }
 }
 
-/// Kernels were taken in the iterations before `over`.
-fn write_stop(over: u64) {
+/// Writes that kernels were taken in the iterations before `over`, where `action` says so.
+fn write_stop(action: Action, over: u64) {
+    let over = match action {
+        Action::Stop | Action::StopAndLeave => over,
+        Action::StopBefore => over.saturating_sub(1),
+        _ => return,
+    };
     write_edge(Edge::Close, over.saturating_sub(1));
 }
 

@@ -270,7 +270,7 @@ fn the_edges_of_what_is_taken_are_in_the_record() {
     let record = record();
     let thread = on_a_thread(|| {
         write_edge(Edge::Open, 5);
-        write_stop(7);
+        write_stop(Action::Stop, 7);
     });
     let what: Vec<_> = record
         .read()
