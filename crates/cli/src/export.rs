@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 use tllmprof_export::{Exported, FORMATS, Format, Output, PASSES, Record, Writer};
 
-use crate::failure::usage;
+use crate::failure::{usage, worded};
 use crate::inherited;
 use crate::output;
 use crate::processes;
@@ -53,7 +53,7 @@ fn what_to_write() -> String {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let to_stdout = arguments.output == Path::new("-");
     if !to_stdout {
-        is_none_of(&arguments.output, &arguments.files)?;
+        processes::is_no_input("--output", &arguments.output, &arguments.files)?;
     }
     let out = || arguments.output.display().to_string();
     let target = match to_stdout {
@@ -170,7 +170,7 @@ fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
                     "it is nsys's, which exports by itself (wanted: a record of tllmprof)"
                         .to_owned()
                 } else {
-                    error.to_string()
+                    worded(&error.to_string())
                 };
                 output::say(format_args!("{}: {why}", file.display()));
                 failed |= !processes::is_empty(&error);
@@ -179,21 +179,6 @@ fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
     }
     let status = processes::status(failed, records.iter().map(|record| &record.process));
     (records, status)
-}
-
-/// A record must not be replaced by its own export.
-fn is_none_of(output: &Path, files: &[PathBuf]) -> Result<()> {
-    let Ok(target) = output.canonicalize() else {
-        return Ok(());
-    };
-    let is_it = |file: &&PathBuf| file.canonicalize().is_ok_and(|file| file == target);
-    match files.iter().find(is_it) {
-        Some(_) => Err(usage(format_args!(
-            "--output {}: that is one of the records (wanted: another name)",
-            output.display()
-        ))),
-        None => Ok(()),
-    }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -1,4 +1,4 @@
-//! Which exit status an error ends with.
+//! Which exit status an error ends with, and how it is said.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -23,6 +23,21 @@ pub fn with_status(status: u8, message: impl fmt::Display) -> anyhow::Error {
     .into()
 }
 
+/// An error with its causes, in our words where the system's have a number behind them.
+pub fn text(error: &anyhow::Error) -> String {
+    let causes = error.chain().map(|cause| worded(&cause.to_string()));
+    causes.collect::<Vec<_>>().join(": ")
+}
+
+/// What an error says without the system's number.
+pub fn worded(said: &str) -> String {
+    let said = match said.rsplit_once(" (os error ") {
+        Some((said, number)) if number.ends_with(')') => said,
+        _ => said,
+    };
+    said.replace("No such file or directory", "there is no such file")
+}
+
 pub fn status(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(
         error
@@ -38,3 +53,20 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn the_systems_numbers_are_left_out() {
+        let missing = io::Error::from_raw_os_error(2);
+        let error = Err::<(), _>(missing).context("a.tllmprof").unwrap_err();
+        assert_eq!(text(&error), "a.tllmprof: there is no such file");
+        assert_eq!(worded("it is (os error) like"), "it is (os error) like");
+    }
+}

@@ -91,7 +91,7 @@ fn main() -> ExitCode {
         Verb::Demo(arguments) => demo::run(&arguments),
     };
     result.unwrap_or_else(|error| {
-        output::say(format_args!("{error:#}"));
+        output::say(format_args!("{}", failure::text(&error)));
         failure::status(&error)
     })
 }

@@ -12,7 +12,7 @@ use crate::failure::usage;
 #[derive(Args, Debug, Default)]
 pub struct Options {
     /// Windows of iterations: A-B, N, A-, all, and comma lists of them
-    #[arg(long, value_name = "W")]
+    #[arg(long, value_name = "W", allow_hyphen_values = true)]
     window: Option<OsString>,
     /// What an iteration is: auto, a CUDA call such as cudaGraphLaunch or cudaGraphLaunch/4, sym:REGEX, py:MODULE:QUALNAME, or nvtx:REGEX
     #[arg(long, value_name = "RULE")]
@@ -137,10 +137,41 @@ impl Options {
     /// What the library will read: this environment with the options over it.
     ///
     /// # Errors
-    /// A value that does not parse.
+    /// A value that does not parse, or that another one contradicts.
     pub fn settings(&self) -> Result<Settings> {
         let given = self.given();
-        Settings::from_env(|name| lookup(&given, name)).map_err(usage)
+        if self.trace.as_ref().is_some_and(|trace| trace.is_empty()) {
+            return Err(usage(
+                "--trace \"\": an empty path (wanted: a file's name, or --no-trace)",
+            ));
+        }
+        let settings = Settings::from_env(|name| lookup(&given, name)).map_err(|bad| {
+            // What was typed is named, not the variable that it stands for.
+            match given.iter().find(|given| given.variable == bad.name) {
+                Some(given) => usage(format_args!("{} {}", given.option, bad.of_option())),
+                None => usage(bad),
+            }
+        })?;
+        if self.no_trace && settings.kernels.is_some() {
+            return Err(usage(
+                "--no-trace: kernels are taken into the record (wanted: without --kernels, or with a record)",
+            ));
+        }
+        Ok(settings)
+    }
+
+    /// What was meant where the program's name is a value that an option takes behind an equals sign only.
+    pub fn meant(&self, name: &OsStr) -> Option<String> {
+        let name = name.to_str()?;
+        let is_bare = |value: &Option<OsString>| value.as_deref() == Some(OsStr::new("1"));
+        let is_number = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
+        if is_bare(&self.kernels) && is_number {
+            Some(format!("--kernels={name}"))
+        } else if is_bare(&self.perfect_router) && name == "window" {
+            Some(format!("--perfect-router={name}"))
+        } else {
+            None
+        }
     }
 }
 

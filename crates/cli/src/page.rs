@@ -1,10 +1,9 @@
 //! The page of a report, written to a file.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::io::{BufWriter, Write};
 
+use anyhow::Result;
+use tllmprof_export::Output;
 use tllmprof_nsys::Process as Exported;
 use tllmprof_page::{EVENTS, Timeline};
 use tllmprof_report::{MetricSample, Process, Recording, Report};
@@ -28,35 +27,21 @@ impl Measured {
     }
 }
 
-/// Writes a report's page. It takes its name when it is whole: a page that was there before stays until then.
+/// Writes a report's page: it is there whole or not at all.
 ///
 /// # Errors
 /// Where it cannot be written.
-pub fn write(report: &Report, measured: &Measured, out: &Path) -> io::Result<()> {
+pub fn write(report: &Report, measured: &Measured, target: Output) -> Result<()> {
     let room = EVENTS / report.processes.len().max(1) as u64;
     let timelines: Vec<_> = report
         .processes
         .iter()
         .map(|process| timeline(process, measured, room))
         .collect();
-    let unfinished = unfinished(out);
-    let written = private(&unfinished).and_then(|file| {
-        let mut file = BufWriter::new(file);
-        tllmprof_page::write(report, &timelines, &mut file)?;
-        file.flush()?;
-        fs::rename(&unfinished, out)
-    });
-    if written.is_err() {
-        // It may never have been there.
-        let _ = fs::remove_file(&unfinished);
-    }
-    written
-}
-
-/// Makes a file that its owner alone may read, as records are.
-fn private(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600).open(path)
+    let mut file = BufWriter::new(target.file()?);
+    tllmprof_page::write(report, &timelines, &mut file)?;
+    file.flush()?;
+    Ok(target.keep()?)
 }
 
 /// The events of a process; `None` where what it was read from cannot be read any more.
@@ -77,11 +62,4 @@ fn timeline(process: &Process, measured: &Measured, room: u64) -> Option<Timelin
     let samples = measured.0.iter().filter(is_here);
     timeline.measured(process, samples.flat_map(|(_, samples)| samples));
     Some(timeline)
-}
-
-/// The name of a page that is being written: beside the other, so that it can be given that one's name.
-fn unfinished(out: &Path) -> PathBuf {
-    let mut name = out.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    out.with_file_name(name)
 }

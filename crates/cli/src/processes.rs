@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use tllmprof_record::{Error, Reader};
 use tllmprof_report::{Process, State};
 
-use crate::failure::usage;
+use crate::failure::{self, usage};
 use crate::output;
 use crate::progress::{Counted, Watched};
 
@@ -23,7 +23,7 @@ pub fn read_all<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> (Vec<Proces
         match of_file(file).with_context(|| file.display().to_string()) {
             Ok(read) => processes.extend(read),
             Err(error) => {
-                output::say(format_args!("{error:#}"));
+                output::say(format_args!("{}", failure::text(&error)));
                 failed |= !error.downcast_ref().is_some_and(is_empty);
             }
         }
@@ -58,6 +58,22 @@ pub fn are_different(files: &[PathBuf]) -> Result<()> {
         {
             return Err(usage(format_args!("{} is given twice", file.display())));
         }
+    }
+    Ok(())
+}
+
+/// # Errors
+/// Where what is to be made by that option would replace one of the files that it is made of.
+pub fn is_no_input(option: &str, output: &Path, files: &[PathBuf]) -> Result<()> {
+    let Ok(target) = output.canonicalize() else {
+        return Ok(());
+    };
+    let is_it = |file: &PathBuf| file.canonicalize().is_ok_and(|file| file == target);
+    if files.iter().any(is_it) {
+        return Err(usage(format_args!(
+            "{option} {}: that is one of the records (wanted: another name)",
+            output.display()
+        )));
     }
     Ok(())
 }

@@ -30,15 +30,16 @@ pub struct Records {
 }
 
 impl Records {
-    /// Those of a run that begins now. `given` is what was asked for, if anything was.
+    /// Those of a run that begins now. `given` is what was asked for, if anything was, and by which option or variable.
     ///
     /// Wherever the processes go, the records of all are to be in one place: the path is made
     /// absolute.
     ///
     /// # Errors
-    /// Where this process's folder cannot be determined.
-    pub fn begin(given: Option<OsString>) -> Result<Self> {
-        let given = given.unwrap_or_else(|| DEFAULT.into());
+    /// Where this process's folder cannot be determined, or that of the records is not there.
+    pub fn begin(given: Option<(&str, OsString)>) -> Result<Self> {
+        let (by, given) = given.unwrap_or_else(|| ("--trace", DEFAULT.into()));
+        let typed = given.clone();
         let variable = if Path::new(&given).is_absolute() {
             given
         } else {
@@ -56,6 +57,13 @@ impl Records {
         };
         let template = PathTemplate::parse(&variable)
             .map_err(|problem| usage(problem.in_variable("TLLMPROF_TRACE", &variable)))?;
+        let folder = template.folder();
+        if !folder.is_dir() {
+            let (typed, folder) = (Path::new(&typed).display(), folder.display());
+            return Err(usage(format_args!(
+                "{by} {typed}: there is no folder {folder}"
+            )));
+        }
         Ok(Self {
             template,
             variable,
@@ -140,7 +148,7 @@ mod tests {
         let folder = scratch.path();
         fs::create_dir_all(folder.join("deep/3")).unwrap();
         let written = |template: &str, files: &[&str]| {
-            let records = Records::begin(Some(folder.join(template).into())).unwrap();
+            let records = Records::begin(Some(("--trace", folder.join(template).into()))).unwrap();
             for file in files {
                 fs::write(folder.join(file), "").unwrap();
             }
@@ -169,5 +177,11 @@ mod tests {
             ["x-77-2.t", "x-77.t", "x.t"]
         );
         assert_eq!(written("deep/%r/%p", &["deep/3/5", "deep/6"]), ["deep/3/5"]);
+        let nowhere = Records::begin(Some(("--trace", folder.join("no/x").into())));
+        let why = nowhere.err().unwrap().to_string();
+        assert!(
+            why.starts_with("--trace /") && why.ends_with("/no/"),
+            "{why}"
+        );
     }
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use tllmprof_export::Output;
 use tllmprof_report::{Process, Report};
 
 use crate::page::{self, Measured};
@@ -19,10 +20,13 @@ pub struct Arguments {
     /// As a page of HTML of its own, with timelines
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
+    /// Replace the page that is there
+    #[arg(long, requires = "html")]
+    force: bool,
     /// Print the JSON schema of --json, and nothing else
     #[arg(long, exclusive = true)]
     schema: bool,
-    /// Records, one for each process, or what nsys exports to sqlite
+    /// Records, one for each process, folders of them, or what nsys exports to sqlite
     #[arg(value_name = "FILE", required_unless_present = "schema")]
     files: Vec<PathBuf>,
 }
@@ -32,23 +36,40 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         output::write(|to| writeln!(to, "{:#}", Report::schema()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    processes::are_different(&arguments.files)?;
-    let (processes, failed) = processes::read_all(&arguments.files);
+    let mut files = Vec::new();
+    for file in &arguments.files {
+        files.extend(processes::of_run(file)?);
+    }
+    processes::are_different(&files)?;
+    let page = match &arguments.html {
+        Some(out) => {
+            processes::is_no_input("--html", out, &files)?;
+            let target = Output::new(out, arguments.force);
+            Some((out, target.with_context(|| out.display().to_string())?))
+        }
+        None => None,
+    };
+    let (processes, failed) = processes::read_all(&files);
     let status = processes::status(failed, &processes);
     if !processes.is_empty() {
-        show(processes, arguments)?;
+        show(processes, page, arguments)?;
     }
     Ok(status)
 }
 
-fn show(processes: Vec<Process>, arguments: &Arguments) -> Result<()> {
-    let Some(out) = &arguments.html else {
+fn show(
+    processes: Vec<Process>,
+    page: Option<(&PathBuf, Output)>,
+    arguments: &Arguments,
+) -> Result<()> {
+    let Some((out, target)) = page else {
         return print(&Report::new(processes), arguments.json);
     };
     let measured = Measured::of(&processes);
     let report = Report::new(processes);
-    page::write(&report, &measured, out).with_context(|| out.display().to_string())?;
-    output::say(format_args!("the page is {}", out.display()));
+    let out = out.display();
+    page::write(&report, &measured, target).with_context(|| out.to_string())?;
+    output::say(format_args!("the page is {out}"));
     // A page is asked for instead of the text, and beside the JSON.
     if arguments.json {
         print(&report, true)?;

@@ -93,7 +93,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Found::NotExecutable(_) => {
             return Err(cannot_start(name, &io::ErrorKind::PermissionDenied.into()));
         }
-        Found::Nothing => return Err(cannot_start(name, &io::ErrorKind::NotFound.into())),
+        Found::Nothing => {
+            let error = cannot_start(name, &io::ErrorKind::NotFound.into());
+            return Err(match arguments.options.meant(name) {
+                Some(meant) => {
+                    with_status(NOT_FOUND, format_args!("{error} (did you mean {meant}?)"))
+                }
+                None => error,
+            });
+        }
     }
     let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
     let options = &arguments.options;
@@ -129,11 +137,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Where the processes of `command` are to write their records.
 fn records(command: &Command) -> Result<Records> {
-    let given = command
+    let by_option = command
         .get_envs()
-        .find_map(|(name, value)| (name == TRACE).then(|| value.map(OsStr::to_owned)))
-        .unwrap_or_else(|| env::var_os(TRACE));
-    Records::begin(given)
+        .find_map(|(name, value)| (name == TRACE).then_some(value).flatten());
+    Records::begin(match by_option {
+        Some(given) => Some(("--trace", given.to_owned())),
+        None => env::var_os(TRACE).map(|given| (TRACE, given)),
+    })
 }
 
 /// Shows what the records of a run hold.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use flate2::read::MultiGzDecoder;
 
-use crate::output;
+use crate::{failure, output};
 
 mod replay;
 
@@ -34,7 +34,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         match replayed {
             Ok(replay) => output::print(replay.line(file, arguments.json).as_bytes())?,
             Err(error) => {
-                output::say(format_args!("{error:#}"));
+                output::say(format_args!("{}", failure::text(&error)));
                 status = ExitCode::FAILURE;
             }
         }

@@ -63,7 +63,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
                 image,
             }),
             Err(error) => {
-                output::say(format_args!("{error:#}"));
+                output::say(format_args!("{}", failure::text(&error)));
                 status = ExitCode::FAILURE;
             }
         }

@@ -107,9 +107,7 @@ fn a_bad_value_prints_nothing() {
     let ended = finish(scratch.tllmprof().args(["env", "--window", "9-5"]));
     assert_eq!((ended.code(), ended.stdout.as_str()), (Some(2), ""));
     assert!(
-        ended
-            .stderr
-            .starts_with("tllmprof: TLLMPROF_START_STOP=\"9-5\": "),
+        ended.stderr.starts_with("tllmprof: --window \"9-5\": "),
         "{ended:?}"
     );
     let ended = finish(scratch.tllmprof().args(["env", "--format", "toml"]));

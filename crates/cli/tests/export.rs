@@ -177,7 +177,7 @@ fn what_is_no_record_is_named_and_the_others_are_exported() {
     let bad = ["absent", "text", ".", "db.sqlite"];
     let to = ["--to", "perfetto", "-o", "out"];
     let ended = export(&scratch, &[&bad[..], &to].concat());
-    let expected = "tllmprof: absent: No such file or directory (os error 2)\n\
+    let expected = "tllmprof: absent: there is no such file\n\
                     tllmprof: text: no record of tllmprof\n\
                     tllmprof: .: no record of tllmprof\n\
                     tllmprof: db.sqlite: it is nsys's, which exports by itself (wanted: a record of tllmprof)\n";

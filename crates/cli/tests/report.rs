@@ -77,19 +77,26 @@ fn what_is_no_record_is_named_and_the_others_are_read() {
     let scratch = Scratch::new();
     record(&scratch, 0);
     scratch.write("text", "TLLMPROG is something else");
-    let ended = report(
-        &scratch,
-        &["--json", "absent", "text", ".", "rank-0.tllmprof"],
-    );
+    let ended = report(&scratch, &["--json", "absent", "text", "rank-0.tllmprof"]);
     assert_eq!(ended.code(), Some(1));
     let json: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(json["processes"].as_array().unwrap().len(), 1);
-    let expected = "tllmprof: absent: No such file or directory (os error 2)\n\
-                    tllmprof: text: no record of tllmprof\n\
-                    tllmprof: .: no record of tllmprof\n";
+    let expected = "tllmprof: absent: there is no such file\n\
+                    tllmprof: text: no record of tllmprof\n";
     assert_eq!(ended.stderr, expected);
     let ended = report(&scratch, &["text"]);
     assert_eq!((ended.code(), ended.stdout.as_str()), (Some(1), ""));
+    let folder = report(&scratch, &["--json", "."]);
+    assert_eq!((folder.code(), folder.stderr.as_str()), (Some(0), ""));
+    let file = report(&scratch, &["--json", "./rank-0.tllmprof"]);
+    assert_eq!(folder.stdout, file.stdout);
+    let ended = report(&scratch, &["--json", ".", "rank-0.tllmprof"]);
+    let expected = "tllmprof: rank-0.tllmprof is given twice\n";
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(2), expected));
+    std::fs::create_dir(scratch.path("nothing")).unwrap();
+    let ended = report(&scratch, &["nothing"]);
+    let expected = "tllmprof: nothing: there is no record in it\n";
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(1), expected));
 }
 
 #[test]
@@ -206,10 +213,12 @@ fn a_page_takes_its_name_when_it_is_whole() {
     let page = std::fs::read_to_string(scratch.path("out.html")).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
     assert!(page.contains("python -m server --model tiny"));
-    let ended = report(
-        &scratch,
-        &["--json", "--html", "out.html", "rank-0.tllmprof"],
-    );
+    let again = ["--json", "--html", "out.html", "rank-0.tllmprof"];
+    let ended = report(&scratch, &again);
+    assert_eq!((ended.code(), ended.stdout.as_str()), (Some(1), ""));
+    let expected = "tllmprof: out.html: it exists already (--force replaces it)\n";
+    assert_eq!(ended.stderr, expected);
+    let ended = report(&scratch, &[&again[..], &["--force"]].concat());
     let json: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(json["processes"][0]["pid"], 4000);
 
@@ -218,6 +227,9 @@ fn a_page_takes_its_name_when_it_is_whole() {
         assert_eq!((ended.code(), ended.stdout.as_str()), (Some(1), ""));
         assert!(ended.stderr.contains(out), "{}", ended.stderr);
     }
+    let itself = ["--force", "--html", "rank-0.tllmprof", "rank-0.tllmprof"];
+    let ended = report(&scratch, &itself);
+    assert_eq!(ended.code(), Some(2), "{}", ended.stderr);
     let ended = report(&scratch, &["--html", "other.html", "absent"]);
     assert_eq!(ended.code(), Some(1));
     let mut left: Vec<_> = std::fs::read_dir(scratch.path(""))

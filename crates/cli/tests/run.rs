@@ -169,28 +169,70 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "--window",
         "9-5",
-        "TLLMPROF_START_STOP=\"9-5\": \"9-5\" ends before it starts",
+        "--window \"9-5\": \"9-5\" ends before it starts",
     ),
     (
         "--window",
         ",",
-        "TLLMPROF_START_STOP=\",\": an item of the list is empty",
+        "--window \",\": an item of the list is empty",
     ),
     ("--step", "cudaGraphLunch", "cudaGraphLaunch is"),
     (
         "--step",
         "cudaGraphLaunch/0",
-        "TLLMPROF_STEP=\"cudaGraphLaunch/0\": ",
+        "--step \"cudaGraphLaunch/0\": ",
+    ),
+    ("--step", "py:step", "--step \"py:step\": \"step\" has no"),
+    ("--warmup", "-1", "--warmup \"-1\": "),
+    ("--ranks", "x", "--ranks \"x\": "),
+    ("--log", "loud", "--log \"loud\": "),
+    ("--trace", "", "--trace \"\": an empty path"),
+    (
+        "--trace",
+        "/no/such/x",
+        "--trace /no/such/x: there is no folder /no/such/",
+    ),
+];
+
+/// What was typed in another way than it has to be.
+const NEARLY: &[(&[&str], u8, &str)] = &[
+    (
+        &["--window", "-5", "--", "echo", "started"],
+        2,
+        "--window \"-5\": \"-5\" has no start, and the first is 0",
     ),
     (
-        "--step",
-        "py:step",
-        "TLLMPROF_STEP=\"py:step\": \"step\" has no",
+        &["--kernels", "5", "--", "echo", "started"],
+        127,
+        "5: there is no such program (did you mean --kernels=5?)",
     ),
-    ("--warmup", "-1", "TLLMPROF_WARMUP=\"-1\": "),
-    ("--ranks", "x", "TLLMPROF_RANKS=\"x\": "),
-    ("--log", "loud", "TLLMPROF_LOG=\"loud\": "),
+    (
+        &["--perfect-router", "window", "echo", "started"],
+        127,
+        "window: there is no such program (did you mean --perfect-router=window?)",
+    ),
+    (
+        &["--kernels", "--no-trace", "echo", "started"],
+        2,
+        "--no-trace: kernels are taken into the record",
+    ),
 ];
+
+#[test]
+fn what_was_meant_is_named() {
+    let scratch = Scratch::new();
+    for (arguments, status, message) in NEARLY {
+        let ended = finish(scratch.tllmprof().arg("run").args(*arguments));
+        assert_eq!(
+            (ended.code(), ended.stdout.as_str()),
+            (Some((*status).into()), ""),
+            "{ended:?}"
+        );
+        let start = format!("tllmprof: {message}");
+        assert!(ended.stderr.starts_with(&start), "{ended:?}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    }
+}
 
 #[test]
 fn a_bad_option_is_reported_before_the_program_starts() {

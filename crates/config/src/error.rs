@@ -55,15 +55,22 @@ pub struct BadValue {
     pub wanted: String,
 }
 
-impl fmt::Display for BadValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl BadValue {
+    /// The same without the variable's name, to stand behind the option that sets it.
+    pub fn of_option(&self) -> String {
         let Self {
-            name,
             value,
             problem,
             wanted,
+            ..
         } = self;
-        write!(f, "{name}=\"{value}\": {problem} (wanted: {wanted})")
+        format!("\"{value}\": {problem} (wanted: {wanted})")
+    }
+}
+
+impl fmt::Display for BadValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.of_option())
     }
 }
 

@@ -32,7 +32,9 @@ impl Window {
                 last: None,
             });
         }
-        let Some((first, last)) = text.split_once('-') else {
+        // Our own page has windows with an en dash.
+        let is_dash = |c| matches!(c, '-' | '–');
+        let Some((first, last)) = text.split_once(is_dash) else {
             let only = number::parse(text, wanted)?;
             return Ok(Self {
                 first: only,
@@ -41,11 +43,11 @@ impl Window {
         };
         if first.trim().is_empty() {
             return Err(Problem::new(
-                format!("{} has no start", quoted(text)),
+                format!("{} has no start, and the first is 0", quoted(text)),
                 wanted,
             ));
         }
-        if last.contains('-') {
+        if last.contains(is_dash) {
             return Err(Problem::new(
                 format!("{} has more than two ends", quoted(text)),
                 wanted,
@@ -201,6 +203,7 @@ mod tests {
         assert_eq!(normal("0-"), "all");
         assert_eq!(normal(" 100 - 150 , 7 ,\t30 - "), "7,30-");
         assert_eq!(normal("ALL"), "all");
+        assert_eq!(normal("5–9,30–"), "5-9,30-");
     }
 
     #[test]
@@ -233,14 +236,15 @@ mod tests {
             (",", "an item of the list is empty"),
             ("5,", "an item of the list is empty"),
             ("9-5", "\"9-5\" ends before it starts"),
-            ("-3", "\"-3\" has no start"),
-            ("-", "\"-\" has no start"),
+            ("-3", "\"-3\" has no start, and the first is 0"),
+            ("-", "\"-\" has no start, and the first is 0"),
             ("5-9-12", "\"5-9-12\" has more than two ends"),
             ("5--9", "\"5--9\" has more than two ends"),
             ("5 9", "\"5 9\" is not a number"),
             ("+5", "\"+5\" is not a number"),
             ("a-b", "\"a\" is not a number"),
-            ("5–9", "\"5–9\" is not a number"),
+            ("5–-9", "\"5–-9\" has more than two ends"),
+            ("5—9", "\"5—9\" is not a number"),
             ("1-2\n,x\ny", "\"x\\ny\" is not a number"),
             (
                 "18446744073709551616",

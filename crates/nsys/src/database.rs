@@ -1,6 +1,7 @@
 //! The tables of an export. Which there are, and which columns they have, differs from version to
 //! version and from report to report, and a damaged file can have anything.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -17,8 +18,9 @@ use crate::error::Error;
 pub struct Database {
     connection: Connection,
     tables: HashMap<String, HashSet<String>>,
-    /// Instructions that the statement under way has taken.
+    /// Instructions that the statement under way has taken, with those that were run in the middle of it.
     taken: Arc<AtomicU64>,
+    is_under_way: Cell<bool>,
 }
 
 /// After so many of SQLite's instructions it asks whether to go on.
@@ -122,14 +124,19 @@ impl Database {
             connection,
             tables,
             taken,
+            is_under_way: Cell::new(false),
         })
     }
 
-    /// Runs a statement, maybe in the middle of another, each with its own limit.
+    /// Runs a statement, maybe in the middle of another one, whose limit then is for both: each of its rows may ask for
+    /// a string, and both tables may be damaged.
     fn limited<T>(&self, run: impl FnOnce(&Connection) -> T) -> T {
-        let outer = self.taken.swap(0, Ordering::Relaxed);
+        let is_inner = self.is_under_way.replace(true);
+        if !is_inner {
+            self.taken.store(0, Ordering::Relaxed);
+        }
         let result = run(&self.connection);
-        self.taken.store(outer, Ordering::Relaxed);
+        self.is_under_way.set(is_inner);
         result
     }
 

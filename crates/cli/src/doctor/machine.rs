@@ -12,12 +12,17 @@ use super::finding::Section;
 use super::search::Search;
 use crate::profiler::{NCU, NSYS, Profiler};
 
-/// `runtimes`: the folders of the CUDA runtimes that the program is linked to.
-pub fn describe(section: &mut Section, search: &Search, program: &Elf, runtimes: &[PathBuf]) {
-    match search.by_name("libcuda.so.1", program) {
+/// `runtimes`: the folders of the CUDA runtimes that the program is linked to. Whether there is a driver.
+pub fn describe(
+    section: &mut Section,
+    search: &Search,
+    program: &Elf,
+    runtimes: &[PathBuf],
+) -> bool {
+    let driver = search.by_name("libcuda.so.1", program);
+    match &driver {
         Some(path) => section.good(format_args!("the driver library is {}", path.display())),
-        None => section
-            .note("there is no libcuda.so.1: no CUDA program runs here, and nothing is captured"),
+        None => section.note("there is no libcuda.so.1: no CUDA program runs here"),
     }
     match (devices(), driver_version()) {
         (0, _) => section.note("no NVIDIA device is visible"),
@@ -39,6 +44,7 @@ pub fn describe(section: &mut Section, search: &Search, program: &Elf, runtimes:
         "CUDA_INJECTION64_PATH",
         "it is loaded into the driver, beside us",
     );
+    driver.is_some()
 }
 
 /// What `--kernels` would load. One that the program loads itself, as PyTorch does, comes before it.

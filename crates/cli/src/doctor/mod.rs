@@ -40,17 +40,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         .first()
         .map_or(OsStr::new(""), OsString::as_os_str);
     let library_path = library::find()?;
-    let sections = examine(name, &library_path);
+    let (sections, has_driver) = examine(name, &library_path);
 
     let mut text: String = sections
         .iter()
         .map(|section| format!("{section}\n"))
         .collect();
     let good = !sections.iter().any(Section::is_bad);
-    text.push_str(if good {
-        "The CUDA calls of this program will be intercepted.\n"
-    } else {
-        "The CUDA calls of this program will NOT be intercepted.\n"
+    text.push_str(match (good, has_driver) {
+        (true, true) => "The CUDA calls of this program will be intercepted.\n",
+        (true, false) => {
+            "Where there is a driver, the CUDA calls of this program will be intercepted.\n"
+        }
+        (false, _) => "The CUDA calls of this program will NOT be intercepted.\n",
     });
     output::print(text.as_bytes())?;
     Ok(if good {
@@ -90,7 +92,9 @@ pub fn admit(command: &OsStr, library: &Path, log: Level) -> Result<()> {
     Ok(())
 }
 
-fn examine(command: &OsStr, library_path: &Path) -> Vec<Section> {
+/// What there is to say, and whether this machine has a driver.
+fn examine(command: &OsStr, library_path: &Path) -> (Vec<Section>, bool) {
+    let mut has_driver = false;
     let mut about_library = Section::new("Library");
     let library = match Elf::read(library_path) {
         Ok(library) => {
@@ -149,23 +153,22 @@ fn examine(command: &OsStr, library_path: &Path) -> Vec<Section> {
             let runtimes: Vec<_> = runtimes
                 .filter_map(|runtime| Some(runtime.path.parent()?.to_owned()))
                 .collect();
-            machine::describe(&mut about_machine, &search, &program.elf, &runtimes);
+            has_driver = machine::describe(&mut about_machine, &search, &program.elf, &runtimes);
         }
     }
 
     let mut about_variables = Section::new("Variables");
     variables::describe(&mut about_variables);
-    vec![
+    let sections = [
         about_program,
         about_library,
         about_cuda,
         about_python,
         about_machine,
         about_variables,
-    ]
-    .into_iter()
-    .filter(|section| !section.is_empty())
-    .collect()
+    ];
+    let shown = sections.into_iter().filter(|section| !section.is_empty());
+    (shown.collect(), has_driver)
 }
 
 fn reason(error: &NotRead) -> String {
