@@ -26,6 +26,9 @@ pub mod torch;
 pub use fixture::{Fixture, Ran, Switch};
 pub use log::{Record, read_log};
 
+/// In the line of a process whose threads waited too long for a window to be switched, as on a machine that is too busy.
+pub const INEXACT: &str = "whose edges are not exact";
+
 /// The root of the repository.
 pub fn repo() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

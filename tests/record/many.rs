@@ -9,7 +9,7 @@ use std::time::Duration;
 use tllmprof_record::Counter;
 
 use crate::common::python::pythons;
-use crate::common::{Output, Scratch, command, nvtx, repo, run, shim, standin};
+use crate::common::{INEXACT, Output, Scratch, command, nvtx, repo, run, shim, standin};
 use crate::read::Read;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -170,6 +170,19 @@ impl Ran {
     }
 }
 
+/// Runs again, a few times, what waited too long for a window to be switched and said so: with several programs on each
+/// core, a thread may not run for that long. What was lost is counted all the same.
+fn unless_too_busy(what: &str, run: impl Fn() -> Ran) -> Ran {
+    for _ in 0..3 {
+        let ran = run();
+        if ran.is_exact() || !ran.output.err().contains(INEXACT) {
+            return ran;
+        }
+        println!("{what}: the machine was too busy");
+    }
+    run()
+}
+
 #[test]
 fn windows_of_many_threads_steps_are_exact() {
     let program = Program::new();
@@ -180,9 +193,12 @@ fn windows_of_many_threads_steps_are_exact() {
             for steps in &ALL {
                 for work in [0, 2] {
                     let what = format!("{threads} threads, {}, work {work}", steps.rule);
-                    let ran = program.run(steps, threads, work);
+                    let ran = unless_too_busy(&what, || {
+                        let ran = program.run(steps, threads, work);
+                        ran.assert_nothing_is_lost(&what, STEPS.div_ceil(steps.every));
+                        ran
+                    });
                     runs += 1;
-                    ran.assert_nothing_is_lost(&what, STEPS.div_ceil(steps.every));
                     if !ran.is_exact() {
                         inexact.push(format!("{what}: {}", ran.output.err()));
                         continue;
@@ -218,14 +234,17 @@ fn windows_of_a_python_function_that_many_threads_call_are_exact() {
     for python in pythons() {
         for (threads, work) in (0..times()).flat_map(|_| [(2, 1), (8, 0), (16, 2), (64, 1)]) {
             let what = format!("{python}, {threads} threads, work {work}");
-            let mut program = command(&python.path);
-            program
-                .arg(repo().join("tests/record/many.py"))
-                .args([threads, STEPS / threads, work].map(|number| number.to_string()))
-                .env("PYTHONDONTWRITEBYTECODE", "1");
-            let ran = run_in(&scratch, program, "py:__main__:step", windows(STEPS));
+            let ran = unless_too_busy(&what, || {
+                let mut program = command(&python.path);
+                program
+                    .arg(repo().join("tests/record/many.py"))
+                    .args([threads, STEPS / threads, work].map(|number| number.to_string()))
+                    .env("PYTHONDONTWRITEBYTECODE", "1");
+                let ran = run_in(&scratch, program, "py:__main__:step", windows(STEPS));
+                ran.assert_nothing_is_lost(&what, STEPS);
+                ran
+            });
             runs += 1;
-            ran.assert_nothing_is_lost(&what, STEPS);
             if !ran.is_exact() {
                 inexact.push(format!("{what}: {}", ran.output.err()));
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::twice::{Situation, processes, start, stop, total};
-use crate::common::{Ran, Switch};
+use crate::common::{INEXACT, Ran, Switch};
 
 /// The only Start and the only Stop: launches that had reached the driver before each.
 #[track_caller]
@@ -25,12 +25,17 @@ fn sixty_four_threads_launch_at_once() {
     for program in ["threads", "threads_static"] {
         let situation = Situation::new(program).args("--launchers 64 --launches 100 --short 0");
         let plain = situation.run_plain();
+        let mut exact = 0;
         for _ in 0..4 {
             let ran = situation
                 .clone()
                 .window("3000-3999", "cudaGraphLaunch")
                 .run_shimmed();
             assert_eq!(ran.output.out(), plain.output.out());
+            if ran.output.err().contains(INEXACT) {
+                continue;
+            }
+            exact += 1;
             assert_eq!(ran.output.status, plain.output.status);
             assert_eq!(total(&ran.said()), 6400, "{program}");
             let (first, end) = edges(&ran);
@@ -47,6 +52,7 @@ fn sixty_four_threads_launch_at_once() {
             assert_eq!(ran.said().len(), 3, "{:?}", ran.said());
             assert!(ran.log.iter().all(|record| record.mark.is_empty()));
         }
+        assert!(exact > 0, "{program}: the machine is too busy");
     }
 }
 

@@ -17,7 +17,7 @@ const INTERPRETER: [&str; 2] = ["crates/python/", "crates/router/"];
 /// Where the macros themselves are.
 const MACROS: &str = "crates/platform/src/lifecycle.rs";
 /// Types of which no part can change.
-const PLAIN: [&str; 19] = [
+const PLAIN: [&str; 20] = [
     "bool",
     "char",
     "i8",
@@ -36,6 +36,7 @@ const PLAIN: [&str; 19] = [
     "Layout",
     "MethodDef",
     "Needs",
+    "OwnHeap",
     "Wiring",
 ];
 
