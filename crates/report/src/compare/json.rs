@@ -139,6 +139,7 @@ impl<'a> JsonComparison<'a> {
                 Outcome::Slower(..) => "slower",
                 Outcome::NoDifference(..) => "no difference",
                 Outcome::TooFew(..) => "too few",
+                Outcome::NotComparable(..) => "not comparable",
             },
             text: comparison.verdict.to_string(),
             change: comparison

@@ -48,6 +48,8 @@ pub enum Outcome {
     NoDifference(f64, (f64, f64)),
     /// There are so few iterations, of the two runs.
     TooFew(usize, usize),
+    /// They have so many ranks: what one does in a step, several share.
+    NotComparable(usize, usize),
 }
 
 /// One of the two.
@@ -108,21 +110,26 @@ impl Comparison {
             let pace = |(rank, process): (&u64, &&Process)| (*rank, Pace::of(process, which));
             run.iter().map(pace).collect::<BTreeMap<_, _>>()
         });
+        let [many, others] = runs.each_ref().map(BTreeMap::len);
+        let is_comparable = many == others || many == 0 || others == 0;
         let slowest = paces.each_ref().map(slowest);
         let [base_side, other_side] =
             [0, 1].map(|side| Side::of(&runs[side], slowest[side], &paces[side]));
         let mut notes = notes(&runs, &base_side, &other_side, which);
         let mut measures = Vec::new();
         let mut kernels = Vec::new();
-        if let [Some(a), Some(b)] = slowest {
+        if let ([Some(a), Some(b)], true) = (slowest, is_comparable) {
             let processes = [runs[0][&a], runs[1][&b]];
             times(&paces[0][&a], &paces[1][&b], &mut measures);
             gpu_times(processes, &mut measures, &mut notes);
             kernels = kernels::changes(processes);
         }
-        let verdict = Outcome::of(&measures, &base_side, &other_side);
+        let verdict = match is_comparable {
+            true => Outcome::of(&measures, &base_side, &other_side),
+            false => Outcome::NotComparable(many, others),
+        };
         let routing = routing(&measures, &base_side, &other_side);
-        let several = runs.iter().any(|run| run.len() > 1);
+        let several = many > 1 && is_comparable;
         Self {
             verdict,
             base: base_side,

@@ -158,6 +158,9 @@ impl fmt::Display for Signed {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, part, (low, high)) = match *self {
+            Self::NotComparable(base, other) => {
+                return write!(f, "not comparable: {base} and {other} ranks");
+            }
             Self::Faster(part, interval) => ("faster by ", part, interval),
             Self::Slower(part, interval) => ("slower by ", part, interval),
             Self::NoDifference(part, interval) => ("no difference seen: ", part, interval),

@@ -257,7 +257,7 @@ fn the_slowest_rank_stands_for_all() {
         .process()
     };
     let base = [rank(0, 10e6), rank(1, 11e6)];
-    let other = [rank(1, 8e6), rank(0, 10e6), rank(2, 9e6)];
+    let other = [rank(1, 8e6), rank(0, 10e6)];
     let comparison = Comparison::of(&base, &other);
     let found = json(&comparison);
     assert_eq!(
@@ -270,8 +270,35 @@ fn the_slowest_rank_stands_for_all() {
     assert_eq!(ranks.len(), 2);
     let second = ranks[1]["change"]["relative"].as_f64().unwrap();
     assert!((second - 0.375).abs() < 0.05, "{second}");
-    assert_eq!(found["notes"][0], "not the same ranks: 0 1 and 0 1 2");
     fits(&comparison.text());
+    let others = Comparison::of(&base, &[rank(1, 8e6), rank(2, 9e6)]);
+    let note = "not the same ranks: 0 1 and 1 2";
+    assert_eq!(json(&others)["notes"][0], note);
+}
+
+/// What one rank does in a step, several share: no figure says which is faster.
+#[test]
+fn runs_of_more_and_fewer_ranks_are_not_compared() {
+    let rank = |rank: u64| {
+        Run {
+            seed: rank + 1,
+            rank,
+            ..Run::default()
+        }
+        .process()
+    };
+    let four: Vec<_> = (0..4).map(rank).collect();
+    let comparison = Comparison::of(&four, &[rank(0)]);
+    assert_eq!(comparison.verdict, Outcome::NotComparable(4, 1));
+    let text = comparison.text();
+    assert!(text.ends_with("not comparable: 4 and 1 ranks\n"), "{text}");
+    assert!(!text.contains('%'), "{text}");
+    let found = json(&comparison);
+    assert_eq!(found["verdict"], "not comparable");
+    for figures in ["measures", "kernels", "ranks"] {
+        assert_eq!(found[figures].as_array().map(Vec::len), Some(0));
+    }
+    assert!(found["change"].is_null() && found["routing"].is_null());
 }
 
 #[test]
