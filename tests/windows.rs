@@ -362,6 +362,33 @@ fn a_far_window_is_as_exact_as_a_near_one() {
 }
 
 #[test]
+fn a_window_that_the_end_of_the_program_cuts_off() {
+    for (windows, last) in [
+        (
+            "35-60",
+            "window 35-60 captured in part: 35-39, the program ended: 40 iterations by cudaGraphLaunch",
+        ),
+        (
+            "2,39-40",
+            "windows 2,39-40 captured, 39-40 in part: 39, the program ended: 40 iterations by cudaGraphLaunch",
+        ),
+        (
+            "2-3,39-",
+            "windows 2-3,39- captured: 40 iterations by cudaGraphLaunch",
+        ),
+        (
+            "38-39,50",
+            "window 38-39 captured; window 50 never opened: 40 iterations by cudaGraphLaunch",
+        ),
+    ] {
+        let ran = Fixture::new("steps_shared12")
+            .window(windows, "cudaGraphLaunch")
+            .run();
+        assert_eq!(ran.said().last().map(String::as_str), Some(last));
+    }
+}
+
+#[test]
 fn the_three_lines() {
     let ran = Fixture::new("steps_shared12")
         .window("5-9", "cudaGraphLaunch")

@@ -25,7 +25,7 @@ use tllmprof_platform::thread::uncounted;
 use tllmprof_steps::step::learned::Learnt;
 use tllmprof_steps::step::threads::Slot;
 use tllmprof_steps::turn::Event;
-use tllmprof_steps::window::{Schedule, Taken};
+use tllmprof_steps::window::{Cut, Schedule, Taken};
 
 /// How long the end of the process waits for a thread that has the turn.
 const ENDING: Duration = Duration::from_secs(1);
@@ -90,6 +90,7 @@ fn end(may_run_profilers_here: bool) {
     let closed = state.schedule.finish();
     // The one figure for what the window held, in the log and in the record.
     let over = closed.map_or(begun, |closed| closed.over(begun));
+    let cut = closed.and_then(|closed| closed.cut(over));
     let schedule = core::mem::take(&mut state.schedule);
     let (settings, rank, gating) = (state.settings, state.rank, state.gating);
     let (step, restarts) = (state.step(), state.restarts);
@@ -125,6 +126,7 @@ fn end(may_run_profilers_here: bool) {
                 rank,
                 gating,
                 captured,
+                cut,
                 iterations,
                 learnt,
                 restarts,
@@ -203,6 +205,8 @@ struct Outcome<'a> {
     rank: Rank,
     gating: Gating,
     captured: &'a [Taken],
+    /// What the last of them has of what it was to have.
+    cut: Option<Cut>,
     iterations: u64,
     /// What has been learnt, where that is the rule.
     learnt: Option<Learnt>,
@@ -219,6 +223,7 @@ impl fmt::Display for Outcome<'_> {
             rank,
             gating,
             captured,
+            cut,
             iterations,
             learnt,
             restarts,
@@ -258,6 +263,17 @@ impl fmt::Display for Outcome<'_> {
             if are_captured && captured.iter().any(Taken::is_late) {
                 let late = captured.iter().map(|taken| taken.window);
                 write!(f, " as {}", Listed(late))?;
+            }
+            if let (true, Some(cut)) = (are_captured, cut) {
+                if captured.len() > 1 {
+                    write!(f, ", {}", cut.taken.asked)?;
+                }
+                write!(f, " in part: ")?;
+                match cut.has {
+                    Some(has) => write!(f, "{has}")?,
+                    None => write!(f, "no iteration")?,
+                }
+                write!(f, ", the program ended")?;
             }
             separator = "; ";
         }

@@ -69,10 +69,35 @@ impl Taken {
         end.map_or(over, |end| end.min(over))
     }
 
+    /// What it has of its iterations where the process ends before the last of them, after `over` of them.
+    pub fn cut(self, over: u64) -> Option<Cut> {
+        let is_cut = self.window.last.is_some_and(|last| over <= last);
+        is_cut.then(|| {
+            let last = over
+                .checked_sub(1)
+                .filter(|last| *last >= self.window.first);
+            Cut {
+                taken: self,
+                has: last.map(|last| Window {
+                    first: self.window.first,
+                    last: Some(last),
+                }),
+            }
+        })
+    }
+
     /// Whether it opened late.
     pub fn is_late(&self) -> bool {
         self.asked != self.window
     }
+}
+
+/// A window that the end of the process has cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    pub taken: Taken,
+    /// The iterations that it has, if there are any.
+    pub has: Option<Window>,
 }
 
 /// The windows of a process, on their way from wanted to captured.
@@ -347,6 +372,24 @@ mod tests {
         assert!(schedule.finish().is_some());
         assert_eq!(schedule.advance(1), Edge::default());
         assert_eq!(schedule.finish(), None);
+    }
+
+    #[test]
+    fn the_end_of_the_process_cuts_a_window_off() {
+        let cut = |window, over| {
+            let taken = Taken::on_time(window).cut(over)?;
+            Some(taken.has.map(|has| has.to_string()))
+        };
+        assert_eq!(cut(window(5, 9), 10), None);
+        assert_eq!(cut(window(5, 9), 9), Some(Some("5-8".into())));
+        assert_eq!(cut(window(5, 9), 6), Some(Some("5".into())));
+        assert_eq!(cut(window(5, 9), 5), Some(None));
+        assert_eq!(cut(window(0, 0), 0), Some(None));
+        assert_eq!(
+            cut(window(5, None), 6),
+            None,
+            "to the end, as was asked for"
+        );
     }
 
     #[test]
