@@ -4,6 +4,8 @@
 #[path = "router/captured.rs"]
 mod captured;
 mod common;
+#[path = "router/engines.rs"]
+mod engines;
 #[path = "record/read.rs"]
 #[allow(dead_code, reason = "tests/record.rs asks for more")]
 mod read;
@@ -15,7 +17,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::torch::python_with_transformers;
-use common::{Output, Scratch, command, repo, run, shim, skipped, standin};
+use common::{Output, Scratch, command, repo, run, shim, standin};
 use read::Read;
 use serde_json::Value;
 use tllmprof_record::{Info, What};
@@ -213,95 +215,6 @@ fn programs_do_with_their_modules_what_they_like() {
     }
     for line in said(&output) {
         assert!(!line.contains("keeps its learned router"), "{line}");
-    }
-}
-
-/// An engine's own source, as it is in the version that is known, under stand-ins for all that it imports.
-fn engine(python: &Path, name: &str, version: &str, words: &[&str]) -> Option<Output> {
-    let mut get = command(python);
-    get.arg(repo().join("scripts/get-engine-sources"))
-        .arg(format!("{name}=={version}"));
-    let got = run(&mut get, PATIENCE);
-    if !got.status.success() {
-        skipped(got.err().trim());
-        return None;
-    }
-    let mut program = program(python, "engines.py");
-    program
-        .arg(Path::new(got.out().trim()).join(format!("{name}-{version}")))
-        .arg(name)
-        .args(words)
-        .env("LD_PRELOAD", shim())
-        .env("ENABLE_PERFECT_ROUTER", "1");
-    let output = run(&mut program, PATIENCE);
-    assert!(output.status.success(), "{}", output.err());
-    Some(output)
-}
-
-fn spreads(output: &Output) -> BTreeMap<String, u64> {
-    let out = output.out();
-    let lines = out
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).expect(line));
-    lines
-        .map(|found| {
-            let way = found["way"].as_str().unwrap().to_owned();
-            (way, found["spread"].as_u64().unwrap())
-        })
-        .collect()
-}
-
-#[test]
-fn engines_hand_their_logits_over_where_it_is_known() {
-    let Some(python) = python_with_transformers() else {
-        return;
-    };
-    for (name, version, ways) in [
-        (
-            "vllm",
-            "0.33.0",
-            &["modular", "monolithic", "bias", "rank 0", "rank 1"][..],
-        ),
-        (
-            "sglang",
-            "0.5.23",
-            &["forward_cuda", "forward_native", "bias", "bypassed"],
-        ),
-    ] {
-        let Some(output) = engine(&python, name, version, &[]) else {
-            continue;
-        };
-        let spreads = spreads(&output);
-        for way in ways {
-            assert!(
-                spreads[*way] <= 1,
-                "{name}: {way} {spreads:?}: {}",
-                output.err()
-            );
-        }
-        // 100 tokens on each of two ranks to 8 of 64 experts: as even as can be together, too.
-        if name == "vllm" {
-            assert_eq!(spreads["both ranks"], 0);
-        }
-    }
-}
-
-#[test]
-fn an_engine_that_is_not_the_known_one_is_left_alone() {
-    let Some(python) = python_with_transformers() else {
-        return;
-    };
-    for (name, version) in [("vllm", "0.33.0"), ("sglang", "0.5.23")] {
-        let Some(output) = engine(&python, name, version, &["moved"]) else {
-            continue;
-        };
-        assert!(spreads(&output).values().all(|spread| *spread > 1));
-        let said = said(&output);
-        assert!(
-            said.iter()
-                .any(|line| line.starts_with(&format!("{name}: the routers stay as they are: "))),
-            "{said:?}"
-        );
     }
 }
 

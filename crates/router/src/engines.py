@@ -1,18 +1,33 @@
-# Engines whose routers are no modules of their own: the logits are replaced where they are handed to the routing.
+# Engines whose routers are no modules of their own: logits are replaced where the engine's routing takes them.
 
 
 class _Point:
-    """Where an engine hands logits over: a method, by its module and class, with a parameter `router_logits`, and what
-    its source has to hold for it to be the one that is known."""
+    """Layers of experts as some releases of an engine have them. `entries`: methods of the class `owner` that a layer's
+    calls come through. `takers`: what takes the logits in there: an attribute of the layer and a method of what it
+    holds, or a module and a function of it (`module:`); without any, the entries take them. Which releases these are is
+    not written down: those that have all of that, with a parameter `router_logits`, and that choose the experts that
+    these logits say. `renumbers`: experts may get other numbers than their logits have."""
 
-    def __init__(self, module, owner, methods, holds, describe):
-        self.module, self.owner, self.methods, self.holds, self.describe = module, owner, methods, holds, describe
+    def __init__(self, module, owner, entries, takers, describe, renumbers=False):
+        self.module, self.owner, self.entries, self.takers = module, owner, entries, takers
+        self.describe, self.renumbers = describe, renumbers
+        self.engine = module.split(".")[0]
 
 
-def _vllm(runner, width):
-    """Experts, experts a token, groups, groups a token, part, the bias that is added to scores, of a MoERunner."""
+class _Call:
+    """A call of a layer, in this thread. `tokens`: how many it was given, if that is known."""
+
+    def __init__(self, owner, point, tokens):
+        self.owner, self.point, self.tokens = owner, point, tokens
+        # Something takes the logits now; something has.
+        self.takes = self.was_taken = False
+
+
+def _vllm(runner, width, is_own):
+    """Experts, experts a token, groups, groups a token, part, biases that are added to scores, of a runner of experts.
+    `is_own`: the logits are of this rank's tokens alone."""
     router, config = runner.router, runner.moe_config
-    if getattr(router, "hash_indices_table", None) is not None:
+    if any(getattr(router, name, None) is not None for name in ("hash_indices_table", "_hash_indices_table")):
         raise Unbalanced("it routes by the tokens' numbers")
     if getattr(router, "zero_expert_type", None) is not None:
         raise Unbalanced("it has experts that do nothing")
@@ -20,179 +35,273 @@ def _vllm(runner, width):
     if width < experts:
         raise Unbalanced("its logits are of %d of %d experts" % (width, experts))
     parallel = getattr(config, "moe_parallel_config", None)
-    # Logits that were gathered from all ranks are the same on each of them.
     part = 0
-    if getattr(parallel, "use_ep", False) and not getattr(runner, "do_naive_dispatch_combine", False):
+    if is_own and getattr(parallel, "use_ep", False):
         if getattr(config, "is_sequence_parallel", False):
             part = parallel.ep_rank
         elif getattr(parallel, "dp_size", 1) > 1:
             part = parallel.dp_rank
-    bias = getattr(router, "e_score_correction_bias", None)
-    if bias is None:
-        bias = getattr(runner.routed_experts, "e_score_correction_bias", None)
+    holders = (router, getattr(runner, "routed_experts", None))
+    biases = [getattr(holder, name, None) for holder in holders for name in ("e_score_correction_bias", "bias_vl")]
     return (
         experts,
         router.top_k,
         getattr(router, "num_expert_group", None) or 1,
         getattr(router, "topk_group", None) or 1,
         part,
-        bias,
+        biases,
     )
 
 
-def _sglang(topk, width):
-    """As _vllm, of a TopK."""
-    config = topk.topk_config
+def _sglang(layer, width, is_own):
+    """As _vllm, of a TopK, or of the experts themselves."""
+    config = getattr(layer, "topk_config", layer)
     is_grouped = config.use_grouped_topk
+    # A token's places may be for experts that all tokens go to, too.
+    shared = getattr(config, "num_shared_topk_slots", None)
+    if shared is None:
+        shared = getattr(config, "num_fused_shared_experts", None) or 0
     part = 0
     attention = sys.modules.get("sglang.srt.layers.dp_attention")
     backend = sys.modules.get("sglang.srt.layers.moe.utils")
     try:
         # With an all-to-all each rank routes its own tokens; without, they are gathered first.
         if attention.is_dp_attention_enabled() and not backend.get_moe_a2a_backend().is_none():
-            part = attention.get_attention_dp_rank()
+            rank = getattr(attention, "get_attention_dp_rank", None)
+            part = rank() if rank is not None else attention.get_parallel().attn_dp_rank
     except Exception:  # not set up, or otherwise in this version: a part of 0 is balanced on its own
         part = 0
     return (
         width,
-        config.top_k - config.num_shared_topk_slots,
+        config.top_k - shared,
         config.num_expert_group if is_grouped else 1,
         config.topk_group if is_grouped else 1,
         part,
-        config.correction_bias,
+        [config.correction_bias],
     )
 
 
+_VLLM = "vllm.model_executor.layers.fused_moe."
+_SGLANG = "sglang.srt.layers.moe."
+# Kernels that choose for themselves are behind apply_monolithic.
+_ROUTING = (("router", "_compute_routing"), ("quant_method", "apply_monolithic"), ("_quant_method", "apply_monolithic"))
+_SELECT = ((_SGLANG + "topk:", "select_experts"),)
 _POINTS = [
-    _Point(
-        "vllm.model_executor.layers.fused_moe.runner.moe_runner",
-        "MoERunner",
-        ("_apply_quant_method",),
-        (
-            "self.router.select_experts(",
-            "router_logits=router_logits,",
-            "self.routed_experts.forward_monolithic(",
-            "self.router.prepare_monolithic_logits(router_logits)",
-        ),
-        _vllm,
-    ),
-    _Point(
-        "sglang.srt.layers.moe.topk",
-        "TopK",
-        ("forward_native", "forward_cuda"),
-        ("self.topk_config", "= select_experts(", "router_logits=router_logits,", "self._resolve_routing_inputs("),
-        _sglang,
-    ),
+    _Point(_VLLM + "runner.moe_runner", "MoERunner", ("_forward_impl",), _ROUTING, _vllm),
+    _Point(_VLLM + "runner.default_moe_runner", "DefaultMoERunner", ("forward_impl",), _ROUTING, _vllm),
+    _Point(_VLLM + "layer", "FusedMoE", ("forward_impl",), _ROUTING, _vllm),
+    _Point(_SGLANG + "topk", "TopK", ("forward_native", "forward_cuda", "forward_cpu"), (), _sglang, renumbers=True),
+    _Point(_SGLANG + "fused_moe_triton.layer", "FusedMoE", ("forward",), _SELECT, _sglang, renumbers=True),
+    _Point(_SGLANG + "ep_moe.layer", "EPMoE", ("forward",), _SELECT, _sglang, renumbers=True),
 ]
-# Engines without a point that is known: by a module that only they have.
-_OLDER = {
-    "vllm.model_executor.layers.fused_moe.layer": (
-        "vLLM",
-        "vllm.model_executor.layers.fused_moe.runner.moe_runner",
-    ),
-}
+# Modules with which an engine's points are there, if it has any.
+_LAST = {"vllm": _VLLM + "layer", "sglang": _SGLANG + "fused_moe_triton.layer"}
+# By engine: why it has none, or None where it has.
+_lacks = {}
+_told = set()
 # Biases that are zero while routers are balanced, with what they are else.
 _biases = {}
+# The thread's call of a layer.
+_now = threading.local()
 
 
 def look_at_engines():
     """Stands in the engines' points, once their modules are there. Called for each module that a model is built of."""
-    for point in list(_POINTS):
-        module = sys.modules.get(point.module)
-        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-            _POINTS.remove(point)
-            _stand_at(point, module)
-    for name in list(_OLDER):
-        engine, known = _OLDER[name]
-        module = sys.modules.get(name)
-        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-            del _OLDER[name]
-            if known not in sys.modules and hasattr(module, "FusedMoE"):
-                warn("%s: the routers stay as they are: this version has no %s" % (engine, known))
+    for point in [point for point in _POINTS if _is_whole(point.module)]:
+        _POINTS.remove(point)
+        _stand_at(point, sys.modules[point.module])
+    for engine in [engine for engine, name in _LAST.items() if _is_whole(name)]:
+        del _LAST[engine]
+        why = _lacks.get(engine, "this version has no layers of experts that are known")
+        if why is not None:
+            _stays(engine, why)
+
+
+def _is_whole(name):
+    module = sys.modules.get(name)
+    return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
+
+
+def _stays(engine, why):
+    if (engine, why) not in _told:
+        _told.add((engine, why))
+        warn("%s: the routers stay as they are: %s" % (engine, why))
 
 
 def _stand_at(point, module):
     global torch
     torch = sys.modules["torch"]
     try:
-        owner = getattr(module, point.owner)
-        for name in point.methods:
-            why = _unlike(owner, name, point.holds)
-            if why:
-                raise Unbalanced("%s.%s %s" % (point.owner, name, why))
-        if define():
-            for name in point.methods:
-                setattr(owner, name, _standing(getattr(owner, name), point))
+        owner = getattr(module, point.owner, None)
+        own = {name: owner.__dict__[name] for name in point.entries if name in getattr(owner, "__dict__", ())}
+        if not own:
+            return
+        places = {name: _place_of_logits(method) for name, method in own.items()}
+        for name in own if define() else ():
+            entry = _entering(own[name], point) if point.takers else _with_balanced(own[name], places[name], point)
+            setattr(owner, name, entry)
+        _lacks[point.engine] = None
     except Exception as error:
-        warn("%s: the routers stay as they are: %s" % (point.module.split(".")[0], described(error)))
+        _lacks.setdefault(point.engine, described(error))
 
 
-def _unlike(owner, name, holds):
-    """Why a method is not the one that is known."""
-    method = owner.__dict__.get(name)
-    if method is None:
-        return "is not there in this version"
-    if "router_logits" not in inspect.signature(method).parameters:
-        return "has no router_logits in this version"
-    source = "".join(inspect.getsource(method).split())
-    lacks = [text for text in holds if "".join(text.split()) not in source]
-    return "is not the one that is known: no %s" % lacks[0] if lacks else None
+def _place_of_logits(function):
+    names = list(inspect.signature(function).parameters)
+    if "router_logits" not in names:
+        raise Unbalanced("%s has no parameter router_logits" % function.__qualname__)
+    return names.index("router_logits")
 
 
-def _standing(own, point):
+def _entering(own, point):
+    """A layer's entry: what takes logits in there knows the layer."""
     names = list(inspect.signature(own).parameters)
-    place = names.index("router_logits") - 1
+    place = names.index("hidden_states") - 1 if "hidden_states" in names else len(names)
 
     @functools.wraps(own)
-    def method(self, *args, **named):
+    def entry(self, *args, **named):
+        if torch.compiler.is_compiling():
+            return own(self, *args, **named)
+        states = named.get("hidden_states", args[place] if len(args) > place else None)
+        call = _Call(self, point, len(states) if isinstance(states, torch.Tensor) else None)
+        _find_takers(call)
+        before, _now.call = getattr(_now, "call", None), call
+        try:
+            result = own(self, *args, **named)
+        finally:
+            _now.call = before
+        if not call.was_taken and call.tokens:
+            _stays(point.engine, "%s takes its logits elsewhere" % own.__qualname__)
+        return result
+
+    return entry
+
+
+@quietly
+def _find_takers(call):
+    """Stands in what takes the layer's logits, which may be another object from now on."""
+    for holder, name in call.point.takers:
+        if holder.endswith(":"):
+            where = sys.modules.get(holder[:-1])
+        else:
+            held = getattr(call.owner, holder, None)
+            where = held if name in getattr(held, "__dict__", ()) else type(held)
+        own = getattr(where, name, None)
+        if own is None or hasattr(own, "_tllmprof"):
+            continue
+        try:
+            _take(where, name, _with_balanced(own, _place_of_logits(own)))
+        except Unbalanced as error:
+            call.was_taken = True  # as it was before
+            _stays(call.point.engine, str(error))
+
+
+def _take(where, name, taker):
+    """Modules have a function of another one by its name."""
+    own = getattr(where, name)
+    setattr(where, name, taker)
+    if inspect.ismodule(where):
+        package = where.__name__.split(".")[0] + "."
+        for other, module in list(sys.modules.items()):
+            if other.startswith(package) and getattr(module, "__dict__", {}).get(name) is own:
+                setattr(module, name, taker)
+
+
+def _with_balanced(own, place, point=None):
+    """What takes logits, given balanced ones. Without a point it is the thread's layer's that is called."""
+
+    @functools.wraps(own)
+    def taker(*args, **named):
         logits = named.get("router_logits")
         if logits is None and len(args) > place:
             logits = args[place]
-        if isinstance(logits, torch.Tensor) and logits.ndim == 2:
-            known = self.__dict__.get("_tllmprof")
-            if known is None or known[0] != _mark:
-                if torch.compiler.is_compiling():
-                    return own(self, *args, **named)
-                known = _enlist(self, logits, point)
-            if known[1] is not None:
-                logits = torch.ops.tllmprof.balanced_logits(logits, known[1])
-                if "router_logits" in named:
-                    named["router_logits"] = logits
-                else:
-                    args = args[:place] + (logits,) + args[place + 1 :]
-        result = own(self, *args, **named)
+        if point is not None:
+            call = _Call(args[0], point, None)
+        else:
+            call = None if torch.compiler.is_compiling() else getattr(_now, "call", None)
+        if call is None or call.takes or not isinstance(logits, torch.Tensor) or logits.ndim != 2:
+            return own(*args, **named)
+        call.was_taken = True
+        known = call.owner.__dict__.get("_tllmprof")
+        if known is None or known[0] != _mark:
+            if torch.compiler.is_compiling():
+                return own(*args, **named)
+            known = _enlist(call, logits)
+        if known[1] is None:
+            return own(*args, **named)
+        balanced = torch.ops.tllmprof.balanced_logits(logits, known[1])
+        call.takes = True
+        try:
+            if "router_logits" in named:
+                result = own(*args, **dict(named, router_logits=balanced))
+            else:
+                result = own(*args[:place], balanced, *args[place + 1 :], **named)
+            if torch.compiler.is_compiling() or may_go_on(result, balanced, _layers[known[1]], own.__qualname__):
+                return result
+            return own(*args, **named)
+        finally:
+            call.takes = False
+
+    taker._tllmprof = True
+    return taker
+
+
+def may_go_on(result, logits, layer, taker):
+    """Whether what the routing made of balanced logits is what they say. If not, the learned router stays."""
+    if layer.proved or layer.refused is not None:
+        return True
+    try:
         ids = getattr(result, "topk_ids", None)
-        if ids is not None and not torch.compiler.is_compiling():
-            _confirm(ids, self.__dict__.get("_tllmprof"))
-        return result
+        if ids is None and type(result) is tuple:
+            tensors = [part for part in result if isinstance(part, torch.Tensor)]
+            ids = next((tensor for tensor in tensors if not tensor.is_floating_point()), None)
+        if ids is not None:
+            follows = observe_places(ids, layer)
+            if follows is not False:
+                return _goes_on(bool(follows))
+            why = "%s chooses other experts than its logits say" % taker
+        else:
+            # Given on, for a kernel that chooses.
+            names = [name for name in getattr(result, "_fields", ()) if name.endswith("router_logits")]
+            if all(getattr(result, name) is logits for name in names):
+                return _goes_on(True)
+            why = "%s gives other logits on than it was given" % taker
+    except Exception as error:
+        why = "%s: %s" % (taker, described(error))
+    leave(layer, why, lambda: _stays(layer.name.split(".")[0], why))
+    return False
 
-    return method
+
+def _goes_on(is_balanced):
+    if is_balanced and _active:
+        warn_once()
+    return is_balanced
 
 
-def _confirm(ids, known):
-    layer = _layers[known[1]] if known is not None and known[1] is not None else None
-    if layer is not None and ids.shape[-1] == layer.top_k:
-        observe(ids, layer)
-
-
-def _enlist(owner, logits, point):
+def _enlist(call, logits):
     """Makes a layer of what has a point, at its first call: when its weights are there."""
-    label = "%s.%s" % (point.module.split(".")[0], type(owner).__name__)
+    owner, point = call.owner, call.point
+    label = "%s.%s" % (point.engine, type(owner).__name__)
     number = None
     try:
-        experts, top_k, groups, top_groups, part, bias = point.describe(owner, logits.shape[-1])
+        # Logits that were gathered from all ranks are the same on each of them.
+        is_own = call.tokens is not None and len(logits) <= call.tokens
+        experts, top_k, groups, top_groups, part, biases = point.describe(owner, logits.shape[-1], is_own)
+        biases = [bias for bias in biases if bias is not None]
         top_groups = top_groups or groups
         chosen(1, experts, top_k, groups, top_groups)
         layer, life = layer_of(label, experts, top_k, groups, top_groups, part)
-        layer.by_logits = groups <= 1 and bias is None
-        # By where the experts are.
-        layer.renumbered = True
+        layer.by_logits = groups <= 1 and not biases
+        layer.renumbered, layer.is_tried = point.renumbers, True
         owner.__dict__["_tllmprof_life"] = life
-        if bias is not None:
+        for bias in biases:
             _keep_bias(bias)
+        layer.biases = biases
         number = layer.number
     except Exception as error:
-        warn("%s keeps its learned router: %s" % (label, described(error)))
+        why = "%s keeps its learned router: %s" % (label, described(error))
+        if why not in _told:
+            _told.add(why)
+            warn(why)
     known = owner.__dict__["_tllmprof"] = (_mark, number)
     return known
 
@@ -217,3 +326,12 @@ def switch_biases(device):
                 bias.detach().zero_()
             else:
                 bias.detach().copy_(learned)
+
+
+def free_biases(layer):
+    """Of a layer that keeps its learned router."""
+    for bias in layer.biases:
+        kept = _biases.pop(id(bias), None) if not capturing(bias.device) else None
+        if kept is not None and _active:
+            with _lock, torch.inference_mode(False), torch.no_grad():
+                bias.detach().copy_(kept[1])

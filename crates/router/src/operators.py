@@ -46,6 +46,10 @@ class Layer:
         self.refused = None
         # Its experts may have other numbers than the logits' columns.
         self.renumbered = False
+        # What is added to its scores to balance them.
+        self.biases = ()
+        # What is made of its balanced logits is looked at before it goes on.
+        self.is_tried = False
         with torch.inference_mode(False), torch.no_grad():
             for device, numbers in self.numbers.items():  # those of a model before it
                 if not capturing(device):
@@ -178,11 +182,15 @@ def _turn(device):
     switch_biases(device)
 
 
-def leave(layer, why):
+def leave(layer, why, say_so=None):
     """The layer keeps its learned router."""
     if layer.refused is None:
         layer.refused = why
-        warn("%s keeps its learned router: %s" % (layer.name, why))
+        free_biases(layer)
+        if say_so is not None:
+            say_so()
+        else:
+            warn("%s keeps its learned router: %s" % (layer.name, why))
 
 
 def _rows(logits):
@@ -200,7 +208,7 @@ def _balanced_logits(logits, number):
     layer.calls += 1
     if layer.refused is None and logits.numel():
         try:
-            if _active:
+            if _active and not layer.is_tried:
                 warn_once()
             if layer.by_logits and _counts:
                 _count(logits[..., : layer.experts].topk(layer.top_k, -1)[1], layer, logits.device, True)

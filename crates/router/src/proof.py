@@ -14,6 +14,37 @@ def observe(ids, layer):
         leave(layer, described(error))
 
 
+def observe_places(ids, layer):
+    """As observe, of an engine's choice: a token may have more places than experts, and a row that only fills the batch up
+    has negative ones. Whether the choice may go on; None where nothing tells yet."""
+    is_captured = capturing(ids.device)
+    if is_captured and not _counts:
+        return True
+    ids = ids.reshape(-1, ids.shape[-1]).long()
+    if is_captured:
+        _hold(ids, layer, (ids >= 0).all(-1))
+    elif _balanced.get(ids.device) and is_real(ids):
+        wanted = _rows_of(layer, len(ids), None, ids.device)
+        used = (ids >= 0).all(-1)
+        ids, wanted = ids[used], wanted[used]
+        if not (wanted.unsqueeze(-1) == ids.unsqueeze(-2)).any(-1).all():
+            stands_for = _stand_for(ids[:, : layer.top_k], wanted, layer) if layer.renumbered else False
+            if not stands_for:
+                return stands_for
+        layer.proved = len(ids) > 0
+    return True
+
+
+def _stand_for(ids, wanted, layer):
+    """Whether each number stands for one expert: all tokens that have it are to go to that. None where there are too few
+    tokens: not each comes twice."""
+    if len(ids) < 2 * period(layer):
+        return None
+    by_number = torch.zeros(len(ids), int(ids.max()) + 1, device=ids.device).scatter_(1, ids, 1.0)
+    by_expert = torch.zeros(len(ids), layer.experts, device=ids.device).scatter_(1, wanted, 1.0)
+    return torch.equal((by_number.T @ by_expert).max(-1)[0], by_number.sum(0))
+
+
 def observe_scores(scores, layer):
     """As observe, by scores: those of the experts that were chosen are the highest, or the only ones that are not zero.
     A mask of fewer proves nothing."""
@@ -47,7 +78,7 @@ def _hold(ids, layer, decisive):
     if not _counts:
         return
     numbers = numbers_of(layer, ids.device)
-    ids = ids.reshape(-1, layer.top_k)
+    ids = ids.reshape(-1, ids.shape[-1])
     try:
         wanted = _rows_of(layer, len(ids), None, ids.device)
     except Unbalanced:  # there is no table of as many rows: its logits are not balanced, either

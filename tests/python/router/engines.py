@@ -1,175 +1,357 @@
-"""engines.py FOLDER ENGINE [moved]: an engine's own source, with stand-ins for all that it imports of others.
+"""engines.py JOB…: engines' own source under stand-ins, each job in a process of its own.
 
-Prints a line of JSON for each way that logits go. `moved`: the source calls its logits by another name.
+A job is a JSON list: [FOLDER, ENGINE, "window"?, "renamed" | "replaced" | "elsewhere"?, WAY…]. It prints a line `== JOB` on
+standard error, and for each way that a layer's logits go a line of JSON with the job's number: the experts, and how far apart
+their loads are. `window`: before a window, in it and behind it, with what experts and weights were before and behind. The
+others change the source: `renamed` calls the logits otherwise; `replaced` chooses by other logits than it was given;
+`elsewhere` chooses at another place.
 """
 
+import hashlib
 import importlib
-import importlib.abc
-import importlib.machinery
+import inspect
 import json
 import os
 import sys
 import types
-from unittest import mock
 
 import torch
-import torch._dynamo  # before there is a stand-in for triton
 
-EXPERTS, TOP_K, TOKENS = 64, 8, 100
-FOLDER, ENGINE = sys.argv[1:3]
-MOVED = "moved" in sys.argv
+import engine_parts
+from engine_parts import Base, NAMES, no
 
-
-class Base(torch.nn.Module):
-    """What the engines' classes are derived from."""
-
-
-NAMES = {"MoERunnerInterface": Base, "BaseFusedOp": Base}
-# The machine is of no kind that they know.
-for _name in ("cuda", "hip", "npu", "cpu", "xpu", "musa"):
-    NAMES["is_" + _name] = bool
-NAMES["get_bool_env_var"] = lambda *args: False
+EXPERTS, TOP_K, TOKENS, HIDDEN, GROUPS, TOP_GROUPS = 64, 8, 100, 16, 8, 4
+CHANGES = {
+    "renamed": [("", r"\brouter_logits\b", "gate_logits")],
+    "replaced": [("", r"gating_output=router_logits", "gating_output=router_logits.cos()")],
+    "elsewhere": [("", r"\b_compute_routing\b", "_choose"), ("", r"\bselect_experts\b", "choose_experts")],
+}
 
 
-class StandIn(types.ModuleType):
-    __path__ = []
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        value = NAMES.get(name) or mock.MagicMock(name=name)
-        setattr(self, name, value)
-        return value
+def logits(of=TOKENS):
+    return torch.randn(of, EXPERTS, generator=torch.Generator().manual_seed(3)) * 3
 
 
-class Loader(importlib.machinery.SourceFileLoader):
-    def get_data(self, path):
-        data = super().get_data(path)
-        return data.replace(b"router_logits", b"gate_logits") if MOVED else data
-
-    def set_data(self, *args, **named):
-        pass
+def bias():
+    return torch.randn(EXPERTS, generator=torch.Generator().manual_seed(5)) * 3
 
 
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name, path, target=None):
-        if name.split(".")[0] not in ("vllm", "sglang", "triton", "flashinfer", "sgl_kernel"):
-            return None
-        file = os.path.join(FOLDER, name.replace(".", "/") + ".py")
-        if os.path.exists(file):
-            return importlib.machinery.ModuleSpec(name, Loader(name, file), origin=file)
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec):
-        return StandIn(spec.name)
-
-    def exec_module(self, module):
-        pass
+def accepted(kind, **named):
+    """An instance, of those arguments that it knows."""
+    known = inspect.signature(kind.__init__).parameters
+    return kind(**{name: value for name, value in named.items() if name in known})
 
 
-class Experts(torch.nn.Module):
-    """Experts that choose for themselves."""
+class Gate(torch.nn.Linear):
+    """It counts its calls."""
 
     def __init__(self):
+        super().__init__(HIDDEN, EXPERTS, bias=False)
+        torch.nn.init.normal_(self.weight, generator=torch.Generator().manual_seed(7))
+        self.calls = 0
+
+    def forward(self, hidden):
+        self.calls += 1
+        return super().forward(hidden), None
+
+
+class Experts(Base):
+    """A way to compute experts, that says which it was told. `score`: it chooses them itself."""
+
+    mk_owns_shared_expert = False
+    moe_kernel = topk_indices_dtype = None
+    supports_internal_mk = True
+
+    def __init__(self, score=None):
         super().__init__()
-        self.quant_method = types.SimpleNamespace(is_monolithic=False)
-        self.e_score_correction_bias = None
+        self.score, self.is_monolithic = score, score is not None
 
-    def forward_monolithic(self, x, router_logits, input_ids):
-        return choose(router_logits, self.e_score_correction_bias)
+    def apply(self, layer, x, topk_weights, topk_ids, **others):
+        self.seen = topk_weights, topk_ids
+        return torch.zeros_like(x)
 
-    def forward_modular(self, topk_ids, **others):
-        return topk_ids
-
-
-def choose(logits, bias=None):
-    scores = logits.sigmoid() if bias is not None else logits.softmax(-1)
-    return (scores if bias is None else scores + bias).topk(TOP_K, -1)[1]
+    def apply_monolithic(self, layer, x, router_logits, input_ids=None):
+        self.seen = self.score(router_logits).topk(TOP_K, -1)
+        return torch.zeros_like(x)
 
 
-def show(way, ids):
-    loads = torch.bincount(ids.reshape(-1), minlength=EXPERTS)
-    first = ids[0].sort()[0].tolist()
-    print(json.dumps({"way": way, "spread": int(loads.max() - loads.min()), "first": first}), flush=True)
+class RenamedExperts(Experts):
+    def apply_monolithic(self, layer, x, gate_logits, input_ids=None):
+        return Experts.apply_monolithic(self, layer, x, gate_logits)
 
 
-def logits():
-    return torch.randn(TOKENS, EXPERTS, generator=torch.Generator().manual_seed(3)) * 3
+class Routed(Base):
+    """What holds the weights in newer releases."""
+
+    def __init__(self, method):
+        super().__init__()
+        self.quant_method = method
+        self._ensure_moe_quant_config_init = self.ensure_moe_quant_config_init = lambda: None
+
+    def forward_monolithic(self, x, input_ids=None, **its_logits):
+        return self.quant_method.apply_monolithic(layer=self, x=x, input_ids=input_ids, **its_logits)
+
+    def forward_modular(self, x, topk_weights, topk_ids, **others):
+        return self.quant_method.apply(layer=self, x=x, topk_weights=topk_weights, topk_ids=topk_ids)
 
 
-def name_of_logits(logits):
-    return {"gate_logits" if MOVED else "router_logits": logits}
+VLLM = "vllm.model_executor.layers.fused_moe."
 
 
-def vllm():
-    MoERunner = importlib.import_module("vllm.model_executor.layers.fused_moe.runner.moe_runner").MoERunner
+def vllm_entry():
+    """The class of a layer's runner, and its method that the layer's calls come through."""
+    for module, owner, entry in (("runner.default_moe_runner", "DefaultMoERunner", "forward_impl"),
+                                 ("runner.moe_runner", "MoERunner", "_forward_impl"),
+                                 ("layer", "FusedMoE", "forward_impl")):
+        kind = getattr(importlib.import_module(VLLM + module), owner)
+        if inspect.isclass(kind) and hasattr(kind, entry):
+            return kind, entry
+    raise LookupError("no runner")
 
-    def runner(monolithic=False, bias=None, rank=None):
-        made = MoERunner.__new__(MoERunner)
-        Base.__init__(made)
-        parallel = types.SimpleNamespace(dp_size=2 if rank is not None else 1, dp_rank=rank or 0, use_ep=rank is not None)
-        made.moe_config = types.SimpleNamespace(
+
+def vllm(is_renamed):
+    Runner, entry = vllm_entry()
+    importlib.import_module(VLLM + "layer")
+    router = lambda file: importlib.import_module(VLLM + "router." + file)
+    naive = types.SimpleNamespace(
+        dispatch_router_logits=lambda *given, **named: tuple(torch.cat([part] * 2) for part in given[:2]),
+        combine=lambda hidden, *more: hidden[:TOKENS])
+    sys.modules[Runner.__module__].get_ep_group = lambda: naive
+    common = {"top_k": TOP_K, "global_num_experts": EXPERTS, "eplb_state": None, "renormalize": False}
+    grouped = {"num_expert_group": GROUPS, "topk_group": TOP_GROUPS}
+
+    def run(made_router=None, method=None, rank=None, gate=None, gathers=False, **of_router):
+        kind = made_router or router("fused_topk_router").FusedTopKRouter
+        method = method or Experts()
+        method.supports_internal_mk = not gathers
+        parallel = types.SimpleNamespace(
+            dp_size=2, dp_rank=rank or 0, ep_rank=rank or 0, use_ep=rank is not None, use_all2all_kernels=False)
+        config = types.SimpleNamespace(
             num_experts=EXPERTS, num_logical_experts=EXPERTS, moe_parallel_config=parallel, is_sequence_parallel=False,
-            pcp_size=1)
-        made.router = types.SimpleNamespace(
-            top_k=TOP_K, e_score_correction_bias=bias, prepare_monolithic_logits=lambda logits: logits,
-            select_experts=lambda router_logits=None, gate_logits=None, **others: (
-                None, choose(router_logits if router_logits is not None else gate_logits, bias)))
-        made._shared_experts = None
-        made.layer_name = "layer"
-        made.routed_experts = Experts()
-        made.routed_experts.e_score_correction_bias = bias
-        made.routed_experts.quant_method.is_monolithic = monolithic
-        return made
+            pcp_size=1, sp_size=1, dp_size=2 if gathers else 1, use_ep=rank is not None)
+        parts = dict(
+            vars(config), moe_config=config, router=accepted(kind, **{**common, **of_router}), routed_experts=Routed(method),
+            quant_method=method, _quant_method=method, gate=gate, layer_name="layer", _fse_fuse_gate=False,
+            shared_experts=None, _shared_experts=None, shared_experts_stream=None, use_dp_chunking=False,
+            ensure_moe_quant_config_init=lambda: None, ensure_dp_chunking_init=lambda: None)
+        # What they compute is given.
+        computed = {name: None for name in parts if isinstance(getattr(Runner, name, None), property)}
+        made = object.__new__(type(Runner.__name__, (Runner,), computed))
+        if isinstance(made, torch.nn.Module):
+            torch.nn.Module.__init__(made)
+        vars(made).update(parts)
 
-    def ids(made):
-        return made._apply_quant_method(hidden_states=None, shared_experts_input=None, **name_of_logits(logits()))[1]
+        def call():
+            hidden = torch.randn(TOKENS, HIDDEN, generator=torch.Generator().manual_seed(9))
+            given = {"layer": made.routed_experts, "hidden_states": hidden, "shared_input": None, "input_ids": None,
+                     "shared_experts_input": None, "gate_logits" if is_renamed else "router_logits": logits()}
+            method_of = getattr(made, entry)
+            method_of(**{name: given[name] for name in inspect.signature(method_of).parameters})
+            return tuple(part[:TOKENS] for part in method.seen)
 
-    with mock.patch.object(MoERunner, "do_naive_dispatch_combine", False), \
-            mock.patch.object(MoERunner, "_quant_method", mock.MagicMock()):
-        show("modular", ids(runner()))
-        if not MOVED:
-            show("monolithic", ids(runner(monolithic=True)))
-        show("bias", ids(runner(bias=torch.randn(EXPERTS) * 3)))
-        ranks = [ids(runner(rank=rank)) for rank in range(2)]
-        for rank, of_rank in enumerate(ranks):
-            show("rank %d" % rank, of_rank)
-        show("both ranks", torch.cat(ranks))
+        return call
+
+    gate = Gate()
+    biased = router("fused_topk_bias_router").FusedTopKBiasRouter
+    in_groups = router("grouped_topk_router").GroupedTopKRouter
+    ways = {
+        "softmax": run(),
+        "renormalized": run(renormalize=True),
+        "sigmoid": run(scoring_func="sigmoid"),
+        "bias": run(biased, e_score_correction_bias=bias(), scoring_func="sigmoid"),
+        "grouped": run(in_groups, **grouped),
+        "grouped bias": run(in_groups, e_score_correction_bias=bias(), scoring_func="sigmoid", renormalize=True, **grouped),
+        "custom": run(router("custom_routing_router").CustomRoutingRouter, custom_routing_function=(
+            lambda hidden_states, gating_output, topk, renormalize: torch.sigmoid(gating_output).topk(topk, -1))),
+        "gate inside": run(gate=gate),
+        "monolithic": run(method=(RenamedExperts if is_renamed else Experts)(lambda given: given.softmax(-1))),
+        "rank 0": run(rank=0),
+        "rank 1": run(rank=1),
+        "gathered 0": run(rank=0, gathers=True),
+        "gathered 1": run(rank=1, gathers=True),
+    }
+    # As some release has it: the object has the method, not its class.
+    by_object = (RenamedExperts if is_renamed else Experts)(lambda given: given.sigmoid())
+    by_object.apply_monolithic = by_object.apply_monolithic
+    ways["monolithic, chosen"] = run(method=by_object)
+    return ways, gate
 
 
-def sglang():
+def sglang(is_renamed):
     topk = importlib.import_module("sglang.srt.layers.moe.topk")
+    layer = importlib.import_module("sglang.srt.layers.moe.fused_moe_triton.layer")
+    softmax, sigmoid = engine_parts.KERNELS.topk_softmax, engine_parts.KERNELS.topk_sigmoid
+    topk.topk_softmax, topk.topk_sigmoid = softmax, sigmoid
+    hidden = torch.zeros(TOKENS, HIDDEN)
+    its_logits = lambda: {"gate_logits" if is_renamed else "router_logits": logits()}
+    plain = {"top_k": TOP_K, "layer_id": 0, "is_draft": False, "renormalize": False, "routed_scaling_factor": 1.0,
+             "use_grouped_topk": False, "correction_bias": None, "custom_routing_function": None, "num_expert_group": None,
+             "topk_group": None, "apply_router_weight_on_input": False, "activation": "silu"}
+    kinds = {
+        "softmax": {},
+        "renormalized": {"renormalize": True},
+        "grouped": {"use_grouped_topk": True, "num_expert_group": GROUPS, "topk_group": TOP_GROUPS},
+    }
+    kinds["grouped bias"] = {**kinds["grouped"], "correction_bias": bias()}
+    kinds["custom"] = {"custom_routing_function": (
+        lambda hidden_states, gating_output, topk, renormalize: torch.sigmoid(gating_output).topk(topk, -1))}
+    ways = {}
+    if not inspect.isclass(getattr(topk, "TopK", None)):
+        for owner, kind, made_of in (("FusedMoE", layer.FusedMoE, fused_experts), ("EPMoE", ep_experts(), ep_experts_of)):
+            for name, of_kind in kinds.items():
+                ways["%s %s" % (owner, name)] = made_of(kind, {**plain, **of_kind}, hidden, its_logits)
+        return ways, None
 
-    def made(bias=None):
-        one = topk.TopK.__new__(topk.TopK)
-        Base.__init__(one)
-        one.layer_id, one.is_draft, one.enable_waterfill, one.waterfill_balancer = 0, False, False, None
-        one.topk_config = topk.TopKConfig(
-            top_k=TOP_K, correction_bias=bias, output_format=topk.TopKOutputFormat.STANDARD,
-            shared_experts=types.SimpleNamespace(num_shared_topk_slots=0))
+    def run(entry, **of_topk):
+        given = {**plain, **of_topk}
+        more = given.pop("more", {})
+        if hasattr(topk, "TopKOutputFormat"):
+            given.setdefault("output_format", topk.TopKOutputFormat.STANDARD)
+        made = accepted(topk.TopK, **given)
         block = torch.nn.Module()
-        block.topk = one
-        return one
+        block.topk = made
+        more = {**its_logits(), **more}
+        return lambda: getattr(made, entry)(hidden, **more)
 
-    def select(hidden_states, topk_config, router_logits=None, gate_logits=None, **others):
-        given = router_logits if router_logits is not None else gate_logits
-        ids = choose(given, topk_config.correction_bias)
-        return topk.StandardTopKOutput(torch.ones(ids.shape), ids, given)
+    def chosen(call):
+        return lambda: call()[:2]
 
-    with mock.patch.object(topk, "select_experts", select), \
-            mock.patch.object(topk, "resolve_routing_inputs", lambda **given: (None, None)):
-        hidden = torch.zeros(TOKENS, 4)
-        show("forward_cuda", made().forward_cuda(hidden, logits()).topk_ids)
-        show("forward_native", made().forward_native(hidden, **name_of_logits(logits())).topk_ids)
-        show("bias", made(torch.randn(EXPERTS) * 3).forward_cuda(hidden, logits()).topk_ids)
-        bypassed = made()
-        bypassed.topk_config.output_format = topk.TopKOutputFormat.BYPASSED
-        given = bypassed.forward_cuda(hidden, logits())
-        show("bypassed", choose(given.raw_gate_logits if MOVED else given.raw_router_logits))
+    for entry in ("forward_cuda", "forward_native", "forward_cpu"):
+        for name, of_kind in kinds.items():
+            ways["%s %s" % (entry, name)] = chosen(run(entry, **of_kind))
+    moved = torch.randperm(EXPERTS, generator=torch.Generator().manual_seed(2)).int()
+    ways["moved"] = chosen(run("forward_cuda", more={"expert_location_dispatch_info": lambda ids: moved[ids.long()]}))
+    if hasattr(getattr(topk, "TopKOutputFormat", None), "BYPASSED"):
+        given_on = run("forward_cuda", output_format=topk.TopKOutputFormat.BYPASSED)
+        ways["bypassed"] = lambda: next(part for part in given_on()[1:] if isinstance(part, torch.Tensor)).topk(TOP_K, -1)
+    eager = run("forward_native")
+    compiled = []
+
+    def compiles():
+        if not compiled:
+            eager()
+            compiled.append(engine_parts.really_compile(eager, backend="eager", fullgraph=True))
+        return compiled[0]()[:2]
+
+    ways["compiled"] = compiles
+    # It gathers tokens, or each rank has its own.
+    for rank, exchanges in ((0, True), (1, True), (1, False)):
+        name = "rank %d" % rank if exchanges else "gathered %d" % rank
+        ways[name] = on_rank(rank, exchanges, chosen(run("forward_native")))
+    return ways, None
 
 
-# There is no compiler for what they compile at once.
-torch.compile = lambda *args, **named: lambda function: function
-sys.meta_path.insert(0, Finder())
-sys.dont_write_bytecode = True
-{"vllm": vllm, "sglang": sglang}[ENGINE]()
+def on_rank(rank, exchanges, call):
+    attention = importlib.import_module("sglang.srt.layers.dp_attention")
+    utils = importlib.import_module("sglang.srt.layers.moe.utils")
+
+    def of_rank():
+        attention._ENABLE_DP_ATTENTION_FLAG, attention._ATTN_DP_RANK = True, rank
+        attention.get_flags = lambda: types.SimpleNamespace(dp=types.SimpleNamespace(enabled=True))
+        attention.get_parallel = lambda: types.SimpleNamespace(attn_dp_rank=rank)
+        utils.get_moe_a2a_backend = lambda: types.SimpleNamespace(is_none=lambda: not exchanges)
+        return call()
+
+    return of_rank
+
+
+def fused_experts(kind, config, hidden, its_logits):
+    """A layer of experts that routes itself, with the engine's own way to compute them up to the kernel."""
+    layer = sys.modules[kind.__module__]
+    made = kind.__new__(kind)
+    torch.nn.Module.__init__(made)
+    vars(made).update(config, reduce_results=False, tp_size=1, w13_weight=None, w2_weight=None)
+    method = layer.UnquantizedFusedMoEMethod.__new__(layer.UnquantizedFusedMoEMethod)
+    torch.nn.Module.__init__(method)
+    method.forward = method.forward_cuda
+    vars(made)["quant_method"] = method
+    seen = []
+
+    def compute(hidden_states, topk_weights, topk_ids, **others):
+        seen.append((topk_weights, topk_ids))
+        return hidden_states
+
+    def call():
+        layer.fused_experts = compute
+        made.forward(hidden, **its_logits())
+        return seen[-1]
+
+    return call
+
+
+def ep_experts():
+    return importlib.import_module("sglang.srt.layers.moe.ep_moe.layer").EPMoE
+
+
+class Chosen(Exception):
+    """What its kernels would compute is of no interest."""
+
+
+def ep_experts_of(kind, config, hidden, its_logits):
+    layer = sys.modules[kind.__module__]
+    made = kind.__new__(kind)
+    torch.nn.Module.__init__(made)
+    vars(made).update(config, quant_method=object(), grouped_gemm_runner=object(), num_experts=EXPERTS)
+
+    def stop(topk_ids, num_experts):
+        raise Chosen(topk_ids)
+
+    layer.run_moe_ep_preproess = stop
+
+    def call():
+        try:
+            made.forward(hidden, **its_logits())
+        except Chosen as chosen:
+            return chosen.args[0].float(), chosen.args[0]
+        raise AssertionError("it did not choose")
+
+    return call
+
+
+def spread(ids):
+    loads = torch.bincount(ids.reshape(-1).long(), minlength=EXPERTS)
+    return int(loads.max() - loads.min())
+
+
+def digest(chosen):
+    return hashlib.sha256(b"".join(part.contiguous().numpy().tobytes() for part in chosen)).hexdigest()
+
+
+def run(number, folder, engine, *words):
+    change = next((word for word in words if word in CHANGES), None)
+    engine_parts.install(folder, CHANGES.get(change, ()))
+    ways, gate = {"vllm": vllm, "sglang": sglang}[engine](change == "renamed")
+    router = sys.modules.get("_tllmprof_router")
+    wanted = [way for way in ways if way in words] or list(ways)
+    # A model is built: its modules are looked at.
+    torch.nn.Module().child = torch.nn.Module()
+    for way in wanted:
+        call = ways[way]
+        calls = gate.calls if gate else 0
+        found = {"job": number, "way": way}
+        chosen = call()
+        if "window" in words:
+            found["before"] = digest(chosen)
+            if router is not None:
+                router.switch(True, True)
+            chosen = call()
+            if router is not None:
+                router.switch(False, True)
+            found["behind"] = digest(call())
+        ids = chosen[1]
+        found.update(spread=spread(ids), ids=ids.tolist(), gates=gate.calls - calls if gate else 0)
+        print(json.dumps(found), flush=True)
+
+
+def main():
+    torch.set_grad_enabled(False)
+    for number, job in enumerate(sys.argv[1:]):
+        print("==", job, file=sys.stderr, flush=True)
+        child = os.fork()
+        if child == 0:
+            return run(number, *json.loads(job))
+        if os.waitpid(child, 0)[1] != 0:
+            sys.exit("it failed")
+
+
+main()
