@@ -9,6 +9,7 @@
 
 pub mod error;
 pub mod flag;
+pub mod formula;
 pub mod function;
 pub mod level;
 pub mod masked;
@@ -28,6 +29,7 @@ pub mod warmup;
 mod nearest;
 
 pub use error::{BadValue, Problem};
+pub use formula::{Formulas, NoFormula};
 pub use function::PyFunction;
 pub use level::Level;
 pub use nearest::{distance, nearest};

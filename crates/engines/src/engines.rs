@@ -11,6 +11,8 @@ use std::fmt;
 
 use tllmprof_config::PyFunction;
 
+use crate::batch::{self, Batch};
+
 /// What shows that an engine is in the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Seen {
@@ -46,6 +48,9 @@ pub struct Engine {
     pub source: &'static str,
     /// Whether this step was counted on a real run and compared with the truth.
     pub tried: bool,
+    /// Where the arguments of a step that is a Python function hold what is in the batch: the first
+    /// that can be read counts.
+    pub batch: &'static [Batch],
 }
 
 impl Engine {
@@ -69,6 +74,7 @@ pub const ENGINES: &[Engine] = &[
         source: "NVIDIA/TensorRT-LLM at 00043967 (2026): \
                  tensorrt_llm/_torch/pyexecutor/py_executor.py, _util.py",
         tried: false,
+        batch: &[],
     },
     Engine {
         name: "TensorRT-LLM C++ executor in Triton",
@@ -78,6 +84,7 @@ pub const ENGINES: &[Engine] = &[
         source: "NVIDIA/TensorRT-LLM at 00825c4e: \
                  cpp/tensorrt_llm/batch_manager/trtGptModelInflightBatching.cpp",
         tried: false,
+        batch: &[],
     },
     Engine {
         name: "TensorRT-LLM PyExecutor by its ranges",
@@ -87,6 +94,7 @@ pub const ENGINES: &[Engine] = &[
         source: "NVIDIA/TensorRT-LLM at 00043967 (2026): \
                  tensorrt_llm/_torch/pyexecutor/py_executor.py, tensorrt_llm/_utils.py",
         tried: false,
+        batch: &[],
     },
     Engine {
         name: "TensorRT-LLM C++ executor",
@@ -96,6 +104,7 @@ pub const ENGINES: &[Engine] = &[
         source: "NVIDIA/TensorRT-LLM at 00825c4e: \
                  cpp/tensorrt_llm/batch_manager/trtGptModelInflightBatching.cpp",
         tried: false,
+        batch: &[],
     },
     // vLLM: Worker.execute_model also runs with nothing scheduled, for finished requests and while
     // KV transfers are awaited; the preparation of the inputs runs for real batches alone. Its range
@@ -109,6 +118,7 @@ pub const ENGINES: &[Engine] = &[
         source: "vllm 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0: vllm/v1/worker/gpu/model_runner.py, \
                  vllm/v1/worker/gpu_worker.py",
         tried: false,
+        batch: batch::VLLM_V2,
     },
     Engine {
         name: "vLLM, model runner V1",
@@ -118,6 +128,7 @@ pub const ENGINES: &[Engine] = &[
         source: "vllm 0.8.5, 0.10.0, 0.11.0, 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0: \
                  vllm/v1/worker/gpu_model_runner.py, vllm/v1/engine/core.py",
         tried: false,
+        batch: batch::VLLM_V1,
     },
     Engine {
         name: "vLLM, engine V0",
@@ -127,6 +138,7 @@ pub const ENGINES: &[Engine] = &[
                a draft model",
         source: "vllm 0.8.5, 0.10.0: vllm/worker/model_runner.py, vllm/worker/worker_base.py",
         tried: false,
+        batch: &[],
     },
     // SGLang: the range scheduler.run_batch needs SGLANG_ENABLE_NVTX_SCHEDULER=1 and the package
     // nvtx; step[DECODE …] is a record_function of the PyTorch profiler, no NVTX range.
@@ -139,6 +151,7 @@ pub const ENGINES: &[Engine] = &[
         source: "sglang 0.4.6, 0.5.3, 0.5.10, 0.5.16, 0.5.23: sglang/srt/managers/scheduler.py, \
                  sglang/srt/disaggregation/decode.py, prefill.py, sglang/srt/utils/nvtx_utils.py",
         tried: false,
+        batch: batch::SGLANG,
     },
     Engine {
         name: "Text Generation Inference, flash attention",
@@ -149,6 +162,7 @@ pub const ENGINES: &[Engine] = &[
         source: "huggingface/text-generation-inference v1.0.0, v2.0.0, v3.0.0, v3.3.7: \
                  server/text_generation_server/models/flash_causal_lm.py, server.py",
         tried: false,
+        batch: &[],
     },
     Engine {
         name: "Text Generation Inference",
@@ -158,6 +172,7 @@ pub const ENGINES: &[Engine] = &[
         source: "huggingface/text-generation-inference v1.0.0, v2.0.0, v3.0.0, v3.3.7: \
                  server/text_generation_server/models/causal_lm.py, server.py",
         tried: false,
+        batch: &[],
     },
     Engine {
         name: "Text Generation Inference, encoder and decoder",
@@ -167,6 +182,7 @@ pub const ENGINES: &[Engine] = &[
         source: "huggingface/text-generation-inference v1.0.0, v2.0.0, v3.0.0, v3.3.7: \
                  server/text_generation_server/models/seq2seq_lm.py",
         tried: false,
+        batch: &[],
     },
     Engine {
         name: "Text Generation Inference, Idefics",
@@ -176,6 +192,7 @@ pub const ENGINES: &[Engine] = &[
         source: "huggingface/text-generation-inference v2.0.0, v3.0.0, v3.3.7: \
                  server/text_generation_server/models/idefics_causal_lm.py",
         tried: false,
+        batch: &[],
     },
     Engine {
         name: "Text Generation Inference, Mamba",
@@ -185,6 +202,7 @@ pub const ENGINES: &[Engine] = &[
         source: "huggingface/text-generation-inference v2.0.0, v3.0.0, v3.3.7: \
                  server/text_generation_server/models/mamba.py",
         tried: false,
+        batch: &[],
     },
     // TurboMind: both names are in .dynsym of the released wheel, and calls pass its PLT. The ranges
     // of single layers need FT_NVTX=ON.
@@ -197,6 +215,7 @@ pub const ENGINES: &[Engine] = &[
                  v0.16.0: src/turbomind/engine/model_executor.cc, engine.cc; v0.6.0 to v0.11.0: \
                  src/turbomind/models/llama/LlamaBatch.cc",
         tried: false,
+        batch: &[],
     },
     Engine {
         name: "LMDeploy PyTorch engine",
@@ -207,6 +226,7 @@ pub const ENGINES: &[Engine] = &[
         source: "lmdeploy 0.12.0, 0.12.3, 0.15.0, 0.18.0: \
                  lmdeploy/pytorch/engine/model_agent/agent.py",
         tried: false,
+        batch: batch::LMDEPLOY,
     },
     // The same method, before the module became a package; that still gives the class by this name.
     Engine {
@@ -217,6 +237,7 @@ pub const ENGINES: &[Engine] = &[
         source: "lmdeploy 0.7.3, 0.8.0, 0.9.0, 0.10.2, 0.11.1: \
                  lmdeploy/pytorch/engine/model_agent.py",
         tried: false,
+        batch: batch::LMDEPLOY,
     },
     Engine {
         name: "Triton Inference Server",
@@ -226,6 +247,7 @@ pub const ENGINES: &[Engine] = &[
         source: "triton-inference-server/core at 05295b70: src/backend_manager.cc, \
                  src/backend_model_instance.cc; python_backend at 00bec0aa: src/stub_launcher.cc",
         tried: false,
+        batch: &[],
     },
     // llama.cpp's own programs went from llama_decode to llama_process in 2026; neither calls the
     // other, so that one rule serves both.
@@ -238,6 +260,7 @@ pub const ENGINES: &[Engine] = &[
         note: "a graph of ggml: a prompt of several micro-batches counts several",
         source: "ollama/ollama v0.24.0: ml/backend/ggml/ggml.go, Dockerfile",
         tried: false,
+        batch: &[],
     },
     Engine {
         name: "llama.cpp, Ollama 0.30 and later",
@@ -248,6 +271,7 @@ pub const ENGINES: &[Engine] = &[
                  tools/server/server-context.cpp, common/common.cpp; ollama/ollama v0.33.0-rc2: \
                  cmake/local.cmake, LLAMA_CPP_VERSION",
         tried: true,
+        batch: &[],
     },
     Engine {
         name: "llama.cpp, linked in",
@@ -257,6 +281,7 @@ pub const ENGINES: &[Engine] = &[
         source: "llama.cpp at 0c1e57098 (in llama-cpp-python 0.3.36): include/llama.h, \
                  src/llama-context.cpp",
         tried: false,
+        batch: &[],
     },
     Engine {
         name: "ONNX Runtime GenAI",
@@ -268,6 +293,7 @@ pub const ENGINES: &[Engine] = &[
                  module, which imports them; microsoft/onnxruntime-genai at 0058287b: \
                  src/ort_genai_c.h",
         tried: false,
+        batch: &[],
     },
     Engine {
         name: "ONNX Runtime from Python",
@@ -276,6 +302,7 @@ pub const ENGINES: &[Engine] = &[
         note: "runs of every session count; run_with_iobinding is another function",
         source: "onnxruntime 1.31.1: onnxruntime/capi/onnxruntime_inference_collection.py",
         tried: false,
+        batch: &[],
     },
     // The API is a table of function pointers behind OrtGetApiBase, the one function exported, and
     // the library in the wheel has no .symtab.
@@ -286,6 +313,7 @@ pub const ENGINES: &[Engine] = &[
         note: "no function of it can be named: the library has no symbols but OrtGetApiBase",
         source: "onnxruntime 1.31.1 (the wheel without CUDA): symbols of libonnxruntime.so.1.31.1",
         tried: false,
+        batch: &[],
     },
     // transformers: importing generate imports continuous batching too, so both are always seen.
     // Most models leave prepare_inputs_for_generation as it is, or call it from their own; in the
@@ -300,6 +328,7 @@ pub const ENGINES: &[Engine] = &[
                  transformers/generation/utils.py, transformers/models/*/modeling_*.py (in 4.40.0 \
                  every model overrides it)",
         tried: false,
+        batch: &[],
     },
     Engine {
         name: "transformers generate, inputs prepared by the model",
@@ -309,6 +338,7 @@ pub const ENGINES: &[Engine] = &[
         source: "transformers 4.40.0, 4.52.4, 4.57.1, 5.0.0, 5.10.4, 5.23.0: \
                  transformers/generation/utils.py (up to 4.57 Mamba overrides it)",
         tried: false,
+        batch: &[],
     },
     Engine {
         name: "transformers continuous batching",
@@ -319,6 +349,7 @@ pub const ENGINES: &[Engine] = &[
         source: "transformers 5.0.0, 5.10.4, 5.23.0: \
                  transformers/generation/continuous_batching/continuous_api.py",
         tried: false,
+        batch: batch::TRANSFORMERS,
     },
     // In 4.57 the step of the manager runs twice to capture a graph, and its replays pass it by.
     Engine {
@@ -330,6 +361,7 @@ pub const ENGINES: &[Engine] = &[
         source: "transformers 4.57.1: \
                  transformers/generation/continuous_batching/continuous_api.py",
         tried: false,
+        batch: &[],
     },
     // Calls reach the plugin through the table that GetPjrtApi returns; the step is the user's own.
     Engine {
@@ -339,6 +371,7 @@ pub const ENGINES: &[Engine] = &[
         note: "the step is a function of the program: name it with py:, or it is learnt",
         source: "OpenXLA PJRT plugin jax_plugins/xla_cuda12 and xla_cuda13: xla_cuda_plugin.so",
         tried: false,
+        batch: &[],
     },
 ];
 
@@ -364,6 +397,13 @@ pub fn python_steps() -> impl Iterator<Item = (&'static Engine, &'static str)> {
 pub fn is_step(function: &PyFunction) -> bool {
     let function = function.to_string();
     python_steps().any(|(_, step)| step == function)
+}
+
+/// Where the arguments of a function that steps of an engine are counted by hold what is in the batch.
+pub fn batches(function: &PyFunction) -> &'static [Batch] {
+    let function = function.to_string();
+    let step = python_steps().find(|(_, step)| *step == function);
+    step.map_or(&[], |(engine, _)| engine.batch)
 }
 
 /// Whether TensorRT-LLM is in the process and reads `variable` itself: it starts and stops the

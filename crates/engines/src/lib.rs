@@ -1,12 +1,16 @@
 //! The inference engines that tllmprof knows.
 //!
-//! Data, and the questions that it answers: which engine is in a process, what counts its steps, and
-//! which of its functions are marked with ranges.
+//! Data, and the questions that it answers: which engine is in a process, what counts its steps,
+//! where these hold what is in a batch, and which of its functions are marked with ranges.
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod engine_api;
 mod engines;
 
+pub use batch::Batch;
 pub use engine_api::{ENGINE_APIS, EngineApi, Marked, api_functions};
-pub use engines::{ENGINES, Engine, Seen, is_step, known, python_steps, tensorrt_llm_gates_itself};
+pub use engines::{
+    ENGINES, Engine, Seen, batches, is_step, known, python_steps, tensorrt_llm_gates_itself,
+};

@@ -232,14 +232,51 @@ fn table() -> String {
     table
 }
 
-#[test]
-fn the_page_for_users_shows_this_table() {
-    let page = include_str!("../../../../docs/engines.md");
-    let table = table();
-    assert!(
-        page.contains(&table),
-        "docs/engines.md must hold this table:\n{table}"
+fn batch_table() -> String {
+    let mut table = String::from(
+        "| engine | requests | tokens | prefill tokens | read in |\n|---|---|---|---|---|\n",
     );
+    let rows = ENGINES.iter().flat_map(|engine| {
+        let rows = engine.batch.iter();
+        rows.map(move |row| (engine.name, row))
+    });
+    for (name, row) in rows {
+        writeln!(
+            table,
+            "| {name} | `{}` | `{}` | `{}` | {} |",
+            row.requests, row.tokens, row.prefill_tokens, row.versions
+        )
+        .unwrap();
+    }
+    table
+}
+
+#[test]
+fn the_page_for_users_shows_these_tables() {
+    let page = include_str!("../../../../docs/engines.md");
+    for table in [table(), batch_table()] {
+        assert!(
+            page.contains(&table),
+            "docs/engines.md must hold this table:\n{table}"
+        );
+    }
+}
+
+#[test]
+fn what_is_in_a_batch_is_known_of_python_steps_alone() {
+    for engine in ENGINES {
+        for row in engine.batch {
+            let formulas = row.formulas().unwrap_or_else(|e| panic!("{row:?}: {e}"));
+            assert!(!formulas.arguments.is_empty(), "{row:?}");
+            assert!(engine.python_step().is_some(), "{}", engine.name);
+            for text in [row.requests, row.tokens, row.prefill_tokens, row.versions] {
+                assert!(!text.contains("  ") && !text.contains('|'), "{text:?}");
+            }
+        }
+    }
+    let of = |text| batches(&PyFunction::parse(text).unwrap()).len();
+    assert_eq!(of("sglang.srt.managers.scheduler:Scheduler.run_batch"), 1);
+    assert_eq!(of("sglang.srt.managers.scheduler:Scheduler.run"), 0);
 }
 
 #[test]

@@ -1,0 +1,128 @@
+//! Where the arguments of engines' steps hold what is in a batch.
+//!
+//! Data only: formulas ([`Formulas`]) over the arguments of the function that the engine's row names. A
+//! test of `tests/batch.rs` holds what they name to the engines' sources.
+
+use tllmprof_config::{Formulas, NoFormula};
+
+/// Formulas for some versions of an engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Batch {
+    pub requests: &'static str,
+    /// Tokens that are scheduled, without those that the batch is padded by.
+    pub tokens: &'static str,
+    /// Those of prompts.
+    pub prefill_tokens: &'static str,
+    /// The versions in which they were read.
+    pub versions: &'static str,
+}
+
+impl Batch {
+    /// The formulas for requests, tokens and prefill tokens.
+    ///
+    /// # Errors
+    /// For a text that is no formula.
+    pub fn formulas(&self) -> Result<Formulas<3>, NoFormula> {
+        Formulas::parse([self.requests, self.tokens, self.prefill_tokens])
+    }
+}
+
+const VLLM_REQUESTS: &str = "len(scheduler_output.num_scheduled_tokens)";
+const VLLM_TOKENS: &str = "scheduler_output.total_num_scheduled_tokens";
+
+/// A request that has given a token is past its prompt: so vLLM tells the phases apart, too
+/// (`CachedRequestData.is_context_phase`).
+const VLLM: Batch = Batch {
+    requests: VLLM_REQUESTS,
+    tokens: VLLM_TOKENS,
+    prefill_tokens: "sum(scheduler_output.num_scheduled_tokens[r.req_id] \
+                     for r in scheduler_output.scheduled_new_reqs) \
+                     + sum(scheduler_output.num_scheduled_tokens[id] for id, given \
+                     in zip(scheduler_output.scheduled_cached_reqs.req_ids, \
+                     scheduler_output.scheduled_cached_reqs.num_output_tokens) if given == 0)",
+    versions: "vllm 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0",
+};
+
+pub const VLLM_V2: &[Batch] = &[VLLM];
+
+pub const VLLM_V1: &[Batch] = &[
+    VLLM,
+    Batch {
+        prefill_tokens: "sum(scheduler_output.num_scheduled_tokens[r.req_id] \
+                         for r in scheduler_output.scheduled_new_reqs) \
+                         + sum(scheduler_output.num_scheduled_tokens[id] for id, done \
+                         in zip(scheduler_output.scheduled_cached_reqs.req_ids, \
+                         scheduler_output.scheduled_cached_reqs.num_computed_tokens) \
+                         if done < self.requests[id].num_prompt_tokens)",
+        versions: "vllm 0.10.0, 0.11.0",
+        ..VLLM
+    },
+    Batch {
+        prefill_tokens: "sum(scheduler_output.num_scheduled_tokens[r.req_id] \
+                         for r in scheduler_output.scheduled_new_reqs) \
+                         + sum(scheduler_output.num_scheduled_tokens[r.req_id] \
+                         for r in scheduler_output.scheduled_cached_reqs \
+                         if r.num_computed_tokens < self.requests[r.req_id].num_prompt_tokens)",
+        versions: "vllm 0.8.5",
+        ..VLLM
+    },
+];
+
+/// `extend_num_tokens` stays what it was when a batch goes on to decode. A batch of both kinds has a
+/// token for each of `decoding_reqs` among them; so has one of decodes that runs as a prefill because
+/// another rank's does.
+pub const SGLANG: &[Batch] = &[Batch {
+    requests: "len(batch.reqs)",
+    tokens: "batch.extend_num_tokens if batch.forward_mode._name_ \
+             in ('EXTEND', 'MIXED', 'SPLIT_PREFILL', 'DLLM_EXTEND') \
+             else len(batch.reqs) if batch.forward_mode._name_ == 'DECODE' else 0",
+    prefill_tokens: "batch.extend_num_tokens - len(batch.decoding_reqs) \
+                     if batch.forward_mode._name_ \
+                     in ('EXTEND', 'MIXED', 'SPLIT_PREFILL', 'DLLM_EXTEND') else 0",
+    versions: "sglang 0.4.6, 0.5.3, 0.5.10, 0.5.16, 0.5.23",
+}];
+
+/// Dummy batches of data parallelism, which 0.12 and later tell apart, have a token that is nobody's.
+pub const LMDEPLOY: &[Batch] = &[
+    Batch {
+        requests: "0 if inputs.is_dummy else inputs.seq_length.shape[0]",
+        tokens: "0 if inputs.is_dummy else inputs.input_ids.shape[1]",
+        prefill_tokens: "0 if inputs.is_dummy else 0 if inputs.is_decoding \
+                         else inputs.input_ids.shape[1]",
+        versions: "lmdeploy 0.12.0, 0.15.0, 0.18.0",
+    },
+    Batch {
+        requests: "inputs.seq_length.shape[0]",
+        tokens: "inputs.input_ids.shape[1]",
+        prefill_tokens: "0 if inputs.is_decoding else inputs.input_ids.shape[1]",
+        versions: "lmdeploy 0.7.3, 0.10.2",
+    },
+];
+
+/// The position of a request is behind the tokens of this batch already.
+pub const TRANSFORMERS: &[Batch] = &[
+    Batch {
+        requests: "len(self.inputs_and_outputs.requests_in_batch)",
+        tokens: "self.inputs_and_outputs.total_seqlen_q",
+        prefill_tokens: "sum(r.query_length for r in self.inputs_and_outputs.requests_in_batch \
+                         if r.state.position_offset <= len(r.state.initial_tokens))",
+        versions: "transformers 5.10.4, 5.23.0, synchronous",
+    },
+    Batch {
+        requests: "len(self.inputs_and_outputs.io_pairs[self.inputs_and_outputs.current_pair]\
+                   .host_io.requests_in_batch)",
+        tokens: "self.inputs_and_outputs.io_pairs[self.inputs_and_outputs.current_pair]\
+                 .host_io.total_seqlen_q",
+        prefill_tokens: "sum(r.query_length for r in self.inputs_and_outputs\
+                         .io_pairs[self.inputs_and_outputs.current_pair].host_io.requests_in_batch \
+                         if r.state.position_offset <= len(r.state.initial_tokens))",
+        versions: "transformers 5.10.4, 5.23.0, asynchronous",
+    },
+    Batch {
+        requests: "len(self.requests_in_batch)",
+        tokens: "self.actual_query_length",
+        prefill_tokens: "sum(len(r.tokens_to_process) for r in self.requests_in_batch \
+                         if r.position_offset <= len(r.initial_tokens))",
+        versions: "transformers 5.0.0",
+    },
+];
