@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tllmprof_fuzzed::packed::{pack, unpack};
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, RangeKind, What,
+    Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, RangeKind, What,
 };
 
 #[path = "../../nsys/tests/common/mod.rs"]
@@ -201,6 +201,10 @@ fn every_kind(is_over: bool) -> Vec<u8> {
             layer: 1,
             expert: 2,
             tokens: 3,
+        },
+        What::Batch {
+            iteration: 5,
+            batch: Batch::new(2, 9, 8).expect("a batch"),
         },
         What::KernelWindow {
             edge: Edge::Close,

@@ -9,6 +9,7 @@
 //! | 14–15 | code |
 //! | 16–23 | value |
 
+use crate::batch::Batch;
 use crate::info::Info;
 use crate::kinds::{CallKind, CopyKind, Edge, RangeKind};
 use crate::layout::EVENT_BYTES;
@@ -295,6 +296,15 @@ events! {
         write (layer, (expert as u64) << 48 | tokens & TOKENS);
         read |code, value| Self::ExpertLoad {
             layer: code, expert: (value >> 48) as u16, tokens: value & TOKENS
+        };
+
+    /// What was in the batch of an iteration. `iteration` is its number modulo 2^16: of those, the latest
+    /// that had begun at `start`.
+    24 Batch { iteration: u16, batch: Batch }
+        write (batch.requests, batch.value(iteration));
+        read |code, value| {
+            let (iteration, batch) = known!(Batch::of_event(code, value));
+            Self::Batch { iteration, batch }
         };
 }
 

@@ -7,6 +7,8 @@
 //! gives what is left of it, in memory bounded by constants, and what was wrong is counted. Checks
 //! (`check`) show what was changed.
 
+#[forbid(unsafe_code)]
+mod batch;
 #[cfg(any(feature = "builder", feature = "stream"))]
 mod block;
 #[forbid(unsafe_code)]
@@ -47,6 +49,7 @@ pub mod contents;
 #[forbid(unsafe_code)]
 mod repair;
 
+pub use batch::{Batch, Phase};
 pub use chunk::{Chunk, EventWriter};
 pub use clock::{Clock, MonotonicNs};
 pub use counter::Counter;

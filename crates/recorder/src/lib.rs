@@ -30,7 +30,7 @@ use once_cell::race::OnceBox;
 use tllmprof_config::{Place, Settings};
 use tllmprof_platform::lifecycle;
 
-pub use tllmprof_record::{Counter, Edge, Ended, Event, RangeKind, StringId, What};
+pub use tllmprof_record::{Batch, Counter, Edge, Ended, Event, RangeKind, StringId, What};
 use tllmprof_session::Facts;
 
 #[cfg(target_arch = "x86_64")] // its assembler asks
@@ -72,6 +72,12 @@ pub fn ended(window: u32, since: u64, what: impl FnOnce() -> What) {
     {
         writers::write(&event);
     }
+}
+
+/// Keeps what is in the batch of `iteration`, which the calling thread has begun, if a window is open.
+pub fn batch(iteration: u64, batch: Batch) {
+    let iteration = iteration as u16;
+    event(ticks(), 0, What::Batch { iteration, batch });
 }
 
 /// Keeps an event of what was done inside a window, which may be closed by now.

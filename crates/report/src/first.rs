@@ -1,6 +1,6 @@
 //! What the first way through a record finds: what there is little of.
 
-use tllmprof_record::{Clock, Entry, What};
+use tllmprof_record::{Batch, Clock, Entry, What};
 
 use crate::facts::Found;
 use crate::gpu::{GpuSpan, GpuSpans};
@@ -30,10 +30,21 @@ impl RawIteration {
     }
 }
 
+/// A batch as the record has it.
+#[derive(Clone, Copy, Debug)]
+pub struct RawBatch {
+    /// In ticks.
+    pub start: u64,
+    /// The number of its iteration modulo 2^16.
+    pub iteration: u16,
+    pub batch: Batch,
+}
+
 #[derive(Debug, Default)]
 pub struct First {
     pub found: Found,
     pub iterations: Vec<RawIteration>,
+    pub batches: Vec<RawBatch>,
     /// Of windows, and of those in which kernels are taken.
     pub edges: Vec<WindowEdge>,
     pub kernel_edges: Vec<WindowEdge>,
@@ -82,7 +93,14 @@ impl First {
                 start: clock.ns(event.start),
                 duration: event.duration,
             }),
-            What::Iteration { .. } => self.left_out += 1,
+            What::Batch { iteration, batch } if self.batches.len() < ITERATIONS => {
+                self.batches.push(RawBatch {
+                    start: event.start,
+                    iteration,
+                    batch,
+                });
+            }
+            What::Iteration { .. } | What::Batch { .. } => self.left_out += 1,
             _ => (),
         }
     }

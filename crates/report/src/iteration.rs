@@ -1,5 +1,7 @@
 //! An iteration, and what happened in it.
 
+use tllmprof_record::Batch;
+
 /// An iteration of a window. Durations are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Iteration {
@@ -33,6 +35,8 @@ pub struct Iteration {
     /// How long at least one kernel or copy ran in it, of the device where that is longest; `None`
     /// where none were taken. Taking them stretches it, and [`gpu`](Self::gpu) and the duration too.
     pub gpu_busy: Option<u64>,
+    /// What was in its batch, where the engine's arguments say that.
+    pub batch: Option<Batch>,
 }
 
 impl Iteration {

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod breakdown;
 mod busy;
 mod causes;

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
 
-use tllmprof_record::{CallKind, Clock, ClockKind, Counter, Damage, Ended, Entry, Header};
+use tllmprof_record::{Batch, CallKind, Clock, ClockKind, Counter, Damage, Ended, Entry, Header};
 
+use crate::batch::{self, PhaseSum};
 use crate::causes::Watched;
 use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
@@ -37,6 +38,8 @@ pub struct Process {
     pub windows: Vec<Window>,
     /// Over all windows; `None` where they have no iterations.
     pub sum: Option<Sum>,
+    /// Those of the batches, where they are known.
+    pub phases: Vec<PhaseSum>,
     pub outside: Outside,
     /// The slowest iterations first.
     pub slowest: Vec<Slow>,
@@ -131,6 +134,7 @@ impl Process {
         let First {
             found,
             mut iterations,
+            batches,
             edges,
             kernel_edges,
             gpu,
@@ -186,7 +190,14 @@ impl Process {
         let slowest = slow::slow(&iterations, watched, &totals, &facts, &strings, &clock);
         let windows = windows(
             edges,
-            whole(&iterations, &inside, &kernels, gpu.times(), &clock),
+            whole(
+                &iterations,
+                &inside,
+                &kernels,
+                gpu.times(),
+                &batch::batches(&iterations, &batches),
+                &clock,
+            ),
         );
         // Where a window closes the recorder has counted these.
         let unclosed = windows.iter().filter(|window| !window.closed);
@@ -203,6 +214,7 @@ impl Process {
             parent: header.parent,
             ended: header.ended,
             sum: Sum::of(&windows),
+            phases: batch::phases(&windows),
             outside: Outside::of(header, &ns),
             slowest,
             calls: calls(&facts, &totals, &ns),
@@ -346,6 +358,7 @@ fn whole(
     inside: &[InIteration],
     kernels: &Kernels,
     gpu: Vec<(u64, u64)>,
+    batches: &[Option<Batch>],
     clock: &Clock,
 ) -> Vec<Iteration> {
     let is_measured = !gpu.is_empty();
@@ -354,7 +367,8 @@ fn whole(
     raw.iter()
         .zip(inside)
         .zip(kernels)
-        .map(|((raw, inside), kernels)| {
+        .zip(batches)
+        .map(|(((raw, inside), kernels), batch)| {
             let ns = |ticks| clock.duration_ns(raw.start, ticks);
             let gpu_at = gpu.binary_search_by_key(&raw.n, |(n, _)| *n);
             Iteration {
@@ -377,6 +391,7 @@ fn whole(
                 gc: ns(inside.gc),
                 kernels: kernels.kernels,
                 gpu_busy: kernels.busy,
+                batch: *batch,
             }
         })
         .collect()

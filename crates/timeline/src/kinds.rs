@@ -249,6 +249,8 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
         | What::CallName { .. } => return None,
         // An item is made of both edges: `Stretch`.
         What::Window { .. } | What::KernelWindow { .. } => return None,
+        // The report's iterations have it.
+        What::Batch { .. } => return None,
         What::GpuMetric { metric: None, .. } => return None,
         What::Call {
             row,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 
 use ::parquet::data_type::ByteArray;
-use tllmprof_record::{Ended, NO_STRING, StringId};
+use tllmprof_record::{Batch, Ended, NO_STRING, StringId};
 use tllmprof_report::State;
 use tllmprof_timeline::{Item, Iterations, Kind, Name, Track};
 
@@ -56,7 +56,7 @@ pub fn rows(record: &Record, tables: &mut impl Tables) -> io::Result<()> {
     let mut texts = Texts::default();
     process(record, &mut texts, tables)?;
     stretches(record, &mut texts, tables)?;
-    iterations(record, &texts, tables)?;
+    iterations(record, &mut texts, tables)?;
     let mut items = Items::new(record, texts);
     record.items(|item| items.add(item, tables))
 }
@@ -115,9 +115,11 @@ fn stretches(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Re
     Ok(())
 }
 
-fn iterations(record: &Record, texts: &Texts, to: &mut impl Tables) -> io::Result<()> {
+fn iterations(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Result<()> {
     let windows = record.process.windows.iter();
     for iteration in windows.flat_map(|window| &window.iterations) {
+        let of_batch =
+            |of: fn(Batch) -> u32| iteration.batch.map(of).map_or(Cell::Null, Cell::from);
         let row = [
             iteration.n.into(),
             iteration.start.into(),
@@ -131,6 +133,14 @@ fn iterations(record: &Record, texts: &Texts, to: &mut impl Tables) -> io::Resul
             iteration.gc.into(),
             iteration.kernels.into(),
             iteration.gpu_busy.into(),
+            of_batch(|batch| batch.requests.into()),
+            of_batch(|batch| batch.tokens),
+            of_batch(|batch| batch.prefill_tokens),
+            of_batch(Batch::decode_tokens),
+            match iteration.batch {
+                Some(batch) => texts.fixed(batch.phase().name()),
+                None => Cell::Null,
+            },
             iteration.cut.into(),
         ];
         to.row(Which::Iterations as usize, &row, texts)?;

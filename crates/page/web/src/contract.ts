@@ -101,6 +101,8 @@ export interface Process {
     windows: Window[];
     /** The iterations of all windows together; `null`: there are none. */
     inside: Sum | null;
+    /** The iterations of all windows by what was in their batches, of those where that is known. */
+    phases: PhaseSum[];
     /** The iterations outside windows. */
     outside: Outside;
     /** The slowest iterations of all windows, the slowest first: up to 10. */
@@ -282,6 +284,24 @@ export interface Sum {
     launches: number;
     /** CUDA calls, on all threads. Unit: calls per iteration. */
     calls: number;
+}
+
+/** The iterations in one phase. */
+export interface PhaseSum {
+    /** What their batches consist of. */
+    phase: Phase;
+    /** How many there are. Unit: iterations. */
+    iterations: number;
+    /** How long they took. */
+    time: Quantiles;
+    /** How long they took in all. Unit: ns. */
+    total_ns: number;
+    /** Requests in their batches, in all. Unit: requests. */
+    requests: number;
+    /** Tokens in their batches, in all. Unit: tokens. */
+    tokens: number;
+    /** Tokens of prompts among them. Unit: tokens. */
+    prefill_tokens: number;
 }
 
 /** Iterations outside windows: a histogram, exact to 1.6 %. */
@@ -516,6 +536,8 @@ export interface Iteration {
     kernels: number;
     /** How long at least one kernel or copy ran during it, of the device where that is longest; `null`: kernels were not recorded. Recording them makes an iteration longer. Unit: ns. */
     gpu_busy_ns: number | null;
+    /** What was in its batch, as the engine's step function was told; `null`: not known. */
+    batch: Batch | null;
     /** Whether something other than its own end ended it. */
     cut: boolean;
 }
@@ -528,6 +550,17 @@ export type GpuFrom =
     | "events in kernel windows"
     /** By the kernels themselves, in iterations that recording them made longer. */
     | "kernels";
+
+/** What a batch consists of. */
+export type Phase =
+    /** Tokens of prompts alone. */
+    | "prefill"
+    /** Tokens behind prompts alone. */
+    | "decode"
+    /** Both. */
+    | "mixed"
+    /** No tokens. */
+    | "idle";
 
 /** Something that overlapped a slow iteration. */
 export interface Overlap {
@@ -581,6 +614,20 @@ export type PartOn =
     | "gaps"
     /** GPU: nothing to do. */
     | "idle";
+
+/** What was in a batch. */
+export interface Batch {
+    /** Requests in it. Unit: requests. */
+    requests: number;
+    /** Tokens that were scheduled, without those that the batch was padded by. Unit: tokens. */
+    tokens: number;
+    /** Tokens of prompts among them. Unit: tokens. */
+    prefill_tokens: number;
+    /** The other ones. Unit: tokens. */
+    decode_tokens: number;
+    /** What it consists of. */
+    phase: Phase;
+}
 
 /** What kind of thing overlapped a slow iteration. */
 export type OverlapKind =

@@ -103,6 +103,14 @@ fn every_kind_comes_back() {
             expert: 255,
             tokens: (1 << 48) - 1,
         },
+        What::Batch {
+            iteration: u16::MAX,
+            batch: Batch::new(65_535, (1 << 24) - 1, 1 << 23).unwrap(),
+        },
+        What::Batch {
+            iteration: 1,
+            batch: Batch::new(0, 0, 0).unwrap(),
+        },
     ];
     for what in all {
         for flags in 0..4 {
@@ -189,4 +197,8 @@ fn what_is_none_is_said() {
     let window =
         |bytes: &mut [u8; EVENT_BYTES]| (bytes[12], bytes[14]) = (EventKind::Window as u8, 2);
     assert_eq!(decode(window), Err(NoEvent::Bad));
+    // More tokens of prompts than tokens.
+    let batch =
+        |bytes: &mut [u8; EVENT_BYTES]| (bytes[12], bytes[16]) = (EventKind::Batch as u8, 1);
+    assert_eq!(decode(batch), Err(NoEvent::Bad));
 }

@@ -2,6 +2,7 @@
 //! comes from them, and from that the types of the page's script and `docs/report-json.md`. Doc comments here are the
 //! descriptions that users read. A number's unit, where its key does not end with `_ns`, is its `unit`.
 
+mod batch;
 mod escaped;
 mod gpu;
 mod process;

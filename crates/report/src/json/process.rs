@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use tllmprof_record::Ended;
 
+use super::batch::{JsonBatch, JsonPhase};
 use super::gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
 use super::routing::JsonRouting;
 use crate::iteration::Iteration;
@@ -61,6 +62,8 @@ pub struct JsonProcess<'a> {
     windows: Vec<JsonWindow<'a>>,
     /// The iterations of all windows together; `null`: there are none.
     inside: Option<JsonSum>,
+    /// The iterations of all windows by what was in their batches, of those where that is known.
+    phases: Vec<JsonPhase>,
     /// The iterations outside windows.
     outside: JsonOutside,
     /// The slowest iterations of all windows, the slowest first: up to 10.
@@ -210,6 +213,8 @@ struct JsonIteration {
     /// How long at least one kernel or copy ran during it, of the device where that is longest; `null`: kernels were
     /// not recorded. Recording them makes an iteration longer.
     gpu_busy_ns: Option<u64>,
+    /// What was in its batch, as the engine's step function was told; `null`: not known.
+    batch: Option<JsonBatch>,
     /// Whether something other than its own end ended it.
     cut: bool,
 }
@@ -372,6 +377,7 @@ impl<'a> JsonProcess<'a> {
             windows_asked: &facts.windows,
             windows: process.windows.iter().map(window).collect(),
             inside: process.sum.as_ref().map(JsonSum::of),
+            phases: process.phases.iter().map(JsonPhase::of).collect(),
             outside: JsonOutside {
                 iterations: process.outside.iterations,
                 p50_ns: process.outside.p50,
@@ -451,7 +457,7 @@ impl<'a> JsonWindow<'a> {
 }
 
 impl JsonIteration {
-    const fn of(iteration: &Iteration) -> Self {
+    fn of(iteration: &Iteration) -> Self {
         Self {
             n: iteration.n,
             start_ns: iteration.start,
@@ -465,6 +471,7 @@ impl JsonIteration {
             gc_ns: iteration.gc,
             kernels: iteration.kernels,
             gpu_busy_ns: iteration.gpu_busy,
+            batch: JsonBatch::of(iteration.batch),
             cut: iteration.cut,
         }
     }

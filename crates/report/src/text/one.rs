@@ -9,6 +9,7 @@ use super::lines::{Lines, WIDTH, short};
 use super::routing;
 use super::rows::Rows;
 use super::{findings, gpu};
+use crate::batch::PhaseSum;
 use crate::diagnosis::Finding;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
@@ -92,6 +93,7 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
     windows(&process.windows, lines);
     lines.blank();
     times(process, sum, lines);
+    batches(&process.phases, lines);
     lines.blank();
     let tables = [
         process.slowest.len().min(SLOW) * usize::from(process.slowest.len() > 1),
@@ -198,6 +200,10 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
             Some(sum.share(sum.wait_total)),
         );
     }
+    for phase in &process.phases {
+        let what = format!("  {} ({})", phase.phase.name(), phase.iterations);
+        row(&short(&what, 22), &phase.time, Some(sum.share(phase.total)));
+    }
     let outside = &process.outside;
     if let (Some(p50), Some(p90), Some(p99), Some(max)) =
         (outside.p50, outside.p90, outside.p99, outside.max)
@@ -211,6 +217,24 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
             Time(max)
         ));
     }
+}
+
+/// What was in a batch on average.
+fn batches(phases: &[PhaseSum], lines: &mut Lines) {
+    let total =
+        |of: fn(&PhaseSum) -> u64| phases.iter().map(of).fold(0, u64::saturating_add) as f64;
+    let iterations = total(|phase| phase.iterations);
+    if iterations == 0.0 {
+        return;
+    }
+    let tokens = total(|phase| phase.tokens);
+    let prefill = total(|phase| phase.prefill_tokens) / tokens.max(1.0);
+    lines.add(format_args!(
+        "{} requests and {} tokens a step, {} of these prefill",
+        Rate(total(|phase| phase.requests) / iterations),
+        Rate(tokens / iterations),
+        Share(prefill)
+    ));
 }
 
 fn calls(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {

@@ -15,6 +15,10 @@ pub const US: u64 = 1_000;
 const TICKS: u64 = 2;
 /// What its counter said when the machine was started.
 const OFFSET: u64 = 12_345_678;
+/// What the counter says at a moment.
+pub const fn ticks(ns: u64) -> u64 {
+    ns * TICKS + OFFSET
+}
 /// Nanoseconds since 1970 less `CLOCK_MONOTONIC`.
 pub const UNIX: u64 = 1_700_000_000_000_000_000;
 
@@ -294,7 +298,7 @@ impl Server {
 impl Writing {
     fn anchor(&self, ns: u64) {
         let anchor = Anchor {
-            ticks: ns * TICKS + OFFSET,
+            ticks: ticks(ns),
             monotonic_ns: ns,
             unix_ns: ns + UNIX,
         };
@@ -310,7 +314,7 @@ impl Writing {
             | What::GpuSet { .. } => long,
             _ => long * TICKS,
         };
-        let event = Event::new(at * TICKS + OFFSET, duration, what);
+        let event = Event::new(ticks(at), duration, what);
         self.builder.push(self.ids[thread], &event);
     }
 

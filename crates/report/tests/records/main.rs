@@ -1,5 +1,6 @@
 //! Records made up or kept from before, reported: one binary, as each that is built optimized takes long.
 
+mod batches;
 mod breakdown;
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,0 +1,123 @@
+//! What an engine had in the batch of an iteration.
+
+/// Requests and tokens of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Batch {
+    pub requests: u16,
+    /// Tokens that are scheduled: not those that a graph pads the batch to.
+    pub tokens: u32,
+    /// Those of prompts, at most `tokens`.
+    pub prefill_tokens: u32,
+}
+
+/// What a batch consists of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Phase {
+    Prefill,
+    Decode,
+    Mixed,
+    /// No token.
+    Idle,
+}
+
+impl Phase {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Prefill, Self::Decode, Self::Mixed, Self::Idle];
+
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+            Self::Mixed => "mixed",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+/// Bits of each number of tokens in an event.
+const TOKENS: u32 = 24;
+
+impl Batch {
+    /// None where numbers are negative, contradict each other, or do not go into a record.
+    #[must_use]
+    pub fn new(requests: i64, tokens: i64, prefill_tokens: i64) -> Option<Self> {
+        let batch = Self {
+            requests: u16::try_from(requests).ok()?,
+            tokens: u32::try_from(tokens).ok()?,
+            prefill_tokens: u32::try_from(prefill_tokens).ok()?,
+        };
+        let fits = batch.prefill_tokens <= batch.tokens && batch.tokens < 1 << TOKENS;
+        fits.then_some(batch)
+    }
+
+    #[must_use]
+    pub const fn decode_tokens(self) -> u32 {
+        self.tokens - self.prefill_tokens
+    }
+
+    #[must_use]
+    pub const fn phase(self) -> Phase {
+        match (self.prefill_tokens, self.decode_tokens()) {
+            (0, 0) => Phase::Idle,
+            (_, 0) => Phase::Prefill,
+            (0, _) => Phase::Decode,
+            _ => Phase::Mixed,
+        }
+    }
+
+    /// The value of its event, in which it is that of an iteration whose number ends with `iteration`.
+    pub(crate) const fn value(self, iteration: u16) -> u64 {
+        (iteration as u64) << (2 * TOKENS)
+            | (self.tokens as u64) << TOKENS
+            | self.prefill_tokens as u64
+    }
+
+    pub(crate) const fn of_event(requests: u16, value: u64) -> Option<(u16, Self)> {
+        const MASK: u64 = (1 << TOKENS) - 1;
+        let batch = Self {
+            requests,
+            tokens: (value >> TOKENS & MASK) as u32,
+            prefill_tokens: (value & MASK) as u32,
+        };
+        if batch.prefill_tokens > batch.tokens {
+            return None;
+        }
+        Some(((value >> (2 * TOKENS)) as u16, batch))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_cannot_be_are_no_batch() {
+        assert!(Batch::new(0, 0, 0).is_some());
+        assert!(Batch::new(65_535, (1 << 24) - 1, (1 << 24) - 1).is_some());
+        for (requests, tokens, prefill) in [
+            (-1, 0, 0),
+            (65_536, 1, 0),
+            (1, -1, 0),
+            (1, 1 << 24, 0),
+            (1, 1, -1),
+            (1, 1, 2),
+            (1, i64::MAX, 0),
+        ] {
+            let batch = Batch::new(requests, tokens, prefill);
+            assert_eq!(batch, None, "{requests} {tokens} {prefill}");
+        }
+    }
+
+    #[test]
+    fn the_phase_follows_from_the_tokens() {
+        let phase = |tokens, prefill| Batch::new(3, tokens, prefill).unwrap().phase();
+        assert_eq!(phase(0, 0), Phase::Idle);
+        assert_eq!(phase(7, 7), Phase::Prefill);
+        assert_eq!(phase(3, 0), Phase::Decode);
+        assert_eq!(phase(9, 7), Phase::Mixed);
+        assert_eq!(Batch::new(3, 9, 7).unwrap().decode_tokens(), 2);
+        let names = Phase::ALL.map(Phase::name);
+        assert_eq!(names, ["prefill", "decode", "mixed", "idle"]);
+    }
+}
