@@ -165,6 +165,8 @@ macro_rules! with_functions {
                 module_dict(module: object) -> borrowed = c"PyModule_GetDict";
                 function_code(function: object) -> borrowed = c"PyFunction_GetCode";
                 is_true(object: object) -> int = c"PyObject_IsTrue";
+                size(object: object) -> size = c"PyObject_Size";
+                intern(text: text) -> new = c"PyUnicode_InternFromString";
                 tuple_new(length: size) -> new = c"PyTuple_New";
                 tuple_set(tuple: object, index: size, element: taken) -> int = c"PyTuple_SetItem";
                 tuple_get(tuple: object, index: size) -> borrowed = c"PyTuple_GetItem";
@@ -191,6 +193,7 @@ macro_rules! with_functions {
             required {
                 add_audit_hook: fn(AuditHook, *mut c_void) -> c_int = c"PySys_AddAuditHook";
                 is_subtype: fn(Raw, Raw) -> c_int = c"PyType_IsSubtype";
+                generic_attr: fn(Raw, Raw) -> Raw = c"PyObject_GenericGetAttr";
                 dict_next: fn(Raw, *mut isize, *mut Raw, *mut Raw) -> c_int = c"PyDict_Next";
                 text_from: fn(*const c_char, isize) -> Raw = c"PyUnicode_FromStringAndSize";
                 text_as: fn(Raw, *mut isize) -> *const c_char = c"PyUnicode_AsUTF8AndSize";
@@ -200,6 +203,7 @@ macro_rules! with_functions {
                 err_restore: fn(Raw, Raw, Raw) = c"PyErr_Restore";
                 class_attr: fn(Raw, Raw) -> Raw = c"_PyType_Lookup";
                 dict_get: fn(Raw, *const c_char) -> Raw = c"PyDict_GetItemString";
+                dict_find: fn(Raw, Raw) -> Raw = c"PyDict_GetItemWithError";
                 save_thread: fn() -> ThreadState = c"PyEval_SaveThread";
                 restore_thread: fn(ThreadState) = c"PyEval_RestoreThread";
                 gil_ensure: fn() -> c_int = c"PyGILState_Ensure";
@@ -211,6 +215,7 @@ macro_rules! with_functions {
             optional {
                 is_finalizing: fn() -> c_int = c"Py_IsFinalizing" | c"_Py_IsFinalizing";
                 dict_get_new: fn(Raw, *const c_char, *mut Raw) -> c_int = c"PyDict_GetItemStringRef";
+                dict_find_new: fn(Raw, Raw, *mut Raw) -> c_int = c"PyDict_GetItemRef";
                 class_attr_new: fn(Raw, Raw) -> Raw = c"_PyType_LookupRef";
                 current_frame: fn() -> Raw = c"PyEval_GetFrame";
                 frame_variable: fn(Raw, Raw) -> Raw = c"PyFrame_GetVar";
@@ -236,6 +241,16 @@ pub struct Types {
     pub class_method: Raw,
     pub property: Raw,
     pub class: Raw,
+    pub integer: Raw,
+    pub text: Raw,
+    pub list: Raw,
+    pub tuple: Raw,
+    pub dict: Raw,
+    pub set: Raw,
+    /// Of slots.
+    pub member: Raw,
+    /// Of attributes that compiled code computes.
+    pub computed: Raw,
 }
 
 impl Types {
@@ -247,6 +262,14 @@ impl Types {
             class_method: find(&[c"PyClassMethod_Type"])?,
             property: find(&[c"PyProperty_Type"])?,
             class: find(&[c"PyType_Type"])?,
+            integer: find(&[c"PyLong_Type"])?,
+            text: find(&[c"PyUnicode_Type"])?,
+            list: find(&[c"PyList_Type"])?,
+            tuple: find(&[c"PyTuple_Type"])?,
+            dict: find(&[c"PyDict_Type"])?,
+            set: find(&[c"PySet_Type"])?,
+            member: find(&[c"PyMemberDescr_Type"])?,
+            computed: find(&[c"PyGetSetDescr_Type"])?,
         })
     }
 }
@@ -313,6 +336,23 @@ impl Api {
             };
             let mut found = core::ptr::null_mut();
             get(dict, name.as_ptr(), &raw mut found);
+            found
+        }
+    }
+
+    /// `dict[key]`, as [`Api::dict_item`] gives it.
+    ///
+    /// # Safety
+    /// The thread may use the interpreter; `dict` and `key` are live objects.
+    pub(crate) unsafe fn dict_find(&self, dict: Raw, key: Raw) -> Raw {
+        // SAFETY: live objects, of which the functions check the first; writes to the local. What one
+        // gives is borrowed from the dictionary, which is alive.
+        unsafe {
+            let Some(find) = self.dict_find_new else {
+                return self.shared((self.dict_find)(dict, key));
+            };
+            let mut found = core::ptr::null_mut();
+            find(dict, key, &raw mut found);
             found
         }
     }

@@ -14,6 +14,7 @@
 pub mod api;
 mod attach;
 mod attached;
+mod batch;
 #[cfg(test)]
 mod broken;
 mod collecting;
@@ -30,6 +31,7 @@ mod longest;
 pub mod method;
 mod names;
 pub mod object;
+mod place;
 mod spans;
 #[cfg(test)]
 mod tests;

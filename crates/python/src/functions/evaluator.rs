@@ -325,9 +325,9 @@ fn enters(thread: &Thread, frame: &Frame<'_>, throws: c_int, mark: &'static Mark
     let Some(goes_on) = goes_on(state, throws != 0) else {
         return false;
     };
-    thread.spans.enter(frame.py(), mark, goes_on, |_| {
-        (!goes_on).then(|| frame.first(&mark.first))?
-    });
+    thread
+        .spans
+        .enter(frame.py(), mark, goes_on, &|place| frame.argument(place));
     true
 }
 

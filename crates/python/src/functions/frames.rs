@@ -6,7 +6,7 @@
 use crate::api::Raw;
 use crate::object::Object;
 use crate::object::Python;
-use crate::spans::First;
+use crate::place::Place;
 use crate::version::Version;
 
 /// Where a frame's code object lies, in all of them.
@@ -190,18 +190,18 @@ impl<'py> Frame<'py> {
         unsafe { self.layout.has_yielded(self.raw) }
     }
 
-    /// The first argument of the call that begins with the frame, of the marked code object that
-    /// `first` is of.
-    pub fn first(&self, first: &First) -> Option<Object<'py>> {
+    /// The argument of the call that begins with the frame, of the marked code object that `place` is
+    /// of.
+    pub fn argument(&self, place: &Place) -> Option<Object<'py>> {
         let variable = |index: usize| {
             // SAFETY: the code object has that many variables: references that the frame owns, or
             // null.
             unsafe { self.py.share(self.layout.variable(self.raw, index)) }
         };
-        match first {
-            First::Local(index) => variable(*index),
-            First::Cell(index) => variable(*index)?.content(),
-            First::Nowhere | First::Named(_) => None,
+        match place {
+            Place::Local(index) => variable(*index),
+            Place::Cell(index) => variable(*index)?.content(),
+            Place::Named(_) => None,
         }
     }
 }

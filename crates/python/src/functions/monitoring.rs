@@ -10,7 +10,8 @@ use super::marked;
 use crate::method::MethodDef;
 use crate::object::Object;
 use crate::object::Python;
-use crate::spans::{First, Mark, Spans};
+use crate::place::Place;
+use crate::spans::{Mark, Spans};
 use crate::threads;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::lifecycle;
@@ -157,14 +158,14 @@ fn with_mark(code: usize, act: impl FnOnce(&Spans, &'static Mark)) {
 /// `PY_START(code, offset)`.
 fn start(py: Python<'_>, code: usize) {
     with_mark(code, |spans, mark| {
-        spans.enter(py, mark, false, |py| first(py, mark));
+        spans.enter(py, mark, false, &|place| argument(py, place));
     });
 }
 
 /// `PY_RESUME(code, offset)` and `PY_THROW(code, offset, exception)`.
 fn resume(py: Python<'_>, code: usize) {
     with_mark(code, |spans, mark| {
-        spans.enter(py, mark, true, |_| None);
+        spans.enter(py, mark, true, &|_| None);
     });
 }
 
@@ -178,9 +179,9 @@ fn end(py: Python<'_>, code: usize) {
     with_mark(code, |spans, mark| spans.leave(py, mark, true));
 }
 
-/// The first argument of the call that the calling thread begins.
-fn first<'py>(py: Python<'py>, mark: &Mark) -> Option<Object<'py>> {
-    let First::Named(name) = &mark.first else {
+/// An argument of the call that the calling thread begins.
+fn argument<'py>(py: Python<'py>, place: &Place) -> Option<Object<'py>> {
+    let Place::Named(name) = place else {
         return None;
     };
     py.frame()?.variable(&name.get(py)?)

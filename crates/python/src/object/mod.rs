@@ -105,6 +105,30 @@ impl Held {
     }
 }
 
+/// The name of an attribute: a str that is held, or none any more.
+pub struct AttributeName(Held);
+
+impl AttributeName {
+    pub fn new(py: Python<'_>, name: &CStr) -> Option<Self> {
+        Some(Self(Held::new(py.c().intern(name)?)))
+    }
+
+    fn raw(&self) -> Option<Raw> {
+        let raw = self.0.0.load(Ordering::Acquire);
+        (!raw.is_null()).then_some(raw)
+    }
+
+    /// The str.
+    pub fn get<'py>(&self, py: Python<'py>) -> Option<Object<'py>> {
+        self.0.get(py)
+    }
+
+    /// Gives the str up.
+    pub fn release(&self, py: Python<'_>) {
+        drop(self.0.take(py));
+    }
+}
+
 impl<'py> Python<'py> {
     /// # Safety
     /// The calling thread has the GIL, or a thread state where there is no GIL, as long as `'py`.
@@ -396,11 +420,24 @@ impl<'py> Object<'py> {
 
     /// Whether it is a class.
     pub fn is_class(&self) -> bool {
-        let is_class = |kind: Object<'_>| {
-            // SAFETY: both are types.
-            unsafe { (self.py.api.is_subtype)(kind.raw, self.py.api.types.class) != 0 }
-        };
-        self.class().is_some_and(is_class)
+        self.is_a(self.py.api.types.class)
+    }
+
+    /// Whether it is a whole number: of int or of a class that is based on it.
+    pub fn is_integer(&self) -> bool {
+        self.is_a(self.py.api.types.integer)
+    }
+
+    /// Whether it is a tuple, or of a class that is based on it.
+    pub fn is_tuple(&self) -> bool {
+        self.is_a(self.py.api.types.tuple)
+    }
+
+    /// Whether it is an instance of that class of the interpreter's own, or of one that is based on it.
+    fn is_a(&self, class: Raw) -> bool {
+        // SAFETY: both are types: the caller gives one of the table's.
+        let is_a = |kind: Object<'_>| unsafe { (self.py.api.is_subtype)(kind.raw, class) != 0 };
+        self.class().is_some_and(is_a)
     }
 
     /// What a class, or a base of it, has by that name. No code of the program's runs.
@@ -411,6 +448,24 @@ impl<'py> Object<'py> {
         let name = self.py.text(name)?;
         // SAFETY: the object is a class, and the name a str; a new reference.
         unsafe { self.py.own(self.py.api.class_attr(self.raw, name.raw)) }
+    }
+
+    /// What its class, or a base of that, has by that name. No code of the program's runs.
+    pub fn attr_of_class(&self, name: &AttributeName) -> Option<Object<'py>> {
+        let (class, name) = (self.class()?, name.raw()?);
+        // SAFETY: a class, and a str, which the name holds; a new reference.
+        unsafe {
+            let found = self.py.api.class_attr(class.raw, name);
+            (!found.is_null()).then(|| self.py.own(found))?
+        }
+    }
+
+    /// `self.name`, without a `__getattribute__` or `__getattr__` of its class. Code of the program runs if
+    /// what its class has by that name ([`Self::attr_of_class`]) has a `__get__` that is such.
+    pub fn generic_attr(&self, name: &AttributeName) -> Option<Object<'py>> {
+        let name = name.raw()?;
+        // SAFETY: the reference is owned, and the name holds a str; a new reference.
+        unsafe { self.py.own((self.py.api.generic_attr)(self.raw, name)) }
     }
 
     /// The attributes of a module, or that an object that is no class has itself, as a dictionary;
@@ -452,6 +507,12 @@ impl<'py> Object<'py> {
     pub fn item(&self, name: &CStr) -> Option<Object<'py>> {
         // SAFETY: the reference is owned, so that the object is alive; a new reference, or null.
         unsafe { self.py.own(self.py.api.dict_item(self.raw, name)) }
+    }
+
+    /// `self[key]` of a dictionary.
+    pub fn find(&self, key: &Object<'py>) -> Option<Object<'py>> {
+        // SAFETY: both references are owned, so that the objects are alive; a new reference, or null.
+        unsafe { self.py.own(self.py.api.dict_find(self.raw, key.raw)) }
     }
 
     /// `self[name] = value` of a dictionary; whether that worked.

@@ -112,7 +112,7 @@ impl Function {
             return None;
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
-        self.count(py).filter(|_| !self.outlives)
+        self.count(py)
     }
 
     /// The thread leaves it: the call has ended, by returning or raising, or has only yielded.
@@ -127,6 +127,7 @@ impl Function {
         if self.step.get().is_none() || is_unkept {
             return;
         }
+        let iteration = iteration.filter(|_| !self.outlives);
         if let Some(iteration) = self.over(iteration, goes_on, has_ended) {
             py.without_gil(|| by_name::has_ended(iteration));
         }
@@ -159,7 +160,9 @@ impl Function {
     /// The thread has ended in the midst of the call. There may be no interpreter any more.
     pub fn abandons(&'static self, entered: Entered) {
         drop(entered.range);
-        if let Some(iteration) = entered.iteration {
+        if let Some(iteration) = entered.iteration
+            && !self.outlives
+        {
             by_name::has_ended(iteration);
         }
     }
@@ -212,6 +215,11 @@ impl Entered {
         let mut entered = Self::with(None);
         entered.is_unkept = true;
         entered
+    }
+
+    /// The iteration that the call began, if that is of this call alone.
+    pub const fn iteration(&self) -> Option<u64> {
+        self.iteration
     }
 
     pub const fn is_unkept(&self) -> bool {

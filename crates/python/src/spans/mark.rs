@@ -1,8 +1,10 @@
 //! What is known of a code object that is marked.
 
 use super::function::{Entered, Function};
+use crate::batch::{Arguments, Reader};
 use crate::object::{Held, Object, Python};
-use crate::version::Cells;
+use crate::place::Place;
+use tllmprof_recorder as recorder;
 
 /// What follows the calls of a code object.
 #[derive(Clone, Copy)]
@@ -27,25 +29,16 @@ pub trait Calls: Sync {
     }
 }
 
-/// Where a call's first argument is found.
-pub enum First {
-    /// Nowhere, or nobody wants it.
-    Nowhere,
-    /// This variable of the frame.
-    Local(usize),
-    /// In the cell that is this variable of the frame.
-    Cell(usize),
-    /// The variable with this name.
-    Named(Held),
-}
-
 /// What is known of a marked code object. Never freed.
 pub struct Mark {
     code: Held,
     pub watch: Watch,
     /// It makes generators, coroutines or asynchronous generators.
     pub yields: bool,
-    pub first: First,
+    /// Where the first argument of a call is found, if somebody wants it.
+    first: Option<Place>,
+    /// Reads what is in the batch of a step, where that is known.
+    reader: Option<Box<Reader>>,
     /// The number of its interpreter.
     pub interpreter: i64,
 }
@@ -58,7 +51,8 @@ impl Mark {
             code: Held::none(),
             watch,
             yields: false,
-            first: First::Nowhere,
+            first: None,
+            reader: None,
             interpreter: 0,
         }
     }
@@ -72,15 +66,16 @@ impl Mark {
         }
         let flags = code.attr(c"co_flags")?.as_int()?;
         let yields = flags & YIELDS != 0;
-        let first = match watch {
-            Watch::Function(_) => First::Nowhere,
-            Watch::Calls(_) => First::of(py, code, yields).unwrap_or(First::Nowhere),
+        let (first, reader) = match watch {
+            Watch::Function(function) => (None, Reader::of(py, code, yields, &function.asked)),
+            Watch::Calls(_) => (Place::of(py, code, yields, None), None),
         };
         Some(Self {
             code: Held::new(code.clone()),
             watch,
             yields,
             first,
+            reader: reader.map(Box::new),
             interpreter: py.interpreter(),
         })
     }
@@ -90,17 +85,28 @@ impl Mark {
         self.code.addr()
     }
 
+    /// A call begins, of which `arguments` gives the arguments, or goes on.
     pub fn enters<'py>(
         &self,
         py: Python<'py>,
         goes_on: bool,
-        first: impl FnOnce(Python<'py>) -> Option<Object<'py>>,
+        arguments: Arguments<'_, 'py>,
     ) -> Entered {
         match self.watch {
-            Watch::Function(function) => function.enters(py, goes_on),
+            Watch::Function(function) => {
+                let entered = function.enters(py, goes_on);
+                if let Some(iteration) = entered.iteration()
+                    && recorder::is_recording()
+                    && let Some(reader) = &self.reader
+                    && let Some(batch) = py.quietly(|py| reader.read(py, arguments))
+                {
+                    recorder::batch(iteration, batch);
+                }
+                entered
+            }
             Watch::Calls(calls) => py.quietly(|py| {
-                let first = first(py);
-                calls.enters(py, first.as_ref(), goes_on)
+                let first = self.first.as_ref().filter(|_| !goes_on);
+                calls.enters(py, first.and_then(arguments).as_ref(), goes_on)
             }),
         }
     }
@@ -150,39 +156,8 @@ impl Mark {
     /// Gives its references up. It is in no table any more, and the thread is in its interpreter.
     pub fn release(&self, py: Python<'_>) {
         drop(self.code.take(py));
-        if let First::Named(name) = &self.first {
-            drop(name.take(py));
-        }
-    }
-}
-
-impl First {
-    fn of(py: Python<'_>, code: &Object<'_>, yields: bool) -> Option<Self> {
-        if code.attr(c"co_argcount")?.as_int()? == 0 {
-            return None;
-        }
-        let name = code.attr(c"co_varnames")?.elements().next()?;
-        let place = py.api.version.cells();
-        if place == Cells::ByName {
-            return Some(Self::Named(Held::new(name)));
-        }
-        let text = name.as_text()?;
-        let cells = code.attr(c"co_cellvars")?;
-        let cell = cells
-            .elements()
-            .position(|cell| cell.as_text() == Some(text));
-        let locals = usize::try_from(code.attr(c"co_nlocals")?.as_int()?).ok()?;
-        Some(Self::at(place, cell, locals, yields))
-    }
-
-    /// Where it lies in a frame: `cell` is its place among the cells, if it is one, and there are
-    /// `locals` other variables.
-    const fn at(cells: Cells, cell: Option<usize>, locals: usize, yields: bool) -> Self {
-        match (cells, cell) {
-            (Cells::BehindLocals, Some(cell)) => Self::Cell(locals + cell),
-            (Cells::AmongLocals, Some(_)) if yields => Self::Cell(0),
-            _ => Self::Local(0),
-        }
+        self.first.iter().for_each(|place| place.release(py));
+        self.reader.iter().for_each(|reader| reader.release(py));
     }
 }
 
@@ -190,20 +165,6 @@ impl First {
 mod tests {
     use super::*;
     use tllmprof_config::PyFunction;
-
-    #[test]
-    fn a_first_argument_that_is_a_cell_lies_where_the_version_has_cells() {
-        let at = |cells, cell, yields| match First::at(cells, cell, 4, yields) {
-            First::Local(index) => ("local", index),
-            First::Cell(index) => ("cell", index),
-            First::Nowhere | First::Named(_) => unreachable!(),
-        };
-        assert_eq!(at(Cells::BehindLocals, None, false), ("local", 0));
-        assert_eq!(at(Cells::BehindLocals, Some(2), true), ("cell", 6));
-        assert_eq!(at(Cells::AmongLocals, None, true), ("local", 0));
-        assert_eq!(at(Cells::AmongLocals, Some(1), false), ("local", 0));
-        assert_eq!(at(Cells::AmongLocals, Some(1), true), ("cell", 0));
-    }
 
     #[test]
     fn marks_are_alike_if_the_same_follows_them() {

@@ -9,10 +9,10 @@ mod room;
 use core::cell::Cell;
 
 pub use function::{Entered, Function, StepOf};
-pub use mark::{Calls, First, Mark, Watch};
+pub use mark::{Calls, Mark, Watch};
 use room::Room;
 
-use super::object::Object;
+use super::batch::Arguments;
 use super::object::Python;
 use tllmprof_platform::lifecycle::OnlyThread;
 use tllmprof_platform::pages;
@@ -79,16 +79,16 @@ impl Spans {
             .rposition(|entry| entry.mark.get().is_some_and(|it| core::ptr::eq(it, mark)))
     }
 
-    /// The calling thread enters a marked call; `first` gives its first argument.
+    /// The calling thread enters a marked call; `arguments` gives its arguments.
     pub fn enter<'py>(
         &self,
         py: Python<'py>,
         mark: &'static Mark,
         goes_on: bool,
-        first: impl FnOnce(Python<'py>) -> Option<Object<'py>>,
+        arguments: Arguments<'_, 'py>,
     ) {
         if self.has_room() {
-            let entered = mark.enters(py, goes_on, first);
+            let entered = mark.enters(py, goes_on, arguments);
             // What came in between has left again.
             self.push(mark, entered);
         } else {
@@ -172,6 +172,7 @@ pub mod tests {
     use core::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::object::Object;
 
     /// Counts the calls that a thread has ended in the midst of.
     struct Counts(AtomicUsize);

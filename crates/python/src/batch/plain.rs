@@ -1,0 +1,119 @@
+//! What may be read of the program's objects so that none of its code runs: attributes that an object
+//! or its class just has, slots, elements of lists, tuples and dictionaries, whole numbers and texts.
+//!
+//! A property, or another attribute that is computed, is not read, nor a class's `__getattr__` asked.
+//! The one that compiled code computes and that is read is the shape of a `torch.Tensor`, which is
+//! known without the GPU.
+
+use crate::object::{AttributeName, Object};
+
+/// Why something was not read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    NoArgument,
+    NoAttribute,
+    Computed,
+    NoItem,
+    /// Another type was wanted.
+    NoList,
+    NoDictionary,
+    NoNumber,
+    NoText,
+    TooMany,
+    NoBatch,
+}
+
+impl Refused {
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::NoArgument => "an argument is missing",
+            Self::NoAttribute => "an attribute is missing",
+            Self::Computed => "an attribute is computed, and code of the program is not run",
+            Self::NoItem => "an item is missing",
+            Self::NoList => "a value is no list",
+            Self::NoDictionary => "a value is no dictionary by texts or numbers",
+            Self::NoNumber => "a value is no whole number",
+            Self::NoText => "a value is no text",
+            Self::TooMany => "it has more than 4096 requests",
+            Self::NoBatch => "its numbers are none of a batch",
+        }
+    }
+}
+
+/// Elements that are looked at in a batch.
+pub const MOST: usize = 4096;
+
+/// `object.name`; `text` is that name. `get` is `__get__`.
+#[inline(never)]
+pub fn attribute<'py>(
+    object: &Object<'py>,
+    name: &AttributeName,
+    text: &str,
+    get: &AttributeName,
+) -> Result<Object<'py>, Refused> {
+    if let Some(of_class) = object.attr_of_class(name) {
+        let types = &object.py().api.types;
+        let kind = of_class.kind();
+        let is_plain = kind == types.member || of_class.attr_of_class(get).is_none();
+        let is_shape = || kind == types.computed && text == "shape" && is_tensor(object);
+        if !is_plain && !is_shape() {
+            return Err(Refused::Computed);
+        }
+    }
+    object.generic_attr(name).ok_or(Refused::NoAttribute)
+}
+
+#[cold]
+fn is_tensor(object: &Object<'_>) -> bool {
+    let tensor = || object.py().imported(c"torch")?.own_attrs()?.item(c"Tensor");
+    tensor().is_some_and(|tensor| tensor.raw() == object.kind())
+}
+
+/// `object[index]` of a list or tuple.
+#[inline(never)]
+pub fn element<'py>(object: &Object<'py>, index: isize) -> Result<Object<'py>, Refused> {
+    let types = &object.py().api.types;
+    let found = if object.kind() == types.list {
+        object.at(index)
+    } else if object.is_tuple() {
+        object.py().c().tuple_get(object, index)
+    } else {
+        return Err(Refused::NoList);
+    };
+    found.ok_or(Refused::NoItem)
+}
+
+/// `object[key]` of a dictionary.
+#[inline(never)]
+pub fn item<'py>(object: &Object<'py>, key: &Object<'py>) -> Result<Object<'py>, Refused> {
+    let types = &object.py().api.types;
+    let kind = key.kind();
+    // Others may compare by code of the program.
+    if object.kind() != types.dict || kind != types.text && kind != types.integer {
+        return Err(Refused::NoDictionary);
+    }
+    object.find(key).ok_or(Refused::NoItem)
+}
+
+/// `len(object)` of a list, tuple, dictionary or set; 0 of None.
+#[inline(never)]
+pub fn length(object: &Object<'_>) -> Result<isize, Refused> {
+    let types = &object.py().api.types;
+    let kind = object.kind();
+    if object.is_none() {
+        return Ok(0);
+    }
+    if ![types.list, types.tuple, types.dict, types.set].contains(&kind) {
+        return Err(Refused::NoList);
+    }
+    Ok(object.py().c().size(object))
+}
+
+/// The value of a whole number, or of an enum or bool, which are such.
+#[inline(never)]
+pub fn number(object: &Object<'_>) -> Result<i64, Refused> {
+    if object.kind() != object.py().api.types.integer && !object.is_integer() {
+        return Err(Refused::NoNumber);
+    }
+    object.as_int().ok_or(Refused::NoNumber)
+}

@@ -1,0 +1,161 @@
+//! The value of a formula.
+
+use tllmprof_config::formula::{ARGUMENTS, Comparison, Node, Sum, VARIABLES};
+
+use super::Way;
+use super::plain::{self, MOST, Refused};
+use crate::object::{Object, Python};
+
+/// A batch that is being read.
+pub struct Reading<'a, 'py> {
+    py: Python<'py>,
+    way: &'a Way,
+    arguments: [Option<Object<'py>>; ARGUMENTS],
+    variables: [Option<Object<'py>>; VARIABLES],
+    /// Elements that may still be looked at.
+    left: usize,
+    /// The last attribute that was looked for.
+    name: usize,
+}
+
+impl<'a, 'py> Reading<'a, 'py> {
+    pub const fn new(
+        py: Python<'py>,
+        way: &'a Way,
+        arguments: [Option<Object<'py>>; ARGUMENTS],
+    ) -> Self {
+        Self {
+            py,
+            way,
+            arguments,
+            variables: [const { None }; VARIABLES],
+            left: MOST,
+            name: usize::MAX,
+        }
+    }
+
+    /// The last attribute that was looked for.
+    pub fn at(&self) -> Option<&'a str> {
+        self.text(self.name)
+    }
+
+    /// The whole number that a formula is.
+    pub fn number(&mut self, node: &Node) -> Result<i64, Refused> {
+        Ok(match node {
+            Node::Number(number) => *number,
+            Node::Length(of) => plain::length(&self.object(of)?)? as i64,
+            Node::Sum(sum) => self.sum(sum)?,
+            Node::If(parts) => {
+                let [this, test, other] = &**parts;
+                let holds = self.number(test)? != 0;
+                return self.number(if holds { this } else { other });
+            }
+            Node::Compares(comparison, sides) => i64::from(self.compare(*comparison, sides)?),
+            Node::OneOf(value, names) => {
+                let object = self.object(value)?;
+                let text = object.as_text().ok_or(Refused::NoText)?;
+                let is_one = |name: &usize| self.text(*name) == Some(text);
+                i64::from(names.iter().any(is_one))
+            }
+            Node::Adds(sides) => {
+                let (one, other) = self.both(sides)?;
+                one.saturating_add(other)
+            }
+            Node::Subtracts(sides) => {
+                let (one, other) = self.both(sides)?;
+                one.saturating_sub(other)
+            }
+            Node::Multiplies(sides) => {
+                let (one, other) = self.both(sides)?;
+                one.saturating_mul(other)
+            }
+            Node::Text(_)
+            | Node::Argument(_)
+            | Node::Variable(_)
+            | Node::Attribute(..)
+            | Node::Item(_) => plain::number(&self.object(node)?)?,
+        })
+    }
+
+    /// The object that a formula is.
+    fn object(&mut self, node: &Node) -> Result<Object<'py>, Refused> {
+        match node {
+            Node::Text(name) => self.way.names[*name].get(self.py).ok_or(Refused::NoItem),
+            Node::Argument(place) => self.arguments[*place].clone().ok_or(Refused::NoArgument),
+            Node::Variable(slot) => self.variables[*slot].clone().ok_or(Refused::NoItem),
+            Node::Attribute(of, name) => {
+                let of = self.object(of)?;
+                self.name = *name;
+                let way = self.way;
+                plain::attribute(&of, &way.names[*name], &way.formulas.names[*name], &way.get)
+            }
+            Node::Item(parts) => {
+                let [of, key] = &**parts;
+                let of = self.object(of)?;
+                if of.kind() == self.py.api.types.dict {
+                    return plain::item(&of, &self.object(key)?);
+                }
+                plain::element(&of, self.number(key)? as isize)
+            }
+            _ => Err(Refused::NoItem),
+        }
+    }
+
+    fn text(&self, name: usize) -> Option<&'a str> {
+        self.way.formulas.names.get(name).map(String::as_str)
+    }
+
+    #[inline(never)]
+    fn both(&mut self, sides: &[Node; 2]) -> Result<(i64, i64), Refused> {
+        let [one, other] = sides;
+        Ok((self.number(one)?, self.number(other)?))
+    }
+
+    #[inline(never)]
+    fn compare(&mut self, comparison: Comparison, sides: &[Node; 2]) -> Result<bool, Refused> {
+        let [one, other] = sides;
+        let order = if let Node::Text(name) = other {
+            let object = self.object(one)?;
+            Some(object.as_text().ok_or(Refused::NoText)?).cmp(&self.text(*name))
+        } else {
+            let (one, other) = self.both(sides)?;
+            one.cmp(&other)
+        };
+        Ok(match comparison {
+            Comparison::Is => order.is_eq(),
+            Comparison::IsNot => order.is_ne(),
+            Comparison::Less => order.is_lt(),
+            Comparison::LessOrEqual => order.is_le(),
+            Comparison::More => order.is_gt(),
+            Comparison::MoreOrEqual => order.is_ge(),
+        })
+    }
+
+    #[inline(never)]
+    fn sum(&mut self, sum: &Sum) -> Result<i64, Refused> {
+        let mut lists = [const { None }; VARIABLES];
+        let mut length = isize::MAX;
+        for (place, list) in lists.iter_mut().zip(&sum.lists) {
+            let list = self.object(list)?;
+            length = length.min(plain::length(&list)?);
+            *place = Some(list);
+        }
+        let left = self.left.checked_sub(length.unsigned_abs());
+        self.left = left.ok_or(Refused::TooMany)?;
+        let mut total = 0_i64;
+        for index in 0..length {
+            let variables = self.variables.iter_mut().skip(sum.first);
+            for (variable, list) in variables.zip(lists.iter().flatten()) {
+                *variable = Some(plain::element(list, index)?);
+            }
+            let counts = match &sum.test {
+                Some(test) => self.number(test)? != 0,
+                None => true,
+            };
+            if counts {
+                total = total.saturating_add(self.number(&sum.each)?);
+            }
+        }
+        Ok(total)
+    }
+}

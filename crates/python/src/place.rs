@@ -1,0 +1,83 @@
+//! Where an argument of a call is found.
+
+use crate::object::{Held, Object, Python};
+use crate::version::Cells;
+
+/// Where an argument of a call is found.
+pub enum Place {
+    /// This variable of the frame.
+    Local(usize),
+    /// In the cell that is this variable of the frame.
+    Cell(usize),
+    /// The variable with this name.
+    Named(Held),
+}
+
+impl Place {
+    /// The place of the argument with that name, or of the first positional one, in calls of a code
+    /// object; `yields`: it makes generators or coroutines.
+    pub fn of(py: Python<'_>, code: &Object<'_>, yields: bool, name: Option<&str>) -> Option<Self> {
+        let count = |name| usize::try_from(code.attr(name)?.as_int()?).ok();
+        let arguments = match name {
+            Some(_) => count(c"co_argcount")? + count(c"co_kwonlyargcount")?,
+            None => count(c"co_argcount")?,
+        };
+        let names = code.attr(c"co_varnames")?;
+        let mut names = names.elements().take(arguments).enumerate();
+        let (index, found) =
+            names.find(|(_, found)| name.is_none_or(|name| found.as_text() == Some(name)))?;
+        let place = py.api.version.cells();
+        if place == Cells::ByName {
+            return Some(Self::Named(Held::new(found)));
+        }
+        let text = found.as_text()?;
+        let cells = code.attr(c"co_cellvars")?;
+        let cell = cells
+            .elements()
+            .position(|cell| cell.as_text() == Some(text));
+        Some(Self::at(place, index, cell, count(c"co_nlocals")?, yields))
+    }
+
+    /// Where argument number `index` lies in a frame: `cell` is its place among the cells, if it is
+    /// one, and there are `locals` other variables.
+    const fn at(
+        cells: Cells,
+        index: usize,
+        cell: Option<usize>,
+        locals: usize,
+        yields: bool,
+    ) -> Self {
+        match (cells, cell) {
+            (Cells::BehindLocals, Some(cell)) => Self::Cell(locals + cell),
+            (Cells::AmongLocals, Some(_)) if yields => Self::Cell(index),
+            _ => Self::Local(index),
+        }
+    }
+
+    /// Gives its reference up. The thread is in its interpreter.
+    pub fn release(&self, py: Python<'_>) {
+        if let Self::Named(name) = self {
+            drop(name.take(py));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_that_is_a_cell_lies_where_the_version_has_cells() {
+        let at = |cells, index, cell, yields| match Place::at(cells, index, cell, 4, yields) {
+            Place::Local(index) => ("local", index),
+            Place::Cell(index) => ("cell", index),
+            Place::Named(_) => unreachable!(),
+        };
+        assert_eq!(at(Cells::BehindLocals, 0, None, false), ("local", 0));
+        assert_eq!(at(Cells::BehindLocals, 1, None, false), ("local", 1));
+        assert_eq!(at(Cells::BehindLocals, 0, Some(2), true), ("cell", 6));
+        assert_eq!(at(Cells::AmongLocals, 0, None, true), ("local", 0));
+        assert_eq!(at(Cells::AmongLocals, 0, Some(1), false), ("local", 0));
+        assert_eq!(at(Cells::AmongLocals, 2, Some(1), true), ("cell", 2));
+    }
+}

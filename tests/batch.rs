@@ -1,0 +1,235 @@
+//! What is in the batches of known engines: stand-ins that hold it in the engines' shapes, on the stand-in
+//! for CUDA, and the report of it. The programs know the truth themselves.
+
+mod common;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use common::python::{Python, pythons};
+use common::{Fixture, Ran, Scratch, command, repo, run, skipped, tllmprof};
+
+/// What was in each iteration of the record, and what the run said.
+fn batches(
+    which: &Python,
+    program: &str,
+    args: &[&str],
+    variables: &[(&str, &str)],
+) -> (Vec<Value>, Ran) {
+    let folder = repo().join("tests/batch");
+    let paths = [
+        folder.clone(),
+        folder.join("engines"),
+        repo().join("tests/fixtures"),
+    ];
+    let paths = std::env::join_paths(paths).unwrap();
+    let mut fixture = Fixture::new(&which.path.to_string_lossy())
+        .env("PYTHONPATH", paths)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .window("all", "auto")
+        .env("TLLMPROF_TRACE", "steps.tllmprof")
+        .arg(&folder.join(program).to_string_lossy());
+    for arg in args {
+        fixture = fixture.arg(arg);
+    }
+    for (name, value) in variables {
+        fixture = fixture.env(name, value);
+    }
+    let record = fixture.folder().join("steps.tllmprof");
+    let (ran, report) = fixture.run_and(|| {
+        let mut command = std::process::Command::new(tllmprof());
+        run(
+            command.arg("report").arg("--json").arg(&record),
+            Duration::from_secs(60),
+        )
+    });
+    let report: Value = serde_json::from_str(&report.out()).unwrap_or_else(|e| {
+        panic!(
+            "{which:?}: {e}\n{}{}{}",
+            report.err(),
+            ran.output.out(),
+            ran.output.err()
+        )
+    });
+    let windows = report["processes"][0]["windows"].as_array().unwrap();
+    let iterations = windows
+        .iter()
+        .flat_map(|window| window["iterations"].as_array().unwrap());
+    (
+        iterations
+            .map(|iteration| iteration["batch"].clone())
+            .collect(),
+        ran,
+    )
+}
+
+fn truth(ran: &Ran) -> Vec<Value> {
+    let out = ran.output.out();
+    let lines = out
+        .lines()
+        .map(|line| serde_json::from_str(line).expect(line));
+    lines.collect()
+}
+
+#[track_caller]
+fn assert_true(module: &str, ways: &[&str]) {
+    for which in pythons() {
+        for way in ways {
+            let (found, ran) = batches(which, "main.py", &[module, way], &[]);
+            let truth = truth(&ran);
+            let context = format!("{which:?} {way}\n{}", ran.output.err());
+            assert!(truth.len() > 10, "{context}");
+            assert!(
+                truth.iter().any(|batch| batch["requests"] == 1000),
+                "{context}"
+            );
+            assert_eq!(found.len(), truth.len(), "{context}");
+            for (place, (found, truth)) in found.iter().zip(&truth).enumerate() {
+                assert_eq!(found, truth, "step {place} of {context}");
+            }
+            let warned = ran
+                .said()
+                .into_iter()
+                .find(|line| line.contains("in its batch"));
+            assert_eq!(warned, None, "{context}");
+        }
+    }
+}
+
+#[test]
+fn vllm_tells_prefills_by_what_a_request_has_given() {
+    assert_true(
+        "vllm.v1.worker.gpu_model_runner",
+        &["0.33.0", "0.10.0", "0.8.5"],
+    );
+    assert_true("vllm.v1.worker.gpu.model_runner", &["0.33.0"]);
+}
+
+#[test]
+fn sglang_says_the_phase_of_a_batch() {
+    assert_true("sglang.srt.managers.scheduler", &["", "mlp-sync"]);
+}
+
+#[test]
+fn transformers_has_the_position_of_each_request() {
+    let module = "transformers.generation.continuous_batching.continuous_api";
+    assert_true(module, &["synchronous", "asynchronous", "5.0.0"]);
+}
+
+/// Of LMDeploy's batches the truth is told as far as one prefills or decodes as a whole.
+#[test]
+fn lmdeploy_has_tensors_whose_shapes_are_known() {
+    for which in pythons() {
+        for way in ["0.18.0", "0.7.3"] {
+            let module = "lmdeploy.pytorch.engine.model_agent.agent";
+            let (found, ran) = batches(which, "main.py", &[module, way], &[]);
+            let mut truth = truth(&ran);
+            for batch in truth.iter_mut().filter(|batch| batch["phase"] == "mixed") {
+                batch["prefill_tokens"] = batch["tokens"].clone();
+                batch["decode_tokens"] = json!(0);
+                batch["phase"] = json!("prefill");
+            }
+            assert_eq!(found, truth, "{which:?} {way}\n{}", ran.output.err());
+            let idle = truth.iter().any(|batch| batch["phase"] == "idle");
+            assert_eq!(idle, way == "0.18.0");
+        }
+    }
+}
+
+#[test]
+fn arguments_that_are_not_as_expected_are_left_alone() {
+    for which in pythons() {
+        let (found, ran) = batches(which, "wrong.py", &[], &[]);
+        let context = format!("{which:?}\n{}{}", ran.output.out(), ran.output.err());
+        assert!(ran.output.status.success(), "{context}");
+        // Whatever ran of the program's would have been printed.
+        let truth = truth(&ran);
+        assert!(truth.len() > 100, "{context}");
+        for (place, (found, truth)) in found.iter().zip(&truth).enumerate() {
+            assert_eq!(found, truth, "step {place} of {context}");
+        }
+        assert_eq!(found.len(), truth.len(), "{context}");
+        let warned = "GPUModelRunner.prepare_inputs: what is in its batch is not recorded: ";
+        let lines = ran.said().into_iter().filter(|line| line.contains(warned));
+        assert_eq!(lines.count(), 1, "{context}");
+    }
+}
+
+#[test]
+fn a_step_of_several_calls_has_no_batch() {
+    let Some(which) = pythons().last() else {
+        return;
+    };
+    let rule = "py:vllm.v1.worker.gpu.model_runner:GPUModelRunner.prepare_inputs";
+    let args = ["vllm.v1.worker.gpu.model_runner", "0.33.0"];
+    let of = |rule: &str| batches(which, "main.py", &args, &[("TLLMPROF_STEP", rule)]);
+    let (found, ran) = of(&format!("{rule}/2"));
+    assert!(
+        found.len() > 5 && found.iter().all(Value::is_null),
+        "{found:?}"
+    );
+    assert!(ran.output.status.success());
+    // The function's name alone is enough.
+    let (found, ran) = of(rule);
+    assert_eq!(found, truth(&ran));
+}
+
+/// What the formulas name is in the engines' own sources.
+#[test]
+fn engines_have_what_the_formulas_name() {
+    let versions = [
+        ("vllm", "0.33.0"),
+        ("sglang", "0.5.23"),
+        ("lmdeploy", "0.18.0"),
+        ("transformers", "5.23.0"),
+    ];
+    for (package, version) in versions {
+        let mut get = command("python3");
+        get.arg(repo().join("scripts/get-engine-sources"));
+        let got = run(
+            get.arg(format!("{package}=={version}")),
+            Duration::from_secs(300),
+        );
+        if !got.status.success() {
+            skipped(got.err().trim());
+            continue;
+        }
+        let engines = tllmprof_engines::ENGINES.iter().filter_map(|engine| {
+            let step = engine
+                .python_step()
+                .filter(|_| engine.source.contains(version))?;
+            step.starts_with(&format!("{package}."))
+                .then_some((engine, step))
+        });
+        let rows = engines.flat_map(|(engine, step)| {
+            let rows = engine.batch.iter();
+            let rows = rows.filter(|row| row.versions.contains(version));
+            rows.map(move |row| {
+                let formulas = row.formulas().unwrap();
+                // Texts that values are compared with are names, too: members of an enum.
+                json!({"step": step, "arguments": formulas.arguments, "names": formulas.names})
+            })
+        });
+        let rows: Vec<_> = rows.collect();
+        assert!(!rows.is_empty(), "{package}");
+        let folder = std::path::Path::new(got.out().trim()).join(format!("{package}-{version}"));
+        let wrong = wrong_in(&folder, &Value::from(rows));
+        assert_eq!(wrong, "", "{package} {version}");
+        let none = json!([{"step": "no.module:f", "arguments": [], "names": []}]);
+        assert_ne!(wrong_in(&folder, &none), "");
+    }
+}
+
+/// What is wrong with formulas, by the sources in a folder.
+fn wrong_in(folder: &std::path::Path, rows: &Value) -> String {
+    let scratch = Scratch::new("sources");
+    let input = scratch.path("rows.json");
+    std::fs::write(&input, rows.to_string()).unwrap();
+    let mut check = command("python3");
+    check.arg(repo().join("tests/batch/sources.py"));
+    check.arg(folder).arg(&input);
+    let checked = run(&mut check, Duration::from_secs(120));
+    assert!(checked.status.success(), "{}", checked.err());
+    checked.out()
+}

@@ -1,0 +1,2 @@
+# Its `shape` is an attribute that compiled code computes, as that of torch's own is.
+Tensor = memoryview

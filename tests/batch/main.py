@@ -1,0 +1,22 @@
+"""Runs the engine main.py NAME WAY: a line of JSON for each step, what was in its batch."""
+
+import importlib
+import json
+import sys
+
+from py_ctypes import Runtime
+from serving import BUDGET, REQUESTS, Serving, truth
+
+name, way = sys.argv[1:]
+module = importlib.import_module(name)
+loop = Runtime("libcudart.so.12")
+loop.capture()
+engine = module.Engine(way)
+serving = Serving(REQUESTS, BUDGET)
+for parts in iter(serving.batch, None):
+    if len(serving.running) > 100:
+        serving.budget = 2000
+    if parts or engine.runs_idle:
+        engine.step(parts, loop.step)
+        print(json.dumps(truth(parts)))
+    serving.did(parts)

@@ -1,0 +1,59 @@
+"""Requests as a server schedules them: the truth of each batch, which engines/ has in the shapes of the engines."""
+
+from collections import namedtuple
+
+# What a batch has of a request: how many tokens were computed before, and how many are computed now.
+Part = namedtuple("Part", "request done tokens")
+
+
+class Request:
+    def __init__(self, name, prompt, answer):
+        self.name, self.prompt, self.answer = name, prompt, answer
+        self.done = 0
+
+    @property
+    def given(self):
+        """Tokens of the answer so far."""
+        return max(0, self.done - self.prompt + 1)
+
+
+class Serving:
+    """Schedules requests in parts of `budget` tokens, as they come: (step, prompt, answer)."""
+
+    def __init__(self, requests, budget):
+        self.coming = [(step, Request(f"r{place}", prompt, answer))
+                       for place, (step, prompt, answer) in enumerate(requests)]
+        self.running, self.budget, self.step = [], budget, 0
+
+    def batch(self):
+        """The parts of the next batch; none where there is no request, None at the end."""
+        self.running = [request for request in self.running if request.given < request.answer]
+        self.running += [request for step, request in self.coming if step <= self.step]
+        self.coming = [(step, request) for step, request in self.coming if step > self.step]
+        self.step += 1
+        if not self.running:
+            return [] if self.coming else None
+        left, parts = self.budget, []
+        for request in self.running:
+            tokens = min(left, max(1, request.prompt - request.done))
+            if tokens:
+                parts.append(Part(request, request.done, tokens))
+                left -= tokens
+        return parts
+
+    def did(self, parts):
+        for part in parts:
+            part.request.done += part.tokens
+
+
+def truth(parts):
+    prefill = sum(part.tokens for part in parts if part.done < part.request.prompt)
+    tokens = sum(part.tokens for part in parts)
+    decode = tokens - prefill
+    phase = "mixed" if prefill and decode else "prefill" if prefill else "decode" if decode else "idle"
+    return {"requests": len(parts), "tokens": tokens, "prefill_tokens": prefill, "decode_tokens": decode, "phase": phase}
+
+
+# A prompt, one in parts beside decodes, one of one token, a pause, and a thousand requests.
+REQUESTS = [(0, 5, 4), (2, 20, 3), (3, 1, 3), (40, 7, 2)] + [(60, 1, 2)] * 1000
+BUDGET = 8
