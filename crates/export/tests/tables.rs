@@ -85,6 +85,17 @@ fn duckdb_finds_every_event() {
         (&first["launches"], &first["wait_ns"]),
         (&json!(2), &json!(1_700_000))
     );
+    let batch = [
+        "requests",
+        "tokens",
+        "prefill_tokens",
+        "decode_tokens",
+        "phase",
+    ];
+    assert_eq!(
+        batch.map(|column| &first[column]),
+        [&json!(6), &json!(8), &json!(3), &json!(5), &json!("mixed")]
+    );
     assert_eq!(
         found["kinds"][2],
         json!({"name": "cuStreamSynchronize", "kind": "wait", "calls": 1})

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    Anchor, CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, RangeKind, What,
+    Anchor, Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, RangeKind, What,
 };
 
 use super::{Seen, args};
@@ -184,6 +184,10 @@ impl Scene {
 
     pub fn iteration(&mut self, n: u64, start: u64, end: u64) {
         self.write(self.pid, start, end - start, What::Iteration { n });
+        // As many requests as its number says, each with a token, and a prompt of three.
+        let batch = Batch::new(n as i64 + 1, n as i64 + 3, 3).unwrap();
+        let iteration = n as u16;
+        self.write(self.pid, start, 0, What::Batch { iteration, batch });
         self.iteration = Some(n);
         let name = format!("iteration {n}");
         self.note(
