@@ -10,10 +10,11 @@ macro_rules! cuda_functions {
     (
         [$($look_up:ident)*]
         [$($cupti:ident = $($cupti_name:ident)*;)*]
+        [$($nccl:ident = $($nccl_name:ident)*;)*]
         $($call:ident = $kind:expr, [$($driver:ident)*] [$($runtime:ident)*] $row:tt;)*
     ) => {
         tllmprof_intercept::export_functions!(
-            $($look_up)* $($($cupti_name)*)* $($($driver)* $($runtime)*)*
+            $($look_up)* $($($cupti_name)*)* $($($nccl_name)*)* $($($driver)* $($runtime)*)*
         );
     };
 }

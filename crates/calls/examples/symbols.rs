@@ -1,13 +1,14 @@
 //! Prints every symbol of the table, one a line. `scripts/check-library` compares the library's exports with them.
 
-use tllmprof_calls::{CALLS, CUPTI_CALLS, CallInfo, LOOK_UPS};
+use tllmprof_calls::{CALLS, CUPTI_CALLS, CallInfo, LOOK_UPS, NCCL_CALLS};
 
 fn main() {
     let of_cupti = CUPTI_CALLS.iter().flat_map(|(_, names)| *names);
+    let of_nccl = NCCL_CALLS.iter().flat_map(|(_, names)| *names);
     for name in CALLS
         .iter()
         .flat_map(CallInfo::names)
-        .chain(LOOK_UPS.iter().chain(of_cupti).copied())
+        .chain(LOOK_UPS.iter().chain(of_cupti).chain(of_nccl).copied())
     {
         println!("{name}");
     }

@@ -15,7 +15,9 @@ use std::ffi::CStr;
 use std::fmt;
 
 pub use kind::{Destroyed, Direction, Kind, Stream, Wait};
-pub use table::{CALLS, CUPTI_CALLS, Call, CallInfo, CuptiCall, LOOK_UPS};
+pub use table::{
+    CALLS, CUPTI_CALLS, Call, CallInfo, CuptiCall, LOOK_UPS, NCCL_CALLS, NcclCall,
+};
 
 /// The library that a function belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,6 +99,22 @@ impl CuptiCall {
     #[must_use]
     pub fn of(number: u8) -> Option<Self> {
         let mut calls = CUPTI_CALLS.iter().map(|(call, _)| *call);
+        calls.find(|call| *call as u8 == number)
+    }
+}
+
+impl NcclCall {
+    /// The one that the function of this name is.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        let mut calls = NCCL_CALLS.iter();
+        calls.find_map(|(call, names)| names.contains(&name).then_some(*call))
+    }
+
+    /// The one that `as` makes this number of.
+    #[must_use]
+    pub fn of(number: u8) -> Option<Self> {
+        let mut calls = NCCL_CALLS.iter().map(|(call, _)| *call);
         calls.find(|call| *call as u8 == number)
     }
 }
@@ -249,6 +267,19 @@ mod tests {
         }
         assert_eq!(CuptiCall::of(CUPTI_CALLS.len() as u8), None);
         assert_eq!(CuptiCall::by_name("cuptiActivityEnable"), None);
+    }
+
+    #[test]
+    fn functions_of_nccl_are_no_calls_of_cuda() {
+        for (call, names) in NCCL_CALLS {
+            assert_eq!(NcclCall::of(*call as u8), Some(*call));
+            for name in *names {
+                assert_eq!(NcclCall::by_name(name), Some(*call), "{name}");
+                assert_eq!(Call::by_name(name), None, "{name}");
+            }
+        }
+        assert_eq!(NcclCall::of(NCCL_CALLS.len() as u8), None);
+        assert_eq!(NcclCall::by_name("ncclCommDestroy"), None);
     }
 
     #[test]

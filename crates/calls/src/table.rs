@@ -37,7 +37,7 @@ impl CallInfo {
     }
 }
 
-/// Expands `$then!` with the functions that look others up and those of CUPTI, each in brackets, and every row:
+/// Expands `$then!` with the functions that look others up, those of CUPTI and those of NCCL, each in brackets, and every row:
 /// `Variant = kind, [driver's names] [runtime's names] { what else the row says of itself };`.
 ///
 /// The fields are those of [`CallInfo`](crate::CallInfo); what is left out is as in [`PLAIN`]. The first
@@ -52,6 +52,8 @@ macro_rules! cuda_calls {
              Unsubscribe = cuptiUnsubscribe;
              Register = cuptiActivityRegisterCallbacks cuptiActivityRegisterCallbacks_v2;
              Finalize = cuptiFinalize;]
+            [InitRank = ncclCommInitRank ncclCommInitRankConfig;
+             InitAll = ncclCommInitAll;]
             GraphLaunch = GraphLaunch,
                 [cuGraphLaunch cuGraphLaunch_ptsz]
                 [cudaGraphLaunch cudaGraphLaunch_ptsz]
@@ -154,6 +156,7 @@ macro_rules! table {
     (
         [$($look_up:ident)*]
         [$($cupti:ident = $($cupti_name:ident)*;)*]
+        [$($nccl:ident = $($nccl_name:ident)*;)*]
         $($call:ident = $kind:expr, [$($driver:ident)*] [$($runtime:ident)*] {
             $($field:ident: $value:expr),*
         };)*
@@ -192,6 +195,18 @@ macro_rules! table {
         /// The functions of CUPTI that are intercepted, since CUPTI serves one profiler at a time.
         pub const CUPTI_CALLS: &[(CuptiCall, &[&str])] =
             &[$((CuptiCall::$cupti, &[$(stringify!($cupti_name)),*])),*];
+
+        /// A function by which a program makes communicators of NCCL.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        #[allow(missing_docs)] // the variants are named after the functions
+        pub enum NcclCall {
+            $($nccl,)*
+        }
+
+        /// The functions of NCCL that are intercepted, for the ranks that they are given.
+        pub const NCCL_CALLS: &[(NcclCall, &[&str])] =
+            &[$((NcclCall::$nccl, &[$(stringify!($nccl_name)),*])),*];
     };
 }
 cuda_calls!(table);

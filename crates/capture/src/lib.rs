@@ -13,7 +13,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_calls::CuptiCall;
-use tllmprof_config::{Settings, Window};
+use tllmprof_config::{Ranked, Settings, Window};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use nvtx::Ranges;
@@ -347,6 +347,10 @@ impl tllmprof_session::Sink for Profilers {
     fn begin_record(&self, settings: &'static Settings, facts: &Facts<'_>) -> bool {
         recorder::begin(settings, facts);
         recorder::is_on()
+    }
+
+    fn rank_is_known(&self, ranked: &Ranked) {
+        recorder::write_rank(ranked);
     }
 
     fn passes(&self, point: Point) {

@@ -36,7 +36,7 @@ pub use nearest::{distance, nearest};
 pub use nvtx_name::NvtxName;
 pub use printable::{Printable, printable};
 pub use range::{Listed, Window, Windows};
-pub use ranks::{RANK_VARIABLES, Ranks, rank};
+pub use ranks::{RANK_VARIABLES, RankSource, Ranked, Ranks};
 pub use router::PerfectRouter;
 pub use settings::Settings;
 pub use step::Step;

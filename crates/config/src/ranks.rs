@@ -1,4 +1,4 @@
-//! Which ranks open windows, and which rank this process is.
+//! Which ranks open windows, and which rank a process is.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,11 +17,66 @@ pub const RANK_VARIABLES: [&str; 7] = [
     "RANK",
 ];
 
-/// The rank of this process: the first of [`RANK_VARIABLES`] that holds a number.
-pub fn rank(get: impl Fn(&str) -> Option<OsString>) -> Option<u64> {
-    RANK_VARIABLES
-        .iter()
-        .find_map(|name| crate::number::parse(get(name)?.to_str()?, "").ok())
+/// The variable by which the launcher that sets `rank` says how many ranks there are.
+fn size_variable(rank: &str) -> Option<&'static str> {
+    Some(match rank {
+        "OMPI_COMM_WORLD_RANK" | "PMIX_RANK" => "OMPI_COMM_WORLD_SIZE",
+        "PMI_RANK" => "PMI_SIZE",
+        "MV2_COMM_WORLD_RANK" => "MV2_COMM_WORLD_SIZE",
+        "SLURM_PROCID" => "SLURM_NTASKS",
+        "RANK" => "WORLD_SIZE",
+        _ => return None,
+    })
+}
+
+/// What a rank is known from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RankSource {
+    /// A variable that the user or a launcher has set.
+    Variable(&'static str),
+    /// The world of `torch.distributed`.
+    Torch,
+    /// That, and which replica of this engine the process belongs to: each has a world of its own.
+    TorchInReplica(&'static str),
+    /// What this engine gave its worker.
+    Engine(&'static str),
+    /// The only communicator of NCCL.
+    Nccl,
+}
+
+impl fmt::Display for RankSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Variable(name) => f.write_str(name),
+            Self::Torch => f.write_str("torch.distributed"),
+            Self::TorchInReplica(engine) => write!(f, "torch.distributed and {engine}"),
+            Self::Engine(engine) => f.write_str(engine),
+            Self::Nccl => f.write_str("NCCL"),
+        }
+    }
+}
+
+/// A rank that is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ranked {
+    pub rank: u64,
+    /// How many ranks there are, where that is known.
+    pub world_size: Option<u64>,
+    pub source: RankSource,
+}
+
+impl Ranked {
+    /// By the first of [`RANK_VARIABLES`] that holds a number.
+    pub fn by_variables(get: impl Fn(&str) -> Option<OsString>) -> Option<Self> {
+        let number = |name| crate::number::parse(get(name)?.to_str()?, "").ok();
+        RANK_VARIABLES.iter().find_map(|name| {
+            Some(Self {
+                rank: number(name)?,
+                world_size: size_variable(name).and_then(number),
+                source: RankSource::Variable(name),
+            })
+        })
+    }
 }
 
 /// The ranks that open windows: numbers and ranges, as for windows.
@@ -61,11 +116,42 @@ mod tests {
         }
     }
 
+    fn by(set: &[(&str, &str)]) -> Option<Ranked> {
+        let get = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into());
+        Ranked::by_variables(get)
+    }
+
+    #[test]
+    fn a_launcher_says_how_many_ranks_there_are() {
+        let torchrun = by(&[("RANK", "3"), ("WORLD_SIZE", "8")]).unwrap();
+        assert_eq!((torchrun.rank, torchrun.world_size), (3, Some(8)));
+        assert_eq!(torchrun.source.to_string(), "RANK");
+        // The size is that of the launcher whose rank counts.
+        let own = by(&[("RANK", "3"), ("WORLD_SIZE", "8"), ("TLLMPROF_RANK", "1")]).unwrap();
+        assert_eq!((own.rank, own.world_size), (1, None));
+        let unknown = by(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "many")]).unwrap();
+        assert_eq!((unknown.rank, unknown.world_size), (1, None));
+    }
+
+    #[test]
+    fn a_source_has_a_name() {
+        for (source, name) in [
+            (RankSource::Variable("PMI_RANK"), "PMI_RANK"),
+            (RankSource::Torch, "torch.distributed"),
+            (
+                RankSource::TorchInReplica("vLLM"),
+                "torch.distributed and vLLM",
+            ),
+            (RankSource::Engine("vLLM"), "vLLM"),
+            (RankSource::Nccl, "NCCL"),
+        ] {
+            assert_eq!(source.to_string(), name);
+        }
+    }
+
     #[test]
     fn the_first_variable_that_is_set_wins() {
-        let get = |set: &'static [(&str, &str)]| {
-            rank(|name| set.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into()))
-        };
+        let get = |set| Some(by(set)?.rank);
         assert_eq!(get(&[]), None);
         assert_eq!(get(&[("RANK", "3")]), Some(3));
         assert_eq!(get(&[("RANK", "3"), ("SLURM_PROCID", "2")]), Some(2));

@@ -1,16 +1,19 @@
 //! The inference engines that tllmprof knows.
 //!
 //! Data, and the questions that it answers: which engine is in a process, what counts its steps,
-//! where these hold what is in a batch, and which of its functions are marked with ranges.
+//! where these hold what is in a batch, which of its functions are marked with ranges, and which
+//! replica a process belongs to.
 
 #![forbid(unsafe_code)]
 
 mod batch;
 mod engine_api;
 mod engines;
+mod replicas;
 
 pub use batch::Batch;
 pub use engine_api::{ENGINE_APIS, EngineApi, Marked, api_functions};
 pub use engines::{
     ENGINES, Engine, Seen, batches, is_step, known, python_steps, tensorrt_llm_gates_itself,
 };
+pub use replicas::{From, Place, REPLICAS, Replicas};

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use tllmprof_calls::{Call, CuptiCall, LOOK_UPS, Library, is_called_in_context};
+use tllmprof_calls::{Call, CuptiCall, LOOK_UPS, Library, NcclCall, is_called_in_context};
 use tllmprof_platform::lifecycle;
 
 use super::fed;
@@ -44,6 +44,9 @@ pub fn role_of(name: &CStr) -> Option<Role> {
     }
     if let Some(call) = CuptiCall::by_name(name) {
         return Some(Role::Cupti(call));
+    }
+    if let Some(call) = NcclCall::by_name(name) {
+        return Some(Role::Nccl(call));
     }
     Some(match Call::and_library(name)? {
         (call, Library::Driver) => Role::Driver(call),
@@ -227,7 +230,7 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
 mod tests {
     use core::ptr::null_mut;
 
-    use tllmprof_calls::{CALLS, CUPTI_CALLS};
+    use tllmprof_calls::{CALLS, CUPTI_CALLS, NCCL_CALLS};
 
     use super::*;
     use crate::made::{alone, panic_next, stranger};
@@ -249,6 +252,11 @@ mod tests {
         for (call, names) in CUPTI_CALLS {
             for name in *names {
                 assert_eq!(role(name), Some(Role::Cupti(*call)), "{name}");
+            }
+        }
+        for (call, names) in NCCL_CALLS {
+            for name in *names {
+                assert_eq!(role(name), Some(Role::Nccl(*call)), "{name}");
             }
         }
         for name in ["", "cu", "cudaMallocManaged", "cuMemGetInfo_v2", "getppid"] {

@@ -9,7 +9,7 @@ mod tests;
 
 use core::ffi::c_int;
 
-use tllmprof_calls::{Call, Destroyed, Kind, Library, Stream};
+use tllmprof_calls::{Call, Destroyed, Kind, Library, NcclCall, Stream};
 
 use super::followed::{is_followed, is_nested};
 use super::frame::{Frame, Work};
@@ -47,6 +47,10 @@ fn comes_back(frame: &Frame) -> bool {
             tllmprof_capture::cupti_is_called(call);
             true
         }
+        Role::Nccl(call) => {
+            communicates(call, frame);
+            false
+        }
         Role::Driver(call) if watched::are() => {
             if !is_nested(frame) {
                 uncounted_driver(call, frame);
@@ -74,6 +78,24 @@ fn comes_back(frame: &Frame) -> bool {
     follow
 }
 
+/// The program makes communicators. The call does not come back: it has more words on the stack than are copied.
+fn communicates(call: NcclCall, frame: &Frame) {
+    let number = |word: usize| u64::try_from(frame.args[word] as i32).ok();
+    match call {
+        // `ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank`: the identifier has 128 bytes, so that on
+        // x86-64 it lies on the stack, and on AArch64 a register has its address.
+        NcclCall::InitRank => {
+            const RANK: usize = if cfg!(target_arch = "x86_64") { 2 } else { 3 };
+            session::communicator(number(RANK).zip(number(1)));
+        }
+        // `ncclComm_t *comms, int ndev, const int *devices`: all ranks are in this process.
+        NcclCall::InitAll => match number(1) {
+            Some(1) => session::communicator(Some((0, 1))),
+            _ => session::communicator(None),
+        },
+    }
+}
+
 /// Whether the call that another is nested in is the program's, and not our own.
 fn is_the_programs() -> bool {
     thread::outer().return_address != 0
@@ -84,7 +106,7 @@ fn is_recorded(thunk: &Thunk) -> bool {
     match thunk.role() {
         Role::Driver(_) => true,
         Role::Runtime(call) | Role::Front(call) => !thunk.is_fed(call),
-        Role::ProcAddress | Role::Cupti(_) => false,
+        Role::ProcAddress | Role::Cupti(_) | Role::Nccl(_) => false,
     }
 }
 

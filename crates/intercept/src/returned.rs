@@ -29,7 +29,7 @@ fn came_back(frame: &Frame, result: usize) {
     record(frame, result);
     match thunk.role() {
         Role::ProcAddress if succeeded => proc_address::handed_out(frame),
-        Role::ProcAddress => {}
+        Role::ProcAddress | Role::Nccl(_) => {}
         Role::Cupti(call) => tllmprof_capture::cupti_was_called(call, succeeded),
         Role::Driver(call) => {
             if watched::are() {

@@ -8,7 +8,7 @@ use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use tllmprof_calls::{CALLS, Call, Calls, CuptiCall, Direction, Kind, Wait, is_per_thread};
+use tllmprof_calls::{CALLS, Call, Calls, CuptiCall, Direction, Kind, NcclCall, Wait, is_per_thread};
 use tllmprof_platform::lifecycle;
 
 use super::handlers::{Handler, Noting, handlers};
@@ -50,6 +50,8 @@ pub enum Role {
     ProcAddress,
     /// A function by which a profiler takes CUPTI, or gives it back.
     Cupti(CuptiCall),
+    /// A function by which a program makes communicators of NCCL.
+    Nccl(NcclCall),
 }
 
 impl Role {
@@ -68,6 +70,7 @@ impl Role {
             Self::ProcAddress => 0x200,
             Self::Cupti(call) => 0x300 | call as u32,
             Self::Front(call) => 0x400 | call as u32,
+            Self::Nccl(call) => 0x500 | call as u32,
         }
     }
 
@@ -75,9 +78,11 @@ impl Role {
     fn handler(self) -> *mut c_void {
         match self {
             Self::Driver(call) => Wanted::now().handler(call) as *mut c_void,
-            Self::Runtime(_) | Self::Front(_) | Self::ProcAddress | Self::Cupti(_) => {
-                handlers().slow as *mut c_void
-            }
+            Self::Runtime(_)
+            | Self::Front(_)
+            | Self::ProcAddress
+            | Self::Cupti(_)
+            | Self::Nccl(_) => handlers().slow as *mut c_void,
         }
     }
 
@@ -87,7 +92,7 @@ impl Role {
             Self::Driver(call) | Self::Runtime(call) | Self::Front(call) => {
                 threads::cell_offset(Counted::Call(call))
             }
-            Self::ProcAddress | Self::Cupti(_) => 0,
+            Self::ProcAddress | Self::Cupti(_) | Self::Nccl(_) => 0,
         }
     }
 }
@@ -197,7 +202,7 @@ impl Thunk {
     pub fn of(function: *mut c_void, role: Role) -> Option<&'static Self> {
         let real = match role {
             Role::Driver(call) | Role::Front(call) => gate::before(function, gate::Work::of(call)),
-            Role::Runtime(_) | Role::ProcAddress | Role::Cupti(_) => function,
+            Role::Runtime(_) | Role::ProcAddress | Role::Cupti(_) | Role::Nccl(_) => function,
         };
         let known = Self::find(real, role).or_else(|| Self::find(real, role.of_another_library()));
         if known.is_some() {
@@ -257,11 +262,12 @@ impl Thunk {
         let code = self.role.load(Ordering::Relaxed);
         let [number, library, ..] = code.to_le_bytes();
         let call = CALLS[usize::from(number)].call;
-        match (library, CuptiCall::of(number)) {
-            (0, _) => Role::Driver(call),
-            (1, _) => Role::Runtime(call),
-            (4, _) => Role::Front(call),
-            (3, Some(call)) => Role::Cupti(call),
+        match library {
+            0 => Role::Driver(call),
+            1 => Role::Runtime(call),
+            3 => CuptiCall::of(number).map_or(Role::ProcAddress, Role::Cupti),
+            4 => Role::Front(call),
+            5 => NcclCall::of(number).map_or(Role::ProcAddress, Role::Nccl),
             _ => Role::ProcAddress,
         }
     }
@@ -325,7 +331,7 @@ impl Thunk {
 mod tests {
     use core::ptr::without_provenance_mut;
 
-    use tllmprof_calls::CUPTI_CALLS;
+    use tllmprof_calls::{CUPTI_CALLS, NCCL_CALLS};
 
     use super::*;
     use crate::made::alone;
@@ -341,7 +347,9 @@ mod tests {
         let of_call = |call| [Role::Driver(call), Role::Runtime(call), Role::Front(call)];
         let of_calls = CALLS.iter().flat_map(move |row| of_call(row.call));
         let of_cupti = CUPTI_CALLS.iter().map(|(call, _)| Role::Cupti(*call));
-        of_calls.chain([Role::ProcAddress]).chain(of_cupti)
+        let of_nccl = NCCL_CALLS.iter().map(|(call, _)| Role::Nccl(*call));
+        let others = [Role::ProcAddress].into_iter().chain(of_cupti).chain(of_nccl);
+        of_calls.chain(others)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
-use tllmprof_config::{RANK_VARIABLES, VARIABLES, masked};
+use tllmprof_config::{RANK_VARIABLES, Ranked, VARIABLES, masked};
 use tllmprof_record::Info;
 
 use crate::database::Database;
@@ -115,11 +115,12 @@ impl Facts {
 
     /// The rank in the variables of the program that nsys started.
     pub fn rank(&self) -> Option<u64> {
-        tllmprof_config::rank(|name| {
+        let ranked = Ranked::by_variables(|name| {
             self.variables
                 .get(name)
                 .map(|value| OsStr::new(value).to_owned())
-        })
+        });
+        Some(ranked?.rank)
     }
 
     /// What is known of a process besides its rank.

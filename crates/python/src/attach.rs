@@ -68,11 +68,12 @@ pub fn look() {
         lifecycle::restart();
     }
     let mut found = None;
+    let is_installed = wants().is_installed();
     let redirects = redirects(wants().gil);
     elf::with_modules(|modules| {
         found = modules.iter().find_map(|module| {
             let api = Api::find(module)?;
-            redirect(module, &redirects).then_some(Attached {
+            (!is_installed || redirect(module, &redirects)).then_some(Attached {
                 api,
                 start: module.start,
                 end: module.end,
@@ -84,7 +85,7 @@ pub fn look() {
     let attached: &'static Attached = Box::leak(Box::new(attached));
     attached::set(Some(attached));
     let api = &attached.api;
-    if !api.is_initialized() {
+    if !is_installed || !api.is_initialized() {
         return;
     }
     gil::is_late();

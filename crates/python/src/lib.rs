@@ -32,6 +32,7 @@ pub mod method;
 mod names;
 pub mod object;
 mod place;
+mod rank;
 mod spans;
 #[cfg(test)]
 mod tests;
@@ -62,6 +63,10 @@ pub struct Cpython;
 impl session::Interpreter for Cpython {
     fn version(&self) -> Option<&'static str> {
         Some(attached::api()?.version_text)
+    }
+
+    fn rank(&self) -> session::Rank {
+        rank::rank()
     }
 
     fn has_gil(&self) -> bool {
@@ -100,6 +105,7 @@ fn wants_of(settings: &Settings) -> Wants {
         torch: profiler::is_asked_for(settings),
         modules: modules::are_asked_for(settings),
         extension: extension().is_some_and(|it| it.is_asked_for(settings)),
+        rank: rank::is_asked_for(settings),
     }
 }
 

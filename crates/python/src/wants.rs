@@ -16,6 +16,8 @@ pub struct Wants {
     pub modules: bool,
     /// An extension has something to do.
     pub extension: bool,
+    /// The rank, which is read where the interpreter is as it is: nothing is installed for it.
+    pub rank: bool,
 }
 
 lifecycle::global! {
@@ -36,6 +38,11 @@ pub fn set(wants: Wants) {
 
 impl Wants {
     pub const fn anything(self) -> bool {
+        self.is_installed() || self.rank
+    }
+
+    /// Whether something is installed in the interpreter.
+    pub const fn is_installed(self) -> bool {
         self.gc || self.gil || self.functions || self.torch || self.modules || self.extension
     }
 }
@@ -58,7 +65,12 @@ mod tests {
         for set in set {
             let mut wants = Wants::default();
             set(&mut wants);
-            assert!(wants.anything());
+            assert!(wants.anything() && wants.is_installed());
         }
+        let rank = Wants {
+            rank: true,
+            ..Wants::default()
+        };
+        assert!(rank.anything() && !rank.is_installed());
     }
 }

@@ -55,4 +55,8 @@ infos! {
     Boot = 15,
     /// The name of an MoE layer: its number (as in expert loads) << 32 | string. Any number of them.
     Router = 16,
+    /// What the rank is known from. The latest counts.
+    RankSource = 17,
+    /// How many ranks there are, a *number*. The latest counts.
+    WorldSize = 18,
 }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::fs;
 
 use tllmprof_calls::CALLS;
-use tllmprof_config::{Settings, VARIABLES, masked};
+use tllmprof_config::{Ranked, Settings, VARIABLES, masked};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Event, Info, NO_STRING, What};
 use tllmprof_session::Facts;
@@ -135,8 +135,8 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
         text(&file("/proc/sys/kernel/random/boot_id")).trim_end(),
     );
     write_text(Info::Version, env!("CARGO_PKG_VERSION"));
-    if let Some(rank) = facts.rank {
-        write_number(Info::Rank, rank);
+    if let Some(ranked) = &facts.rank {
+        write_rank(ranked);
     }
     if let Some(python) = facts.python {
         write_text(Info::Python, python);
@@ -152,6 +152,15 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
             };
             write_text(Info::Setting, &setting);
         }
+    }
+}
+
+/// Writes the rank, and from what it is known.
+pub fn write_rank(ranked: &Ranked) {
+    write_number(Info::Rank, ranked.rank);
+    write_shown(Info::RankSource, &ranked.source);
+    if let Some(size) = ranked.world_size {
+        write_number(Info::WorldSize, size);
     }
 }
 

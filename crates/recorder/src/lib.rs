@@ -36,7 +36,7 @@ use tllmprof_session::Facts;
 #[cfg(target_arch = "x86_64")] // its assembler asks
 pub use clock::IS_COUNTER;
 pub use clock::ticks;
-pub use facts::expert_loads;
+pub use facts::{expert_loads, write_rank};
 pub use iterations::{
     count_calls, iteration_begins, iteration_ends, wants_calls, window_closes, window_opens,
 };
@@ -130,7 +130,7 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     let host = facts::host_name();
     let place = Place {
         pid: std::process::id(),
-        rank: facts.rank,
+        rank: facts.rank.map(|ranked| ranked.rank),
         host: OsStr::from_bytes(&host),
     };
     let path = template.fill(&place, |name| std::env::var_os(name));

@@ -7,7 +7,7 @@ use std::fs;
 use std::thread;
 
 use tllmprof_calls::CALLS;
-use tllmprof_config::Settings;
+use tllmprof_config::{RankSource, Ranked, Settings};
 use tllmprof_platform::ids;
 use tllmprof_record::contents::{Contents, Record, on_a_thread};
 use tllmprof_record::{CHUNK_BYTES, EVENT_BYTES, Entry, Header, Info, NO_STRING, Reader};
@@ -45,7 +45,11 @@ fn begin_here() -> fs::File {
     start(&settings);
     keep_warning(EARLY);
     let facts = Facts {
-        rank: Some(3),
+        rank: Some(Ranked {
+            rank: 3,
+            world_size: Some(8),
+            source: RankSource::Torch,
+        }),
         python: Some("3.12.1"),
         rule: &"nvtx:step",
         why: None,
@@ -101,11 +105,12 @@ fn a_record_begins_with_what_is_known_of_its_process() {
     assert_eq!(contents.facts(Info::Version), [env!("CARGO_PKG_VERSION")]);
     assert!(contents.facts(Info::RuleWhy).is_empty());
     assert!(contents.facts(Info::Refused).contains(&EARLY));
-    let rank = What::Info {
-        key: Some(Info::Rank),
-        value: 3,
-    };
-    assert!(contents.events.iter().any(|(_, event)| event.what == rank));
+    for (key, value) in [(Info::Rank, 3), (Info::WorldSize, 8)] {
+        let key = Some(key);
+        let fact = What::Info { key, value };
+        assert!(contents.events.iter().any(|(_, event)| event.what == fact));
+    }
+    assert_eq!(contents.facts(Info::RankSource), ["torch.distributed"]);
 }
 
 #[test]

@@ -14,8 +14,12 @@ pub struct Facts {
     pub command: String,
     pub process: String,
     pub host: String,
-    /// 0 where no launcher gave one.
+    /// 0 where it is not known.
     pub rank: u64,
+    /// What it is known from; empty where it is not.
+    pub rank_source: String,
+    /// How many ranks there are.
+    pub world_size: Option<u64>,
     pub rule: String,
     pub rule_why: String,
     pub engine: String,
@@ -104,6 +108,8 @@ impl Found {
                 Info::CommandLine => facts.command = text(),
                 Info::Host => facts.host = text(),
                 Info::Rank => facts.rank = *value,
+                Info::RankSource => facts.rank_source = text(),
+                Info::WorldSize => facts.world_size = Some(*value),
                 Info::Rule => facts.rule = text(),
                 Info::RuleWhy => facts.rule_why = text(),
                 Info::Version => facts.library = text(),

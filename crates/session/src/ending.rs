@@ -12,7 +12,8 @@ use tllmprof_calls::{CALLS, Kind};
 use tllmprof_config::{Listed, Settings, Step, Window};
 use tllmprof_platform::lifecycle;
 
-use super::by::{By, Rank};
+use super::by::By;
+use super::ranks::Rank;
 use super::state::count_calls;
 use super::wiring::{doors, interpreter, sink};
 use super::{Gating, OWNER, STATE, stream_capture, turn};
@@ -230,8 +231,8 @@ impl fmt::Display for Outcome<'_> {
             calls,
         } = self;
         let by = By { step, rank: *rank };
-        if let (Some(ranks), Rank::Known(known)) = (&settings.ranks, rank)
-            && !ranks.contains(known.unwrap_or(0))
+        if let (Some(ranks), Some(number)) = (&settings.ranks, rank.number())
+            && !ranks.contains(number)
         {
             return write!(
                 f,
@@ -303,6 +304,14 @@ impl fmt::Display for Outcome<'_> {
                     }
                 }
             }
+        }
+        if let (Some(_), Rank::Unknown(why)) = (&settings.ranks, rank)
+            && missed
+        {
+            write!(
+                f,
+                "; TLLMPROF_RANKS waited for the rank of this process: {why} (TLLMPROF_RANK sets it)"
+            )?;
         }
         if missed && *restarts > 0 {
             let s = if *restarts == 1 { "" } else { "s" };

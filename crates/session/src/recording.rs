@@ -5,8 +5,8 @@ use core::fmt::{self, Display};
 use tllmprof_config::{Settings, Step};
 use tllmprof_learn::Rule;
 
-use super::by::Rank;
 use super::learning;
+use super::ranks::Rank;
 use super::state::{Recording, State};
 use super::wiring::{Facts, interpreter, sink};
 use crate::engines::Found;

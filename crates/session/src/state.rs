@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::time::Instant;
 
 use tllmprof_calls::{CALLS, Call, Calls};
-use tllmprof_config::{Settings, Step, rank};
+use tllmprof_config::{Settings, Step};
 use tllmprof_engines::tensorrt_llm_gates_itself;
 use tllmprof_platform::barrier::process_wide;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
@@ -17,8 +17,8 @@ use tllmprof_steps::window::{Point, Schedule};
 use tllmprof_sync::Lock;
 
 use super::activity::USES_CUDA;
-use super::by::Rank;
 use super::engines::{self, Found};
+use super::ranks::Rank;
 use super::wiring::{doors, interpreter, sink};
 use super::{learning, slots};
 
@@ -159,7 +159,8 @@ impl State {
     pub fn run_on(&mut self) {
         let next = Some(self.turn.done().next());
         // Where the record alone wants to know of each, the driver's calls report it.
-        let edge = if self.follows_each {
+        let awaits_rank = self.awaits_rank_at(self.turn.done().next());
+        let edge = if self.follows_each || awaits_rank {
             next
         } else {
             self.schedule.next_edge()
@@ -188,6 +189,7 @@ impl State {
     pub fn has_nothing_at(&self, point: Point) -> bool {
         let has_none = !self.follows_each
             && !self.schedule.has_edge_at(point)
+            && !self.asks_rank_at(point)
             && !self.begins_record(point)
             && !sink().has_edge_at(point);
         // The child of a fork has its parent's driver, whether it is going to use it or not.
@@ -230,17 +232,49 @@ impl State {
         }
     }
 
-    /// Looks the rank up, late, as engines set it late; a rank that is not wanted opens nothing.
-    pub fn ask_rank(&mut self) {
-        if self.rank != Rank::NotAsked {
-            return;
+    /// Whether the rank is to be looked up at `point`, late, as engines set it late: where something is switched
+    /// anyhow, and at each iteration at which a window waits for it. Where only some ranks open windows it is asked
+    /// for in the first iteration already, as Python may need a while to answer.
+    pub fn asks_rank_at(&self, point: Point) -> bool {
+        match (self.rank, point) {
+            (Rank::Known(_), _) => false,
+            (Rank::NotAsked, Point::In(_)) => self.settings.ranks.is_some(),
+            (_, Point::In(iteration)) => self.awaits_rank_at(iteration),
+            (_, Point::Start | Point::After(_)) => false,
         }
-        let rank = rank(|name| std::env::var_os(name));
-        self.rank = Rank::Known(rank);
-        if let Some(ranks) = &self.settings.ranks
-            && !ranks.contains(rank.unwrap_or(0))
+    }
+
+    /// Whether a window would be open at `iteration` if the rank were known.
+    fn awaits_rank_at(&self, iteration: u64) -> bool {
+        self.awaits_rank() && self.schedule.waiting_at(iteration).is_some()
+    }
+
+    /// Whether no window opens as it is not known whether this rank opens any.
+    pub fn awaits_rank(&self) -> bool {
+        self.settings.ranks.is_some() && matches!(self.rank, Rank::Unknown(_))
+    }
+
+    /// The rank has been looked up for `point`: a rank that is not wanted opens nothing. Where nothing shows that the
+    /// process has one, that is decided where a window is due.
+    pub fn know_rank(&mut self, rank: Rank, point: Point) {
+        let awaited = self.awaits_rank();
+        self.rank = rank;
+        if let Rank::Known(ranked) = &rank
+            && self.recording == Recording::Yes
         {
-            self.schedule = Schedule::default();
+            sink().rank_is_known(ranked);
+        }
+        let Some(ranks) = &self.settings.ranks else {
+            return;
+        };
+        let is_settled = rank != Rank::None || self.schedule.has_edge_at(point);
+        match rank.number() {
+            Some(number) if is_settled && !ranks.contains(number) => {
+                self.schedule = Schedule::default();
+            }
+            Some(_) if awaited => self.schedule.hold(false),
+            Some(_) => {}
+            None => self.schedule.wait(),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tllmprof_calls::{CALLS, Call, Calls, Direction, Kind};
-use tllmprof_config::{Settings, Step};
+use tllmprof_config::{Ranked, Settings, Step};
 use tllmprof_platform::lifecycle::{HOOKS, OnlyThread, Stage};
 use tllmprof_platform::log::{self, Level};
 use tllmprof_platform::thread::{self, Inside};
@@ -17,13 +17,14 @@ use tllmprof_steps::window::{Edge, Point, Taken};
 
 use crate::wiring::WIRING;
 use crate::{
-    Doors, Facts, Interpreter, Place, Sink, Wiring, activity, by_name, count, entered, goes_on,
+    Doors, Facts, Interpreter, Place, Rank, Sink, Wiring, activity, by_name, count, entered, goes_on,
     learns, named_entered, new_thread, note, returned,
 };
 
 mod auto;
 mod captures;
 mod process;
+mod ranks;
 mod threads;
 mod windows;
 
@@ -55,6 +56,8 @@ struct Orders {
     while_switching: Option<Act>,
     /// The calling thread has the GIL, and one of the library's waits for it.
     gil: bool,
+    /// What Python says of the rank.
+    rank: Rank,
 }
 
 impl Orders {
@@ -65,6 +68,7 @@ impl Orders {
         edge: None,
         while_switching: None,
         gil: false,
+        rank: Rank::None,
     };
 }
 
@@ -106,11 +110,16 @@ impl Sink for Made {
             why,
             engine,
         } = facts;
+        let rank = rank.map(|ranked| ranked.rank);
         let why = why.map_or_else(String::new, ToString::to_string);
         self.note(format_args!(
             "record: {rank:?} {python:?} {rule} {engine:?} {why}"
         ));
         !self.orders().has_no_record
+    }
+
+    fn rank_is_known(&self, ranked: &Ranked) {
+        self.note(format_args!("rank {} by {}", ranked.rank, ranked.source));
     }
 
     fn passes(&self, point: Point) {
@@ -196,6 +205,10 @@ impl Doors for Made {
 impl Interpreter for Made {
     fn version(&self) -> Option<&'static str> {
         Some("3.12.1")
+    }
+
+    fn rank(&self) -> Rank {
+        self.orders().rank
     }
 
     fn has_gil(&self) -> bool {

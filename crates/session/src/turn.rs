@@ -6,10 +6,11 @@ use core::time::Duration;
 use std::time::Instant;
 
 use super::by::By;
+use super::ranks::Rank;
 use super::recording::Beginning;
 use super::state::count_calls;
 use super::wiring::{Place, doors, interpreter, sink};
-use super::{OWNER, STATE, State, learning, slots, stream_capture};
+use super::{OWNER, STATE, State, learning, ranks, slots, stream_capture};
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
@@ -69,11 +70,46 @@ pub fn reach(mut guard: Guard<'static, Option<State>>, point: Point) {
         return; // a copy of the process for which no fork handler ran
     }
     state.take_turn();
-    state.ask_rank();
-    if state.schedule.has_edge_at(point) {
+    guard = ask_rank(guard, point);
+    let is_edge = |state: &State| state.schedule.has_edge_at(point);
+    if guard.as_ref().is_some_and(is_edge) {
         guard = let_go_on(guard);
     }
     run(guard);
+}
+
+/// Looks the rank up, if it is not known and of interest at `point`, and says what waits for it. For the thread that
+/// has the turn.
+fn ask_rank(
+    mut guard: Guard<'static, Option<State>>,
+    point: Point,
+) -> Guard<'static, Option<State>> {
+    let is_asked = |state: &State| {
+        state.rank == Rank::NotAsked
+            || state.asks_rank_at(point)
+            || state.rank.known().is_none() && state.schedule.has_edge_at(point)
+    };
+    if !guard.as_ref().is_some_and(is_asked) {
+        return guard;
+    }
+    drop(guard);
+    let mut rank = Rank::None;
+    uncounted(&mut || rank = ranks::look());
+    guard = STATE.lock();
+    if let Some(state) = guard.as_mut() {
+        state.know_rank(rank, point);
+        if let (Rank::Unknown(why), Point::In(iteration)) = (rank, point)
+            && let Some(ranks) = &state.settings.ranks
+            && let Some(window) = state.schedule.waiting_at(iteration)
+        {
+            log::once!(
+                Info,
+                "TLLMPROF_RANKS={ranks}: window {window} waits until the rank of this process is known: {why} \
+                 (TLLMPROF_RANK sets it)"
+            );
+        }
+    }
+    guard
 }
 
 /// Waits until no other thread has a call that has its number and has not gone on, but not for long.
@@ -159,7 +195,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
                 &Place {
                     point: target,
                     by: format_args!("{by}"),
-                    rank: rank.known(),
+                    rank: rank.known().map(|ranked| ranked.rank),
                     capturing,
                 },
                 edge,

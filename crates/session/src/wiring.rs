@@ -3,9 +3,11 @@
 use core::fmt::{self, Display};
 
 use tllmprof_calls::Calls;
-use tllmprof_config::{Settings, Step};
+use tllmprof_config::{Ranked, Settings, Step};
 use tllmprof_platform::log::Level;
 use tllmprof_steps::window::{Edge, Point};
+
+use super::ranks::Rank;
 
 /// Where the process is in the sequence of iterations.
 pub struct Place<'a> {
@@ -19,7 +21,8 @@ pub struct Place<'a> {
 
 /// What a record says of its process.
 pub struct Facts<'a> {
-    pub rank: Option<u64>,
+    /// Where it is known as the record begins.
+    pub rank: Option<Ranked>,
     /// The version of Python, if there is one in the process.
     pub python: Option<&'a str>,
     /// The rule, as `TLLMPROF_STEP` would name it.
@@ -41,6 +44,8 @@ pub trait Sink: Sync {
     fn start(&self, settings: &'static Settings);
     /// Makes the record; whether there is one now.
     fn begin_record(&self, settings: &'static Settings, facts: &Facts<'_>) -> bool;
+    /// The rank is known, which it was not when the record began.
+    fn rank_is_known(&self, ranked: &Ranked);
     /// An iteration begins or ends, and nothing is switched. For each, where there is a record.
     fn passes(&self, point: Point);
     /// Whether the record's counts of calls are old.
@@ -84,6 +89,9 @@ pub trait Doors: Sync {
 pub trait Interpreter: Sync {
     /// Its version, as `3.12.1`.
     fn version(&self) -> Option<&'static str>;
+    /// The rank, as far as Python knows it. It is read with the GIL alone: by the calling thread if that has
+    /// it, else soon, for who asks again.
+    fn rank(&self) -> Rank;
     /// Whether the calling thread has the GIL.
     fn has_gil(&self) -> bool;
     /// Whether a thread of the library's waits for the GIL, so that who has it must not wait for
@@ -147,6 +155,7 @@ impl Sink for Nobody {
     fn begin_record(&self, _: &'static Settings, _: &Facts<'_>) -> bool {
         false
     }
+    fn rank_is_known(&self, _: &Ranked) {}
     fn passes(&self, _: Point) {}
     fn wants_calls(&self) -> bool {
         false
@@ -175,6 +184,9 @@ impl Doors for Nobody {
 impl Interpreter for Nobody {
     fn version(&self) -> Option<&'static str> {
         None
+    }
+    fn rank(&self) -> Rank {
+        Rank::None
     }
     fn has_gil(&self) -> bool {
         false

@@ -141,6 +141,12 @@ impl Schedule {
         self.held = held;
     }
 
+    /// Lets no window open until [`Schedule::hold`] lets them: one whose beginning passes meanwhile opens late.
+    pub fn wait(&mut self) {
+        self.is_patient = true;
+        self.held = true;
+    }
+
     /// Whether a window is open.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
@@ -416,6 +422,19 @@ mod tests {
         assert_eq!(schedule.reach(Point::In(100)).open, taken(c));
         assert!(schedule.reach(Point::In(104)).open.is_none());
         assert_eq!(schedule.reach(Point::In(105)).close, taken(c));
+    }
+
+    #[test]
+    fn a_window_that_has_to_wait_is_as_long_as_was_asked_for() {
+        let w = window(5, 9);
+        let mut schedule = Schedule::new(&[w]);
+        schedule.wait();
+        assert!(!schedule.has_edge_at(Point::In(5)));
+        assert_eq!((schedule.waiting_at(4), schedule.waiting_at(5)), (None, Some(w)));
+        assert_eq!(schedule.reach(Point::In(11)), Edge::default());
+        schedule.hold(false);
+        let late = schedule.reach(Point::In(12)).open.unwrap();
+        assert_eq!((late.asked, late.window), (w, window(12, 16)));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::env;
 use std::path::Path;
 
 use tllmprof_config::error::shown;
-use tllmprof_config::{RANK_VARIABLES, Settings, VARIABLES, nearest};
+use tllmprof_config::{RANK_VARIABLES, Ranked, Settings, VARIABLES, nearest};
 
 use super::finding::Section;
 
@@ -71,13 +71,13 @@ fn ranks(section: &mut Section, settings: &Settings) {
             "opens no windows"
         }
     };
-    match tllmprof_config::rank(|name| env::var_os(name)) {
-        Some(rank) => section.note(format_args!(
+    match Ranked::by_variables(|name| env::var_os(name)) {
+        Some(Ranked { rank, .. }) => section.note(format_args!(
             "as rank {rank} a process here {}",
             opens(rank)
         )),
         None => section.note(format_args!(
-            "no rank is set here ({}); launchers set it",
+            "no rank is set here ({}): launchers set it, or torch.distributed, an engine or NCCL has it",
             RANK_VARIABLES.join(", ")
         )),
     }

@@ -7,6 +7,7 @@ use tllmprof_config::PyFunction;
 use tllmprof_engines::is_step;
 
 use crate::object::Python;
+use crate::rank;
 use tllmprof_capture::marks::Name;
 use tllmprof_capture::marks::Pushed;
 use tllmprof_session::by_name;
@@ -187,6 +188,7 @@ impl Function {
         if !(is_step && by_name::count(Counted::Python)) {
             return None;
         }
+        rank::look_for(py);
         let ends = py.without_gil(|| by_name::ask(Counted::Python));
         // Not before the thread has the GIL again: the call is to be in the window that it belongs to.
         tllmprof_session::goes_on();

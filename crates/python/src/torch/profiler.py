@@ -30,7 +30,7 @@ class _Trace:
 
 
 def start(window, number, rank, stem, extension, cpu_only):
-    """Starts the profiler for `window`, the `number`-th that was asked for. `rank` may be None."""
+    """Starts the profiler for `window`, the `number`-th that was asked for."""
     trace = _Trace()
     trace.window = window
     try:
@@ -101,7 +101,7 @@ def _start(trace, number, rank, stem, extension, cpu_only):
     trace.process = os.getpid()
     trace.path = "%s-rank-%d%s%s" % (
         stem,
-        _rank(torch) if rank is None else rank,
+        rank,
         "" if number == 1 else "-window-%d" % number,
         extension,
     )
@@ -172,14 +172,6 @@ def _is_on(torch):
         return True
     enabled = getattr(torch.autograd, "_profiler_enabled", None)
     return enabled is not None and enabled()
-
-
-def _rank(torch):
-    """The rank of a process whose launcher did not set it."""
-    distributed = getattr(torch, "distributed", None)
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank()
-    return 0
 
 
 def _version(torch):

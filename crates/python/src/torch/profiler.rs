@@ -17,6 +17,7 @@ use crate::embedded::{add, call, with_text};
 use crate::entry;
 use crate::method::MethodDef;
 use crate::object::{Held, Object, Python};
+use crate::rank;
 use tllmprof_capture::AddOn;
 use tllmprof_platform::log;
 use tllmprof_platform::thread::uncounted;
@@ -123,10 +124,7 @@ pub fn window_opens(window: Window, rank: Option<u64>) {
         let args = [
             text(&window.to_string()),
             int(number),
-            match rank {
-                Some(rank) => int(rank),
-                None => Some(py.nothing()),
-            },
+            int(rank.or_else(|| rank::known_to(py)).unwrap_or(0)),
             text(&path.stem),
             text(&path.extension),
             int(cpu_only.into()),

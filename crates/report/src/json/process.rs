@@ -29,8 +29,13 @@ pub struct JsonProcess<'a> {
     parent: u32,
     /// The host's name.
     host: &'a str,
-    /// Its rank; 0 where no launcher gave one.
+    /// Its rank; 0 where it is not known.
     rank: u64,
+    /// What its rank is known from: the name of a variable, `torch.distributed`, an engine, `NCCL`; `null`: it is not
+    /// known, or the record is of an older version.
+    rank_source: Option<&'a str>,
+    /// How many ranks there are; `null`: not known.
+    world_size: Option<u64>,
     /// Its command line.
     command: &'a str,
     /// The process's own name.
@@ -362,6 +367,8 @@ impl<'a> JsonProcess<'a> {
             parent: process.parent,
             host: &facts.host,
             rank: facts.rank,
+            rank_source: Some(&*facts.rank_source).filter(|source| !source.is_empty()),
+            world_size: facts.world_size,
             command: &facts.command,
             name: &facts.process,
             rule: &facts.rule,

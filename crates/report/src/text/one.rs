@@ -11,6 +11,7 @@ use super::rows::Rows;
 use super::{findings, gpu};
 use crate::batch::PhaseSum;
 use crate::diagnosis::Finding;
+use crate::facts::Facts;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::routing::expert_gpus;
@@ -46,6 +47,18 @@ pub fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
     }
 }
 
+/// The rank, and what it is known from.
+fn rank(facts: &Facts) -> String {
+    let mut text = format!("rank {}", facts.rank);
+    if let Some(size) = facts.world_size {
+        text += &format!(" of {size}");
+    }
+    if !facts.rank_source.is_empty() {
+        text += &format!(" by {}", facts.rank_source);
+    }
+    text
+}
+
 fn head(process: &Process, lines: &mut Lines) {
     let facts = &process.facts;
     lines.add(format_args!(
@@ -57,7 +70,7 @@ fn head(process: &Process, lines: &mut Lines) {
     }
     let mut parts = vec![
         format!("pid {}", process.pid),
-        format!("rank {}", facts.rank),
+        rank(facts),
     ];
     if !facts.host.is_empty() {
         parts.push(facts.host.clone());

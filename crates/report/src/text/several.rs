@@ -1,5 +1,7 @@
 //! Several processes side by side.
 
+use std::collections::BTreeMap;
+
 use super::findings;
 use super::lines::{Lines, short};
 use super::one::{SLOWEST, causes, shortcomings};
@@ -16,6 +18,7 @@ const PROCESSES: usize = 16;
 const SLOW: usize = 5;
 const NOTES: usize = 6;
 const LAYERS: usize = 3;
+const SHARED: usize = 2;
 
 pub fn processes(report: &Report, lines: &mut Lines) {
     let Report {
@@ -121,6 +124,22 @@ fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
     if more > 0 {
         lines.add(format_args!("and {more} more processes"));
     }
+    for (rank, pids) in shared_ranks(processes).iter().take(SHARED) {
+        let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
+        lines.list(
+            &format!("rank {rank} is that of several processes, which are kept apart by pid: "),
+            &pids,
+        );
+    }
+}
+
+/// The ranks that several processes have, and the processes.
+fn shared_ranks(processes: &[Process]) -> Vec<(u64, Vec<u32>)> {
+    let mut ranks = BTreeMap::<_, Vec<_>>::new();
+    for process in processes {
+        ranks.entry(process.facts.rank).or_default().push(process.pid);
+    }
+    ranks.into_iter().filter(|(_, pids)| pids.len() > 1).collect()
 }
 
 fn skewed(skew: &Skew, names: &[String], lines: &mut Lines) {

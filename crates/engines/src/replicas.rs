@@ -1,0 +1,86 @@
+//! Engines that run several replicas of themselves, each of which has a world of its own in `torch.distributed`.
+//!
+//! Data only: where a worker process says which replica it belongs to. The rank in the job is then the replica's number
+//! × the size of its world + the rank in that world. A world that holds all replicas has the job's ranks already.
+//!
+//! `docs/engines.md` shows this table to users; a test keeps the two the same.
+
+/// Where a way through attributes and dictionaries begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum From {
+    /// In this module, if it is imported.
+    Module(&'static str),
+    /// At the arguments, by their names, of the function that the process was started with by `multiprocessing`.
+    Arguments,
+}
+
+/// A value in a worker process: each name is an attribute or an entry of what the one before it names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub from: From,
+    pub names: &'static [&'static str],
+}
+
+/// How an engine's worker process says where it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Replicas {
+    pub engine: &'static str,
+    /// The number of the process's replica.
+    pub index: Place,
+    /// How many replicas there are with a world of their own.
+    pub count: Option<Place>,
+    /// How many ranks a replica has: a world that is larger holds all replicas.
+    pub size: Option<Place>,
+    /// Whether the replicas share one world.
+    pub share: Option<Place>,
+    /// The rank in the replica, for a process without a world.
+    pub rank: Option<Place>,
+    /// Package, versions and files in which this was read.
+    pub source: &'static str,
+}
+
+const fn argument(names: &'static [&'static str]) -> Place {
+    let from = From::Arguments;
+    Place { from, names }
+}
+
+const fn of_context(names: &'static [&'static str]) -> Place {
+    let from = From::Module("sglang.srt.runtime_context");
+    Place { from, names }
+}
+
+/// In the order in which they are looked for.
+pub const REPLICAS: &[Replicas] = &[
+    // The replicas of a mixture of experts share a world, those of a dense model do not: then `data_parallel_rank` is
+    // 0, and `data_parallel_index` alone names the replica.
+    Replicas {
+        engine: "vLLM",
+        index: argument(&["vllm_config", "parallel_config", "data_parallel_index"]),
+        count: None,
+        size: Some(argument(&["vllm_config", "parallel_config", "world_size"])),
+        share: None,
+        rank: Some(argument(&["rank"])),
+        source: "vllm 0.18.0, 0.26.0, 0.33.0: vllm/config/parallel.py, vllm/distributed/parallel_state.py, \
+                 vllm/v1/engine/core.py, vllm/v1/executor/multiproc_executor.py (0.11.0: one world always)",
+    },
+    // With data-parallel attention the replicas are in one world, and `dp_size` is 1.
+    Replicas {
+        engine: "SGLang",
+        index: of_context(&["_PARALLEL", "_stamp", "dp_rank"]),
+        count: Some(of_context(&["_PARALLEL", "_config", "_fields", "dp_size"])),
+        size: None,
+        share: None,
+        rank: None,
+        source: "sglang 0.5.23: sglang/srt/runtime_context.py, sglang/srt/managers/scheduler.py",
+    },
+    Replicas {
+        engine: "SGLang",
+        index: argument(&["dp_rank"]),
+        count: Some(argument(&["server_args", "dp_size"])),
+        size: None,
+        share: Some(argument(&["server_args", "enable_dp_attention"])),
+        rank: None,
+        source: "sglang 0.5.3, 0.5.10, 0.5.16: sglang/srt/managers/scheduler.py, \
+                 sglang/srt/managers/data_parallel_controller.py",
+    },
+];

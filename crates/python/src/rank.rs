@@ -1,0 +1,225 @@
+//! The rank that Python knows: that in the world of `torch.distributed`, and what an engine gave its worker.
+//!
+//! Read from the modules' own dictionaries, so that no code of the program's runs, by a thread that has the GIL: where a
+//! Python function that is a step is entered, or by whoever asks and has it; else by Python's main thread, soon.
+//! Nothing is imported and nobody waits.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::ffi::CString;
+
+use tllmprof_config::{RankSource, Ranked, Settings};
+use tllmprof_engines::{From, Place, REPLICAS, Replicas};
+use tllmprof_platform::lifecycle::{self, OnlyThread};
+use tllmprof_session::Rank;
+use tllmprof_sync::Published;
+
+use super::method::call_on_main_thread;
+use super::object::{Object, Python};
+use super::wants::wants;
+use super::{attached, entry};
+
+/// Nobody has looked.
+const NOT_LOOKED: u8 = 0;
+/// Nothing that gives a rank is imported.
+const NOTHING: u8 = 1;
+/// `torch.distributed` is there, and has no world.
+const NO_WORLD: u8 = 2;
+
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(by = in_child)]
+    #[restart(keep)]
+    static KNOWN: Published<Ranked> = Published::none();
+    /// Where the world lies that the rank is of; 0 for none.
+    #[fork(with = KNOWN)]
+    #[restart(keep)]
+    static WORLD: AtomicUsize = AtomicUsize::new(0);
+    /// Where the parent's lies: the child of a fork has a copy of it, and another rank.
+    #[fork(with = KNOWN)]
+    #[restart(keep)]
+    static PARENTS: AtomicUsize = AtomicUsize::new(0);
+    /// What was found last, where that was no rank.
+    #[fork(reset)]
+    #[restart(reset)]
+    static FOUND: AtomicU8 = AtomicU8::new(NOT_LOOKED);
+    /// Python's main thread has been asked to look.
+    #[fork(reset)]
+    #[restart(reset)]
+    static IS_PENDING: AtomicBool = AtomicBool::new(false);
+}
+
+/// Whether Python may have to be asked: for windows of some ranks only, and for what names the rank. One that the user
+/// sets is known without it.
+pub fn is_asked_for(settings: &Settings) -> bool {
+    let is_of_interest = settings.ranks.is_some() || settings.torch_trace.is_some();
+    let has_windows = !settings.windows.is_empty();
+    (settings.trace.is_some() || has_windows && is_of_interest)
+        && std::env::var_os("TLLMPROF_RANK").is_none()
+}
+
+/// The rank as far as it is known, and has somebody look who has the GIL.
+pub fn rank() -> Rank {
+    if let Some(ranked) = KNOWN.get() {
+        return Rank::Known(*ranked);
+    }
+    let Some(api) = attached::api().filter(|api| wants().rank && api.runs()) else {
+        return Rank::None;
+    };
+    if api.has_gil() {
+        // Others that have the GIL do not wait for a thread that is inside: a destructor may give it away.
+        entry::run(look);
+    } else if !IS_PENDING.swap(true, Ordering::AcqRel) {
+        let ask = call_on_main_thread(api, |py| {
+            IS_PENDING.store(false, Ordering::Release);
+            py.quietly(look);
+        });
+        if ask.is_err() {
+            IS_PENDING.store(false, Ordering::Release);
+        }
+    }
+    match (KNOWN.get(), FOUND.load(Ordering::Acquire)) {
+        (Some(ranked), _) => Rank::Known(*ranked),
+        (None, NOTHING) => Rank::None,
+        (None, NO_WORLD) => Rank::Unknown("torch.distributed is not initialised"),
+        (None, _) => Rank::Unknown("Python's main thread has not answered yet"),
+    }
+}
+
+/// Looks, unless the rank is known. A step's function has been entered.
+pub fn look_for(py: Python<'_>) {
+    if wants().rank && KNOWN.get().is_none() {
+        py.quietly(look);
+    }
+}
+
+/// The rank, for who needs it now.
+pub fn known_to(py: Python<'_>) -> Option<u64> {
+    look_for(py);
+    Some(KNOWN.get()?.rank)
+}
+
+fn look(py: Python<'_>) {
+    let torch = py.imported(c"torch.distributed.distributed_c10d");
+    let world = torch.as_ref().and_then(world);
+    let ranked = match &world {
+        Some(world) => in_world(py, world),
+        None => in_replica(py),
+    };
+    if let Some(ranked) = ranked {
+        WORLD.store(world.map_or(0, |world| world.addr()), Ordering::Relaxed);
+        KNOWN.publish(None, ranked);
+        return;
+    }
+    let found = if torch.is_some() { NO_WORLD } else { NOTHING };
+    FOUND.store(found, Ordering::Release);
+}
+
+/// The group of all ranks, if it has been made in this process.
+fn world<'py>(torch: &Object<'py>) -> Option<Object<'py>> {
+    let world = value(&value(torch, c"_world")?, c"_default_pg")?;
+    let is_parents = world.addr() == PARENTS.load(Ordering::Relaxed);
+    (!world.is_none() && !is_parents).then_some(world)
+}
+
+/// The rank in the job of a process that has this world.
+fn in_world(py: Python<'_>, world: &Object<'_>) -> Option<Ranked> {
+    let ask = |name| number(&world.attr(name)?.call(&[])?);
+    let (rank, size) = (ask(c"rank")?, ask(c"size").filter(|size| *size > 0)?);
+    let mut ranked = Ranked {
+        rank,
+        world_size: Some(size),
+        source: RankSource::Torch,
+    };
+    if let Some((row, replica)) = replica(py)
+        && has_own_world(py, row, replica, size)
+    {
+        ranked.rank = replica.checked_mul(size)?.checked_add(rank)?;
+        let count = row.count.and_then(|count| number_at(py, count));
+        ranked.world_size = count.and_then(|count| count.checked_mul(size));
+        ranked.source = RankSource::TorchInReplica(row.engine);
+    }
+    Some(ranked)
+}
+
+/// The replica that the process belongs to, and whose it is.
+fn replica(py: Python<'_>) -> Option<(&'static Replicas, u64)> {
+    let mut rows = REPLICAS.iter();
+    rows.find_map(|row| Some((row, number_at(py, row.index)?)))
+}
+
+/// Whether a world of `size` ranks is that of one replica of several, and not of all.
+fn has_own_world(py: Python<'_>, row: &Replicas, replica: u64, size: u64) -> bool {
+    let is = |place: Option<Place>, is: &dyn Fn(u64) -> bool| {
+        place.is_none_or(|place| number_at(py, place).is_some_and(is))
+    };
+    (replica > 0 || row.count.is_some())
+        && is(row.count, &|count| count > 1)
+        && is(row.size, &|ranks| ranks == size)
+        && is(row.share, &|shares| shares == 0)
+}
+
+/// The rank that an engine gave a worker without a world.
+fn in_replica(py: Python<'_>) -> Option<Ranked> {
+    let (row, replica) = replica(py)?;
+    let (rank, size) = (number_at(py, row.rank?)?, number_at(py, row.size?)?);
+    Some(Ranked {
+        rank: replica.checked_mul(size)?.checked_add(rank)?,
+        world_size: (replica == 0).then_some(size),
+        source: RankSource::Engine(row.engine),
+    })
+}
+
+/// A whole number that is not negative.
+fn number(object: &Object<'_>) -> Option<u64> {
+    u64::try_from(object.as_int()?).ok()
+}
+
+fn number_at(py: Python<'_>, place: Place) -> Option<u64> {
+    number(&at(py, place)?)
+}
+
+/// What is at a place of the table.
+fn at<'py>(py: Python<'py>, place: Place) -> Option<Object<'py>> {
+    let mut names = place.names.iter();
+    let mut object = match place.from {
+        From::Module(module) => py.imported(&CString::new(module).ok()?)?,
+        From::Arguments => argument(py, names.next()?)?,
+    };
+    for name in names {
+        object = value(&object, &CString::new(*name).ok()?)?;
+    }
+    Some(object)
+}
+
+/// An argument, by its name, of the function that the process was started with by `multiprocessing`.
+fn argument<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
+    let module = py.imported(c"multiprocessing.process")?;
+    let process = value(&module, c"_current_process")?;
+    let by_name = CString::new(name).ok()?;
+    let named = value(&process, c"_kwargs").and_then(|named| named.item(&by_name));
+    named.or_else(|| {
+        let code = value(&process, c"_target")?.code()?;
+        let names = code.attr(c"co_varnames")?;
+        let place = names
+            .elements()
+            .position(|known| known.as_text() == Some(name))?;
+        value(&process, c"_args")?.elements().nth(place)
+    })
+}
+
+/// What an object has by a name: an attribute of its own, an entry of a dictionary, or a slot.
+fn value<'py>(object: &Object<'py>, name: &CStr) -> Option<Object<'py>> {
+    let own = object.own_attrs().and_then(|own| own.item(name));
+    let is_of_class = || object.class()?.class_attr(name.to_str().ok()?);
+    own.or_else(|| object.item(name))
+        .or_else(|| is_of_class().and_then(|_| object.attr(name)))
+}
+
+/// The child of a fork has another rank, and its parent's world.
+fn in_child(_: &OnlyThread) {
+    if KNOWN.take().is_some() {
+        PARENTS.store(WORLD.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    }
+}

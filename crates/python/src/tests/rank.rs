@@ -1,0 +1,191 @@
+//! The rank that Python knows, with a torch and engines that are made up.
+
+use tllmprof_platform::lifecycle::{HOOKS, OnlyThread, Stage};
+use tllmprof_session::Rank;
+
+use super::hosted::{Host, in_few};
+use crate::rank::rank;
+
+const RECORDED: (&str, &str) = ("TLLMPROF_TRACE", "record");
+
+/// A world of three ranks, of which this is the second, and what makes the process that of a worker.
+const MADE_UP: &str = "
+import sys, types
+import multiprocessing.process as processes
+c10d = types.ModuleType('torch.distributed.distributed_c10d')
+class World: _default_pg = None
+class Group:
+    def rank(self): return 1
+    def size(self): return 3
+def begin(): c10d._world._default_pg = Group()
+def work(target, *args, **named):
+    processes._current_process._target = target
+    processes._current_process._args = args
+    processes._current_process._kwargs = named
+class Config:
+    def __init__(self, **values): self.__dict__.update(values)
+    def __getattr__(self, name): raise RuntimeError('the program is asked for ' + name)
+c10d._world = World()
+c10d._world.__dict__['_default_pg'] = None
+";
+const IMPORTED: &str = "sys.modules[c10d.__name__] = c10d";
+
+fn found() -> String {
+    match rank() {
+        Rank::Known(ranked) => {
+            let size = ranked.world_size.map_or("?".to_owned(), |size| size.to_string());
+            format!("{} of {size} by {}", ranked.rank, ranked.source)
+        }
+        Rank::Unknown(why) => why.to_owned(),
+        Rank::None => "none".to_owned(),
+        Rank::NotAsked => unreachable!(),
+    }
+}
+
+/// Forgets what was found, as the child of a fork does.
+fn forget() {
+    // SAFETY: one thread uses the state of this stage here.
+    let alone = unsafe { OnlyThread::new() };
+    let ours = HOOKS.iter().filter(|hook| hook.stage == Stage::Sinks);
+    ours.filter_map(|hook| hook.child).for_each(|child| child(&alone));
+}
+
+#[test]
+fn the_world_of_torch_gives_the_rank_once_it_is_there() {
+    in_few(&[RECORDED], |host| {
+        host.run(MADE_UP);
+        assert_eq!(found(), "none");
+        host.run(IMPORTED);
+        assert_eq!(found(), "torch.distributed is not initialised");
+        host.run("begin()");
+        assert_eq!(found(), "1 of 3 by torch.distributed");
+        // It is not asked for again.
+        host.run("c10d._world._default_pg = None");
+        assert_eq!(found(), "1 of 3 by torch.distributed");
+        host.end();
+    });
+}
+
+#[test]
+fn the_child_of_a_fork_has_its_parents_world_and_not_its_rank() {
+    in_few(&[RECORDED], |host| {
+        host.run(MADE_UP);
+        host.run(IMPORTED);
+        host.run("begin()");
+        assert_eq!(found(), "1 of 3 by torch.distributed");
+        forget();
+        assert_eq!(found(), "torch.distributed is not initialised");
+        host.run("old = c10d._world._default_pg; begin()");
+        assert_eq!(found(), "1 of 3 by torch.distributed");
+        host.end();
+    });
+}
+
+#[test]
+fn without_the_gil_the_main_thread_is_asked_and_nobody_waits() {
+    in_few(&[RECORDED], |host| {
+        host.run(MADE_UP);
+        host.run(IMPORTED);
+        host.run("begin()");
+        let before = host.without_gil(found);
+        assert_eq!(before, "Python's main thread has not answered yet");
+        host.run("for n in range(1000): pass");
+        assert_eq!(host.without_gil(found), "1 of 3 by torch.distributed");
+        host.end();
+    });
+}
+
+#[test]
+fn what_goes_wrong_is_not_raised_in_the_program() {
+    in_few(&[RECORDED], |host| {
+        host.run(MADE_UP);
+        host.run(IMPORTED);
+        for broken in [
+            "del c10d._world",
+            "c10d._world = Config()",
+            "c10d._world = Config(_default_pg=Config())",
+            "c10d._world._default_pg = Config(rank=lambda: 1 / 0, size=len)",
+            "c10d._world._default_pg = Config(rank=lambda: -1, size=lambda: 3)",
+            "sys.modules[c10d.__name__] = None",
+        ] {
+            host.run(broken);
+            assert_eq!(found(), "torch.distributed is not initialised", "{broken}");
+            host.run("assert sys.exc_info() == (None, None, None)");
+        }
+        host.end();
+    });
+}
+
+/// What is found where a process was started with `work`, by a torch whose world has three ranks.
+#[track_caller]
+fn assert_found(host: &Host, work: &str, expected: &str) {
+    forget();
+    host.run("begin()");
+    host.run(work);
+    assert_eq!(found(), expected, "{work}");
+}
+
+#[test]
+fn replicas_of_an_engine_have_worlds_of_their_own() {
+    const VLLM: &str = "
+def vllm(index, size): work(None, rank=1, vllm_config=Config(
+    parallel_config=Config(data_parallel_index=index, data_parallel_rank=0, world_size=size)))
+";
+    const SGLANG: &str = "
+def run_scheduler_process(server_args, port_args, gpu_id, tp_rank, pp_rank, dp_rank, pipe): here = 1
+def sglang(dp_rank, dp_size, attention): work(run_scheduler_process,
+    Config(dp_size=dp_size, enable_dp_attention=attention), None, 0, 1, 0, dp_rank, None)
+class Parallel:
+    __slots__ = ('_stamp', '_config')
+def sglang_of_context(dp_rank, dp_size):
+    work(None)
+    context = types.ModuleType('sglang.srt.runtime_context')
+    context._PARALLEL = Parallel()
+    context._PARALLEL._stamp = dict(dp_rank=dp_rank)
+    context._PARALLEL._config = Config(_fields=dict(dp_size=dp_size))
+    sys.modules[context.__name__] = context
+";
+    in_few(&[RECORDED], |host| {
+        host.run(MADE_UP);
+        host.run(IMPORTED);
+        host.run(VLLM);
+        host.run(SGLANG);
+        for (work, expected) in [
+            ("vllm(0, 3)", "1 of 3 by torch.distributed"),
+            ("vllm(2, 3)", "7 of ? by torch.distributed and vLLM"),
+            // The world holds all replicas.
+            ("vllm(1, 2)", "1 of 3 by torch.distributed"),
+            ("sglang(None, 1, False)", "1 of 3 by torch.distributed"),
+            ("sglang(0, 2, False)", "1 of 6 by torch.distributed and SGLang"),
+            ("sglang(1, 2, False)", "4 of 6 by torch.distributed and SGLang"),
+            ("sglang(1, 2, True)", "1 of 3 by torch.distributed"),
+            ("sglang_of_context(1, 2)", "4 of 6 by torch.distributed and SGLang"),
+            ("sglang_of_context(1, 1)", "1 of 3 by torch.distributed"),
+            ("sglang_of_context(None, 1)", "1 of 3 by torch.distributed"),
+        ] {
+            assert_found(host, work, expected);
+        }
+        host.run("del sys.modules['sglang.srt.runtime_context']");
+        // Without a world an engine's worker knows its rank.
+        host.run("begin = lambda: setattr(c10d._world, '_default_pg', None)");
+        assert_found(host, "vllm(2, 3)", "7 of ? by vLLM");
+        assert_found(host, "vllm(0, 3)", "1 of 3 by vLLM");
+        assert_found(
+            host,
+            "sglang(1, 2, False)",
+            "torch.distributed is not initialised",
+        );
+        host.end();
+    });
+}
+
+#[test]
+fn a_rank_that_the_user_sets_needs_no_python() {
+    in_few(&[RECORDED, ("TLLMPROF_RANK", "5"), ("TLLMPROF_GIL", "1")], |host| {
+        host.run(MADE_UP);
+        host.run(IMPORTED);
+        host.run("begin()");
+        assert_eq!(found(), "none");
+        host.end();
+    });
+}
