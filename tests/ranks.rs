@@ -1,0 +1,313 @@
+//! From what a process's rank is known, which windows open by it, and what the report says of it: with real
+//! torch.distributed, and with a stand-in for NCCL.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use common::torch::python_with_torch;
+use common::{Output, Scratch, command, compiler, repo, run, shim, standin, tllmprof};
+use serde_json::Value;
+use tllmprof_config::RANK_VARIABLES;
+
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// A program whose processes all have the library and a record, and no rank but what it gives them.
+struct Program {
+    command: Command,
+    scratch: Scratch,
+}
+
+/// What became of it.
+struct Ran {
+    output: Output,
+    /// `tllmprof report --json`, if there was a record.
+    json: Value,
+    /// `tllmprof report`.
+    text: String,
+    /// How the names of the records begin.
+    names: Vec<String>,
+}
+
+impl Program {
+    fn new(program: impl AsRef<std::ffi::OsStr>, step: &str) -> Self {
+        let scratch = Scratch::new("ranks");
+        let mut command = command(program);
+        command
+            .env("LD_LIBRARY_PATH", standin())
+            .env("LD_PRELOAD", shim())
+            .env("TLLMPROF_START_STOP", "5-9")
+            .env("TLLMPROF_STEP", step)
+            .env("TLLMPROF_TRACE", "rank-%r-%p.tllmprof")
+            .current_dir(scratch.folder());
+        for name in RANK_VARIABLES {
+            command.env_remove(name);
+        }
+        Self { command, scratch }
+    }
+
+    /// `workers.py` with real PyTorch; none, and said, where that cannot be had.
+    fn workers(step: &str, args: &str) -> Option<Self> {
+        let python = python_with_torch()?;
+        let path = [repo().join("tests/ranks"), repo().join("tests/fixtures")];
+        let mut program = Self::new(python, step).env(
+            "PYTHONPATH",
+            std::env::join_paths(path).unwrap().to_str().unwrap(),
+        );
+        program
+            .command
+            .arg(repo().join("tests/ranks/workers.py"))
+            .args(args.split_whitespace())
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("OMP_NUM_THREADS", "1");
+        Some(program)
+    }
+
+    fn env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// The records that were written, by their names.
+    fn records(&self) -> Vec<PathBuf> {
+        let files = std::fs::read_dir(self.scratch.folder()).unwrap();
+        let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|end| end == "tllmprof"));
+        paths.sort();
+        paths
+    }
+
+    #[track_caller]
+    fn run(mut self) -> Ran {
+        let output = run(&mut self.command, PATIENCE);
+        assert!(output.status.success(), "{}", output.err());
+        let report = |options: &[&str]| {
+            let mut report = command(tllmprof());
+            report.arg("report").args(&self.records()).args(options);
+            run(&mut report, PATIENCE).out()
+        };
+        let json = serde_json::from_str(&report(&["--json"])).unwrap_or_default();
+        let start = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap()[..7].to_owned();
+        Ran {
+            output,
+            json,
+            text: report(&[]),
+            names: self.records().iter().map(start).collect(),
+        }
+    }
+}
+
+impl Ran {
+    /// The lines that are ours.
+    fn said(&self, part: &str) -> usize {
+        let err = self.output.err();
+        let ours = err.lines().filter(|line| line.starts_with("tllmprof: "));
+        ours.filter(|line| line.contains(part)).count()
+    }
+
+    /// Of each process in the report: rank, source and size of the world, and how many windows opened.
+    fn ranks(&self) -> Vec<(u64, String, Option<u64>, usize)> {
+        let processes = self.json["processes"].as_array().into_iter().flatten();
+        let one = |process: &Value| {
+            (
+                process["rank"].as_u64().unwrap(),
+                process["rank_source"].as_str().unwrap_or("").to_owned(),
+                process["world_size"].as_u64(),
+                process["windows"].as_array().unwrap().len(),
+            )
+        };
+        processes.map(one).collect()
+    }
+
+    #[track_caller]
+    fn assert_ranks(&self, expected: &[(u64, &str, Option<u64>, usize)]) {
+        let ranks = self.ranks();
+        let ranks: Vec<_> = ranks
+            .iter()
+            .map(|(rank, source, size, windows)| (*rank, source.as_str(), *size, *windows))
+            .collect();
+        assert_eq!(ranks, expected, "{}\n{}", self.output.err(), self.text);
+    }
+}
+
+/// The rules that count the same steps: by a function that is entered with the GIL, and by a call without it.
+const STEPS: [&str; 2] = ["py:ranks_step:step", "cudaGraphLaunch"];
+
+#[test]
+fn torch_distributed_gives_the_rank_and_one_of_two_opens_its_window() {
+    for step in STEPS {
+        let Some(program) = Program::workers(step, "") else {
+            return;
+        };
+        let ran = program.env("TLLMPROF_RANKS", "0").run();
+        let source = "torch.distributed";
+        ran.assert_ranks(&[(0, source, Some(2), 1), (1, source, Some(2), 0)]);
+        assert_eq!(ran.said("window 5-9 captured"), 1, "{}", ran.output.err());
+        assert_eq!(ran.said("no window here by TLLMPROF_RANKS"), 1);
+    }
+}
+
+#[test]
+fn every_rank_is_in_its_record_and_its_name() {
+    let Some(program) = Program::workers(STEPS[0], "") else {
+        return;
+    };
+    let ran = program.run();
+    let source = "torch.distributed";
+    ran.assert_ranks(&[(0, source, Some(2), 1), (1, source, Some(2), 1)]);
+    assert_eq!(ran.names, ["rank-0-", "rank-1-"]);
+    assert!(!ran.text.contains("is that of several"), "{}", ran.text);
+}
+
+#[test]
+fn variables_come_before_torch_distributed() {
+    let Some(program) = Program::workers(STEPS[0], "--set-rank") else {
+        return;
+    };
+    let ran = program.env("TLLMPROF_RANKS", "0").run();
+    ran.assert_ranks(&[(0, "RANK", Some(2), 1), (1, "RANK", Some(2), 0)]);
+}
+
+#[test]
+fn replicas_of_an_engine_have_ranks_of_their_own() {
+    let Some(program) = Program::workers(STEPS[0], "--workers 1 --replicas 2") else {
+        return;
+    };
+    let ran = program.env("TLLMPROF_RANKS", "1").run();
+    ran.assert_ranks(&[
+        (0, "torch.distributed", Some(1), 0),
+        (1, "torch.distributed and vLLM", None, 1),
+    ]);
+}
+
+#[test]
+fn a_window_waits_until_torch_distributed_is_initialised() {
+    for step in STEPS {
+        let Some(program) = Program::workers(step, "--plain --begin 20") else {
+            return;
+        };
+        let ran = program.env("TLLMPROF_RANKS", "1").run();
+        let source = "torch.distributed";
+        ran.assert_ranks(&[(0, source, Some(2), 0), (1, source, Some(2), 1)]);
+        let waits = "window 5-9 waits until the rank of this process is known: torch.distributed is not initialised";
+        assert_eq!(ran.said(waits), 2, "{}", ran.output.err());
+        assert_eq!(ran.said("window 5-9 captured as 2"), 1, "{}", ran.output.err());
+    }
+}
+
+#[test]
+fn a_rank_that_never_becomes_known_opens_nothing() {
+    let Some(program) = Program::workers(STEPS[0], "--plain --begin 1000 --workers 1") else {
+        return;
+    };
+    let ran = program.env("TLLMPROF_RANKS", "0").run();
+    ran.assert_ranks(&[(0, "", None, 0)]);
+    assert_eq!(ran.said("window 5-9 waits until"), 1, "{}", ran.output.err());
+    assert_eq!(ran.said("window 5-9 never opened: 40 iterations"), 1);
+}
+
+#[test]
+fn an_engine_says_which_rank_its_worker_has_before_there_is_a_world() {
+    let Some(program) = Program::workers(STEPS[0], "--begin 20") else {
+        return;
+    };
+    let ran = program.env("TLLMPROF_RANKS", "1").run();
+    ran.assert_ranks(&[(0, "vLLM", Some(2), 0), (1, "vLLM", Some(2), 1)]);
+    assert_eq!(ran.said("window 5-9 captured:"), 1, "{}", ran.output.err());
+}
+
+#[test]
+fn the_same_rank_twice_is_kept_apart() {
+    let Some(program) = Program::workers(STEPS[0], "") else {
+        return;
+    };
+    let ran = program.env("TLLMPROF_RANK", "3").run();
+    let source = "TLLMPROF_RANK";
+    ran.assert_ranks(&[(3, source, None, 1), (3, source, None, 1)]);
+    let pids: Vec<_> = ran.json["processes"].as_array().unwrap().iter().collect();
+    let [one, other] = [0, 1].map(|place| pids[place]["pid"].to_string());
+    let line = format!(
+        "rank 3 is that of several processes, which are kept apart by pid: {one}, {other}"
+    );
+    assert!(ran.text.contains(&line), "{}", ran.text);
+}
+
+/// The program and the stand-in for NCCL, built with these options.
+fn with_nccl(folder: &Path, options: &[&str], communicators: &str) -> Program {
+    let built = |output: &str, source: &str, options: &[&str]| {
+        let mut cc = compiler();
+        cc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-DSTANDIN"])
+            .arg(format!("-I{}", repo().join("tests/standin").display()))
+            .arg(format!("-I{}", repo().join("tests/fixtures").display()))
+            .arg(format!("-L{}", folder.display()))
+            .arg(format!("-L{}", standin().display()))
+            .arg("-o")
+            .arg(folder.join(output))
+            .arg(repo().join("tests/ranks").join(source))
+            .args(options);
+        let output = run(&mut cc, PATIENCE);
+        assert!(output.status.success(), "{cc:?}\n{}", output.err());
+    };
+    built("libnccl.so.2", "nccl.c", &["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"]);
+    built("program", "program.c", options);
+    let mut program = Program::new(folder.join("program"), "cudaGraphLaunch");
+    let libraries = [folder.to_owned(), standin()];
+    program
+        .command
+        .args(communicators.split_whitespace())
+        .env("LD_LIBRARY_PATH", std::env::join_paths(libraries).unwrap());
+    program
+}
+
+const LINKED: &[&str] = &["-l:libnccl.so.2", "-l:libcudart.so.12"];
+const BY_DLSYM: &[&str] = &["-DDLSYM", "-l:libcudart.so.12"];
+
+#[test]
+fn the_only_communicator_gives_the_rank() {
+    let folder = Scratch::new("nccl");
+    for (options, communicators, expected, out) in [
+        (LINKED, "1/4", (1, "NCCL", Some(4), 1), "communicator 1 of 4, identified\n"),
+        (BY_DLSYM, "1/4", (1, "NCCL", Some(4), 1), "communicator 1 of 4, identified\n"),
+        (LINKED, "1:2", (1, "NCCL", Some(2), 1), "communicator 1 of 2, identified\n"),
+        (BY_DLSYM, "0:2", (0, "NCCL", Some(2), 0), "communicator 0 of 2, identified\n"),
+        (LINKED, "*1", (0, "NCCL", Some(1), 0), "communicator 0 of 1, all\n"),
+    ] {
+        let ran = with_nccl(folder.folder(), options, communicators)
+            .env("TLLMPROF_RANKS", "1")
+            .run();
+        ran.assert_ranks(&[expected]);
+        assert!(ran.output.out().starts_with(out), "{}", ran.output.out());
+        assert!(ran.output.out().contains("failed 0,"), "{}", ran.output.out());
+    }
+}
+
+#[test]
+fn several_communicators_are_groups_and_give_no_rank() {
+    let folder = Scratch::new("nccl");
+    for communicators in ["0/4 0/2", "*2", "0/2 *1"] {
+        let ran = with_nccl(folder.folder(), LINKED, communicators)
+            .env("TLLMPROF_RANKS", "0")
+            .run();
+        ran.assert_ranks(&[(0, "", None, 0)]);
+        assert_eq!(ran.said("window 5-9 waits until the rank"), 1);
+        assert_eq!(ran.said("window 5-9 never opened"), 1);
+        assert_eq!(ran.said("NCCL has several communicators here"), 2);
+        // A variable says it.
+        let ran = with_nccl(folder.folder(), LINKED, communicators)
+            .env("TLLMPROF_RANKS", "0")
+            .env("OMPI_COMM_WORLD_RANK", "0")
+            .env("OMPI_COMM_WORLD_SIZE", "2")
+            .run();
+        ran.assert_ranks(&[(0, "OMPI_COMM_WORLD_RANK", Some(2), 1)]);
+    }
+}
+
+#[test]
+fn without_ranks_nothing_waits() {
+    let folder = Scratch::new("nccl");
+    let ran = with_nccl(folder.folder(), LINKED, "0/4 0/2").run();
+    ran.assert_ranks(&[(0, "", None, 1)]);
+    assert_eq!(ran.said("window 5-9 captured"), 1);
+}

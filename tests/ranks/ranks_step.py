@@ -1,0 +1,2 @@
+def step(loop):
+    loop.step()
