@@ -193,7 +193,12 @@ fn a_window_waits_until_torch_distributed_is_initialised() {
         ran.assert_ranks(&[(0, source, Some(2), 0), (1, source, Some(2), 1)]);
         let waits = "window 5-9 waits until the rank of this process is known: torch.distributed is not initialised";
         assert_eq!(ran.said(waits), 2, "{}", ran.output.err());
-        assert_eq!(ran.said("window 5-9 captured as 2"), 1, "{}", ran.output.err());
+        assert_eq!(
+            ran.said("window 5-9 captured as 2"),
+            1,
+            "{}",
+            ran.output.err()
+        );
     }
 }
 
@@ -204,7 +209,12 @@ fn a_rank_that_never_becomes_known_opens_nothing() {
     };
     let ran = program.env("TLLMPROF_RANKS", "0").run();
     ran.assert_ranks(&[(0, "", None, 0)]);
-    assert_eq!(ran.said("window 5-9 waits until"), 1, "{}", ran.output.err());
+    assert_eq!(
+        ran.said("window 5-9 waits until"),
+        1,
+        "{}",
+        ran.output.err()
+    );
     assert_eq!(ran.said("window 5-9 never opened: 40 iterations"), 1);
 }
 
@@ -228,9 +238,8 @@ fn the_same_rank_twice_is_kept_apart() {
     ran.assert_ranks(&[(3, source, None, 1), (3, source, None, 1)]);
     let pids: Vec<_> = ran.json["processes"].as_array().unwrap().iter().collect();
     let [one, other] = [0, 1].map(|place| pids[place]["pid"].to_string());
-    let line = format!(
-        "rank 3 is that of several processes, which are kept apart by pid: {one}, {other}"
-    );
+    let line =
+        format!("rank 3 is that of several processes, which are kept apart by pid: {one}, {other}");
     assert!(ran.text.contains(&line), "{}", ran.text);
 }
 
@@ -238,19 +247,31 @@ fn the_same_rank_twice_is_kept_apart() {
 fn with_nccl(folder: &Path, options: &[&str], communicators: &str) -> Program {
     let built = |output: &str, source: &str, options: &[&str]| {
         let mut cc = compiler();
-        cc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-DSTANDIN"])
-            .arg(format!("-I{}", repo().join("tests/standin").display()))
-            .arg(format!("-I{}", repo().join("tests/fixtures").display()))
-            .arg(format!("-L{}", folder.display()))
-            .arg(format!("-L{}", standin().display()))
-            .arg("-o")
-            .arg(folder.join(output))
-            .arg(repo().join("tests/ranks").join(source))
-            .args(options);
+        cc.args([
+            "-std=gnu11",
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-pthread",
+            "-DSTANDIN",
+        ])
+        .arg(format!("-I{}", repo().join("tests/standin").display()))
+        .arg(format!("-I{}", repo().join("tests/fixtures").display()))
+        .arg(format!("-L{}", folder.display()))
+        .arg(format!("-L{}", standin().display()))
+        .arg("-o")
+        .arg(folder.join(output))
+        .arg(repo().join("tests/ranks").join(source))
+        .args(options);
         let output = run(&mut cc, PATIENCE);
         assert!(output.status.success(), "{cc:?}\n{}", output.err());
     };
-    built("libnccl.so.2", "nccl.c", &["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"]);
+    built(
+        "libnccl.so.2",
+        "nccl.c",
+        &["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"],
+    );
     built("program", "program.c", options);
     let mut program = Program::new(folder.join("program"), "cudaGraphLaunch");
     let libraries = [folder.to_owned(), standin()];
@@ -268,18 +289,47 @@ const BY_DLSYM: &[&str] = &["-DDLSYM", "-l:libcudart.so.12"];
 fn the_only_communicator_gives_the_rank() {
     let folder = Scratch::new("nccl");
     for (options, communicators, expected, out) in [
-        (LINKED, "1/4", (1, "NCCL", Some(4), 1), "communicator 1 of 4, identified\n"),
-        (BY_DLSYM, "1/4", (1, "NCCL", Some(4), 1), "communicator 1 of 4, identified\n"),
-        (LINKED, "1:2", (1, "NCCL", Some(2), 1), "communicator 1 of 2, identified\n"),
-        (BY_DLSYM, "0:2", (0, "NCCL", Some(2), 0), "communicator 0 of 2, identified\n"),
-        (LINKED, "*1", (0, "NCCL", Some(1), 0), "communicator 0 of 1, all\n"),
+        (
+            LINKED,
+            "1/4",
+            (1, "NCCL", Some(4), 1),
+            "communicator 1 of 4, identified\n",
+        ),
+        (
+            BY_DLSYM,
+            "1/4",
+            (1, "NCCL", Some(4), 1),
+            "communicator 1 of 4, identified\n",
+        ),
+        (
+            LINKED,
+            "1:2",
+            (1, "NCCL", Some(2), 1),
+            "communicator 1 of 2, identified\n",
+        ),
+        (
+            BY_DLSYM,
+            "0:2",
+            (0, "NCCL", Some(2), 0),
+            "communicator 0 of 2, identified\n",
+        ),
+        (
+            LINKED,
+            "*1",
+            (0, "NCCL", Some(1), 0),
+            "communicator 0 of 1, all\n",
+        ),
     ] {
         let ran = with_nccl(folder.folder(), options, communicators)
             .env("TLLMPROF_RANKS", "1")
             .run();
         ran.assert_ranks(&[expected]);
         assert!(ran.output.out().starts_with(out), "{}", ran.output.out());
-        assert!(ran.output.out().contains("failed 0,"), "{}", ran.output.out());
+        assert!(
+            ran.output.out().contains("failed 0,"),
+            "{}",
+            ran.output.out()
+        );
     }
 }
 

@@ -15,9 +15,7 @@ use std::ffi::CStr;
 use std::fmt;
 
 pub use kind::{Destroyed, Direction, Kind, Stream, Wait};
-pub use table::{
-    CALLS, CUPTI_CALLS, Call, CallInfo, CuptiCall, LOOK_UPS, NCCL_CALLS, NcclCall,
-};
+pub use table::{CALLS, CUPTI_CALLS, Call, CallInfo, CuptiCall, LOOK_UPS, NCCL_CALLS, NcclCall};
 
 /// The library that a function belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -16,6 +16,7 @@ use super::frame::{Frame, Work};
 use super::thunk::{Role, Thunk};
 use super::watched;
 use tllmprof_platform::driver;
+use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::thread::{self, Inside, Outer};
@@ -79,7 +80,12 @@ fn comes_back(frame: &Frame) -> bool {
 }
 
 /// The program makes communicators. The call does not come back: it has more words on the stack than are copied.
+/// One that NCCL makes by itself is part of the program's.
 fn communicates(call: NcclCall, frame: &Frame) {
+    let nccl = elf::containing(frame.thunk.real().addr());
+    if nccl.is_some_and(|nccl| nccl.contains(frame.return_address)) {
+        return;
+    }
     let number = |word: usize| u64::try_from(frame.args[word] as i32).ok();
     match call {
         // `ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank`: the identifier has 128 bytes, so that on

@@ -8,7 +8,9 @@ use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use tllmprof_calls::{CALLS, Call, Calls, CuptiCall, Direction, Kind, NcclCall, Wait, is_per_thread};
+use tllmprof_calls::{
+    CALLS, Call, Calls, CuptiCall, Direction, Kind, NcclCall, Wait, is_per_thread,
+};
 use tllmprof_platform::lifecycle;
 
 use super::handlers::{Handler, Noting, handlers};
@@ -348,7 +350,10 @@ mod tests {
         let of_calls = CALLS.iter().flat_map(move |row| of_call(row.call));
         let of_cupti = CUPTI_CALLS.iter().map(|(call, _)| Role::Cupti(*call));
         let of_nccl = NCCL_CALLS.iter().map(|(call, _)| Role::Nccl(*call));
-        let others = [Role::ProcAddress].into_iter().chain(of_cupti).chain(of_nccl);
+        let others = [Role::ProcAddress]
+            .into_iter()
+            .chain(of_cupti)
+            .chain(of_nccl);
         of_calls.chain(others)
     }
 

@@ -23,7 +23,14 @@ fn what_is_asked_for_of_python_follows_from_the_variables() {
     assert!(wants(&[window, ("TLLMPROF_STEP", "py:m:f")]).functions);
     assert!(!wants(&[window, ("TLLMPROF_STEP", "cuGraphLaunch")]).anything());
     assert!(wants(&[window, ("TLLM_TORCH_PROFILE_TRACE", "t.json")]).torch);
-    assert!(wants(&[window, ("TLLMPROF_STEP", "cuGraphLaunch"), ("TLLMPROF_RANKS", "0")]).rank);
+    assert!(
+        wants(&[
+            window,
+            ("TLLMPROF_STEP", "cuGraphLaunch"),
+            ("TLLMPROF_RANKS", "0")
+        ])
+        .rank
+    );
     assert!(!wants(&[("TLLMPROF_RANKS", "0")]).rank && wants(&[("TLLMPROF_TRACE", "r")]).rank);
     // Any iteration may begin with an engine's function.
     assert!(wants(&[window]).functions);

@@ -87,7 +87,9 @@ pub fn goes_on() {
 /// An iteration begins. Where it is not understood to be one, nothing opens.
 fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun) {
     let Some(state) = guard.as_mut() else { return };
-    state.schedule.hold(!begun.understood || state.awaits_rank());
+    state
+        .schedule
+        .hold(!begun.understood || state.awaits_rank());
     if begun.understood || state.schedule.is_open() {
         return turn::reach(guard, Point::In(begun.iteration));
     }

@@ -17,8 +17,8 @@ use tllmprof_steps::window::{Edge, Point, Taken};
 
 use crate::wiring::WIRING;
 use crate::{
-    Doors, Facts, Interpreter, Place, Rank, Sink, Wiring, activity, by_name, count, entered, goes_on,
-    learns, named_entered, new_thread, note, returned,
+    Doors, Facts, Interpreter, Place, Rank, Sink, Wiring, activity, by_name, count, entered,
+    goes_on, learns, named_entered, new_thread, note, returned,
 };
 
 mod auto;

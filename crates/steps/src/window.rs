@@ -430,7 +430,10 @@ mod tests {
         let mut schedule = Schedule::new(&[w]);
         schedule.wait();
         assert!(!schedule.has_edge_at(Point::In(5)));
-        assert_eq!((schedule.waiting_at(4), schedule.waiting_at(5)), (None, Some(w)));
+        assert_eq!(
+            (schedule.waiting_at(4), schedule.waiting_at(5)),
+            (None, Some(w))
+        );
         assert_eq!(schedule.reach(Point::In(11)), Edge::default());
         schedule.hold(false);
         let late = schedule.reach(Point::In(12)).open.unwrap();

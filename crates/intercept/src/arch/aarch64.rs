@@ -491,7 +491,7 @@ macro_rules! ask {
 }
 
 /// A look-up function that examines its return address to learn who asks: whatever is not about
-/// CUDA is passed on by a jump that leaves that address in place.
+/// CUDA or NCCL is passed on by a jump that leaves that address in place.
 macro_rules! door {
     ($name:ident, caller in $caller:literal, version: $version:literal, $lookup:path, $real:path) => {
         /// What the exported look-up function of this name jumps to.
@@ -507,10 +507,11 @@ macro_rules! door {
                 "6:",
                 "ldrb w16, [x1]",
                 "cmp w16, #0x63", // c
-                "b.ne 2f",
+                "b.ne 7f",
                 "ldrb w16, [x1, #1]",
                 "cmp w16, #0x75", // u
                 "b.ne 2f",
+                "8:",
                 ask!("{wanted}"),
                 "tbz w16, #0, 2f",
                 concat!("mov ", $caller, ", x30"),
@@ -537,6 +538,16 @@ macro_rules! door {
                 "cbz x16, 6b",
                 "mov x0, x16",
                 "ret",
+                "7:",
+                "cmp w16, #0x6e", // n
+                "b.ne 2b",
+                "ldrb w16, [x1, #1]",
+                "cmp w16, #0x63", // c
+                "b.ne 2b",
+                "ldrb w16, [x1, #2]",
+                "cmp w16, #0x63", // c
+                "b.ne 2b",
+                "b 8b",
                 ".cfi_endproc",
                 wanted = sym crate::dlsym::wanted,
                 lookup = sym $lookup,

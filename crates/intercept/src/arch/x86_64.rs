@@ -494,7 +494,7 @@ pub unsafe extern "C" fn missing() {
 }
 
 /// A look-up function that examines its return address to learn who asks: whatever is not about
-/// CUDA is passed on by a jump that leaves that address in place.
+/// CUDA or NCCL is passed on by a jump that leaves that address in place.
 macro_rules! door {
     ($name:ident, caller in $caller:literal, version: $version:literal, $lookup:path, $real:path) => {
         /// What the exported look-up function of this name jumps to.
@@ -508,9 +508,10 @@ macro_rules! door {
                 "jne 5f",
                 "6:",
                 "cmp byte ptr [rsi], 0x63", // c
-                "jne 2f",
+                "jne 7f",
                 "cmp byte ptr [rsi + 1], 0x75", // u
                 "jne 2f",
+                "8:",
                 push!(),
                 "call {wanted}",
                 pop!(),
@@ -545,6 +546,14 @@ macro_rules! door {
                 "test rax, rax",
                 "jz 6b",
                 "ret",
+                "7:",
+                "cmp byte ptr [rsi], 0x6e", // n
+                "jne 2b",
+                "cmp byte ptr [rsi + 1], 0x63", // c
+                "jne 2b",
+                "cmp byte ptr [rsi + 2], 0x63", // c
+                "jne 2b",
+                "jmp 8b",
                 ".cfi_endproc",
                 wanted = sym crate::dlsym::wanted,
                 lookup = sym $lookup,

@@ -33,7 +33,9 @@ const IMPORTED: &str = "sys.modules[c10d.__name__] = c10d";
 fn found() -> String {
     match rank() {
         Rank::Known(ranked) => {
-            let size = ranked.world_size.map_or("?".to_owned(), |size| size.to_string());
+            let size = ranked
+                .world_size
+                .map_or("?".to_owned(), |size| size.to_string());
             format!("{} of {size} by {}", ranked.rank, ranked.source)
         }
         Rank::Unknown(why) => why.to_owned(),
@@ -47,7 +49,8 @@ fn forget() {
     // SAFETY: one thread uses the state of this stage here.
     let alone = unsafe { OnlyThread::new() };
     let ours = HOOKS.iter().filter(|hook| hook.stage == Stage::Sinks);
-    ours.filter_map(|hook| hook.child).for_each(|child| child(&alone));
+    ours.filter_map(|hook| hook.child)
+        .for_each(|child| child(&alone));
 }
 
 #[test]
@@ -156,10 +159,19 @@ def sglang_of_context(dp_rank, dp_size):
             // The world holds all replicas.
             ("vllm(1, 2)", "1 of 3 by torch.distributed"),
             ("sglang(None, 1, False)", "1 of 3 by torch.distributed"),
-            ("sglang(0, 2, False)", "1 of 6 by torch.distributed and SGLang"),
-            ("sglang(1, 2, False)", "4 of 6 by torch.distributed and SGLang"),
+            (
+                "sglang(0, 2, False)",
+                "1 of 6 by torch.distributed and SGLang",
+            ),
+            (
+                "sglang(1, 2, False)",
+                "4 of 6 by torch.distributed and SGLang",
+            ),
             ("sglang(1, 2, True)", "1 of 3 by torch.distributed"),
-            ("sglang_of_context(1, 2)", "4 of 6 by torch.distributed and SGLang"),
+            (
+                "sglang_of_context(1, 2)",
+                "4 of 6 by torch.distributed and SGLang",
+            ),
             ("sglang_of_context(1, 1)", "1 of 3 by torch.distributed"),
             ("sglang_of_context(None, 1)", "1 of 3 by torch.distributed"),
         ] {
@@ -181,11 +193,14 @@ def sglang_of_context(dp_rank, dp_size):
 
 #[test]
 fn a_rank_that_the_user_sets_needs_no_python() {
-    in_few(&[RECORDED, ("TLLMPROF_RANK", "5"), ("TLLMPROF_GIL", "1")], |host| {
-        host.run(MADE_UP);
-        host.run(IMPORTED);
-        host.run("begin()");
-        assert_eq!(found(), "none");
-        host.end();
-    });
+    in_few(
+        &[RECORDED, ("TLLMPROF_RANK", "5"), ("TLLMPROF_GIL", "1")],
+        |host| {
+            host.run(MADE_UP);
+            host.run(IMPORTED);
+            host.run("begin()");
+            assert_eq!(found(), "none");
+            host.end();
+        },
+    );
 }

@@ -68,10 +68,7 @@ fn head(process: &Process, lines: &mut Lines) {
     if !facts.command.is_empty() {
         lines.add(format_args!("{}", facts.command));
     }
-    let mut parts = vec![
-        format!("pid {}", process.pid),
-        rank(facts),
-    ];
+    let mut parts = vec![format!("pid {}", process.pid), rank(facts)];
     if !facts.host.is_empty() {
         parts.push(facts.host.clone());
     }

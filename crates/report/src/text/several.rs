@@ -137,9 +137,15 @@ fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
 fn shared_ranks(processes: &[Process]) -> Vec<(u64, Vec<u32>)> {
     let mut ranks = BTreeMap::<_, Vec<_>>::new();
     for process in processes {
-        ranks.entry(process.facts.rank).or_default().push(process.pid);
+        ranks
+            .entry(process.facts.rank)
+            .or_default()
+            .push(process.pid);
     }
-    ranks.into_iter().filter(|(_, pids)| pids.len() > 1).collect()
+    ranks
+        .into_iter()
+        .filter(|(_, pids)| pids.len() > 1)
+        .collect()
 }
 
 fn skewed(skew: &Skew, names: &[String], lines: &mut Lines) {

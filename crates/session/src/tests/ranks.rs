@@ -80,7 +80,10 @@ fn without_ranks_nothing_waits_and_the_record_gets_the_rank_later() {
     assert_eq!(edges(&process), ["In(5): open 5-9"]);
     MADE.orders().rank = known(1);
     calls(34, GraphLaunch);
-    assert_eq!(process.asked_for(&["rank "]), ["rank 1 by torch.distributed"]);
+    assert_eq!(
+        process.asked_for(&["rank "]),
+        ["rank 1 by torch.distributed"]
+    );
 }
 
 #[test]
