@@ -193,6 +193,7 @@ fn a_window_waits_until_torch_distributed_is_initialised() {
         ran.assert_ranks(&[(0, source, Some(2), 0), (1, source, Some(2), 1)]);
         let waits = "window 5-9 waits until the rank of this process is known: torch.distributed is not initialised";
         assert_eq!(ran.said(waits), 2, "{}", ran.output.err());
+        assert_eq!(ran.said("asked for 5: the rank was not known)"), 1);
         assert_eq!(
             ran.said("window 5-9 captured as 2"),
             1,

@@ -282,10 +282,10 @@ impl Capture {
         if taken.is_late() {
             log::say!(
                 Info,
-                "window {window} opened at iteration {iteration} ({}; asked for {}: the step was \
-                 still being learnt)",
+                "window {window} opened at iteration {iteration} ({}; asked for {}: {})",
                 place.by,
-                window.first
+                window.first,
+                place.why_late
             );
         } else {
             log::say!(

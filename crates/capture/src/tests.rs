@@ -54,6 +54,7 @@ fn place(point: Point) -> Place<'static> {
         point,
         by: format_args!("a test"),
         rank: None,
+        why_late: "",
         capturing: false,
     }
 }

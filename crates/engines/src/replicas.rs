@@ -5,6 +5,8 @@
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
 
+use std::fmt;
+
 /// Where a way through attributes and dictionaries begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum From {
@@ -19,6 +21,16 @@ pub enum From {
 pub struct Place {
     pub from: From,
     pub names: &'static [&'static str],
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.from {
+            From::Module(module) => write!(f, "{module}.")?,
+            From::Arguments => f.write_str("arguments: ")?,
+        }
+        f.write_str(&self.names.join("."))
+    }
 }
 
 /// How an engine's worker process says where it is.
@@ -84,3 +96,57 @@ pub const REPLICAS: &[Replicas] = &[
                  sglang/srt/managers/data_parallel_controller.py",
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+
+    #[test]
+    fn every_row_can_be_followed() {
+        for row in REPLICAS {
+            let places = [Some(row.index), row.count, row.size, row.share, row.rank];
+            for place in places.into_iter().flatten() {
+                assert!(!place.names.is_empty(), "{}", row.engine);
+                assert!(
+                    place.names.iter().all(|name| !name.contains('.')),
+                    "{place}"
+                );
+            }
+            // The rank of a process without a world needs the size of a replica.
+            assert!(row.rank.is_none() || row.size.is_some(), "{}", row.engine);
+            // Something says whether the world is the replica's own.
+            assert!(row.count.is_some() || row.size.is_some(), "{}", row.engine);
+        }
+    }
+
+    #[test]
+    fn the_page_shows_the_table() {
+        let shown =
+            |place: Option<Place>| place.map_or(String::new(), |place| format!("`{place}`"));
+        let mut table = String::from(
+            "| engine | number of the replica | replicas with a world of their own | ranks of a replica | one world for all | rank without a world | source |\n\
+             |---|---|---|---|---|---|---|\n",
+        );
+        for row in REPLICAS {
+            writeln!(
+                table,
+                "| {} | {} | {} | {} | {} | {} | {} |",
+                row.engine,
+                shown(Some(row.index)),
+                shown(row.count),
+                shown(row.size),
+                shown(row.share),
+                shown(row.rank),
+                row.source
+            )
+            .unwrap();
+        }
+        let page = include_str!("../../../docs/engines.md");
+        assert!(
+            page.contains(&table),
+            "docs/engines.md must hold this table:\n{table}"
+        );
+    }
+}

@@ -64,6 +64,7 @@ fn without_an_interpreter_a_window_switches_nothing() {
                 point: Point::In(0),
                 by: format_args!(""),
                 rank: None,
+                why_late: "",
                 capturing,
             };
             PerfectRouters.window_opens(&place);
@@ -197,6 +198,7 @@ fn the_source_runs_in_an_interpreter_and_is_switched_with_windows() {
         point: Point::In(0),
         by: format_args!(""),
         rank: None,
+        why_late: "",
         capturing: false,
     };
     PerfectRouters.window_opens(&place);

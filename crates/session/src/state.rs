@@ -63,6 +63,8 @@ pub struct State {
     pub captures: Vec<(usize, &'static Slot)>,
     pub turn: Turn,
     pub rank: Rank,
+    /// Windows have waited for it.
+    pub awaited_rank: bool,
     /// Who opens the windows, as far as that has been asked.
     pub gating: Gating,
     pub follows_each: bool,
@@ -111,6 +113,7 @@ impl State {
             captures: Vec::new(),
             turn: Turn::default(),
             rank: Rank::NotAsked,
+            awaited_rank: false,
             gating: Gating::NotAsked,
             follows_each: settings.nvtx && injection::has_tool(),
             recording: Recording::asked_for(),
@@ -274,7 +277,10 @@ impl State {
             }
             Some(_) if awaited => self.schedule.hold(false),
             Some(_) => {}
-            None => self.schedule.wait(),
+            None => {
+                self.awaited_rank = true;
+                self.schedule.wait();
+            }
         }
     }
 }

@@ -166,6 +166,11 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             state.counter.keep_counting();
         }
         let (step, rank) = (state.step(), state.rank);
+        let why_late = if state.awaited_rank {
+            "the rank was not known"
+        } else {
+            "the step was still being learnt"
+        };
         let engine = edge.open.and_then(|_| state.engine());
         let learnt = edge.open.and_then(|_| state.counter.learnt_rule());
         let record = Beginning::at(target, state);
@@ -196,6 +201,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
                     point: target,
                     by: format_args!("{by}"),
                     rank: rank.known().map(|ranked| ranked.rank),
+                    why_late,
                     capturing,
                 },
                 edge,

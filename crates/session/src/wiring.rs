@@ -15,6 +15,8 @@ pub struct Place<'a> {
     /// The rule, and the rank if there is one.
     pub by: fmt::Arguments<'a>,
     pub rank: Option<u64>,
+    /// Why a window that opens late does so.
+    pub why_late: &'static str,
     /// A stream capture is under way in the process: the device must be left alone.
     pub capturing: bool,
 }

@@ -69,8 +69,12 @@ export interface Process {
     parent: number;
     /** The host's name. */
     host: string;
-    /** Its rank; 0 where no launcher gave one. */
+    /** Its rank; 0 where it is not known. */
     rank: number;
+    /** What its rank is known from: the name of a variable, `torch.distributed`, an engine, `NCCL`; `null`: it is not known, or the record is of an older version. */
+    rank_source: string | null;
+    /** How many ranks there are; `null`: not known. */
+    world_size: number | null;
     /** Its command line. */
     command: string;
     /** The process's own name. */
