@@ -85,7 +85,7 @@ impl Program {
         assert!(output.status.success(), "{}", output.err());
         let report = |options: &[&str]| {
             let mut report = command(tllmprof());
-            report.arg("report").args(&self.records()).args(options);
+            report.arg("report").args(self.records()).args(options);
             run(&mut report, PATIENCE).out()
         };
         let json = serde_json::from_str(&report(&["--json"])).unwrap_or_default();

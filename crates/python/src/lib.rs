@@ -66,7 +66,9 @@ impl session::Interpreter for Cpython {
     }
 
     fn rank(&self) -> session::Rank {
-        rank::rank()
+        rank::rank(|look| {
+            entry::run(look);
+        })
     }
 
     fn has_gil(&self) -> bool {

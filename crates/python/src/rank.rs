@@ -14,10 +14,10 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_session::Rank;
 use tllmprof_sync::Published;
 
+use super::attached;
 use super::method::call_on_main_thread;
 use super::object::{Object, Python};
 use super::wants::wants;
-use super::{attached, entry};
 
 /// Nobody has looked.
 const NOT_LOOKED: u8 = 0;
@@ -59,8 +59,9 @@ pub fn is_asked_for(settings: &Settings) -> bool {
         && std::env::var_os("TLLMPROF_RANK").is_none()
 }
 
-/// The rank as far as it is known, and has somebody look who has the GIL.
-pub fn rank() -> Rank {
+/// The rank as far as it is known, and has somebody look who has the GIL: the calling thread `inside`, as it has it,
+/// where others that have it do not wait for this one, which may give it away in a destructor.
+pub fn rank(inside: impl FnOnce(fn(Python<'_>))) -> Rank {
     if let Some(ranked) = KNOWN.get() {
         return Rank::Known(*ranked);
     }
@@ -68,8 +69,7 @@ pub fn rank() -> Rank {
         return Rank::None;
     };
     if api.has_gil() {
-        // Others that have the GIL do not wait for a thread that is inside: a destructor may give it away.
-        entry::run(look);
+        inside(look);
     } else if !IS_PENDING.swap(true, Ordering::AcqRel) {
         let ask = call_on_main_thread(api, |py| {
             IS_PENDING.store(false, Ordering::Release);

@@ -2,7 +2,7 @@
 
 use tllmprof_config::Step;
 
-use super::ranks::Rank;
+use super::rank::Rank;
 
 /// The rule as messages name it, and the rank where there is one.
 pub struct By<'a> {

@@ -13,7 +13,7 @@ use tllmprof_config::{Listed, Settings, Step, Window};
 use tllmprof_platform::lifecycle;
 
 use super::by::By;
-use super::ranks::Rank;
+use super::rank::Rank;
 use super::state::count_calls;
 use super::wiring::{doors, interpreter, sink};
 use super::{Gating, OWNER, STATE, stream_capture, turn};

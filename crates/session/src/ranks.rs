@@ -10,37 +10,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use tllmprof_config::{RankSource, Ranked};
 use tllmprof_platform::lifecycle;
 
+use super::rank::Rank;
 use super::wiring::interpreter;
-
-/// The rank of the process, as far as it has been looked up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rank {
-    NotAsked,
-    /// The process may get one, or it cannot be told which: why it is not known.
-    Unknown(&'static str),
-    /// Nothing shows that the process has one: it counts as rank 0.
-    None,
-    Known(Ranked),
-}
-
-impl Rank {
-    /// The rank, if it is known.
-    pub const fn known(self) -> Option<Ranked> {
-        match self {
-            Self::Known(ranked) => Some(ranked),
-            Self::NotAsked | Self::Unknown(_) | Self::None => None,
-        }
-    }
-
-    /// The number by which windows are opened or not; none while that has to wait.
-    pub const fn number(self) -> Option<u64> {
-        match self {
-            Self::Known(ranked) => Some(ranked.rank),
-            Self::None => Some(0),
-            Self::NotAsked | Self::Unknown(_) => None,
-        }
-    }
-}
 
 /// No communicator has been made yet.
 const NO_GROUP: u64 = u64::MAX;
@@ -107,12 +78,5 @@ mod tests {
             assert_eq!(made(several).number(), None, "{several:?}");
         }
         GROUP.store(NO_GROUP, Ordering::Relaxed);
-    }
-
-    #[test]
-    fn without_a_rank_a_process_counts_as_the_first() {
-        assert_eq!(Rank::None.number(), Some(0));
-        assert_eq!(Rank::None.known(), None);
-        assert_eq!(Rank::Unknown("why").number(), None);
     }
 }

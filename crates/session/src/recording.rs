@@ -6,7 +6,7 @@ use tllmprof_config::{Settings, Step};
 use tllmprof_learn::Rule;
 
 use super::learning;
-use super::ranks::Rank;
+use super::rank::Rank;
 use super::state::{Recording, State};
 use super::wiring::{Facts, interpreter, sink};
 use crate::engines::Found;

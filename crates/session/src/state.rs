@@ -18,7 +18,7 @@ use tllmprof_sync::Lock;
 
 use super::activity::USES_CUDA;
 use super::engines::{self, Found};
-use super::ranks::Rank;
+use super::rank::Rank;
 use super::wiring::{doors, interpreter, sink};
 use super::{learning, slots};
 

@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use super::by::By;
-use super::ranks::Rank;
+use super::rank::Rank;
 use super::recording::Beginning;
 use super::state::count_calls;
 use super::wiring::{Place, doors, interpreter, sink};

@@ -7,7 +7,7 @@ use tllmprof_config::{Ranked, Settings, Step};
 use tllmprof_platform::log::Level;
 use tllmprof_steps::window::{Edge, Point};
 
-use super::ranks::Rank;
+use super::rank::Rank;
 
 /// Where the process is in the sequence of iterations.
 pub struct Place<'a> {

@@ -1,10 +1,10 @@
 //! The rank that Python knows, with a torch and engines that are made up.
 
 use tllmprof_platform::lifecycle::{HOOKS, OnlyThread, Stage};
-use tllmprof_session::Rank;
+use tllmprof_session::{Interpreter, Rank};
 
 use super::hosted::{Host, in_few};
-use crate::rank::rank;
+use crate::Cpython;
 
 const RECORDED: (&str, &str) = ("TLLMPROF_TRACE", "record");
 
@@ -31,7 +31,7 @@ c10d._world.__dict__['_default_pg'] = None
 const IMPORTED: &str = "sys.modules[c10d.__name__] = c10d";
 
 fn found() -> String {
-    match rank() {
+    match Cpython.rank() {
         Rank::Known(ranked) => {
             let size = ranked
                 .world_size
