@@ -67,7 +67,7 @@ pub struct Ranked {
 
 impl Ranked {
     /// By the first of [`RANK_VARIABLES`] that holds a number.
-    pub fn by_variables(get: impl Fn(&str) -> Option<OsString>) -> Option<Self> {
+    pub fn by_variables(get: &dyn Fn(&str) -> Option<OsString>) -> Option<Self> {
         let number = |name| crate::number::parse(get(name)?.to_str()?, "").ok();
         RANK_VARIABLES.iter().find_map(|name| {
             Some(Self {
@@ -118,7 +118,7 @@ mod tests {
 
     fn by(set: &[(&str, &str)]) -> Option<Ranked> {
         let get = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into());
-        Ranked::by_variables(get)
+        Ranked::by_variables(&get)
     }
 
     #[test]

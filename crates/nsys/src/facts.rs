@@ -115,7 +115,7 @@ impl Facts {
 
     /// The rank in the variables of the program that nsys started.
     pub fn rank(&self) -> Option<u64> {
-        let ranked = Ranked::by_variables(|name| {
+        let ranked = Ranked::by_variables(&|name| {
             self.variables
                 .get(name)
                 .map(|value| OsStr::new(value).to_owned())

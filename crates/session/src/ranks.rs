@@ -51,7 +51,7 @@ fn by_communicators() -> Rank {
 
 /// Looks the rank up. Python may run meanwhile, and wait for the GIL: nothing is locked.
 pub fn look() -> Rank {
-    if let Some(ranked) = Ranked::by_variables(|name| std::env::var_os(name)) {
+    if let Some(ranked) = Ranked::by_variables(&|name| std::env::var_os(name)) {
         return Rank::Known(ranked);
     }
     match (interpreter().rank(), by_communicators()) {

@@ -71,7 +71,7 @@ fn ranks(section: &mut Section, settings: &Settings) {
             "opens no windows"
         }
     };
-    match Ranked::by_variables(|name| env::var_os(name)) {
+    match Ranked::by_variables(&|name| env::var_os(name)) {
         Some(Ranked { rank, .. }) => section.note(format_args!(
             "as rank {rank} a process here {}",
             opens(rank)
