@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::torch::python_with_torch;
-use common::{Output, Scratch, command, compiler, repo, run, shim, standin, tllmprof};
+use common::{Output, Scratch, command, compiler, repo, run, shim, skipped, standin, tllmprof};
 use serde_json::Value;
 use tllmprof_config::RANK_VARIABLES;
 
@@ -361,4 +361,56 @@ fn without_ranks_nothing_waits() {
     let ran = with_nccl(folder.folder(), LINKED, "0/4 0/2").run();
     ran.assert_ranks(&[(0, "", None, 1)]);
     assert_eq!(ran.said("window 5-9 captured"), 1);
+}
+
+/// What the table of replicas (`crates/engines`) says of the versions that it was read in.
+#[test]
+fn the_engines_sources_have_what_names_their_replicas() {
+    for (engine, file, lines) in [
+        (
+            "vllm==0.33.0",
+            "vllm/config/parallel.py",
+            &["    data_parallel_index: int", "    world_size: int"][..],
+        ),
+        (
+            "vllm==0.33.0",
+            "vllm/v1/engine/core.py",
+            &["parallel_config.data_parallel_index = dp_rank"],
+        ),
+        (
+            "vllm==0.33.0",
+            "vllm/v1/engine/utils.py",
+            &["\"vllm_config\": vllm_config,", "kwargs=common_kwargs"],
+        ),
+        (
+            "vllm==0.33.0",
+            "vllm/v1/executor/multiproc_executor.py",
+            &[
+                "\"vllm_config\": vllm_config,",
+                "\"rank\": rank,",
+                "kwargs=process_kwargs",
+            ],
+        ),
+        (
+            "sglang==0.5.23",
+            "sglang/srt/runtime_context.py",
+            &[
+                "_PARALLEL = ParallelContext()",
+                "__slots__ = (\"_overrides\", \"_stamp\", \"_config\")",
+                "placement[\"dp_rank\"] = ranks.dp_rank",
+                "return cfg.dp_size * cfg.attn_dp_size",
+            ],
+        ),
+    ] {
+        let mut get = Command::new(repo().join("scripts/get-engine-sources"));
+        let got = run(get.arg(engine), PATIENCE);
+        if !got.status.success() {
+            return skipped(got.err().trim());
+        }
+        let folder = Path::new(got.out().trim()).join(engine.replace("==", "-"));
+        let source = std::fs::read_to_string(folder.join(file)).unwrap();
+        for line in lines {
+            assert!(source.contains(line), "{engine}: {file} has no {line}");
+        }
+    }
 }
