@@ -52,15 +52,25 @@ fn a_folder_is_the_ranks_of_a_run() {
         record(&scratch.path(&format!("run/{rank}.tllmprof")), rank);
     }
     scratch.write("run/notes", "no record");
-    record(&scratch.path("one.tllmprof"), 0);
-    let json = compare(&scratch, &["run", "one.tllmprof", "--json"]);
+    for rank in 0..3 {
+        record(&scratch.path(&format!("other/{rank}.tllmprof")), rank);
+    }
+    let json = compare(&scratch, &["run", "other", "--json"]);
     assert_eq!((json.code(), json.stderr.as_str()), (Some(0), ""));
     let json: Value = serde_json::from_str(&json.stdout).unwrap();
     assert_eq!(
         (&json["base"]["processes"], &json["base"]["rank"]),
         (&3.into(), &2.into())
     );
-    assert_eq!(json["ranks"].as_array().unwrap().len(), 1);
+    assert_eq!(json["ranks"].as_array().unwrap().len(), 3);
+    record(&scratch.path("one.tllmprof"), 0);
+    let text = compare(&scratch, &["run", "one.tllmprof"]);
+    assert_eq!((text.code(), text.stderr.as_str()), (Some(0), ""));
+    assert!(
+        text.stdout.ends_with("not comparable: 3 and 1 ranks\n"),
+        "{}",
+        text.stdout
+    );
 }
 
 #[test]

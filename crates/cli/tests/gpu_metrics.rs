@@ -235,20 +235,6 @@ fn what_cannot_be_had_is_one_line() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_one_line() {
-    let scratch = Scratch::new();
-    let mut run = run(&scratch, "");
-    run.arg("--trace").arg(scratch.path("none/record"));
-    let ended = finish(run.args(["--", "sh", "-c", "sleep 0.3; exit 37"]));
-    assert_eq!(ended.code(), Some(37), "{ended:?}");
-    assert_eq!(
-        ended.stderr.matches("no GPU metrics: ").count(),
-        1,
-        "{ended:?}"
-    );
-}
-
-#[test]
 fn it_lies_beside_the_trace() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("beside")).unwrap();
