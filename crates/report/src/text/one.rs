@@ -248,7 +248,7 @@ fn batches(phases: &[PhaseSum], lines: &mut Lines) {
 }
 
 fn calls(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
-    if process.calls.is_empty() {
+    if rows == 0 {
         return;
     }
     lines.add(format_args!(
@@ -305,7 +305,7 @@ fn python(process: &Process, sum: &Sum, lines: &mut Lines) {
 }
 
 fn named(what: &str, count: &str, all: &[Named], rows: usize, lines: &mut Lines) {
-    if all.is_empty() {
+    if rows == 0 {
         return;
     }
     let more = all.len().saturating_sub(rows);

@@ -5,11 +5,10 @@
 pub struct Rows<const TABLES: usize>(pub [usize; TABLES]);
 
 impl<const TABLES: usize> Rows<TABLES> {
-    /// Shares `room` out, row by row and the first table first, until none wants more. A table that
-    /// wants any gets one.
+    /// Shares `room` out, row by row and the first table first, until none wants more.
     pub fn share(wanted: [usize; TABLES], room: usize) -> Self {
-        let mut rows = wanted.map(|wanted| wanted.min(1));
-        let mut left = room.saturating_sub(rows.iter().sum());
+        let mut rows = [0; TABLES];
+        let mut left = room;
         while left > 0 && rows != wanted {
             for (rows, wanted) in rows.iter_mut().zip(wanted) {
                 if *rows < wanted && left > 0 {
@@ -32,7 +31,8 @@ mod tests {
             ([4, 0, 3], 100, [4, 0, 3]),
             ([4, 0, 3], 5, [3, 0, 2]),
             ([4, 2, 3], 7, [3, 2, 2]),
-            ([4, 2, 3], 0, [1, 1, 1]),
+            ([4, 2, 3], 2, [1, 1, 0]),
+            ([4, 2, 3], 0, [0, 0, 0]),
         ] {
             assert_eq!(Rows::share(wanted, room), Rows(rows));
         }
