@@ -101,7 +101,10 @@ fn a_name_does_nothing_wherever_it_is_shown_and_is_exported_as_it_is() {
         fs::write(made, "older").unwrap();
         fs::set_permissions(made, fs::Permissions::from_mode(0o644)).unwrap();
     }
-    text(&["report", "--html"], &[page.as_os_str(), record]);
+    text(
+        &["report", "--force", "--html"],
+        &[page.as_os_str(), record],
+    );
     let html = fs::read_to_string(&page).unwrap();
     assert_harmless(&html);
     assert!(!html.contains("<img"), "markup stays text");

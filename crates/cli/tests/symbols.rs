@@ -341,7 +341,11 @@ fn what_is_wrong_is_said() {
 
     let ended = symbols(&scratch, &["absent"]);
     assert_eq!(ended.code(), Some(1));
-    assert!(ended.stderr.starts_with("tllmprof: absent: No such file"));
+    assert!(
+        ended
+            .stderr
+            .starts_with("tllmprof: absent: there is no such file")
+    );
     // The others are listed all the same.
     let ended = symbols(&scratch, &["program.cc", "program", "^main$"]);
     assert_eq!(ended.code(), Some(1));

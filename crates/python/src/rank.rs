@@ -14,6 +14,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_session::Rank;
 use tllmprof_sync::Published;
 
+use super::api::Api;
 use super::attached;
 use super::method::call_on_main_thread;
 use super::object::{Object, Python};
@@ -65,7 +66,8 @@ pub fn rank(inside: impl FnOnce(fn(Python<'_>))) -> Rank {
     if let Some(ranked) = KNOWN.get() {
         return Rank::Known(*ranked);
     }
-    let Some(api) = attached::api().filter(|api| wants().rank && api.runs()) else {
+    let can_ask = |api: &Api| api.version.takes_pending_calls_to_the_end() || api.has_gil();
+    let Some(api) = attached::api().filter(|api| wants().rank && api.runs() && can_ask(api)) else {
         return Rank::None;
     };
     if api.has_gil() {

@@ -55,6 +55,12 @@ impl Version {
         self.minor >= 12
     }
 
+    /// A call may be left for the main thread whenever there is an interpreter: 3.8 raises an exception where it is
+    /// about to end, on a thread that may not have the GIL.
+    pub const fn takes_pending_calls_to_the_end(self) -> bool {
+        self.minor >= 9
+    }
+
     /// A thread that has the GIL of a sub-interpreter is known to have one.
     pub const fn knows_holders_in_sub_interpreters(self) -> bool {
         self.minor >= 12
