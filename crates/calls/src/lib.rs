@@ -85,36 +85,31 @@ impl Call {
     }
 }
 
-impl CuptiCall {
-    /// The one that the function of this name is.
-    #[must_use]
-    pub fn by_name(name: &str) -> Option<Self> {
-        let mut calls = CUPTI_CALLS.iter();
-        calls.find_map(|(call, names)| names.contains(&name).then_some(*call))
-    }
+/// How the functions of a library beside CUDA are looked up in its table.
+macro_rules! looked_up {
+    ($($of:ident in $table:ident;)+) => {
+        $(
+            impl $of {
+                /// The one that the function of this name is.
+                #[must_use]
+                pub fn by_name(name: &str) -> Option<Self> {
+                    let mut calls = $table.iter();
+                    calls.find_map(|(call, names)| names.contains(&name).then_some(*call))
+                }
 
-    /// The one that `as` makes this number of.
-    #[must_use]
-    pub fn of(number: u8) -> Option<Self> {
-        let mut calls = CUPTI_CALLS.iter().map(|(call, _)| *call);
-        calls.find(|call| *call as u8 == number)
-    }
+                /// The one that `as` makes this number of.
+                #[must_use]
+                pub fn of(number: u8) -> Option<Self> {
+                    let mut calls = $table.iter().map(|(call, _)| *call);
+                    calls.find(|call| *call as u8 == number)
+                }
+            }
+        )+
+    };
 }
-
-impl NcclCall {
-    /// The one that the function of this name is.
-    #[must_use]
-    pub fn by_name(name: &str) -> Option<Self> {
-        let mut calls = NCCL_CALLS.iter();
-        calls.find_map(|(call, names)| names.contains(&name).then_some(*call))
-    }
-
-    /// The one that `as` makes this number of.
-    #[must_use]
-    pub fn of(number: u8) -> Option<Self> {
-        let mut calls = NCCL_CALLS.iter().map(|(call, _)| *call);
-        calls.find(|call| *call as u8 == number)
-    }
+looked_up! {
+    CuptiCall in CUPTI_CALLS;
+    NcclCall in NCCL_CALLS;
 }
 
 /// What the function of this name does, of those that are known: intercepted or not.

@@ -30,7 +30,7 @@ impl Batch {
 const VLLM_REQUESTS: &str = "len(scheduler_output.num_scheduled_tokens)";
 const VLLM_TOKENS: &str = "scheduler_output.total_num_scheduled_tokens";
 
-/// A request that has given a token is past its prompt: so vLLM tells the phases apart, too
+/// A request that has given a token is past its prompt: vLLM distinguishes the phases in the same way
 /// (`CachedRequestData.is_context_phase`).
 const VLLM: Batch = Batch {
     requests: VLLM_REQUESTS,
@@ -82,7 +82,7 @@ pub const SGLANG: &[Batch] = &[Batch {
     versions: "sglang 0.4.6, 0.5.3, 0.5.10, 0.5.16, 0.5.23",
 }];
 
-/// Dummy batches of data parallelism, which 0.12 and later tell apart, have a token that is nobody's.
+/// Dummy batches of data parallelism, which 0.12 and later mark, have a token that is nobody's.
 pub const LMDEPLOY: &[Batch] = &[
     Batch {
         requests: "0 if inputs.is_dummy else inputs.seq_length.shape[0]",

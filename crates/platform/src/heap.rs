@@ -144,7 +144,7 @@ unsafe impl GlobalAlloc for OwnHeap {
 
     #[inline(never)]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller sees to it that the size, rounded up to the alignment, does not overflow.
+        // SAFETY: GlobalAlloc asks its caller for a size that does not overflow when it is rounded up to the alignment.
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         if REGIONS.contain(block) && !is_large(layout) && !is_large(wanted) {
             let (old, align) = (layout.size(), layout.align());

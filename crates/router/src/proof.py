@@ -16,7 +16,7 @@ def observe(ids, layer):
 
 def observe_places(ids, layer):
     """As observe, of an engine's choice: a token may have more places than experts, and a row that only fills the batch up
-    has negative ones. Whether the choice may go on; None where nothing tells yet."""
+    has negative ones. Whether the choice may go on; None where that is not known yet."""
     is_captured = capturing(ids.device)
     if is_captured and not _counts:
         return True

@@ -6,7 +6,7 @@ use tllmprof_config::Ranked;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rank {
     NotAsked,
-    /// The process may get one, or it cannot be told which: why it is not known.
+    /// The process may get one later, or has several candidates: why it is not known.
     Unknown(&'static str),
     /// Nothing shows that the process has one: it counts as rank 0.
     None,

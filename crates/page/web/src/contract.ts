@@ -540,7 +540,7 @@ export interface Iteration {
     kernels: number;
     /** How long at least one kernel or copy ran during it, of the device where that is longest; `null`: kernels were not recorded. Recording them makes an iteration longer. Unit: ns. */
     gpu_busy_ns: number | null;
-    /** What was in its batch, as the engine's step function was told; `null`: not known. */
+    /** What was in its batch, by the arguments of the engine's step function; `null`: not known. */
     batch: Batch | null;
     /** Whether something other than its own end ended it. */
     cut: boolean;

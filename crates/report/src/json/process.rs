@@ -218,7 +218,7 @@ struct JsonIteration {
     /// How long at least one kernel or copy ran during it, of the device where that is longest; `null`: kernels were
     /// not recorded. Recording them makes an iteration longer.
     gpu_busy_ns: Option<u64>,
-    /// What was in its batch, as the engine's step function was told; `null`: not known.
+    /// What was in its batch, by the arguments of the engine's step function; `null`: not known.
     batch: Option<JsonBatch>,
     /// Whether something other than its own end ended it.
     cut: bool,
