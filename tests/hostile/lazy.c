@@ -1,9 +1,30 @@
 /* Functions that are looked up when they are first called, as memory checkers and
  * tracing tools do it. NAMES is a list of X(name): each becomes a function that finds the next one of its
- * name by dlsym and jumps there, with all arguments. A version script says which of them a library shows. */
+ * name by dlsym and jumps there, with all arguments. A version script says which of them a library shows.
+ * With EARLY, the library writes at the end which of them were called before its constructor had run. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
+
+#ifdef EARLY
+#include <stdio.h>
+static const char *early[1000];
+static int count, started;
+#define FOUND(name)                                                                          \
+    if (!started)                                                                            \
+        early[count++] = name;
+__attribute__((constructor)) static void start(void)
+{
+    started = 1;
+}
+__attribute__((destructor)) static void end(void)
+{
+    for (int i = 0; i < count; i++)
+        dprintf(2, "early: %s\n", early[i]);
+}
+#else
+#define FOUND(name)
+#endif
 
 #ifdef __x86_64__
 #define FORWARD(name)                                                                        \
@@ -34,6 +55,7 @@
     __attribute__((visibility("hidden"))) void *next_##name;                                 \
     __attribute__((visibility("hidden"))) void find_##name(void)                             \
     {                                                                                        \
+        FOUND(#name)                                                                         \
         next_##name = dlsym(RTLD_NEXT, #name);                                               \
     }                                                                                        \
     __asm__(".text\n .globl " #name "\n .type " #name ", %function\n" #name ":\n"            \

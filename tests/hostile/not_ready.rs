@@ -46,8 +46,8 @@ fn imported() -> BTreeSet<String> {
     listed.out().lines().filter_map(name).collect()
 }
 
-/// Libraries with one lazy function each, all made of one object.
-fn lazy_libraries(shop: &Workshop, names: &[String]) -> Vec<PathBuf> {
+/// The lazy functions as an object, whose library is linked with [`lazy_library`].
+fn lazy_object(shop: &Workshop, names: &[String], options: &[&str]) -> PathBuf {
     let list = names
         .iter()
         .fold(String::from("-DNAMES="), |mut list, name| {
@@ -67,26 +67,28 @@ fn lazy_libraries(shop: &Workshop, names: &[String]) -> Vec<PathBuf> {
         "-o",
     ])
     .arg(&object)
+    .args(options)
     .arg(list)
     .arg(repo().join("tests/hostile/lazy.c"));
     let built = run(&mut cc, TIMEOUT);
     assert!(built.status.success(), "{}", built.err());
-    names
-        .iter()
-        .map(|name| {
-            let script = shop.0.path(&format!("{name}.map"));
-            fs::write(&script, format!("{{ global: {name}; local: *; }};\n")).expect("a script");
-            let library = shop.0.path(&format!("{name}.so"));
-            let mut cc = compiler();
-            cc.args(["-shared", "-nostdlib", "-Wl,-z,lazy", "-o"])
-                .arg(&library)
-                .arg(&object)
-                .arg(format!("-Wl,--version-script={}", script.display()));
-            let built = run(&mut cc, TIMEOUT);
-            assert!(built.status.success(), "{name}: {}", built.err());
-            library
-        })
-        .collect()
+    object
+}
+
+/// A library that shows these functions of the object alone.
+fn lazy_library(shop: &Workshop, object: &Path, name: &str, shown: &[String]) -> PathBuf {
+    let script = shop.0.path(&format!("{name}.map"));
+    let shown = shown.join("; ");
+    fs::write(&script, format!("{{ global: {shown}; local: *; }};\n")).expect("a script");
+    let library = shop.0.path(&format!("{name}.so"));
+    let mut cc = compiler();
+    cc.args(["-shared", "-nostdlib", "-Wl,-z,lazy", "-o"])
+        .arg(&library)
+        .arg(object)
+        .arg(format!("-Wl,--version-script={}", script.display()));
+    let built = run(&mut cc, TIMEOUT);
+    assert!(built.status.success(), "{name}: {}", built.err());
+    library
 }
 
 /// Calls `act` for each, on a few threads.
@@ -113,7 +115,9 @@ fn functions_that_are_looked_up_at_their_first_call() {
         .collect();
     assert!(names.len() > 60, "{names:?}");
     let names: Vec<String> = names.into_iter().collect();
-    let libraries = lazy_libraries(&shop, &names);
+    let object = lazy_object(&shop, &names, &[]);
+    let library = |name: &String| lazy_library(&shop, &object, name, std::slice::from_ref(name));
+    let libraries: Vec<PathBuf> = names.iter().map(library).collect();
     let program = shop.build("sanitized", "sanitized", RUNTIME);
     let wrong = Mutex::new(Vec::new());
     let cases: Vec<(&String, &PathBuf)> = names.iter().zip(&libraries).collect();
@@ -154,6 +158,65 @@ fn functions_that_are_looked_up_at_their_first_call() {
     });
     let wrong = wrong.into_inner().expect("no panic meanwhile");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What the library calls of a library in front that has not been started yet: what says what the process is, and
+/// where. Whoever stands in for time, for processes or for descriptors does it with others. The allocator is
+/// `realpath`'s, which says where this library lies.
+const BEFORE_START: [&str; 10] = [
+    "__errno_location",
+    "__register_atfork",
+    "free",
+    "getauxval",
+    "getcwd",
+    "getenv",
+    "malloc",
+    "mmap",
+    "prctl",
+    "realpath",
+];
+
+/// A library that stands in front is started after this one. What it has in the C library's place may start it on the
+/// way, and then it starts twice.
+#[test]
+fn functions_of_a_library_that_has_not_been_started() {
+    let shop = Workshop::new();
+    let names: Vec<String> = imported().into_iter().collect();
+    let object = lazy_object(&shop, &names, &["-DEARLY"]);
+    let front = lazy_library(&shop, &object, "front", &names);
+    let program = shop.build("sanitized", "sanitized", RUNTIME);
+    let early = |shim: Option<PathBuf>, variables: &[(&str, &str)]| {
+        let mut preload = front.display().to_string();
+        if let Some(shim) = shim {
+            let _ = write!(preload, ":{}", shim.display());
+        }
+        let mut command = built_command(&program);
+        command
+            .arg("cuda")
+            .env("LD_LIBRARY_PATH", standin())
+            .env("LD_PRELOAD", preload)
+            .envs(variables.iter().copied());
+        let ran = run(&mut command, TIMEOUT);
+        assert_eq!(ran.status.code(), Some(3), "{}", ran.err());
+        let name = |line: &str| Some(line.strip_prefix("early: ")?.to_owned());
+        ran.err().lines().filter_map(name).collect::<BTreeSet<_>>()
+    };
+    let plain = early(None, &[]);
+    assert!(!plain.contains("getpid"), "{plain:?}");
+    let armed = [
+        ("TLLMPROF_START_STOP", "2-4"),
+        ("TLLMPROF_STEP", "cudaGraphLaunch"),
+        ("TLLMPROF_TRACE", "/dev/null/none"),
+    ];
+    for variables in [&[][..], &armed] {
+        let ours = early(Some(shim()), variables);
+        let more: BTreeSet<&str> = ours.difference(&plain).map(String::as_str).collect();
+        let more: Vec<&&str> = more
+            .iter()
+            .filter(|name| !BEFORE_START.contains(name))
+            .collect();
+        assert!(more.is_empty(), "with {variables:?}: {more:?}");
+    }
 }
 
 #[test]

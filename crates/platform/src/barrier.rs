@@ -1,6 +1,7 @@
 //! Barriers that one thread has run on all others of the process: `membarrier(2)`.
 
 use libc::c_int;
+use tllmprof_sync::kernel;
 
 /// Makes what every thread has stored visible, and what it loads next fresh, which lets threads
 /// count without fences. False where the kernel has no such barrier.
@@ -21,7 +22,7 @@ pub fn instructions() {
 
 fn run(command: c_int) -> bool {
     // SAFETY: the commands take no memory of ours.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+    unsafe { kernel::call(libc::SYS_membarrier, [command as usize, 0, 0, 0]) == 0 }
 }
 
 #[cfg(test)]

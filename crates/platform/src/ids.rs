@@ -1,9 +1,3 @@
-//! Who is running.
+//! Who is running. The kernel is asked: the C library's functions may be those of a library in front.
 
-/// The process's number.
-pub fn process() -> i32 {
-    std::process::id().cast_signed()
-}
-
-/// The calling thread's number; the main thread's is the process's.
-pub use tllmprof_sync::this_thread as thread;
+pub use tllmprof_sync::kernel::{process, this_thread as thread};

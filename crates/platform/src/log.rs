@@ -10,6 +10,7 @@ use crate::lifecycle::{self, OnlyThread};
 use once_cell::race::OnceBox;
 pub use tllmprof_config::Level;
 use tllmprof_config::printable::Printing;
+use tllmprof_sync::kernel;
 
 const PREFIX: &str = "tllmprof: ";
 const LONGEST: usize = 1024;
@@ -146,9 +147,7 @@ impl Write for Text {
 }
 
 fn stat() -> Option<libc::stat> {
-    let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: fstat fills the structure when it returns 0, and only then is it read.
-    unsafe { (libc::fstat(2, stat.as_mut_ptr()) == 0).then(|| stat.assume_init()) }
+    kernel::status(2)
 }
 
 /// Whether descriptor 2 still is what it was, or what the host has made it since. What happens to

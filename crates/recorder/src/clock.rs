@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tllmprof_platform::lifecycle;
-use tllmprof_platform::system::{Clock, nanoseconds};
+use tllmprof_platform::system::{Clock, kernels_nanoseconds, nanoseconds};
 use tllmprof_record::{Anchor, ClockKind};
 
 lifecycle::global! {
@@ -31,11 +31,12 @@ pub fn start() {
     }
 }
 
-/// What [`start`] remembered, in ticks of the clock that was chosen.
+/// What [`start`] remembered; nothing where the counter is not the clock that was chosen: `CLOCK_MONOTONIC` passes
+/// as its own nanoseconds do.
 pub fn first() -> Option<Anchor> {
     let [ticks, monotonic_ns, unix_ns] = FIRST.each_ref().map(|part| part.load(Ordering::Relaxed));
-    (ticks != 0).then(|| Anchor {
-        ticks: if is_counter() { ticks } else { monotonic_ns },
+    (is_counter() && ticks != 0).then_some(Anchor {
+        ticks,
         monotonic_ns,
         unix_ns,
     })
@@ -76,12 +77,12 @@ fn anchor_by(ticks: impl Fn() -> u64) -> Anchor {
     const TRIES: usize = 4;
     let once = || {
         let before = ticks();
-        let monotonic_ns = nanoseconds(Clock::Monotonic);
+        let monotonic_ns = kernels_nanoseconds(Clock::Monotonic);
         let took = ticks().wrapping_sub(before);
         let anchor = Anchor {
             ticks: before.wrapping_add(took / 2),
             monotonic_ns,
-            unix_ns: nanoseconds(Clock::Realtime),
+            unix_ns: kernels_nanoseconds(Clock::Realtime),
         };
         (took, anchor)
     };
@@ -97,9 +98,6 @@ fn anchor_by(ticks: impl Fn() -> u64) -> Anchor {
 
 /// Ticks that a nanosecond has, by all that have passed since the process began.
 pub fn ticks_per_ns() -> f64 {
-    if !is_counter() {
-        return 1.0;
-    }
     let Some(first) = first() else { return 1.0 };
     let now = anchor();
     let ticks = now.ticks.saturating_sub(first.ticks);

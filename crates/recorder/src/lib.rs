@@ -28,7 +28,7 @@ use std::path::PathBuf;
 
 use once_cell::race::OnceBox;
 use tllmprof_config::{Place, Settings};
-use tllmprof_platform::lifecycle;
+use tllmprof_platform::{ids, lifecycle};
 
 pub use tllmprof_record::{Batch, Counter, Edge, Ended, Event, RangeKind, StringId, What};
 use tllmprof_session::Facts;
@@ -129,7 +129,7 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     };
     let host = facts::host_name();
     let place = Place {
-        pid: std::process::id(),
+        pid: ids::process().cast_unsigned(),
         rank: facts.rank.map(|ranked| ranked.rank),
         host: OsStr::from_bytes(&host),
     };

@@ -2,10 +2,11 @@
 //! no poisoning, bounded waits, and a defined state after `fork`.
 
 pub mod hash;
+pub mod kernel;
 mod lock;
 mod machine;
 mod published;
 
-pub use lock::{Guard, Lock, OnlyThread, this_thread, wait, wake};
+pub use lock::{Guard, Lock, OnlyThread, wait, wake};
 pub use machine::{Machine, States};
 pub use published::Published;

@@ -5,6 +5,8 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
 
+use crate::kernel::{self, this_thread};
+
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
@@ -157,44 +159,34 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-/// The kernel's number for the calling thread; the main thread's is the process's.
-pub fn this_thread() -> i32 {
-    // Not by glibc's function, which is younger (2.30) than the oldest glibc: Rust's library refers to it weakly, so that a
-    // call would be linked without an error, and go to address 0 where it is not there.
-    // SAFETY: takes nothing, and always succeeds.
-    let thread = unsafe { libc::syscall(libc::SYS_gettid) };
-    i32::try_from(thread).unwrap_or_default()
-}
-
 /// Sleeps while `word` holds `value`, for `patience` at most. May return early.
 pub fn wait(word: &AtomicU32, value: u32, patience: Duration) {
     let time = libc::timespec {
         tv_sec: patience.as_secs().cast_signed(),
         tv_nsec: patience.subsec_nanos().into(),
     };
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let arguments = [
+        word.as_ptr() as usize,
+        operation as usize,
+        value as usize,
+        &raw const time as usize,
+    ];
     // SAFETY: the futex word and the time outlive the call, which keeps neither.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-            value,
-            &raw const time,
-        );
-    }
+    unsafe { kernel::call(libc::SYS_futex, arguments) };
 }
 
 /// Wakes up to `count` sleepers of `word`.
 pub fn wake(word: &AtomicU32, count: i32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    let arguments = [
+        word.as_ptr() as usize,
+        operation as usize,
+        count as usize,
+        0,
+    ];
     // SAFETY: the kernel only compares the address of the futex word.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-            count,
-        );
-    }
+    unsafe { kernel::call(libc::SYS_futex, arguments) };
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tllmprof_platform::lifecycle;
+use tllmprof_sync::kernel;
 
 /// Bytes that the assembler saves vector registers in: the legacy area and the header.
 pub const LEGACY: usize = 512;
@@ -24,10 +25,13 @@ lifecycle::global! {
 /// Whether the processor keeps return addresses a second time, where they cannot be replaced.
 pub fn has_shadow_stack() -> bool {
     const SYS_ARCH_PRCTL: i64 = 158;
-    const ARCH_SHSTK_STATUS: i64 = 0x5005;
+    const ARCH_SHSTK_STATUS: usize = 0x5005;
     let mut features = 0_u64;
     // SAFETY: the kernel writes one word, if it knows the command.
-    let known = unsafe { libc::syscall(SYS_ARCH_PRCTL, ARCH_SHSTK_STATUS, &raw mut features) == 0 };
+    let known = unsafe {
+        let arguments = [ARCH_SHSTK_STATUS, &raw mut features as usize, 0, 0];
+        kernel::call(SYS_ARCH_PRCTL, arguments) == 0
+    };
     known && features & 1 != 0
 }
 

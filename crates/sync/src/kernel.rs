@@ -1,0 +1,111 @@
+//! System calls without the C library: a library in front of this one may have functions of its own in the C
+//! library's place, and may not have been started yet when this one is.
+
+use core::arch::asm;
+use core::ffi::c_long;
+use core::mem::MaybeUninit;
+
+/// Makes a system call; what the kernel answers, an error as a negative number. `errno` is left alone.
+///
+/// # Safety
+/// As the system call's: whatever it reads or writes has to be the caller's for as long as the kernel uses it.
+#[inline]
+pub unsafe fn call(number: c_long, arguments: [usize; 4]) -> isize {
+    let [first, second, third, fourth] = arguments;
+    let result: isize;
+    // SAFETY: the kernel takes the number and the arguments in these registers, and changes no others than those
+    // that are named as changed. What memory it uses the caller answers for.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") first,
+            in("rsi") second,
+            in("rdx") third,
+            in("r10") fourth,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    // SAFETY: as on the other architecture: the number and the arguments in these registers, of which the first
+    // takes the result.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") first as isize => result,
+            in("x1") second,
+            in("x2") third,
+            in("x3") fourth,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// The process's number.
+pub fn process() -> i32 {
+    // SAFETY: takes nothing.
+    let process = unsafe { call(libc::SYS_getpid, [0; 4]) };
+    i32::try_from(process).unwrap_or_default()
+}
+
+/// The calling thread's number; the main thread's is the process's.
+pub fn this_thread() -> i32 {
+    // SAFETY: takes nothing.
+    let thread = unsafe { call(libc::SYS_gettid, [0; 4]) };
+    i32::try_from(thread).unwrap_or_default()
+}
+
+/// What an open descriptor is; nothing for one that is closed.
+pub fn status(descriptor: i32) -> Option<libc::stat> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    let arguments = [descriptor as usize, status.as_mut_ptr() as usize, 0, 0];
+    // SAFETY: the kernel's structure is the C library's on these architectures, and it is filled, and read, where
+    // the call succeeds.
+    unsafe { (call(libc::SYS_fstat, arguments) == 0).then(|| status.assume_init()) }
+}
+
+/// What a clock shows; nothing where the process may not ask the kernel.
+pub fn time(clock: libc::clockid_t) -> Option<libc::timespec> {
+    let mut time = MaybeUninit::<libc::timespec>::uninit();
+    let arguments = [clock as usize, time.as_mut_ptr() as usize, 0, 0];
+    // SAFETY: the kernel's structure is the C library's on these architectures, and it is filled, and read, where
+    // the call succeeds.
+    unsafe { (call(libc::SYS_clock_gettime, arguments) == 0).then(|| time.assume_init()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_says_what_the_c_library_says() {
+        assert_eq!(process().cast_unsigned(), std::process::id());
+        // SAFETY: takes nothing.
+        assert_eq!(this_thread(), unsafe { libc::gettid() });
+        let (read, write) = std::io::pipe().unwrap();
+        let of = |end: &dyn std::os::fd::AsRawFd| status(end.as_raw_fd()).unwrap();
+        assert_eq!(of(&read).st_ino, of(&write).st_ino);
+        assert_eq!(of(&read).st_mode & libc::S_IFMT, libc::S_IFIFO);
+        assert!(status(-1).is_none());
+        let epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        let now = time(libc::CLOCK_REALTIME).unwrap();
+        assert!(now.tv_sec.abs_diff(epoch.as_secs().cast_signed()) < 10);
+        assert!(time(12345).is_none());
+    }
+
+    #[test]
+    fn an_error_is_a_negative_number_and_leaves_errno_alone() {
+        // SAFETY: no descriptor has this number, so nothing is read.
+        let refused = unsafe {
+            *libc::__errno_location() = 0;
+            call(libc::SYS_write, [usize::MAX, 0, 0, 0])
+        };
+        assert_eq!(refused, -(libc::EBADF as isize));
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(0));
+    }
+}
