@@ -61,6 +61,6 @@ fn exports_hold_the_iterations_of_records() {
             }
             found.extend(windows(&process));
         }
-        assert_eq!(found, windows(&record), "{asked}");
+        assert_eq!(found, windows(&record), "{asked}: {}", run.program.err());
     }
 }
