@@ -467,6 +467,45 @@ fn a_bad_range_gives_its_line_and_nothing_else() {
 }
 
 #[test]
+fn a_variable_that_nothing_reads_is_named_once() {
+    let plain = Fixture::plain("steps_shared12").run();
+    let ran = Fixture::new("steps_shared12")
+        .env("TLLMPROF_STEPP", "cudaGraphLaunch")
+        .run();
+    let line = "TLLMPROF_STEPP means nothing; TLLMPROF_STEP does";
+    assert_eq!(ran.said(), [line]);
+    assert_unharmed(&ran, &plain);
+    let ran = Fixture::new("steps_shared12")
+        .env("TLLMPROF_STEPP", "cudaGraphLaunch")
+        .window("5-9", "cudaGraphLaunch")
+        .run();
+    assert_eq!(ran.said().iter().filter(|said| *said == line).count(), 1);
+    assert_eq!(ran.switches().len(), 2, "the others count");
+    let ran = Fixture::new("steps_shared12")
+        .env("TLLMPROF_STEPP", "cudaGraphLaunch")
+        .env("TLLMPROF_LOG", "off")
+        .run();
+    assert_eq!(ran.output.err(), "");
+}
+
+#[test]
+fn what_only_python_can_give_is_said_to_be_missing_where_there_is_none() {
+    let ran = Fixture::new("steps_shared12")
+        .window("5-9", "cudaGraphLaunch")
+        .env("TLLM_PROFILE_RECORD_GC", "1")
+        .env("TLLMPROF_PERFECT_ROUTER", "1")
+        .run();
+    let line = "there was no Python in this process: nothing came of TLLM_PROFILE_RECORD_GC, the perfect router";
+    assert_eq!(
+        ran.said().iter().filter(|said| *said == line).count(),
+        1,
+        "{:?}",
+        ran.said()
+    );
+    assert_eq!(ran.switches().len(), 2);
+}
+
+#[test]
 fn without_a_window_nothing_is_said_or_switched() {
     let ran = Fixture::new("steps_shared12").run();
     assert_eq!(ran.output.err(), "");

@@ -23,6 +23,7 @@ pub mod settings;
 pub mod step;
 pub mod template;
 pub mod torch_trace;
+pub mod unknown;
 pub mod variables;
 pub mod warmup;
 
@@ -42,5 +43,6 @@ pub use settings::Settings;
 pub use step::Step;
 pub use template::{PathTemplate, Place};
 pub use torch_trace::TracePath;
+pub use unknown::Unknown;
 pub use variables::{VARIABLES, Variable};
 pub use warmup::Warmup;

@@ -29,6 +29,7 @@ mod interpreter;
 mod later;
 mod longest;
 pub mod method;
+mod missing;
 mod names;
 pub mod object;
 mod place;
@@ -87,6 +88,7 @@ impl session::Interpreter for Cpython {
 
     fn report_missing(&self) {
         functions::report_missing();
+        missing::report();
     }
 
     fn report_totals(&self, level: Level) {

@@ -25,7 +25,7 @@ use tllmprof_python::embedded::{add, call, with_text};
 use tllmprof_python::method::MethodDef;
 use tllmprof_python::object::{Held, Object, Python};
 use tllmprof_recorder as recorder;
-use tllmprof_session::Place;
+use tllmprof_session::{Place, uses_cuda};
 
 const SOURCE: &CStr = match CStr::from_bytes_with_nul(
     concat!(
@@ -119,10 +119,18 @@ impl Extension for PerfectRouters {
     }
 
     fn ends(&self, py: Python<'_>) {
-        let Some(names) = NAMES.get(py) else { return };
+        let Some(names) = NAMES.get(py) else {
+            if WAITS.load(Ordering::Relaxed) && uses_cuda() {
+                log::say!(
+                    Info,
+                    "perfect router: torch was not imported in this process: nothing was replaced"
+                );
+            }
+            return;
+        };
         uncounted(&mut || {
             call(py, &names, LOADS, &[]);
-            call(py, &names, REPORT, &[]);
+            call(py, &names, REPORT, &[py.int(uses_cuda().into())]);
         });
     }
 }

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use tllmprof_config::variables::ROUTER_VARIABLES;
-use tllmprof_config::{BadValue, Settings, Step};
+use tllmprof_config::{BadValue, Settings, Step, Unknown};
 use tllmprof_platform::{environment, lifecycle};
 use tllmprof_sync::Published;
 
@@ -16,7 +16,7 @@ const UNDECIDED: u8 = 0;
 const IDLE: u8 = 1;
 /// To count.
 const ACTIVE: u8 = 2;
-/// To report what is wrong with a variable, once the process uses CUDA.
+/// To report what is wrong with a variable, once the process uses CUDA. Until then nothing is counted.
 const COMPLAINING: u8 = 3;
 
 lifecycle::global! {
@@ -28,6 +28,9 @@ lifecycle::global! {
     /// The process was started without any of the variables.
     #[fork(keep = "the variables are the same")]
     static ASKS_NOTHING: AtomicBool = AtomicBool::new(false);
+    /// What there is to say about the variables has been said.
+    #[fork(keep = "the parent has said it")]
+    static HAS_SAID: AtomicBool = AtomicBool::new(false);
 }
 
 lifecycle::global! {
@@ -75,6 +78,7 @@ pub fn read() -> &'static Result<Settings, BadValue> {
 pub fn assume(get: impl Fn(&str) -> Option<std::ffi::OsString>) {
     READ.set(Some(Box::leak(Box::new(Settings::from_env(get)))));
     STATE.store(UNDECIDED, Ordering::Relaxed);
+    HAS_SAID.store(false, Ordering::Relaxed);
 }
 
 /// What the variables say; nothing where one of them is wrong.
@@ -131,12 +135,28 @@ pub fn is_active() -> bool {
 
 /// The process uses CUDA: what there is to say about the variables is said now.
 pub fn touched() {
-    if state() != COMPLAINING || STATE.swap(IDLE, Ordering::AcqRel) != COMPLAINING {
+    if HAS_SAID.load(Ordering::Relaxed)
+        || !environment::is_there()
+        || HAS_SAID.swap(true, Ordering::AcqRel)
+    {
         return;
     }
-    if let Err(bad) = read() {
-        log::say!(Error, "{bad}");
+    if !is_asked() {
+        return;
     }
+    if state() == COMPLAINING {
+        STATE.store(IDLE, Ordering::Relaxed);
+    }
+    match read() {
+        Err(bad) => log::say!(Error, "{bad}"),
+        Ok(settings) => log::set_level(settings.log),
+    }
+    environment::has(|name| {
+        if let Some(unknown) = str::from_utf8(name).ok().and_then(Unknown::of) {
+            log::say!(Warn, "{unknown}");
+        }
+        false
+    });
 }
 
 /// Whether the process uses CUDA.

@@ -4,7 +4,7 @@ use std::env;
 use std::path::Path;
 
 use tllmprof_config::error::shown;
-use tllmprof_config::{RANK_VARIABLES, Ranked, Settings, VARIABLES, nearest};
+use tllmprof_config::{RANK_VARIABLES, Ranked, Settings, Unknown, VARIABLES};
 
 use super::finding::Section;
 
@@ -85,20 +85,10 @@ fn ranks(section: &mut Section, settings: &Settings) {
 
 /// Names that begin as ours do and are none of ours.
 fn misspelled(section: &mut Section) {
-    // Read by the command, or set by the library for its children.
-    const OTHERS: [&str; 5] = [
-        "TLLMPROF_LIB",
-        "TLLMPROF_NSYS",
-        "TLLMPROF_NCU",
-        "TLLMPROF_ENGINE",
-        "TLLMPROF_NVTX_CHAIN",
-    ];
-    let known = |name: &str| VARIABLES.iter().any(|v| v.name == name) || OTHERS.contains(&name);
     let set = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    for name in set.filter(|name| name.starts_with("TLLMPROF") && !known(name)) {
-        match nearest(&name, VARIABLES.iter().map(|v| v.name)) {
-            Some(near) => section.note(format_args!("{name} means nothing; {near} does")),
-            None => section.note(format_args!("{name} means nothing")),
+    for name in set {
+        if let Some(unknown) = Unknown::of(&name) {
+            section.note(format_args!("{unknown}"));
         }
     }
 }

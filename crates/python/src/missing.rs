@@ -1,0 +1,76 @@
+//! What is reported of wishes that only Python can fulfil, in a process that uses CUDA and has none.
+
+use core::fmt;
+
+use tllmprof_config::{PerfectRouter, Settings};
+use tllmprof_platform::log;
+
+use crate::attached;
+
+/// Reports them. Allocates nothing.
+pub fn report() {
+    let Some(settings) = tllmprof_session::activity::settings() else {
+        return;
+    };
+    let wishes = Wishes::of(settings);
+    if wishes.are_any() && !attached::is_there() {
+        log::say!(
+            Warn,
+            "there was no Python in this process: nothing came of {wishes}"
+        );
+    }
+}
+
+/// What was asked for, by its name, or nothing.
+struct Wishes([Option<&'static str>; 4]);
+
+impl Wishes {
+    fn of(settings: &Settings) -> Self {
+        let router = settings.perfect_router != PerfectRouter::Off;
+        Self([
+            settings.record_gc.then_some("TLLM_PROFILE_RECORD_GC"),
+            settings.gil.then_some("TLLMPROF_GIL"),
+            (settings.torch_trace.is_some()).then_some("TLLM_TORCH_PROFILE_TRACE"),
+            router.then_some("the perfect router"),
+        ])
+    }
+
+    fn are_any(&self) -> bool {
+        self.0.iter().any(Option::is_some)
+    }
+}
+
+impl fmt::Display for Wishes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, name) in self.0.iter().flatten().enumerate() {
+            let before = if index == 0 { "" } else { ", " };
+            write!(f, "{before}{name}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_for_is_named() {
+        let of = |set: &[&str]| {
+            let get = |name: &str| set.contains(&name).then(|| "1".into());
+            Wishes::of(&Settings::from_env(get).unwrap())
+        };
+        assert!(!of(&["TLLMPROF_START_STOP", "TLLM_NVTX_DEBUG"]).are_any());
+        assert_eq!(of(&["TLLMPROF_GIL"]).to_string(), "TLLMPROF_GIL");
+        let all = of(&[
+            "TLLM_PROFILE_RECORD_GC",
+            "TLLMPROF_GIL",
+            "TLLM_TORCH_PROFILE_TRACE",
+            "ENABLE_PERFECT_ROUTER",
+        ]);
+        assert_eq!(
+            all.to_string(),
+            "TLLM_PROFILE_RECORD_GC, TLLMPROF_GIL, TLLM_TORCH_PROFILE_TRACE, the perfect router"
+        );
+    }
+}
