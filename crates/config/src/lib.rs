@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod condition;
 pub mod error;
 pub mod flag;
 pub mod formula;
@@ -29,6 +30,7 @@ pub mod warmup;
 
 mod nearest;
 
+pub use condition::Condition;
 pub use error::{BadValue, Problem};
 pub use formula::{Formulas, NoFormula};
 pub use function::PyFunction;
