@@ -175,6 +175,63 @@ fn a_step_of_several_calls_has_no_batch() {
     assert_eq!(found, truth(&ran));
 }
 
+/// The stand-in for vLLM with windows of some iterations: what was in each batch of the run and of the record, and
+/// the last line.
+fn windows_where(
+    which: &Python,
+    window: &str,
+    condition: &str,
+) -> (Vec<Value>, Vec<Value>, String) {
+    let variables = [
+        ("TLLMPROF_START_STOP", window),
+        ("TLLMPROF_WHERE", condition),
+    ];
+    let args = ["vllm.v1.worker.gpu.model_runner", "0.33.0"];
+    let (found, ran) = batches(which, "main.py", &args, &variables);
+    assert!(ran.output.status.success(), "{}", ran.output.err());
+    (truth(&ran), found, ran.said().pop().unwrap_or_default())
+}
+
+#[test]
+fn a_window_holds_as_many_iterations_that_fulfil_a_condition_as_were_asked_for() {
+    for which in pythons() {
+        let (truth, found, last) = windows_where(which, "2-4", "phase=decode and requests<=2");
+        let holds =
+            |batch: &Value| batch["phase"] == "decode" && batch["requests"].as_u64() <= Some(2);
+        let places: Vec<_> = (2..truth.len())
+            .filter(|place| holds(&truth[*place]))
+            .collect();
+        let (first, last_one) = (places[0], places[2]);
+        assert!(last_one - first > 2, "nothing lies between: {truth:?}");
+        assert_eq!(found, truth[first..=last_one], "{which:?} {last}");
+        assert!(
+            last.contains(&format!("window 2-4 captured as {first}-{last_one}: ")),
+            "{last}"
+        );
+    }
+}
+
+#[test]
+fn a_condition_that_never_holds_is_explained() {
+    let Some(which) = pythons().last() else {
+        return;
+    };
+    let (truth, found, last) = windows_where(which, "2-6", "requests>5000 and phase=decode");
+    assert!(found.is_empty());
+    let decodes = truth.iter().filter(|batch| batch["phase"] == "decode");
+    let held = format!(
+        "window 2-6 never opened: {all} iterations by auto (vLLM, model runner V2); TLLMPROF_WHERE: requests>5000 held \
+         in 0 of {all} iterations, phase=decode in {}",
+        decodes.count(),
+        all = truth.len()
+    );
+    assert!(
+        last.contains(held.split_once(" by auto").unwrap().0),
+        "{last}"
+    );
+    assert!(last.ends_with(held.rsplit_once("; ").unwrap().1), "{last}");
+}
+
 /// What the formulas name is in the engines' own sources.
 #[test]
 fn engines_have_what_the_formulas_name() {

@@ -28,6 +28,7 @@ const BAD: &[(&str, &[&[u8]])] = &[
         &[b"9-5", b"5 9", b"1-2\ntllmprof: x"],
     ),
     ("TLLM_GPTM_PROFILE_START_STOP", &[b"9-5", b"+5"]),
+    ("TLLMPROF_WHERE", &[b"request>1", b"phase<idle", b"tokens"]),
     (
         "TLLMPROF_STEP",
         &[

@@ -14,6 +14,11 @@ pub struct Options {
     /// Windows of iterations: A-B, N, A-, all, and comma lists of them
     #[arg(long, value_name = "W", allow_hyphen_values = true)]
     window: Option<OsString>,
+    /// Only iterations whose batches fulfil this count for a window's length: comparisons of requests,
+    /// tokens, prefill_tokens, decode_tokens and phase (prefill, decode, mixed, idle), joined by and, or,
+    /// not and brackets, such as 'phase=decode and requests>=64'
+    #[arg(long = "where", value_name = "EXPR")]
+    condition: Option<OsString>,
     /// What an iteration is: auto, a CUDA call such as cudaGraphLaunch or cudaGraphLaunch/4, sym:REGEX, py:MODULE:QUALNAME, or nvtx:REGEX
     #[arg(long, value_name = "RULE")]
     step: Option<OsString>,
@@ -88,6 +93,7 @@ impl Options {
         let on = |flag: bool, value: &str| flag.then(|| OsString::from(value));
         [
             ("--window", "TLLMPROF_START_STOP", self.window.clone()),
+            ("--where", "TLLMPROF_WHERE", self.condition.clone()),
             ("--step", "TLLMPROF_STEP", self.step.clone()),
             ("--warmup", "TLLMPROF_WARMUP", self.warmup.clone()),
             ("--ranks", "TLLMPROF_RANKS", self.ranks.clone()),
@@ -209,6 +215,7 @@ mod tests {
     fn every_option_sets_a_variable_that_is_read() {
         let all = Options {
             window: Some("1".into()),
+            condition: Some("phase=decode".into()),
             step: Some("auto".into()),
             warmup: Some("1".into()),
             ranks: Some("1".into()),
@@ -229,7 +236,7 @@ mod tests {
         };
         let known: BTreeSet<_> = VARIABLES.iter().map(|v| v.name).collect();
         let given = all.given();
-        assert_eq!(given.len(), 17);
+        assert_eq!(given.len(), 18);
         for given in given {
             assert!(known.contains(given.variable), "{given:?}");
         }

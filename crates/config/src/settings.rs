@@ -5,6 +5,7 @@ mod tests;
 
 use std::ffi::{OsStr, OsString};
 
+use crate::condition::Condition;
 use crate::error::{BadValue, Problem, text};
 use crate::function::PyFunction;
 use crate::level::Level;
@@ -32,6 +33,8 @@ pub struct Settings {
     pub windows: Windows,
     /// The variable that gave the windows, if one did.
     pub windows_from: Option<&'static str>,
+    /// Only iterations whose batches fulfil it count for a window's length.
+    pub condition: Option<Condition>,
     pub step: Step,
     pub warmup: Warmup,
     /// The warm-up was asked for, and is not what the rule has by itself.
@@ -83,6 +86,7 @@ impl Settings {
         Ok(Self {
             windows,
             windows_from,
+            condition: env.set("TLLMPROF_WHERE", Condition::parse)?,
             step,
             warmup,
             warmup_given: given.is_some(),

@@ -37,6 +37,10 @@ pub const VARIABLES: &[Variable] = &[
         "the same, by TensorRT-LLM's old name",
     ),
     variable(
+        "TLLMPROF_WHERE",
+        "only iterations whose batches fulfil it count for a window: phase=decode and requests>=64",
+    ),
+    variable(
         "TLLMPROF_STEP",
         "what an iteration is: CALL, CALL/N, sym:, py:, nvtx: or auto (default)",
     ),

@@ -59,4 +59,6 @@ infos! {
     RankSource = 17,
     /// How many ranks there are, a *number*. The latest counts.
     WorldSize = 18,
+    /// The condition that iterations of windows have to fulfil, as `TLLMPROF_WHERE` has it.
+    Where = 20,
 }

@@ -143,6 +143,9 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     }
     write_rule(facts);
     write_text(Info::Windows, &settings.windows.to_string());
+    if let Some(condition) = &settings.condition {
+        write_text(Info::Where, &condition.to_string());
+    }
     for variable in VARIABLES {
         if let Some(value) = std::env::var_os(variable.name) {
             let setting = format!("{}={}", variable.name, value.display());

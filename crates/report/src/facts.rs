@@ -29,6 +29,8 @@ pub struct Facts {
     pub cuda_driver: Option<u64>,
     pub boot: String,
     pub windows: String,
+    /// What iterations had to fulfil to count for them; empty: nothing.
+    pub condition: String,
     pub refused: Vec<String>,
     pub settings: Vec<String>,
     pub calls: Vec<CallRow>,
@@ -116,6 +118,7 @@ impl Found {
                 Info::Python => facts.python = text(),
                 Info::Refused => facts.refused.push(text()),
                 Info::Windows => facts.windows = text(),
+                Info::Where => facts.condition = text(),
                 Info::Engine => facts.engine = text(),
                 Info::CudaDriver => facts.cuda_driver = Some(*value),
                 Info::Gpu => facts.gpus.push(text()),

@@ -1,9 +1,10 @@
 //! What the rule gives by name, as it is met: a range of the program, a call of a Python function, the
 //! end of a native one.
 
-use super::calls::enter;
+use super::calls::enter_with;
 use super::{STATE, count as add};
 use super::{ending, new_thread, slot, turn};
+use tllmprof_config::condition::Facts;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::thread::Inside;
 use tllmprof_steps::step::counted::Counted;
@@ -31,9 +32,15 @@ fn begin_thread() {
 /// [`goes_on`](crate::goes_on) that it has begun.
 #[cold]
 pub fn ask(what: Counted) -> Option<u64> {
+    ask_with(what, Facts::default())
+}
+
+/// As [`ask`], where this is known of the batch of the iteration that may begin.
+#[cold]
+pub fn ask_with(what: Counted, facts: Facts) -> Option<u64> {
     let _errno = Kept::new();
     let _inside = Inside::enter()?;
-    enter(what)
+    enter_with(what, facts)
 }
 
 /// It has ended, and with it `iteration`.

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use tllmprof_calls::{Call, Kind};
+use tllmprof_config::condition::Facts;
 use tllmprof_platform::log;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::learned::Begun;
@@ -44,6 +45,11 @@ pub fn closes_after(iteration: u64) -> bool {
 
 /// What it means that `what` has begun: the iteration that is over when it ends.
 pub fn enter(what: Counted) -> Option<u64> {
+    enter_with(what, Facts::default())
+}
+
+/// As [`enter`], where this is known of the batch of the iteration that may begin.
+pub fn enter_with(what: Counted, facts: Facts) -> Option<u64> {
     if ending::has_finished() {
         return None;
     }
@@ -68,7 +74,7 @@ pub fn enter(what: Counted) -> Option<u64> {
     slot.set_beginning(true);
     let entered = state.counter.entered(what, &state.slots, slot);
     match entered.opens {
-        Some(begun) => begin(guard, begun),
+        Some(begun) => begin(guard, begun, facts),
         // Nobody gets credit while something is switched.
         None if state.turn.is_taken() => {}
         None => state.run_on(),
@@ -85,8 +91,12 @@ pub fn goes_on() {
 }
 
 /// An iteration begins. Where it is not understood to be one, nothing opens.
-fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun) {
+fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
     let Some(state) = guard.as_mut() else { return };
+    if let Some(condition) = &state.settings.condition {
+        let counts = state.held.count(condition, facts);
+        state.schedule.counts(begun.iteration, counts);
+    }
     state
         .schedule
         .hold(!begun.understood || state.awaits_rank());
@@ -126,7 +136,7 @@ pub fn returned(call: Call, stream: usize, succeeded: bool) {
     }
     let Some(state) = guard.as_mut() else { return };
     match state.counter.returned(call, &state.slots, slot) {
-        Some(begun) => begin(guard, begun),
+        Some(begun) => begin(guard, begun, Facts::default()),
         None if state.turn.is_taken() => {}
         None => state.run_on(),
     }

@@ -9,6 +9,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_calls::{CALLS, Kind};
+use tllmprof_config::condition::Held;
 use tllmprof_config::{Listed, Settings, Step, Window};
 use tllmprof_platform::lifecycle;
 
@@ -94,7 +95,7 @@ fn end(may_run_profilers_here: bool) {
     let cut = closed.and_then(|closed| closed.cut(over));
     let schedule = core::mem::take(&mut state.schedule);
     let (settings, rank, gating) = (state.settings, state.rank, state.gating);
-    let (step, restarts) = (state.step(), state.restarts);
+    let (step, restarts, held) = (state.step(), state.restarts, state.held);
     let calls = Tally::of(&state.slots);
     let learnt = state.counter.learnt();
     // Handlers that run after ours may still make calls, and so may other threads.
@@ -131,6 +132,7 @@ fn end(may_run_profilers_here: bool) {
                 iterations,
                 learnt,
                 restarts,
+                held,
                 calls
             }
         );
@@ -213,6 +215,8 @@ struct Outcome<'a> {
     learnt: Option<Learnt>,
     /// Stream captures after which a count started again that had begun.
     restarts: u64,
+    /// How often the condition on batches held.
+    held: Held,
     calls: Tally,
 }
 
@@ -228,6 +232,7 @@ impl fmt::Display for Outcome<'_> {
             iterations,
             learnt,
             restarts,
+            held,
             calls,
         } = self;
         let by = By { step, rank: *rank };
@@ -303,6 +308,16 @@ impl fmt::Display for Outcome<'_> {
                         f.write_str(": try auto")?;
                     }
                 }
+            }
+        }
+        if let Some(condition) = &settings.condition
+            && (missed || cut.is_some())
+        {
+            f.write_str("; TLLMPROF_WHERE: ")?;
+            if held.unknown == held.asked {
+                f.write_str("no step said what is in its batch (docs/engines.md has the engines whose steps do)")?;
+            } else {
+                held.show(condition, f)?;
             }
         }
         if let (Some(_), Rank::Unknown(why)) = (&settings.ranks, rank)

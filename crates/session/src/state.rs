@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::time::Instant;
 
 use tllmprof_calls::{CALLS, Call, Calls};
+use tllmprof_config::condition::Held;
 use tllmprof_config::{Settings, Step};
 use tllmprof_engines::tensorrt_llm_gates_itself;
 use tllmprof_platform::barrier::process_wide;
@@ -59,6 +60,8 @@ pub struct State {
     pub settings: &'static Settings,
     pub counter: Counter,
     pub schedule: Schedule,
+    /// How often the condition on batches held.
+    pub held: Held,
     pub slots: Vec<&'static Slot>,
     pub captures: Vec<(usize, &'static Slot)>,
     pub turn: Turn,
@@ -105,10 +108,12 @@ impl State {
         Some(Self {
             settings,
             counter: Counter::new(settings, process_wide, learning::memory),
-            schedule: match settings.step {
-                Step::Auto => Schedule::patient(settings.windows.as_slice()),
-                _ => Schedule::new(settings.windows.as_slice()),
+            schedule: match (&settings.step, &settings.condition) {
+                (Step::Auto, _) => Schedule::patient(settings.windows.as_slice()),
+                (_, None) => Schedule::new(settings.windows.as_slice()),
+                (_, Some(_)) => Schedule::new(settings.windows.as_slice()).of_some(),
             },
+            held: Held::default(),
             slots: Vec::new(),
             captures: Vec::new(),
             turn: Turn::default(),
@@ -163,7 +168,8 @@ impl State {
         let next = Some(self.turn.done().next());
         // Where the record alone wants to know of each, the driver's calls report it.
         let awaits_rank = self.awaits_rank_at(self.turn.done().next());
-        let edge = if self.follows_each || awaits_rank {
+        let is_each = self.follows_each || self.settings.condition.is_some();
+        let edge = if is_each || awaits_rank {
             next
         } else {
             self.schedule.next_edge()

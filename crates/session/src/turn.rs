@@ -168,6 +168,8 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         let (step, rank) = (state.step(), state.rank);
         let why_late = if state.awaited_rank {
             "the rank was not known"
+        } else if state.settings.condition.is_some() {
+            "TLLMPROF_WHERE held for none before"
         } else {
             "the step was still being learnt"
         };

@@ -114,6 +114,8 @@ pub struct Schedule {
     is_patient: bool,
     /// No window opens for now.
     held: bool,
+    /// The iteration that begins does not count: no window opens with it.
+    passes_over: bool,
 }
 
 impl Schedule {
@@ -147,6 +149,28 @@ impl Schedule {
         self.held = true;
     }
 
+    /// Lets windows be made of iterations that count alone ([`Schedule::counts`]): they open with the first one.
+    #[must_use]
+    pub fn of_some(self) -> Self {
+        Self {
+            is_patient: true,
+            ..self
+        }
+    }
+
+    /// Says of `iteration`, before it is reached, whether it counts. The open window lasts one longer for
+    /// each that does not.
+    pub fn counts(&mut self, iteration: u64, counts: bool) {
+        self.passes_over = !counts;
+        if let Some(open) = &mut self.open
+            && let Some(last) = &mut open.window.last
+            && iteration <= *last
+            && !counts
+        {
+            *last = last.saturating_add(1);
+        }
+    }
+
     /// Whether a window is open.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
@@ -175,7 +199,7 @@ impl Schedule {
     pub fn has_edge_at(&self, point: Point) -> bool {
         match point {
             Point::Start => false,
-            Point::In(_) if self.held && self.open.is_none() => false,
+            Point::In(_) if (self.held || self.passes_over) && self.open.is_none() => false,
             Point::In(iteration) => self.next_edge().is_some_and(|edge| edge <= iteration),
             Point::After(iteration) => self.closes_after(iteration),
         }
@@ -206,7 +230,7 @@ impl Schedule {
         if self.open.is_some_and(|open| is_over(&open.window)) {
             edge.close = self.close();
         }
-        if self.open.is_none() && !self.held {
+        if self.open.is_none() && !self.held && !self.passes_over {
             while !self.is_patient && self.windows.get(self.next).is_some_and(is_over) {
                 self.next += 1;
             }
@@ -302,6 +326,49 @@ mod tests {
                 )
             ]
         );
+    }
+
+    /// Windows of the iterations for which `counts`, as they were taken.
+    fn of_some(windows: &[Window], until: u64, counts: impl Fn(u64) -> bool) -> Schedule {
+        let mut schedule = Schedule::new(windows).of_some();
+        for n in 0..until {
+            schedule.counts(n, counts(n));
+            let has_edge = schedule.has_edge_at(Point::In(n));
+            let edge = schedule.reach(Point::In(n));
+            assert_eq!(has_edge, edge != Edge::default(), "{n}");
+        }
+        schedule
+    }
+
+    #[test]
+    fn a_window_of_some_iterations_opens_with_one_and_lasts_for_as_many_as_were_asked_for() {
+        let windows = |schedule: &Schedule| -> Vec<_> {
+            let captured = schedule.captured().iter();
+            captured.map(|taken| (taken.asked, taken.window)).collect()
+        };
+        let asked = window(5, 7);
+        // 6, 9 and 12 count.
+        let thirds = of_some(&[asked], 40, |n| n % 3 == 0);
+        assert_eq!(windows(&thirds), [(asked, window(6, 12))]);
+        let all = of_some(&[asked], 40, |_| true);
+        assert_eq!(windows(&all), [(asked, asked)]);
+        let none = of_some(&[asked], 40, |n| n < 5);
+        assert!(!none.has_opened());
+        // The second waits for the first, and what comes just after an end does not count.
+        let next = window(9, 10);
+        let even = of_some(&[asked, next], 40, |n| n % 2 == 0);
+        assert_eq!(
+            windows(&even),
+            [(asked, window(6, 10)), (next, window(12, 14))]
+        );
+        // One that is not full at the end says how far it came.
+        let mut cut = of_some(&[asked], 10, |n| n == 5 || n > 8);
+        let taken = cut.finish().unwrap();
+        assert_eq!(taken.window, window(5, 10));
+        assert_eq!(taken.cut(10).unwrap().has, Some(window(5, 9)));
+        // A window without an end needs to open only.
+        let open = of_some(&[window(2, None)], 9, |n| n == 4);
+        assert!(open.is_open());
     }
 
     #[test]

@@ -4,12 +4,14 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_config::PyFunction;
+use tllmprof_config::condition::Facts;
 use tllmprof_engines::is_step;
 
 use crate::object::Python;
 use crate::rank;
 use tllmprof_capture::marks::Name;
 use tllmprof_capture::marks::Pushed;
+use tllmprof_session::activity;
 use tllmprof_session::by_name;
 use tllmprof_session::engines;
 use tllmprof_steps::step::counted::Counted;
@@ -91,9 +93,14 @@ impl Function {
     }
 
     /// A thread enters the function: a call begins, or a generator or coroutine that has yielded
-    /// goes on.
-    pub fn enters(&'static self, py: Python<'_>, goes_on: bool) -> Entered {
-        let iteration = self.begins(py, goes_on);
+    /// goes on. `facts` reads what is in its batch, if that decides whether a window opens.
+    pub fn enters(
+        &'static self,
+        py: Python<'_>,
+        goes_on: bool,
+        facts: &mut dyn FnMut() -> Facts,
+    ) -> Entered {
+        let iteration = self.begins(py, goes_on, facts);
         Entered {
             range: self.name.get().map(|name| name.push()),
             iteration,
@@ -105,15 +112,20 @@ impl Function {
     /// As [`Function::enters`], where nothing can be kept of the call, which has no range then and
     /// is left with [`Entered::unkept`]: an iteration that begins here is open until the next.
     pub fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
-        self.begins(py, goes_on);
+        self.begins(py, goes_on, &mut Facts::default);
     }
 
-    fn begins(&self, py: Python<'_>, goes_on: bool) -> Option<u64> {
+    fn begins(
+        &self,
+        py: Python<'_>,
+        goes_on: bool,
+        facts: &mut dyn FnMut() -> Facts,
+    ) -> Option<u64> {
         if goes_on {
             return None;
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
-        self.count(py)
+        self.count(py, facts)
     }
 
     /// The thread leaves it: the call has ended, by returning or raising, or has only yielded.
@@ -180,7 +192,7 @@ impl Function {
 
     /// Counts the call if it is a step: the iteration that it begins, where that matters.
     #[inline]
-    fn count(&self, py: Python<'_>) -> Option<u64> {
+    fn count(&self, py: Python<'_>, facts: &mut dyn FnMut() -> Facts) -> Option<u64> {
         let is_step = match self.step.get()? {
             StepOf::Rule => true,
             StepOf::Engine(index) => engines::is_step(*index),
@@ -189,7 +201,9 @@ impl Function {
             return None;
         }
         rank::look_for(py);
-        let ends = py.without_gil(|| by_name::ask(Counted::Python));
+        let is_asked = activity::settings().is_some_and(|settings| settings.condition.is_some());
+        let facts = if is_asked { facts() } else { Facts::default() };
+        let ends = py.without_gil(|| by_name::ask_with(Counted::Python, facts));
         // Not before the thread has the GIL again: the call is to be in the window that it belongs to.
         tllmprof_session::goes_on();
         ends

@@ -4,6 +4,7 @@ use super::function::{Entered, Function};
 use crate::batch::{Arguments, Reader};
 use crate::object::{Held, Object, Python};
 use crate::place::Place;
+use tllmprof_config::condition::Facts;
 use tllmprof_recorder as recorder;
 
 /// What follows the calls of a code object.
@@ -94,11 +95,22 @@ impl Mark {
     ) -> Entered {
         match self.watch {
             Watch::Function(function) => {
-                let entered = function.enters(py, goes_on);
+                let read = || {
+                    let reader = self.reader.as_ref()?;
+                    py.quietly(|py| reader.read(py, arguments))
+                };
+                let mut before = None;
+                let entered = function.enters(py, goes_on, &mut || {
+                    let batch = *before.insert(read());
+                    batch.map_or_else(Facts::default, |batch| Facts {
+                        requests: Some(batch.requests.into()),
+                        tokens: Some(batch.tokens),
+                        prefill_tokens: Some(batch.prefill_tokens),
+                    })
+                });
                 if let Some(iteration) = entered.iteration()
                     && recorder::is_recording()
-                    && let Some(reader) = &self.reader
-                    && let Some(batch) = py.quietly(|py| reader.read(py, arguments))
+                    && let Some(batch) = before.unwrap_or_else(read)
                 {
                     recorder::batch(iteration, batch);
                 }
