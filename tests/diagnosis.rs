@@ -87,7 +87,15 @@ impl Slow {
     /// Runs it; its report, and the summary that the run ends with.
     fn report(&self) -> (Value, String) {
         let mut run_it = self.tllmprof();
-        run_it.args(["run", "--window", "5-24", "--step", self.step]);
+        run_it.args([
+            "run",
+            "--window",
+            "5-24",
+            "--step",
+            self.step,
+            "--trace",
+            "%p.tllmprof",
+        ]);
         run_it.args(self.options).arg("--").args(&self.program);
         run_it.env("PYTHONDONTWRITEBYTECODE", "1");
         if std::env::var_os("TLLMPROF_TEST_GPU").is_none() {

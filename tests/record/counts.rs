@@ -175,6 +175,7 @@ impl Counts {
             .arg(self.scratch.path("counts"))
             .args(arguments)
             .env("TLLMPROF_LIB", shim())
+            .env("TLLMPROF_TRACE", "%p.tllmprof")
             .env("LD_LIBRARY_PATH", standin())
             .current_dir(self.folder());
         Some(run_it)

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use tllmprof_report::{Comparison, Report};
 
-use crate::{output, processes};
+use crate::{output, processes, runs};
 
 #[derive(Args)]
 #[command(
@@ -18,6 +18,9 @@ pub struct Arguments {
     /// As JSON
     #[arg(long)]
     json: bool,
+    /// Take the records of several runs in a folder as one run
+    #[arg(long)]
+    merge: bool,
     /// A record, an nsys export, or a folder of those of several ranks
     #[arg(value_name = "BASE")]
     base: PathBuf,
@@ -27,7 +30,10 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (Some(base), Some(other)) = (read(&arguments.base)?, read(&arguments.other)?) else {
+    let (Some(base), Some(other)) = (
+        read(&arguments.base, arguments.merge)?,
+        read(&arguments.other, arguments.merge)?,
+    ) else {
         return Ok(ExitCode::FAILURE);
     };
     let comparison = Comparison::of(&base.processes, &other.processes);
@@ -41,7 +47,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// A run; `None`, after an error was logged, if one of its files cannot be read.
-fn read(path: &Path) -> Result<Option<Report>> {
+fn read(path: &Path, merge: bool) -> Result<Option<Report>> {
     let (processes, failed) = processes::read_all(&processes::of_run(path)?);
+    let groups = runs::apart(processes, merge);
+    let processes = runs::one(groups, &path.display().to_string())?;
     Ok((!failed).then(|| Report::new(processes)))
 }

@@ -9,12 +9,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::ValueEnum;
 use tllmprof_config::printable::is_hidden;
-use tllmprof_config::{Level, VARIABLES};
+use tllmprof_config::{Level, RUN_VARIABLE, VARIABLES};
 
 use crate::failure::usage;
 use crate::options::{Given, Options};
 use crate::which::{Found, which};
-use crate::{doctor, library, output, quote};
+use crate::{doctor, library, output, quote, runs};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -63,7 +63,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         doctor::admit(name, &library, settings.log)?;
     }
-    let variables = variables(&arguments.options.given());
+    let mut given = arguments.options.given();
+    if env::var_os(RUN_VARIABLE).is_none_or(|run| run.is_empty())
+        && given.iter().all(|given| given.variable != RUN_VARIABLE)
+    {
+        // Launchers do not pass on what names their job.
+        let run = settings.run.map_or_else(runs::new_id, Ok)?;
+        given.push(Given {
+            option: "--run",
+            variable: RUN_VARIABLE,
+            value: run.as_str().into(),
+        });
+    }
+    let variables = variables(&given);
     let text = match arguments.format {
         Format::Shell => shell(&library, &variables),
         Format::Docker => docker(&library, &variables),

@@ -20,6 +20,7 @@ use crate::inherited;
 use crate::output;
 use crate::processes;
 use crate::progress::Progress;
+use crate::runs;
 
 #[derive(Args)]
 pub struct Arguments {
@@ -31,7 +32,10 @@ pub struct Arguments {
     /// Replace what is there
     #[arg(long)]
     force: bool,
-    /// Records, one for each process
+    /// Take the records of several runs as one run
+    #[arg(long)]
+    merge: bool,
+    /// Records, one for each process, or folders of them
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 }
@@ -52,8 +56,9 @@ fn what_to_write() -> String {
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let to_stdout = arguments.output == Path::new("-");
+    let files = runs::named(&arguments.files)?;
     if !to_stdout {
-        processes::is_no_input("--output", &arguments.output, &arguments.files)?;
+        processes::is_no_input("--output", &arguments.output, &files)?;
     }
     let out = || arguments.output.display().to_string();
     let target = match to_stdout {
@@ -62,7 +67,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let write = writing(arguments, target)?;
     let stopped = Stopped::on_signals()?;
-    let (records, status) = open(&arguments.files, &stopped);
+    let (records, status) = open(&files, &stopped);
+    if !arguments.merge {
+        runs::are_one(records.iter().map(|record| &record.process), "export")?;
+    }
     if records.is_empty() {
         return match stopped.signal() {
             Some(signal) => Err(end_by(signal, None)),

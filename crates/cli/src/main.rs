@@ -22,6 +22,7 @@ mod quote;
 mod records;
 mod report;
 mod run;
+mod runs;
 mod streams;
 mod supervised;
 mod symbols;

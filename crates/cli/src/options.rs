@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 
 use anyhow::Result;
 use clap::Args;
-use tllmprof_config::Settings;
+use tllmprof_config::{RUN_VARIABLE, Settings};
 
 use crate::failure::usage;
 
@@ -55,7 +55,7 @@ pub struct Options {
     torch_trace: Option<OsString>,
 
     /// Where the record goes: %p process, %r rank, %h host, %q{NAME} a variable, %% a percent sign; by
-    /// default run writes ./tllmprof-%h-%r-%p.tllmprof, and nothing under nsys or ncu
+    /// default run writes tllmprof-RUN/tllmprof-%h-%r-%p.tllmprof, and nothing under nsys or ncu
     #[arg(long, value_name = "PATH", conflicts_with = "no_trace")]
     trace: Option<OsString>,
     /// No record
@@ -71,6 +71,9 @@ pub struct Options {
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     perfect_router: Option<OsString>,
 
+    /// The run's identifier: letters, digits, ., _ and -; by default the launcher's job, else a new one
+    #[arg(long, value_name = "ID")]
+    run: Option<OsString>,
     /// The program's arguments in the record: masked, where what looks like a secret is ***, or full
     #[arg(long, value_name = "WHICH")]
     args: Option<OsString>,
@@ -104,6 +107,7 @@ impl Options {
             ("--no-trace", "TLLMPROF_TRACE", on(self.no_trace, "")),
             ("--kernels", "TLLMPROF_KERNELS", self.kernels.clone()),
             ("--args", "TLLMPROF_ARGS", self.args.clone()),
+            ("--run", RUN_VARIABLE, self.run.clone()),
             ("--gc", "TLLM_PROFILE_RECORD_GC", on(self.gc, "1")),
             ("--gil", "TLLMPROF_GIL", on(self.gil, "1")),
             ("--nvtx-debug", "TLLM_NVTX_DEBUG", on(self.nvtx_debug, "1")),
@@ -226,6 +230,7 @@ mod tests {
             no_trace: true,
             kernels: Some("1".into()),
             args: Some("full".into()),
+            run: Some("x".into()),
             gc: true,
             gil: true,
             nvtx_debug: true,

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
-use tllmprof_config::{PathTemplate, Settings};
+use tllmprof_config::{PathTemplate, RunId, Settings};
 use tllmprof_record::Reader;
 
 use crate::failure::usage;
+use crate::{output, runs};
 
-/// What `run` records to unless an option names another file.
+/// What `run` records to, in the run's folder, unless an option names another file.
 const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
 /// How exact the times of files are on a file system that rounds them.
 const SLACK: Duration = Duration::from_secs(2);
@@ -27,18 +28,47 @@ pub struct Records {
     /// What the processes are to have in `TLLMPROF_TRACE`.
     pub variable: OsString,
     since: SystemTime,
+    /// The run's folder, where it was made for it.
+    made: Option<PathBuf>,
 }
 
 impl Records {
-    /// Those of a run that begins now. `given` is what was asked for, if anything was, and by which option or variable.
+    /// Those of a run that begins now, in a folder of its own. Where that cannot be made the program runs all the
+    /// same, and the library says that it cannot record.
+    ///
+    /// # Errors
+    /// As [`Records::begin`].
+    pub fn of_run(run: &RunId) -> Result<Self> {
+        let folder = PathBuf::from(runs::folder(run));
+        let made = fs::create_dir(&folder);
+        if let Err(error) = &made
+            && !folder.is_dir()
+        {
+            let folder = folder.display();
+            output::say(format_args!("{folder}: the folder cannot be made: {error}"));
+            return Self::begin("--trace", DEFAULT.into());
+        }
+        let made = made.is_ok().then(|| folder.clone());
+        let records = Self::begin("--trace", folder.join(DEFAULT).into())?;
+        Ok(Self { made, ..records })
+    }
+
+    /// Removes the folder that was made if nothing was written to it.
+    pub fn finish(self) {
+        if let Some(made) = self.made {
+            // One that holds something stays.
+            let _ = fs::remove_dir(made);
+        }
+    }
+
+    /// Those of a run that begins now. `given` is what was asked for, and by which option or variable.
     ///
     /// Wherever the processes go, the records of all are to be in one place: the path is made
     /// absolute.
     ///
     /// # Errors
     /// Where this process's folder cannot be determined, or that of the records is not there.
-    pub fn begin(given: Option<(&str, OsString)>) -> Result<Self> {
-        let (by, given) = given.unwrap_or_else(|| ("--trace", DEFAULT.into()));
+    pub fn begin(by: &str, given: OsString) -> Result<Self> {
         let typed = given.clone();
         let variable = if Path::new(&given).is_absolute() {
             given
@@ -68,6 +98,7 @@ impl Records {
             template,
             variable,
             since: SystemTime::now(),
+            made: None,
         })
     }
 
@@ -148,7 +179,7 @@ mod tests {
         let folder = scratch.path();
         fs::create_dir_all(folder.join("deep/3")).unwrap();
         let written = |template: &str, files: &[&str]| {
-            let records = Records::begin(Some(("--trace", folder.join(template).into()))).unwrap();
+            let records = Records::begin("--trace", folder.join(template).into()).unwrap();
             for file in files {
                 fs::write(folder.join(file), "").unwrap();
             }
@@ -177,7 +208,7 @@ mod tests {
             ["x-77-2.t", "x-77.t", "x.t"]
         );
         assert_eq!(written("deep/%r/%p", &["deep/3/5", "deep/6"]), ["deep/3/5"]);
-        let nowhere = Records::begin(Some(("--trace", folder.join("no/x").into())));
+        let nowhere = Records::begin("--trace", folder.join("no/x").into());
         let why = nowhere.err().unwrap().to_string();
         assert!(
             why.starts_with("--trace /") && why.ends_with("/no/"),

@@ -6,11 +6,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use tllmprof_config::RunId;
 use tllmprof_export::Output;
 use tllmprof_report::{Process, Report};
 
 use crate::page::{self, Measured};
-use crate::{output, processes};
+use crate::{output, processes, runs};
 
 #[derive(Args)]
 pub struct Arguments {
@@ -26,8 +27,12 @@ pub struct Arguments {
     /// Print the JSON schema of --json, and nothing else
     #[arg(long, exclusive = true)]
     schema: bool,
-    /// Records, one for each process, folders of them, or what nsys exports to sqlite
-    #[arg(value_name = "FILE", required_unless_present = "schema")]
+    /// Take the records of several runs as one run
+    #[arg(long)]
+    merge: bool,
+    /// Records, one for each process, folders of them, or what nsys exports to sqlite; by default the newest
+    /// tllmprof-RUN here
+    #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 }
 
@@ -36,10 +41,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         output::write(|to| writeln!(to, "{:#}", Report::schema()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut files = Vec::new();
-    for file in &arguments.files {
-        files.extend(processes::of_run(file)?);
-    }
+    let files = runs::named(&arguments.files)?;
     processes::are_different(&files)?;
     let page = match &arguments.html {
         Some(out) => {
@@ -51,8 +53,31 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let (processes, failed) = processes::read_all(&files);
     let status = processes::status(failed, &processes);
-    if !processes.is_empty() {
-        show(processes, page, arguments)?;
+    let mut groups = runs::apart(processes, arguments.merge);
+    if arguments.json || page.is_some() {
+        let option = if arguments.json { "--json" } else { "--html" };
+        groups = vec![runs::one(groups, option)?];
+    }
+    match groups.len() {
+        0 => (),
+        1 => {
+            let processes = groups.pop().unwrap_or_default();
+            if !processes.is_empty() {
+                show(processes, page, arguments)?;
+            }
+        }
+        _ => {
+            let mut text = String::new();
+            for group in groups {
+                let blank = if text.is_empty() { "" } else { "\n\n" };
+                let name = runs::name(&group);
+                text.push_str(&format!(
+                    "{blank}run {name}\n\n{}",
+                    Report::new(group).text()
+                ));
+            }
+            output::print(text.as_bytes())?;
+        }
     }
     Ok(status)
 }
@@ -86,9 +111,10 @@ fn print(report: &Report, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// What records show, in short, on standard error.
-pub fn summarise(files: &[PathBuf]) {
+/// What the records of a run show, in short, on standard error.
+pub fn summarise(files: &[PathBuf], run: &RunId) {
     let (processes, _) = processes::read_all(files);
+    let processes = runs::only(processes, run);
     if !processes.is_empty() {
         output::write_error(Report::new(processes).text().as_bytes());
     }

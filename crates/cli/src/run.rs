@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::Result;
-use tllmprof_config::Level;
+use tllmprof_config::{Level, RUN_VARIABLE, RunId};
 
 use crate::failure::{usage, with_status};
 use crate::metrics::Sampler;
@@ -17,7 +17,7 @@ use crate::options::{Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
 use crate::records::{self, Records};
 use crate::which::{Found, which};
-use crate::{doctor, inherited, library, output, report, supervised};
+use crate::{doctor, inherited, library, output, report, runs, supervised};
 
 const TRACE: &str = "TLLMPROF_TRACE";
 
@@ -88,6 +88,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         command.env(given.variable, given.value);
     }
 
+    // All that the program starts is of this run.
+    let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
+    command.env(RUN_VARIABLE, run.as_str());
+
     match which(name) {
         Found::Program(_) => doctor::admit(name, &library, settings.log)?,
         Found::NotExecutable(_) => {
@@ -106,7 +110,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
     let options = &arguments.options;
     let is_recorded = !is_profiled && records::are_wanted(&settings, options.no_trace());
-    let records = is_recorded.then(|| records(&command)).transpose()?;
+    let records = is_recorded.then(|| records(&command, &run)).transpose()?;
     if records.is_none() && !options.gpu_metrics() {
         let error = inherited::exec(&mut command);
         return Err(cannot_start(command.get_program(), &error));
@@ -120,38 +124,42 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             (None, Some(trace)) => trace.folder(),
             (None, None) => PathBuf::new(),
         };
-        Sampler::start(&folder, settings.trace_max, settings.log)
+        Sampler::start(&folder, &run, settings.trace_max, settings.log)
     } else {
         None
     };
     let status = supervised::run(&mut command);
     let metrics = sampler.and_then(Sampler::finish);
     let status = status.map_err(|error| cannot_start(command.get_program(), &error))?;
-    if let Some(records) = records
-        && !arguments.no_summary
-    {
-        summarise(&records, metrics, settings.log);
+    if let Some(records) = records {
+        if !arguments.no_summary {
+            summarise(&records, metrics, &run, settings.log);
+        }
+        records.finish();
     }
     Ok(end_as(status))
 }
 
 /// Where the processes of `command` are to write their records.
-fn records(command: &Command) -> Result<Records> {
+fn records(command: &Command, run: &RunId) -> Result<Records> {
     let by_option = command
         .get_envs()
         .find_map(|(name, value)| (name == TRACE).then_some(value).flatten());
-    Records::begin(match by_option {
-        Some(given) => Some(("--trace", given.to_owned())),
-        None => env::var_os(TRACE).map(|given| (TRACE, given)),
-    })
+    match by_option {
+        Some(given) => Records::begin("--trace", given.to_owned()),
+        None => match env::var_os(TRACE) {
+            Some(given) => Records::begin(TRACE, given),
+            None => Records::of_run(run),
+        },
+    }
 }
 
 /// Shows what the records of a run hold.
-fn summarise(records: &Records, metrics: Option<PathBuf>, log: Level) {
+fn summarise(records: &Records, metrics: Option<PathBuf>, run: &RunId, log: Level) {
     let mut written = records.written();
     if !written.is_empty() {
         written.extend(metrics.filter(|path| !written.contains(path)));
-        report::summarise(&written);
+        report::summarise(&written, run);
     } else if log >= Level::Info {
         output::say(format_args!(
             "no record was written: no process that uses CUDA came to an iteration"

@@ -18,6 +18,8 @@ fn printed(scratch: &Scratch, format: &str, existing: &str) -> Ended {
         "2-3, 7",
         "--step",
         "cudaGraphLaunch/4",
+        "--run",
+        "a-run",
         "--format",
         format,
     ]);
@@ -64,7 +66,7 @@ fn docker_and_mpirun_get_the_same_words() {
     let rest = |flag: &str| {
         format!(
             "{flag}|TLLMPROF_START_STOP=2-3, 7|{flag}|TLLMPROF_STEP=cudaGraphLaunch/4|\
-             {flag}|TLLMPROF_NVTX_NAME={NAME}|"
+             {flag}|TLLMPROF_NVTX_NAME={NAME}|{flag}|TLLMPROF_RUN=a-run|"
         )
     };
     let docker = printed(&scratch, "docker", &other).stdout;

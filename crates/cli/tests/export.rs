@@ -174,12 +174,11 @@ fn what_is_no_record_is_named_and_the_others_are_exported() {
     record(&scratch, 0);
     scratch.write("text", "TLLMPROG is something else");
     scratch.write("db.sqlite", "SQLite format 3\0 and its pages");
-    let bad = ["absent", "text", ".", "db.sqlite"];
+    let bad = ["absent", "text", "db.sqlite"];
     let to = ["--to", "perfetto", "-o", "out"];
     let ended = export(&scratch, &[&bad[..], &to].concat());
     let expected = "tllmprof: absent: there is no such file\n\
                     tllmprof: text: no record of tllmprof\n\
-                    tllmprof: .: no record of tllmprof\n\
                     tllmprof: db.sqlite: it is nsys's, which exports by itself (wanted: a record of tllmprof)\n";
     assert_eq!((ended.code(), &ended.stderr[..]), (Some(1), expected));
     assert_eq!(names(&scratch), ["db.sqlite", "rank-0.tllmprof", "text"]);

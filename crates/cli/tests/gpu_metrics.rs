@@ -54,6 +54,7 @@ fn run(scratch: &Scratch, nvml: &str) -> Command {
         .env("LD_LIBRARY_PATH", library.parent().unwrap())
         .env("STANDIN_NVML", nvml)
         .current_dir(scratch.path("."))
+        .env("TLLMPROF_TRACE", "%p.tllmprof")
         .args(["run", "--no-summary", "--gpu-metrics"]);
     command
 }

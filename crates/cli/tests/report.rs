@@ -271,3 +271,62 @@ fn what_nsys_exports_is_read_too() {
     let how = "tllmprof: run.nsys-rep: a report of nsys: export it by nsys export --type sqlite, and give that";
     assert_eq!(report, how);
 }
+
+/// Writes the record of a rank that belongs to a run.
+fn record_of(scratch: &Scratch, run: &str, rank: u64) {
+    use tllmprof_record::{Event, Info, What};
+    let (mut builder, truth) = Server::rank(rank).record();
+    let value = builder.string(1, run).into();
+    let key = Some(Info::Run);
+    builder.push(1, &Event::new(truth[0].start, 0, What::Info { key, value }));
+    std::fs::create_dir_all(scratch.path(&format!("tllmprof-{run}"))).unwrap();
+    let path = scratch.path(&format!("tllmprof-{run}/rank-{rank}.tllmprof"));
+    let mut file = std::fs::File::create(path).unwrap();
+    builder.write_to(&mut file).unwrap();
+}
+
+#[test]
+fn different_runs_are_shown_apart() {
+    let scratch = Scratch::new();
+    let ended = report(&scratch, &[]);
+    assert_eq!(ended.code(), Some(2), "{ended:?}");
+    assert!(
+        ended.stderr.contains("there is no folder tllmprof-RUN"),
+        "{ended:?}"
+    );
+
+    record_of(&scratch, "one", 0);
+    record_of(&scratch, "two", 1);
+    let newest = report(&scratch, &["--json"]);
+    let json: Value = serde_json::from_str(&newest.stdout).unwrap();
+    assert_eq!(json["processes"].as_array().unwrap().len(), 1);
+    assert_eq!(json["processes"][0]["run"], "two");
+
+    let both = ["tllmprof-one", "tllmprof-two"];
+    let apart = report(&scratch, &both);
+    assert_eq!(apart.code(), Some(0), "{apart:?}");
+    assert!(apart.stdout.starts_with("run one\n"), "{}", apart.stdout);
+    assert!(apart.stdout.contains("\n\nrun two\n"), "{}", apart.stdout);
+    assert!(!apart.stdout.contains("2 processes"), "{}", apart.stdout);
+    let refused = report(&scratch, &["--json", both[0], both[1]]);
+    let why = "tllmprof: --json: the records are of 2 runs: one, two (wanted: those of one, or --merge)\n";
+    assert_eq!((refused.code(), refused.stderr.as_str()), (Some(2), why));
+    let merged = report(&scratch, &["--merge", both[0], both[1]]);
+    assert!(
+        merged.stdout.starts_with("2 processes: "),
+        "{}",
+        merged.stdout
+    );
+}
+
+#[test]
+fn a_copy_of_a_record_is_named_and_left_out() {
+    let scratch = Scratch::new();
+    let path = record(&scratch, 0);
+    std::fs::copy(path, scratch.path("z.tllmprof")).unwrap();
+    let ended = report(&scratch, &["--json", "."]);
+    let why = "tllmprof: ./z.tllmprof: a copy of ./rank-0.tllmprof; it is left out\n";
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), why));
+    let json: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(json["processes"].as_array().unwrap().len(), 1);
+}

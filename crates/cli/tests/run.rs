@@ -394,3 +394,40 @@ fn the_library_is_found_beside_the_command_and_in_lib() {
         );
     }
 }
+
+#[test]
+fn a_run_has_an_identifier_and_a_folder_that_its_processes_inherit() {
+    let scratch = Scratch::new();
+    let script =
+        "echo $TLLMPROF_RUN $TLLMPROF_TRACE; cp /dev/null \"$(dirname \"$TLLMPROF_TRACE\")/left\"";
+    let run = |more: &[&str]| {
+        let mut run = scratch.tllmprof();
+        run.current_dir(scratch.path(".")).arg("run").args(more);
+        let ended = finish(run.args(["--", "sh", "-c", script]));
+        assert_eq!(ended.code(), Some(0), "{ended:?}");
+        let (id, trace) = ended.stdout.trim_end().split_once(' ').unwrap();
+        let folder = format!("tllmprof-{id}");
+        assert!(scratch.path(&folder).join("left").exists(), "{ended:?}");
+        let name = format!("/{folder}/tllmprof-%h-%r-%p.tllmprof");
+        assert!(trace.ends_with(&name), "{trace}");
+        id.to_owned()
+    };
+    assert_eq!(run(&["--run", "mine.1"]), "mine.1");
+    assert_ne!(run(&[]), run(&[]));
+
+    // Where nothing was written the folder goes.
+    let mut nothing = scratch.tllmprof();
+    nothing.current_dir(scratch.path("."));
+    finish(nothing.args(["run", "--run", "nothing", "--", "true"]));
+    assert!(!scratch.path("tllmprof-nothing").exists());
+
+    let mut bad = scratch.tllmprof();
+    let ended = finish(bad.args(["run", "--run", "a/b", "--", "true"]));
+    assert_eq!(ended.code(), Some(2));
+    assert!(
+        ended
+            .stderr
+            .starts_with("tllmprof: --run \"a/b\": \"/\" cannot be in it"),
+        "{ended:?}"
+    );
+}

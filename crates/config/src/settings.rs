@@ -13,6 +13,7 @@ use crate::nvtx_name::NvtxName;
 use crate::range::Windows;
 use crate::ranks::Ranks;
 use crate::router::PerfectRouter;
+use crate::run::{RUN_VARIABLE, RunId};
 use crate::step::Step;
 use crate::template::PathTemplate;
 use crate::torch_trace::TracePath;
@@ -61,6 +62,8 @@ pub struct Settings {
     pub trace_max: u64,
     /// The record has the program's arguments with the secrets in them.
     pub full_args: bool,
+    /// The run that the process belongs to, where the user or a launcher says so.
+    pub run: Option<RunId>,
 }
 
 impl Settings {
@@ -121,6 +124,9 @@ impl Settings {
                 .set("TLLMPROF_TRACE_MAX", number::parse_bytes)?
                 .unwrap_or(TRACE_MAX),
             full_args: env.set("TLLMPROF_ARGS", parse_args)?.unwrap_or_default(),
+            run: env
+                .set(RUN_VARIABLE, RunId::parse)?
+                .or_else(|| RunId::of_job(&env.get)),
         })
     }
 }

@@ -118,6 +118,10 @@ pub const VARIABLES: &[Variable] = &[
         "the program's arguments in the record: masked (default: secrets are ***) or full",
     ),
     variable(
+        "TLLMPROF_RUN",
+        "identifier of the run, which its records have in common; default the launcher's job",
+    ),
+    variable(
         "TLLMPROF_LOG",
         "log level on standard error: off, error, warn, info (default) or debug",
     ),

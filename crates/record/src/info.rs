@@ -59,6 +59,8 @@ infos! {
     RankSource = 17,
     /// How many ranks there are, a *number*. The latest counts.
     WorldSize = 18,
+    /// The identifier of the run that the process belongs to.
+    Run = 19,
     /// The condition that iterations of windows have to fulfil, as `TLLMPROF_WHERE` has it.
     Where = 20,
 }

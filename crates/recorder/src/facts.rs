@@ -135,6 +135,9 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
         text(&file("/proc/sys/kernel/random/boot_id")).trim_end(),
     );
     write_text(Info::Version, env!("CARGO_PKG_VERSION"));
+    if let Some(run) = &settings.run {
+        write_text(Info::Run, run.as_str());
+    }
     if let Some(ranked) = &facts.rank {
         write_rank(ranked);
     }

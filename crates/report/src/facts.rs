@@ -20,6 +20,8 @@ pub struct Facts {
     pub rank_source: String,
     /// How many ranks there are.
     pub world_size: Option<u64>,
+    /// The identifier of its run; empty where it has none.
+    pub run: String,
     pub rule: String,
     pub rule_why: String,
     pub engine: String,
@@ -112,6 +114,7 @@ impl Found {
                 Info::Rank => facts.rank = *value,
                 Info::RankSource => facts.rank_source = text(),
                 Info::WorldSize => facts.world_size = Some(*value),
+                Info::Run => facts.run = text(),
                 Info::Rule => facts.rule = text(),
                 Info::RuleWhy => facts.rule_why = text(),
                 Info::Version => facts.library = text(),

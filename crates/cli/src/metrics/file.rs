@@ -50,6 +50,7 @@ fn is_old_record(path: &Path) -> bool {
 pub fn begin(
     file: File,
     pid: u32,
+    run: &str,
     gpus: &[String],
     driver: Option<u64>,
 ) -> io::Result<StreamWriter> {
@@ -62,6 +63,7 @@ pub fn begin(
         (Info::Boot, boot.trim_end()),
         (Info::Host, &host.nodename().to_string_lossy()),
         (Info::Version, env!("CARGO_PKG_VERSION")),
+        (Info::Run, run),
     ];
     for (key, text) in facts {
         write_fact(&mut record, key, text)?;
@@ -101,7 +103,14 @@ mod tests {
         let name = path.file_name().unwrap().to_str().unwrap();
         assert!(name.ends_with("-gpu-7.tllmprof"), "{name}");
 
-        let record = begin(create(&path).unwrap(), 7, &["one".to_owned()], Some(13000)).unwrap();
+        let record = begin(
+            create(&path).unwrap(),
+            7,
+            "a-run",
+            &["one".to_owned()],
+            Some(13000),
+        )
+        .unwrap();
         let in_use = create(&path).unwrap_err();
         assert_eq!(in_use.kind(), ErrorKind::AlreadyExists);
         drop(record);

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tllmprof_config::Level;
+use tllmprof_config::{Level, RunId};
 
 use crate::output;
 use crate::supervised::Held;
@@ -33,6 +33,7 @@ struct Plan {
     path: PathBuf,
     /// The number of the command's process.
     pid: u32,
+    run: RunId,
     log: Level,
     /// The largest size of the record, in bytes.
     limit: u64,
@@ -49,12 +50,13 @@ pub struct Sampler {
 impl Sampler {
     /// Begins to sample, with a record in `folder` of at most `limit` bytes. What cannot be sampled is
     /// said and let be. For a process with one thread.
-    pub fn start(folder: &Path, limit: u64, log: Level) -> Option<Self> {
+    pub fn start(folder: &Path, run: &RunId, limit: u64, log: Level) -> Option<Self> {
         let pid = std::process::id();
         let path = file::path(folder, pid);
         let plan = Plan {
             path: path.clone(),
             pid,
+            run: run.clone(),
             log,
             limit,
         };

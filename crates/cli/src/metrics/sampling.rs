@@ -51,7 +51,8 @@ pub fn sample(plan: &Plan, orders: &mut UnixStream) -> Result<u64> {
     let driver = nvml.sys_cuda_driver_version().ok();
     let driver = driver.and_then(|version| u64::try_from(version).ok());
     let created = file::create(&plan.path).with_context(shown)?;
-    let mut record = file::begin(created, plan.pid, &names, driver).with_context(shown)?;
+    let mut record =
+        file::begin(created, plan.pid, plan.run.as_str(), &names, driver).with_context(shown)?;
     for line in notes.iter().chain(&less) {
         file::write_fact(&mut record, Info::Refused, line)?;
     }

@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt;
 
 use super::*;
+use crate::run::JOB_VARIABLES;
 use crate::variables::VARIABLES;
 
 fn from(set: &[(&str, &str)]) -> Result<Settings, BadValue> {
@@ -132,7 +133,13 @@ fn a_value_that_is_not_text_is_reported() {
 fn the_table_lists_exactly_what_is_read() {
     let read = RefCell::new(BTreeSet::new());
     Settings::from_env(|name| {
-        read.borrow_mut().insert(name.to_owned());
+        // Launchers' names are in a table of their own.
+        if JOB_VARIABLES
+            .iter()
+            .all(|(_, names)| !names.contains(&name))
+        {
+            read.borrow_mut().insert(name.to_owned());
+        }
         None
     })
     .unwrap();
@@ -140,6 +147,19 @@ fn the_table_lists_exactly_what_is_read() {
     assert_eq!(read.into_inner(), listed);
     assert_eq!(listed.len(), VARIABLES.len(), "a name is listed twice");
     assert!(VARIABLES.iter().all(|v| !v.meaning.is_empty()));
+}
+
+#[test]
+fn a_run_that_is_named_wins_over_the_launchers_job() {
+    let job = ("TORCHELASTIC_RUN_ID", "job");
+    let run = |set: &[(&str, &str)]| from(set).unwrap().run.map(|run| run.to_string());
+    assert_eq!(run(&[job]).as_deref(), Some("torch-job"));
+    let named = run(&[job, ("TLLMPROF_RUN", "mine")]);
+    assert_eq!(named.as_deref(), Some("mine"));
+    assert_eq!(
+        from(&[("TLLMPROF_RUN", "a/b")]).unwrap_err().to_string(),
+        "TLLMPROF_RUN=\"a/b\": \"/\" cannot be in it (wanted: up to 128 letters, digits, ., _ and -, the first a letter or digit)"
+    );
 }
 
 /// Bytes that are random, or nearly a value: most of them from the grammar's own alphabet.

@@ -75,6 +75,8 @@ export interface Process {
     rank_source: string | null;
     /** How many ranks there are; `null`: not known. */
     world_size: number | null;
+    /** The identifier of the run that it belongs to; `null`: it has none. */
+    run: string | null;
     /** Its command line. */
     command: string;
     /** The process's own name. */

@@ -36,6 +36,8 @@ pub struct JsonProcess<'a> {
     rank_source: Option<&'a str>,
     /// How many ranks there are; `null`: not known.
     world_size: Option<u64>,
+    /// The identifier of the run that it belongs to; `null`: it has none.
+    run: Option<&'a str>,
     /// Its command line.
     command: &'a str,
     /// The process's own name.
@@ -369,6 +371,7 @@ impl<'a> JsonProcess<'a> {
             rank: facts.rank,
             rank_source: Some(&*facts.rank_source).filter(|source| !source.is_empty()),
             world_size: facts.world_size,
+            run: Some(&*facts.run).filter(|run| !run.is_empty()),
             command: &facts.command,
             name: &facts.process,
             rule: &facts.rule,

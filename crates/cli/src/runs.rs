@@ -1,0 +1,302 @@
+//! Runs: their identifiers, their folders, and which records are of one.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+use tllmprof_config::RunId;
+use tllmprof_report::Process;
+
+use crate::failure::usage;
+use crate::{output, processes};
+
+/// What the name of a run's folder begins with.
+const PREFIX: &str = "tllmprof-";
+
+/// A new identifier: the time, the number of this process, and chance, as several hosts may begin at once.
+///
+/// # Errors
+/// None that is known of: all of it can be part of an identifier.
+pub fn new_id() -> Result<RunId> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let (date, time) = date_and_time(now.map_or(0, |since| since.as_secs()));
+    let chance = RandomState::new().hash_one(()) & 0xffff;
+    let id = format!("{date}-{time}-{}-{chance:04x}", std::process::id());
+    Ok(RunId::parse(&id)?)
+}
+
+/// Seconds since 1970 as a date and a time of UTC, without separators.
+fn date_and_time(seconds: u64) -> (String, String) {
+    let (mut days, second) = (seconds / 86_400, seconds % 86_400);
+    let is_leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    let mut year = 1970;
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    (
+        format!("{year:04}{month:02}{:02}", days + 1),
+        format!(
+            "{:02}{:02}{:02}",
+            second / 3600,
+            second / 60 % 60,
+            second % 60
+        ),
+    )
+}
+
+/// The folder of a run, in the working directory.
+pub fn folder(run: &RunId) -> OsString {
+    format!("{PREFIX}{run}").into()
+}
+
+/// The records that are named: files, and what is in folders; without any, those of the newest run here.
+///
+/// # Errors
+/// Where a folder cannot be read or has none, or there is no run here.
+pub fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let newest = match paths {
+        [] => Some(newest(Path::new("."))?),
+        _ => None,
+    };
+    let mut files = Vec::new();
+    for path in paths.iter().chain(&newest) {
+        files.extend(processes::of_run(path)?);
+    }
+    Ok(files)
+}
+
+/// The run's folder here that was written to last.
+fn newest(here: &Path) -> Result<PathBuf> {
+    let mut newest = None;
+    for entry in fs::read_dir(here).with_context(|| here.display().to_string())? {
+        let path = entry.with_context(|| here.display().to_string())?.path();
+        let name = path.file_name().unwrap_or_default();
+        if !name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+            continue;
+        }
+        let written = processes::of_run(&path).ok().filter(|_| path.is_dir());
+        let times = written.into_iter().flatten();
+        let time = times
+            .filter_map(|file| fs::metadata(file).ok()?.modified().ok())
+            .max();
+        if let Some(time) = time {
+            newest = newest.max(Some((time, path)));
+        }
+    }
+    let newest = newest.map(|(_, path)| path);
+    let path = newest.ok_or_else(|| {
+        usage("no FILE was given, and there is no folder tllmprof-RUN with records here (wanted: records, or their folder)")
+    })?;
+    Ok(path
+        .strip_prefix(here)
+        .map_or_else(|_| path.clone(), Path::to_owned))
+}
+
+/// Processes by their runs, in the order in which these come; those without one are together. Where everything is to
+/// be merged there is one group, and a line if the runs' commands differ.
+pub fn apart(processes: Vec<Process>, merge: bool) -> Vec<Vec<Process>> {
+    let processes = without_copies(processes);
+    let mut groups: Vec<Vec<Process>> = Vec::new();
+    let mut measured = Vec::new();
+    for process in processes {
+        // Metrics go with the programs of their run, or with the first.
+        if process.is_metrics_alone() {
+            measured.push(process);
+            continue;
+        }
+        let is_its = |group: &&mut Vec<Process>| {
+            group
+                .first()
+                .is_some_and(|first| first.facts.run == process.facts.run)
+        };
+        match groups.iter_mut().find(is_its) {
+            Some(group) => group.push(process),
+            None => groups.push(vec![process]),
+        }
+    }
+    for process in measured {
+        let run = &process.facts.run;
+        let is_its = |group: &Vec<Process>| group.iter().any(|first| first.facts.run == *run);
+        let place = groups.iter().position(is_its).unwrap_or(0);
+        match groups.get_mut(place) {
+            Some(group) => group.push(process),
+            None => groups.push(vec![process]),
+        }
+    }
+    if !merge || groups.len() < 2 {
+        return groups;
+    }
+    if let [first, others @ ..] = &groups[..]
+        && let Some(other) = others.iter().find(|other| command(other) != command(first))
+    {
+        output::say(format_args!(
+            "these runs have unlike commands: {} and {}",
+            command(first),
+            command(other)
+        ));
+    }
+    vec![groups.into_iter().flatten().collect()]
+}
+
+/// The command of a run's first process.
+fn command(run: &[Process]) -> &str {
+    let mut programs = run.iter().filter(|process| !process.is_metrics_alone());
+    programs.next().map_or("", |first| &first.facts.command)
+}
+
+/// Processes, each once: a copy of a record is named and left out.
+fn without_copies(processes: Vec<Process>) -> Vec<Process> {
+    let mut known = HashMap::<_, PathBuf>::new();
+    let mut kept = Vec::new();
+    for process in processes {
+        let facts = &process.facts;
+        let start = process
+            .windows
+            .first()
+            .and_then(|window| window.iterations.first());
+        let key = start.map(|start| {
+            (
+                facts.boot.clone(),
+                facts.host.clone(),
+                process.pid,
+                start.n,
+                start.start,
+            )
+        });
+        let file = process.file.clone();
+        match key {
+            Some(key) if !key.0.is_empty() => match known.get(&key) {
+                Some(first) => {
+                    let (file, first) = (file.display(), Path::display(first));
+                    output::say(format_args!("{file}: a copy of {first}; it is left out"));
+                    continue;
+                }
+                None => drop(known.insert(key, file)),
+            },
+            _ => (),
+        }
+        kept.push(process);
+    }
+    kept
+}
+
+/// The one group of processes.
+///
+/// # Errors
+/// Where there are several runs. `what` is what is made of one.
+pub fn one(mut groups: Vec<Vec<Process>>, what: &str) -> Result<Vec<Process>> {
+    if groups.len() > 1 {
+        let names: Vec<_> = groups.iter().map(|group| name(group)).collect();
+        return Err(several(&names, what));
+    }
+    Ok(groups.pop().unwrap_or_default())
+}
+
+/// # Errors
+/// Where the processes are of several runs. `what` is what is made of one.
+pub fn are_one<'a>(processes: impl Iterator<Item = &'a Process>, what: &str) -> Result<()> {
+    let is_program = |process: &&Process| !process.is_metrics_alone();
+    let mut runs: Vec<_> = processes
+        .filter(is_program)
+        .map(|process| &process.facts.run)
+        .collect();
+    runs.sort();
+    runs.dedup();
+    if runs.len() > 1 {
+        let names: Vec<_> = runs.iter().map(|run| shown(run)).collect();
+        return Err(several(&names, what));
+    }
+    Ok(())
+}
+
+fn several(names: &[String], what: &str) -> anyhow::Error {
+    usage(format_args!(
+        "{what}: the records are of {} runs: {} (wanted: those of one, or --merge)",
+        names.len(),
+        names.join(", ")
+    ))
+}
+
+/// What a run is called.
+pub fn name(run: &[Process]) -> String {
+    shown(run.first().map_or("", |first| &first.facts.run))
+}
+
+fn shown(id: &str) -> String {
+    match id {
+        "" => "one without an identifier".to_owned(),
+        id => id.chars().filter(|c| !c.is_control()).take(128).collect(),
+    }
+}
+
+/// The processes of that run alone. An older library writes no identifier: if no record has this one, those without
+/// are its.
+pub fn only(processes: Vec<Process>, run: &RunId) -> Vec<Process> {
+    let is_named = processes
+        .iter()
+        .any(|process| process.facts.run == run.as_str() && !process.is_metrics_alone());
+    let wanted = |process: &Process| match &*process.facts.run {
+        "" => !is_named,
+        id => id == run.as_str(),
+    };
+    processes.into_iter().filter(wanted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates() {
+        let text = |seconds| {
+            let (date, time) = date_and_time(seconds);
+            format!("{date} {time}")
+        };
+        assert_eq!(text(0), "19700101 000000");
+        assert_eq!(text(951_782_400 + 86_399), "20000229 235959");
+        assert_eq!(text(1_798_761_599), "20261231 235959");
+        assert_eq!(text(1_798_761_600), "20270101 000000");
+    }
+
+    #[test]
+    fn new_identifiers_differ() {
+        assert_ne!(new_id().unwrap(), new_id().unwrap());
+    }
+
+    #[test]
+    fn the_newest_run_is_the_one_that_was_written_last() {
+        let scratch = tempfile::tempdir().unwrap();
+        let here = scratch.path();
+        assert!(newest(here).is_err());
+        for (name, age) in [("tllmprof-b", 20), ("tllmprof-a", 10), ("other", 1)] {
+            fs::create_dir(here.join(name)).unwrap();
+            let file = here.join(name).join("x");
+            fs::write(&file, tllmprof_record::MAGIC).unwrap();
+            let time = SystemTime::now() - std::time::Duration::from_secs(age);
+            fs::File::options()
+                .append(true)
+                .open(file)
+                .unwrap()
+                .set_modified(time)
+                .unwrap();
+        }
+        fs::create_dir(here.join("tllmprof-empty")).unwrap();
+        assert_eq!(newest(here).unwrap(), Path::new("tllmprof-a"));
+    }
+}

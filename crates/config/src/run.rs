@@ -1,0 +1,147 @@
+//! Which run a process belongs to.
+
+use std::ffi::OsString;
+use std::fmt;
+
+use crate::error::{Problem, quoted};
+
+/// The variable that names the run.
+pub const RUN_VARIABLE: &str = "TLLMPROF_RUN";
+
+/// Launchers' names for a job: what an identifier made of it begins with, and the variables that it is made of, all
+/// of which have to be set.
+pub const JOB_VARIABLES: [(&str, &[&str]); 4] = [
+    ("slurm", &["SLURM_JOB_ID", "SLURM_STEP_ID"]),
+    ("pmix", &["PMIX_NAMESPACE"]),
+    ("pmi", &["PMI_JOBID"]),
+    ("torch", &["TORCHELASTIC_RUN_ID"]),
+];
+
+/// Longest identifier, in bytes: it is part of a folder's name.
+const LONGEST: usize = 128;
+const WANTED: &str = "up to 128 letters, digits, ., _ and -, the first a letter or digit";
+/// Slurm's steps from this number on are no launches: a job's script, its interactive shell.
+const SLURM_RESERVED: u32 = 0xffff_fff0;
+
+/// The identifier of a run: it can be part of a file's name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RunId(String);
+
+impl RunId {
+    /// # Errors
+    /// Text that could not be part of a file's name, or is too long for that.
+    pub fn parse(text: &str) -> Result<Self, Problem> {
+        let text = text.trim();
+        if let Some(bad) = text.chars().find(|c| !is_plain(*c)) {
+            let bad = quoted(bad.encode_utf8(&mut [0; 4]));
+            return Err(Problem::new(format!("{bad} cannot be in it"), WANTED));
+        }
+        if !text.starts_with(|first: char| first.is_ascii_alphanumeric()) {
+            return Err(Problem::new(
+                "it does not begin with a letter or digit",
+                WANTED,
+            ));
+        }
+        if text.len() > LONGEST {
+            return Err(Problem::new("it is too long", WANTED));
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// That of a launcher's job, if there is one.
+    pub fn of_job(get: &dyn Fn(&str) -> Option<OsString>) -> Option<Self> {
+        JOB_VARIABLES.iter().find_map(|(launcher, variables)| {
+            let mut id = (*launcher).to_owned();
+            for variable in *variables {
+                let value = get(variable)?.into_string().ok()?;
+                let is_none = match *variable {
+                    // What torchrun sets where nobody named the job.
+                    "TORCHELASTIC_RUN_ID" => value == "none",
+                    "SLURM_STEP_ID" => value.parse().is_ok_and(|n: u32| n >= SLURM_RESERVED),
+                    _ => false,
+                };
+                if value.is_empty() || is_none {
+                    return None;
+                }
+                let plain = |c| if is_plain(c) { c } else { '-' };
+                id.push('-');
+                id.extend(value.chars().map(plain));
+            }
+            id.truncate(LONGEST);
+            Some(Self(id))
+        })
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+const fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identifier_can_be_part_of_a_files_name() {
+        for good in ["a", "20260101-120000.5_x", "7"] {
+            assert_eq!(RunId::parse(good).unwrap().as_str(), good);
+        }
+        for bad in [
+            "",
+            "a/b",
+            "../x",
+            ".",
+            "-a",
+            "a b",
+            "é",
+            "%p",
+            &"x".repeat(129),
+        ] {
+            assert!(RunId::parse(bad).is_err(), "{bad}");
+        }
+        let why = RunId::parse("a/b").unwrap_err().to_string();
+        assert_eq!(
+            why,
+            "\"/\" cannot be in it (wanted: up to 128 letters, digits, ., _ and -, the first a letter or digit)"
+        );
+    }
+
+    #[test]
+    fn a_launchers_job_is_one() {
+        let of = |set: &[(&str, &str)]| {
+            let value = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into());
+            RunId::of_job(&value).map(|id| id.to_string())
+        };
+        let some = |id: &str| Some(id.to_owned());
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[("SLURM_JOB_ID", "7")]), None);
+        assert_eq!(
+            of(&[("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0")]),
+            some("slurm-7-0")
+        );
+        assert_eq!(
+            of(&[("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "4294967291")]),
+            None
+        );
+        assert_eq!(
+            of(&[("PMIX_NAMESPACE", "prterun-a-12@1")]),
+            some("pmix-prterun-a-12-1")
+        );
+        assert_eq!(of(&[("TORCHELASTIC_RUN_ID", "none")]), None);
+        assert_eq!(of(&[("TORCHELASTIC_RUN_ID", "a/é")]), some("torch-a--"));
+        let long = "x".repeat(300);
+        let long = of(&[("PMI_JOBID", &long)]).unwrap();
+        assert!(RunId::parse(&long).is_ok() && long.len() == LONGEST);
+    }
+}
