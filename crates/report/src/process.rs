@@ -12,6 +12,7 @@ use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
 use crate::iteration::Iteration;
 use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
+use crate::ledger::{self, HostLedger, Ledger};
 use crate::metrics::{self, MetricSample, MetricSum, Samples};
 use crate::recording::Recording;
 use crate::routing::LayerLoad;
@@ -20,7 +21,7 @@ use crate::spans::Spans;
 use crate::sum::Sum;
 use crate::tally::{InIteration, Tallied, Tally, Total, Totals};
 use crate::turnaround::{Turnaround, Turnarounds};
-use crate::window::{Window, windows};
+use crate::window::{Window, pairs, windows};
 
 /// How long, in nanoseconds, a processor's counter has to be held against time before its durations are
 /// known to some parts in a hundred thousand: an anchor is right to some ten.
@@ -41,6 +42,8 @@ pub struct Process {
     /// Those of the batches, where they are known.
     pub phases: Vec<PhaseSum>,
     pub outside: Outside,
+    /// Where the time of its iterations goes.
+    pub ledger: Ledger,
     /// The slowest iterations first.
     pub slowest: Vec<Slow>,
     /// Of calls that were made inside windows, by row.
@@ -143,8 +146,17 @@ impl Process {
         iterations.sort_by_key(|iteration| iteration.start);
         let (mut facts, strings) = found.facts(header);
         let kinds = kinds(&facts.calls);
+        let timeline = Spans::new(iterations.iter().map(RawIteration::span).collect());
+        let stretches = pairs(kernel_edges.clone());
+        let mut host =
+            HostLedger::new(timeline.spans().iter().zip(&iterations).map(|(span, raw)| {
+                let taken = stretches
+                    .iter()
+                    .any(|of| (of.first..=of.last).contains(&raw.n));
+                (*span, raw.thread, taken)
+            }));
         let mut tally = Tally::new(
-            Spans::new(iterations.iter().map(RawIteration::span).collect()),
+            timeline,
             iterations
                 .iter()
                 .map(|iteration| iteration.thread)
@@ -159,6 +171,7 @@ impl Process {
         let damage = recording.read(|entry| {
             if let Entry::Event { thread, event } = &entry {
                 tally.add(*thread, event);
+                host.add(*thread, event);
                 kernels.add(*thread, event);
                 samples.add(&clock, event);
             }
@@ -199,6 +212,13 @@ impl Process {
                 &clock,
             ),
         );
+        let sum = Sum::of(&windows);
+        let measured = sum.as_ref();
+        let ledger = Ledger {
+            gpu: measured.map_or_else(Vec::new, |sum| ledger::gpu(sum, &windows, kernels.sum)),
+            stretched: host.stretched,
+            host: host.finish(&facts, &strings, |ticks| ns.of(ticks)),
+        };
         // Where a window closes the recorder has counted these.
         let unclosed = windows.iter().filter(|window| !window.closed);
         let gaps = match damage.is_none() {
@@ -213,7 +233,8 @@ impl Process {
             pid: header.pid,
             parent: header.parent,
             ended: header.ended,
-            sum: Sum::of(&windows),
+            sum,
+            ledger,
             phases: batch::phases(&windows),
             outside: Outside::of(header, &ns),
             slowest,

@@ -111,6 +111,8 @@ export interface Process {
     phases: PhaseSum[];
     /** The iterations outside windows. */
     outside: Outside;
+    /** Where the time of the iterations goes, by cause. */
+    ledger: Ledger;
     /** The slowest iterations of all windows, the slowest first: up to 10. */
     slowest: Slow[];
     /** CUDA calls inside windows, on all threads, by name; the longest in all first. */
@@ -322,6 +324,16 @@ export interface Outside {
     p99_ns: number | null;
     /** The longest; `null`: there are none. Unit: ns. */
     max_ns: number | null;
+}
+
+/** Where the time of iterations goes. The shares of each list add up to 1. */
+export interface Ledger {
+    /** The time of the threads of the iterations, the greatest first. Time in a call that another one contains counts for the inner one alone. */
+    host: LedgerRow[];
+    /** The time of the GPU in the iterations that `gpu_from` of `inside` names; empty: not measured. */
+    gpu: LedgerRow[];
+    /** Whether kernels were recorded in all iterations that `host` is of, which makes them longer. Otherwise those in which kernels were recorded are left out. */
+    stretched: boolean;
 }
 
 /** A slow iteration, and what overlapped it. */
@@ -567,6 +579,16 @@ export type Phase =
     | "mixed"
     /** No tokens. */
     | "idle";
+
+/** A cause, and the time that is spent on it. */
+export interface LedgerRow {
+    /** What the time is spent on. `other` has the causes that are too small for a row, `unknown` the time of which the record says nothing. */
+    cause: string;
+    /** How long that is over all these iterations. Unit: ns. */
+    ns: number;
+    /** How much of the time that is. Unit: part of 1. */
+    share: number;
+}
 
 /** Something that overlapped a slow iteration. */
 export interface Overlap {

@@ -10,6 +10,7 @@ use super::batch::{JsonBatch, JsonPhase};
 use super::gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
 use super::routing::JsonRouting;
 use crate::iteration::Iteration;
+use crate::ledger::Ledger;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::slow::{CauseKind, SlowCause};
@@ -73,6 +74,8 @@ pub struct JsonProcess<'a> {
     phases: Vec<JsonPhase>,
     /// The iterations outside windows.
     outside: JsonOutside,
+    /// Where the time of the iterations goes, by cause.
+    ledger: &'a Ledger,
     /// The slowest iterations of all windows, the slowest first: up to 10.
     slowest: Vec<JsonSlow<'a>>,
     /// CUDA calls inside windows, on all threads, by name; the longest in all first.
@@ -395,6 +398,7 @@ impl<'a> JsonProcess<'a> {
                 p99_ns: process.outside.p99,
                 max_ns: process.outside.max,
             },
+            ledger: &process.ledger,
             slowest: process
                 .slowest
                 .iter()

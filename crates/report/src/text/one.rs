@@ -12,6 +12,7 @@ use super::{findings, gpu};
 use crate::batch::PhaseSum;
 use crate::diagnosis::Finding;
 use crate::facts::Facts;
+use crate::ledger::{Ledger, LedgerRow};
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::routing::expert_gpus;
@@ -141,6 +142,10 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
         lines.left().saturating_sub(notes + 1).min(rows[0]),
         lines,
     );
+    // A screen that is full of other tables has no room for it.
+    if lines.left() >= notes + 3 {
+        ledger(&process.ledger, lines);
+    }
 }
 
 fn windows(windows: &[Window], lines: &mut Lines) {
@@ -245,6 +250,26 @@ fn batches(phases: &[PhaseSum], lines: &mut Lines) {
         Rate(tokens / iterations),
         Share(prefill)
     ));
+}
+
+/// What the host and the GPU spend the time on, the greatest first.
+fn ledger(ledger: &Ledger, lines: &mut Lines) {
+    let said = |rows: &[LedgerRow]| {
+        let rows = rows.iter();
+        rows.map(|row| format!("{} {}", Share(row.share), short(&row.cause, 52)))
+            .collect::<Vec<_>>()
+    };
+    if !ledger.host.is_empty() {
+        let of = if ledger.stretched {
+            "host, stretched: "
+        } else {
+            "host: "
+        };
+        lines.list(of, &said(&ledger.host));
+    }
+    if !ledger.gpu.is_empty() {
+        lines.list("GPU: ", &said(&ledger.gpu));
+    }
 }
 
 fn calls(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
