@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use tllmprof_config::RunId;
@@ -17,47 +16,15 @@ use crate::{output, processes};
 /// What the name of a run's folder begins with.
 const PREFIX: &str = "tllmprof-";
 
-/// A new identifier: the time, the number of this process, and chance, as several hosts may begin at once.
+/// A new identifier: the time of UTC, the number of this process, and chance, as several hosts may begin at once.
 ///
 /// # Errors
 /// None that is known of: all of it can be part of an identifier.
 pub fn new_id() -> Result<RunId> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let (date, time) = date_and_time(now.map_or(0, |since| since.as_secs()));
+    let now = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
     let chance = RandomState::new().hash_one(()) & 0xffff;
-    let id = format!("{date}-{time}-{}-{chance:04x}", std::process::id());
+    let id = format!("{now}-{}-{chance:04x}", std::process::id());
     Ok(RunId::parse(&id)?)
-}
-
-/// Seconds since 1970 as a date and a time of UTC, without separators.
-fn date_and_time(seconds: u64) -> (String, String) {
-    let (mut days, second) = (seconds / 86_400, seconds % 86_400);
-    let is_leap = |year: u64| {
-        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-    };
-    let mut year = 1970;
-    while days >= 365 + u64::from(is_leap(year)) {
-        days -= 365 + u64::from(is_leap(year));
-        year += 1;
-    }
-    let february = 28 + u64::from(is_leap(year));
-    let mut month = 1;
-    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
-        if days < length {
-            break;
-        }
-        days -= length;
-        month += 1;
-    }
-    (
-        format!("{year:04}{month:02}{:02}", days + 1),
-        format!(
-            "{:02}{:02}{:02}",
-            second / 3600,
-            second / 60 % 60,
-            second % 60
-        ),
-    )
 }
 
 /// The folder of a run, in the working directory.
@@ -263,20 +230,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_dates() {
-        let text = |seconds| {
-            let (date, time) = date_and_time(seconds);
-            format!("{date} {time}")
-        };
-        assert_eq!(text(0), "19700101 000000");
-        assert_eq!(text(951_782_400 + 86_399), "20000229 235959");
-        assert_eq!(text(1_798_761_599), "20261231 235959");
-        assert_eq!(text(1_798_761_600), "20270101 000000");
-    }
-
-    #[test]
     fn new_identifiers_differ() {
-        assert_ne!(new_id().unwrap(), new_id().unwrap());
+        let (one, other) = (new_id().unwrap(), new_id().unwrap());
+        assert_ne!(one, other);
+        let time = one.as_str().splitn(3, '-').take(2).collect::<String>();
+        assert!(time.len() == 14 && time.starts_with("20"), "{one}");
     }
 
     #[test]
@@ -288,7 +246,7 @@ mod tests {
             fs::create_dir(here.join(name)).unwrap();
             let file = here.join(name).join("x");
             fs::write(&file, tllmprof_record::MAGIC).unwrap();
-            let time = SystemTime::now() - std::time::Duration::from_secs(age);
+            let time = std::time::SystemTime::now() - std::time::Duration::from_secs(age);
             fs::File::options()
                 .append(true)
                 .open(file)

@@ -11,6 +11,7 @@ use super::recording::Beginning;
 use super::state::count_calls;
 use super::wiring::{Place, doors, interpreter, sink};
 use super::{OWNER, STATE, State, learning, ranks, slots, stream_capture};
+use tllmprof_config::Step;
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
@@ -169,7 +170,10 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         let why_late = if state.awaited_rank {
             "the rank was not known"
         } else if state.settings.condition.is_some() {
-            "TLLMPROF_WHERE held for none before"
+            match state.settings.step {
+                Step::Auto => "the step was still being learnt, or TLLMPROF_WHERE held for none",
+                _ => "TLLMPROF_WHERE held for none before",
+            }
         } else {
             "the step was still being learnt"
         };
