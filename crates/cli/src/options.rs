@@ -241,7 +241,7 @@ mod tests {
         };
         let known: BTreeSet<_> = VARIABLES.iter().map(|v| v.name).collect();
         let given = all.given();
-        assert_eq!(given.len(), 18);
+        assert_eq!(given.len(), 19);
         for given in given {
             assert!(known.contains(given.variable), "{given:?}");
         }
