@@ -8,8 +8,11 @@ trap 'echo trapped USR1' USR1
 kill -USR1 $BASHPID
 coproc upper { tr a-z A-Z; }
 echo shout >&"${upper[1]}"
+# When it ends, bash closes its own descriptors, which may be before cat is started.
+exec {answer}<&"${upper[0]}"
 eval "exec ${upper[1]}>&-"
-cat <&"${upper[0]}"
+cat <&"$answer"
+exec {answer}<&-
 for i in 1 2 3 4 5 6 7 8; do (exit "$i") & pids[i]=$!; done
 for i in "${!pids[@]}"; do wait "${pids[i]}"; echo "child $i: $?"; done
 exec 7>kept; echo through seven >&7; exec 7>&-; cat kept
