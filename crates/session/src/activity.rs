@@ -141,7 +141,7 @@ pub fn touched() {
     {
         return;
     }
-    if !is_asked() {
+    if READ.get().is_none() && !is_asked() {
         return;
     }
     if state() == COMPLAINING {
