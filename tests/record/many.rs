@@ -66,7 +66,8 @@ struct Program {
 /// What a run showed.
 struct Ran {
     output: Output,
-    record: Read,
+    /// None where no window opened.
+    record: Option<Read>,
     windows: Vec<(u64, u64)>,
 }
 
@@ -106,16 +107,27 @@ fn run_in(scratch: &Scratch, mut program: Command, rule: &str, windows: Vec<(u64
     let output = run(&mut program, PATIENCE);
     assert!(output.status.success(), "{}", output.err());
     Ran {
-        record: Read::open(&path),
+        record: path.exists().then(|| Read::open(&path)),
         output,
         windows,
     }
 }
 
 impl Ran {
+    fn record(&self) -> &Read {
+        let record = self.record.as_ref();
+        record.unwrap_or_else(|| panic!("no record: {}", self.output.err()))
+    }
+
+    /// That no window opened, for want of a step: there is no record then, and the log says why.
+    fn learnt_nothing(&self) -> bool {
+        let said = |word| self.output.err().contains(word);
+        self.record.is_none() && said("never opened") && !said("captured") && !said("closed: ")
+    }
+
     /// Each iteration of a window is in the record or counted as missing, and so are those of the log.
     fn assert_nothing_is_lost(&self, what: &str, iterations: u64) {
-        let Self { output, record, .. } = self;
+        let (output, record) = (&self.output, self.record());
         let counter = |counter| record.header.counter(counter);
         let recorded = record.iterations().len() as u64;
         let dropped = counter(Counter::EventsDropped);
@@ -151,8 +163,8 @@ impl Ran {
     fn is_exact(&self) -> bool {
         let wanted: Vec<u64> = self.windows.iter().flat_map(|&(a, b)| a..=b).collect();
         let held = self.windows.iter().map(|(a, b)| b + 1 - a);
-        self.record.windows() == self.windows
-            && self.record.iterations() == wanted
+        self.record().windows() == self.windows
+            && self.record().iterations() == wanted
             && self.closed().len() == self.windows.len()
             && held.sum::<u64>() == self.closed().values().sum::<u64>()
     }
@@ -258,9 +270,15 @@ fn windows_of_a_python_function_that_many_threads_call_are_exact() {
 #[test]
 fn where_the_step_is_learnt_each_iteration_of_a_window_is_kept_or_counted() {
     let program = Program::new();
+    let (mut runs, mut without) = (0, 0);
     for threads in (0..times()).flat_map(|_| [1, 2, 8, 64]) {
         for work in [1, 3] {
             let ran = program.run(&steps("wait", "auto", 1), threads, work);
+            runs += 1;
+            if threads > 1 && ran.learnt_nothing() {
+                without += 1;
+                continue;
+            }
             ran.assert_nothing_is_lost(&format!("{threads} threads, work {work}"), STEPS);
             assert!(
                 threads > 1 || !ran.closed().is_empty(),
@@ -269,6 +287,7 @@ fn where_the_step_is_learnt_each_iteration_of_a_window_is_kept_or_counted() {
             );
         }
     }
+    println!("nothing lost in {runs} runs, in {without} of them no window opened");
 }
 
 /// Iteration 960 begins where the last wait returns, and never ends.
@@ -284,7 +303,7 @@ fn a_window_that_opens_with_the_last_iteration_holds_none() {
             let wait = steps("wait", "cudaStreamSynchronize", 1);
             let ran = program.run_with(&wait, threads, 1, vec![(9, 9), window]);
             ran.assert_nothing_is_lost(&format!("{threads} threads, {window:?}"), STEPS);
-            assert_eq!(ran.record.held(), 1 + held, "{}", ran.output.err());
+            assert_eq!(ran.record().held(), 1 + held, "{}", ran.output.err());
         }
     }
 }
