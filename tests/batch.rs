@@ -17,6 +17,27 @@ fn batches(
     args: &[&str],
     variables: &[(&str, &str)],
 ) -> (Vec<Value>, Ran) {
+    let (process, ran) = report(which, program, args, variables);
+    let batches = iterations(&process)
+        .map(|iteration| iteration["batch"].clone())
+        .collect();
+    (batches, ran)
+}
+
+fn iterations(process: &Value) -> impl Iterator<Item = &Value> {
+    let windows = process["windows"].as_array().unwrap();
+    windows
+        .iter()
+        .flat_map(|window| window["iterations"].as_array().unwrap())
+}
+
+/// What is reported of the record, and what the run said.
+fn report(
+    which: &Python,
+    program: &str,
+    args: &[&str],
+    variables: &[(&str, &str)],
+) -> (Value, Ran) {
     let folder = repo().join("tests/batch");
     let paths = [
         folder.clone(),
@@ -52,16 +73,7 @@ fn batches(
             ran.output.err()
         )
     });
-    let windows = report["processes"][0]["windows"].as_array().unwrap();
-    let iterations = windows
-        .iter()
-        .flat_map(|window| window["iterations"].as_array().unwrap());
-    (
-        iterations
-            .map(|iteration| iteration["batch"].clone())
-            .collect(),
-        ran,
-    )
+    (report["processes"][0].clone(), ran)
 }
 
 fn truth(ran: &Ran) -> Vec<Value> {
@@ -175,27 +187,24 @@ fn a_step_of_several_calls_has_no_batch() {
     assert_eq!(found, truth(&ran));
 }
 
-/// The stand-in for vLLM with windows of some iterations: what was in each batch of the run and of the record, and
-/// the last line.
-fn windows_where(
-    which: &Python,
-    window: &str,
-    condition: &str,
-) -> (Vec<Value>, Vec<Value>, String) {
+/// The stand-in for vLLM with windows of some iterations: what was in each batch of the run, what is reported of the
+/// record, and the last line.
+fn windows_where(which: &Python, window: &str, condition: &str) -> (Vec<Value>, Value, String) {
     let variables = [
         ("TLLMPROF_START_STOP", window),
         ("TLLMPROF_WHERE", condition),
     ];
     let args = ["vllm.v1.worker.gpu.model_runner", "0.33.0"];
-    let (found, ran) = batches(which, "main.py", &args, &variables);
+    let (process, ran) = report(which, "main.py", &args, &variables);
     assert!(ran.output.status.success(), "{}", ran.output.err());
-    (truth(&ran), found, ran.said().pop().unwrap_or_default())
+    (truth(&ran), process, ran.said().pop().unwrap_or_default())
 }
 
 #[test]
 fn a_window_holds_as_many_iterations_that_fulfil_a_condition_as_were_asked_for() {
     for which in pythons() {
-        let (truth, found, last) = windows_where(which, "2-4", "phase=decode and requests<=2");
+        let condition = "phase=decode and requests<=2";
+        let (truth, process, last) = windows_where(which, "2-4", condition);
         let holds =
             |batch: &Value| batch["phase"] == "decode" && batch["requests"].as_u64() <= Some(2);
         let places: Vec<_> = (2..truth.len())
@@ -203,11 +212,47 @@ fn a_window_holds_as_many_iterations_that_fulfil_a_condition_as_were_asked_for()
             .collect();
         let (first, last_one) = (places[0], places[2]);
         assert!(last_one - first > 2, "nothing lies between: {truth:?}");
-        assert_eq!(found, truth[first..=last_one], "{which:?} {last}");
+        let found: Vec<_> = iterations(&process).collect();
+        assert_eq!(found.len(), last_one + 1 - first, "{which:?} {last}");
+        for (iteration, truth) in found.iter().zip(&truth[first..]) {
+            assert_eq!(iteration["batch"], *truth, "{which:?} {last}");
+            assert_eq!(iteration["qualifies"], holds(truth), "{iteration}");
+        }
+        // Figures are of what was asked for.
+        assert_eq!(process["inside"]["iterations"], 3);
+        assert_eq!(process["where"], condition);
+        assert_eq!(process["unqualified"][0]["why"], "where");
+        assert_eq!(
+            process["unqualified"][0]["iterations"],
+            found.len() - 3,
+            "{process}"
+        );
         assert!(
             last.contains(&format!("window 2-4 captured as {first}-{last_one}: ")),
             "{last}"
         );
+    }
+}
+
+/// The stand-in for SGLang runs idle batches beside another rank's.
+#[test]
+fn idle_batches_are_in_no_figure() {
+    for which in pythons() {
+        let args = ["sglang.srt.managers.scheduler", "mlp-sync"];
+        let (process, ran) = report(which, "main.py", &args, &[]);
+        let truth = truth(&ran);
+        let idle = truth.iter().filter(|batch| batch["phase"] == "idle");
+        let idle = idle.count();
+        assert!(idle > 3, "{truth:?}");
+        for iteration in iterations(&process) {
+            assert_eq!(
+                iteration["qualifies"],
+                iteration["batch"]["phase"] != "idle"
+            );
+        }
+        assert_eq!(process["inside"]["iterations"], truth.len() - idle);
+        assert_eq!(process["unqualified"][0]["why"], "idle");
+        assert_eq!(process["unqualified"][0]["iterations"], idle);
     }
 }
 
@@ -216,8 +261,9 @@ fn a_condition_that_never_holds_is_explained() {
     let Some(which) = pythons().last() else {
         return;
     };
-    let (truth, found, last) = windows_where(which, "2-6", "requests>5000 and phase=decode");
-    assert!(found.is_empty());
+    let condition = "requests>5000 and phase=decode";
+    let (truth, process, last) = windows_where(which, "2-6", condition);
+    assert_eq!(process["windows"], json!([]));
     let decodes = truth.iter().filter(|batch| batch["phase"] == "decode");
     let held = format!(
         "window 2-6 never opened: {all} iterations by auto (vLLM, model runner V2); TLLMPROF_WHERE: requests>5000 held \

@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use tllmprof_record::{Batch, Phase};
 
 use crate::first::{RawBatch, RawIteration};
 use crate::iteration::Iteration;
+use crate::qualify::Unqualified;
 use crate::quantiles::Quantiles;
 use crate::window::Window;
 
@@ -43,7 +46,7 @@ pub struct PhaseSum {
 
 /// The phases of the iterations of windows, where batches are known.
 pub fn phases(windows: &[Window]) -> Vec<PhaseSum> {
-    let all = || windows.iter().flat_map(|window| &window.iterations);
+    let all = || windows.iter().flat_map(Window::qualified);
     let sum = |phase: Phase| {
         let of = || all().filter_map(move |i| Some((i, i.batch.filter(|b| b.phase() == phase)?)));
         let total = |of_one: fn(&(&Iteration, Batch)) -> u64| {
@@ -60,6 +63,38 @@ pub fn phases(windows: &[Window]) -> Vec<PhaseSum> {
         })
     };
     Phase::ALL.into_iter().filter_map(sum).collect()
+}
+
+/// Iterations that do not count, for one reason.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Unqualified")]
+pub struct UnqualifiedSum {
+    /// Why they do not qualify.
+    pub why: Unqualified,
+    /// How many there are.
+    #[schemars(extend("unit" = "iterations"))]
+    pub iterations: u64,
+    /// How long they took.
+    pub time: Quantiles,
+    /// How long they took in all.
+    #[serde(rename = "total_ns")]
+    pub total: u64,
+}
+
+/// Those of some windows that do not count.
+pub fn unqualified(windows: &[Window]) -> Vec<UnqualifiedSum> {
+    let sum = |why| {
+        let all = windows.iter().flat_map(|window| &window.iterations);
+        let times = all.filter(|iteration| iteration.unqualified == Some(why));
+        let times: Vec<_> = times.map(|iteration| iteration.duration).collect();
+        Some(UnqualifiedSum {
+            why,
+            iterations: times.len() as u64,
+            total: times.iter().fold(0, |sum, time| time.saturating_add(sum)),
+            time: Quantiles::of(times)?,
+        })
+    };
+    Unqualified::ALL.into_iter().filter_map(sum).collect()
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ async function show(place: number) {
     const iterations = all[place];
     const choose = document.querySelector<HTMLSelectElement>("#process");
     if (choose) choose.value = String(place);
-    parts.verdict.replaceChildren(verdict(process));
+    parts.verdict.replaceChildren(verdict(process, figures));
     parts.breakdown.replaceChildren(breakdown(process, figures));
     document.getElementById("quantiles")?.replaceChildren(quantiles(process));
     parts.times.replaceChildren();
@@ -146,7 +146,7 @@ async function start() {
         return;
     }
     layout();
-    parts.verdict.replaceChildren(verdict(report.processes[0]));
+    parts.verdict.replaceChildren(verdict(report.processes[0], data.processes[0]));
     all = await Promise.all(report.processes.map((_, place) => readIterations(place)));
     steps = await readSkew();
     // The timeline's events come after this script in the page.

@@ -6,14 +6,15 @@ import { button, card, el } from "./dom";
 import { bytes, count, quantity, rate, share, time } from "./format";
 
 /** The figures that come first: how fast, and how evenly. */
-export function verdict(process: Process): HTMLElement {
+export function verdict(process: Process, figures: ProcessFigures): HTMLElement {
     const { inside } = process;
-    if (!inside) return el("p", {}, "No iteration was recorded.");
+    const left_out = figures.uncounted && el("p", { class: "caption", id: "uncounted" }, figures.uncounted);
+    if (!inside) return el("div", {}, el("p", {}, process.unqualified.length ? "No iteration counts." : "No iteration was recorded."), left_out);
     const tile = (name: string, value: string, id = "") => el("div", { class: "tile" }, el("dt", {}, name), el("dd", id ? { id } : {}, value));
     const per_second = inside.per_second === null ? "–" : inside.per_second < 1000 ? rate(inside.per_second) : count(inside.per_second);
     return el("div", { class: "verdict" },
         el("p", { class: "big" }, el("strong", { id: "rate" }, per_second), " iterations a second"),
-        el("p", { class: "caption" }, windowsLine(process)),
+        el("p", { class: "caption" }, windowsLine(process)), left_out,
         el("dl", { class: "tiles" },
             tile("p50", time(inside.time.p50_ns), "p50"), tile("p90", time(inside.time.p90_ns), "p90"),
             tile("p99", time(inside.time.p99_ns), "p99"), tile("max", time(inside.time.max_ns), "max")));
@@ -29,7 +30,9 @@ function windowsLine(process: Process): string {
     const names = windows.slice(0, 3).map(windowName).join(", ") + (windows.length > 3 ? ` and ${windows.length - 3} more` : "");
     const open = windows.some((window) => !window.closed) ? "; never closed" : windows.some((window) => window.cut) ? "; closed by the end of the process" : "";
     const many = windows.length === 1 ? "window" : "windows";
-    return `${many} ${names}: ${count(inside.iterations)} iterations in ${time(inside.wall_ns)}${open}`;
+    const left_out = process.unqualified.reduce((sum, { iterations }) => sum + iterations, 0);
+    const of = left_out ? ` of ${count(inside.iterations + left_out)}` : "";
+    return `${many} ${names}: ${count(inside.iterations)}${of} iterations in ${time(inside.wall_ns)}${open}`;
 }
 
 /** What parts of the time are called, their colours, and what they are. */

@@ -40,7 +40,10 @@ pub fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
     let found = findings::findings(found, FOUND.saturating_sub(notes.len()));
     match &process.sum {
         Some(sum) => inside(process, sum, notes.len() + found.len(), lines),
-        None => lines.add(format_args!("no iteration was recorded")),
+        None if process.unqualified.is_empty() => {
+            lines.add(format_args!("no iteration was recorded"));
+        }
+        None => windows(&process.windows, lines),
     }
     findings::add(&found, lines);
     for note in notes {
@@ -151,10 +154,19 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
 fn windows(windows: &[Window], lines: &mut Lines) {
     for window in windows.iter().take(WINDOWS) {
         let Some(sum) = Sum::of(std::slice::from_ref(window)) else {
-            lines.add(format_args!("window {}: no iteration", name(window)));
+            let no = match window.iterations.len() {
+                0 => "no iteration".to_owned(),
+                all => format!("0 of {all} iterations count"),
+            };
+            lines.add(format_args!("window {}: {no}", name(window)));
             continue;
         };
-        let many = if sum.iterations == 1 { "" } else { "s" };
+        let all = window.iterations.len() as u64;
+        let of = match all == sum.iterations {
+            true => String::new(),
+            false => format!(" of {all}"),
+        };
+        let many = if all == 1 { "" } else { "s" };
         let rate = sum
             .rate()
             .map_or_else(String::new, |rate| format!(", {} a second", Rate(rate)));
@@ -164,7 +176,7 @@ fn windows(windows: &[Window], lines: &mut Lines) {
             (true, false) => "",
         };
         lines.add(format_args!(
-            "window {}: {} iteration{many} in {}{rate}{open}",
+            "window {}: {}{of} iteration{many} in {}{rate}{open}",
             name(window),
             sum.iterations,
             Time(sum.wall)
@@ -387,7 +399,7 @@ fn notes(process: &Process) -> Vec<String> {
 
 /// What is not in the figures.
 pub fn shortcomings(process: &Process) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes = Vec::from_iter(process.uncounted());
     if let Some(tied) = process.tied_briefly {
         notes.push(format!(
             "times are unsure: the clock was tied for {} alone",
