@@ -6,6 +6,7 @@ mod common;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tllmprof_record::{Entry, Reader, What};
 
 use common::python::{Python, pythons};
 use common::{Fixture, Ran, Scratch, command, repo, run, skipped, tllmprof};
@@ -17,6 +18,17 @@ fn batches(
     args: &[&str],
     variables: &[(&str, &str)],
 ) -> (Vec<Value>, Ran) {
+    let (batches, _, ran) = marked_batches(which, program, args, variables);
+    (batches, ran)
+}
+
+/// As [`batches`], with whether each iteration is marked as one that does not fulfil the condition.
+fn marked_batches(
+    which: &Python,
+    program: &str,
+    args: &[&str],
+    variables: &[(&str, &str)],
+) -> (Vec<Value>, Vec<bool>, Ran) {
     let folder = repo().join("tests/batch");
     let paths = [
         folder.clone(),
@@ -37,12 +49,13 @@ fn batches(
         fixture = fixture.env(name, value);
     }
     let record = fixture.folder().join("steps.tllmprof");
-    let (ran, report) = fixture.run_and(|| {
+    let (ran, (report, excluded)) = fixture.run_and(|| {
         let mut command = std::process::Command::new(tllmprof());
-        run(
+        let report = run(
             command.arg("report").arg("--json").arg(&record),
             Duration::from_secs(60),
-        )
+        );
+        (report, excluded(&record))
     });
     let report: Value = serde_json::from_str(&report.out()).unwrap_or_else(|e| {
         panic!(
@@ -56,12 +69,24 @@ fn batches(
     let iterations = windows
         .iter()
         .flat_map(|window| window["iterations"].as_array().unwrap());
-    (
-        iterations
-            .map(|iteration| iteration["batch"].clone())
-            .collect(),
-        ran,
-    )
+    let batches = iterations.map(|iteration| iteration["batch"].clone());
+    (batches.collect(), excluded, ran)
+}
+
+/// Of each iteration of a record, in their order, whether it is marked.
+fn excluded(record: &std::path::Path) -> Vec<bool> {
+    let mut all = std::collections::BTreeMap::new();
+    if let Ok(reader) = Reader::open(record) {
+        let read = reader.read(|entry| {
+            if let Entry::Event { event, .. } = entry
+                && let What::Iteration { n, excluded } = event.what
+            {
+                all.insert(n, excluded);
+            }
+        });
+        read.unwrap();
+    }
+    all.into_values().collect()
 }
 
 fn truth(ran: &Ran) -> Vec<Value> {
@@ -175,27 +200,29 @@ fn a_step_of_several_calls_has_no_batch() {
     assert_eq!(found, truth(&ran));
 }
 
-/// The stand-in for vLLM with windows of some iterations: what was in each batch of the run and of the record, and
-/// the last line.
+/// The stand-in for vLLM with windows of some iterations: what was in each batch of the run and of the record, which
+/// of those are marked, and the last line.
 fn windows_where(
     which: &Python,
     window: &str,
     condition: &str,
-) -> (Vec<Value>, Vec<Value>, String) {
+) -> (Vec<Value>, Vec<Value>, Vec<bool>, String) {
     let variables = [
         ("TLLMPROF_START_STOP", window),
         ("TLLMPROF_WHERE", condition),
     ];
     let args = ["vllm.v1.worker.gpu.model_runner", "0.33.0"];
-    let (found, ran) = batches(which, "main.py", &args, &variables);
+    let (found, excluded, ran) = marked_batches(which, "main.py", &args, &variables);
     assert!(ran.output.status.success(), "{}", ran.output.err());
-    (truth(&ran), found, ran.said().pop().unwrap_or_default())
+    let last = ran.said().pop().unwrap_or_default();
+    (truth(&ran), found, excluded, last)
 }
 
 #[test]
 fn a_window_holds_as_many_iterations_that_fulfil_a_condition_as_were_asked_for() {
     for which in pythons() {
-        let (truth, found, last) = windows_where(which, "2-4", "phase=decode and requests<=2");
+        let (truth, found, excluded, last) =
+            windows_where(which, "2-4", "phase=decode and requests<=2");
         let holds =
             |batch: &Value| batch["phase"] == "decode" && batch["requests"].as_u64() <= Some(2);
         let places: Vec<_> = (2..truth.len())
@@ -203,7 +230,10 @@ fn a_window_holds_as_many_iterations_that_fulfil_a_condition_as_were_asked_for()
             .collect();
         let (first, last_one) = (places[0], places[2]);
         assert!(last_one - first > 2, "nothing lies between: {truth:?}");
-        assert_eq!(found, truth[first..=last_one], "{which:?} {last}");
+        let inside = &truth[first..=last_one];
+        assert_eq!(found, inside, "{which:?} {last}");
+        let marked: Vec<_> = inside.iter().map(|batch| !holds(batch)).collect();
+        assert_eq!(excluded, marked, "{which:?} {last}");
         assert!(
             last.contains(&format!("window 2-4 captured as {first}-{last_one}: ")),
             "{last}"
@@ -216,7 +246,7 @@ fn a_condition_that_never_holds_is_explained() {
     let Some(which) = pythons().last() else {
         return;
     };
-    let (truth, found, last) = windows_where(which, "2-6", "requests>5000 and phase=decode");
+    let (truth, found, _, last) = windows_where(which, "2-6", "requests>5000 and phase=decode");
     assert!(found.is_empty());
     let decodes = truth.iter().filter(|batch| batch["phase"] == "decode");
     let held = format!(
