@@ -174,7 +174,7 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
         if begins {
             cupti::write_edge(Edge::Open, iteration);
         }
-        recorder::iteration_begins(iteration);
+        recorder::iteration_begins(iteration, place.excluded);
     } else {
         recorder::gpu::between_iterations();
     }
@@ -353,10 +353,10 @@ impl tllmprof_session::Sink for Profilers {
         recorder::write_rank(ranked);
     }
 
-    fn passes(&self, point: Point) {
+    fn passes(&self, point: Point, excluded: bool) {
         recorder::iteration_ends(point != Point::Start);
         match point {
-            Point::In(n) => recorder::iteration_begins(n),
+            Point::In(n) => recorder::iteration_begins(n, excluded),
             Point::Start | Point::After(_) => recorder::gpu::between_iterations(),
         }
     }

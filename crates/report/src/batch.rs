@@ -108,6 +108,7 @@ mod tests {
             n,
             thread: 1,
             cut: false,
+            excluded: false,
         }
     }
 

@@ -44,8 +44,6 @@ pub struct Process {
     pub phases: Vec<PhaseSum>,
     /// The iterations of windows that do not count in figures.
     pub unqualified: Vec<UnqualifiedSum>,
-    /// The condition that iterations had to fulfil is not understood: all count.
-    pub is_unsure: bool,
     pub outside: Outside,
     /// Where the time of its iterations goes.
     pub ledger: Ledger,
@@ -152,7 +150,9 @@ impl Process {
         let (mut facts, strings) = found.facts(header);
         let kinds = kinds(&facts.calls);
         let batches = batch::batches(&iterations, &batches);
-        let qualified = Qualified::of(&facts.condition, &batches);
+        let marks = iterations.iter().map(|iteration| iteration.excluded);
+        let known = marks.zip(batches.iter().copied());
+        let qualified = Qualified::of(&facts.condition, known);
         let count = (0..iterations.len()).filter(|place| qualified.has(*place));
         let count = count.count();
         let timeline = Spans::new(iterations.iter().map(RawIteration::span).collect());
@@ -258,7 +258,6 @@ impl Process {
             ledger,
             phases: batch::phases(&windows),
             unqualified: batch::unqualified(&windows),
-            is_unsure: qualified.is_unsure,
             outside: Outside::of(header, &ns),
             slowest,
             calls: calls(&facts, &totals, &ns),

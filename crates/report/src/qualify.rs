@@ -1,14 +1,11 @@
 //! Which iterations count in the figures of windows.
 //!
-//! With a condition (`TLLMPROF_WHERE`) those that fulfil it, which is known of those whose batches are: a window
-//! is made of them, and others that come meanwhile are recorded, too. Without one, all but idle ones, as the dummy
-//! batches of data parallelism are: they say nothing about how fast batches are. Where all are idle, they are
-//! what there is, and count.
+//! With a condition (`TLLMPROF_WHERE`) those that fulfil it: a window is made of them, and others that come
+//! meanwhile are recorded, too, and marked. Without one, all but idle ones, as the dummy batches of data parallelism
+//! are: they say nothing about how fast batches are. Where all are idle, they are what there is, and count.
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tllmprof_config::Condition;
-use tllmprof_config::condition::Facts;
 use tllmprof_record::{Batch, Phase};
 
 /// Why an iteration does not count.
@@ -36,40 +33,24 @@ pub struct Qualified {
     why: Vec<Option<Unqualified>>,
     /// How many of those before each one count, and how many there are.
     before: Vec<usize>,
-    /// The condition is not understood, so all count.
-    pub is_unsure: bool,
 }
 
 impl Qualified {
-    /// By the condition of the record, which may be empty, and the batch of each iteration.
-    pub fn of(condition: &str, batches: &[Option<Batch>]) -> Self {
-        let parsed = match condition {
-            "" => None,
-            // A newer one may name what this does not know.
-            _ => match Condition::parse(condition) {
-                Ok(condition) => Some(condition),
-                Err(_) => {
-                    return Self {
-                        is_unsure: true,
-                        ..Self::default()
-                    };
-                }
-            },
-        };
-        let why = |batch: &Option<Batch>| match (&parsed, batch) {
-            (Some(_), None) => Some(Unqualified::Unknown),
-            (Some(condition), Some(batch)) => {
-                let holds = condition.holds(facts(*batch)) == Some(true);
-                (!holds).then_some(Unqualified::Where)
+    /// By whether each iteration is marked as one that does not fulfil the condition, which may be empty, and its batch.
+    pub fn of(condition: &str, known: impl Iterator<Item = (bool, Option<Batch>)>) -> Self {
+        let known: Vec<_> = known.collect();
+        let has_condition = !condition.is_empty() || known.iter().any(|(marked, _)| *marked);
+        let why = |(marked, batch): &(bool, Option<Batch>)| match (marked, batch) {
+            (true, None) => Some(Unqualified::Unknown),
+            (true, Some(_)) => Some(Unqualified::Where),
+            (false, Some(batch)) if !has_condition && batch.phase() == Phase::Idle => {
+                Some(Unqualified::Idle)
             }
-            (None, batch) => {
-                let is_idle = batch.is_some_and(|batch| batch.phase() == Phase::Idle);
-                is_idle.then_some(Unqualified::Idle)
-            }
+            (false, _) => None,
         };
-        let why: Vec<_> = batches.iter().map(why).collect();
+        let why: Vec<_> = known.iter().map(why).collect();
         let is_alike = |some: bool| why.iter().all(|one| one.is_some() == some);
-        if is_alike(false) || parsed.is_none() && is_alike(true) {
+        if is_alike(false) || !has_condition && is_alike(true) {
             return Self::default();
         }
         let mut counted = 0;
@@ -78,11 +59,7 @@ impl Qualified {
             counted += usize::from(why.is_none());
             counted
         }));
-        Self {
-            why,
-            before,
-            is_unsure: false,
-        }
+        Self { why, before }
     }
 
     /// Why the iteration at a place does not count; `None`: it does.
@@ -109,59 +86,69 @@ impl Qualified {
     }
 }
 
-/// What a condition looks at.
-fn facts(batch: Batch) -> Facts {
-    Facts {
-        requests: Some(batch.requests.into()),
-        tokens: Some(batch.tokens),
-        prefill_tokens: Some(batch.prefill_tokens),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn why(condition: &str, batches: &[Option<Batch>]) -> Vec<Option<Unqualified>> {
-        let qualified = Qualified::of(condition, batches);
-        (0..batches.len())
-            .map(|place| qualified.why(place))
-            .collect()
+    type Known = (bool, Option<Batch>);
+
+    fn qualified(condition: &str, known: &[Known]) -> Qualified {
+        Qualified::of(condition, known.iter().copied())
     }
 
-    const IDLE: Option<Unqualified> = Some(Unqualified::Idle);
-    const WHERE: Option<Unqualified> = Some(Unqualified::Where);
+    fn why(condition: &str, known: &[Known]) -> Vec<Option<Unqualified>> {
+        let qualified = qualified(condition, known);
+        let places = 0..known.len();
+        places.map(|place| qualified.why(place)).collect()
+    }
+
+    fn decode() -> Option<Batch> {
+        Batch::new(2, 2, 0)
+    }
+
+    fn idle() -> Option<Batch> {
+        Batch::new(0, 0, 0)
+    }
 
     #[test]
     fn without_a_condition_all_count_but_idle_ones_beside_others() {
-        let (decode, idle) = (Batch::new(2, 2, 0), Batch::new(0, 0, 0));
-        assert_eq!(why("", &[decode, idle, None]), [None, IDLE, None]);
-        assert_eq!(why("", &[idle, idle]), [None, None]);
-        assert_eq!(why("", &[None, None]), [None, None]);
+        let some = [(false, decode()), (false, idle()), (false, None)];
+        assert_eq!(why("", &some), [None, Some(Unqualified::Idle), None]);
+        assert_eq!(why("", &[(false, idle()); 2]), [None; 2]);
+        assert_eq!(why("", &[(false, None); 2]), [None; 2]);
     }
 
     #[test]
-    fn with_a_condition_those_count_that_fulfil_it() {
-        let (decode, idle) = (Batch::new(2, 2, 0), Batch::new(0, 0, 0));
-        let unknown = Some(Unqualified::Unknown);
-        let all = [decode, idle, None, Batch::new(3, 5, 5)];
-        assert_eq!(why("requests<3", &all), [None, None, unknown, WHERE]);
-        assert_eq!(why("phase=idle", &all), [WHERE, None, unknown, WHERE]);
-        assert_eq!(why("tokens>9", &[decode]), [WHERE]);
-        // Not one of this version, as is one that was cut.
-        assert_eq!(why("waiting>3", &all), [None; 4]);
-        assert!(Qualified::of("waiting>3", &all).is_unsure);
-        assert!(Qualified::of("tokens>1…", &all).is_unsure);
+    fn with_a_condition_those_count_that_are_not_marked() {
+        let all = [
+            (true, decode()),
+            (false, idle()),
+            (true, None),
+            (false, None),
+        ];
+        let expected = [
+            Some(Unqualified::Where),
+            None,
+            Some(Unqualified::Unknown),
+            None,
+        ];
+        assert_eq!(why("phase=idle", &all), expected);
+        // As a window may have a condition of its own.
+        assert_eq!(why("", &all), expected);
+        assert_eq!(
+            why("tokens>9", &[(true, idle())]),
+            [Some(Unqualified::Where)]
+        );
     }
 
     #[test]
     fn stretches_of_iterations_have_any_that_counts() {
-        let (decode, idle) = (Batch::new(2, 2, 0), Batch::new(0, 0, 0));
-        let qualified = Qualified::of("", &[idle, decode, idle, idle]);
-        assert!(!qualified.has_all() && qualified.has(1) && !qualified.has(2));
-        assert!(qualified.has_any(0, 1) && qualified.has_any(1, 3));
-        assert!(!qualified.has_any(0, 0) && !qualified.has_any(2, 3));
-        let all = Qualified::of("", &[decode]);
+        let some = [idle(), decode(), idle(), idle()].map(|batch| (false, batch));
+        let some = qualified("", &some);
+        assert!(!some.has_all() && some.has(1) && !some.has(2));
+        assert!(some.has_any(0, 1) && some.has_any(1, 3));
+        assert!(!some.has_any(0, 0) && !some.has_any(2, 3));
+        let all = qualified("", &[(false, decode())]);
         assert!(all.has_all() && all.has(0) && all.has_any(0, 0));
     }
 }

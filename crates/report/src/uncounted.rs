@@ -4,15 +4,10 @@ use crate::process::Process;
 use crate::qualify::Unqualified;
 
 impl Process {
-    /// How many iterations do not count, and why, in words; `None` where all count, as they should.
+    /// How many iterations do not count, and why, in words; `None` where all count.
     #[must_use]
     pub fn uncounted(&self) -> Option<String> {
         let condition = &self.facts.condition;
-        if self.is_unsure {
-            return Some(format!(
-                "all iterations count, as this version does not know the condition {condition}"
-            ));
-        }
         let said = self.unqualified.iter().enumerate().map(|(place, sum)| {
             let count = sum.iterations;
             let what = match (place, count) {

@@ -96,6 +96,7 @@ fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
     if let Some(condition) = &state.settings.condition {
         let counts = state.held.count(condition, facts);
         state.schedule.counts(begun.iteration, counts);
+        state.excluded = (!counts).then_some(begun.iteration);
     }
     state
         .schedule

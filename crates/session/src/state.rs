@@ -62,6 +62,8 @@ pub struct State {
     pub schedule: Schedule,
     /// How often the condition on batches held.
     pub held: Held,
+    /// The latest iteration that has begun, if the condition does not hold for it.
+    pub excluded: Option<u64>,
     pub slots: Vec<&'static Slot>,
     pub captures: Vec<(usize, &'static Slot)>,
     pub turn: Turn,
@@ -114,6 +116,7 @@ impl State {
                 (_, Some(_)) => Schedule::new(settings.windows.as_slice()).of_some(),
             },
             held: Held::default(),
+            excluded: None,
             slots: Vec::new(),
             captures: Vec::new(),
             turn: Turn::default(),
@@ -312,12 +315,17 @@ impl State {
         }
     }
 
+    /// Whether an iteration begins at `point`, the latest, for which the condition on batches does not hold.
+    pub fn excludes(&self, point: Point) -> bool {
+        matches!(point, Point::In(iteration) if self.excluded == Some(iteration))
+    }
+
     /// Reports an iteration at which nothing is switched to the record.
     pub fn record_iteration(&self, point: Point) {
         if self.recording != Recording::Yes {
             return;
         }
-        sink().passes(point);
+        sink().passes(point, self.excludes(point));
         if sink().wants_calls() {
             count_calls(&self.slots);
         }

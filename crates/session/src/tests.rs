@@ -122,8 +122,9 @@ impl Sink for Made {
         self.note(format_args!("rank {} by {}", ranked.rank, ranked.source));
     }
 
-    fn passes(&self, point: Point) {
-        self.note(format_args!("passes {point:?}"));
+    fn passes(&self, point: Point, excluded: bool) {
+        let excluded = if excluded { ", excluded" } else { "" };
+        self.note(format_args!("passes {point:?}{excluded}"));
     }
 
     fn wants_calls(&self) -> bool {

@@ -3,11 +3,12 @@
 use tllmprof_calls::Call::{
     EventSynchronize, GraphLaunch, LaunchKernel, ProfilerStart, StreamSynchronize,
 };
+use tllmprof_config::condition::Facts;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::window::Point;
 
 use super::{MADE, Orders, Process, begins, call, calls, passes, runs_named};
-use crate::{activity, by_name, slot};
+use crate::{activity, by_name, goes_on, slot};
 
 const RECORD: Orders = Orders {
     wants_record: true,
@@ -335,4 +336,39 @@ fn the_programs_own_profiler_calls_are_passed_through() {
     call(ProfilerStart);
     calls(3, GraphLaunch);
     assert_eq!(process.switches(), ["In(1): open 1", "In(2): close 1"]);
+}
+
+/// A step of a batch of so many tokens, all of them decoded.
+fn decodes(tokens: u32) {
+    let facts = Facts {
+        requests: Some(tokens),
+        tokens: Some(tokens),
+        prefill_tokens: Some(0),
+    };
+    if by_name::count(Counted::Python) {
+        by_name::ask_with(Counted::Python, facts);
+    }
+    goes_on();
+}
+
+#[test]
+fn iterations_for_which_the_condition_does_not_hold_are_marked() {
+    let variables = "TLLMPROF_START_STOP=1-2 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>4";
+    let process = Process::ordered(variables, RECORD);
+    call(StreamSynchronize);
+    for tokens in [9, 1, 8, 2, 7, 3] {
+        decodes(tokens);
+    }
+    let expected = [
+        "In(2): open 2-3",
+        "passes In(3), excluded",
+        "passes In(4)",
+        "In(5): close 2-4",
+    ];
+    let switched = process.asked_for(&["In(", "passes In("]);
+    assert_eq!(switched[2..], expected);
+    assert_eq!(
+        process.exit(),
+        "window 1-2 captured as 2-4: 6 iterations by py:a:f"
+    );
 }
