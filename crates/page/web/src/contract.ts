@@ -316,6 +316,8 @@ export interface PhaseSum {
     tokens: number;
     /** Tokens of prompts among them. Unit: tokens. */
     prefill_tokens: number;
+    /** The same by the tokens in their batches, for each class in which there are iterations: 0, 1, 2 to 4, 5 to 16, 17 to 64, 65 to 256, 257 to 1024, 1025 to 4096, and more. */
+    sizes: SizeSum[];
 }
 
 /** Iterations that do not count, for one reason. */
@@ -599,6 +601,26 @@ export type Phase =
     | "mixed"
     /** No tokens. */
     | "idle";
+
+/** The iterations of one phase in whose batches there were so many tokens. */
+export interface SizeSum {
+    /** The least tokens of this class. Unit: tokens. */
+    min_tokens: number;
+    /** The most tokens of this class; `null`: there is no limit. Unit: tokens. */
+    max_tokens: number | null;
+    /** How many there are. Unit: iterations. */
+    iterations: number;
+    /** How long they took. */
+    time: Quantiles;
+    /** How long they took in all. Unit: ns. */
+    total_ns: number;
+    /** Requests in their batches, in all. Unit: requests. */
+    requests: number;
+    /** Tokens in their batches, in all. Unit: tokens. */
+    tokens: number;
+    /** Tokens of prompts among them. Unit: tokens. */
+    prefill_tokens: number;
+}
 
 /** Why an iteration does not count. */
 export type UnqualifiedBy =

@@ -1,7 +1,7 @@
 // The parts of the page that are text: the verdict, the findings, tables and facts.
 
 import { rankColour } from "./charts";
-import { Bar, Data, Each, Finding, Named, Part, PartOn, Process, ProcessFigures, Report, Verdict } from "./contract";
+import { Bar, Data, Each, Finding, Named, Part, PartOn, PhaseSum, Process, ProcessFigures, Report, SizeSum, Verdict } from "./contract";
 import { button, card, el } from "./dom";
 import { bytes, count, quantity, rate, share, time } from "./format";
 
@@ -157,6 +157,23 @@ function named(title: string, caption: string, head: string, list: Named[], figu
     return longTable(title, caption, [head, "a step", "mean", "longest", "total"], list.map((one, at) => [
         mono(one.name), rate(figures[at].a_step), time(figures[at].mean_ns), time(one.max_ns), time(one.total_ns),
     ]));
+}
+
+const sizeName = ({ min_tokens: least, max_tokens: most }: SizeSum) =>
+    most === null ? `${count(least)}+` : most === least ? count(most) : `${count(least)}–${count(most)}`;
+
+/** How long iterations take by what is in their batches: a row for each phase, and under it one for each class of sizes. */
+export function batches({ phases, inside }: Process): HTMLElement | null {
+    if (!inside || !phases.length) return null;
+    const all = inside.time.mean_ns * inside.iterations;
+    const row = (name: Cell, tokens: string, of: PhaseSum | SizeSum): Cell[] => [
+        name, tokens, count(of.iterations), time(of.time.p50_ns), time(of.time.p90_ns), time(of.time.p99_ns), time(of.time.max_ns), share(of.total_ns / all),
+    ];
+    const rows = phases.flatMap((phase) => [
+        row(el("b", {}, phase.phase), "", phase),
+        ...(phase.sizes.length > 1 || phase.sizes[0]?.max_tokens !== 0 ? phase.sizes.map((size) => row("", sizeName(size), size)) : []),
+    ]);
+    return el("div", { id: "batches" }, table(["phase", "tokens", "iterations", "p50", "p90", "p99", "max", "of the time"], rows));
 }
 
 /** What the process did in its windows, by name. */

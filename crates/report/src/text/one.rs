@@ -9,7 +9,7 @@ use super::lines::{Lines, WIDTH, short};
 use super::routing;
 use super::rows::Rows;
 use super::{findings, gpu};
-use crate::batch::PhaseSum;
+use crate::batch::{BatchSum, PhaseSum, SizeSum};
 use crate::diagnosis::Finding;
 use crate::facts::Facts;
 use crate::ledger::{Ledger, LedgerRow};
@@ -227,9 +227,10 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
             Some(sum.share(sum.wait_total)),
         );
     }
-    for phase in &process.phases {
-        let what = format!("  {} ({})", phase.phase.name(), phase.iterations);
-        row(&short(&what, 22), &phase.time, Some(sum.share(phase.total)));
+    for phase in process.phases.iter().filter(|_| process.phases.len() > 1) {
+        let all = &phase.all;
+        let what = format!("  {} ({})", phase.phase.name(), all.iterations);
+        row(&short(&what, 22), &all.time, Some(sum.share(all.total)));
     }
     let outside = &process.outside;
     if let (Some(p50), Some(p90), Some(p99), Some(max)) =
@@ -248,20 +249,50 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
 
 /// What was in a batch on average.
 fn batches(phases: &[PhaseSum], lines: &mut Lines) {
-    let total =
-        |of: fn(&PhaseSum) -> u64| phases.iter().map(of).fold(0, u64::saturating_add) as f64;
-    let iterations = total(|phase| phase.iterations);
+    let total = |of: fn(&BatchSum) -> u64| {
+        phases
+            .iter()
+            .map(|phase| of(&phase.all))
+            .fold(0, u64::saturating_add) as f64
+    };
+    let iterations = total(|all| all.iterations);
     if iterations == 0.0 {
         return;
     }
-    let tokens = total(|phase| phase.tokens);
-    let prefill = total(|phase| phase.prefill_tokens) / tokens.max(1.0);
+    let tokens = total(|all| all.tokens);
+    let prefill = total(|all| all.prefill_tokens) / tokens.max(1.0);
     lines.add(format_args!(
         "{} requests and {} tokens a step, {} of these prefill",
-        Rate(total(|phase| phase.requests) / iterations),
+        Rate(total(|all| all.requests) / iterations),
         Rate(tokens / iterations),
         Share(prefill)
     ));
+    for phase in phases.iter().filter(|phase| phase.sizes.len() > 1) {
+        sizes(phase, lines);
+    }
+}
+
+/// The median for each number of tokens, of as many classes as a line has room for: those of most time.
+fn sizes(phase: &PhaseSum, lines: &mut Lines) {
+    let start = format!("{}, p50: ", phase.phase.name());
+    let mut sizes: Vec<_> = phase.sizes.iter().collect();
+    let line = |sizes: &[&SizeSum]| {
+        let said = sizes.iter().enumerate().map(|(place, size)| {
+            let unit = if place == 0 { " tokens" } else { "" };
+            let (name, time) = (size.name(), Time(size.all.time.p50));
+            format!("{name}{unit} {time} ({})", size.all.iterations)
+        });
+        start.clone() + &said.collect::<Vec<_>>().join(", ")
+    };
+    while line(&sizes).chars().count() > WIDTH && sizes.len() > 1 {
+        let least = sizes
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, size)| size.all.total);
+        let least = least.map_or(0, |(place, _)| place);
+        sizes.remove(least);
+    }
+    lines.add(format_args!("{}", line(&sizes)));
 }
 
 /// What the host and the GPU spend the time on, the greatest first.

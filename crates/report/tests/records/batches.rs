@@ -331,3 +331,86 @@ fn where_no_iteration_fulfils_the_condition_that_is_said() {
         both.text()
     );
 }
+
+#[test]
+fn phases_have_classes_of_sizes() {
+    // Every third decode has 64 tokens, those divisible by ten 300, others 2; three are prompts of 700.
+    let (bytes, truths) = with_batches(None, |truth| match truth.n {
+        100..103 => Batch::new(1, 700, 700),
+        n if n.is_multiple_of(10) => Batch::new(300, 300, 0),
+        n if n.is_multiple_of(3) => Batch::new(64, 64, 0),
+        _ => Batch::new(2, 2, 0),
+    });
+    let report = Report::new(vec![process("a", &bytes)]);
+    let json = json(&report);
+    let phases = json["processes"][0]["phases"].as_array().unwrap();
+    let classes = |place: usize| -> Vec<_> {
+        let sizes = phases[place]["sizes"].as_array().unwrap().iter();
+        sizes
+            .map(|size| {
+                let of = |key: &str| size[key].as_u64();
+                (of("min_tokens"), of("max_tokens"), of("iterations"))
+            })
+            .collect()
+    };
+    let class = |least, most, count| (Some(least), Some(most), Some(count));
+    assert_eq!(classes(0), [class(257, 1024, 3)]);
+    // 110 to 150; 105 to 147 without 120; all others.
+    let decodes = [(2, 4, 29), (17, 64, 14), (257, 1024, 5)];
+    assert_eq!(
+        classes(1),
+        decodes.map(|(least, most, count)| class(least, most, count))
+    );
+    let large = truths
+        .iter()
+        .filter(|truth| truth.n > 102 && truth.n.is_multiple_of(10));
+    let mut large: Vec<_> = large.map(|truth| truth.duration).collect();
+    large.sort_unstable();
+    let size = &phases[1]["sizes"][2];
+    assert_eq!(
+        (&size["time"]["p50_ns"], &size["time"]["max_ns"]),
+        (&json!(large[2]), &json!(large[4]))
+    );
+    assert_eq!(size["total_ns"], large.iter().sum::<u64>());
+    assert_eq!(
+        (&size["requests"], &size["tokens"]),
+        (&json!(1500), &json!(1500))
+    );
+    let text = report.text();
+    fits(&text, 40);
+    let line = "decode, p50: 2-4 tokens 10.6 ms (29), 17-64 10.5 ms (14), 257-1024 10.2 ms (5)";
+    assert!(text.lines().any(|found| found == line), "{text}");
+    assert!(!text.contains("prefill, p50"), "{text}");
+}
+
+#[test]
+fn a_line_has_the_classes_that_most_time_goes_to() {
+    let (bytes, _) = with_batches(None, |truth| match truth.n {
+        n @ 100..107 => Batch::new(1, 4_i64.pow((n - 100) as u32), 0),
+        n if n.is_multiple_of(2) => Batch::new(1, 16_000, 0),
+        _ => Batch::new(1, 2, 0),
+    });
+    let text = Report::new(vec![process("a", &bytes)]).text();
+    fits(&text, 40);
+    let line = text.lines().find(|line| line.starts_with("decode, p50: "));
+    let line = line.unwrap();
+    assert!(
+        line.contains(" 2-4 tokens ") || line.contains(", 2-4 "),
+        "{line}"
+    );
+    assert!(
+        line.contains(", 4097+ ") && line.ends_with("(22)"),
+        "{line}"
+    );
+}
+
+#[test]
+fn one_phase_of_one_size_has_no_line_of_its_own() {
+    let (bytes, _) = with_batches(None, |_| Batch::new(4, 4, 0));
+    let text = Report::new(vec![process("a", &bytes)]).text();
+    assert!(!text.contains("decode"), "{text}");
+    assert!(
+        text.contains("4.00 requests and 4.00 tokens a step"),
+        "{text}"
+    );
+}
