@@ -349,6 +349,10 @@ impl tllmprof_session::Sink for Profilers {
         recorder::is_on()
     }
 
+    fn rule_is_known(&self, facts: &Facts<'_>) {
+        recorder::write_rule(facts);
+    }
+
     fn rank_is_known(&self, ranked: &Ranked) {
         recorder::write_rank(ranked);
     }

@@ -15,6 +15,7 @@ use tllmprof_platform::lifecycle;
 
 use super::by::By;
 use super::rank::Rank;
+use super::recording::Beginning;
 use super::state::count_calls;
 use super::wiring::{doors, interpreter, sink};
 use super::{Gating, OWNER, STATE, stream_capture, turn};
@@ -97,6 +98,7 @@ fn end(may_run_profilers_here: bool) {
     let (settings, rank, gating) = (state.settings, state.rank, state.gating);
     let (step, restarts, held) = (state.step(), state.restarts, state.held);
     let calls = Tally::of(&state.slots);
+    let another = Beginning::anew(state);
     let learnt = state.counter.learnt();
     // Handlers that run after ours may still make calls, and so may other threads.
     state.counter.run_to(&state.slots, None);
@@ -104,7 +106,12 @@ fn end(may_run_profilers_here: bool) {
     count_calls(&state.slots);
     drop(guard);
     let capturing = stream_capture::is_any_under_way();
-    uncounted(&mut || sink().ends(over, capturing));
+    uncounted(&mut || {
+        if let Some(another) = &another {
+            another.write_rule(settings);
+        }
+        sink().ends(over, capturing);
+    });
     doors().record_calls();
     if uses_cuda && matches!(settings.step, Step::Symbol { .. }) {
         doors().report_unmatched(&settings.step, may_run_profilers_here);

@@ -72,6 +72,8 @@ pub struct State {
     pub gating: Gating,
     pub follows_each: bool,
     pub recording: Recording,
+    /// The rule that the record has.
+    pub recorded_step: Option<&'static Step>,
     /// Stream captures after which a count started again that had begun.
     pub restarts: u64,
     /// Iterations that began while a turn was under way, as their threads could wait no longer; none
@@ -122,6 +124,7 @@ impl State {
             gating: Gating::NotAsked,
             follows_each: settings.nvtx && injection::has_tool(),
             recording: Recording::asked_for(),
+            recorded_step: None,
             restarts: 0,
             early: Some(0),
             uses_cuda: false,

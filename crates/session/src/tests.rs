@@ -118,6 +118,14 @@ impl Sink for Made {
         !self.orders().has_no_record
     }
 
+    fn rule_is_known(&self, facts: &Facts<'_>) {
+        let why = facts.why.map_or_else(String::new, ToString::to_string);
+        self.note(format_args!(
+            "rule: {} {:?} {why}",
+            facts.rule, facts.engine
+        ));
+    }
+
     fn rank_is_known(&self, ranked: &Ranked) {
         self.note(format_args!("rank {} by {}", ranked.rank, ranked.source));
     }
