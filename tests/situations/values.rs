@@ -30,6 +30,14 @@ const BAD: &[(&str, &[&[u8]])] = &[
     ("TLLM_GPTM_PROFILE_START_STOP", &[b"9-5", b"+5"]),
     ("TLLMPROF_WHERE", &[b"request>1", b"phase<idle", b"tokens"]),
     (
+        "TLLMPROF_BATCH",
+        &[
+            b"m:f",
+            b"m:f=tokens:1",
+            b"m:f=requests:len(,tokens:1,decode_tokens:1",
+        ],
+    ),
+    (
         "TLLMPROF_STEP",
         &[
             b"cudaGraphLunch",

@@ -9,6 +9,7 @@ mod nvtx;
 mod tests;
 mod worker;
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
@@ -17,7 +18,7 @@ use tllmprof_config::{Ranked, Settings, Window};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use nvtx::Ranges;
-use recorder::{Edge, Ended};
+use recorder::{Batch, Edge, Ended};
 use tllmprof_platform::driver::Driver;
 use tllmprof_platform::injection;
 use tllmprof_platform::log;
@@ -43,6 +44,9 @@ lifecycle::global! {
     #[fork(by = in_child)]
     #[exit = "the window is closed and the device waited for"]
     static STATE: Lock<Capture> = Lock::new(Capture::new());
+    /// Iterations have NVTX ranges.
+    #[fork(keep = "the tool is inherited")]
+    static HAS_RANGES: AtomicBool = AtomicBool::new(false);
 }
 
 struct Capture {
@@ -103,6 +107,9 @@ fn start(settings: &Settings) {
     // Loads the tool: nothing is locked meanwhile.
     let wanted = settings.nvtx && injection::has_tool();
     let ranges = wanted.then(|| Ranges::new(&settings.nvtx_name));
+    if wanted {
+        HAS_RANGES.store(true, Ordering::Relaxed);
+    }
     let mut state = STATE.lock();
     state.drains = settings.drain;
     state.ranges = ranges;
@@ -202,6 +209,26 @@ fn finish(iterations: u64, drain: bool, here: bool) {
             Warn,
             "the window could not be closed within {LAST:?} at the end"
         );
+    }
+}
+
+/// Whether anybody wants to know what is in a batch now.
+#[inline]
+pub fn wants_batches() -> bool {
+    recorder::is_recording() || HAS_RANGES.load(Ordering::Relaxed)
+}
+
+/// Keeps what is in the batch of `iteration`, or else of the one that is open, and begins its range.
+pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
+    if let Some(iteration) = iteration.or_else(recorder::open_iteration) {
+        recorder::batch(iteration, batch);
+    }
+    // Nothing is waited for: the thread has the GIL, and another may be switching.
+    if HAS_RANGES.load(Ordering::Relaxed)
+        && let Some(mut state) = STATE.try_lock()
+        && let Some(ranges) = &mut state.ranges
+    {
+        ranges.begin_batch(iteration, batch);
     }
 }
 

@@ -45,6 +45,10 @@ pub const VARIABLES: &[Variable] = &[
         "what an iteration is: CALL, CALL/N, sym:, py:, nvtx: or auto (default)",
     ),
     variable(
+        "TLLMPROF_BATCH",
+        "where a function's arguments hold the batch: MODULE:QUALNAME=requests:FORMULA,tokens:FORMULA,decode_tokens:FORMULA",
+    ),
+    variable(
         "TLLMPROF_WARMUP",
         "iterations not counted: a number, or capture; default 0, and capture with auto",
     ),
