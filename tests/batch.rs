@@ -394,6 +394,42 @@ fn a_window_holds_as_many_iterations_that_fulfil_a_condition_as_were_asked_for()
 }
 
 #[test]
+fn a_window_that_is_split_is_closed_while_the_condition_does_not_hold() {
+    let Some(which) = pythons().last() else {
+        return;
+    };
+    // The condition holds in three runs of steps, each of which is over for more than 100 ms before the next.
+    let variables = [
+        NO_STEP,
+        ("TLLMPROF_BATCH", &format!("mine:Runner.step={FORMULAS}")),
+        ("TLLMPROF_START_STOP", "0-11"),
+        ("TLLMPROF_WHERE", "tokens>0"),
+        ("TLLMPROF_WHERE_SPLIT", "1"),
+        ("PAUSE", "0.015"),
+    ];
+    let (found, excluded, ran) = marked_batches(which, "main.py", &["mine", ""], &variables);
+    let context = ran.output.err();
+    let truth = truth(&ran);
+    let holds = |batch: &&Value| batch["phase"] != "idle";
+    assert_eq!(
+        found.iter().filter(holds).collect::<Vec<_>>(),
+        truth.iter().filter(holds).collect::<Vec<_>>(),
+        "{context}"
+    );
+    assert_eq!((found.len(), truth.len()), (12, 63), "{context}");
+    assert_eq!(excluded, [false; 12], "{context}");
+    let stops = ran
+        .log
+        .iter()
+        .filter(|call| call.function == "cuProfilerStop");
+    assert_eq!(stops.count(), 3, "{context}");
+    let said = ran.said();
+    assert_eq!(said.len(), 3, "{context}");
+    assert!(said[1].ends_with(", in 3 parts"), "{context}");
+    assert!(said[2].starts_with("window 0-11 captured as "), "{context}");
+}
+
+#[test]
 fn a_condition_that_never_holds_is_explained() {
     let Some(which) = pythons().last() else {
         return;

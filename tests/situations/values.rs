@@ -29,6 +29,7 @@ const BAD: &[(&str, &[&[u8]])] = &[
     ),
     ("TLLM_GPTM_PROFILE_START_STOP", &[b"9-5", b"+5"]),
     ("TLLMPROF_WHERE", &[b"request>1", b"phase<idle", b"tokens"]),
+    ("TLLMPROF_WHERE_SPLIT", &[b"often", b"1"]),
     (
         "TLLMPROF_BATCH",
         &[

@@ -9,6 +9,7 @@ mod nvtx;
 mod tests;
 mod worker;
 
+use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::time::Instant;
@@ -52,6 +53,8 @@ lifecycle::global! {
 struct Capture {
     ranges: Option<Ranges>,
     open: Option<Open>,
+    /// Of the window that is open or was the last.
+    parts: Parts,
     drains: bool,
 }
 
@@ -62,6 +65,26 @@ struct Open {
     iteration: u64,
     since: Instant,
     profiling: bool,
+}
+
+/// What the parts of a window held that have closed; most windows have one.
+#[derive(Default)]
+struct Parts {
+    count: u64,
+    iterations: u64,
+    elapsed: Duration,
+}
+
+impl fmt::Display for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = if self.iterations == 1 { "" } else { "s" };
+        let ms = self.elapsed.as_secs_f64() * 1e3;
+        write!(f, "{} iteration{s} in {ms:.3} ms", self.iterations)?;
+        match self.count {
+            1 => Ok(()),
+            parts => write!(f, ", in {parts} parts"),
+        }
+    }
 }
 
 /// What else is switched with a window: the PyTorch profiler, the routers.
@@ -96,6 +119,11 @@ impl Capture {
         Self {
             ranges: None,
             open: None,
+            parts: Parts {
+                count: 0,
+                iterations: 0,
+                elapsed: Duration::ZERO,
+            },
             drains: true,
         }
     }
@@ -142,7 +170,7 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
         drop(state);
         cupti::window_has_closed(over, place.capturing);
         add_ons().for_each(|add_on| add_on.window_closes(place));
-        STATE.lock().close(over, ended, drained);
+        STATE.lock().close(over, ended, drained, window.goes_on);
         add_ons().for_each(|add_on| add_on.window_is_closed(place));
         state = STATE.lock();
     }
@@ -261,7 +289,7 @@ fn close_all(iterations: u64, drain: bool) {
     }
     recorder::gpu::end();
     if let Some(mut state) = STATE.lock_for(LAST) {
-        state.close(iterations, Instant::now(), true);
+        state.close(iterations, Instant::now(), true, false);
     }
 }
 
@@ -306,6 +334,14 @@ impl Capture {
             since: Instant::now(),
             profiling,
         });
+        if taken.is_again {
+            log::say!(
+                Debug,
+                "window {window} opened again at iteration {iteration}"
+            );
+            return;
+        }
+        self.parts = Parts::default();
         if taken.is_late() {
             log::say!(
                 Info,
@@ -323,9 +359,9 @@ impl Capture {
         }
     }
 
-    fn close(&mut self, over: u64, ended: Instant, drained: bool) {
+    /// `goes_on`: it opens again later.
+    fn close(&mut self, over: u64, ended: Instant, drained: bool, goes_on: bool) {
         let Some(open) = self.open.take() else { return };
-        let elapsed = ended.saturating_duration_since(open.since);
         if let Some(ranges) = &mut self.ranges {
             ranges.end_window();
         }
@@ -341,7 +377,9 @@ impl Capture {
                 open.window
             );
         }
-        let iterations = over.saturating_sub(open.iteration);
+        self.parts.count += 1;
+        self.parts.iterations += over.saturating_sub(open.iteration);
+        self.parts.elapsed += ended.saturating_duration_since(open.since);
         if !open.profiling {
             log::say!(
                 Warn,
@@ -349,13 +387,11 @@ impl Capture {
                 open.window
             );
         }
-        log::say!(
-            Info,
-            "window {} closed: {iterations} iteration{} in {:.3} ms",
-            open.window,
-            if iterations == 1 { "" } else { "s" },
-            elapsed.as_secs_f64() * 1e3
-        );
+        if goes_on {
+            log::say!(Debug, "window {} closed in between", open.window);
+        } else {
+            log::say!(Info, "window {} closed: {}", open.window, self.parts);
+        }
     }
 }
 

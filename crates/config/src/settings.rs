@@ -37,6 +37,8 @@ pub struct Settings {
     pub windows_from: Option<&'static str>,
     /// Only iterations whose batches fulfil it count for a window's length.
     pub condition: Option<Condition>,
+    /// A window by it is closed while it does not hold.
+    pub where_split: bool,
     /// The function whose arguments hold what is in a batch, where the user names one.
     pub batch: Option<BatchFunction>,
     /// By default the function of `batch`, if there is one, else `auto`.
@@ -96,6 +98,13 @@ impl Settings {
                 )),
             }
         })?;
+        let where_split = env.flag("TLLMPROF_WHERE_SPLIT", false)?;
+        if where_split && condition.is_none() {
+            let problem = "there is no condition that a window could be split by";
+            let problem = Problem::new(problem, "TLLMPROF_WHERE as well");
+            let value = (env.get)("TLLMPROF_WHERE_SPLIT").unwrap_or_default();
+            return Err(problem.in_variable("TLLMPROF_WHERE_SPLIT", &value));
+        }
         let given = env.set("TLLMPROF_WARMUP", Warmup::parse)?;
         let warmup = given.unwrap_or(match step {
             Step::Auto => Warmup::Capture,
@@ -112,6 +121,7 @@ impl Settings {
             windows,
             windows_from,
             condition,
+            where_split,
             batch,
             step,
             warmup,

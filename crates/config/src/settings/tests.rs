@@ -56,6 +56,22 @@ fn the_function_of_a_batch_is_the_step_unless_another_is_asked_for() {
 }
 
 #[test]
+fn a_window_is_split_by_a_condition() {
+    let split = ("TLLMPROF_WHERE_SPLIT", "1");
+    assert!(
+        from(&[split, ("TLLMPROF_WHERE", "tokens>1")])
+            .unwrap()
+            .where_split
+    );
+    assert!(!from(&[("TLLMPROF_WHERE_SPLIT", "0")]).unwrap().where_split);
+    let bad = from(&[split]).unwrap_err().to_string();
+    assert!(
+        bad.starts_with("TLLMPROF_WHERE_SPLIT=\"1\": there is no condition"),
+        "{bad}"
+    );
+}
+
+#[test]
 fn our_window_wins_and_an_empty_one_is_unset() {
     let all = [
         ("TLLMPROF_START_STOP", "1"),
