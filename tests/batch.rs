@@ -450,6 +450,76 @@ fn a_condition_that_never_holds_is_explained() {
     assert!(last.ends_with(held.rsplit_once("; ").unwrap().1), "{last}");
 }
 
+/// A server whose threads run steps at the same time: numbers and marks are of the step that they belong to.
+#[test]
+fn each_of_many_threads_steps_is_marked_by_its_own_batch() {
+    for which in pythons() {
+        let variables = [
+            NO_STEP,
+            ("TLLMPROF_BATCH", &format!("mine:Runner.step={FORMULAS}")),
+            ("TLLMPROF_START_STOP", "20-119"),
+            ("TLLMPROF_WHERE", "phase=decode and requests>=3"),
+        ];
+        let (found, excluded, ran) = marked_batches(which, "threads.py", &[], &variables);
+        let context = format!("{which:?}\n{}", ran.output.err());
+        let holds =
+            |batch: &Value| batch["phase"] == "decode" && batch["requests"].as_u64() >= Some(3);
+        assert_eq!(found.len(), excluded.len(), "{context}");
+        let wrong = found.iter().zip(&excluded);
+        let wrong =
+            wrong.filter(|(batch, excluded)| !batch.is_null() && holds(batch) == **excluded);
+        assert_eq!(wrong.collect::<Vec<_>>(), [], "{context}");
+        // A step that began while another was being switched has no event.
+        let counted = excluded.iter().filter(|excluded| !**excluded).count();
+        assert!((90..=100).contains(&counted), "{counted} {context}");
+        assert!(excluded.len() > counted + 50, "{context}");
+        let last = ran.said().pop().unwrap();
+        assert!(last.contains("window 20-119 captured as "), "{context}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_not_wanted_opens_no_window_by_a_condition() {
+    let Some(which) = pythons().last() else {
+        return;
+    };
+    for (rank, opens) in [("0", true), ("1", false)] {
+        let variables = [
+            NO_STEP,
+            ("TLLMPROF_BATCH", &format!("mine:Runner.step={FORMULAS}")),
+            ("TLLMPROF_START_STOP", "2-3"),
+            ("TLLMPROF_WHERE", "requests>1"),
+            ("TLLMPROF_RANKS", "0"),
+            ("TLLMPROF_RANK", rank),
+        ];
+        let (found, _, ran) = marked_batches(which, "main.py", &["mine", ""], &variables);
+        assert_eq!(!found.is_empty(), opens, "{}", ran.output.err());
+    }
+}
+
+/// A step that is learnt is known when it is over; what is in its batch is recorded all the same.
+#[test]
+fn a_learnt_step_has_batches_and_opens_no_window_by_them() {
+    let Some(which) = pythons().last() else {
+        return;
+    };
+    let (found, ran) = mine(which, "step", &[("TLLMPROF_START_STOP", "0-9")]);
+    let (truth, context) = (truth(&ran), ran.output.err());
+    assert_eq!(found.len(), 10, "{context}");
+    let first = truth.windows(10).any(|part| part == found);
+    assert!(first, "{found:?}\n{truth:?}\n{context}");
+    let condition = [
+        ("TLLMPROF_START_STOP", "0-9"),
+        ("TLLMPROF_WHERE", "tokens>0"),
+    ];
+    let (found, ran) = mine(which, "step", &condition);
+    assert!(found.is_empty());
+    let last = ran.said().pop().unwrap();
+    let why =
+        "TLLMPROF_WHERE: no step's batch could be read before the step: leave TLLMPROF_STEP out";
+    assert!(last.contains(why), "{last}");
+}
+
 /// What the formulas name is in the engines' own sources.
 #[test]
 fn engines_have_what_the_formulas_name() {

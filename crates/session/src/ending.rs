@@ -321,13 +321,23 @@ impl fmt::Display for Outcome<'_> {
             }
         }
         if let Some(condition) = &settings.condition
+            && held.asked > 0
             && (missed || cut.is_some() || lacks.is_some())
         {
             f.write_str("; TLLMPROF_WHERE: ")?;
-            if held.unknown == held.asked {
-                f.write_str("no step said what is in its batch (docs/engines.md has the engines whose steps do)")?;
-            } else {
-                held.show(condition, f)?;
+            match &settings.batch {
+                _ if held.unknown < held.asked => held.show(condition, f)?,
+                None => f.write_str(
+                    "no step's batch could be read: TLLMPROF_BATCH names where it is (docs/engines.md has the \
+                     engines that need none)",
+                )?,
+                Some(batch) if matches!(settings.step, Step::Auto) => write!(
+                    f,
+                    "no step's batch could be read before the step: leave TLLMPROF_STEP out, so that {} of \
+                     TLLMPROF_BATCH is the step",
+                    batch.function
+                )?,
+                Some(_) => f.write_str("no step's batch could be read")?,
             }
         }
         if let (Some(_), Rank::Unknown(why)) = (&settings.ranks, rank)

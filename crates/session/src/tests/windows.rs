@@ -3,12 +3,11 @@
 use tllmprof_calls::Call::{
     EventSynchronize, GraphLaunch, LaunchKernel, ProfilerStart, StreamSynchronize,
 };
-use tllmprof_config::condition::Facts;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::window::Point;
 
-use super::{MADE, Orders, Process, begins, call, calls, passes, runs_named};
-use crate::{activity, by_name, goes_on, slot};
+use super::{MADE, Orders, Process, begins, call, calls, decodes, passes, runs_named};
+use crate::{activity, by_name, slot};
 
 const RECORD: Orders = Orders {
     wants_record: true,
@@ -336,19 +335,6 @@ fn the_programs_own_profiler_calls_are_passed_through() {
     call(ProfilerStart);
     calls(3, GraphLaunch);
     assert_eq!(process.switches(), ["In(1): open 1", "In(2): close 1"]);
-}
-
-/// A step of a batch of so many tokens, all of them decoded.
-fn decodes(tokens: u32) {
-    let facts = Facts {
-        requests: Some(tokens),
-        tokens: Some(tokens),
-        prefill_tokens: Some(0),
-    };
-    if by_name::count(Counted::Python) {
-        by_name::ask_with(Counted::Python, facts);
-    }
-    goes_on();
 }
 
 #[test]
