@@ -211,8 +211,14 @@ fn every_kind(is_over: bool) -> Vec<u8> {
             iteration: 5,
         },
         What::Dropped { events: 3 },
-        What::Iteration { n: 5 },
-        What::Iteration { n: 6 },
+        What::Iteration {
+            n: 5,
+            excluded: false,
+        },
+        What::Iteration {
+            n: 6,
+            excluded: false,
+        },
         What::Window {
             edge: Edge::Close,
             iteration: 6,

@@ -59,7 +59,7 @@ impl First {
             return;
         };
         match event.what {
-            What::Iteration { n } if self.iterations.len() < ITERATIONS => {
+            What::Iteration { n, .. } if self.iterations.len() < ITERATIONS => {
                 self.iterations.push(RawIteration {
                     start: event.start,
                     duration: event.duration,

@@ -167,6 +167,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             state.counter.keep_counting();
         }
         let (step, rank) = (state.step(), state.rank);
+        let excluded = state.excludes(target);
         let why_late = if state.awaited_rank {
             "the rank was not known"
         } else if state.settings.condition.is_some() {
@@ -213,6 +214,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
                     rank: rank.known().map(|ranked| ranked.rank),
                     why_late,
                     capturing,
+                    excluded,
                 },
                 edge,
             );

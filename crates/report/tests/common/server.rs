@@ -421,7 +421,12 @@ impl Writing {
         self.put(0, start + US, 5 * MS, range(engine, forward));
         self.put(0, start, truth.duration, range(own, iteration));
         self.put(0, start, truth.duration - 10, What::Function { name: step });
-        self.put(0, start, truth.duration, What::Iteration { n });
+        self.put(
+            0,
+            start,
+            truth.duration,
+            What::Iteration { n, excluded: false },
+        );
         // Two streams at once, and the GPU is at work until the wait ends.
         let gpu = |stream| What::GpuSpan {
             device: 0,
