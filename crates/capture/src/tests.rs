@@ -43,10 +43,7 @@ const ASKED: Window = Window {
 /// The window 5-6, taken from iteration `first` on.
 fn taken(first: u64) -> Taken {
     let last = Some(first + 1);
-    Taken {
-        asked: ASKED,
-        window: Window { first, last },
-    }
+    Taken::of(ASKED, Window { first, last })
 }
 
 fn place(point: Point) -> Place<'static> {

@@ -84,6 +84,11 @@ pub fn iteration_begins(n: u64, excluded: bool) {
     }
 }
 
+/// The iteration that is open, if one is.
+pub fn open_iteration() -> Option<u64> {
+    Some(OPEN.load(Ordering::Relaxed)).filter(|n| *n != NONE)
+}
+
 /// The iteration that is open, if one is, has ended. `counts`: it was a whole one.
 pub fn iteration_ends(counts: bool) {
     let n = replace(&OPEN, NONE);

@@ -181,6 +181,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         let engine = edge.open.and_then(|_| state.engine());
         let learnt = edge.open.and_then(|_| state.counter.learnt_rule());
         let record = Beginning::at(target, state);
+        let another = Beginning::anew(state);
         let mut recording = state.recording;
         let settings = state.settings;
         if edge.open.is_some() || edge.close.is_some() {
@@ -195,6 +196,9 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         uncounted(&mut || {
             if let Some(record) = &record {
                 recording = record.begin(settings);
+            }
+            if let Some(another) = &another {
+                another.write_rule(settings);
             }
             if let Some(rule) = &learnt {
                 learning::log_choice(rule);

@@ -3,12 +3,11 @@
 use tllmprof_calls::Call::{
     EventSynchronize, GraphLaunch, LaunchKernel, ProfilerStart, StreamSynchronize,
 };
-use tllmprof_config::condition::Facts;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::window::Point;
 
-use super::{MADE, Orders, Process, begins, call, calls, passes, runs_named};
-use crate::{activity, by_name, goes_on, slot};
+use super::{MADE, Orders, Process, begins, call, calls, decodes, passes, runs_named};
+use crate::{activity, by_name, slot};
 
 const RECORD: Orders = Orders {
     wants_record: true,
@@ -338,19 +337,6 @@ fn the_programs_own_profiler_calls_are_passed_through() {
     assert_eq!(process.switches(), ["In(1): open 1", "In(2): close 1"]);
 }
 
-/// A step of a batch of so many tokens, all of them decoded.
-fn decodes(tokens: u32) {
-    let facts = Facts {
-        requests: Some(tokens),
-        tokens: Some(tokens),
-        prefill_tokens: Some(0),
-    };
-    if by_name::count(Counted::Python) {
-        by_name::ask_with(Counted::Python, facts);
-    }
-    goes_on();
-}
-
 #[test]
 fn iterations_for_which_the_condition_does_not_hold_are_marked() {
     let variables = "TLLMPROF_START_STOP=1-2 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>4";
@@ -370,5 +356,60 @@ fn iterations_for_which_the_condition_does_not_hold_are_marked() {
     assert_eq!(
         process.exit(),
         "window 1-2 captured as 2-4: 6 iterations by py:a:f"
+    );
+}
+
+#[test]
+fn a_window_is_closed_while_the_condition_does_not_hold_but_not_too_often() {
+    let variables = "TLLMPROF_START_STOP=1-5 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>4 TLLMPROF_WHERE_SPLIT=1";
+    let process = Process::ordered(variables, RECORD);
+    call(StreamSynchronize);
+    let begun = std::time::Instant::now();
+    for tokens in [9, 9, 1, 8, 2, 7] {
+        decodes(tokens);
+    }
+    if begun.elapsed().as_millis() >= 100 {
+        return; // the machine is too busy
+    }
+    // So soon it stays open, and the iteration between is marked.
+    let expected = [
+        "In(1): open 1-5",
+        "In(2): close 1",
+        "In(3): open 3-6",
+        "passes In(4), excluded",
+        "passes In(5)",
+    ];
+    let switched = process.asked_for(&["In(", "passes In("]);
+    assert_eq!(switched[1..], expected);
+    std::thread::sleep(core::time::Duration::from_millis(110));
+    for tokens in [3, 3, 9] {
+        decodes(tokens);
+    }
+    let expected = [
+        "In(6): close 3-5",
+        "passes In(7), excluded",
+        "In(8): open 8-9",
+    ];
+    let switched = process.asked_for(&["In(", "passes In("]);
+    assert_eq!(switched[6..], expected);
+    assert_eq!(
+        process.exit(),
+        "window 1-5 captured as 1,3-5,8-9 in part: 8, the program ended: 9 iterations by py:a:f; TLLMPROF_WHERE: \
+         tokens>4 held in 5 of 9 iterations"
+    );
+}
+
+#[test]
+fn a_window_that_is_closed_in_between_at_the_end_says_what_it_lacks() {
+    let variables = "TLLMPROF_START_STOP=0-2 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>4 TLLMPROF_WHERE_SPLIT=1";
+    let process = Process::new(variables);
+    call(StreamSynchronize);
+    for tokens in [9, 1, 2] {
+        decodes(tokens);
+    }
+    assert_eq!(
+        process.exit(),
+        "window 0-2 captured as 0 in part: 2 of its iterations did not come, the program ended: 3 iterations by py:a:f; \
+         TLLMPROF_WHERE: tokens>4 held in 1 of 3 iterations"
     );
 }
