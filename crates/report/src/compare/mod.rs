@@ -233,10 +233,10 @@ fn times([base, other]: [&Pace; 2], measures: &mut Vec<Measure>) {
     measure(&base.durations, &other.durations, &all, measures);
     for (phase, [base, other]) in mix::by_phase([base, other]) {
         let name = match phase {
-            Phase::Prefill => "  prefill, mean",
-            Phase::Decode => "  decode, mean",
-            Phase::Mixed => "  mixed, mean",
-            Phase::Idle => "  idle, mean",
+            Phase::Prefill => "prefill, mean",
+            Phase::Decode => "decode, mean",
+            Phase::Mixed => "mixed, mean",
+            Phase::Idle => "idle, mean",
         };
         measure(&base, &other, &[(name, Statistic::Mean)], measures);
     }

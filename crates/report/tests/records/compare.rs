@@ -426,7 +426,7 @@ fn a_different_mix_of_phases_is_named_and_each_phase_compared() {
     assert!(matches!(comparison.verdict, Outcome::Slower(..)), "{text}");
     let json = json(&comparison);
     let measures = json["measures"].as_array().unwrap();
-    for name in ["  prefill, mean", "  decode, mean"] {
+    for name in ["prefill, mean", "decode, mean"] {
         let measure = measures.iter().find(|measure| measure["name"] == name);
         let measure = measure.unwrap();
         let relative = measure["change"]["relative"].as_f64().unwrap();
@@ -434,7 +434,7 @@ fn a_different_mix_of_phases_is_named_and_each_phase_compared() {
     }
     let prefill = text
         .lines()
-        .filter(|line| line.starts_with("  prefill, mean "));
+        .filter(|line| line.starts_with("prefill, mean "));
     assert_eq!(prefill.count(), 1, "{text}");
 }
 
