@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Fixture, Ran, Scratch, Switch, command, run, shim, standin, tllmprof};
+use common::{Fixture, PROFILED, Ran, Scratch, Switch, command, run, shim, standin, tllmprof};
 
 /// Every way in which the fixture reaches CUDA.
 const LINKAGES: [&str; 21] = [
@@ -512,6 +512,46 @@ fn without_a_window_nothing_is_said_or_switched() {
     let ran = Fixture::new("steps_shared12").run();
     assert_eq!(ran.output.err(), "");
     assert!(ran.switches().is_empty());
+}
+
+#[test]
+fn a_window_that_nobody_records_is_reported_once() {
+    let line = "window 5-9 was captured, but nothing recorded it: there is no profiler in this process, and \
+                TLLMPROF_TRACE is not set (set TLLMPROF_TRACE=PATH, or run it under nsys)";
+    let alone = |windows: &str| {
+        let fixture = Fixture::new("steps_shared12").without(PROFILED);
+        fixture.window(windows, "cudaGraphLaunch")
+    };
+    let ran = alone("5-9,20").run();
+    let said = ran.said();
+    assert_eq!(said[2], line, "{said:?}");
+    assert_eq!((said.len(), ran.switches().len()), (6, 4), "{said:?}");
+    assert_unharmed(&ran, &Fixture::plain("steps_shared12").run());
+    // The process's end closes it.
+    let ran = alone("5-").args("--exit _exit").run();
+    let line = line.replace("5-9", "5-");
+    assert_eq!(ran.said().iter().filter(|said| **said == line).count(), 1);
+
+    let hears = |fixture: Fixture| {
+        let ran = fixture.run();
+        let said = ran.said();
+        assert!(
+            said.iter().all(|line| !line.contains("nothing recorded")),
+            "{said:?}"
+        );
+    };
+    hears(alone("100-150"));
+    hears(alone("5-9").env("TLLMPROF_TRACE", "x.tllmprof"));
+    hears(alone("5-9").env("TLLMPROF_LOG", "error"));
+    hears(alone("5-9").env("TLLM_TORCH_PROFILE_TRACE", "x.json"));
+    hears(alone("5-9").env("TLLMPROF_PERFECT_ROUTER", "window"));
+    for profiler in [
+        "NSYS_PROFILING_SESSION_ID",
+        "CUDA_INJECTION64_PATH",
+        PROFILED,
+    ] {
+        hears(alone("5-9").env(profiler, "/x"));
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_calls::CuptiCall;
-use tllmprof_config::{Ranked, Settings, Window};
+use tllmprof_config::{PerfectRouter, Ranked, Settings, Window};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use nvtx::Ranges;
@@ -49,6 +49,8 @@ struct Capture {
     ranges: Option<Ranges>,
     open: Option<Open>,
     drains: bool,
+    /// Nobody records what is captured, and that has not been said.
+    is_unheard: bool,
 }
 
 /// A window under way.
@@ -93,8 +95,17 @@ impl Capture {
             ranges: None,
             open: None,
             drains: true,
+            is_unheard: false,
         }
     }
+}
+
+/// Whether something comes of windows, as far as the settings and the variables of profilers show.
+fn is_heard(settings: &Settings) -> bool {
+    settings.trace.is_some()
+        || settings.torch_trace.is_some()
+        || settings.perfect_router == PerfectRouter::Window
+        || injection::has_profiler()
 }
 
 /// Gets ready for a process that has begun to use CUDA.
@@ -105,6 +116,7 @@ fn start(settings: &Settings) {
     let ranges = wanted.then(|| Ranges::new(&settings.nvtx_name));
     let mut state = STATE.lock();
     state.drains = settings.drain;
+    state.is_unheard = !is_heard(settings);
     state.ranges = ranges;
 }
 
@@ -329,6 +341,14 @@ impl Capture {
             if iterations == 1 { "" } else { "s" },
             elapsed.as_secs_f64() * 1e3
         );
+        if core::mem::take(&mut self.is_unheard) && !cupti::others_have_it() {
+            log::say!(
+                Warn,
+                "window {} was captured, but nothing recorded it: there is no profiler in this process, and \
+                 TLLMPROF_TRACE is not set (set TLLMPROF_TRACE=PATH, or run it under nsys)",
+                open.window
+            );
+        }
     }
 }
 
