@@ -649,3 +649,39 @@ fn a_run_without_a_window_ends_with_a_summary_and_the_line_that_makes_the_page()
         assert!(text.contains(line) && !text.contains("a page"), "{text}");
     }
 }
+
+/// The window's time in the log, in milliseconds, and in the report.
+fn times_of_a_window(windows: &str) -> (f64, f64) {
+    let scratch = Scratch::new("times");
+    let mut it = command(tllmprof());
+    it.args(["run", "--step", "cudaGraphLaunch", "--window", windows])
+        .args(["--trace", "x.tllmprof", "--"])
+        .arg(standin().join("bin/steps_shared12"))
+        .env("TLLMPROF_LIB", shim())
+        .env("LD_LIBRARY_PATH", standin())
+        .current_dir(scratch.folder());
+    let text = run(&mut it, Duration::from_secs(60)).err();
+    let closed = text.lines().find(|line| line.contains(" closed: "));
+    let time = closed.and_then(|line| line.rsplit_once(" in ")?.1.strip_suffix(" ms"));
+    let mut report = command(tllmprof());
+    report
+        .args(["report", "--json", "x.tllmprof"])
+        .current_dir(scratch.folder());
+    let json = run(&mut report, Duration::from_secs(60)).out();
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let wall = json["processes"][0]["inside"]["wall_ns"].as_f64();
+    (
+        time.and_then(|time| time.parse().ok()).expect("a time"),
+        wall.expect("iterations") / 1e6,
+    )
+}
+
+#[test]
+fn the_log_and_the_report_say_the_same_of_a_windows_time() {
+    // Closed by an iteration, and by the end of the process. A thread may be interrupted between two readings.
+    for windows in ["5-9", "5-"] {
+        let runs: Vec<_> = (0..3).map(|_| times_of_a_window(windows)).collect();
+        let is_near = |(log, report): &(f64, f64)| (log - report).abs() < 0.01 + 0.05 * report;
+        assert!(runs.iter().any(is_near), "{windows}: {runs:?}");
+    }
+}

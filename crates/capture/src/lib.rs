@@ -51,6 +51,8 @@ struct Capture {
     drains: bool,
     /// Nobody records what is captured, and that has not been said.
     is_unheard: bool,
+    /// The process ends since then: its last iteration does, too.
+    ended: Option<Instant>,
 }
 
 /// A window under way.
@@ -58,6 +60,7 @@ struct Open {
     /// As it was asked for, which is how messages name it.
     window: Window,
     iteration: u64,
+    /// When its first iteration began, as the record has it.
     since: Instant,
     profiling: bool,
 }
@@ -96,6 +99,7 @@ impl Capture {
             open: None,
             drains: true,
             is_unheard: false,
+            ended: None,
         }
     }
 }
@@ -126,6 +130,7 @@ fn start(settings: &Settings) {
 /// started and the first to be stopped; it waits for the GIL, so nothing is locked meanwhile.
 fn switch(place: &Place<'_>, edge: window::Edge) {
     let mut state = STATE.lock();
+    let ended = Instant::now();
     recorder::iteration_ends(place.point != Point::Start);
     if let Some(ranges) = &mut state.ranges {
         ranges.end_iteration();
@@ -142,7 +147,6 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
             driver.remember_context();
         }
         let drained = place.capturing || !state.drains || drain();
-        let ended = Instant::now();
         recorder::gpu::end();
         drop(state);
         cupti::window_has_closed(over, place.capturing);
@@ -170,9 +174,6 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
         drop(state);
         let begins = cupti::reach(iteration, place.capturing);
         state = STATE.lock();
-        if let Some(open) = state.open.as_mut().filter(|_| edge.open.is_some()) {
-            open.since = Instant::now();
-        }
         if let Some(ranges) = &mut state.ranges {
             ranges.begin_iteration(iteration);
         }
@@ -185,6 +186,9 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
         }
         if begins {
             cupti::write_edge(Edge::Open, iteration);
+        }
+        if let Some(open) = state.open.as_mut().filter(|_| edge.open.is_some()) {
+            open.since = Instant::now();
         }
         recorder::iteration_begins(iteration);
     } else {
@@ -246,7 +250,8 @@ fn close_all(iterations: u64, drain: bool) {
     }
     recorder::gpu::end();
     if let Some(mut state) = STATE.lock_for(LAST) {
-        state.close(iterations, Instant::now(), true);
+        let ended = state.ended.unwrap_or_else(Instant::now);
+        state.close(iterations, ended, true);
     }
 }
 
@@ -398,6 +403,9 @@ impl tllmprof_session::Sink for Profilers {
     }
 
     fn ends(&self, iterations: u64, capturing: bool) {
+        if let Some(mut state) = STATE.lock_for(LAST) {
+            state.ended = Some(Instant::now());
+        }
         cupti::finish(iterations, capturing);
         recorder::ends(iterations);
     }
