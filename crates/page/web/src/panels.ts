@@ -152,10 +152,13 @@ function kernels(process: Process, figures: ProcessFigures): HTMLElement | null 
     ]));
 }
 
+/** How many there are in a step: in all, where that is too few for a figure. */
+const aStep = (one: Named, { a_step: each }: Each): string => each < 0.005 ? `${count(one.count)} in all` : rate(each);
+
 function named(title: string, caption: string, head: string, list: Named[], figures: Each[]): HTMLElement | null {
     if (!list.length) return null;
     return longTable(title, caption, [head, "a step", "mean", "longest", "total"], list.map((one, at) => [
-        mono(one.name), rate(figures[at].a_step), time(figures[at].mean_ns), time(one.max_ns), time(one.total_ns),
+        mono(one.name), aStep(one, figures[at]), time(figures[at].mean_ns), time(one.max_ns), time(one.total_ns),
     ]));
 }
 
