@@ -497,6 +497,11 @@ for (const colorScheme of ["light", "dark"]) {
         await page.locator(`${chart} .u-over`).hover({ position: { x: (idle - 100 + 0.5) * wide, y: 60 } });
         assert.match(await page.textContent(`${chart} .tip`), new RegExp(`^iteration ${idle} · .* · left outidle: 0 requests, 0 tokens`));
 
+        // The timeline says it, too.
+        await page.locator(`${chart} .u-over`).click({ position: { x: (idle - 100 + 0.5) * wide, y: 60 } });
+        await seen(page);
+        assert.match(await page.textContent(".status"), new RegExp(`^iteration ${idle} .* · idle: 0 requests, 0 tokens · left out of the figures$`));
+
         // Time against tokens.
         assert.equal(Number(await page.$eval("[data-points]", (chart) => chart.dataset.points)), all.filter((one) => one.batch.tokens > 0).length);
         const most = all.reduce((a, b) => (b.batch.tokens > a.batch.tokens ? b : a));
