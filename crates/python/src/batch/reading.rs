@@ -5,7 +5,7 @@ use core::cmp::Ordering;
 use tllmprof_config::formula::{ARGUMENTS, Comparison, Node, Sum, VARIABLES};
 
 use super::Way;
-use super::plain::{self, MOST, Refused};
+use super::plain::{self, Elements, MOST, Refused};
 use crate::object::{Object, Python};
 
 /// A batch that is being read.
@@ -97,7 +97,7 @@ impl<'a, 'py> Reading<'a, 'py> {
                 if of.kind() == self.py.api.types.dict {
                     return plain::item(&of, &self.object(key)?);
                 }
-                plain::element(&of, self.number(key)? as isize)
+                Elements::of(of).at(self.number(key)? as isize)
             }
             _ => Err(Refused::NoItem),
         }
@@ -133,7 +133,7 @@ impl<'a, 'py> Reading<'a, 'py> {
         for (place, list) in lists.iter_mut().zip(&sum.lists) {
             let list = self.object(list)?;
             length = length.min(plain::length(&list)?);
-            *place = Some(list);
+            *place = Some(Elements::of(list));
         }
         let left = self.left.checked_sub(length.unsigned_abs());
         self.left = left.ok_or(Refused::TooMany)?;
@@ -150,7 +150,7 @@ impl<'a, 'py> Reading<'a, 'py> {
             }
             let variables = self.variables.iter_mut().skip(sum.first);
             for (variable, list) in variables.zip(lists.iter().flatten()) {
-                *variable = Some(plain::element(list, index)?);
+                *variable = Some(list.at(index)?);
             }
             let counts = match &sum.test {
                 Some(test) if quick.is_none() => self.number(test)? != 0,
@@ -167,13 +167,13 @@ impl<'a, 'py> Reading<'a, 'py> {
 /// The test of a sum that compares the elements of one of its lists with a number. Most elements fail it, and cost
 /// no more then.
 struct Quick<'a, 'py> {
-    list: &'a Object<'py>,
+    list: &'a Elements<'py>,
     comparison: Comparison,
     number: i64,
 }
 
 impl<'a, 'py> Quick<'a, 'py> {
-    fn of(test: &Node, first: usize, lists: &'a [Option<Object<'py>>]) -> Option<Self> {
+    fn of(test: &Node, first: usize, lists: &'a [Option<Elements<'py>>]) -> Option<Self> {
         let Node::Compares(comparison, sides) = test else {
             return None;
         };
@@ -189,7 +189,7 @@ impl<'a, 'py> Quick<'a, 'py> {
     }
 
     fn holds(&self, index: isize) -> Result<bool, Refused> {
-        let value = plain::number(&plain::element(self.list, index)?)?;
+        let value = plain::number(&self.list.at(index)?)?;
         Ok(holds(self.comparison, value.cmp(&self.number)))
     }
 }
