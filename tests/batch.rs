@@ -6,7 +6,6 @@ mod common;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tllmprof_record::{Entry, Reader, What};
 
 use common::python::{Python, pythons};
 use common::{Fixture, Ran, Scratch, command, repo, run, skipped, tllmprof};
@@ -42,26 +41,49 @@ fn batches(
     args: &[&str],
     variables: &[(&str, &str)],
 ) -> (Vec<Value>, Ran) {
-    let (batches, _, ran) = marked_batches(which, program, args, variables);
+    let (process, ran) = report(which, program, args, variables);
+    let batches = iterations(&process)
+        .map(|iteration| iteration["batch"].clone())
+        .collect();
     (batches, ran)
 }
 
-/// As [`batches`], with whether each iteration is marked as one that does not fulfil the condition.
+/// As [`batches`] under a condition, with whether each iteration is marked as one that does not fulfil it.
 fn marked_batches(
     which: &Python,
     program: &str,
     args: &[&str],
     variables: &[(&str, &str)],
 ) -> (Vec<Value>, Vec<bool>, Ran) {
+    let (process, ran) = report(which, program, args, variables);
+    let (batches, excluded) = iterations(&process)
+        .map(|iteration| (iteration["batch"].clone(), iteration["qualifies"] == false))
+        .unzip();
+    (batches, excluded, ran)
+}
+
+fn iterations(process: &Value) -> impl Iterator<Item = &Value> {
+    let windows = process["windows"].as_array().unwrap();
+    windows
+        .iter()
+        .flat_map(|window| window["iterations"].as_array().unwrap())
+}
+
+/// What is reported of the record, and what the run said.
+fn report(
+    which: &Python,
+    program: &str,
+    args: &[&str],
+    variables: &[(&str, &str)],
+) -> (Value, Ran) {
     let fixture = fixture(which, program, args, variables);
     let record = fixture.folder().join("steps.tllmprof");
-    let (ran, (report, excluded)) = fixture.run_and(|| {
+    let (ran, report) = fixture.run_and(|| {
         let mut command = std::process::Command::new(tllmprof());
-        let report = run(
+        run(
             command.arg("report").arg("--json").arg(&record),
             Duration::from_secs(60),
-        );
-        (report, excluded(&record))
+        )
     });
     let report: Value = serde_json::from_str(&report.out()).unwrap_or_else(|e| {
         panic!(
@@ -71,28 +93,7 @@ fn marked_batches(
             ran.output.err()
         )
     });
-    let windows = report["processes"][0]["windows"].as_array().unwrap();
-    let iterations = windows
-        .iter()
-        .flat_map(|window| window["iterations"].as_array().unwrap());
-    let batches = iterations.map(|iteration| iteration["batch"].clone());
-    (batches.collect(), excluded, ran)
-}
-
-/// Of each iteration of a record, in their order, whether it is marked.
-fn excluded(record: &std::path::Path) -> Vec<bool> {
-    let mut all = std::collections::BTreeMap::new();
-    if let Ok(reader) = Reader::open(record) {
-        let read = reader.read(|entry| {
-            if let Entry::Event { event, .. } = entry
-                && let What::Iteration { n, excluded } = event.what
-            {
-                all.insert(n, excluded);
-            }
-        });
-        read.unwrap();
-    }
-    all.into_values().collect()
+    (report["processes"][0].clone(), ran)
 }
 
 fn truth(ran: &Ran) -> Vec<Value> {
@@ -352,29 +353,24 @@ fn nvtx_has_a_range_of_each_batch() {
     }
 }
 
-/// The stand-in for vLLM with windows of some iterations: what was in each batch of the run and of the record, which
-/// of those are marked, and the last line.
-fn windows_where(
-    which: &Python,
-    window: &str,
-    condition: &str,
-) -> (Vec<Value>, Vec<Value>, Vec<bool>, String) {
+/// The stand-in for vLLM with windows of some iterations: what was in each batch of the run, what is reported of the
+/// record, and the last line.
+fn windows_where(which: &Python, window: &str, condition: &str) -> (Vec<Value>, Value, String) {
     let variables = [
         ("TLLMPROF_START_STOP", window),
         ("TLLMPROF_WHERE", condition),
     ];
     let args = ["vllm.v1.worker.gpu.model_runner", "0.33.0"];
-    let (found, excluded, ran) = marked_batches(which, "main.py", &args, &variables);
+    let (process, ran) = report(which, "main.py", &args, &variables);
     assert!(ran.output.status.success(), "{}", ran.output.err());
-    let last = ran.said().pop().unwrap_or_default();
-    (truth(&ran), found, excluded, last)
+    (truth(&ran), process, ran.said().pop().unwrap_or_default())
 }
 
 #[test]
 fn a_window_holds_as_many_iterations_that_fulfil_a_condition_as_were_asked_for() {
     for which in pythons() {
-        let (truth, found, excluded, last) =
-            windows_where(which, "2-4", "phase=decode and requests<=2");
+        let condition = "phase=decode and requests<=2";
+        let (truth, process, last) = windows_where(which, "2-4", condition);
         let holds =
             |batch: &Value| batch["phase"] == "decode" && batch["requests"].as_u64() <= Some(2);
         let places: Vec<_> = (2..truth.len())
@@ -382,14 +378,47 @@ fn a_window_holds_as_many_iterations_that_fulfil_a_condition_as_were_asked_for()
             .collect();
         let (first, last_one) = (places[0], places[2]);
         assert!(last_one - first > 2, "nothing lies between: {truth:?}");
-        let inside = &truth[first..=last_one];
-        assert_eq!(found, inside, "{which:?} {last}");
-        let marked: Vec<_> = inside.iter().map(|batch| !holds(batch)).collect();
-        assert_eq!(excluded, marked, "{which:?} {last}");
+        let found: Vec<_> = iterations(&process).collect();
+        assert_eq!(found.len(), last_one + 1 - first, "{which:?} {last}");
+        for (iteration, truth) in found.iter().zip(&truth[first..]) {
+            assert_eq!(iteration["batch"], *truth, "{which:?} {last}");
+            assert_eq!(iteration["qualifies"], holds(truth), "{iteration}");
+        }
+        // Figures are of what was asked for.
+        assert_eq!(process["inside"]["iterations"], 3);
+        assert_eq!(process["where"], condition);
+        assert_eq!(process["unqualified"][0]["why"], "where");
+        assert_eq!(
+            process["unqualified"][0]["iterations"],
+            found.len() - 3,
+            "{process}"
+        );
         assert!(
             last.contains(&format!("window 2-4 captured as {first}-{last_one}: ")),
             "{last}"
         );
+    }
+}
+
+/// The stand-in for SGLang runs idle batches beside another rank's.
+#[test]
+fn idle_batches_are_in_no_figure() {
+    for which in pythons() {
+        let args = ["sglang.srt.managers.scheduler", "mlp-sync"];
+        let (process, ran) = report(which, "main.py", &args, &[]);
+        let truth = truth(&ran);
+        let idle = truth.iter().filter(|batch| batch["phase"] == "idle");
+        let idle = idle.count();
+        assert!(idle > 3, "{truth:?}");
+        for iteration in iterations(&process) {
+            assert_eq!(
+                iteration["qualifies"],
+                iteration["batch"]["phase"] != "idle"
+            );
+        }
+        assert_eq!(process["inside"]["iterations"], truth.len() - idle);
+        assert_eq!(process["unqualified"][0]["why"], "idle");
+        assert_eq!(process["unqualified"][0]["iterations"], idle);
     }
 }
 
@@ -434,8 +463,9 @@ fn a_condition_that_never_holds_is_explained() {
     let Some(which) = pythons().last() else {
         return;
     };
-    let (truth, found, _, last) = windows_where(which, "2-6", "requests>5000 and phase=decode");
-    assert!(found.is_empty());
+    let condition = "requests>5000 and phase=decode";
+    let (truth, process, last) = windows_where(which, "2-6", condition);
+    assert_eq!(process["windows"], json!([]));
     let decodes = truth.iter().filter(|batch| batch["phase"] == "decode");
     let held = format!(
         "window 2-6 never opened: {all} iterations by auto (vLLM, model runner V2); TLLMPROF_WHERE: requests>5000 held \

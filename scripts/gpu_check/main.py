@@ -34,8 +34,8 @@ def options(doc):
     parser.add_argument("--suites", metavar="DIR", help="other projects' own tests, too, which get-suites put into DIR; each "
                         "with and without the shim")
     parser.add_argument("--engine", metavar="NAME", action="append", default=[], choices=ENGINES,
-                        help="this inference engine, plain and with the shim, and nothing else that --only does not name; may be "
-                             f"repeated: {', '.join(ENGINES)}")
+                        help="this inference engine, plain and with the shim, and nothing else that --only does not name, which also "
+                             f"chooses among its runs (`vllm, offline`); may be repeated: {', '.join(ENGINES)}")
     parser.add_argument("--engines", metavar="DIR", default=os.path.join(programs.ROOT, ".cache", "engines"),
                         help="where pack-engine has put engines (default: .cache/engines), and llama.cpp's source as llama.cpp; what is "
                              "not there is fetched")
@@ -45,6 +45,7 @@ def options(doc):
                         help="rounds of the throughput part for each start (default: %(default)s)")
     parser.add_argument("--list", action="store_true", help="print the names of the checks and run none")
     given = parser.parse_args()
+    given.runs = list(given.only)
     if "all" in given.engine:
         given.engine = [*engines.ENGINES, LLAMA]
     if LLAMA in given.engine:
@@ -164,7 +165,7 @@ def main(doc):
                 page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if packed:
             log(engines.NAME)
-            lines, right, wrong = engines.table(bench, os.path.abspath(given.engines), log, packed)
+            lines, right, wrong = engines.table(bench, os.path.abspath(given.engines), log, packed, given.runs)
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if wants_suites:
             log("other projects' own tests")

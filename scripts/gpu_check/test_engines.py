@@ -25,13 +25,18 @@ def row(at, requests=4, tokens=4, prefill=0):
 
 class Windows(unittest.TestCase):
     def test_all_iterations_of_each_window_are_wanted_once(self):
-        self.assertEqual(engines.wrong_windows(process([(2, [2, 3, 4])], 7), [(2, 4)]), [])
-        self.assertEqual(len(engines.wrong_windows(process([(2, [2, 4])], 8), [(2, 4)])), 1)
-        self.assertEqual(len(engines.wrong_windows(process([(2, [2, 3, 3])], 7), [(2, 4)])), 1)
-        self.assertEqual(len(engines.wrong_windows(process([], 10), [(2, 4)])), 1)
+        self.assertEqual(engines.wrong_windows(process([(2, [2, 3, 4])], 7), [(2, 4)], 10), [])
+        self.assertEqual(len(engines.wrong_windows(process([(2, [2, 4])], 8), [(2, 4)], 10)), 1)
+        self.assertEqual(len(engines.wrong_windows(process([(2, [2, 3, 3])], 7), [(2, 4)], 10)), 1)
+        self.assertEqual(len(engines.wrong_windows(process([], 10), [(2, 4)], 10)), 1)
+
+    def test_iterations_are_counted_by_the_line_at_exit_where_there_is_one(self):
+        held = process([(2, [2, 3, 4])], 7)
+        self.assertEqual(engines.counted(held, "x\ntllmprof: window 2-4 captured: 12 iterations by auto\n"), 12)
+        self.assertEqual(engines.counted(held), 10)
 
     def test_the_end_of_the_program_cuts_windows_short(self):
-        self.assertEqual(engines.wrong_windows(process([(8, [8, 9])], 8), [(8, 20), (30, 40)]), [])
+        self.assertEqual(engines.wrong_windows(process([(8, [8, 9])], 8), [(8, 20), (30, 40)], 10), [])
 
 
 class Facts(unittest.TestCase):

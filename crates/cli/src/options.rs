@@ -5,13 +5,15 @@ use std::ffi::{OsStr, OsString};
 
 use anyhow::Result;
 use clap::Args;
+use tllmprof_config::variables::WINDOW_VARIABLES;
 use tllmprof_config::{RUN_VARIABLE, Settings};
 
 use crate::failure::usage;
 
 #[derive(Args, Debug, Default)]
 pub struct Options {
-    /// Windows of iterations: A-B, N, A-, all, and comma lists of them
+    /// Windows of iterations: A-B, N, A-, all, and comma lists of them; steady[:N]: N (50) iterations from where
+    /// their time has settled, which is the default; none
     #[arg(long, value_name = "W", allow_hyphen_values = true)]
     window: Option<OsString>,
     /// Only iterations whose batches fulfil this count for a window's length: comparisons of requests,
@@ -104,7 +106,7 @@ impl Options {
     pub fn given(&self) -> Vec<Given> {
         let on = |flag: bool, value: &str| flag.then(|| OsString::from(value));
         [
-            ("--window", "TLLMPROF_START_STOP", self.window.clone()),
+            ("--window", WINDOW_VARIABLES[0], self.window()),
             ("--where", "TLLMPROF_WHERE", self.condition.clone()),
             (
                 "--where-split",
@@ -147,6 +149,14 @@ impl Options {
             })
         })
         .collect()
+    }
+
+    /// The windows: where neither an option nor a variable says which, steady iterations.
+    fn window(&self) -> Option<OsString> {
+        let is_set = |name: &&str| env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_asked = self.window.is_some() || WINDOW_VARIABLES.iter().any(is_set);
+        let default = || (!is_asked).then(|| OsString::from("steady"));
+        self.window.clone().or_else(default)
     }
 
     /// Whether there is to be no record.

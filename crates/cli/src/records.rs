@@ -28,8 +28,10 @@ pub struct Records {
     /// What the processes are to have in `TLLMPROF_TRACE`.
     pub variable: OsString,
     since: SystemTime,
-    /// The run's folder, where it was made for it.
-    made: Option<PathBuf>,
+    /// The run's folder, where they are in it.
+    of_run: Option<PathBuf>,
+    /// It was made for this run.
+    is_made: bool,
 }
 
 impl Records {
@@ -48,14 +50,17 @@ impl Records {
             output::say(format_args!("{folder}: the folder cannot be made: {error}"));
             return Self::begin("--trace", DEFAULT.into());
         }
-        let made = made.is_ok().then(|| folder.clone());
         let records = Self::begin("--trace", folder.join(DEFAULT).into())?;
-        Ok(Self { made, ..records })
+        Ok(Self {
+            of_run: Some(folder),
+            is_made: made.is_ok(),
+            ..records
+        })
     }
 
     /// Removes the folder that was made if nothing was written to it.
     pub fn finish(self) {
-        if let Some(made) = self.made {
+        if let Some(made) = self.of_run.filter(|_| self.is_made) {
             // One that holds something stays.
             let _ = fs::remove_dir(made);
         }
@@ -98,13 +103,19 @@ impl Records {
             template,
             variable,
             since: SystemTime::now(),
-            made: None,
+            of_run: None,
+            is_made: false,
         })
     }
 
     /// The folder that all of them are in, at some depth.
     pub fn folder(&self) -> PathBuf {
         self.template.folder()
+    }
+
+    /// What a command line names them by: the run's folder, or the files that were written.
+    pub fn names(&self, written: Vec<PathBuf>) -> Vec<PathBuf> {
+        self.of_run.clone().map_or(written, |folder| vec![folder])
     }
 
     /// The records that have been written to since the run began, by their names.

@@ -4,6 +4,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus};
@@ -17,7 +18,7 @@ use crate::options::{Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
 use crate::records::{self, Records};
 use crate::which::{Found, which};
-use crate::{doctor, inherited, library, output, report, runs, supervised};
+use crate::{doctor, inherited, library, output, quote, report, runs, supervised};
 
 const TRACE: &str = "TLLMPROF_TRACE";
 
@@ -163,7 +164,17 @@ fn summarise(records: &Records, metrics: Option<PathBuf>, run: &RunId, log: Leve
     let mut written = records.written();
     if !written.is_empty() {
         written.extend(metrics.filter(|path| !written.contains(path)));
-        report::summarise(&written, run);
+        if report::summarise(&written, run) {
+            let page = format!("{}.html", runs::folder(run).display());
+            let line = ["tllmprof", "report", "--html", &page].map(OsString::from);
+            let names = records.names(written).into_iter().map(OsString::from);
+            let words = line.into_iter().chain(names);
+            let words: Vec<_> = words.map(|name| quote::word(name.as_bytes())).collect();
+            output::say(format_args!(
+                "a page with timelines: {}",
+                String::from_utf8_lossy(&words.join(&b' '))
+            ));
+        }
     } else if log >= Level::Info {
         output::say(format_args!(
             "no record was written: no process that uses CUDA came to an iteration"

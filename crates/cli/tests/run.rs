@@ -58,6 +58,30 @@ fn the_program_has_library_and_variables() {
 }
 
 #[test]
+fn without_a_window_it_takes_steady_iterations() {
+    let scratch = Scratch::new();
+    let windows = |arguments: &[&str], variable: Option<&str>| {
+        let mut run = scratch.tllmprof();
+        run.arg("run").args(arguments);
+        run.args(["sh", "-c", "echo ${TLLMPROF_START_STOP-unset}"]);
+        if let Some(windows) = variable {
+            run.env("TLLM_PROFILE_START_STOP", windows);
+        }
+        finish(&mut run).stdout.trim_end().to_owned()
+    };
+    assert_eq!(windows(&[], None), "steady");
+    assert_eq!(windows(&[], Some("")), "steady");
+    assert_eq!(windows(&[], Some("5-9")), "unset", "a variable has them");
+    for window in ["none", "steady:7", "5-9"] {
+        assert_eq!(windows(&["--window", window], Some("3")), window);
+    }
+    let mut env = scratch.tllmprof();
+    let ended = finish(env.arg("env"));
+    let line = "export TLLMPROF_START_STOP='steady'";
+    assert!(ended.stdout.lines().any(|l| l == line), "{ended:?}");
+}
+
+#[test]
 fn it_is_loaded_before_what_was_preloaded() {
     let scratch = Scratch::new();
     let other = scratch.compile("other.so", "int other;", &["-shared", "-fPIC"]);

@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             window: 105..=112,
             kernels: 1,
             taken: 106..=108,
+            excluded: |n| n == 107,
         };
         write(&records, Path::new("server"), &server.record().0.bytes())?;
         let all = every_kind(true);

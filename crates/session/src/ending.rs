@@ -15,6 +15,7 @@ use tllmprof_platform::lifecycle;
 
 use super::by::By;
 use super::rank::Rank;
+use super::recording::Beginning;
 use super::state::count_calls;
 use super::wiring::{doors, interpreter, sink};
 use super::{Gating, OWNER, STATE, stream_capture, turn};
@@ -24,6 +25,7 @@ use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
 use tllmprof_platform::thread::Inside;
 use tllmprof_platform::thread::uncounted;
+use tllmprof_steps::steady::{ENOUGH, NEEDED};
 use tllmprof_steps::step::learned::Learnt;
 use tllmprof_steps::step::threads::Slot;
 use tllmprof_steps::turn::Event;
@@ -98,6 +100,7 @@ fn end(may_run_profilers_here: bool) {
     let (settings, rank, gating) = (state.settings, state.rank, state.gating);
     let (step, restarts, held) = (state.step(), state.restarts, state.held);
     let calls = Tally::of(&state.slots);
+    let another = Beginning::anew(state);
     let learnt = state.counter.learnt();
     // Handlers that run after ours may still make calls, and so may other threads.
     state.counter.run_to(&state.slots, None);
@@ -105,7 +108,12 @@ fn end(may_run_profilers_here: bool) {
     count_calls(&state.slots);
     drop(guard);
     let capturing = stream_capture::is_any_under_way();
-    uncounted(&mut || sink().ends(over, capturing));
+    uncounted(&mut || {
+        if let Some(another) = &another {
+            another.write_rule(settings);
+        }
+        sink().ends(over, capturing);
+    });
     doors().record_calls();
     if uses_cuda && matches!(settings.step, Step::Symbol { .. }) {
         doors().report_unmatched(&settings.step, may_run_profilers_here);
@@ -240,7 +248,11 @@ impl fmt::Display for Outcome<'_> {
             held,
             calls,
         } = self;
-        let by = By { step, rank: *rank };
+        let by = By {
+            step,
+            rank: *rank,
+            verdict: None,
+        };
         if let (Some(ranks), Some(number)) = (&settings.ranks, rank.number())
             && !ranks.contains(number)
         {
@@ -256,9 +268,15 @@ impl fmt::Display for Outcome<'_> {
             );
         }
         let opened = captured.iter().filter(|taken| !taken.is_again).count();
+        let steady = settings.windows.steady_iterations();
+        let found = captured.first().filter(|_| steady.is_some());
+        let asked = match &found {
+            Some(taken) => core::slice::from_ref(&taken.asked),
+            None => settings.windows.as_slice(),
+        };
         let mut separator = "";
         for (what, are_captured) in [("captured", true), ("never opened", false)] {
-            let all = settings.windows.as_slice().iter();
+            let all = asked.iter();
             // There may be many. They were captured in their order.
             let taken = |window: &Window| {
                 captured
@@ -271,7 +289,10 @@ impl fmt::Display for Outcome<'_> {
                 1 => "",
                 _ => "s",
             };
-            write!(f, "{separator}window{s} {} {what}", Listed(windows))?;
+            match steady.filter(|_| !are_captured) {
+                Some(count) => write!(f, "window of {count} steady iterations {what}")?,
+                None => write!(f, "{separator}window{s} {} {what}", Listed(windows))?,
+            }
             if are_captured && captured.iter().any(Taken::is_late) {
                 let late = captured.iter().map(|taken| taken.window);
                 write!(f, " as {}", Listed(late))?;
@@ -293,7 +314,7 @@ impl fmt::Display for Outcome<'_> {
             }
             separator = "; ";
         }
-        let missed = opened < settings.windows.as_slice().len();
+        let missed = opened < asked.len();
         match learnt.filter(|_| missed) {
             Some(Learnt::Nothing) => write!(f, ": {by} recognised no step{calls}")?,
             Some(Learnt::Unsure) => write!(
@@ -317,6 +338,12 @@ impl fmt::Display for Outcome<'_> {
                     if calls.graphs + calls.kernels > 0 {
                         f.write_str(": try auto")?;
                     }
+                } else if steady.is_some() && missed {
+                    write!(
+                        f,
+                        "; it opens once {NEEDED} in a row take about as long, or after {ENOUGH} \
+                         (TLLMPROF_START_STOP=all takes all there are)"
+                    )?;
                 }
             }
         }

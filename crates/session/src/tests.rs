@@ -25,6 +25,7 @@ mod auto;
 mod captures;
 mod process;
 mod ranks;
+mod steady;
 mod threads;
 mod windows;
 
@@ -116,6 +117,14 @@ impl Sink for Made {
             "record: {rank:?} {python:?} {rule} {engine:?} {why}"
         ));
         !self.orders().has_no_record
+    }
+
+    fn rule_is_known(&self, facts: &Facts<'_>) {
+        let why = facts.why.map_or_else(String::new, ToString::to_string);
+        self.note(format_args!(
+            "rule: {} {:?} {why}",
+            facts.rule, facts.engine
+        ));
     }
 
     fn rank_is_known(&self, ranked: &Ranked) {

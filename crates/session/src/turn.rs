@@ -180,7 +180,9 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         };
         let engine = edge.open.and_then(|_| state.engine());
         let learnt = edge.open.and_then(|_| state.counter.learnt_rule());
+        let verdict = edge.open.and_then(|_| state.schedule.verdict());
         let record = Beginning::at(target, state);
+        let another = Beginning::anew(state);
         let mut recording = state.recording;
         let settings = state.settings;
         if edge.open.is_some() || edge.close.is_some() {
@@ -196,13 +198,20 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             if let Some(record) = &record {
                 recording = record.begin(settings);
             }
+            if let Some(another) = &another {
+                another.write_rule(settings);
+            }
             if let Some(rule) = &learnt {
                 learning::log_choice(rule);
             }
             if let Some(engine) = engine {
                 learning::log_engine(engine);
             }
-            let by = By { step, rank };
+            let by = By {
+                step,
+                rank,
+                verdict,
+            };
             sink().switch(
                 &Place {
                     point: target,

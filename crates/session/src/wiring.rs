@@ -48,6 +48,8 @@ pub trait Sink: Sync {
     fn start(&self, settings: &'static Settings);
     /// Makes the record; whether there is one now.
     fn begin_record(&self, settings: &'static Settings, facts: &Facts<'_>) -> bool;
+    /// The rule is another than when the record began.
+    fn rule_is_known(&self, facts: &Facts<'_>);
     /// The rank is known, which it was not when the record began.
     fn rank_is_known(&self, ranked: &Ranked);
     /// An iteration begins, for which the condition on batches does not hold if it is `excluded`, or ends,
@@ -160,6 +162,7 @@ impl Sink for Nobody {
     fn begin_record(&self, _: &'static Settings, _: &Facts<'_>) -> bool {
         false
     }
+    fn rule_is_known(&self, _: &Facts<'_>) {}
     fn rank_is_known(&self, _: &Ranked) {}
     fn passes(&self, _: Point, _: bool) {}
     fn wants_calls(&self) -> bool {

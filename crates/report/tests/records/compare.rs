@@ -16,6 +16,7 @@ struct Run {
     /// Every so many, one takes ten times as long.
     outliers: Option<u64>,
     settings: &'static [&'static str],
+    command: &'static str,
     /// How long the kernel in the first twenty takes, and one that the other run lacks.
     kernel: Option<f64>,
     new_kernel: bool,
@@ -30,6 +31,7 @@ impl Default for Run {
             time: 10e6,
             outliers: None,
             settings: &[],
+            command: "",
             kernel: None,
             new_kernel: false,
         }
@@ -57,6 +59,8 @@ impl Run {
             let id = builder.string(1, setting);
             info(&mut builder, Info::Setting, u64::from(id));
         }
+        let command = builder.string(1, self.command);
+        info(&mut builder, Info::CommandLine, u64::from(command));
         let names = ["gemm", "fresh"].map(|name| builder.string(1, name));
         let mut random = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut chance = move || {
@@ -220,6 +224,91 @@ fn outliers_make_the_interval_wide_and_leave_the_median_alone() {
     let median = wide["measures"][2]["change"]["relative"].as_f64().unwrap();
     assert!(median.abs() < 0.02, "{median}");
     assert!(width(&wide, 2) < 2.0 * width(&narrow, 2));
+}
+
+#[test]
+fn a_median_that_contradicts_the_whole_is_named() {
+    let base = Run {
+        iterations: 400,
+        outliers: Some(100),
+        ..Run::default()
+    };
+    let other = |time| Run {
+        seed: 7,
+        time,
+        ..base.clone()
+    };
+    // A few iterations of ten times the length make the whole unsure.
+    let slower = compare(&base, &other(10.7e6));
+    let text = slower.text();
+    assert!(
+        matches!(slower.verdict, Outcome::NoDifference(..)),
+        "{text}"
+    );
+    let last = text.lines().last().unwrap();
+    let start = "but most iterations are slower: p50 +";
+    assert!(last.starts_with(start) && last.ends_with(']'), "{text}");
+    assert_eq!(json(&slower)["but"], last);
+    fits(&text);
+    // They may turn it round.
+    let few = Run {
+        outliers: Some(20),
+        time: 9e6,
+        ..other(0.0)
+    };
+    let text = compare(&other(10e6), &few).text();
+    assert!(
+        text.contains("\nslower by ") && text.contains("but most iterations are faster: p50 -"),
+        "{text}"
+    );
+    // Where both agree there is no more to say.
+    for time in [10e6, 20e6] {
+        let one = compare(
+            &Run::default(),
+            &Run {
+                seed: 3,
+                time,
+                ..Run::default()
+            },
+        );
+        assert_eq!(json(&one)["but"], Value::Null, "{}", one.text());
+    }
+}
+
+#[test]
+fn unlike_commands_are_named_where_they_differ() {
+    let command = |command| Run {
+        command,
+        ..Run::default()
+    };
+    let note = |base, other| {
+        let comparison = compare(&command(base), &command(other));
+        fits(&comparison.text());
+        json(&comparison)["notes"][0].as_str().map(str::to_owned)
+    };
+    for (base, other, differ) in [
+        (
+            "serve --batch 8 --port 1",
+            "serve --batch 16 --port 1",
+            "--batch 8 and --batch 16",
+        ),
+        ("serve m", "serve m --eager", "nothing there and --eager"),
+        ("a", "b c", "a and b c"),
+        ("x x", "x", "x and nothing there"),
+        ("serve --tp 2 m", "serve --tp=2 m", "--tp 2 and --tp=2"),
+    ] {
+        let line = format!("the commands differ: {differ}");
+        assert_eq!(note(base, other), Some(line));
+    }
+    assert_eq!(note("serve m", "serve m"), None);
+    assert_eq!(note("serve m", ""), None, "not known");
+    assert!(
+        note(
+            "a",
+            "a/very/long/command/of/more/than/will/fit into the line"
+        )
+        .is_some()
+    );
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! `auto`: what is learnt from the calls, and the engines that are known.
 
-use tllmprof_calls::Call::{EventSynchronize, GraphLaunch, LaunchKernel, StreamSynchronize};
+use tllmprof_calls::Call::{
+    EventSynchronize, GraphLaunch, LaunchKernel, StreamBeginCapture, StreamEndCapture,
+    StreamSynchronize,
+};
 use tllmprof_steps::step::counted::Counted;
 
 use super::{MADE, Orders, Process, begins, call, call_with, calls};
@@ -131,6 +134,34 @@ fn the_record_says_what_was_learnt() {
     let begun = process.asked_for(&["record: "]);
     assert_eq!(begun.len(), 1, "{begun:?}");
     assert!(begun[0].contains(" auto None auto "), "{begun:?}");
+}
+
+#[test]
+fn the_record_has_the_engines_rule_where_a_step_was_learnt_before() {
+    let orders = Orders {
+        wants_record: true,
+        ..Orders::NONE
+    };
+    let process = Process::ordered("TLLMPROF_START_STOP=5000", orders);
+    (0..200).for_each(|_| step());
+    // An engine captures graphs before its first step.
+    call_with(StreamBeginCapture, &[7], true);
+    call_with(StreamEndCapture, &[7], true);
+    let index = engines::in_python()
+        .position(|function| function.to_string().contains("Scheduler.run_batch"))
+        .expect("SGLang is known");
+    assert!(engines::is_step(index));
+    for number in 0..3 {
+        begins(Counted::Python);
+        by_name::has_ended(number);
+    }
+    process.exit();
+    assert_eq!(
+        process.asked_for(&["rule: "]),
+        [
+            "rule: py:sglang.srt.managers.scheduler:Scheduler.run_batch Some(\"SGLang\") auto knows SGLang"
+        ]
+    );
 }
 
 #[test]
