@@ -26,6 +26,8 @@ struct ProcessFigures<'a> {
     name: &'a str,
     /// Where the time of its iterations goes.
     breakdown: Vec<Bar>,
+    /// How many iterations are in no figure, and why; `null`: all are in all.
+    uncounted: Option<String>,
     /// How much of the time the recorder took; `null`: there are no iterations.
     #[schemars(extend("unit" = "part of 1"))]
     own_share: Option<f64>,
@@ -137,6 +139,7 @@ impl<'a> ProcessFigures<'a> {
         Self {
             name,
             breakdown: process.breakdown(),
+            uncounted: process.uncounted(),
             own_share: process.own_share(),
             slowest: process.slowest.iter().map(Slow::explained).collect(),
             calls: all(&process.calls),

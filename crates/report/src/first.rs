@@ -19,6 +19,8 @@ pub struct RawIteration {
     pub n: u64,
     pub thread: u32,
     pub cut: bool,
+    /// It does not fulfil the condition.
+    pub excluded: bool,
 }
 
 impl RawIteration {
@@ -59,13 +61,14 @@ impl First {
             return;
         };
         match event.what {
-            What::Iteration { n } if self.iterations.len() < ITERATIONS => {
+            What::Iteration { n, excluded } if self.iterations.len() < ITERATIONS => {
                 self.iterations.push(RawIteration {
                     start: event.start,
                     duration: event.duration,
                     n,
                     thread,
                     cut: event.cut,
+                    excluded,
                 });
             }
             What::Window { edge, iteration } | What::KernelWindow { edge, iteration } => {

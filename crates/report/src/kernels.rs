@@ -7,6 +7,7 @@ use tllmprof_record::{Clock, CopyKind, Event, StringId, Strings, What};
 use crate::busy::{Busy, Part};
 use crate::first::RawIteration;
 use crate::kernel_name;
+use crate::qualify::Qualified;
 use crate::spans::{Span, Spans};
 use crate::window::{WindowEdge, pairs};
 
@@ -70,7 +71,7 @@ impl CopyTotal {
     }
 }
 
-/// The iterations in which kernels were taken.
+/// The iterations in which kernels were taken, of those that count.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct KernelSum {
     pub iterations: u64,
@@ -156,6 +157,8 @@ struct Total {
 pub struct KernelTally<'a> {
     clock: &'a Clock,
     timeline: Spans,
+    /// Sums have the work of iterations that count, and what is in none.
+    qualified: &'a Qualified,
     busy: Busy,
     /// Kernels that began in each iteration.
     began: Vec<u32>,
@@ -173,7 +176,7 @@ pub struct KernelTally<'a> {
 
 impl<'a> KernelTally<'a> {
     /// For iterations in the order of their starts.
-    pub fn new(clock: &'a Clock, iterations: &[RawIteration]) -> Self {
+    pub fn new(clock: &'a Clock, iterations: &[RawIteration], qualified: &'a Qualified) -> Self {
         let spans = iterations.iter().map(|iteration| Span {
             start: clock.ns(iteration.start),
             end: clock.ns(iteration.span().end),
@@ -181,6 +184,7 @@ impl<'a> KernelTally<'a> {
         let timeline = Spans::new(spans.collect());
         Self {
             clock,
+            qualified,
             busy: Busy::new(timeline.spans().to_vec()),
             began: vec![0; timeline.spans().len()],
             timeline,
@@ -205,7 +209,9 @@ impl<'a> KernelTally<'a> {
                 if let Some(place) = place {
                     self.began[place] = self.began[place].saturating_add(1);
                 }
-                self.kernel(name, event.duration, place);
+                if self.counts(place) {
+                    self.kernel(name, event.duration, place);
+                }
             }
             What::GpuCopy {
                 device,
@@ -213,12 +219,12 @@ impl<'a> KernelTally<'a> {
                 bytes,
                 ..
             } => {
-                self.work(thread, device, event);
-                self.copy(kind as usize, event.duration, bytes);
+                let start = self.work(thread, device, event);
+                self.copy(start, kind as usize, event.duration, bytes);
             }
             What::GpuSet { device, bytes, .. } => {
-                self.work(thread, device, event);
-                self.copy(SET, event.duration, bytes);
+                let start = self.work(thread, device, event);
+                self.copy(start, SET, event.duration, bytes);
             }
             What::Dropped { events }
                 if self.dropped.len() < LIMIT || self.dropped.contains_key(&thread) =>
@@ -271,7 +277,17 @@ impl<'a> KernelTally<'a> {
         total.shortest = total.shortest.min(ns);
     }
 
-    fn copy(&mut self, kind: usize, ns: u64, bytes: u64) {
+    fn counts(&self, place: Option<usize>) -> bool {
+        place.is_none_or(|place| self.qualified.has(place))
+    }
+
+    fn copy(&mut self, start: u64, kind: usize, ns: u64, bytes: u64) {
+        if !self.qualified.has_all() {
+            let place = self.timeline.at(start);
+            if !self.counts(place) {
+                return;
+            }
+        }
         let (count, total, moved) = &mut self.copies[kind];
         *count += 1;
         *total = total.saturating_add(ns);
@@ -307,13 +323,18 @@ impl<'a> KernelTally<'a> {
             for part in device {
                 if let Some(busy) = &mut iterations[part.place].busy {
                     *busy = part.busy.max(*busy);
-                    sum = (sum.0 + part.busy, sum.1 + part.gaps);
+                    if self.qualified.has(part.place) {
+                        sum = (sum.0 + part.busy, sum.1 + part.gaps);
+                    }
                 }
             }
             longest = sum.max(longest);
         }
-        let inside = || (0..raw.len()).filter(|place| is_inside[*place]);
-        let steps = (!self.is_too_much).then(|| numbered(&is_inside));
+        let is_one: Vec<_> = (0..raw.len())
+            .map(|place| is_inside[place] && self.qualified.has(place))
+            .collect();
+        let inside = || (0..raw.len()).filter(|place| is_one[*place]);
+        let steps = (!self.is_too_much).then(|| numbered(&is_one));
         let sum = KernelSum {
             iterations: inside().count() as u64,
             busy: longest.0,
@@ -367,7 +388,7 @@ fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[Vec<Part>]) -
     raw.iter().enumerate().map(is_inside).collect()
 }
 
-/// The number of each iteration among those that are inside.
+/// The number of each iteration among those that are inside and count.
 fn numbered(is_inside: &[bool]) -> Vec<Option<u32>> {
     let mut number = 0;
     let each = is_inside.iter().map(|inside| {

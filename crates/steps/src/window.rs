@@ -57,14 +57,25 @@ pub struct Taken {
     pub asked: Window,
     /// Its iterations: later ones than asked for, where it opened late.
     pub window: Window,
+    /// It was closed in between and has opened again.
+    pub is_again: bool,
+    /// It closes in between and goes on later.
+    pub goes_on: bool,
 }
 
 impl Taken {
-    const fn on_time(window: Window) -> Self {
+    /// A window as it was asked for that takes the iterations of another.
+    pub const fn of(asked: Window, window: Window) -> Self {
         Self {
-            asked: window,
+            asked,
             window,
+            is_again: false,
+            goes_on: false,
         }
+    }
+
+    const fn on_time(window: Window) -> Self {
+        Self::of(window, window)
     }
 
     /// How far it goes: the iteration after its last, where `over` of them are over.
@@ -81,7 +92,6 @@ impl Taken {
                 .checked_sub(1)
                 .filter(|last| *last >= self.window.first);
             Cut {
-                taken: self,
                 has: last.map(|last| Window {
                     first: self.window.first,
                     last: Some(last),
@@ -99,10 +109,22 @@ impl Taken {
 /// A window that the end of the process has cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    pub taken: Taken,
     /// The iterations that it has, if there are any.
     pub has: Option<Window>,
 }
+
+/// As many iterations as `window` has, from `first` on.
+fn later(window: Window, first: u64) -> Window {
+    let late = first.saturating_sub(window.first);
+    Window {
+        first,
+        last: window.last.map(|last| last.saturating_add(late)),
+    }
+}
+
+/// What a window has left to take: so many iterations, or all that come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rest(Option<u64>);
 
 /// The windows of a process, on their way from wanted to captured.
 #[derive(Clone, Debug, Default)]
@@ -112,6 +134,8 @@ pub struct Schedule {
     next: usize,
     /// The one at `next`, if it is open.
     open: Option<Taken>,
+    /// What it has left to take, if it was closed in between.
+    rest: Option<Rest>,
     captured: Vec<Taken>,
     /// A window whose beginning has passed opens late, as long as was asked for, instead of what
     /// is left of it.
@@ -212,6 +236,28 @@ impl Schedule {
         }
     }
 
+    /// As [`Schedule::counts`] of one that does not: the open window closes before it, and opens again with the
+    /// next one that counts. Whether there is one to be closed.
+    pub fn splits(&mut self, iteration: u64) -> bool {
+        self.passes_over = true;
+        let Some(open) = &mut self.open else {
+            return false;
+        };
+        let last = open.window.last;
+        if open.goes_on || last.is_some_and(|last| last < iteration) {
+            return false;
+        }
+        open.goes_on = true;
+        open.window.last = Some(iteration.saturating_sub(1));
+        self.rest = Some(Rest(last.map(|last| last - iteration + 1)));
+        true
+    }
+
+    /// How many iterations a window that was closed in between still has to take; none if it takes all.
+    pub fn lacks(&self) -> Option<u64> {
+        self.rest?.0
+    }
+
     /// Whether a window is open.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
@@ -278,8 +324,14 @@ impl Schedule {
             edge.close = self.close();
         }
         if self.open.is_none() && !self.is_held() {
-            let is_patient = self.is_patient || self.settling.is_some();
-            while !is_patient && self.windows.get(self.next).is_some_and(is_over) {
+            if self.settling.is_some()
+                && self.captured.is_empty()
+                && let Some(window) = self.windows.first_mut()
+            {
+                // Nobody asked for it by number.
+                *window = later(*window, iteration);
+            }
+            while !self.is_patient && self.windows.get(self.next).is_some_and(is_over) {
                 self.next += 1;
             }
             // Profilers need time between windows that were asked for apart.
@@ -287,7 +339,10 @@ impl Schedule {
             let window = self.windows.get(self.next).filter(|w| w.first <= iteration);
             if let Some(window) = window.filter(|window| apart || window.first == iteration) {
                 self.open = Some(self.take(*window, iteration));
+                self.rest = None;
                 edge.open = self.open;
+                // It is closed where nothing may be allocated, maybe.
+                self.captured.reserve(1);
             }
         }
         edge
@@ -295,22 +350,19 @@ impl Schedule {
 
     /// The iterations that `window` takes when it opens at `iteration`.
     fn take(&self, window: Window, iteration: u64) -> Taken {
-        let late = iteration.saturating_sub(window.first);
-        let later = Window {
-            first: iteration,
-            last: window.last.map(|last| last.saturating_add(late)),
-        };
-        if self.settling.is_some() {
-            // Nobody asked for it by number.
-            return Taken::on_time(later);
+        if let Some(Rest(left)) = self.rest {
+            let last = left.map(|left| iteration.saturating_add(left - 1));
+            let first = iteration;
+            return Taken {
+                is_again: true,
+                ..Taken::of(window, Window { first, last })
+            };
         }
+        let late = iteration.saturating_sub(window.first);
         if !self.is_patient || late == 0 {
             return Taken::on_time(window);
         }
-        Taken {
-            asked: window,
-            window: later,
-        }
+        Taken::of(window, later(window, iteration))
     }
 
     /// Closes the open window, as at the end of the process; no window opens after it.
@@ -322,7 +374,7 @@ impl Schedule {
 
     fn close(&mut self) -> Option<Taken> {
         let taken = self.open.take()?;
-        self.next += 1;
+        self.next += usize::from(!taken.goes_on);
         self.captured.push(taken);
         Some(taken)
     }
@@ -423,6 +475,52 @@ mod tests {
         // A window without an end needs to open only.
         let open = of_some(&[window(2, None)], 9, |n| n == 4);
         assert!(open.is_open());
+    }
+
+    #[test]
+    fn a_window_that_is_split_has_the_iterations_that_count_alone() {
+        let asked = window(5, 8);
+        let mut schedule = Schedule::new(&[asked, window(20, None)]).of_some();
+        let counts = |n: u64| n % 4 < 2;
+        for n in 0..30 {
+            if counts(n) || n == 10 {
+                schedule.counts(n, counts(n));
+            } else {
+                schedule.splits(n);
+                assert!(!schedule.splits(n), "twice");
+            }
+            let has_edge = schedule.has_edge_at(Point::In(n));
+            assert_eq!(has_edge, schedule.reach(Point::In(n)) != Edge::default());
+        }
+        assert_eq!(schedule.lacks(), None);
+        schedule.finish();
+        let parts = schedule.captured().iter();
+        let parts: Vec<_> = parts
+            .map(|taken| (taken.window.to_string(), taken.is_again, taken.goes_on))
+            .collect();
+        let part = |text: &str, is_again, goes_on| (text.to_owned(), is_again, goes_on);
+        assert_eq!(
+            parts,
+            [
+                part("5", false, true),
+                part("8-10", true, true),
+                part("12", true, false),
+                part("20-21", false, true),
+                part("24-25", true, true),
+                part("28-", true, false),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_window_that_was_closed_in_between_says_what_it_lacks() {
+        let mut schedule = Schedule::new(&[window(1, 5)]).of_some();
+        schedule.reach(Point::In(1));
+        assert_eq!(schedule.lacks(), None);
+        assert!(schedule.splits(3));
+        assert!(schedule.reach(Point::In(3)).close.is_some());
+        assert_eq!(schedule.lacks(), Some(3));
+        assert!(schedule.finish().is_none() && !schedule.is_open());
     }
 
     #[test]
@@ -595,6 +693,24 @@ mod tests {
         assert_eq!(some.len(), 2);
         let (opened, closed) = (some[0].0, some[1].0);
         assert_eq!((opened % 2, closed - opened), (0, 39), "{some:?}");
+    }
+
+    #[test]
+    fn a_steady_window_keeps_its_name_where_it_opens_again() {
+        let mut schedule = Schedule::new(&[window(0, 4)]).of_some().once_settled();
+        let start = Instant::now();
+        for n in 0..60 {
+            match n {
+                27..30 => drop(schedule.splits(n)),
+                _ => schedule.counts(n, true),
+            }
+            schedule.begins(n, start + Duration::from_millis(n));
+            schedule.reach(Point::In(n));
+        }
+        let captured = schedule.captured().iter();
+        let captured: Vec<_> = captured.map(|taken| (taken.asked, taken.window)).collect();
+        let asked = window(24, 28);
+        assert_eq!(captured, [(asked, window(24, 26)), (asked, window(30, 31))]);
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub fn gpu(sum: &Sum, windows: &[Window], kernels: Option<KernelSum>) -> Vec<Led
         rows(times.collect(), |ns| ns)
     };
     if sum.gpu_from != GpuFrom::Kernels {
-        let iterations = windows.iter().flat_map(|window| &window.iterations);
+        let iterations = windows.iter().flat_map(Window::qualified);
         let measured = iterations.filter_map(|one| Some((sum.gpu_from.time(one)?, one.duration)));
         let (at_work, took) = measured.fold((0_u64, 0_u64), |(at_work, took), (more, long)| {
             (at_work.saturating_add(more), took.saturating_add(long))

@@ -30,7 +30,12 @@ impl Made {
             made.put(MAIN, at, 0, What::Window { edge, iteration });
         }
         for n in [5, 6] {
-            made.put(MAIN, 1000 * (n - 4), 1000, What::Iteration { n });
+            made.put(
+                MAIN,
+                1000 * (n - 4),
+                1000,
+                What::Iteration { n, excluded: false },
+            );
         }
         made
     }

@@ -29,7 +29,7 @@ fn calls_that_are_too_few_for_a_figure_are_counted() {
     let mut builder = Builder::new(7, ClockKind::Monotonic);
     let mut put = |at, long, what| builder.push(7, &Event::new(at, long, what));
     for n in 0..1000 {
-        put(1000 * n, 900, What::Iteration { n });
+        put(1000 * n, 900, What::Iteration { n, excluded: false });
         if n == 10 || n == 700 {
             put(
                 1000 * n + 5,
@@ -221,7 +221,15 @@ fn a_full_report_fits_a_screen() {
                 iteration: first,
             },
         );
-        put(&mut builder, at, 500_000, What::Iteration { n: first });
+        put(
+            &mut builder,
+            at,
+            500_000,
+            What::Iteration {
+                n: first,
+                excluded: false,
+            },
+        );
         put(
             &mut builder,
             at + 500_000,
@@ -296,7 +304,12 @@ fn what_is_missing_is_said() {
     };
     put(&mut builder, 1000, 0, open);
     for n in 5..8 {
-        put(&mut builder, 1000 * n, 900, What::Iteration { n });
+        put(
+            &mut builder,
+            1000 * n,
+            900,
+            What::Iteration { n, excluded: false },
+        );
     }
     put(&mut builder, 9000, 0, What::Dropped { events: 3 });
     let why = builder.string(7, "GIL: no CPython\u{1b}[2J was found");
