@@ -33,6 +33,8 @@ struct ProcessFigures<'a> {
     own_share: Option<f64>,
     /// For each of `slowest`: what made it slow.
     slowest: Vec<Vec<Explained>>,
+    /// For each of `slowest`: what its batch is, if that is far larger than others; else `null`.
+    large_batches: Vec<Option<String>>,
     /// For each of `calls`.
     calls: Vec<Each>,
     /// For each of `gc`.
@@ -142,6 +144,7 @@ impl<'a> ProcessFigures<'a> {
             uncounted: process.uncounted(),
             own_share: process.own_share(),
             slowest: process.slowest.iter().map(Slow::explained).collect(),
+            large_batches: process.slowest.iter().map(Slow::large_batch).collect(),
             calls: all(&process.calls),
             gc: all(&process.gc),
             gil_wait: each(&process.gil_wait),

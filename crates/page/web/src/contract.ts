@@ -33,6 +33,8 @@ export interface ProcessFigures {
     own_share: number | null;
     /** For each of `slowest`: what made it slow. */
     slowest: Cause[][];
+    /** For each of `slowest`: what its batch is, if that is far larger than others; else `null`. */
+    large_batches: (string | null)[];
     /** For each of `calls`. */
     calls: Each[];
     /** For each of `gc`. */
@@ -364,6 +366,8 @@ export interface Slow {
     start_ns: number;
     /** How long it took. Unit: ns. */
     dur_ns: number;
+    /** What was in its batch; `null`: not known. */
+    batch: Batch | null;
     /** What overlapped it, up to 8: what took longest beyond its time in the mean iteration first. */
     overlaps: Overlap[];
 }
@@ -641,6 +645,20 @@ export interface LedgerRow {
     share: number;
 }
 
+/** What was in a batch. */
+export interface Batch {
+    /** Requests in it. Unit: requests. */
+    requests: number;
+    /** Tokens that were scheduled, without those that the batch was padded by. Unit: tokens. */
+    tokens: number;
+    /** Tokens of prompts among them. Unit: tokens. */
+    prefill_tokens: number;
+    /** The other ones. Unit: tokens. */
+    decode_tokens: number;
+    /** What it consists of. */
+    phase: Phase;
+}
+
 /** Something that overlapped a slow iteration. */
 export interface Overlap {
     /** What kind of thing it is. */
@@ -693,20 +711,6 @@ export type PartOn =
     | "gaps"
     /** GPU: nothing to do. */
     | "idle";
-
-/** What was in a batch. */
-export interface Batch {
-    /** Requests in it. Unit: requests. */
-    requests: number;
-    /** Tokens that were scheduled, without those that the batch was padded by. Unit: tokens. */
-    tokens: number;
-    /** Tokens of prompts among them. Unit: tokens. */
-    prefill_tokens: number;
-    /** The other ones. Unit: tokens. */
-    decode_tokens: number;
-    /** What it consists of. */
-    phase: Phase;
-}
 
 /** What kind of thing overlapped a slow iteration. */
 export type OverlapKind =

@@ -131,8 +131,9 @@ export const mono = (text: string, whole = text) => el("span", { class: "name", 
 export function slowest(process: Process, figures: ProcessFigures, show: (n: number, dur: number) => void): HTMLElement | null {
     if (process.slowest.length < 2) return null;
     const rows = process.slowest.map((slow, place): Cell[] => {
-        const said = figures.slowest[place].map(({ name, held_by, more_ns }) =>
-            `${name}${held_by === null ? "" : ` (held by ${held_by})`} +${time(more_ns)}`);
+        const large = figures.large_batches[place];
+        const said = [...(large === null ? [] : [large]), ...figures.slowest[place].map(({ name, held_by, more_ns }) =>
+            `${name}${held_by === null ? "" : ` (held by ${held_by})`} +${time(more_ns)}`)];
         return [
             button(`${slow.n}`, `Show iteration ${slow.n} in the timeline`, () => show(slow.n, slow.dur_ns)),
             said.length ? said.join(", ") : el("span", { class: "muted", title: "nothing that was recorded took longer than usual" }, "–"), time(slow.dur_ns),

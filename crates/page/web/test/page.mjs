@@ -522,6 +522,11 @@ for (const colorScheme of ["light", "dark"]) {
         const decode = process.phases.find((phase) => phase.phase === "decode");
         assert.deepEqual(line(lines, `decode (${decode.iterations})`).slice(1, 5), rows.find(([name]) => name === "decode").slice(3, 7));
 
+        // What is slow because its batch is large.
+        const slow = (await rowsOf(page, "Slowest iterations"))[1];
+        const batch = process.slowest[1].batch;
+        assert.deepEqual([slow[0], slow[1].split(", ")[0]], [`${process.slowest[1].n}`, `${batch.phase} of ${batch.tokens} tokens`]);
+
         // A phase that is switched off, and the other colours.
         const prefill = all.find((one) => one.batch.phase === "prefill").n;
         await page.click(`section.card:has(${chart}) [data-phase=prefill] button`);

@@ -309,6 +309,8 @@ struct JsonSlow<'a> {
     start_ns: u64,
     /// How long it took.
     dur_ns: u64,
+    /// What was in its batch; `null`: not known.
+    batch: Option<JsonBatch>,
     /// What overlapped it, up to 8: what took longest beyond its time in the mean iteration first.
     overlaps: Vec<JsonCause<'a>>,
 }
@@ -417,6 +419,7 @@ impl<'a> JsonProcess<'a> {
                     n: slow.n,
                     start_ns: slow.start,
                     dur_ns: slow.duration,
+                    batch: JsonBatch::of(slow.batch),
                     overlaps: slow.causes.iter().map(JsonCause::of).collect(),
                 })
                 .collect(),

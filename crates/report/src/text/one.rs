@@ -430,7 +430,7 @@ pub fn causes(slow: &Slow) -> Vec<String> {
         });
         format!("{name}{holder} +{}", Time(cause.more))
     });
-    said.collect()
+    slow.large_batch().into_iter().chain(said).collect()
 }
 
 /// What a reader of the figures has to know.

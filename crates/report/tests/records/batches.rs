@@ -448,3 +448,22 @@ fn a_slow_rank_that_has_larger_batches_is_said_to_have_them() {
     let same = evidence([8, 8, 8]);
     assert!(same.ends_with(" of the iterations"), "{same}");
 }
+
+#[test]
+fn a_slow_iteration_with_a_large_batch_is_said_to_have_it() {
+    let (bytes, _) = with_batches(None, |truth| match truth.n {
+        112 => Batch::new(1, 900, 900),
+        109 => None,
+        _ => Batch::new(4, 4, 0),
+    });
+    let report = Report::new(vec![process("a", &bytes)]);
+    let text = report.text();
+    let line = "  112       22.2 ms  prefill of 900 tokens, GIL wait (held by sampler) +11.8 ms";
+    assert!(text.lines().any(|found| found == line), "{text}");
+    assert_eq!(text.matches(" tokens, ").count(), 1, "{text}");
+    let json = json(&report);
+    let slowest = &json["processes"][0]["slowest"];
+    assert_eq!(slowest[0]["batch"]["prefill_tokens"], 900);
+    assert_eq!(slowest[1]["batch"], Value::Null);
+    assert_eq!(slowest[2]["batch"]["phase"], "decode");
+}
