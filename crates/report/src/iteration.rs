@@ -24,8 +24,6 @@ pub struct Iteration {
     pub calls: u32,
     /// What its thread waited for the device.
     pub wait: u64,
-    /// What its thread spent in CUDA calls that do not wait for the device.
-    pub calling: u64,
     /// What its thread waited for the GIL.
     pub gil_wait: u64,
     /// What Python's garbage collections took, on all threads.

@@ -10,7 +10,6 @@
 #![forbid(unsafe_code)]
 
 mod batch;
-mod breakdown;
 mod busy;
 mod causes;
 mod compare;
@@ -40,7 +39,6 @@ mod turnaround;
 mod units;
 mod window;
 
-pub use breakdown::{Bar, BarOf, Part, PartOn};
 pub use compare::{Comparison, Outcome};
 pub use diagnosis::{Finding, Verdict};
 pub use facts::{name, range_name};
@@ -48,7 +46,7 @@ pub use iteration::Iteration;
 pub use json::{JsonReport, schema_of, write as write_json, write_text as write_json_text};
 pub use kernel_name::{full as kernel_name, short as short_kernel_name};
 pub use kernels::{CopyTotal, KernelSum, KernelTotal};
-pub use ledger::{Ledger, LedgerRow};
+pub use ledger::{Ledger, LedgerKind, LedgerRow};
 pub use metrics::{MetricSample, MetricSum};
 pub use process::{Named, Process};
 pub use recording::Recording;

@@ -407,7 +407,6 @@ fn whole(
                 launching: ns(inside.launching),
                 calls: inside.calls,
                 wait: ns(inside.wait),
-                calling: ns(inside.calling),
                 gil_wait: ns(inside.gil_wait),
                 gc: ns(inside.gc),
                 kernels: kernels.kernels,

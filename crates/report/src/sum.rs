@@ -67,7 +67,6 @@ pub struct Sum {
     pub wait_total: u64,
     pub gil_wait_total: u64,
     pub gc_total: u64,
-    pub calling_total: u64,
 }
 
 impl Sum {
@@ -105,7 +104,6 @@ impl Sum {
             wait_total: total(|iteration| iteration.wait),
             gil_wait_total: total(|iteration| iteration.gil_wait),
             gc_total: total(|iteration| iteration.gc),
-            calling_total: total(|iteration| iteration.calling),
         })
     }
 

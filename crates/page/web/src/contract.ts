@@ -25,8 +25,6 @@ export interface Report {
 export interface ProcessFigures {
     /** What distinguishes it from the others. */
     name: string;
-    /** Where the time of its iterations goes. */
-    breakdown: Bar[];
     /** How much of the time the recorder took; `null`: there are no iterations. Unit: part of 1. */
     own_share: number | null;
     /** For each of `slowest`: what made it slow. */
@@ -193,14 +191,6 @@ export interface Finding {
     loss: number | null;
 }
 
-/** Time, and what it is spent on. */
-export interface Bar {
-    /** Whose time it is. */
-    of: BarOf;
-    /** What it is spent on. Parts of the host may overlap each other: a garbage collection on one thread and a wait on another. */
-    parts: Part[];
-}
-
 /** What explains that an iteration was slow. */
 export interface Cause {
     /** What it is. */
@@ -282,11 +272,11 @@ export interface Sum {
     without_kernels: Quantiles | null;
     /** How long the iteration's thread waited for the GPU in CUDA calls. */
     wait: Quantiles;
-    /** How much of the time that is. Unit: part of 1. */
+    /** How much of the time that is, of the iterations that `host` of the ledger is of. Unit: part of 1. */
     wait_share: number;
-    /** How much of the time the iteration's thread waited for the GIL. Unit: part of 1. */
+    /** How much of the time of all iterations their threads waited for the GIL. Unit: part of 1. */
     gil_wait_share: number;
-    /** How much of the time Python's garbage collections took, on all threads. Unit: part of 1. */
+    /** How much of the time of all iterations Python's garbage collections took, on all threads. Unit: part of 1. */
     gc_share: number;
     /** Launches of kernels and graphs, on all threads. Unit: launches per iteration. */
     launches: number;
@@ -503,23 +493,6 @@ export type Verdict =
     /** The records lack what it is judged by. */
     | "unknown";
 
-/** Whose time a bar shows. */
-export type BarOf =
-    /** The thread of all iterations. */
-    | "host"
-    /** The GPU, by CUDA events around its work, in the iterations that `gpu_from` names. */
-    | "gpu_events"
-    /** The GPU, by its kernels and copies, in the iterations in which kernels were recorded. */
-    | "gpu_kernels";
-
-/** What a part of the time is spent on. */
-export interface Part {
-    /** What it is spent on. */
-    on: PartOn;
-    /** How much of the time that is. Unit: part of 1. */
-    share: number;
-}
-
 /** Figures of an MoE layer. */
 export interface LayerFigures {
     /** What the busiest of those GPUs was sent, as a multiple of the mean GPU's; `null`: the layer does not have equally many experts on each. Unit: multiple of the mean. */
@@ -582,6 +555,8 @@ export type Phase =
 
 /** A cause, and the time that is spent on it. */
 export interface LedgerRow {
+    /** What kind of cause it is. */
+    kind: LedgerKind;
     /** What the time is spent on. `other` has the causes that are too small for a row, `unknown` the time of which the record says nothing. */
     cause: string;
     /** How long that is over all these iterations. Unit: ns. */
@@ -622,27 +597,6 @@ export interface Layer {
     experts: number[];
 }
 
-/** What the host or the GPU spends time on. */
-export type PartOn =
-    /** Host: CUDA calls that wait for the device. */
-    | "wait"
-    /** Host: Python's garbage collection, on any thread. */
-    | "gc"
-    /** Host: waits for the GIL. */
-    | "gil_wait"
-    /** Host: launches, copies and other CUDA calls of the iteration's thread. */
-    | "calls"
-    /** Host: everything else. */
-    | "code"
-    /** GPU: from its first work to its last, gaps included. */
-    | "gpu_time"
-    /** GPU: kernels or copies ran. */
-    | "busy"
-    /** GPU: between two kernels or copies of one iteration. */
-    | "gaps"
-    /** GPU: nothing to do. */
-    | "idle";
-
 /** What was in a batch. */
 export interface Batch {
     /** Requests in it. Unit: requests. */
@@ -656,6 +610,37 @@ export interface Batch {
     /** What it consists of. */
     phase: Phase;
 }
+
+/** What kind of cause time is spent on. */
+export type LedgerKind =
+    /** Host: a CUDA call that waits for the GPU. */
+    | "wait"
+    /** Host: launches of kernels and graphs. */
+    | "launch"
+    /** Host: calls that copy or set memory. */
+    | "copy"
+    /** Host: captures and instantiations of graphs. */
+    | "capture"
+    /** Host: calls that allocate or free memory. */
+    | "allocation"
+    /** Host: other CUDA calls. */
+    | "call"
+    /** Host: Python's garbage collection, on this thread. */
+    | "gc"
+    /** Host: waits for the GIL. */
+    | "gil_wait"
+    /** Host: a marked Python function, without what has a row of its own. */
+    | "function"
+    /** Host: code between two of the things above. */
+    | "code"
+    /** GPU: at work. */
+    | "busy"
+    /** GPU: nothing to do. */
+    | "idle"
+    /** Causes that are too small for a row. */
+    | "other"
+    /** The record says nothing about it. */
+    | "unknown";
 
 /** What kind of thing overlapped a slow iteration. */
 export type OverlapKind =

@@ -7,7 +7,7 @@ import { Data, Process } from "./contract";
 import { Iterations, readIterations, readSkew, readTimeline, SkewSteps, Timeline } from "./data";
 import { card, el, themeSwitch } from "./dom";
 import { count, time } from "./format";
-import { breakdown, facts, findings, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
+import { facts, findings, ledger, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
 import { replaced, routing } from "./routing";
 import { TimelineView } from "./timeline/view";
 
@@ -22,7 +22,7 @@ let steps: SkewSteps;
 
 /** The parts of the page that are those of one process. */
 const parts = {
-    verdict: el("div"), breakdown: el("div"), times: el("div", { class: "chart" }), distribution: el("div", { class: "chart" }),
+    verdict: el("div"), ledger: el("div"), times: el("div", { class: "chart" }), distribution: el("div", { class: "chart" }),
     ranks: el("div"), routing: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
 };
 
@@ -44,8 +44,8 @@ function layout() {
     main.append(
         ...(wrong ? [wrong] : []),
         el("div", { class: "row first" }, ...(report.findings.length > 0
-            ? [el("section", { class: "card", "aria-label": "Speed" }, parts.verdict, parts.breakdown), findings(report)]
-            : [el("section", { class: "card", "aria-label": "Speed" }, parts.verdict), el("section", { class: "card" }, parts.breakdown)])),
+            ? [el("section", { class: "card", "aria-label": "Speed" }, parts.verdict, parts.ledger), findings(report)]
+            : [el("section", { class: "card", "aria-label": "Speed" }, parts.verdict), el("section", { class: "card" }, parts.ledger)])),
         el("div", { class: "row times" },
             card("Iteration times", "click one to see it in the timeline, drag to zoom, double-click for all", parts.times, key),
             card("Distribution", "", parts.distribution, el("div", { id: "quantiles" }))),
@@ -86,7 +86,7 @@ async function show(place: number) {
     const choose = document.querySelector<HTMLSelectElement>("#process");
     if (choose) choose.value = String(place);
     parts.verdict.replaceChildren(verdict(process));
-    parts.breakdown.replaceChildren(breakdown(process, figures));
+    parts.ledger.replaceChildren(ledger(process));
     document.getElementById("quantiles")?.replaceChildren(quantiles(process));
     parts.times.replaceChildren();
     parts.distribution.replaceChildren();

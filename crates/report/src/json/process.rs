@@ -10,7 +10,7 @@ use super::batch::{JsonBatch, JsonPhase};
 use super::gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
 use super::routing::JsonRouting;
 use crate::iteration::Iteration;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, LedgerKind};
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::slow::{CauseKind, SlowCause};
@@ -256,13 +256,13 @@ struct JsonSum {
     without_kernels: Option<Quantiles>,
     /// How long the iteration's thread waited for the GPU in CUDA calls.
     wait: Quantiles,
-    /// How much of the time that is.
+    /// How much of the time that is, of the iterations that `host` of the ledger is of.
     #[schemars(extend("unit" = "part of 1"))]
     wait_share: f64,
-    /// How much of the time the iteration's thread waited for the GIL.
+    /// How much of the time of all iterations their threads waited for the GIL.
     #[schemars(extend("unit" = "part of 1"))]
     gil_wait_share: f64,
-    /// How much of the time Python's garbage collections took, on all threads.
+    /// How much of the time of all iterations Python's garbage collections took, on all threads.
     #[schemars(extend("unit" = "part of 1"))]
     gc_share: f64,
     /// Launches of kernels and graphs, on all threads.
@@ -389,7 +389,10 @@ impl<'a> JsonProcess<'a> {
             unix_minus_monotonic_ns: process.unix_minus_monotonic,
             windows_asked: &facts.windows,
             windows: process.windows.iter().map(window).collect(),
-            inside: process.sum.as_ref().map(JsonSum::of),
+            inside: process
+                .sum
+                .as_ref()
+                .map(|sum| JsonSum::of(sum, &process.ledger)),
             phases: process.phases.iter().map(JsonPhase::of).collect(),
             outside: JsonOutside {
                 iterations: process.outside.iterations,
@@ -492,7 +495,7 @@ impl JsonIteration {
 }
 
 impl JsonSum {
-    fn of(sum: &Sum) -> Self {
+    fn of(sum: &Sum, ledger: &Ledger) -> Self {
         Self {
             iterations: sum.iterations,
             per_second: sum.rate(),
@@ -504,7 +507,7 @@ impl JsonSum {
             with_kernels: sum.with_kernels,
             without_kernels: sum.without_kernels,
             wait: sum.wait,
-            wait_share: sum.share(sum.wait_total),
+            wait_share: ledger.host_share(LedgerKind::Wait),
             gil_wait_share: sum.share(sum.gil_wait_total),
             gc_share: sum.share(sum.gc_total),
             launches: sum.launches,

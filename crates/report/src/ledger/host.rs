@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use tllmprof_calls::{Kind, kind_of};
 use tllmprof_record::{CallKind, Event, StringId, Strings, What};
 
-use super::{LedgerRow, rows};
+use super::{LedgerKind, LedgerRow, rows};
 use crate::facts::{CallRow, Facts, name};
 use crate::spans::Span;
 
@@ -149,17 +149,16 @@ impl HostLedger {
         }
         let known = self.times.values().sum::<u64>();
         self.spend(Spent::Unknown, self.total.saturating_sub(known));
-        let mut times: BTreeMap<String, u64> = BTreeMap::new();
+        let mut times: BTreeMap<(LedgerKind, String), u64> = BTreeMap::new();
         for (spent, ticks) in &self.times {
             let cause = match *spent {
                 Spent::On(key) => cause(key, facts, strings),
-                Spent::Between(from, to) => format!(
-                    "code between {} and {}",
-                    label(from, facts, strings),
-                    label(to, facts, strings)
-                ),
-                Spent::Other => "other".to_owned(),
-                Spent::Unknown => "unknown".to_owned(),
+                Spent::Between(from, to) => {
+                    let (from, to) = (label(from, facts, strings), label(to, facts, strings));
+                    (LedgerKind::Code, format!("code between {from} and {to}"))
+                }
+                Spent::Other => (LedgerKind::Other, "other".to_owned()),
+                Spent::Unknown => (LedgerKind::Unknown, "unknown".to_owned()),
             };
             *times.entry(cause).or_default() += ticks;
         }
@@ -211,34 +210,38 @@ fn label(key: Key, facts: &Facts, strings: &Strings) -> String {
     }
 }
 
-fn cause(key: Key, facts: &Facts, strings: &Strings) -> String {
+fn cause(key: Key, facts: &Facts, strings: &Strings) -> (LedgerKind, String) {
     let named = label(key, facts, strings);
     match key {
         Key::Call(row) => {
             let row = facts.calls.iter().find(|known| known.row == row);
-            let Some(row) = row else {
-                return named;
-            };
-            called(row)
+            row.map_or((LedgerKind::Call, named), called)
         }
-        Key::Capturing => "graph capture".to_owned(),
-        Key::Gc => named,
-        Key::Gil => "waiting for the GIL".to_owned(),
-        Key::Function(_) => format!("{named}: its own code"),
+        Key::Capturing => (LedgerKind::Capture, "graph capture".to_owned()),
+        Key::Gc => (LedgerKind::Gc, named),
+        Key::Gil => (LedgerKind::GilWait, "waiting for the GIL".to_owned()),
+        Key::Function(_) => (LedgerKind::Function, format!("{named}: its own code")),
     }
 }
 
-fn called(row: &CallRow) -> String {
+fn called(row: &CallRow) -> (LedgerKind, String) {
     let copies = matches!(kind_of(&row.name), Some(Kind::AsyncCopy(_)));
-    match row.kind {
-        CallKind::Wait => format!("waiting for the GPU: {}", row.name),
-        CallKind::GraphLaunch | CallKind::KernelLaunch => "launching".to_owned(),
-        CallKind::Capture => "graph capture".to_owned(),
-        CallKind::AsyncCopy => "copies".to_owned(),
-        CallKind::Other if copies => "copies".to_owned(),
-        CallKind::Other if row.allocates() => "allocation".to_owned(),
-        CallKind::Other => format!("other CUDA calls: {}", row.name),
-    }
+    let (kind, cause) = match row.kind {
+        CallKind::Wait => {
+            let cause = format!("waiting for the GPU: {}", row.name);
+            return (LedgerKind::Wait, cause);
+        }
+        CallKind::GraphLaunch | CallKind::KernelLaunch => (LedgerKind::Launch, "launching"),
+        CallKind::Capture => (LedgerKind::Capture, "graph capture"),
+        CallKind::AsyncCopy => (LedgerKind::Copy, "copies"),
+        CallKind::Other if copies => (LedgerKind::Copy, "copies"),
+        CallKind::Other if row.allocates() => (LedgerKind::Allocation, "allocation"),
+        CallKind::Other => {
+            let cause = format!("other CUDA calls: {}", row.name);
+            return (LedgerKind::Call, cause);
+        }
+    };
+    (kind, cause.to_owned())
 }
 
 #[cfg(test)]
@@ -337,8 +340,8 @@ mod tests {
         let plain = (span(1000, 2000), MAIN, false);
         let taken = (span(2000, 3000), MAIN, true);
         let half = [
-            ("unknown", 500),
             ("waiting for the GPU: cuStreamSynchronize", 500),
+            ("unknown", 500),
         ];
         expect(&found(&[plain, taken], &wait), &half);
         expect(&found(&[taken], &wait), &half);

@@ -31,6 +31,8 @@ pub struct Ledger {
 /// A cause, and the time that is spent on it.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct LedgerRow {
+    /// What kind of cause it is.
+    pub kind: LedgerKind,
     /// What the time is spent on. `other` has the causes that are too small for a row, `unknown` the time of which the
     /// record says nothing.
     pub cause: String,
@@ -41,8 +43,51 @@ pub struct LedgerRow {
     pub share: f64,
 }
 
+/// What kind of cause time is spent on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LedgerKind {
+    /// Host: a CUDA call that waits for the GPU.
+    Wait,
+    /// Host: launches of kernels and graphs.
+    Launch,
+    /// Host: calls that copy or set memory.
+    Copy,
+    /// Host: captures and instantiations of graphs.
+    Capture,
+    /// Host: calls that allocate or free memory.
+    Allocation,
+    /// Host: other CUDA calls.
+    Call,
+    /// Host: Python's garbage collection, on this thread.
+    Gc,
+    /// Host: waits for the GIL.
+    GilWait,
+    /// Host: a marked Python function, without what has a row of its own.
+    Function,
+    /// Host: code between two of the things above.
+    Code,
+    /// GPU: at work.
+    Busy,
+    /// GPU: nothing to do.
+    Idle,
+    /// Causes that are too small for a row.
+    Other,
+    /// The record says nothing about it.
+    Unknown,
+}
+
+impl Ledger {
+    /// How much of the host's time causes of a kind take.
+    #[must_use]
+    pub fn host_share(&self, kind: LedgerKind) -> f64 {
+        let rows = self.host.iter().filter(|row| row.kind == kind);
+        rows.fold(0.0, |sum, row| sum + row.share)
+    }
+}
+
 /// Rows of causes and their times, the greatest first; small ones are one row.
-fn rows(mut times: Vec<(String, u64)>, ns: impl Fn(u64) -> u64) -> Vec<LedgerRow> {
+fn rows(mut times: Vec<((LedgerKind, String), u64)>, ns: impl Fn(u64) -> u64) -> Vec<LedgerRow> {
     let total: u64 = times.iter().map(|(_, time)| time).sum();
     times.retain(|(_, time)| *time > 0);
     times.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
@@ -50,9 +95,10 @@ fn rows(mut times: Vec<(String, u64)>, ns: impl Fn(u64) -> u64) -> Vec<LedgerRow
     let large = times.iter().take_while(|(_, time)| share(*time) >= SMALL);
     let kept = large.count().min(ROWS);
     let rest: u64 = times.drain(kept..).map(|(_, time)| time).sum();
-    let rest = (rest > 0).then(|| ("other".to_owned(), rest));
+    let rest = (rest > 0).then(|| ((LedgerKind::Other, "other".to_owned()), rest));
     let rows = times.into_iter().chain(rest);
-    rows.map(|(cause, time)| LedgerRow {
+    rows.map(|((kind, cause), time)| LedgerRow {
+        kind,
         cause,
         ns: ns(time),
         share: share(time),
@@ -62,10 +108,10 @@ fn rows(mut times: Vec<(String, u64)>, ns: impl Fn(u64) -> u64) -> Vec<LedgerRow
 
 /// The GPU's time: by events where they measured it, else by kernels.
 pub fn gpu(sum: &Sum, windows: &[Window], kernels: Option<KernelSum>) -> Vec<LedgerRow> {
-    let named = |times: &[(&str, u64)]| {
+    let named = |times: &[(LedgerKind, &str, u64)]| {
         let times = times
             .iter()
-            .map(|(cause, time)| ((*cause).to_owned(), *time));
+            .map(|(kind, cause, time)| ((*kind, (*cause).to_owned()), *time));
         rows(times.collect(), |ns| ns)
     };
     if sum.gpu_from != GpuFrom::Kernels {
@@ -76,17 +122,17 @@ pub fn gpu(sum: &Sum, windows: &[Window], kernels: Option<KernelSum>) -> Vec<Led
         });
         let at_work = at_work.min(took);
         return named(&[
-            ("from the first work to the last", at_work),
-            ("idle", took - at_work),
+            (LedgerKind::Busy, "from the first work to the last", at_work),
+            (LedgerKind::Idle, "idle", took - at_work),
         ]);
     }
     kernels.map_or_else(Vec::new, |taken| {
         let busy = taken.busy.min(taken.wall);
         let gaps = taken.gaps.min(taken.wall - busy);
         named(&[
-            ("kernels and copies", busy),
-            ("between kernels", gaps),
-            ("idle", taken.wall - busy - gaps),
+            (LedgerKind::Busy, "kernels and copies", busy),
+            (LedgerKind::Idle, "between kernels", gaps),
+            (LedgerKind::Idle, "idle", taken.wall - busy - gaps),
         ])
     })
 }

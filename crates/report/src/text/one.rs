@@ -12,7 +12,7 @@ use super::{findings, gpu};
 use crate::batch::PhaseSum;
 use crate::diagnosis::Finding;
 use crate::facts::Facts;
-use crate::ledger::{Ledger, LedgerRow};
+use crate::ledger::{Ledger, LedgerKind, LedgerRow};
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::routing::expert_gpus;
@@ -28,6 +28,8 @@ const KERNELS: usize = 5;
 const NAMES: usize = 3;
 const LAYERS: usize = 3;
 const SLOW: usize = 5;
+/// How many lines the ledgers of the host and of the GPU have, each.
+const LEDGER: usize = 3;
 /// How many lines there are for what was found and for notes, where those can be shorter.
 const FOUND: usize = 9;
 
@@ -105,7 +107,6 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
     lines.blank();
     times(process, sum, lines);
     batches(&process.phases, lines);
-    lines.blank();
     let tables = [
         process.slowest.len().min(SLOW) * usize::from(process.slowest.len() > 1),
         process.kernels.len().min(KERNELS),
@@ -123,6 +124,11 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
         usize::from(!process.gc.is_empty()) + usize::from(process.gil_wait.count > 0);
     let others =
         headings + python_lines + gpu::fixed(process) + routing::fixed(&process.experts) + notes;
+    // A screen that is full of other tables has less room for it.
+    let wanted = others + tables.iter().sum::<usize>() + 1 + 2 * LEDGER;
+    let most = if lines.left() >= wanted { LEDGER } else { 1 };
+    ledger(&process.ledger, sum.gpu_from, most, lines);
+    lines.blank();
     let Rows(rows) = Rows::share(tables, lines.left().saturating_sub(others));
     calls(process, sum, rows[2], lines);
     gpu::kernels(process, sum, rows[1], lines);
@@ -134,7 +140,7 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
         rows[5],
         lines,
     );
-    python(process, sum, lines);
+    python(process, lines);
     named("function", "runs", &process.functions, rows[3], lines);
     named("range", "count", &process.ranges, rows[4], lines);
     slow(
@@ -142,10 +148,6 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
         lines.left().saturating_sub(notes + 1).min(rows[0]),
         lines,
     );
-    // A screen that is full of other tables has no room for it.
-    if lines.left() >= notes + 3 {
-        ledger(&process.ledger, lines);
-    }
 }
 
 fn windows(windows: &[Window], lines: &mut Lines) {
@@ -212,7 +214,7 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
         row(
             "  waits for the GPU",
             &sum.wait,
-            Some(sum.share(sum.wait_total)),
+            Some(process.ledger.host_share(LedgerKind::Wait)),
         );
     }
     for phase in &process.phases {
@@ -253,7 +255,7 @@ fn batches(phases: &[PhaseSum], lines: &mut Lines) {
 }
 
 /// What the host and the GPU spend the time on, the greatest first.
-fn ledger(ledger: &Ledger, lines: &mut Lines) {
+fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines) {
     let said = |rows: &[LedgerRow]| {
         let rows = rows.iter();
         rows.map(|row| format!("{} {}", Share(row.share), short(&row.cause, 52)))
@@ -265,10 +267,14 @@ fn ledger(ledger: &Ledger, lines: &mut Lines) {
         } else {
             "host: "
         };
-        lines.list(of, &said(&ledger.host));
+        lines.wrapped(of, &said(&ledger.host), most);
     }
     if !ledger.gpu.is_empty() {
-        lines.list("GPU: ", &said(&ledger.gpu));
+        let of = match gpu_from {
+            GpuFrom::Plain => "GPU: ",
+            GpuFrom::Stretched | GpuFrom::Kernels => "GPU, stretched: ",
+        };
+        lines.wrapped(of, &said(&ledger.gpu), most);
     }
 }
 
@@ -296,7 +302,7 @@ fn calls(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
     }
 }
 
-fn python(process: &Process, sum: &Sum, lines: &mut Lines) {
+fn python(process: &Process, lines: &mut Lines) {
     if !process.gc.is_empty() {
         let longest = process.gc.iter().map(|gc| gc.longest).max().unwrap_or(0);
         let total = process
@@ -309,22 +315,20 @@ fn python(process: &Process, sum: &Sum, lines: &mut Lines) {
             .map(|gc| format!("{} {}", gc.count, gc.name))
             .collect();
         lines.add(format_args!(
-            "GC: {} in {}, longest {}, {} of the time",
+            "GC: {} in {}, longest {}",
             each.join(" + "),
             Time(total),
-            Time(longest),
-            Share(sum.share(sum.gc_total))
+            Time(longest)
         ));
     }
     let wait = &process.gil_wait;
     if wait.count > 0 {
         lines.add(format_args!(
-            "GIL: {} wait{} in {}, longest {}; iterations waited {} of the time",
+            "GIL: {} wait{} in {}, longest {}",
             wait.count,
             if wait.count == 1 { "" } else { "s" },
             Time(wait.total),
-            Time(wait.longest),
-            Share(sum.share(sum.gil_wait_total))
+            Time(wait.longest)
         ));
     }
 }

@@ -7,6 +7,7 @@ use super::lines::{Lines, short};
 use super::one::{SLOWEST, causes, shortcomings};
 use super::routing;
 use crate::Report;
+use crate::ledger::LedgerKind;
 use crate::process::Process;
 use crate::routing::{expert_gpus, together};
 use crate::skew::Skew;
@@ -116,7 +117,7 @@ fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
             Time(sum.time.max),
             sum.gpu_share
                 .map_or_else(String::new, |share| Share(share).to_string()),
-            Share(sum.share(sum.wait_total)),
+            Share(process.ledger.host_share(LedgerKind::Wait)),
             slowest.map_or_else(String::new, ToString::to_string)
         ));
     }

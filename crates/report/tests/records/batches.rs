@@ -76,7 +76,7 @@ fn each_iteration_has_its_batch() {
 fn phases_have_lines() {
     let (bytes, known) = record();
     let text = Report::new(vec![process("a", &bytes)]).text();
-    fits(&text, 40);
+    fits(&text, 44);
     let decodes = format!("  decode ({})", known - 4);
     for start in ["  prefill (1) ", "  mixed (3) ", &decodes] {
         assert!(text.lines().any(|line| line.starts_with(start)), "{text}");

@@ -1,9 +1,9 @@
 //! Where the time of iterations goes, and who is named for what, on records of which every nanosecond is known.
 
-use crate::common::process;
+use crate::common::process as process_of;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{CallKind, ClockKind, Edge, Event, Info, What};
-use tllmprof_report::{Bar, BarOf, PartOn, Process, Report};
+use tllmprof_report::{LedgerRow, Process, Report};
 
 const LAUNCH: u8 = 0;
 const WAIT: u8 = 1;
@@ -79,18 +79,18 @@ impl Made {
     }
 
     fn process(&self) -> Process {
-        process("made", &self.0.bytes())
+        process_of("made", &self.0.bytes())
     }
 }
 
-fn shares(bar: &Bar) -> Vec<(PartOn, f64)> {
+fn shares(rows: &[LedgerRow]) -> Vec<(&str, f64)> {
     let rounded = |share: f64| (share * 1e6).round() / 1e6;
-    let parts = bar.parts.iter();
-    parts.map(|part| (part.on, rounded(part.share))).collect()
+    let rows = rows.iter();
+    rows.map(|row| (&*row.cause, rounded(row.share))).collect()
 }
 
 #[test]
-fn each_bar_has_the_figures_of_its_own_iterations() {
+fn the_gpus_time_is_of_iterations_that_nothing_stretched() {
     let mut made = Made::new(1, 0);
     made.call(MAIN, 1100, 100, LAUNCH);
     made.call(MAIN, 1300, 400, WAIT);
@@ -101,46 +101,27 @@ fn each_bar_has_the_figures_of_its_own_iterations() {
     made.gpu_span(2000, 900, 6);
     made.kernels(&[(2000, 100), (2200, 200)]);
     let process = made.process();
-    let sum = process.sum.unwrap();
-    assert_eq!(sum.gpu_share, Some(0.6));
-    let bars = process.breakdown();
-    let [host, events, kernels] = &bars[..] else {
-        panic!("{bars:?}")
-    };
-    assert_eq!(
-        [host.of, events.of, kernels.of],
-        [BarOf::Host, BarOf::GpuEvents, BarOf::GpuKernels]
-    );
-    let expected = [
-        (PartOn::Wait, 0.2),
-        (PartOn::Gc, 0.0),
-        (PartOn::GilWait, 0.0),
-        (PartOn::Calls, 0.1),
-        (PartOn::Code, 0.7),
-    ];
-    assert_eq!(shares(host), expected);
-    let expected = [(PartOn::GpuTime, 0.6), (PartOn::Idle, 0.4)];
-    assert_eq!(shares(events), expected);
-    let expected = [
-        (PartOn::Busy, 0.3),
-        (PartOn::Gaps, 0.1),
-        (PartOn::Idle, 0.6),
-    ];
-    assert_eq!(shares(kernels), expected);
+    assert_eq!(process.sum.unwrap().gpu_share, Some(0.6));
+    let gpu = [("from the first work to the last", 0.6), ("idle", 0.4)];
+    assert_eq!(shares(&process.ledger.gpu), gpu);
+    let wait = ("waiting for the GPU: cuStreamSynchronize", 0.4);
+    assert!(shares(&process.ledger.host).contains(&wait));
+    assert!(!process.ledger.stretched);
 }
 
 #[test]
-fn where_kernels_alone_were_taken_there_is_one_bar_of_the_gpu() {
+fn where_kernels_alone_were_taken_they_are_the_gpus_time() {
     let mut made = Made::new(1, 0);
-    made.kernels(&[(2000, 100)]);
-    let bars = made.process().breakdown();
-    let of: Vec<_> = bars.iter().map(|bar| bar.of).collect();
-    assert_eq!(of, [BarOf::Host, BarOf::GpuKernels]);
-    assert!(
-        process("empty", &Builder::new(1, ClockKind::Monotonic).bytes())
-            .breakdown()
-            .is_empty()
-    );
+    made.kernels(&[(2000, 100), (2300, 100)]);
+    let gpu = [
+        ("idle", 0.6),
+        ("kernels and copies", 0.2),
+        ("between kernels", 0.2),
+    ];
+    let process = made.process();
+    assert_eq!(shares(&process.ledger.gpu), gpu);
+    let nothing = process_of("empty", &Builder::new(1, ClockKind::Monotonic).bytes());
+    assert!(nothing.ledger.gpu.is_empty() && nothing.ledger.host.is_empty());
 }
 
 #[test]
