@@ -75,6 +75,13 @@ fn page_text_and_json_have_one_figure_for_each_share() {
         let there: Value = serde_json::from_str(element(&html, "data")).unwrap();
         let in_page = &there["report"]["processes"][0];
         assert_eq!(in_page["ledger"], process["ledger"]);
+        for window in process["windows"].as_array().unwrap() {
+            for side in ["host", "gpu"] {
+                let rows = window["ledger"][side].as_array().unwrap();
+                let sum: f64 = rows.iter().map(|row| row["share"].as_f64().unwrap()).sum();
+                assert!(rows.is_empty() || (sum - 1.0).abs() < 1e-3, "{rows:?}");
+            }
+        }
         // All that the page has of shares is the report's.
         assert!(there["processes"][0].get("breakdown").is_none());
         let text = shown.report.text();

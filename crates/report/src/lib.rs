@@ -17,6 +17,7 @@ pub mod diagnosis;
 mod facts;
 mod first;
 mod gpu;
+mod idle;
 mod iteration;
 mod json;
 mod kernel_name;

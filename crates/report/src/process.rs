@@ -12,16 +12,16 @@ use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
 use crate::iteration::Iteration;
 use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
-use crate::ledger::{self, HostLedger, Ledger};
+use crate::ledger::{Groups, HostLedger, Ledger, Named as Names};
 use crate::metrics::{self, MetricSample, MetricSum, Samples};
 use crate::recording::Recording;
 use crate::routing::LayerLoad;
 use crate::slow::{self, Slow};
 use crate::spans::Spans;
-use crate::sum::Sum;
+use crate::sum::{GpuFrom, Sum};
 use crate::tally::{InIteration, Tallied, Tally, Total, Totals};
 use crate::turnaround::{Turnaround, Turnarounds};
-use crate::window::{Window, pairs, windows};
+use crate::window::{Window, windows};
 
 /// How long, in nanoseconds, a processor's counter has to be held against time before its durations are
 /// known to some parts in a hundred thousand: an anchor is right to some ten.
@@ -44,6 +44,8 @@ pub struct Process {
     pub outside: Outside,
     /// Where the time of its iterations goes.
     pub ledger: Ledger,
+    /// The same of each window.
+    pub window_ledgers: Vec<Ledger>,
     /// The slowest iterations first.
     pub slowest: Vec<Slow>,
     /// Of calls that were made inside windows, by row.
@@ -147,14 +149,6 @@ impl Process {
         let (mut facts, strings) = found.facts(header);
         let kinds = kinds(&facts.calls);
         let timeline = Spans::new(iterations.iter().map(RawIteration::span).collect());
-        let stretches = pairs(kernel_edges.clone());
-        let mut host =
-            HostLedger::new(timeline.spans().iter().zip(&iterations).map(|(span, raw)| {
-                let taken = stretches
-                    .iter()
-                    .any(|of| (of.first..=of.last).contains(&raw.n));
-                (*span, raw.thread, taken)
-            }));
         let mut tally = Tally::new(
             timeline,
             iterations
@@ -171,7 +165,6 @@ impl Process {
         let damage = recording.read(|entry| {
             if let Entry::Event { thread, event } = &entry {
                 tally.add(*thread, event);
-                host.add(*thread, event);
                 kernels.add(*thread, event);
                 samples.add(&clock, event);
             }
@@ -201,6 +194,7 @@ impl Process {
             + loads.left_out
             + strings.left_out();
         let slowest = slow::slow(&iterations, watched, &totals, &facts, &strings, &clock);
+        let idle = gpu.idle();
         let windows = windows(
             edges,
             whole(
@@ -213,12 +207,30 @@ impl Process {
             ),
         );
         let sum = Sum::of(&windows);
-        let measured = sum.as_ref();
-        let ledger = Ledger {
-            gpu: measured.map_or_else(Vec::new, |sum| ledger::gpu(sum, &windows, kernels.sum)),
-            stretched: host.stretched,
-            host: host.finish(&facts, &strings, |ticks| ns.of(ticks)),
+        let gpu_from = sum.map_or(GpuFrom::Plain, |sum| sum.gpu_from);
+        let did = kernels.busiest.as_ref();
+        let idle = match did.filter(|_| gpu_from == GpuFrom::Kernels) {
+            Some(did) => &did.idle,
+            None => &idle,
         };
+        // A third way through the record: what the host did while the GPU had nothing to do.
+        let groups = Groups::of(&windows, gpu_from);
+        let mut host = HostLedger::new(groups.placed.iter().copied(), idle);
+        if sum.is_some() {
+            recording.read(|entry| {
+                if let Entry::Event { thread, event } = &entry {
+                    host.add(&clock, *thread, event);
+                }
+            })?;
+        }
+        let spent = host.finish();
+        let names = Names {
+            facts: &facts,
+            strings: &strings,
+        };
+        let ledger_of = |window| groups.ledger(window, &spent, did, names);
+        let ledger = ledger_of(None);
+        let window_ledgers = (0..windows.len()).map(Some).map(ledger_of).collect();
         // Where a window closes the recorder has counted these.
         let unclosed = windows.iter().filter(|window| !window.closed);
         let gaps = match damage.is_none() {
@@ -235,6 +247,7 @@ impl Process {
             ended: header.ended,
             sum,
             ledger,
+            window_ledgers,
             phases: batch::phases(&windows),
             outside: Outside::of(header, &ns),
             slowest,

@@ -23,7 +23,7 @@ pub enum GpuFrom {
 
 impl GpuFrom {
     /// Where the GPU time of some iterations comes from.
-    fn of<'a, I: Iterator<Item = &'a Iteration>>(all: impl Fn() -> I) -> Self {
+    pub fn of<'a, I: Iterator<Item = &'a Iteration>>(all: impl Fn() -> I) -> Self {
         let measured = || all().filter(|iteration| iteration.gpu.is_some());
         if measured().any(|iteration| iteration.gpu_busy.is_none()) {
             Self::Plain

@@ -1,7 +1,7 @@
 // The parts of the page that are text: the verdict, the findings, tables and facts.
 
 import { rankColour } from "./charts";
-import { Data, Each, Finding, LedgerKind, LedgerRow, Named, Process, ProcessFigures, Report, Verdict } from "./contract";
+import { Data, Each, Finding, Ledger, LedgerKind, LedgerRow, Named, Process, ProcessFigures, Report, Verdict } from "./contract";
 import { button, card, el } from "./dom";
 import { bytes, count, quantity, rate, share, time } from "./format";
 
@@ -41,16 +41,25 @@ const COLOURS: Record<LedgerKind, string> = {
 /** How many causes are named beside a bar. The rest is in a table. */
 const NAMED = 6;
 
-/** Where the time of the iterations goes, as the text report and `--json` have it. */
+/** Where the time of the iterations goes, as the text report and `--json` have it: of all, and of each window. */
 export function ledger(process: Process): HTMLElement {
-    const { inside, ledger } = process;
-    if (!inside || !ledger.host.length) return el("div");
-    const taken = process.kernel_window && process.kernel_window.iterations > 0;
-    const gpu = inside.gpu_from === "events" ? (taken ? "in iterations without kernels" : "") : "recording kernels made these iterations longer";
-    const host = ledger.stretched ? "recording kernels made these iterations longer" : taken ? "in iterations without kernels" : "";
+    const { windows } = process;
+    if (!process.inside || !process.ledger.host.length) return el("div");
     return el("div", { class: "ledger" },
         el("h2", {}, "Where the time of iterations goes"),
-        ...bar("Host", "host", ledger.host, host), ...bar("GPU", "gpu", ledger.gpu, gpu));
+        ...bars(process, process.ledger),
+        windows.length > 1 && el("details", {}, el("summary", {}, "By window"), ...windows.flatMap((window) => [
+            el("h3", {}, `Window ${windowName(window)}`), el("div", { "data-window": windowName(window) }, ...bars(process, window.ledger)),
+        ])));
+}
+
+function bars({ inside, kernel_window }: Process, { host, gpu, stretched }: Ledger): HTMLElement[] {
+    const longer = "recording kernels made these iterations longer";
+    const without = kernel_window && kernel_window.iterations > 0 ? "in iterations without kernels" : "";
+    return [
+        ...bar("Host", "host", host, stretched ? longer : without),
+        ...bar("GPU", "gpu", gpu, inside?.gpu_from === "events" ? without : longer),
+    ];
 }
 
 function bar(title: string, of: string, rows: LedgerRow[], which: string): HTMLElement[] {

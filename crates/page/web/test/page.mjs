@@ -103,7 +103,7 @@ function line(lines, start) {
 const percent = (part) => `${(part * 100).toFixed(1)} %`;
 
 /** The parts of a bar of the mean iteration, each with its share. */
-const barOf = (page, of) => page.$$eval(`[data-of=${of}] .legend li:has(b)`, (parts) =>
+const barOf = (page, of) => page.$$eval(`.ledger > [data-of=${of}] .legend li:has(b)`, (parts) =>
     Object.fromEntries(parts.map((part) => [part.firstElementChild.nextSibling.textContent.trim(), part.querySelector("b").textContent])));
 
 // The page's script writes numbers as the text report does.

@@ -176,6 +176,8 @@ struct JsonWindow<'a> {
     closed: bool,
     /// Whether something other than its last iteration closed it, such as the end of the process.
     cut: bool,
+    /// Where the time of its iterations goes, by cause.
+    ledger: &'a Ledger,
     /// Its iterations, in the order of their starts.
     #[schemars(with = "Vec<JsonIteration>")]
     iterations: Iterations<'a>,
@@ -364,7 +366,8 @@ struct JsonThread<'a> {
 
 impl<'a> JsonProcess<'a> {
     pub fn of(process: &'a Process, each: bool, ranks: usize) -> Self {
-        let window = |window| JsonWindow::of(window, each);
+        let windows = process.windows.iter().zip(&process.window_ledgers);
+        let windows = windows.map(|(window, ledger)| JsonWindow::of(window, ledger, each));
         let facts = &process.facts;
         Self {
             file: process.file.display().to_string(),
@@ -388,7 +391,7 @@ impl<'a> JsonProcess<'a> {
             clock_tied_ns: process.tied_briefly,
             unix_minus_monotonic_ns: process.unix_minus_monotonic,
             windows_asked: &facts.windows,
-            windows: process.windows.iter().map(window).collect(),
+            windows: windows.collect(),
             inside: process
                 .sum
                 .as_ref()
@@ -462,12 +465,13 @@ fn threads(process: &Process) -> Vec<JsonThread<'_>> {
 }
 
 impl<'a> JsonWindow<'a> {
-    fn of(window: &'a Window, each: bool) -> Self {
+    fn of(window: &'a Window, ledger: &'a Ledger, each: bool) -> Self {
         Self {
             first: window.first,
             last: window.last,
             closed: window.closed,
             cut: window.cut,
+            ledger,
             iterations: Iterations(if each { &window.iterations } else { &[] }),
         }
     }

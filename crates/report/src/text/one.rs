@@ -12,7 +12,7 @@ use super::{findings, gpu};
 use crate::batch::PhaseSum;
 use crate::diagnosis::Finding;
 use crate::facts::Facts;
-use crate::ledger::{Ledger, LedgerKind, LedgerRow};
+use crate::ledger::{Ledger, LedgerKind, LedgerRow, difference};
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::routing::expert_gpus;
@@ -30,6 +30,8 @@ const LAYERS: usize = 3;
 const SLOW: usize = 5;
 /// How many lines the ledgers of the host and of the GPU have, each.
 const LEDGER: usize = 3;
+/// The ledger of a window is shown from this part of the time on that goes elsewhere than in all of them.
+const UNLIKE: f64 = 0.2;
 /// How many lines there are for what was found and for notes, where those can be shorter.
 const FOUND: usize = 9;
 
@@ -128,6 +130,10 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
     let wanted = others + tables.iter().sum::<usize>() + 1 + 2 * LEDGER;
     let most = if lines.left() >= wanted { LEDGER } else { 1 };
     ledger(&process.ledger, sum.gpu_from, most, lines);
+    let room = lines
+        .left()
+        .saturating_sub(others + 1 + tables.iter().min().unwrap_or(&0));
+    unlike(process, room, lines);
     lines.blank();
     let Rows(rows) = Rows::share(tables, lines.left().saturating_sub(others));
     calls(process, sum, rows[2], lines);
@@ -256,11 +262,6 @@ fn batches(phases: &[PhaseSum], lines: &mut Lines) {
 
 /// What the host and the GPU spend the time on, the greatest first.
 fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines) {
-    let said = |rows: &[LedgerRow]| {
-        let rows = rows.iter();
-        rows.map(|row| format!("{} {}", Share(row.share), short(&row.cause, 52)))
-            .collect::<Vec<_>>()
-    };
     if !ledger.host.is_empty() {
         let of = if ledger.stretched {
             "host, stretched: "
@@ -276,6 +277,29 @@ fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines) {
         };
         lines.wrapped(of, &said(&ledger.gpu), most);
     }
+}
+
+/// The ledgers of windows that differ much from that of all.
+fn unlike(process: &Process, room: usize, lines: &mut Lines) {
+    let whole = &process.ledger;
+    let windows = process.windows.iter().zip(&process.window_ledgers);
+    let sides = windows.flat_map(|(window, of)| {
+        let sides = [
+            ("host", &of.host, &whole.host),
+            ("GPU", &of.gpu, &whole.gpu),
+        ];
+        sides.map(|(side, rows, all)| (side, window, rows, all))
+    });
+    let unlike = sides.filter(|(_, _, rows, all)| difference(rows, all) > UNLIKE);
+    for (side, window, rows, _) in unlike.take(room.min(2 * WINDOWS)) {
+        lines.list(&format!("{side} in window {}: ", name(window)), &said(rows));
+    }
+}
+
+fn said(rows: &[LedgerRow]) -> Vec<String> {
+    let rows = rows.iter();
+    rows.map(|row| format!("{} {}", Share(row.share), short(&row.cause, 52)))
+        .collect()
 }
 
 fn calls(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {

@@ -102,7 +102,16 @@ fn the_gpus_time_is_of_iterations_that_nothing_stretched() {
     made.kernels(&[(2000, 100), (2200, 200)]);
     let process = made.process();
     assert_eq!(process.sum.unwrap().gpu_share, Some(0.6));
-    let gpu = [("from the first work to the last", 0.6), ("idle", 0.4)];
+    // Idle until 1200, of which nothing is known until 1100, and from 1800 on.
+    let gpu = [
+        ("busy by events", 0.6),
+        (
+            "idle: code between cuStreamSynchronize and cuLaunchKernel",
+            0.2,
+        ),
+        ("idle: launching", 0.1),
+        ("idle: unknown", 0.1),
+    ];
     assert_eq!(shares(&process.ledger.gpu), gpu);
     let wait = ("waiting for the GPU: cuStreamSynchronize", 0.4);
     assert!(shares(&process.ledger.host).contains(&wait));
@@ -112,16 +121,58 @@ fn the_gpus_time_is_of_iterations_that_nothing_stretched() {
 #[test]
 fn where_kernels_alone_were_taken_they_are_the_gpus_time() {
     let mut made = Made::new(1, 0);
-    made.kernels(&[(2000, 100), (2300, 100)]);
+    made.kernels(&[(2000, 100), (2050, 100), (2300, 100)]);
+    made.call(MAIN, 2010, 20, LAUNCH);
+    made.call(MAIN, 2120, 130, WAIT);
+    made.call(MAIN, 2290, 10, LAUNCH);
+    made.call(MAIN, 2310, 490, WAIT);
     let gpu = [
-        ("idle", 0.6),
-        ("kernels and copies", 0.2),
-        ("between kernels", 0.2),
+        ("idle: waiting for the GPU: cuStreamSynchronize", 0.5),
+        ("busy: kernel", 0.25),
+        ("idle: unknown", 0.2),
+        (
+            "idle: code between cuStreamSynchronize and cuLaunchKernel",
+            0.04,
+        ),
+        ("idle: launching", 0.01),
     ];
     let process = made.process();
     assert_eq!(shares(&process.ledger.gpu), gpu);
     let nothing = process_of("empty", &Builder::new(1, ClockKind::Monotonic).bytes());
     assert!(nothing.ledger.gpu.is_empty() && nothing.ledger.host.is_empty());
+}
+
+#[test]
+fn each_window_has_a_ledger_of_its_own() {
+    let mut made = Made::new(1, 0);
+    for (at, edge, iteration) in [(4000, Edge::Open, 8), (5000, Edge::Close, 8)] {
+        made.put(MAIN, at, 0, What::Window { edge, iteration });
+    }
+    made.put(MAIN, 4000, 1000, What::Iteration { n: 8 });
+    made.call(MAIN, 1000, 2000, WAIT);
+    made.call(MAIN, 4000, 1000, LAUNCH);
+    made.gpu_span(1000, 1000, 5);
+    made.gpu_span(2000, 1000, 6);
+    made.gpu_span(4400, 600, 8);
+    let process = made.process();
+    let [first, second] = &process.window_ledgers[..] else {
+        panic!("{:?}", process.windows)
+    };
+    let wait = "waiting for the GPU: cuStreamSynchronize";
+    assert_eq!(shares(&first.host), [(wait, 1.0)]);
+    assert_eq!(shares(&second.host), [("launching", 1.0)]);
+    let work = "busy by events";
+    assert_eq!(shares(&first.gpu), [(work, 1.0)]);
+    assert_eq!(shares(&second.gpu), [(work, 0.6), ("idle: launching", 0.4)]);
+    let whole = [(wait, 0.666667), ("launching", 0.333333)];
+    assert_eq!(shares(&process.ledger.host), whole);
+    let ns = |rows: &[LedgerRow]| rows.iter().map(|row| row.ns).sum::<u64>();
+    assert_eq!(ns(&first.host) + ns(&second.host), ns(&process.ledger.host));
+    let text = Report::new(vec![process]).text();
+    assert!(
+        text.contains("\nhost in window 8: 100 % launching\n"),
+        "{text}"
+    );
 }
 
 #[test]
