@@ -1,5 +1,7 @@
 //! When a GPU had nothing to do, in the time of a thread's iterations.
 
+use std::cell::Cell;
+
 use crate::spans::Span;
 
 /// How many spans are kept; of what comes later is not known what the host did.
@@ -41,6 +43,8 @@ pub struct Idle {
     /// How much idle time lies before each.
     before: Vec<u64>,
     all: u64,
+    /// Where the last search ended.
+    last: Cell<usize>,
 }
 
 impl Idle {
@@ -73,7 +77,16 @@ impl Idle {
     }
 
     fn until(&self, moment: u64) -> u64 {
-        let after = self.spans.partition_point(|span| span.start <= moment);
+        let is_after = |at: usize| self.spans.get(at).is_none_or(|span| moment < span.start);
+        let last = self.last.get();
+        // Moments come nearly in order.
+        let near = [last, last + 1]
+            .into_iter()
+            .find(|at| is_after(*at) && at.checked_sub(1).is_none_or(|before| !is_after(before)));
+        let after = near
+            .unwrap_or_else(|| self.spans.partition_point(|span| span.start <= moment))
+            .min(self.spans.len());
+        self.last.set(after);
         let last = after
             .checked_sub(1)
             .and_then(|at| Some((self.spans.get(at)?, self.before.get(at)?)));

@@ -2,6 +2,7 @@
 //! each takes the time that none before it took. Moments are counted in the time of the thread's own
 //! iterations, so what lies outside them has no length, and all sums are exact.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use tllmprof_record::{Clock, Event, What};
@@ -59,6 +60,8 @@ struct Thread {
     /// Pieces of time that have causes, in order.
     pieces: Vec<Piece>,
     idle: Idle,
+    /// Where the last search ended.
+    last: Cell<usize>,
 }
 
 /// A piece of time in which every nanosecond has a cause.
@@ -194,11 +197,33 @@ impl Times {
 }
 
 impl Thread {
-    /// How much of the iterations' time lies before a moment.
-    fn place(&self, moment: u64) -> u64 {
+    /// The first iteration that ends after a moment. Events come nearly in order.
+    fn ending_after(&self, moment: u64) -> usize {
+        let ends_after = |at: usize| {
+            let iteration = self.iterations.get(at);
+            iteration.is_none_or(|one| moment < one.span.end)
+        };
+        let last = self.last.get();
+        for index in [last, last + 1] {
+            if ends_after(index)
+                && index
+                    .checked_sub(1)
+                    .is_none_or(|before| !ends_after(before))
+            {
+                self.last.set(index.min(self.iterations.len()));
+                return index;
+            }
+        }
         let index = self
             .iterations
             .partition_point(|one| one.span.end <= moment);
+        self.last.set(index);
+        index
+    }
+
+    /// How much of the iterations' time lies before a moment.
+    fn place(&self, moment: u64) -> u64 {
+        let index = self.ending_after(moment);
         match (self.iterations.get(index), self.before.get(index)) {
             (Some(one), Some(before)) => before + moment.saturating_sub(one.span.start),
             _ => self.all,
@@ -207,8 +232,21 @@ impl Thread {
 
     /// The parts of a span that lie in each iteration: its group, and how long it is.
     fn parts(&self, span: Span) -> impl Iterator<Item = (usize, Times)> {
-        let after = self.before.partition_point(|before| *before <= span.start);
-        let mut at = after.saturating_sub(1);
+        let last = self.last.get();
+        let is_it = |at: usize| {
+            let from = self.before.get(at).is_some_and(|from| *from <= span.start);
+            from && self
+                .before
+                .get(at + 1)
+                .is_none_or(|next| span.start < *next)
+        };
+        let mut at = match is_it(last) {
+            true => last,
+            false => {
+                let after = self.before.partition_point(|before| *before <= span.start);
+                after.saturating_sub(1)
+            }
+        };
         let mut start = span.start;
         std::iter::from_fn(move || {
             while start < span.end {
