@@ -52,8 +52,8 @@ pub fn phases(windows: &[Window]) -> Vec<PhaseSum> {
         Some(PhaseSum {
             phase,
             iterations: of().count() as u64,
-            time: Quantiles::of(of().map(|(iteration, _)| iteration.duration))?,
-            total: total(|(iteration, _)| iteration.duration),
+            time: Quantiles::of(of().map(|(iteration, _)| iteration.busy()))?,
+            total: total(|(iteration, _)| iteration.busy()),
             requests: total(|(_, batch)| u64::from(batch.requests)),
             tokens: total(|(_, batch)| u64::from(batch.tokens)),
             prefill_tokens: total(|(_, batch)| u64::from(batch.prefill_tokens)),
@@ -73,6 +73,8 @@ mod tests {
             n,
             thread: 1,
             cut: false,
+            idle: 0,
+            idle_calls: 0,
         }
     }
 

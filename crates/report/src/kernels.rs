@@ -80,7 +80,7 @@ pub struct KernelSum {
     /// How long at least one kernel or copy ran in them, of the device where that is longest, in
     /// nanoseconds.
     pub busy: u64,
-    /// What they took, in nanoseconds.
+    /// What they took without waiting for requests, in nanoseconds.
     pub wall: u64,
     /// Kernels that began in them.
     pub kernels: u64,
@@ -320,7 +320,9 @@ impl<'a> KernelTally<'a> {
             iterations: inside().count() as u64,
             busy: longest.0,
             wall: inside().fold(0, |wall, place| {
-                spans[place].end.saturating_sub(spans[place].start) + wall
+                let idle = self.clock.duration_ns(raw[place].start, raw[place].idle);
+                let whole = spans[place].end.saturating_sub(spans[place].start);
+                whole.saturating_sub(idle) + wall
             }),
             kernels: inside().map(|place| u64::from(self.began[place])).sum(),
             gaps: longest.1,

@@ -28,6 +28,7 @@ mod names;
 mod process;
 mod quantiles;
 mod recording;
+mod requests;
 mod routing;
 mod skew;
 mod slow;

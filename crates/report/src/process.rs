@@ -143,9 +143,17 @@ impl Process {
             edges,
             kernel_edges,
             gpu,
+            requests,
             left_out,
         } = first;
         iterations.sort_by_key(|iteration| iteration.start);
+        let by_events = gpu.idle();
+        let known = (!by_events.is_empty()).then_some(&by_events[..]);
+        let requests = requests.finish(known, &clock);
+        for iteration in &mut iterations {
+            (iteration.idle, iteration.idle_calls) =
+                requests.within(iteration.thread, iteration.span());
+        }
         let (mut facts, strings) = found.facts(header);
         let kinds = kinds(&facts.calls);
         let timeline = Spans::new(iterations.iter().map(RawIteration::span).collect());
@@ -194,7 +202,6 @@ impl Process {
             + loads.left_out
             + strings.left_out();
         let slowest = slow::slow(&iterations, watched, &totals, &facts, &strings, &clock);
-        let idle = gpu.idle();
         let windows = windows(
             edges,
             whole(
@@ -211,7 +218,7 @@ impl Process {
         let did = kernels.busiest.as_ref();
         let idle = match did.filter(|_| gpu_from == GpuFrom::Kernels) {
             Some(did) => &did.idle,
-            None => &idle,
+            None => &by_events,
         };
         // A third way through the record: what the host did while the GPU had nothing to do.
         let groups = Groups::of(&windows, gpu_from);
@@ -219,7 +226,7 @@ impl Process {
         if sum.is_some() {
             recording.read(|entry| {
                 if let Entry::Event { thread, event } = &entry {
-                    host.add(&clock, *thread, event);
+                    host.add(&clock, &requests, *thread, event);
                 }
             })?;
         }
@@ -419,7 +426,8 @@ fn whole(
                 launches: inside.launches,
                 launching: ns(inside.launching),
                 calls: inside.calls,
-                wait: ns(inside.wait),
+                wait: ns(inside.wait.saturating_sub(raw.idle_calls)),
+                idle: ns(raw.idle),
                 gil_wait: ns(inside.gil_wait),
                 gc: ns(inside.gc),
                 kernels: kernels.kernels,

@@ -260,8 +260,10 @@ export interface Sum {
     per_second: number | null;
     /** The time from the first one's start to the last one's end, summed over windows. Unit: ns. */
     wall_ns: number;
-    /** How long they took. */
+    /** How long they took, without waiting for requests. */
     time: Quantiles;
+    /** How long their threads waited for requests. */
+    idle: Quantiles;
     /** How long the GPU was at work in those iterations that `gpu_from` names; `null`: not measured. */
     gpu: Quantiles | null;
     /** What the GPU's time was measured by, and in which iterations. */
@@ -336,6 +338,8 @@ export interface Slow {
     start_ns: number;
     /** How long it took. Unit: ns. */
     dur_ns: number;
+    /** How long of that its thread waited for requests. Unit: ns. */
+    idle_ns: number;
     /** What overlapped it, up to 8: what took longest beyond its time in the mean iteration first. */
     overlaps: Overlap[];
 }
@@ -519,8 +523,10 @@ export interface Iteration {
     launches: number;
     /** CUDA calls during it, on all threads. Unit: calls. */
     calls: number;
-    /** How long its thread waited for the GPU in CUDA calls. Unit: ns. */
+    /** How long its thread waited in CUDA calls for the GPU to work. Unit: ns. */
     wait_ns: number;
+    /** How long its thread was blocked waiting for requests: in a function in which a known engine does, or in a call that waits for a GPU that was given nothing to do. It is part of `dur_ns`, and of no percentile and no finding. Unit: ns. */
+    idle_ns: number;
     /** How long its thread waited for the GIL. Unit: ns. */
     gil_wait_ns: number;
     /** How long garbage collections of Python took during it, on all threads. Unit: ns. */
@@ -635,6 +641,8 @@ export type LedgerKind =
     | "function"
     /** Host: code between two of the things above. */
     | "code"
+    /** Host: waiting for requests, which is no work and no fault. */
+    | "requests"
     /** GPU: at work. */
     | "busy"
     /** GPU: nothing to do. */

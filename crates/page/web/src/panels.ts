@@ -35,7 +35,7 @@ function windowsLine(process: Process): string {
 /** The colours of kinds of causes. */
 const COLOURS: Record<LedgerKind, string> = {
     wait: "wait", launch: "launch", copy: "copy", capture: "set", allocation: "set", call: "call", gc: "gc", gil_wait: "gil-wait",
-    function: "python", code: "host", busy: "kernel", idle: "idle", other: "gap", unknown: "missing",
+    function: "python", requests: "idle", code: "host", busy: "kernel", idle: "idle", other: "gap", unknown: "missing",
 };
 
 /** How many causes are named beside a bar. The rest is in a table. */
@@ -138,7 +138,7 @@ export function slowest(process: Process, figures: ProcessFigures, show: (n: num
             `${name}${held_by === null ? "" : ` (held by ${held_by})`} +${time(more_ns)}`);
         return [
             button(`${slow.n}`, `Show iteration ${slow.n} in the timeline`, () => show(slow.n, slow.dur_ns)),
-            said.length ? said.join(", ") : el("span", { class: "muted", title: "nothing that was recorded took longer than usual" }, "–"), time(slow.dur_ns),
+            said.length ? said.join(", ") : el("span", { class: "muted", title: "nothing that was recorded took longer than usual" }, "–"), time(slow.dur_ns - slow.idle_ns),
         ];
     });
     return card("Slowest iterations", "and what took longer in them than on average", table(["iteration", "cause", "took"], rows, 2));

@@ -213,8 +213,11 @@ struct JsonIteration {
     /// CUDA calls during it, on all threads.
     #[schemars(extend("unit" = "calls"))]
     calls: u32,
-    /// How long its thread waited for the GPU in CUDA calls.
+    /// How long its thread waited in CUDA calls for the GPU to work.
     wait_ns: u64,
+    /// How long its thread was blocked waiting for requests: in a function in which a known engine does, or in a call that
+    /// waits for a GPU that was given nothing to do. It is part of `dur_ns`, and of no percentile and no finding.
+    idle_ns: u64,
     /// How long its thread waited for the GIL.
     gil_wait_ns: u64,
     /// How long garbage collections of Python took during it, on all threads.
@@ -243,8 +246,10 @@ struct JsonSum {
     per_second: Option<f64>,
     /// The time from the first one's start to the last one's end, summed over windows.
     wall_ns: u64,
-    /// How long they took.
+    /// How long they took, without waiting for requests.
     time: Quantiles,
+    /// How long their threads waited for requests.
+    idle: Quantiles,
     /// How long the GPU was at work in those iterations that `gpu_from` names; `null`: not measured.
     gpu: Option<Quantiles>,
     /// What the GPU's time was measured by, and in which iterations.
@@ -302,6 +307,8 @@ struct JsonSlow<'a> {
     start_ns: u64,
     /// How long it took.
     dur_ns: u64,
+    /// How long of that its thread waited for requests.
+    idle_ns: u64,
     /// What overlapped it, up to 8: what took longest beyond its time in the mean iteration first.
     overlaps: Vec<JsonCause<'a>>,
 }
@@ -412,6 +419,7 @@ impl<'a> JsonProcess<'a> {
                     n: slow.n,
                     start_ns: slow.start,
                     dur_ns: slow.duration,
+                    idle_ns: slow.idle,
                     overlaps: slow.causes.iter().map(JsonCause::of).collect(),
                 })
                 .collect(),
@@ -488,6 +496,7 @@ impl JsonIteration {
             launches: iteration.launches,
             calls: iteration.calls,
             wait_ns: iteration.wait,
+            idle_ns: iteration.idle,
             gil_wait_ns: iteration.gil_wait,
             gc_ns: iteration.gc,
             kernels: iteration.kernels,
@@ -505,6 +514,7 @@ impl JsonSum {
             per_second: sum.rate(),
             wall_ns: sum.wall,
             time: sum.time,
+            idle: sum.idle,
             gpu: sum.gpu,
             gpu_from: sum.gpu_from,
             gpu_share: sum.gpu_share,

@@ -9,6 +9,7 @@ use tllmprof_record::{Clock, Event, What};
 
 use super::keys::{Key, Spent};
 use crate::idle::Idle;
+use crate::requests::Requests;
 use crate::spans::Span;
 
 /// How many pieces of time of a thread are kept back for events that contain them.
@@ -107,11 +108,14 @@ impl HostLedger {
     }
 
     /// Adds an event of a thread.
-    pub fn add(&mut self, clock: &Clock, thread: u32, event: &Event) {
+    pub fn add(&mut self, clock: &Clock, requests: &Requests, thread: u32, event: &Event) {
         let key = match event.what {
             What::Call {
                 capturing: true, ..
             } => Key::Capturing,
+            What::Call { .. } | What::Function { .. } if requests.is_one(thread, event) => {
+                Key::Requests
+            }
             What::Call { row, .. } => Key::Call(row),
             What::Gc { .. } => Key::Gc,
             What::GilWait => Key::Gil,
@@ -354,7 +358,7 @@ mod tests {
         let clock = Clock::new(ClockKind::Monotonic, &[]);
         let mut ledger = HostLedger::new(iterations.iter().copied(), idle);
         for (thread, event) in events {
-            ledger.add(&clock, *thread, event);
+            ledger.add(&clock, &Requests::default(), *thread, event);
         }
         ledger.finish()
     }

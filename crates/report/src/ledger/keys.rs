@@ -14,6 +14,8 @@ pub enum Key {
     Gc,
     Gil,
     Function(StringId),
+    /// Waiting for requests.
+    Requests,
 }
 
 /// A cause, or what lies between two.
@@ -56,6 +58,7 @@ impl Named<'_> {
             Key::Capturing => (LedgerKind::Capture, "graph capture".to_owned()),
             Key::Gc => (LedgerKind::Gc, named),
             Key::Gil => (LedgerKind::GilWait, "waiting for the GIL".to_owned()),
+            Key::Requests => (LedgerKind::Requests, named),
             Key::Function(_) => (LedgerKind::Function, format!("{named}: its own code")),
         }
     }
@@ -66,6 +69,7 @@ impl Named<'_> {
             Key::Capturing => "a stream capture".to_owned(),
             Key::Gc => "GC".to_owned(),
             Key::Gil => "a wait for the GIL".to_owned(),
+            Key::Requests => "waiting for requests".to_owned(),
             Key::Function(id) => name(self.strings.get(id)),
         }
     }

@@ -70,6 +70,8 @@ pub enum LedgerKind {
     Function,
     /// Host: code between two of the things above.
     Code,
+    /// Host: waiting for requests, which is no work and no fault.
+    Requests,
     /// GPU: at work.
     Busy,
     /// GPU: nothing to do.

@@ -223,6 +223,10 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
             Some(process.ledger.host_share(LedgerKind::Wait)),
         );
     }
+    if sum.idle.max > 0 {
+        let share = process.ledger.host_share(LedgerKind::Requests);
+        row("  waits for requests", &sum.idle, Some(share));
+    }
     for phase in &process.phases {
         let what = format!("  {} ({})", phase.phase.name(), phase.iterations);
         row(&short(&what, 22), &phase.time, Some(sum.share(phase.total)));
@@ -389,7 +393,7 @@ fn slow(process: &Process, room: usize, lines: &mut Lines) {
     }
     lines.add(format_args!("{SLOWEST}"));
     for slow in process.slowest.iter().take(room) {
-        let start = format!("  {:<8}{:>9}  ", slow.n, Time(slow.duration).to_string());
+        let start = format!("  {:<8}{:>9}  ", slow.n, Time(slow.busy()).to_string());
         lines.list(&start, &causes(slow));
     }
 }

@@ -181,7 +181,7 @@ fn slowest(processes: &[Process], names: &[String], room: usize, lines: &mut Lin
         .zip(names)
         .flat_map(|(process, who)| process.slowest.iter().map(move |slow| (who, slow)));
     let mut all: Vec<(&String, &Slow)> = all.collect();
-    all.sort_by_key(|(_, slow)| std::cmp::Reverse(slow.duration));
+    all.sort_by_key(|(_, slow)| std::cmp::Reverse(slow.busy()));
     if all.is_empty() || room == 0 {
         return;
     }
@@ -191,7 +191,7 @@ fn slowest(processes: &[Process], names: &[String], room: usize, lines: &mut Lin
         let start = format!(
             "  {who} {:<8}{:>9}  ",
             slow.n,
-            Time(slow.duration).to_string()
+            Time(slow.busy()).to_string()
         );
         lines.list(&start, &causes(slow));
     }

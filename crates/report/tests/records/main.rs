@@ -8,5 +8,6 @@ mod diagnosis;
 mod gpu;
 mod ledger;
 mod report;
+mod requests;
 mod routing;
 mod seeds;
