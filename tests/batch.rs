@@ -10,13 +10,8 @@ use serde_json::{Value, json};
 use common::python::{Python, pythons};
 use common::{Fixture, Ran, Scratch, command, repo, run, skipped, tllmprof};
 
-/// What was in each iteration of the record, and what the run said.
-fn batches(
-    which: &Python,
-    program: &str,
-    args: &[&str],
-    variables: &[(&str, &str)],
-) -> (Vec<Value>, Ran) {
+/// The program of tests/batch/ under the library, with a window of all iterations.
+fn fixture(which: &Python, program: &str, args: &[&str], variables: &[(&str, &str)]) -> Fixture {
     let folder = repo().join("tests/batch");
     let paths = [
         folder.clone(),
@@ -36,6 +31,52 @@ fn batches(
     for (name, value) in variables {
         fixture = fixture.env(name, value);
     }
+    fixture
+}
+
+/// What was in each iteration of the record, and what the run said.
+fn batches(
+    which: &Python,
+    program: &str,
+    args: &[&str],
+    variables: &[(&str, &str)],
+) -> (Vec<Value>, Ran) {
+    let (process, ran) = report(which, program, args, variables);
+    let batches = iterations(&process)
+        .map(|iteration| iteration["batch"].clone())
+        .collect();
+    (batches, ran)
+}
+
+/// As [`batches`] under a condition, with whether each iteration is marked as one that does not fulfil it.
+fn marked_batches(
+    which: &Python,
+    program: &str,
+    args: &[&str],
+    variables: &[(&str, &str)],
+) -> (Vec<Value>, Vec<bool>, Ran) {
+    let (process, ran) = report(which, program, args, variables);
+    let (batches, excluded) = iterations(&process)
+        .map(|iteration| (iteration["batch"].clone(), iteration["qualifies"] == false))
+        .unzip();
+    (batches, excluded, ran)
+}
+
+fn iterations(process: &Value) -> impl Iterator<Item = &Value> {
+    let windows = process["windows"].as_array().unwrap();
+    windows
+        .iter()
+        .flat_map(|window| window["iterations"].as_array().unwrap())
+}
+
+/// What is reported of the record, and what the run said.
+fn report(
+    which: &Python,
+    program: &str,
+    args: &[&str],
+    variables: &[(&str, &str)],
+) -> (Value, Ran) {
+    let fixture = fixture(which, program, args, variables);
     let record = fixture.folder().join("steps.tllmprof");
     let (ran, report) = fixture.run_and(|| {
         let mut command = std::process::Command::new(tllmprof());
@@ -52,16 +93,7 @@ fn batches(
             ran.output.err()
         )
     });
-    let windows = report["processes"][0]["windows"].as_array().unwrap();
-    let iterations = windows
-        .iter()
-        .flat_map(|window| window["iterations"].as_array().unwrap());
-    (
-        iterations
-            .map(|iteration| iteration["batch"].clone())
-            .collect(),
-        ran,
-    )
+    (report["processes"][0].clone(), ran)
 }
 
 fn truth(ran: &Ran) -> Vec<Value> {
@@ -175,27 +207,170 @@ fn a_step_of_several_calls_has_no_batch() {
     assert_eq!(found, truth(&ran));
 }
 
-/// The stand-in for vLLM with windows of some iterations: what was in each batch of the run and of the record, and
-/// the last line.
-fn windows_where(
-    which: &Python,
-    window: &str,
-    condition: &str,
-) -> (Vec<Value>, Vec<Value>, String) {
+/// Where an engine that is not known holds what is in a batch.
+const FORMULAS: &str =
+    "requests:len(batch.requests),tokens:batch.total,prefill_tokens:sum(n for n in batch.prompts)";
+
+/// The engine that is not known, by its function `name`.
+fn mine(which: &Python, name: &str, more: &[(&str, &str)]) -> (Vec<Value>, Ran) {
+    let batch = format!("mine:Runner.{name}={FORMULAS}");
+    let variables = [&[("TLLMPROF_BATCH", batch.as_str())], more].concat();
+    batches(which, "main.py", &["mine", ""], &variables)
+}
+
+const NO_STEP: (&str, &str) = ("TLLMPROF_STEP", "");
+
+#[test]
+fn a_function_that_the_user_names_is_the_step_and_tells_its_batch() {
+    for which in pythons() {
+        let (found, ran) = mine(which, "step", &[NO_STEP]);
+        let context = format!("{which:?}\n{}", ran.output.err());
+        assert_eq!(found, truth(&ran), "{context}");
+        let last = ran.said().pop().unwrap();
+        assert!(last.contains("by py:mine:Runner.step"), "{context}");
+        // A function that the step calls tells it as well, whatever the step's rule is.
+        for rule in ["py:mine:Runner.step", "py:mine:Engine.step"] {
+            let (found, ran) = mine(which, "forward", &[("TLLMPROF_STEP", rule)]);
+            assert_eq!(found, truth(&ran), "{rule} {which:?}\n{}", ran.output.err());
+        }
+    }
+}
+
+/// A launch begins an iteration after the function has been called: it tells the batch of the one before. The first
+/// iteration by a wait is open from that wait on, when its function has been called.
+#[test]
+fn a_function_within_steps_of_any_rule_tells_their_batches() {
+    let Some(which) = pythons().last() else {
+        return;
+    };
+    let (found, ran) = mine(which, "step", &[("TLLMPROF_STEP", "cudaGraphLaunch")]);
+    let mut truth = truth(&ran);
+    truth.remove(0);
+    assert_eq!(found[..truth.len()], truth, "{}", ran.output.err());
+    let (found, ran) = mine(which, "step", &[("TLLMPROF_STEP", "cudaStreamSynchronize")]);
+    assert_eq!(found[1..], truth, "{}", ran.output.err());
+}
+
+#[test]
+fn what_a_batch_cannot_be_read_from_is_named() {
+    let Some(which) = pythons().last() else {
+        return;
+    };
+    let said = |batch: &str| {
+        let variables = [
+            ("TLLMPROF_BATCH", batch),
+            ("TLLMPROF_STEP", "cudaGraphLaunch"),
+        ];
+        let (found, ran) = batches(which, "main.py", &["mine", ""], &variables);
+        assert!(found.iter().all(Value::is_null), "{batch}");
+        let said = ran.said();
+        // The program's output is what it is: no property ran.
+        assert!(truth(&ran).len() > 10);
+        let lines = said.iter().filter(|line| line.contains("mine"));
+        lines.cloned().collect::<Vec<_>>()
+    };
+    for (batch, line) in [
+        (
+            "mine:Runner.forward=requests:len(btch),tokens:1,decode_tokens:1",
+            "TLLMPROF_BATCH: mine:Runner.forward has no argument btch (it has self, batch, scale)",
+        ),
+        (
+            "mine:Runner.step=requests:len(batch.reqs),tokens:1,decode_tokens:1",
+            "mine:Runner.step: what is in its batch is not recorded: an attribute is missing (reqs)",
+        ),
+        (
+            "mine:Runner.step=requests:batch.computed,tokens:1,decode_tokens:1",
+            "mine:Runner.step: what is in its batch is not recorded: an attribute is computed, and code of the program is \
+             not run (computed)",
+        ),
+        (
+            "mine:Runner.steps=requests:1,tokens:1,decode_tokens:1",
+            "TLLMPROF_BATCH: mine:Runner.steps was not found; mine has no such function; nearest: Runner.step, Engine.step",
+        ),
+        (
+            "mine:Batch.computed=requests:1,tokens:1,decode_tokens:1",
+            "TLLMPROF_BATCH: mine:Batch.computed: no batch is recorded; it is there, and was never called",
+        ),
+        (
+            "mines:f=requests:1,tokens:1,decode_tokens:1",
+            "TLLMPROF_BATCH: mines:f was not found; mines was never imported",
+        ),
+    ] {
+        assert_eq!(said(batch), [line]);
+    }
+}
+
+#[test]
+fn nvtx_has_a_range_of_each_batch() {
+    let scratch = Scratch::new("batch-nvtx");
+    let tool = common::nvtx::library(&scratch, "nvtx/log_tool.c", "");
+    for which in pythons() {
+        let log = scratch.path("ranges");
+        let variables = [
+            NO_STEP,
+            ("TLLMPROF_TRACE", ""),
+            ("NVTX_INJECTION64_PATH", &tool.to_string_lossy()),
+            ("LOG_TOOL", &log.to_string_lossy()),
+        ];
+        let batch = format!("mine:Runner.step={FORMULAS}");
+        let variables = [&[("TLLMPROF_BATCH", batch.as_str())], &variables[..]].concat();
+        let ran = fixture(which, "main.py", &["mine", ""], &variables).run();
+        let expected = truth(&ran).into_iter().enumerate().flat_map(|(n, batch)| {
+            let of = |name: &str| batch[name].to_string().replace('"', "");
+            let name = format!(
+                "batch {} requests={} tokens={} prefill={} decode={}",
+                of("phase"),
+                of("requests"),
+                of("tokens"),
+                of("prefill_tokens"),
+                of("decode_tokens")
+            );
+            [
+                format!("start {n} iteration {n}"),
+                format!("start {n} {name}"),
+                format!("end {name}"),
+                format!("end iteration {n}"),
+            ]
+        });
+        let ranges = std::fs::read_to_string(&log).unwrap();
+        std::fs::remove_file(&log).unwrap();
+        let mut open = std::collections::HashMap::new();
+        let ranges = ranges.lines().filter_map(|line| {
+            let fields: Vec<_> = line.splitn(7, ' ').collect();
+            let [_, _, _, kind, id, payload, name] = fields[..] else {
+                panic!("{line}");
+            };
+            let name = match kind {
+                "start" => {
+                    open.insert(id, name);
+                    format!("start {payload} {name}")
+                }
+                _ => format!("end {}", open[id]),
+            };
+            (!name.ends_with("capture")).then_some(name)
+        });
+        assert!(ranges.eq(expected), "{which:?}\n{}", ran.output.err());
+    }
+}
+
+/// The stand-in for vLLM with windows of some iterations: what was in each batch of the run, what is reported of the
+/// record, and the last line.
+fn windows_where(which: &Python, window: &str, condition: &str) -> (Vec<Value>, Value, String) {
     let variables = [
         ("TLLMPROF_START_STOP", window),
         ("TLLMPROF_WHERE", condition),
     ];
     let args = ["vllm.v1.worker.gpu.model_runner", "0.33.0"];
-    let (found, ran) = batches(which, "main.py", &args, &variables);
+    let (process, ran) = report(which, "main.py", &args, &variables);
     assert!(ran.output.status.success(), "{}", ran.output.err());
-    (truth(&ran), found, ran.said().pop().unwrap_or_default())
+    (truth(&ran), process, ran.said().pop().unwrap_or_default())
 }
 
 #[test]
 fn a_window_holds_as_many_iterations_that_fulfil_a_condition_as_were_asked_for() {
     for which in pythons() {
-        let (truth, found, last) = windows_where(which, "2-4", "phase=decode and requests<=2");
+        let condition = "phase=decode and requests<=2";
+        let (truth, process, last) = windows_where(which, "2-4", condition);
         let holds =
             |batch: &Value| batch["phase"] == "decode" && batch["requests"].as_u64() <= Some(2);
         let places: Vec<_> = (2..truth.len())
@@ -203,7 +378,21 @@ fn a_window_holds_as_many_iterations_that_fulfil_a_condition_as_were_asked_for()
             .collect();
         let (first, last_one) = (places[0], places[2]);
         assert!(last_one - first > 2, "nothing lies between: {truth:?}");
-        assert_eq!(found, truth[first..=last_one], "{which:?} {last}");
+        let found: Vec<_> = iterations(&process).collect();
+        assert_eq!(found.len(), last_one + 1 - first, "{which:?} {last}");
+        for (iteration, truth) in found.iter().zip(&truth[first..]) {
+            assert_eq!(iteration["batch"], *truth, "{which:?} {last}");
+            assert_eq!(iteration["qualifies"], holds(truth), "{iteration}");
+        }
+        // Figures are of what was asked for.
+        assert_eq!(process["inside"]["iterations"], 3);
+        assert_eq!(process["where"], condition);
+        assert_eq!(process["unqualified"][0]["why"], "where");
+        assert_eq!(
+            process["unqualified"][0]["iterations"],
+            found.len() - 3,
+            "{process}"
+        );
         assert!(
             last.contains(&format!("window 2-4 captured as {first}-{last_one}: ")),
             "{last}"
@@ -211,13 +400,72 @@ fn a_window_holds_as_many_iterations_that_fulfil_a_condition_as_were_asked_for()
     }
 }
 
+/// The stand-in for SGLang runs idle batches beside another rank's.
+#[test]
+fn idle_batches_are_in_no_figure() {
+    for which in pythons() {
+        let args = ["sglang.srt.managers.scheduler", "mlp-sync"];
+        let (process, ran) = report(which, "main.py", &args, &[]);
+        let truth = truth(&ran);
+        let idle = truth.iter().filter(|batch| batch["phase"] == "idle");
+        let idle = idle.count();
+        assert!(idle > 3, "{truth:?}");
+        for iteration in iterations(&process) {
+            assert_eq!(
+                iteration["qualifies"],
+                iteration["batch"]["phase"] != "idle"
+            );
+        }
+        assert_eq!(process["inside"]["iterations"], truth.len() - idle);
+        assert_eq!(process["unqualified"][0]["why"], "idle");
+        assert_eq!(process["unqualified"][0]["iterations"], idle);
+    }
+}
+
+#[test]
+fn a_window_that_is_split_is_closed_while_the_condition_does_not_hold() {
+    let Some(which) = pythons().last() else {
+        return;
+    };
+    // The condition holds in three runs of steps, each of which is over for more than 100 ms before the next.
+    let variables = [
+        NO_STEP,
+        ("TLLMPROF_BATCH", &format!("mine:Runner.step={FORMULAS}")),
+        ("TLLMPROF_START_STOP", "0-11"),
+        ("TLLMPROF_WHERE", "tokens>0"),
+        ("TLLMPROF_WHERE_SPLIT", "1"),
+        ("PAUSE", "0.015"),
+    ];
+    let (found, excluded, ran) = marked_batches(which, "main.py", &["mine", ""], &variables);
+    let context = ran.output.err();
+    let truth = truth(&ran);
+    let holds = |batch: &&Value| batch["phase"] != "idle";
+    assert_eq!(
+        found.iter().filter(holds).collect::<Vec<_>>(),
+        truth.iter().filter(holds).collect::<Vec<_>>(),
+        "{context}"
+    );
+    assert_eq!((found.len(), truth.len()), (12, 63), "{context}");
+    assert_eq!(excluded, [false; 12], "{context}");
+    let stops = ran
+        .log
+        .iter()
+        .filter(|call| call.function == "cuProfilerStop");
+    assert_eq!(stops.count(), 3, "{context}");
+    let said = ran.said();
+    assert_eq!(said.len(), 3, "{context}");
+    assert!(said[1].ends_with(", in 3 parts"), "{context}");
+    assert!(said[2].starts_with("window 0-11 captured as "), "{context}");
+}
+
 #[test]
 fn a_condition_that_never_holds_is_explained() {
     let Some(which) = pythons().last() else {
         return;
     };
-    let (truth, found, last) = windows_where(which, "2-6", "requests>5000 and phase=decode");
-    assert!(found.is_empty());
+    let condition = "requests>5000 and phase=decode";
+    let (truth, process, last) = windows_where(which, "2-6", condition);
+    assert_eq!(process["windows"], json!([]));
     let decodes = truth.iter().filter(|batch| batch["phase"] == "decode");
     let held = format!(
         "window 2-6 never opened: {all} iterations by auto (vLLM, model runner V2); TLLMPROF_WHERE: requests>5000 held \
@@ -230,6 +478,76 @@ fn a_condition_that_never_holds_is_explained() {
         "{last}"
     );
     assert!(last.ends_with(held.rsplit_once("; ").unwrap().1), "{last}");
+}
+
+/// A server whose threads run steps at the same time: numbers and marks are of the step that they belong to.
+#[test]
+fn each_of_many_threads_steps_is_marked_by_its_own_batch() {
+    for which in pythons() {
+        let variables = [
+            NO_STEP,
+            ("TLLMPROF_BATCH", &format!("mine:Runner.step={FORMULAS}")),
+            ("TLLMPROF_START_STOP", "20-119"),
+            ("TLLMPROF_WHERE", "phase=decode and requests>=3"),
+        ];
+        let (found, excluded, ran) = marked_batches(which, "threads.py", &[], &variables);
+        let context = format!("{which:?}\n{}", ran.output.err());
+        let holds =
+            |batch: &Value| batch["phase"] == "decode" && batch["requests"].as_u64() >= Some(3);
+        assert_eq!(found.len(), excluded.len(), "{context}");
+        let wrong = found.iter().zip(&excluded);
+        let wrong =
+            wrong.filter(|(batch, excluded)| !batch.is_null() && holds(batch) == **excluded);
+        assert_eq!(wrong.collect::<Vec<_>>(), [], "{context}");
+        // A step that began while another was being switched has no event.
+        let counted = excluded.iter().filter(|excluded| !**excluded).count();
+        assert!((90..=100).contains(&counted), "{counted} {context}");
+        assert!(excluded.len() > counted + 50, "{context}");
+        let last = ran.said().pop().unwrap();
+        assert!(last.contains("window 20-119 captured as "), "{context}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_not_wanted_opens_no_window_by_a_condition() {
+    let Some(which) = pythons().last() else {
+        return;
+    };
+    for (rank, opens) in [("0", true), ("1", false)] {
+        let variables = [
+            NO_STEP,
+            ("TLLMPROF_BATCH", &format!("mine:Runner.step={FORMULAS}")),
+            ("TLLMPROF_START_STOP", "2-3"),
+            ("TLLMPROF_WHERE", "requests>1"),
+            ("TLLMPROF_RANKS", "0"),
+            ("TLLMPROF_RANK", rank),
+        ];
+        let (found, _, ran) = marked_batches(which, "main.py", &["mine", ""], &variables);
+        assert_eq!(!found.is_empty(), opens, "{}", ran.output.err());
+    }
+}
+
+/// A step that is learnt is known when it is over; what is in its batch is recorded all the same.
+#[test]
+fn a_learnt_step_has_batches_and_opens_no_window_by_them() {
+    let Some(which) = pythons().last() else {
+        return;
+    };
+    let (found, ran) = mine(which, "step", &[("TLLMPROF_START_STOP", "0-9")]);
+    let (truth, context) = (truth(&ran), ran.output.err());
+    assert_eq!(found.len(), 10, "{context}");
+    let first = truth.windows(10).any(|part| part == found);
+    assert!(first, "{found:?}\n{truth:?}\n{context}");
+    let condition = [
+        ("TLLMPROF_START_STOP", "0-9"),
+        ("TLLMPROF_WHERE", "tokens>0"),
+    ];
+    let (found, ran) = mine(which, "step", &condition);
+    assert!(found.is_empty());
+    let last = ran.said().pop().unwrap();
+    let why =
+        "TLLMPROF_WHERE: no step's batch could be read before the step: leave TLLMPROF_STEP out";
+    assert!(last.contains(why), "{last}");
 }
 
 /// What the formulas name is in the engines' own sources.

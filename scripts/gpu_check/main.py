@@ -8,12 +8,14 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from . import calls, consumers, host, kernels, programs, record, suites, throughput
+from . import calls, consumers, engines, host, kernels, programs, record, suites, throughput
 from .checks import Bench, Row
 from .plan import all_checks
 
 SHIM = os.path.join(programs.ROOT, "target", "release", "libtllmprof.so")
 BLOCK_SECONDS = 0.06
+LLAMA = "llama.cpp"
+ENGINES = (*engines.ENGINES, LLAMA, "all")
 COMMAND = os.path.join(programs.ROOT, "target", "release", "tllmprof")
 
 
@@ -31,12 +33,29 @@ def options(doc):
     parser.add_argument("--llama", metavar="DIR", help="llama.cpp's source, to be built and checked, too")
     parser.add_argument("--suites", metavar="DIR", help="other projects' own tests, too, which get-suites put into DIR; each "
                         "with and without the shim")
+    parser.add_argument("--engine", metavar="NAME", action="append", default=[], choices=ENGINES,
+                        help="this inference engine, plain and with the shim, and nothing else that --only does not name, which also "
+                             f"chooses among its runs (`vllm, offline`); may be repeated: {', '.join(ENGINES)}")
+    parser.add_argument("--engines", metavar="DIR", default=os.path.join(programs.ROOT, ".cache", "engines"),
+                        help="where pack-engine has put engines (default: .cache/engines), and llama.cpp's source as llama.cpp; what is "
+                             "not there is fetched")
     parser.add_argument("--keep", metavar="FOLDER", help="leave reports and exports in FOLDER")
     parser.add_argument("--no-throughput", action="store_true", help="captures only")
     parser.add_argument("--rounds", type=int, default=24,
                         help="rounds of the throughput part for each start (default: %(default)s)")
     parser.add_argument("--list", action="store_true", help="print the names of the checks and run none")
-    return parser.parse_args()
+    given = parser.parse_args()
+    given.runs = list(given.only)
+    if "all" in given.engine:
+        given.engine = [*engines.ENGINES, LLAMA]
+    if LLAMA in given.engine:
+        given.llama = given.llama or os.path.join(given.engines, LLAMA)
+        given.only.append(LLAMA)
+    if given.engine:
+        # No name of a check has this in it.
+        given.only = given.only or ["--engine"]
+        given.no_throughput = True
+    return given
 
 
 def wanted(given, name):
@@ -123,7 +142,8 @@ def main(doc):
         recorded = [loop for loop in record.loops(table) if recording(given)]
         wants_suites = [name for name in suites.NAMES if given.suites and (
             wants(given, f"suite {name}"))]
-        if not (checks or loops or recorded or wants(given, kernels.NAME) or wants(given, consumers.NAME) or wants_suites or wanted(given, calls.NAME)):
+        packed = [name for name in given.engine if name != LLAMA]
+        if not (packed or checks or loops or recorded or wants(given, kernels.NAME) or wants(given, consumers.NAME) or wants_suites or wanted(given, calls.NAME)):
             print(f"gpu-check: no check has {' or '.join(given.only)} in its name (see --list)", file=sys.stderr)
             return 2
         together = [check for check in checks if not check.apart]
@@ -143,6 +163,10 @@ def main(doc):
                 log(part.NAME)
                 lines, right, wrong = part.table(bench, cuda, log)
                 page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
+        if packed:
+            log(engines.NAME)
+            lines, right, wrong = engines.table(bench, os.path.abspath(given.engines), log, packed, given.runs)
+            page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if wants_suites:
             log("other projects' own tests")
             lines, right, wrong, left_out = suites.table(given.suites, bench, cuda, log, wants_suites)

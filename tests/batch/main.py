@@ -1,8 +1,10 @@
-"""Runs the engine main.py NAME WAY: a line of JSON for each step, what was in its batch."""
+"""Runs the engine main.py NAME WAY: a line of JSON for each step, what was in its batch. PAUSE: seconds before each."""
 
 import importlib
 import json
+import os
 import sys
+import time
 
 from py_ctypes import Runtime
 from serving import BUDGET, REQUESTS, Serving, truth
@@ -17,6 +19,7 @@ for parts in iter(serving.batch, None):
     if len(serving.running) > 100:
         serving.budget = 2000
     if parts or engine.runs_idle:
+        time.sleep(float(os.environ.get("PAUSE", "0")))
         engine.step(parts, loop.step)
         print(json.dumps(truth(parts)))
     serving.did(parts)

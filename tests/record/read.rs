@@ -188,7 +188,7 @@ impl Read {
             .events
             .iter()
             .filter_map(|(_, event)| match event.what {
-                What::Iteration { n } => Some(n),
+                What::Iteration { n, .. } => Some(n),
                 _ => None,
             })
             .collect();

@@ -29,6 +29,15 @@ const BAD: &[(&str, &[&[u8]])] = &[
     ),
     ("TLLM_GPTM_PROFILE_START_STOP", &[b"9-5", b"+5"]),
     ("TLLMPROF_WHERE", &[b"request>1", b"phase<idle", b"tokens"]),
+    ("TLLMPROF_WHERE_SPLIT", &[b"often", b"1"]),
+    (
+        "TLLMPROF_BATCH",
+        &[
+            b"m:f",
+            b"m:f=tokens:1",
+            b"m:f=requests:len(,tokens:1,decode_tokens:1",
+        ],
+    ),
     (
         "TLLMPROF_STEP",
         &[

@@ -9,6 +9,8 @@ mod nvtx;
 mod tests;
 mod worker;
 
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
@@ -17,7 +19,7 @@ use tllmprof_config::{Ranked, Settings, Window};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use nvtx::Ranges;
-use recorder::{Edge, Ended};
+use recorder::{Batch, Edge, Ended};
 use tllmprof_platform::driver::Driver;
 use tllmprof_platform::injection;
 use tllmprof_platform::log;
@@ -43,11 +45,16 @@ lifecycle::global! {
     #[fork(by = in_child)]
     #[exit = "the window is closed and the device waited for"]
     static STATE: Lock<Capture> = Lock::new(Capture::new());
+    /// Iterations have NVTX ranges.
+    #[fork(keep = "the tool is inherited")]
+    static HAS_RANGES: AtomicBool = AtomicBool::new(false);
 }
 
 struct Capture {
     ranges: Option<Ranges>,
     open: Option<Open>,
+    /// Of the window that is open or was the last.
+    parts: Parts,
     drains: bool,
 }
 
@@ -58,6 +65,26 @@ struct Open {
     iteration: u64,
     since: Instant,
     profiling: bool,
+}
+
+/// What the parts of a window held that have closed; most windows have one.
+#[derive(Default)]
+struct Parts {
+    count: u64,
+    iterations: u64,
+    elapsed: Duration,
+}
+
+impl fmt::Display for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = if self.iterations == 1 { "" } else { "s" };
+        let ms = self.elapsed.as_secs_f64() * 1e3;
+        write!(f, "{} iteration{s} in {ms:.3} ms", self.iterations)?;
+        match self.count {
+            1 => Ok(()),
+            parts => write!(f, ", in {parts} parts"),
+        }
+    }
 }
 
 /// What else is switched with a window: the PyTorch profiler, the routers.
@@ -92,6 +119,11 @@ impl Capture {
         Self {
             ranges: None,
             open: None,
+            parts: Parts {
+                count: 0,
+                iterations: 0,
+                elapsed: Duration::ZERO,
+            },
             drains: true,
         }
     }
@@ -103,6 +135,9 @@ fn start(settings: &Settings) {
     // Loads the tool: nothing is locked meanwhile.
     let wanted = settings.nvtx && injection::has_tool();
     let ranges = wanted.then(|| Ranges::new(&settings.nvtx_name));
+    if wanted {
+        HAS_RANGES.store(true, Ordering::Relaxed);
+    }
     let mut state = STATE.lock();
     state.drains = settings.drain;
     state.ranges = ranges;
@@ -135,7 +170,7 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
         drop(state);
         cupti::window_has_closed(over, place.capturing);
         add_ons().for_each(|add_on| add_on.window_closes(place));
-        STATE.lock().close(over, ended, drained);
+        STATE.lock().close(over, ended, drained, window.goes_on);
         add_ons().for_each(|add_on| add_on.window_is_closed(place));
         state = STATE.lock();
     }
@@ -174,7 +209,7 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
         if begins {
             cupti::write_edge(Edge::Open, iteration);
         }
-        recorder::iteration_begins(iteration);
+        recorder::iteration_begins(iteration, place.excluded);
     } else {
         recorder::gpu::between_iterations();
     }
@@ -202,6 +237,26 @@ fn finish(iterations: u64, drain: bool, here: bool) {
             Warn,
             "the window could not be closed within {LAST:?} at the end"
         );
+    }
+}
+
+/// Whether anybody wants to know what is in a batch now.
+#[inline]
+pub fn wants_batches() -> bool {
+    recorder::is_recording() || HAS_RANGES.load(Ordering::Relaxed)
+}
+
+/// Keeps what is in the batch of `iteration`, or else of the one that is open, and begins its range.
+pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
+    if let Some(iteration) = iteration.or_else(recorder::open_iteration) {
+        recorder::batch(iteration, batch);
+    }
+    // Nothing is waited for: the thread has the GIL, and another may be switching.
+    if HAS_RANGES.load(Ordering::Relaxed)
+        && let Some(mut state) = STATE.try_lock()
+        && let Some(ranges) = &mut state.ranges
+    {
+        ranges.begin_batch(iteration, batch);
     }
 }
 
@@ -234,7 +289,7 @@ fn close_all(iterations: u64, drain: bool) {
     }
     recorder::gpu::end();
     if let Some(mut state) = STATE.lock_for(LAST) {
-        state.close(iterations, Instant::now(), true);
+        state.close(iterations, Instant::now(), true, false);
     }
 }
 
@@ -279,6 +334,14 @@ impl Capture {
             since: Instant::now(),
             profiling,
         });
+        if taken.is_again {
+            log::say!(
+                Debug,
+                "window {window} opened again at iteration {iteration}"
+            );
+            return;
+        }
+        self.parts = Parts::default();
         if taken.is_late() {
             log::say!(
                 Info,
@@ -296,9 +359,9 @@ impl Capture {
         }
     }
 
-    fn close(&mut self, over: u64, ended: Instant, drained: bool) {
+    /// `goes_on`: it opens again later.
+    fn close(&mut self, over: u64, ended: Instant, drained: bool, goes_on: bool) {
         let Some(open) = self.open.take() else { return };
-        let elapsed = ended.saturating_duration_since(open.since);
         if let Some(ranges) = &mut self.ranges {
             ranges.end_window();
         }
@@ -314,7 +377,9 @@ impl Capture {
                 open.window
             );
         }
-        let iterations = over.saturating_sub(open.iteration);
+        self.parts.count += 1;
+        self.parts.iterations += over.saturating_sub(open.iteration);
+        self.parts.elapsed += ended.saturating_duration_since(open.since);
         if !open.profiling {
             log::say!(
                 Warn,
@@ -322,13 +387,11 @@ impl Capture {
                 open.window
             );
         }
-        log::say!(
-            Info,
-            "window {} closed: {iterations} iteration{} in {:.3} ms",
-            open.window,
-            if iterations == 1 { "" } else { "s" },
-            elapsed.as_secs_f64() * 1e3
-        );
+        if goes_on {
+            log::say!(Debug, "window {} closed in between", open.window);
+        } else {
+            log::say!(Info, "window {} closed: {}", open.window, self.parts);
+        }
     }
 }
 
@@ -349,14 +412,18 @@ impl tllmprof_session::Sink for Profilers {
         recorder::is_on()
     }
 
+    fn rule_is_known(&self, facts: &Facts<'_>) {
+        recorder::write_rule(facts);
+    }
+
     fn rank_is_known(&self, ranked: &Ranked) {
         recorder::write_rank(ranked);
     }
 
-    fn passes(&self, point: Point) {
+    fn passes(&self, point: Point, excluded: bool) {
         recorder::iteration_ends(point != Point::Start);
         match point {
-            Point::In(n) => recorder::iteration_begins(n),
+            Point::In(n) => recorder::iteration_begins(n, excluded),
             Point::Start | Point::After(_) => recorder::gpu::between_iterations(),
         }
     }

@@ -13,6 +13,7 @@ use tllmprof_platform::lifecycle;
 use ::nvtx::domain::{Range, RegisteredString};
 use ::nvtx::{Domain, Payload};
 use tllmprof_config::NvtxName;
+use tllmprof_recorder::Batch;
 
 /// The domain, which is registered with the tool at the first call: that loads the tool.
 pub fn domain() -> &'static Domain {
@@ -31,6 +32,10 @@ pub struct Ranges {
     text: String,
     window: Option<Range<'static>>,
     iteration: Option<Range<'static>>,
+    /// The number of the iteration that is open.
+    number: Option<u64>,
+    /// What is in its batch.
+    batch: Option<Range<'static>>,
 }
 
 impl Ranges {
@@ -44,6 +49,8 @@ impl Ranges {
             text: String::new(),
             window: None,
             iteration: None,
+            number: None,
+            batch: None,
         }
     }
 
@@ -61,11 +68,31 @@ impl Ranges {
             Err(_) => attributes.build(),
         };
         self.iteration = Some(self.domain.range(attributes));
+        self.number = Some(n);
+    }
+
+    /// Opens the range of what is in the batch of `iteration`, if that is open, or else of the one that is. It
+    /// ends with the iteration, and has its number.
+    pub fn begin_batch(&mut self, iteration: Option<u64>, batch: Batch) {
+        let Some(open) = self.number else { return };
+        if iteration.is_some_and(|iteration| iteration != open) {
+            return;
+        }
+        let attributes = self
+            .domain
+            .event_attributes_builder()
+            .payload(Payload::Uint64(open));
+        self.batch = None;
+        if let Ok(text) = CString::new(batch.to_string()) {
+            self.batch = Some(self.domain.range(attributes.message(text).build()));
+        }
     }
 
     /// Ends the range of the iteration.
     pub fn end_iteration(&mut self) {
+        self.batch = None;
         self.iteration = None;
+        self.number = None;
     }
 
     /// Opens the capture range.
@@ -82,6 +109,8 @@ impl Ranges {
     pub fn forget(&mut self) {
         let _window = ManuallyDrop::new(self.window.take());
         let _iteration = ManuallyDrop::new(self.iteration.take());
+        let _batch = ManuallyDrop::new(self.batch.take());
+        self.number = None;
     }
 }
 
@@ -102,6 +131,16 @@ mod tests {
         }
         ranges.end_window();
         assert!(ranges.window.is_none());
+        let batch = Batch::new(16, 20, 4).unwrap();
+        ranges.begin_batch(None, batch);
+        assert!(ranges.batch.is_none());
+        ranges.begin_iteration(4);
+        ranges.begin_batch(Some(3), batch);
+        assert!(ranges.batch.is_none());
+        ranges.begin_batch(Some(4), batch);
+        assert!(ranges.batch.is_some());
+        ranges.end_iteration();
+        assert!(ranges.batch.is_none());
         ranges.begin_window();
         ranges.begin_iteration(5);
         ranges.forget();

@@ -43,10 +43,7 @@ const ASKED: Window = Window {
 /// The window 5-6, taken from iteration `first` on.
 fn taken(first: u64) -> Taken {
     let last = Some(first + 1);
-    Taken {
-        asked: ASKED,
-        window: Window { first, last },
-    }
+    Taken::of(ASKED, Window { first, last })
 }
 
 fn place(point: Point) -> Place<'static> {
@@ -56,6 +53,7 @@ fn place(point: Point) -> Place<'static> {
         rank: None,
         why_late: "",
         capturing: false,
+        excluded: false,
     }
 }
 
@@ -69,7 +67,7 @@ fn a_window_is_in_the_record_with_its_iterations() {
     start_once();
     let before = record.read().header;
     let thread = on_a_thread(|| {
-        Profilers.passes(Point::In(4));
+        Profilers.passes(Point::In(4), false);
         reach(Point::In(5), None, Some(taken(5)));
         let is_open = |window| {
             STATE
@@ -82,15 +80,21 @@ fn a_window_is_in_the_record_with_its_iterations() {
         reach(Point::In(6), None, None);
         reach(Point::In(7), Some(taken(5)), None);
         assert!(STATE.lock().open.is_none());
-        Profilers.passes(Point::After(7));
+        Profilers.passes(Point::After(7), false);
     });
     let contents = record.read();
     let edge = |edge, iteration| What::Window { edge, iteration };
     let what: Vec<_> = contents.of(thread).iter().map(|event| event.what).collect();
     let expected = [
         edge(Edge::Open, 5),
-        What::Iteration { n: 5 },
-        What::Iteration { n: 6 },
+        What::Iteration {
+            n: 5,
+            excluded: false,
+        },
+        What::Iteration {
+            n: 6,
+            excluded: false,
+        },
         edge(Edge::Close, 6),
     ];
     assert_eq!(what[..4], expected);
@@ -123,7 +127,10 @@ fn what_a_window_held_is_one_figure_though_later_iterations_have_begun() {
     let edge = |edge, iteration| What::Window { edge, iteration };
     let expected = [
         edge(Edge::Open, 5),
-        What::Iteration { n: 5 },
+        What::Iteration {
+            n: 5,
+            excluded: false,
+        },
         edge(Edge::Close, 6),
     ];
     assert_eq!(what[..3], expected);
@@ -172,7 +179,13 @@ fn a_window_that_the_end_of_the_process_finds_open_is_closed_by_the_worker() {
     let (edge, iteration) = (Edge::Close, 5);
     assert_eq!(
         what[1..],
-        [What::Iteration { n: 5 }, What::Window { edge, iteration }]
+        [
+            What::Iteration {
+                n: 5,
+                excluded: false
+            },
+            What::Window { edge, iteration }
+        ]
     );
 }
 

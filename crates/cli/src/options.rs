@@ -19,6 +19,15 @@ pub struct Options {
     /// not and brackets, such as 'phase=decode and requests>=64'
     #[arg(long = "where", value_name = "EXPR")]
     condition: Option<OsString>,
+    /// With --where: close the window while iterations pass that do not count, at most once in 100 ms
+    #[arg(long)]
+    where_split: bool,
+    /// The Python function whose arguments hold what is in a batch, and where: requests and two of tokens,
+    /// prefill_tokens and decode_tokens, such as
+    /// 'my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,decode_tokens:0'; without --step the
+    /// function is the step, too
+    #[arg(long, value_name = "FUNCTION=FORMULAS")]
+    batch: Option<OsString>,
     /// What an iteration is: auto, a CUDA call such as cudaGraphLaunch or cudaGraphLaunch/4, sym:REGEX, py:MODULE:QUALNAME, or nvtx:REGEX
     #[arg(long, value_name = "RULE")]
     step: Option<OsString>,
@@ -97,6 +106,12 @@ impl Options {
         [
             ("--window", "TLLMPROF_START_STOP", self.window.clone()),
             ("--where", "TLLMPROF_WHERE", self.condition.clone()),
+            (
+                "--where-split",
+                "TLLMPROF_WHERE_SPLIT",
+                on(self.where_split, "1"),
+            ),
+            ("--batch", "TLLMPROF_BATCH", self.batch.clone()),
             ("--step", "TLLMPROF_STEP", self.step.clone()),
             ("--warmup", "TLLMPROF_WARMUP", self.warmup.clone()),
             ("--ranks", "TLLMPROF_RANKS", self.ranks.clone()),
@@ -220,6 +235,8 @@ mod tests {
         let all = Options {
             window: Some("1".into()),
             condition: Some("phase=decode".into()),
+            where_split: true,
+            batch: Some("m:f=requests:1,tokens:1,decode_tokens:1".into()),
             step: Some("auto".into()),
             warmup: Some("1".into()),
             ranks: Some("1".into()),
@@ -241,7 +258,7 @@ mod tests {
         };
         let known: BTreeSet<_> = VARIABLES.iter().map(|v| v.name).collect();
         let given = all.given();
-        assert_eq!(given.len(), 19);
+        assert_eq!(given.len(), 21);
         for given in given {
             assert!(known.contains(given.variable), "{given:?}");
         }

@@ -151,8 +151,8 @@ fn merge(own: Vec<OwnOption>, theirs: &[String]) -> Vec<OsString> {
         .collect()
 }
 
-/// The arguments of `nsys` before the program's, for that many windows.
-pub fn nsys_arguments(windows: usize, theirs: &[String]) -> Vec<OsString> {
+/// The arguments of `nsys` before the program's, for that many windows; each may come in parts if it is `split`.
+pub fn nsys_arguments(windows: usize, split: bool, theirs: &[String]) -> Vec<OsString> {
     let mut own = vec![
         OwnOption::new(Some("-t"), "--trace", "cuda,nvtx,osrt"),
         // Engines fork their workers, and without this nsys does not see into them.
@@ -160,7 +160,9 @@ pub fn nsys_arguments(windows: usize, theirs: &[String]) -> Vec<OsString> {
     ];
     if windows > 0 {
         // By default nsys ends the program at the first stop.
-        let end = if windows == 1 {
+        let end = if split {
+            "repeat".to_owned()
+        } else if windows == 1 {
             "stop".to_owned()
         } else {
             format!("repeat:{windows}")
@@ -192,7 +194,7 @@ mod tests {
 
     fn nsys(windows: usize, theirs: &[&str]) -> Vec<String> {
         let theirs: Vec<_> = theirs.iter().map(|t| (*t).to_owned()).collect();
-        let arguments = nsys_arguments(windows, &theirs);
+        let arguments = nsys_arguments(windows, false, &theirs);
         arguments
             .into_iter()
             .map(|a| a.into_string().unwrap())
@@ -207,6 +209,8 @@ mod tests {
         assert!(one.contains(&"--capture-range-end=stop".to_owned()));
         assert!(many.contains(&"--capture-range-end=repeat:3".to_owned()));
         assert!(!none.iter().any(|a| a.starts_with("--capture-range")));
+        let split = nsys_arguments(1, true, &[]);
+        assert!(split.contains(&"--capture-range-end=repeat".into()));
     }
 
     #[test]

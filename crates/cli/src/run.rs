@@ -57,7 +57,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut command = if let Some(theirs) = &arguments.nsys {
         let mut command = Command::new(NSYS.required()?);
         command
-            .args(nsys_arguments(windows, &split_arguments("--nsys", theirs)?))
+            .args(nsys_arguments(
+                windows,
+                settings.where_split,
+                &split_arguments("--nsys", theirs)?,
+            ))
             .arg(name);
         command
     } else if let Some(theirs) = &arguments.ncu {

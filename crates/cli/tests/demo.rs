@@ -57,7 +57,10 @@ fn record(scratch: &Scratch, first: u64, last: u64) -> PathBuf {
     let edge = |edge, iteration| What::Window { edge, iteration };
     builder.push(7, &Event::new(1000 * first, 0, edge(Edge::Open, first)));
     for n in first..=last {
-        builder.push(7, &Event::new(1000 * n, 1000, What::Iteration { n }));
+        builder.push(
+            7,
+            &Event::new(1000 * n, 1000, What::Iteration { n, excluded: false }),
+        );
     }
     builder.push(
         7,

@@ -132,7 +132,10 @@ fn no_name_acts_on_a_terminal() {
     let rest = [
         What::ThreadName { name },
         window(Edge::Open),
-        What::Iteration { n: 0 },
+        What::Iteration {
+            n: 0,
+            excluded: false,
+        },
         What::Mark { domain: name, name },
         window(Edge::Close),
     ];

@@ -404,7 +404,14 @@ fn the_report_has_what_was_sampled_in_the_window() {
     for event in [
         Event::new(0, 0, boot),
         Event::new(first.0, 0, edge(Edge::Open)),
-        Event::new(first.0, last.1 - first.0, What::Iteration { n: 5 }),
+        Event::new(
+            first.0,
+            last.1 - first.0,
+            What::Iteration {
+                n: 5,
+                excluded: false,
+            },
+        ),
         Event::new(last.1, 0, edge(Edge::Close)),
     ] {
         builder.push(7, &event);

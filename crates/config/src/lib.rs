@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod batch;
 pub mod condition;
 pub mod error;
 pub mod flag;
@@ -31,6 +32,7 @@ pub mod warmup;
 
 mod nearest;
 
+pub use batch::BatchFunction;
 pub use condition::Condition;
 pub use error::{BadValue, Problem};
 pub use formula::{Formulas, NoFormula};

@@ -5,6 +5,7 @@ mod tests;
 
 use std::ffi::{OsStr, OsString};
 
+use crate::batch::BatchFunction;
 use crate::condition::Condition;
 use crate::error::{BadValue, Problem, text};
 use crate::function::PyFunction;
@@ -36,6 +37,11 @@ pub struct Settings {
     pub windows_from: Option<&'static str>,
     /// Only iterations whose batches fulfil it count for a window's length.
     pub condition: Option<Condition>,
+    /// A window by it is closed while it does not hold.
+    pub where_split: bool,
+    /// The function whose arguments hold what is in a batch, where the user names one.
+    pub batch: Option<BatchFunction>,
+    /// By default the function of `batch`, if there is one, else `auto`.
     pub step: Step,
     pub warmup: Warmup,
     /// The warm-up was asked for, and is not what the rule has by itself.
@@ -73,7 +79,32 @@ impl Settings {
     /// The first value that does not parse.
     pub fn from_env(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, BadValue> {
         let env = Environment { get };
-        let step = env.set("TLLMPROF_STEP", Step::parse)?.unwrap_or(Step::Auto);
+        let batch = env.set("TLLMPROF_BATCH", BatchFunction::parse)?;
+        let of_batch = |batch: &BatchFunction| Step::Python {
+            function: batch.function.clone(),
+            every: 1,
+        };
+        let step = env
+            .set("TLLMPROF_STEP", Step::parse)?
+            .or_else(|| batch.as_ref().map(of_batch))
+            .unwrap_or(Step::Auto);
+        let condition = env.set("TLLMPROF_WHERE", |text| {
+            let condition = Condition::parse(text)?;
+            match &step {
+                Step::Auto | Step::Python { .. } => Ok(condition),
+                other => Err(Problem::new(
+                    format!("a step by {other} begins before its batch is known"),
+                    "a step that is a Python function: TLLMPROF_BATCH without TLLMPROF_STEP, or a known engine's",
+                )),
+            }
+        })?;
+        let where_split = env.flag("TLLMPROF_WHERE_SPLIT", false)?;
+        if where_split && condition.is_none() {
+            let problem = "there is no condition that a window could be split by";
+            let problem = Problem::new(problem, "TLLMPROF_WHERE as well");
+            let value = (env.get)("TLLMPROF_WHERE_SPLIT").unwrap_or_default();
+            return Err(problem.in_variable("TLLMPROF_WHERE_SPLIT", &value));
+        }
         let given = env.set("TLLMPROF_WARMUP", Warmup::parse)?;
         let warmup = given.unwrap_or(match step {
             Step::Auto => Warmup::Capture,
@@ -89,7 +120,9 @@ impl Settings {
         Ok(Self {
             windows,
             windows_from,
-            condition: env.set("TLLMPROF_WHERE", Condition::parse)?,
+            condition,
+            where_split,
+            batch,
             step,
             warmup,
             warmup_given: given.is_some(),

@@ -45,6 +45,14 @@ pub const VARIABLES: &[Variable] = &[
         "what an iteration is: CALL, CALL/N, sym:, py:, nvtx: or auto (default)",
     ),
     variable(
+        "TLLMPROF_WHERE_SPLIT",
+        "close a window by TLLMPROF_WHERE while it does not hold, at most once in 100 ms",
+    ),
+    variable(
+        "TLLMPROF_BATCH",
+        "where a function's arguments hold the batch: MODULE:QUALNAME=requests:FORMULA,tokens:FORMULA,decode_tokens:FORMULA",
+    ),
+    variable(
         "TLLMPROF_WARMUP",
         "iterations not counted: a number, or capture; default 0, and capture with auto",
     ),

@@ -96,6 +96,7 @@ fn duckdb_finds_every_event() {
         batch.map(|column| &first[column]),
         [&json!(6), &json!(8), &json!(3), &json!(5), &json!("mixed")]
     );
+    assert_eq!(first["qualifies"], true);
     assert_eq!(
         found["kinds"][2],
         json!({"name": "cuStreamSynchronize", "kind": "wait", "calls": 1})

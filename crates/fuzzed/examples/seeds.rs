@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             window: 105..=112,
             kernels: 1,
             taken: 106..=108,
+            excluded: |n| n == 107,
         };
         write(&records, Path::new("server"), &server.record().0.bytes())?;
         let all = every_kind(true);
@@ -211,8 +212,14 @@ fn every_kind(is_over: bool) -> Vec<u8> {
             iteration: 5,
         },
         What::Dropped { events: 3 },
-        What::Iteration { n: 5 },
-        What::Iteration { n: 6 },
+        What::Iteration {
+            n: 5,
+            excluded: false,
+        },
+        What::Iteration {
+            n: 6,
+            excluded: false,
+        },
         What::Window {
             edge: Edge::Close,
             iteration: 6,

@@ -258,7 +258,11 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
 
     fn own(&mut self, range: &Range) -> Option<What> {
         match range.own(&range.text.get(&self.process.shared.database)) {
-            Own::Iteration(n) => Some(What::Iteration { n }),
+            Own::Iteration(n) => Some(What::Iteration { n, excluded: false }),
+            Own::Batch(n, batch) => Some(What::Batch {
+                iteration: n as u16,
+                batch,
+            }),
             // How many objects it freed is in a mark of its own.
             Own::Gc(generation) => Some(What::Gc {
                 generation,

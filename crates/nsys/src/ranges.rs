@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use tllmprof_calls::Call;
+use tllmprof_record::Batch;
 
 use crate::database::{Database, Row};
 use crate::error::Error;
@@ -46,6 +47,8 @@ pub enum Text {
 pub enum Own {
     Capture,
     Iteration(u64),
+    /// What is in the batch of an iteration.
+    Batch(u64, Batch),
     Gc(u16),
     GilWait,
     GilHold,
@@ -148,7 +151,10 @@ impl Range {
             ("capture", None) => Own::Capture,
             ("GIL wait", _) => Own::GilWait,
             ("GIL hold", _) => Own::GilHold,
-            (_, Some(n)) if self.is_start_end => Own::Iteration(n as u64),
+            (_, Some(n)) if self.is_start_end => match Batch::of_range(text) {
+                Some(batch) => Own::Batch(n as u64, batch),
+                None => Own::Iteration(n as u64),
+            },
             _ => match generation {
                 Some(generation) => Own::Gc(generation),
                 None if Call::by_name(text).is_some() => Own::Call,

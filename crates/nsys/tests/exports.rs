@@ -103,6 +103,8 @@ fn whole(path: &Path) {
             at + 640
         ));
     }
+    let batch = "batch mixed requests=3 tokens=9 prefill=7 decode=2";
+    export.range(60, MAIN, OWN, batch, Some(4), [4010, 4900]);
     export.range(59, OTHER, OWN, "Python GC gen2", None, [4100, 4300]);
     export.range(60, MAIN, OWN, "GIL wait", Some(3), [5100, 5200]);
     export.range(60, OTHER, OWN, "GIL hold", None, [5000, 5200]);
@@ -166,6 +168,11 @@ fn everything_that_nsys_has_is_in_the_report() {
         }
     }
     assert_eq!(windows[0]["iterations"][1]["gc_ns"], 200);
+    assert_eq!(
+        windows[0]["iterations"][1]["batch"],
+        json!({"requests": 3, "tokens": 9, "prefill_tokens": 7, "decode_tokens": 2, "phase": "mixed"})
+    );
+    assert_eq!(windows[0]["iterations"][2]["batch"], Value::Null);
     assert_eq!(windows[0]["iterations"][2]["gil_wait_ns"], 100);
     assert_eq!(
         (

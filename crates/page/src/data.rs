@@ -23,6 +23,8 @@ pub struct Data<'a> {
 struct ProcessFigures<'a> {
     /// What distinguishes it from the others.
     name: &'a str,
+    /// How many iterations are in no figure, and why; `null`: all are in all.
+    uncounted: Option<String>,
     /// How much of the time the recorder took; `null`: there are no iterations.
     #[schemars(extend("unit" = "part of 1"))]
     own_share: Option<f64>,
@@ -133,6 +135,7 @@ impl<'a> ProcessFigures<'a> {
         let gpus = expert_gpus(&process.facts.command, ranks);
         Self {
             name,
+            uncounted: process.uncounted(),
             own_share: process.own_share(),
             slowest: process.slowest.iter().map(Slow::explained).collect(),
             calls: all(&process.calls),

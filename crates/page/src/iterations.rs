@@ -21,6 +21,7 @@ pub fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns {
     columns.column(all().map(|iteration| iteration.gpu.map_or(0, |gpu| gpu.saturating_add(1))));
     columns.column(all().map(|iteration| u64::from(iteration.thread)));
     columns.column(all().map(|iteration| u64::from(iteration.cut)));
+    columns.column(all().map(|iteration| u64::from(iteration.qualifies())));
     columns.column(all().map(|iteration| u64::from(iteration.launches)));
     columns.column(all().map(|iteration| u64::from(iteration.calls)));
     columns.column(all().map(|iteration| iteration.wait));

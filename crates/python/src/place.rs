@@ -1,5 +1,7 @@
 //! Where an argument of a call is found.
 
+use core::ffi::CStr;
+
 use crate::object::{Held, Object, Python};
 use crate::version::Cells;
 
@@ -17,9 +19,9 @@ impl Place {
     /// The place of the argument with that name, or of the first positional one, in calls of a code
     /// object; `yields`: it makes generators or coroutines.
     pub fn of(py: Python<'_>, code: &Object<'_>, yields: bool, name: Option<&str>) -> Option<Self> {
-        let count = |name| usize::try_from(code.attr(name)?.as_int()?).ok();
+        let count = |name| count(code, name);
         let arguments = match name {
-            Some(_) => count(c"co_argcount")? + count(c"co_kwonlyargcount")?,
+            Some(_) => all_arguments(code)?,
             None => count(c"co_argcount")?,
         };
         let names = code.attr(c"co_varnames")?;
@@ -36,6 +38,17 @@ impl Place {
             .elements()
             .position(|cell| cell.as_text() == Some(text));
         Some(Self::at(place, index, cell, count(c"co_nlocals")?, yields))
+    }
+
+    /// The names of the arguments of a code object.
+    pub fn names(code: &Object<'_>) -> Vec<String> {
+        let all = || Some((code.attr(c"co_varnames")?, all_arguments(code)?));
+        all().map_or_else(Vec::new, |(names, arguments)| {
+            let names = names.elements().take(arguments);
+            names
+                .filter_map(|name| Some(name.as_text()?.to_owned()))
+                .collect()
+        })
     }
 
     /// Where argument number `index` lies in a frame: `cell` is its place among the cells, if it is
@@ -60,6 +73,15 @@ impl Place {
             drop(name.take(py));
         }
     }
+}
+
+fn count(code: &Object<'_>, name: &CStr) -> Option<usize> {
+    usize::try_from(code.attr(name)?.as_int()?).ok()
+}
+
+/// Arguments of a code object that have a name each, without `*args` and `**kwargs`.
+fn all_arguments(code: &Object<'_>) -> Option<usize> {
+    Some(count(code, c"co_argcount")? + count(code, c"co_kwonlyargcount")?)
 }
 
 #[cfg(test)]

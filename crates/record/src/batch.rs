@@ -1,5 +1,7 @@
 //! What an engine had in the batch of an iteration.
 
+use core::fmt;
+
 /// Requests and tokens of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Batch {
@@ -35,6 +37,22 @@ impl Phase {
     }
 }
 
+/// As its NVTX range is called: `batch mixed requests=3 tokens=9 prefill=7 decode=2`.
+impl fmt::Display for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (phase, decode) = (self.phase().name(), self.decode_tokens());
+        let Self {
+            requests,
+            tokens,
+            prefill_tokens: prefill,
+        } = self;
+        write!(
+            f,
+            "batch {phase} requests={requests} tokens={tokens} prefill={prefill} decode={decode}"
+        )
+    }
+}
+
 /// Bits of each number of tokens in an event.
 const TOKENS: u32 = 24;
 
@@ -49,6 +67,22 @@ impl Batch {
         };
         let fits = batch.prefill_tokens <= batch.tokens && batch.tokens < 1 << TOKENS;
         fits.then_some(batch)
+    }
+
+    /// The batch whose range has that name.
+    #[must_use]
+    pub fn of_range(name: &str) -> Option<Self> {
+        let mut words = name.strip_prefix("batch ")?.split(' ').skip(1);
+        let mut number = |name| {
+            words
+                .next()?
+                .strip_prefix(name)?
+                .strip_prefix('=')?
+                .parse()
+                .ok()
+        };
+        let batch = Self::new(number("requests")?, number("tokens")?, number("prefill")?)?;
+        (batch.to_string() == name).then_some(batch)
     }
 
     #[must_use]
@@ -117,6 +151,19 @@ mod tests {
         assert_eq!(phase(3, 0), Phase::Decode);
         assert_eq!(phase(9, 7), Phase::Mixed);
         assert_eq!(Batch::new(3, 9, 7).unwrap().decode_tokens(), 2);
+        let text = "batch mixed requests=3 tokens=9 prefill=7 decode=2";
+        let batch = Batch::new(3, 9, 7).unwrap();
+        assert_eq!(batch.to_string(), text);
+        assert_eq!(Batch::of_range(text), Some(batch));
+        for other in [
+            "",
+            "batch 7",
+            "batch decode requests=3 tokens=9 prefill=7 decode=2",
+            "batch mixed requests=3 tokens=9 prefill=7 decode=2 more",
+            "batch mixed requests=3 tokens=9 prefill=17",
+        ] {
+            assert_eq!(Batch::of_range(other), None, "{other}");
+        }
         let names = Phase::ALL.map(Phase::name);
         assert_eq!(names, ["prefill", "decode", "mixed", "idle"]);
     }

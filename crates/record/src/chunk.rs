@@ -352,7 +352,7 @@ mod tests {
         let full = writer.room();
         assert_eq!(full * EVENT_BYTES, PAYLOAD_BYTES);
         for n in 0..full as u64 {
-            assert!(writer.push(&Event::new(n, 0, What::Iteration { n })));
+            assert!(writer.push(&Event::new(n, 0, What::Iteration { n, excluded: false })));
         }
         assert_eq!(writer.room(), 0);
         assert!(!writer.push(&Event::new(0, 0, What::GilWait)));

@@ -191,10 +191,11 @@ events! {
             row: code as u8, capturing: code & CAPTURING != 0, stream: value
         };
 
-    /// An iteration, written when it ends. `n` counts from 0.
-    7 Iteration { n: u64 }
-        write (0, n);
-        read |_, value| Self::Iteration { n: value };
+    /// An iteration, written when it ends. `n` counts from 0. `excluded`: the condition that iterations of
+    /// windows have to fulfil ([`Info::Where`]) does not hold for it.
+    7 Iteration { n: u64, excluded: bool }
+        write (excluded as u16, n);
+        read |code, value| Self::Iteration { n: value, excluded: code & 1 != 0 };
 
     /// A window opens with an iteration, or closes after one.
     8 Window { edge: Edge, iteration: u64 }

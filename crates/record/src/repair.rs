@@ -90,7 +90,10 @@ mod tests {
     fn record(events: u64, is_over: bool) -> Vec<u8> {
         let mut builder = Builder::new(1, ClockKind::Monotonic);
         for n in 0..events {
-            builder.push(7, &Event::new(n * 10, 5, What::Iteration { n }));
+            builder.push(
+                7,
+                &Event::new(n * 10, 5, What::Iteration { n, excluded: false }),
+            );
         }
         if is_over {
             builder.end(Ended::InOrder);
@@ -103,7 +106,7 @@ mod tests {
         let mut all = Vec::new();
         let damage = reader.read(|entry| {
             if let Entry::Event { event, .. } = entry
-                && let What::Iteration { n } = event.what
+                && let What::Iteration { n, .. } = event.what
             {
                 all.push(n);
             }

@@ -65,7 +65,10 @@ fn small(ended: Option<Ended>) -> Vec<u8> {
     let mut builder = Builder::new(7, ClockKind::Counter);
     builder.string(7, "a name");
     for n in 0..4000 {
-        builder.push(7, &Event::new(1000 * n, 900, What::Iteration { n }));
+        builder.push(
+            7,
+            &Event::new(1000 * n, 900, What::Iteration { n, excluded: false }),
+        );
         builder.header().add(Counter::Iterations, 1);
         builder.header().outside().add(n);
         builder.header().add(Counter::CallsInside(2), n);
@@ -199,7 +202,7 @@ fn chunks_of_another_record_are_none_of_this_one() {
     let mut bytes = small(Some(Ended::InOrder));
     let mut other = Builder::new(8, ClockKind::Counter);
     for n in 0..4000 {
-        other.push(7, &Event::new(n, 0, What::Iteration { n }));
+        other.push(7, &Event::new(n, 0, What::Iteration { n, excluded: false }));
     }
     let block = 2 * HEADER_BYTES..3 * HEADER_BYTES;
     bytes[block.clone()].copy_from_slice(&other.bytes()[block]);

@@ -144,7 +144,7 @@ fn a_damaged_chunk_costs_no_other() {
     const FULL: u64 = (PAYLOAD_BYTES / EVENT_BYTES) as u64;
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     for n in 0..3 * FULL {
-        builder.push(1, &Event::new(n, 0, What::Iteration { n }));
+        builder.push(1, &Event::new(n, 0, What::Iteration { n, excluded: false }));
     }
     let mut bytes = builder.bytes();
     bytes[HEADER_BYTES + CHUNK_BYTES] = b'X';
@@ -166,7 +166,7 @@ fn a_damaged_chunk_costs_no_other() {
 fn an_event_that_was_changed_costs_those_behind_it_in_its_chunk() {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     for n in 0..1000 {
-        builder.push(1, &Event::new(n, 0, What::Iteration { n }));
+        builder.push(1, &Event::new(n, 0, What::Iteration { n, excluded: false }));
     }
     let at = HEADER_BYTES + CHUNK_HEADER_BYTES;
     for (place, expected) in [(0, 0), (63, 0), (64, 64), (300, 256), (999, 960)] {
@@ -195,7 +195,7 @@ fn unchecked(rows: &[[u8; EVENT_BYTES]]) -> Vec<u8> {
 }
 
 fn iterations(many: u64) -> Vec<[u8; EVENT_BYTES]> {
-    let events = (0..many).map(|n| Event::new(n, 0, What::Iteration { n }));
+    let events = (0..many).map(|n| Event::new(n, 0, What::Iteration { n, excluded: false }));
     events.map(|event| event.encode()).collect()
 }
 

@@ -170,8 +170,8 @@ pub fn write_rank(ranked: &Ranked) {
     }
 }
 
-/// Writes what an iteration is, and why.
-fn write_rule(facts: &Facts<'_>) {
+/// Writes what an iteration is, and why; what is written last holds.
+pub fn write_rule(facts: &Facts<'_>) {
     write_shown(Info::Rule, facts.rule);
     if let Some(why) = facts.why {
         write_shown(Info::RuleWhy, why);

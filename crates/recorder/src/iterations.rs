@@ -2,7 +2,7 @@
 //!
 //! Called with the session's turn or its lock: by one thread at a time.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Edge, Event, What};
@@ -21,6 +21,9 @@ lifecycle::global! {
     static OPEN: AtomicU64 = AtomicU64::new(NONE);
     #[fork(reset)]
     static SINCE: AtomicU64 = AtomicU64::new(0);
+    /// The condition on batches does not hold for it.
+    #[fork(reset)]
+    static EXCLUDED: AtomicBool = AtomicBool::new(false);
     /// The first iteration of the window that is open, and how many have ended in it.
     #[fork(keep = "stored where a window opens")]
     static FIRST: AtomicU64 = AtomicU64::new(0);
@@ -64,11 +67,12 @@ pub fn start() {
     EVENT_COSTS.store(writers::measure(), Ordering::Relaxed);
 }
 
-/// An iteration begins.
-pub fn iteration_begins(n: u64) {
+/// An iteration begins. `excluded`: the condition on batches does not hold for it.
+pub fn iteration_begins(n: u64, excluded: bool) {
     gpu::iteration_begins(n);
     if is_on() {
         OPEN.store(n, Ordering::Relaxed);
+        EXCLUDED.store(excluded, Ordering::Relaxed);
         let now = clock::ticks();
         let ended = replace(&SINCE, now);
         // What was between two iterations was ours.
@@ -78,6 +82,11 @@ pub fn iteration_begins(n: u64) {
             header.add(Counter::OwnTicks, now.saturating_sub(ended));
         }
     }
+}
+
+/// The iteration that is open, if one is.
+pub fn open_iteration() -> Option<u64> {
+    Some(OPEN.load(Ordering::Relaxed)).filter(|n| *n != NONE)
 }
 
 /// The iteration that is open, if one is, has ended. `counts`: it was a whole one.
@@ -95,7 +104,9 @@ pub fn iteration_ends(counts: bool) {
     header.add(Counter::Iterations, 1);
     if is_recording() {
         ENDED.fetch_add(1, Ordering::Relaxed);
-        writers::write(&Event::new(since, took, What::Iteration { n }));
+        let excluded = EXCLUDED.load(Ordering::Relaxed);
+        let what = What::Iteration { n, excluded };
+        writers::write(&Event::new(since, took, what));
     } else {
         header.outside().add(took);
     }

@@ -36,9 +36,10 @@ use tllmprof_session::Facts;
 #[cfg(target_arch = "x86_64")] // its assembler asks
 pub use clock::IS_COUNTER;
 pub use clock::ticks;
-pub use facts::{expert_loads, write_rank};
+pub use facts::{expert_loads, write_rank, write_rule};
 pub use iterations::{
-    count_calls, iteration_begins, iteration_ends, wants_calls, window_closes, window_opens,
+    count_calls, iteration_begins, iteration_ends, open_iteration, wants_calls, window_closes,
+    window_opens,
 };
 pub use space::{make_room, set_helper};
 pub use state::{add, is_on, is_recording, is_wanted, set};

@@ -183,7 +183,7 @@ fn more_events_than_a_chunk_holds_go_into_the_next() {
     let chunks = record.read().header.counter(Counter::Chunks);
     let thread = on_a_thread(|| {
         for n in 0..many {
-            late(&Event::new(n, 0, What::Iteration { n }));
+            late(&Event::new(n, 0, What::Iteration { n, excluded: false }));
         }
     });
     let contents = record.read();
@@ -203,7 +203,9 @@ fn room_is_asked_for_again_after_a_helper_that_was_fast() {
         true
     });
     let many = (40 * CHUNK_BYTES / EVENT_BYTES) as u64;
-    on_a_thread(|| (0..many).for_each(|n| late(&Event::new(n, 0, What::Iteration { n }))));
+    on_a_thread(|| {
+        (0..many).for_each(|n| late(&Event::new(n, 0, What::Iteration { n, excluded: false })))
+    });
     assert!(ASKED.load(Ordering::Relaxed) > 1);
 }
 
@@ -327,27 +329,29 @@ fn iterations_are_events_in_a_window_and_counted_outside() {
     let record = record();
     let before = record.read().header;
     let thread = on_a_thread(|| {
-        iteration_begins(3);
+        iteration_begins(3, false);
         iteration_ends(true);
-        iteration_begins(4);
+        iteration_begins(4, false);
         iteration_ends(false);
         in_window(5, || {
-            iteration_begins(5);
+            iteration_begins(5, true);
             iteration_ends(true);
+            iteration_ends(true);
+            iteration_begins(6, false);
             iteration_ends(true);
         });
     });
     let contents = record.read();
     let after = &contents.header;
     let more = |counter| after.counter(counter) - before.counter(counter);
-    assert_eq!((more(Counter::Iterations), more(Counter::Windows)), (2, 1));
+    assert_eq!((more(Counter::Iterations), more(Counter::Windows)), (3, 1));
     assert_ne!(before.outside, after.outside);
     let events = contents.of(thread);
     let iterations = events.iter().filter_map(|event| match event.what {
-        What::Iteration { n } => Some(n),
+        What::Iteration { n, excluded } => Some((n, excluded)),
         _ => None,
     });
-    assert_eq!(iterations.collect::<Vec<_>>(), [5]);
+    assert_eq!(iterations.collect::<Vec<_>>(), [(5, true), (6, false)]);
 }
 
 #[test]
@@ -356,10 +360,10 @@ fn iterations_of_a_window_that_were_passed_over_count_as_dropped() {
     let before = record.read().header;
     let thread = on_a_thread(|| {
         window_opens(5);
-        iteration_begins(5);
+        iteration_begins(5, false);
         iteration_ends(true);
         // The turn of 6 and 7 came when 8 had begun.
-        iteration_begins(8);
+        iteration_begins(8, false);
         iteration_ends(true);
         window_closes(10);
     });
@@ -523,9 +527,9 @@ fn the_child_of_a_fork_has_a_record_of_its_own_which_ends() {
             engine: Some("vllm"),
         };
         begin(&settings.unwrap(), &facts);
-        iteration_begins(0);
+        iteration_begins(0, false);
         window_opens(1);
-        iteration_begins(1);
+        iteration_begins(1, false);
         ends(2);
         assert!(is_on() && !is_recording());
         finish(Ended::InOrder);
@@ -544,7 +548,10 @@ fn the_child_of_a_fork_has_a_record_of_its_own_which_ends() {
         _ => {}
     });
     assert_eq!(read.unwrap(), tllmprof_record::Damage::default());
-    assert!(ended.contains(&What::Iteration { n: 1 }));
+    assert!(ended.contains(&What::Iteration {
+        n: 1,
+        excluded: false
+    }));
     assert!(!ended.contains(&What::GilHold) && !ended.contains(&What::GilWait));
     // What was reserved ahead is cut off.
     let size = fs::metadata(&path).unwrap().len();
@@ -563,7 +570,7 @@ fn a_window_in_which_no_iteration_ends_says_so() {
     let thread = on_a_thread(|| {
         for (first, next) in [(0, 0), (5, 5), (5, 6)] {
             window_opens(first);
-            iteration_begins(first);
+            iteration_begins(first, false);
             iteration_ends(first < next);
             window_closes(next);
         }

@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         window: 0..=last,
         kernels,
         taken: iterations / 2..=last,
+        excluded: |_| false,
     };
     let mut file = BufWriter::new(File::create(out)?);
     server.record().0.write_to(&mut file)?;

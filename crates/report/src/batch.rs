@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use tllmprof_record::{Batch, Phase};
 
 use crate::first::{RawBatch, RawIteration};
 use crate::iteration::Iteration;
+use crate::qualify::Unqualified;
 use crate::quantiles::Quantiles;
 use crate::window::Window;
 
@@ -28,10 +31,12 @@ pub fn batches(iterations: &[RawIteration], batches: &[RawBatch]) -> Vec<Option<
     found
 }
 
-/// The iterations whose batches were in one phase.
+/// The largest numbers of tokens of the classes by size, but the last, which has no limit.
+const SIZES: [u32; 8] = [0, 1, 4, 16, 64, 256, 1024, 4096];
+
+/// Iterations of some batches.
 #[derive(Clone, Copy, Debug)]
-pub struct PhaseSum {
-    pub phase: Phase,
+pub struct BatchSum {
     pub iterations: u64,
     pub time: Quantiles,
     /// The sum of their durations, in nanoseconds.
@@ -41,25 +46,113 @@ pub struct PhaseSum {
     pub prefill_tokens: u64,
 }
 
+/// The iterations whose batches were in one phase.
+#[derive(Clone, Debug)]
+pub struct PhaseSum {
+    pub phase: Phase,
+    pub all: BatchSum,
+    /// By the tokens in their batches, of those classes that there are.
+    pub sizes: Vec<SizeSum>,
+}
+
+/// Those of one phase in whose batches there were so many tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct SizeSum {
+    pub least: u32,
+    /// `None`: there is no limit.
+    pub most: Option<u32>,
+    pub all: BatchSum,
+}
+
+impl SizeSum {
+    /// The numbers of tokens in words.
+    pub fn name(&self) -> String {
+        match self.most {
+            Some(most) if most == self.least => most.to_string(),
+            Some(most) => format!("{}-{most}", self.least),
+            None => format!("{}+", self.least),
+        }
+    }
+}
+
 /// The phases of the iterations of windows, where batches are known.
 pub fn phases(windows: &[Window]) -> Vec<PhaseSum> {
-    let all = || windows.iter().flat_map(|window| &window.iterations);
-    let sum = |phase: Phase| {
-        let of = || all().filter_map(move |i| Some((i, i.batch.filter(|b| b.phase() == phase)?)));
-        let total = |of_one: fn(&(&Iteration, Batch)) -> u64| {
-            of().fold(0_u64, |sum, one| sum.saturating_add(of_one(&one)))
-        };
+    let known = windows.iter().flat_map(Window::qualified);
+    let known: Vec<_> = known.filter_map(|i| Some((i, i.batch?))).collect();
+    let phase = |phase: Phase| {
+        let is_one = |(_, batch): &&(&Iteration, Batch)| batch.phase() == phase;
+        let of: Vec<_> = known.iter().filter(is_one).copied().collect();
         Some(PhaseSum {
             phase,
-            iterations: of().count() as u64,
-            time: Quantiles::of(of().map(|(iteration, _)| iteration.busy()))?,
+            all: BatchSum::of(&of)?,
+            sizes: sizes(&of),
+        })
+    };
+    Phase::ALL.into_iter().filter_map(phase).collect()
+}
+
+fn sizes(known: &[(&Iteration, Batch)]) -> Vec<SizeSum> {
+    let class = |tokens: u32| SIZES.partition_point(|most| *most < tokens);
+    let sum = |place: usize| {
+        let is_one = |(_, batch): &&(&Iteration, Batch)| class(batch.tokens) == place;
+        let of: Vec<_> = known.iter().filter(is_one).copied().collect();
+        let before = place.checked_sub(1).map_or(0, |before| SIZES[before] + 1);
+        Some(SizeSum {
+            least: before,
+            most: SIZES.get(place).copied(),
+            all: BatchSum::of(&of)?,
+        })
+    };
+    (0..=SIZES.len()).filter_map(sum).collect()
+}
+
+impl BatchSum {
+    /// `None` of none.
+    fn of(known: &[(&Iteration, Batch)]) -> Option<Self> {
+        let total = |of_one: fn(&(&Iteration, Batch)) -> u64| {
+            known.iter().map(of_one).fold(0, u64::saturating_add)
+        };
+        Some(Self {
+            iterations: known.len() as u64,
+            time: Quantiles::of(known.iter().map(|(iteration, _)| iteration.busy()))?,
             total: total(|(iteration, _)| iteration.busy()),
             requests: total(|(_, batch)| u64::from(batch.requests)),
             tokens: total(|(_, batch)| u64::from(batch.tokens)),
             prefill_tokens: total(|(_, batch)| u64::from(batch.prefill_tokens)),
         })
+    }
+}
+
+/// Iterations that do not count, for one reason.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Unqualified")]
+pub struct UnqualifiedSum {
+    /// Why they do not qualify.
+    pub why: Unqualified,
+    /// How many there are.
+    #[schemars(extend("unit" = "iterations"))]
+    pub iterations: u64,
+    /// How long they took.
+    pub time: Quantiles,
+    /// How long they took in all.
+    #[serde(rename = "total_ns")]
+    pub total: u64,
+}
+
+/// Those of some windows that do not count.
+pub fn unqualified(windows: &[Window]) -> Vec<UnqualifiedSum> {
+    let sum = |why| {
+        let all = windows.iter().flat_map(|window| &window.iterations);
+        let times = all.filter(|iteration| iteration.unqualified == Some(why));
+        let times: Vec<_> = times.map(|iteration| iteration.duration).collect();
+        Some(UnqualifiedSum {
+            why,
+            iterations: times.len() as u64,
+            total: times.iter().fold(0, |sum, time| time.saturating_add(sum)),
+            time: Quantiles::of(times)?,
+        })
     };
-    Phase::ALL.into_iter().filter_map(sum).collect()
+    Unqualified::ALL.into_iter().filter_map(sum).collect()
 }
 
 #[cfg(test)]
@@ -75,6 +168,7 @@ mod tests {
             cut: false,
             idle: 0,
             idle_calls: 0,
+            excluded: false,
         }
     }
 
@@ -135,10 +229,48 @@ mod tests {
         let [prefill, decode] = &phases[..] else {
             panic!("{phases:?}");
         };
-        assert_eq!((prefill.phase, prefill.iterations), (Phase::Prefill, 1));
-        assert_eq!((prefill.tokens, prefill.prefill_tokens), (100, 100));
-        assert_eq!((decode.phase, decode.iterations), (Phase::Decode, 2));
-        assert_eq!((decode.requests, decode.tokens, decode.total), (4, 4, 22));
-        assert_eq!((decode.time.p50, decode.time.max), (10, 12));
+        let all = prefill.all;
+        assert_eq!((prefill.phase, all.iterations), (Phase::Prefill, 1));
+        assert_eq!((all.tokens, all.prefill_tokens), (100, 100));
+        let all = decode.all;
+        assert_eq!((decode.phase, all.iterations), (Phase::Decode, 2));
+        assert_eq!((all.requests, all.tokens, all.total), (4, 4, 22));
+        assert_eq!((all.time.p50, all.time.max), (10, 12));
+    }
+
+    #[test]
+    fn sizes_are_summed_apart() {
+        let sizes = |tokens: &[i64]| {
+            let iterations = (0..).zip(tokens).map(|(n, tokens)| Iteration {
+                n,
+                duration: 10 * n,
+                batch: Batch::new(1, *tokens, 0),
+                ..Iteration::default()
+            });
+            let window = Window {
+                first: 0,
+                last: 0,
+                closed: true,
+                cut: false,
+                iterations: iterations.collect(),
+            };
+            let sizes = phases(&[window])[0].sizes.clone();
+            let found = sizes
+                .iter()
+                .map(|size| (size.name(), size.all.iterations, size.all.time.max));
+            found.collect::<Vec<_>>()
+        };
+        let name = |name: &str| name.to_owned();
+        let edges = sizes(&[4, 1, 5, 16, 4096, 17, 2, 4097, 100_000]);
+        let expected = [
+            (name("1"), 1, 10),
+            (name("2-4"), 2, 60),
+            (name("5-16"), 2, 30),
+            (name("17-64"), 1, 50),
+            (name("1025-4096"), 1, 40),
+            (name("4097+"), 2, 80),
+        ];
+        assert_eq!(edges, expected);
+        assert_eq!(sizes(&[0, 0]), [(name("0"), 2, 10)]);
     }
 }

@@ -23,6 +23,8 @@ pub struct RawIteration {
     /// How long its thread waited for requests, and for how much of that in calls that wait for the GPU.
     pub idle: u64,
     pub idle_calls: u64,
+    /// It does not fulfil the condition.
+    pub excluded: bool,
 }
 
 impl RawIteration {
@@ -70,7 +72,7 @@ impl First {
         };
         self.requests.take(&self.found, thread, &event);
         match event.what {
-            What::Iteration { n } if self.iterations.len() < ITERATIONS => {
+            What::Iteration { n, excluded } if self.iterations.len() < ITERATIONS => {
                 self.iterations.push(RawIteration {
                     start: event.start,
                     duration: event.duration,
@@ -79,6 +81,7 @@ impl First {
                     cut: event.cut,
                     idle: 0,
                     idle_calls: 0,
+                    excluded,
                 });
             }
             What::Window { edge, iteration } | What::KernelWindow { edge, iteration } => {

@@ -2,6 +2,8 @@
 
 use tllmprof_record::Batch;
 
+use crate::qualify::Unqualified;
+
 /// An iteration of a window. Durations are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Iteration {
@@ -37,6 +39,8 @@ pub struct Iteration {
     pub gpu_busy: Option<u64>,
     /// What was in its batch, where the engine's arguments say that.
     pub batch: Option<Batch>,
+    /// Why it does not count in figures of windows; `None`: it does.
+    pub unqualified: Option<Unqualified>,
 }
 
 impl Iteration {
@@ -48,5 +52,11 @@ impl Iteration {
     /// When it ended.
     pub const fn end(&self) -> u64 {
         self.start.saturating_add(self.duration)
+    }
+
+    /// Whether it counts in figures of windows.
+    #[must_use]
+    pub const fn qualifies(&self) -> bool {
+        self.unqualified.is_none()
     }
 }

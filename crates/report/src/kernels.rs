@@ -7,6 +7,7 @@ use tllmprof_record::{Clock, CopyKind, Event, StringId, Strings, What};
 use crate::busy::{Busy, Did};
 use crate::first::RawIteration;
 use crate::kernel_name;
+use crate::qualify::Qualified;
 use crate::spans::{Span, Spans};
 use crate::window::{WindowEdge, pairs};
 
@@ -73,7 +74,7 @@ impl CopyTotal {
     }
 }
 
-/// The iterations in which kernels were taken.
+/// The iterations in which kernels were taken, of those that count.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct KernelSum {
     pub iterations: u64,
@@ -155,6 +156,8 @@ struct Total {
 pub struct KernelTally<'a> {
     clock: &'a Clock,
     timeline: Spans,
+    /// Sums have the work of iterations that count, and what is in none.
+    qualified: &'a Qualified,
     busy: Busy,
     /// Kernels that began in each iteration.
     began: Vec<u32>,
@@ -172,7 +175,7 @@ pub struct KernelTally<'a> {
 
 impl<'a> KernelTally<'a> {
     /// For iterations in the order of their starts.
-    pub fn new(clock: &'a Clock, iterations: &[RawIteration]) -> Self {
+    pub fn new(clock: &'a Clock, iterations: &[RawIteration], qualified: &'a Qualified) -> Self {
         let spans = iterations.iter().map(|iteration| Span {
             start: clock.ns(iteration.start),
             end: clock.ns(iteration.span().end),
@@ -180,6 +183,7 @@ impl<'a> KernelTally<'a> {
         let timeline = Spans::new(spans.collect());
         Self {
             clock,
+            qualified,
             busy: Busy::new(timeline.spans().to_vec()),
             began: vec![0; timeline.spans().len()],
             timeline,
@@ -204,7 +208,9 @@ impl<'a> KernelTally<'a> {
                 if let Some(place) = place {
                     self.began[place] = self.began[place].saturating_add(1);
                 }
-                self.kernel(name, event.duration, place);
+                if self.counts(place) {
+                    self.kernel(name, event.duration, place);
+                }
             }
             What::GpuCopy {
                 device,
@@ -212,12 +218,12 @@ impl<'a> KernelTally<'a> {
                 bytes,
                 ..
             } => {
-                self.work(thread, device, event, COPIES + kind as u32);
-                self.copy(kind as usize, event.duration, bytes);
+                let start = self.work(thread, device, event, COPIES + kind as u32);
+                self.copy(start, kind as usize, event.duration, bytes);
             }
             What::GpuSet { device, bytes, .. } => {
-                self.work(thread, device, event, COPIES + SET as u32);
-                self.copy(SET, event.duration, bytes);
+                let start = self.work(thread, device, event, COPIES + SET as u32);
+                self.copy(start, SET, event.duration, bytes);
             }
             What::Dropped { events }
                 if self.dropped.len() < LIMIT || self.dropped.contains_key(&thread) =>
@@ -270,7 +276,17 @@ impl<'a> KernelTally<'a> {
         total.shortest = total.shortest.min(ns);
     }
 
-    fn copy(&mut self, kind: usize, ns: u64, bytes: u64) {
+    fn counts(&self, place: Option<usize>) -> bool {
+        place.is_none_or(|place| self.qualified.has(place))
+    }
+
+    fn copy(&mut self, start: u64, kind: usize, ns: u64, bytes: u64) {
+        if !self.qualified.has_all() {
+            let place = self.timeline.at(start);
+            if !self.counts(place) {
+                return;
+            }
+        }
         let (count, total, moved) = &mut self.copies[kind];
         *count += 1;
         *total = total.saturating_add(ns);
@@ -307,15 +323,20 @@ impl<'a> KernelTally<'a> {
             for part in &device.parts {
                 if let Some(busy) = &mut iterations[part.place].busy {
                     *busy = part.busy.max(*busy);
-                    sum = (sum.0 + part.busy, sum.1 + part.gaps);
+                    if self.qualified.has(part.place) {
+                        sum = (sum.0 + part.busy, sum.1 + part.gaps);
+                    }
                 }
             }
             if busiest.is_none() || sum > longest {
                 (longest, busiest) = (sum, Some(at));
             }
         }
-        let inside = || (0..raw.len()).filter(|place| is_inside[*place]);
-        let steps = (!self.is_too_much).then(|| numbered(&is_inside));
+        let is_one: Vec<_> = (0..raw.len())
+            .map(|place| is_inside[place] && self.qualified.has(place))
+            .collect();
+        let inside = || (0..raw.len()).filter(|place| is_one[*place]);
+        let steps = (!self.is_too_much).then(|| numbered(&is_one));
         let sum = KernelSum {
             iterations: inside().count() as u64,
             busy: longest.0,
@@ -372,7 +393,7 @@ fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[Did]) -> Vec<
     raw.iter().enumerate().map(is_inside).collect()
 }
 
-/// The number of each iteration among those that are inside.
+/// The number of each iteration among those that are inside and count.
 fn numbered(is_inside: &[bool]) -> Vec<Option<u32>> {
     let mut number = 0;
     let each = is_inside.iter().map(|inside| {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use tllmprof_record::{Clock, Event, Metric, What};
 
-use crate::iteration::Iteration;
 use crate::window::Window;
 
 /// How many samples are kept; more are counted.
@@ -73,7 +72,7 @@ pub fn inside<'a>(
     samples: impl Iterator<Item = &'a MetricSample>,
     windows: &[Window],
 ) -> Vec<MetricSum> {
-    let mut spans: Vec<(u64, u64)> = windows.iter().filter_map(span).collect();
+    let mut spans: Vec<_> = windows.iter().flat_map(Window::stretches).collect();
     spans.sort_unstable();
     let mut sums: BTreeMap<(u8, Metric), (MetricSum, f64)> = BTreeMap::new();
     for sample in samples {
@@ -109,11 +108,4 @@ pub fn inside<'a>(
         ..sum
     };
     sums.into_values().map(mean).collect()
-}
-
-/// When a window was open, by its iterations.
-fn span(window: &Window) -> Option<(u64, u64)> {
-    let first = window.iterations.first()?;
-    let end = window.iterations.iter().map(Iteration::end).max()?;
-    Some((first.start, end))
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tllmprof_record::{Batch, CallKind, Clock, ClockKind, Counter, Damage, Ended, Entry, Header};
 
-use crate::batch::{self, PhaseSum};
+use crate::batch::{self, PhaseSum, UnqualifiedSum};
 use crate::causes::Watched;
 use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
@@ -14,6 +14,7 @@ use crate::iteration::Iteration;
 use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
 use crate::ledger::{Groups, HostLedger, Ledger, Named as Names};
 use crate::metrics::{self, MetricSample, MetricSum, Samples};
+use crate::qualify::Qualified;
 use crate::recording::Recording;
 use crate::routing::LayerLoad;
 use crate::slow::{self, Slow};
@@ -37,10 +38,12 @@ pub struct Process {
     pub ended: Option<Ended>,
     pub facts: Facts,
     pub windows: Vec<Window>,
-    /// Over all windows; `None` where they have no iterations.
+    /// Over all windows; `None` where they have no iterations that count.
     pub sum: Option<Sum>,
     /// Those of the batches, where they are known.
     pub phases: Vec<PhaseSum>,
+    /// The iterations of windows that do not count in figures.
+    pub unqualified: Vec<UnqualifiedSum>,
     pub outside: Outside,
     /// Where the time of its iterations goes.
     pub ledger: Ledger,
@@ -156,6 +159,12 @@ impl Process {
         }
         let (mut facts, strings) = found.facts(header);
         let kinds = kinds(&facts.calls);
+        let batches = batch::batches(&iterations, &batches);
+        let marks = iterations.iter().map(|iteration| iteration.excluded);
+        let known = marks.zip(batches.iter().copied());
+        let qualified = Qualified::of(&facts.condition, known);
+        let count = (0..iterations.len()).filter(|place| qualified.has(*place));
+        let count = count.count();
         let timeline = Spans::new(iterations.iter().map(RawIteration::span).collect());
         let mut tally = Tally::new(
             timeline,
@@ -163,12 +172,13 @@ impl Process {
                 .iter()
                 .map(|iteration| iteration.thread)
                 .collect(),
+            &qualified,
             &kinds,
             &strings,
-            Watched::new(slow::slowest(&iterations)),
+            Watched::new(slow::slowest(&iterations, &qualified)),
             Turnarounds::new(&facts.calls),
         );
-        let mut kernels = KernelTally::new(&clock, &iterations);
+        let mut kernels = KernelTally::new(&clock, &iterations, &qualified);
         let mut samples = Samples::default();
         let damage = recording.read(|entry| {
             if let Entry::Event { thread, event } = &entry {
@@ -201,7 +211,15 @@ impl Process {
             + samples.left_out
             + loads.left_out
             + strings.left_out();
-        let slowest = slow::slow(&iterations, watched, &totals, &facts, &strings, &clock);
+        let slowest = slow::slow(
+            &iterations,
+            count,
+            watched,
+            &totals,
+            &facts,
+            &strings,
+            &clock,
+        );
         let windows = windows(
             edges,
             whole(
@@ -209,7 +227,8 @@ impl Process {
                 &inside,
                 &kernels,
                 gpu.times(),
-                &batch::batches(&iterations, &batches),
+                &batches,
+                &qualified,
                 &clock,
             ),
         );
@@ -256,6 +275,7 @@ impl Process {
             ledger,
             window_ledgers,
             phases: batch::phases(&windows),
+            unqualified: batch::unqualified(&windows),
             outside: Outside::of(header, &ns),
             slowest,
             calls: calls(&facts, &totals, &ns),
@@ -336,7 +356,8 @@ impl Process {
     /// What the recorder itself took from the program's threads, of the time of windows; `None` where there is none.
     #[must_use]
     pub fn own_share(&self) -> Option<f64> {
-        let wall = self.sum.as_ref().map_or(0, |sum| sum.wall);
+        let walls = self.windows.iter().map(Window::wall);
+        let wall = walls.fold(0, u64::saturating_add);
         (wall > 0).then(|| self.own_cost as f64 / wall as f64)
     }
 
@@ -400,6 +421,7 @@ fn whole(
     kernels: &Kernels,
     gpu: Vec<(u64, u64)>,
     batches: &[Option<Batch>],
+    qualified: &Qualified,
     clock: &Clock,
 ) -> Vec<Iteration> {
     let is_measured = !gpu.is_empty();
@@ -409,7 +431,8 @@ fn whole(
         .zip(inside)
         .zip(kernels)
         .zip(batches)
-        .map(|(((raw, inside), kernels), batch)| {
+        .enumerate()
+        .map(|(place, (((raw, inside), kernels), batch))| {
             let ns = |ticks| clock.duration_ns(raw.start, ticks);
             let gpu_at = gpu.binary_search_by_key(&raw.n, |(n, _)| *n);
             Iteration {
@@ -433,6 +456,7 @@ fn whole(
                 kernels: kernels.kernels,
                 gpu_busy: kernels.busy,
                 batch: *batch,
+                unqualified: qualified.why(place),
             }
         })
         .collect()

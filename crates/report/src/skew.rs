@@ -2,6 +2,7 @@
 
 use crate::process::Process;
 use crate::quantiles::Quantiles;
+use crate::window::Window;
 
 /// Iterations that several processes have, by number.
 #[derive(Debug)]
@@ -35,11 +36,11 @@ impl Skew {
         often.max_by_key(|(_, often)| *often)
     }
 
-    /// That of some processes; `None` where no two have an iteration in common.
+    /// That of some processes; `None` where no two have an iteration in common that counts.
     pub fn of(processes: &[Process]) -> Option<Self> {
         let mut all: Vec<(u64, u64, usize)> = Vec::new();
         for (place, process) in processes.iter().enumerate() {
-            let iterations = process.windows.iter().flat_map(|window| &window.iterations);
+            let iterations = process.windows.iter().flat_map(Window::qualified);
             // One that was cut says nothing about the rank's speed.
             let whole = iterations.filter(|iteration| !iteration.cut);
             all.extend(whole.map(|iteration| (iteration.n, iteration.busy(), place)));

@@ -10,6 +10,7 @@ use tllmprof_record::{Clock, Strings};
 use crate::causes::{Cause, Overlap, Watched};
 use crate::facts::{Facts, name, range_name};
 use crate::first::RawIteration;
+use crate::qualify::Qualified;
 use crate::tally::Totals;
 
 /// How many of the slowest iterations are looked into.
@@ -124,9 +125,10 @@ impl SlowCause {
     }
 }
 
-/// The places of the slowest iterations.
-pub fn slowest(iterations: &[RawIteration]) -> Vec<usize> {
-    let mut places: Vec<_> = (0..iterations.len()).collect();
+/// The places of the slowest iterations, of those that count.
+pub fn slowest(iterations: &[RawIteration], qualified: &Qualified) -> Vec<usize> {
+    let places = 0..iterations.len();
+    let mut places: Vec<_> = places.filter(|place| qualified.has(*place)).collect();
     let slower = |place: &usize| Reverse((iterations[*place].busy(), *place));
     if places.len() > SLOWEST {
         places.select_nth_unstable_by_key(SLOWEST, slower);
@@ -135,16 +137,17 @@ pub fn slowest(iterations: &[RawIteration]) -> Vec<usize> {
     places
 }
 
-/// What the iterations that were watched show, the slowest first.
+/// What the iterations that were watched show, the slowest first. So many count.
 pub fn slow(
     iterations: &[RawIteration],
+    count: usize,
     watched: Watched,
     totals: &Totals,
     facts: &Facts,
     strings: &Strings,
     clock: &Clock,
 ) -> Vec<Slow> {
-    let count = iterations.len().max(1) as u64;
+    let count = count.max(1) as u64;
     let mut slow: Vec<_> = watched
         .found()
         .filter_map(|(place, found)| {

@@ -48,7 +48,8 @@ impl GpuFrom {
 #[derive(Clone, Copy, Debug)]
 pub struct Sum {
     pub iterations: u64,
-    /// From the first one's start to the last one's end, in nanoseconds, over all windows.
+    /// From the first one's start to the last one's end, in nanoseconds, over all windows. Iterations that do not
+    /// count take none of it.
     pub wall: u64,
     /// Without waiting for requests.
     pub time: Quantiles,
@@ -76,9 +77,9 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// Of some windows; `None` where they have no iterations.
+    /// Of some windows; `None` where they have no iterations that count.
     pub fn of(windows: &[Window]) -> Option<Self> {
-        let all = || windows.iter().flat_map(|window| &window.iterations);
+        let all = || windows.iter().flat_map(Window::qualified);
         let iterations = all().count() as u64;
         let time = Quantiles::of(all().map(Iteration::busy))?;
         let idle = Quantiles::of(all().map(|iteration| iteration.idle))?;
@@ -137,17 +138,8 @@ impl Sum {
     }
 }
 
-/// From the first iteration's start to the last one's end, in nanoseconds.
+/// The time of a window, in nanoseconds.
 fn wall(window: &Window) -> u64 {
-    let start = window
-        .iterations
-        .first()
-        .map_or(0, |iteration| iteration.start);
-    let end = window
-        .iterations
-        .iter()
-        .map(Iteration::end)
-        .max()
-        .unwrap_or(0);
-    end.saturating_sub(start)
+    let stretches = window.stretches();
+    stretches.fold(0, |sum, (from, until)| (until - from).saturating_add(sum))
 }

@@ -6,6 +6,7 @@ use std::hash::Hash;
 use tllmprof_record::{CallKind, Event, OWN_DOMAIN, StringId, Strings, What};
 
 use crate::causes::{Cause, Watched};
+use crate::qualify::Qualified;
 use crate::routing::Loads;
 use crate::spans::{Span, Spans};
 use crate::turnaround::{Turnaround, Turnarounds};
@@ -100,6 +101,8 @@ pub struct Tally<'a> {
     timeline: Spans,
     /// The thread of each iteration.
     threads: Vec<u32>,
+    /// Totals have what happened in iterations that count, and outside iterations.
+    qualified: &'a Qualified,
     kinds: &'a [CallKind; 256],
     strings: &'a Strings,
     pub iterations: Vec<InIteration>,
@@ -114,6 +117,7 @@ impl<'a> Tally<'a> {
     pub fn new(
         timeline: Spans,
         threads: Vec<u32>,
+        qualified: &'a Qualified,
         kinds: &'a [CallKind; 256],
         strings: &'a Strings,
         watched: Watched,
@@ -124,6 +128,7 @@ impl<'a> Tally<'a> {
         Self {
             timeline,
             threads,
+            qualified,
             kinds,
             strings,
             iterations,
@@ -139,28 +144,33 @@ impl<'a> Tally<'a> {
     pub fn add(&mut self, thread: u32, event: &Event) {
         self.totals.events += 1;
         let ticks = event.duration;
+        let counts = self.counts(event);
         match event.what {
             What::Call {
                 row,
                 capturing,
                 stream,
-            } => self.call(thread, event, row, (!capturing).then_some(stream)),
+            } => self.call(thread, event, row, (!capturing).then_some(stream), counts),
             What::Gc {
                 generation,
                 collected,
             } => {
                 let generation = generation.min(GENERATIONS as u16 - 1);
-                self.totals.gc[usize::from(generation)].add(ticks);
-                self.totals.collected = self.totals.collected.saturating_add(collected);
+                if counts {
+                    self.totals.gc[usize::from(generation)].add(ticks);
+                    self.totals.collected = self.totals.collected.saturating_add(collected);
+                }
                 self.collection(event, generation);
             }
             What::GilWait => {
-                self.totals.gil_wait.add(ticks);
+                if counts {
+                    self.totals.gil_wait.add(ticks);
+                }
                 self.own(thread, event, Cause::GilWait);
             }
-            What::GilHold => self.hold(thread, event),
-            What::GilForced => self.totals.gil_forced += 1,
-            What::Function { name } => {
+            What::GilHold if counts => self.hold(thread, event),
+            What::GilForced => self.totals.gil_forced += u64::from(counts),
+            What::Function { name } if counts => {
                 named(
                     &mut self.totals.functions,
                     &mut self.totals.left_out,
@@ -169,7 +179,9 @@ impl<'a> Tally<'a> {
                 );
                 self.own(thread, event, Cause::Function(name));
             }
-            What::Range { domain, name, .. } if self.strings.get(domain) != OWN_DOMAIN => {
+            What::Range { domain, name, .. }
+                if counts && self.strings.get(domain) != OWN_DOMAIN =>
+            {
                 let key = (domain, name);
                 named(
                     &mut self.totals.ranges,
@@ -191,10 +203,21 @@ impl<'a> Tally<'a> {
         }
     }
 
+    /// Whether totals have an event: one that lies in iterations of which none counts is not among them.
+    fn counts(&mut self, event: &Event) -> bool {
+        self.qualified.has_all()
+            || self
+                .timeline
+                .reach(&span(event))
+                .is_none_or(|(first, last)| self.qualified.has_any(first, last))
+    }
+
     /// Adds a call for a stream; `None` where a stream capture takes it up.
     #[inline]
-    fn call(&mut self, thread: u32, event: &Event, row: u8, stream: Option<u64>) {
-        self.totals.calls[usize::from(row)].add(event.duration);
+    fn call(&mut self, thread: u32, event: &Event, row: u8, stream: Option<u64>, counts: bool) {
+        if counts {
+            self.totals.calls[usize::from(row)].add(event.duration);
+        }
         let kind = self.kinds[usize::from(row)];
         if let Some(place) = self.timeline.at(event.start)
             && let Some(iteration) = self.iterations.get_mut(place)
@@ -204,7 +227,9 @@ impl<'a> Tally<'a> {
                 iteration.launches = iteration.launches.saturating_add(1);
                 iteration.launching = iteration.launching.saturating_add(event.duration);
             }
-            if let Some(stream) = stream {
+            if let Some(stream) = stream
+                && self.qualified.has(place)
+            {
                 self.turnarounds.call(thread, row, stream, place, event);
             }
         }
@@ -240,7 +265,9 @@ impl<'a> Tally<'a> {
                     Cause::Gc(_) | Cause::GilHold(_) | Cause::Function(_) | Cause::Range(..) => (),
                 }
             }
-            self.totals.inside(cause, ticks);
+            if self.qualified.has(place) {
+                self.totals.inside(cause, ticks);
+            }
             self.watched.note(place, cause, ticks);
         }
     }
@@ -259,7 +286,9 @@ impl<'a> Tally<'a> {
             if let Some(iteration) = self.iterations.get_mut(place) {
                 iteration.gc = iteration.gc.saturating_add(ticks);
             }
-            self.totals.inside(Cause::Gc(generation), ticks);
+            if self.qualified.has(place) {
+                self.totals.inside(Cause::Gc(generation), ticks);
+            }
         };
         part(first);
         if last != first {

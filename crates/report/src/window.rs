@@ -18,6 +18,37 @@ pub struct Window {
 }
 
 impl Window {
+    /// The iterations that count in figures.
+    pub fn qualified(&self) -> impl Iterator<Item = &Iteration> {
+        self.iterations
+            .iter()
+            .filter(|iteration| iteration.qualifies())
+    }
+
+    /// From its first iteration's start to the last one's end, in nanoseconds.
+    pub fn wall(&self) -> u64 {
+        let (start, end) = self.span();
+        end.saturating_sub(start)
+    }
+
+    fn span(&self) -> (u64, u64) {
+        let end = self.iterations.iter().map(Iteration::end).max();
+        let start = self.iterations.first().map(|first| first.start);
+        (start.unwrap_or(0), end.unwrap_or(0))
+    }
+
+    /// That time without the iterations that do not count.
+    pub fn stretches(&self) -> impl Iterator<Item = (u64, u64)> {
+        let (mut from, end) = self.span();
+        let others = self.iterations.iter().filter(|one| !one.qualifies());
+        let edges = others.map(|one| (one.start, one.end()));
+        edges.chain([(end, end)]).filter_map(move |(start, until)| {
+            let stretch = (from, start);
+            from = from.max(until);
+            (stretch.0 < stretch.1).then_some(stretch)
+        })
+    }
+
     /// Iterations between its first and its last one that are not there: where threads make steps at once, the
     /// next one may begin before the turn of one has come.
     pub fn gaps(&self) -> u64 {
@@ -108,6 +139,7 @@ pub fn windows(edges: Vec<WindowEdge>, iterations: Vec<Iteration>) -> Vec<Window
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::qualify::Unqualified;
 
     fn edge(ticks: u64, edge: Edge, iteration: u64) -> WindowEdge {
         WindowEdge {
@@ -149,6 +181,38 @@ mod tests {
         assert_eq!(gaps(open(), &[]), 0);
         assert_eq!(gaps(open(), &[5, 6, 7]), 0);
         assert_eq!(gaps(open(), &[6, 9]), 3);
+    }
+
+    #[test]
+    fn iterations_that_do_not_count_take_none_of_the_time() {
+        let stretches = |iterations: &[(u64, u64, bool)]| -> Vec<_> {
+            let iterations = iterations.iter().map(|(start, end, counts)| Iteration {
+                start: *start,
+                duration: end - start,
+                unqualified: (!counts).then_some(Unqualified::Idle),
+                ..Iteration::default()
+            });
+            let window = Window {
+                first: 0,
+                last: 9,
+                closed: true,
+                cut: false,
+                iterations: iterations.collect(),
+            };
+            window.stretches().collect()
+        };
+        assert_eq!(stretches(&[]), []);
+        assert_eq!(stretches(&[(5, 9, true), (10, 15, true)]), [(5, 15)]);
+        let first = stretches(&[(5, 9, false), (10, 15, true), (15, 20, false)]);
+        assert_eq!(first, [(9, 15)]);
+        let midst = stretches(&[
+            (5, 9, true),
+            (10, 15, false),
+            (14, 20, false),
+            (22, 30, true),
+        ]);
+        assert_eq!(midst, [(5, 10), (20, 30)]);
+        assert_eq!(stretches(&[(5, 9, false)]), []);
     }
 
     #[test]

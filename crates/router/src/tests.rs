@@ -66,6 +66,7 @@ fn without_an_interpreter_a_window_switches_nothing() {
                 rank: None,
                 why_late: "",
                 capturing,
+                excluded: false,
             };
             PerfectRouters.window_opens(&place);
             PerfectRouters.window_is_closed(&place);
@@ -200,6 +201,7 @@ fn the_source_runs_in_an_interpreter_and_is_switched_with_windows() {
         rank: None,
         why_late: "",
         capturing: false,
+        excluded: false,
     };
     PerfectRouters.window_opens(&place);
     run(c"assert router._active");

@@ -95,7 +95,10 @@ fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
     let Some(state) = guard.as_mut() else { return };
     if let Some(condition) = &state.settings.condition {
         let counts = state.held.count(condition, facts);
-        state.schedule.counts(begun.iteration, counts);
+        state.excluded = (!counts).then_some(begun.iteration);
+        if counts || !state.splits(begun.iteration) {
+            state.schedule.counts(begun.iteration, counts);
+        }
     }
     state
         .schedule

@@ -15,6 +15,7 @@ use tllmprof_platform::lifecycle;
 
 use super::by::By;
 use super::rank::Rank;
+use super::recording::Beginning;
 use super::state::count_calls;
 use super::wiring::{doors, interpreter, sink};
 use super::{Gating, OWNER, STATE, stream_capture, turn};
@@ -93,10 +94,12 @@ fn end(may_run_profilers_here: bool) {
     // The one figure for what the window held, in the log and in the record.
     let over = closed.map_or(begun, |closed| closed.over(begun));
     let cut = closed.and_then(|closed| closed.cut(over));
+    let lacks = state.schedule.lacks();
     let schedule = core::mem::take(&mut state.schedule);
     let (settings, rank, gating) = (state.settings, state.rank, state.gating);
     let (step, restarts, held) = (state.step(), state.restarts, state.held);
     let calls = Tally::of(&state.slots);
+    let another = Beginning::anew(state);
     let learnt = state.counter.learnt();
     // Handlers that run after ours may still make calls, and so may other threads.
     state.counter.run_to(&state.slots, None);
@@ -104,7 +107,12 @@ fn end(may_run_profilers_here: bool) {
     count_calls(&state.slots);
     drop(guard);
     let capturing = stream_capture::is_any_under_way();
-    uncounted(&mut || sink().ends(over, capturing));
+    uncounted(&mut || {
+        if let Some(another) = &another {
+            another.write_rule(settings);
+        }
+        sink().ends(over, capturing);
+    });
     doors().record_calls();
     if uses_cuda && matches!(settings.step, Step::Symbol { .. }) {
         doors().report_unmatched(&settings.step, may_run_profilers_here);
@@ -129,6 +137,7 @@ fn end(may_run_profilers_here: bool) {
                 gating,
                 captured,
                 cut,
+                lacks,
                 iterations,
                 learnt,
                 restarts,
@@ -210,6 +219,8 @@ struct Outcome<'a> {
     captured: &'a [Taken],
     /// What the last of them has of what it was to have.
     cut: Option<Cut>,
+    /// What it lacks, where it was closed in between.
+    lacks: Option<u64>,
     iterations: u64,
     /// What has been learnt, where that is the rule.
     learnt: Option<Learnt>,
@@ -229,6 +240,7 @@ impl fmt::Display for Outcome<'_> {
             gating,
             captured,
             cut,
+            lacks,
             iterations,
             learnt,
             restarts,
@@ -250,6 +262,7 @@ impl fmt::Display for Outcome<'_> {
                 "the windows were left to TensorRT-LLM: {iterations} iterations by {by}"
             );
         }
+        let opened = captured.iter().filter(|taken| !taken.is_again).count();
         let mut separator = "";
         for (what, are_captured) in [("captured", true), ("never opened", false)] {
             let all = settings.windows.as_slice().iter();
@@ -270,20 +283,24 @@ impl fmt::Display for Outcome<'_> {
                 let late = captured.iter().map(|taken| taken.window);
                 write!(f, " as {}", Listed(late))?;
             }
-            if let (true, Some(cut)) = (are_captured, cut) {
-                if captured.len() > 1 {
-                    write!(f, ", {}", cut.taken.asked)?;
+            let last = captured
+                .last()
+                .filter(|_| are_captured && (cut.is_some() || lacks.is_some()));
+            if let Some(last) = last {
+                if opened > 1 {
+                    write!(f, ", {}", last.asked)?;
                 }
-                write!(f, " in part: ")?;
-                match cut.has {
-                    Some(has) => write!(f, "{has}")?,
-                    None => write!(f, "no iteration")?,
+                f.write_str(" in part: ")?;
+                match (cut.map(|cut| cut.has), lacks) {
+                    (Some(Some(has)), _) => write!(f, "{has}")?,
+                    (None, Some(lacks)) => write!(f, "{lacks} of its iterations did not come")?,
+                    _ => write!(f, "no iteration")?,
                 }
                 write!(f, ", the program ended")?;
             }
             separator = "; ";
         }
-        let missed = captured.len() < settings.windows.as_slice().len();
+        let missed = opened < settings.windows.as_slice().len();
         match learnt.filter(|_| missed) {
             Some(Learnt::Nothing) => write!(f, ": {by} recognised no step{calls}")?,
             Some(Learnt::Unsure) => write!(
@@ -311,13 +328,23 @@ impl fmt::Display for Outcome<'_> {
             }
         }
         if let Some(condition) = &settings.condition
-            && (missed || cut.is_some())
+            && held.asked > 0
+            && (missed || cut.is_some() || lacks.is_some())
         {
             f.write_str("; TLLMPROF_WHERE: ")?;
-            if held.unknown == held.asked {
-                f.write_str("no step said what is in its batch (docs/engines.md has the engines whose steps do)")?;
-            } else {
-                held.show(condition, f)?;
+            match &settings.batch {
+                _ if held.unknown < held.asked => held.show(condition, f)?,
+                None => f.write_str(
+                    "no step's batch could be read: TLLMPROF_BATCH names where it is (docs/engines.md has the \
+                     engines that need none)",
+                )?,
+                Some(batch) if matches!(settings.step, Step::Auto) => write!(
+                    f,
+                    "no step's batch could be read before the step: leave TLLMPROF_STEP out, so that {} of \
+                     TLLMPROF_BATCH is the step",
+                    batch.function
+                )?,
+                Some(_) => f.write_str("no step's batch could be read")?,
             }
         }
         if let (Some(_), Rank::Unknown(why)) = (&settings.ranks, rank)

@@ -22,29 +22,52 @@ pub struct Beginning {
 
 impl Beginning {
     /// What there is to report, if the record begins at `point`.
-    pub fn at(point: Point, state: &State) -> Option<Self> {
-        state.begins_record(point).then(|| Self {
-            step: state.step(),
+    pub fn at(point: Point, state: &mut State) -> Option<Self> {
+        state.begins_record(point).then(|| Self::now(state))
+    }
+
+    /// What there is to report anew: `auto` counts another step than when the record began, since the function of a
+    /// known engine was called only then.
+    pub fn anew(state: &mut State) -> Option<Self> {
+        let is_another = |recorded: &Step| !core::ptr::eq(recorded, state.step());
+        (state.recording == Recording::Yes && state.recorded_step.is_some_and(is_another))
+            .then(|| Self::now(state))
+    }
+
+    fn now(state: &mut State) -> Self {
+        let step = state.step();
+        state.recorded_step = Some(step);
+        Self {
+            step,
             rank: state.rank,
             learnt: state.counter.learnt_rule(),
             engine: state.engine(),
-        })
+        }
     }
 
     /// Begins the record; what became of it.
     pub fn begin(&self, settings: &'static Settings) -> Recording {
+        let facts = self.facts(settings);
+        if sink().begin_record(settings, &facts) {
+            Recording::Yes
+        } else {
+            Recording::No
+        }
+    }
+
+    /// Writes the rule into the record that has begun.
+    pub fn write_rule(&self, settings: &'static Settings) {
+        sink().rule_is_known(&self.facts(settings));
+    }
+
+    fn facts(&self, settings: &'static Settings) -> Facts<'_> {
         let is_auto = matches!(settings.step, Step::Auto);
-        let facts = Facts {
+        Facts {
             rank: self.rank.known(),
             python: interpreter().version(),
             rule: &self.step,
             why: is_auto.then_some(self),
             engine: self.engine.map(|found| found.engine.name),
-        };
-        if sink().begin_record(settings, &facts) {
-            Recording::Yes
-        } else {
-            Recording::No
         }
     }
 }
@@ -52,9 +75,9 @@ impl Beginning {
 /// Why `auto` counts by what it does.
 impl Display for Beginning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.learnt, self.engine) {
-            (Some(rule), _) => write!(f, "auto learnt it: {}", learning::Described(rule)),
-            (None, Some(found)) => write!(f, "auto knows {}", found.engine.name),
+        match (self.engine, &self.learnt) {
+            (Some(found), _) => write!(f, "auto knows {}", found.engine.name),
+            (None, Some(rule)) => write!(f, "auto learnt it: {}", learning::Described(rule)),
             (None, None) => f.write_str("auto knows nothing better"),
         }
     }

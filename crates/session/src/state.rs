@@ -1,6 +1,7 @@
 //! What the session knows, behind one lock: the counter, the windows, who has the turn.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_calls::{CALLS, Call, Calls};
@@ -47,6 +48,9 @@ lifecycle::at_fork! {
     child: |_: &OnlyThread| slots::forget(),
 }
 
+/// How long after a window was closed in between it is not closed in between again.
+const BETWEEN_SPLITS: Duration = Duration::from_millis(100);
+
 /// Who opens the windows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Gating {
@@ -62,6 +66,10 @@ pub struct State {
     pub schedule: Schedule,
     /// How often the condition on batches held.
     pub held: Held,
+    /// The latest iteration that has begun, if the condition does not hold for it.
+    pub excluded: Option<u64>,
+    /// When a window was last closed in between.
+    pub split: Option<Instant>,
     pub slots: Vec<&'static Slot>,
     pub captures: Vec<(usize, &'static Slot)>,
     pub turn: Turn,
@@ -72,6 +80,8 @@ pub struct State {
     pub gating: Gating,
     pub follows_each: bool,
     pub recording: Recording,
+    /// The rule that the record has.
+    pub recorded_step: Option<&'static Step>,
     /// Stream captures after which a count started again that had begun.
     pub restarts: u64,
     /// Iterations that began while a turn was under way, as their threads could wait no longer; none
@@ -114,6 +124,8 @@ impl State {
                 (_, Some(_)) => Schedule::new(settings.windows.as_slice()).of_some(),
             },
             held: Held::default(),
+            excluded: None,
+            split: None,
             slots: Vec::new(),
             captures: Vec::new(),
             turn: Turn::default(),
@@ -122,6 +134,7 @@ impl State {
             gating: Gating::NotAsked,
             follows_each: settings.nvtx && injection::has_tool(),
             recording: Recording::asked_for(),
+            recorded_step: None,
             restarts: 0,
             early: Some(0),
             uses_cuda: false,
@@ -312,12 +325,32 @@ impl State {
         }
     }
 
+    /// Whether an iteration begins at `point`, the latest, for which the condition on batches does not hold.
+    pub fn excludes(&self, point: Point) -> bool {
+        matches!(point, Point::In(iteration) if self.excluded == Some(iteration))
+    }
+
+    /// Whether the window that is open is closed before `iteration`, for which the condition does not hold, and
+    /// opens again later.
+    pub fn splits(&mut self, iteration: u64) -> bool {
+        if !(self.settings.where_split && self.schedule.is_open()) {
+            return false;
+        }
+        let now = Instant::now();
+        let is_soon = |at: Instant| now.saturating_duration_since(at) < BETWEEN_SPLITS;
+        let splits = !self.split.is_some_and(is_soon) && self.schedule.splits(iteration);
+        if splits {
+            self.split = Some(now);
+        }
+        splits
+    }
+
     /// Reports an iteration at which nothing is switched to the record.
     pub fn record_iteration(&self, point: Point) {
         if self.recording != Recording::Yes {
             return;
         }
-        sink().passes(point);
+        sink().passes(point, self.excludes(point));
         if sink().wants_calls() {
             count_calls(&self.slots);
         }

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tllmprof_calls::{CALLS, Call, Calls, Direction, Kind};
-use tllmprof_config::{Ranked, Settings, Step};
+use tllmprof_config::{Ranked, Settings, Step, condition};
 use tllmprof_platform::lifecycle::{HOOKS, OnlyThread, Stage};
 use tllmprof_platform::log::{self, Level};
 use tllmprof_platform::thread::{self, Inside};
@@ -118,12 +118,21 @@ impl Sink for Made {
         !self.orders().has_no_record
     }
 
+    fn rule_is_known(&self, facts: &Facts<'_>) {
+        let why = facts.why.map_or_else(String::new, ToString::to_string);
+        self.note(format_args!(
+            "rule: {} {:?} {why}",
+            facts.rule, facts.engine
+        ));
+    }
+
     fn rank_is_known(&self, ranked: &Ranked) {
         self.note(format_args!("rank {} by {}", ranked.rank, ranked.source));
     }
 
-    fn passes(&self, point: Point) {
-        self.note(format_args!("passes {point:?}"));
+    fn passes(&self, point: Point, excluded: bool) {
+        let excluded = if excluded { ", excluded" } else { "" };
+        self.note(format_args!("passes {point:?}{excluded}"));
     }
 
     fn wants_calls(&self) -> bool {
@@ -425,6 +434,19 @@ fn passes(what: Counted) {
     if let Some(iteration) = begins(what) {
         by_name::has_ended(iteration);
     }
+}
+
+/// A step of a batch of so many tokens, all of them decoded.
+fn decodes(tokens: u32) {
+    let facts = condition::Facts {
+        requests: Some(tokens),
+        tokens: Some(tokens),
+        prefill_tokens: Some(0),
+    };
+    if by_name::count(Counted::Python) {
+        by_name::ask_with(Counted::Python, facts);
+    }
+    goes_on();
 }
 
 /// A native function that the rule names runs, as its hook reports it.

@@ -167,6 +167,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             state.counter.keep_counting();
         }
         let (step, rank) = (state.step(), state.rank);
+        let excluded = state.excludes(target);
         let why_late = if state.awaited_rank {
             "the rank was not known"
         } else if state.settings.condition.is_some() {
@@ -180,6 +181,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         let engine = edge.open.and_then(|_| state.engine());
         let learnt = edge.open.and_then(|_| state.counter.learnt_rule());
         let record = Beginning::at(target, state);
+        let another = Beginning::anew(state);
         let mut recording = state.recording;
         let settings = state.settings;
         if edge.open.is_some() || edge.close.is_some() {
@@ -195,6 +197,9 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             if let Some(record) = &record {
                 recording = record.begin(settings);
             }
+            if let Some(another) = &another {
+                another.write_rule(settings);
+            }
             if let Some(rule) = &learnt {
                 learning::log_choice(rule);
             }
@@ -209,6 +214,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
                     rank: rank.known().map(|ranked| ranked.rank),
                     why_late,
                     capturing,
+                    excluded,
                 },
                 edge,
             );

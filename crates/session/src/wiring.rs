@@ -19,6 +19,8 @@ pub struct Place<'a> {
     pub why_late: &'static str,
     /// A stream capture is under way in the process: the device must be left alone.
     pub capturing: bool,
+    /// The condition on batches does not hold for the iteration that begins.
+    pub excluded: bool,
 }
 
 /// What a record says of its process.
@@ -46,10 +48,13 @@ pub trait Sink: Sync {
     fn start(&self, settings: &'static Settings);
     /// Makes the record; whether there is one now.
     fn begin_record(&self, settings: &'static Settings, facts: &Facts<'_>) -> bool;
+    /// The rule is another than when the record began.
+    fn rule_is_known(&self, facts: &Facts<'_>);
     /// The rank is known, which it was not when the record began.
     fn rank_is_known(&self, ranked: &Ranked);
-    /// An iteration begins or ends, and nothing is switched. For each, where there is a record.
-    fn passes(&self, point: Point);
+    /// An iteration begins, for which the condition on batches does not hold if it is `excluded`, or ends,
+    /// and nothing is switched. For each, where there is a record.
+    fn passes(&self, point: Point, excluded: bool);
     /// Whether the record's counts of calls are old.
     fn wants_calls(&self) -> bool;
     /// Each call of the table was made so often, in the table's order.
@@ -157,8 +162,9 @@ impl Sink for Nobody {
     fn begin_record(&self, _: &'static Settings, _: &Facts<'_>) -> bool {
         false
     }
+    fn rule_is_known(&self, _: &Facts<'_>) {}
     fn rank_is_known(&self, _: &Ranked) {}
-    fn passes(&self, _: Point) {}
+    fn passes(&self, _: Point, _: bool) {}
     fn wants_calls(&self) -> bool {
         false
     }

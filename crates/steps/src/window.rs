@@ -53,14 +53,25 @@ pub struct Taken {
     pub asked: Window,
     /// Its iterations: later ones than asked for, where it opened late.
     pub window: Window,
+    /// It was closed in between and has opened again.
+    pub is_again: bool,
+    /// It closes in between and goes on later.
+    pub goes_on: bool,
 }
 
 impl Taken {
-    const fn on_time(window: Window) -> Self {
+    /// A window as it was asked for that takes the iterations of another.
+    pub const fn of(asked: Window, window: Window) -> Self {
         Self {
-            asked: window,
+            asked,
             window,
+            is_again: false,
+            goes_on: false,
         }
+    }
+
+    const fn on_time(window: Window) -> Self {
+        Self::of(window, window)
     }
 
     /// How far it goes: the iteration after its last, where `over` of them are over.
@@ -77,7 +88,6 @@ impl Taken {
                 .checked_sub(1)
                 .filter(|last| *last >= self.window.first);
             Cut {
-                taken: self,
                 has: last.map(|last| Window {
                     first: self.window.first,
                     last: Some(last),
@@ -95,10 +105,13 @@ impl Taken {
 /// A window that the end of the process has cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    pub taken: Taken,
     /// The iterations that it has, if there are any.
     pub has: Option<Window>,
 }
+
+/// What a window has left to take: so many iterations, or all that come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rest(Option<u64>);
 
 /// The windows of a process, on their way from wanted to captured.
 #[derive(Clone, Debug, Default)]
@@ -108,6 +121,8 @@ pub struct Schedule {
     next: usize,
     /// The one at `next`, if it is open.
     open: Option<Taken>,
+    /// What it has left to take, if it was closed in between.
+    rest: Option<Rest>,
     captured: Vec<Taken>,
     /// A window whose beginning has passed opens late, as long as was asked for, instead of what
     /// is left of it.
@@ -169,6 +184,28 @@ impl Schedule {
         {
             *last = last.saturating_add(1);
         }
+    }
+
+    /// As [`Schedule::counts`] of one that does not: the open window closes before it, and opens again with the
+    /// next one that counts. Whether there is one to be closed.
+    pub fn splits(&mut self, iteration: u64) -> bool {
+        self.passes_over = true;
+        let Some(open) = &mut self.open else {
+            return false;
+        };
+        let last = open.window.last;
+        if open.goes_on || last.is_some_and(|last| last < iteration) {
+            return false;
+        }
+        open.goes_on = true;
+        open.window.last = Some(iteration.saturating_sub(1));
+        self.rest = Some(Rest(last.map(|last| last - iteration + 1)));
+        true
+    }
+
+    /// How many iterations a window that was closed in between still has to take; none if it takes all.
+    pub fn lacks(&self) -> Option<u64> {
+        self.rest?.0
     }
 
     /// Whether a window is open.
@@ -239,7 +276,10 @@ impl Schedule {
             let window = self.windows.get(self.next).filter(|w| w.first <= iteration);
             if let Some(window) = window.filter(|window| apart || window.first == iteration) {
                 self.open = Some(self.take(*window, iteration));
+                self.rest = None;
                 edge.open = self.open;
+                // It is closed where nothing may be allocated, maybe.
+                self.captured.reserve(1);
             }
         }
         edge
@@ -247,17 +287,23 @@ impl Schedule {
 
     /// The iterations that `window` takes when it opens at `iteration`.
     fn take(&self, window: Window, iteration: u64) -> Taken {
+        if let Some(Rest(left)) = self.rest {
+            let last = left.map(|left| iteration.saturating_add(left - 1));
+            let first = iteration;
+            return Taken {
+                is_again: true,
+                ..Taken::of(window, Window { first, last })
+            };
+        }
         let late = iteration.saturating_sub(window.first);
         if !self.is_patient || late == 0 {
             return Taken::on_time(window);
         }
-        Taken {
-            asked: window,
-            window: Window {
-                first: iteration,
-                last: window.last.map(|last| last.saturating_add(late)),
-            },
-        }
+        let taken = Window {
+            first: iteration,
+            last: window.last.map(|last| last.saturating_add(late)),
+        };
+        Taken::of(window, taken)
     }
 
     /// Closes the open window, as at the end of the process; no window opens after it.
@@ -269,7 +315,7 @@ impl Schedule {
 
     fn close(&mut self) -> Option<Taken> {
         let taken = self.open.take()?;
-        self.next += 1;
+        self.next += usize::from(!taken.goes_on);
         self.captured.push(taken);
         Some(taken)
     }
@@ -369,6 +415,52 @@ mod tests {
         // A window without an end needs to open only.
         let open = of_some(&[window(2, None)], 9, |n| n == 4);
         assert!(open.is_open());
+    }
+
+    #[test]
+    fn a_window_that_is_split_has_the_iterations_that_count_alone() {
+        let asked = window(5, 8);
+        let mut schedule = Schedule::new(&[asked, window(20, None)]).of_some();
+        let counts = |n: u64| n % 4 < 2;
+        for n in 0..30 {
+            if counts(n) || n == 10 {
+                schedule.counts(n, counts(n));
+            } else {
+                schedule.splits(n);
+                assert!(!schedule.splits(n), "twice");
+            }
+            let has_edge = schedule.has_edge_at(Point::In(n));
+            assert_eq!(has_edge, schedule.reach(Point::In(n)) != Edge::default());
+        }
+        assert_eq!(schedule.lacks(), None);
+        schedule.finish();
+        let parts = schedule.captured().iter();
+        let parts: Vec<_> = parts
+            .map(|taken| (taken.window.to_string(), taken.is_again, taken.goes_on))
+            .collect();
+        let part = |text: &str, is_again, goes_on| (text.to_owned(), is_again, goes_on);
+        assert_eq!(
+            parts,
+            [
+                part("5", false, true),
+                part("8-10", true, true),
+                part("12", true, false),
+                part("20-21", false, true),
+                part("24-25", true, true),
+                part("28-", true, false),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_window_that_was_closed_in_between_says_what_it_lacks() {
+        let mut schedule = Schedule::new(&[window(1, 5)]).of_some();
+        schedule.reach(Point::In(1));
+        assert_eq!(schedule.lacks(), None);
+        assert!(schedule.splits(3));
+        assert!(schedule.reach(Point::In(3)).close.is_some());
+        assert_eq!(schedule.lacks(), Some(3));
+        assert!(schedule.finish().is_none() && !schedule.is_open());
     }
 
     #[test]

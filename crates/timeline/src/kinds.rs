@@ -266,7 +266,7 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
                 Name::Call(row),
             )
         },
-        What::Iteration { n } => Item {
+        What::Iteration { n, .. } => Item {
             value: n,
             ..item(
                 Kind::Iteration,

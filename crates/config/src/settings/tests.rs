@@ -38,6 +38,40 @@ fn warmup_follows_the_rule() {
 }
 
 #[test]
+fn the_function_of_a_batch_is_the_step_unless_another_is_asked_for() {
+    let batch = ("TLLMPROF_BATCH", "m:f=requests:1,tokens:1,decode_tokens:1");
+    let condition = ("TLLMPROF_WHERE", "phase=decode");
+    let step = |set: &[(&str, &str)]| from(set).map(|settings| settings.step.to_string());
+    assert_eq!(step(&[batch, condition]).unwrap(), "py:m:f");
+    assert_eq!(from(&[batch]).unwrap().warmup, Warmup::Iterations(0));
+    let auto = ("TLLMPROF_STEP", "auto");
+    assert_eq!(step(&[batch, condition, auto]).unwrap(), "auto");
+    let launch = ("TLLMPROF_STEP", "cudaGraphLaunch");
+    assert_eq!(step(&[batch, launch]).unwrap(), "cudaGraphLaunch");
+    for rule in ["cudaGraphLaunch", "sym:f", "nvtx:step"] {
+        let bad = step(&[batch, condition, ("TLLMPROF_STEP", rule)]).unwrap_err();
+        assert_eq!(bad.name, "TLLMPROF_WHERE");
+        assert!(bad.to_string().contains(rule), "{bad}");
+    }
+}
+
+#[test]
+fn a_window_is_split_by_a_condition() {
+    let split = ("TLLMPROF_WHERE_SPLIT", "1");
+    assert!(
+        from(&[split, ("TLLMPROF_WHERE", "tokens>1")])
+            .unwrap()
+            .where_split
+    );
+    assert!(!from(&[("TLLMPROF_WHERE_SPLIT", "0")]).unwrap().where_split);
+    let bad = from(&[split]).unwrap_err().to_string();
+    assert!(
+        bad.starts_with("TLLMPROF_WHERE_SPLIT=\"1\": there is no condition"),
+        "{bad}"
+    );
+}
+
+#[test]
 fn our_window_wins_and_an_empty_one_is_unset() {
     let all = [
         ("TLLMPROF_START_STOP", "1"),

@@ -141,6 +141,7 @@ fn iterations(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::R
                 Some(batch) => texts.fixed(batch.phase().name()),
                 None => Cell::Null,
             },
+            iteration.qualifies().into(),
             iteration.cut.into(),
         ];
         to.row(Which::Iterations as usize, &row, texts)?;

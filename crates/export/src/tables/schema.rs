@@ -136,6 +136,7 @@ pub const TABLES: &[Table] = &[
             optional(int("prefill_tokens")),
             optional(int("decode_tokens")),
             optional(text("phase")),
+            flag("qualifies"),
             flag("cut"),
         ],
     },

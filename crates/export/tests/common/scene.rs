@@ -183,7 +183,12 @@ impl Scene {
     }
 
     pub fn iteration(&mut self, n: u64, start: u64, end: u64) {
-        self.write(self.pid, start, end - start, What::Iteration { n });
+        self.write(
+            self.pid,
+            start,
+            end - start,
+            What::Iteration { n, excluded: false },
+        );
         // As many requests as its number says, each with a token, and a prompt of three.
         let batch = Batch::new(n as i64 + 1, n as i64 + 3, 3).unwrap();
         let iteration = n as u16;

@@ -306,7 +306,7 @@ impl Engine {
             iteration: n,
         };
         to.put(0, first_work, end_of_work - first_work, span);
-        let iteration = Event::new(start, end - start, What::Iteration { n });
+        let iteration = Event::new(start, end - start, What::Iteration { n, excluded: false });
         to.builder.push(to.main, &iteration);
         end + 6 * US
     }

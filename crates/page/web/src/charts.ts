@@ -62,23 +62,25 @@ export function iterationChart(
     const x = places.map((_, at) => at);
     const columns = places.length <= COLUMNS;
     const column = (of: (i: number) => number | null) => places.map((i) => (i < 0 ? null : of(i)));
-    const { wait, gil, gc, dur } = iterations;
+    const { wait, gil, gc, dur, qualifies } = iterations;
+    const counted = (of: (i: number) => number) => column((i) => (qualifies[i] ? of(i) : null));
     // By events around its work; where there are none, by its kernels.
     const gpu = iterations.gpu.map((ns, i) => (Number.isNaN(ns) ? iterations.busy[i] : ns));
     // Parts that overlap are no longer than the whole.
     const part = (i: number, ...parts: Float64Array[]) => Math.min(dur[i], parts.reduce((sum, of) => sum + of[i], 0));
     const parts: { label: string; colour: string; values: (number | null)[] }[] = [
-        { label: "rest", colour: "host", values: column((i) => dur[i]) },
-        { label: "GC", colour: "gc", values: column((i) => part(i, wait, gil, gc)) },
-        { label: "GIL wait", colour: "gil-wait", values: column((i) => part(i, wait, gil)) },
-        { label: "waits for the GPU", colour: "wait", values: column((i) => part(i, wait)) },
+        { label: "left out", colour: "missing", values: column((i) => (qualifies[i] ? null : dur[i])) },
+        { label: "rest", colour: "host", values: counted((i) => dur[i]) },
+        { label: "GC", colour: "gc", values: counted((i) => part(i, wait, gil, gc)) },
+        { label: "GIL wait", colour: "gil-wait", values: counted((i) => part(i, wait, gil)) },
+        { label: "waits for the GPU", colour: "wait", values: counted((i) => part(i, wait)) },
     ];
     const has_gpu = gpu.some((value) => !Number.isNaN(value));
     const top = time_of.max_ns > BEYOND * time_of.p90_ns ? time_of.p90_ns * (BEYOND * 0.6) : time_of.max_ns * 1.12;
     const bars = columns ? uPlot.paths.bars?.({ size: [0.86, 60], align: 0 }) : undefined;
     const tip = el("div", { class: "tip", hidden: "" });
     const said = (i: number) => [
-        `iteration ${iterations.n[i]} · ${time(dur[i])}`,
+        `iteration ${iterations.n[i]} · ${time(dur[i])}${qualifies[i] ? "" : " · left out"}`,
         [
             `waits for the GPU ${time(wait[i])}`, gil[i] > 0 && `GIL wait ${time(gil[i])}`, gc[i] > 0 && `GC ${time(gc[i])}`,
             !Number.isNaN(gpu[i]) && `${Number.isNaN(iterations.gpu[i]) ? "GPU busy" : "GPU time"} ${time(gpu[i])}`,
@@ -228,14 +230,15 @@ function outliers(
 export function histogram(place: HTMLElement, process: Process, iterations: Iterations): uPlot | null {
     const time_of = process.inside?.time;
     if (!time_of || !iterations.dur.length) return null;
+    const times = iterations.dur.filter((_, i) => iterations.qualifies[i]);
     let min = Infinity;
-    for (const value of iterations.dur) min = Math.min(min, value);
+    for (const value of times) min = Math.min(min, value);
     const far = time_of.max_ns > BEYOND * time_of.p90_ns;
     const max = Math.max(far ? time_of.p90_ns * 2 : time_of.max_ns, min + 1);
-    const bins = Math.max(8, Math.min(48, Math.round(Math.sqrt(iterations.dur.length) * 2)));
+    const bins = Math.max(8, Math.min(48, Math.round(Math.sqrt(times.length) * 2)));
     const width = (max - min) / bins;
     const counts = new Array<number>(bins).fill(0);
-    for (const value of iterations.dur) counts[Math.min(bins - 1, Math.floor((value - min) / width))]++;
+    for (const value of times) counts[Math.min(bins - 1, Math.floor((value - min) / width))]++;
     const x = counts.map((_, bin) => min + (bin + 0.5) * width);
     place.setAttribute("role", "img");
     place.setAttribute("aria-label", `How the times of iterations are distributed, from ${time(min)} to ${time(time_of.max_ns)}.`);
@@ -293,7 +296,7 @@ export function rankChart(
     const lines = all.map((iterations) => {
         const line = new Array<number | null>(x.length).fill(null);
         // One that was cut says nothing about the rank's speed.
-        iterations.n.forEach((n, i) => { if (!iterations.cut[i]) line[index.get(n) ?? 0] = iterations.dur[i]; });
+        iterations.n.forEach((n, i) => { if (!iterations.cut[i] && iterations.qualifies[i]) line[index.get(n) ?? 0] = iterations.dur[i]; });
         return line;
     });
     const slowest = new Array<number>(x.length).fill(-1);

@@ -25,6 +25,8 @@ export interface Report {
 export interface ProcessFigures {
     /** What distinguishes it from the others. */
     name: string;
+    /** How many iterations are in no figure, and why; `null`: all are in all. */
+    uncounted: string | null;
     /** How much of the time the recorder took; `null`: there are no iterations. Unit: part of 1. */
     own_share: number | null;
     /** For each of `slowest`: what made it slow. */
@@ -101,12 +103,16 @@ export interface Process {
     unix_minus_monotonic_ns: number;
     /** The windows that were asked for, as `TLLMPROF_START_STOP` has them. */
     windows_asked: string;
+    /** The condition that iterations fulfil which windows are made of, as `TLLMPROF_WHERE` has it; `null`: none. */
+    where: string | null;
     /** The windows that opened, in the order of their iterations. */
     windows: Window[];
-    /** The iterations of all windows together; `null`: there are none. */
+    /** The iterations of all windows together that qualify; `null`: there are none. */
     inside: Sum | null;
     /** The iterations of all windows by what was in their batches, of those where that is known. */
     phases: PhaseSum[];
+    /** The iterations of windows that do not qualify: with a condition those that do not fulfil it, without one the idle ones, unless all are. No other figure of windows includes them. */
+    unqualified: Unqualified[];
     /** The iterations outside windows. */
     outside: Outside;
     /** Where the time of the iterations goes, by cause. */
@@ -304,6 +310,20 @@ export interface PhaseSum {
     tokens: number;
     /** Tokens of prompts among them. Unit: tokens. */
     prefill_tokens: number;
+    /** The same by the tokens in their batches, for each class in which there are iterations: 0, 1, 2 to 4, 5 to 16, 17 to 64, 65 to 256, 257 to 1024, 1025 to 4096, and more. */
+    sizes: SizeSum[];
+}
+
+/** Iterations that do not count, for one reason. */
+export interface Unqualified {
+    /** Why they do not qualify. */
+    why: UnqualifiedBy;
+    /** How many there are. Unit: iterations. */
+    iterations: number;
+    /** How long they took. */
+    time: Quantiles;
+    /** How long they took in all. Unit: ns. */
+    total_ns: number;
 }
 
 /** Iterations outside windows: a histogram, exact to 1.6 %. */
@@ -537,6 +557,8 @@ export interface Iteration {
     gpu_busy_ns: number | null;
     /** What was in its batch, by the arguments of the engine's step function; `null`: not known. */
     batch: Batch | null;
+    /** Whether figures of windows include it: `unqualified` says which ones they do not. */
+    qualifies: boolean;
     /** Whether something other than its own end ended it. */
     cut: boolean;
 }
@@ -559,6 +581,35 @@ export type Phase =
     /** Both. */
     | "mixed"
     /** No tokens. */
+    | "idle";
+
+/** The iterations of one phase in whose batches there were so many tokens. */
+export interface SizeSum {
+    /** The least tokens of this class. Unit: tokens. */
+    min_tokens: number;
+    /** The most tokens of this class; `null`: there is no limit. Unit: tokens. */
+    max_tokens: number | null;
+    /** How many there are. Unit: iterations. */
+    iterations: number;
+    /** How long they took. */
+    time: Quantiles;
+    /** How long they took in all. Unit: ns. */
+    total_ns: number;
+    /** Requests in their batches, in all. Unit: requests. */
+    requests: number;
+    /** Tokens in their batches, in all. Unit: tokens. */
+    tokens: number;
+    /** Tokens of prompts among them. Unit: tokens. */
+    prefill_tokens: number;
+}
+
+/** Why an iteration does not count. */
+export type UnqualifiedBy =
+    /** Its batch does not fulfil the condition. */
+    | "where"
+    /** There is a condition, and its batch is not known. */
+    | "unknown"
+    /** Its batch has no tokens, and there is no condition. */
     | "idle";
 
 /** A cause, and the time that is spent on it. */

@@ -72,7 +72,9 @@ export interface Iterations {
     /** Of each window the first of its iterations and the one after its last. */
     windows: [number, number][];
     n: Float64Array; start: Float64Array; dur: Float64Array; gpu: Float64Array;
-    thread: Float64Array; cut: Uint8Array; launches: Float64Array; calls: Float64Array;
+    thread: Float64Array; cut: Uint8Array;
+    /** Whether figures include it. */
+    qualifies: Uint8Array; launches: Float64Array; calls: Float64Array;
     wait: Float64Array; gil: Float64Array; gc: Float64Array; kernels: Float64Array;
     /** How long the GPU was at work by its kernels, where these were taken, which stretches an iteration. */
     busy: Float64Array;
@@ -90,7 +92,7 @@ export async function readIterations(place: number): Promise<Iterations> {
     const more = () => from.floats(length);
     const found = {
         windows, n: from.differences(length), start: from.differences(length), dur: more(), gpu: more(),
-        thread: more(), cut: from.bytes8(length), launches: more(), calls: more(),
+        thread: more(), cut: from.bytes8(length), qualifies: from.bytes8(length), launches: more(), calls: more(),
         wait: more(), gil: more(), gc: more(), kernels: more(), busy: more(), shown: from.bytes8(length),
     };
     for (const column of [found.gpu, found.busy]) {

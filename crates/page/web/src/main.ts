@@ -7,7 +7,7 @@ import { Data, Process } from "./contract";
 import { Iterations, readIterations, readSkew, readTimeline, SkewSteps, Timeline } from "./data";
 import { card, el, themeSwitch } from "./dom";
 import { count, time } from "./format";
-import { facts, findings, ledger, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
+import { batches, facts, findings, ledger, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
 import { replaced, routing } from "./routing";
 import { TimelineView } from "./timeline/view";
 
@@ -23,7 +23,7 @@ let steps: SkewSteps;
 /** The parts of the page that are those of one process. */
 const parts = {
     verdict: el("div"), ledger: el("div"), times: el("div", { class: "chart" }), distribution: el("div", { class: "chart" }),
-    ranks: el("div"), routing: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
+    batches: el("div"), ranks: el("div"), routing: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
 };
 
 function head(): HTMLElement {
@@ -49,7 +49,7 @@ function layout() {
         el("div", { class: "row times" },
             card("Iteration times", "click one to see it in the timeline, drag to zoom, double-click for all", parts.times, key),
             card("Distribution", "", parts.distribution, el("div", { id: "quantiles" }))),
-        ...(several ? [parts.ranks] : []),
+        parts.batches, ...(several ? [parts.ranks] : []),
         card("Timeline", "", view.root), parts.routing, parts.tables, parts.facts);
     document.body.append(head(), main);
 }
@@ -85,7 +85,7 @@ async function show(place: number) {
     const iterations = all[place];
     const choose = document.querySelector<HTMLSelectElement>("#process");
     if (choose) choose.value = String(place);
-    parts.verdict.replaceChildren(verdict(process));
+    parts.verdict.replaceChildren(verdict(process, figures));
     parts.ledger.replaceChildren(ledger(process));
     document.getElementById("quantiles")?.replaceChildren(quantiles(process));
     parts.times.replaceChildren();
@@ -96,6 +96,9 @@ async function show(place: number) {
         ["waits for the GPU", (process.inside?.wait_share ?? 0) > 0]] as const) {
         document.querySelector<HTMLElement>(`[data-part="${part}"]`)?.toggleAttribute("hidden", !there);
     }
+    const batched = batches(process);
+    parts.batches.hidden = !batched;
+    parts.batches.replaceChildren(...(batched ? [card("Batches", "how long iterations take by what is in them", batched)] : []));
     ranks();
     const by_n = (n: number, dur: number) => {
         const at = iterations.n.findIndex((other, i) => other === n && iterations.dur[i] === dur);
@@ -146,7 +149,7 @@ async function start() {
         return;
     }
     layout();
-    parts.verdict.replaceChildren(verdict(report.processes[0]));
+    parts.verdict.replaceChildren(verdict(report.processes[0], data.processes[0]));
     all = await Promise.all(report.processes.map((_, place) => readIterations(place)));
     steps = await readSkew();
     // The timeline's events come after this script in the page.

@@ -1,19 +1,20 @@
 // The parts of the page that are text: the verdict, the findings, tables and facts.
 
 import { rankColour } from "./charts";
-import { Data, Each, Finding, Ledger, LedgerKind, LedgerRow, Named, Process, ProcessFigures, Report, Verdict } from "./contract";
+import { Data, Each, Finding, Ledger, LedgerKind, LedgerRow, Named, PhaseSum, Process, ProcessFigures, Report, SizeSum, Verdict } from "./contract";
 import { button, card, el } from "./dom";
 import { bytes, count, quantity, rate, share, time } from "./format";
 
 /** The figures that come first: how fast, and how evenly. */
-export function verdict(process: Process): HTMLElement {
+export function verdict(process: Process, figures: ProcessFigures): HTMLElement {
     const { inside } = process;
-    if (!inside) return el("p", {}, "No iteration was recorded.");
+    const left_out = figures.uncounted && el("p", { class: "caption", id: "uncounted" }, figures.uncounted);
+    if (!inside) return el("div", {}, el("p", {}, process.unqualified.length ? "No iteration counts." : "No iteration was recorded."), left_out);
     const tile = (name: string, value: string, id = "") => el("div", { class: "tile" }, el("dt", {}, name), el("dd", id ? { id } : {}, value));
     const per_second = inside.per_second === null ? "–" : inside.per_second < 1000 ? rate(inside.per_second) : count(inside.per_second);
     return el("div", { class: "verdict" },
         el("p", { class: "big" }, el("strong", { id: "rate" }, per_second), " iterations a second"),
-        el("p", { class: "caption" }, windowsLine(process)),
+        el("p", { class: "caption" }, windowsLine(process)), left_out,
         el("dl", { class: "tiles" },
             tile("p50", time(inside.time.p50_ns), "p50"), tile("p90", time(inside.time.p90_ns), "p90"),
             tile("p99", time(inside.time.p99_ns), "p99"), tile("max", time(inside.time.max_ns), "max")));
@@ -29,7 +30,9 @@ function windowsLine(process: Process): string {
     const names = windows.slice(0, 3).map(windowName).join(", ") + (windows.length > 3 ? ` and ${windows.length - 3} more` : "");
     const open = windows.some((window) => !window.closed) ? "; never closed" : windows.some((window) => window.cut) ? "; closed by the end of the process" : "";
     const many = windows.length === 1 ? "window" : "windows";
-    return `${many} ${names}: ${count(inside.iterations)} iterations in ${time(inside.wall_ns)}${open}`;
+    const left_out = process.unqualified.reduce((sum, { iterations }) => sum + iterations, 0);
+    const of = left_out ? ` of ${count(inside.iterations + left_out)}` : "";
+    return `${many} ${names}: ${count(inside.iterations)}${of} iterations in ${time(inside.wall_ns)}${open}`;
 }
 
 /** The colours of kinds of causes. */
@@ -160,6 +163,23 @@ function named(title: string, caption: string, head: string, list: Named[], figu
     return longTable(title, caption, [head, "a step", "mean", "longest", "total"], list.map((one, at) => [
         mono(one.name), rate(figures[at].a_step), time(figures[at].mean_ns), time(one.max_ns), time(one.total_ns),
     ]));
+}
+
+const sizeName = ({ min_tokens: least, max_tokens: most }: SizeSum) =>
+    most === null ? `${count(least)}+` : most === least ? count(most) : `${count(least)}–${count(most)}`;
+
+/** How long iterations take by what is in their batches: a row for each phase, and under it one for each class of sizes. */
+export function batches({ phases, inside }: Process): HTMLElement | null {
+    if (!inside || !phases.length) return null;
+    const all = inside.time.mean_ns * inside.iterations;
+    const row = (name: Cell, tokens: string, of: PhaseSum | SizeSum): Cell[] => [
+        name, tokens, count(of.iterations), time(of.time.p50_ns), time(of.time.p90_ns), time(of.time.p99_ns), time(of.time.max_ns), share(of.total_ns / all),
+    ];
+    const rows = phases.flatMap((phase) => [
+        row(el("b", {}, phase.phase), "", phase),
+        ...(phase.sizes.length > 1 || phase.sizes[0]?.max_tokens !== 0 ? phase.sizes.map((size) => row("", sizeName(size), size)) : []),
+    ]);
+    return el("div", { id: "batches" }, table(["phase", "tokens", "iterations", "p50", "p90", "p99", "max", "of the time"], rows));
 }
 
 /** What the process did in its windows, by name. */

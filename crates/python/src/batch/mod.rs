@@ -8,7 +8,7 @@ mod reading;
 
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 use tllmprof_config::formula::ARGUMENTS;
 use tllmprof_config::{Formulas, PyFunction, Step};
@@ -31,6 +31,7 @@ const PATIENCE: usize = 64;
 /// Reads the batches of a step's function.
 pub struct Reader {
     function: &'static PyFunction,
+    is_given: bool,
     ways: Vec<Way>,
     /// The one that worked last.
     works: AtomicUsize,
@@ -74,21 +75,42 @@ impl Reader {
         yields: bool,
         function: &'static PyFunction,
     ) -> Option<Self> {
+        let settings = activity::settings()?;
+        let given = settings.batch.as_ref();
+        let given = given.filter(|batch| batch.function == *function);
         // An iteration of several calls has several batches.
-        let step = activity::settings().map(|settings| &settings.step);
-        if matches!(step, Some(Step::Python { every, .. }) if *every > 1) {
+        if matches!(&settings.step, Step::Python { function: step, every } if *every > 1 && step == function)
+        {
             return None;
         }
         let mut ways = Vec::new();
-        for row in batches(function) {
-            ways.extend(Way::of(py, code, yields, row.formulas().ok()?));
+        if let Some(given) = given {
+            match Way::of(py, code, yields, given.formulas.clone()) {
+                Ok(way) => ways.extend(way),
+                Err(missing) => log::say!(
+                    Warn,
+                    "TLLMPROF_BATCH: {function} has no argument {missing} (it has {})",
+                    Place::names(code).join(", ")
+                ),
+            }
+        } else {
+            for row in batches(function) {
+                let way = Way::of(py, code, yields, row.formulas().ok()?);
+                ways.extend(way.ok().flatten());
+            }
         }
         (!ways.is_empty()).then_some(Self {
             function,
+            is_given: given.is_some(),
             ways,
             works: AtomicUsize::new(0),
             failed: AtomicUsize::new(0),
         })
+    }
+
+    /// Whether the user has named the function: it may be none whose calls are steps.
+    pub const fn is_given(&self) -> bool {
+        self.is_given
     }
 
     /// What is in the batch of the call that begins.
@@ -139,22 +161,31 @@ impl Reader {
 }
 
 impl Way {
-    /// None if the function has no such arguments.
-    fn of(py: Python<'_>, code: &Object<'_>, yields: bool, formulas: Formulas<3>) -> Option<Self> {
-        let mut way = Self {
-            names: Vec::new(),
-            get: AttributeName::new(py, c"__get__")?,
-            arguments: Vec::new(),
+    /// None without memory.
+    ///
+    /// # Errors
+    /// The argument that the function does not have.
+    fn of(
+        py: Python<'_>,
+        code: &Object<'_>,
+        yields: bool,
+        formulas: Formulas<3>,
+    ) -> Result<Option<Self>, String> {
+        let mut arguments = Vec::new();
+        for name in &formulas.arguments {
+            let place = Place::of(py, code, yields, Some(name));
+            arguments.push(place.ok_or_else(|| name.clone())?);
+        }
+        let named = |name: &CStr| AttributeName::new(py, name);
+        let names = formulas.names.iter();
+        let names = names.map(|name| named(&CString::new(name.as_str()).ok()?));
+        let names = names.collect::<Option<Vec<_>>>();
+        Ok(names.zip(named(c"__get__")).map(|(names, get)| Self {
             formulas,
-        };
-        for name in &way.formulas.names {
-            let name = CString::new(name.as_str()).ok()?;
-            way.names.push(AttributeName::new(py, &name)?);
-        }
-        for name in &way.formulas.arguments {
-            way.arguments.push(Place::of(py, code, yields, Some(name))?);
-        }
-        Some(way)
+            names,
+            get,
+            arguments,
+        }))
     }
 
     fn read<'py>(

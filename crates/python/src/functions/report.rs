@@ -41,6 +41,7 @@ enum Line<'a> {
     StepIsLate(&'a Target),
     RangesAreLate(&'a Target),
     NotFound(&'a Module, &'a Target),
+    NotCalled(&'a Module, &'a Target),
     NotThere(&'a Target),
 }
 
@@ -50,7 +51,8 @@ impl<'a> Line<'a> {
             (By::Rule, Found::Late) if has_windows => Some(Self::StepIsLate(target)),
             (By::Ranges, Found::Late) => Some(Self::RangesAreLate(target)),
             // The rule that counted nothing is reported with the windows.
-            (By::Ranges, Found::NotYet) => Some(Self::NotFound(module, target)),
+            (By::Ranges | By::Batch, Found::NotYet) => Some(Self::NotFound(module, target)),
+            (By::Batch, _) if target.function.calls() == 0 => Some(Self::NotCalled(module, target)),
             (By::Api, Found::NotYet) if module.is_imported.load(Ordering::Relaxed) => {
                 Some(Self::NotThere(target))
             }
@@ -80,6 +82,13 @@ impl fmt::Display for Line<'_> {
             }
             Self::NotFound(module, target) => {
                 write!(f, "{target} was not found{}", Missing(module, target))
+            }
+            Self::NotCalled(module, target) => {
+                write!(
+                    f,
+                    "{target}: no batch is recorded{}",
+                    Unseen(module, target)
+                )
             }
             Self::NotThere(target) => write!(f, "{target} is not there"),
         }
@@ -150,6 +159,7 @@ impl fmt::Display for Target {
             By::Rule | By::Engine => write!(f, "py:{asked}"),
             By::Ranges => write!(f, "TLLMPROF_PY_RANGES: {asked}"),
             By::Api => write!(f, "TLLM_LLMAPI_ENABLE_NVTX: {asked}"),
+            By::Batch => write!(f, "TLLMPROF_BATCH: {asked}"),
         }
     }
 }
@@ -202,6 +212,12 @@ mod tests {
         let (module, target) = asked("m:f", By::Ranges);
         target.set_found(Found::InTime);
         assert_eq!(line(&module, &target), None);
+        let (module, target) = asked("m:f", By::Batch);
+        target.set_found(Found::InTime);
+        assert_eq!(
+            line(&module, &target).unwrap(),
+            "TLLMPROF_BATCH: m:f: no batch is recorded; it is there, and was never called"
+        );
     }
 
     #[test]

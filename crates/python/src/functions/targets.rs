@@ -56,6 +56,8 @@ pub enum By {
     Api,
     /// The tables of known engines' steps, and of where they wait for requests.
     Engine,
+    /// `TLLMPROF_BATCH`.
+    Batch,
 }
 
 /// Whether and how a function was found.
@@ -74,7 +76,7 @@ pub enum Found {
 pub fn are_asked_for(settings: &Settings) -> bool {
     let listens = settings.nvtx || settings.trace.is_some();
     let ranges = listens && (settings.llmapi || !settings.py_ranges.is_empty());
-    ranges || counts(settings)
+    ranges || counts(settings) || settings.batch.is_some() && has_work(settings)
 }
 
 /// Whether Python functions may be steps.
@@ -122,6 +124,9 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
             }
         }
     }
+    if let Some(batch) = settings.batch.as_ref().filter(|_| has_work(settings)) {
+        add(&batch.function, By::Batch, None, false);
+    }
     if listens {
         for function in &settings.py_ranges {
             add(function, By::Ranges, None, true);
@@ -151,7 +156,7 @@ fn target<'a>(modules: &'a mut Vec<Module>, asked: &PyFunction, by: By) -> &'a m
         targets.len() - 1
     });
     let target = &mut targets[at];
-    if by == By::Ranges && target.by == By::Engine {
+    if matches!(by, By::Ranges | By::Batch) && target.by == By::Engine {
         target.by = by; // asked for by name: it is reported if it is not found
     }
     target
@@ -219,7 +224,7 @@ impl Target {
 
     /// Whether the user has asked for it by its name.
     pub fn is_by_name(&self) -> bool {
-        matches!(self.by, By::Rule | By::Ranges)
+        matches!(self.by, By::Rule | By::Ranges | By::Batch)
     }
 
     pub fn found(&self) -> Found {
@@ -301,6 +306,28 @@ pub mod tests {
         assert_eq!(names(&modules), asked);
         assert_eq!(modules.len(), 2);
         assert!(modules[0].targets[0].function.step().is_none());
+    }
+
+    #[test]
+    fn the_function_of_a_batch_is_watched_beside_the_step() {
+        let batch = ("TLLMPROF_BATCH", "a:f=requests:1,tokens:1,decode_tokens:1");
+        let names = |rule: &str| {
+            names(&collect(
+                &settings(&[WINDOW, batch, ("TLLMPROF_STEP", rule)]),
+                false,
+            ))
+        };
+        assert_eq!(names("cudaGraphLaunch"), [("a:f".into(), By::Batch)]);
+        assert_eq!(names("py:a:f"), [("a:f".into(), By::Rule)]);
+        assert_eq!(names("py:b:f").len(), 2);
+        assert_eq!(names("auto").last(), Some(&("a:f".into(), By::Batch)));
+        let alone = settings(&[batch]);
+        assert!(collect(&alone, true).is_empty() && !are_asked_for(&alone));
+        assert!(are_asked_for(&settings(&[
+            WINDOW,
+            batch,
+            ("TLLMPROF_STEP", "cudaGraphLaunch")
+        ])));
     }
 
     #[test]

@@ -92,6 +92,16 @@ impl Function {
         self.step.get().copied()
     }
 
+    /// Whether its calls are counted as steps.
+    #[inline]
+    pub fn is_step(&self) -> bool {
+        match self.step.get() {
+            None => false,
+            Some(StepOf::Rule) => true,
+            Some(StepOf::Engine(index)) => engines::is_step(*index),
+        }
+    }
+
     /// A thread enters the function: a call begins, or a generator or coroutine that has yielded
     /// goes on. `facts` reads what is in its batch, if that decides whether a window opens.
     pub fn enters(
@@ -193,11 +203,7 @@ impl Function {
     /// Counts the call if it is a step: the iteration that it begins, where that matters.
     #[inline]
     fn count(&self, py: Python<'_>, facts: &mut dyn FnMut() -> Facts) -> Option<u64> {
-        let is_step = match self.step.get()? {
-            StepOf::Rule => true,
-            StepOf::Engine(index) => engines::is_step(*index),
-        };
-        if !(is_step && by_name::count(Counted::Python)) {
+        if !(self.is_step() && by_name::count(Counted::Python)) {
             return None;
         }
         rank::look_for(py);

@@ -4,8 +4,8 @@ use super::function::{Entered, Function};
 use crate::batch::{Arguments, Reader};
 use crate::object::{Held, Object, Python};
 use crate::place::Place;
+use tllmprof_capture as capture;
 use tllmprof_config::condition::Facts;
-use tllmprof_recorder as recorder;
 
 /// What follows the calls of a code object.
 #[derive(Clone, Copy)]
@@ -108,11 +108,16 @@ impl Mark {
                         prefill_tokens: Some(batch.prefill_tokens),
                     })
                 });
-                if let Some(iteration) = entered.iteration()
-                    && recorder::is_recording()
+                let iteration = entered.iteration();
+                let is_told = || {
+                    let is_given = self.reader.as_ref().is_some_and(|reader| reader.is_given());
+                    is_given && !goes_on && !function.is_step()
+                };
+                if capture::wants_batches()
+                    && (iteration.is_some() || is_told())
                     && let Some(batch) = before.unwrap_or_else(read)
                 {
-                    recorder::batch(iteration, batch);
+                    capture::keep_batch(iteration, batch);
                 }
                 entered
             }

@@ -33,7 +33,14 @@ fn every_kind_comes_back() {
             capturing: false,
             stream: 0,
         },
-        What::Iteration { n: u64::MAX },
+        What::Iteration {
+            n: u64::MAX,
+            excluded: false,
+        },
+        What::Iteration {
+            n: 7,
+            excluded: true,
+        },
         What::Window {
             edge: Edge::Open,
             iteration: 100,

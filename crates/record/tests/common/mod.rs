@@ -64,7 +64,10 @@ fn what(random: &mut Random) -> What {
             capturing: code > 999,
             stream: value,
         },
-        4 => What::Iteration { n: value },
+        4 => What::Iteration {
+            n: value,
+            excluded: false,
+        },
         5 => What::Window {
             edge: Edge::Close,
             iteration: value,

@@ -59,7 +59,7 @@ impl Gpu {
 
 fn begin_iteration(n: u64) {
     crate::gpu::iteration_begins(n);
-    crate::iteration_begins(n);
+    crate::iteration_begins(n, false);
 }
 
 fn spans(contents: &Contents, thread: u32) -> Vec<Recorded> {

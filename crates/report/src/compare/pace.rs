@@ -3,6 +3,7 @@
 use crate::iteration::Iteration;
 use crate::process::Process;
 use crate::sum::GpuFrom;
+use crate::window::Window;
 
 /// Iterations of two processes that may be compared. The taking of kernels makes them longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,12 +41,14 @@ impl Pace {
                 let is_disturbed = which == Which::WithoutKernels
                     && before.is_some_and(|before| before.gpu_busy.is_some());
                 before = Some(iteration);
-                if iteration.cut || is_disturbed || !which.has(iteration) {
+                if iteration.cut || is_disturbed || !which.has(iteration) || !iteration.qualifies()
+                {
                     continue;
                 }
                 let next = window.iterations.get(place + 1);
-                let next =
-                    next.filter(|next| next.n == iteration.n.saturating_add(1) && which.has(next));
+                let next = next.filter(|next| {
+                    next.n == iteration.n.saturating_add(1) && which.has(next) && next.qualifies()
+                });
                 let period = next.map(|next| next.start.saturating_sub(iteration.start));
                 // Waiting for requests is no work.
                 let period = period.map(|period| period.saturating_sub(iteration.idle));
@@ -86,6 +89,6 @@ pub fn busy(process: &Process) -> Vec<f64> {
 }
 
 fn whole(process: &Process) -> impl Iterator<Item = &Iteration> {
-    let all = process.windows.iter().flat_map(|window| &window.iterations);
+    let all = process.windows.iter().flat_map(Window::qualified);
     all.filter(|iteration| !iteration.cut)
 }

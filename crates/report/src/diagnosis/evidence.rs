@@ -8,6 +8,7 @@ use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::state::State;
 use crate::sum::{GpuFrom, Sum};
+use crate::window::Window;
 
 /// What an iteration has to take, of the median, to be a slow one.
 const SLOW: f64 = 1.5;
@@ -84,9 +85,10 @@ impl<'a> Evidence<'a> {
         with
     }
 
+    /// Those that count.
     pub fn iterations(&self) -> impl Iterator<Item = &'a Iteration> + use<'a> {
         let windows = &self.process.windows;
-        windows.iter().flat_map(|window| &window.iterations)
+        windows.iter().flat_map(Window::qualified)
     }
 
     /// A part of the iterations' time, at most all of it.

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tllmprof_record::{Batch, Phase};
 
-use crate::batch::PhaseSum;
+use crate::batch::{BatchSum, PhaseSum, SizeSum};
 use crate::quantiles::Quantiles;
 
 /// What was in a batch.
@@ -59,6 +59,31 @@ impl From<Phase> for JsonPhaseName {
 pub struct JsonPhase {
     /// What their batches consist of.
     phase: JsonPhaseName,
+    #[serde(flatten)]
+    all: JsonBatchSum,
+    /// The same by the tokens in their batches, for each class in which there are iterations: 0, 1, 2 to 4, 5 to 16, 17 to
+    /// 64, 65 to 256, 257 to 1024, 1025 to 4096, and more.
+    sizes: Vec<JsonSize>,
+}
+
+/// The iterations of one phase in whose batches there were so many tokens.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SizeSum")]
+struct JsonSize {
+    /// The least tokens of this class.
+    #[schemars(extend("unit" = "tokens"))]
+    min_tokens: u32,
+    /// The most tokens of this class; `null`: there is no limit.
+    #[schemars(extend("unit" = "tokens"))]
+    max_tokens: Option<u32>,
+    #[serde(flatten)]
+    all: JsonBatchSum,
+}
+
+/// Iterations of some batches.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "BatchSum")]
+struct JsonBatchSum {
     /// How many there are.
     #[schemars(extend("unit" = "iterations"))]
     iterations: u64,
@@ -93,6 +118,25 @@ impl JsonPhase {
     pub fn of(sum: &PhaseSum) -> Self {
         Self {
             phase: sum.phase.into(),
+            all: JsonBatchSum::of(&sum.all),
+            sizes: sum.sizes.iter().map(JsonSize::of).collect(),
+        }
+    }
+}
+
+impl JsonSize {
+    fn of(sum: &SizeSum) -> Self {
+        Self {
+            min_tokens: sum.least,
+            max_tokens: sum.most,
+            all: JsonBatchSum::of(&sum.all),
+        }
+    }
+}
+
+impl JsonBatchSum {
+    const fn of(sum: &BatchSum) -> Self {
+        Self {
             iterations: sum.iterations,
             time: sum.time,
             total_ns: sum.total,

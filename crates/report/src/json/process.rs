@@ -9,6 +9,7 @@ use tllmprof_record::Ended;
 use super::batch::{JsonBatch, JsonPhase};
 use super::gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
 use super::routing::JsonRouting;
+use crate::batch::UnqualifiedSum;
 use crate::iteration::Iteration;
 use crate::ledger::{Ledger, LedgerKind};
 use crate::process::{Named, Process};
@@ -66,12 +67,18 @@ pub struct JsonProcess<'a> {
     unix_minus_monotonic_ns: i64,
     /// The windows that were asked for, as `TLLMPROF_START_STOP` has them.
     windows_asked: &'a str,
+    /// The condition that iterations fulfil which windows are made of, as `TLLMPROF_WHERE` has it; `null`: none.
+    #[serde(rename = "where")]
+    condition: Option<&'a str>,
     /// The windows that opened, in the order of their iterations.
     windows: Vec<JsonWindow<'a>>,
-    /// The iterations of all windows together; `null`: there are none.
+    /// The iterations of all windows together that qualify; `null`: there are none.
     inside: Option<JsonSum>,
     /// The iterations of all windows by what was in their batches, of those where that is known.
     phases: Vec<JsonPhase>,
+    /// The iterations of windows that do not qualify: with a condition those that do not fulfil it, without one the idle
+    /// ones, unless all are. No other figure of windows includes them.
+    unqualified: &'a [UnqualifiedSum],
     /// The iterations outside windows.
     outside: JsonOutside,
     /// Where the time of the iterations goes, by cause.
@@ -230,6 +237,8 @@ struct JsonIteration {
     gpu_busy_ns: Option<u64>,
     /// What was in its batch, by the arguments of the engine's step function; `null`: not known.
     batch: Option<JsonBatch>,
+    /// Whether figures of windows include it: `unqualified` says which ones they do not.
+    qualifies: bool,
     /// Whether something other than its own end ended it.
     cut: bool,
 }
@@ -398,12 +407,14 @@ impl<'a> JsonProcess<'a> {
             clock_tied_ns: process.tied_briefly,
             unix_minus_monotonic_ns: process.unix_minus_monotonic,
             windows_asked: &facts.windows,
+            condition: Some(&*facts.condition).filter(|condition| !condition.is_empty()),
             windows: windows.collect(),
             inside: process
                 .sum
                 .as_ref()
                 .map(|sum| JsonSum::of(sum, &process.ledger)),
             phases: process.phases.iter().map(JsonPhase::of).collect(),
+            unqualified: &process.unqualified,
             outside: JsonOutside {
                 iterations: process.outside.iterations,
                 p50_ns: process.outside.p50,
@@ -502,6 +513,7 @@ impl JsonIteration {
             kernels: iteration.kernels,
             gpu_busy_ns: iteration.gpu_busy,
             batch: JsonBatch::of(iteration.batch),
+            qualifies: iteration.qualifies(),
             cut: iteration.cut,
         }
     }

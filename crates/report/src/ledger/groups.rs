@@ -19,6 +19,8 @@ use crate::window::Window;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Group {
     window: usize,
+    /// They count in figures.
+    qualified: bool,
     /// Kernels were recorded in them.
     taken: bool,
     /// The GPU's time is known of them.
@@ -59,8 +61,9 @@ impl Groups {
             let gpu = gpu_from.time(one);
             let group = Group {
                 window,
+                qualified: one.qualifies(),
                 taken: one.gpu_busy.is_some(),
-                counted: gpu.is_some(),
+                counted: gpu.is_some() && one.qualifies(),
             };
             let index = *known.entry(group).or_insert_with(|| {
                 found.groups.push(group);
@@ -87,7 +90,8 @@ impl Groups {
         did: Option<&Did>,
         named: Named<'_>,
     ) -> Ledger {
-        let is_of = |group: &Group| window.is_none_or(|window| group.window == window);
+        let is_of =
+            |group: &Group| group.qualified && window.is_none_or(|window| group.window == window);
         let mut own = self.groups.iter().filter(|group| is_of(group)).peekable();
         let stretched = own.peek().is_some() && own.all(|group| group.taken);
         let is_hosts = |at: usize| is_of(&self.groups[at]) && (stretched || !self.groups[at].taken);

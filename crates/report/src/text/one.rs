@@ -9,7 +9,7 @@ use super::lines::{Lines, WIDTH, short};
 use super::routing;
 use super::rows::Rows;
 use super::{findings, gpu};
-use crate::batch::PhaseSum;
+use crate::batch::{BatchSum, PhaseSum, SizeSum};
 use crate::diagnosis::Finding;
 use crate::facts::Facts;
 use crate::ledger::{Ledger, LedgerKind, LedgerRow, difference};
@@ -44,7 +44,10 @@ pub fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
     let found = findings::findings(found, FOUND.saturating_sub(notes.len()));
     match &process.sum {
         Some(sum) => inside(process, sum, notes.len() + found.len(), lines),
-        None => lines.add(format_args!("no iteration was recorded")),
+        None if process.unqualified.is_empty() => {
+            lines.add(format_args!("no iteration was recorded"));
+        }
+        None => windows(&process.windows, lines),
     }
     findings::add(&found, lines);
     for note in notes {
@@ -159,10 +162,19 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
 fn windows(windows: &[Window], lines: &mut Lines) {
     for window in windows.iter().take(WINDOWS) {
         let Some(sum) = Sum::of(std::slice::from_ref(window)) else {
-            lines.add(format_args!("window {}: no iteration", name(window)));
+            let no = match window.iterations.len() {
+                0 => "no iteration".to_owned(),
+                all => format!("0 of {all} iterations count"),
+            };
+            lines.add(format_args!("window {}: {no}", name(window)));
             continue;
         };
-        let many = if sum.iterations == 1 { "" } else { "s" };
+        let all = window.iterations.len() as u64;
+        let of = match all == sum.iterations {
+            true => String::new(),
+            false => format!(" of {all}"),
+        };
+        let many = if all == 1 { "" } else { "s" };
         let rate = sum
             .rate()
             .map_or_else(String::new, |rate| format!(", {} a second", Rate(rate)));
@@ -172,7 +184,7 @@ fn windows(windows: &[Window], lines: &mut Lines) {
             (true, false) => "",
         };
         lines.add(format_args!(
-            "window {}: {} iteration{many} in {}{rate}{open}",
+            "window {}: {}{of} iteration{many} in {}{rate}{open}",
             name(window),
             sum.iterations,
             Time(sum.wall)
@@ -227,9 +239,10 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
         let share = process.ledger.host_share(LedgerKind::Requests);
         row("  waits for requests", &sum.idle, Some(share));
     }
-    for phase in &process.phases {
-        let what = format!("  {} ({})", phase.phase.name(), phase.iterations);
-        row(&short(&what, 22), &phase.time, Some(sum.share(phase.total)));
+    for phase in process.phases.iter().filter(|_| process.phases.len() > 1) {
+        let all = &phase.all;
+        let what = format!("  {} ({})", phase.phase.name(), all.iterations);
+        row(&short(&what, 22), &all.time, Some(sum.share(all.total)));
     }
     let outside = &process.outside;
     if let (Some(p50), Some(p90), Some(p99), Some(max)) =
@@ -248,20 +261,50 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
 
 /// What was in a batch on average.
 fn batches(phases: &[PhaseSum], lines: &mut Lines) {
-    let total =
-        |of: fn(&PhaseSum) -> u64| phases.iter().map(of).fold(0, u64::saturating_add) as f64;
-    let iterations = total(|phase| phase.iterations);
+    let total = |of: fn(&BatchSum) -> u64| {
+        phases
+            .iter()
+            .map(|phase| of(&phase.all))
+            .fold(0, u64::saturating_add) as f64
+    };
+    let iterations = total(|all| all.iterations);
     if iterations == 0.0 {
         return;
     }
-    let tokens = total(|phase| phase.tokens);
-    let prefill = total(|phase| phase.prefill_tokens) / tokens.max(1.0);
+    let tokens = total(|all| all.tokens);
+    let prefill = total(|all| all.prefill_tokens) / tokens.max(1.0);
     lines.add(format_args!(
         "{} requests and {} tokens a step, {} of these prefill",
-        Rate(total(|phase| phase.requests) / iterations),
+        Rate(total(|all| all.requests) / iterations),
         Rate(tokens / iterations),
         Share(prefill)
     ));
+    for phase in phases.iter().filter(|phase| phase.sizes.len() > 1) {
+        sizes(phase, lines);
+    }
+}
+
+/// The median for each number of tokens, of as many classes as a line has room for: those of most time.
+fn sizes(phase: &PhaseSum, lines: &mut Lines) {
+    let start = format!("{}, p50: ", phase.phase.name());
+    let mut sizes: Vec<_> = phase.sizes.iter().collect();
+    let line = |sizes: &[&SizeSum]| {
+        let said = sizes.iter().enumerate().map(|(place, size)| {
+            let unit = if place == 0 { " tokens" } else { "" };
+            let (name, time) = (size.name(), Time(size.all.time.p50));
+            format!("{name}{unit} {time} ({})", size.all.iterations)
+        });
+        start.clone() + &said.collect::<Vec<_>>().join(", ")
+    };
+    while line(&sizes).chars().count() > WIDTH && sizes.len() > 1 {
+        let least = sizes
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, size)| size.all.total);
+        let least = least.map_or(0, |(place, _)| place);
+        sizes.remove(least);
+    }
+    lines.add(format_args!("{}", line(&sizes)));
 }
 
 /// What the host and the GPU spend the time on, the greatest first.
@@ -419,7 +462,7 @@ fn notes(process: &Process) -> Vec<String> {
 
 /// What is not in the figures.
 pub fn shortcomings(process: &Process) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes = Vec::from_iter(process.uncounted());
     if let Some(tied) = process.tied_briefly {
         notes.push(format!(
             "times are unsure: the clock was tied for {} alone",

@@ -104,7 +104,11 @@ fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
             process.pid
         );
         let Some(sum) = &process.sum else {
-            lines.add(format_args!("{start}   no iteration was recorded"));
+            let no = match process.unqualified.is_empty() {
+                true => "was recorded",
+                false => "counts",
+            };
+            lines.add(format_args!("{start}   no iteration {no}"));
             continue;
         };
         let slowest = skew.and_then(|skew| skew.slowest.get(place));

@@ -44,6 +44,8 @@ pub struct Server {
     pub kernels: u64,
     /// The iterations in which the GPU's kernels are taken, those launched and one of the graph.
     pub taken: std::ops::RangeInclusive<u64>,
+    /// Whether an iteration is marked as one that does not fulfil the condition.
+    pub excluded: fn(u64) -> bool,
 }
 
 /// An iteration as it was.
@@ -85,6 +87,7 @@ impl Server {
             window: 100..=150,
             kernels: 3,
             taken: 100..=119,
+            excluded: |_| false,
         }
     }
 
@@ -184,7 +187,7 @@ impl Server {
                 if n == *self.taken.start() {
                     writing.kernel_edge(truth.start, Edge::Open, n);
                 }
-                writing.iteration(&truth, self.kernels);
+                writing.iteration(&truth, self.kernels, (self.excluded)(n));
                 if truth.busy.is_some() {
                     writing.kernels(&truth, self.pieces(n));
                 }
@@ -363,7 +366,7 @@ impl Writing {
         self.put(2, begin + apart + long / 4, long / 2, other);
     }
 
-    fn iteration(&mut self, truth: &Truth, kernels: u64) {
+    fn iteration(&mut self, truth: &Truth, kernels: u64, excluded: bool) {
         let (start, n) = (truth.start, truth.n);
         let call = |row| What::Call {
             row,
@@ -421,7 +424,7 @@ impl Writing {
         self.put(0, start + US, 5 * MS, range(engine, forward));
         self.put(0, start, truth.duration, range(own, iteration));
         self.put(0, start, truth.duration - 10, What::Function { name: step });
-        self.put(0, start, truth.duration, What::Iteration { n });
+        self.put(0, start, truth.duration, What::Iteration { n, excluded });
         // Two streams at once, and the GPU is at work until the wait ends.
         let gpu = |stream| What::GpuSpan {
             device: 0,

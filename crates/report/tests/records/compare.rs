@@ -73,7 +73,12 @@ impl Run {
             let usual = self.time * (1.0 + 0.1 * state) * if is_taken { 2.0 } else { 1.0 };
             let is_outlier = self.outliers.is_some_and(|every| n % every == every - 1);
             let long = if is_outlier { usual * 10.0 } else { usual } as u64;
-            put(&mut builder, at, long, What::Iteration { n });
+            put(
+                &mut builder,
+                at,
+                long,
+                What::Iteration { n, excluded: false },
+            );
             if let Some(kernel) = self.kernel.filter(|_| is_taken) {
                 let edge = if n == 0 {
                     Some(Edge::Open)

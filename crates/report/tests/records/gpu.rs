@@ -110,7 +110,12 @@ fn lost_edges_of_kernel_windows_lose_no_kernels() {
     let mut builder = Builder::new(7, ClockKind::Monotonic);
     let put = |builder: &mut Builder, at, long, what| builder.push(7, &Event::new(at, long, what));
     for n in 0..10 {
-        put(&mut builder, 1000 * n, 900, What::Iteration { n });
+        put(
+            &mut builder,
+            1000 * n,
+            900,
+            What::Iteration { n, excluded: false },
+        );
     }
     for start in [3100, 3500, 5200] {
         let kernel = What::GpuKernel {

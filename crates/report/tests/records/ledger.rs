@@ -30,7 +30,12 @@ impl Made {
             made.put(MAIN, at, 0, What::Window { edge, iteration });
         }
         for n in [5, 6] {
-            made.put(MAIN, 1000 * (n - 4), 1000, What::Iteration { n });
+            made.put(
+                MAIN,
+                1000 * (n - 4),
+                1000,
+                What::Iteration { n, excluded: false },
+            );
         }
         made
     }
@@ -148,7 +153,15 @@ fn each_window_has_a_ledger_of_its_own() {
     for (at, edge, iteration) in [(4000, Edge::Open, 8), (5000, Edge::Close, 8)] {
         made.put(MAIN, at, 0, What::Window { edge, iteration });
     }
-    made.put(MAIN, 4000, 1000, What::Iteration { n: 8 });
+    made.put(
+        MAIN,
+        4000,
+        1000,
+        What::Iteration {
+            n: 8,
+            excluded: false,
+        },
+    );
     made.call(MAIN, 1000, 2000, WAIT);
     made.call(MAIN, 4000, 1000, LAUNCH);
     made.gpu_span(1000, 1000, 5);

@@ -199,7 +199,15 @@ fn a_full_report_fits_a_screen() {
                 iteration: first,
             },
         );
-        put(&mut builder, at, 500_000, What::Iteration { n: first });
+        put(
+            &mut builder,
+            at,
+            500_000,
+            What::Iteration {
+                n: first,
+                excluded: false,
+            },
+        );
         put(
             &mut builder,
             at + 500_000,
@@ -274,7 +282,12 @@ fn what_is_missing_is_said() {
     };
     put(&mut builder, 1000, 0, open);
     for n in 5..8 {
-        put(&mut builder, 1000 * n, 900, What::Iteration { n });
+        put(
+            &mut builder,
+            1000 * n,
+            900,
+            What::Iteration { n, excluded: false },
+        );
     }
     put(&mut builder, 9000, 0, What::Dropped { events: 3 });
     let why = builder.string(7, "GIL: no CPython\u{1b}[2J was found");

@@ -89,7 +89,7 @@ impl Made {
                 MAIN,
                 start,
                 now - start,
-                What::Iteration { n },
+                What::Iteration { n, excluded: false },
             );
         }
         let (edge, iteration) = (Edge::Close, 19);

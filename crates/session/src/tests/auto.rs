@@ -1,6 +1,9 @@
 //! `auto`: what is learnt from the calls, and the engines that are known.
 
-use tllmprof_calls::Call::{EventSynchronize, GraphLaunch, LaunchKernel, StreamSynchronize};
+use tllmprof_calls::Call::{
+    EventSynchronize, GraphLaunch, LaunchKernel, StreamBeginCapture, StreamEndCapture,
+    StreamSynchronize,
+};
 use tllmprof_steps::step::counted::Counted;
 
 use super::{MADE, Orders, Process, begins, call, call_with, calls};
@@ -62,6 +65,35 @@ fn where_nothing_recurs_no_step_is_recognised() {
 }
 
 #[test]
+fn a_step_that_is_learnt_has_no_batch_that_a_window_could_be_opened_by() {
+    let why = [
+        (
+            "TLLMPROF_WHERE=tokens>4",
+            "no step's batch could be read: TLLMPROF_BATCH names where it is (docs/engines.md has the engines that need none)",
+        ),
+        (
+            "TLLMPROF_WHERE=tokens>4 TLLMPROF_STEP=auto TLLMPROF_BATCH=m:f=requests:1,tokens:1,decode_tokens:1",
+            "no step's batch could be read before the step: leave TLLMPROF_STEP out, so that m:f of TLLMPROF_BATCH is the step",
+        ),
+    ];
+    for (variables, why) in why {
+        let process = Process::new(&format!("{VARIABLES} {variables}"));
+        (0..200).for_each(|_| step());
+        assert_eq!(process.switches(), [""; 0]);
+        let line = "window 100-102 never opened: 200 iterations by auto; TLLMPROF_WHERE: ";
+        assert_eq!(process.exit(), format!("{line}{why}"));
+    }
+    // Where no step was recognised, that is what is said.
+    let process = Process::new(&format!("{VARIABLES} TLLMPROF_WHERE=tokens>4"));
+    calls(30, LaunchKernel);
+    let last = process.exit();
+    assert!(
+        last.ends_with("auto recognised no step; it made 30 kernel launches"),
+        "{last}"
+    );
+}
+
+#[test]
 fn what_recurs_for_too_short_is_not_relied_on() {
     let process = Process::new(VARIABLES);
     (0..25).for_each(|_| step());
@@ -102,6 +134,34 @@ fn the_record_says_what_was_learnt() {
     let begun = process.asked_for(&["record: "]);
     assert_eq!(begun.len(), 1, "{begun:?}");
     assert!(begun[0].contains(" auto None auto "), "{begun:?}");
+}
+
+#[test]
+fn the_record_has_the_engines_rule_where_a_step_was_learnt_before() {
+    let orders = Orders {
+        wants_record: true,
+        ..Orders::NONE
+    };
+    let process = Process::ordered("TLLMPROF_START_STOP=5000", orders);
+    (0..200).for_each(|_| step());
+    // An engine captures graphs before its first step.
+    call_with(StreamBeginCapture, &[7], true);
+    call_with(StreamEndCapture, &[7], true);
+    let index = engines::in_python()
+        .position(|function| function.to_string().contains("Scheduler.run_batch"))
+        .expect("SGLang is known");
+    assert!(engines::is_step(index));
+    for number in 0..3 {
+        begins(Counted::Python);
+        by_name::has_ended(number);
+    }
+    process.exit();
+    assert_eq!(
+        process.asked_for(&["rule: "]),
+        [
+            "rule: py:sglang.srt.managers.scheduler:Scheduler.run_batch Some(\"SGLang\") auto knows SGLang"
+        ]
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use tllmprof_calls::Call::GraphLaunch;
 use tllmprof_config::{RankSource, Ranked};
 
-use super::{MADE, Orders, Process, calls};
+use super::{MADE, Orders, Process, call, calls, decodes};
 use crate::{Rank, communicator};
 
 const UNKNOWN: Rank = Rank::Unknown("nobody says so");
@@ -57,6 +57,34 @@ fn a_window_waits_for_the_rank_and_opens_late() {
         MADE.orders().rank = rank;
         calls(33, GraphLaunch);
         assert_eq!(edges(&process), opened, "{rank:?}");
+    }
+}
+
+#[test]
+fn a_window_by_a_condition_waits_for_the_rank_too() {
+    for (rank, opened) in [
+        (known(0), &["In(4): open 4-5", "In(7): close 4-6"][..]),
+        (known(1), &[]),
+    ] {
+        let variables =
+            "TLLMPROF_START_STOP=1-2 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>4 TLLMPROF_RANKS=0";
+        let orders = Orders {
+            rank: UNKNOWN,
+            ..Orders::NONE
+        };
+        let process = Process::ordered(variables, orders);
+        call(GraphLaunch);
+        [1, 9, 9].into_iter().for_each(decodes);
+        assert!(edges(&process).is_empty());
+        MADE.orders().rank = rank;
+        [1, 9, 1, 9, 9, 9].into_iter().for_each(decodes);
+        assert_eq!(edges(&process), opened, "{rank:?}");
+        let last = process.exit();
+        let expected = match opened.is_empty() {
+            true => "no window here by TLLMPROF_RANKS: 9 iterations by py:a:f, rank 1",
+            false => "window 1-2 captured as 4-6: 9 iterations by py:a:f, rank 0",
+        };
+        assert_eq!(last, expected);
     }
 }
 

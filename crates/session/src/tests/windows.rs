@@ -6,7 +6,7 @@ use tllmprof_calls::Call::{
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::window::Point;
 
-use super::{MADE, Orders, Process, begins, call, calls, passes, runs_named};
+use super::{MADE, Orders, Process, begins, call, calls, decodes, passes, runs_named};
 use crate::{activity, by_name, slot};
 
 const RECORD: Orders = Orders {
@@ -335,4 +335,81 @@ fn the_programs_own_profiler_calls_are_passed_through() {
     call(ProfilerStart);
     calls(3, GraphLaunch);
     assert_eq!(process.switches(), ["In(1): open 1", "In(2): close 1"]);
+}
+
+#[test]
+fn iterations_for_which_the_condition_does_not_hold_are_marked() {
+    let variables = "TLLMPROF_START_STOP=1-2 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>4";
+    let process = Process::ordered(variables, RECORD);
+    call(StreamSynchronize);
+    for tokens in [9, 1, 8, 2, 7, 3] {
+        decodes(tokens);
+    }
+    let expected = [
+        "In(2): open 2-3",
+        "passes In(3), excluded",
+        "passes In(4)",
+        "In(5): close 2-4",
+    ];
+    let switched = process.asked_for(&["In(", "passes In("]);
+    assert_eq!(switched[2..], expected);
+    assert_eq!(
+        process.exit(),
+        "window 1-2 captured as 2-4: 6 iterations by py:a:f"
+    );
+}
+
+#[test]
+fn a_window_is_closed_while_the_condition_does_not_hold_but_not_too_often() {
+    let variables = "TLLMPROF_START_STOP=1-5 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>4 TLLMPROF_WHERE_SPLIT=1";
+    let process = Process::ordered(variables, RECORD);
+    call(StreamSynchronize);
+    let begun = std::time::Instant::now();
+    for tokens in [9, 9, 1, 8, 2, 7] {
+        decodes(tokens);
+    }
+    if begun.elapsed().as_millis() >= 100 {
+        return; // the machine is too busy
+    }
+    // So soon it stays open, and the iteration between is marked.
+    let expected = [
+        "In(1): open 1-5",
+        "In(2): close 1",
+        "In(3): open 3-6",
+        "passes In(4), excluded",
+        "passes In(5)",
+    ];
+    let switched = process.asked_for(&["In(", "passes In("]);
+    assert_eq!(switched[1..], expected);
+    std::thread::sleep(core::time::Duration::from_millis(110));
+    for tokens in [3, 3, 9] {
+        decodes(tokens);
+    }
+    let expected = [
+        "In(6): close 3-5",
+        "passes In(7), excluded",
+        "In(8): open 8-9",
+    ];
+    let switched = process.asked_for(&["In(", "passes In("]);
+    assert_eq!(switched[6..], expected);
+    assert_eq!(
+        process.exit(),
+        "window 1-5 captured as 1,3-5,8-9 in part: 8, the program ended: 9 iterations by py:a:f; TLLMPROF_WHERE: \
+         tokens>4 held in 5 of 9 iterations"
+    );
+}
+
+#[test]
+fn a_window_that_is_closed_in_between_at_the_end_says_what_it_lacks() {
+    let variables = "TLLMPROF_START_STOP=0-2 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>4 TLLMPROF_WHERE_SPLIT=1";
+    let process = Process::new(variables);
+    call(StreamSynchronize);
+    for tokens in [9, 1, 2] {
+        decodes(tokens);
+    }
+    assert_eq!(
+        process.exit(),
+        "window 0-2 captured as 0 in part: 2 of its iterations did not come, the program ended: 3 iterations by py:a:f; \
+         TLLMPROF_WHERE: tokens>4 held in 1 of 3 iterations"
+    );
 }

@@ -176,10 +176,15 @@ impl Learned {
         detected.max(self.given.unwrap_or(0))
     }
 
-    /// Counts from 0 again; what is known stays.
-    pub fn restart(&mut self) {
+    /// Counts from 0 again; what is known stays. Another rule may take over again.
+    pub fn restart(&mut self, slots: &[&Slot]) {
         self.memory.learner.restart();
         self.given = None;
+        for slot in slots {
+            for what in [Counted::Named, Counted::Python] {
+                slot.live(what).set_limit(0);
+            }
+        }
     }
 
     /// Whether another rule may take over: no iteration has been relied on yet.

@@ -185,7 +185,7 @@ impl Counter {
                 ledger.settle(slots);
                 self.numbering.start = ledger.numbered();
             }
-            Rule::Learned(learned) => learned.restart(),
+            Rule::Learned(learned) => learned.restart(slots),
         }
         self.to_begin = self.numbering.begins_open();
         if self.to_begin {

@@ -215,7 +215,12 @@ impl Made {
             writing.put(MAIN, start + from, to - from, what);
         }
         if self.kernel_steps.is_some_and(|steps| n >= steps) {
-            writing.put(MAIN, start, duration, What::Iteration { n });
+            writing.put(
+                MAIN,
+                start,
+                duration,
+                What::Iteration { n, excluded: false },
+            );
             return;
         }
         for (launch, (from, to)) in (0..).zip(&self.kernels) {
@@ -236,7 +241,12 @@ impl Made {
             };
             writing.put(MAIN, start + from, to - from, what);
         }
-        writing.put(MAIN, start, duration, What::Iteration { n });
+        writing.put(
+            MAIN,
+            start,
+            duration,
+            What::Iteration { n, excluded: false },
+        );
     }
 
     fn measured(&self, writing: &mut Writing, all: u64) {

@@ -1,0 +1,154 @@
+//! Which iterations count in the figures of windows.
+//!
+//! With a condition (`TLLMPROF_WHERE`) those that fulfil it: a window is made of them, and others that come
+//! meanwhile are recorded, too, and marked. Without one, all but idle ones, as the dummy batches of data parallelism
+//! are: they say nothing about how fast batches are. Where all are idle, they are what there is, and count.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tllmprof_record::{Batch, Phase};
+
+/// Why an iteration does not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "UnqualifiedBy")]
+pub enum Unqualified {
+    /// Its batch does not fulfil the condition.
+    Where,
+    /// There is a condition, and its batch is not known.
+    Unknown,
+    /// Its batch has no tokens, and there is no condition.
+    Idle,
+}
+
+impl Unqualified {
+    /// In the order in which they are reported.
+    pub const ALL: [Self; 3] = [Self::Unknown, Self::Idle, Self::Where];
+}
+
+/// Of each iteration of a record whether it counts.
+#[derive(Debug, Default)]
+pub struct Qualified {
+    /// Empty where all do.
+    why: Vec<Option<Unqualified>>,
+    /// How many of those before each one count, and how many there are.
+    before: Vec<usize>,
+}
+
+impl Qualified {
+    /// By whether each iteration is marked as one that does not fulfil the condition, which may be empty, and its batch.
+    pub fn of(condition: &str, known: impl Iterator<Item = (bool, Option<Batch>)>) -> Self {
+        let known: Vec<_> = known.collect();
+        let has_condition = !condition.is_empty() || known.iter().any(|(marked, _)| *marked);
+        let why = |(marked, batch): &(bool, Option<Batch>)| match (marked, batch) {
+            (true, None) => Some(Unqualified::Unknown),
+            (true, Some(_)) => Some(Unqualified::Where),
+            (false, Some(batch)) if !has_condition && batch.phase() == Phase::Idle => {
+                Some(Unqualified::Idle)
+            }
+            (false, _) => None,
+        };
+        let why: Vec<_> = known.iter().map(why).collect();
+        let is_alike = |some: bool| why.iter().all(|one| one.is_some() == some);
+        if is_alike(false) || !has_condition && is_alike(true) {
+            return Self::default();
+        }
+        let mut counted = 0;
+        let mut before = vec![0];
+        before.extend(why.iter().map(|why| {
+            counted += usize::from(why.is_none());
+            counted
+        }));
+        Self { why, before }
+    }
+
+    /// Why the iteration at a place does not count; `None`: it does.
+    pub fn why(&self, place: usize) -> Option<Unqualified> {
+        self.why.get(place).copied().flatten()
+    }
+
+    /// Whether the iteration at a place counts.
+    pub fn has(&self, place: usize) -> bool {
+        self.why(place).is_none()
+    }
+
+    /// Whether all count.
+    pub fn has_all(&self) -> bool {
+        self.why.is_empty()
+    }
+
+    /// Whether any from one place to another counts.
+    pub fn has_any(&self, first: usize, last: usize) -> bool {
+        match (self.before.get(first), self.before.get(last + 1)) {
+            (Some(before), Some(until)) => before < until,
+            _ => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Known = (bool, Option<Batch>);
+
+    fn qualified(condition: &str, known: &[Known]) -> Qualified {
+        Qualified::of(condition, known.iter().copied())
+    }
+
+    fn why(condition: &str, known: &[Known]) -> Vec<Option<Unqualified>> {
+        let qualified = qualified(condition, known);
+        let places = 0..known.len();
+        places.map(|place| qualified.why(place)).collect()
+    }
+
+    fn decode() -> Option<Batch> {
+        Batch::new(2, 2, 0)
+    }
+
+    fn idle() -> Option<Batch> {
+        Batch::new(0, 0, 0)
+    }
+
+    #[test]
+    fn without_a_condition_all_count_but_idle_ones_beside_others() {
+        let some = [(false, decode()), (false, idle()), (false, None)];
+        assert_eq!(why("", &some), [None, Some(Unqualified::Idle), None]);
+        assert_eq!(why("", &[(false, idle()); 2]), [None; 2]);
+        assert_eq!(why("", &[(false, None); 2]), [None; 2]);
+    }
+
+    #[test]
+    fn with_a_condition_those_count_that_are_not_marked() {
+        let all = [
+            (true, decode()),
+            (false, idle()),
+            (true, None),
+            (false, None),
+        ];
+        let expected = [
+            Some(Unqualified::Where),
+            None,
+            Some(Unqualified::Unknown),
+            None,
+        ];
+        assert_eq!(why("phase=idle", &all), expected);
+        // As a window may have a condition of its own.
+        assert_eq!(why("", &all), expected);
+        assert_eq!(
+            why("tokens>9", &[(true, idle())]),
+            [Some(Unqualified::Where)]
+        );
+    }
+
+    #[test]
+    fn stretches_of_iterations_have_any_that_counts() {
+        let some = [idle(), decode(), idle(), idle()].map(|batch| (false, batch));
+        let some = qualified("", &some);
+        assert!(!some.has_all() && some.has(1) && !some.has(2));
+        assert!(some.has_any(0, 1) && some.has_any(1, 3));
+        assert!(!some.has_any(0, 0) && !some.has_any(2, 3));
+        let all = qualified("", &[(false, decode())]);
+        assert!(all.has_all() && all.has(0) && all.has_any(0, 0));
+    }
+}

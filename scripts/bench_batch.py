@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""What it costs to read a batch, and to ask at every step whether a window opens by it: the part of scripts/bench that
+runs bench/batch.py in one CPython of each version.
+
+    scripts/bench_batch.py [LIBRARY] [ROUNDS]
+"""
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import bench_python
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FAR = "1000000000-1000000009"
+FUNCTION = "__main__:Runner.step"
+FACTS = "requests:len(batch.requests),tokens:batch.total,prefill_tokens:"
+FEW, SUM = FACTS + "0", FACTS + "sum(r.prompt for r in batch.requests)"
+COUNTED = {"TLLMPROF_STEP": "py:" + FUNCTION, "TLLMPROF_START_STOP": FAR}
+RECORDED = {"TLLMPROF_STEP": "py:" + FUNCTION, "TLLMPROF_START_STOP": "all", "TLLMPROF_TRACE": "steps.tllmprof"}
+ASKED = {"TLLMPROF_WHERE": "phase=decode and requests>=64"}
+
+
+def named(formulas):
+    return {"TLLMPROF_BATCH": FUNCTION + "=" + formulas}
+
+
+# The variables of each kind, and the kind that it is compared with.
+KINDS = {
+    "without the library": (None, None),
+    "counted": (COUNTED, "without the library"),
+    "asked, attributes": (COUNTED | ASKED | named(FEW), "counted"),
+    "asked, and a sum": (COUNTED | ASKED | named(SUM), "counted"),
+    "recorded": (RECORDED, "without the library"),
+    "its batch, attributes": (RECORDED | named(FEW), "recorded"),
+    "its batch, and a sum": (RECORDED | named(SUM), "recorded"),
+}
+
+
+def run(python, shim, driver, kind):
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("TLLM", "LD_", "NVTX"))}
+    if KINDS[kind][0]:
+        variables |= KINDS[kind][0] | {"LD_PRELOAD": shim, "TLLMPROF_LOG": "warn"}
+    with tempfile.TemporaryDirectory(prefix="tllmprof-bench-") as folder:
+        done = subprocess.run([python.path, os.path.join(ROOT, "bench", "batch.py"), driver, "5"], env=variables,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, cwd=folder)
+    if done.returncode or done.stderr:
+        python.failed = f"status {done.returncode}: {done.stderr.strip()[-200:]}"
+        return None
+    return json.loads(done.stdout)
+
+
+def measure(shim, driver, rounds):
+    """Nanoseconds of each kind, in one Python of each version, all in turn."""
+    versions = {}
+    for python in bench_python.listed():
+        versions.setdefault((python.version.rsplit(".", 1)[0], python.gil), python)
+    for _ in range(rounds):
+        for python in versions.values():
+            python.steps = getattr(python, "steps", {})
+            for kind in KINDS:
+                if not python.failed:
+                    python.steps.setdefault(kind, []).append(run(python, shim, driver, kind))
+    return list(versions.values())
+
+
+def table(pythons):
+    """A row for each Python: a call without the library, and what each kind adds to the kind before it."""
+    yield "| Python | " + " | ".join(KINDS) + " |"
+    yield "|---|" + "---|" * len(KINDS)
+    for python in pythons:
+        median = {} if python.failed else {kind: statistics.median(all) for kind, all in python.steps.items()}
+        cells = ["failed" if python.failed else f"{median[kind] - median.get(base, 0):+.0f}".replace("-", "−")
+                 for kind, (_, base) in KINDS.items()]
+        gil = "" if python.gil == "gil" else ", no GIL"
+        yield f"| {python.version}{gil} | " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    given = dict(enumerate(sys.argv))
+    library = os.path.abspath(given.get(1, os.path.join(ROOT, "target", "release", "libtllmprof.so")))
+    done = measure(library, os.path.join(ROOT, "target", "bench", "libcuda.so.1"), int(given.get(2, 5)))
+    print("\n".join(table(done)))
+    for python in done:
+        if python.failed:
+            print(f"{python.path}: {python.failed}", file=sys.stderr)

@@ -1,0 +1,57 @@
+"""What the drivers share: the load they are told to make, the lines they print, and the engine's own count of its steps.
+
+Environment of each driver: REQS requests at once, TOKENS new tokens each, ROUNDS rounds, WARM tokens of a request before them,
+TRUTH_FILE: where the engine's own steps are written, if anywhere.
+"""
+import hashlib
+import json
+import os
+import struct
+import sys
+import time
+
+# A step, as the engine itself sees it: when it began (ns of CLOCK_MONOTONIC), the processor time of its process until then (ns),
+# and its requests, tokens and tokens of prompts; -1: not known.
+ROW = struct.Struct("<5q")
+
+
+def env(name, default):
+    """A variable as the type of its default."""
+    value = os.environ.get(name)
+    return default if value is None else type(default)(value)
+
+
+def say(what, **values):
+    """A line for the program that started this one."""
+    print(what, json.dumps(values), flush=True)
+
+
+def digest(tokens):
+    """A request's output, shortened."""
+    return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:12]
+
+
+def load(defaults):
+    """(requests, tokens, rounds, warm)"""
+    return tuple(env(name, value) for name, value in zip(("REQS", "TOKENS", "ROUNDS", "WARM"), defaults))
+
+
+def said_round(number, began, tokens, outputs):
+    say("ROUND", n=number, seconds=time.time() - began, tokens=tokens, outputs=outputs)
+
+
+class Steps:
+    """Writes a row for each step to TRUTH_FILE.PID, at once: engines end their processes by force."""
+
+    file = None
+
+    def add(self, requests=-1, tokens=-1, prefill=-1, began=None, used=None):
+        if "TRUTH_FILE" not in os.environ:
+            return
+        if self.file is None:
+            self.file = os.open(f"{os.environ['TRUTH_FILE']}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(self.file, ROW.pack(began or time.monotonic_ns(), used or time.process_time_ns(), requests, tokens, prefill))
+
+
+def refuse(text):
+    sys.exit(f"{os.path.basename(sys.argv[0])}: {text}")

@@ -1,0 +1,105 @@
+"""serve.py vllm|sglang|transformers MODEL: starts the engine's server, waits until it is healthy, sends requests, and stops it.
+
+WRAP, with spaces between words, goes before the server's command: the library is not in this program. PORT: the server's; LOG: the file
+for what it prints. Status 1: it did not become healthy; its last lines are printed.
+"""
+import concurrent.futures
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+
+from driver import digest, env, load, said_round, say
+
+ENGINE, MODEL = sys.argv[1:3]
+PORT = env("PORT", 8000)
+URL = f"http://127.0.0.1:{PORT}"
+LISTEN = ["--host", "127.0.0.1", "--port", str(PORT)]
+SERVERS = {
+    "vllm": ["-m", "vllm.entrypoints.openai.api_server", "--model", MODEL, "--served-model-name", "m", "--max-model-len", "1024",
+             "--gpu-memory-utilization", "0.3", "--load-format", "dummy", *LISTEN],
+    "sglang": ["-m", "sglang.launch_server", "--model-path", MODEL, "--mem-fraction-static", "0.3", "--attention-backend", "triton",
+               "--sampling-backend", "pytorch", "--grammar-backend", "none", "--max-total-tokens", "32768",
+               "--max-running-requests", "16", "--cuda-graph-max-bs-decode", "16", "--disable-prefill-cuda-graph",
+               "--load-format", "dummy", *LISTEN],
+    "transformers": ["-m", "transformers.cli.transformers", "serve", MODEL, "--continuous-batching", "--dtype", "float16",
+                     "--device", "cuda:0", *LISTEN],
+}
+HEALTHY_SECONDS, END_SECONDS = 300, 30
+
+
+def post(path, data):
+    request = urllib.request.Request(URL + path, json.dumps(data).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return json.load(answer)
+
+
+def ask(prompt, tokens):
+    """(the number of new tokens, their digest) of one request."""
+    if ENGINE == "sglang":
+        answer = post("/generate", dict(text=prompt, sampling_params=dict(max_new_tokens=tokens, temperature=0, ignore_eos=True)))
+        return answer["meta_info"]["completion_tokens"], digest(answer["text"])
+    if ENGINE == "vllm":
+        answer = post("/v1/completions", dict(model="m", prompt=prompt, max_tokens=tokens, temperature=0, ignore_eos=True))
+        return answer["usage"]["completion_tokens"], digest(answer["choices"][0]["text"])
+    answer = post("/v1/chat/completions", dict(model=MODEL, messages=[dict(role="user", content=prompt)], max_tokens=tokens,
+                                               temperature=0))
+    return answer["usage"]["completion_tokens"], digest(answer["choices"][0]["message"]["content"])
+
+
+def is_healthy(server):
+    end = time.time() + HEALTHY_SECONDS
+    while time.time() < end and server.poll() is None:
+        try:
+            with urllib.request.urlopen(URL + "/health", timeout=5):
+                return True
+        except OSError:
+            time.sleep(0.5)
+    return False
+
+
+def stop(server):
+    os.kill(server.pid, signal.SIGINT)
+    try:
+        server.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        pass
+    try:
+        os.killpg(server.pid, signal.SIGKILL)  # what it has left behind
+    except ProcessLookupError:
+        pass
+    return server.wait()
+
+
+def main():
+    requests, tokens, rounds, warm = load((16, 128, 2, 8))
+    began = time.time()
+    log = open(os.environ.get("LOG", f"{ENGINE}.log"), "wb")
+    command = [*shlex.split(env("WRAP", "")), sys.executable, *SERVERS[ENGINE]]
+    # A shell's background jobs ignore SIGINT, and what they start inherits that: the server must not.
+    server = subprocess.Popen(["env", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    try:
+        if not is_healthy(server):
+            sys.exit(1)
+        say("UP", seconds=time.time() - began)
+        if warm:
+            ask("the quick brown fox", warm)
+        with concurrent.futures.ThreadPoolExecutor(requests) as pool:
+            for number in range(rounds):
+                began = time.time()
+                answers = list(pool.map(lambda i: ask(f"hello my name is number {i}", tokens), range(requests)))
+                said_round(number, began, sum(new for new, _ in answers), [output for _, output in answers])
+    finally:
+        say("ENDED", status=stop(server))
+        log.close()
+        with open(log.name, errors="replace") as file:
+            sys.stderr.write("".join([line for line in file if line.strip()][-25:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""An engine's own count of its steps: Python imports this file at its start where its folder is on PYTHONPATH. It waits for the
+modules of HOOKS to be imported, and has functions of theirs write a row for each step (driver.Steps)."""
+import functools
+import importlib.machinery
+import os
+import sys
+import time
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from driver import Steps  # noqa: E402
+
+STEPS = Steps()
+
+
+def wrap(owner, name, make):
+    inner = getattr(owner, name)
+    if not hasattr(inner, "counted"):
+        wrapped = functools.wraps(inner)(make(inner))
+        wrapped.counted = True
+        setattr(owner, name, wrapped)
+
+
+def vllm_executor(module):
+    """A step is a call of the executor with tokens to run. Tokens of prompts are counted by request."""
+    left = {}  # of each request's prompt
+
+    def prefill(output):
+        for new in output.scheduled_new_reqs:
+            left[new.req_id] = len(new.prompt_token_ids or ()) - new.num_computed_tokens
+        found = 0
+        for request, tokens in output.num_scheduled_tokens.items():
+            part = min(tokens, max(0, left.get(request, 0)))
+            left[request] = left.get(request, 0) - part
+            found += part
+        return found
+
+    def make(inner):
+        def execute_model(self, output, *args, **kwargs):
+            if output.total_num_scheduled_tokens:
+                STEPS.add(len(output.num_scheduled_tokens), output.total_num_scheduled_tokens, prefill(output))
+            return inner(self, output, *args, **kwargs)
+        return execute_model
+
+    for name in ("UniProcExecutor", "MultiprocExecutor"):
+        if name in vars(module):
+            wrap(vars(module)[name], "execute_model", make)
+
+
+BATCH = []  # of SGLang's step: what its forward passes were given
+
+
+def sglang_scheduler(module):
+    """A step is a call of run_batch; what is in it is what the model's runner is given."""
+    def make(inner):
+        def run_batch(self, *args, **kwargs):
+            began, used = time.monotonic_ns(), time.process_time_ns()
+            BATCH.clear()
+            try:
+                return inner(self, *args, **kwargs)
+            finally:
+                STEPS.add(*(BATCH[0] if BATCH else (-1, -1, -1)), began=began, used=used)
+        return run_batch
+
+    wrap(module.Scheduler, "run_batch", make)
+
+
+def sglang_runner(module):
+    def make(inner):
+        def forward(self, *args, **kwargs):
+            batch = args[0] if args else kwargs["forward_batch"]
+            if batch.forward_mode.is_idle():
+                BATCH.append((0, 0, 0))
+            else:
+                tokens = len(batch.input_ids)
+                BATCH.append((batch.batch_size, tokens, 0 if batch.forward_mode.is_decode() else tokens))
+            return inner(self, *args, **kwargs)
+        return forward
+
+    wrap(module.ModelRunner, "forward", make)
+
+
+def llama(module):
+    """A step of generate is a forward pass of the model."""
+    def make(inner):
+        def forward(self, input_ids=None, *args, **kwargs):
+            if input_ids is not None:
+                STEPS.add(*input_ids.shape[:1], input_ids.numel())
+            return inner(self, input_ids, *args, **kwargs)
+        return forward
+
+    if os.environ.get("TRUTH_OF") != "batching":
+        wrap(module.LlamaForCausalLM, "forward", make)
+
+
+def batching(module):
+    """A step of continuous batching is a batch that the runner computes, by a replayed graph or not."""
+    def make(inner):
+        def compute_batch(self, *args, **kwargs):
+            STEPS.add()
+            return inner(self, *args, **kwargs)
+        return compute_batch
+
+    for owner in vars(module).values():
+        if isinstance(owner, type) and "compute_batch" in vars(owner):
+            wrap(owner, "compute_batch", make)
+
+
+HOOKS = {
+    "vllm.v1.executor.uniproc_executor": vllm_executor,
+    "vllm.v1.executor.multiproc_executor": vllm_executor,
+    "sglang.srt.managers.scheduler": sglang_scheduler,
+    "sglang.srt.model_executor.model_runner": sglang_runner,
+    "transformers.models.llama.modeling_llama": llama,
+    "transformers.generation.continuous_batching.model_runner": batching,
+}
+
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        hook = HOOKS.pop(name, None)
+        if hook is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            hook(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+if "TRUTH_FILE" in os.environ:
+    sys.meta_path.insert(0, Finder())

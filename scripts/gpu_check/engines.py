@@ -1,0 +1,396 @@
+"""Real inference engines, plain and with the library (`--engine NAME --engines FOLDER`): the same outputs, the engine's own steps.
+
+Each engine is run under a known load three times: plain, with the library (windows and a record, steps by `auto`), and under nsys with
+it. Meanwhile the engine's own count of its steps is written from the inside (scripts/engines/drivers), a row a step.
+"""
+import glob
+import hashlib
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+from dataclasses import dataclass, field
+
+from engines.drivers.driver import ROW
+
+from . import child, nsys
+from .kernels import Report
+from .programs import ROOT
+from .record_file import process_of
+
+NAME = "engines"
+DRIVERS = os.path.join(ROOT, "scripts", "engines", "drivers")
+MODEL, MODEL_WITH_WEIGHTS = "tiny-llama", "tiny-llama-float16"
+# The first is what nsys captures, too; the others show in one process what a step costs inside windows and outside.
+FIRST = (20, 60)
+WINDOWS = [FIRST] + [(first, first + 49) for first in range(100, 1600, 100)]
+SECONDS = 300
+LONE = 3  # times the median: a step that holds the pause between two rounds
+TITLE = ("## Real engines", "", "Each engine plain and with the library. *Steps*: by the library, and by the engine itself. *Cost*: "
+         "medians of steps, in one process inside and outside its windows; processor time of the process a step, plain and with it.")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One way to run an engine.
+
+    rule: what the record's rule must match. extra: how many steps the rule counts beyond the engine's own. facts: whether the record
+    has what is in each batch. is_server: the library goes to the server, not to the driver. under_nsys: also run with it.
+    """
+
+    label: str
+    words: tuple
+    rule: str
+    extra: tuple = (0, 0)
+    facts: bool = False
+    is_server: bool = False
+    under_nsys: bool = True
+    variables: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """packed: the archive's name, if any; environment: a function of the unpacked folder."""
+
+    packed: str
+    model: str
+    environment: object
+    runs: tuple
+
+
+def before(name, *folders):
+    """A path variable with `folders` in front."""
+    return {name: ":".join([*folders, *filter(None, [os.environ.get(name)])])}
+
+
+def vllm(site, cache):
+    return dict(before("PYTHONPATH", site), VLLM_NO_USAGE_STATS=1, VLLM_DO_NOT_TRACK=1, VLLM_USE_FLASHINFER_SAMPLER=0,
+                VLLM_USE_DEEP_GEMM=0, VLLM_USE_RUST_FRONTEND=0, VLLM_CACHE_ROOT=f"{cache}/vllm", TRITON_CACHE_DIR=f"{cache}/triton",
+                TORCHINDUCTOR_CACHE_DIR=f"{cache}/inductor", CUDA_MODULE_LOADING="LAZY")
+
+
+def sglang(site, cache):
+    cuda = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    return {**before("PYTHONPATH", site), "SGLANG_IS_FLASHINFER_AVAILABLE": "false", "CUDA_HOME": cuda,
+            "TVM_FFI_CUDA_ARCH_LIST": "9.0a", "TVM_FFI_DISABLE_TORCH_C_DLPACK": 1, "TRITON_CACHE_DIR": f"{cache}/triton",
+            **before("PATH", f"{cuda}/bin", os.path.join(sys.prefix, "bin"))}
+
+
+def of_cuda_12(site, _):
+    import nvidia
+    home = list(nvidia.__path__)[0]
+    return {**before("PYTHONPATH", site), **before("LD_LIBRARY_PATH", f"{site}/nv12", f"{home}/cu13/lib", f"{home}/nccl/lib")}
+
+
+def plain_site(site, _):
+    return before("PYTHONPATH", site)
+
+
+LONG = dict(REQS=16, TOKENS=128, ROUNDS=8, WARM=8)
+ENGINES = {
+    "vllm": Engine("vllm", MODEL, vllm, (
+        Run("offline", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", (0, 2), True, variables=LONG),
+        Run("server", ("serve.py", "vllm", MODEL), r"^py:vllm\.v1\.worker\.gpu", (0, 2), True, True, False, LONG))),
+    "sglang": Engine("sglang", MODEL, sglang, (
+        Run("server", ("serve.py", "sglang", MODEL), r"^py:sglang\.srt\.managers\.scheduler:Scheduler\.run_batch$", (0, 0), True, True,
+            False, LONG),)),
+    "lmdeploy": Engine("lmdeploy", MODEL_WITH_WEIGHTS, of_cuda_12, (
+        Run("offline", ("lmdeploy_offline.py", MODEL_WITH_WEIGHTS), r"^sym:\^turbomind::",
+            variables=dict(REQS=16, TOKENS=128, ROUNDS=4)),)),
+    "onnxruntime": Engine("onnxruntime", None, plain_site, tuple(
+        Run(mode, ("onnxruntime_run.py", mode), rule, extra, variables=dict(TOKENS=300, ROUNDS=4))
+        for mode, rule, extra in (("run", r"^py:onnxruntime\.", (0, 0)), ("binding", "^auto$", (0, 1)), ("graph", "^auto$", (0, 1))))),
+    "ctranslate2": Engine("ctranslate2", MODEL_WITH_WEIGHTS, of_cuda_12, (
+        Run("offline", ("ctranslate2_offline.py", MODEL_WITH_WEIGHTS), "^auto$", (0, 2),
+            variables=dict(REQS=16, TOKENS=128, ROUNDS=6)),)),
+    "transformers": Engine("transformers", MODEL_WITH_WEIGHTS, plain_site, (
+        Run("generate", ("transformers_offline.py", "generate", MODEL_WITH_WEIGHTS), r"^py:transformers\.generation\.utils",
+            variables=dict(REQS=8, TOKENS=128, ROUNDS=3)),
+        Run("continuous batching", ("transformers_offline.py", "batching", MODEL_WITH_WEIGHTS),
+            r"^py:transformers\.generation\.continuous", variables=dict(REQS=8, TOKENS=128, ROUNDS=3, TRUTH_OF="batching")),
+        Run("server", ("serve.py", "transformers", MODEL_WITH_WEIGHTS), r"^py:transformers\.generation\.continuous", is_server=True,
+            under_nsys=False, variables=dict(REQS=8, TOKENS=128, ROUNDS=3, WARM=8, TRUTH_OF="batching")))),
+}
+
+
+def unpack(folder, name, into):
+    """The engine, unpacked once, from FOLDER's archive, which is made if there is none."""
+    site = os.path.join(into, name)
+    if os.path.isdir(site):
+        return site
+    if not os.path.exists(os.path.join(folder, f"{name}.sha256")):
+        subprocess.run([os.path.join(ROOT, "scripts", "pack-engine"), name, folder], check=True)
+    with open(os.path.join(folder, f"{name}.sha256")) as sums:
+        wanted, archive = sums.read().split()
+    archive = os.path.join(folder, archive)
+    with open(archive, "rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
+            raise RuntimeError(f"{archive}: not the checksum of {name}.sha256")
+    os.makedirs(site + ".part")
+    if shutil.which("xz"):
+        subprocess.run(["tar", "-xJf", archive, "-C", site + ".part"], check=True)
+    else:
+        with tarfile.open(archive, mode="r:xz") as tar:
+            tar.extractall(site + ".part", filter="tar")
+    os.rename(site + ".part", site)
+    return site
+
+
+def make_model(name, into, variables):
+    path = os.path.join(into, name)
+    if not os.path.isdir(path):
+        words = ["--weights"] if name == MODEL_WITH_WEIGHTS else []
+        ended = child.run([sys.executable, os.path.join(DRIVERS, "mkmodel.py"), path + ".part", *words], variables)
+        if ended.status != 0:
+            raise RuntimeError(f"no model: {ended.why()}")
+        os.rename(path + ".part", path)
+    return path
+
+
+@dataclass
+class Made:
+    """What a run gave: what its driver printed, and the engine's own rows of its steps."""
+
+    ended: object
+    said: dict  # {what: [values]}
+    rows: list
+
+    @property
+    def outputs(self):
+        return [one["outputs"] for one in self.said.get("ROUND", [])]
+
+    def tokens_a_second(self):
+        """By round, without the first, in which the engine warms up."""
+        rounds = self.said.get("ROUND", [])[1:] or self.said.get("ROUND", [])
+        return [one["tokens"] / one["seconds"] for one in rounds]
+
+    def processor_us(self):
+        """Processor time of the engine's process a step: the median over the steps of the last half."""
+        used = [later[1] - row[1] for row, later in zip(self.rows, self.rows[1:])]
+        return statistics.median(used[len(used) // 2:]) / 1000 if len(used) > 1 else None
+
+
+def rows_of(path):
+    """The rows of the process that made the most steps."""
+    found = []
+    for file in glob.glob(glob.escape(path) + ".*"):
+        with open(file, "rb") as rows:
+            data = rows.read()
+        found.append([ROW.unpack_from(data, at) for at in range(0, len(data) - ROW.size + 1, ROW.size)])
+    return max(found, key=len, default=[])
+
+
+def said_in(text):
+    said = {}
+    for line in text.splitlines():
+        what, _, values = line.partition(" ")
+        if what in ("UP", "ROUND", "BOUNDS", "ENDED") and values.startswith("{"):
+            said.setdefault(what, []).append(json.loads(values))
+    return said
+
+
+class Bench:
+    """One engine's files and environment."""
+
+    def __init__(self, bench, folder, name):
+        self.bench, self.name, self.engine = bench, name, ENGINES[name]
+        self.own = os.path.join(bench.folder, NAME)
+        os.makedirs(f"{self.own}/cache", exist_ok=True)
+        site = unpack(folder, self.engine.packed, self.own)
+        self.site = self.engine.environment(site, f"{self.own}/cache")
+        if self.engine.model:
+            make_model(self.engine.model, self.own, self.variables())
+
+    def variables(self, **more):
+        mine = {**self.site, "HF_HUB_OFFLINE": 1, "TRANSFORMERS_OFFLINE": 1, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": 1,
+                "CACHE": f"{self.own}/cache", **more}
+        mine["PYTHONPATH"] = f"{DRIVERS}/truth:{self.site.get('PYTHONPATH', '')}"
+        return child.variables(**mine)
+
+    def words(self, run):
+        driver, *words = run.words
+        return [sys.executable, os.path.join(DRIVERS, driver),
+                *(os.path.join(self.own, word) if word == self.engine.model else word for word in words)]
+
+    def made(self, run, label, settings=None, wrap=()):
+        """Runs it; `settings`: variables of the library, in the server's own process where it is one."""
+        truth = os.path.join(self.own, f"truth-{self.name}-{run.label}-{label}".replace(" ", "-"))
+        more = dict(run.variables, TRUTH_FILE=truth, LOG=truth + ".log")
+        if settings and run.is_server:
+            more["WRAP"] = " ".join(f"{name}={value}" for name, value in settings.items())
+        else:
+            more.update(settings or {})
+        ended = child.run([*wrap, *self.words(run)], self.variables(**more), SECONDS, self.own)
+        return Made(ended, said_in(ended.out), rows_of(truth))
+
+
+def largest(command, paths):
+    """The process of the record with the most iterations, and its file."""
+    found = [(process_of(command, path), path) for path in paths]
+    return max(found, key=lambda one: counted(one[0]), default=(None, None))
+
+
+def counted(process, text=""):
+    """Iterations in all: by the line at exit, else by the record, which lacks those that passed while the step was learnt."""
+    said = re.findall(r"(\d+) iterations by ", text)
+    return int(said[-1]) if said else process["outside"]["iterations"] + (process["inside"] or {"iterations": 0})["iterations"]
+
+
+def wrong_windows(process, asked, steps):
+    """What is wrong with a record's windows: each that could open must hold all its iterations, once each."""
+    wrong = []
+    held = {window["first"]: [one["n"] for one in window["iterations"]] for window in process["windows"]}
+    for first, last in asked:
+        wanted = list(range(first, min(last, steps - 1) + 1))
+        if wanted and held.get(first, []) != wanted:
+            wrong.append(f"window {first}-{last} holds {len(held.get(first, []))} iterations, not {len(wanted)}")
+    return wrong
+
+
+def unlike_facts(process, rows):
+    """(iterations that were compared, how many have another batch than the engine's own row, how far the numbers are apart).
+
+    Iterations and rows begin to count at different steps: they are as far apart as agrees best.
+    """
+    batches = {one["n"]: one["batch"] for window in process["windows"] for one in window["iterations"] if not one["cut"]}
+    known = [row[2:] for row in rows]
+
+    def differing(apart):
+        wrong = 0
+        for n, batch in batches.items():
+            at = n - apart
+            row = known[at] if 0 <= at < len(known) else None
+            mine = batch and (batch["requests"], batch["tokens"], batch["prefill_tokens"])
+            wrong += row is None or mine != row
+        return wrong
+
+    apart = min(range(-8, 9), key=lambda one: (differing(one), abs(one)))
+    return len(batches), differing(apart), apart
+
+
+def inside_and_outside(rows, windows, apart):
+    """Medians of the engine's own steps inside windows and outside, in ns, of steps that are alike: (inside, outside)."""
+    steps = [(at + apart, later[0] - row[0], row[2:]) for at, (row, later) in enumerate(zip(rows, rows[1:]))]
+    if not steps:
+        return None
+    commonest = statistics.mode(row for _, _, row in steps)
+    median = statistics.median(ns for _, ns, row in steps if row == commonest)
+    alike = [(n, ns) for n, ns, row in steps if row == commonest and ns < LONE * median and n > FIRST[0]]
+    inside = [ns for n, ns in alike if any(first <= n < last for first, last in windows)]
+    outside = [ns for n, ns in alike if not any(first - 1 <= n <= last for first, last in windows) and n <= windows[-1][1] + 50]
+    return (statistics.median(inside), statistics.median(outside)) if inside and outside else None
+
+
+def check_outputs(report, what, plain, armed):
+    """With the library the outputs are the plain run's, where those are the same in each round."""
+    pairs = [(one, other) for mine, theirs in zip(plain.outputs, armed.outputs) for one, other in zip(mine, theirs)]
+    same = sum(one == other for one, other in pairs)
+    steady = [len({outputs[at] for outputs in plain.outputs[1:]}) == 1 for at in range(len((plain.outputs or [[]])[0]))]
+    by_itself = f"{sum(steady)} of {len(steady)} requests have the same output in each round of the plain run"
+    is_judged = bool(steady) and all(steady)
+    report.check(f"{what}: outputs", f"{same} of {len(pairs)} as in the plain run; {by_itself}",
+                 same == len(pairs) > 0 if is_judged else None if pairs else False)
+
+
+def check_run(bench, report, own, run):
+    what = f"{own.name}, {run.label}"
+    plain = own.made(run, "plain")
+    folder = os.path.join(own.own, f"records-{own.name}-{run.label}".replace(" ", "-"))
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    settings = {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": ",".join(f"{a}-{b}" for a, b in WINDOWS), "TLLMPROF_STEP": "auto",
+                "TLLMPROF_TRACE": f"{folder}/%p.tllmprof"}
+    armed = own.made(run, "armed", settings)
+    for label, made in (("plain", plain), ("with the library", armed)):
+        if made.ended.status != 0 or not made.outputs:
+            report.raw(f"{what}, {label}", made.ended)
+    version = ((plain.said.get("UP") or [{}])[0].get("version"), armed.said.get("ENDED"))
+    report.check(f"{what}: ends", f"status {plain.ended.status} plain, {armed.ended.status} with the library; {version[0] or ''}; rounds "
+                 f"{len(plain.outputs)}, {len(armed.outputs)}; servers {plain.said.get('ENDED')}, {version[1]}",
+                 plain.ended.status == armed.ended.status == 0 and len(plain.outputs) == len(armed.outputs) > 0
+                 and plain.said.get("ENDED") == armed.said.get("ENDED"))
+    check_outputs(report, what, plain, armed)
+    process, path = largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
+    if process is None:
+        report.raw(f"{what}, with the library", armed.ended)
+        return report.check(f"{what}: record", f"none; the library said: {armed.ended.said_by_shim()}", False)
+    shutil.copy(path, os.path.join(own.own, f"{own.name}-{run.label}.tllmprof".replace(" ", "-")))
+    report.check(f"{what}: rule", f"{process['rule']}: {process['rule_why']}", re.search(run.rule, process["rule"]) is not None)
+    bounds, steps = (armed.said.get("BOUNDS") or [None])[0], counted(process, armed.ended.err)
+    # The step in which a process is killed may be missing.
+    killed = int(process["state"] == "unfinished")
+    if bounds:
+        report.check(f"{what}: steps", f"{steps}; the engine shows none, {bounds['least']} to {bounds['most']} by its load",
+                     bounds["least"] <= steps <= bounds["most"])
+    else:
+        report.check(f"{what}: steps", f"{steps}; {len(armed.rows)} by the engine{', which was killed' if killed else ''}",
+                     len(armed.rows) > 0 and run.extra[0] - killed <= steps - len(armed.rows) <= run.extra[1])
+    wrong = wrong_windows(process, WINDOWS, steps)
+    if process["rule"] == "auto" and wrong and wrong[0].startswith(f"window {FIRST[0]}"):
+        wrong = wrong[1:]  # may pass while the step is being learnt
+    report.check(f"{what}: windows", "; ".join(wrong) or f"{len(process['windows'])}, with all their iterations; record "
+                 f"{process['state']}, {process['dropped']} dropped", not wrong and not process["dropped"])
+    apart = 0
+    if run.facts:
+        compared, unlike, apart = unlike_facts(process, armed.rows)
+        report.check(f"{what}: batches", f"{compared - unlike} of {compared} as the engine's own (requests, tokens, tokens of prompts)",
+                     compared > 0 and unlike == 0)
+    check_cost(report, what, plain, armed, apart)
+    if run.under_nsys:
+        check_nsys(bench, report, own, run, what)
+    return None
+
+
+def shown(values, unit):
+    return f"{statistics.median(values):.0f} {unit} ({min(values):.0f} to {max(values):.0f})" if values else "none"
+
+
+def check_cost(report, what, plain, armed, apart):
+    found = inside_and_outside(armed.rows, WINDOWS, apart)
+    spans = f"a step {found[0] / 1000:.1f} us inside windows, {found[1] / 1000:.1f} us outside ({found[1] / found[0]:.3f})" if found else ""
+    used = [made.processor_us() for made in (plain, armed)]
+    processor = f"processor time {used[0]:.1f} us a step plain, {used[1]:.1f} with it" if all(used) else ""
+    report.check(f"{what}: cost", "; ".join(filter(None, (spans, processor, f"{shown(plain.tokens_a_second(), 'tokens/s')} plain, "
+                 f"{shown(armed.tokens_a_second(), 'tokens/s')} with it"))), None)
+
+
+def check_nsys(bench, report, own, run, what):
+    base = nsys.report_base(bench.folder, what)
+    first, last = FIRST
+    settings = {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": f"{first}-{last}", "TLLMPROF_STEP": "auto"}
+    if run.rule == "^auto$":
+        settings["TLLM_PROFILE_START_STOP"] = f"{first + 180}-{last + 180}"
+    made = own.made(run, "nsys", settings, (
+        bench.nsys, "profile", "--trace-fork-before-exec=true", *nsys.profile_arguments(base, "stop", bench.graph_trace)))
+    try:
+        traces = nsys.read(bench.nsys, base, made.ended)
+    except nsys.Failed as failed:
+        return report.check(f"{what}: nsys", str(failed), False)
+    held = [sum(one.text.startswith("iteration ") for one in trace.ranges) for trace in traces]
+    return report.check(f"{what}: nsys", f"{held} ranges of iterations in its captures, {last - first + 1} wanted",
+                        held == [last - first + 1])
+
+
+def guarded(report, what, act, *arguments):
+    """What `act` returns; its fault must not lose the others' rows."""
+    try:
+        return act(*arguments)
+    except Exception as error:
+        report.check(what, f"{type(error).__name__}: {error}", False)
+        return None
+
+
+def table(bench, folder, log, names, only):
+    """(lines of the page, how many were as wanted, how many were not)."""
+    report = Report(NAME, log)
+    for name in names:
+        own = guarded(report, name, Bench, bench, folder, name)
+        for run in own.engine.runs if own else ():
+            what = f"{name}, {run.label}"
+            if not only or any(one in what for one in only):
+                guarded(report, what, check_run, bench, report, own, run)
+    return report.page(*TITLE)
