@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use anyhow::Result;
 use clap::Args;
 use tllmprof_config::variables::WINDOW_VARIABLES;
-use tllmprof_config::{RUN_VARIABLE, Settings};
+use tllmprof_config::{RUN_VARIABLE, Ranked, Settings};
 
 use crate::failure::usage;
 
@@ -193,6 +193,17 @@ impl Options {
             ));
         }
         Ok(settings)
+    }
+
+    /// Which of a job's tasks this is, where the run has no identifier but the job's.
+    pub fn task(&self, settings: &Settings) -> Option<String> {
+        let is_named =
+            self.run.is_some() || env::var_os(RUN_VARIABLE).is_some_and(|run| !run.is_empty());
+        settings.run.as_ref().filter(|_| !is_named)?;
+        let rank = Ranked::by_variables(&|name| env::var_os(name)).map_or(0, |ranked| ranked.rank);
+        let host = rustix::system::uname();
+        let host = host.nodename().to_string_lossy().replace('/', "-");
+        Some(format!("{host}-{rank}"))
     }
 
     /// What was meant where the program's name is a value that an option takes behind an equals sign only.

@@ -93,10 +93,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         command.env(given.variable, given.value);
     }
 
-    // All that the program starts is of this run.
-    let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
-    command.env(RUN_VARIABLE, run.as_str());
-
     match which(name) {
         Found::Program(_) => doctor::admit(name, &library, settings.log)?,
         Found::NotExecutable(_) => {
@@ -115,7 +111,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
     let options = &arguments.options;
     let is_recorded = !is_profiled && records::are_wanted(&settings, options.no_trace());
-    let records = is_recorded.then(|| records(&command, &run)).transpose()?;
+    let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
+    let task = options.task(&settings);
+    let (records, run) = match is_recorded {
+        true => {
+            records(&command, run, task.as_deref()).map(|(records, run)| (Some(records), run))?
+        }
+        false => (None, run),
+    };
+    // All that the program starts is of this run.
+    command.env(RUN_VARIABLE, run.as_str());
     if records.is_none() && !options.gpu_metrics() {
         let error = inherited::exec(&mut command);
         return Err(cannot_start(command.get_program(), &error));
@@ -145,16 +150,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(end_as(status))
 }
 
-/// Where the processes of `command` are to write their records.
-fn records(command: &Command, run: &RunId) -> Result<Records> {
+/// Where the processes of `command` are to write their records, and the identifier of their run.
+fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Records, RunId)> {
     let by_option = command
         .get_envs()
         .find_map(|(name, value)| (name == TRACE).then_some(value).flatten());
     match by_option {
-        Some(given) => Records::begin("--trace", given.to_owned()),
+        Some(given) => Ok((Records::begin("--trace", given.to_owned())?, run)),
         None => match env::var_os(TRACE) {
-            Some(given) => Records::begin(TRACE, given),
-            None => Records::of_run(run),
+            Some(given) => Ok((Records::begin(TRACE, given)?, run)),
+            None => Records::of_run(&run, task),
         },
     }
 }

@@ -439,6 +439,26 @@ fn a_run_has_an_identifier_and_a_folder_that_its_processes_inherit() {
     assert_eq!(run(&["--run", "mine.1"]), "mine.1");
     assert_ne!(run(&[]), run(&[]));
 
+    // All tasks of a job are one run; what one runs next is another.
+    let task = |rank: &str, script: &str| {
+        let mut run = scratch.tllmprof();
+        run.current_dir(scratch.path("."))
+            .env("SLURM_JOB_ID", "7")
+            .env("SLURM_STEP_ID", "0")
+            .env("SLURM_PROCID", rank);
+        let ended = finish(run.args(["run", "--", "sh", "-c", script]));
+        ended.stdout.split(' ').next().unwrap().trim().to_owned()
+    };
+    assert_eq!(task("0", script), "slurm-7-0");
+    assert_eq!(task("1", script), "slurm-7-0");
+    assert_eq!(task("0", script), "slurm-7-0.2");
+    assert_eq!(task("0", script), "slurm-7-0.3");
+    assert_eq!(task("1", script), "slurm-7-0.2");
+    // Where no task left anything there is no folder, and no number is taken.
+    for _ in 0..2 {
+        assert_eq!(task("0", "echo $TLLMPROF_RUN"), "slurm-7-0.4");
+    }
+    assert!(!scratch.path("tllmprof-slurm-7-0.4").exists());
     // Where nothing was written the folder goes.
     let mut nothing = scratch.tllmprof();
     nothing.current_dir(scratch.path("."));

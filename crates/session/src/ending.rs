@@ -267,13 +267,13 @@ impl fmt::Display for Outcome<'_> {
                 "the windows were left to TensorRT-LLM: {iterations} iterations by {by}"
             );
         }
-        let opened = captured.iter().filter(|taken| !taken.is_again).count();
         let steady = settings.windows.steady_iterations();
         let found = captured.first().filter(|_| steady.is_some());
         let asked = match &found {
             Some(taken) => core::slice::from_ref(&taken.asked),
             None => settings.windows.as_slice(),
         };
+        let opened = captured.iter().filter(|taken| !taken.is_again).count();
         let mut separator = "";
         for (what, are_captured) in [("captured", true), ("never opened", false)] {
             let all = asked.iter();

@@ -113,6 +113,15 @@ pub struct Cut {
     pub has: Option<Window>,
 }
 
+/// As many iterations as `window` has, from `first` on.
+fn later(window: Window, first: u64) -> Window {
+    let late = first.saturating_sub(window.first);
+    Window {
+        first,
+        last: window.last.map(|last| last.saturating_add(late)),
+    }
+}
+
 /// What a window has left to take: so many iterations, or all that come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rest {
@@ -321,8 +330,14 @@ impl Schedule {
             edge.close = self.close();
         }
         if self.open.is_none() && !self.is_held() {
-            let is_patient = self.is_patient || self.settling.is_some();
-            while !is_patient && self.windows.get(self.next).is_some_and(is_over) {
+            if self.settling.is_some()
+                && self.captured.is_empty()
+                && let Some(window) = self.windows.first_mut()
+            {
+                // Nobody asked for it by number.
+                *window = later(*window, iteration);
+            }
+            while !self.is_patient && self.windows.get(self.next).is_some_and(is_over) {
                 self.next += 1;
             }
             // Profilers need time between windows that were asked for apart.
@@ -350,18 +365,10 @@ impl Schedule {
             };
         }
         let late = iteration.saturating_sub(window.first);
-        let later = Window {
-            first: iteration,
-            last: window.last.map(|last| last.saturating_add(late)),
-        };
-        if self.settling.is_some() {
-            // Nobody asked for it by number.
-            return Taken::on_time(later);
-        }
         if !self.is_patient || late == 0 {
             return Taken::on_time(window);
         }
-        Taken::of(window, later)
+        Taken::of(window, later(window, iteration))
     }
 
     /// Closes the open window, as at the end of the process; no window opens after it.
@@ -692,6 +699,24 @@ mod tests {
         assert_eq!(some.len(), 2);
         let (opened, closed) = (some[0].0, some[1].0);
         assert_eq!((opened % 2, closed - opened), (0, 39), "{some:?}");
+    }
+
+    #[test]
+    fn a_steady_window_keeps_its_name_where_it_opens_again() {
+        let mut schedule = Schedule::new(&[window(0, 4)]).of_some().once_settled();
+        let start = Instant::now();
+        for n in 0..60 {
+            match n {
+                27..30 => drop(schedule.splits(n)),
+                _ => schedule.counts(n, true),
+            }
+            schedule.begins(n, start + Duration::from_millis(n));
+            schedule.reach(Point::In(n));
+        }
+        let captured = schedule.captured().iter();
+        let captured: Vec<_> = captured.map(|taken| (taken.asked, taken.window)).collect();
+        let asked = window(24, 28);
+        assert_eq!(captured, [(asked, window(24, 26)), (asked, window(30, 31))]);
     }
 
     #[test]

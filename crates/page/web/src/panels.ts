@@ -173,8 +173,8 @@ export function batches({ phases, inside }: Process): HTMLElement | null {
         name, tokens, count(of.iterations), time(of.time.p50_ns), time(of.time.p90_ns), time(of.time.p99_ns), time(of.time.max_ns), share(of.total_ns / all),
     ];
     const rows = phases.flatMap((phase) => [
-        row(el("b", {}, phase.phase), "", phase),
-        ...(phase.sizes.length > 1 || phase.sizes[0]?.max_tokens !== 0 ? phase.sizes.map((size) => row("", sizeName(size), size)) : []),
+        row(el("b", {}, phase.phase), phase.sizes.length === 1 ? sizeName(phase.sizes[0]) : "all", phase),
+        ...(phase.sizes.length > 1 ? phase.sizes.map((size) => row("", sizeName(size), size)) : []),
     ]);
     return el("div", { id: "batches" }, table(["phase", "tokens", "iterations", "p50", "p90", "p99", "max", "of the time"], rows));
 }

@@ -278,7 +278,11 @@ fn sizes(phase: &PhaseSum, lines: &mut Lines) {
     let mut sizes: Vec<_> = phase.sizes.iter().collect();
     let line = |sizes: &[&SizeSum]| {
         let said = sizes.iter().enumerate().map(|(place, size)| {
-            let unit = if place == 0 { " tokens" } else { "" };
+            let unit = match (place, size.most) {
+                (0, Some(1)) => " token",
+                (0, _) => " tokens",
+                _ => "",
+            };
             let (name, time) = (size.name(), Time(size.all.time.p50));
             format!("{name}{unit} {time} ({})", size.all.iterations)
         });
