@@ -118,8 +118,8 @@ impl BatchSum {
         };
         Some(Self {
             iterations: known.len() as u64,
-            time: Quantiles::of(known.iter().map(|(iteration, _)| iteration.duration))?,
-            total: total(|(iteration, _)| iteration.duration),
+            time: Quantiles::of(known.iter().map(|(iteration, _)| iteration.busy()))?,
+            total: total(|(iteration, _)| iteration.busy()),
             requests: total(|(_, batch)| u64::from(batch.requests)),
             tokens: total(|(_, batch)| u64::from(batch.tokens)),
             prefill_tokens: total(|(_, batch)| u64::from(batch.prefill_tokens)),
@@ -170,6 +170,8 @@ mod tests {
             n,
             thread: 1,
             cut: false,
+            idle: 0,
+            idle_calls: 0,
             excluded: false,
         }
     }

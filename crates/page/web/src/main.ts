@@ -7,7 +7,7 @@ import { Data, Process } from "./contract";
 import { Iterations, readIterations, readSkew, readTimeline, SkewSteps, Timeline } from "./data";
 import { button, card, el, themeSwitch } from "./dom";
 import { count, time } from "./format";
-import { batches, breakdown, facts, findings, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
+import { batches, facts, findings, ledger, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
 import { phaseLegend, scatter } from "./phases";
 import { replaced, routing } from "./routing";
 import { TimelineView } from "./timeline/view";
@@ -23,7 +23,7 @@ let steps: SkewSteps;
 
 /** The parts of the page that are those of one process. */
 const parts = {
-    choice: el("div", { class: "choice", role: "group", "aria-label": "Colours of iterations" }), key: el("div"), verdict: el("div"), breakdown: el("div"), times: el("div", { class: "chart" }), distribution: el("div", { class: "chart" }),
+    choice: el("div", { class: "choice", role: "group", "aria-label": "Colours of iterations" }), key: el("div"), verdict: el("div"), ledger: el("div"), times: el("div", { class: "chart" }), distribution: el("div", { class: "chart" }),
     batches: el("div"), ranks: el("div"), routing: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
 };
 
@@ -45,8 +45,8 @@ function layout() {
     main.append(
         ...(wrong ? [wrong] : []),
         el("div", { class: "row first" }, ...(report.findings.length > 0
-            ? [el("section", { class: "card", "aria-label": "Speed" }, parts.verdict, parts.breakdown), findings(report)]
-            : [el("section", { class: "card", "aria-label": "Speed" }, parts.verdict), el("section", { class: "card" }, parts.breakdown)])),
+            ? [el("section", { class: "card", "aria-label": "Speed" }, parts.verdict, parts.ledger), findings(report)]
+            : [el("section", { class: "card", "aria-label": "Speed" }, parts.verdict), el("section", { class: "card" }, parts.ledger)])),
         el("div", { class: "row times" },
             chosen,
             card("Distribution", "", parts.distribution, el("div", { id: "quantiles" }))),
@@ -87,7 +87,7 @@ async function show(place: number) {
     const choose = document.querySelector<HTMLSelectElement>("#process");
     if (choose) choose.value = String(place);
     parts.verdict.replaceChildren(verdict(process, figures));
-    parts.breakdown.replaceChildren(breakdown(process, figures));
+    parts.ledger.replaceChildren(ledger(process));
     document.getElementById("quantiles")?.replaceChildren(quantiles(process));
     parts.distribution.replaceChildren();
     times(place);

@@ -103,7 +103,7 @@ function line(lines, start) {
 const percent = (part) => `${(part * 100).toFixed(1)} %`;
 
 /** The parts of a bar of the mean iteration, each with its share. */
-const barOf = (page, of) => page.$$eval(`[data-of=${of}] .legend li:has(b)`, (parts) =>
+const barOf = (page, of) => page.$$eval(`.ledger > [data-of=${of}] .legend li:has(b)`, (parts) =>
     Object.fromEntries(parts.map((part) => [part.firstElementChild.nextSibling.textContent.trim(), part.querySelector("b").textContent])));
 
 // The page's script writes numbers as the text report does.
@@ -232,7 +232,7 @@ await open("one", {}, async (page) => {
     const lines = text("one");
     const one = report("one");
     const [process] = one.processes;
-    const { inside, kernel_window: taken } = process;
+    const { inside } = process;
 
     // How long iterations take.
     assert.ok(lines.some((line) => line.endsWith(`, ${inside.per_second.toFixed(0)} a second`)));
@@ -245,23 +245,16 @@ await open("one", {}, async (page) => {
     }
 
     // Where the time goes.
-    const [host, events, kernels] = [await barOf(page, "host"), await barOf(page, "gpu_events"), await barOf(page, "gpu_kernels")];
-    assert.equal(inside.gpu_from, "events");
     const share = (start) => line(lines, start).at(-1);
-    const [, gc] = / longest .*, (.* %) of the time$/.exec(share("GC: "));
-    const [, gil] = / waited (.* %) of the time$/.exec(share("GIL: "));
-    const [, busy, gaps] = /busy (.* %), gaps (.* %); /.exec(share("kernels of "));
-    for (const [in_page, in_text, part] of [
-        [host["waits for the GPU"], share("waits for"), inside.wait_share], [host.GC, gc, inside.gc_share],
-        [host["GIL wait"], gil, inside.gil_wait_share], [events["GPU time"], share("GPU time"), inside.gpu_share],
-        [kernels.busy, busy, taken.busy_ns / taken.wall_ns], [kernels["launch gaps"], gaps, taken.gaps_ns / taken.wall_ns],
-    ]) {
-        assert.equal(in_page, percent(part));
-        assert.equal(in_text, in_page);
-    }
-    for (const bar of [host, events, kernels]) {
-        const sum = Object.values(bar).reduce((sum, part) => sum + Number.parseFloat(part), 0);
-        assert.ok(Math.abs(sum - 100) < 0.3, JSON.stringify(bar));
+    assert.equal(inside.gpu_from, "events");
+    assert.equal(share("waits for"), percent(inside.wait_share));
+    assert.equal(share("GPU time"), percent(inside.gpu_share));
+    for (const [of, rows] of Object.entries({ host: process.ledger.host, gpu: process.ledger.gpu })) {
+        const shown = await barOf(page, of);
+        assert.deepEqual(Object.keys(shown), rows.map(({ cause }) => cause));
+        for (const { cause, share: part } of rows) assert.equal(shown[cause], part < 0.0005 ? "< 0.1 %" : percent(part));
+        const sum = Object.values(shown).reduce((sum, part) => sum + Number.parseFloat(part), 0);
+        assert.ok(Math.abs(sum - 100) < 1, JSON.stringify(shown));
     }
 
     // Tables: the first row of each.
@@ -276,7 +269,8 @@ await open("one", {}, async (page) => {
     for (const [start, title] of [["EngineCore.step", "Python functions"], ["schedule@engine", "NVTX ranges"]]) {
         const [name, , ...cells] = (await rowsOf(page, title))[0];
         assert.equal(name, start);
-        assert.deepEqual(line(lines, start).slice(-3), cells);
+        // A screen that is full has no room for all.
+        if (lines.some((line) => line.trimStart().startsWith(start))) assert.deepEqual(line(lines, start).slice(-3), cells);
     }
     const copies = await rowsOf(page, "Copies");
     assert.deepEqual(line(lines, "copies: ")[0], `copies: ${copies.map(([kind, count, bytes, , total]) => `${count} ${kind} of ${bytes} in ${total}`).join(", ")}`);
@@ -284,8 +278,8 @@ await open("one", {}, async (page) => {
     assert.deepEqual(/SM busy (.*), tensor (.*), DRAM (.*)$/.exec(line(lines, "GPU 0: ")[0]).slice(1), metrics);
     assert.deepEqual(metrics, process.gpu_metrics.map(({ mean }) => percent(mean / 100)));
     const [layer, expert, idle, tokens] = (await rowsOf(page, "Learned router"))[0];
-    const drawn = line(lines, layer);
-    assert.deepEqual([drawn[1], drawn.at(-2), drawn.at(-1)], [expert.replace(" ×", ""), idle, tokens.replace(",", "")]);
+    const drawn = lines.some((line) => line.trimStart().startsWith(layer)) ? line(lines, layer) : null;
+    if (drawn) assert.deepEqual([drawn[1], drawn.at(-2), drawn.at(-1)], [expert.replace(" ×", ""), idle, tokens.replace(",", "")]);
 
     // Causes and findings.
     const slow = lines.slice(lines.findIndex((line) => line.startsWith("slowest iterations")) + 1);

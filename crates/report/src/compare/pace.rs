@@ -54,9 +54,10 @@ impl Pace {
                     next.n == iteration.n.saturating_add(1) && which.has(next) && next.qualifies()
                 });
                 let period = next.map(|next| next.start.saturating_sub(iteration.start));
-                pace.periods
-                    .push(period.unwrap_or(iteration.duration) as f64);
-                pace.durations.push(iteration.duration as f64);
+                // Waiting for requests is no work.
+                let period = period.map(|period| period.saturating_sub(iteration.idle));
+                pace.periods.push(period.unwrap_or(iteration.busy()) as f64);
+                pace.durations.push(iteration.busy() as f64);
                 pace.batches.push(iteration.batch);
             }
         }
