@@ -22,7 +22,7 @@ use crate::spans::Spans;
 use crate::sum::{GpuFrom, Sum};
 use crate::tally::{InIteration, Tallied, Tally, Total, Totals};
 use crate::turnaround::{Turnaround, Turnarounds};
-use crate::window::{Window, windows};
+use crate::window::{Window, pairs, windows};
 
 /// How long, in nanoseconds, a processor's counter has to be held against time before its durations are
 /// known to some parts in a hundred thousand: an anchor is right to some ten.
@@ -166,6 +166,11 @@ impl Process {
         let count = (0..iterations.len()).filter(|place| qualified.has(*place));
         let count = count.count();
         let timeline = Spans::new(iterations.iter().map(RawIteration::span).collect());
+        let stretches = pairs(kernel_edges.clone());
+        let is_taken = |raw: &RawIteration| {
+            let mut of = stretches.iter();
+            of.any(|of| (of.first..=of.last).contains(&raw.n))
+        };
         let mut tally = Tally::new(
             timeline,
             iterations
@@ -175,7 +180,7 @@ impl Process {
             &qualified,
             &kinds,
             &strings,
-            Watched::new(slow::slowest(&iterations, &qualified)),
+            Watched::new(slow::slowest(&iterations, &qualified, is_taken)),
             Turnarounds::new(&facts.calls),
         );
         let mut kernels = KernelTally::new(&clock, &iterations, &qualified);
@@ -211,7 +216,7 @@ impl Process {
             + samples.left_out
             + loads.left_out
             + strings.left_out();
-        let slowest = slow::slow(
+        let mut slowest = slow::slow(
             &iterations,
             count,
             watched,
@@ -240,7 +245,11 @@ impl Process {
             None => &by_events,
         };
         // A third way through the record: what the host did while the GPU had nothing to do.
-        let groups = Groups::of(&windows, gpu_from);
+        let slow: Vec<_> = slowest.iter().map(|slow| (slow.n, slow.start)).collect();
+        let mut groups = Groups::of(&windows, gpu_from, &slow);
+        if let Some(did) = did.filter(|_| gpu_from == GpuFrom::Kernels) {
+            groups.ran(did);
+        }
         let mut host = HostLedger::new(groups.placed.iter().copied(), idle);
         if sum.is_some() {
             recording.read(|entry| {
@@ -254,9 +263,13 @@ impl Process {
             facts: &facts,
             strings: &strings,
         };
-        let ledger_of = |window| groups.ledger(window, &spent, did, names);
+        let ledger_of = |window| groups.ledger(window, &spent, names);
         let ledger = ledger_of(None);
         let window_ledgers = (0..windows.len()).map(Some).map(ledger_of).collect();
+        for (place, slow) in slowest.iter_mut().enumerate() {
+            (slow.more, slow.causes) = groups.differences(place, &spent, slow.holder(), names);
+        }
+        slowest.sort_by_key(|slow| std::cmp::Reverse((slow.more, slow.busy())));
         // Where a window closes the recorder has counted these.
         let unclosed = windows.iter().filter(|window| !window.closed);
         let gaps = match damage.is_none() {

@@ -1,10 +1,10 @@
 // The charts of iterations, with uPlot.
 
 import uPlot from "uplot";
-import { Data, Process, ProcessFigures } from "./contract";
+import { Data, Process } from "./contract";
 import { Iterations, SkewSteps } from "./data";
 import { colour, el, offTheme, onTheme } from "./dom";
-import { count, time } from "./format";
+import { change, count, time } from "./format";
 
 const HEIGHT = 264;
 /** Over so many iterations, columns give way to areas. */
@@ -48,7 +48,7 @@ const bar = (x: number, places: number[]) => places[Math.round(x)];
 
 /** Iterations one after the other: what each took, and for what. */
 export function iterationChart(
-    place: HTMLElement, process: Process, figures: ProcessFigures, iterations: Iterations, pick: (place: number) => void,
+    place: HTMLElement, process: Process, iterations: Iterations, pick: (place: number) => void,
 ): uPlot | null {
     const length = iterations.n.length;
     const time_of = process.inside?.time;
@@ -109,7 +109,7 @@ export function iterationChart(
         hooks: {
             draw: [(chart) => {
                 levels(chart, [["p50", time_of.p50_ns], ["p99", time_of.p99_ns]]);
-                outliers(chart, process, figures, iterations, places, top);
+                outliers(chart, process, iterations, places, top);
             }],
             setCursor: [(chart) => {
                 const i = places[chart.cursor.idx ?? -1];
@@ -178,7 +178,7 @@ function levels(chart: uPlot, values: [string, number][]) {
 
 /** Names the slowest iterations, and what took longer in them, as far as there is room. */
 function outliers(
-    chart: uPlot, process: Process, figures: ProcessFigures, iterations: Iterations, places: number[], top: number,
+    chart: uPlot, process: Process, iterations: Iterations, places: number[], top: number,
 ) {
     const { ctx: context, bbox } = chart;
     const ratio = devicePixelRatio;
@@ -187,13 +187,13 @@ function outliers(
     context.font = `${11 * ratio}px system-ui, sans-serif`;
     context.textBaseline = "middle";
     context.textAlign = "left";
-    const marks = process.slowest.flatMap((slow, place) => {
+    const marks = process.slowest.flatMap((slow) => {
         const at = slow.dur_ns < 1.25 * p50 ? -1
             : places.findIndex((i) => i >= 0 && iterations.n[i] === slow.n && iterations.dur[i] === slow.dur_ns);
         if (at < 0 || at < (chart.scales.x.min ?? 0) || at > (chart.scales.x.max ?? 0)) return [];
         const over = slow.dur_ns > top;
         const y = chart.valToPos(Math.min(slow.dur_ns, top), "y", true) + (over ? 5 * ratio : 0);
-        return [{ slow, cause: figures.slowest[place][0], over, x: chart.valToPos(at, "x", true), y }];
+        return [{ slow, cause: slow.causes[0], over, x: chart.valToPos(at, "x", true), y }];
     });
     const taken: { x0: number; x1: number; y: number }[] = [];
     for (const { over, x, y } of marks) {
@@ -208,7 +208,7 @@ function outliers(
         context.fill();
     }
     for (const { slow, cause, over, x, y } of marks) {
-        const text = [over && time(slow.dur_ns), cause && `${cause.name} +${time(cause.more_ns)}`].filter(Boolean).join(" · ");
+        const text = [over && time(slow.dur_ns), cause && `${change(cause.more_ns)} ${cause.cause}`].filter(Boolean).join(" · ");
         if (!text) continue;
         const width = context.measureText(text).width;
         const right = x + 8 * ratio + width < bbox.left + bbox.width;

@@ -90,7 +90,7 @@ async function show(place: number) {
     document.getElementById("quantiles")?.replaceChildren(quantiles(process));
     parts.times.replaceChildren();
     parts.distribution.replaceChildren();
-    iterationChart(parts.times, process, figures, iterations, pick);
+    iterationChart(parts.times, process, iterations, pick);
     histogram(parts.distribution, process, iterations);
     for (const [part, there] of [["GC", process.gc.length > 0], ["GIL wait", process.gil_wait.count > 0], ["GPU time", process.inside?.gpu],
         ["waits for the GPU", (process.inside?.wait_share ?? 0) > 0]] as const) {
@@ -104,7 +104,7 @@ async function show(place: number) {
         const at = iterations.n.findIndex((other, i) => other === n && iterations.dur[i] === dur);
         if (at >= 0) pick(at);
     };
-    const slow = slowest(process, figures, by_n);
+    const slow = slowest(process, by_n);
     const routed = routing(data, place);
     parts.routing.hidden = !routed;
     parts.routing.replaceChildren(...(routed ? [routed] : []));

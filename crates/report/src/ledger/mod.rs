@@ -1,5 +1,6 @@
 //! Where the time of iterations goes, each nanosecond once: the host's and the GPU's.
 
+mod differences;
 mod groups;
 mod host;
 mod keys;
@@ -9,6 +10,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+pub use differences::Difference;
 pub use groups::Groups;
 pub use host::HostLedger;
 pub use keys::Named;
