@@ -12,7 +12,7 @@ use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
 use crate::iteration::Iteration;
 use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
-use crate::ledger::{Groups, HostLedger, Ledger, Named as Names};
+use crate::ledger::{Claims, Groups, HostLedger, Ledger, Named as Names};
 use crate::metrics::{self, MetricSample, MetricSum, Samples};
 use crate::qualify::Qualified;
 use crate::recording::Recording;
@@ -20,7 +20,7 @@ use crate::routing::LayerLoad;
 use crate::slow::{self, Slow};
 use crate::spans::Spans;
 use crate::sum::{GpuFrom, Sum};
-use crate::tally::{InIteration, Tallied, Tally, Total, Totals};
+use crate::tally::{InIteration, Known, Tallied, Tally, Total, Totals};
 use crate::turnaround::{Turnaround, Turnarounds};
 use crate::window::{Window, pairs, windows};
 
@@ -49,6 +49,8 @@ pub struct Process {
     pub ledger: Ledger,
     /// The same of each window.
     pub window_ledgers: Vec<Ledger>,
+    /// What findings may claim of it.
+    pub claims: Claims,
     /// The slowest iterations first.
     pub slowest: Vec<Slow>,
     /// Of calls that were made inside windows, by row.
@@ -158,7 +160,7 @@ impl Process {
                 requests.within(iteration.thread, iteration.span());
         }
         let (mut facts, strings) = found.facts(header);
-        let kinds = kinds(&facts.calls);
+        let (kinds, allocates) = (kinds(&facts.calls), allocates(&facts.calls));
         let batches = batch::batches(&iterations, &batches);
         let marks = iterations.iter().map(|iteration| iteration.excluded);
         let known = marks.zip(batches.iter().copied());
@@ -177,9 +179,13 @@ impl Process {
                 .iter()
                 .map(|iteration| iteration.thread)
                 .collect(),
-            &qualified,
-            &kinds,
-            &strings,
+            Known {
+                qualified: &qualified,
+                kinds: &kinds,
+                allocates: &allocates,
+                requests: &requests,
+                strings: &strings,
+            },
             Watched::new(slow::slowest(&iterations, &qualified, is_taken)),
             Turnarounds::new(&facts.calls),
         );
@@ -265,6 +271,7 @@ impl Process {
         };
         let ledger_of = |window| groups.ledger(window, &spent, names);
         let ledger = ledger_of(None);
+        let claims = groups.claims(&spent, names);
         let window_ledgers = (0..windows.len()).map(Some).map(ledger_of).collect();
         for (place, slow) in slowest.iter_mut().enumerate() {
             (slow.more, slow.causes) = groups.differences(place, &spent, slow.holder(), names);
@@ -287,6 +294,7 @@ impl Process {
             sum,
             ledger,
             window_ledgers,
+            claims,
             phases: batch::phases(&windows),
             unqualified: batch::unqualified(&windows),
             outside: Outside::of(header, &ns),
@@ -419,6 +427,14 @@ impl Outside {
     }
 }
 
+fn allocates(rows: &[CallRow]) -> [bool; 256] {
+    let mut all = [false; 256];
+    for row in rows {
+        all[usize::from(row.row)] = row.allocates();
+    }
+    all
+}
+
 fn kinds(rows: &[CallRow]) -> [CallKind; 256] {
     let mut kinds = [CallKind::Other; 256];
     for row in rows {
@@ -462,6 +478,7 @@ fn whole(
                 launches: inside.launches,
                 launching: ns(inside.launching),
                 calls: inside.calls,
+                captures: inside.captures,
                 wait: ns(inside.wait.saturating_sub(raw.idle_calls)),
                 idle: ns(raw.idle),
                 gil_wait: ns(inside.gil_wait),

@@ -191,7 +191,7 @@ export interface Finding {
     evidence: string;
     /** What to do: if it holds, against it; if it is unknown, to know it. Else empty. */
     advice: string;
-    /** How much of the iterations' time is lost to it; `null` if that is not known. Unit: part of 1. */
+    /** How much of the iterations' time would be gained if it went away; `null` if that is not known. No time counts for two findings. Unit: part of 1. */
     loss: number | null;
 }
 
@@ -500,7 +500,9 @@ export type FindingKind =
     /** The resource that the program is bound by. */
     | "bound"
     /** A consequence of causes. */
-    | "symptom";
+    | "symptom"
+    /** Something to know that is no fault. */
+    | "note";
 
 /** Whether a finding's rule holds. */
 export type Verdict =

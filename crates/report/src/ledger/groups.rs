@@ -130,24 +130,42 @@ impl Groups {
 
     /// The ledger of a window, or of all.
     pub fn ledger(&self, window: Option<usize>, sums: &Sums, named: Named<'_>) -> Ledger {
-        let all: Vec<usize> = match window {
-            Some(window) => self.by_window.get(window).cloned().unwrap_or_default(),
-            None => (0..self.groups.len()).collect(),
-        };
-        let chosen = |is: &dyn Fn(&Group) -> bool| -> Vec<usize> {
-            let of = |at: &usize| self.groups[*at].qualified && is(&self.groups[*at]);
-            all.iter().copied().filter(of).collect()
-        };
-        let own = chosen(&|_| true);
-        let stretched = !own.is_empty() && own.iter().all(|at| self.groups[*at].taken);
-        let host = sums.of(&chosen(&|group| stretched || !group.taken));
-        let host = host.into_iter();
+        let host = sums.of(&self.hosts(window)).into_iter();
         let host = host.map(|(spent, times)| (named.cause(spent), times.all));
         Ledger {
             host: rows(host.collect()),
-            gpu: self.gpu(&chosen(&|group| group.counted), sums, named),
-            stretched,
+            gpu: self.gpu(&self.counted(window), sums, named),
+            stretched: self.is_stretched(window),
         }
+    }
+
+    /// The groups of a window, or of all, that are so.
+    fn chosen(&self, window: Option<usize>, is: impl Fn(&Group) -> bool) -> Vec<usize> {
+        let is = |at: &usize| self.groups[*at].qualified && is(&self.groups[*at]);
+        match window {
+            Some(window) => {
+                let all = self.by_window.get(window).map_or(&[][..], Vec::as_slice);
+                all.iter().copied().filter(is).collect()
+            }
+            None => (0..self.groups.len()).filter(is).collect(),
+        }
+    }
+
+    /// Whether kernels were recorded in all iterations, which makes them longer.
+    fn is_stretched(&self, window: Option<usize>) -> bool {
+        let own = self.chosen(window, |_| true);
+        !own.is_empty() && own.iter().all(|at| self.groups[*at].taken)
+    }
+
+    /// The groups that the host's ledger is of.
+    pub fn hosts(&self, window: Option<usize>) -> Vec<usize> {
+        let stretched = self.is_stretched(window);
+        self.chosen(window, |group| stretched || !group.taken)
+    }
+
+    /// The groups that the GPU's ledger is of.
+    pub fn counted(&self, window: Option<usize>) -> Vec<usize> {
+        self.chosen(window, |group| group.counted)
     }
 
     fn gpu(&self, counted: &[usize], sums: &Sums, named: Named<'_>) -> Vec<LedgerRow> {

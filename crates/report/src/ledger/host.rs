@@ -153,7 +153,7 @@ impl HostLedger {
     /// What it comes to.
     pub fn finish(mut self) -> Sums {
         for thread in self.threads.values() {
-            for (spent, span) in gaps(&thread.pieces) {
+            for (spent, span) in thread.gaps(&thread.pieces) {
                 self.sums.spend(thread, spent, span);
             }
         }
@@ -303,6 +303,26 @@ impl Thread {
         });
     }
 
+    /// The time between pieces.
+    fn gaps<'a>(&'a self, pieces: &'a [Piece]) -> impl Iterator<Item = (Spent, Span)> + 'a {
+        let iteration = |at: u64| self.before.partition_point(|before| *before <= at);
+        pieces.windows(2).filter_map(move |pair| {
+            let [from, to] = pair else { return None };
+            let span = Span {
+                start: from.span.end,
+                end: to.span.start,
+            };
+            let stays = || iteration(span.start.saturating_sub(1)) == iteration(span.end);
+            (span.start < span.end).then(|| {
+                let spent = match stays() {
+                    true => Spent::Between(from.last, to.first),
+                    false => Spent::Edge(from.last, to.first),
+                };
+                (spent, span)
+            })
+        })
+    }
+
     /// Makes one piece of the older half.
     fn settle(&mut self) -> Vec<(Spent, Span)> {
         let old: Vec<_> = self.pieces.drain(..ROOM).collect();
@@ -314,20 +334,8 @@ impl Thread {
             let (first, last) = (first.first, last.last);
             self.pieces.insert(0, Piece { span, first, last });
         }
-        gaps(&old).collect()
+        self.gaps(&old).collect()
     }
-}
-
-/// The time between pieces.
-fn gaps(pieces: &[Piece]) -> impl Iterator<Item = (Spent, Span)> {
-    pieces.windows(2).filter_map(|pair| {
-        let [from, to] = pair else { return None };
-        let span = Span {
-            start: from.span.end,
-            end: to.span.start,
-        };
-        (span.start < span.end).then_some((Spent::Between(from.last, to.first), span))
-    })
 }
 
 #[cfg(test)]
