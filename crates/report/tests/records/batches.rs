@@ -455,20 +455,22 @@ fn a_slow_rank_that_has_larger_batches_is_said_to_have_them() {
 }
 
 #[test]
-fn a_slow_iteration_with_a_large_batch_is_said_to_have_it() {
+fn slow_iterations_have_their_batches() {
     let (bytes, _) = with_batches(None, |truth| match truth.n {
         112 => Batch::new(1, 900, 900),
         109 => None,
         _ => Batch::new(4, 4, 0),
     });
     let report = Report::new(vec![process("a", &bytes)]);
-    let text = report.text();
-    let line = "  112       22.2 ms  prefill of 900 tokens, GIL wait (held by sampler) +11.8 ms";
-    assert!(text.lines().any(|found| found == line), "{text}");
-    assert_eq!(text.matches(" tokens, ").count(), 1, "{text}");
     let json = json(&report);
-    let slowest = &json["processes"][0]["slowest"];
-    assert_eq!(slowest[0]["batch"]["prefill_tokens"], 900);
-    assert_eq!(slowest[1]["batch"], Value::Null);
-    assert_eq!(slowest[2]["batch"]["phase"], "decode");
+    let slowest = json["processes"][0]["slowest"].as_array().unwrap();
+    let batch = |n: u64| {
+        let mut slowest = slowest.iter();
+        &slowest.find(|slow| slow["n"] == n).unwrap()["batch"]
+    };
+    assert_eq!(batch(112)["prefill_tokens"], 900);
+    assert_eq!(batch(109), &Value::Null);
+    assert_eq!(batch(129)["phase"], "decode");
+    // The GPU had no more to do in it.
+    assert!(!report.text().contains("prefill of"), "{}", report.text());
 }
