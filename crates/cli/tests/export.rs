@@ -228,7 +228,7 @@ fn what_is_no_record_is_named_and_the_others_are_exported() {
     let to = ["--to", "perfetto", "-o", "out"];
     let ended = export(&scratch, &[&bad[..], &to].concat());
     let expected = "tllmprof: absent: there is no such file\n\
-                    tllmprof: text: no record of tllmprof\n\
+                    tllmprof: text: not a tllmprof record\n\
                     tllmprof: db.sqlite: it is nsys's, which exports by itself (wanted: a record of tllmprof)\n";
     assert_eq!((ended.code(), &ended.stderr[..]), (Some(1), expected));
     assert_eq!(names(&scratch), ["db.sqlite", "rank-0.tllmprof", "text"]);

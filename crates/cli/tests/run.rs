@@ -223,7 +223,7 @@ const NEARLY: &[(&[&str], u8, &str)] = &[
     (
         &["--window", "-5", "--", "echo", "started"],
         2,
-        "--window \"-5\": \"-5\" has no start, and the first is 0",
+        "--window \"-5\": \"-5\" has no start: iterations start at 0",
     ),
     (
         &["--kernels", "5", "--", "echo", "started"],
