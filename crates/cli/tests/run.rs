@@ -213,6 +213,11 @@ const BAD: &[(&str, &str, &str)] = &[
     ("--trace", "", "--trace \"\": an empty path"),
     (
         "--trace",
+        "/usr/",
+        "--trace /usr/: that is a folder (wanted: a file's name)",
+    ),
+    (
+        "--trace",
         "/no/such/x",
         "--trace /no/such/x: there is no folder /no/such/",
     ),
