@@ -26,7 +26,7 @@ pub struct Options {
     where_split: bool,
     /// The Python function whose arguments hold what is in a batch, and where: requests and two of tokens,
     /// prefill_tokens and decode_tokens, such as
-    /// 'my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,decode_tokens:0'; without --step the
+    /// 'my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new'; without --step the
     /// function is the step, too
     #[arg(long, value_name = "FUNCTION=FORMULAS")]
     batch: Option<OsString>,

@@ -1,14 +1,15 @@
 //! The inference engines that tllmprof knows.
 //!
 //! Data, and the questions that it answers: which engine is in a process, what counts its steps,
-//! where these hold what is in a batch, which of its functions are marked with ranges, and which
-//! replica a process belongs to.
+//! where these hold what is in a batch, which of its functions are marked with ranges, in which
+//! it waits for requests, and which replica a process belongs to.
 
 #![forbid(unsafe_code)]
 
 mod batch;
 mod engine_api;
 mod engines;
+mod idle;
 mod replicas;
 
 pub use batch::Batch;
@@ -16,4 +17,5 @@ pub use engine_api::{ENGINE_APIS, EngineApi, Marked, api_functions};
 pub use engines::{
     ENGINES, Engine, Seen, batches, is_step, known, python_steps, tensorrt_llm_gates_itself,
 };
+pub use idle::{IDLE_WAITS, IdleWait, is_idle_wait};
 pub use replicas::{From, Place, REPLICAS, Replicas};

@@ -71,7 +71,7 @@ pub fn report(packed: &[u8]) {
 /// Its text fits a screen, and its JSON can be written.
 pub fn fits(report: &Report) {
     let text = report.text();
-    assert!(text.lines().count() <= 40, "{text}");
+    assert!(text.lines().count() <= 44, "{text}");
     narrow(&text);
     assert!(report.json(&mut Vec::new()).is_ok());
 }

@@ -4,8 +4,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use tllmprof_report::{
-    Bar, Explained, JsonReport, LayerLoad, Named, Process, Report, Skew, Slow, expert_gpus,
-    schema_of,
+    Explained, JsonReport, LayerLoad, Named, Process, Report, Skew, Slow, expert_gpus, schema_of,
 };
 
 /// What a page shows, but for iterations and events.
@@ -24,8 +23,6 @@ pub struct Data<'a> {
 struct ProcessFigures<'a> {
     /// What distinguishes it from the others.
     name: &'a str,
-    /// Where the time of its iterations goes.
-    breakdown: Vec<Bar>,
     /// How many iterations are in no figure, and why; `null`: all are in all.
     uncounted: Option<String>,
     /// How much of the time the recorder took; `null`: there are no iterations.
@@ -138,7 +135,6 @@ impl<'a> ProcessFigures<'a> {
         let gpus = expert_gpus(&process.facts.command, ranks);
         Self {
             name,
-            breakdown: process.breakdown(),
             uncounted: process.uncounted(),
             own_share: process.own_share(),
             slowest: process.slowest.iter().map(Slow::explained).collect(),

@@ -91,10 +91,14 @@ pub fn phases(windows: &[Window]) -> Vec<PhaseSum> {
     Phase::ALL.into_iter().filter_map(phase).collect()
 }
 
+/// The place of the class of sizes that so many tokens are in.
+pub fn size_class(tokens: u32) -> usize {
+    SIZES.partition_point(|most| *most < tokens)
+}
+
 fn sizes(known: &[(&Iteration, Batch)]) -> Vec<SizeSum> {
-    let class = |tokens: u32| SIZES.partition_point(|most| *most < tokens);
     let sum = |place: usize| {
-        let is_one = |(_, batch): &&(&Iteration, Batch)| class(batch.tokens) == place;
+        let is_one = |(_, batch): &&(&Iteration, Batch)| size_class(batch.tokens) == place;
         let of: Vec<_> = known.iter().filter(is_one).copied().collect();
         let before = place.checked_sub(1).map_or(0, |before| SIZES[before] + 1);
         Some(SizeSum {
@@ -114,8 +118,8 @@ impl BatchSum {
         };
         Some(Self {
             iterations: known.len() as u64,
-            time: Quantiles::of(known.iter().map(|(iteration, _)| iteration.duration))?,
-            total: total(|(iteration, _)| iteration.duration),
+            time: Quantiles::of(known.iter().map(|(iteration, _)| iteration.busy()))?,
+            total: total(|(iteration, _)| iteration.busy()),
             requests: total(|(_, batch)| u64::from(batch.requests)),
             tokens: total(|(_, batch)| u64::from(batch.tokens)),
             prefill_tokens: total(|(_, batch)| u64::from(batch.prefill_tokens)),
@@ -166,6 +170,8 @@ mod tests {
             n,
             thread: 1,
             cut: false,
+            idle: 0,
+            idle_calls: 0,
             excluded: false,
         }
     }

@@ -5,7 +5,13 @@
 //! piece is further than that out of its place. Of one that is, what lies before work that was
 //! counted already is lost.
 
+use std::collections::HashMap;
+
+use crate::idle::IdleSpans;
 use crate::spans::Span;
+
+/// How many pairs of an iteration and what ran in it have a time of their own.
+const BY_STEP: usize = 1 << 20;
 
 /// How many pieces of work of a device are kept back, at least.
 const ROOM: usize = 1 << 16;
@@ -23,6 +29,18 @@ pub struct Part {
     pub gaps: u64,
 }
 
+/// What a device did.
+#[derive(Debug, Default)]
+pub struct Did {
+    /// In the order of their starts.
+    pub parts: Vec<Part>,
+    /// The time in which at least one ran, by place and by what began last to be the only one; as far as there
+    /// was room.
+    pub by: HashMap<(u32, u32), u64>,
+    /// When nothing ran.
+    pub idle: Vec<Span>,
+}
+
 /// The GPUs, and the iterations in nanoseconds, of which none overlaps the next.
 #[derive(Debug)]
 pub struct Busy {
@@ -32,12 +50,13 @@ pub struct Busy {
 
 #[derive(Debug, Default)]
 struct Device {
-    waiting: Vec<Span>,
+    waiting: Vec<(Span, u32)>,
     /// The end of what was counted.
     until: u64,
     /// The first iteration that may not be over.
     place: usize,
-    parts: Vec<Part>,
+    did: Did,
+    idle: IdleSpans,
 }
 
 impl Busy {
@@ -49,21 +68,25 @@ impl Busy {
         }
     }
 
-    pub fn add(&mut self, device: u8, work: Span) {
+    /// Adds work of a device; `what` it is.
+    pub fn add(&mut self, device: u8, work: Span, what: u32) {
         let device = &mut self.devices[usize::from(device) % DEVICES];
-        device.waiting.push(work);
+        device.waiting.push((work, what));
         if device.waiting.len() >= 2 * ROOM {
             device.settle(&self.iterations, ROOM);
         }
     }
 
-    /// What each device that did anything in an iteration did, in the order of their starts.
-    pub fn finish(mut self) -> Vec<Vec<Part>> {
+    /// What each device that did anything in an iteration did.
+    pub fn finish(mut self) -> Vec<Did> {
         for device in &mut self.devices {
             device.settle(&self.iterations, 0);
         }
-        let parts = self.devices.into_iter().map(|device| device.parts);
-        parts.filter(|parts| !parts.is_empty()).collect()
+        let did = self.devices.into_iter().map(|device| Did {
+            idle: device.idle.finish(),
+            ..device.did
+        });
+        did.filter(|did| !did.parts.is_empty()).collect()
     }
 }
 
@@ -71,16 +94,17 @@ impl Device {
     /// Counts all but the latest pieces.
     fn settle(&mut self, iterations: &[Span], keep: usize) {
         // Runs that are in order already cost this sort next to nothing.
-        self.waiting.sort_by_key(|work| work.start);
+        self.waiting.sort_by_key(|(work, _)| work.start);
         let settled = self.waiting.len().saturating_sub(keep);
         for index in 0..settled {
-            self.count(iterations, self.waiting[index]);
+            let (work, what) = self.waiting[index];
+            self.count(iterations, work, what);
         }
         self.waiting.drain(..settled);
     }
 
     /// Counts a piece that starts no earlier than those before, as far as nothing else ran.
-    fn count(&mut self, iterations: &[Span], work: Span) {
+    fn count(&mut self, iterations: &[Span], work: Span, what: u32) {
         let before = self.until;
         let new = Span {
             start: work.start.max(before),
@@ -90,6 +114,7 @@ impl Device {
             return;
         }
         self.until = new.end;
+        self.idle.work(new);
         while let Some(around) = iterations.get(self.place) {
             if around.start >= new.end {
                 break;
@@ -97,12 +122,16 @@ impl Device {
             let busy = new.overlap(around);
             if busy > 0 {
                 let place = self.place;
-                match self.parts.last_mut() {
+                let key = (place as u32, what);
+                if self.did.by.len() < BY_STEP || self.did.by.contains_key(&key) {
+                    *self.did.by.entry(key).or_default() += busy;
+                }
+                match self.did.parts.last_mut() {
                     Some(part) if part.place == place => {
                         part.busy += busy;
                         part.gaps += new.start - before;
                     }
-                    _ => self.parts.push(Part {
+                    _ => self.did.parts.push(Part {
                         place,
                         busy,
                         gaps: 0,
@@ -132,8 +161,9 @@ mod tests {
     fn found(iterations: &[Span], work: &[(u8, Span)]) -> Vec<Vec<Part>> {
         let mut busy = Busy::new(iterations.to_vec());
         work.iter()
-            .for_each(|(device, work)| busy.add(*device, *work));
-        busy.finish()
+            .for_each(|(device, work)| busy.add(*device, *work, 0));
+        let did = busy.finish().into_iter();
+        did.map(|did| did.parts).collect()
     }
 
     #[test]
@@ -156,6 +186,18 @@ mod tests {
         assert_eq!(found(&iterations, &work), [first, second]);
         assert!(found(&[], &work).is_empty());
         assert!(found(&iterations, &[]).is_empty());
+    }
+
+    #[test]
+    fn the_time_at_work_is_that_of_what_ran() {
+        let mut busy = Busy::new(vec![span(100, 200), span(200, 300)]);
+        for (what, work) in [(1, span(90, 150)), (2, span(120, 250)), (1, span(240, 245))] {
+            busy.add(0, work, what);
+        }
+        let did = busy.finish().remove(0);
+        let expected = [((0, 1), 50), ((0, 2), 50), ((1, 2), 50)];
+        assert_eq!(did.by, expected.into_iter().collect());
+        assert_eq!(did.idle, [span(0, 90), span(250, u64::MAX)]);
     }
 
     #[test]

@@ -102,6 +102,12 @@ impl Found {
         }
     }
 
+    /// The kind and the name of a row of the table of calls.
+    pub fn call(&self, row: u8) -> Option<(CallKind, &str)> {
+        let (kind, id) = self.calls.get(&row)?;
+        Some((*kind, self.strings.get(*id)))
+    }
+
     /// The facts. The latest of each key counts, of those that come once.
     pub fn facts(mut self, header: &Header) -> (Facts, Strings) {
         self.info.sort_by_key(|(at, ..)| *at);

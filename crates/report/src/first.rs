@@ -4,6 +4,7 @@ use tllmprof_record::{Batch, Clock, Entry, What};
 
 use crate::facts::Found;
 use crate::gpu::{GpuSpan, GpuSpans};
+use crate::requests::Candidates;
 use crate::spans::Span;
 use crate::window::WindowEdge;
 
@@ -19,11 +20,19 @@ pub struct RawIteration {
     pub n: u64,
     pub thread: u32,
     pub cut: bool,
+    /// How long its thread waited for requests, and for how much of that in calls that wait for the GPU.
+    pub idle: u64,
+    pub idle_calls: u64,
     /// It does not fulfil the condition.
     pub excluded: bool,
 }
 
 impl RawIteration {
+    /// How long it took without waiting for requests.
+    pub const fn busy(&self) -> u64 {
+        self.duration.saturating_sub(self.idle)
+    }
+
     pub const fn span(&self) -> Span {
         Span {
             start: self.start,
@@ -51,6 +60,7 @@ pub struct First {
     pub edges: Vec<WindowEdge>,
     pub kernel_edges: Vec<WindowEdge>,
     pub gpu: GpuSpans,
+    pub requests: Candidates,
     pub left_out: u64,
 }
 
@@ -60,6 +70,7 @@ impl First {
         let Entry::Event { thread, event } = *entry else {
             return;
         };
+        self.requests.take(&self.found, thread, &event);
         match event.what {
             What::Iteration { n, excluded } if self.iterations.len() < ITERATIONS => {
                 self.iterations.push(RawIteration {
@@ -68,6 +79,8 @@ impl First {
                     n,
                     thread,
                     cut: event.cut,
+                    idle: 0,
+                    idle_calls: 0,
                     excluded,
                 });
             }

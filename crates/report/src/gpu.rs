@@ -1,5 +1,10 @@
 //! GPU time of iterations, from what each stream did.
 
+use std::collections::BTreeMap;
+
+use crate::idle::IdleSpans;
+use crate::spans::Span;
+
 /// How many spans are kept; more are counted.
 const LIMIT: usize = 1 << 21;
 
@@ -27,6 +32,29 @@ impl GpuSpans {
         } else {
             self.left_out += 1;
         }
+    }
+
+    /// When the device that was at work longest had nothing to do, in the order of time.
+    pub fn idle(&self) -> Vec<Span> {
+        let mut long: BTreeMap<u8, u64> = BTreeMap::new();
+        for span in &self.spans {
+            let sum = long.entry(span.device).or_default();
+            *sum = sum.saturating_add(span.duration);
+        }
+        let Some((busiest, _)) = long.into_iter().max_by_key(|(_, sum)| *sum) else {
+            return Vec::new();
+        };
+        let of = self.spans.iter().filter(|span| span.device == busiest);
+        let mut work: Vec<_> = of
+            .map(|span| Span {
+                start: span.start,
+                end: span.start.saturating_add(span.duration),
+            })
+            .collect();
+        work.sort_unstable_by_key(|work| work.start);
+        let mut idle = IdleSpans::default();
+        work.into_iter().for_each(|work| idle.work(work));
+        idle.finish()
     }
 
     /// The GPU time of each iteration, in the order of their numbers: what at least one stream of
@@ -83,6 +111,9 @@ mod tests {
                 duration,
             });
         }
+        let idle = [(0, 1), (3, 100), (170, 200), (205, u64::MAX)];
+        let idle = idle.map(|(start, end)| Span { start, end });
+        assert_eq!(spans.idle(), idle);
         assert_eq!(spans.times(), [(3, 2), (7, 75)]);
     }
 }

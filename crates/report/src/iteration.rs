@@ -16,6 +16,8 @@ pub struct Iteration {
     pub gpu: Option<u64>,
     /// The thread that ended it.
     pub thread: u32,
+    /// How long its thread waited for requests. That is no work: percentiles and findings are of the rest.
+    pub idle: u64,
     /// Something else than its own end ended it.
     pub cut: bool,
     /// Launches of kernels and graphs, on all threads.
@@ -24,10 +26,8 @@ pub struct Iteration {
     pub launching: u64,
     /// Calls to CUDA, on all threads.
     pub calls: u32,
-    /// What its thread waited for the device.
+    /// What its thread waited for the device to work.
     pub wait: u64,
-    /// What its thread spent in CUDA calls that do not wait for the device.
-    pub calling: u64,
     /// What its thread waited for the GIL.
     pub gil_wait: u64,
     /// What Python's garbage collections took, on all threads.
@@ -44,6 +44,11 @@ pub struct Iteration {
 }
 
 impl Iteration {
+    /// How long it took without waiting for requests.
+    pub const fn busy(&self) -> u64 {
+        self.duration.saturating_sub(self.idle)
+    }
+
     /// When it ended.
     pub const fn end(&self) -> u64 {
         self.start.saturating_add(self.duration)

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use tllmprof_record::{Clock, CopyKind, Event, StringId, Strings, What};
 
-use crate::busy::{Busy, Part};
+use crate::busy::{Busy, Did};
 use crate::first::RawIteration;
 use crate::kernel_name;
 use crate::qualify::Qualified;
@@ -20,6 +20,9 @@ const BY_STEP: usize = 1 << 20;
 /// The last kind of copy, and that of memory that was set.
 const KINDS: usize = 11;
 const SET: usize = KINDS;
+
+/// Copies of a kind, and what was set, among kernels by their names.
+const COPIES: u32 = u32::MAX - KINDS as u32;
 
 /// The kernels of one name. Durations are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,7 +81,7 @@ pub struct KernelSum {
     /// How long at least one kernel or copy ran in them, of the device where that is longest, in
     /// nanoseconds.
     pub busy: u64,
-    /// What they took, in nanoseconds.
+    /// What they took without waiting for requests, in nanoseconds.
     pub wall: u64,
     /// Kernels that began in them.
     pub kernels: u64,
@@ -118,6 +121,8 @@ pub struct Kernels {
     pub totals: Vec<KernelTotal>,
     pub copies: Vec<CopyTotal>,
     pub sum: Option<KernelSum>,
+    /// What the device did that was at work longest in the iterations that are inside.
+    pub busiest: Option<Did>,
     pub left_out: u64,
 }
 
@@ -139,6 +144,21 @@ impl Kernels {
         }
         let sum = std::mem::take(self).sum;
         sum.map_or(0, |sum| sum.iterations)
+    }
+}
+
+/// What a device ran, as [`Did`] has it, by name.
+pub fn work_name(what: u32, strings: &Strings) -> String {
+    match what.checked_sub(COPIES) {
+        Some(kind) => format!("copy {}", copy_name(kind as usize)),
+        None => kernel_name::short(&kernel_name::full(strings.get(what))),
+    }
+}
+
+fn copy_name(kind: usize) -> &'static str {
+    match kind {
+        SET => "memset",
+        _ => CopyKind::from_code(kind as u8).name(),
     }
 }
 
@@ -204,7 +224,7 @@ impl<'a> KernelTally<'a> {
     pub fn add(&mut self, thread: u32, event: &Event) {
         match event.what {
             What::GpuKernel { device, name, .. } => {
-                let start = self.work(thread, device, event);
+                let start = self.work(thread, device, event, name);
                 let place = self.timeline.at(start);
                 if let Some(place) = place {
                     self.began[place] = self.began[place].saturating_add(1);
@@ -219,11 +239,11 @@ impl<'a> KernelTally<'a> {
                 bytes,
                 ..
             } => {
-                let start = self.work(thread, device, event);
+                let start = self.work(thread, device, event, COPIES + kind as u32);
                 self.copy(start, kind as usize, event.duration, bytes);
             }
             What::GpuSet { device, bytes, .. } => {
-                let start = self.work(thread, device, event);
+                let start = self.work(thread, device, event, COPIES + SET as u32);
                 self.copy(start, SET, event.duration, bytes);
             }
             What::Dropped { events }
@@ -237,14 +257,14 @@ impl<'a> KernelTally<'a> {
     }
 
     /// Notes that a device was at work; when that began.
-    fn work(&mut self, thread: u32, device: u8, event: &Event) -> u64 {
+    fn work(&mut self, thread: u32, device: u8, event: &Event, what: u32) -> u64 {
         if self.latest != Some(thread) && self.threads.len() < LIMIT {
             self.threads.insert(thread);
             self.latest = Some(thread);
         }
         let start = self.clock.ns(event.start);
         let end = start.saturating_add(event.duration);
-        self.busy.add(device, Span { start, end });
+        self.busy.add(device, Span { start, end }, what);
         start
     }
 
@@ -318,9 +338,10 @@ impl<'a> KernelTally<'a> {
             })
             .collect();
         let mut longest = (0, 0);
-        for device in &devices {
+        let mut busiest = None;
+        for (at, device) in devices.iter().enumerate() {
             let mut sum = (0_u64, 0_u64);
-            for part in device {
+            for part in &device.parts {
                 if let Some(busy) = &mut iterations[part.place].busy {
                     *busy = part.busy.max(*busy);
                     if self.qualified.has(part.place) {
@@ -328,7 +349,9 @@ impl<'a> KernelTally<'a> {
                     }
                 }
             }
-            longest = sum.max(longest);
+            if busiest.is_none() || sum > longest {
+                (longest, busiest) = (sum, Some(at));
+            }
         }
         let is_one: Vec<_> = (0..raw.len())
             .map(|place| is_inside[place] && self.qualified.has(place))
@@ -339,7 +362,9 @@ impl<'a> KernelTally<'a> {
             iterations: inside().count() as u64,
             busy: longest.0,
             wall: inside().fold(0, |wall, place| {
-                spans[place].end.saturating_sub(spans[place].start) + wall
+                let idle = self.clock.duration_ns(raw[place].start, raw[place].idle);
+                let whole = spans[place].end.saturating_sub(spans[place].start);
+                whole.saturating_sub(idle) + wall
             }),
             kernels: inside().map(|place| u64::from(self.began[place])).sum(),
             gaps: longest.1,
@@ -354,6 +379,7 @@ impl<'a> KernelTally<'a> {
             totals: totals(self.kernels, strings, steps.as_deref()),
             copies: copies(&self.copies),
             sum: Some(sum),
+            busiest: busiest.and_then(|at| devices.into_iter().nth(at)),
             left_out: self.left_out,
         }
     }
@@ -361,17 +387,17 @@ impl<'a> KernelTally<'a> {
 
 /// Which iterations lie in windows where kernels were taken. One whose edges are lost goes from the
 /// first iteration that has any work, or the edge that is left, to the last.
-fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[Vec<Part>]) -> Vec<bool> {
+fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[Did]) -> Vec<bool> {
     let mut windows = pairs(edges);
     windows.sort_by_key(|window| window.first);
     let first = devices
         .iter()
-        .filter_map(|parts| parts.first())
+        .filter_map(|did| did.parts.first())
         .map(|part| part.place)
         .min();
     let last = devices
         .iter()
-        .filter_map(|parts| parts.last())
+        .filter_map(|did| did.parts.last())
         .map(|part| part.place)
         .max();
     let have_work = |place: usize| {
@@ -433,11 +459,7 @@ fn copies(copies: &[(u64, u64, u64); KINDS + 1]) -> Vec<CopyTotal> {
         .zip(copies)
         .filter(|(_, (count, ..))| *count > 0)
         .map(|(kind, (count, total, bytes))| CopyTotal {
-            kind: match usize::from(kind) {
-                SET => "memset",
-                _ => CopyKind::from_code(kind).name(),
-            }
-            .to_owned(),
+            kind: copy_name(kind).to_owned(),
             count: *count,
             total: *total,
             bytes: *bytes,

@@ -10,7 +10,6 @@
 #![forbid(unsafe_code)]
 
 mod batch;
-mod breakdown;
 mod busy;
 mod causes;
 mod compare;
@@ -18,6 +17,7 @@ pub mod diagnosis;
 mod facts;
 mod first;
 mod gpu;
+mod idle;
 mod iteration;
 mod json;
 mod kernel_name;
@@ -29,6 +29,7 @@ mod process;
 mod qualify;
 mod quantiles;
 mod recording;
+mod requests;
 mod routing;
 mod skew;
 mod slow;
@@ -43,7 +44,6 @@ mod units;
 mod window;
 
 pub use batch::UnqualifiedSum;
-pub use breakdown::{Bar, BarOf, Part, PartOn};
 pub use compare::{Comparison, Outcome};
 pub use diagnosis::{Finding, Verdict};
 pub use facts::{name, range_name};
@@ -51,7 +51,7 @@ pub use iteration::Iteration;
 pub use json::{JsonReport, schema_of, write as write_json, write_text as write_json_text};
 pub use kernel_name::{full as kernel_name, short as short_kernel_name};
 pub use kernels::{CopyTotal, KernelSum, KernelTotal};
-pub use ledger::{Ledger, LedgerRow};
+pub use ledger::{Ledger, LedgerKind, LedgerRow};
 pub use metrics::{MetricSample, MetricSum};
 pub use process::{Named, Process};
 pub use qualify::Unqualified;

@@ -12,17 +12,17 @@ use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
 use crate::iteration::Iteration;
 use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
-use crate::ledger::{self, HostLedger, Ledger};
+use crate::ledger::{Groups, HostLedger, Ledger, Named as Names};
 use crate::metrics::{self, MetricSample, MetricSum, Samples};
 use crate::qualify::Qualified;
 use crate::recording::Recording;
 use crate::routing::LayerLoad;
 use crate::slow::{self, Slow};
 use crate::spans::Spans;
-use crate::sum::Sum;
+use crate::sum::{GpuFrom, Sum};
 use crate::tally::{InIteration, Tallied, Tally, Total, Totals};
 use crate::turnaround::{Turnaround, Turnarounds};
-use crate::window::{Window, pairs, windows};
+use crate::window::{Window, windows};
 
 /// How long, in nanoseconds, a processor's counter has to be held against time before its durations are
 /// known to some parts in a hundred thousand: an anchor is right to some ten.
@@ -47,6 +47,8 @@ pub struct Process {
     pub outside: Outside,
     /// Where the time of its iterations goes.
     pub ledger: Ledger,
+    /// The same of each window.
+    pub window_ledgers: Vec<Ledger>,
     /// The slowest iterations first.
     pub slowest: Vec<Slow>,
     /// Of calls that were made inside windows, by row.
@@ -146,9 +148,17 @@ impl Process {
             edges,
             kernel_edges,
             gpu,
+            requests,
             left_out,
         } = first;
         iterations.sort_by_key(|iteration| iteration.start);
+        let by_events = gpu.idle();
+        let known = (!by_events.is_empty()).then_some(&by_events[..]);
+        let requests = requests.finish(known, &clock);
+        for iteration in &mut iterations {
+            (iteration.idle, iteration.idle_calls) =
+                requests.within(iteration.thread, iteration.span());
+        }
         let (mut facts, strings) = found.facts(header);
         let kinds = kinds(&facts.calls);
         let batches = batch::batches(&iterations, &batches);
@@ -158,16 +168,6 @@ impl Process {
         let count = (0..iterations.len()).filter(|place| qualified.has(*place));
         let count = count.count();
         let timeline = Spans::new(iterations.iter().map(RawIteration::span).collect());
-        let stretches = pairs(kernel_edges.clone());
-        let counted = timeline.spans().iter().zip(&iterations).enumerate();
-        let counted = counted.filter(|(place, _)| qualified.has(*place));
-        let counted = counted.map(|(_, both)| both);
-        let mut host = HostLedger::new(counted.map(|(span, raw)| {
-            let taken = stretches
-                .iter()
-                .any(|of| (of.first..=of.last).contains(&raw.n));
-            (*span, raw.thread, taken)
-        }));
         let mut tally = Tally::new(
             timeline,
             iterations
@@ -185,7 +185,6 @@ impl Process {
         let damage = recording.read(|entry| {
             if let Entry::Event { thread, event } = &entry {
                 tally.add(*thread, event);
-                host.add(*thread, event);
                 kernels.add(*thread, event);
                 samples.add(&clock, event);
             }
@@ -239,12 +238,30 @@ impl Process {
             ),
         );
         let sum = Sum::of(&windows);
-        let measured = sum.as_ref();
-        let ledger = Ledger {
-            gpu: measured.map_or_else(Vec::new, |sum| ledger::gpu(sum, &windows, kernels.sum)),
-            stretched: host.stretched,
-            host: host.finish(&facts, &strings, |ticks| ns.of(ticks)),
+        let gpu_from = sum.map_or(GpuFrom::Plain, |sum| sum.gpu_from);
+        let did = kernels.busiest.as_ref();
+        let idle = match did.filter(|_| gpu_from == GpuFrom::Kernels) {
+            Some(did) => &did.idle,
+            None => &by_events,
         };
+        // A third way through the record: what the host did while the GPU had nothing to do.
+        let groups = Groups::of(&windows, gpu_from);
+        let mut host = HostLedger::new(groups.placed.iter().copied(), idle);
+        if sum.is_some() {
+            recording.read(|entry| {
+                if let Entry::Event { thread, event } = &entry {
+                    host.add(&clock, &requests, *thread, event);
+                }
+            })?;
+        }
+        let spent = host.finish();
+        let names = Names {
+            facts: &facts,
+            strings: &strings,
+        };
+        let ledger_of = |window| groups.ledger(window, &spent, did, names);
+        let ledger = ledger_of(None);
+        let window_ledgers = (0..windows.len()).map(Some).map(ledger_of).collect();
         // Where a window closes the recorder has counted these.
         let unclosed = windows.iter().filter(|window| !window.closed);
         let gaps = match damage.is_none() {
@@ -261,6 +278,7 @@ impl Process {
             ended: header.ended,
             sum,
             ledger,
+            window_ledgers,
             phases: batch::phases(&windows),
             unqualified: batch::unqualified(&windows),
             outside: Outside::of(header, &ns),
@@ -437,8 +455,8 @@ fn whole(
                 launches: inside.launches,
                 launching: ns(inside.launching),
                 calls: inside.calls,
-                wait: ns(inside.wait),
-                calling: ns(inside.calling),
+                wait: ns(inside.wait.saturating_sub(raw.idle_calls)),
+                idle: ns(raw.idle),
                 gil_wait: ns(inside.gil_wait),
                 gc: ns(inside.gc),
                 kernels: kernels.kernels,

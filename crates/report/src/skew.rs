@@ -43,7 +43,7 @@ impl Skew {
             let iterations = process.windows.iter().flat_map(Window::qualified);
             // One that was cut says nothing about the rank's speed.
             let whole = iterations.filter(|iteration| !iteration.cut);
-            all.extend(whole.map(|iteration| (iteration.n, iteration.duration, place)));
+            all.extend(whole.map(|iteration| (iteration.n, iteration.busy(), place)));
         }
         all.sort_unstable();
         let mut slowest = vec![0; processes.len()];

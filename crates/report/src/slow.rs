@@ -25,6 +25,8 @@ pub struct Slow {
     pub n: u64,
     pub start: u64,
     pub duration: u64,
+    /// What of that is waiting for requests.
+    pub idle: u64,
     /// Those that took longest beyond what they take in the mean iteration first.
     pub causes: Vec<SlowCause>,
 }
@@ -76,10 +78,16 @@ pub struct Explained {
 }
 
 impl Slow {
+    /// How long it took without waiting for requests.
+    #[must_use]
+    pub const fn busy(&self) -> u64 {
+        self.duration.saturating_sub(self.idle)
+    }
+
     /// What made it slow: what took longer in it than in the mean iteration.
     #[must_use]
     pub fn explained(&self) -> Vec<Explained> {
-        let threshold = (self.duration as f64 * CAUSE) as u64;
+        let threshold = (self.busy() as f64 * CAUSE) as u64;
         let worth = || self.causes.iter().filter(|c| c.beyond() > threshold);
         let inner = || worth().filter(|cause| cause.kind.is_inner());
         // A collection or a wait says more than the function that it happened in.
@@ -121,7 +129,7 @@ impl SlowCause {
 pub fn slowest(iterations: &[RawIteration], qualified: &Qualified) -> Vec<usize> {
     let places = 0..iterations.len();
     let mut places: Vec<_> = places.filter(|place| qualified.has(*place)).collect();
-    let slower = |place: &usize| Reverse((iterations[*place].duration, *place));
+    let slower = |place: &usize| Reverse((iterations[*place].busy(), *place));
     if places.len() > SLOWEST {
         places.select_nth_unstable_by_key(SLOWEST, slower);
         places.truncate(SLOWEST);
@@ -150,11 +158,12 @@ pub fn slow(
                 n: raw.n,
                 start: clock.ns(raw.start),
                 duration: ns(raw.duration),
+                idle: ns(raw.idle),
                 causes: causes(&found, facts, strings, &ns, &usual),
             })
         })
         .collect();
-    slow.sort_by_key(|slow| Reverse(slow.duration));
+    slow.sort_by_key(|slow| Reverse(slow.busy()));
     slow
 }
 

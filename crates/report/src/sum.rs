@@ -23,7 +23,7 @@ pub enum GpuFrom {
 
 impl GpuFrom {
     /// Where the GPU time of some iterations comes from.
-    fn of<'a, I: Iterator<Item = &'a Iteration>>(all: impl Fn() -> I) -> Self {
+    pub fn of<'a, I: Iterator<Item = &'a Iteration>>(all: impl Fn() -> I) -> Self {
         let measured = || all().filter(|iteration| iteration.gpu.is_some());
         if measured().any(|iteration| iteration.gpu_busy.is_none()) {
             Self::Plain
@@ -51,12 +51,18 @@ pub struct Sum {
     /// From the first one's start to the last one's end, in nanoseconds, over all windows. Iterations that do not
     /// count take none of it.
     pub wall: u64,
+    /// Without waiting for requests.
     pub time: Quantiles,
+    /// Waiting for requests.
+    pub idle: Quantiles,
+    pub idle_total: u64,
     /// GPU time, of the iterations that `gpu_from` names.
     pub gpu: Option<Quantiles>,
     pub gpu_from: GpuFrom,
     /// What the GPU was at work of those iterations' time.
     pub gpu_share: Option<f64>,
+    /// The same of their time without waiting for requests.
+    pub gpu_of_busy: Option<f64>,
     /// Of the iterations in which kernels were taken, which stretches them, and of the others.
     pub with_kernels: Option<Quantiles>,
     pub without_kernels: Option<Quantiles>,
@@ -68,7 +74,6 @@ pub struct Sum {
     pub wait_total: u64,
     pub gil_wait_total: u64,
     pub gc_total: u64,
-    pub calling_total: u64,
 }
 
 impl Sum {
@@ -76,7 +81,8 @@ impl Sum {
     pub fn of(windows: &[Window]) -> Option<Self> {
         let all = || windows.iter().flat_map(Window::qualified);
         let iterations = all().count() as u64;
-        let time = Quantiles::of(all().map(|iteration| iteration.duration))?;
+        let time = Quantiles::of(all().map(Iteration::busy))?;
+        let idle = Quantiles::of(all().map(|iteration| iteration.idle))?;
         let wait = Quantiles::of(all().map(|iteration| iteration.wait))?;
         let total =
             |of: fn(&Iteration) -> u64| all().fold(0_u64, |sum, i| sum.saturating_add(of(i)));
@@ -86,18 +92,23 @@ impl Sum {
         let (gpu, took) = measured().fold((0.0, 0.0), |(gpu, took), (more, long)| {
             (gpu + more as f64, took + long as f64)
         });
+        let of_measured = all().filter(|iteration| gpu_from.time(iteration).is_some());
+        let worked: f64 = of_measured.map(|iteration| iteration.busy() as f64).sum();
         let times = |with: bool| {
             let some = all().filter(move |iteration| iteration.gpu_busy.is_some() == with);
-            some.map(|iteration| iteration.duration)
+            some.map(Iteration::busy)
         };
         let mean = |sum: u64| sum as f64 / iterations as f64;
         Some(Self {
             iterations,
             wall: windows.iter().map(wall).fold(0, u64::saturating_add),
             time,
+            idle,
+            idle_total: total(|iteration| iteration.idle),
             gpu: Quantiles::of(measured().map(|(gpu, _)| gpu)),
             gpu_from,
             gpu_share: (took > 0.0).then(|| (gpu / took).min(1.0)),
+            gpu_of_busy: (worked > 0.0).then(|| (gpu / worked).min(1.0)),
             with_kernels: Quantiles::of(times(true)),
             without_kernels: Quantiles::of(times(false)),
             wait,
@@ -106,7 +117,6 @@ impl Sum {
             wait_total: total(|iteration| iteration.wait),
             gil_wait_total: total(|iteration| iteration.gil_wait),
             gc_total: total(|iteration| iteration.gc),
-            calling_total: total(|iteration| iteration.calling),
         })
     }
 

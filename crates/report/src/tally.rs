@@ -42,7 +42,6 @@ pub struct InIteration {
     pub launching: u64,
     pub calls: u32,
     pub wait: u64,
-    pub calling: u64,
     pub gil_wait: u64,
     pub gc: u64,
     /// Collections that go on over the whole of this iteration, less those of the one before.
@@ -224,13 +223,6 @@ impl<'a> Tally<'a> {
             && let Some(iteration) = self.iterations.get_mut(place)
         {
             iteration.calls = iteration.calls.saturating_add(1);
-            if kind != CallKind::Wait
-                && self.threads.get(place) == Some(&thread)
-                && let Some(around) = self.timeline.span(place)
-            {
-                let ticks = span(event).overlap(around);
-                iteration.calling = iteration.calling.saturating_add(ticks);
-            }
             if kind.launches() && stream.is_some() {
                 iteration.launches = iteration.launches.saturating_add(1);
                 iteration.launching = iteration.launching.saturating_add(event.duration);

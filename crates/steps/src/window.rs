@@ -124,7 +124,10 @@ fn later(window: Window, first: u64) -> Window {
 
 /// What a window has left to take: so many iterations, or all that come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rest(Option<u64>);
+struct Rest {
+    asked: Window,
+    left: Option<u64>,
+}
 
 /// The windows of a process, on their way from wanted to captured.
 #[derive(Clone, Debug, Default)]
@@ -249,13 +252,16 @@ impl Schedule {
         }
         open.goes_on = true;
         open.window.last = Some(iteration.saturating_sub(1));
-        self.rest = Some(Rest(last.map(|last| last - iteration + 1)));
+        self.rest = Some(Rest {
+            asked: open.asked,
+            left: last.map(|last| last - iteration + 1),
+        });
         true
     }
 
     /// How many iterations a window that was closed in between still has to take; none if it takes all.
     pub fn lacks(&self) -> Option<u64> {
-        self.rest?.0
+        self.rest?.left
     }
 
     /// Whether a window is open.
@@ -350,12 +356,12 @@ impl Schedule {
 
     /// The iterations that `window` takes when it opens at `iteration`.
     fn take(&self, window: Window, iteration: u64) -> Taken {
-        if let Some(Rest(left)) = self.rest {
+        if let Some(Rest { asked, left }) = self.rest {
             let last = left.map(|left| iteration.saturating_add(left - 1));
             let first = iteration;
             return Taken {
                 is_again: true,
-                ..Taken::of(window, Window { first, last })
+                ..Taken::of(asked, Window { first, last })
             };
         }
         let late = iteration.saturating_sub(window.first);

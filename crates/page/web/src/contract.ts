@@ -25,8 +25,6 @@ export interface Report {
 export interface ProcessFigures {
     /** What distinguishes it from the others. */
     name: string;
-    /** Where the time of its iterations goes. */
-    breakdown: Bar[];
     /** How many iterations are in no figure, and why; `null`: all are in all. */
     uncounted: string | null;
     /** How much of the time the recorder took; `null`: there are no iterations. Unit: part of 1. */
@@ -199,14 +197,6 @@ export interface Finding {
     loss: number | null;
 }
 
-/** Time, and what it is spent on. */
-export interface Bar {
-    /** Whose time it is. */
-    of: BarOf;
-    /** What it is spent on. Parts of the host may overlap each other: a garbage collection on one thread and a wait on another. */
-    parts: Part[];
-}
-
 /** What explains that an iteration was slow. */
 export interface Cause {
     /** What it is. */
@@ -262,6 +252,8 @@ export interface Window {
     closed: boolean;
     /** Whether something other than its last iteration closed it, such as the end of the process. */
     cut: boolean;
+    /** Where the time of its iterations goes, by cause. */
+    ledger: Ledger;
     /** Its iterations, in the order of their starts. */
     iterations: Iteration[];
 }
@@ -274,8 +266,10 @@ export interface Sum {
     per_second: number | null;
     /** The time from the first one's start to the last one's end, summed over windows. Unit: ns. */
     wall_ns: number;
-    /** How long they took. */
+    /** How long they took, without waiting for requests. */
     time: Quantiles;
+    /** How long their threads waited for requests. */
+    idle: Quantiles;
     /** How long the GPU was at work in those iterations that `gpu_from` names; `null`: not measured. */
     gpu: Quantiles | null;
     /** What the GPU's time was measured by, and in which iterations. */
@@ -288,11 +282,11 @@ export interface Sum {
     without_kernels: Quantiles | null;
     /** How long the iteration's thread waited for the GPU in CUDA calls. */
     wait: Quantiles;
-    /** How much of the time that is. Unit: part of 1. */
+    /** How much of the time that is, of the iterations that `host` of the ledger is of. Unit: part of 1. */
     wait_share: number;
-    /** How much of the time the iteration's thread waited for the GIL. Unit: part of 1. */
+    /** How much of the time of all iterations their threads waited for the GIL. Unit: part of 1. */
     gil_wait_share: number;
-    /** How much of the time Python's garbage collections took, on all threads. Unit: part of 1. */
+    /** How much of the time of all iterations Python's garbage collections took, on all threads. Unit: part of 1. */
     gc_share: number;
     /** Launches of kernels and graphs, on all threads. Unit: launches per iteration. */
     launches: number;
@@ -350,7 +344,7 @@ export interface Outside {
 export interface Ledger {
     /** The time of the threads of the iterations, the greatest first. Time in a call that another one contains counts for the inner one alone. */
     host: LedgerRow[];
-    /** The time of the GPU in the iterations that `gpu_from` of `inside` names; empty: not measured. */
+    /** The time of the GPU in the iterations that `gpu_from` of `inside` names, the greatest first; empty: not measured. Time in which it had nothing to do is by what the thread of the iteration did meanwhile. */
     gpu: LedgerRow[];
     /** Whether kernels were recorded in all iterations that `host` is of, which makes them longer. Otherwise those in which kernels were recorded are left out. */
     stretched: boolean;
@@ -364,6 +358,8 @@ export interface Slow {
     start_ns: number;
     /** How long it took. Unit: ns. */
     dur_ns: number;
+    /** How long of that its thread waited for requests. Unit: ns. */
+    idle_ns: number;
     /** What overlapped it, up to 8: what took longest beyond its time in the mean iteration first. */
     overlaps: Overlap[];
 }
@@ -523,23 +519,6 @@ export type Verdict =
     /** The records lack what it is judged by. */
     | "unknown";
 
-/** Whose time a bar shows. */
-export type BarOf =
-    /** The thread of all iterations. */
-    | "host"
-    /** The GPU, by CUDA events around its work, in the iterations that `gpu_from` names. */
-    | "gpu_events"
-    /** The GPU, by its kernels and copies, in the iterations in which kernels were recorded. */
-    | "gpu_kernels";
-
-/** What a part of the time is spent on. */
-export interface Part {
-    /** What it is spent on. */
-    on: PartOn;
-    /** How much of the time that is. Unit: part of 1. */
-    share: number;
-}
-
 /** Figures of an MoE layer. */
 export interface LayerFigures {
     /** What the busiest of those GPUs was sent, as a multiple of the mean GPU's; `null`: the layer does not have equally many experts on each. Unit: multiple of the mean. */
@@ -564,8 +543,10 @@ export interface Iteration {
     launches: number;
     /** CUDA calls during it, on all threads. Unit: calls. */
     calls: number;
-    /** How long its thread waited for the GPU in CUDA calls. Unit: ns. */
+    /** How long its thread waited in CUDA calls for the GPU to work. Unit: ns. */
     wait_ns: number;
+    /** How long its thread was blocked waiting for requests: in a function in which a known engine does, or in a call that waits for a GPU that was given nothing to do. It is part of `dur_ns`, and of no percentile and no finding. Unit: ns. */
+    idle_ns: number;
     /** How long its thread waited for the GIL. Unit: ns. */
     gil_wait_ns: number;
     /** How long garbage collections of Python took during it, on all threads. Unit: ns. */
@@ -633,6 +614,8 @@ export type UnqualifiedBy =
 
 /** A cause, and the time that is spent on it. */
 export interface LedgerRow {
+    /** What kind of cause it is. */
+    kind: LedgerKind;
     /** What the time is spent on. `other` has the causes that are too small for a row, `unknown` the time of which the record says nothing. */
     cause: string;
     /** How long that is over all these iterations. Unit: ns. */
@@ -673,27 +656,6 @@ export interface Layer {
     experts: number[];
 }
 
-/** What the host or the GPU spends time on. */
-export type PartOn =
-    /** Host: CUDA calls that wait for the device. */
-    | "wait"
-    /** Host: Python's garbage collection, on any thread. */
-    | "gc"
-    /** Host: waits for the GIL. */
-    | "gil_wait"
-    /** Host: launches, copies and other CUDA calls of the iteration's thread. */
-    | "calls"
-    /** Host: everything else. */
-    | "code"
-    /** GPU: from its first work to its last, gaps included. */
-    | "gpu_time"
-    /** GPU: kernels or copies ran. */
-    | "busy"
-    /** GPU: between two kernels or copies of one iteration. */
-    | "gaps"
-    /** GPU: nothing to do. */
-    | "idle";
-
 /** What was in a batch. */
 export interface Batch {
     /** Requests in it. Unit: requests. */
@@ -707,6 +669,39 @@ export interface Batch {
     /** What it consists of. */
     phase: Phase;
 }
+
+/** What kind of cause time is spent on. */
+export type LedgerKind =
+    /** Host: a CUDA call that waits for the GPU. */
+    | "wait"
+    /** Host: launches of kernels and graphs. */
+    | "launch"
+    /** Host: calls that copy or set memory. */
+    | "copy"
+    /** Host: captures and instantiations of graphs. */
+    | "capture"
+    /** Host: calls that allocate or free memory. */
+    | "allocation"
+    /** Host: other CUDA calls. */
+    | "call"
+    /** Host: Python's garbage collection, on this thread. */
+    | "gc"
+    /** Host: waits for the GIL. */
+    | "gil_wait"
+    /** Host: a marked Python function, without what has a row of its own. */
+    | "function"
+    /** Host: code between two of the things above. */
+    | "code"
+    /** Host: waiting for requests, which is no work and no fault. */
+    | "requests"
+    /** GPU: at work. */
+    | "busy"
+    /** GPU: nothing to do. */
+    | "idle"
+    /** Causes that are too small for a row. */
+    | "other"
+    /** The record says nothing about it. */
+    | "unknown";
 
 /** What kind of thing overlapped a slow iteration. */
 export type OverlapKind =

@@ -1,7 +1,7 @@
 // The parts of the page that are text: the verdict, the findings, tables and facts.
 
 import { rankColour } from "./charts";
-import { Bar, Data, Each, Finding, Named, Part, PartOn, PhaseSum, Process, ProcessFigures, Report, SizeSum, Verdict } from "./contract";
+import { Data, Each, Finding, Ledger, LedgerKind, LedgerRow, Named, PhaseSum, Process, ProcessFigures, Report, SizeSum, Verdict } from "./contract";
 import { button, card, el } from "./dom";
 import { bytes, count, quantity, rate, share, time } from "./format";
 
@@ -35,43 +35,49 @@ function windowsLine(process: Process): string {
     return `${many} ${names}: ${count(inside.iterations)}${of} iterations in ${time(inside.wall_ns)}${open}`;
 }
 
-/** What parts of the time are called, their colours, and what they are. */
-const PARTS: Record<PartOn, { name: string; colour: string; why: string }> = {
-    wait: { name: "waits for the GPU", colour: "wait", why: "calls that wait for the device" },
-    gc: { name: "GC", colour: "gc", why: "Python's garbage collection, on any thread" },
-    gil_wait: { name: "GIL wait", colour: "gil-wait", why: "waits for Python's global lock" },
-    calls: { name: "CUDA calls", colour: "launch", why: "launches, copies and other calls of its thread" },
-    code: { name: "other code", colour: "host", why: "the rest" },
-    gpu_time: { name: "GPU time", colour: "kernel", why: "from the first work to the last, with what gaps there are" },
-    busy: { name: "busy", colour: "kernel", why: "kernels or copies ran" },
-    gaps: { name: "launch gaps", colour: "gap", why: "between two kernels or copies" },
-    idle: { name: "idle", colour: "idle", why: "nothing to do" },
+/** The colours of kinds of causes. */
+const COLOURS: Record<LedgerKind, string> = {
+    wait: "wait", launch: "launch", copy: "copy", capture: "set", allocation: "set", call: "call", gc: "gc", gil_wait: "gil-wait",
+    function: "python", requests: "idle", code: "host", busy: "kernel", idle: "idle", other: "gap", unknown: "missing",
 };
 
-/** Parts that are less of the time are not shown. */
-const LEAST = 0.0005;
+/** How many causes are named beside a bar. The rest is in a table. */
+const NAMED = 6;
 
-/** The mean iteration as bars: what its thread did, and what the GPU did. */
-export function breakdown(process: Process, figures: ProcessFigures): HTMLElement {
-    if (!process.inside || !figures.breakdown.length) return el("div");
-    return el("div", { class: "breakdown" },
-        el("h2", {}, "Where an iteration's time goes ", el("span", { class: "caption" }, `${time(process.inside.time.mean_ns)} in the mean`)),
-        ...figures.breakdown.map((one) => bar(process, one)));
+/** Where the time of the iterations goes, as the text report and `--json` have it: of all, and of each window. */
+export function ledger(process: Process): HTMLElement {
+    const { windows } = process;
+    if (!process.inside || !process.ledger.host.length) return el("div");
+    return el("div", { class: "ledger" },
+        el("h2", {}, "Where the time of iterations goes"),
+        ...bars(process, process.ledger),
+        windows.length > 1 && el("details", {}, el("summary", {}, "By window"), ...windows.flatMap((window) => [
+            el("h3", {}, `Window ${windowName(window)}`), el("div", { "data-window": windowName(window) }, ...bars(process, window.ledger)),
+        ])));
 }
 
-function bar(process: Process, { of, parts }: Bar): HTMLElement {
-    const shown = parts.filter((part) => part.share >= LEAST);
-    const name = (part: Part) => (part.on === "code" && process.python ? "Python and other code" : PARTS[part.on].name);
-    const kernels = process.kernel_window;
-    // Which iterations it is of, where not of all.
-    const which = of === "gpu_kernels" ? `in ${count(kernels?.iterations ?? 0)} iterations with kernels`
-        : of === "gpu_events" && kernels && process.inside?.gpu_from === "events" ? "in iterations without kernels" : "";
-    return el("div", { class: "bar", "data-of": of }, el("b", {}, of === "host" ? "Host" : "GPU"),
-        el("div", { class: "stack", "aria-hidden": "true" }, ...shown.map((part) =>
-            el("i", { style: `flex-grow: ${Math.round(part.share * 1e4)}; background: var(--${PARTS[part.on].colour})`, title: name(part) }))),
-        el("ul", { class: "legend" }, ...shown.map((part) => el("li", { title: PARTS[part.on].why },
-            el("i", { style: `background: var(--${PARTS[part.on].colour})` }), `${name(part)} `, el("b", {}, share(part.share)))),
-            which && el("li", { class: "muted" }, which)));
+function bars({ inside, kernel_window }: Process, { host, gpu, stretched }: Ledger): HTMLElement[] {
+    const longer = "recording kernels made these iterations longer";
+    const without = kernel_window && kernel_window.iterations > 0 ? "in iterations without kernels" : "";
+    return [
+        ...bar("Host", "host", host, stretched ? longer : without),
+        ...bar("GPU", "gpu", gpu, inside?.gpu_from === "events" ? without : longer),
+    ];
+}
+
+function bar(title: string, of: string, rows: LedgerRow[], which: string): HTMLElement[] {
+    if (!rows.length) return [];
+    const mark = (row: LedgerRow) => el("i", { style: `background: var(--${COLOURS[row.kind]})` });
+    const rest = rows.length - NAMED;
+    return [
+        el("div", { class: "bar", "data-of": of }, el("b", {}, title),
+            el("div", { class: "stack", "aria-hidden": "true" }, ...rows.map((row) =>
+                el("i", { style: `flex-grow: ${Math.round(row.share * 1e4)}; background: var(--${COLOURS[row.kind]})`, title: row.cause }))),
+            el("ul", { class: "legend" }, ...rows.slice(0, NAMED).map((row) => el("li", {}, mark(row), `${row.cause} `, el("b", {}, share(row.share)))),
+                which && el("li", { class: "muted" }, which)),
+            rest > 0 && el("details", {}, el("summary", {}, `${rest} more`),
+                el("ul", { class: "legend" }, ...rows.slice(NAMED).map((row) => el("li", {}, mark(row), `${row.cause} `, el("b", {}, share(row.share))))))),
+    ];
 }
 
 const ruleName = (rule: string) => rule.replace(/[-_]/g, " ").replace(/\b(gc|gil|gpu)\b/g, (word) => word.toUpperCase());
@@ -135,7 +141,7 @@ export function slowest(process: Process, figures: ProcessFigures, show: (n: num
             `${name}${held_by === null ? "" : ` (held by ${held_by})`} +${time(more_ns)}`);
         return [
             button(`${slow.n}`, `Show iteration ${slow.n} in the timeline`, () => show(slow.n, slow.dur_ns)),
-            said.length ? said.join(", ") : el("span", { class: "muted", title: "nothing that was recorded took longer than usual" }, "–"), time(slow.dur_ns),
+            said.length ? said.join(", ") : el("span", { class: "muted", title: "nothing that was recorded took longer than usual" }, "–"), time(slow.dur_ns - slow.idle_ns),
         ];
     });
     return card("Slowest iterations", "and what took longer in them than on average", table(["iteration", "cause", "took"], rows, 2));
@@ -177,8 +183,8 @@ export function batches({ phases, inside }: Process): HTMLElement | null {
         name, tokens, count(of.iterations), time(of.time.p50_ns), time(of.time.p90_ns), time(of.time.p99_ns), time(of.time.max_ns), share(of.total_ns / all),
     ];
     const rows = phases.flatMap((phase) => [
-        row(el("b", {}, phase.phase), "", phase),
-        ...(phase.sizes.length > 1 || phase.sizes[0]?.max_tokens !== 0 ? phase.sizes.map((size) => row("", sizeName(size), size)) : []),
+        row(el("b", {}, phase.phase), phase.sizes.length === 1 ? sizeName(phase.sizes[0]) : "all", phase),
+        ...(phase.sizes.length > 1 ? phase.sizes.map((size) => row("", sizeName(size), size)) : []),
     ]);
     return el("div", { id: "batches" }, table(["phase", "tokens", "iterations", "p50", "p90", "p99", "max", "of the time"], rows));
 }

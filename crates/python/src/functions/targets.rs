@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_config::{PyFunction, Settings, Step};
-use tllmprof_engines::api_functions;
+use tllmprof_engines::{IDLE_WAITS, api_functions};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use crate::spans::{Function, StepOf};
@@ -54,7 +54,7 @@ pub enum By {
     Ranges,
     /// The table of known engines' API functions.
     Api,
-    /// The table of known engines' steps.
+    /// The tables of known engines' steps, and of where they wait for requests.
     Engine,
     /// `TLLMPROF_BATCH`.
     Batch,
@@ -114,6 +114,13 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
                 for (index, function) in engines::in_python().enumerate() {
                     add(function, By::Engine, Some(StepOf::Engine(index)), false);
                 }
+            }
+        }
+    }
+    if listens && counts(settings) {
+        for wait in IDLE_WAITS {
+            if let Ok(function) = PyFunction::parse(&wait.function()) {
+                add(&function, By::Engine, None, true);
             }
         }
     }
@@ -333,6 +340,22 @@ pub mod tests {
         assert_eq!(names(&again).len(), names(&all).len());
         assert_eq!(names(&again)[0], (first, By::Ranges));
         assert!(again[0].targets[0].function.step().is_some());
+    }
+
+    #[test]
+    fn where_engines_wait_for_requests_is_marked_where_somebody_listens() {
+        let waits = |listens| {
+            let modules = collect(&settings(&[WINDOW]), listens);
+            let is_wait = |name: &String| IDLE_WAITS.iter().any(|wait| wait.function() == *name);
+            names(&modules)
+                .iter()
+                .filter(|(name, _)| is_wait(name))
+                .count()
+        };
+        assert_eq!(waits(false), 0);
+        assert_eq!(waits(true), IDLE_WAITS.len());
+        let call = ("TLLMPROF_STEP", "cudaGraphLaunch");
+        assert!(collect(&settings(&[WINDOW, call]), true).is_empty());
     }
 
     #[test]

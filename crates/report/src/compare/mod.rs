@@ -7,12 +7,14 @@
 mod bootstrap;
 mod json;
 mod kernels;
+mod mix;
 mod pace;
 mod text;
 
 use std::collections::BTreeMap;
 
 use tllmprof_config::PerfectRouter;
+use tllmprof_record::Phase;
 
 use crate::process::Process;
 use crate::state::State;
@@ -126,7 +128,9 @@ impl Comparison {
         let mut kernels = Vec::new();
         if let ([Some(a), Some(b)], true) = (slowest, is_comparable) {
             let processes = [runs[0][&a], runs[1][&b]];
-            times(&paces[0][&a], &paces[1][&b], &mut measures);
+            let of_slowest = [&paces[0][&a], &paces[1][&b]];
+            times(of_slowest, &mut measures);
+            notes.extend(mix::differences(of_slowest));
             gpu_times(processes, &mut measures, &mut notes);
             kernels = kernels::changes(processes);
         }
@@ -217,7 +221,7 @@ fn is_balanced(process: &Process) -> bool {
 }
 
 /// Iterations a second, and how long they take.
-fn times(base: &Pace, other: &Pace, measures: &mut Vec<Measure>) {
+fn times([base, other]: [&Pace; 2], measures: &mut Vec<Measure>) {
     if base.periods.is_empty() || other.periods.is_empty() {
         return;
     }
@@ -235,6 +239,15 @@ fn times(base: &Pace, other: &Pace, measures: &mut Vec<Measure>) {
         ("iteration, p99", Statistic::Quantile(0.99)),
     ];
     measure(&base.durations, &other.durations, &all, measures);
+    for (phase, [base, other]) in mix::by_phase([base, other]) {
+        let name = match phase {
+            Phase::Prefill => "prefill, mean",
+            Phase::Decode => "decode, mean",
+            Phase::Mixed => "mixed, mean",
+            Phase::Idle => "idle, mean",
+        };
+        measure(&base, &other, &[(name, Statistic::Mean)], measures);
+    }
 }
 
 /// The change of the rate that follows from that of the time each iteration takes.
@@ -314,6 +327,14 @@ fn notes(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec<
             "an iteration is not the same: {} and {}",
             base.rule, other.rule
         ));
+    }
+    let conditions = runs.each_ref().map(|run| {
+        let mut all = run.values().map(|process| process.facts.condition.as_str());
+        all.find(|condition| !condition.is_empty()).unwrap_or("all")
+    });
+    if conditions[0] != conditions[1] {
+        let [base, other] = conditions;
+        notes.push(format!("not the same iterations: {base}, and {other}"));
     }
     notes.extend(unlike(&base.command, &other.command));
     if !runs[0].keys().eq(runs[1].keys()) {

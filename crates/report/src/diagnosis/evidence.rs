@@ -111,7 +111,7 @@ impl<'a> Evidence<'a> {
 
     pub fn launching(&self) -> Launching {
         let millionths = self.iterations().map(|iteration| {
-            let share = iteration.launching as f64 / iteration.duration.max(1) as f64;
+            let share = iteration.launching as f64 / iteration.busy().max(1) as f64;
             (share.min(1.0) * 1e6) as u64
         });
         let launch = self.iterations().filter(|iteration| iteration.launches > 0);
@@ -135,11 +135,11 @@ impl<'a> Evidence<'a> {
         let mut lost = Lost::default();
         let (mut beyond, mut explained) = (0_u64, 0_u64);
         for iteration in self.iterations() {
-            let host = iteration.duration.saturating_sub(iteration.wait);
+            let host = iteration.busy().saturating_sub(iteration.wait);
             let part = part(iteration).min(host);
             lost.total = lost.total.saturating_add(part);
-            if iteration.duration > slow {
-                let more = iteration.duration - usual;
+            if iteration.busy() > slow {
+                let more = iteration.busy() - usual;
                 lost.slow += 1;
                 lost.hit += u64::from(part >= more / 2);
                 beyond = beyond.saturating_add(more);
@@ -186,7 +186,7 @@ impl<'a> Evidence<'a> {
 
     /// What the GPU is at work of the time.
     pub fn busy(&self) -> Option<Busy> {
-        let by_events = |from| self.sum.gpu_share.filter(|_| self.sum.gpu_from == from);
+        let by_events = |from| self.sum.gpu_of_busy.filter(|_| self.sum.gpu_from == from);
         let sampled = || self.metrics().and_then(|metrics| metrics.busy);
         match (
             by_events(GpuFrom::Plain),

@@ -11,7 +11,7 @@ use super::gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
 use super::routing::JsonRouting;
 use crate::batch::UnqualifiedSum;
 use crate::iteration::Iteration;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, LedgerKind};
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::slow::{CauseKind, SlowCause};
@@ -183,6 +183,8 @@ struct JsonWindow<'a> {
     closed: bool,
     /// Whether something other than its last iteration closed it, such as the end of the process.
     cut: bool,
+    /// Where the time of its iterations goes, by cause.
+    ledger: &'a Ledger,
     /// Its iterations, in the order of their starts.
     #[schemars(with = "Vec<JsonIteration>")]
     iterations: Iterations<'a>,
@@ -218,8 +220,11 @@ struct JsonIteration {
     /// CUDA calls during it, on all threads.
     #[schemars(extend("unit" = "calls"))]
     calls: u32,
-    /// How long its thread waited for the GPU in CUDA calls.
+    /// How long its thread waited in CUDA calls for the GPU to work.
     wait_ns: u64,
+    /// How long its thread was blocked waiting for requests: in a function in which a known engine does, or in a call that
+    /// waits for a GPU that was given nothing to do. It is part of `dur_ns`, and of no percentile and no finding.
+    idle_ns: u64,
     /// How long its thread waited for the GIL.
     gil_wait_ns: u64,
     /// How long garbage collections of Python took during it, on all threads.
@@ -250,8 +255,10 @@ struct JsonSum {
     per_second: Option<f64>,
     /// The time from the first one's start to the last one's end, summed over windows.
     wall_ns: u64,
-    /// How long they took.
+    /// How long they took, without waiting for requests.
     time: Quantiles,
+    /// How long their threads waited for requests.
+    idle: Quantiles,
     /// How long the GPU was at work in those iterations that `gpu_from` names; `null`: not measured.
     gpu: Option<Quantiles>,
     /// What the GPU's time was measured by, and in which iterations.
@@ -265,13 +272,13 @@ struct JsonSum {
     without_kernels: Option<Quantiles>,
     /// How long the iteration's thread waited for the GPU in CUDA calls.
     wait: Quantiles,
-    /// How much of the time that is.
+    /// How much of the time that is, of the iterations that `host` of the ledger is of.
     #[schemars(extend("unit" = "part of 1"))]
     wait_share: f64,
-    /// How much of the time the iteration's thread waited for the GIL.
+    /// How much of the time of all iterations their threads waited for the GIL.
     #[schemars(extend("unit" = "part of 1"))]
     gil_wait_share: f64,
-    /// How much of the time Python's garbage collections took, on all threads.
+    /// How much of the time of all iterations Python's garbage collections took, on all threads.
     #[schemars(extend("unit" = "part of 1"))]
     gc_share: f64,
     /// Launches of kernels and graphs, on all threads.
@@ -309,6 +316,8 @@ struct JsonSlow<'a> {
     start_ns: u64,
     /// How long it took.
     dur_ns: u64,
+    /// How long of that its thread waited for requests.
+    idle_ns: u64,
     /// What overlapped it, up to 8: what took longest beyond its time in the mean iteration first.
     overlaps: Vec<JsonCause<'a>>,
 }
@@ -373,7 +382,8 @@ struct JsonThread<'a> {
 
 impl<'a> JsonProcess<'a> {
     pub fn of(process: &'a Process, each: bool, ranks: usize) -> Self {
-        let window = |window| JsonWindow::of(window, each);
+        let windows = process.windows.iter().zip(&process.window_ledgers);
+        let windows = windows.map(|(window, ledger)| JsonWindow::of(window, ledger, each));
         let facts = &process.facts;
         Self {
             file: process.file.display().to_string(),
@@ -398,8 +408,11 @@ impl<'a> JsonProcess<'a> {
             unix_minus_monotonic_ns: process.unix_minus_monotonic,
             windows_asked: &facts.windows,
             condition: Some(&*facts.condition).filter(|condition| !condition.is_empty()),
-            windows: process.windows.iter().map(window).collect(),
-            inside: process.sum.as_ref().map(JsonSum::of),
+            windows: windows.collect(),
+            inside: process
+                .sum
+                .as_ref()
+                .map(|sum| JsonSum::of(sum, &process.ledger)),
             phases: process.phases.iter().map(JsonPhase::of).collect(),
             unqualified: &process.unqualified,
             outside: JsonOutside {
@@ -417,6 +430,7 @@ impl<'a> JsonProcess<'a> {
                     n: slow.n,
                     start_ns: slow.start,
                     dur_ns: slow.duration,
+                    idle_ns: slow.idle,
                     overlaps: slow.causes.iter().map(JsonCause::of).collect(),
                 })
                 .collect(),
@@ -470,12 +484,13 @@ fn threads(process: &Process) -> Vec<JsonThread<'_>> {
 }
 
 impl<'a> JsonWindow<'a> {
-    fn of(window: &'a Window, each: bool) -> Self {
+    fn of(window: &'a Window, ledger: &'a Ledger, each: bool) -> Self {
         Self {
             first: window.first,
             last: window.last,
             closed: window.closed,
             cut: window.cut,
+            ledger,
             iterations: Iterations(if each { &window.iterations } else { &[] }),
         }
     }
@@ -492,6 +507,7 @@ impl JsonIteration {
             launches: iteration.launches,
             calls: iteration.calls,
             wait_ns: iteration.wait,
+            idle_ns: iteration.idle,
             gil_wait_ns: iteration.gil_wait,
             gc_ns: iteration.gc,
             kernels: iteration.kernels,
@@ -504,19 +520,20 @@ impl JsonIteration {
 }
 
 impl JsonSum {
-    fn of(sum: &Sum) -> Self {
+    fn of(sum: &Sum, ledger: &Ledger) -> Self {
         Self {
             iterations: sum.iterations,
             per_second: sum.rate(),
             wall_ns: sum.wall,
             time: sum.time,
+            idle: sum.idle,
             gpu: sum.gpu,
             gpu_from: sum.gpu_from,
             gpu_share: sum.gpu_share,
             with_kernels: sum.with_kernels,
             without_kernels: sum.without_kernels,
             wait: sum.wait,
-            wait_share: sum.share(sum.wait_total),
+            wait_share: ledger.host_share(LedgerKind::Wait),
             gil_wait_share: sum.share(sum.gil_wait_total),
             gc_share: sum.share(sum.gc_total),
             launches: sum.launches,

@@ -2,61 +2,70 @@
 //! each takes the time that none before it took. Moments are counted in the time of the thread's own
 //! iterations, so what lies outside them has no length, and all sums are exact.
 
-use std::collections::{BTreeMap, HashMap};
+use std::cell::Cell;
+use std::collections::HashMap;
 
-use tllmprof_calls::{Kind, kind_of};
-use tllmprof_record::{CallKind, Event, StringId, Strings, What};
+use tllmprof_record::{Clock, Event, What};
 
-use super::{LedgerRow, rows};
-use crate::facts::{CallRow, Facts, name};
+use super::keys::{Key, Spent};
+use crate::idle::Idle;
+use crate::requests::Requests;
 use crate::spans::Span;
 
 /// How many pieces of time of a thread are kept back for events that contain them.
 const ROOM: usize = 1 << 16;
 
-/// How many causes are distinguished.
-const LIMIT: usize = 1 << 14;
+/// How many pairs of a cause and a group of iterations are distinguished.
+const LIMIT: usize = 1 << 18;
 
-/// What time is spent on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Key {
-    Call(u8),
-    Capturing,
-    Gc,
-    Gil,
-    Function(StringId),
+/// Time, and the part of it in which the GPU had nothing to do, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Times {
+    pub all: u64,
+    pub idle: u64,
 }
 
-/// A cause, or what lies between two.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Spent {
-    On(Key),
-    Between(Key, Key),
-    Other,
-    Unknown,
+/// An iteration, and the group that its time is added up in.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed {
+    /// In nanoseconds.
+    pub span: Span,
+    pub thread: u32,
+    pub group: usize,
 }
 
-/// The adding up, in ticks.
+/// The adding up, in nanoseconds.
 #[derive(Debug)]
 pub struct HostLedger {
     threads: HashMap<u32, Thread>,
-    times: HashMap<Spent, u64>,
-    total: u64,
-    pub stretched: bool,
+    sums: Sums,
+    /// The parts of an event that are its own.
+    own: Vec<Span>,
+}
+
+/// What the time of groups of iterations is spent on.
+#[derive(Debug, Default)]
+pub struct Sums {
+    times: HashMap<(usize, Spent), Times>,
+    /// The time of each group.
+    totals: Vec<Times>,
 }
 
 /// A thread of iterations.
 #[derive(Debug, Default)]
 struct Thread {
-    iterations: Vec<Span>,
+    iterations: Vec<Placed>,
     /// The time of the iterations before each, and of all.
     before: Vec<u64>,
     all: u64,
     /// Pieces of time that have causes, in order.
     pieces: Vec<Piece>,
+    idle: Idle,
+    /// Where the last search ended.
+    last: Cell<usize>,
 }
 
-/// A piece of time in which every tick has a cause.
+/// A piece of time in which every nanosecond has a cause.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     span: Span,
@@ -65,34 +74,48 @@ struct Piece {
 }
 
 impl HostLedger {
-    /// For iterations in the order of their starts, none of which overlaps the next, with their threads, and whether
-    /// kernels were recorded in them.
-    pub fn new(iterations: impl Iterator<Item = (Span, u32, bool)> + Clone) -> Self {
-        let stretched = iterations.clone().all(|(.., taken)| taken);
+    /// For iterations in the order of their starts, none of which overlaps the next, and the spans in which the GPU
+    /// had nothing to do, in their order.
+    pub fn new(iterations: impl IntoIterator<Item = Placed>, idle: &[Span]) -> Self {
         let mut threads: HashMap<u32, Thread> = HashMap::new();
-        let mut total = 0;
-        for (span, thread, _) in iterations.filter(|(.., taken)| stretched || !taken) {
-            let thread = threads.entry(thread).or_default();
-            let long = span.end.saturating_sub(span.start);
-            thread.iterations.push(span);
+        let mut sums = Sums::default();
+        for iteration in iterations {
+            let thread = threads.entry(iteration.thread).or_default();
+            let long = iteration.span.end.saturating_sub(iteration.span.start);
+            thread.iterations.push(iteration);
             thread.before.push(thread.all);
             thread.all += long;
-            total += long;
+            if sums.totals.len() <= iteration.group {
+                sums.totals.resize(iteration.group + 1, Times::default());
+            }
+        }
+        for thread in threads.values_mut() {
+            thread.idle = Idle::new(idle, |moment| thread.place(moment));
+            let all = Span {
+                start: 0,
+                end: thread.all,
+            };
+            for (group, times) in thread.parts(all) {
+                let total = &mut sums.totals[group];
+                *total = total.and(times);
+            }
         }
         Self {
             threads,
-            times: HashMap::new(),
-            total,
-            stretched: stretched && total > 0,
+            sums,
+            own: Vec::new(),
         }
     }
 
     /// Adds an event of a thread.
-    pub fn add(&mut self, thread: u32, event: &Event) {
+    pub fn add(&mut self, clock: &Clock, requests: &Requests, thread: u32, event: &Event) {
         let key = match event.what {
             What::Call {
                 capturing: true, ..
             } => Key::Capturing,
+            What::Call { .. } | What::Function { .. } if requests.is_one(thread, event) => {
+                Key::Requests
+            }
             What::Call { row, .. } => Key::Call(row),
             What::Gc { .. } => Key::Gc,
             What::GilWait => Key::Gil,
@@ -103,82 +126,178 @@ impl HostLedger {
             return;
         };
         let span = Span {
-            start: thread.place(event.start),
-            end: thread.place(event.start.saturating_add(event.duration)),
+            start: thread.place(clock.ns(event.start)),
+            end: thread.place(clock.ns(event.start.saturating_add(event.duration))),
         };
-        if span.start >= span.end {
-            return;
-        }
-        let mut whole = span;
-        let mut taken = 0;
-        while let Some(piece) = thread.pieces.pop_if(|piece| piece.span.end > span.start) {
-            taken += piece.span.overlap(&span);
-            whole.start = whole.start.min(piece.span.start);
-            whole.end = whole.end.max(piece.span.end);
-        }
-        thread.pieces.push(Piece {
-            span: whole,
-            first: key,
-            last: key,
-        });
-        let settled = (thread.pieces.len() >= 2 * ROOM).then(|| thread.settle());
-        self.spend(Spent::On(key), (span.end - span.start) - taken);
-        for (spent, ticks) in settled.into_iter().flatten() {
-            self.spend(spent, ticks);
-        }
-    }
-
-    fn spend(&mut self, spent: Spent, ticks: u64) {
-        let has_room = self.times.len() < LIMIT || self.times.contains_key(&spent);
-        let spent = if has_room { spent } else { Spent::Other };
-        *self.times.entry(spent).or_default() += ticks;
-    }
-
-    /// The rows; `ns` makes nanoseconds of ticks.
-    pub fn finish(
-        mut self,
-        facts: &Facts,
-        strings: &Strings,
-        ns: impl Fn(u64) -> u64,
-    ) -> Vec<LedgerRow> {
-        let mut threads = std::mem::take(&mut self.threads);
-        for thread in threads.values_mut() {
-            for (spent, ticks) in gaps(&thread.pieces) {
-                self.spend(spent, ticks);
+        if span.start < span.end {
+            thread.take(span, key, &mut self.own);
+            for own in self.own.drain(..) {
+                self.sums.spend(thread, Spent::On(key), own);
+            }
+            if thread.pieces.len() >= 2 * ROOM {
+                for (spent, span) in thread.settle() {
+                    self.sums.spend(thread, spent, span);
+                }
             }
         }
-        let known = self.times.values().sum::<u64>();
-        self.spend(Spent::Unknown, self.total.saturating_sub(known));
-        let mut times: BTreeMap<String, u64> = BTreeMap::new();
-        for (spent, ticks) in &self.times {
-            let cause = match *spent {
-                Spent::On(key) => cause(key, facts, strings),
-                Spent::Between(from, to) => format!(
-                    "code between {} and {}",
-                    label(from, facts, strings),
-                    label(to, facts, strings)
-                ),
-                Spent::Other => "other".to_owned(),
-                Spent::Unknown => "unknown".to_owned(),
-            };
-            *times.entry(cause).or_default() += ticks;
+    }
+
+    /// What it comes to.
+    pub fn finish(mut self) -> Sums {
+        for thread in self.threads.values() {
+            for (spent, span) in gaps(&thread.pieces) {
+                self.sums.spend(thread, spent, span);
+            }
         }
-        rows(times.into_iter().collect(), ns)
+        self.sums
+    }
+}
+
+impl Sums {
+    /// What the groups that are chosen spend their time on. All of it has a cause, if an unknown one.
+    pub fn of(&self, is_chosen: impl Fn(usize) -> bool) -> Vec<(Spent, Times)> {
+        let mut found: HashMap<Spent, Times> = HashMap::new();
+        let mut unknown = Times::default();
+        for (group, total) in self.totals.iter().enumerate() {
+            if is_chosen(group) {
+                unknown = unknown.and(*total);
+            }
+        }
+        for ((group, spent), times) in &self.times {
+            if is_chosen(*group) {
+                let sum = found.entry(*spent).or_default();
+                *sum = sum.and(*times);
+                unknown.all = unknown.all.saturating_sub(times.all);
+                unknown.idle = unknown.idle.saturating_sub(times.idle);
+            }
+        }
+        found.insert(Spent::Unknown, unknown);
+        let mut found: Vec<_> = found
+            .into_iter()
+            .filter(|(_, times)| times.all > 0)
+            .collect();
+        found.sort_unstable_by_key(|(spent, _)| *spent);
+        found
+    }
+
+    fn spend(&mut self, thread: &Thread, spent: Spent, span: Span) {
+        for (group, times) in thread.parts(span) {
+            let key = (group, spent);
+            let has_room = self.times.len() < LIMIT || self.times.contains_key(&key);
+            let key = if has_room { key } else { (group, Spent::Other) };
+            let sum = self.times.entry(key).or_default();
+            *sum = sum.and(times);
+        }
+    }
+}
+
+impl Times {
+    pub const fn and(self, more: Self) -> Self {
+        Self {
+            all: self.all + more.all,
+            idle: self.idle + more.idle,
+        }
     }
 }
 
 impl Thread {
+    /// The first iteration that ends after a moment. Events come nearly in order.
+    fn ending_after(&self, moment: u64) -> usize {
+        let ends_after = |at: usize| {
+            let iteration = self.iterations.get(at);
+            iteration.is_none_or(|one| moment < one.span.end)
+        };
+        let last = self.last.get();
+        for index in [last, last + 1] {
+            if ends_after(index)
+                && index
+                    .checked_sub(1)
+                    .is_none_or(|before| !ends_after(before))
+            {
+                self.last.set(index.min(self.iterations.len()));
+                return index;
+            }
+        }
+        let index = self
+            .iterations
+            .partition_point(|one| one.span.end <= moment);
+        self.last.set(index);
+        index
+    }
+
     /// How much of the iterations' time lies before a moment.
     fn place(&self, moment: u64) -> u64 {
-        let index = self.iterations.partition_point(|span| span.end <= moment);
+        let index = self.ending_after(moment);
         match (self.iterations.get(index), self.before.get(index)) {
-            (Some(span), Some(before)) => before + moment.saturating_sub(span.start),
+            (Some(one), Some(before)) => before + moment.saturating_sub(one.span.start),
             _ => self.all,
         }
     }
 
+    /// The parts of a span that lie in each iteration: its group, and how long it is.
+    fn parts(&self, span: Span) -> impl Iterator<Item = (usize, Times)> {
+        let last = self.last.get();
+        let is_it = |at: usize| {
+            let from = self.before.get(at).is_some_and(|from| *from <= span.start);
+            from && self
+                .before
+                .get(at + 1)
+                .is_none_or(|next| span.start < *next)
+        };
+        let mut at = match is_it(last) {
+            true => last,
+            false => {
+                let after = self.before.partition_point(|before| *before <= span.start);
+                after.saturating_sub(1)
+            }
+        };
+        let mut start = span.start;
+        std::iter::from_fn(move || {
+            while start < span.end {
+                let group = self.iterations.get(at)?.group;
+                at += 1;
+                let end = self.before.get(at).copied().unwrap_or(self.all);
+                let part = Span {
+                    start,
+                    end: end.min(span.end),
+                };
+                start = start.max(part.end);
+                if part.start < part.end {
+                    let all = part.end - part.start;
+                    let idle = self.idle.of(part);
+                    return Some((group, Times { all, idle }));
+                }
+            }
+            None
+        })
+    }
+
+    /// Makes a piece of what an event took; `own` has the parts of it that nothing in it took.
+    fn take(&mut self, span: Span, key: Key, own: &mut Vec<Span>) {
+        let mut whole = span;
+        let mut end = span.end;
+        while let Some(piece) = self.pieces.pop_if(|piece| piece.span.end > span.start) {
+            let start = piece.span.end;
+            if start < end {
+                own.push(Span { start, end });
+            }
+            end = end.min(piece.span.start);
+            whole.start = whole.start.min(piece.span.start);
+            whole.end = whole.end.max(piece.span.end);
+        }
+        let start = span.start;
+        if start < end {
+            own.push(Span { start, end });
+        }
+        self.pieces.push(Piece {
+            span: whole,
+            first: key,
+            last: key,
+        });
+    }
+
     /// Makes one piece of the older half.
-    fn settle(&mut self) -> Vec<(Spent, u64)> {
+    fn settle(&mut self) -> Vec<(Spent, Span)> {
         let old: Vec<_> = self.pieces.drain(..ROOM).collect();
         if let [first, .., last] = old[..] {
             let span = Span {
@@ -193,78 +312,25 @@ impl Thread {
 }
 
 /// The time between pieces.
-fn gaps(pieces: &[Piece]) -> impl Iterator<Item = (Spent, u64)> {
+fn gaps(pieces: &[Piece]) -> impl Iterator<Item = (Spent, Span)> {
     pieces.windows(2).filter_map(|pair| {
         let [from, to] = pair else { return None };
-        let ticks = to.span.start.saturating_sub(from.span.end);
-        (ticks > 0).then_some((Spent::Between(from.last, to.first), ticks))
+        let span = Span {
+            start: from.span.end,
+            end: to.span.start,
+        };
+        (span.start < span.end).then_some((Spent::Between(from.last, to.first), span))
     })
-}
-
-fn label(key: Key, facts: &Facts, strings: &Strings) -> String {
-    match key {
-        Key::Call(row) => facts.call(row),
-        Key::Capturing => "a stream capture".to_owned(),
-        Key::Gc => "GC".to_owned(),
-        Key::Gil => "a wait for the GIL".to_owned(),
-        Key::Function(id) => name(strings.get(id)),
-    }
-}
-
-fn cause(key: Key, facts: &Facts, strings: &Strings) -> String {
-    let named = label(key, facts, strings);
-    match key {
-        Key::Call(row) => {
-            let row = facts.calls.iter().find(|known| known.row == row);
-            let Some(row) = row else {
-                return named;
-            };
-            called(row)
-        }
-        Key::Capturing => "graph capture".to_owned(),
-        Key::Gc => named,
-        Key::Gil => "waiting for the GIL".to_owned(),
-        Key::Function(_) => format!("{named}: its own code"),
-    }
-}
-
-fn called(row: &CallRow) -> String {
-    let copies = matches!(kind_of(&row.name), Some(Kind::AsyncCopy(_)));
-    match row.kind {
-        CallKind::Wait => format!("waiting for the GPU: {}", row.name),
-        CallKind::GraphLaunch | CallKind::KernelLaunch => "launching".to_owned(),
-        CallKind::Capture => "graph capture".to_owned(),
-        CallKind::AsyncCopy => "copies".to_owned(),
-        CallKind::Other if copies => "copies".to_owned(),
-        CallKind::Other if row.allocates() => "allocation".to_owned(),
-        CallKind::Other => format!("other CUDA calls: {}", row.name),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tllmprof_record::ClockKind;
 
     const MAIN: u32 = 1;
     const LAUNCH: u8 = 0;
     const WAIT: u8 = 1;
-
-    fn facts() -> Facts {
-        let row = |row, name: &str, kind| CallRow {
-            row,
-            name: name.to_owned(),
-            kind,
-            inside: 0,
-            outside: 0,
-        };
-        Facts {
-            calls: vec![
-                row(LAUNCH, "cuLaunchKernel", CallKind::KernelLaunch),
-                row(WAIT, "cuStreamSynchronize", CallKind::Wait),
-            ],
-            ..Facts::default()
-        }
-    }
 
     fn call(start: u64, long: u64, row: u8) -> Event {
         let (capturing, stream) = (false, 0);
@@ -280,28 +346,38 @@ mod tests {
         Span { start, end }
     }
 
-    fn found(iterations: &[(Span, u32, bool)], events: &[(u32, Event)]) -> Vec<(String, u64)> {
-        let mut ledger = HostLedger::new(iterations.iter().copied());
-        for (thread, event) in events {
-            ledger.add(*thread, event);
+    fn placed(start: u64, end: u64, group: usize) -> Placed {
+        Placed {
+            span: span(start, end),
+            thread: MAIN,
+            group,
         }
-        let rows = ledger.finish(&facts(), &Strings::default(), |ns| ns);
-        let sum: f64 = rows.iter().map(|row| row.share).sum();
-        assert!((sum - 1.0).abs() < 1e-9, "{rows:?}");
-        rows.into_iter().map(|row| (row.cause, row.ns)).collect()
     }
 
-    fn expect(found: &[(String, u64)], expected: &[(&str, u64)]) {
-        let found: Vec<_> = found.iter().map(|(cause, ns)| (&**cause, *ns)).collect();
-        assert_eq!(found, expected);
+    fn sums(iterations: &[Placed], idle: &[Span], events: &[(u32, Event)]) -> Sums {
+        let clock = Clock::new(ClockKind::Monotonic, &[]);
+        let mut ledger = HostLedger::new(iterations.iter().copied(), idle);
+        for (thread, event) in events {
+            ledger.add(&clock, &Requests::default(), *thread, event);
+        }
+        ledger.finish()
     }
+
+    fn all(found: &[(Spent, Times)]) -> Vec<(Spent, u64)> {
+        found
+            .iter()
+            .map(|(spent, times)| (*spent, times.all))
+            .collect()
+    }
+
+    const ON_LAUNCH: Spent = Spent::On(Key::Call(LAUNCH));
+    const ON_WAIT: Spent = Spent::On(Key::Call(WAIT));
+    const LATE: Spent = Spent::Between(Key::Function(7), Key::Call(WAIT));
+    const NEXT: Spent = Spent::Between(Key::Call(WAIT), Key::Call(LAUNCH));
 
     #[test]
     fn nested_events_and_what_lies_between_count_once() {
-        let iterations = [
-            (span(1000, 2000), MAIN, false),
-            (span(2000, 3000), MAIN, false),
-        ];
+        let iterations = [placed(1000, 2000, 0), placed(2000, 3000, 1)];
         let function = What::Function { name: 7 };
         let events = [
             (MAIN, call(1100, 50, LAUNCH)),
@@ -313,52 +389,49 @@ mod tests {
             (MAIN, call(1800, 300, WAIT)),
             (MAIN, call(2900, 500, LAUNCH)),
         ];
-        let found = found(&iterations, &events);
-        let name = name(Strings::default().get(7));
-        let own = format!("{name}: its own code");
-        let late = format!("code between {name} and cuStreamSynchronize");
-        expect(
-            &found,
-            &[
-                ("code between cuStreamSynchronize and cuLaunchKernel", 800),
-                (&late, 350),
-                ("waiting for the GPU: cuStreamSynchronize", 300),
-                (&own, 250),
-                ("launching", 150),
-                ("waiting for the GIL", 100),
-                ("unknown", 50),
-            ],
-        );
-    }
-
-    #[test]
-    fn iterations_with_kernels_are_left_out_beside_others() {
-        let wait = [(MAIN, call(1500, 1000, WAIT))];
-        let plain = (span(1000, 2000), MAIN, false);
-        let taken = (span(2000, 3000), MAIN, true);
-        let half = [
-            ("unknown", 500),
-            ("waiting for the GPU: cuStreamSynchronize", 500),
+        let idle = [span(0, 1120), span(1900, 2500), span(4000, 5000)];
+        let sums = sums(&iterations, &idle, &events);
+        let own = Spent::On(Key::Function(7));
+        let gil = Spent::On(Key::Gil);
+        let found = |is: fn(usize) -> bool| sums.of(is);
+        let times = |all, idle| Times { all, idle };
+        let expected = [
+            (ON_LAUNCH, times(150, 20)),
+            (ON_WAIT, times(300, 200)),
+            (gil, times(100, 0)),
+            (own, times(250, 50)),
+            (NEXT, times(800, 400)),
+            (LATE, times(350, 0)),
+            (Spent::Unknown, times(50, 50)),
         ];
-        expect(&found(&[plain, taken], &wait), &half);
-        expect(&found(&[taken], &wait), &half);
-        assert!(HostLedger::new([taken].into_iter()).stretched);
-        assert!(!HostLedger::new([plain, taken].into_iter()).stretched);
-        assert!(!HostLedger::new([].into_iter()).stretched);
+        assert_eq!(found(|_| true), expected);
+        let second = [
+            (ON_LAUNCH, times(100, 0)),
+            (ON_WAIT, times(100, 100)),
+            (NEXT, times(800, 400)),
+        ];
+        assert_eq!(found(|group| group == 1), second);
+        let both = found(|group| group == 0).len() + second.len();
+        assert_eq!(both, 6 + 3);
     }
 
     #[test]
     fn any_number_of_events_in_one_that_contains_them() {
         let many = 5 * ROOM as u64;
-        let iterations = [(span(0, many * 10), MAIN, false)];
+        let iterations = [placed(0, many * 10, 0)];
         let mut events: Vec<_> = (0..many).map(|n| (MAIN, call(n * 10, 7, LAUNCH))).collect();
-        let between = "code between cuLaunchKernel and cuLaunchKernel";
-        let calls = [("launching", many * 7), (between, (many - 1) * 3)];
-        let rest = ("other", 3);
-        expect(&found(&iterations, &events), &[calls[0], calls[1], rest]);
+        let between = Spent::Between(Key::Call(LAUNCH), Key::Call(LAUNCH));
+        let calls = [
+            (ON_LAUNCH, many * 7),
+            (between, (many - 1) * 3),
+            (Spent::Unknown, 3),
+        ];
+        let found = sums(&iterations, &[], &events).of(|_| true);
+        assert_eq!(all(&found), calls);
         // What comes late takes only what none before it took.
         events.push((MAIN, Event::new(0, many * 10, What::GilWait)));
-        let sum: u64 = found(&iterations, &events).iter().map(|(_, ns)| ns).sum();
+        let found = sums(&iterations, &[], &events).of(|_| true);
+        let sum: u64 = found.iter().map(|(_, times)| times.all).sum();
         assert_eq!(sum, many * 10);
     }
 }

@@ -1,15 +1,17 @@
 //! Where the time of iterations goes, each nanosecond once: the host's and the GPU's.
 
+mod groups;
 mod host;
+mod keys;
+
+use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
+pub use groups::Groups;
 pub use host::HostLedger;
-
-use crate::kernels::KernelSum;
-use crate::sum::{GpuFrom, Sum};
-use crate::window::Window;
+pub use keys::Named;
 
 /// How many causes have a row of their own, and the share from which one does.
 const ROWS: usize = 24;
@@ -21,7 +23,8 @@ pub struct Ledger {
     /// The time of the threads of the iterations, the greatest first. Time in a call that another one contains counts
     /// for the inner one alone.
     pub host: Vec<LedgerRow>,
-    /// The time of the GPU in the iterations that `gpu_from` of `inside` names; empty: not measured.
+    /// The time of the GPU in the iterations that `gpu_from` of `inside` names, the greatest first; empty: not measured.
+    /// Time in which it had nothing to do is by what the thread of the iteration did meanwhile.
     pub gpu: Vec<LedgerRow>,
     /// Whether kernels were recorded in all iterations that `host` is of, which makes them longer. Otherwise those in
     /// which kernels were recorded are left out.
@@ -31,6 +34,8 @@ pub struct Ledger {
 /// A cause, and the time that is spent on it.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct LedgerRow {
+    /// What kind of cause it is.
+    pub kind: LedgerKind,
     /// What the time is spent on. `other` has the causes that are too small for a row, `unknown` the time of which the
     /// record says nothing.
     pub cause: String,
@@ -41,52 +46,90 @@ pub struct LedgerRow {
     pub share: f64,
 }
 
+/// What kind of cause time is spent on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LedgerKind {
+    /// Host: a CUDA call that waits for the GPU.
+    Wait,
+    /// Host: launches of kernels and graphs.
+    Launch,
+    /// Host: calls that copy or set memory.
+    Copy,
+    /// Host: captures and instantiations of graphs.
+    Capture,
+    /// Host: calls that allocate or free memory.
+    Allocation,
+    /// Host: other CUDA calls.
+    Call,
+    /// Host: Python's garbage collection, on this thread.
+    Gc,
+    /// Host: waits for the GIL.
+    GilWait,
+    /// Host: a marked Python function, without what has a row of its own.
+    Function,
+    /// Host: code between two of the things above.
+    Code,
+    /// Host: waiting for requests, which is no work and no fault.
+    Requests,
+    /// GPU: at work.
+    Busy,
+    /// GPU: nothing to do.
+    Idle,
+    /// Causes that are too small for a row.
+    Other,
+    /// The record says nothing about it.
+    Unknown,
+}
+
+impl Ledger {
+    /// How much of the host's time causes of a kind take.
+    #[must_use]
+    pub fn host_share(&self, kind: LedgerKind) -> f64 {
+        let rows = self.host.iter().filter(|row| row.kind == kind);
+        rows.fold(0.0, |sum, row| sum + row.share)
+    }
+}
+
+/// How much of the time goes elsewhere by one list than by another one.
+#[must_use]
+pub fn difference(some: &[LedgerRow], others: &[LedgerRow]) -> f64 {
+    let more = |row: &LedgerRow| {
+        let same = others.iter().find(|other| other.cause == row.cause);
+        (row.share - same.map_or(0.0, |same| same.share)).max(0.0)
+    };
+    some.iter().map(more).sum()
+}
+
 /// Rows of causes and their times, the greatest first; small ones are one row.
-fn rows(mut times: Vec<(String, u64)>, ns: impl Fn(u64) -> u64) -> Vec<LedgerRow> {
+fn rows(times: Vec<((LedgerKind, String), u64)>) -> Vec<LedgerRow> {
+    let mut sums: BTreeMap<(LedgerKind, String), u64> = BTreeMap::new();
+    for (cause, time) in times {
+        *sums.entry(cause).or_default() += time;
+    }
+    let mut times: Vec<_> = sums.into_iter().filter(|(_, time)| *time > 0).collect();
     let total: u64 = times.iter().map(|(_, time)| time).sum();
-    times.retain(|(_, time)| *time > 0);
     times.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let share = |time: u64| time as f64 / total.max(1) as f64;
     let large = times.iter().take_while(|(_, time)| share(*time) >= SMALL);
     let kept = large.count().min(ROWS);
-    let rest: u64 = times.drain(kept..).map(|(_, time)| time).sum();
-    let rest = (rest > 0).then(|| ("other".to_owned(), rest));
+    let mut rest: BTreeMap<(LedgerKind, &str), u64> = BTreeMap::new();
+    for ((kind, _), time) in times.drain(kept..) {
+        let other = match kind {
+            LedgerKind::Busy => (kind, "busy: other work"),
+            LedgerKind::Idle => (kind, "idle: other"),
+            _ => (LedgerKind::Other, "other"),
+        };
+        *rest.entry(other).or_default() += time;
+    }
+    let rest = rest.into_iter();
+    let rest = rest.map(|((kind, cause), time)| ((kind, cause.to_owned()), time));
     let rows = times.into_iter().chain(rest);
-    rows.map(|(cause, time)| LedgerRow {
+    rows.map(|((kind, cause), ns)| LedgerRow {
+        kind,
         cause,
-        ns: ns(time),
-        share: share(time),
+        ns,
+        share: share(ns),
     })
     .collect()
-}
-
-/// The GPU's time: by events where they measured it, else by kernels.
-pub fn gpu(sum: &Sum, windows: &[Window], kernels: Option<KernelSum>) -> Vec<LedgerRow> {
-    let named = |times: &[(&str, u64)]| {
-        let times = times
-            .iter()
-            .map(|(cause, time)| ((*cause).to_owned(), *time));
-        rows(times.collect(), |ns| ns)
-    };
-    if sum.gpu_from != GpuFrom::Kernels {
-        let iterations = windows.iter().flat_map(Window::qualified);
-        let measured = iterations.filter_map(|one| Some((sum.gpu_from.time(one)?, one.duration)));
-        let (at_work, took) = measured.fold((0_u64, 0_u64), |(at_work, took), (more, long)| {
-            (at_work.saturating_add(more), took.saturating_add(long))
-        });
-        let at_work = at_work.min(took);
-        return named(&[
-            ("from the first work to the last", at_work),
-            ("idle", took - at_work),
-        ]);
-    }
-    kernels.map_or_else(Vec::new, |taken| {
-        let busy = taken.busy.min(taken.wall);
-        let gaps = taken.gaps.min(taken.wall - busy);
-        named(&[
-            ("kernels and copies", busy),
-            ("between kernels", gaps),
-            ("idle", taken.wall - busy - gaps),
-        ])
-    })
 }

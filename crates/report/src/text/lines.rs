@@ -6,7 +6,7 @@ use tllmprof_config::printable;
 
 /// The width of a screen, and how many lines it has.
 pub const WIDTH: usize = 80;
-pub const HEIGHT: usize = 40;
+pub const HEIGHT: usize = 44;
 
 #[derive(Default)]
 pub struct Lines(String);
@@ -31,6 +31,33 @@ impl Lines {
             line.push_str(part);
         }
         self.add(format_args!("{line}"));
+    }
+
+    /// Adds as many of `parts`, separated by commas, as fit on so many lines under a heading.
+    pub fn wrapped(&mut self, heading: &str, parts: &[String], most: usize) {
+        let indent = " ".repeat(heading.chars().count());
+        let mut rest = parts;
+        for turn in 0..most {
+            let start = if turn == 0 { heading } else { &indent };
+            let fits = |count: &usize| {
+                let text = rest[..*count].iter().map(|part| part.chars().count() + 2);
+                let more = usize::from(*count < rest.len() && turn + 1 < most);
+                start.chars().count() + text.sum::<usize>() - 2 + more <= WIDTH
+            };
+            let count = (1..=rest.len()).take_while(fits).last();
+            let count = count.unwrap_or(1).min(rest.len());
+            if count == 0 {
+                break;
+            }
+            let (now, later) = rest.split_at(count);
+            let comma = if later.is_empty() || turn + 1 == most {
+                ""
+            } else {
+                ","
+            };
+            self.add(format_args!("{start}{}{comma}", now.join(", ")));
+            rest = later;
+        }
     }
 
     /// How many lines the screen has left.
@@ -62,6 +89,29 @@ pub fn short(text: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_goes_on_on_the_next_line() {
+        let mut lines = Lines::default();
+        let parts: Vec<_> = (0..30).map(|n| format!("part {n}")).collect();
+        lines.wrapped("all: ", &parts, 2);
+        lines.wrapped("one: ", &parts[..1], 2);
+        lines.wrapped("none: ", &[], 2);
+        let text = lines.finish();
+        let [first, second, one] = text.lines().collect::<Vec<_>>()[..] else {
+            panic!("{text}");
+        };
+        assert!(
+            first.starts_with("all: part 0, ") && first.ends_with("part 8,"),
+            "{text}"
+        );
+        assert!(
+            second.starts_with("     part 9, ") && second.ends_with("part 16"),
+            "{text}"
+        );
+        assert_eq!(one, "one: part 0");
+        assert!(text.lines().all(|line| line.len() <= WIDTH));
+    }
 
     #[test]
     fn what_does_not_fit_is_cut() {

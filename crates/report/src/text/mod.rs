@@ -1,4 +1,4 @@
-//! The report as text, a screenful: 80 columns, 40 lines for one process.
+//! The report as text, a screenful: 80 columns, 44 lines for one process.
 
 mod findings;
 mod gpu;

@@ -12,7 +12,7 @@ use super::{findings, gpu};
 use crate::batch::{BatchSum, PhaseSum, SizeSum};
 use crate::diagnosis::Finding;
 use crate::facts::Facts;
-use crate::ledger::{Ledger, LedgerRow};
+use crate::ledger::{Ledger, LedgerKind, LedgerRow, difference};
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::routing::expert_gpus;
@@ -28,6 +28,10 @@ const KERNELS: usize = 5;
 const NAMES: usize = 3;
 const LAYERS: usize = 3;
 const SLOW: usize = 5;
+/// How many lines the ledgers of the host and of the GPU have, each.
+const LEDGER: usize = 3;
+/// The ledger of a window is shown from this part of the time on that goes elsewhere than in all of them.
+const UNLIKE: f64 = 0.2;
 /// How many lines there are for what was found and for notes, where those can be shorter.
 const FOUND: usize = 9;
 
@@ -108,7 +112,6 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
     lines.blank();
     times(process, sum, lines);
     batches(&process.phases, lines);
-    lines.blank();
     let tables = [
         process.slowest.len().min(SLOW) * usize::from(process.slowest.len() > 1),
         process.kernels.len().min(KERNELS),
@@ -126,6 +129,15 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
         usize::from(!process.gc.is_empty()) + usize::from(process.gil_wait.count > 0);
     let others =
         headings + python_lines + gpu::fixed(process) + routing::fixed(&process.experts) + notes;
+    // A screen that is full of other tables has less room for it.
+    let wanted = others + tables.iter().sum::<usize>() + 1 + 2 * LEDGER;
+    let most = if lines.left() >= wanted { LEDGER } else { 1 };
+    ledger(&process.ledger, sum.gpu_from, most, lines);
+    let room = lines
+        .left()
+        .saturating_sub(others + 1 + tables.iter().min().unwrap_or(&0));
+    unlike(process, room, lines);
+    lines.blank();
     let Rows(rows) = Rows::share(tables, lines.left().saturating_sub(others));
     calls(process, sum, rows[2], lines);
     gpu::kernels(process, sum, rows[1], lines);
@@ -137,7 +149,7 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
         rows[5],
         lines,
     );
-    python(process, sum, lines);
+    python(process, lines);
     named("function", "runs", &process.functions, rows[3], lines);
     named("range", "count", &process.ranges, rows[4], lines);
     slow(
@@ -145,10 +157,6 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
         lines.left().saturating_sub(notes + 1).min(rows[0]),
         lines,
     );
-    // A screen that is full of other tables has no room for it.
-    if lines.left() >= notes + 3 {
-        ledger(&process.ledger, lines);
-    }
 }
 
 fn windows(windows: &[Window], lines: &mut Lines) {
@@ -224,8 +232,12 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
         row(
             "  waits for the GPU",
             &sum.wait,
-            Some(sum.share(sum.wait_total)),
+            Some(process.ledger.host_share(LedgerKind::Wait)),
         );
+    }
+    if sum.idle.max > 0 {
+        let share = process.ledger.host_share(LedgerKind::Requests);
+        row("  waits for requests", &sum.idle, Some(share));
     }
     for phase in process.phases.iter().filter(|_| process.phases.len() > 1) {
         let all = &phase.all;
@@ -278,7 +290,11 @@ fn sizes(phase: &PhaseSum, lines: &mut Lines) {
     let mut sizes: Vec<_> = phase.sizes.iter().collect();
     let line = |sizes: &[&SizeSum]| {
         let said = sizes.iter().enumerate().map(|(place, size)| {
-            let unit = if place == 0 { " tokens" } else { "" };
+            let unit = match (place, size.most) {
+                (0, Some(1)) => " token",
+                (0, _) => " tokens",
+                _ => "",
+            };
             let (name, time) = (size.name(), Time(size.all.time.p50));
             format!("{name}{unit} {time} ({})", size.all.iterations)
         });
@@ -296,23 +312,45 @@ fn sizes(phase: &PhaseSum, lines: &mut Lines) {
 }
 
 /// What the host and the GPU spend the time on, the greatest first.
-fn ledger(ledger: &Ledger, lines: &mut Lines) {
-    let said = |rows: &[LedgerRow]| {
-        let rows = rows.iter();
-        rows.map(|row| format!("{} {}", Share(row.share), short(&row.cause, 52)))
-            .collect::<Vec<_>>()
-    };
+fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines) {
     if !ledger.host.is_empty() {
         let of = if ledger.stretched {
             "host, stretched: "
         } else {
             "host: "
         };
-        lines.list(of, &said(&ledger.host));
+        lines.wrapped(of, &said(&ledger.host), most);
     }
     if !ledger.gpu.is_empty() {
-        lines.list("GPU: ", &said(&ledger.gpu));
+        let of = match gpu_from {
+            GpuFrom::Plain => "GPU: ",
+            GpuFrom::Stretched | GpuFrom::Kernels => "GPU, stretched: ",
+        };
+        lines.wrapped(of, &said(&ledger.gpu), most);
     }
+}
+
+/// The ledgers of windows that differ much from that of all.
+fn unlike(process: &Process, room: usize, lines: &mut Lines) {
+    let whole = &process.ledger;
+    let windows = process.windows.iter().zip(&process.window_ledgers);
+    let sides = windows.flat_map(|(window, of)| {
+        let sides = [
+            ("host", &of.host, &whole.host),
+            ("GPU", &of.gpu, &whole.gpu),
+        ];
+        sides.map(|(side, rows, all)| (side, window, rows, all))
+    });
+    let unlike = sides.filter(|(_, _, rows, all)| difference(rows, all) > UNLIKE);
+    for (side, window, rows, _) in unlike.take(room.min(2 * WINDOWS)) {
+        lines.list(&format!("{side} in window {}: ", name(window)), &said(rows));
+    }
+}
+
+fn said(rows: &[LedgerRow]) -> Vec<String> {
+    let rows = rows.iter();
+    rows.map(|row| format!("{} {}", Share(row.share), short(&row.cause, 52)))
+        .collect()
 }
 
 fn calls(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
@@ -347,7 +385,7 @@ fn a_step(sum: &Sum, count: u64) -> String {
     }
 }
 
-fn python(process: &Process, sum: &Sum, lines: &mut Lines) {
+fn python(process: &Process, lines: &mut Lines) {
     if !process.gc.is_empty() {
         let longest = process.gc.iter().map(|gc| gc.longest).max().unwrap_or(0);
         let total = process
@@ -360,22 +398,20 @@ fn python(process: &Process, sum: &Sum, lines: &mut Lines) {
             .map(|gc| format!("{} {}", gc.count, gc.name))
             .collect();
         lines.add(format_args!(
-            "GC: {} in {}, longest {}, {} of the time",
+            "GC: {} in {}, longest {}",
             each.join(" + "),
             Time(total),
-            Time(longest),
-            Share(sum.share(sum.gc_total))
+            Time(longest)
         ));
     }
     let wait = &process.gil_wait;
     if wait.count > 0 {
         lines.add(format_args!(
-            "GIL: {} wait{} in {}, longest {}; iterations waited {} of the time",
+            "GIL: {} wait{} in {}, longest {}",
             wait.count,
             if wait.count == 1 { "" } else { "s" },
             Time(wait.total),
-            Time(wait.longest),
-            Share(sum.share(sum.gil_wait_total))
+            Time(wait.longest)
         ));
     }
 }
@@ -412,7 +448,7 @@ fn slow(process: &Process, room: usize, lines: &mut Lines) {
     }
     lines.add(format_args!("{SLOWEST}"));
     for slow in process.slowest.iter().take(room) {
-        let start = format!("  {:<8}{:>9}  ", slow.n, Time(slow.duration).to_string());
+        let start = format!("  {:<8}{:>9}  ", slow.n, Time(slow.busy()).to_string());
         lines.list(&start, &causes(slow));
     }
 }

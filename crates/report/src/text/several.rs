@@ -7,6 +7,7 @@ use super::lines::{Lines, short};
 use super::one::{SLOWEST, causes, shortcomings};
 use super::routing;
 use crate::Report;
+use crate::ledger::LedgerKind;
 use crate::process::Process;
 use crate::routing::{expert_gpus, together};
 use crate::skew::Skew;
@@ -120,7 +121,7 @@ fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
             Time(sum.time.max),
             sum.gpu_share
                 .map_or_else(String::new, |share| Share(share).to_string()),
-            Share(sum.share(sum.wait_total)),
+            Share(process.ledger.host_share(LedgerKind::Wait)),
             slowest.map_or_else(String::new, ToString::to_string)
         ));
     }
@@ -184,7 +185,7 @@ fn slowest(processes: &[Process], names: &[String], room: usize, lines: &mut Lin
         .zip(names)
         .flat_map(|(process, who)| process.slowest.iter().map(move |slow| (who, slow)));
     let mut all: Vec<(&String, &Slow)> = all.collect();
-    all.sort_by_key(|(_, slow)| std::cmp::Reverse(slow.duration));
+    all.sort_by_key(|(_, slow)| std::cmp::Reverse(slow.busy()));
     if all.is_empty() || room == 0 {
         return;
     }
@@ -194,7 +195,7 @@ fn slowest(processes: &[Process], names: &[String], room: usize, lines: &mut Lin
         let start = format!(
             "  {who} {:<8}{:>9}  ",
             slow.n,
-            Time(slow.duration).to_string()
+            Time(slow.busy()).to_string()
         );
         lines.list(&start, &causes(slow));
     }

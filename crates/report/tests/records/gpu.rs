@@ -87,7 +87,7 @@ fn gpu_times_are_those_of_kernels_where_there_are_no_others() {
         let inside = &json(&report)["processes"][0]["inside"];
         assert_eq!(inside["gpu_from"], from);
         assert!(inside["gpu_share"].as_f64().unwrap() > 0.5, "{inside}");
-        fits(&report.text(), 40);
+        fits(&report.text(), 44);
     }
 }
 
@@ -126,7 +126,7 @@ fn kernels_that_never_arrived_are_unknown_and_not_none() {
     let line = "no kernel arrived from 20 iterations in which the GPU was at work\n";
     assert!(text.contains(line), "{text}");
     assert!(!text.contains("busy 0"), "{text}");
-    fits(&text, 40);
+    fits(&text, 44);
     // Where nothing says that it worked there were none.
     let report = Report::new(vec![process("a", &without_gpu_spans(bytes))]);
     assert_eq!(json(&report)["processes"][0]["kernel_window"]["kernels"], 0);
@@ -202,7 +202,7 @@ fn gpu_metrics_go_to_the_processes_of_their_machine() {
     }
     let report = Report::new(vec![metrics, server]);
     let text = report.text();
-    fits(&text, 40);
+    fits(&text, 44);
     let line = "GPU 0 (and 1 more): SM busy 62.7 %, DRAM 31.2 %, power 512 W\n";
     assert!(text.contains(line), "{text}");
     let json = json(&report);

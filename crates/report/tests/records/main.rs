@@ -1,12 +1,13 @@
 //! Records made up or kept from before, reported: one binary, as each that is built optimized takes long.
 
 mod batches;
-mod breakdown;
 #[path = "../common/mod.rs"]
 mod common;
 mod compare;
 mod diagnosis;
 mod gpu;
+mod ledger;
 mod report;
+mod requests;
 mod routing;
 mod seeds;

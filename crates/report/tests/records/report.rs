@@ -20,7 +20,7 @@ fn golden(name: &str, text: &str) {
 #[test]
 fn one_process_in_a_screenful() {
     let text = ranks(&[0]).text();
-    fits(&text, 40);
+    fits(&text, 44);
     golden("one.txt", &text);
 }
 
@@ -49,10 +49,10 @@ fn calls_that_are_too_few_for_a_figure_are_counted() {
 #[test]
 fn ranks_in_a_screenful() {
     let text = ranks(&[2, 0, 1]).text();
-    fits(&text, 40);
+    fits(&text, 44);
     golden("ranks.txt", &text);
     let many: Vec<_> = (0..100).collect();
-    fits(&ranks(&many).text(), 40);
+    fits(&ranks(&many).text(), 44);
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn a_full_report_fits_a_screen() {
     builder.header().add(Counter::GpuSpansLost, 5);
     let bytes = builder.bytes();
     let text = Report::new(vec![process("x", &bytes[..bytes.len() - 1])]).text();
-    fits(&text, 40);
+    fits(&text, 44);
     let last = [
         "5 GPU times could not be read",
         "damaged: ",
@@ -382,7 +382,7 @@ fn any_prefix_has_a_report() {
             "{length}: {count}"
         );
         most = count;
-        fits(&report.text(), 40);
+        fits(&report.text(), 44);
         json(&report);
     }
     assert!(most > 40);

@@ -7,7 +7,7 @@ use tllmprof_calls::Call::StreamSynchronize;
 use tllmprof_calls::Call::{GraphLaunch, LaunchKernel, StreamBeginCapture, StreamEndCapture};
 use tllmprof_steps::steady::{ENOUGH, NEEDED};
 
-use super::{Process, call, call_with, calls, on_thread};
+use super::{Process, call, call_with, calls, decodes, on_thread};
 
 const VARIABLES: &str = "TLLMPROF_START_STOP=steady:5 TLLMPROF_STEP=cudaGraphLaunch";
 
@@ -57,6 +57,29 @@ fn a_program_that_ends_before_says_so() {
         process.exit(),
         "window of 5 steady iterations never opened: 0 iterations by cudaGraphLaunch; it made \
          3 kernel launches: try auto"
+    );
+}
+
+#[test]
+fn one_that_is_split_is_named_by_where_it_began() {
+    let process = Process::new(
+        "TLLMPROF_START_STOP=steady:3 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>4 TLLMPROF_WHERE_SPLIT=1",
+    );
+    call(StreamSynchronize);
+    let mut first = 0;
+    while process.switches().is_empty() {
+        decodes(9);
+        first += 1;
+    }
+    first -= 1;
+    [1, 9, 9, 9].into_iter().for_each(decodes);
+    let (last, next, end) = (first + 2, first + 2, first + 3);
+    assert_eq!(
+        process.exit(),
+        format!(
+            "window {first}-{last} captured as {first},{next}-{end}: {} iterations by py:a:f",
+            first + 5
+        )
     );
 }
 

@@ -1,9 +1,9 @@
 //! Where the time of iterations goes, and who is named for what, on records of which every nanosecond is known.
 
-use crate::common::process;
+use crate::common::process as process_of;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{CallKind, ClockKind, Edge, Event, Info, What};
-use tllmprof_report::{Bar, BarOf, PartOn, Process, Report};
+use tllmprof_report::{LedgerRow, Process, Report};
 
 const LAUNCH: u8 = 0;
 const WAIT: u8 = 1;
@@ -84,18 +84,18 @@ impl Made {
     }
 
     fn process(&self) -> Process {
-        process("made", &self.0.bytes())
+        process_of("made", &self.0.bytes())
     }
 }
 
-fn shares(bar: &Bar) -> Vec<(PartOn, f64)> {
+fn shares(rows: &[LedgerRow]) -> Vec<(&str, f64)> {
     let rounded = |share: f64| (share * 1e6).round() / 1e6;
-    let parts = bar.parts.iter();
-    parts.map(|part| (part.on, rounded(part.share))).collect()
+    let rows = rows.iter();
+    rows.map(|row| (&*row.cause, rounded(row.share))).collect()
 }
 
 #[test]
-fn each_bar_has_the_figures_of_its_own_iterations() {
+fn the_gpus_time_is_of_iterations_that_nothing_stretched() {
     let mut made = Made::new(1, 0);
     made.call(MAIN, 1100, 100, LAUNCH);
     made.call(MAIN, 1300, 400, WAIT);
@@ -106,45 +106,85 @@ fn each_bar_has_the_figures_of_its_own_iterations() {
     made.gpu_span(2000, 900, 6);
     made.kernels(&[(2000, 100), (2200, 200)]);
     let process = made.process();
-    let sum = process.sum.unwrap();
-    assert_eq!(sum.gpu_share, Some(0.6));
-    let bars = process.breakdown();
-    let [host, events, kernels] = &bars[..] else {
-        panic!("{bars:?}")
-    };
-    assert_eq!(
-        [host.of, events.of, kernels.of],
-        [BarOf::Host, BarOf::GpuEvents, BarOf::GpuKernels]
-    );
-    let expected = [
-        (PartOn::Wait, 0.2),
-        (PartOn::Gc, 0.0),
-        (PartOn::GilWait, 0.0),
-        (PartOn::Calls, 0.1),
-        (PartOn::Code, 0.7),
+    assert_eq!(process.sum.unwrap().gpu_share, Some(0.6));
+    // Idle until 1200, of which nothing is known until 1100, and from 1800 on.
+    let gpu = [
+        ("busy by events", 0.6),
+        (
+            "idle: code between cuStreamSynchronize and cuLaunchKernel",
+            0.2,
+        ),
+        ("idle: launching", 0.1),
+        ("idle: unknown", 0.1),
     ];
-    assert_eq!(shares(host), expected);
-    let expected = [(PartOn::GpuTime, 0.6), (PartOn::Idle, 0.4)];
-    assert_eq!(shares(events), expected);
-    let expected = [
-        (PartOn::Busy, 0.3),
-        (PartOn::Gaps, 0.1),
-        (PartOn::Idle, 0.6),
-    ];
-    assert_eq!(shares(kernels), expected);
+    assert_eq!(shares(&process.ledger.gpu), gpu);
+    let wait = ("waiting for the GPU: cuStreamSynchronize", 0.4);
+    assert!(shares(&process.ledger.host).contains(&wait));
+    assert!(!process.ledger.stretched);
 }
 
 #[test]
-fn where_kernels_alone_were_taken_there_is_one_bar_of_the_gpu() {
+fn where_kernels_alone_were_taken_they_are_the_gpus_time() {
     let mut made = Made::new(1, 0);
-    made.kernels(&[(2000, 100)]);
-    let bars = made.process().breakdown();
-    let of: Vec<_> = bars.iter().map(|bar| bar.of).collect();
-    assert_eq!(of, [BarOf::Host, BarOf::GpuKernels]);
+    made.kernels(&[(2000, 100), (2050, 100), (2300, 100)]);
+    made.call(MAIN, 2010, 20, LAUNCH);
+    made.call(MAIN, 2120, 130, WAIT);
+    made.call(MAIN, 2290, 10, LAUNCH);
+    made.call(MAIN, 2310, 490, WAIT);
+    let gpu = [
+        ("idle: waiting for the GPU: cuStreamSynchronize", 0.5),
+        ("busy: kernel", 0.25),
+        ("idle: unknown", 0.2),
+        (
+            "idle: code between cuStreamSynchronize and cuLaunchKernel",
+            0.04,
+        ),
+        ("idle: launching", 0.01),
+    ];
+    let process = made.process();
+    assert_eq!(shares(&process.ledger.gpu), gpu);
+    let nothing = process_of("empty", &Builder::new(1, ClockKind::Monotonic).bytes());
+    assert!(nothing.ledger.gpu.is_empty() && nothing.ledger.host.is_empty());
+}
+
+#[test]
+fn each_window_has_a_ledger_of_its_own() {
+    let mut made = Made::new(1, 0);
+    for (at, edge, iteration) in [(4000, Edge::Open, 8), (5000, Edge::Close, 8)] {
+        made.put(MAIN, at, 0, What::Window { edge, iteration });
+    }
+    made.put(
+        MAIN,
+        4000,
+        1000,
+        What::Iteration {
+            n: 8,
+            excluded: false,
+        },
+    );
+    made.call(MAIN, 1000, 2000, WAIT);
+    made.call(MAIN, 4000, 1000, LAUNCH);
+    made.gpu_span(1000, 1000, 5);
+    made.gpu_span(2000, 1000, 6);
+    made.gpu_span(4400, 600, 8);
+    let process = made.process();
+    let [first, second] = &process.window_ledgers[..] else {
+        panic!("{:?}", process.windows)
+    };
+    let wait = "waiting for the GPU: cuStreamSynchronize";
+    assert_eq!(shares(&first.host), [(wait, 1.0)]);
+    assert_eq!(shares(&second.host), [("launching", 1.0)]);
+    let work = "busy by events";
+    assert_eq!(shares(&first.gpu), [(work, 1.0)]);
+    assert_eq!(shares(&second.gpu), [(work, 0.6), ("idle: launching", 0.4)]);
+    let whole = [(wait, 0.666667), ("launching", 0.333333)];
+    assert_eq!(shares(&process.ledger.host), whole);
+    let ns = |rows: &[LedgerRow]| rows.iter().map(|row| row.ns).sum::<u64>();
+    assert_eq!(ns(&first.host) + ns(&second.host), ns(&process.ledger.host));
+    let text = Report::new(vec![process]).text();
     assert!(
-        process("empty", &Builder::new(1, ClockKind::Monotonic).bytes())
-            .breakdown()
-            .is_empty()
+        text.contains("\nhost in window 8: 100 % launching\n"),
+        "{text}"
     );
 }
 

@@ -1,0 +1,96 @@
+//! What the host spends time on, and what that is called.
+
+use tllmprof_calls::{Kind, kind_of};
+use tllmprof_record::{CallKind, StringId, Strings};
+
+use super::LedgerKind;
+use crate::facts::{CallRow, Facts, name};
+
+/// What time is spent on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Key {
+    Call(u8),
+    Capturing,
+    Gc,
+    Gil,
+    Function(StringId),
+    /// Waiting for requests.
+    Requests,
+}
+
+/// A cause, or what lies between two.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Spent {
+    On(Key),
+    Between(Key, Key),
+    Other,
+    Unknown,
+}
+
+/// The names of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Named<'a> {
+    pub facts: &'a Facts,
+    pub strings: &'a Strings,
+}
+
+impl Named<'_> {
+    /// The kind of what time is spent on, and its name.
+    pub fn cause(&self, spent: Spent) -> (LedgerKind, String) {
+        match spent {
+            Spent::On(key) => self.of(key),
+            Spent::Between(from, to) => {
+                let (from, to) = (self.label(from), self.label(to));
+                (LedgerKind::Code, format!("code between {from} and {to}"))
+            }
+            Spent::Other => (LedgerKind::Other, "other".to_owned()),
+            Spent::Unknown => (LedgerKind::Unknown, "unknown".to_owned()),
+        }
+    }
+
+    fn of(&self, key: Key) -> (LedgerKind, String) {
+        let named = self.label(key);
+        match key {
+            Key::Call(row) => {
+                let row = self.facts.calls.iter().find(|known| known.row == row);
+                row.map_or((LedgerKind::Call, named), called)
+            }
+            Key::Capturing => (LedgerKind::Capture, "graph capture".to_owned()),
+            Key::Gc => (LedgerKind::Gc, named),
+            Key::Gil => (LedgerKind::GilWait, "waiting for the GIL".to_owned()),
+            Key::Requests => (LedgerKind::Requests, named),
+            Key::Function(_) => (LedgerKind::Function, format!("{named}: its own code")),
+        }
+    }
+
+    fn label(&self, key: Key) -> String {
+        match key {
+            Key::Call(row) => self.facts.call(row),
+            Key::Capturing => "a stream capture".to_owned(),
+            Key::Gc => "GC".to_owned(),
+            Key::Gil => "a wait for the GIL".to_owned(),
+            Key::Requests => "waiting for requests".to_owned(),
+            Key::Function(id) => name(self.strings.get(id)),
+        }
+    }
+}
+
+fn called(row: &CallRow) -> (LedgerKind, String) {
+    let copies = matches!(kind_of(&row.name), Some(Kind::AsyncCopy(_)));
+    let (kind, cause) = match row.kind {
+        CallKind::Wait => {
+            let cause = format!("waiting for the GPU: {}", row.name);
+            return (LedgerKind::Wait, cause);
+        }
+        CallKind::GraphLaunch | CallKind::KernelLaunch => (LedgerKind::Launch, "launching"),
+        CallKind::Capture => (LedgerKind::Capture, "graph capture"),
+        CallKind::AsyncCopy => (LedgerKind::Copy, "copies"),
+        CallKind::Other if copies => (LedgerKind::Copy, "copies"),
+        CallKind::Other if row.allocates() => (LedgerKind::Allocation, "allocation"),
+        CallKind::Other => {
+            let cause = format!("other CUDA calls: {}", row.name);
+            return (LedgerKind::Call, cause);
+        }
+    };
+    (kind, cause.to_owned())
+}
