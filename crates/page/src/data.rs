@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use tllmprof_report::{
-    Explained, JsonReport, LayerLoad, Named, Process, Report, Skew, Slow, expert_gpus, schema_of,
+    JsonReport, LayerLoad, Named, Process, Report, Skew, expert_gpus, schema_of,
 };
 
 /// What a page shows, but for iterations and events.
@@ -28,8 +28,6 @@ struct ProcessFigures<'a> {
     /// How much of the time the recorder took; `null`: there are no iterations.
     #[schemars(extend("unit" = "part of 1"))]
     own_share: Option<f64>,
-    /// For each of `slowest`: what made it slow.
-    slowest: Vec<Vec<Explained>>,
     /// For each of `calls`.
     calls: Vec<Each>,
     /// For each of `gc`.
@@ -137,7 +135,6 @@ impl<'a> ProcessFigures<'a> {
             name,
             uncounted: process.uncounted(),
             own_share: process.own_share(),
-            slowest: process.slowest.iter().map(Slow::explained).collect(),
             calls: all(&process.calls),
             gc: all(&process.gc),
             gil_wait: each(&process.gil_wait),

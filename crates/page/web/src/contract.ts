@@ -29,8 +29,6 @@ export interface ProcessFigures {
     uncounted: string | null;
     /** How much of the time the recorder took; `null`: there are no iterations. Unit: part of 1. */
     own_share: number | null;
-    /** For each of `slowest`: what made it slow. */
-    slowest: Cause[][];
     /** For each of `calls`. */
     calls: Each[];
     /** For each of `gc`. */
@@ -117,7 +115,7 @@ export interface Process {
     outside: Outside;
     /** Where the time of the iterations goes, by cause. */
     ledger: Ledger;
-    /** The slowest iterations of all windows, the slowest first: up to 10. */
+    /** The slowest iterations of all windows, those that took longest beyond others like them first: up to 10. */
     slowest: Slow[];
     /** CUDA calls inside windows, on all threads, by name; the longest in all first. */
     calls: Named[];
@@ -193,18 +191,8 @@ export interface Finding {
     evidence: string;
     /** What to do: if it holds, against it; if it is unknown, to know it. Else empty. */
     advice: string;
-    /** How much of the iterations' time is lost to it; `null` if that is not known. Unit: part of 1. */
+    /** How much of the iterations' time would be gained if it went away; `null` if that is not known. No time counts for two findings. Unit: part of 1. */
     loss: number | null;
-}
-
-/** What explains that an iteration was slow. */
-export interface Cause {
-    /** What it is. */
-    name: string;
-    /** The thread that held the GIL, of a wait for it; `null`: not known. */
-    held_by: string | null;
-    /** How much longer it took than in the mean iteration. Unit: ns. */
-    more_ns: number;
 }
 
 /** Figures of things of one name. */
@@ -360,6 +348,10 @@ export interface Slow {
     dur_ns: number;
     /** How long of that its thread waited for requests. Unit: ns. */
     idle_ns: number;
+    /** How much longer it took than the mean of the others, all without waiting for requests. Those in which kernels were recorded, which makes them longer, are compared with each other. Unit: ns. */
+    more_ns: number;
+    /** What of: differences that add up to that, the greatest first and what is unexplained last. */
+    causes: Difference[];
     /** What overlapped it, up to 8: what took longest beyond its time in the mean iteration first. */
     overlaps: Overlap[];
 }
@@ -508,7 +500,9 @@ export type FindingKind =
     /** The resource that the program is bound by. */
     | "bound"
     /** A consequence of causes. */
-    | "symptom";
+    | "symptom"
+    /** Something to know that is no fault. */
+    | "note";
 
 /** Whether a finding's rule holds. */
 export type Verdict =
@@ -622,6 +616,18 @@ export interface LedgerRow {
     ns: number;
     /** How much of the time that is. Unit: part of 1. */
     share: number;
+}
+
+/** Something that an iteration took longer, or less long. */
+export interface Difference {
+    /** What it is: a cause of the ledger, `GPU work`, which is waited for, or `unexplained`, which is the rest. */
+    cause: string;
+    /** What was different about it; `null`: only how long it took. */
+    detail: string | null;
+    /** The thread that held the GIL, of a wait for it; `null`: not known. */
+    held_by: string | null;
+    /** How much longer it took than in the mean of the others; negative: it took less long. Unit: ns. */
+    more_ns: number;
 }
 
 /** Something that overlapped a slow iteration. */
