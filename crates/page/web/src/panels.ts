@@ -134,11 +134,12 @@ const longTable = (title: string, caption: string, heads: string[], rows: Cell[]
 
 export const mono = (text: string, whole = text) => el("span", { class: "name", title: whole }, text);
 
-export function slowest(process: Process, show: (n: number, dur: number) => void): HTMLElement | null {
+export function slowest(process: Process, figures: ProcessFigures, show: (n: number, dur: number) => void): HTMLElement | null {
     if (process.slowest.length < 2) return null;
-    const rows = process.slowest.map((slow): Cell[] => {
-        const said = slow.causes.map(({ cause, held_by, detail, more_ns }) => cause === "unexplained" ? `${cause} ${change(more_ns)}` :
-            `${change(more_ns)} ${cause}${held_by === null ? "" : ` (held by ${held_by})`}${detail === null ? "" : ` (${detail})`}`);
+    const rows = process.slowest.map((slow, place): Cell[] => {
+        const large = figures.large_batches[place];
+        const said = [...(large === null ? [] : [large]), ...slow.causes.map(({ cause, held_by, detail, more_ns }) => cause === "unexplained" ? `${cause} ${change(more_ns)}` :
+            `${change(more_ns)} ${cause}${held_by === null ? "" : ` (held by ${held_by})`}${detail === null ? "" : ` (${detail})`}`)];
         return [
             button(`${slow.n}`, `Show iteration ${slow.n} in the timeline`, () => show(slow.n, slow.dur_ns)),
             said.length ? `${change(slow.more_ns)}: ${said.join(", ")}` : el("span", { class: "muted", title: "there is no iteration to compare it with" }, "–"), time(slow.dur_ns - slow.idle_ns),

@@ -491,7 +491,7 @@ pub fn causes(slow: &Slow) -> Vec<String> {
             false => format!("{} {name}{holder}{detail}", Change(cause.more)),
         }
     });
-    said.collect()
+    slow.large_batch().into_iter().chain(said).collect()
 }
 
 /// What a reader of the figures has to know.
