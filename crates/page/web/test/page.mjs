@@ -526,7 +526,7 @@ for (const colorScheme of ["light", "dark"]) {
         // What is slow because its batch is large.
         const slow = (await rowsOf(page, "Slowest iterations"))[1];
         const batch = process.slowest[1].batch;
-        assert.deepEqual([slow[0], slow[1].split(", ")[0]], [`${process.slowest[1].n}`, `${batch.phase} of ${batch.tokens} tokens`]);
+        assert.deepEqual([slow[0], slow[1].split(": ")[1].split(", ")[0]], [`${process.slowest[1].n}`, `${batch.phase} of ${batch.tokens} tokens`]);
 
         // A phase that is switched off, and the other colours.
         const prefill = all.find((one) => one.batch.phase === "prefill").n;
