@@ -149,7 +149,11 @@ export function slowest(process: Process, show: (n: number, dur: number) => void
 
 function kernels(process: Process, figures: ProcessFigures): HTMLElement | null {
     const { kernels: list, kernel_window: inside } = process;
-    if (!list.length) return null;
+    if (!list.length) {
+        // Where they were asked for, why there are none.
+        const why = process.refused.find((line) => line.startsWith("no kernels: "));
+        return why === undefined ? null : card("Top kernels", why);
+    }
     const caption = inside && inside.iterations > 0
         ? `${count(inside.kernels)} in the ${count(inside.iterations)} iterations that took kernels` : "of kernel windows";
     return longTable("Top kernels", caption, ["kernel", "share", "total", "count", "mean", "longest"], list.map((kernel, at) => [

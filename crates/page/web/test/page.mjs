@@ -425,6 +425,9 @@ const moe = report("moe").processes[0];
 for (const colorScheme of ["light", "dark"]) {
     await open("moe", { colorScheme }, async (page) => {
         assert.equal(await page.textContent(".wrong"), "output is intentionally wrong: the routers are replaced");
+        // Where kernels would be, why there are none.
+        const refused = page.locator("section", { has: page.getByText("Top kernels", { exact: true }) });
+        assert.equal(await refused.locator("p").textContent(), "no kernels: CUPTI took too long to load");
         const { layers } = moe.routing;
         const worst = layers.reduce((a, b) => (b.max_of_mean > a.max_of_mean ? b : a));
         const rows = () => page.$$eval(".layers tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
