@@ -1,6 +1,6 @@
-"""Run by scripts/bench in each Python: prints CPU nanoseconds for a step of a batch of 16 requests, as JSON.
+"""Run by scripts/bench in each Python: prints CPU nanoseconds for a step of a batch, as JSON.
 
-    batch.py LIBRARY TURNS    LIBRARY: a driver that does nothing
+    batch.py LIBRARY TURNS REQUESTS    LIBRARY: a driver that does nothing
 """
 import ctypes
 import json
@@ -8,7 +8,7 @@ import sys
 import time
 
 driver = ctypes.CDLL(sys.argv[1])
-TURNS, STEPS = int(sys.argv[2]), 10_000
+TURNS, REQUESTS, STEPS = int(sys.argv[2]), int(sys.argv[3]), 10_000
 
 
 class Request:
@@ -19,6 +19,9 @@ class Request:
 class Batch:
     def __init__(self, requests):
         self.requests, self.total = requests, len(requests)
+        # As vLLM has them.
+        self.ids = [f"request-{number}" for number in range(len(requests))]
+        self.given, self.tokens = [1] * len(requests), dict.fromkeys(self.ids, 1)
 
 
 class Runner:
@@ -26,7 +29,7 @@ class Runner:
         """What the formulas read the batch of."""
 
 
-runner, batch = Runner(), Batch([Request(0) for _ in range(16)])
+runner, batch = Runner(), Batch([Request(0) for _ in range(REQUESTS)])
 
 
 def spell():

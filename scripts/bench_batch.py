@@ -18,6 +18,7 @@ FAR = "1000000000-1000000009"
 FUNCTION = "__main__:Runner.step"
 FACTS = "requests:len(batch.requests),tokens:batch.total,prefill_tokens:"
 FEW, SUM = FACTS + "0", FACTS + "sum(r.prompt for r in batch.requests)"
+VLLM = FACTS + "sum(batch.tokens[id] for id, given in zip(batch.ids, batch.given) if given == 0)"
 COUNTED = {"TLLMPROF_STEP": "py:" + FUNCTION, "TLLMPROF_START_STOP": FAR}
 RECORDED = {"TLLMPROF_STEP": "py:" + FUNCTION, "TLLMPROF_START_STOP": "all", "TLLMPROF_TRACE": "steps.tllmprof"}
 ASKED = {"TLLMPROF_WHERE": "phase=decode and requests>=64"}
@@ -27,25 +28,30 @@ def named(formulas):
     return {"TLLMPROF_BATCH": FUNCTION + "=" + formulas}
 
 
-# The variables of each kind, and the kind that it is compared with.
+# The variables of each kind, the requests in its batch, and the kind that it is compared with.
 KINDS = {
-    "without the library": (None, None),
-    "counted": (COUNTED, "without the library"),
-    "asked, attributes": (COUNTED | ASKED | named(FEW), "counted"),
-    "asked, and a sum": (COUNTED | ASKED | named(SUM), "counted"),
-    "recorded": (RECORDED, "without the library"),
-    "its batch, attributes": (RECORDED | named(FEW), "recorded"),
-    "its batch, and a sum": (RECORDED | named(SUM), "recorded"),
+    "without the library": (None, 16, None),
+    "counted": (COUNTED, 16, "without the library"),
+    "asked: attributes": (COUNTED | ASKED | named(FEW), 16, "counted"),
+    "and a sum": (COUNTED | ASKED | named(SUM), 16, "counted"),
+    "or a sum as vLLM's": (COUNTED | ASKED | named(VLLM), 16, "counted"),
+    "of 64 requests": (COUNTED | ASKED | named(VLLM), 64, "counted"),
+    "of 256": (COUNTED | ASKED | named(VLLM), 256, "counted"),
+    "recorded": (RECORDED, 16, "without the library"),
+    "its batch: attributes": (RECORDED | named(FEW), 16, "recorded"),
+    "and a sum, too": (RECORDED | named(SUM), 16, "recorded"),
 }
 
 
 def run(python, shim, driver, kind):
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("TLLM", "LD_", "NVTX"))}
-    if KINDS[kind][0]:
-        variables |= KINDS[kind][0] | {"LD_PRELOAD": shim, "TLLMPROF_LOG": "warn"}
+    given, requests, _ = KINDS[kind]
+    if given:
+        variables |= given | {"LD_PRELOAD": shim, "TLLMPROF_LOG": "warn"}
     with tempfile.TemporaryDirectory(prefix="tllmprof-bench-") as folder:
-        done = subprocess.run([python.path, os.path.join(ROOT, "bench", "batch.py"), driver, "5"], env=variables,
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, cwd=folder)
+        script = os.path.join(ROOT, "bench", "batch.py")
+        done = subprocess.run([python.path, script, driver, "5", str(requests)], env=variables, cwd=folder,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
     if done.returncode or done.stderr:
         python.failed = f"status {done.returncode}: {done.stderr.strip()[-200:]}"
         return None
@@ -73,7 +79,7 @@ def table(pythons):
     for python in pythons:
         median = {} if python.failed else {kind: statistics.median(all) for kind, all in python.steps.items()}
         cells = ["failed" if python.failed else f"{median[kind] - median.get(base, 0):+.0f}".replace("-", "−")
-                 for kind, (_, base) in KINDS.items()]
+                 for kind, (_, _, base) in KINDS.items()]
         gil = "" if python.gil == "gil" else ", no GIL"
         yield f"| {python.version}{gil} | " + " | ".join(cells) + " |"
 

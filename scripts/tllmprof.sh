@@ -7,7 +7,8 @@ usage() {
     cat <<'END'
 Usage: tllmprof.sh [OPTIONS] [--] COMMAND...
 
-  --window W       windows of iterations: A-B, N, A-, all, and comma lists of them
+  --window W       windows of iterations: A-B, N, A-, all, and comma lists of them; or steady[:N], N (50)
+                   iterations from where their time has settled; or none
   --step RULE      what an iteration is: auto, a CUDA call such as cudaGraphLaunch/4, sym:, py: or nvtx:
   --warmup W       iterations not counted: a number of them, or capture
   --ranks LIST     ranks that open windows: 0,2-3
@@ -129,7 +130,7 @@ if [ $nsys = yes ]; then
     # shellcheck disable=SC2086 # several arguments
     set -- $nsys_arguments "$@"
     set +f
-    if [ -n "$windows" ]; then
+    if [ -n "$windows" ] && [ "$windows" != none ]; then
         count=$(count_windows "$windows")
         # By default nsys ends the program at the first stop.
         end=stop

@@ -560,16 +560,9 @@ fn engines_have_what_the_formulas_name() {
         ("transformers", "5.23.0"),
     ];
     for (package, version) in versions {
-        let mut get = command("python3");
-        get.arg(repo().join("scripts/get-engine-sources"));
-        let got = run(
-            get.arg(format!("{package}=={version}")),
-            Duration::from_secs(300),
-        );
-        if !got.status.success() {
-            skipped(got.err().trim());
+        let Some(folder) = sources(package, version) else {
             continue;
-        }
+        };
         let engines = tllmprof_engines::ENGINES.iter().filter_map(|engine| {
             let step = engine
                 .python_step()
@@ -588,12 +581,68 @@ fn engines_have_what_the_formulas_name() {
         });
         let rows: Vec<_> = rows.collect();
         assert!(!rows.is_empty(), "{package}");
-        let folder = std::path::Path::new(got.out().trim()).join(format!("{package}-{version}"));
         let wrong = wrong_in(&folder, &Value::from(rows));
         assert_eq!(wrong, "", "{package} {version}");
         let none = json!([{"step": "no.module:f", "arguments": [], "names": []}]);
         assert_ne!(wrong_in(&folder, &none), "");
     }
+}
+
+/// Whose versions' sources have the functions that draft for speculative decoding; each is in one of them.
+const DRAFTS: [(&str, &str, &[&str]); 2] = [
+    (
+        "vLLM V1, speculative decoding",
+        "vllm",
+        &["0.10.0", "0.18.0", "0.26.0", "0.33.0"],
+    ),
+    (
+        "SGLang, speculative decoding",
+        "sglang",
+        &["0.5.3", "0.5.16", "0.5.23"],
+    ),
+];
+
+#[test]
+fn engines_have_the_functions_that_draft() {
+    for (name, package, versions) in DRAFTS {
+        let apis = tllmprof_engines::ENGINE_APIS.iter();
+        let api = apis.clone().find(|api| api.name == name).unwrap();
+        let functions = api.functions.iter();
+        let all: Vec<_> = functions
+            .flat_map(|(module, names)| names.iter().map(move |name| format!("{module}:{name}")))
+            .collect();
+        let mut found = std::collections::BTreeSet::new();
+        for version in versions {
+            assert!(api.source.contains(version), "{name}: {version}");
+            let Some(folder) = sources(package, version) else {
+                return;
+            };
+            let rows = all
+                .iter()
+                .map(|step| json!({"step": step, "arguments": [], "names": []}));
+            let wrong = wrong_in(&folder, &rows.collect());
+            let has = |step: &&String| !wrong.contains(&format!("{step}: no such function\n"));
+            assert!(all.iter().any(|step| has(&step)), "{package} {version}");
+            found.extend(all.iter().filter(has));
+        }
+        let missing: Vec<_> = all.iter().filter(|step| !found.contains(step)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+}
+
+/// The folder with an engine's sources, where they can be had.
+fn sources(package: &str, version: &str) -> Option<std::path::PathBuf> {
+    let mut get = command("python3");
+    get.arg(repo().join("scripts/get-engine-sources"));
+    let got = run(
+        get.arg(format!("{package}=={version}")),
+        Duration::from_secs(300),
+    );
+    if !got.status.success() {
+        skipped(got.err().trim());
+        return None;
+    }
+    Some(std::path::Path::new(got.out().trim()).join(format!("{package}-{version}")))
 }
 
 /// What is wrong with formulas, by the sources in a folder.

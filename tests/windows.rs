@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{Fixture, Ran, Switch};
+use std::time::Duration;
+
+use common::{Fixture, PROFILED, Ran, Scratch, Switch, command, run, shim, standin, tllmprof};
 
 /// Every way in which the fixture reaches CUDA.
 const LINKAGES: [&str; 21] = [
@@ -510,4 +512,176 @@ fn without_a_window_nothing_is_said_or_switched() {
     let ran = Fixture::new("steps_shared12").run();
     assert_eq!(ran.output.err(), "");
     assert!(ran.switches().is_empty());
+}
+
+#[test]
+fn a_window_that_nobody_records_is_reported_once() {
+    let line = "window 5-9 was captured, but nothing recorded it: there is no profiler in this process, and \
+                TLLMPROF_TRACE is not set (set TLLMPROF_TRACE=PATH, or run it under nsys)";
+    let alone = |windows: &str| {
+        let fixture = Fixture::new("steps_shared12").without(PROFILED);
+        fixture.window(windows, "cudaGraphLaunch")
+    };
+    let ran = alone("5-9,20").run();
+    let said = ran.said();
+    assert_eq!(said[2], line, "{said:?}");
+    assert_eq!((said.len(), ran.switches().len()), (6, 4), "{said:?}");
+    assert_unharmed(&ran, &Fixture::plain("steps_shared12").run());
+    // The process's end closes it.
+    let ran = alone("5-").args("--exit _exit").run();
+    let line = line.replace("5-9", "5-");
+    assert_eq!(ran.said().iter().filter(|said| **said == line).count(), 1);
+
+    let hears = |fixture: Fixture| {
+        let ran = fixture.run();
+        let said = ran.said();
+        assert!(
+            said.iter().all(|line| !line.contains("nothing recorded")),
+            "{said:?}"
+        );
+    };
+    hears(alone("100-150"));
+    hears(alone("5-9").env("TLLMPROF_TRACE", "x.tllmprof"));
+    hears(alone("5-9").env("TLLMPROF_LOG", "error"));
+    hears(alone("5-9").env("TLLM_TORCH_PROFILE_TRACE", "x.json"));
+    hears(alone("5-9").env("TLLMPROF_PERFECT_ROUTER", "window"));
+    for profiler in [
+        "NSYS_PROFILING_SESSION_ID",
+        "CUDA_INJECTION64_PATH",
+        PROFILED,
+    ] {
+        hears(alone("5-9").env(profiler, "/x"));
+    }
+}
+
+#[test]
+fn steady_iterations_are_taken_once_their_time_has_settled() {
+    for (program, step) in [
+        ("steps_shared12", "cudaGraphLaunch"),
+        ("steps_static", "cudaStreamSynchronize"),
+        ("steps_dlsym", "auto"),
+    ] {
+        let fixture = || {
+            Fixture::new(program)
+                .window("steady:20", step)
+                .env("STANDIN_WORK_NS", "20000")
+        };
+        let ran = fixture().args("--steps 400").run();
+        let said = ran.said();
+        let [start, stop] = ran.switches()[..] else {
+            panic!("{:?} {said:?}", ran.switches());
+        };
+        let (
+            Switch::Start {
+                launches: first, ..
+            },
+            Switch::Stop { launches: end, .. },
+        ) = (start, stop)
+        else {
+            panic!("{start:?} {stop:?}");
+        };
+        assert!((24..=330).contains(&first) && end == first + 20, "{said:?}");
+        let window = format!("window {first}-{}", end - 1);
+        let opened = said.iter().find(|line| line.contains(" opened at "));
+        let start = format!("{window} opened at iteration {first} ({step}, ");
+        let opened = opened.expect("it opens");
+        assert!(
+            opened.starts_with(&start) && opened.contains("steady "),
+            "{opened}"
+        );
+        assert_eq!(
+            said.last(),
+            Some(&format!("{window} captured: 400 iterations by {step}"))
+        );
+        // A program that ends before says how many steps there were.
+        let ran = fixture().args("--steps 12").run();
+        assert!(ran.switches().is_empty());
+        let said = ran.said();
+        let why = match step {
+            "auto" => "auto recognised no step",
+            _ => "12 iterations by ",
+        };
+        let start = format!("window of 20 steady iterations never opened: {why}");
+        assert!(
+            said.last().is_some_and(|line| line.starts_with(&start)),
+            "{said:?}"
+        );
+        assert_unharmed(&ran, &Fixture::plain(program).args("--steps 12").run());
+    }
+}
+
+#[test]
+fn a_run_without_a_window_ends_with_a_summary_and_the_line_that_makes_the_page() {
+    let scratch = Scratch::new("steady");
+    let run_with = |more: &[&str], steps: &str| {
+        let mut it = command(tllmprof());
+        it.args(["run", "--run", "x", "--step", "cudaGraphLaunch"])
+            .args(more)
+            .arg("--")
+            .arg(standin().join("bin/steps_shared12"))
+            .args(["--steps", steps])
+            .env("TLLMPROF_LIB", shim())
+            .env("LD_LIBRARY_PATH", standin())
+            .env("STANDIN_WORK_NS", "20000")
+            .current_dir(scratch.folder());
+        run(&mut it, Duration::from_secs(60)).err()
+    };
+    let text = run_with(&[], "400");
+    assert!(text.contains(": 50 iterations in "), "{text}");
+    let last = "tllmprof: a page with timelines: tllmprof report --html tllmprof-x.html tllmprof-x";
+    assert_eq!(text.lines().last(), Some(last));
+    let mut page = command(tllmprof());
+    page.args(last.split(' ').skip(6))
+        .current_dir(scratch.folder());
+    let made = run(&mut page, Duration::from_secs(60));
+    assert!(made.status.success(), "{}", made.err());
+    assert!(scratch.path("tllmprof-x.html").is_file());
+    // Where no window came to be there is nothing that a page could show.
+    for (more, steps, line) in [
+        (
+            &[][..],
+            "10",
+            "window of 50 steady iterations never opened: 10 iterations",
+        ),
+        (&["--window", "none"], "100", "no iteration was recorded"),
+    ] {
+        let text = run_with(more, steps);
+        assert!(text.contains(line) && !text.contains("a page"), "{text}");
+    }
+}
+
+/// The window's time in the log, in milliseconds, and in the report.
+fn times_of_a_window(windows: &str) -> (f64, f64) {
+    let scratch = Scratch::new("times");
+    let mut it = command(tllmprof());
+    it.args(["run", "--step", "cudaGraphLaunch", "--window", windows])
+        .args(["--trace", "x.tllmprof", "--"])
+        .arg(standin().join("bin/steps_shared12"))
+        .env("TLLMPROF_LIB", shim())
+        .env("LD_LIBRARY_PATH", standin())
+        .current_dir(scratch.folder());
+    let text = run(&mut it, Duration::from_secs(60)).err();
+    let closed = text.lines().find(|line| line.contains(" closed: "));
+    let time = closed.and_then(|line| line.rsplit_once(" in ")?.1.strip_suffix(" ms"));
+    let mut report = command(tllmprof());
+    report
+        .args(["report", "--json", "x.tllmprof"])
+        .current_dir(scratch.folder());
+    let json = run(&mut report, Duration::from_secs(60)).out();
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let wall = json["processes"][0]["inside"]["wall_ns"].as_f64();
+    (
+        time.and_then(|time| time.parse().ok()).expect("a time"),
+        wall.expect("iterations") / 1e6,
+    )
+}
+
+#[test]
+fn the_log_and_the_report_say_the_same_of_a_windows_time() {
+    // Closed by an iteration, and by the end of the process. A thread may be interrupted between two readings.
+    for windows in ["5-9", "5-"] {
+        let runs: Vec<_> = (0..3).map(|_| times_of_a_window(windows)).collect();
+        let is_near = |(log, report): &(f64, f64)| (log - report).abs() < 0.01 + 0.05 * report;
+        assert!(runs.iter().any(is_near), "{windows}: {runs:?}");
+    }
 }

@@ -53,6 +53,12 @@ impl Fixture {
         self
     }
 
+    /// Without this variable.
+    pub fn without(mut self, name: &str) -> Self {
+        self.command.env_remove(name);
+        self
+    }
+
     /// The windows and the rule.
     pub fn window(self, windows: &str, step: &str) -> Self {
         self.env("TLLM_PROFILE_START_STOP", windows)

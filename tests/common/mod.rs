@@ -167,8 +167,11 @@ pub fn built_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
+/// Set in what a profiler starts, so that the shim does not warn that nobody records the windows.
+pub const PROFILED: &str = "NV_NSIGHT_INJECTION_OF_TESTS";
+
 /// A command without the variables that steer the shim and with default signals, whatever the shell that started the
-/// tests has set.
+/// tests has set. It is started as by a profiler: the stand-in writes down where it is switched.
 pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -177,6 +180,7 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
             command.env_remove(&*name);
         }
     }
+    command.env(PROFILED, "1");
     signals::reset(&mut command);
     command
 }

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use tllmprof_record::Reader;
 use tllmprof_report::Process;
 
-use crate::common::{Scratch, standin};
+use crate::common::python::pythons;
+use crate::common::{Scratch, repo, standin};
 use crate::profile::{REPEAT_2, STOP, UNGATED, engine_is_done, nsys, profile, reports};
 
 /// A window's first iteration, its last, and all that it has.
@@ -63,4 +64,48 @@ fn exports_hold_the_iterations_of_records() {
         }
         assert_eq!(found, windows(&record), "{asked}: {}", run.program.err());
     }
+}
+
+#[test]
+fn exports_have_what_was_in_each_batch() {
+    let Some(nsys) = nsys() else { return };
+    let Some(python) = pythons().last() else {
+        return;
+    };
+    let folder = repo().join("tests/batch");
+    let program = folder.join("main.py");
+    let paths = [folder.join("engines"), repo().join("tests/fixtures")];
+    let paths = std::env::join_paths(paths).unwrap();
+    let scratch = Scratch::new("record");
+    let record = scratch.path("run.tllmprof");
+    let batch = "mine:Runner.step=requests:len(batch.requests),tokens:batch.total,\
+                 prefill_tokens:sum(n for n in batch.prompts)";
+    let variables = [
+        ("PYTHONPATH", paths.to_str().unwrap()),
+        ("PYTHONDONTWRITEBYTECODE", "1"),
+        ("TLLMPROF_BATCH", batch),
+        ("TLLM_PROFILE_START_STOP", "1-9"),
+        ("TLLMPROF_TRACE", record.to_str().unwrap()),
+    ];
+    let program = [
+        python.path.as_os_str(),
+        program.as_os_str(),
+        OsStr::new("mine"),
+        OsStr::new(""),
+    ];
+    let run = profile(nsys, STOP, &variables, &program);
+    let batches = |process: &Process| -> Vec<_> {
+        let iterations = process.windows[0].iterations.iter();
+        iterations
+            .map(|iteration| (iteration.n, iteration.batch))
+            .collect()
+    };
+    let reader = Reader::open(&record).expect("a record");
+    let record = batches(&Process::read(record, &reader).expect("a record"));
+    let export = &reports(run.scratch.folder())[0].with_extension("sqlite");
+    let recorded = tllmprof_nsys::open(export).expect("an export");
+    let export = Process::read(PathBuf::from("export"), &recorded[0]).expect("an export");
+    assert!(record.iter().all(|(_, batch)| batch.is_some()));
+    assert_eq!(record.len(), 9);
+    assert_eq!(batches(&export), record, "{}", run.program.err());
 }

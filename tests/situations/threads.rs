@@ -57,6 +57,28 @@ fn sixty_four_threads_launch_at_once() {
 }
 
 #[test]
+fn steady_iterations_of_threads_that_launch_at_once() {
+    let situation = Situation::new("threads").args("--launchers 16 --launches 200 --short 0");
+    let mut exact = 0;
+    for _ in 0..4 {
+        let ran = situation
+            .clone()
+            .window("steady:500", "cudaGraphLaunch")
+            .run_shimmed();
+        if ran.output.err().contains(INEXACT) {
+            continue;
+        }
+        exact += 1;
+        let (first, end) = edges(&ran);
+        // As above, at both ends.
+        let few = (end - first).abs_diff(500) <= 16;
+        assert!(few, "{first} to {end}: {}", ran.output.err());
+        assert_eq!(total(&ran.said()), 3200);
+    }
+    assert!(exact > 0, "no run was exact");
+}
+
+#[test]
 fn sixty_four_threads_wait_at_once() {
     let situation = Situation::new("threads").args("--launchers 64 --launches 100 --short 0");
     let ran = situation

@@ -15,7 +15,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_calls::CuptiCall;
-use tllmprof_config::{Ranked, Settings, Window};
+use tllmprof_config::{PerfectRouter, Ranked, Settings, Window};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use nvtx::Ranges;
@@ -56,6 +56,10 @@ struct Capture {
     /// Of the window that is open or was the last.
     parts: Parts,
     drains: bool,
+    /// Nobody records what is captured, and that has not been said.
+    is_unheard: bool,
+    /// The process ends since then: its last iteration does, too.
+    ended: Option<Instant>,
 }
 
 /// A window under way.
@@ -63,6 +67,7 @@ struct Open {
     /// As it was asked for, which is how messages name it.
     window: Window,
     iteration: u64,
+    /// When its first iteration began, as the record has it.
     since: Instant,
     profiling: bool,
 }
@@ -125,8 +130,18 @@ impl Capture {
                 elapsed: Duration::ZERO,
             },
             drains: true,
+            is_unheard: false,
+            ended: None,
         }
     }
+}
+
+/// Whether something comes of windows, as far as the settings and the variables of profilers show.
+fn is_heard(settings: &Settings) -> bool {
+    settings.trace.is_some()
+        || settings.torch_trace.is_some()
+        || settings.perfect_router == PerfectRouter::Window
+        || injection::has_profiler()
 }
 
 /// Gets ready for a process that has begun to use CUDA.
@@ -140,6 +155,7 @@ fn start(settings: &Settings) {
     }
     let mut state = STATE.lock();
     state.drains = settings.drain;
+    state.is_unheard = !is_heard(settings);
     state.ranges = ranges;
 }
 
@@ -149,6 +165,7 @@ fn start(settings: &Settings) {
 /// started and the first to be stopped; it waits for the GIL, so nothing is locked meanwhile.
 fn switch(place: &Place<'_>, edge: window::Edge) {
     let mut state = STATE.lock();
+    let ended = Instant::now();
     recorder::iteration_ends(place.point != Point::Start);
     if let Some(ranges) = &mut state.ranges {
         ranges.end_iteration();
@@ -165,7 +182,6 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
             driver.remember_context();
         }
         let drained = place.capturing || !state.drains || drain();
-        let ended = Instant::now();
         recorder::gpu::end();
         drop(state);
         cupti::window_has_closed(over, place.capturing);
@@ -193,9 +209,6 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
         drop(state);
         let begins = cupti::reach(iteration, place.capturing);
         state = STATE.lock();
-        if let Some(open) = state.open.as_mut().filter(|_| edge.open.is_some()) {
-            open.since = Instant::now();
-        }
         if let Some(ranges) = &mut state.ranges {
             ranges.begin_iteration(iteration);
         }
@@ -208,6 +221,9 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
         }
         if begins {
             cupti::write_edge(Edge::Open, iteration);
+        }
+        if let Some(open) = state.open.as_mut().filter(|_| edge.open.is_some()) {
+            open.since = Instant::now();
         }
         recorder::iteration_begins(iteration, place.excluded);
     } else {
@@ -289,7 +305,8 @@ fn close_all(iterations: u64, drain: bool) {
     }
     recorder::gpu::end();
     if let Some(mut state) = STATE.lock_for(LAST) {
-        state.close(iterations, Instant::now(), true, false);
+        let ended = state.ended.unwrap_or_else(Instant::now);
+        state.close(iterations, ended, true, false);
     }
 }
 
@@ -389,8 +406,16 @@ impl Capture {
         }
         if goes_on {
             log::say!(Debug, "window {} closed in between", open.window);
-        } else {
-            log::say!(Info, "window {} closed: {}", open.window, self.parts);
+            return;
+        }
+        log::say!(Info, "window {} closed: {}", open.window, self.parts);
+        if core::mem::take(&mut self.is_unheard) && !cupti::others_have_it() {
+            log::say!(
+                Warn,
+                "window {} was captured, but nothing recorded it: there is no profiler in this process, and \
+                 TLLMPROF_TRACE is not set (set TLLMPROF_TRACE=PATH, or run it under nsys)",
+                open.window
+            );
         }
     }
 }
@@ -445,6 +470,9 @@ impl tllmprof_session::Sink for Profilers {
     }
 
     fn ends(&self, iterations: u64, capturing: bool) {
+        if let Some(mut state) = STATE.lock_for(LAST) {
+            state.ended = Some(Instant::now());
+        }
         cupti::finish(iterations, capturing);
         recorder::ends(iterations);
     }

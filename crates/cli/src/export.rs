@@ -57,6 +57,7 @@ fn what_to_write() -> String {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let to_stdout = arguments.output == Path::new("-");
     let files = runs::named(&arguments.files)?;
+    processes::are_different(&files)?;
     if !to_stdout {
         processes::is_no_input("--output", &arguments.output, &files)?;
     }
@@ -68,6 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let write = writing(arguments, target)?;
     let stopped = Stopped::on_signals()?;
     let (records, status) = open(&files, &stopped);
+    let records = runs::without_copies(records, |record| &record.process);
     if !arguments.merge {
         runs::are_one(records.iter().map(|record| &record.process), "export")?;
     }

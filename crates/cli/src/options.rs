@@ -5,13 +5,15 @@ use std::ffi::{OsStr, OsString};
 
 use anyhow::Result;
 use clap::Args;
-use tllmprof_config::{RUN_VARIABLE, Settings};
+use tllmprof_config::variables::WINDOW_VARIABLES;
+use tllmprof_config::{RUN_VARIABLE, Ranked, Settings};
 
 use crate::failure::usage;
 
 #[derive(Args, Debug, Default)]
 pub struct Options {
-    /// Windows of iterations: A-B, N, A-, all, and comma lists of them
+    /// Windows of iterations: A-B, N, A-, all, and comma lists of them; steady[:N]: N (50) iterations from where
+    /// their time has settled, which is the default; none
     #[arg(long, value_name = "W", allow_hyphen_values = true)]
     window: Option<OsString>,
     /// Only iterations whose batches fulfil this count for a window's length: comparisons of requests,
@@ -24,7 +26,7 @@ pub struct Options {
     where_split: bool,
     /// The Python function whose arguments hold what is in a batch, and where: requests and two of tokens,
     /// prefill_tokens and decode_tokens, such as
-    /// 'my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,decode_tokens:0'; without --step the
+    /// 'my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new'; without --step the
     /// function is the step, too
     #[arg(long, value_name = "FUNCTION=FORMULAS")]
     batch: Option<OsString>,
@@ -104,7 +106,7 @@ impl Options {
     pub fn given(&self) -> Vec<Given> {
         let on = |flag: bool, value: &str| flag.then(|| OsString::from(value));
         [
-            ("--window", "TLLMPROF_START_STOP", self.window.clone()),
+            ("--window", WINDOW_VARIABLES[0], self.window()),
             ("--where", "TLLMPROF_WHERE", self.condition.clone()),
             (
                 "--where-split",
@@ -149,6 +151,14 @@ impl Options {
         .collect()
     }
 
+    /// The windows: where neither an option nor a variable says which, steady iterations.
+    fn window(&self) -> Option<OsString> {
+        let is_set = |name: &&str| env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_asked = self.window.is_some() || WINDOW_VARIABLES.iter().any(is_set);
+        let default = || (!is_asked).then(|| OsString::from("steady"));
+        self.window.clone().or_else(default)
+    }
+
     /// Whether there is to be no record.
     pub const fn no_trace(&self) -> bool {
         self.no_trace
@@ -183,6 +193,17 @@ impl Options {
             ));
         }
         Ok(settings)
+    }
+
+    /// Which of a job's tasks this is, where the run has no identifier but the job's.
+    pub fn task(&self, settings: &Settings) -> Option<String> {
+        let is_named =
+            self.run.is_some() || env::var_os(RUN_VARIABLE).is_some_and(|run| !run.is_empty());
+        settings.run.as_ref().filter(|_| !is_named)?;
+        let rank = Ranked::by_variables(&|name| env::var_os(name)).map_or(0, |ranked| ranked.rank);
+        let host = rustix::system::uname();
+        let host = host.nodename().to_string_lossy().replace('/', "-");
+        Some(format!("{host}-{rank}"))
     }
 
     /// What was meant where the program's name is a value that an option takes behind an equals sign only.

@@ -2,7 +2,8 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::iter;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,8 @@ use crate::{output, runs};
 
 /// What `run` records to, in the run's folder, unless an option names another file.
 const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
+/// What the names of the files begin with that show which tasks of a job have run.
+const MARK: &str = ".task-";
 /// How exact the times of files are on a file system that rounds them.
 const SLACK: Duration = Duration::from_secs(2);
 /// How far another machine's clock may be behind.
@@ -28,37 +31,73 @@ pub struct Records {
     /// What the processes are to have in `TLLMPROF_TRACE`.
     pub variable: OsString,
     since: SystemTime,
-    /// The run's folder, where it was made for it.
-    made: Option<PathBuf>,
+    /// The run's folder, where they are in it.
+    of_run: Option<PathBuf>,
+    /// It was made for this run.
+    is_made: bool,
+    /// The file in it that shows that this task has run.
+    mark: Option<PathBuf>,
 }
 
 impl Records {
-    /// Those of a run that begins now, in a folder of its own. Where that cannot be made the program runs all the
-    /// same, and the library says that it cannot record.
+    /// Those of a run that begins now, in a folder of its own, and its identifier. Where the folder cannot be made the
+    /// program runs all the same, and the library says that it cannot record.
+    ///
+    /// `task`: the identifier is that of a launcher's job, and this is one of its tasks. All tasks are of one run; what a
+    /// task runs after that is of another.
     ///
     /// # Errors
     /// As [`Records::begin`].
-    pub fn of_run(run: &RunId) -> Result<Self> {
-        let folder = PathBuf::from(runs::folder(run));
-        let made = fs::create_dir(&folder);
-        if let Err(error) = &made
-            && !folder.is_dir()
-        {
-            let folder = folder.display();
-            output::say(format_args!("{folder}: the folder cannot be made: {error}"));
-            return Self::begin("--trace", DEFAULT.into());
+    pub fn of_run(run: &RunId, task: Option<&str>) -> Result<(Self, RunId)> {
+        let mut id = run.clone();
+        let mut number = 1;
+        loop {
+            let folder = PathBuf::from(runs::folder(&id));
+            let made = fs::create_dir(&folder);
+            if let Err(error) = &made
+                && !folder.is_dir()
+            {
+                let folder = folder.display();
+                output::say(format_args!("{folder}: the folder cannot be made: {error}"));
+                return Ok((Self::begin("--trace", DEFAULT.into())?, id));
+            }
+            let mark = task.map(|task| folder.join(format!("{MARK}{task}")));
+            match mark.as_ref().map(File::create_new) {
+                Some(Err(error)) if error.kind() == ErrorKind::AlreadyExists => {
+                    number += 1;
+                    id = run.again(number);
+                    continue;
+                }
+                // Another task may have removed a folder in which it left nothing.
+                Some(Err(error)) if error.kind() == ErrorKind::NotFound => continue,
+                _ => {}
+            }
+            let records = Self::begin("--trace", folder.join(DEFAULT).into())?;
+            let records = Self {
+                of_run: Some(folder),
+                is_made: made.is_ok() || mark.is_some(),
+                mark,
+                ..records
+            };
+            return Ok((records, id));
         }
-        let made = made.is_ok().then(|| folder.clone());
-        let records = Self::begin("--trace", folder.join(DEFAULT).into())?;
-        Ok(Self { made, ..records })
     }
 
     /// Removes the folder that was made if nothing was written to it.
     pub fn finish(self) {
-        if let Some(made) = self.made {
-            // One that holds something stays.
-            let _ = fs::remove_dir(made);
+        let Some(made) = self.of_run.filter(|_| self.is_made) else {
+            return;
+        };
+        let is_mark = |name: OsString| name.as_encoded_bytes().starts_with(MARK.as_bytes());
+        let mut entries = fs::read_dir(&made).into_iter().flatten().flatten();
+        if let Some(mark) = &self.mark
+            && entries.all(|entry| is_mark(entry.file_name()))
+        {
+            // It is of no use where there is nothing to be told apart from.
+            let _ = fs::remove_file(mark);
         }
+        // One that holds something stays.
+        let _ = fs::remove_dir(made);
     }
 
     /// Those of a run that begins now. `given` is what was asked for, and by which option or variable.
@@ -98,13 +137,20 @@ impl Records {
             template,
             variable,
             since: SystemTime::now(),
-            made: None,
+            of_run: None,
+            is_made: false,
+            mark: None,
         })
     }
 
     /// The folder that all of them are in, at some depth.
     pub fn folder(&self) -> PathBuf {
         self.template.folder()
+    }
+
+    /// What a command line names them by: the run's folder, or the files that were written.
+    pub fn names(&self, written: Vec<PathBuf>) -> Vec<PathBuf> {
+        self.of_run.clone().map_or(written, |folder| vec![folder])
     }
 
     /// The records that have been written to since the run began, by their names.

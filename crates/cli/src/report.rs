@@ -111,11 +111,13 @@ fn print(report: &Report, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// What the records of a run show, in short, on standard error.
-pub fn summarise(files: &[PathBuf], run: &RunId) {
+/// What the records of a run show, in short, on standard error; whether there is anything that a page could show.
+pub fn summarise(files: &[PathBuf], run: &RunId) -> bool {
     let (processes, _) = processes::read_all(files);
     let processes = runs::only(processes, run);
+    let has_iterations = processes.iter().any(|process| process.sum.is_some());
     if !processes.is_empty() {
         output::write_error(Report::new(processes).text().as_bytes());
     }
+    has_iterations
 }

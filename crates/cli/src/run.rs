@@ -4,6 +4,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus};
@@ -17,7 +18,7 @@ use crate::options::{Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
 use crate::records::{self, Records};
 use crate::which::{Found, which};
-use crate::{doctor, inherited, library, output, report, runs, supervised};
+use crate::{doctor, inherited, library, output, quote, report, runs, supervised};
 
 const TRACE: &str = "TLLMPROF_TRACE";
 
@@ -92,10 +93,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         command.env(given.variable, given.value);
     }
 
-    // All that the program starts is of this run.
-    let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
-    command.env(RUN_VARIABLE, run.as_str());
-
     match which(name) {
         Found::Program(_) => doctor::admit(name, &library, settings.log)?,
         Found::NotExecutable(_) => {
@@ -114,7 +111,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
     let options = &arguments.options;
     let is_recorded = !is_profiled && records::are_wanted(&settings, options.no_trace());
-    let records = is_recorded.then(|| records(&command, &run)).transpose()?;
+    let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
+    let task = options.task(&settings);
+    let (records, run) = match is_recorded {
+        true => {
+            records(&command, run, task.as_deref()).map(|(records, run)| (Some(records), run))?
+        }
+        false => (None, run),
+    };
+    // All that the program starts is of this run.
+    command.env(RUN_VARIABLE, run.as_str());
     if records.is_none() && !options.gpu_metrics() {
         let error = inherited::exec(&mut command);
         return Err(cannot_start(command.get_program(), &error));
@@ -144,16 +150,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(end_as(status))
 }
 
-/// Where the processes of `command` are to write their records.
-fn records(command: &Command, run: &RunId) -> Result<Records> {
+/// Where the processes of `command` are to write their records, and the identifier of their run.
+fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Records, RunId)> {
     let by_option = command
         .get_envs()
         .find_map(|(name, value)| (name == TRACE).then_some(value).flatten());
     match by_option {
-        Some(given) => Records::begin("--trace", given.to_owned()),
+        Some(given) => Ok((Records::begin("--trace", given.to_owned())?, run)),
         None => match env::var_os(TRACE) {
-            Some(given) => Records::begin(TRACE, given),
-            None => Records::of_run(run),
+            Some(given) => Ok((Records::begin(TRACE, given)?, run)),
+            None => Records::of_run(&run, task),
         },
     }
 }
@@ -163,7 +169,17 @@ fn summarise(records: &Records, metrics: Option<PathBuf>, run: &RunId, log: Leve
     let mut written = records.written();
     if !written.is_empty() {
         written.extend(metrics.filter(|path| !written.contains(path)));
-        report::summarise(&written, run);
+        if report::summarise(&written, run) {
+            let page = format!("{}.html", runs::folder(run).display());
+            let line = ["tllmprof", "report", "--html", &page].map(OsString::from);
+            let names = records.names(written).into_iter().map(OsString::from);
+            let words = line.into_iter().chain(names);
+            let words: Vec<_> = words.map(|name| quote::word(name.as_bytes())).collect();
+            output::say(format_args!(
+                "a page with timelines: {}",
+                String::from_utf8_lossy(&words.join(&b' '))
+            ));
+        }
     } else if log >= Level::Info {
         output::say(format_args!(
             "no record was written: no process that uses CUDA came to an iteration"

@@ -78,7 +78,7 @@ fn newest(here: &Path) -> Result<PathBuf> {
 /// Processes by their runs, in the order in which these come; those without one are together. Where everything is to
 /// be merged there is one group, and a line if the runs' commands differ.
 pub fn apart(processes: Vec<Process>, merge: bool) -> Vec<Vec<Process>> {
-    let processes = without_copies(processes);
+    let processes = without_copies(processes, |process| process);
     let mut groups: Vec<Vec<Process>> = Vec::new();
     let mut measured = Vec::new();
     for process in processes {
@@ -127,11 +127,12 @@ fn command(run: &[Process]) -> &str {
     programs.next().map_or("", |first| &first.facts.command)
 }
 
-/// Processes, each once: a copy of a record is named and left out.
-fn without_copies(processes: Vec<Process>) -> Vec<Process> {
+/// Records, each once: a copy of one is named and left out.
+pub fn without_copies<T>(records: Vec<T>, process: impl Fn(&T) -> &Process) -> Vec<T> {
     let mut known = HashMap::<_, PathBuf>::new();
     let mut kept = Vec::new();
-    for process in processes {
+    for record in records {
+        let process = process(&record);
         let facts = &process.facts;
         let start = process
             .windows
@@ -158,7 +159,7 @@ fn without_copies(processes: Vec<Process>) -> Vec<Process> {
             },
             _ => (),
         }
-        kept.push(process);
+        kept.push(record);
     }
     kept
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 use common::{Ended, Scratch, finish, plain};
 use serde_json::Value;
 use server::Server;
+use tllmprof_record::{Event, Info, What};
 
 fn compare(scratch: &Scratch, arguments: &[&str]) -> Ended {
     let mut command = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
@@ -70,6 +71,41 @@ fn a_folder_is_the_ranks_of_a_run() {
         text.stdout.ends_with("not comparable: 3 and 1 ranks\n"),
         "{}",
         text.stdout
+    );
+}
+
+/// Writes the record of a rank that belongs to a run.
+fn record_of(path: &Path, run: &str, rank: u64) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let (mut builder, truth) = Server::rank(rank).record();
+    let value = builder.string(1, run).into();
+    let key = Some(Info::Run);
+    builder.push(1, &Event::new(truth[0].start, 0, What::Info { key, value }));
+    builder
+        .write_to(&mut fs::File::create(path).unwrap())
+        .unwrap();
+}
+
+#[test]
+fn a_folder_of_several_runs_is_one_side_only_if_that_is_asked_for() {
+    let scratch = Scratch::new();
+    for (folder, runs) in [("base", ["one", "two"]), ("other", ["three", "three"])] {
+        for (rank, run) in (0..).zip(runs) {
+            let path = scratch.path(&format!("{folder}/{rank}.tllmprof"));
+            record_of(&path, run, rank);
+        }
+    }
+    let refused = compare(&scratch, &["base", "other"]);
+    let why =
+        "tllmprof: base: the records are of 2 runs: one, two (wanted: those of one, or --merge)\n";
+    assert_eq!((refused.code(), refused.stderr.as_str()), (Some(2), why));
+    let merged = compare(&scratch, &["--merge", "--json", "base", "other"]);
+    assert_eq!((merged.code(), merged.stderr.as_str()), (Some(0), ""));
+    let json: Value = serde_json::from_str(&merged.stdout).unwrap();
+    let processes = |side: &str| json[side]["processes"].clone();
+    assert_eq!(
+        (processes("base"), processes("other")),
+        (2.into(), 2.into())
     );
 }
 

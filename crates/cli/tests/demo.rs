@@ -214,6 +214,8 @@ fn an_example_that_fails_is_no_success() {
 fn what_is_asked_for_wrongly() {
     for arguments in [
         &["--window", "9-5"][..],
+        &["--window", "steady"],
+        &["--window", "none"],
         &["--window", "40-"],
         &["--steps", "3"],
         &["--steps", "x"],

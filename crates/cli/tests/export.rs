@@ -95,6 +95,53 @@ fn each_format_is_made_and_what_is_there_stays() {
     assert!(fs::read(scratch.path(part)).unwrap().starts_with(b"PAR1"));
 }
 
+/// Writes the record of a rank that belongs to a run.
+fn record_of(scratch: &Scratch, run: &str, rank: u64) {
+    let (mut builder, truth) = Server::rank(rank).record();
+    let value = builder.string(1, run).into();
+    let key = Some(Info::Run);
+    builder.push(1, &Event::new(truth[0].start, 0, What::Info { key, value }));
+    fs::create_dir_all(scratch.path(run)).unwrap();
+    let path = scratch.path(&format!("{run}/rank-{rank}.tllmprof"));
+    builder
+        .write_to(&mut fs::File::create(path).unwrap())
+        .unwrap();
+}
+
+fn to_chrome<'a>(files: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
+    [files, &["--to", "chrome", "-o", "t.json"], more].concat()
+}
+
+#[test]
+fn different_runs_are_exported_together_only_if_that_is_asked_for() {
+    let scratch = Scratch::new();
+    record_of(&scratch, "one", 0);
+    record_of(&scratch, "two", 1);
+    let refused = export(&scratch, &to_chrome(&["one", "two"], &[]));
+    let why = "tllmprof: export: the records are of 2 runs: one, two (wanted: those of one, or --merge)\n";
+    assert_eq!((refused.code(), refused.stderr.as_str()), (Some(2), why));
+    assert_eq!(names(&scratch), ["one", "two"], "nothing was made");
+    let merged = export(&scratch, &to_chrome(&["one", "two"], &["--merge"]));
+    assert_eq!(merged.code(), Some(0), "{merged:?}");
+    assert!(merged.stderr.ends_with(" of 2 processes\n"), "{merged:?}");
+}
+
+#[test]
+fn a_copy_of_a_record_is_named_and_left_out() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    fs::copy(scratch.path("rank-0.tllmprof"), scratch.path("z.tllmprof")).unwrap();
+    let ended = export(&scratch, &to_chrome(&["."], &[]));
+    let start =
+        "tllmprof: ./z.tllmprof: a copy of ./rank-0.tllmprof; it is left out\ntllmprof: t.json: ";
+    assert!(ended.stderr.starts_with(start), "{ended:?}");
+    assert!(ended.stderr.ends_with(" of 1 process\n"), "{ended:?}");
+    let file = "rank-0.tllmprof";
+    let twice = export(&scratch, &to_chrome(&[file, file], &["--force"]));
+    let why = "tllmprof: rank-0.tllmprof is given twice\n";
+    assert_eq!((twice.code(), twice.stderr.as_str()), (Some(2), why));
+}
+
 #[test]
 fn standard_output_and_compression() {
     let scratch = Scratch::new();
@@ -266,18 +313,16 @@ fn limit_file_size(command: &mut Command, bytes: u64) -> &mut Command {
 #[test]
 fn a_signal_ends_it_and_leaves_nothing() {
     let scratch = Scratch::new();
-    record(&scratch, 0);
     // Many, so that it takes a while.
-    let mut child = command(
-        &scratch,
-        &["rank-0.tllmprof", "--to", "chrome", "-o", "out"],
-    )
-    .args(std::iter::repeat_n("rank-0.tllmprof", 500))
-    .stdin(Stdio::null())
-    .stdout(Stdio::null())
-    .stderr(Stdio::piped())
-    .spawn()
-    .unwrap();
+    (0..100).for_each(|rank| record(&scratch, rank));
+    let records = names(&scratch);
+    let mut child = command(&scratch, &["--to", "chrome", "-o", "out"])
+        .args(&records)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let started = Instant::now();
     let has_begun = || names(&scratch).iter().any(|name| name.starts_with(".out."));
     while !has_begun() && child.try_wait().unwrap().is_none() {
@@ -290,7 +335,7 @@ fn a_signal_ends_it_and_leaves_nothing() {
     let said = String::from_utf8(ended.stderr).unwrap();
     assert_eq!(ended.status.signal(), Some(libc::SIGTERM), "{said}");
     assert_eq!(said, "tllmprof: interrupted: out is not written\n");
-    assert_eq!(names(&scratch), ["rank-0.tllmprof"]);
+    assert_eq!(names(&scratch), records);
 }
 
 #[test]

@@ -18,7 +18,11 @@ fn nsys_captures_the_windows() {
     let scratch = Scratch::new();
     let nsys = scratch.script("tools/nsys", PROFILER);
     let path = format!("{}:/usr/bin:/bin", nsys.parent().unwrap().display());
-    for (windows, end) in [("5-9", "stop"), ("2-3,4,7,30-", "repeat:3")] {
+    for (windows, end) in [
+        ("5-9", "stop"),
+        ("2-3,4,7,30-", "repeat:3"),
+        ("steady", "stop"),
+    ] {
         let mut run = scratch.tllmprof();
         run.args([
             "run",

@@ -58,6 +58,30 @@ fn the_program_has_library_and_variables() {
 }
 
 #[test]
+fn without_a_window_it_takes_steady_iterations() {
+    let scratch = Scratch::new();
+    let windows = |arguments: &[&str], variable: Option<&str>| {
+        let mut run = scratch.tllmprof();
+        run.arg("run").args(arguments);
+        run.args(["sh", "-c", "echo ${TLLMPROF_START_STOP-unset}"]);
+        if let Some(windows) = variable {
+            run.env("TLLM_PROFILE_START_STOP", windows);
+        }
+        finish(&mut run).stdout.trim_end().to_owned()
+    };
+    assert_eq!(windows(&[], None), "steady");
+    assert_eq!(windows(&[], Some("")), "steady");
+    assert_eq!(windows(&[], Some("5-9")), "unset", "a variable has them");
+    for window in ["none", "steady:7", "5-9"] {
+        assert_eq!(windows(&["--window", window], Some("3")), window);
+    }
+    let mut env = scratch.tllmprof();
+    let ended = finish(env.arg("env"));
+    let line = "export TLLMPROF_START_STOP='steady'";
+    assert!(ended.stdout.lines().any(|l| l == line), "{ended:?}");
+}
+
+#[test]
 fn it_is_loaded_before_what_was_preloaded() {
     let scratch = Scratch::new();
     let other = scratch.compile("other.so", "int other;", &["-shared", "-fPIC"]);
@@ -415,6 +439,26 @@ fn a_run_has_an_identifier_and_a_folder_that_its_processes_inherit() {
     assert_eq!(run(&["--run", "mine.1"]), "mine.1");
     assert_ne!(run(&[]), run(&[]));
 
+    // All tasks of a job are one run; what one runs next is another.
+    let task = |rank: &str, script: &str| {
+        let mut run = scratch.tllmprof();
+        run.current_dir(scratch.path("."))
+            .env("SLURM_JOB_ID", "7")
+            .env("SLURM_STEP_ID", "0")
+            .env("SLURM_PROCID", rank);
+        let ended = finish(run.args(["run", "--", "sh", "-c", script]));
+        ended.stdout.split(' ').next().unwrap().trim().to_owned()
+    };
+    assert_eq!(task("0", script), "slurm-7-0");
+    assert_eq!(task("1", script), "slurm-7-0");
+    assert_eq!(task("0", script), "slurm-7-0.2");
+    assert_eq!(task("0", script), "slurm-7-0.3");
+    assert_eq!(task("1", script), "slurm-7-0.2");
+    // Where no task left anything there is no folder, and no number is taken.
+    for _ in 0..2 {
+        assert_eq!(task("0", "echo $TLLMPROF_RUN"), "slurm-7-0.4");
+    }
+    assert!(!scratch.path("tllmprof-slurm-7-0.4").exists());
     // Where nothing was written the folder goes.
     let mut nothing = scratch.tllmprof();
     nothing.current_dir(scratch.path("."));

@@ -102,6 +102,10 @@ fn nsys_captures_the_windows() {
         format!("{common}{range}repeat:2|-o|x|true|")
     );
     assert_eq!(run(&["--nsys", "--", "true"]), format!("{common}true|"));
+    assert_eq!(
+        run(&["--window", "none", "--nsys", "true"]),
+        format!("{common}true|")
+    );
     // nsys refuses an option that is given twice.
     let theirs = "-t nvtx -c nvtx -p capture@tllmprof --trace-fork-before-exec=false";
     assert_eq!(

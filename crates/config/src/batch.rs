@@ -13,7 +13,7 @@ use crate::function::PyFunction;
 /// What a formula can be for: requests, and two of the others.
 const NAMES: [&str; 4] = ["requests", "tokens", "prefill_tokens", "decode_tokens"];
 
-/// `my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,decode_tokens:0`
+/// `my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BatchFunction {
     pub function: PyFunction,
@@ -26,7 +26,7 @@ pub struct BatchFunction {
 impl BatchFunction {
     const WANTED: &str = "MODULE:QUALNAME=requests:FORMULA and two of tokens:FORMULA, \
                           prefill_tokens:FORMULA and decode_tokens:FORMULA, separated by commas, such as \
-                          my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,decode_tokens:0";
+                          my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new";
 
     /// # Errors
     /// No function, a formula that is none, or one that is missing or too many.

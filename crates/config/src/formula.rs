@@ -21,6 +21,8 @@ pub const ARGUMENTS: usize = 4;
 pub const VARIABLES: usize = 4;
 /// Formulas within each other.
 const DEPTH: usize = 32;
+/// Operators, attributes and items in a formula: what follows one goes as deep as there are of them.
+const LINKS: usize = 64;
 
 /// A part of a formula. A number in it that is a name's is its place in [`Formulas::names`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -114,6 +116,7 @@ impl<const COUNT: usize> Formulas<COUNT> {
                 text,
                 at: 0,
                 depth: 0,
+                links: 0,
                 variables: Vec::new(),
                 names: &mut formulas.names,
                 arguments: &mut formulas.arguments,
@@ -132,6 +135,7 @@ struct Parser<'a> {
     /// In bytes.
     at: usize,
     depth: usize,
+    links: usize,
     /// Of the sums around, by their slots.
     variables: Vec<&'a str>,
     names: &'a mut Vec<String>,
@@ -158,6 +162,16 @@ impl<'a> Parser<'a> {
             self.at += symbol.len();
         }
         has
+    }
+
+    /// As [`Parser::has`], of what makes a formula longer.
+    fn links(&mut self, symbol: &str) -> Parsed<bool> {
+        let has = self.has(symbol);
+        self.links += usize::from(has);
+        if self.links > LINKS {
+            return Err(self.wanted("a shorter formula"));
+        }
+        Ok(has)
     }
 
     fn wants(&mut self, symbol: &'static str) -> Parsed<()> {
@@ -204,11 +218,17 @@ impl<'a> Parser<'a> {
         Ok(name)
     }
 
-    fn formula(&mut self) -> Parsed<Node> {
+    /// Something begins that may have others of its kind in it.
+    fn deeper(&mut self) -> Parsed<()> {
         if self.depth == DEPTH {
             return Err(self.wanted("fewer formulas within each other"));
         }
         self.depth += 1;
+        Ok(())
+    }
+
+    fn formula(&mut self) -> Parsed<Node> {
+        self.deeper()?;
         let mut node = self.test()?;
         if self.has_word("if") {
             let test = self.test()?;
@@ -233,8 +253,8 @@ impl<'a> Parser<'a> {
         self.wants("(")?;
         let mut texts = Vec::new();
         while !self.has(")") {
-            if !texts.is_empty() {
-                self.wants(",")?;
+            if !texts.is_empty() && !self.links(",")? {
+                return Err(self.wanted(","));
             }
             texts.push(self.quoted()?);
         }
@@ -244,9 +264,9 @@ impl<'a> Parser<'a> {
     fn value(&mut self) -> Parsed<Node> {
         let mut node = self.product()?;
         loop {
-            node = if self.has("+") {
+            node = if self.links("+")? {
                 Node::Adds(Box::new([node, self.product()?]))
-            } else if self.has("-") {
+            } else if self.links("-")? {
                 Node::Subtracts(Box::new([node, self.product()?]))
             } else {
                 return Ok(node);
@@ -256,7 +276,7 @@ impl<'a> Parser<'a> {
 
     fn product(&mut self) -> Parsed<Node> {
         let mut node = self.part()?;
-        while self.has("*") {
+        while self.links("*")? {
             node = Node::Multiplies(Box::new([node, self.part()?]));
         }
         Ok(node)
@@ -296,10 +316,10 @@ impl<'a> Parser<'a> {
     /// What is behind a name.
     fn places_in(&mut self, mut node: Node) -> Parsed<Node> {
         loop {
-            node = if self.has(".") {
+            node = if self.links(".")? {
                 let name = self.name()?;
                 Node::Attribute(Box::new(node), place(self.names, name))
-            } else if self.has("[") {
+            } else if self.links("[")? {
                 let node = Node::Item(Box::new([node, self.formula()?]));
                 self.wants("]")?;
                 node
@@ -330,6 +350,7 @@ impl<'a> Parser<'a> {
 
     /// Behind `sum`. What is added stands before the variables in it, so it is read last.
     fn sum(&mut self) -> Parsed<Node> {
+        self.deeper()?;
         self.wants("(")?;
         let each_at = self.at;
         let Some(length) = find_for(&self.text[each_at..]) else {
@@ -373,6 +394,7 @@ impl<'a> Parser<'a> {
             return Err(self.wanted("for"));
         }
         self.at = end;
+        self.depth -= 1;
         self.variables.truncate(first);
         Ok(Node::Sum(Box::new(Sum {
             each,
@@ -528,6 +550,15 @@ mod tests {
         }
         let deep = format!("{}a{}", "(".repeat(99), ")".repeat(99));
         assert_eq!(refused(&deep).wanted, "fewer formulas within each other");
+        let deep = format!("{}a{}", "sum(1 for x in ".repeat(9999), ")".repeat(9999));
+        assert_eq!(refused(&deep).wanted, "fewer formulas within each other");
+        let else_if = "1 if a else ".repeat(9999) + "0";
+        assert_eq!(refused(&else_if).wanted, "fewer formulas within each other");
+        for link in [".a", "[0]", "+1", "-1", "*1"] {
+            let long = |links| format!("a{}", link.repeat(links));
+            assert_eq!(refused(&long(9999)).wanted, "a shorter formula", "{link}");
+            parse(&long(LINKS));
+        }
         let line = refused("a b").to_string();
         assert_eq!(line, "at character 2: wanted the end");
     }

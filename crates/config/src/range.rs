@@ -1,4 +1,4 @@
-//! Windows of iterations: `A-B`, `N`, `A-`, `all`, and comma lists of them.
+//! Windows of iterations: `A-B`, `N`, `A-`, `all`, and comma lists of them; `steady`, `steady:N` and `none`.
 
 use std::fmt;
 
@@ -86,17 +86,49 @@ impl fmt::Display for Window {
     }
 }
 
+/// Iterations of a steady window where nobody says how many.
+const STEADY: u64 = 50;
+
 /// Windows in ascending order, with at least one iteration between each and the next.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Windows(Vec<Window>);
+pub struct Windows {
+    list: Vec<Window>,
+    /// The only window begins later than it says: once the time of an iteration has settled.
+    is_steady: bool,
+}
 
 impl Windows {
-    pub const WANTED: &str = "A-B, N, A- or all, or a comma list of them";
+    pub const WANTED: &str =
+        "A-B, N, A- or all, or a comma list of them; or steady, steady:N or none";
 
     /// # Errors
     /// Text outside the grammar, a reversed range, and numbers over `u64::MAX`.
     pub fn parse(text: &str) -> Result<Self, Problem> {
+        let (word, count) = match text.split_once(':') {
+            Some((word, count)) => (word.trim(), Some(count)),
+            None => (text.trim(), None),
+        };
+        if word.eq_ignore_ascii_case("steady") {
+            let count = count.map_or(Ok(STEADY), |count| number::parse(count, Self::WANTED))?;
+            return Self::steady(count)
+                .ok_or_else(|| Problem::new("a window has at least 1 iteration", Self::WANTED));
+        }
+        if count.is_none() && word.eq_ignore_ascii_case("none") {
+            return Ok(Self::default());
+        }
         Self::parse_as(text, Self::WANTED)
+    }
+
+    /// One window of as many iterations, from where their time has settled; nothing for none at all.
+    fn steady(count: u64) -> Option<Self> {
+        let window = Window {
+            first: 0,
+            last: Some(count.checked_sub(1)?),
+        };
+        Some(Self {
+            list: vec![window],
+            is_steady: true,
+        })
     }
 
     /// As [`Windows::parse`], for lists of something else.
@@ -118,25 +150,37 @@ impl Windows {
                 _ => merged.push(window),
             }
         }
-        Ok(Self(merged))
+        Ok(Self {
+            list: merged,
+            is_steady: false,
+        })
     }
 
     pub fn as_slice(&self) -> &[Window] {
-        &self.0
+        &self.list
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.list.is_empty()
+    }
+
+    /// How many iterations the window has that begins once their time has settled, if that is what was asked for.
+    pub fn steady_iterations(&self) -> Option<u64> {
+        let last = self.list.first()?.last?;
+        self.is_steady.then(|| last.saturating_add(1))
     }
 
     pub fn contains(&self, iteration: u64) -> bool {
-        self.0.iter().any(|window| window.contains(iteration))
+        self.list.iter().any(|window| window.contains(iteration))
     }
 }
 
 impl fmt::Display for Windows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (k, window) in self.0.iter().enumerate() {
+        if let Some(count) = self.steady_iterations() {
+            return write!(f, "steady:{count}");
+        }
+        for (k, window) in self.list.iter().enumerate() {
             if k > 0 {
                 f.write_str(",")?;
             }
@@ -169,7 +213,7 @@ impl<I: Iterator<Item = Window> + Clone> fmt::Display for Listed<I> {
 impl Windows {
     /// The windows as a line for people has them.
     pub fn listed(&self) -> Listed<impl Iterator<Item = Window> + Clone> {
-        Listed(self.0.iter().copied())
+        Listed(self.list.iter().copied())
     }
 }
 
@@ -204,6 +248,33 @@ mod tests {
         assert_eq!(normal(" 100 - 150 , 7 ,\t30 - "), "7,30-");
         assert_eq!(normal("ALL"), "all");
         assert_eq!(normal("5–9,30–"), "5-9,30-");
+    }
+
+    #[test]
+    fn steady_iterations_are_so_many_and_none_is_no_window() {
+        for (text, count) in [("steady", 50), (" Steady : 7 ", 7), ("steady:1", 1)] {
+            let windows = Windows::parse(text).unwrap();
+            assert_eq!(windows.steady_iterations(), Some(count));
+            assert_eq!(windows.as_slice().len(), 1);
+            assert_eq!(windows.to_string(), format!("steady:{count}"));
+            assert_eq!(Windows::parse(&windows.to_string()).unwrap(), windows);
+        }
+        assert_eq!(Windows::parse("5-9").unwrap().steady_iterations(), None);
+        for none in ["none", " None "] {
+            assert_eq!(Windows::parse(none).unwrap(), Windows::default());
+        }
+        for (text, problem) in [
+            ("steady:0", "a window has at least 1 iteration"),
+            ("steady:", "a number is missing"),
+            ("steady:x", "\"x\" is not a number"),
+            ("steady,7", "\"steady\" is not a number"),
+            ("5-9,none", "\"none\" is not a number"),
+            ("none:5", "\"none:5\" is not a number"),
+        ] {
+            let error = Windows::parse(text).expect_err(text);
+            assert_eq!(error.problem, problem, "{text}");
+        }
+        assert!(Windows::parse_as("steady", "ranks").is_err());
     }
 
     #[test]

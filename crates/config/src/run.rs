@@ -72,6 +72,15 @@ impl RunId {
         })
     }
 
+    /// That of the `number`-th run of the same job.
+    #[must_use]
+    pub fn again(&self, number: u64) -> Self {
+        let number = format!(".{number}");
+        let mut id = self.0.clone();
+        id.truncate(LONGEST - number.len());
+        Self(id + &number)
+    }
+
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -143,5 +152,11 @@ mod tests {
         let long = "x".repeat(300);
         let long = of(&[("PMI_JOBID", &long)]).unwrap();
         assert!(RunId::parse(&long).is_ok() && long.len() == LONGEST);
+        let again = RunId::parse(&long).unwrap().again(12);
+        assert!(RunId::parse(again.as_str()).is_ok() && again.as_str().ends_with("x.12"));
+        assert_eq!(
+            RunId::parse("slurm-7-0").unwrap().again(2).as_str(),
+            "slurm-7-0.2"
+        );
     }
 }

@@ -101,7 +101,7 @@ impl Settings {
         let where_split = env.flag("TLLMPROF_WHERE_SPLIT", false)?;
         if where_split && condition.is_none() {
             let problem = "there is no condition that a window could be split by";
-            let problem = Problem::new(problem, "TLLMPROF_WHERE as well");
+            let problem = Problem::new(problem, "--where EXPR or TLLMPROF_WHERE beside it");
             let value = (env.get)("TLLMPROF_WHERE_SPLIT").unwrap_or_default();
             return Err(problem.in_variable("TLLMPROF_WHERE_SPLIT", &value));
         }

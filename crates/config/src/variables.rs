@@ -26,7 +26,8 @@ pub const ROUTER_VARIABLES: [&str; 2] = ["TLLMPROF_PERFECT_ROUTER", "ENABLE_PERF
 pub const VARIABLES: &[Variable] = &[
     variable(
         "TLLMPROF_START_STOP",
-        "windows of iterations: A-B, N, A-, all, and comma lists of them",
+        "windows of iterations: A-B, N, A-, all, and comma lists of them; or steady[:N], N (50) iterations \
+         from where their time has settled; or none",
     ),
     variable(
         "TLLM_PROFILE_START_STOP",

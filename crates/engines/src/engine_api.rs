@@ -118,6 +118,68 @@ pub const ENGINE_APIS: &[EngineApi] = &[
                where a streamed answer begins",
         source: "vllm 0.8.5, 0.10.0, 0.11.0, 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0",
     },
+    // Both model runners call one of these once in a step; several passes of a draft model are within.
+    EngineApi {
+        name: "vLLM V1, speculative decoding",
+        functions: &[
+            (
+                "vllm.v1.spec_decode.eagle",
+                &["EagleProposer.propose", "SpecDecodeBaseProposer.propose"],
+            ),
+            (
+                "vllm.v1.spec_decode.llm_base_proposer",
+                &["SpecDecodeBaseProposer.propose"],
+            ),
+            (
+                "vllm.v1.spec_decode.step3p5",
+                &["Step3p5MTPProposer.propose"],
+            ),
+            ("vllm.v1.spec_decode.medusa", &["MedusaProposer.propose"]),
+            (
+                "vllm.v1.spec_decode.ngram_proposer",
+                &["NgramProposer.propose"],
+            ),
+            (
+                "vllm.v1.spec_decode.ngram_proposer_gpu",
+                &["NgramProposerGPU.propose"],
+            ),
+            (
+                "vllm.v1.spec_decode.suffix_decoding",
+                &["SuffixDecodingProposer.propose"],
+            ),
+            (
+                "vllm.v1.worker.gpu.spec_decode.eagle.speculator",
+                &["EagleSpeculator.propose"],
+            ),
+            (
+                "vllm.v1.worker.gpu.spec_decode.autoregressive.speculator",
+                &["AutoRegressiveSpeculator.propose"],
+            ),
+            (
+                "vllm.v1.worker.gpu.spec_decode.target_dependent_ar.speculator",
+                &["TargetDependentARSpeculator.propose"],
+            ),
+            (
+                "vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator",
+                &["StandaloneARSpeculator.propose"],
+            ),
+            (
+                "vllm.v1.worker.gpu.spec_decode.multi_module_mtp.speculator",
+                &["MultiModuleMTPSpeculator.propose"],
+            ),
+            (
+                "vllm.v1.worker.gpu.spec_decode.ngram.speculator",
+                &["NgramGPUSpeculator.propose"],
+            ),
+            (
+                "vllm.v1.worker.gpu.spec_decode.dflash.speculator",
+                &["DFlashSpeculator.propose"],
+            ),
+        ],
+        note: "drafts are part of the step that they follow, and no steps of their own; a range \
+               holds all passes that draft for one step",
+        source: "vllm 0.10.0, 0.18.0, 0.26.0, 0.33.0",
+    },
     EngineApi {
         name: "SGLang",
         functions: &[
@@ -168,6 +230,53 @@ pub const ENGINE_APIS: &[EngineApi] = &[
         ],
         note: "get_next_batch_to_run is left out: an idle scheduler calls it all the time",
         source: "sglang 0.4.6, 0.5.3, 0.5.10, 0.5.16, 0.5.23",
+    },
+    EngineApi {
+        name: "SGLang, speculative decoding",
+        functions: &[
+            (
+                "sglang.srt.speculative.eagle_worker",
+                &[
+                    "EAGLEWorker.draft",
+                    "EAGLEWorker.verify",
+                    "EAGLEWorker.forward_draft_extend",
+                    "EAGLEWorker.forward_draft_extend_after_decode",
+                ],
+            ),
+            (
+                "sglang.srt.speculative.eagle_worker_v2",
+                &[
+                    "EagleDraftWorker.draft",
+                    "EagleDraftWorker._draft_extend_for_prefill",
+                    "EagleDraftWorker._draft_extend_for_decode",
+                    "EAGLEWorkerV2.verify",
+                ],
+            ),
+            (
+                "sglang.srt.speculative.multi_layer_eagle_worker_v2",
+                &[
+                    "MultiLayerEagleDraftWorker.draft",
+                    "MultiLayerEagleDraftWorker._draft_extend_for_prefill",
+                    "MultiLayerEagleDraftWorker._draft_extend_for_decode",
+                    "MultiLayerEagleWorkerV2.verify",
+                ],
+            ),
+            (
+                "sglang.srt.speculative.frozen_kv_mtp_worker_v2",
+                &[
+                    "FrozenKVMTPDraftWorker.draft",
+                    "FrozenKVMTPDraftWorker._draft_extend_for_prefill",
+                    "FrozenKVMTPDraftWorker._draft_extend_for_decode",
+                ],
+            ),
+            (
+                "sglang.srt.speculative.ngram_worker",
+                &["NGRAMWorker._prepare_draft_tokens"],
+            ),
+        ],
+        note: "drafts are part of the step that they are for, and no steps of their own; verify is \
+               the pass of the model itself",
+        source: "sglang 0.5.3, 0.5.16, 0.5.23",
     },
     EngineApi {
         name: "TensorRT-LLM LLM API",

@@ -1,5 +1,6 @@
 //! The iterations of a process as columns.
 
+use tllmprof_record::{Batch, Phase};
 use tllmprof_report::Process;
 
 use crate::columns::Columns;
@@ -30,8 +31,26 @@ pub fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns {
     columns.column(all().map(|iteration| u64::from(iteration.kernels)));
     columns
         .column(all().map(|iteration| iteration.gpu_busy.map_or(0, |busy| busy.saturating_add(1))));
+    let batches = || all().map(|iteration| iteration.batch);
+    columns.column(batches().map(|batch| batch.map_or(0, |batch| number(batch.phase()))));
+    let mut of_batch = |of: fn(Batch) -> u32| {
+        columns.column(batches().map(|batch| batch.map_or(0, |batch| of(batch).into())));
+    };
+    of_batch(|batch| batch.requests.into());
+    of_batch(|batch| batch.tokens);
+    of_batch(|batch| batch.prefill_tokens);
     columns.column(all().map(|iteration| {
         timeline.map_or(0, |timeline| u64::from(timeline.shows(iteration.start)))
     }));
     columns
+}
+
+/// The number of a phase; 0 is an unknown one.
+const fn number(phase: Phase) -> u64 {
+    match phase {
+        Phase::Prefill => 1,
+        Phase::Decode => 2,
+        Phase::Mixed => 3,
+        Phase::Idle => 4,
+    }
 }

@@ -113,6 +113,13 @@ fn in_a_browser_it_shows_what_the_records_hold() {
     (moe.windows, moe.layers, moe.experts) = (vec![(100, 110)], 60, 128);
     moe.replaced = true;
     Shown::of(&[moe], tllmprof_page::EVENTS).write(scratch.path(), "moe");
+    let mut batches = engine(0);
+    (batches.windows, batches.layers, batches.batches) = (vec![(100, 219)], 8, true);
+    Shown::of(&[batches], tllmprof_page::EVENTS).write(scratch.path(), "batches");
+    let mut long = engine(0);
+    (long.windows, long.layers, long.kernels) = (vec![(100, 10_099)], 1, 1);
+    long.batches = true;
+    Shown::of(&[long], tllmprof_page::EVENTS).write(scratch.path(), "long");
     Shown::of(&[engine(0)], 1000).write(scratch.path(), "nothing");
     let numbers = serde_json::to_vec(&numbers()).unwrap();
     std::fs::write(scratch.path().join("numbers.json"), numbers).unwrap();

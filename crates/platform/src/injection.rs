@@ -24,6 +24,15 @@ pub const VARIABLE: &str = "NVTX_INJECTION64_PATH";
 /// What [`VARIABLE`] was before this library was put there; empty if there was none.
 const BEFORE: &str = "TLLMPROF_NVTX_CHAIN";
 
+/// What profilers set in the processes that they start: nsys; nsys, ncu and others that inject into CUDA; ncu and
+/// compute-sanitizer. A name may go on behind these.
+const PROFILERS: [&[u8]; 4] = [
+    b"NSYS_PROFILING_SESSION_ID",
+    b"CUDA_INJECTION64_PATH",
+    b"NV_NSIGHT_INJECTION",
+    b"NV_TPS_LAUNCH",
+];
+
 lifecycle::global! {
     #[fork(keep = "what the variables said at the start")]
     #[exec = "`NVTX_INJECTION64_PATH` names this library, and `TLLMPROF_NVTX_CHAIN` the tool: the next copy takes them back or goes on with them"]
@@ -101,6 +110,12 @@ pub fn tool() -> Option<&'static CStr> {
 /// Whether somebody else than this library listens.
 pub fn has_tool() -> bool {
     variable(VARIABLE).is_some_and(|named| !is_us(&named) || tool().is_some())
+}
+
+/// Whether a profiler has started this process, or listens in it.
+pub fn has_profiler() -> bool {
+    let is_set = |name: &[u8]| PROFILERS.iter().any(|profiler| name.starts_with(profiler));
+    environment::has(is_set) || has_tool()
 }
 
 /// Whether NVTX would still load this library. Allocates nothing.

@@ -91,10 +91,14 @@ pub fn phases(windows: &[Window]) -> Vec<PhaseSum> {
     Phase::ALL.into_iter().filter_map(phase).collect()
 }
 
+/// The place of the class of sizes that so many tokens are in.
+pub fn size_class(tokens: u32) -> usize {
+    SIZES.partition_point(|most| *most < tokens)
+}
+
 fn sizes(known: &[(&Iteration, Batch)]) -> Vec<SizeSum> {
-    let class = |tokens: u32| SIZES.partition_point(|most| *most < tokens);
     let sum = |place: usize| {
-        let is_one = |(_, batch): &&(&Iteration, Batch)| class(batch.tokens) == place;
+        let is_one = |(_, batch): &&(&Iteration, Batch)| size_class(batch.tokens) == place;
         let of: Vec<_> = known.iter().filter(is_one).copied().collect();
         let before = place.checked_sub(1).map_or(0, |before| SIZES[before] + 1);
         Some(SizeSum {

@@ -126,6 +126,27 @@ pub struct Kernels {
     pub left_out: u64,
 }
 
+impl Kernels {
+    /// Forgets iterations in which nothing was taken though the GPU was at work, as its times say: there kernels are
+    /// unknown, and not none. How many they are.
+    pub fn missing(&mut self, raw: &[RawIteration], gpu: &[(u64, u64)]) -> u64 {
+        if !self.totals.is_empty() || !self.copies.is_empty() {
+            return 0;
+        }
+        let works = |iteration: &RawIteration| {
+            let at = gpu.binary_search_by_key(&iteration.n, |(n, _)| *n);
+            at.is_ok_and(|at| gpu[at].1 > 0)
+        };
+        let taken = raw.iter().zip(&self.iterations);
+        let mut taken = taken.filter(|(_, kernels)| kernels.busy.is_some());
+        if !taken.any(|(iteration, _)| works(iteration)) {
+            return 0;
+        }
+        let sum = std::mem::take(self).sum;
+        sum.map_or(0, |sum| sum.iterations)
+    }
+}
+
 /// What a device ran, as [`Did`] has it, by name.
 pub fn work_name(what: u32, strings: &Strings) -> String {
     match what.checked_sub(COPIES) {

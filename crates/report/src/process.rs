@@ -74,6 +74,8 @@ pub struct Process {
     pub copies: Vec<CopyTotal>,
     /// The iterations that those are of; `None` where no kernels were taken.
     pub kernel_window: Option<KernelSum>,
+    /// Iterations in which kernels were to be taken and none was, though the GPU was at work.
+    pub kernels_missing: u64,
     /// Inside windows, by device and metric. [`Report::new`](crate::Report::new) adds what other
     /// records of the same machine hold.
     pub metrics: Vec<MetricSum>,
@@ -209,14 +211,17 @@ impl Process {
             // What is no record of ours has no counters.
             row.inside = row.inside.max(totals.calls[usize::from(row.row)].count);
         }
-        let kernels = kernels.finish(&iterations, kernel_edges, &strings);
+        let gpu_left_out = gpu.left_out;
+        let gpu = gpu.times();
+        let mut kernels = kernels.finish(&iterations, kernel_edges, &strings);
+        let kernels_missing = kernels.missing(&iterations, &gpu);
         let ns = Ns {
             rate: clock.ns_per_tick(),
         };
         // What is missing of kernels is reported with them.
         let kernels_dropped = kernels.sum.map_or(0, |sum| sum.dropped);
         let left_out = left_out
-            + gpu.left_out
+            + gpu_left_out
             + totals.left_out
             + kernels.left_out
             + samples.left_out
@@ -237,7 +242,7 @@ impl Process {
                 &iterations,
                 &inside,
                 &kernels,
-                gpu.times(),
+                gpu,
                 &batches,
                 &qualified,
                 &clock,
@@ -331,6 +336,7 @@ impl Process {
             kernels: kernels.totals,
             copies: kernels.copies,
             kernel_window: kernels.sum,
+            kernels_missing,
             metrics: metrics::inside(samples.samples.iter(), &windows),
             metric_samples: samples.samples,
             turnaround: Turnaround {

@@ -1,6 +1,7 @@
 //! What a call that is followed means: whether it begins an iteration, and what that switches.
 
 use core::sync::atomic::Ordering;
+use std::time::Instant;
 
 use tllmprof_calls::{Call, Kind};
 use tllmprof_config::condition::Facts;
@@ -99,6 +100,12 @@ fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
         if counts || !state.splits(begun.iteration) {
             state.schedule.counts(begun.iteration, counts);
         }
+    }
+    if begun.understood && state.schedule.is_settling() {
+        if stream_capture::is_any_under_way() {
+            state.schedule.interrupt();
+        }
+        state.schedule.begins(begun.iteration, Instant::now());
     }
     state
         .schedule

@@ -25,6 +25,7 @@ use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
 use tllmprof_platform::thread::Inside;
 use tllmprof_platform::thread::uncounted;
+use tllmprof_steps::steady::{ENOUGH, NEEDED};
 use tllmprof_steps::step::learned::Learnt;
 use tllmprof_steps::step::threads::Slot;
 use tllmprof_steps::turn::Event;
@@ -247,7 +248,11 @@ impl fmt::Display for Outcome<'_> {
             held,
             calls,
         } = self;
-        let by = By { step, rank: *rank };
+        let by = By {
+            step,
+            rank: *rank,
+            verdict: None,
+        };
         if let (Some(ranks), Some(number)) = (&settings.ranks, rank.number())
             && !ranks.contains(number)
         {
@@ -262,10 +267,16 @@ impl fmt::Display for Outcome<'_> {
                 "the windows were left to TensorRT-LLM: {iterations} iterations by {by}"
             );
         }
+        let steady = settings.windows.steady_iterations();
+        let found = captured.first().filter(|_| steady.is_some());
+        let asked = match &found {
+            Some(taken) => core::slice::from_ref(&taken.asked),
+            None => settings.windows.as_slice(),
+        };
         let opened = captured.iter().filter(|taken| !taken.is_again).count();
         let mut separator = "";
         for (what, are_captured) in [("captured", true), ("never opened", false)] {
-            let all = settings.windows.as_slice().iter();
+            let all = asked.iter();
             // There may be many. They were captured in their order.
             let taken = |window: &Window| {
                 captured
@@ -278,7 +289,10 @@ impl fmt::Display for Outcome<'_> {
                 1 => "",
                 _ => "s",
             };
-            write!(f, "{separator}window{s} {} {what}", Listed(windows))?;
+            match steady.filter(|_| !are_captured) {
+                Some(count) => write!(f, "window of {count} steady iterations {what}")?,
+                None => write!(f, "{separator}window{s} {} {what}", Listed(windows))?,
+            }
             if are_captured && captured.iter().any(Taken::is_late) {
                 let late = captured.iter().map(|taken| taken.window);
                 write!(f, " as {}", Listed(late))?;
@@ -300,7 +314,7 @@ impl fmt::Display for Outcome<'_> {
             }
             separator = "; ";
         }
-        let missed = opened < settings.windows.as_slice().len();
+        let missed = opened < asked.len();
         match learnt.filter(|_| missed) {
             Some(Learnt::Nothing) => write!(f, ": {by} recognised no step{calls}")?,
             Some(Learnt::Unsure) => write!(
@@ -324,6 +338,12 @@ impl fmt::Display for Outcome<'_> {
                     if calls.graphs + calls.kernels > 0 {
                         f.write_str(": try auto")?;
                     }
+                } else if steady.is_some() && missed {
+                    write!(
+                        f,
+                        "; it opens once {NEEDED} in a row take about as long, or after {ENOUGH} \
+                         (TLLMPROF_START_STOP=all takes all there are)"
+                    )?;
                 }
             }
         }

@@ -115,13 +115,17 @@ impl Recording {
 impl State {
     pub fn new() -> Option<Self> {
         let settings = crate::activity::settings()?;
+        let schedule = match (&settings.step, &settings.condition) {
+            (Step::Auto, _) => Schedule::patient(settings.windows.as_slice()),
+            (_, None) => Schedule::new(settings.windows.as_slice()),
+            (_, Some(_)) => Schedule::new(settings.windows.as_slice()).of_some(),
+        };
         Some(Self {
             settings,
             counter: Counter::new(settings, process_wide, learning::memory),
-            schedule: match (&settings.step, &settings.condition) {
-                (Step::Auto, _) => Schedule::patient(settings.windows.as_slice()),
-                (_, None) => Schedule::new(settings.windows.as_slice()),
-                (_, Some(_)) => Schedule::new(settings.windows.as_slice()).of_some(),
+            schedule: match settings.windows.steady_iterations() {
+                Some(_) => schedule.once_settled(),
+                None => schedule,
             },
             held: Held::default(),
             excluded: None,
@@ -181,7 +185,8 @@ impl State {
         let next = Some(self.turn.done().next());
         // Where the record alone wants to know of each, the driver's calls report it.
         let awaits_rank = self.awaits_rank_at(self.turn.done().next());
-        let is_each = self.follows_each || self.settings.condition.is_some();
+        let is_each =
+            self.follows_each || self.settings.condition.is_some() || self.schedule.is_settling();
         let edge = if is_each || awaits_rank {
             next
         } else {

@@ -111,6 +111,7 @@ pub fn ended(stream: usize) -> Option<Guard<'static, Option<State>>> {
     let (_, owner) = state.captures.swap_remove(index);
     UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
     set_capturing(owner, is_on(&state.captures, owner));
+    state.schedule.interrupt();
     if state.schedule.has_opened() || !state.captures.is_empty() {
         return None;
     }

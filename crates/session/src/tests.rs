@@ -25,6 +25,7 @@ mod auto;
 mod captures;
 mod process;
 mod ranks;
+mod steady;
 mod threads;
 mod windows;
 

@@ -180,6 +180,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         };
         let engine = edge.open.and_then(|_| state.engine());
         let learnt = edge.open.and_then(|_| state.counter.learnt_rule());
+        let verdict = edge.open.and_then(|_| state.schedule.verdict());
         let record = Beginning::at(target, state);
         let another = Beginning::anew(state);
         let mut recording = state.recording;
@@ -206,7 +207,11 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             if let Some(engine) = engine {
                 learning::log_engine(engine);
             }
-            let by = By { step, rank };
+            let by = By {
+                step,
+                rank,
+                verdict,
+            };
             sink().switch(
                 &Place {
                     point: target,

@@ -4,7 +4,11 @@
 //! closed before the one that begins B + 1 does. Steps of other threads that began before A and
 //! still run are not its iterations, and those of A to B may be running where it closes.
 
+use std::time::Instant;
+
 use tllmprof_config::range::Window;
+
+use crate::steady::{Settling, Verdict};
 
 /// A place in the sequence of iterations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,9 +113,21 @@ pub struct Cut {
     pub has: Option<Window>,
 }
 
+/// As many iterations as `window` has, from `first` on.
+fn later(window: Window, first: u64) -> Window {
+    let late = first.saturating_sub(window.first);
+    Window {
+        first,
+        last: window.last.map(|last| last.saturating_add(late)),
+    }
+}
+
 /// What a window has left to take: so many iterations, or all that come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rest(Option<u64>);
+struct Rest {
+    asked: Window,
+    left: Option<u64>,
+}
 
 /// The windows of a process, on their way from wanted to captured.
 #[derive(Clone, Debug, Default)]
@@ -131,6 +147,8 @@ pub struct Schedule {
     held: bool,
     /// The iteration that begins does not count: no window opens with it.
     passes_over: bool,
+    /// The window begins once the time of an iteration has settled.
+    settling: Option<Settling>,
 }
 
 impl Schedule {
@@ -173,6 +191,41 @@ impl Schedule {
         }
     }
 
+    /// Lets the window begin once the time of an iteration has settled ([`Schedule::begins`]).
+    #[must_use]
+    pub fn once_settled(self) -> Self {
+        Self {
+            settling: Some(Settling::default()),
+            ..self
+        }
+    }
+
+    /// Whether the window waits for that, so that [`Schedule::begins`] is to know of each iteration.
+    pub fn is_settling(&self) -> bool {
+        self.settling
+            .as_ref()
+            .is_some_and(|settling| settling.verdict().is_none())
+    }
+
+    /// `iteration` begins now, and has not been reached yet.
+    pub fn begins(&mut self, iteration: u64, now: Instant) {
+        if let Some(settling) = &mut self.settling {
+            settling.begins(iteration, now, !self.passes_over);
+        }
+    }
+
+    /// A stream was captured in the iteration that runs.
+    pub fn interrupt(&mut self) {
+        if let Some(settling) = &mut self.settling {
+            settling.interrupt();
+        }
+    }
+
+    /// What has become of the time of an iteration, where the window has waited for it to settle.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.settling.as_ref()?.verdict()
+    }
+
     /// Says of `iteration`, before it is reached, whether it counts. The open window lasts one longer for
     /// each that does not.
     pub fn counts(&mut self, iteration: u64, counts: bool) {
@@ -199,13 +252,16 @@ impl Schedule {
         }
         open.goes_on = true;
         open.window.last = Some(iteration.saturating_sub(1));
-        self.rest = Some(Rest(last.map(|last| last - iteration + 1)));
+        self.rest = Some(Rest {
+            asked: open.asked,
+            left: last.map(|last| last - iteration + 1),
+        });
         true
     }
 
     /// How many iterations a window that was closed in between still has to take; none if it takes all.
     pub fn lacks(&self) -> Option<u64> {
-        self.rest?.0
+        self.rest?.left
     }
 
     /// Whether a window is open.
@@ -216,7 +272,13 @@ impl Schedule {
     /// The window that would be open at `iteration` if it were not held.
     pub fn waiting_at(&self, iteration: u64) -> Option<Window> {
         let window = self.windows.get(self.next)?;
-        (self.held && self.open.is_none() && window.first <= iteration).then_some(*window)
+        let is_due = window.first <= iteration && !self.is_settling();
+        (self.held && self.open.is_none() && is_due).then_some(*window)
+    }
+
+    /// Whether no window opens, whatever iteration begins.
+    fn is_held(&self) -> bool {
+        self.held || self.passes_over || self.is_settling()
     }
 
     /// Whether any window has ever opened.
@@ -236,7 +298,7 @@ impl Schedule {
     pub fn has_edge_at(&self, point: Point) -> bool {
         match point {
             Point::Start => false,
-            Point::In(_) if (self.held || self.passes_over) && self.open.is_none() => false,
+            Point::In(_) if self.is_held() && self.open.is_none() => false,
             Point::In(iteration) => self.next_edge().is_some_and(|edge| edge <= iteration),
             Point::After(iteration) => self.closes_after(iteration),
         }
@@ -267,7 +329,14 @@ impl Schedule {
         if self.open.is_some_and(|open| is_over(&open.window)) {
             edge.close = self.close();
         }
-        if self.open.is_none() && !self.held && !self.passes_over {
+        if self.open.is_none() && !self.is_held() {
+            if self.settling.is_some()
+                && self.captured.is_empty()
+                && let Some(window) = self.windows.first_mut()
+            {
+                // Nobody asked for it by number.
+                *window = later(*window, iteration);
+            }
             while !self.is_patient && self.windows.get(self.next).is_some_and(is_over) {
                 self.next += 1;
             }
@@ -287,23 +356,19 @@ impl Schedule {
 
     /// The iterations that `window` takes when it opens at `iteration`.
     fn take(&self, window: Window, iteration: u64) -> Taken {
-        if let Some(Rest(left)) = self.rest {
+        if let Some(Rest { asked, left }) = self.rest {
             let last = left.map(|left| iteration.saturating_add(left - 1));
             let first = iteration;
             return Taken {
                 is_again: true,
-                ..Taken::of(window, Window { first, last })
+                ..Taken::of(asked, Window { first, last })
             };
         }
         let late = iteration.saturating_sub(window.first);
         if !self.is_patient || late == 0 {
             return Taken::on_time(window);
         }
-        let taken = Window {
-            first: iteration,
-            last: window.last.map(|last| last.saturating_add(late)),
-        };
-        Taken::of(window, taken)
+        Taken::of(window, later(window, iteration))
     }
 
     /// Closes the open window, as at the end of the process; no window opens after it.
@@ -329,6 +394,7 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::time::Duration;
 
     fn window(first: u64, last: impl Into<Option<u64>>) -> Window {
         Window {
@@ -597,6 +663,75 @@ mod tests {
         schedule.hold(false);
         let late = schedule.reach(Point::In(12)).open.unwrap();
         assert_eq!((late.asked, late.window), (w, window(12, 16)));
+    }
+
+    #[test]
+    fn a_window_of_steady_iterations_begins_where_their_time_has_settled() {
+        let micros = |n| if n < 10 { 5000 } else { 1000 };
+        let run = |mut schedule: Schedule, counts: fn(u64) -> bool| {
+            let mut now = Instant::now();
+            let mut edges = Vec::new();
+            for n in 0..200 {
+                schedule.counts(n, counts(n));
+                schedule.begins(n, now);
+                let has_edge = schedule.has_edge_at(Point::In(n));
+                let edge = schedule.reach(Point::In(n));
+                assert_eq!(has_edge, edge != Edge::default(), "{n}");
+                assert_eq!(schedule.waiting_at(n), None);
+                let all = [(n, edge.open), (n, edge.close)];
+                edges.extend(all.into_iter().filter_map(|(n, w)| Some((n, w?))));
+                now += Duration::from_micros(micros(n));
+            }
+            edges
+        };
+        let asked = [window(0, 19)];
+        let taken = Taken::on_time(window(40, 59));
+        let edges = run(Schedule::new(&asked).once_settled(), |_| true);
+        assert_eq!(edges, [(40, taken), (60, taken)]);
+        // It is late for nobody, whatever else may hold windows up.
+        let mut held = Schedule::patient(&asked);
+        held.hold(false);
+        assert_eq!(run(held.once_settled(), |_| true), edges);
+        // As many of those that count.
+        let some = run(Schedule::new(&asked).of_some().once_settled(), |n| {
+            n % 2 == 0
+        });
+        assert_eq!(some.len(), 2);
+        let (opened, closed) = (some[0].0, some[1].0);
+        assert_eq!((opened % 2, closed - opened), (0, 39), "{some:?}");
+    }
+
+    #[test]
+    fn a_steady_window_keeps_its_name_where_it_opens_again() {
+        let mut schedule = Schedule::new(&[window(0, 4)]).of_some().once_settled();
+        let start = Instant::now();
+        for n in 0..60 {
+            match n {
+                27..30 => drop(schedule.splits(n)),
+                _ => schedule.counts(n, true),
+            }
+            schedule.begins(n, start + Duration::from_millis(n));
+            schedule.reach(Point::In(n));
+        }
+        let captured = schedule.captured().iter();
+        let captured: Vec<_> = captured.map(|taken| (taken.asked, taken.window)).collect();
+        let asked = window(24, 28);
+        assert_eq!(captured, [(asked, window(24, 26)), (asked, window(30, 31))]);
+    }
+
+    #[test]
+    fn a_steady_window_that_is_held_waits_for_that_too() {
+        let mut schedule = Schedule::new(&[window(0, 4)]).once_settled();
+        schedule.wait();
+        let start = Instant::now();
+        for n in 0..40 {
+            schedule.begins(n, start + Duration::from_millis(n));
+            let is_due = n >= crate::steady::NEEDED;
+            assert_eq!(schedule.waiting_at(n).is_some(), is_due, "{n}");
+            assert!(schedule.reach(Point::In(n)).open.is_none());
+        }
+        schedule.hold(false);
+        assert_eq!(schedule.reach(Point::In(40)).open, taken(window(40, 44)));
     }
 
     #[test]

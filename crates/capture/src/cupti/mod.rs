@@ -99,6 +99,11 @@ impl Obstacle for Settings {
     }
 }
 
+/// Whether another profiler in this process has CUPTI.
+pub fn others_have_it() -> bool {
+    others::have_it()
+}
+
 /// Whether there is something to do where `iteration` begins.
 pub fn has_edge_at(iteration: u64) -> bool {
     iteration >= NEXT.load(Ordering::Relaxed)

@@ -50,6 +50,13 @@ struct Demo {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let windows = Windows::parse(&arguments.window)
         .map_err(|problem| usage(problem.in_variable("--window", arguments.window.as_ref())))?;
+    if windows.is_empty() || windows.steady_iterations().is_some() {
+        return Err(usage(format_args!(
+            "--window=\"{}\": the demo compares what was captured with their numbers (wanted: A-B, N, A- \
+             or all, or a comma list of them)",
+            arguments.window
+        )));
+    }
     let reached = windows
         .as_slice()
         .iter()

@@ -20,11 +20,13 @@ pub fn describe(section: &mut Section) {
             if settings.windows.is_empty() {
                 section.note("no window is set: iterations are marked in NVTX, nothing is gated");
             } else {
+                let windows = match settings.windows.steady_iterations() {
+                    Some(count) => format!("a window of {count} steady iterations"),
+                    None => format!("windows {} of iterations", settings.windows.listed()),
+                };
                 section.good(format_args!(
-                    "windows {} of iterations by {}, warm-up {}",
-                    settings.windows.listed(),
-                    settings.step,
-                    settings.warmup
+                    "{windows} by {}, warm-up {}",
+                    settings.step, settings.warmup
                 ));
             }
             kernels(section, &settings);

@@ -95,7 +95,7 @@ fn the_variable_that_was_set_is_named() {
     assert_eq!(
         error.to_string(),
         "TLLM_GPTM_PROFILE_START_STOP=\"9-5\": \"9-5\" ends before it starts \
-             (wanted: A-B, N, A- or all, or a comma list of them)"
+             (wanted: A-B, N, A- or all, or a comma list of them; or steady, steady:N or none)"
     );
 }
 

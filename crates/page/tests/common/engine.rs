@@ -5,8 +5,8 @@
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    Anchor, CallKind, ClockKind, CopyKind, Counter, Edge, Ended, Event, Info, Metric, RangeKind,
-    StringId, What,
+    Anchor, Batch, CallKind, ClockKind, CopyKind, Counter, Edge, Ended, Event, Info, Metric,
+    RangeKind, StringId, What,
 };
 
 const US: u64 = 1_000;
@@ -67,6 +67,8 @@ pub struct Engine {
     pub experts: u16,
     /// Its routers were replaced in the windows.
     pub replaced: bool,
+    /// What is in its batches is known.
+    pub batches: bool,
 }
 
 /// The record that the command writes beside: metrics of a GPU.
@@ -139,6 +141,25 @@ pub fn tokens(layer: u64, layers: u64, expert: u64) -> u64 {
 impl Engine {
     pub const fn pid(&self) -> u32 {
         21_840 + self.rank as u32
+    }
+
+    /// What is in a batch: prompts alone now and then, or beside decodes; nothing; else decodes of more and more requests.
+    pub fn batch(&self, n: u64) -> Option<Batch> {
+        let noise = (n * 7919 + self.rank * 104_729) % 97;
+        let requests = 1 + n % 64 * (1 + noise / 40);
+        let (requests, prefill) = match n % 50 {
+            7 => (1 + noise / 32, 512 + noise * 60),
+            19 | 20 | 41 => (requests + 1, 256 + noise * 3),
+            33 => (0, 0),
+            _ => (requests, 0),
+        };
+        let decodes = match n % 50 {
+            7 => 0,
+            _ => requests - u64::from(prefill > 0),
+        };
+        let [requests, tokens, prefill] =
+            [requests, prefill + decodes, prefill].map(|number| number as i64);
+        Batch::new(requests, tokens, prefill).filter(|_| self.batches)
     }
 
     /// How much longer than usual an iteration's host part takes: a collection on one, the GIL on another.
@@ -281,6 +302,8 @@ impl Engine {
         }
         let end_of_work = gpu + 8 * US;
         let wait = sample + 60 * US;
+        let tokens = self.batch(n).map_or(0, |batch| u64::from(batch.tokens));
+        let end_of_work = end_of_work + tokens * 3 * US;
         let end = end_of_work.max(wait) + 25 * US;
         to.call(wait, end - wait - 5 * US, WAIT);
         to.range(3, sample, end);
@@ -308,6 +331,11 @@ impl Engine {
         to.put(0, first_work, end_of_work - first_work, span);
         let iteration = Event::new(start, end - start, What::Iteration { n, excluded: false });
         to.builder.push(to.main, &iteration);
+        if let Some(batch) = self.batch(n) {
+            let iteration = n as u16;
+            let what = What::Batch { iteration, batch };
+            to.builder.push(to.main, &Event::new(start, 0, what));
+        }
         end + 6 * US
     }
 

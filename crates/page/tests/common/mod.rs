@@ -25,6 +25,7 @@ pub const fn engine(rank: u64) -> Engine {
         hostile: false,
         experts: 0,
         replaced: false,
+        batches: false,
     }
 }
 

@@ -3,52 +3,19 @@
 import uPlot from "uplot";
 import { Data, Process } from "./contract";
 import { Iterations, SkewSteps } from "./data";
-import { colour, el, offTheme, onTheme } from "./dom";
+import { colour, el } from "./dom";
 import { change, count, time } from "./format";
+import { batchText, hidden, phaseBars, topOf } from "./phases";
+import { axis, BEYOND, durations, mount, tipAt } from "./plot";
 
 const HEIGHT = 264;
 /** Over so many iterations, columns give way to areas. */
 const COLUMNS = 220;
-/** A chart ends at so many times the 90th percentile; what goes beyond is named. */
-const BEYOND = 5;
-
-/** Keeps a chart as wide as its place, and in the theme's colours. */
-function mount(place: HTMLElement, options: Omit<uPlot.Options, "width">, data: uPlot.AlignedData): uPlot {
-    const chart = new uPlot({ ...options, width: Math.max(200, place.clientWidth) }, data, place);
-    const themed = () => {
-        if (place.isConnected) chart.redraw(false);
-        else offTheme(themed);
-    };
-    onTheme(themed);
-    const resized = new ResizeObserver(() => {
-        if (!place.isConnected) return resized.disconnect();
-        if (place.clientWidth > 0) chart.setSize({ width: place.clientWidth, height: options.height });
-    });
-    resized.observe(place);
-    return chart;
-}
-
-const axis = (label: string, more: Partial<uPlot.Axis>): uPlot.Axis => ({
-    label, labelSize: 18, labelFont: "11px system-ui, sans-serif", labelGap: 2,
-    font: "11px system-ui, sans-serif", stroke: () => colour("muted"),
-    grid: { stroke: () => colour("grid"), width: 1 }, ticks: { show: false }, gap: 4, ...more,
-});
-
-/** Labels of durations, all in the unit of the largest. */
-export function durations(splits: number[]): string[] {
-    const largest = Math.max(...splits.map(Math.abs), 1);
-    const [unit, name] = largest >= 1e9 ? [1e9, "s"] : largest >= 1e6 ? [1e6, "ms"] : largest >= 1e3 ? [1e3, "µs"] : [1, "ns"];
-    const step = splits.length > 1 ? (splits[1] - splits[0]) / unit : 1;
-    const exact = (places: number) => Math.abs(step * 10 ** places - Math.round(step * 10 ** places)) < 1e-6;
-    const places = [0, 1, 2].find(exact) ?? 3;
-    return splits.map((value) => (value === 0 ? "0" : `${(value / unit).toFixed(places)} ${name}`));
-}
-
 const bar = (x: number, places: number[]) => places[Math.round(x)];
 
-/** Iterations one after the other: what each took, and for what. */
+/** Iterations one after the other: what each took, in the colour of its phase or by what it took it for. */
 export function iterationChart(
-    place: HTMLElement, process: Process, iterations: Iterations, pick: (place: number) => void,
+    place: HTMLElement, process: Process, iterations: Iterations, by_phase: boolean, pick: (place: number) => void,
 ): uPlot | null {
     const length = iterations.n.length;
     const time_of = process.inside?.time;
@@ -63,24 +30,27 @@ export function iterationChart(
     const columns = places.length <= COLUMNS;
     const column = (of: (i: number) => number | null) => places.map((i) => (i < 0 ? null : of(i)));
     const { wait, gil, gc, dur, qualifies } = iterations;
-    const counted = (of: (i: number) => number) => column((i) => (qualifies[i] ? of(i) : null));
+    // Columns leave a gap, areas go down.
+    const none = columns ? null : 0;
+    const counted = (of: (i: number) => number) => column((i) => (qualifies[i] ? of(i) : none));
     // By events around its work; where there are none, by its kernels.
     const gpu = iterations.gpu.map((ns, i) => (Number.isNaN(ns) ? iterations.busy[i] : ns));
     // Parts that overlap are no longer than the whole.
     const part = (i: number, ...parts: Float64Array[]) => Math.min(dur[i], parts.reduce((sum, of) => sum + of[i], 0));
-    const parts: { label: string; colour: string; values: (number | null)[] }[] = [
-        { label: "left out", colour: "missing", values: column((i) => (qualifies[i] ? null : dur[i])) },
+    const parts: { label: string; colour: string; values: (number | null)[] }[] = by_phase ? [] : [
+        { label: "left out", colour: "missing", values: column((i) => (qualifies[i] ? none : dur[i])) },
         { label: "rest", colour: "host", values: counted((i) => dur[i]) },
         { label: "GC", colour: "gc", values: counted((i) => part(i, wait, gil, gc)) },
         { label: "GIL wait", colour: "gil-wait", values: counted((i) => part(i, wait, gil)) },
         { label: "waits for the GPU", colour: "wait", values: counted((i) => part(i, wait)) },
     ];
-    const has_gpu = gpu.some((value) => !Number.isNaN(value));
-    const top = time_of.max_ns > BEYOND * time_of.p90_ns ? time_of.p90_ns * (BEYOND * 0.6) : time_of.max_ns * 1.12;
+    const has_gpu = !by_phase && gpu.some((value) => !Number.isNaN(value));
+    const top = by_phase ? topOf(process) : time_of.max_ns > BEYOND * time_of.p90_ns ? time_of.p90_ns * (BEYOND * 0.6) : time_of.max_ns * 1.12;
     const bars = columns ? uPlot.paths.bars?.({ size: [0.86, 60], align: 0 }) : undefined;
     const tip = el("div", { class: "tip", hidden: "" });
     const said = (i: number) => [
         `iteration ${iterations.n[i]} · ${time(dur[i])}${qualifies[i] ? "" : " · left out"}`,
+        batchText(iterations, i),
         [
             `waits for the GPU ${time(wait[i])}`, gil[i] > 0 && `GIL wait ${time(gil[i])}`, gc[i] > 0 && `GC ${time(gc[i])}`,
             !Number.isNaN(gpu[i]) && `${Number.isNaN(iterations.gpu[i]) ? "GPU busy" : "GPU time"} ${time(gpu[i])}`,
@@ -99,6 +69,7 @@ export function iterationChart(
         ],
         series: [
             {},
+            ...(by_phase ? [{ label: "iterations", paths: () => null, points: { show: false } } satisfies uPlot.Series] : []),
             ...parts.map((part): uPlot.Series => ({
                 label: part.label, paths: bars, points: { show: false }, width: 0, fill: () => colour(part.colour),
             })),
@@ -107,22 +78,21 @@ export function iterationChart(
             } satisfies uPlot.Series] : []),
         ],
         hooks: {
+            drawAxes: by_phase ? [(chart) => phaseBars(chart, iterations, places)] : [],
             draw: [(chart) => {
                 levels(chart, [["p50", time_of.p50_ns], ["p99", time_of.p99_ns]]);
-                outliers(chart, process, iterations, places, top);
+                outliers(chart, process, iterations, by_phase, places, top);
             }],
             setCursor: [(chart) => {
                 const i = places[chart.cursor.idx ?? -1];
                 tip.hidden = i === undefined || i < 0 || (chart.cursor.left ?? -1) < 0;
                 if (tip.hidden) return;
-                const [name, rest] = said(i);
-                tip.replaceChildren(el("b", {}, name), el("span", {}, rest));
-                const left = chart.over.offsetLeft + (chart.cursor.left ?? 0);
-                tip.style.left = `${Math.max(4, Math.min(left + 14, place.clientWidth - tip.offsetWidth - 8))}px`;
-                tip.style.top = `${chart.over.offsetTop + (chart.cursor.top ?? 0) + 18}px`;
+                const [name, ...rest] = said(i);
+                tip.replaceChildren(el("b", {}, name), ...rest.map((line) => line && el("span", {}, line)).filter(Boolean));
+                tipAt(tip, chart, place);
             }],
         },
-    }, [x, ...parts.map((part) => part.values), ...(has_gpu ? [column((i) => gpu[i])] : [])] as uPlot.AlignedData);
+    }, [x, ...(by_phase ? [column((i) => dur[i])] : []), ...parts.map((part) => part.values), ...(has_gpu ? [column((i) => gpu[i])] : [])] as uPlot.AlignedData);
     place.append(tip);
     let down = 0;
     chart.over.addEventListener("mousedown", (event) => (down = event.clientX));
@@ -178,7 +148,7 @@ function levels(chart: uPlot, values: [string, number][]) {
 
 /** Names the slowest iterations, and what took longer in them, as far as there is room. */
 function outliers(
-    chart: uPlot, process: Process, iterations: Iterations, places: number[], top: number,
+    chart: uPlot, process: Process, iterations: Iterations, by_phase: boolean, places: number[], top: number,
 ) {
     const { ctx: context, bbox } = chart;
     const ratio = devicePixelRatio;
@@ -190,7 +160,7 @@ function outliers(
     const marks = process.slowest.flatMap((slow) => {
         const at = slow.dur_ns < 1.25 * p50 ? -1
             : places.findIndex((i) => i >= 0 && iterations.n[i] === slow.n && iterations.dur[i] === slow.dur_ns);
-        if (at < 0 || at < (chart.scales.x.min ?? 0) || at > (chart.scales.x.max ?? 0)) return [];
+        if (at < 0 || by_phase && hidden.has(iterations.phase[places[at]]) || at < (chart.scales.x.min ?? 0) || at > (chart.scales.x.max ?? 0)) return [];
         const over = slow.dur_ns > top;
         const y = chart.valToPos(Math.min(slow.dur_ns, top), "y", true) + (over ? 5 * ratio : 0);
         return [{ slow, cause: slow.causes[0], over, x: chart.valToPos(at, "x", true), y }];
@@ -348,9 +318,7 @@ export function rankChart(
                 const shown = [...new Set([slowest[at], current()])].filter((rank) => rank >= 0 && lines[rank][at] !== null);
                 tip.replaceChildren(el("b", {}, `iteration ${x[at]}`), ...shown.map((rank) =>
                     el("span", {}, `${data.processes[rank].name} ${time(lines[rank][at] ?? 0)}${rank === slowest[at] ? ", the slowest" : ""}`)));
-                const left = chart.over.offsetLeft + (chart.cursor.left ?? 0);
-                tip.style.left = `${Math.max(4, Math.min(left + 14, place.clientWidth - tip.offsetWidth - 8))}px`;
-                tip.style.top = `${chart.over.offsetTop + (chart.cursor.top ?? 0) + 18}px`;
+                tipAt(tip, chart, place);
             }],
         },
     }, [x.map((_, at) => at), ...lines]);

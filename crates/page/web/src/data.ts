@@ -78,6 +78,8 @@ export interface Iterations {
     wait: Float64Array; gil: Float64Array; gc: Float64Array; kernels: Float64Array;
     /** How long the GPU was at work by its kernels, where these were taken, which stretches an iteration. */
     busy: Float64Array;
+    /** What was in its batch: the phase, by its place in `PHASES`, requests, tokens, and those of prompts. */
+    phase: Uint8Array; requests: Float64Array; tokens: Float64Array; prefill: Float64Array;
     /** Whether the timeline has its events. */
     shown: Uint8Array;
 }
@@ -93,7 +95,8 @@ export async function readIterations(place: number): Promise<Iterations> {
     const found = {
         windows, n: from.differences(length), start: from.differences(length), dur: more(), gpu: more(),
         thread: more(), cut: from.bytes8(length), qualifies: from.bytes8(length), launches: more(), calls: more(),
-        wait: more(), gil: more(), gc: more(), kernels: more(), busy: more(), shown: from.bytes8(length),
+        wait: more(), gil: more(), gc: more(), kernels: more(), busy: more(),
+        phase: from.bytes8(length), requests: more(), tokens: more(), prefill: more(), shown: from.bytes8(length),
     };
     for (const column of [found.gpu, found.busy]) {
         for (let i = 0; i < length; i++) column[i] = column[i] === 0 ? NaN : column[i] - 1;

@@ -5,9 +5,10 @@ import "./page.css";
 import { histogram, iterationChart, rankChart } from "./charts";
 import { Data, Process } from "./contract";
 import { Iterations, readIterations, readSkew, readTimeline, SkewSteps, Timeline } from "./data";
-import { card, el, themeSwitch } from "./dom";
+import { button, card, el, themeSwitch } from "./dom";
 import { count, time } from "./format";
 import { batches, facts, findings, ledger, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
+import { phaseLegend, scatter } from "./phases";
 import { replaced, routing } from "./routing";
 import { TimelineView } from "./timeline/view";
 
@@ -22,7 +23,7 @@ let steps: SkewSteps;
 
 /** The parts of the page that are those of one process. */
 const parts = {
-    verdict: el("div"), ledger: el("div"), times: el("div", { class: "chart" }), distribution: el("div", { class: "chart" }),
+    choice: el("div", { class: "choice", role: "group", "aria-label": "Colours of iterations" }), key: el("div"), verdict: el("div"), ledger: el("div"), times: el("div", { class: "chart" }), distribution: el("div", { class: "chart" }),
     batches: el("div"), ranks: el("div"), routing: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
 };
 
@@ -38,16 +39,16 @@ function head(): HTMLElement {
 
 function layout() {
     const several = report.processes.length > 1;
-    const key = el("ul", { class: "legend" }, ...[["host", "rest of the iteration"], ["gc", "GC"], ["gil-wait", "GIL wait"], ["wait", "waits for the GPU"], ["gpu-line", "GPU time"]]
-        .map(([colour, name]) => el("li", { "data-part": name }, el("i", { style: `background: var(--${colour})` }), name)));
     const wrong = replaced(report);
+    const chosen = card("Iteration times", "click one to see it in the timeline, drag to zoom, double-click for all", parts.times, parts.key);
+    chosen.querySelector("header")?.append(parts.choice);
     main.append(
         ...(wrong ? [wrong] : []),
         el("div", { class: "row first" }, ...(report.findings.length > 0
             ? [el("section", { class: "card", "aria-label": "Speed" }, parts.verdict, parts.ledger), findings(report)]
             : [el("section", { class: "card", "aria-label": "Speed" }, parts.verdict), el("section", { class: "card" }, parts.ledger)])),
         el("div", { class: "row times" },
-            card("Iteration times", "click one to see it in the timeline, drag to zoom, double-click for all", parts.times, key),
+            chosen,
             card("Distribution", "", parts.distribution, el("div", { id: "quantiles" }))),
         parts.batches, ...(several ? [parts.ranks] : []),
         card("Timeline", "", view.root), parts.routing, parts.tables, parts.facts);
@@ -88,17 +89,9 @@ async function show(place: number) {
     parts.verdict.replaceChildren(verdict(process, figures));
     parts.ledger.replaceChildren(ledger(process));
     document.getElementById("quantiles")?.replaceChildren(quantiles(process));
-    parts.times.replaceChildren();
     parts.distribution.replaceChildren();
-    iterationChart(parts.times, process, iterations, pick);
+    times(place);
     histogram(parts.distribution, process, iterations);
-    for (const [part, there] of [["GC", process.gc.length > 0], ["GIL wait", process.gil_wait.count > 0], ["GPU time", process.inside?.gpu],
-        ["waits for the GPU", (process.inside?.wait_share ?? 0) > 0]] as const) {
-        document.querySelector<HTMLElement>(`[data-part="${part}"]`)?.toggleAttribute("hidden", !there);
-    }
-    const batched = batches(process);
-    parts.batches.hidden = !batched;
-    parts.batches.replaceChildren(...(batched ? [card("Batches", "how long iterations take by what is in them", batched)] : []));
     ranks();
     const by_n = (n: number, dur: number) => {
         const at = iterations.n.findIndex((other, i) => other === n && iterations.dur[i] === dur);
@@ -118,6 +111,59 @@ async function show(place: number) {
     if (current !== place) return;
     view.set(iterations, timeline, names, extent(timeline, iterations));
     document.documentElement.dataset.ready = String(place);
+}
+
+/** Whether the chart of iterations is coloured by phases, where these are known. */
+let by_phase = true;
+
+/** The chart of iterations with its legend, and that of time against tokens. */
+function times(place: number) {
+    const process = report.processes[place];
+    const iterations = all[place];
+    const has_phases = process.phases.length > 0;
+    const of_phase = has_phases && by_phase;
+    parts.times.replaceChildren();
+    iterationChart(parts.times, process, iterations, of_phase, pick);
+    const batched = batches(process);
+    const points = el("div", { class: "chart" });
+    parts.batches.hidden = !batched;
+    parts.batches.replaceChildren(...(batched ? [card("Batches", "time against tokens, and how long iterations of each phase and size take",
+        el("div", { class: "batches" }, el("div", {}, points, legend(place, true)), batched))] : []));
+    if (batched) scatter(points, process, iterations, pick);
+    parts.key.replaceChildren(of_phase ? legend(place, false) : causes(process));
+    const way = (name: string, title: string, is_phase: boolean) => {
+        const made = button(name, title, () => {
+            by_phase = is_phase;
+            again(place, parts.choice, name);
+        });
+        made.setAttribute("aria-pressed", String(by_phase === is_phase));
+        return made;
+    };
+    parts.choice.hidden = !has_phases;
+    parts.choice.replaceChildren("colours:", way("phase", "Colour iterations by the phase of their batches", true),
+        way("cause", "Colour iterations by what they take the time for", false));
+}
+
+/** The phases' legend. */
+const legend = (place: number, of_points: boolean): HTMLElement => phaseLegend(all[place], of_points, (name, list) => again(place, list.closest("section"), name));
+
+/** Draws the charts again; the button of a card that asked for it keeps the focus. */
+function again(place: number, card: Element | null, name: string) {
+    const id = card?.closest("section")?.getAttribute("aria-labelledby");
+    times(place);
+    const buttons = document.querySelectorAll<HTMLElement>(`[aria-labelledby="${id}"] button`);
+    [...buttons].find((one) => one.textContent?.startsWith(name))?.focus();
+}
+
+/** What the colours of causes mean. */
+function causes(process: Process): HTMLElement {
+    const { inside } = process;
+    const there: [string, string, unknown][] = [
+        ["host", "rest of the iteration", true], ["gc", "GC", process.gc.length], ["gil-wait", "GIL wait", process.gil_wait.count],
+        ["wait", "waits for the GPU", inside?.wait_share], ["gpu-line", "GPU time", inside?.gpu], ["missing", "left out of the figures", process.unqualified.length],
+    ];
+    return el("ul", { class: "legend" }, ...there.flatMap(([colour, name, is]) =>
+        is ? [el("li", {}, el("i", { style: `background: var(--${colour})` }), name)] : []));
 }
 
 /** How much of the record the timeline has. */

@@ -158,10 +158,13 @@ function kernels(process: Process, figures: ProcessFigures): HTMLElement | null 
     ]));
 }
 
+/** How many there are in a step: in all, where that is too few for a figure. */
+const aStep = (one: Named, { a_step: each }: Each): string => each < 0.005 ? `${count(one.count)} in all` : rate(each);
+
 function named(title: string, caption: string, head: string, list: Named[], figures: Each[]): HTMLElement | null {
     if (!list.length) return null;
     return longTable(title, caption, [head, "a step", "mean", "longest", "total"], list.map((one, at) => [
-        mono(one.name), rate(figures[at].a_step), time(figures[at].mean_ns), time(one.max_ns), time(one.total_ns),
+        mono(one.name), aStep(one, figures[at]), time(figures[at].mean_ns), time(one.max_ns), time(one.total_ns),
     ]));
 }
 
@@ -176,8 +179,8 @@ export function batches({ phases, inside }: Process): HTMLElement | null {
         name, tokens, count(of.iterations), time(of.time.p50_ns), time(of.time.p90_ns), time(of.time.p99_ns), time(of.time.max_ns), share(of.total_ns / all),
     ];
     const rows = phases.flatMap((phase) => [
-        row(el("b", {}, phase.phase), "", phase),
-        ...(phase.sizes.length > 1 || phase.sizes[0]?.max_tokens !== 0 ? phase.sizes.map((size) => row("", sizeName(size), size)) : []),
+        row(el("b", {}, phase.phase), phase.sizes.length === 1 ? sizeName(phase.sizes[0]) : "all", phase),
+        ...(phase.sizes.length > 1 ? phase.sizes.map((size) => row("", sizeName(size), size)) : []),
     ]);
     return el("div", { id: "batches" }, table(["phase", "tokens", "iterations", "p50", "p90", "p99", "max", "of the time"], rows));
 }

@@ -451,6 +451,106 @@ for (const colorScheme of ["light", "dark"]) {
     });
 }
 
+/** The colour of a chart's canvas at a place of its drawing area; `null`: nothing is drawn there. */
+const pixelOf = (page, chart, x, y) => page.$eval(chart, (chart, [x, y]) => {
+    const canvas = chart.querySelector("canvas");
+    const over = chart.querySelector(".u-over");
+    const at = [over.offsetLeft + x, over.offsetTop + y].map((at) => Math.round(at * devicePixelRatio));
+    // A copy, as reading a canvas often is warned of.
+    const copy = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+    copy.drawImage(canvas, -at[0], -at[1]);
+    const { data } = copy.getImageData(0, 0, 1, 1);
+    return data[3] > 0 ? [...data.slice(0, 3)] : null;
+}, [x, y]);
+
+// What is in batches: phases have colours that can be told apart from the page, and figures leave idle ones out.
+const PHASE_COLOURS = ["prefill", "decode", "mixed", "idle"].map((phase) => `phase-${phase}`);
+for (const colorScheme of ["light", "dark"]) {
+    await open("batches", { colorScheme }, async (page) => {
+        const [process] = report("batches").processes;
+        const all = process.windows[0].iterations;
+        const surface = await css(page, "surface");
+        for (const name of PHASE_COLOURS) assert.ok(contrast(await css(page, name), surface) >= 3, `${colorScheme}: ${name}`);
+        const lines = text("batches");
+        const left_out = await page.textContent("#uncounted");
+        assert.ok(lines.includes(left_out), left_out);
+        assert.equal(left_out, `left out: ${all.filter((one) => !one.qualifies).length} idle iterations`);
+
+        // The legend, and the bars in its colours.
+        const legend = (card) => page.$$eval(`section.card:has(${card}) .phases li[data-phase]`, (all) => all.map((one) => [one.dataset.phase, one.querySelector("b").textContent]));
+        const counts = (phases) => phases.map((phase) => [phase, String(all.filter((one) => one.batch.phase === phase).length)]);
+        const chart = "[data-iterations]";
+        assert.deepEqual(await legend(chart), counts(["prefill", "mixed", "decode", "idle"]));
+        assert.deepEqual(await legend(".batches"), counts(["prefill", "mixed", "decode"]));
+        const wide = await page.$eval(`${chart} .u-over`, (over) => over.clientWidth / 120);
+        const high = await page.$eval(`${chart} .u-over`, (over) => over.clientHeight);
+        const bar = (n) => pixelOf(page, chart, (n - 100 + 0.5) * wide, high - 3);
+        for (const phase of ["prefill", "mixed", "decode"]) {
+            const { n } = all.find((one) => one.batch.phase === phase);
+            assert.deepEqual(await bar(n), await css(page, `phase-${phase}`), `${phase} ${n}`);
+        }
+        const idle = all.find((one) => !one.qualifies).n;
+        assert.notDeepEqual(await bar(idle), await css(page, "phase-idle"), "it is pale");
+        assert.notEqual(await bar(idle), null);
+        await page.locator(`${chart} .u-over`).hover({ position: { x: (idle - 100 + 0.5) * wide, y: 60 } });
+        assert.match(await page.textContent(`${chart} .tip`), new RegExp(`^iteration ${idle} · .* · left outidle: 0 requests, 0 tokens`));
+
+        // Time against tokens.
+        assert.equal(Number(await page.$eval("[data-points]", (chart) => chart.dataset.points)), all.filter((one) => one.batch.tokens > 0).length);
+        const most = all.reduce((a, b) => (b.batch.tokens > a.batch.tokens ? b : a));
+        const over = await page.$eval("[data-points] .u-over", (over) => [over.clientWidth, over.clientHeight]);
+        const least = Math.min(...all.filter((one) => one.batch.tokens > 0).map((one) => one.batch.tokens)) / 1.5;
+        const x = (over[0] * Math.log(most.batch.tokens / least)) / Math.log((most.batch.tokens * 1.5) / least);
+        const y = over[1] * (1 - most.dur_ns / (process.inside.time.max_ns * 1.12));
+        await page.locator("[data-points] .u-over").hover({ position: { x, y } });
+        const { requests, tokens } = most.batch;
+        assert.match(await page.textContent("[data-points] .tip"),
+            new RegExp(`^iteration ${most.n} · .*prefill: ${requests} requests?, ${tokens.toLocaleString("en-US")} tokens$`));
+
+        // The table has the report's figures.
+        const rows = await page.$$eval("#batches tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
+        const expected = process.phases.flatMap((phase) => [phase, ...(phase.sizes.length > 1 ? phase.sizes : [])]);
+        assert.deepEqual(rows.map(([name, , iterations]) => [name, iterations]), expected.map((of) => [of.phase ?? "", String(of.iterations)]));
+        rows.forEach((cells, at) => ["p50_ns", "p90_ns", "p99_ns", "max_ns"].forEach((key, column) => isTime(cells[3 + column], expected[at].time[key])));
+        const decode = process.phases.find((phase) => phase.phase === "decode");
+        assert.deepEqual(line(lines, `decode (${decode.iterations})`).slice(1, 5), rows.find(([name]) => name === "decode").slice(3, 7));
+
+        // A phase that is switched off, and the other colours.
+        const prefill = all.find((one) => one.batch.phase === "prefill").n;
+        await page.click(`section.card:has(${chart}) [data-phase=prefill] button`);
+        assert.equal(await page.$eval(":focus", (focused) => focused.getAttribute("aria-pressed")), "false");
+        assert.equal(await bar(prefill), null);
+        await page.click(`section.card:has(.batches) [data-phase=prefill] button`);
+        assert.deepEqual(await bar(prefill), await css(page, "phase-prefill"));
+        await page.click(".choice button:has-text('cause')");
+        assert.equal(await page.locator(`section.card:has(${chart}) .phases`).count(), 0);
+        assert.notDeepEqual(await bar(prefill), await css(page, "phase-prefill"));
+        const width = await page.evaluate(() => document.documentElement.scrollWidth);
+        assert.ok(width <= 1280, `it is ${width} wide`);
+    });
+}
+
+// Ten thousand iterations: each phase is seen.
+await open("long", {}, async (page) => {
+    const colours = [];
+    for (const phase of ["prefill", "decode", "mixed"]) colours.push((await css(page, `phase-${phase}`)).join());
+    const seen = await page.$eval("[data-iterations] canvas", (canvas) => {
+        const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        const counts = {};
+        for (let at = 0; at < data.length; at += 4) {
+            const key = data.slice(at, at + 3).join();
+            counts[key] = (counts[key] ?? 0) + 1;
+        }
+        return counts;
+    });
+    for (const one of colours) assert.ok(seen[one] > 300, `${one}: ${seen[one]} pixels`);
+});
+
+// Where no batch is known there is nothing of them.
+await open("one", {}, async (page) => {
+    assert.equal(await page.locator("#batches, .phases, #uncounted, .choice button:visible").count(), 0);
+});
+
 // On as many GPUs as there are ranks; where nothing was counted there is no section.
 await open("ranks", {}, async (page) => {
     const { layers } = ranks.processes[0].routing;

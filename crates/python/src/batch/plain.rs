@@ -69,18 +69,40 @@ fn is_tensor(object: &Object<'_>) -> bool {
     tensor().is_some_and(|tensor| tensor.raw() == object.kind())
 }
 
-/// `object[index]` of a list or tuple.
-#[inline(never)]
-pub fn element<'py>(object: &Object<'py>, index: isize) -> Result<Object<'py>, Refused> {
-    let types = &object.py().api.types;
-    let found = if object.kind() == types.list {
-        object.at(index)
-    } else if object.is_tuple() {
-        object.py().c().tuple_get(object, index)
-    } else {
-        return Err(Refused::NoList);
-    };
-    found.ok_or(Refused::NoItem)
+/// What may be gone through: its type is looked at once.
+pub struct Elements<'py> {
+    object: Object<'py>,
+    kind: Kind,
+}
+
+enum Kind {
+    List,
+    Tuple,
+    Other,
+}
+
+impl<'py> Elements<'py> {
+    #[inline(never)]
+    pub fn of(object: Object<'py>) -> Self {
+        let kind = if object.kind() == object.py().api.types.list {
+            Kind::List
+        } else if object.is_tuple() {
+            Kind::Tuple
+        } else {
+            Kind::Other
+        };
+        Self { object, kind }
+    }
+
+    /// `object[index]` of a list or tuple.
+    pub fn at(&self, index: isize) -> Result<Object<'py>, Refused> {
+        let found = match self.kind {
+            Kind::List => self.object.at(index),
+            Kind::Tuple => self.object.py().c().tuple_get(&self.object, index),
+            Kind::Other => return Err(Refused::NoList),
+        };
+        found.ok_or(Refused::NoItem)
+    }
 }
 
 /// `object[key]` of a dictionary.

@@ -1,9 +1,11 @@
 //! The value of a formula.
 
+use core::cmp::Ordering;
+
 use tllmprof_config::formula::{ARGUMENTS, Comparison, Node, Sum, VARIABLES};
 
 use super::Way;
-use super::plain::{self, MOST, Refused};
+use super::plain::{self, Elements, MOST, Refused};
 use crate::object::{Object, Python};
 
 /// A batch that is being read.
@@ -95,7 +97,7 @@ impl<'a, 'py> Reading<'a, 'py> {
                 if of.kind() == self.py.api.types.dict {
                     return plain::item(&of, &self.object(key)?);
                 }
-                plain::element(&of, self.number(key)? as isize)
+                Elements::of(of).at(self.number(key)? as isize)
             }
             _ => Err(Refused::NoItem),
         }
@@ -121,14 +123,7 @@ impl<'a, 'py> Reading<'a, 'py> {
             let (one, other) = self.both(sides)?;
             one.cmp(&other)
         };
-        Ok(match comparison {
-            Comparison::Is => order.is_eq(),
-            Comparison::IsNot => order.is_ne(),
-            Comparison::Less => order.is_lt(),
-            Comparison::LessOrEqual => order.is_le(),
-            Comparison::More => order.is_gt(),
-            Comparison::MoreOrEqual => order.is_ge(),
-        })
+        Ok(holds(comparison, order))
     }
 
     #[inline(never)]
@@ -138,24 +133,74 @@ impl<'a, 'py> Reading<'a, 'py> {
         for (place, list) in lists.iter_mut().zip(&sum.lists) {
             let list = self.object(list)?;
             length = length.min(plain::length(&list)?);
-            *place = Some(list);
+            *place = Some(Elements::of(list));
         }
         let left = self.left.checked_sub(length.unsigned_abs());
         self.left = left.ok_or(Refused::TooMany)?;
         let mut total = 0_i64;
+        let quick = sum
+            .test
+            .as_ref()
+            .and_then(|test| Quick::of(test, sum.first, &lists));
         for index in 0..length {
+            if let Some(quick) = &quick
+                && !quick.holds(index)?
+            {
+                continue;
+            }
             let variables = self.variables.iter_mut().skip(sum.first);
             for (variable, list) in variables.zip(lists.iter().flatten()) {
-                *variable = Some(plain::element(list, index)?);
+                *variable = Some(list.at(index)?);
             }
             let counts = match &sum.test {
-                Some(test) => self.number(test)? != 0,
-                None => true,
+                Some(test) if quick.is_none() => self.number(test)? != 0,
+                _ => true,
             };
             if counts {
                 total = total.saturating_add(self.number(&sum.each)?);
             }
         }
         Ok(total)
+    }
+}
+
+/// The test of a sum that compares the elements of one of its lists with a number. Most elements fail it, and cost
+/// no more then.
+struct Quick<'a, 'py> {
+    list: &'a Elements<'py>,
+    comparison: Comparison,
+    number: i64,
+}
+
+impl<'a, 'py> Quick<'a, 'py> {
+    fn of(test: &Node, first: usize, lists: &'a [Option<Elements<'py>>]) -> Option<Self> {
+        let Node::Compares(comparison, sides) = test else {
+            return None;
+        };
+        let (Node::Variable(slot), Node::Number(number)) = (&sides[0], &sides[1]) else {
+            return None;
+        };
+        let list = lists.get(slot.checked_sub(first)?)?.as_ref()?;
+        Some(Self {
+            list,
+            comparison: *comparison,
+            number: *number,
+        })
+    }
+
+    fn holds(&self, index: isize) -> Result<bool, Refused> {
+        let value = plain::number(&self.list.at(index)?)?;
+        Ok(holds(self.comparison, value.cmp(&self.number)))
+    }
+}
+
+const fn holds(comparison: Comparison, order: Ordering) -> bool {
+    match comparison {
+        Comparison::Is => order.is_eq(),
+        Comparison::IsNot => order.is_ne(),
+        Comparison::Less => order.is_lt(),
+        Comparison::LessOrEqual => order.is_le(),
+        Comparison::More => order.is_gt(),
+        Comparison::MoreOrEqual => order.is_ge(),
     }
 }

@@ -24,6 +24,8 @@ struct JsonComparison<'a> {
     verdict: &'static str,
     /// The verdict in words.
     text: String,
+    /// What most iterations do, by the median, where that is not what the verdict says of all.
+    but: Option<&'a str>,
     /// Of iterations a second.
     change: Option<JsonChange>,
     measures: Vec<JsonMeasure<'a>>,
@@ -142,6 +144,7 @@ impl<'a> JsonComparison<'a> {
                 Outcome::NotComparable(..) => "not comparable",
             },
             text: comparison.verdict.to_string(),
+            but: comparison.but.as_deref(),
             change: comparison
                 .measures
                 .first()

@@ -7,21 +7,27 @@
 mod bootstrap;
 mod json;
 mod kernels;
+mod mix;
 mod pace;
 mod text;
 
 use std::collections::BTreeMap;
 
 use tllmprof_config::PerfectRouter;
+use tllmprof_record::Phase;
 
 use crate::process::Process;
 use crate::state::State;
+use crate::text::lines::short;
 use bootstrap::{Change, Statistic, changes};
 use kernels::KernelChange;
 use pace::{Pace, Which};
 
 /// A difference below this part is none, however sure.
 const FLOOR: f64 = 0.005;
+
+/// The measure of what most iterations take.
+const MEDIAN: &str = "iteration, p50";
 
 /// From which difference on between balanced and learned routing its imbalance matters.
 const IMBALANCE: f64 = 0.10;
@@ -37,6 +43,8 @@ pub struct Comparison {
     ranks: Vec<RankChange>,
     routing: Option<Routing>,
     notes: Vec<String>,
+    /// What most iterations do, where that is not what the verdict says of all.
+    but: Option<String>,
 }
 
 /// Whether the other run is faster, by its iterations a second.
@@ -120,7 +128,9 @@ impl Comparison {
         let mut kernels = Vec::new();
         if let ([Some(a), Some(b)], true) = (slowest, is_comparable) {
             let processes = [runs[0][&a], runs[1][&b]];
-            times(&paces[0][&a], &paces[1][&b], &mut measures);
+            let of_slowest = [&paces[0][&a], &paces[1][&b]];
+            times(of_slowest, &mut measures);
+            notes.extend(mix::differences(of_slowest));
             gpu_times(processes, &mut measures, &mut notes);
             kernels = kernels::changes(processes);
         }
@@ -129,6 +139,7 @@ impl Comparison {
             false => Outcome::NotComparable(many, others),
         };
         let routing = routing(&measures, &base_side, &other_side);
+        let but = most(&measures, verdict);
         let several = many > 1 && is_comparable;
         Self {
             verdict,
@@ -143,6 +154,7 @@ impl Comparison {
             },
             routing,
             notes,
+            but,
         }
     }
 }
@@ -209,7 +221,7 @@ fn is_balanced(process: &Process) -> bool {
 }
 
 /// Iterations a second, and how long they take.
-fn times(base: &Pace, other: &Pace, measures: &mut Vec<Measure>) {
+fn times([base, other]: [&Pace; 2], measures: &mut Vec<Measure>) {
     if base.periods.is_empty() || other.periods.is_empty() {
         return;
     }
@@ -222,11 +234,20 @@ fn times(base: &Pace, other: &Pace, measures: &mut Vec<Measure>) {
     });
     let all = [
         ("iteration, mean", Statistic::Mean),
-        ("iteration, p50", Statistic::Quantile(0.5)),
+        (MEDIAN, Statistic::Quantile(0.5)),
         ("iteration, p90", Statistic::Quantile(0.9)),
         ("iteration, p99", Statistic::Quantile(0.99)),
     ];
     measure(&base.durations, &other.durations, &all, measures);
+    for (phase, [base, other]) in mix::by_phase([base, other]) {
+        let name = match phase {
+            Phase::Prefill => "prefill, mean",
+            Phase::Decode => "decode, mean",
+            Phase::Mixed => "mixed, mean",
+            Phase::Idle => "idle, mean",
+        };
+        measure(&base, &other, &[(name, Statistic::Mean)], measures);
+    }
 }
 
 /// The change of the rate that follows from that of the time each iteration takes.
@@ -307,6 +328,15 @@ fn notes(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec<
             base.rule, other.rule
         ));
     }
+    let conditions = runs.each_ref().map(|run| {
+        let mut all = run.values().map(|process| process.facts.condition.as_str());
+        all.find(|condition| !condition.is_empty()).unwrap_or("all")
+    });
+    if conditions[0] != conditions[1] {
+        let [base, other] = conditions;
+        notes.push(format!("not the same iterations: {base}, and {other}"));
+    }
+    notes.extend(unlike(&base.command, &other.command));
     if !runs[0].keys().eq(runs[1].keys()) {
         let [base, other] = runs.each_ref().map(numbers);
         notes.push(format!("not the same ranks: {base} and {other}"));
@@ -338,6 +368,36 @@ fn notes(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec<
     notes
 }
 
+/// Where two commands differ: the words from the first to the last that are not the same, and the option that they
+/// belong to.
+fn unlike(base: &str, other: &str) -> Option<String> {
+    if base == other || base.is_empty() || other.is_empty() {
+        return None;
+    }
+    let sides = [base, other].map(|side| side.split_whitespace().collect::<Vec<_>>());
+    let [a, b] = &sides;
+    let same = |(one, other): &(&&str, &&str)| one == other;
+    let mut before = a.iter().zip(b).take_while(same).count();
+    let most = a.len().min(b.len()) - before;
+    let after = a
+        .iter()
+        .rev()
+        .zip(b.iter().rev())
+        .take(most)
+        .take_while(same)
+        .count();
+    if before > 0 && a[before - 1].starts_with('-') {
+        before -= 1;
+    }
+    let [a, b] = sides.each_ref().map(|side| {
+        match side.get(before..side.len() - after).unwrap_or_default() {
+            [] => "nothing there".to_owned(),
+            words => short(&words.join(" "), 25),
+        }
+    });
+    Some(format!("the commands differ: {a} and {b}"))
+}
+
 /// The ranks of a run, as far as a line has room for them.
 fn numbers(run: &Ranks<'_>) -> String {
     let shown: Vec<_> = run.keys().take(8).map(u64::to_string).collect();
@@ -364,6 +424,27 @@ impl Outcome {
             Self::Slower(-change, (-interval.1, -interval.0))
         }
     }
+}
+
+/// What the median says where it contradicts the verdict, which is of all iterations and the time between them: few
+/// slow ones may make that unsure, or turn it round.
+fn most(measures: &[Measure], verdict: Outcome) -> Option<String> {
+    let median = measures.iter().find(|measure| measure.name == MEDIAN)?;
+    let Change { relative, interval } = median.change;
+    let (low, high) = interval?;
+    let (what, contradicts) = match verdict {
+        _ if low > FLOOR => ("slower", !matches!(verdict, Outcome::Slower(..))),
+        _ if high < -FLOOR => ("faster", !matches!(verdict, Outcome::Faster(..))),
+        _ => return None,
+    };
+    contradicts.then(|| {
+        format!(
+            "but most iterations are {what}: p50 {:+.1} % [{:+.1}, {:+.1}]",
+            relative * 100.0,
+            low * 100.0,
+            high * 100.0
+        )
+    })
 }
 
 /// What balanced routing is worth, where one of the runs had it.

@@ -1,5 +1,7 @@
 //! How fast a process went: the series of its iterations that are compared.
 
+use tllmprof_record::Batch;
+
 use crate::iteration::Iteration;
 use crate::process::Process;
 use crate::sum::GpuFrom;
@@ -19,6 +21,8 @@ pub struct Pace {
     /// From the start of each to that of the next, where that follows at once.
     pub periods: Vec<f64>,
     pub durations: Vec<f64>,
+    /// What was in the batch of each.
+    pub batches: Vec<Option<Batch>>,
 }
 
 impl Which {
@@ -54,6 +58,7 @@ impl Pace {
                 let period = period.map(|period| period.saturating_sub(iteration.idle));
                 pace.periods.push(period.unwrap_or(iteration.busy()) as f64);
                 pace.durations.push(iteration.busy() as f64);
+                pace.batches.push(iteration.batch);
             }
         }
         pace

@@ -27,6 +27,9 @@ impl Comparison {
             lines.add(format_args!("{note}"));
         }
         lines.add(format_args!("{}", self.verdict));
+        if let Some(but) = &self.but {
+            lines.add(format_args!("{but}"));
+        }
         if let Some(routing) = self.routing_text() {
             lines.add(format_args!("{routing}"));
         }

@@ -294,7 +294,11 @@ fn sizes(phase: &PhaseSum, lines: &mut Lines) {
     let mut sizes: Vec<_> = phase.sizes.iter().collect();
     let line = |sizes: &[&SizeSum]| {
         let said = sizes.iter().enumerate().map(|(place, size)| {
-            let unit = if place == 0 { " tokens" } else { "" };
+            let unit = match (place, size.most) {
+                (0, Some(1)) => " token",
+                (0, _) => " tokens",
+                _ => "",
+            };
             let (name, time) = (size.name(), Time(size.all.time.p50));
             format!("{name}{unit} {time} ({})", size.all.iterations)
         });
@@ -369,11 +373,19 @@ fn calls(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
         lines.add(format_args!(
             "  {:<30}{:>10}{:>10}{:>10}{:>14}",
             short(&call.name, 30),
-            Rate(sum.a_step(call.count)).to_string(),
+            a_step(sum, call.count),
             Time(call.mean()),
             Time(call.longest),
             Time(call.total)
         ));
+    }
+}
+
+/// How many of something there are in a step: in all, where that is too few for a figure.
+fn a_step(sum: &Sum, count: u64) -> String {
+    match sum.a_step(count) {
+        ..0.005 => format!("{count} in all"),
+        each => Rate(each).to_string(),
     }
 }
 
@@ -514,6 +526,12 @@ pub fn shortcomings(process: &Process) -> Vec<String> {
         notes.push(format!(
             "{} things were too many for this report",
             process.left_out
+        ));
+    }
+    if process.kernels_missing > 0 {
+        notes.push(format!(
+            "no kernel arrived from {} iterations in which the GPU was at work",
+            process.kernels_missing
         ));
     }
     let kernels_lost = process.kernel_window.map_or(0, |taken| taken.dropped);

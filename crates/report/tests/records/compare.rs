@@ -3,7 +3,7 @@
 use crate::common::process;
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
-use tllmprof_record::{ClockKind, Edge, Event, Info, What};
+use tllmprof_record::{Batch, ClockKind, Edge, Event, Info, What};
 use tllmprof_report::{Comparison, Outcome, Process};
 
 /// A made-up run: iterations of so many nanoseconds, varied by chance.
@@ -16,9 +16,13 @@ struct Run {
     /// Every so many, one takes ten times as long.
     outliers: Option<u64>,
     settings: &'static [&'static str],
+    command: &'static str,
     /// How long the kernel in the first twenty takes, and one that the other run lacks.
     kernel: Option<f64>,
     new_kernel: bool,
+    /// What is in the batch of an iteration.
+    batch: fn(u64) -> Option<Batch>,
+    condition: &'static str,
 }
 
 impl Default for Run {
@@ -30,8 +34,11 @@ impl Default for Run {
             time: 10e6,
             outliers: None,
             settings: &[],
+            command: "",
             kernel: None,
             new_kernel: false,
+            batch: |_| None,
+            condition: "",
         }
     }
 }
@@ -57,6 +64,12 @@ impl Run {
             let id = builder.string(1, setting);
             info(&mut builder, Info::Setting, u64::from(id));
         }
+        if !self.condition.is_empty() {
+            let id = builder.string(1, self.condition);
+            info(&mut builder, Info::Where, u64::from(id));
+        }
+        let command = builder.string(1, self.command);
+        info(&mut builder, Info::CommandLine, u64::from(command));
         let names = ["gemm", "fresh"].map(|name| builder.string(1, name));
         let mut random = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut chance = move || {
@@ -72,7 +85,14 @@ impl Run {
             state = 0.5 * state + chance();
             let usual = self.time * (1.0 + 0.1 * state) * if is_taken { 2.0 } else { 1.0 };
             let is_outlier = self.outliers.is_some_and(|every| n % every == every - 1);
+            let batch = (self.batch)(n);
+            // A token takes a microsecond.
+            let usual = usual + batch.map_or(0.0, |batch| f64::from(batch.tokens) * 1e3);
             let long = if is_outlier { usual * 10.0 } else { usual } as u64;
+            if let Some(batch) = batch {
+                let iteration = n as u16;
+                put(&mut builder, at, 0, What::Batch { iteration, batch });
+            }
             put(
                 &mut builder,
                 at,
@@ -220,6 +240,91 @@ fn outliers_make_the_interval_wide_and_leave_the_median_alone() {
     let median = wide["measures"][2]["change"]["relative"].as_f64().unwrap();
     assert!(median.abs() < 0.02, "{median}");
     assert!(width(&wide, 2) < 2.0 * width(&narrow, 2));
+}
+
+#[test]
+fn a_median_that_contradicts_the_whole_is_named() {
+    let base = Run {
+        iterations: 400,
+        outliers: Some(100),
+        ..Run::default()
+    };
+    let other = |time| Run {
+        seed: 7,
+        time,
+        ..base.clone()
+    };
+    // A few iterations of ten times the length make the whole unsure.
+    let slower = compare(&base, &other(10.7e6));
+    let text = slower.text();
+    assert!(
+        matches!(slower.verdict, Outcome::NoDifference(..)),
+        "{text}"
+    );
+    let last = text.lines().last().unwrap();
+    let start = "but most iterations are slower: p50 +";
+    assert!(last.starts_with(start) && last.ends_with(']'), "{text}");
+    assert_eq!(json(&slower)["but"], last);
+    fits(&text);
+    // They may turn it round.
+    let few = Run {
+        outliers: Some(20),
+        time: 9e6,
+        ..other(0.0)
+    };
+    let text = compare(&other(10e6), &few).text();
+    assert!(
+        text.contains("\nslower by ") && text.contains("but most iterations are faster: p50 -"),
+        "{text}"
+    );
+    // Where both agree there is no more to say.
+    for time in [10e6, 20e6] {
+        let one = compare(
+            &Run::default(),
+            &Run {
+                seed: 3,
+                time,
+                ..Run::default()
+            },
+        );
+        assert_eq!(json(&one)["but"], Value::Null, "{}", one.text());
+    }
+}
+
+#[test]
+fn unlike_commands_are_named_where_they_differ() {
+    let command = |command| Run {
+        command,
+        ..Run::default()
+    };
+    let note = |base, other| {
+        let comparison = compare(&command(base), &command(other));
+        fits(&comparison.text());
+        json(&comparison)["notes"][0].as_str().map(str::to_owned)
+    };
+    for (base, other, differ) in [
+        (
+            "serve --batch 8 --port 1",
+            "serve --batch 16 --port 1",
+            "--batch 8 and --batch 16",
+        ),
+        ("serve m", "serve m --eager", "nothing there and --eager"),
+        ("a", "b c", "a and b c"),
+        ("x x", "x", "x and nothing there"),
+        ("serve --tp 2 m", "serve --tp=2 m", "--tp 2 and --tp=2"),
+    ] {
+        let line = format!("the commands differ: {differ}");
+        assert_eq!(note(base, other), Some(line));
+    }
+    assert_eq!(note("serve m", "serve m"), None);
+    assert_eq!(note("serve m", ""), None, "not known");
+    assert!(
+        note(
+            "a",
+            "a/very/long/command/of/more/than/will/fit into the line"
+        )
+        .is_some()
+    );
 }
 
 #[test]
@@ -383,4 +488,101 @@ fn balanced_routing_shows_what_imbalance_costs() {
             assert!(gain > 0.0, "{gain}");
         }
     }
+}
+
+/// One prompt of 4000 tokens in so many iterations, else decodes of 16.
+fn every<const MANY: u64>(n: u64) -> Option<Batch> {
+    match n.is_multiple_of(MANY) {
+        true => Batch::new(1, 4000, 4000),
+        false => Batch::new(16, 16, 0),
+    }
+}
+
+#[test]
+fn a_different_mix_of_phases_is_named_and_each_phase_compared() {
+    let run = |batch, seed| Run {
+        batch,
+        seed,
+        ..Run::default()
+    };
+    let comparison = compare(&run(every::<10>, 1), &run(every::<3>, 2));
+    let text = comparison.text();
+    fits(&text);
+    let note = "batches differ, so times may: 10.0 % and 33.5 % are prefill";
+    assert!(text.lines().any(|line| line == note), "{text}");
+    assert!(!text.contains("tokens a step"), "{text}");
+    // As wholes they differ, and each phase does not.
+    assert!(matches!(comparison.verdict, Outcome::Slower(..)), "{text}");
+    let json = json(&comparison);
+    let measures = json["measures"].as_array().unwrap();
+    for name in ["prefill, mean", "decode, mean"] {
+        let measure = measures.iter().find(|measure| measure["name"] == name);
+        let measure = measure.unwrap();
+        let relative = measure["change"]["relative"].as_f64().unwrap();
+        assert!(relative.abs() < 0.04, "{measure}");
+    }
+    let prefill = text
+        .lines()
+        .filter(|line| line.starts_with("prefill, mean "));
+    assert_eq!(prefill.count(), 1, "{text}");
+}
+
+#[test]
+fn different_sizes_of_batches_are_named() {
+    let run = |batch, seed| Run {
+        batch,
+        seed,
+        ..Run::default()
+    };
+    let small: fn(u64) -> _ = |n| Batch::new(1, 2 + n as i64 % 3, 0);
+    let large: fn(u64) -> _ = |n| Batch::new(1, 2 + n as i64 % 30, 0);
+    let text = compare(&run(small, 1), &run(large, 2)).text();
+    let note = "decode batches differ, so times may: 3.00 and 16.0 tokens a step";
+    assert!(text.lines().any(|line| line == note), "{text}");
+    // One phase alone has no row of its own.
+    assert!(!text.contains("decode, mean"), "{text}");
+}
+
+#[test]
+fn runs_of_the_same_mix_have_no_note_of_it() {
+    let mut noted = 0;
+    for seed in 1..=50 {
+        // By chance, and alike for some iterations in a row.
+        let batch: [fn(u64) -> _; 2] = [
+            |n| match n * 7919 % 97 {
+                0..10 => Batch::new(1, 900, 900),
+                size => Batch::new(1, 1 + size as i64, 0),
+            },
+            |n| match (n + 31) * 104_729 % 97 {
+                0..10 => Batch::new(1, 900, 900),
+                size => Batch::new(1, 1 + size as i64, 0),
+            },
+        ];
+        let run = |side: usize| Run {
+            seed: seed + 100 * side as u64,
+            iterations: 30 + seed * 3,
+            batch: batch[side],
+            ..Run::default()
+        };
+        noted += u32::from(compare(&run(0), &run(1)).text().contains("batches differ"));
+    }
+    assert!(noted <= 2, "{noted}");
+    // Of one side nothing is known.
+    let known = Run {
+        batch: every::<10>,
+        ..Run::default()
+    };
+    assert!(!compare(&known, &Run::default()).text().contains("differ, "));
+}
+
+#[test]
+fn windows_of_other_iterations_are_named() {
+    let base = Run {
+        condition: "phase=decode",
+        ..Run::default()
+    };
+    let text = compare(&base, &Run::default()).text();
+    let note = "not the same iterations: phase=decode, and all";
+    assert!(text.lines().any(|line| line == note), "{text}");
+    assert!(!compare(&base, &base).text().contains("not the same"));
 }

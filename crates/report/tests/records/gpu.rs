@@ -92,17 +92,44 @@ fn gpu_times_are_those_of_kernels_where_there_are_no_others() {
 }
 
 /// A record whose GPU times are of a kind that nobody knows.
-fn without_gpu_spans(mut bytes: Vec<u8>) -> Vec<u8> {
+fn without_gpu_spans(bytes: Vec<u8>) -> Vec<u8> {
+    without(&[16], bytes)
+}
+
+/// A record in which events of these kinds are of one that nobody knows.
+fn without(kinds: &[u8], mut bytes: Vec<u8>) -> Vec<u8> {
     let start = 64 * 1024;
     for chunk in bytes[start..].chunks_mut(64 * 1024) {
         for event in chunk[64..]
             .chunks_exact_mut(24)
-            .filter(|event| event[12] == 16)
+            .filter(|event| kinds.contains(&event[12]))
         {
             event[12] = 200;
         }
     }
     bytes
+}
+
+#[test]
+fn kernels_that_never_arrived_are_unknown_and_not_none() {
+    // Events of the kinds 18, 19 and 20 are kernels, copies and memory that was set.
+    let bytes = without(&[18, 19, 20], Server::rank(0).record().0.bytes());
+    let report = Report::new(vec![process("a", &bytes)]);
+    let found = &json(&report)["processes"][0];
+    assert_eq!(found["kernel_window"], Value::Null);
+    assert_eq!(
+        found["windows"][0]["iterations"][3]["gpu_busy_ns"],
+        Value::Null
+    );
+    assert!(found["inside"]["gpu_share"].as_f64().unwrap() > 0.5);
+    let text = report.text();
+    let line = "no kernel arrived from 20 iterations in which the GPU was at work\n";
+    assert!(text.contains(line), "{text}");
+    assert!(!text.contains("busy 0"), "{text}");
+    fits(&text, 44);
+    // Where nothing says that it worked there were none.
+    let report = Report::new(vec![process("a", &without_gpu_spans(bytes))]);
+    assert_eq!(json(&report)["processes"][0]["kernel_window"]["kernels"], 0);
 }
 
 #[test]

@@ -25,6 +25,28 @@ fn one_process_in_a_screenful() {
 }
 
 #[test]
+fn calls_that_are_too_few_for_a_figure_are_counted() {
+    let mut builder = Builder::new(7, ClockKind::Monotonic);
+    let mut put = |at, long, what| builder.push(7, &Event::new(at, long, what));
+    for n in 0..1000 {
+        put(1000 * n, 900, What::Iteration { n, excluded: false });
+        if n == 10 || n == 700 {
+            put(
+                1000 * n + 5,
+                100,
+                What::Call {
+                    row: 3,
+                    capturing: false,
+                    stream: 0,
+                },
+            );
+        }
+    }
+    let text = Report::new(vec![process("a", &builder.bytes())]).text();
+    assert!(text.contains("   2 in all    100 ns "), "{text}");
+}
+
+#[test]
 fn ranks_in_a_screenful() {
     let text = ranks(&[2, 0, 1]).text();
     fits(&text, 44);

@@ -1,0 +1,230 @@
+// What is in the batches of iterations: phases and their colours, and time against tokens.
+
+import uPlot from "uplot";
+import { Process } from "./contract";
+import { Iterations } from "./data";
+import { button, colour, el } from "./dom";
+import { count, time } from "./format";
+import { axis, BEYOND, durations, mount, tipAt } from "./plot";
+
+/** By the numbers that columns have of them. */
+export const PHASES = ["unknown", "prefill", "decode", "mixed", "idle"] as const;
+
+/** How much of a colour one that figures leave out has. */
+const PALE = 0.35;
+
+export const phaseColour = (phase: number) => `phase-${PHASES[phase]}`;
+
+/** What was in the batch of an iteration, in words; empty where it is not known. */
+export function batchText({ phase, requests, tokens, prefill }: Iterations, i: number): string {
+    const name = PHASES[phase[i]];
+    if (name === "unknown") return "";
+    const decode = tokens[i] - prefill[i];
+    const of = name === "mixed" ? `${count(prefill[i])} prefill and ${count(decode)} decode tokens` : `${count(tokens[i])} ${tokens[i] === 1 ? "token" : "tokens"}`;
+    return `${name}: ${count(requests[i])} ${requests[i] === 1 ? "request" : "requests"}, ${of}`;
+}
+
+/** How many iterations are in each phase. */
+export function phaseCounts({ phase }: Iterations): number[] {
+    const counts = PHASES.map(() => 0);
+    for (const one of phase) counts[one]++;
+    return counts;
+}
+
+/** Phases that the reader has switched off. */
+export const hidden = new Set<number>();
+
+/** The phases that there are, each a button that shows or hides it; of points those that have tokens. */
+export function phaseLegend(iterations: Iterations, of_points: boolean, changed: (name: string, list: Element) => void): HTMLElement {
+    const counts = phaseCounts(iterations);
+    const entry = (phase: number) => {
+        const name = PHASES[phase];
+        const made = button("", `Show or hide ${name} iterations`, () => {
+            if (!hidden.delete(phase)) hidden.add(phase);
+            changed(name, made);
+        });
+        made.append(shape(phase), `${name} `, el("b", {}, count(counts[phase])));
+        made.setAttribute("aria-pressed", String(!hidden.has(phase)));
+        return el("li", { "data-phase": name }, made);
+    };
+    const there = (of_points ? [1, 3, 2] : [1, 3, 2, 4, 0]).filter((phase) => counts[phase] > 0);
+    const has_pale = iterations.qualifies.some((one, i) => !one && (!of_points || iterations.tokens[i] > 0));
+    return el("ul", { class: "legend phases", "aria-label": "Phases" }, ...there.map(entry),
+        has_pale && el("li", {}, el("i", { class: "pale" }), "pale: left out of the figures"));
+}
+
+/** A phase's mark, as points have it. */
+function shape(phase: number): SVGSVGElement {
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    svg.setAttribute("viewBox", "-6 -6 12 12");
+    svg.setAttribute("aria-hidden", "true");
+    const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+    path.setAttribute("d", ["M-4,-4H4V4H-4Z", "M0,-5L5,4H-5Z", "M0,-4.5A4.5,4.5 0 1 1 0,4.5A4.5,4.5 0 1 1 0,-4.5Z", "M0,-5.5L5.5,0L0,5.5L-5.5,0Z", "M-4,-4H4V4H-4Z"][phase]);
+    path.setAttribute("fill", `var(--${phaseColour(phase)})`);
+    svg.append(path);
+    return svg;
+}
+
+/** Where the axis of times ends: at the longest iteration of the phases that are shown, unless that is far beyond the rest. */
+export function topOf({ inside, phases }: Process): number {
+    const shown = phases.filter((of) => !hidden.has(PHASES.indexOf(of.phase))).map((of) => of.time);
+    const times = shown.length ? shown : inside ? [inside.time] : [];
+    const [p90, max] = [Math.max(...times.map((of) => of.p90_ns)), Math.max(...times.map((of) => of.max_ns))];
+    return max > BEYOND * p90 ? p90 * (BEYOND * 0.6) : max * 1.12;
+}
+
+/** Draws a phase's mark around a point. */
+function mark(context: CanvasRenderingContext2D, phase: number, x: number, y: number, size: number) {
+    if (phase === 1) {
+        context.moveTo(x, y - size * 1.15);
+        context.lineTo(x + size * 1.1, y + size * 0.85);
+        context.lineTo(x - size * 1.1, y + size * 0.85);
+        context.closePath();
+    } else if (phase === 2) {
+        context.moveTo(x + size * 0.95, y);
+        context.arc(x, y, size * 0.95, 0, 7);
+    } else {
+        context.moveTo(x, y - size * 1.25);
+        context.lineTo(x + size * 1.25, y);
+        context.lineTo(x, y + size * 1.25);
+        context.lineTo(x - size * 1.25, y);
+        context.closePath();
+    }
+}
+
+/** The iterations in a chart, each in the colour of its phase. What is narrower than a pixel shares one: of each phase
+ * the longest, the shorter ones before the longer ones. `places` has the iteration at each place of the x axis. */
+export function phaseBars(chart: uPlot, { dur, phase, qualifies }: Iterations, places: number[]) {
+    const { ctx: context, bbox } = chart;
+    const [min, max] = [chart.scales.x.min ?? 0, chart.scales.x.max ?? 1];
+    const wide = bbox.width / (max - min);
+    const ratio = devicePixelRatio;
+    const bar = Math.max(1, Math.min(60 * ratio, wide > 3 * ratio ? wide * 0.86 : wide));
+    const bottom = bbox.top + bbox.height;
+    // By phase, and apart what figures leave out, which lies under the rest.
+    const longest = new Float64Array(PHASES.length * 2);
+    const styles = PHASES.map((_, phase) => colour(phaseColour(phase)));
+    let pixel = -1;
+    context.save();
+    context.beginPath();
+    context.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    context.clip();
+    const flush = (left: number) => {
+        const there = [...longest.keys()].filter((key) => longest[key] > 0);
+        for (const key of there.sort((a, b) => (b % 2) - (a % 2) || longest[b] - longest[a])) {
+            const top = Math.max(bbox.top, chart.valToPos(longest[key], "y", true));
+            context.globalAlpha = key % 2 ? PALE : 1;
+            context.fillStyle = styles[key >> 1];
+            context.fillRect(left, top, bar, bottom - top);
+        }
+        longest.fill(0);
+    };
+    for (let at = Math.max(0, Math.floor(min)); at <= Math.min(places.length - 1, Math.ceil(max)); at++) {
+        const i = places[at];
+        if (i < 0 || hidden.has(phase[i])) continue;
+        const middle = bbox.left + (at - min) * wide;
+        const left = bar > 1 ? middle - bar / 2 : Math.floor(middle);
+        if (left !== pixel) {
+            flush(pixel);
+            pixel = left;
+        }
+        const key = phase[i] * 2 + (qualifies[i] ? 0 : 1);
+        longest[key] = Math.max(longest[key], dur[i]);
+    }
+    flush(pixel);
+    context.restore();
+}
+
+/** Time against tokens: a point for each iteration whose batch has any. */
+export function scatter(place: HTMLElement, process: Process, iterations: Iterations, pick: (i: number) => void): uPlot | null {
+    const { dur, tokens, phase, qualifies } = iterations;
+    const points = [...tokens.keys()].filter((i) => tokens[i] > 0);
+    if (!process.inside || !points.length) return null;
+    const counts = phaseCounts(iterations);
+    // The few are drawn over the many.
+    points.sort((a, b) => counts[phase[b]] - counts[phase[a]]);
+    let [least, most] = [Infinity, 0];
+    for (const i of points) [least, most] = [Math.min(least, tokens[i]), Math.max(most, tokens[i])];
+    const top = topOf(process);
+    const tip = el("div", { class: "tip", hidden: "" });
+    const size = points.length > 3000 ? 2.5 : points.length > 400 ? 3 : 4;
+    const x_of = (chart: uPlot, i: number) => chart.valToPos(tokens[i], "x", true);
+    const y_of = (chart: uPlot, i: number) => chart.valToPos(Math.min(dur[i], top), "y", true);
+    const draw = (chart: uPlot) => {
+        const { ctx: context, bbox } = chart;
+        const ratio = devicePixelRatio;
+        context.save();
+        context.beginPath();
+        context.rect(bbox.left - 4 * ratio, bbox.top - 4 * ratio, bbox.width + 8 * ratio, bbox.height + 8 * ratio);
+        context.clip();
+        // Points that lie on each other are drawn a few times, and the darker for it.
+        const taken = new Map<number, number>();
+        for (const i of points) {
+            if (hidden.has(phase[i])) continue;
+            const [x, y] = [Math.round(x_of(chart, i)), Math.round(y_of(chart, i))];
+            const key = (x * 16384 + y) * 16 + phase[i] * 2 + qualifies[i];
+            const drawn = taken.get(key) ?? 0;
+            if (drawn > 4) continue;
+            taken.set(key, drawn + 1);
+            context.globalAlpha = qualifies[i] ? 0.75 : PALE;
+            context.fillStyle = colour(phaseColour(phase[i]));
+            context.beginPath();
+            mark(context, phase[i], x, y, size * ratio);
+            context.fill();
+        }
+        context.restore();
+    };
+    /** The iteration nearest to the pointer, if it is near. */
+    const nearest = (chart: uPlot): number => {
+        const [left, above] = [chart.cursor.left ?? -1, chart.cursor.top ?? -1];
+        let [found, near] = [-1, 14 ** 2];
+        if (left < 0) return found;
+        for (const i of points) {
+            if (hidden.has(phase[i])) continue;
+            const far = (chart.valToPos(tokens[i], "x") - left) ** 2 + (chart.valToPos(Math.min(dur[i], top), "y") - above) ** 2;
+            if (far <= near) [found, near] = [i, far];
+        }
+        return found;
+    };
+    const powers = (min: number, max: number, room: number) => {
+        const [from, to] = [Math.ceil(Math.log2(min) - 1e-9), Math.floor(Math.log2(max) + 1e-9)];
+        const step = Math.max(1, Math.ceil((to - from + 1) / room));
+        return Array.from({ length: Math.floor((to - from) / step) + 1 }, (_, at) => 2 ** (from + at * step));
+    };
+    const chart = mount(place, {
+        height: 264, legend: { show: false }, padding: [10, 14, 0, 0],
+        scales: {
+            x: { time: false, distr: 3, log: 2, range: [least / 1.5, most * 1.5] },
+            y: { range: [0, top] },
+        },
+        cursor: { points: { show: false }, drag: { x: false, y: false } },
+        axes: [
+            axis("tokens in the batch", {
+                size: 26, splits: (chart) => powers(least / 1.5, most * 1.5, Math.floor(chart.width / 60)),
+                filter: (_, splits) => splits, values: (_, splits) => splits.map((value) => count(value)),
+            }),
+            axis("", { labelSize: 0, size: 56, values: (_, splits) => durations(splits) }),
+        ],
+        series: [{}, { label: "iterations", paths: () => null, points: { show: false } }],
+        hooks: {
+            draw: [draw],
+            setCursor: [(chart) => {
+                const i = nearest(chart);
+                tip.hidden = i < 0;
+                if (i < 0) return;
+                tip.replaceChildren(el("b", {}, `iteration ${iterations.n[i]} · ${time(dur[i])}${qualifies[i] ? "" : " · left out"}`),
+                    el("span", {}, batchText(iterations, i)));
+                tipAt(tip, chart, place);
+            }],
+        },
+    }, [points.map((i) => tokens[i]).sort((a, b) => a - b), points.map(() => null)] as uPlot.AlignedData);
+    place.append(tip);
+    chart.over.addEventListener("click", () => {
+        const i = nearest(chart);
+        if (i >= 0) pick(i);
+    });
+    place.dataset.points = String(points.length);
+    place.setAttribute("role", "img");
+    place.setAttribute("aria-label", `Time against tokens of ${count(points.length)} iterations. The table beside it has the figures of each phase and size.`);
+    return chart;
+}

@@ -1,0 +1,117 @@
+//! What was in the batches of two runs: whether one had other ones, which take other times.
+
+use std::collections::BTreeMap;
+
+use tllmprof_record::{Batch, Phase};
+
+use super::bootstrap::Statistic;
+use super::pace::Pace;
+use crate::batch::size_class;
+use crate::units::{Rate, Share};
+
+/// How far the parts of two mixes may be apart in all without a word, beyond what chance does.
+const APART: f64 = 0.05;
+
+/// The iterations of a run whose batches are known.
+struct Mix<'a> {
+    /// Durations, in nanoseconds.
+    known: Vec<(f64, &'a Batch)>,
+}
+
+impl<'a> Mix<'a> {
+    fn of(pace: &'a Pace) -> Self {
+        let all = pace.durations.iter().zip(&pace.batches);
+        let known = all.filter_map(|(duration, batch)| Some((*duration, batch.as_ref()?)));
+        Self {
+            known: known.collect(),
+        }
+    }
+
+    fn in_phase(&self, phase: Phase) -> Self {
+        let known = self
+            .known
+            .iter()
+            .filter(|(_, batch)| batch.phase() == phase);
+        Self {
+            known: known.copied().collect(),
+        }
+    }
+
+    fn count(&self) -> f64 {
+        self.known.len() as f64
+    }
+
+    /// The part of them of which something holds.
+    fn share(&self, holds: impl Fn(&Batch) -> bool) -> f64 {
+        let some = self.known.iter().filter(|(_, batch)| holds(batch));
+        some.count() as f64 / self.count().max(1.0)
+    }
+
+    fn tokens(&self) -> f64 {
+        let tokens = self.known.iter().map(|(_, batch)| f64::from(batch.tokens));
+        tokens.sum::<f64>() / self.count().max(1.0)
+    }
+}
+
+/// How much of one mix has to be exchanged to get the other, if both have any and that is more than chance does to runs of
+/// the same mix.
+fn apart(sides: [&Mix<'_>; 2], class: impl Fn(&Batch) -> usize) -> Option<f64> {
+    let mut classes: BTreeMap<usize, [f64; 2]> = BTreeMap::new();
+    for (side, mix) in sides.iter().enumerate() {
+        for (_, batch) in &mix.known {
+            classes.entry(class(batch)).or_default()[side] += 1.0 / mix.count();
+        }
+    }
+    let apart = classes.values().map(|[a, b]| (a - b).abs()).sum::<f64>() / 2.0;
+    let [base, other] = sides.map(Mix::count);
+    let chance = 0.5 * (classes.len().saturating_sub(1) as f64 * (1.0 / base + 1.0 / other)).sqrt();
+    (apart > APART + chance).then_some(apart)
+}
+
+/// Where the batches of two runs differ: in their phases, and in the tokens of those of one phase.
+pub fn differences(paces: [&Pace; 2]) -> Vec<String> {
+    let [base, other] = paces.map(Mix::of);
+    let mut notes = Vec::new();
+    if apart([&base, &other], |batch| batch.phase() as usize).is_some() {
+        let shares = Phase::ALL.map(|phase| {
+            let of = |mix: &Mix<'_>| mix.share(|batch| batch.phase() == phase);
+            (phase.name(), of(&base), of(&other))
+        });
+        let far = |(_, base, other): &(&str, f64, f64)| (base - other).abs();
+        let most = shares.iter().max_by(|a, b| far(a).total_cmp(&far(b)));
+        notes.extend(most.map(|(name, base, other)| {
+            let (base, other) = (Share(*base), Share(*other));
+            format!("batches differ, so times may: {base} and {other} are {name}")
+        }));
+    }
+    let sizes = Phase::ALL.into_iter().filter_map(|phase| {
+        let [base, other] = [base.in_phase(phase), other.in_phase(phase)];
+        let apart = apart([&base, &other], |batch| size_class(batch.tokens))?;
+        let [base, other] = [base, other].map(|mix| Rate(mix.tokens()));
+        let name = phase.name();
+        let note = format!("{name} batches differ, so times may: {base} and {other} tokens a step");
+        Some((apart, note))
+    });
+    let most = sizes.max_by(|a, b| a.0.total_cmp(&b.0));
+    notes.extend(most.map(|(_, note)| note));
+    notes
+}
+
+/// Durations of the iterations of each phase that both runs have enough of, where there is more than one phase.
+pub fn by_phase(paces: [&Pace; 2]) -> Vec<(Phase, [Vec<f64>; 2])> {
+    let mixes = paces.map(Mix::of);
+    let all = Phase::ALL.map(|phase| (phase, mixes.each_ref().map(|mix| mix.in_phase(phase))));
+    let there = all
+        .iter()
+        .filter(|(_, mixes)| mixes.iter().any(|mix| !mix.known.is_empty()));
+    if there.count() < 2 {
+        return Vec::new();
+    }
+    let is_enough = |mix: &Mix<'_>| mix.known.len() >= Statistic::Mean.least();
+    let both = all
+        .into_iter()
+        .filter(|(_, mixes)| mixes.iter().all(is_enough));
+    let durations = |mix: Mix<'_>| mix.known.iter().map(|(duration, _)| *duration).collect();
+    both.map(|(phase, mixes)| (phase, mixes.map(durations)))
+        .collect()
+}
