@@ -673,6 +673,9 @@ fn waiting_for_requests_is_no_work() {
         let rows = process["ledger"]["host"].as_array().unwrap();
         let row = rows.iter().find(|row| row["kind"] == "requests").unwrap();
         let ns = row["ns"].as_u64().unwrap();
-        assert!(ns.abs_diff(idle.iter().sum()) < longest / 20, "{which:?}: {row}");
+        assert!(
+            ns.abs_diff(idle.iter().sum()) < longest / 20,
+            "{which:?}: {row}"
+        );
     }
 }

@@ -586,7 +586,7 @@ fn steady_iterations_are_taken_once_their_time_has_settled() {
         let start = format!("{window} opened at iteration {first} ({step}, ");
         let opened = opened.expect("it opens");
         assert!(
-            opened.starts_with(&start) && opened.contains("steady "),
+            opened.starts_with(&start) && opened.contains("steady"),
             "{opened}"
         );
         assert_eq!(

@@ -126,6 +126,12 @@ impl Records {
         };
         let template = PathTemplate::parse(&variable)
             .map_err(|problem| usage(problem.in_variable("TLLMPROF_TRACE", &variable)))?;
+        if Path::new(&typed).is_dir() {
+            return Err(usage(format_args!(
+                "{by} {}: that is a folder (wanted: a file's name)",
+                Path::new(&typed).display()
+            )));
+        }
         let folder = template.folder();
         if !folder.is_dir() {
             let (typed, folder) = (Path::new(&typed).display(), folder.display());

@@ -34,7 +34,7 @@ const NOT_EXECUTABLE: u8 = 126;
 pub struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Under nsys, which captures the windows; ARGS are more arguments for it
+    /// Under nsys, which captures the windows, or with --window none the whole program; ARGS are more arguments for it
     #[arg(long, value_name = "ARGS", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with = "ncu")]
     nsys: Option<OsString>,
     /// Under ncu, which profiles the kernels of the windows; ARGS are more arguments for it

@@ -116,7 +116,7 @@ fn what_cannot_be_read_is_a_failure_and_a_wrong_command_line_another() {
     scratch.write("text", "something else");
     fs::create_dir(scratch.path("empty")).unwrap();
     for (arguments, said) in [
-        (["a.tllmprof", "text"], "text: no record of tllmprof"),
+        (["a.tllmprof", "text"], "text: not a tllmprof record"),
         (["absent", "a.tllmprof"], "absent: there is no such file"),
         (["a.tllmprof", "empty"], "empty: there is no record in it"),
     ] {

@@ -113,6 +113,16 @@ fn to_chrome<'a>(files: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
+fn a_folder_that_is_not_there_is_named_before_anything_is_read() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    let arguments = ["rank-0.tllmprof", "--to", "chrome", "-o", "no/such/t.json"];
+    let ended = export(&scratch, &arguments);
+    let why = "tllmprof: no/such/t.json: there is no folder no/such\n";
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(1), why));
+}
+
+#[test]
 fn different_runs_are_exported_together_only_if_that_is_asked_for() {
     let scratch = Scratch::new();
     record_of(&scratch, "one", 0);
@@ -228,7 +238,7 @@ fn what_is_no_record_is_named_and_the_others_are_exported() {
     let to = ["--to", "perfetto", "-o", "out"];
     let ended = export(&scratch, &[&bad[..], &to].concat());
     let expected = "tllmprof: absent: there is no such file\n\
-                    tllmprof: text: no record of tllmprof\n\
+                    tllmprof: text: not a tllmprof record\n\
                     tllmprof: db.sqlite: it is nsys's, which exports by itself (wanted: a record of tllmprof)\n";
     assert_eq!((ended.code(), &ended.stderr[..]), (Some(1), expected));
     assert_eq!(names(&scratch), ["db.sqlite", "rank-0.tllmprof", "text"]);

@@ -82,7 +82,7 @@ fn what_is_no_record_is_named_and_the_others_are_read() {
     let json: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(json["processes"].as_array().unwrap().len(), 1);
     let expected = "tllmprof: absent: there is no such file\n\
-                    tllmprof: text: no record of tllmprof\n";
+                    tllmprof: text: not a tllmprof record\n";
     assert_eq!(ended.stderr, expected);
     let ended = report(&scratch, &["text"]);
     assert_eq!((ended.code(), ended.stdout.as_str()), (Some(1), ""));
@@ -152,7 +152,7 @@ fn a_record_that_was_only_begun_is_said_to_be_empty() {
     let scratch = Scratch::new();
     scratch.write("begun", "");
     let ended = report(&scratch, &["begun"]);
-    let said = "tllmprof: begun: empty: 0 bytes, nothing was recorded\n";
+    let said = "tllmprof: begun: 0 bytes, nothing was recorded\n";
     assert_eq!((ended.code(), ended.stdout.as_str()), (Some(1), ""));
     assert_eq!(ended.stderr, said);
     record(&scratch, 0);

@@ -213,6 +213,11 @@ const BAD: &[(&str, &str, &str)] = &[
     ("--trace", "", "--trace \"\": an empty path"),
     (
         "--trace",
+        "/usr/",
+        "--trace /usr/: that is a folder (wanted: a file's name)",
+    ),
+    (
+        "--trace",
         "/no/such/x",
         "--trace /no/such/x: there is no folder /no/such/",
     ),
@@ -223,7 +228,7 @@ const NEARLY: &[(&[&str], u8, &str)] = &[
     (
         &["--window", "-5", "--", "echo", "started"],
         2,
-        "--window \"-5\": \"-5\" has no start, and the first is 0",
+        "--window \"-5\": \"-5\" has no start: iterations start at 0",
     ),
     (
         &["--kernels", "5", "--", "echo", "started"],

@@ -28,6 +28,8 @@ pub enum OutputError {
     Foreign(OsString),
     /// There is a device or a pipe by that name.
     Special,
+    /// The folder that it would be in is not there.
+    NoFolder(PathBuf),
     Io(io::Error),
 }
 
@@ -43,6 +45,7 @@ impl fmt::Display for OutputError {
             Self::Special => {
                 f.write_str("it is neither a file nor a folder (wanted: - for standard output)")
             }
+            Self::NoFolder(folder) => write!(f, "there is no folder {}", folder.display()),
             Self::Io(error) => error.fmt(f),
         }
     }
@@ -77,7 +80,13 @@ impl Output {
             }
             Ok(_) if !force => return Err(OutputError::Exists),
             Ok(status) if status.is_dir() => made_by_an_export(&target)?,
-            _ => (),
+            Ok(_) => (),
+            Err(_) => {
+                let folder = target.parent().unwrap_or(Path::new(""));
+                if folder != Path::new("") && !folder.is_dir() {
+                    return Err(OutputError::NoFolder(folder.to_owned()));
+                }
+            }
         }
         Ok(Self {
             temporary: beside(&target, "part")?,

@@ -111,7 +111,7 @@ fn in_a_browser_it_shows_what_the_records_hold() {
     Shown::of(&[many], tllmprof_page::EVENTS).write(scratch.path(), "many");
     let mut moe = engine(0);
     (moe.windows, moe.layers, moe.experts) = (vec![(100, 110)], 60, 128);
-    moe.replaced = true;
+    (moe.replaced, moe.kernels) = (true, 0);
     Shown::of(&[moe], tllmprof_page::EVENTS).write(scratch.path(), "moe");
     let mut batches = engine(0);
     (batches.windows, batches.layers, batches.batches) = (vec![(100, 219)], 8, true);

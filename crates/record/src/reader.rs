@@ -111,9 +111,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
-            Self::NoRecord => f.write_str("no record of tllmprof"),
-            Self::Empty(0) => f.write_str("empty: 0 bytes, nothing was recorded"),
-            Self::Empty(bytes) => write!(f, "empty: {bytes} zero bytes, nothing was recorded"),
+            Self::NoRecord => f.write_str("not a tllmprof record"),
+            Self::Empty(0) => f.write_str("0 bytes, nothing was recorded"),
+            Self::Empty(bytes) => write!(f, "{bytes} zero bytes, nothing was recorded"),
             Self::Cut(bytes) => write!(f, "cut off: {bytes} bytes"),
             Self::Version(version) => write!(
                 f,

@@ -32,6 +32,7 @@ impl fmt::Display for Failure {
             libc::EACCES | libc::EPERM => "it is not permitted",
             libc::EROFS => "the file system is read-only",
             libc::ENOENT => "there is no such folder",
+            libc::EISDIR => "it is a folder",
             libc::ENOTDIR => "a part of the path is no folder",
             libc::ENAMETOOLONG => "the name is too long",
             libc::EMFILE | libc::ENFILE => "there are too many open files",
@@ -54,6 +55,7 @@ mod tests {
             shown(libc::EROFS),
             "it could not grow: the file system is read-only"
         );
+        assert_eq!(shown(libc::EISDIR), "it could not grow: it is a folder");
         assert_eq!(shown(libc::EIO), "it could not grow: error 5");
         assert_eq!(shown(0), "it could not grow");
     }

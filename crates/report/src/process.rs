@@ -17,7 +17,7 @@ use crate::metrics::{self, MetricSample, MetricSum, Samples};
 use crate::qualify::Qualified;
 use crate::recording::Recording;
 use crate::routing::LayerLoad;
-use crate::slow::{self, Slow};
+use crate::slow::{self, Slow, Steps};
 use crate::spans::Spans;
 use crate::sum::{GpuFrom, Sum};
 use crate::tally::{InIteration, Known, Tallied, Tally, Total, Totals};
@@ -167,8 +167,6 @@ impl Process {
         let marks = iterations.iter().map(|iteration| iteration.excluded);
         let known = marks.zip(batches.iter().copied());
         let qualified = Qualified::of(&facts.condition, known);
-        let count = (0..iterations.len()).filter(|place| qualified.has(*place));
-        let count = count.count();
         let timeline = Spans::new(iterations.iter().map(RawIteration::span).collect());
         let stretches = pairs(kernel_edges.clone());
         let is_taken = |raw: &RawIteration| {
@@ -228,8 +226,11 @@ impl Process {
             + loads.left_out
             + strings.left_out();
         let mut slowest = slow::slow(
-            &iterations,
-            count,
+            Steps {
+                iterations: &iterations,
+                batches: &batches,
+                qualified: &qualified,
+            },
             watched,
             &totals,
             &facts,

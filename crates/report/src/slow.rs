@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tllmprof_record::{Clock, Strings};
+use tllmprof_record::{Batch, Clock, Strings};
 
 use crate::causes::{Cause, Overlap, Watched};
 use crate::facts::{Facts, name, range_name};
@@ -27,6 +27,9 @@ pub struct Slow {
     pub n: u64,
     pub start: u64,
     pub duration: u64,
+    pub batch: Option<Batch>,
+    /// Its batch has far more tokens than others have.
+    pub is_large: bool,
     /// What of that is waiting for requests.
     pub idle: u64,
     /// Those that took longest beyond what they take in the mean iteration first.
@@ -67,6 +70,17 @@ pub struct SlowCause {
 }
 
 impl Slow {
+    /// What its batch is, if that is far larger than others are.
+    #[must_use]
+    pub fn large_batch(&self) -> Option<String> {
+        let batch = self.batch.filter(|_| self.is_large)?;
+        Some(format!(
+            "{} of {} tokens",
+            batch.phase().name(),
+            batch.tokens
+        ))
+    }
+
     /// How long it took without waiting for requests.
     #[must_use]
     pub const fn busy(&self) -> u64 {
@@ -113,27 +127,52 @@ pub fn slowest(
     all.into_iter().map(|(_, place)| place).collect()
 }
 
-/// What the iterations that were watched show, the slowest first. So many count.
+/// How many times the mean batch's tokens a batch has to have to be a large one.
+const LARGE: u64 = 2;
+
+/// The iterations of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Steps<'a> {
+    pub iterations: &'a [RawIteration],
+    /// What was in the batch of each.
+    pub batches: &'a [Option<Batch>],
+    pub qualified: &'a Qualified,
+}
+
+/// What the iterations that were watched show, the slowest first.
 pub fn slow(
-    iterations: &[RawIteration],
-    count: usize,
+    steps: Steps<'_>,
     watched: Watched,
     totals: &Totals,
     facts: &Facts,
     strings: &Strings,
     clock: &Clock,
 ) -> Vec<Slow> {
-    let count = count.max(1) as u64;
+    let Steps {
+        iterations,
+        batches,
+        qualified,
+    } = steps;
+    let counted = (0..iterations.len()).filter(|place| qualified.has(*place));
+    let count = counted.clone().count().max(1) as u64;
+    let known: Vec<_> = counted
+        .filter_map(|place| batches.get(place).copied().flatten())
+        .map(|batch| u64::from(batch.tokens))
+        .collect();
+    let mean = known.iter().sum::<u64>() / known.len().max(1) as u64;
     let mut slow: Vec<_> = watched
         .found()
         .filter_map(|(place, found)| {
             let raw = iterations.get(place)?;
             let ns = |ticks| clock.duration_ns(raw.start, ticks);
             let usual = |cause| ns(totals.spent(cause) / count);
+            let batch = batches.get(place).copied().flatten();
             Some(Slow {
                 n: raw.n,
                 start: clock.ns(raw.start),
                 duration: ns(raw.duration),
+                batch,
+                is_large: batch.is_some_and(|batch| u64::from(batch.tokens) > LARGE * mean),
                 idle: ns(raw.idle),
                 overlaps: overlaps(&found, facts, strings, &ns, &usual),
                 more: 0,

@@ -17,6 +17,7 @@ use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_platform::thread::uncounted;
+use tllmprof_steps::steady::Verdict;
 use tllmprof_steps::step::threads::Slot;
 use tllmprof_steps::turn::{Action, CLOSING, Event, OPENING};
 use tllmprof_steps::window::Point;
@@ -206,6 +207,9 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             }
             if let Some(engine) = engine {
                 learning::log_engine(engine);
+            }
+            if let Some(why) = verdict.and_then(Verdict::shortcoming) {
+                log::say!(Warn, "{why}; the window takes what comes now");
             }
             let by = By {
                 step,

@@ -685,9 +685,9 @@ mod tests {
             edges
         };
         let asked = [window(0, 19)];
-        let taken = Taken::on_time(window(40, 59));
+        let taken = Taken::on_time(window(32, 51));
         let edges = run(Schedule::new(&asked).once_settled(), |_| true);
-        assert_eq!(edges, [(40, taken), (60, taken)]);
+        assert_eq!(edges, [(32, taken), (52, taken)]);
         // It is late for nobody, whatever else may hold windows up.
         let mut held = Schedule::patient(&asked);
         held.hold(false);

@@ -40,7 +40,9 @@ impl Program {
             Found::NotExecutable(path) => {
                 return Err(format!("{} may not be executed", path.display()));
             }
-            Found::Nothing => return Err(format!("there is no program {}", command.display())),
+            Found::Nothing => {
+                return Err(format!("{}: there is no such program", command.display()));
+            }
         };
         let mut chain = vec![first.clone()];
         let mut path = first;

@@ -18,7 +18,10 @@ pub fn describe(section: &mut Section) {
         Err(error) => section.bad(format_args!("{error}: the library stays out of the way")),
         Ok(settings) => {
             if settings.windows.is_empty() {
-                section.note("no window is set: iterations are marked in NVTX, nothing is gated");
+                section.note(
+                    "no window is set: tllmprof run takes 50 steady iterations; with the preload alone iterations \
+                     are marked in NVTX, and nothing is gated",
+                );
             } else {
                 let windows = match settings.windows.steady_iterations() {
                     Some(count) => format!("a window of {count} steady iterations"),

@@ -59,7 +59,7 @@ pub struct Engine {
     pub windows: Vec<(u64, u64)>,
     /// Layers of its model: each launches six kernels.
     pub layers: u64,
-    /// In how many iterations of each window kernels are taken, one at least.
+    /// In how many iterations of each window kernels are taken; none: that was refused.
     pub kernels: u64,
     /// One kernel has a name that would harm a page.
     pub hostile: bool,
@@ -217,12 +217,20 @@ impl Engine {
                 n += 1;
             }
             writing.edge(now, Edge::Open, *first);
-            writing.kernel_edge(now, Edge::Open, *first);
-            let last_with = first.saturating_add(self.kernels - 1).min(*last);
+            let last_with = self.kernels.checked_sub(1);
+            let last_with = last_with.map(|more| first.saturating_add(more).min(*last));
+            if last_with.is_some() {
+                writing.kernel_edge(now, Edge::Open, *first);
+            }
             while n <= *last {
-                now = self.iteration(&mut writing, n, now, n <= last_with);
-                if n == last_with {
-                    writing.kernel_edge(now, Edge::Close, last_with);
+                now = self.iteration(
+                    &mut writing,
+                    n,
+                    now,
+                    last_with.is_some_and(|last| n <= last),
+                );
+                if last_with == Some(n) {
+                    writing.kernel_edge(now, Edge::Close, n);
                 }
                 n += 1;
             }
@@ -360,8 +368,10 @@ impl Engine {
                     .push(main, &Event::new(START, 0, What::Info { key, value }));
             }
         }
-        if self.replaced {
-            let line = "output is intentionally wrong: the routers are replaced";
+        let replaced = "output is intentionally wrong: the routers are replaced";
+        let no_kernels = "no kernels: CUPTI took too long to load";
+        let lines = [(self.replaced, replaced), (self.kernels == 0, no_kernels)];
+        for (_, line) in lines.iter().filter(|(is_so, _)| *is_so) {
             let value = u64::from(to.builder.string(main, line));
             let key = Some(Info::Refused);
             to.builder

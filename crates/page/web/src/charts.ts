@@ -1,7 +1,7 @@
 // The charts of iterations, with uPlot.
 
 import uPlot from "uplot";
-import { Data, Process } from "./contract";
+import { Data, Process, ProcessFigures } from "./contract";
 import { Iterations, SkewSteps } from "./data";
 import { colour, el } from "./dom";
 import { change, count, time } from "./format";
@@ -15,7 +15,7 @@ const bar = (x: number, places: number[]) => places[Math.round(x)];
 
 /** Iterations one after the other: what each took, in the colour of its phase or by what it took it for. */
 export function iterationChart(
-    place: HTMLElement, process: Process, iterations: Iterations, by_phase: boolean, pick: (place: number) => void,
+    place: HTMLElement, process: Process, figures: ProcessFigures, iterations: Iterations, by_phase: boolean, pick: (place: number) => void,
 ): uPlot | null {
     const length = iterations.n.length;
     const time_of = process.inside?.time;
@@ -81,7 +81,7 @@ export function iterationChart(
             drawAxes: by_phase ? [(chart) => phaseBars(chart, iterations, places)] : [],
             draw: [(chart) => {
                 levels(chart, [["p50", time_of.p50_ns], ["p99", time_of.p99_ns]]);
-                outliers(chart, process, iterations, by_phase, places, top);
+                outliers(chart, process, figures, iterations, by_phase, places, top);
             }],
             setCursor: [(chart) => {
                 const i = places[chart.cursor.idx ?? -1];
@@ -148,7 +148,7 @@ function levels(chart: uPlot, values: [string, number][]) {
 
 /** Names the slowest iterations, and what took longer in them, as far as there is room. */
 function outliers(
-    chart: uPlot, process: Process, iterations: Iterations, by_phase: boolean, places: number[], top: number,
+    chart: uPlot, process: Process, figures: ProcessFigures, iterations: Iterations, by_phase: boolean, places: number[], top: number,
 ) {
     const { ctx: context, bbox } = chart;
     const ratio = devicePixelRatio;
@@ -157,13 +157,13 @@ function outliers(
     context.font = `${11 * ratio}px system-ui, sans-serif`;
     context.textBaseline = "middle";
     context.textAlign = "left";
-    const marks = process.slowest.flatMap((slow) => {
+    const marks = process.slowest.flatMap((slow, place) => {
         const at = slow.dur_ns < 1.25 * p50 ? -1
             : places.findIndex((i) => i >= 0 && iterations.n[i] === slow.n && iterations.dur[i] === slow.dur_ns);
         if (at < 0 || by_phase && hidden.has(iterations.phase[places[at]]) || at < (chart.scales.x.min ?? 0) || at > (chart.scales.x.max ?? 0)) return [];
         const over = slow.dur_ns > top;
         const y = chart.valToPos(Math.min(slow.dur_ns, top), "y", true) + (over ? 5 * ratio : 0);
-        return [{ slow, cause: slow.causes[0], over, x: chart.valToPos(at, "x", true), y }];
+        return [{ slow, large: figures.large_batches[place], cause: slow.causes[0], over, x: chart.valToPos(at, "x", true), y }];
     });
     const taken: { x0: number; x1: number; y: number }[] = [];
     for (const { over, x, y } of marks) {
@@ -177,8 +177,8 @@ function outliers(
         } else context.arc(x, y, 3 * ratio, 0, 7);
         context.fill();
     }
-    for (const { slow, cause, over, x, y } of marks) {
-        const text = [over && time(slow.dur_ns), cause && `${change(cause.more_ns)} ${cause.cause}`].filter(Boolean).join(" · ");
+    for (const { slow, large, cause, over, x, y } of marks) {
+        const text = [over && time(slow.dur_ns), large ?? (cause && `${change(cause.more_ns)} ${cause.cause}`)].filter(Boolean).join(" · ");
         if (!text) continue;
         const width = context.measureText(text).width;
         const right = x + 8 * ratio + width < bbox.left + bbox.width;

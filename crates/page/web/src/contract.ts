@@ -29,6 +29,8 @@ export interface ProcessFigures {
     uncounted: string | null;
     /** How much of the time the recorder took; `null`: there are no iterations. Unit: part of 1. */
     own_share: number | null;
+    /** For each of `slowest`: what its batch is, if that is far larger than others; else `null`. */
+    large_batches: (string | null)[];
     /** For each of `calls`. */
     calls: Each[];
     /** For each of `gc`. */
@@ -346,6 +348,8 @@ export interface Slow {
     start_ns: number;
     /** How long it took. Unit: ns. */
     dur_ns: number;
+    /** What was in its batch; `null`: not known. */
+    batch: Batch | null;
     /** How long of that its thread waited for requests. Unit: ns. */
     idle_ns: number;
     /** How much longer it took than the mean of the others, all without waiting for requests. Those in which kernels were recorded, which makes them longer, are compared with each other. Unit: ns. */
@@ -618,6 +622,20 @@ export interface LedgerRow {
     share: number;
 }
 
+/** What was in a batch. */
+export interface Batch {
+    /** Requests in it. Unit: requests. */
+    requests: number;
+    /** Tokens that were scheduled, without those that the batch was padded by. Unit: tokens. */
+    tokens: number;
+    /** Tokens of prompts among them. Unit: tokens. */
+    prefill_tokens: number;
+    /** The other ones. Unit: tokens. */
+    decode_tokens: number;
+    /** What it consists of. */
+    phase: Phase;
+}
+
 /** Something that an iteration took longer, or less long. */
 export interface Difference {
     /** What it is: a cause of the ledger, `GPU work`, which is waited for, or `unexplained`, which is the rest. */
@@ -660,20 +678,6 @@ export interface Layer {
     gpus: LayerOnGpus[];
     /** What each expert was sent, in the order of their numbers. Unit: tokens. */
     experts: number[];
-}
-
-/** What was in a batch. */
-export interface Batch {
-    /** Requests in it. Unit: requests. */
-    requests: number;
-    /** Tokens that were scheduled, without those that the batch was padded by. Unit: tokens. */
-    tokens: number;
-    /** Tokens of prompts among them. Unit: tokens. */
-    prefill_tokens: number;
-    /** The other ones. Unit: tokens. */
-    decode_tokens: number;
-    /** What it consists of. */
-    phase: Phase;
 }
 
 /** What kind of cause time is spent on. */

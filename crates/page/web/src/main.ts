@@ -97,7 +97,7 @@ async function show(place: number) {
         const at = iterations.n.findIndex((other, i) => other === n && iterations.dur[i] === dur);
         if (at >= 0) pick(at);
     };
-    const slow = slowest(process, by_n);
+    const slow = slowest(process, figures, by_n);
     const routed = routing(data, place);
     parts.routing.hidden = !routed;
     parts.routing.replaceChildren(...(routed ? [routed] : []));
@@ -123,7 +123,7 @@ function times(place: number) {
     const has_phases = process.phases.length > 0;
     const of_phase = has_phases && by_phase;
     parts.times.replaceChildren();
-    iterationChart(parts.times, process, iterations, of_phase, pick);
+    iterationChart(parts.times, process, data.processes[place], iterations, of_phase, pick);
     const batched = batches(process);
     const points = el("div", { class: "chart" });
     parts.batches.hidden = !batched;

@@ -134,14 +134,17 @@ const longTable = (title: string, caption: string, heads: string[], rows: Cell[]
 
 export const mono = (text: string, whole = text) => el("span", { class: "name", title: whole }, text);
 
-export function slowest(process: Process, show: (n: number, dur: number) => void): HTMLElement | null {
+export function slowest(process: Process, figures: ProcessFigures, show: (n: number, dur: number) => void): HTMLElement | null {
     if (process.slowest.length < 2) return null;
-    const rows = process.slowest.map((slow): Cell[] => {
+    const rows = process.slowest.map((slow, place): Cell[] => {
+        const large = figures.large_batches[place];
         const said = slow.causes.map(({ cause, held_by, detail, more_ns }) => cause === "unexplained" ? `${cause} ${change(more_ns)}` :
             `${change(more_ns)} ${cause}${held_by === null ? "" : ` (held by ${held_by})`}${detail === null ? "" : ` (${detail})`}`);
+        const longer = said.length ? `${change(slow.more_ns)}: ${said.join(", ")}` : "";
+        const cell = [large, longer].filter(Boolean).join(", ");
         return [
             button(`${slow.n}`, `Show iteration ${slow.n} in the timeline`, () => show(slow.n, slow.dur_ns)),
-            said.length ? `${change(slow.more_ns)}: ${said.join(", ")}` : el("span", { class: "muted", title: "there is no iteration to compare it with" }, "–"), time(slow.dur_ns - slow.idle_ns),
+            cell || el("span", { class: "muted", title: "there is no iteration to compare it with" }, "–"), time(slow.dur_ns - slow.idle_ns),
         ];
     });
     return card("Slowest iterations", "and what took longer in them than in the mean one", table(["iteration", "cause", "took"], rows, 2));
@@ -149,7 +152,11 @@ export function slowest(process: Process, show: (n: number, dur: number) => void
 
 function kernels(process: Process, figures: ProcessFigures): HTMLElement | null {
     const { kernels: list, kernel_window: inside } = process;
-    if (!list.length) return null;
+    if (!list.length) {
+        // Where they were asked for, why there are none.
+        const why = process.refused.find((line) => line.startsWith("no kernels: "));
+        return why === undefined ? null : card("Top kernels", why);
+    }
     const caption = inside && inside.iterations > 0
         ? `${count(inside.kernels)} in the ${count(inside.iterations)} iterations that took kernels` : "of kernel windows";
     return longTable("Top kernels", caption, ["kernel", "share", "total", "count", "mean", "longest"], list.map((kernel, at) => [

@@ -425,6 +425,9 @@ const moe = report("moe").processes[0];
 for (const colorScheme of ["light", "dark"]) {
     await open("moe", { colorScheme }, async (page) => {
         assert.equal(await page.textContent(".wrong"), "output is intentionally wrong: the routers are replaced");
+        // Where kernels would be, why there are none.
+        const refused = page.locator("section", { has: page.getByText("Top kernels", { exact: true }) });
+        assert.equal(await refused.locator("p").textContent(), "no kernels: CUPTI took too long to load");
         const { layers } = moe.routing;
         const worst = layers.reduce((a, b) => (b.max_of_mean > a.max_of_mean ? b : a));
         const rows = () => page.$$eval(".layers tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
@@ -495,6 +498,11 @@ for (const colorScheme of ["light", "dark"]) {
         await page.locator(`${chart} .u-over`).hover({ position: { x: (idle - 100 + 0.5) * wide, y: 60 } });
         assert.match(await page.textContent(`${chart} .tip`), new RegExp(`^iteration ${idle} · .* · left outidle: 0 requests, 0 tokens`));
 
+        // The timeline says it, too.
+        await page.locator(`${chart} .u-over`).click({ position: { x: (idle - 100 + 0.5) * wide, y: 60 } });
+        await seen(page);
+        assert.match(await page.textContent(".status"), new RegExp(`^iteration ${idle} .* · idle: 0 requests, 0 tokens · left out of the figures$`));
+
         // Time against tokens.
         assert.equal(Number(await page.$eval("[data-points]", (chart) => chart.dataset.points)), all.filter((one) => one.batch.tokens > 0).length);
         const most = all.reduce((a, b) => (b.batch.tokens > a.batch.tokens ? b : a));
@@ -514,6 +522,11 @@ for (const colorScheme of ["light", "dark"]) {
         rows.forEach((cells, at) => ["p50_ns", "p90_ns", "p99_ns", "max_ns"].forEach((key, column) => isTime(cells[3 + column], expected[at].time[key])));
         const decode = process.phases.find((phase) => phase.phase === "decode");
         assert.deepEqual(line(lines, `decode (${decode.iterations})`).slice(1, 5), rows.find(([name]) => name === "decode").slice(3, 7));
+
+        // What is slow because its batch is large.
+        const slow = (await rowsOf(page, "Slowest iterations"))[1];
+        const batch = process.slowest[1].batch;
+        assert.deepEqual([slow[0], slow[1].split(", ")[0]], [`${process.slowest[1].n}`, `${batch.phase} of ${batch.tokens} tokens`]);
 
         // A phase that is switched off, and the other colours.
         const prefill = all.find((one) => one.batch.phase === "prefill").n;

@@ -8,7 +8,7 @@ use super::ledger::CODE_RULE;
 use super::rules::{Judge, Kind, RULES, Rule};
 use crate::quantiles::Quantiles;
 use crate::skew::Skew;
-use crate::units::{Share, Time};
+use crate::units::{Rate, Share, Time};
 
 /// Its rule.
 pub const SLOW: &str = "slow-rank";
@@ -51,11 +51,12 @@ pub fn slow(all: &[Evidence<'_>], skew: Option<&Skew>) -> Judged {
     let usual = rest_of().map(causes).sum::<f64>() / rest_of().count().max(1) as f64;
     let rest = loss - (own_causes - usual).max(0.0);
     let evidence = format!(
-        "{}: {} at the median, the others {}; the slowest in {} of the iterations",
+        "{}: {} at the median, the others {}; the slowest in {} of the iterations{}",
         slowest.who,
         Time(own),
         Time(others),
-        Share(often)
+        Share(often),
+        work(slowest, all)
     );
     if loss >= SLOWER && often >= OFTEN {
         match rest >= SLOWER {
@@ -89,6 +90,32 @@ fn causes(one: &Evidence<'_>) -> f64 {
         Judge::All(_) => None,
     });
     losses.sum()
+}
+
+/// What is in the batches of the slowest rank, if that is not what the others have.
+fn work(slowest: &Evidence<'_>, all: &[Evidence<'_>]) -> String {
+    let others = all.iter().filter(|one| one.place != slowest.place);
+    let others: Option<Vec<_>> = others.map(tokens).collect();
+    let (Some(own), Some(others)) = (tokens(slowest), others) else {
+        return String::new();
+    };
+    let others = others.iter().sum::<f64>() / others.len().max(1) as f64;
+    match (own - others).abs() > SLOWER * others {
+        true => format!(
+            "; its batches have {} tokens, the others' {}",
+            Rate(own),
+            Rate(others)
+        ),
+        false => String::new(),
+    }
+}
+
+/// How many tokens a rank's batches have in the mean; `None` where that is not known.
+fn tokens(one: &Evidence<'_>) -> Option<f64> {
+    let phases = &one.process.phases;
+    let iterations: u64 = phases.iter().map(|phase| phase.all.iterations).sum();
+    let tokens: u64 = phases.iter().map(|phase| phase.all.tokens).sum();
+    (iterations > 0).then(|| tokens as f64 / iterations as f64)
 }
 
 /// In how many of the iterations that several ranks have a process is the slowest.

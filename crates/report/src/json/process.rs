@@ -316,6 +316,8 @@ struct JsonSlow<'a> {
     start_ns: u64,
     /// How long it took.
     dur_ns: u64,
+    /// What was in its batch; `null`: not known.
+    batch: Option<JsonBatch>,
     /// How long of that its thread waited for requests.
     idle_ns: u64,
     /// How much longer it took than the mean of the others, all without waiting for requests. Those in which kernels were
@@ -435,6 +437,7 @@ impl<'a> JsonProcess<'a> {
                     n: slow.n,
                     start_ns: slow.start,
                     dur_ns: slow.duration,
+                    batch: JsonBatch::of(slow.batch),
                     idle_ns: slow.idle,
                     more_ns: slow.more,
                     causes: &slow.causes,

@@ -109,6 +109,9 @@ fn stream_captures_are_waited_out_but_not_for_ever() {
         }
     }
     assert_eq!(taken(&process), (ENOUGH, ENOUGH + 4));
+    let lines = process.log.lines();
+    let why = "the time of an iteration did not settle in 256 iterations: ";
+    assert!(lines[0].starts_with(why), "{lines:?}");
 }
 
 #[test]
