@@ -657,3 +657,25 @@ fn wrong_in(folder: &std::path::Path, rows: &Value) -> String {
     assert!(checked.status.success(), "{}", checked.err());
     checked.out()
 }
+
+#[test]
+fn waiting_for_requests_is_no_work() {
+    for which in pythons() {
+        let (process, ran) = report(which, "idle.py", &[], &[]);
+        let idle = iterations(&process).map(|iteration| iteration["idle_ns"].as_u64().unwrap());
+        let idle: Vec<_> = idle.filter(|idle| *idle > 0).collect();
+        let said = ran.output.err();
+        // A busy machine makes no other wait as long.
+        let longest = idle.iter().max().copied().unwrap_or(0);
+        assert!(longest >= 50_000_000, "{which:?}: {idle:?}\n{said}");
+        let inside = &process["inside"];
+        assert_eq!(inside["idle"]["max_ns"], longest, "{which:?}");
+        let rows = process["ledger"]["host"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["kind"] == "requests").unwrap();
+        let ns = row["ns"].as_u64().unwrap();
+        assert!(
+            ns.abs_diff(idle.iter().sum()) < longest / 20,
+            "{which:?}: {row}"
+        );
+    }
+}

@@ -12,7 +12,7 @@ use super::keys::{Named, Spent, WAITING};
 use crate::units::Rate;
 
 /// Differences under this part of the iteration's time, or of all that it took longer, say nothing by themselves.
-const SMALL: f64 = 0.01;
+const SMALL: f64 = 0.002;
 const SMALL_OF_ALL: f64 = 0.05;
 /// What is left.
 const REST: &str = "unexplained";

@@ -153,7 +153,8 @@ impl HostLedger {
     /// What it comes to.
     pub fn finish(mut self) -> Sums {
         for thread in self.threads.values() {
-            for (spent, span) in thread.gaps(&thread.pieces) {
+            let ends = thread.ends().into_iter().flatten();
+            for (spent, span) in thread.gaps(&thread.pieces).chain(ends) {
                 self.sums.spend(thread, spent, span);
             }
         }
@@ -303,6 +304,23 @@ impl Thread {
         });
     }
 
+    /// The time before the first piece, and after the last.
+    fn ends(&self) -> Option<[(Spent, Span); 2]> {
+        let (first, last) = (self.pieces.first()?, self.pieces.last()?);
+        let before = Span {
+            start: 0,
+            end: first.span.start,
+        };
+        let after = Span {
+            start: last.span.end,
+            end: self.all,
+        };
+        Some([
+            (Spent::Before(first.first), before),
+            (Spent::After(last.last), after),
+        ])
+    }
+
     /// The time between pieces.
     fn gaps<'a>(&'a self, pieces: &'a [Piece]) -> impl Iterator<Item = (Spent, Span)> + 'a {
         let iteration = |at: u64| self.before.partition_point(|before| *before <= at);
@@ -416,7 +434,7 @@ mod tests {
             (own, times(250, 50)),
             (NEXT, times(800, 400)),
             (LATE, times(350, 0)),
-            (Spent::Unknown, times(50, 50)),
+            (Spent::Before(Key::Function(7)), times(50, 50)),
         ];
         assert_eq!(sums.of(&[0, 1]), expected);
         let second = [
@@ -438,7 +456,7 @@ mod tests {
         let calls = [
             (ON_LAUNCH, many * 7),
             (between, (many - 1) * 3),
-            (Spent::Unknown, 3),
+            (Spent::After(Key::Call(LAUNCH)), 3),
         ];
         let found = sums(&iterations, &[], &events).of(&[0]);
         assert_eq!(all(&found), calls);

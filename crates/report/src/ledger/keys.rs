@@ -25,6 +25,9 @@ pub enum Spent {
     Between(Key, Key),
     /// The same, where an iteration ends in it.
     Edge(Key, Key),
+    /// Before the first of all, and after the last.
+    Before(Key),
+    After(Key),
     Other,
     Unknown,
 }
@@ -45,6 +48,8 @@ impl Named<'_> {
                 let (from, to) = (self.label(from), self.label(to));
                 (LedgerKind::Code, format!("code between {from} and {to}"))
             }
+            Spent::Before(key) => (LedgerKind::Code, format!("code before {}", self.label(key))),
+            Spent::After(key) => (LedgerKind::Code, format!("code after {}", self.label(key))),
             Spent::Other => (LedgerKind::Other, "other".to_owned()),
             Spent::Unknown => (LedgerKind::Unknown, "unknown".to_owned()),
         }
@@ -56,7 +61,7 @@ impl Named<'_> {
         use LedgerKind::{Copy, Launch, Wait};
         match spent {
             Spent::On(key) => matches!(key, Key::Function(_)),
-            Spent::Edge(..) => true,
+            Spent::Edge(..) | Spent::Before(_) | Spent::After(_) => true,
             Spent::Between(from, to) => {
                 let (from, to) = (self.of(from).0, self.of(to).0);
                 !matches!(

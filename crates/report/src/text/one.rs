@@ -456,7 +456,7 @@ fn slow(process: &Process, room: usize, rest: usize, lines: &mut Lines) {
     for (place, slow) in slowest.iter().enumerate() {
         let start = format!("  {:<8}{:>9}  ", slow.n, Time(slow.busy()).to_string());
         if slow.causes.is_empty() {
-            lines.add(format_args!("{start}"));
+            lines.add(format_args!("{start}{}", longer(slow)));
         }
         let later = slowest.len() - place - 1;
         let most = lines.left().saturating_sub(rest + later);
@@ -468,11 +468,15 @@ fn slow(process: &Process, room: usize, rest: usize, lines: &mut Lines) {
     }
 }
 
-/// How much longer a slow iteration took.
+/// What is in the batch of a slow iteration, if that is large, and how much longer it took.
 pub fn longer(slow: &Slow) -> String {
+    let large = slow.large_batch();
     match slow.causes.len() {
-        0 => String::new(),
-        _ => format!("{}: ", Change(slow.more)),
+        0 => large.unwrap_or_default(),
+        _ => {
+            let large = large.map_or_else(String::new, |large| format!("{large}, "));
+            format!("{large}{}: ", Change(slow.more))
+        }
     }
 }
 

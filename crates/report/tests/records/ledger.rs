@@ -107,15 +107,15 @@ fn the_gpus_time_is_of_iterations_that_nothing_stretched() {
     made.kernels(&[(2000, 100), (2200, 200)]);
     let process = made.process();
     assert_eq!(process.sum.unwrap().gpu_share, Some(0.6));
-    // Idle until 1200, of which nothing is known until 1100, and from 1800 on.
+    // Idle until 1200, before any call until 1100, and from 1800 on.
     let gpu = [
         ("busy by events", 0.6),
         (
             "idle: code between cuStreamSynchronize and cuLaunchKernel",
             0.2,
         ),
+        ("idle: code before cuLaunchKernel", 0.1),
         ("idle: launching", 0.1),
-        ("idle: unknown", 0.1),
     ];
     assert_eq!(shares(&process.ledger.gpu), gpu);
     let wait = ("waiting for the GPU: cuStreamSynchronize", 0.4);
@@ -134,7 +134,7 @@ fn where_kernels_alone_were_taken_they_are_the_gpus_time() {
     let gpu = [
         ("idle: waiting for the GPU: cuStreamSynchronize", 0.5),
         ("busy: kernel", 0.25),
-        ("idle: unknown", 0.2),
+        ("idle: code after cuStreamSynchronize", 0.2),
         (
             "idle: code between cuStreamSynchronize and cuLaunchKernel",
             0.04,

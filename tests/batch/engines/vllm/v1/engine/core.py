@@ -1,0 +1,9 @@
+"""Where vLLM V1 waits for requests, by its name."""
+
+
+class EngineCoreProc:
+    def __init__(self, queue):
+        self.input_queue = queue
+
+    def _process_input_queue(self):
+        return self.input_queue.get()
