@@ -46,8 +46,8 @@ pub struct Engine {
     pub note: &'static str,
     /// Repository or package, version and files in which the step was read.
     pub source: &'static str,
-    /// Whether this step was counted on a real run and compared with the truth.
-    pub tried: bool,
+    /// Of a real run in which this step was compared with the engine's own count: version, GPU, date and figures. Empty: none.
+    pub tried: &'static str,
     /// Where the arguments of a step that is a Python function hold what is in the batch: the first
     /// that can be read counts.
     pub batch: &'static [Batch],
@@ -73,7 +73,7 @@ pub const ENGINES: &[Engine] = &[
                out; attention data parallelism counts dummy batches",
         source: "NVIDIA/TensorRT-LLM at 00043967 (2026): \
                  tensorrt_llm/_torch/pyexecutor/py_executor.py, _util.py",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     Engine {
@@ -83,7 +83,7 @@ pub const ENGINES: &[Engine] = &[
         note: "passes that schedule nothing are not counted",
         source: "NVIDIA/TensorRT-LLM at 00825c4e: \
                  cpp/tensorrt_llm/batch_manager/trtGptModelInflightBatching.cpp",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     Engine {
@@ -93,7 +93,7 @@ pub const ENGINES: &[Engine] = &[
         note: "under Python with backend=\"tensorrt\" the C++ executor runs: name its step yourself",
         source: "NVIDIA/TensorRT-LLM at 00043967 (2026): \
                  tensorrt_llm/_torch/pyexecutor/py_executor.py, tensorrt_llm/_utils.py",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     Engine {
@@ -103,7 +103,7 @@ pub const ENGINES: &[Engine] = &[
         note: "passes that schedule nothing are not counted",
         source: "NVIDIA/TensorRT-LLM at 00825c4e: \
                  cpp/tensorrt_llm/batch_manager/trtGptModelInflightBatching.cpp",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     // vLLM: Worker.execute_model also runs with nothing scheduled, for finished requests and while
@@ -117,7 +117,7 @@ pub const ENGINES: &[Engine] = &[
                parallelism",
         source: "vllm 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0: vllm/v1/worker/gpu/model_runner.py, \
                  vllm/v1/worker/gpu_worker.py",
-        tried: false,
+        tried: "0.26.0, H100, 2026-11-24: offline 1044, by its executor 1042 and 2 warm-up batches; server 1046, 1045 until it was killed",
         batch: batch::VLLM_V2,
     },
     Engine {
@@ -127,7 +127,7 @@ pub const ENGINES: &[Engine] = &[
         note: "runs in each worker; dummy batches are not counted",
         source: "vllm 0.8.5, 0.10.0, 0.11.0, 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0: \
                  vllm/v1/worker/gpu_model_runner.py, vllm/v1/engine/core.py",
-        tried: false,
+        tried: "",
         batch: batch::VLLM_V1,
     },
     Engine {
@@ -137,7 +137,7 @@ pub const ENGINES: &[Engine] = &[
         note: "runs in each worker; the run that measures memory at start counts, as do passes of \
                a draft model",
         source: "vllm 0.8.5, 0.10.0: vllm/worker/model_runner.py, vllm/worker/worker_base.py",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     // SGLang: the range scheduler.run_batch needs SGLANG_ENABLE_NVTX_SCHEDULER=1 and the package
@@ -150,7 +150,7 @@ pub const ENGINES: &[Engine] = &[
                do batches that a prefill server has already run",
         source: "sglang 0.4.6, 0.5.3, 0.5.10, 0.5.16, 0.5.23: sglang/srt/managers/scheduler.py, \
                  sglang/srt/disaggregation/decode.py, prefill.py, sglang/srt/utils/nvtx_utils.py",
-        tried: false,
+        tried: "0.5.16, H100, 2026-11-24: server 1069, 1070 until it was killed",
         batch: batch::SGLANG,
     },
     Engine {
@@ -161,7 +161,7 @@ pub const ENGINES: &[Engine] = &[
                warm-up count",
         source: "huggingface/text-generation-inference v1.0.0, v2.0.0, v3.0.0, v3.3.7: \
                  server/text_generation_server/models/flash_causal_lm.py, server.py",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     Engine {
@@ -171,7 +171,7 @@ pub const ENGINES: &[Engine] = &[
         note: "models without flash attention; prefills and the warm-up count",
         source: "huggingface/text-generation-inference v1.0.0, v2.0.0, v3.0.0, v3.3.7: \
                  server/text_generation_server/models/causal_lm.py, server.py",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     Engine {
@@ -181,7 +181,7 @@ pub const ENGINES: &[Engine] = &[
         note: "as above",
         source: "huggingface/text-generation-inference v1.0.0, v2.0.0, v3.0.0, v3.3.7: \
                  server/text_generation_server/models/seq2seq_lm.py",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     Engine {
@@ -191,7 +191,7 @@ pub const ENGINES: &[Engine] = &[
         note: "as above",
         source: "huggingface/text-generation-inference v2.0.0, v3.0.0, v3.3.7: \
                  server/text_generation_server/models/idefics_causal_lm.py",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     Engine {
@@ -201,7 +201,7 @@ pub const ENGINES: &[Engine] = &[
         note: "as above",
         source: "huggingface/text-generation-inference v2.0.0, v3.0.0, v3.3.7: \
                  server/text_generation_server/models/mamba.py",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     // TurboMind: both names are in .dynsym of the released wheel, and calls pass its PLT. The ranges
@@ -214,7 +214,7 @@ pub const ENGINES: &[Engine] = &[
         source: "lmdeploy 0.18.0: symbols of lmdeploy/turbomind/_turbomind; InternLM/lmdeploy \
                  v0.16.0: src/turbomind/engine/model_executor.cc, engine.cc; v0.6.0 to v0.11.0: \
                  src/turbomind/models/llama/LlamaBatch.cc",
-        tried: false,
+        tried: "0.18.0, H100, 2026-11-24: 573; it has no count of its own, 520 to 576 by its load",
         batch: &[],
     },
     Engine {
@@ -225,7 +225,7 @@ pub const ENGINES: &[Engine] = &[
                parallelism are",
         source: "lmdeploy 0.12.0, 0.12.3, 0.15.0, 0.18.0: \
                  lmdeploy/pytorch/engine/model_agent/agent.py",
-        tried: false,
+        tried: "",
         batch: batch::LMDEPLOY,
     },
     // The same method, before the module became a package; that still gives the class by this name.
@@ -236,7 +236,7 @@ pub const ENGINES: &[Engine] = &[
         note: "dummy batches of data parallelism count",
         source: "lmdeploy 0.7.3, 0.8.0, 0.9.0, 0.10.2, 0.11.1: \
                  lmdeploy/pytorch/engine/model_agent.py",
-        tried: false,
+        tried: "",
         batch: batch::LMDEPLOY,
     },
     Engine {
@@ -246,7 +246,7 @@ pub const ENGINES: &[Engine] = &[
         note: "each model of an ensemble counts; a Python backend drives the GPU in a stub process",
         source: "triton-inference-server/core at 05295b70: src/backend_manager.cc, \
                  src/backend_model_instance.cc; python_backend at 00bec0aa: src/stub_launcher.cc",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     // llama.cpp's own programs went from llama_decode to llama_process in 2026; neither calls the
@@ -259,7 +259,7 @@ pub const ENGINES: &[Engine] = &[
         step: "sym:^ggml_backend_sched_graph_compute_async$",
         note: "a graph of ggml: a prompt of several micro-batches counts several",
         source: "ollama/ollama v0.24.0: ml/backend/ggml/ggml.go, Dockerfile",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     Engine {
@@ -270,7 +270,7 @@ pub const ENGINES: &[Engine] = &[
         source: "llama.cpp at 0c1e57098 (in llama-cpp-python 0.3.36): include/llama.h, \
                  tools/server/server-context.cpp, common/common.cpp; ollama/ollama v0.33.0-rc2: \
                  cmake/local.cmake, LLAMA_CPP_VERSION",
-        tried: true,
+        tried: "0c1e57098, H100, 2026-11-22: windows of 51 of 200 steps, as nsys has them",
         batch: &[],
     },
     Engine {
@@ -280,7 +280,7 @@ pub const ENGINES: &[Engine] = &[
         note: "as above; a stripped static build has no such symbol",
         source: "llama.cpp at 0c1e57098 (in llama-cpp-python 0.3.36): include/llama.h, \
                  src/llama-context.cpp",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     Engine {
@@ -292,7 +292,7 @@ pub const ENGINES: &[Engine] = &[
         source: "onnxruntime-genai 0.18.0: symbols of libonnxruntime-genai.so and of the Python \
                  module, which imports them; microsoft/onnxruntime-genai at 0058287b: \
                  src/ort_genai_c.h",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     Engine {
@@ -301,7 +301,7 @@ pub const ENGINES: &[Engine] = &[
         step: "py:onnxruntime.capi.onnxruntime_inference_collection:Session.run",
         note: "runs of every session count; run_with_iobinding is another function",
         source: "onnxruntime 1.31.1: onnxruntime/capi/onnxruntime_inference_collection.py",
-        tried: false,
+        tried: "1.30.0, H100, 2026-11-24: 1200 of 1200",
         batch: &[],
     },
     // The API is a table of function pointers behind OrtGetApiBase, the one function exported, and
@@ -312,7 +312,7 @@ pub const ENGINES: &[Engine] = &[
         step: "auto",
         note: "no function of it can be named: the library has no symbols but OrtGetApiBase",
         source: "onnxruntime 1.31.1 (the wheel without CUDA): symbols of libonnxruntime.so.1.31.1",
-        tried: false,
+        tried: "1.30.0, H100, 2026-11-24: with a binding and as a CUDA graph 1200 of 1200 each",
         batch: &[],
     },
     // transformers: importing generate imports continuous batching too, so both are always seen.
@@ -327,7 +327,7 @@ pub const ENGINES: &[Engine] = &[
         source: "transformers 4.52.4, 4.57.1, 5.0.0, 5.10.4, 5.23.0: \
                  transformers/generation/utils.py, transformers/models/*/modeling_*.py (in 4.40.0 \
                  every model overrides it)",
-        tried: false,
+        tried: "5.17.0, H100, 2026-11-24: 384 of 384",
         batch: &[],
     },
     Engine {
@@ -337,7 +337,7 @@ pub const ENGINES: &[Engine] = &[
         note: "entered after each forward pass; with an assistant model its passes count too",
         source: "transformers 4.40.0, 4.52.4, 4.57.1, 5.0.0, 5.10.4, 5.23.0: \
                  transformers/generation/utils.py (up to 4.57 Mamba overrides it)",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     Engine {
@@ -348,7 +348,7 @@ pub const ENGINES: &[Engine] = &[
         note: "waiting for requests and the warm-up are not counted",
         source: "transformers 5.0.0, 5.10.4, 5.23.0: \
                  transformers/generation/continuous_batching/continuous_api.py",
-        tried: false,
+        tried: "5.17.0, H100, 2026-11-24: 384 of 384; server 394, 395 until it was killed",
         batch: batch::TRANSFORMERS,
     },
     // In 4.57 the step of the manager runs twice to capture a graph, and its replays pass it by.
@@ -360,7 +360,7 @@ pub const ENGINES: &[Engine] = &[
         note: "entered after each batch; waiting for requests is not counted",
         source: "transformers 4.57.1: \
                  transformers/generation/continuous_batching/continuous_api.py",
-        tried: false,
+        tried: "",
         batch: &[],
     },
     // Calls reach the plugin through the table that GetPjrtApi returns; the step is the user's own.
@@ -370,7 +370,7 @@ pub const ENGINES: &[Engine] = &[
         step: "auto",
         note: "the step is a function of the program: name it with py:, or it is learnt",
         source: "OpenXLA PJRT plugin jax_plugins/xla_cuda12 and xla_cuda13: xla_cuda_plugin.so",
-        tried: false,
+        tried: "",
         batch: &[],
     },
 ];

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use tllmprof_report::{
-    Explained, JsonReport, LayerLoad, Named, Process, Report, Skew, Slow, expert_gpus, schema_of,
+    JsonReport, LayerLoad, Named, Process, Report, Skew, Slow, expert_gpus, schema_of,
 };
 
 /// What a page shows, but for iterations and events.
@@ -28,8 +28,8 @@ struct ProcessFigures<'a> {
     /// How much of the time the recorder took; `null`: there are no iterations.
     #[schemars(extend("unit" = "part of 1"))]
     own_share: Option<f64>,
-    /// For each of `slowest`: what made it slow.
-    slowest: Vec<Vec<Explained>>,
+    /// For each of `slowest`: what its batch is, if that is far larger than others; else `null`.
+    large_batches: Vec<Option<String>>,
     /// For each of `calls`.
     calls: Vec<Each>,
     /// For each of `gc`.
@@ -137,7 +137,7 @@ impl<'a> ProcessFigures<'a> {
             name,
             uncounted: process.uncounted(),
             own_share: process.own_share(),
-            slowest: process.slowest.iter().map(Slow::explained).collect(),
+            large_batches: process.slowest.iter().map(Slow::large_batch).collect(),
             calls: all(&process.calls),
             gc: all(&process.gc),
             gil_wait: each(&process.gil_wait),

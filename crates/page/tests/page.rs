@@ -110,7 +110,7 @@ fn page_text_and_json_have_one_figure_for_each_share() {
             if said.ends_with(',') {
                 said += &format!(" {}", all[first + 1].trim_start());
             }
-            for (one, row) in said.split(", ").zip(rows) {
+            for (one, row) in said.trim_end_matches(", …").split(", ").zip(rows) {
                 let cause = row["cause"].as_str().unwrap();
                 let (percent, named) = one.split_once(" % ").unwrap();
                 assert_eq!(format!("{percent} %"), share(&row["share"]), "{said}");

@@ -26,6 +26,8 @@ pub struct Iteration {
     pub launching: u64,
     /// Calls to CUDA, on all threads.
     pub calls: u32,
+    /// Calls among those that capture a stream, or that a capture takes up.
+    pub captures: u32,
     /// What its thread waited for the device to work.
     pub wait: u64,
     /// What its thread waited for the GIL.

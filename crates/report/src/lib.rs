@@ -51,18 +51,18 @@ pub use iteration::Iteration;
 pub use json::{JsonReport, schema_of, write as write_json, write_text as write_json_text};
 pub use kernel_name::{full as kernel_name, short as short_kernel_name};
 pub use kernels::{CopyTotal, KernelSum, KernelTotal};
-pub use ledger::{Ledger, LedgerKind, LedgerRow};
+pub use ledger::{Difference, Ledger, LedgerKind, LedgerRow};
 pub use metrics::{MetricSample, MetricSum};
 pub use process::{Named, Process};
 pub use qualify::Unqualified;
 pub use recording::Recording;
 pub use routing::{LayerLoad, expert_gpus};
 pub use skew::Skew;
-pub use slow::{Explained, Slow};
+pub use slow::Slow;
 pub use spans::{Span, Spans};
 pub use state::State;
 pub use turnaround::Turnaround;
-pub use units::{Bytes, Quantity, Rate, Share, Time};
+pub use units::{Bytes, Change, Quantity, Rate, Share, Time};
 
 /// Processes side by side.
 #[derive(Debug)]

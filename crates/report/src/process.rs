@@ -12,17 +12,17 @@ use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
 use crate::iteration::Iteration;
 use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
-use crate::ledger::{Groups, HostLedger, Ledger, Named as Names};
+use crate::ledger::{Claims, Groups, HostLedger, Ledger, Named as Names};
 use crate::metrics::{self, MetricSample, MetricSum, Samples};
 use crate::qualify::Qualified;
 use crate::recording::Recording;
 use crate::routing::LayerLoad;
-use crate::slow::{self, Slow};
+use crate::slow::{self, Slow, Steps};
 use crate::spans::Spans;
 use crate::sum::{GpuFrom, Sum};
-use crate::tally::{InIteration, Tallied, Tally, Total, Totals};
+use crate::tally::{InIteration, Known, Tallied, Tally, Total, Totals};
 use crate::turnaround::{Turnaround, Turnarounds};
-use crate::window::{Window, windows};
+use crate::window::{Window, pairs, windows};
 
 /// How long, in nanoseconds, a processor's counter has to be held against time before its durations are
 /// known to some parts in a hundred thousand: an anchor is right to some ten.
@@ -49,6 +49,8 @@ pub struct Process {
     pub ledger: Ledger,
     /// The same of each window.
     pub window_ledgers: Vec<Ledger>,
+    /// What findings may claim of it.
+    pub claims: Claims,
     /// The slowest iterations first.
     pub slowest: Vec<Slow>,
     /// Of calls that were made inside windows, by row.
@@ -160,24 +162,31 @@ impl Process {
                 requests.within(iteration.thread, iteration.span());
         }
         let (mut facts, strings) = found.facts(header);
-        let kinds = kinds(&facts.calls);
+        let (kinds, allocates) = (kinds(&facts.calls), allocates(&facts.calls));
         let batches = batch::batches(&iterations, &batches);
         let marks = iterations.iter().map(|iteration| iteration.excluded);
         let known = marks.zip(batches.iter().copied());
         let qualified = Qualified::of(&facts.condition, known);
-        let count = (0..iterations.len()).filter(|place| qualified.has(*place));
-        let count = count.count();
         let timeline = Spans::new(iterations.iter().map(RawIteration::span).collect());
+        let stretches = pairs(kernel_edges.clone());
+        let is_taken = |raw: &RawIteration| {
+            let mut of = stretches.iter();
+            of.any(|of| (of.first..=of.last).contains(&raw.n))
+        };
         let mut tally = Tally::new(
             timeline,
             iterations
                 .iter()
                 .map(|iteration| iteration.thread)
                 .collect(),
-            &qualified,
-            &kinds,
-            &strings,
-            Watched::new(slow::slowest(&iterations, &qualified)),
+            Known {
+                qualified: &qualified,
+                kinds: &kinds,
+                allocates: &allocates,
+                requests: &requests,
+                strings: &strings,
+            },
+            Watched::new(slow::slowest(&iterations, &qualified, is_taken)),
             Turnarounds::new(&facts.calls),
         );
         let mut kernels = KernelTally::new(&clock, &iterations, &qualified);
@@ -216,9 +225,12 @@ impl Process {
             + samples.left_out
             + loads.left_out
             + strings.left_out();
-        let slowest = slow::slow(
-            &iterations,
-            count,
+        let mut slowest = slow::slow(
+            Steps {
+                iterations: &iterations,
+                batches: &batches,
+                qualified: &qualified,
+            },
             watched,
             &totals,
             &facts,
@@ -245,7 +257,11 @@ impl Process {
             None => &by_events,
         };
         // A third way through the record: what the host did while the GPU had nothing to do.
-        let groups = Groups::of(&windows, gpu_from);
+        let slow: Vec<_> = slowest.iter().map(|slow| (slow.n, slow.start)).collect();
+        let mut groups = Groups::of(&windows, gpu_from, &slow);
+        if let Some(did) = did.filter(|_| gpu_from == GpuFrom::Kernels) {
+            groups.ran(did);
+        }
         let mut host = HostLedger::new(groups.placed.iter().copied(), idle);
         if sum.is_some() {
             recording.read(|entry| {
@@ -259,9 +275,14 @@ impl Process {
             facts: &facts,
             strings: &strings,
         };
-        let ledger_of = |window| groups.ledger(window, &spent, did, names);
+        let ledger_of = |window| groups.ledger(window, &spent, names);
         let ledger = ledger_of(None);
+        let claims = groups.claims(&spent, names);
         let window_ledgers = (0..windows.len()).map(Some).map(ledger_of).collect();
+        for (place, slow) in slowest.iter_mut().enumerate() {
+            (slow.more, slow.causes) = groups.differences(place, &spent, slow.holder(), names);
+        }
+        slowest.sort_by_key(|slow| std::cmp::Reverse((slow.more, slow.busy())));
         // Where a window closes the recorder has counted these.
         let unclosed = windows.iter().filter(|window| !window.closed);
         let gaps = match damage.is_none() {
@@ -279,6 +300,7 @@ impl Process {
             sum,
             ledger,
             window_ledgers,
+            claims,
             phases: batch::phases(&windows),
             unqualified: batch::unqualified(&windows),
             outside: Outside::of(header, &ns),
@@ -412,6 +434,14 @@ impl Outside {
     }
 }
 
+fn allocates(rows: &[CallRow]) -> [bool; 256] {
+    let mut all = [false; 256];
+    for row in rows {
+        all[usize::from(row.row)] = row.allocates();
+    }
+    all
+}
+
 fn kinds(rows: &[CallRow]) -> [CallKind; 256] {
     let mut kinds = [CallKind::Other; 256];
     for row in rows {
@@ -455,6 +485,7 @@ fn whole(
                 launches: inside.launches,
                 launching: ns(inside.launching),
                 calls: inside.calls,
+                captures: inside.captures,
                 wait: ns(inside.wait.saturating_sub(raw.idle_calls)),
                 idle: ns(raw.idle),
                 gil_wait: ns(inside.gil_wait),

@@ -5,12 +5,14 @@ use std::collections::HashMap;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tllmprof_record::{Clock, Strings};
+use tllmprof_record::{Batch, Clock, Strings};
 
 use crate::causes::{Cause, Overlap, Watched};
 use crate::facts::{Facts, name, range_name};
 use crate::first::RawIteration;
+use crate::ledger::Difference;
 use crate::qualify::Qualified;
+use crate::quantiles::Quantiles;
 use crate::tally::Totals;
 
 /// How many of the slowest iterations are looked into.
@@ -25,10 +27,16 @@ pub struct Slow {
     pub n: u64,
     pub start: u64,
     pub duration: u64,
+    pub batch: Option<Batch>,
+    /// Its batch has far more tokens than others have.
+    pub is_large: bool,
     /// What of that is waiting for requests.
     pub idle: u64,
     /// Those that took longest beyond what they take in the mean iteration first.
-    pub causes: Vec<SlowCause>,
+    pub overlaps: Vec<SlowCause>,
+    /// How much longer it took than the mean of others like it, and what of: the differences add up to that.
+    pub more: i64,
+    pub causes: Vec<Difference>,
 }
 
 /// What kind of thing overlapped a slow iteration.
@@ -61,60 +69,29 @@ pub struct SlowCause {
     pub usual: u64,
 }
 
-/// Overlaps under this part of an iteration explain nothing.
-const CAUSE: f64 = 0.02;
-
-/// What explains that an iteration was slow.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Cause")]
-pub struct Explained {
-    /// What it is.
-    pub name: String,
-    /// The thread that held the GIL, of a wait for it; `null`: not known.
-    pub held_by: Option<String>,
-    /// How much longer it took than in the mean iteration.
-    #[serde(rename = "more_ns")]
-    pub more: u64,
-}
-
 impl Slow {
+    /// What its batch is, if that is far larger than others are.
+    #[must_use]
+    pub fn large_batch(&self) -> Option<String> {
+        let batch = self.batch.filter(|_| self.is_large)?;
+        Some(format!(
+            "{} of {} tokens",
+            batch.phase().name(),
+            batch.tokens
+        ))
+    }
+
     /// How long it took without waiting for requests.
     #[must_use]
     pub const fn busy(&self) -> u64 {
         self.duration.saturating_sub(self.idle)
     }
 
-    /// What made it slow: what took longer in it than in the mean iteration.
-    #[must_use]
-    pub fn explained(&self) -> Vec<Explained> {
-        let threshold = (self.busy() as f64 * CAUSE) as u64;
-        let worth = || self.causes.iter().filter(|c| c.beyond() > threshold);
-        let inner = || worth().filter(|cause| cause.kind.is_inner());
-        // A collection or a wait says more than the function that it happened in.
-        let explained = inner().fold(0_u64, |sum, cause| sum.saturating_add(cause.beyond()));
-        let outer = worth().filter(|cause| cause.kind.is_outer());
-        let outer = outer.filter(|cause| cause.beyond() / 2 > explained);
-        let holder = worth().find(|cause| cause.kind == CauseKind::GilHold);
-        let one = |cause: &SlowCause| Explained {
-            name: cause.name.clone(),
-            held_by: holder
-                .filter(|_| cause.kind == CauseKind::GilWait)
-                .map(|holder| holder.name.clone()),
-            more: cause.beyond(),
-        };
-        inner().chain(outer).map(one).collect()
-    }
-}
-
-impl CauseKind {
-    /// Something that nothing else explains.
-    const fn is_inner(self) -> bool {
-        matches!(self, Self::Gc | Self::GilWait | Self::Wait)
-    }
-
-    /// Something that others happen in.
-    const fn is_outer(self) -> bool {
-        matches!(self, Self::Function | Self::Range)
+    /// The thread that held the GIL longest beyond the usual.
+    pub fn holder(&self) -> Option<&str> {
+        let mut overlaps = self.overlaps.iter();
+        let holds = |cause: &&SlowCause| cause.kind == CauseKind::GilHold && cause.beyond() > 0;
+        overlaps.find(holds).map(|cause| &*cause.name)
     }
 }
 
@@ -125,41 +102,81 @@ impl SlowCause {
     }
 }
 
-/// The places of the slowest iterations, of those that count.
-pub fn slowest(iterations: &[RawIteration], qualified: &Qualified) -> Vec<usize> {
+/// The places of the slowest iterations, of those that count: by what they took beyond the median of those that are like
+/// them. `taken` says in which kernels were recorded, which makes them longer.
+pub fn slowest(
+    iterations: &[RawIteration],
+    qualified: &Qualified,
+    taken: impl Fn(&RawIteration) -> bool,
+) -> Vec<usize> {
     let places = 0..iterations.len();
-    let mut places: Vec<_> = places.filter(|place| qualified.has(*place)).collect();
-    let slower = |place: &usize| Reverse((iterations[*place].busy(), *place));
-    if places.len() > SLOWEST {
-        places.select_nth_unstable_by_key(SLOWEST, slower);
-        places.truncate(SLOWEST);
+    let (with, without): (Vec<_>, Vec<_>) = places
+        .filter(|place| qualified.has(*place))
+        .partition(|place| taken(&iterations[*place]));
+    let beyond = |places: Vec<usize>| {
+        let times = places.iter().map(|place| iterations[*place].busy());
+        let usual = Quantiles::of(times).map_or(0, |times| times.p50);
+        let beyond = move |place: usize| iterations[place].busy() as i64 - usual as i64;
+        places.into_iter().map(move |place| (beyond(place), place))
+    };
+    let mut all: Vec<_> = beyond(with).chain(beyond(without)).collect();
+    if all.len() > SLOWEST {
+        all.select_nth_unstable_by_key(SLOWEST, |one| Reverse(*one));
+        all.truncate(SLOWEST);
     }
-    places
+    all.into_iter().map(|(_, place)| place).collect()
 }
 
-/// What the iterations that were watched show, the slowest first. So many count.
+/// How many times the mean batch's tokens a batch has to have to be a large one.
+const LARGE: u64 = 2;
+
+/// The iterations of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Steps<'a> {
+    pub iterations: &'a [RawIteration],
+    /// What was in the batch of each.
+    pub batches: &'a [Option<Batch>],
+    pub qualified: &'a Qualified,
+}
+
+/// What the iterations that were watched show, the slowest first.
 pub fn slow(
-    iterations: &[RawIteration],
-    count: usize,
+    steps: Steps<'_>,
     watched: Watched,
     totals: &Totals,
     facts: &Facts,
     strings: &Strings,
     clock: &Clock,
 ) -> Vec<Slow> {
-    let count = count.max(1) as u64;
+    let Steps {
+        iterations,
+        batches,
+        qualified,
+    } = steps;
+    let counted = (0..iterations.len()).filter(|place| qualified.has(*place));
+    let count = counted.clone().count().max(1) as u64;
+    let known: Vec<_> = counted
+        .filter_map(|place| batches.get(place).copied().flatten())
+        .map(|batch| u64::from(batch.tokens))
+        .collect();
+    let mean = known.iter().sum::<u64>() / known.len().max(1) as u64;
     let mut slow: Vec<_> = watched
         .found()
         .filter_map(|(place, found)| {
             let raw = iterations.get(place)?;
             let ns = |ticks| clock.duration_ns(raw.start, ticks);
             let usual = |cause| ns(totals.spent(cause) / count);
+            let batch = batches.get(place).copied().flatten();
             Some(Slow {
                 n: raw.n,
                 start: clock.ns(raw.start),
                 duration: ns(raw.duration),
+                batch,
+                is_large: batch.is_some_and(|batch| u64::from(batch.tokens) > LARGE * mean),
                 idle: ns(raw.idle),
-                causes: causes(&found, facts, strings, &ns, &usual),
+                overlaps: overlaps(&found, facts, strings, &ns, &usual),
+                more: 0,
+                causes: Vec::new(),
             })
         })
         .collect();
@@ -167,7 +184,7 @@ pub fn slow(
     slow
 }
 
-fn causes(
+fn overlaps(
     found: &HashMap<Cause, Overlap>,
     facts: &Facts,
     strings: &Strings,

@@ -7,6 +7,7 @@ use tllmprof_record::{CallKind, Event, OWN_DOMAIN, StringId, Strings, What};
 
 use crate::causes::{Cause, Watched};
 use crate::qualify::Qualified;
+use crate::requests::Requests;
 use crate::routing::Loads;
 use crate::spans::{Span, Spans};
 use crate::turnaround::{Turnaround, Turnarounds};
@@ -41,6 +42,8 @@ pub struct InIteration {
     pub launches: u32,
     pub launching: u64,
     pub calls: u32,
+    /// Calls that capture, or that a capture takes up.
+    pub captures: u32,
     pub wait: u64,
     pub gil_wait: u64,
     pub gc: u64,
@@ -95,6 +98,17 @@ pub struct Tallied {
     pub loads: Loads,
 }
 
+/// What is known of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    pub qualified: &'a Qualified,
+    /// Of each row of the table of calls, and whether it allocates.
+    pub kinds: &'a [CallKind; 256],
+    pub allocates: &'a [bool; 256],
+    pub requests: &'a Requests,
+    pub strings: &'a Strings,
+}
+
 /// The adding up.
 #[derive(Debug)]
 pub struct Tally<'a> {
@@ -102,9 +116,7 @@ pub struct Tally<'a> {
     /// The thread of each iteration.
     threads: Vec<u32>,
     /// Totals have what happened in iterations that count, and outside iterations.
-    qualified: &'a Qualified,
-    kinds: &'a [CallKind; 256],
-    strings: &'a Strings,
+    known: Known<'a>,
     pub iterations: Vec<InIteration>,
     pub totals: Totals,
     pub watched: Watched,
@@ -117,22 +129,17 @@ impl<'a> Tally<'a> {
     pub fn new(
         timeline: Spans,
         threads: Vec<u32>,
-        qualified: &'a Qualified,
-        kinds: &'a [CallKind; 256],
-        strings: &'a Strings,
+        known: Known<'a>,
         watched: Watched,
         turnarounds: Turnarounds,
     ) -> Self {
         let iterations = vec![InIteration::default(); threads.len()];
-        let totals = Totals::default();
         Self {
             timeline,
             threads,
-            qualified,
-            kinds,
-            strings,
+            known,
             iterations,
-            totals,
+            totals: Totals::default(),
             watched,
             turnarounds,
             loads: Loads::default(),
@@ -145,6 +152,9 @@ impl<'a> Tally<'a> {
         self.totals.events += 1;
         let ticks = event.duration;
         let counts = self.counts(event);
+        if self.holds(thread, event) {
+            self.turnarounds.held(thread, event);
+        }
         match event.what {
             What::Call {
                 row,
@@ -180,7 +190,7 @@ impl<'a> Tally<'a> {
                 self.own(thread, event, Cause::Function(name));
             }
             What::Range { domain, name, .. }
-                if counts && self.strings.get(domain) != OWN_DOMAIN =>
+                if counts && self.known.strings.get(domain) != OWN_DOMAIN =>
             {
                 let key = (domain, name);
                 named(
@@ -203,13 +213,23 @@ impl<'a> Tally<'a> {
         }
     }
 
+    /// Whether an event holds its thread up, by something that has a finding of its own.
+    fn holds(&self, thread: u32, event: &Event) -> bool {
+        match event.what {
+            What::Gc { .. } | What::GilWait => true,
+            What::Call { row, .. } => self.known.allocates[usize::from(row)],
+            What::Function { .. } => self.known.requests.is_one(thread, event),
+            _ => false,
+        }
+    }
+
     /// Whether totals have an event: one that lies in iterations of which none counts is not among them.
     fn counts(&mut self, event: &Event) -> bool {
-        self.qualified.has_all()
+        self.known.qualified.has_all()
             || self
                 .timeline
                 .reach(&span(event))
-                .is_none_or(|(first, last)| self.qualified.has_any(first, last))
+                .is_none_or(|(first, last)| self.known.qualified.has_any(first, last))
     }
 
     /// Adds a call for a stream; `None` where a stream capture takes it up.
@@ -218,17 +238,19 @@ impl<'a> Tally<'a> {
         if counts {
             self.totals.calls[usize::from(row)].add(event.duration);
         }
-        let kind = self.kinds[usize::from(row)];
+        let kind = self.known.kinds[usize::from(row)];
         if let Some(place) = self.timeline.at(event.start)
             && let Some(iteration) = self.iterations.get_mut(place)
         {
             iteration.calls = iteration.calls.saturating_add(1);
+            let captures = stream.is_none() || kind == CallKind::Capture;
+            iteration.captures = iteration.captures.saturating_add(u32::from(captures));
             if kind.launches() && stream.is_some() {
                 iteration.launches = iteration.launches.saturating_add(1);
                 iteration.launching = iteration.launching.saturating_add(event.duration);
             }
             if let Some(stream) = stream
-                && self.qualified.has(place)
+                && self.known.qualified.has(place)
             {
                 self.turnarounds.call(thread, row, stream, place, event);
             }
@@ -265,7 +287,7 @@ impl<'a> Tally<'a> {
                     Cause::Gc(_) | Cause::GilHold(_) | Cause::Function(_) | Cause::Range(..) => (),
                 }
             }
-            if self.qualified.has(place) {
+            if self.known.qualified.has(place) {
                 self.totals.inside(cause, ticks);
             }
             self.watched.note(place, cause, ticks);
@@ -286,7 +308,7 @@ impl<'a> Tally<'a> {
             if let Some(iteration) = self.iterations.get_mut(place) {
                 iteration.gc = iteration.gc.saturating_add(ticks);
             }
-            if self.qualified.has(place) {
+            if self.known.qualified.has(place) {
                 self.totals.inside(Cause::Gc(generation), ticks);
             }
         };

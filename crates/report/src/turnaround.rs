@@ -54,12 +54,22 @@ pub struct Turnaround {
     pub one_stream: bool,
 }
 
+/// What left a thread's stream empty.
+#[derive(Clone, Copy, Debug)]
+struct Empty {
+    by: Drains,
+    since: u64,
+    /// The iteration it was in.
+    place: usize,
+    /// What the thread spent since then on what is no consequence of the wait.
+    held: u64,
+}
+
 /// The adding up.
 #[derive(Debug)]
 pub struct Turnarounds {
     rows: [Drains; 256],
-    /// Of each thread: what left its stream empty, when that returned, and the iteration it was in.
-    empty: HashMap<u32, (Drains, u64, usize)>,
+    empty: HashMap<u32, Empty>,
     launches: HashMap<(u32, u64), u64>,
     /// The latest launches, which are not among those yet: of one thread and stream, and how many.
     latest: ((u32, u64), u64),
@@ -84,10 +94,24 @@ impl Turnarounds {
             Drains::Launch => self.launch(thread, stream, place, event.start),
             by @ (Drains::Wait | Drains::Copy) => {
                 if self.empty.len() < LIMIT || self.empty.contains_key(&thread) {
-                    let end = event.start.saturating_add(event.duration);
-                    self.empty.insert(thread, (by, end, place));
+                    let empty = Empty {
+                        by,
+                        since: event.start.saturating_add(event.duration),
+                        place,
+                        held: 0,
+                    };
+                    self.empty.insert(thread, empty);
                 }
             }
+        }
+    }
+
+    /// Something else held the thread up: a collection, a wait for the GIL, an allocation. It has a finding of its own.
+    pub fn held(&mut self, thread: u32, event: &Event) {
+        if let Some(empty) = self.empty.get_mut(&thread)
+            && event.start >= empty.since
+        {
+            empty.held = empty.held.saturating_add(event.duration);
         }
     }
 
@@ -102,14 +126,14 @@ impl Turnarounds {
             return;
         }
         // Between two iterations the host has the next one to think about: that is no wait's doing.
-        if let Some((by, since, before)) = self.empty.remove(&thread)
-            && before == place
+        if let Some(empty) = self.empty.remove(&thread)
+            && empty.place == place
         {
-            let sum = match by {
+            let sum = match empty.by {
                 Drains::Copy => &mut self.found.after_copies,
                 _ => &mut self.found.after_waits,
             };
-            *sum = sum.saturating_add(start.saturating_sub(since));
+            *sum = sum.saturating_add(start.saturating_sub(empty.since).saturating_sub(empty.held));
         }
     }
 
@@ -186,6 +210,25 @@ mod tests {
         ]);
         assert_eq!((both.after_waits, both.after_copies), (4, 1));
         assert!(both.one_stream);
+    }
+
+    #[test]
+    fn what_holds_the_thread_up_meanwhile_has_a_finding_of_its_own() {
+        let mut all = Turnarounds::new(&[
+            row(1, CallKind::KernelLaunch, "cuLaunchKernel"),
+            row(2, CallKind::Wait, "cuStreamSynchronize"),
+        ]);
+        let what = |row| What::Call {
+            row,
+            capturing: false,
+            stream: 7,
+        };
+        all.held(1, &Event::new(0, 5, What::GilWait));
+        all.call(1, 2, 7, 0, &Event::new(10, 10, what(2)));
+        all.held(1, &Event::new(22, 5, What::GilWait));
+        all.held(2, &Event::new(23, 5, What::GilWait));
+        all.call(1, 1, 7, 0, &Event::new(30, 1, what(1)));
+        assert_eq!(all.finish().after_waits, 10 - 5);
     }
 
     #[test]

@@ -24,6 +24,16 @@ impl fmt::Display for Time {
     }
 }
 
+/// A difference of durations in nanoseconds, with its sign.
+pub struct Change(pub i64);
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.0 < 0 { '−' } else { '+' };
+        f.pad(&format!("{sign}{}", Time(self.0.unsigned_abs())))
+    }
+}
+
 /// A number of bytes, with three or four digits.
 pub struct Bytes(pub u64);
 

@@ -218,7 +218,10 @@ fn table() -> String {
             Seen::Symbol(name) => format!("{} is defined", code(name)),
             Seen::Python(name) => format!("Python has imported {}", code(name)),
         };
-        let tried = if engine.tried { "yes" } else { "no" };
+        let tried = match engine.tried {
+            "" => "no",
+            figures => figures,
+        };
         writeln!(
             table,
             "| {} | {seen_by} | {} | {} | {} | {tried} |",

@@ -4,7 +4,7 @@ import uPlot from "uplot";
 import { Data, Process, ProcessFigures } from "./contract";
 import { Iterations, SkewSteps } from "./data";
 import { colour, el } from "./dom";
-import { count, time } from "./format";
+import { change, count, time } from "./format";
 import { batchText, hidden, phaseBars, topOf } from "./phases";
 import { axis, BEYOND, durations, mount, tipAt } from "./plot";
 
@@ -163,7 +163,7 @@ function outliers(
         if (at < 0 || by_phase && hidden.has(iterations.phase[places[at]]) || at < (chart.scales.x.min ?? 0) || at > (chart.scales.x.max ?? 0)) return [];
         const over = slow.dur_ns > top;
         const y = chart.valToPos(Math.min(slow.dur_ns, top), "y", true) + (over ? 5 * ratio : 0);
-        return [{ slow, cause: figures.slowest[place][0], over, x: chart.valToPos(at, "x", true), y }];
+        return [{ slow, large: figures.large_batches[place], cause: slow.causes[0], over, x: chart.valToPos(at, "x", true), y }];
     });
     const taken: { x0: number; x1: number; y: number }[] = [];
     for (const { over, x, y } of marks) {
@@ -177,8 +177,8 @@ function outliers(
         } else context.arc(x, y, 3 * ratio, 0, 7);
         context.fill();
     }
-    for (const { slow, cause, over, x, y } of marks) {
-        const text = [over && time(slow.dur_ns), cause && `${cause.name} +${time(cause.more_ns)}`].filter(Boolean).join(" · ");
+    for (const { slow, large, cause, over, x, y } of marks) {
+        const text = [over && time(slow.dur_ns), large ?? (cause && `${change(cause.more_ns)} ${cause.cause}`)].filter(Boolean).join(" · ");
         if (!text) continue;
         const width = context.measureText(text).width;
         const right = x + 8 * ratio + width < bbox.left + bbox.width;

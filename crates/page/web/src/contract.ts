@@ -29,8 +29,8 @@ export interface ProcessFigures {
     uncounted: string | null;
     /** How much of the time the recorder took; `null`: there are no iterations. Unit: part of 1. */
     own_share: number | null;
-    /** For each of `slowest`: what made it slow. */
-    slowest: Cause[][];
+    /** For each of `slowest`: what its batch is, if that is far larger than others; else `null`. */
+    large_batches: (string | null)[];
     /** For each of `calls`. */
     calls: Each[];
     /** For each of `gc`. */
@@ -117,7 +117,7 @@ export interface Process {
     outside: Outside;
     /** Where the time of the iterations goes, by cause. */
     ledger: Ledger;
-    /** The slowest iterations of all windows, the slowest first: up to 10. */
+    /** The slowest iterations of all windows, those that took longest beyond others like them first: up to 10. */
     slowest: Slow[];
     /** CUDA calls inside windows, on all threads, by name; the longest in all first. */
     calls: Named[];
@@ -193,18 +193,8 @@ export interface Finding {
     evidence: string;
     /** What to do: if it holds, against it; if it is unknown, to know it. Else empty. */
     advice: string;
-    /** How much of the iterations' time is lost to it; `null` if that is not known. Unit: part of 1. */
+    /** How much of the iterations' time would be gained if it went away; `null` if that is not known. No time counts for two findings. Unit: part of 1. */
     loss: number | null;
-}
-
-/** What explains that an iteration was slow. */
-export interface Cause {
-    /** What it is. */
-    name: string;
-    /** The thread that held the GIL, of a wait for it; `null`: not known. */
-    held_by: string | null;
-    /** How much longer it took than in the mean iteration. Unit: ns. */
-    more_ns: number;
 }
 
 /** Figures of things of one name. */
@@ -358,8 +348,14 @@ export interface Slow {
     start_ns: number;
     /** How long it took. Unit: ns. */
     dur_ns: number;
+    /** What was in its batch; `null`: not known. */
+    batch: Batch | null;
     /** How long of that its thread waited for requests. Unit: ns. */
     idle_ns: number;
+    /** How much longer it took than the mean of the others, all without waiting for requests. Those in which kernels were recorded, which makes them longer, are compared with each other. Unit: ns. */
+    more_ns: number;
+    /** What of: differences that add up to that, the greatest first and what is unexplained last. */
+    causes: Difference[];
     /** What overlapped it, up to 8: what took longest beyond its time in the mean iteration first. */
     overlaps: Overlap[];
 }
@@ -508,7 +504,9 @@ export type FindingKind =
     /** The resource that the program is bound by. */
     | "bound"
     /** A consequence of causes. */
-    | "symptom";
+    | "symptom"
+    /** Something to know that is no fault. */
+    | "note";
 
 /** Whether a finding's rule holds. */
 export type Verdict =
@@ -624,6 +622,32 @@ export interface LedgerRow {
     share: number;
 }
 
+/** What was in a batch. */
+export interface Batch {
+    /** Requests in it. Unit: requests. */
+    requests: number;
+    /** Tokens that were scheduled, without those that the batch was padded by. Unit: tokens. */
+    tokens: number;
+    /** Tokens of prompts among them. Unit: tokens. */
+    prefill_tokens: number;
+    /** The other ones. Unit: tokens. */
+    decode_tokens: number;
+    /** What it consists of. */
+    phase: Phase;
+}
+
+/** Something that an iteration took longer, or less long. */
+export interface Difference {
+    /** What it is: a cause of the ledger, `GPU work`, which is waited for, or `unexplained`, which is the rest. */
+    cause: string;
+    /** What was different about it; `null`: only how long it took. */
+    detail: string | null;
+    /** The thread that held the GIL, of a wait for it; `null`: not known. */
+    held_by: string | null;
+    /** How much longer it took than in the mean of the others; negative: it took less long. Unit: ns. */
+    more_ns: number;
+}
+
 /** Something that overlapped a slow iteration. */
 export interface Overlap {
     /** What kind of thing it is. */
@@ -654,20 +678,6 @@ export interface Layer {
     gpus: LayerOnGpus[];
     /** What each expert was sent, in the order of their numbers. Unit: tokens. */
     experts: number[];
-}
-
-/** What was in a batch. */
-export interface Batch {
-    /** Requests in it. Unit: requests. */
-    requests: number;
-    /** Tokens that were scheduled, without those that the batch was padded by. Unit: tokens. */
-    tokens: number;
-    /** Tokens of prompts among them. Unit: tokens. */
-    prefill_tokens: number;
-    /** The other ones. Unit: tokens. */
-    decode_tokens: number;
-    /** What it consists of. */
-    phase: Phase;
 }
 
 /** What kind of cause time is spent on. */

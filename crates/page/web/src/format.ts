@@ -14,6 +14,9 @@ function digits(value: number): string {
     return fixed(value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
 
+/** A difference of durations, with its sign. */
+export const change = (ns: number): string => (ns < 0 ? time(ns) : `+${time(ns)}`);
+
 /** A number with so many decimal places. What lies right between two goes to the even one, as in the text report. */
 function fixed(value: number, places: number): string {
     const below = Math.floor(value * 10 ** places);

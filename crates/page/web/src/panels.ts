@@ -3,7 +3,7 @@
 import { rankColour } from "./charts";
 import { Data, Each, Finding, Ledger, LedgerKind, LedgerRow, Named, PhaseSum, Process, ProcessFigures, Report, SizeSum, Verdict } from "./contract";
 import { button, card, el } from "./dom";
-import { bytes, count, quantity, rate, share, time } from "./format";
+import { bytes, change, count, quantity, rate, share, time } from "./format";
 
 /** The figures that come first: how fast, and how evenly. */
 export function verdict(process: Process, figures: ProcessFigures): HTMLElement {
@@ -137,14 +137,15 @@ export const mono = (text: string, whole = text) => el("span", { class: "name", 
 export function slowest(process: Process, figures: ProcessFigures, show: (n: number, dur: number) => void): HTMLElement | null {
     if (process.slowest.length < 2) return null;
     const rows = process.slowest.map((slow, place): Cell[] => {
-        const said = figures.slowest[place].map(({ name, held_by, more_ns }) =>
-            `${name}${held_by === null ? "" : ` (held by ${held_by})`} +${time(more_ns)}`);
+        const large = figures.large_batches[place];
+        const said = [...(large === null ? [] : [large]), ...slow.causes.map(({ cause, held_by, detail, more_ns }) => cause === "unexplained" ? `${cause} ${change(more_ns)}` :
+            `${change(more_ns)} ${cause}${held_by === null ? "" : ` (held by ${held_by})`}${detail === null ? "" : ` (${detail})`}`)];
         return [
             button(`${slow.n}`, `Show iteration ${slow.n} in the timeline`, () => show(slow.n, slow.dur_ns)),
-            said.length ? said.join(", ") : el("span", { class: "muted", title: "nothing that was recorded took longer than usual" }, "–"), time(slow.dur_ns - slow.idle_ns),
+            said.length ? `${change(slow.more_ns)}: ${said.join(", ")}` : el("span", { class: "muted", title: "there is no iteration to compare it with" }, "–"), time(slow.dur_ns - slow.idle_ns),
         ];
     });
-    return card("Slowest iterations", "and what took longer in them than on average", table(["iteration", "cause", "took"], rows, 2));
+    return card("Slowest iterations", "and what took longer in them than in the mean one", table(["iteration", "cause", "took"], rows, 2));
 }
 
 function kernels(process: Process, figures: ProcessFigures): HTMLElement | null {

@@ -148,6 +148,8 @@ export function scatter(place: HTMLElement, process: Process, iterations: Iterat
     const top = topOf(process);
     const tip = el("div", { class: "tip", hidden: "" });
     const size = points.length > 3000 ? 2.5 : points.length > 400 ? 3 : 4;
+    // Where points were drawn, each x and y, from the corner of the drawing area.
+    const at = new Float32Array(2 * points.length);
     const x_of = (chart: uPlot, i: number) => chart.valToPos(tokens[i], "x", true);
     const y_of = (chart: uPlot, i: number) => chart.valToPos(Math.min(dur[i], top), "y", true);
     const draw = (chart: uPlot) => {
@@ -159,9 +161,11 @@ export function scatter(place: HTMLElement, process: Process, iterations: Iterat
         context.clip();
         // Points that lie on each other are drawn a few times, and the darker for it.
         const taken = new Map<number, number>();
-        for (const i of points) {
+        at.fill(NaN);
+        for (const [place, i] of points.entries()) {
             if (hidden.has(phase[i])) continue;
             const [x, y] = [Math.round(x_of(chart, i)), Math.round(y_of(chart, i))];
+            at.set([(x - bbox.left) / ratio, (y - bbox.top) / ratio], 2 * place);
             const key = (x * 16384 + y) * 16 + phase[i] * 2 + qualifies[i];
             const drawn = taken.get(key) ?? 0;
             if (drawn > 4) continue;
@@ -179,10 +183,12 @@ export function scatter(place: HTMLElement, process: Process, iterations: Iterat
         const [left, above] = [chart.cursor.left ?? -1, chart.cursor.top ?? -1];
         let [found, near] = [-1, 14 ** 2];
         if (left < 0) return found;
-        for (const i of points) {
-            if (hidden.has(phase[i])) continue;
-            const far = (chart.valToPos(tokens[i], "x") - left) ** 2 + (chart.valToPos(Math.min(dur[i], top), "y") - above) ** 2;
-            if (far <= near) [found, near] = [i, far];
+        for (let place = 0; place < points.length; place++) {
+            const far = (at[2 * place] - left) ** 2 + (at[2 * place + 1] - above) ** 2;
+            if (far <= near) {
+                found = points[place];
+                near = far;
+            }
         }
         return found;
     };

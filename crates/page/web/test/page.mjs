@@ -282,14 +282,18 @@ await open("one", {}, async (page) => {
     if (drawn) assert.deepEqual([drawn[1], drawn.at(-2), drawn.at(-1)], [expert.replace(" ×", ""), idle, tokens.replace(",", "")]);
 
     // Causes and findings.
-    const slow = lines.slice(lines.findIndex((line) => line.startsWith("slowest iterations")) + 1);
+    const from = lines.findIndex((line) => line.startsWith("slowest iterations")) + 1;
+    // What does not fit on a line goes on on the next one, and what does not fit there is left out.
+    const slow = lines.slice(from, lines.indexOf("what stands out")).join("\n").split(/\n  (?=\d)/).map((line) => line.trim().replace(/\n */g, " "));
     const rows = await rowsOf(page, "Slowest iterations");
     for (const [at, n] of [[0, "117"], [1, "131"]]) {
         assert.equal(rows[at][0], n);
         const [iteration, cause, took] = rows[at];
-        assert.deepEqual(slow[at].trim().split(/ {2,}/), [iteration, took, cause]);
+        const [in_text, took_in_text, ...said] = slow[at].split(/ {2,}/);
+        assert.deepEqual([in_text, took_in_text], [iteration, took]);
+        assert.ok(cause.startsWith(said[0].split("…")[0].replace(/[,:] ?$/, "")), `${said}: ${cause}`);
     }
-    assert.match(rows[1][1], /^GIL wait \(held by detokenizer\) \+/);
+    assert.match(rows[1][1], /^\+.* ms: .*\+.* waiting for the GIL \(held by detokenizer\)/);
     const costs = await page.$$eval(".findings-card > .findings .loss", (all) => all.map((one) => one.textContent));
     const losses = one.findings.filter(({ verdict, loss }) => verdict === "yes" && loss !== null);
     assert.deepEqual(costs, losses.map(({ loss }) => `costs ${percent(loss)} of the time`));
@@ -494,6 +498,11 @@ for (const colorScheme of ["light", "dark"]) {
         await page.locator(`${chart} .u-over`).hover({ position: { x: (idle - 100 + 0.5) * wide, y: 60 } });
         assert.match(await page.textContent(`${chart} .tip`), new RegExp(`^iteration ${idle} · .* · left outidle: 0 requests, 0 tokens`));
 
+        // The timeline says it, too.
+        await page.locator(`${chart} .u-over`).click({ position: { x: (idle - 100 + 0.5) * wide, y: 60 } });
+        await seen(page);
+        assert.match(await page.textContent(".status"), new RegExp(`^iteration ${idle} .* · idle: 0 requests, 0 tokens · left out of the figures$`));
+
         // Time against tokens.
         assert.equal(Number(await page.$eval("[data-points]", (chart) => chart.dataset.points)), all.filter((one) => one.batch.tokens > 0).length);
         const most = all.reduce((a, b) => (b.batch.tokens > a.batch.tokens ? b : a));
@@ -513,6 +522,11 @@ for (const colorScheme of ["light", "dark"]) {
         rows.forEach((cells, at) => ["p50_ns", "p90_ns", "p99_ns", "max_ns"].forEach((key, column) => isTime(cells[3 + column], expected[at].time[key])));
         const decode = process.phases.find((phase) => phase.phase === "decode");
         assert.deepEqual(line(lines, `decode (${decode.iterations})`).slice(1, 5), rows.find(([name]) => name === "decode").slice(3, 7));
+
+        // What is slow because its batch is large.
+        const slow = (await rowsOf(page, "Slowest iterations"))[1];
+        const batch = process.slowest[1].batch;
+        assert.deepEqual([slow[0], slow[1].split(": ")[1].split(", ")[0]], [`${process.slowest[1].n}`, `${batch.phase} of ${batch.tokens} tokens`]);
 
         // A phase that is switched off, and the other colours.
         const prefill = all.find((one) => one.batch.phase === "prefill").n;

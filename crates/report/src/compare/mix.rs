@@ -68,7 +68,39 @@ fn apart(sides: [&Mix<'_>; 2], class: impl Fn(&Batch) -> usize) -> Option<f64> {
     (apart > APART + chance).then_some(apart)
 }
 
-/// Where the batches of two runs differ: in their phases, and in the tokens of those of one phase.
+/// How much of the other run's batches have to be of classes that the base has, too, to say what its steps would take.
+const COVERED: f64 = 0.9;
+
+impl Mix<'_> {
+    /// How many are of each phase and class of sizes, and what they take in all.
+    fn classes(&self) -> BTreeMap<(Phase, usize), (f64, f64)> {
+        let mut classes: BTreeMap<_, (f64, f64)> = BTreeMap::new();
+        for (duration, batch) in &self.known {
+            let class = (batch.phase(), size_class(batch.tokens));
+            let (count, time) = classes.entry(class).or_default();
+            *count += 1.0;
+            *time += duration;
+        }
+        classes
+    }
+
+    /// How much longer its steps would be in the mean if as many were of each class as in `other`.
+    fn with_mix_of(&self, other: &Self) -> Option<f64> {
+        let own = self.classes();
+        let (mut count, mut time) = (0.0, 0.0);
+        for (class, (many, _)) in other.classes() {
+            if let Some((of, took)) = own.get(&class) {
+                count += many;
+                time += many * took / of;
+            }
+        }
+        let took: f64 = self.known.iter().map(|(duration, _)| duration).sum();
+        (count >= COVERED * other.count()).then(|| (time / count) / (took / self.count()) - 1.0)
+    }
+}
+
+/// Where the batches of two runs differ: in their phases, in the tokens of those of one phase, and what that does to
+/// steps that are as fast as before.
 pub fn differences(paces: [&Pace; 2]) -> Vec<String> {
     let [base, other] = paces.map(Mix::of);
     let mut notes = Vec::new();
@@ -94,6 +126,18 @@ pub fn differences(paces: [&Pace; 2]) -> Vec<String> {
     });
     let most = sizes.max_by(|a, b| a.0.total_cmp(&b.0));
     notes.extend(most.map(|(_, note)| note));
+    if !notes.is_empty()
+        && let Some(longer) = base.with_mix_of(&other)
+    {
+        let (longer, part) = match longer < 0.0 {
+            true => ("shorter", -longer),
+            false => ("longer", longer),
+        };
+        notes.push(format!(
+            "with the batches of OTHER, steps of BASE would be {} {longer} in the mean",
+            Share(part)
+        ));
+    }
     notes
 }
 

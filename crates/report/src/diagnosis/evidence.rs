@@ -130,13 +130,46 @@ impl<'a> Evidence<'a> {
     /// What is lost in iterations to something that takes `part` of each, and how much of what the slow ones
     /// take beyond the median is that. A wait for the GPU at the same time hides it.
     pub fn lost(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
+        // What captures take is theirs.
+        let captured = self.iterations().filter(|iteration| iteration.captures > 0);
+        let few = captured.count() * 2 <= self.iterations().count();
+        self.beyond(|iteration| {
+            let host = iteration.busy().saturating_sub(iteration.wait);
+            match few && iteration.captures > 0 {
+                true => 0,
+                false => part(iteration).min(host),
+            }
+        })
+    }
+
+    /// What iterations take longer in which a graph is captured: more than the median of those like them.
+    pub fn captures(&self) -> Lost {
+        let usual = |taken: bool| {
+            let like = self.iterations().filter(|iteration| {
+                iteration.captures == 0 && iteration.gpu_busy.is_some() == taken
+            });
+            Quantiles::of(like.map(Iteration::busy)).map(|times| times.p50)
+        };
+        let (with, without) = (usual(true), usual(false));
+        self.beyond(|iteration| {
+            let usual = match iteration.gpu_busy {
+                Some(_) => with,
+                None => without,
+            };
+            match iteration.captures {
+                0 => 0,
+                _ => usual.map_or(0, |usual| iteration.busy().saturating_sub(usual)),
+            }
+        })
+    }
+
+    fn beyond(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
         let usual = self.sum.time.p50;
         let slow = (usual as f64 * SLOW) as u64;
         let mut lost = Lost::default();
         let (mut beyond, mut explained) = (0_u64, 0_u64);
         for iteration in self.iterations() {
-            let host = iteration.busy().saturating_sub(iteration.wait);
-            let part = part(iteration).min(host);
+            let part = part(iteration);
             lost.total = lost.total.saturating_add(part);
             if iteration.busy() > slow {
                 let more = iteration.busy() - usual;

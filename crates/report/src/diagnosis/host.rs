@@ -54,7 +54,11 @@ pub fn launch_bound(one: &Evidence<'_>) -> Judged {
                 .after_waits
                 .saturating_add(turnaround.after_copies),
         );
-        let gaps = (kernels.gaps - waited).max(0.0);
+        // What has a finding of its own is not the launches'.
+        let allocations = one.calls(CallRow::allocates).total;
+        let held = [one.sum.gc_total, one.sum.gil_wait_total, allocations];
+        let held: f64 = held.iter().map(|time| one.share(*time)).sum();
+        let gaps = (kernels.gaps - waited - held).max(0.0);
         let Kernels { kernels, mean, .. } = kernels;
         let evidence = format!(
             "{} kernels a step of {} each, with gaps of {} of the time",

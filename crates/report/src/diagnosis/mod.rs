@@ -6,6 +6,7 @@
 mod evidence;
 mod gpu;
 mod host;
+mod ledger;
 mod python;
 mod ranks;
 mod routing;
@@ -42,7 +43,8 @@ pub struct Finding {
     pub evidence: String,
     /// What to do about it, or, where it is unknown, what to switch on.
     pub advice: String,
-    /// The part of the iterations' time that is lost to it, where that is known.
+    /// The part of the iterations' time that would be gained if it went away, where that is known. No time counts for
+    /// two findings.
     pub loss: Option<f64>,
 }
 
@@ -54,6 +56,13 @@ enum Judged {
     Unknown(String),
 }
 
+impl Judged {
+    const fn yes(evidence: String, loss: f64) -> Self {
+        let loss = Some(loss);
+        Self::Yes { evidence, loss }
+    }
+}
+
 /// What all rules find in some processes: causes first, the greatest loss first, and what is not so and what
 /// is not known last. None where no process has iterations.
 pub fn findings(processes: &[Process], names: &[String], skew: Option<&Skew>) -> Vec<Finding> {
@@ -62,6 +71,8 @@ pub fn findings(processes: &[Process], names: &[String], skew: Option<&Skew>) ->
         return Vec::new();
     }
     let mut findings: Vec<_> = RULES.iter().map(|rule| find(rule, &all, skew)).collect();
+    yields(&mut findings, &all);
+    share_out(&mut findings);
     findings.sort_by_key(|finding| {
         let order = match finding.verdict {
             Verdict::Yes => 0,
@@ -79,11 +90,58 @@ pub fn findings(processes: &[Process], names: &[String], skew: Option<&Skew>) ->
     if let Some(cause) = first.map(|first| first.rule.name) {
         for finding in &mut findings {
             if finding.verdict == Verdict::Yes && finding.rule.kind == Kind::Symptom {
-                finding.advice = format!("see to {cause} first");
+                finding.advice = format!("fix {cause} first");
+                // Its time is that of its causes.
+                finding.loss = None;
             }
         }
     }
     findings
+}
+
+/// Where one rank is slow, the code of its host is why: that is one finding.
+fn yields(findings: &mut [Finding], all: &[Evidence<'_>]) {
+    let place = |name| {
+        let is_it = |finding: &Finding| {
+            finding.rule.name == name && finding.verdict == Verdict::Yes && finding.loss.is_some()
+        };
+        findings.iter().position(is_it)
+    };
+    let (Some(slow), Some(code)) = (place(ranks::SLOW), place(ledger::CODE_RULE)) else {
+        return;
+    };
+    let loss = findings[slow].loss.unwrap_or(0.0);
+    let mut bound = all.iter().filter_map(|one| match ledger::code(one) {
+        Judged::Yes { evidence, .. } => Some((one.place, evidence)),
+        Judged::No(_) | Judged::Unknown(_) => None,
+    });
+    let (first, others) = (bound.next(), bound.next());
+    match (first, others) {
+        (Some((place, evidence)), None) if ranks::slowest(all) == Some(place) => {
+            findings[slow].evidence += &format!("; there {evidence}");
+            let code = &mut findings[code];
+            code.verdict = Verdict::No;
+            (code.loss, code.advice) = (None, String::new());
+        }
+        _ => {
+            let code = &mut findings[code];
+            code.loss = code.loss.map(|other| (other - loss).max(0.0));
+        }
+    }
+}
+
+/// Sees to it that the causes claim no more than all of the time, the greatest first.
+fn share_out(findings: &mut [Finding]) {
+    let is_cause = |finding: &&mut Finding| {
+        finding.verdict == Verdict::Yes && finding.rule.kind == Kind::Cause
+    };
+    let mut causes: Vec<_> = findings.iter_mut().filter(is_cause).collect();
+    causes.sort_by(|a, b| b.loss.unwrap_or(0.0).total_cmp(&a.loss.unwrap_or(0.0)));
+    let mut left = 1.0_f64;
+    for loss in causes.into_iter().filter_map(|cause| cause.loss.as_mut()) {
+        *loss = loss.min(left);
+        left = (left - *loss).max(0.0);
+    }
 }
 
 fn find(rule: &'static Rule, all: &[Evidence<'_>], skew: Option<&Skew>) -> Finding {

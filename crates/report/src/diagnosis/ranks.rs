@@ -4,9 +4,14 @@ use std::collections::HashSet;
 
 use super::Judged;
 use super::evidence::Evidence;
+use super::ledger::CODE_RULE;
+use super::rules::{Judge, Kind, RULES, Rule};
 use crate::quantiles::Quantiles;
 use crate::skew::Skew;
-use crate::units::{Share, Time};
+use crate::units::{Rate, Share, Time};
+
+/// Its rule.
+pub const SLOW: &str = "slow-rank";
 
 /// How much longer the slow rank takes than the median of the others, of its own time.
 const SLOWER: f64 = 0.05;
@@ -32,7 +37,7 @@ pub fn slow(all: &[Evidence<'_>], skew: Option<&Skew>) -> Judged {
     let Some(skew) = skew else {
         return Judged::Unknown("the processes are no ranks of one run".to_owned());
     };
-    let Some(slowest) = all.iter().max_by_key(|one| one.sum.time.p50) else {
+    let Some(slowest) = all.iter().find(|one| slowest(all) == Some(one.place)) else {
         return Judged::No(String::new());
     };
     let others = all.iter().filter(|one| one.place != slowest.place);
@@ -40,21 +45,77 @@ pub fn slow(all: &[Evidence<'_>], skew: Option<&Skew>) -> Judged {
     let own = slowest.sum.time.p50;
     let loss = own.saturating_sub(others) as f64 / own.max(1) as f64;
     let often = often(slowest, skew);
+    // What that rank loses to causes of its own is theirs.
+    let own_causes = causes(slowest);
+    let rest_of = || all.iter().filter(|one| one.place != slowest.place);
+    let usual = rest_of().map(causes).sum::<f64>() / rest_of().count().max(1) as f64;
+    let rest = loss - (own_causes - usual).max(0.0);
     let evidence = format!(
-        "{}: {} at the median, the others {}; the slowest in {} of the iterations",
+        "{}: {} at the median, the others {}; the slowest in {} of the iterations{}",
         slowest.who,
         Time(own),
         Time(others),
-        Share(often)
+        Share(often),
+        work(slowest, all)
     );
     if loss >= SLOWER && often >= OFTEN {
-        Judged::Yes {
-            evidence,
-            loss: Some(loss),
+        match rest >= SLOWER {
+            true => Judged::yes(evidence, rest),
+            false => Judged::Yes {
+                evidence: evidence + ", by causes of its own",
+                loss: None,
+            },
         }
     } else {
         Judged::No(evidence)
     }
+}
+
+/// The place of the rank that takes longest.
+pub fn slowest(all: &[Evidence<'_>]) -> Option<usize> {
+    let slowest = all.iter().max_by_key(|one| one.sum.time.p50)?;
+    Some(slowest.place)
+}
+
+/// How much of the time the causes take that one process has by itself.
+fn causes(one: &Evidence<'_>) -> f64 {
+    // What the host does is why the rank is slow, and no other cause.
+    let is_one = |rule: &&Rule| rule.kind == Kind::Cause && rule.name != CODE_RULE;
+    let causes = RULES.iter().filter(is_one);
+    let losses = causes.filter_map(|rule| match rule.judge {
+        Judge::Each(judge) => match judge(one) {
+            Judged::Yes { loss, .. } => loss,
+            Judged::No(_) | Judged::Unknown(_) => None,
+        },
+        Judge::All(_) => None,
+    });
+    losses.sum()
+}
+
+/// What is in the batches of the slowest rank, if that is not what the others have.
+fn work(slowest: &Evidence<'_>, all: &[Evidence<'_>]) -> String {
+    let others = all.iter().filter(|one| one.place != slowest.place);
+    let others: Option<Vec<_>> = others.map(tokens).collect();
+    let (Some(own), Some(others)) = (tokens(slowest), others) else {
+        return String::new();
+    };
+    let others = others.iter().sum::<f64>() / others.len().max(1) as f64;
+    match (own - others).abs() > SLOWER * others {
+        true => format!(
+            "; its batches have {} tokens, the others' {}",
+            Rate(own),
+            Rate(others)
+        ),
+        false => String::new(),
+    }
+}
+
+/// How many tokens a rank's batches have in the mean; `None` where that is not known.
+fn tokens(one: &Evidence<'_>) -> Option<f64> {
+    let phases = &one.process.phases;
+    let iterations: u64 = phases.iter().map(|phase| phase.all.iterations).sum();
+    let tokens: u64 = phases.iter().map(|phase| phase.all.tokens).sum();
+    (iterations > 0).then(|| tokens as f64 / iterations as f64)
 }
 
 /// In how many of the iterations that several ranks have a process is the slowest.

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::evidence::Evidence;
-use super::{Judged, gpu, host, python, ranks, routing};
+use super::{Judged, gpu, host, ledger, python, ranks, routing};
 use crate::skew::Skew;
 
 /// What a finding is about. Findings come in this order.
@@ -18,6 +18,8 @@ pub enum Kind {
     Bound,
     /// A consequence of causes.
     Symptom,
+    /// Something to know that is no fault.
+    Note,
 }
 
 /// A rule.
@@ -98,6 +100,38 @@ pub const RULES: &[Rule] = &[
         judge: Judge::Each(host::allocations),
     },
     Rule {
+        name: "small-copies",
+        kind: Kind::Cause,
+        evidence: "copies that do not wait, and the host's time in them",
+        threshold: ledger::copies_when,
+        advice: "gather what is copied in one pinned buffer and copy it in one piece, or keep it on the GPU",
+        to_know: "",
+        needs: "",
+        judge: Judge::Each(ledger::copies),
+    },
+    Rule {
+        name: "graph-recapture",
+        kind: Kind::Cause,
+        evidence: "how much longer iterations take in which a stream is captured",
+        threshold: ledger::recapture_when,
+        advice: "keep what a graph depends on as it is: pad batches to sizes that were captured in the warm-up, or update the \
+                 graph in place",
+        to_know: "",
+        needs: "",
+        judge: Judge::Each(ledger::recapture),
+    },
+    Rule {
+        name: ledger::CODE_RULE,
+        kind: Kind::Cause,
+        evidence: "the ledger: what the host does while the GPU has nothing to do",
+        threshold: ledger::code_when,
+        advice: "do that work while the GPU works, in another thread or a step ahead; TLLMPROF_PY_RANGES splits it up by \
+                 functions",
+        to_know: "",
+        needs: "",
+        judge: Judge::Each(ledger::code),
+    },
+    Rule {
         name: "gc",
         kind: Kind::Cause,
         evidence: "Python's garbage collections in iterations, and in the slow ones",
@@ -119,7 +153,7 @@ pub const RULES: &[Rule] = &[
         judge: Judge::Each(python::gil),
     },
     Rule {
-        name: "slow-rank",
+        name: ranks::SLOW,
         kind: Kind::Cause,
         evidence: "how long the same iterations took on each rank",
         threshold: ranks::slow_when,
@@ -178,5 +212,15 @@ pub const RULES: &[Rule] = &[
         to_know: "run with --gpu-metrics",
         needs: METRICS,
         judge: Judge::Each(gpu::targets),
+    },
+    Rule {
+        name: "no-requests",
+        kind: Kind::Note,
+        evidence: "waits for requests of the thread that makes the steps",
+        threshold: ledger::requests_when,
+        advice: "that is no fault; send more requests to see it under load",
+        to_know: "",
+        needs: "",
+        judge: Judge::Each(ledger::requests),
     },
 ];

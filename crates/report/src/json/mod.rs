@@ -95,7 +95,8 @@ struct JsonFinding<'a> {
     evidence: &'a str,
     /// What to do: if it holds, against it; if it is unknown, to know it. Else empty.
     advice: &'a str,
-    /// How much of the iterations' time is lost to it; `null` if that is not known.
+    /// How much of the iterations' time would be gained if it went away; `null` if that is not known. No time counts for two
+    /// findings.
     #[schemars(extend("unit" = "part of 1"))]
     loss: Option<f64>,
 }

@@ -11,7 +11,7 @@ use super::gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
 use super::routing::JsonRouting;
 use crate::batch::UnqualifiedSum;
 use crate::iteration::Iteration;
-use crate::ledger::{Ledger, LedgerKind};
+use crate::ledger::{Difference, Ledger, LedgerKind};
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::slow::{CauseKind, SlowCause};
@@ -83,7 +83,7 @@ pub struct JsonProcess<'a> {
     outside: JsonOutside,
     /// Where the time of the iterations goes, by cause.
     ledger: &'a Ledger,
-    /// The slowest iterations of all windows, the slowest first: up to 10.
+    /// The slowest iterations of all windows, those that took longest beyond others like them first: up to 10.
     slowest: Vec<JsonSlow<'a>>,
     /// CUDA calls inside windows, on all threads, by name; the longest in all first.
     calls: Vec<JsonNamed<'a>>,
@@ -316,8 +316,15 @@ struct JsonSlow<'a> {
     start_ns: u64,
     /// How long it took.
     dur_ns: u64,
+    /// What was in its batch; `null`: not known.
+    batch: Option<JsonBatch>,
     /// How long of that its thread waited for requests.
     idle_ns: u64,
+    /// How much longer it took than the mean of the others, all without waiting for requests. Those in which kernels were
+    /// recorded, which makes them longer, are compared with each other.
+    more_ns: i64,
+    /// What of: differences that add up to that, the greatest first and what is unexplained last.
+    causes: &'a [Difference],
     /// What overlapped it, up to 8: what took longest beyond its time in the mean iteration first.
     overlaps: Vec<JsonCause<'a>>,
 }
@@ -430,8 +437,11 @@ impl<'a> JsonProcess<'a> {
                     n: slow.n,
                     start_ns: slow.start,
                     dur_ns: slow.duration,
+                    batch: JsonBatch::of(slow.batch),
                     idle_ns: slow.idle,
-                    overlaps: slow.causes.iter().map(JsonCause::of).collect(),
+                    more_ns: slow.more,
+                    causes: &slow.causes,
+                    overlaps: slow.overlaps.iter().map(JsonCause::of).collect(),
                 })
                 .collect(),
             calls: process.calls.iter().map(JsonNamed::of).collect(),

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use tllmprof_record::Strings;
 
+use super::differences::{Difference, Side, differences};
 use super::host::{Placed, Sums, Times};
 use super::keys::{Named, Spent};
 use super::{Ledger, LedgerKind, LedgerRow, rows};
@@ -25,21 +26,44 @@ struct Group {
     taken: bool,
     /// The GPU's time is known of them.
     counted: bool,
+    /// It is the one slow iteration of this place among those that are looked into.
+    slow: Option<usize>,
+}
+
+/// What the iterations of a group come to.
+#[derive(Clone, Copy, Default, Debug)]
+struct GroupSum {
+    iterations: u64,
+    took: u64,
+    /// What the GPU was at work.
+    at_work: u64,
+    launches: u64,
+}
+
+/// What a device ran in the iterations of a group.
+#[derive(Clone, Default, Debug)]
+struct Ran {
+    busy: u64,
+    by: HashMap<u32, u64>,
 }
 
 /// The iterations of some windows.
 #[derive(Debug)]
 pub struct Groups {
     groups: Vec<Group>,
+    /// Those of each window.
+    by_window: Vec<Vec<usize>>,
+    /// What the device ran in each, where that is the GPU's time.
+    ran: Vec<Ran>,
     gpu_from: GpuFrom,
     /// In the order of their starts.
     pub placed: Vec<Placed>,
-    /// Of each group: how long its iterations are, and what the GPU was at work.
-    took: Vec<(u64, u64)>,
+    sums: Vec<GroupSum>,
 }
 
 impl Groups {
-    pub fn of(windows: &[Window], gpu_from: GpuFrom) -> Self {
+    /// `slow` has the iterations that are looked into, by their numbers and starts.
+    pub fn of(windows: &[Window], gpu_from: GpuFrom, slow: &[(u64, u64)]) -> Self {
         let mut all: Vec<(usize, &Iteration)> = (0..)
             .zip(windows)
             .flat_map(|(window, of)| of.iterations.iter().map(move |one| (window, one)))
@@ -53,9 +77,11 @@ impl Groups {
         let mut known: HashMap<Group, usize> = HashMap::new();
         let mut found = Self {
             groups: Vec::new(),
+            by_window: vec![Vec::new(); windows.len()],
+            ran: Vec::new(),
             gpu_from,
             placed: Vec::with_capacity(all.len()),
-            took: Vec::new(),
+            sums: Vec::new(),
         };
         for ((window, one), span) in all.into_iter().zip(spans.spans()) {
             let gpu = gpu_from.time(one);
@@ -64,15 +90,20 @@ impl Groups {
                 qualified: one.qualifies(),
                 taken: one.gpu_busy.is_some(),
                 counted: gpu.is_some() && one.qualifies(),
+                slow: slow.iter().position(|known| *known == (one.n, one.start)),
             };
             let index = *known.entry(group).or_insert_with(|| {
                 found.groups.push(group);
-                found.took.push((0, 0));
+                found.by_window[window].push(found.groups.len() - 1);
+                found.sums.push(GroupSum::default());
                 found.groups.len() - 1
             });
-            let (took, at_work) = &mut found.took[index];
-            *took = took.saturating_add(one.duration);
-            *at_work = at_work.saturating_add(gpu.unwrap_or(0));
+            found.sums[index].add(GroupSum {
+                iterations: 1,
+                took: one.duration,
+                at_work: gpu.unwrap_or(0),
+                launches: u64::from(one.launches),
+            });
             found.placed.push(Placed {
                 span: *span,
                 thread: one.thread,
@@ -82,50 +113,72 @@ impl Groups {
         found
     }
 
-    /// The ledger of a window, or of all.
-    pub fn ledger(
-        &self,
-        window: Option<usize>,
-        sums: &Sums,
-        did: Option<&Did>,
-        named: Named<'_>,
-    ) -> Ledger {
-        let is_of =
-            |group: &Group| group.qualified && window.is_none_or(|window| group.window == window);
-        let mut own = self.groups.iter().filter(|group| is_of(group)).peekable();
-        let stretched = own.peek().is_some() && own.all(|group| group.taken);
-        let is_hosts = |at: usize| is_of(&self.groups[at]) && (stretched || !self.groups[at].taken);
-        let host = sums.of(is_hosts).into_iter();
-        let host = host.map(|(spent, times)| (named.cause(spent), times.all));
-        let is_counted = |at: usize| is_of(&self.groups[at]) && self.groups[at].counted;
-        Ledger {
-            host: rows(host.collect()),
-            gpu: self.gpu(&is_counted, sums, did, named),
-            stretched,
+    /// Takes what the device ran that was at work longest.
+    pub fn ran(&mut self, did: &Did) {
+        self.ran = vec![Ran::default(); self.groups.len()];
+        for part in &did.parts {
+            if let Some(placed) = self.placed.get(part.place) {
+                self.ran[placed.group].busy += part.busy;
+            }
+        }
+        for ((place, what), ns) in &did.by {
+            if let Some(placed) = self.placed.get(*place as usize) {
+                *self.ran[placed.group].by.entry(*what).or_default() += ns;
+            }
         }
     }
 
-    fn gpu(
-        &self,
-        is_counted: &impl Fn(usize) -> bool,
-        sums: &Sums,
-        did: Option<&Did>,
-        named: Named<'_>,
-    ) -> Vec<LedgerRow> {
-        let counted = (0..self.groups.len()).filter(|at| is_counted(*at));
-        let (took, at_work) = counted.fold((0_u64, 0_u64), |(took, at_work), group| {
-            let (more, work) = self.took[group];
-            (took.saturating_add(more), at_work.saturating_add(work))
-        });
-        let mut times = match did.filter(|_| self.gpu_from == GpuFrom::Kernels) {
-            Some(did) => self.by_kernel(is_counted, did, named.strings),
-            None => vec![(
+    /// The ledger of a window, or of all.
+    pub fn ledger(&self, window: Option<usize>, sums: &Sums, named: Named<'_>) -> Ledger {
+        let host = sums.of(&self.hosts(window)).into_iter();
+        let host = host.map(|(spent, times)| (named.cause(spent), times.all));
+        Ledger {
+            host: rows(host.collect()),
+            gpu: self.gpu(&self.counted(window), sums, named),
+            stretched: self.is_stretched(window),
+        }
+    }
+
+    /// The groups of a window, or of all, that are so.
+    fn chosen(&self, window: Option<usize>, is: impl Fn(&Group) -> bool) -> Vec<usize> {
+        let is = |at: &usize| self.groups[*at].qualified && is(&self.groups[*at]);
+        match window {
+            Some(window) => {
+                let all = self.by_window.get(window).map_or(&[][..], Vec::as_slice);
+                all.iter().copied().filter(is).collect()
+            }
+            None => (0..self.groups.len()).filter(is).collect(),
+        }
+    }
+
+    /// Whether kernels were recorded in all iterations, which makes them longer.
+    fn is_stretched(&self, window: Option<usize>) -> bool {
+        let own = self.chosen(window, |_| true);
+        !own.is_empty() && own.iter().all(|at| self.groups[*at].taken)
+    }
+
+    /// The groups that the host's ledger is of.
+    pub fn hosts(&self, window: Option<usize>) -> Vec<usize> {
+        let stretched = self.is_stretched(window);
+        self.chosen(window, |group| stretched || !group.taken)
+    }
+
+    /// The groups that the GPU's ledger is of.
+    pub fn counted(&self, window: Option<usize>) -> Vec<usize> {
+        self.chosen(window, |group| group.counted)
+    }
+
+    fn gpu(&self, counted: &[usize], sums: &Sums, named: Named<'_>) -> Vec<LedgerRow> {
+        let GroupSum { took, at_work, .. } = self.sum(counted);
+        let mut times = match self.gpu_from {
+            GpuFrom::Kernels => self.by_kernel(counted, named.strings),
+            GpuFrom::Plain | GpuFrom::Stretched => vec![(
                 (LedgerKind::Busy, "busy by events".to_owned()),
                 at_work.min(took),
             )],
         };
         let busy: u64 = times.iter().map(|(_, time)| time).sum();
-        let idle = sums.of(is_counted).into_iter();
+        let idle = sums.of(counted).into_iter();
         let idle: Vec<_> = idle.filter(|(_, times)| times.idle > 0).collect();
         let idle = fit(idle, took.saturating_sub(busy));
         times.extend(idle.into_iter().map(|(spent, time)| {
@@ -135,22 +188,54 @@ impl Groups {
         rows(times)
     }
 
-    /// The time in which a device ran anything, by what that was.
-    fn by_kernel(
+    /// How much longer a slow iteration took than the others like it, and what of.
+    pub fn differences(
         &self,
-        is_counted: &impl Fn(usize) -> bool,
-        did: &Did,
-        strings: &Strings,
-    ) -> Vec<((LedgerKind, String), u64)> {
-        let is_inside = |place: usize| {
-            let placed = self.placed.get(place);
-            placed.is_some_and(|placed| is_counted(placed.group))
+        slow: usize,
+        sums: &Sums,
+        holder: Option<&str>,
+        named: Named<'_>,
+    ) -> (i64, Vec<Difference>) {
+        let Some(one) = self.groups.iter().position(|of| of.slow == Some(slow)) else {
+            return (0, Vec::new());
         };
-        let parts = did.parts.iter().filter(|part| is_inside(part.place));
-        let busy: u64 = parts.map(|part| part.busy).sum();
+        let Group { taken, counted, .. } = self.groups[one];
+        // Recording kernels makes iterations longer: such ones are compared with each other.
+        let is_like = |at: &usize| {
+            let other = &self.groups[*at];
+            *at != one && other.qualified && other.taken == taken && other.counted == counted
+        };
+        let like: Vec<_> = (0..self.groups.len()).filter(is_like).collect();
+        let usual = like.iter().copied();
+        let usual: Vec<_> = usual.filter(|at| self.groups[*at].slow.is_none()).collect();
+        let others = if usual.is_empty() { like } else { usual };
+        let (own, usual) = (sums.of(&[one]), sums.of(&others));
+        let side = |sum: GroupSum, spent| Side {
+            iterations: sum.iterations,
+            spent,
+            gpu: counted.then_some(sum.at_work),
+            launches: sum.launches,
+        };
+        let others = side(self.sum(&others), &usual);
+        if others.iterations == 0 {
+            return (0, Vec::new());
+        }
+        differences(side(self.sums[one], &own), others, holder, named)
+    }
+
+    fn sum(&self, groups: &[usize]) -> GroupSum {
+        let mut sum = GroupSum::default();
+        groups.iter().for_each(|at| sum.add(self.sums[*at]));
+        sum
+    }
+
+    /// The time in which a device ran anything, by what that was.
+    fn by_kernel(&self, counted: &[usize], strings: &Strings) -> Vec<((LedgerKind, String), u64)> {
+        let mut busy = 0;
         let mut by: HashMap<u32, u64> = HashMap::new();
-        for ((place, what), ns) in &did.by {
-            if is_inside(*place as usize) {
+        for ran in counted.iter().filter_map(|at| self.ran.get(*at)) {
+            busy += ran.busy;
+            for (what, ns) in &ran.by {
                 *by.entry(*what).or_default() += ns;
             }
         }
@@ -161,6 +246,15 @@ impl Groups {
             .map(|(what, ns)| (of(work_name(what, strings)), ns));
         let rest = (of("other work".to_owned()), busy.saturating_sub(known));
         named.chain([rest]).collect()
+    }
+}
+
+impl GroupSum {
+    const fn add(&mut self, more: Self) {
+        self.iterations += more.iterations;
+        self.took = self.took.saturating_add(more.took);
+        self.at_work = self.at_work.saturating_add(more.at_work);
+        self.launches = self.launches.saturating_add(more.launches);
     }
 }
 

@@ -46,9 +46,16 @@ pub struct HostLedger {
 /// What the time of groups of iterations is spent on.
 #[derive(Debug, Default)]
 pub struct Sums {
-    times: HashMap<(usize, Spent), Times>,
-    /// The time of each group.
-    totals: Vec<Times>,
+    groups: Vec<GroupTimes>,
+    /// How many times there are in all of them.
+    count: usize,
+}
+
+/// What the time of a group of iterations is spent on.
+#[derive(Clone, Debug, Default)]
+struct GroupTimes {
+    times: HashMap<Spent, Times>,
+    total: Times,
 }
 
 /// A thread of iterations.
@@ -85,8 +92,9 @@ impl HostLedger {
             thread.iterations.push(iteration);
             thread.before.push(thread.all);
             thread.all += long;
-            if sums.totals.len() <= iteration.group {
-                sums.totals.resize(iteration.group + 1, Times::default());
+            if sums.groups.len() <= iteration.group {
+                let groups = iteration.group + 1;
+                sums.groups.resize(groups, GroupTimes::default());
             }
         }
         for thread in threads.values_mut() {
@@ -96,7 +104,7 @@ impl HostLedger {
                 end: thread.all,
             };
             for (group, times) in thread.parts(all) {
-                let total = &mut sums.totals[group];
+                let total = &mut sums.groups[group].total;
                 *total = total.and(times);
             }
         }
@@ -145,7 +153,7 @@ impl HostLedger {
     /// What it comes to.
     pub fn finish(mut self) -> Sums {
         for thread in self.threads.values() {
-            for (spent, span) in gaps(&thread.pieces) {
+            for (spent, span) in thread.gaps(&thread.pieces) {
                 self.sums.spend(thread, spent, span);
             }
         }
@@ -154,17 +162,13 @@ impl HostLedger {
 }
 
 impl Sums {
-    /// What the groups that are chosen spend their time on. All of it has a cause, if an unknown one.
-    pub fn of(&self, is_chosen: impl Fn(usize) -> bool) -> Vec<(Spent, Times)> {
+    /// What some groups spend their time on. All of it has a cause, if an unknown one.
+    pub fn of(&self, groups: &[usize]) -> Vec<(Spent, Times)> {
         let mut found: HashMap<Spent, Times> = HashMap::new();
         let mut unknown = Times::default();
-        for (group, total) in self.totals.iter().enumerate() {
-            if is_chosen(group) {
-                unknown = unknown.and(*total);
-            }
-        }
-        for ((group, spent), times) in &self.times {
-            if is_chosen(*group) {
+        for group in groups.iter().filter_map(|group| self.groups.get(*group)) {
+            unknown = unknown.and(group.total);
+            for (spent, times) in &group.times {
                 let sum = found.entry(*spent).or_default();
                 *sum = sum.and(*times);
                 unknown.all = unknown.all.saturating_sub(times.all);
@@ -172,21 +176,24 @@ impl Sums {
             }
         }
         found.insert(Spent::Unknown, unknown);
-        let mut found: Vec<_> = found
-            .into_iter()
-            .filter(|(_, times)| times.all > 0)
-            .collect();
+        let found = found.into_iter().filter(|(_, times)| times.all > 0);
+        let mut found: Vec<_> = found.collect();
         found.sort_unstable_by_key(|(spent, _)| *spent);
         found
     }
 
     fn spend(&mut self, thread: &Thread, spent: Spent, span: Span) {
-        for (group, times) in thread.parts(span) {
-            let key = (group, spent);
-            let has_room = self.times.len() < LIMIT || self.times.contains_key(&key);
-            let key = if has_room { key } else { (group, Spent::Other) };
-            let sum = self.times.entry(key).or_default();
-            *sum = sum.and(times);
+        for (group, more) in thread.parts(span) {
+            let times = &mut self.groups[group].times;
+            let spent = match self.count < LIMIT || times.contains_key(&spent) {
+                true => spent,
+                false => Spent::Other,
+            };
+            let sum = times.entry(spent).or_insert_with(|| {
+                self.count += 1;
+                Times::default()
+            });
+            *sum = sum.and(more);
         }
     }
 }
@@ -296,6 +303,26 @@ impl Thread {
         });
     }
 
+    /// The time between pieces.
+    fn gaps<'a>(&'a self, pieces: &'a [Piece]) -> impl Iterator<Item = (Spent, Span)> + 'a {
+        let iteration = |at: u64| self.before.partition_point(|before| *before <= at);
+        pieces.windows(2).filter_map(move |pair| {
+            let [from, to] = pair else { return None };
+            let span = Span {
+                start: from.span.end,
+                end: to.span.start,
+            };
+            let stays = || iteration(span.start.saturating_sub(1)) == iteration(span.end);
+            (span.start < span.end).then(|| {
+                let spent = match stays() {
+                    true => Spent::Between(from.last, to.first),
+                    false => Spent::Edge(from.last, to.first),
+                };
+                (spent, span)
+            })
+        })
+    }
+
     /// Makes one piece of the older half.
     fn settle(&mut self) -> Vec<(Spent, Span)> {
         let old: Vec<_> = self.pieces.drain(..ROOM).collect();
@@ -307,20 +334,8 @@ impl Thread {
             let (first, last) = (first.first, last.last);
             self.pieces.insert(0, Piece { span, first, last });
         }
-        gaps(&old).collect()
+        self.gaps(&old).collect()
     }
-}
-
-/// The time between pieces.
-fn gaps(pieces: &[Piece]) -> impl Iterator<Item = (Spent, Span)> {
-    pieces.windows(2).filter_map(|pair| {
-        let [from, to] = pair else { return None };
-        let span = Span {
-            start: from.span.end,
-            end: to.span.start,
-        };
-        (span.start < span.end).then_some((Spent::Between(from.last, to.first), span))
-    })
 }
 
 #[cfg(test)]
@@ -393,7 +408,6 @@ mod tests {
         let sums = sums(&iterations, &idle, &events);
         let own = Spent::On(Key::Function(7));
         let gil = Spent::On(Key::Gil);
-        let found = |is: fn(usize) -> bool| sums.of(is);
         let times = |all, idle| Times { all, idle };
         let expected = [
             (ON_LAUNCH, times(150, 20)),
@@ -404,15 +418,15 @@ mod tests {
             (LATE, times(350, 0)),
             (Spent::Unknown, times(50, 50)),
         ];
-        assert_eq!(found(|_| true), expected);
+        assert_eq!(sums.of(&[0, 1]), expected);
         let second = [
             (ON_LAUNCH, times(100, 0)),
             (ON_WAIT, times(100, 100)),
             (NEXT, times(800, 400)),
         ];
-        assert_eq!(found(|group| group == 1), second);
-        let both = found(|group| group == 0).len() + second.len();
-        assert_eq!(both, 6 + 3);
+        assert_eq!(sums.of(&[1]), second);
+        assert_eq!(sums.of(&[0]).len(), 6);
+        assert_eq!(sums.of(&[]), []);
     }
 
     #[test]
@@ -426,11 +440,11 @@ mod tests {
             (between, (many - 1) * 3),
             (Spent::Unknown, 3),
         ];
-        let found = sums(&iterations, &[], &events).of(|_| true);
+        let found = sums(&iterations, &[], &events).of(&[0]);
         assert_eq!(all(&found), calls);
         // What comes late takes only what none before it took.
         events.push((MAIN, Event::new(0, many * 10, What::GilWait)));
-        let found = sums(&iterations, &[], &events).of(|_| true);
+        let found = sums(&iterations, &[], &events).of(&[0]);
         let sum: u64 = found.iter().map(|(_, times)| times.all).sum();
         assert_eq!(sum, many * 10);
     }

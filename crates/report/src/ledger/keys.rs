@@ -23,6 +23,8 @@ pub enum Key {
 pub enum Spent {
     On(Key),
     Between(Key, Key),
+    /// The same, where an iteration ends in it.
+    Edge(Key, Key),
     Other,
     Unknown,
 }
@@ -39,12 +41,30 @@ impl Named<'_> {
     pub fn cause(&self, spent: Spent) -> (LedgerKind, String) {
         match spent {
             Spent::On(key) => self.of(key),
-            Spent::Between(from, to) => {
+            Spent::Between(from, to) | Spent::Edge(from, to) => {
                 let (from, to) = (self.label(from), self.label(to));
                 (LedgerKind::Code, format!("code between {from} and {to}"))
             }
             Spent::Other => (LedgerKind::Other, "other".to_owned()),
             Spent::Unknown => (LedgerKind::Unknown, "unknown".to_owned()),
+        }
+    }
+
+    /// Whether it is code of the host that no call explains: not what follows a wait, and not what lies between two
+    /// launches, in the midst of an iteration.
+    pub fn is_code(&self, spent: Spent) -> bool {
+        use LedgerKind::{Copy, Launch, Wait};
+        match spent {
+            Spent::On(key) => matches!(key, Key::Function(_)),
+            Spent::Edge(..) => true,
+            Spent::Between(from, to) => {
+                let (from, to) = (self.of(from).0, self.of(to).0);
+                !matches!(
+                    (from, to),
+                    (Wait, Launch) | (Launch, Launch) | (Copy, _) | (_, Copy)
+                )
+            }
+            Spent::Other | Spent::Unknown => false,
         }
     }
 

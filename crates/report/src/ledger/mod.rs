@@ -1,5 +1,7 @@
 //! Where the time of iterations goes, each nanosecond once: the host's and the GPU's.
 
+mod claims;
+mod differences;
 mod groups;
 mod host;
 mod keys;
@@ -9,6 +11,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+pub use claims::Claims;
+pub use differences::Difference;
 pub use groups::Groups;
 pub use host::HostLedger;
 pub use keys::Named;

@@ -6,6 +6,10 @@ use tllmprof_config::printable;
 
 /// The width of a screen, and how many lines it has.
 pub const WIDTH: usize = 80;
+/// What follows the parts of a list that have room, where others have none.
+const MORE: &str = ", …";
+/// How far lines that go on are moved in, at most.
+const INDENT: usize = 6;
 pub const HEIGHT: usize = 44;
 
 #[derive(Default)]
@@ -35,25 +39,40 @@ impl Lines {
 
     /// Adds as many of `parts`, separated by commas, as fit on so many lines under a heading.
     pub fn wrapped(&mut self, heading: &str, parts: &[String], most: usize) {
-        let indent = " ".repeat(heading.chars().count());
+        let indent = " ".repeat(heading.chars().count().min(INDENT));
         let mut rest = parts;
         for turn in 0..most {
             let start = if turn == 0 { heading } else { &indent };
             let fits = |count: &usize| {
                 let text = rest[..*count].iter().map(|part| part.chars().count() + 2);
-                let more = usize::from(*count < rest.len() && turn + 1 < most);
+                let more = match *count < rest.len() {
+                    true if turn + 1 < most => 1,
+                    true => MORE.chars().count(),
+                    false => 0,
+                };
                 start.chars().count() + text.sum::<usize>() - 2 + more <= WIDTH
             };
             let count = (1..=rest.len()).take_while(fits).last();
-            let count = count.unwrap_or(1).min(rest.len());
+            let count = match count {
+                // The next line has more room.
+                None if turn == 0
+                    && most > 1
+                    && heading.chars().count() > INDENT
+                    && !rest.is_empty() =>
+                {
+                    self.add(format_args!("{start}"));
+                    continue;
+                }
+                count => count.unwrap_or(1).min(rest.len()),
+            };
             if count == 0 {
                 break;
             }
             let (now, later) = rest.split_at(count);
-            let comma = if later.is_empty() || turn + 1 == most {
-                ""
-            } else {
-                ","
+            let comma = match later.is_empty() {
+                true => "",
+                false if turn + 1 < most => ",",
+                false => MORE,
             };
             self.add(format_args!("{start}{}{comma}", now.join(", ")));
             rest = later;
@@ -106,7 +125,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            second.starts_with("     part 9, ") && second.ends_with("part 16"),
+            second.starts_with("     part 9, ") && second.ends_with("part 16, …"),
             "{text}"
         );
         assert_eq!(one, "one: part 0");

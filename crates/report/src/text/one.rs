@@ -18,7 +18,7 @@ use crate::quantiles::Quantiles;
 use crate::routing::expert_gpus;
 use crate::slow::Slow;
 use crate::sum::{GpuFrom, Sum};
-use crate::units::{Rate, Share, Time};
+use crate::units::{Change, Rate, Share, Time};
 use crate::window::Window;
 
 /// How many windows, calls, kernels, functions, ranges and slow iterations have a line, at most.
@@ -28,15 +28,18 @@ const KERNELS: usize = 5;
 const NAMES: usize = 3;
 const LAYERS: usize = 3;
 const SLOW: usize = 5;
+/// How many lines the causes of a slow iteration may take.
+const CAUSES: usize = 3;
 /// How many lines the ledgers of the host and of the GPU have, each.
 const LEDGER: usize = 3;
 /// The ledger of a window is shown from this part of the time on that goes elsewhere than in all of them.
 const UNLIKE: f64 = 0.2;
+const UNLIKE_LINES: usize = 2;
 /// How many lines there are for what was found and for notes, where those can be shorter.
 const FOUND: usize = 9;
 
 /// The heading of slow iterations.
-pub const SLOWEST: &str = "slowest iterations, and what took longer in them than on average";
+pub const SLOWEST: &str = "slowest iterations, and what took longer in them than in the mean one";
 
 pub fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
     head(process, lines);
@@ -155,6 +158,7 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
     slow(
         process,
         lines.left().saturating_sub(notes + 1).min(rows[0]),
+        notes,
         lines,
     );
 }
@@ -342,7 +346,7 @@ fn unlike(process: &Process, room: usize, lines: &mut Lines) {
         sides.map(|(side, rows, all)| (side, window, rows, all))
     });
     let unlike = sides.filter(|(_, _, rows, all)| difference(rows, all) > UNLIKE);
-    for (side, window, rows, _) in unlike.take(room.min(2 * WINDOWS)) {
+    for (side, window, rows, _) in unlike.take(room.min(UNLIKE_LINES)) {
         lines.list(&format!("{side} in window {}: ", name(window)), &said(rows));
     }
 }
@@ -442,27 +446,52 @@ fn named(what: &str, count: &str, all: &[Named], rows: usize, lines: &mut Lines)
     }
 }
 
-fn slow(process: &Process, room: usize, lines: &mut Lines) {
+/// `rest` is how many lines come after them.
+fn slow(process: &Process, room: usize, rest: usize, lines: &mut Lines) {
     if process.slowest.len() < 2 || room == 0 {
         return;
     }
     lines.add(format_args!("{SLOWEST}"));
-    for slow in process.slowest.iter().take(room) {
+    let slowest = &process.slowest[..room.min(process.slowest.len())];
+    for (place, slow) in slowest.iter().enumerate() {
         let start = format!("  {:<8}{:>9}  ", slow.n, Time(slow.busy()).to_string());
-        lines.list(&start, &causes(slow));
+        if slow.causes.is_empty() {
+            lines.add(format_args!("{start}"));
+        }
+        let later = slowest.len() - place - 1;
+        let most = lines.left().saturating_sub(rest + later);
+        lines.wrapped(
+            &(start + &longer(slow)),
+            &causes(slow),
+            most.clamp(1, CAUSES),
+        );
+    }
+}
+
+/// How much longer a slow iteration took.
+pub fn longer(slow: &Slow) -> String {
+    match slow.causes.len() {
+        0 => String::new(),
+        _ => format!("{}: ", Change(slow.more)),
     }
 }
 
 /// What made an iteration slow, in words.
 pub fn causes(slow: &Slow) -> Vec<String> {
-    let said = slow.explained().into_iter().map(|cause| {
-        let name = short(&cause.name, 30);
-        let holder = cause.held_by.map_or_else(String::new, |holder| {
-            format!(" (held by {})", short(&holder, 20))
+    let said = slow.causes.iter().map(|cause| {
+        let name = short(&cause.cause, 52);
+        let holder = cause.held_by.as_ref();
+        let holder = holder.map_or_else(String::new, |holder| {
+            format!(" (held by {})", short(holder, 20))
         });
-        format!("{name}{holder} +{}", Time(cause.more))
+        let detail = cause.detail.as_ref();
+        let detail = detail.map_or_else(String::new, |detail| format!(" ({detail})"));
+        match cause.is_rest() {
+            true => format!("{name} {}", Change(cause.more)),
+            false => format!("{} {name}{holder}{detail}", Change(cause.more)),
+        }
     });
-    said.collect()
+    slow.large_batch().into_iter().chain(said).collect()
 }
 
 /// What a reader of the figures has to know.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::findings;
 use super::lines::{Lines, short};
-use super::one::{SLOWEST, causes, shortcomings};
+use super::one::{SLOWEST, causes, longer, shortcomings};
 use super::routing;
 use crate::Report;
 use crate::ledger::LedgerKind;
@@ -185,7 +185,7 @@ fn slowest(processes: &[Process], names: &[String], room: usize, lines: &mut Lin
         .zip(names)
         .flat_map(|(process, who)| process.slowest.iter().map(move |slow| (who, slow)));
     let mut all: Vec<(&String, &Slow)> = all.collect();
-    all.sort_by_key(|(_, slow)| std::cmp::Reverse(slow.busy()));
+    all.sort_by_key(|(_, slow)| std::cmp::Reverse((slow.more, slow.busy())));
     if all.is_empty() || room == 0 {
         return;
     }
@@ -197,6 +197,6 @@ fn slowest(processes: &[Process], names: &[String], room: usize, lines: &mut Lin
             slow.n,
             Time(slow.busy()).to_string()
         );
-        lines.list(&start, &causes(slow));
+        lines.list(&(start + &longer(slow)), &causes(slow));
     }
 }

@@ -15,10 +15,20 @@ fn with_batches(
     condition: Option<Condition>,
     batch: impl Fn(&Truth) -> Option<Batch>,
 ) -> (Vec<u8>, Vec<Truth>) {
+    let excluded = condition.map_or((|_| false) as fn(u64) -> bool, |(_, excluded)| excluded);
     let server = Server {
-        excluded: condition.map_or(|_| false, |(_, excluded)| excluded),
+        excluded,
         ..Server::rank(0)
     };
+    with_batches_of(&server, condition.map(|(condition, _)| condition), batch)
+}
+
+/// As [`with_batches`], of any server.
+fn with_batches_of(
+    server: &Server,
+    condition: Option<&str>,
+    batch: impl Fn(&Truth) -> Option<Batch>,
+) -> (Vec<u8>, Vec<Truth>) {
     let (mut builder, truths) = server.record();
     for truth in &truths {
         if let Some(batch) = batch(truth) {
@@ -27,7 +37,7 @@ fn with_batches(
             builder.push(server.pid(), &Event::new(ticks(truth.start), 0, what));
         }
     }
-    if let Some((condition, _)) = condition {
+    if let Some(condition) = condition {
         let value = u64::from(builder.string(server.pid(), condition));
         let key = Some(Info::Where);
         let start = ticks(truths[0].start);
@@ -418,4 +428,47 @@ fn one_phase_of_one_size_has_no_line_of_its_own() {
         text.contains("4.00 requests and 4.00 tokens a step"),
         "{text}"
     );
+}
+
+#[test]
+fn a_slow_rank_that_has_larger_batches_is_said_to_have_them() {
+    let evidence = |tokens: [i64; 3]| {
+        let ranks = [0, 1, 2].map(|rank| {
+            let batch = |_: &Truth| Batch::new(1, tokens[rank as usize], 0);
+            let (bytes, _) = with_batches_of(&Server::rank(rank), None, batch);
+            process("a", &bytes)
+        });
+        let json = json(&Report::new(ranks.into()));
+        let findings = json["findings"].as_array().unwrap().iter();
+        let mut slow = findings.filter(|finding| finding["rule"] == "slow-rank");
+        let slow = slow.next().unwrap();
+        assert_eq!(slow["verdict"], "yes");
+        slow["evidence"].as_str().unwrap().to_owned()
+    };
+    let larger = evidence([4, 6, 8]);
+    assert!(
+        larger.ends_with("; its batches have 8.00 tokens, the others' 5.00"),
+        "{larger}"
+    );
+    let same = evidence([8, 8, 8]);
+    assert!(same.ends_with(" of the iterations"), "{same}");
+}
+
+#[test]
+fn a_slow_iteration_with_a_large_batch_is_said_to_have_it() {
+    let (bytes, _) = with_batches(None, |truth| match truth.n {
+        112 => Batch::new(1, 900, 900),
+        109 => None,
+        _ => Batch::new(4, 4, 0),
+    });
+    let report = Report::new(vec![process("a", &bytes)]);
+    let text = report.text();
+    let line = "  112       22.2 ms  prefill of 900 tokens, GIL wait (held by sampler) +11.8 ms";
+    assert!(text.lines().any(|found| found == line), "{text}");
+    assert_eq!(text.matches(" tokens, ").count(), 1, "{text}");
+    let json = json(&report);
+    let slowest = &json["processes"][0]["slowest"];
+    assert_eq!(slowest[0]["batch"]["prefill_tokens"], 900);
+    assert_eq!(slowest[1]["batch"], Value::Null);
+    assert_eq!(slowest[2]["batch"]["phase"], "decode");
 }

@@ -511,6 +511,13 @@ fn a_different_mix_of_phases_is_named_and_each_phase_compared() {
     let note = "batches differ, so times may: 10.0 % and 33.5 % are prefill";
     assert!(text.lines().any(|line| line == note), "{text}");
     assert!(!text.contains("tokens a step"), "{text}");
+    // 10 ms, and 4 ms more for 10 and for 33.5 % of them.
+    let alone = "with the batches of OTHER, steps of BASE would be ";
+    let alone = text.lines().find_map(|line| line.strip_prefix(alone));
+    let (part, rest) = alone.unwrap().split_once(' ').unwrap();
+    assert_eq!(rest, "% longer in the mean");
+    let part: f64 = part.parse().unwrap();
+    assert!((part - 9.0).abs() < 1.0, "{part}");
     // As wholes they differ, and each phase does not.
     assert!(matches!(comparison.verdict, Outcome::Slower(..)), "{text}");
     let json = json(&comparison);
@@ -539,6 +546,8 @@ fn different_sizes_of_batches_are_named() {
     let text = compare(&run(small, 1), &run(large, 2)).text();
     let note = "decode batches differ, so times may: 3.00 and 16.0 tokens a step";
     assert!(text.lines().any(|line| line == note), "{text}");
+    // Most of the other's are of no class that is known here.
+    assert!(!text.contains("with the batches of OTHER"), "{text}");
     // One phase alone has no row of its own.
     assert!(!text.contains("decode, mean"), "{text}");
 }

@@ -3,7 +3,9 @@
 mod made;
 mod page;
 
-use made::{ALLOCATE, COPY, Call, EVENT_WAIT, LAUNCH, MS, Made, US, WAIT, of, report, yes};
+use made::{
+    ALLOCATE, COPY, COPY_ASYNC, Call, EVENT_WAIT, LAUNCH, MS, Made, US, WAIT, of, report, yes,
+};
 use tllmprof_report::Verdict;
 use tllmprof_report::diagnosis::RULES;
 
@@ -247,6 +249,152 @@ fn allocations_in_the_steady_state() {
 }
 
 #[test]
+fn graphs_that_are_captured_anew() {
+    let made = Made {
+        captures: |n| n % 20 == 3,
+        longer: |n| if n % 20 == 3 { 3 * MS } else { 0 },
+        ..Made::default()
+    };
+    let evidence = finds(made.clone(), &["graph-recapture"]);
+    assert_eq!(
+        evidence,
+        "a graph is captured anew in 2 of 40 iterations, which take 3.00 ms longer each: 1.5 % of the time"
+    );
+    let without = Made {
+        captures: |_| false,
+        ..made.clone()
+    };
+    says(without, "graph-recapture", Verdict::No);
+    let cheap = Made {
+        longer: |_| 0,
+        ..made.clone()
+    };
+    says(cheap, "graph-recapture", Verdict::No);
+    // What takes longer in such an iteration counts once.
+    let collects = Made {
+        python: true,
+        settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
+        longer: |_| 0,
+        gc: |n| if n % 20 == 3 { 9 * MS } else { 0 },
+        ..made
+    };
+    finds(collects, &["graph-recapture"]);
+}
+
+#[test]
+fn small_copies() {
+    let mut calls = times(20, 100 * US, &[(COPY_ASYNC, 0, 50 * US)]);
+    calls.extend([(LAUNCH, 2 * MS, 2005 * US), (WAIT, 2010 * US, 9500 * US)]);
+    let made = Made {
+        calls,
+        ..Made::default()
+    };
+    let evidence = finds(made.clone(), &["small-copies"]);
+    assert_eq!(
+        evidence,
+        "20.0 copies a step take 10.0 % of the host's time"
+    );
+    let large = Made {
+        kernels: vec![(2 * MS, 9500 * US)],
+        copies: vec![(0, MS)],
+        ..made
+    };
+    says(large, "small-copies", Verdict::No);
+}
+
+#[test]
+fn code_that_the_gpu_waits_for() {
+    let made = Made {
+        calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 4 * MS)],
+        gpu: Some((0, 4 * MS)),
+        ..Made::default()
+    };
+    let report = report(std::slice::from_ref(&made));
+    assert_eq!(yes(&report), ["host-bound", "low-gpu-utilisation"]);
+    let code = "code between cuStreamSynchronize and cuLaunchKernel";
+    let share = 5.85 / 10.0;
+    let [first, second] = &report.findings[..2] else {
+        panic!("{:#?}", report.findings)
+    };
+    assert!(first.evidence.contains(code), "{}", first.evidence);
+    assert!((first.loss.unwrap() - share).abs() < 1e-9, "{first:?}");
+    // The same time is no second loss.
+    assert_eq!(
+        (&*second.advice, second.loss),
+        ("fix host-bound first", None)
+    );
+    // Where the wait goes on, the host is not to blame.
+    let waits = Made {
+        calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 9500 * US)],
+        ..made.clone()
+    };
+    says(waits, "host-bound", Verdict::No);
+    let unknown = Made { gpu: None, ..made };
+    says(unknown, "host-bound", Verdict::Unknown);
+}
+
+#[test]
+fn no_time_is_lost_twice() {
+    // A collection between a wait and the launch after it is no wait's doing.
+    let calls = [(LAUNCH, 0, 5 * US), (WAIT, 10 * US, MS)];
+    let made = Made {
+        calls: times(4, 2 * MS, &calls),
+        python: true,
+        settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
+        gc: |_| 2 * MS,
+        gil: |_| 8 * MS,
+        ..Made::default()
+    };
+    let report = report(&[made]);
+    let losses = report
+        .findings
+        .iter()
+        .filter(|one| one.verdict == Verdict::Yes);
+    let losses: Vec<_> = losses.filter_map(|one| one.loss).collect();
+    assert!(losses.len() > 1, "{:#?}", report.findings);
+    assert!(losses.iter().sum::<f64>() <= 1.0, "{losses:?}");
+    assert!(losses.is_sorted_by(|a, b| a >= b), "{losses:?}");
+}
+
+#[test]
+fn a_slow_rank_whose_own_causes_are_known_loses_nothing_twice() {
+    let ranks = [0, 1, 2].map(|rank| Made {
+        rank,
+        python: true,
+        settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
+        gil: if rank == 1 { |_| 2 * MS } else { |_| 0 },
+        ..Made::default()
+    });
+    let report = report(&ranks);
+    assert_eq!(yes(&report), ["gil", "slow-rank"]);
+    assert!(report.findings[0].loss.is_some());
+    let slow = &report.findings[1];
+    assert_eq!(slow.loss, None);
+    assert!(
+        slow.evidence.ends_with(", by causes of its own"),
+        "{}",
+        slow.evidence
+    );
+}
+
+#[test]
+fn a_rank_that_is_slow_for_its_code_is_one_finding() {
+    let ranks = [0, 1, 2].map(|rank| Made {
+        rank,
+        calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 9950 * US)],
+        gpu: Some((0, 9950 * US)),
+        longer: if rank == 1 { |_| 6 * MS } else { |_| 0 },
+        ..Made::default()
+    });
+    let report = report(&ranks);
+    assert_eq!(yes(&report), ["slow-rank"]);
+    let evidence = &report.findings[0].evidence;
+    let code = "; there the GPU has nothing to do 36.9 % of the time while the host runs its code: code between \
+                cuStreamSynchronize and cuLaunchKernel";
+    assert!(evidence.contains(code), "{evidence}");
+}
+
+#[test]
 fn collections_in_slow_iterations() {
     let made = Made {
         python: true,
@@ -451,7 +599,7 @@ fn the_strongest_comes_first_and_symptoms_after_their_cause() {
     };
     let report = report(&[both]);
     assert_eq!(yes(&report), ["gil", "gc", "low-gpu-utilisation"]);
-    assert_eq!(report.findings[2].advice, "see to gil first");
+    assert_eq!(report.findings[2].advice, "fix gil first");
     let losses: Vec<_> = report.findings[..2].iter().map(|f| f.loss).collect();
     assert_eq!(losses, [Some(0.4), Some(0.1)]);
 }

@@ -11,3 +11,4 @@ mod report;
 mod requests;
 mod routing;
 mod seeds;
+mod slow;

@@ -286,7 +286,10 @@ fn a_full_report_fits_a_screen() {
     ];
     for said in last
         .iter()
-        .chain(&["and 18 more windows", "  112       22.2 ms  GIL wait"])
+        .chain(&[
+            "and 18 more windows",
+            "  112       22.2 ms  +11.7 ms: +12.0 ms waiting for the GIL",
+        ])
         .chain(&["GPU 0 (and 15 more): power 700 W", "copies: 20 DtoH"])
     {
         assert!(text.contains(said), "{said}: {text}");

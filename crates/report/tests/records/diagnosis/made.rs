@@ -22,6 +22,8 @@ pub const WAIT: u8 = 1;
 pub const COPY: u8 = 2;
 pub const ALLOCATE: u8 = 3;
 pub const EVENT_WAIT: u8 = 4;
+pub const CAPTURE: u8 = 5;
+pub const COPY_ASYNC: u8 = 6;
 
 /// A call: its row, and from when to when in its iteration, in nanoseconds.
 pub type Call = (u8, u64, u64);
@@ -52,6 +54,8 @@ pub struct Made {
     pub gil: fn(u64) -> u64,
     /// What these iterations take longer, nobody knows why.
     pub longer: fn(u64) -> u64,
+    /// In these iterations a graph is captured.
+    pub captures: fn(u64) -> bool,
     /// A collection of the other thread, while the first waits.
     pub hidden_gc: u64,
     /// SM utilisation and bandwidth of GPUs, in per cent.
@@ -82,6 +86,7 @@ impl Default for Made {
             gc: |_| 0,
             gil: |_| 0,
             longer: |_| 0,
+            captures: |_| false,
             hidden_gc: 0,
             metrics: Vec::new(),
             gpu_util: None,
@@ -160,6 +165,8 @@ impl Made {
             (COPY, CallKind::Wait, "cuMemcpyDtoH_v2"),
             (EVENT_WAIT, CallKind::Wait, "cuEventSynchronize"),
             (ALLOCATE, CallKind::Other, "cuMemAlloc_v2"),
+            (CAPTURE, CallKind::Capture, "cuStreamEndCapture"),
+            (COPY_ASYNC, CallKind::AsyncCopy, "cuMemcpyHtoDAsync_v2"),
         ] {
             if row == ALLOCATE && !self.counts_allocations {
                 continue;
@@ -182,6 +189,14 @@ impl Made {
                 stream,
             };
             writing.put(MAIN, start + from, to - from, what);
+        }
+        if (self.captures)(n) {
+            let what = What::Call {
+                row: CAPTURE,
+                capturing: false,
+                stream: 1,
+            };
+            writing.put(MAIN, start + 9_600 * US, 10 * US, what);
         }
         // What makes an iteration longer is at its end.
         let (gc, gil) = ((self.gc)(n), (self.gil)(n));

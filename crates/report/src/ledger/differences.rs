@@ -1,0 +1,271 @@
+//! What a slow iteration took longer than others, as differences that add up.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::LedgerKind;
+use super::host::Times;
+use super::keys::{Named, Spent};
+use crate::units::Rate;
+
+/// Differences under this part of the iteration's time, or of all that it took longer, say nothing by themselves.
+const SMALL: f64 = 0.01;
+const SMALL_OF_ALL: f64 = 0.05;
+/// What is left.
+const REST: &str = "unexplained";
+/// How many have a name.
+const NAMED: usize = 6;
+
+/// Something that an iteration took longer, or less long.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+pub struct Difference {
+    /// What it is: a cause of the ledger, `GPU work`, which is waited for, or `unexplained`, which is the rest.
+    pub cause: String,
+    /// What was different about it; `null`: only how long it took.
+    pub detail: Option<String>,
+    /// The thread that held the GIL, of a wait for it; `null`: not known.
+    pub held_by: Option<String>,
+    /// How much longer it took than in the mean of the others; negative: it took less long.
+    #[serde(rename = "more_ns")]
+    pub more: i64,
+}
+
+impl Difference {
+    /// Whether it is what is left.
+    #[must_use]
+    pub fn is_rest(&self) -> bool {
+        self.cause == REST
+    }
+}
+
+/// What some iterations come to.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Side<'a> {
+    pub iterations: u64,
+    pub spent: &'a [(Spent, Times)],
+    /// What the GPU was at work, where that is known of them.
+    pub gpu: Option<u64>,
+    pub launches: u64,
+}
+
+impl Side<'_> {
+    fn mean(&self, time: u64) -> i64 {
+        (time / self.iterations.max(1)) as i64
+    }
+
+    /// The mean iteration's time by cause, without waiting for requests.
+    fn causes(&self, named: Named<'_>) -> BTreeMap<(LedgerKind, String), u64> {
+        let mut causes = BTreeMap::new();
+        for (spent, times) in self.spent {
+            let cause = named.cause(*spent);
+            if cause.0 != LedgerKind::Requests {
+                *causes.entry(cause).or_default() += times.all;
+            }
+        }
+        causes
+    }
+}
+
+/// How much longer the one took than the mean of the others, and what of: the greatest first, and what is left last.
+pub fn differences(
+    one: Side<'_>,
+    others: Side<'_>,
+    holder: Option<&str>,
+    named: Named<'_>,
+) -> (i64, Vec<Difference>) {
+    let (own, usual) = (one.causes(named), others.causes(named));
+    let own_time: u64 = own.values().sum();
+    let all = own_time as i64 - others.mean(usual.values().sum());
+    let mut found: Vec<((LedgerKind, &str), i64)> = Vec::new();
+    for (kind, cause) in own
+        .keys()
+        .chain(usual.keys().filter(|key| !own.contains_key(key)))
+    {
+        let key = (*kind, cause.clone());
+        let time = |side: &BTreeMap<_, u64>| side.get(&key).copied().unwrap_or(0);
+        let more = time(&own) as i64 - others.mean(time(&usual));
+        found.push(((*kind, cause), more));
+    }
+    let of_kind = |side: &BTreeMap<(LedgerKind, String), u64>, kind| {
+        let of = side.iter().filter(|((other, _), _)| *other == kind);
+        of.map(|(_, time)| *time).sum::<u64>()
+    };
+    // What is waited for is the GPU's work, as far as there is more of it.
+    let waits = found
+        .iter()
+        .filter(|((kind, _), _)| *kind == LedgerKind::Wait);
+    let waited: i64 = waits.map(|(_, more)| *more).sum();
+    let work = match (one.gpu, others.gpu) {
+        (Some(own), Some(usual)) => own as i64 - others.mean(usual),
+        _ => 0,
+    };
+    let work = work.min(waited).max(0);
+    let mut left = work;
+    found.sort_by_key(|(cause, more)| (Reverse(*more), *cause));
+    for ((kind, _), more) in &mut found {
+        if *kind == LedgerKind::Wait && *more > 0 {
+            let taken = left.min(*more);
+            (*more, left) = (*more - taken, left - taken);
+        }
+    }
+    let work = work - left;
+    let detail = |captures: bool| detail(one, others, captures);
+    let captures = of_kind(&own, LedgerKind::Capture);
+    let usually = others.mean(of_kind(&usual, LedgerKind::Capture));
+    let anew = captures > 0 && captures as i64 > 10 * usually;
+    let difference = |cause: &str, more, detail, held_by: Option<&str>| Difference {
+        cause: cause.to_owned(),
+        detail,
+        held_by: held_by.map(str::to_owned),
+        more,
+    };
+    let mut named: Vec<Difference> = vec![difference("GPU work", work, detail(anew), None)];
+    for ((kind, cause), more) in found {
+        named.push(match kind {
+            LedgerKind::Unknown | LedgerKind::Other => continue,
+            LedgerKind::GilWait => difference(cause, more, None, holder),
+            LedgerKind::Launch if work == 0 => difference(cause, more, detail(anew), None),
+            _ => difference(cause, more, None, None),
+        });
+    }
+    let least = (own_time as f64 * SMALL).max(all.unsigned_abs() as f64 * SMALL_OF_ALL);
+    named.retain(|one| one.more != 0 && one.more.unsigned_abs() as f64 >= least);
+    named.sort_by_key(|one| Reverse(one.more.unsigned_abs()));
+    named.truncate(NAMED);
+    let rest = all - named.iter().map(|one| one.more).sum::<i64>();
+    if rest != 0 {
+        named.push(difference(REST, rest, None, None));
+    }
+    (all, named)
+}
+
+/// How an iteration's launches differ from the others'.
+fn detail(one: Side<'_>, others: Side<'_>, captures: bool) -> Option<String> {
+    let usual = others.launches as f64 / others.iterations.max(1) as f64;
+    let own = one.launches as f64;
+    let differ = (own - usual).abs() >= 1.0 && (own - usual).abs() > usual * 0.1;
+    let many = if one.launches == 1 { "" } else { "es" };
+    let launches = differ.then(|| format!("{own} launch{many} instead of {}", Rate(usual)));
+    let captures = captures.then(|| "graph captured anew".to_owned());
+    let said: Vec<_> = launches.into_iter().chain(captures).collect();
+    (!said.is_empty()).then(|| said.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::{CallRow, Facts};
+    use crate::ledger::keys::Key;
+    use tllmprof_record::{CallKind, Strings};
+
+    fn facts() -> Facts {
+        let row = |row, name: &str, kind| CallRow {
+            row,
+            name: name.to_owned(),
+            kind,
+            inside: 0,
+            outside: 0,
+        };
+        Facts {
+            calls: vec![
+                row(0, "cuLaunchKernel", CallKind::KernelLaunch),
+                row(1, "cuStreamSynchronize", CallKind::Wait),
+            ],
+            ..Facts::default()
+        }
+    }
+
+    const LAUNCH: Spent = Spent::On(Key::Call(0));
+    const WAIT: Spent = Spent::On(Key::Call(1));
+    const CAPTURE: Spent = Spent::On(Key::Capturing);
+    const GIL: Spent = Spent::On(Key::Gil);
+
+    fn spent(times: &[(Spent, u64)]) -> Vec<(Spent, Times)> {
+        let times = times.iter();
+        times
+            .map(|(spent, all)| (*spent, Times { all: *all, idle: 0 }))
+            .collect()
+    }
+
+    #[track_caller]
+    fn found(one: Side<'_>, others: Side<'_>) -> (i64, Vec<(String, i64)>) {
+        let (facts, strings) = (facts(), Strings::default());
+        let named = Named {
+            facts: &facts,
+            strings: &strings,
+        };
+        let (all, found) = differences(one, others, Some("tokenise"), named);
+        assert_eq!(found.iter().map(|one| one.more).sum::<i64>(), all);
+        let said = found.into_iter().map(|one| {
+            let more = [one.held_by, one.detail].into_iter().flatten();
+            let said = more.fold(one.cause, |said, more| format!("{said} ({more})"));
+            (said, one.more)
+        });
+        (all, said.collect())
+    }
+
+    #[test]
+    fn differences_add_up_and_waits_are_for_work() {
+        let own = spent(&[
+            (LAUNCH, 100),
+            (WAIT, 700),
+            (CAPTURE, 200),
+            (Spent::Unknown, 30),
+        ]);
+        let usual = spent(&[(LAUNCH, 200), (WAIT, 1000), (Spent::Unknown, 100)]);
+        let one = Side {
+            iterations: 1,
+            spent: &own,
+            gpu: Some(696),
+            launches: 65,
+        };
+        let others = Side {
+            iterations: 10,
+            spent: &usual,
+            gpu: Some(1880),
+            launches: 12,
+        };
+        let wait = "waiting for the GPU: cuStreamSynchronize";
+        let expected = [
+            (
+                "GPU work (65 launches instead of 1.20, graph captured anew)",
+                508,
+            ),
+            ("graph capture", 200),
+            (wait, 92),
+            ("launching", 80),
+            ("unexplained", 20),
+        ];
+        let expected = expected.map(|(said, more)| (said.to_owned(), more));
+        assert_eq!(found(one, others), (900, expected.to_vec()));
+        // Where nothing is known of the GPU, the wait is all that is seen.
+        let blind = Side { gpu: None, ..one };
+        assert_eq!(found(blind, others).1[0], (wait.to_owned(), 600));
+        // Nor is the wait work where the GPU did no more than ever.
+        let same = Side {
+            gpu: Some(188),
+            ..one
+        };
+        assert_eq!(found(same, others).1[0], (wait.to_owned(), 600));
+    }
+
+    #[test]
+    fn what_is_less_counts_too_and_requests_do_not() {
+        let requests = Spent::On(Key::Requests);
+        let own = spent(&[(GIL, 500), (requests, 9000)]);
+        let usual = spent(&[(WAIT, 200), (requests, 10)]);
+        let side = |spent, iterations| Side {
+            iterations,
+            spent,
+            gpu: None,
+            launches: 0,
+        };
+        let gil = "waiting for the GIL (tokenise)".to_owned();
+        let wait = "waiting for the GPU: cuStreamSynchronize".to_owned();
+        let (all, found) = found(side(&own, 1), side(&usual, 2));
+        assert_eq!((all, found), (400, vec![(gil, 500), (wait, -100)]));
+    }
+}
