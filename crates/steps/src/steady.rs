@@ -19,7 +19,7 @@ const WITHIN: u32 = 10;
 /// Steps that are needed to see it.
 pub const NEEDED: u64 = BLOCK as u64 * BLOCKS as u64;
 /// Steps after which they are taken as they are.
-pub const ENOUGH: u64 = 256;
+pub const ENOUGH: u64 = 128;
 
 /// What has become of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(verdict.to_string(), "not steady");
         assert_eq!(
             verdict.shortcoming().unwrap().to_string(),
-            "the time of an iteration did not settle in 256 iterations: 1.000 to 1.500 ms in the last 24"
+            "the time of an iteration did not settle in 128 iterations: 1.000 to 1.500 ms in the last 24"
         );
     }
 

@@ -37,7 +37,7 @@ fn it_opens_once_the_time_of_a_step_has_settled() {
     assert_eq!(last - first, 4);
     assert_eq!(
         process.exit(),
-        format!("window {first}-{last} captured: 276 iterations by cudaGraphLaunch")
+        format!("window {first}-{last} captured: 148 iterations by cudaGraphLaunch")
     );
 }
 
@@ -48,7 +48,7 @@ fn a_program_that_ends_before_says_so() {
     assert_eq!(
         process.exit(),
         "window of 5 steady iterations never opened: 12 iterations by cudaGraphLaunch; it opens once \
-         24 in a row take about as long, or after 256 (TLLMPROF_START_STOP=all takes all there are)"
+         24 in a row take about as long, or after 128 (TLLMPROF_START_STOP=all takes all there are)"
     );
     drop(process);
     let process = Process::new(VARIABLES);
@@ -110,7 +110,7 @@ fn stream_captures_are_waited_out_but_not_for_ever() {
     }
     assert_eq!(taken(&process), (ENOUGH, ENOUGH + 4));
     let lines = process.log.lines();
-    let why = "the time of an iteration did not settle in 256 iterations: ";
+    let why = "the time of an iteration did not settle in 128 iterations: ";
     assert!(lines[0].starts_with(why), "{lines:?}");
 }
 
