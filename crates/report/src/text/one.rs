@@ -468,15 +468,11 @@ fn slow(process: &Process, room: usize, rest: usize, lines: &mut Lines) {
     }
 }
 
-/// What is in the batch of a slow iteration, if that is large, and how much longer it took.
+/// How much longer a slow iteration took.
 pub fn longer(slow: &Slow) -> String {
-    let large = slow.large_batch();
     match slow.causes.len() {
-        0 => large.unwrap_or_default(),
-        _ => {
-            let large = large.map_or_else(String::new, |large| format!("{large}, "));
-            format!("{large}{}: ", Change(slow.more))
-        }
+        0 => String::new(),
+        _ => format!("{}: ", Change(slow.more)),
     }
 }
 
