@@ -21,25 +21,25 @@ pub const IDLE_WAITS: &[IdleWait] = &[
         engine: "vLLM V1",
         module: "vllm.v1.engine.core",
         qualname: "EngineCoreProc._process_input_queue",
-        source: "vllm at 00080ee1: vllm/v1/engine/core.py",
+        source: "vllm 0.26.0: vllm/v1/engine/core.py",
     },
     IdleWait {
         engine: "SGLang with --sleep-on-idle",
         module: "sglang.srt.managers.scheduler",
         qualname: "IdleSleeper.maybe_sleep",
-        source: "sglang 0.5: sglang/srt/managers/scheduler.py",
+        source: "sglang 0.5.3: sglang/srt/managers/scheduler.py",
     },
     IdleWait {
         engine: "SGLang with --sleep-on-idle, later",
         module: "sglang.srt.managers.scheduler_components.idle_sleeper",
         qualname: "IdleSleeper.maybe_sleep",
-        source: "sglang main: sglang/srt/managers/scheduler_components/idle_sleeper.py",
+        source: "sglang 0.5.16: sglang/srt/managers/scheduler_components/idle_sleeper.py",
     },
     IdleWait {
         engine: "TensorRT-LLM PyExecutor",
         module: "tensorrt_llm._torch.pyexecutor.executor_request_queue",
         qualname: "ExecutorRequestQueue._get_from_request_queue",
-        source: "NVIDIA/TensorRT-LLM 1.1: tensorrt_llm/_torch/pyexecutor/executor_request_queue.py",
+        source: "NVIDIA/TensorRT-LLM at 007a7508: tensorrt_llm/_torch/pyexecutor/executor_request_queue.py",
     },
 ];
 
