@@ -251,9 +251,14 @@ fn records_beside_a_preload_that_looks_up_all_of_cuda_itself() {
             ("cuGraphLaunch", "1.00"),
             ("cuStreamSynchronize", "1.00"),
         ] {
-            let line = text.lines().find(|line| line.contains(function));
-            let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
-            assert_eq!(words.get(1), Some(&count), "{name}, {function}: {text}");
+            let lines = text.lines().map(|line| line.split_whitespace());
+            let mut counts =
+                lines.filter_map(|mut words| (words.next()? == function).then_some(words.next()));
+            assert_eq!(
+                counts.next(),
+                Some(Some(count)),
+                "{name}, {function}: {text}"
+            );
         }
         assert!(text.contains("5.00 kernels a step"), "{name}: {text}");
     }

@@ -451,8 +451,13 @@ fn slow(process: &Process, room: usize, rest: usize, lines: &mut Lines) {
     if process.slowest.len() < 2 || room == 0 {
         return;
     }
+    // Of few iterations some of the slowest take less than the others.
+    let longer_ones = process.slowest.iter().filter(|slow| slow.more >= 0);
+    let slowest: Vec<_> = longer_ones.take(room).collect();
+    if slowest.is_empty() {
+        return;
+    }
     lines.add(format_args!("{SLOWEST}"));
-    let slowest = &process.slowest[..room.min(process.slowest.len())];
     for (place, slow) in slowest.iter().enumerate() {
         let start = format!("  {:<8}{:>9}  ", slow.n, Time(slow.busy()).to_string());
         if slow.causes.is_empty() {
