@@ -11,7 +11,7 @@
 
 use crate::batch::Batch;
 use crate::info::Info;
-use crate::kinds::{CallKind, CopyKind, Edge, RangeKind};
+use crate::kinds::{CallKind, CopyKind, Edge, RangeKind, Taken, ThreadState};
 use crate::layout::EVENT_BYTES;
 use crate::metric::Metric;
 
@@ -56,6 +56,9 @@ const CAPTURING: u16 = 0x100;
 /// Bits of a copy's value that are its bytes, of a load's that are its tokens.
 const COPY_BYTES: u64 = (1 << 60) - 1;
 const TOKENS: u64 = (1 << 48) - 1;
+
+/// Bits of a frame's id.
+const FRAME: u32 = (1 << 24) - 1;
 
 /// A device and a number of its own in a code.
 const fn place(device: u8, number: u16) -> u16 {
@@ -306,6 +309,27 @@ events! {
         read |code, value| {
             let (iteration, batch) = known!(Batch::of_event(code, value));
             Self::Batch { iteration, batch }
+        };
+
+    /// A frame of sampled stacks: the function `name`, called by the frame `parent`; 0 is none. `id` and `parent` to
+    /// 2^24. A native function is `MODULE+0xOFFSET`, a Python function `QUALNAME (FILE:FIRST LINE)`.
+    25 Frame { id: u32, parent: u32, name: StringId }
+        write (id as u16, pair((id >> 16 & 0xff) << 24 | parent & FRAME, name));
+        read |code, value| Self::Frame {
+            id: code as u32 | high(value) >> 24 << 16, parent: high(value) & FRAME, name: low(value)
+        };
+
+    /// A sample of a thread's stack, `frame` the innermost one; 0: none was found, or the stack was rejected.
+    26 Sample { taken: Taken, state: Option<ThreadState>, thread: u32, frame: u32 }
+        write (
+            taken as u16 | (match state { Some(state) => state as u16, None => 0 }) << 8,
+            pair(thread, frame)
+        );
+        read |code, value| Self::Sample {
+            taken: known!(Taken::from_code(code & 0xff)),
+            state: ThreadState::from_code(code >> 8),
+            thread: high(value),
+            frame: low(value)
         };
 }
 

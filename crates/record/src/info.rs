@@ -63,4 +63,6 @@ infos! {
     Run = 19,
     /// The condition that iterations of windows have to fulfil, as `TLLMPROF_WHERE` has it.
     Where = 20,
+    /// How often stacks are sampled, a *number* in Hz.
+    StacksRate = 21,
 }

@@ -109,6 +109,55 @@ impl Edge {
     }
 }
 
+/// What a sample of a stack is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Taken {
+    /// A stack of Python functions.
+    Python = 0,
+    /// A stack of native functions.
+    Native = 1,
+    /// The thread was in no Python function.
+    NoPython = 2,
+    /// The stack changed while it was read, so it was rejected.
+    Torn = 3,
+}
+
+impl Taken {
+    pub(crate) const fn from_code(code: u16) -> Option<Self> {
+        match code {
+            0 => Some(Self::Python),
+            1 => Some(Self::Native),
+            2 => Some(Self::NoPython),
+            3 => Some(Self::Torn),
+            _ => None,
+        }
+    }
+}
+
+/// What a thread does, as the kernel's scheduler sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum ThreadState {
+    /// It runs on a processor.
+    Running = 1,
+    /// It could run, and waits for a processor.
+    Runnable = 2,
+    /// It waits for something else.
+    Sleeping = 3,
+}
+
+impl ThreadState {
+    pub(crate) const fn from_code(code: u16) -> Option<Self> {
+        match code {
+            1 => Some(Self::Running),
+            2 => Some(Self::Runnable),
+            3 => Some(Self::Sleeping),
+            _ => None,
+        }
+    }
+}
+
 impl From<Kind> for CallKind {
     fn from(kind: Kind) -> Self {
         match kind {

@@ -251,6 +251,8 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
         What::Window { .. } | What::KernelWindow { .. } => return None,
         // The report's iterations have it.
         What::Batch { .. } => return None,
+        // A stack is no item of a thread's: the report adds samples up.
+        What::Frame { .. } | What::Sample { .. } => return None,
         What::GpuMetric { metric: None, .. } => return None,
         What::Call {
             row,

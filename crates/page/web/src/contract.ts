@@ -332,7 +332,7 @@ export interface Outside {
 export interface Ledger {
     /** The time of the threads of the iterations, the greatest first. Time in a call that another one contains counts for the inner one alone. */
     host: LedgerRow[];
-    /** The time of the GPU in the iterations that `gpu_from` of `inside` names, the greatest first; empty: not measured. Time in which it had nothing to do is by what the thread of the iteration did meanwhile. */
+    /** The time of the GPU in the iterations that `gpu_from` of `inside` names, the greatest first; empty: not measured. `from first work to last`: CUDA events measured it, and gaps between kernels are in it. Time in which it had nothing to do is by what the thread of the iteration did meanwhile. */
     gpu: LedgerRow[];
     /** Whether kernels were recorded in all iterations that `host` is of, which makes them longer. Otherwise those in which kernels were recorded are left out. */
     stretched: boolean;

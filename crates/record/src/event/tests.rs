@@ -118,6 +118,28 @@ fn every_kind_comes_back() {
             iteration: 1,
             batch: Batch::new(0, 0, 0).unwrap(),
         },
+        What::Frame {
+            id: (1 << 24) - 1,
+            parent: 1 << 23,
+            name: u32::MAX,
+        },
+        What::Frame {
+            id: 1 << 16,
+            parent: 0,
+            name: 7,
+        },
+        What::Sample {
+            taken: Taken::Native,
+            state: Some(ThreadState::Runnable),
+            thread: u32::MAX,
+            frame: (1 << 24) - 1,
+        },
+        What::Sample {
+            taken: Taken::Torn,
+            state: None,
+            thread: 1,
+            frame: 0,
+        },
     ];
     for what in all {
         for flags in 0..4 {

@@ -173,7 +173,7 @@ impl Groups {
         let mut times = match self.gpu_from {
             GpuFrom::Kernels => self.by_kernel(counted, named.strings),
             GpuFrom::Plain | GpuFrom::Stretched => vec![(
-                (LedgerKind::Busy, "busy by events".to_owned()),
+                (LedgerKind::Busy, "from first work to last".to_owned()),
                 at_work.min(took),
             )],
         };

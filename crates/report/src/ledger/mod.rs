@@ -28,6 +28,7 @@ pub struct Ledger {
     /// for the inner one alone.
     pub host: Vec<LedgerRow>,
     /// The time of the GPU in the iterations that `gpu_from` of `inside` names, the greatest first; empty: not measured.
+    /// `from first work to last`: CUDA events measured it, and gaps between kernels are in it.
     /// Time in which it had nothing to do is by what the thread of the iteration did meanwhile.
     pub gpu: Vec<LedgerRow>,
     /// Whether kernels were recorded in all iterations that `host` is of, which makes them longer. Otherwise those in

@@ -109,7 +109,7 @@ fn the_gpus_time_is_of_iterations_that_nothing_stretched() {
     assert_eq!(process.sum.unwrap().gpu_share, Some(0.6));
     // Idle until 1200, before any call until 1100, and from 1800 on.
     let gpu = [
-        ("busy by events", 0.6),
+        ("from first work to last", 0.6),
         (
             "idle: code between cuStreamSynchronize and cuLaunchKernel",
             0.2,
@@ -174,7 +174,7 @@ fn each_window_has_a_ledger_of_its_own() {
     let wait = "waiting for the GPU: cuStreamSynchronize";
     assert_eq!(shares(&first.host), [(wait, 1.0)]);
     assert_eq!(shares(&second.host), [("launching", 1.0)]);
-    let work = "busy by events";
+    let work = "from first work to last";
     assert_eq!(shares(&first.gpu), [(work, 1.0)]);
     assert_eq!(shares(&second.gpu), [(work, 0.6), ("idle: launching", 0.4)]);
     let whole = [(wait, 0.666667), ("launching", 0.333333)];
