@@ -250,7 +250,7 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
         // An item is made of both edges: `Stretch`.
         What::Window { .. } | What::KernelWindow { .. } => return None,
         // The report's iterations have it.
-        What::Batch { .. } => return None,
+        What::Batch { .. } | What::Used { .. } => return None,
         // A stack is no item of a thread's: the report adds samples up.
         What::Frame { .. } | What::Sample { .. } => return None,
         What::GpuMetric { metric: None, .. } => return None,

@@ -28,8 +28,36 @@ pub enum Spent {
     /// Before the first of all, and after the last.
     Before(Key),
     After(Key),
+    /// The thread was asleep or blocked in such code.
+    Blocked(Code),
+    /// It could have run, and had no processor.
+    Delayed,
     Other,
     Unknown,
+}
+
+/// Code that no call explains, as [`Spent`] has it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Code {
+    In(Key),
+    Between(Key, Key),
+    Edge(Key, Key),
+    Before(Key),
+    After(Key),
+}
+
+impl Spent {
+    /// The code that it is, if it is that.
+    pub const fn code(self) -> Option<Code> {
+        match self {
+            Self::On(key @ Key::Function(_)) => Some(Code::In(key)),
+            Self::Between(from, to) => Some(Code::Between(from, to)),
+            Self::Edge(from, to) => Some(Code::Edge(from, to)),
+            Self::Before(key) => Some(Code::Before(key)),
+            Self::After(key) => Some(Code::After(key)),
+            Self::On(_) | Self::Blocked(_) | Self::Delayed | Self::Other | Self::Unknown => None,
+        }
+    }
 }
 
 /// The names of a record.
@@ -50,6 +78,19 @@ impl Named<'_> {
             }
             Spent::Before(key) => (LedgerKind::Code, format!("code before {}", self.label(key))),
             Spent::After(key) => (LedgerKind::Code, format!("code after {}", self.label(key))),
+            Spent::Blocked(code) => {
+                let (from, to) = match code {
+                    Code::In(key) => (format!("in {}", self.label(key)), String::new()),
+                    Code::Between(from, to) | Code::Edge(from, to) => (
+                        format!("between {}", self.label(from)),
+                        format!(" and {}", self.label(to)),
+                    ),
+                    Code::Before(key) => (format!("before {}", self.label(key)), String::new()),
+                    Code::After(key) => (format!("after {}", self.label(key)), String::new()),
+                };
+                (LedgerKind::Blocked, format!("asleep or blocked {from}{to}"))
+            }
+            Spent::Delayed => (LedgerKind::Delayed, "waiting for a processor".to_owned()),
             Spent::Other => (LedgerKind::Other, "other".to_owned()),
             Spent::Unknown => (LedgerKind::Unknown, "unknown".to_owned()),
         }
@@ -62,14 +103,24 @@ impl Named<'_> {
         match spent {
             Spent::On(key) => matches!(key, Key::Function(_)),
             Spent::Edge(..) | Spent::Before(_) | Spent::After(_) => true,
-            Spent::Between(from, to) => {
+            Spent::Blocked(Code::In(_) | Code::Edge(..) | Code::Before(_) | Code::After(_)) => true,
+            Spent::Between(from, to) | Spent::Blocked(Code::Between(from, to)) => {
                 let (from, to) = (self.of(from).0, self.of(to).0);
                 !matches!(
                     (from, to),
                     (Wait, Launch) | (Launch, Launch) | (Copy, _) | (_, Copy)
                 )
             }
-            Spent::Other | Spent::Unknown => false,
+            Spent::Delayed | Spent::Other | Spent::Unknown => false,
+        }
+    }
+
+    /// Whether the thread waits by what time is spent on: what delays it then may cost nothing.
+    pub fn waits(&self, spent: Spent) -> bool {
+        use LedgerKind::{GilWait, Requests, Wait};
+        match spent {
+            Spent::On(key) => matches!(self.of(key).0, Wait | GilWait | Requests),
+            _ => false,
         }
     }
 

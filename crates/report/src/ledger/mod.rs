@@ -75,6 +75,11 @@ pub enum LedgerKind {
     Function,
     /// Host: code between two of the things above.
     Code,
+    /// Host: the thread was asleep or blocked in such code or such a function, for certain: in a sleep, for a lock, a file or
+    /// another thread.
+    Blocked,
+    /// Host: the thread could have run, and another one had its processor.
+    Delayed,
     /// Host: waiting for requests, which is no work and no fault.
     Requests,
     /// GPU: at work.
