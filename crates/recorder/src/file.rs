@@ -12,7 +12,7 @@ use core::ptr::NonNull;
 use std::ffi::OsString;
 use std::fs::{self, TryLockError};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
