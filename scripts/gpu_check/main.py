@@ -8,7 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from . import calls, consumers, engines, host, kernels, programs, record, suites, throughput
+from . import calls, consumers, engine_router, engines, host, kernels, programs, record, suites, throughput
 from .checks import Bench, Row
 from .plan import all_checks
 
@@ -165,7 +165,7 @@ def main(doc):
                 page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if packed:
             log(engines.NAME)
-            lines, right, wrong = engines.table(bench, os.path.abspath(given.engines), log, packed, given.runs)
+            lines, right, wrong = engines.table(bench, os.path.abspath(given.engines), log, packed, given.runs, engine_router.check)
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if wants_suites:
             log("other projects' own tests")
