@@ -573,6 +573,12 @@ export interface Iteration {
     gil_wait_ns: number;
     /** How long garbage collections of Python took during it, on all threads. Unit: ns. */
     gc_ns: number;
+    /** How long its thread was on a processor; `null`: not known. Unit: ns. */
+    processor_ns: number | null;
+    /** How long its thread could have run and had no processor, where another thread was given its own; `null`: not known. Unit: ns. */
+    delayed_ns: number | null;
+    /** Page faults of its thread; `null`: not known. Unit: page faults. */
+    page_faults: number | null;
     /** Kernels that began during it; 0 where kernels were not recorded. Unit: kernels. */
     kernels: number;
     /** How long at least one kernel or copy ran during it, of the device where that is longest; `null`: kernels were not recorded. Recording them makes an iteration longer. Unit: ns. */
@@ -766,10 +772,10 @@ export type LedgerKind =
     | "python"
     /** Host: native code, by samples. */
     | "native"
-    /** Host: asleep in a lock or a system call, by samples. */
-    | "asleep"
-    /** Host: ready to run without a processor, by samples. */
-    | "off_processor"
+    /** Host: the thread was asleep or blocked in such code or such a function: in a sleep, for a lock, a file or another thread. By samples, or for certain by what the kernel counts. */
+    | "blocked"
+    /** Host: the thread could have run, and another one had its processor. */
+    | "delayed"
     /** Host: waiting for requests, which is no work and no fault. */
     | "requests"
     /** GPU: at work. */

@@ -232,6 +232,13 @@ struct JsonIteration {
     gil_wait_ns: u64,
     /// How long garbage collections of Python took during it, on all threads.
     gc_ns: u64,
+    /// How long its thread was on a processor; `null`: not known.
+    processor_ns: Option<u64>,
+    /// How long its thread could have run and had no processor, where another thread was given its own; `null`: not known.
+    delayed_ns: Option<u64>,
+    /// Page faults of its thread; `null`: not known.
+    #[schemars(extend("unit" = "page faults"))]
+    page_faults: Option<u32>,
     /// Kernels that began during it; 0 where kernels were not recorded.
     #[schemars(extend("unit" = "kernels"))]
     kernels: u32,
@@ -524,6 +531,9 @@ impl JsonIteration {
             idle_ns: iteration.idle,
             gil_wait_ns: iteration.gil_wait,
             gc_ns: iteration.gc,
+            processor_ns: iteration.used.map(|used| used.ran),
+            delayed_ns: iteration.used.map(|used| used.delayed),
+            page_faults: iteration.used.map(|used| used.faults),
             kernels: iteration.kernels,
             gpu_busy_ns: iteration.gpu_busy,
             batch: JsonBatch::of(iteration.batch),
