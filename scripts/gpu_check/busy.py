@@ -113,7 +113,7 @@ def check(bench, report, loop):
     return compare(report, loop.program, ours, theirs)
 
 
-def table(bench, log):
+def table(bench, _cuda, log):
     """(lines of the page, how many were as wanted, how many were not)."""
     report = Report(NAME, log)
     for loop in LOOPS:

@@ -38,7 +38,7 @@ class Planted:
         return " ".join(self.program)
 
 
-def table(text):
+def planted_in(text):
     found = []
     for line in text.splitlines():
         if line.startswith("#") or not line.strip():
@@ -106,14 +106,14 @@ def check(bench, report, planted):
     report.check(planted.name, f"{planted.finds}: {'; '.join(wrong) or f'{TIMES} of {TIMES}: {evidence}'}", not wrong)
 
 
-def page(bench, log):
+def table(bench, _cuda, log):
     """(lines of the page, how many were as wanted, how many were not)."""
     report = Report(NAME, log)
     if not bench.command:
         report.check("the command", "target/release/tllmprof is not there", False)
         return report.page(*TITLE)
     with open(TABLE) as text:
-        planted = table(text.read())
+        planted = planted_in(text.read())
     for one in planted:
         try:
             check(bench, report, one)

@@ -8,7 +8,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from . import busy, calls, consumers, diagnosis, engines, host, kernels, programs, record, records, suites, throughput
+from . import (armed, busy, calls, consumers, diagnosis, engine_router, engines, host, inside, kernels, programs, record, records, suites,
+               throughput)
 from .checks import Bench, Row
 from .plan import all_checks
 
@@ -117,7 +118,7 @@ def main(doc):
         table = programs.all_programs("", {})
         for check in all_checks(table):
             print(f"{check.name} ({check.rule_text})")
-        print("\n".join([kernels.NAME, consumers.NAME, diagnosis.NAME, busy.NAME] + [f"suite {name}" for name in suites.NAMES] +
+        print("\n".join([kernels.NAME, consumers.NAME, diagnosis.NAME, busy.NAME, inside.NAME, armed.NAME] + [f"suite {name}" for name in suites.NAMES] +
                         [loop.name for loop in throughput.loops(table)] + [calls.NAME, f"{record.NAME} (what it costs)"]))
         return 0
     cuda, nsys, ncu, gpus = host.find_cuda(), host.find_nsys(), host.find_ncu(), host.gpus()
@@ -145,7 +146,8 @@ def main(doc):
         wants_suites = [name for name in suites.NAMES if given.suites and (
             wants(given, f"suite {name}"))]
         packed = [name for name in given.engine if name != LLAMA]
-        parts = [part for part in (consumers.NAME, kernels.NAME, diagnosis.NAME, busy.NAME) if wants(given, part)]
+        parts = [part for part in (consumers, kernels, diagnosis, busy, *(() if given.no_throughput else (inside, armed)))
+                 if wants(given, part.NAME)]
         if not (packed or given.records or checks or loops or recorded or parts or wants_suites or wanted(given, calls.NAME)):
             print(f"gpu-check: no check has {' or '.join(given.only)} in its name (see --list)", file=sys.stderr)
             return 2
@@ -161,11 +163,9 @@ def main(doc):
                  "|---|---|---|---|---|---|"]
         page += [line(rows[check]) for check in checks]
         more_right = more_wrong = left_out = 0
-        tables = {consumers.NAME: lambda: consumers.table(bench, cuda, log), kernels.NAME: lambda: kernels.table(bench, cuda, log),
-                  diagnosis.NAME: lambda: diagnosis.page(bench, log), busy.NAME: lambda: busy.table(bench, log)}
         for part in parts:
-            log(part)
-            lines, right, wrong = tables[part]()
+            log(part.NAME)
+            lines, right, wrong = part.table(bench, cuda, log)
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if given.records:
             log(records.NAME)
@@ -173,7 +173,7 @@ def main(doc):
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         elif packed:
             log(engines.NAME)
-            lines, right, wrong = engines.table(bench, os.path.abspath(given.engines), log, packed, given.runs)
+            lines, right, wrong = engines.table(bench, os.path.abspath(given.engines), log, packed, given.runs, engine_router.check)
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if wants_suites:
             log("other projects' own tests")

@@ -21,7 +21,7 @@ def finding(rule, kind="cause", verdict="yes", loss=0.5):
 class Planted(unittest.TestCase):
     def test_the_table_has_what_its_programs_are(self):
         with open(diagnosis.TABLE) as text:
-            table = diagnosis.table(text.read())
+            table = diagnosis.planted_in(text.read())
         self.assertGreaterEqual(len([one for one in table if one.finds != diagnosis.NONE]), 20)
         for one in table:
             self.assertTrue(os.path.exists(os.path.join(diagnosis.FOLDER, one.program[0])), one)

@@ -9,6 +9,7 @@ use crate::gpu::{GpuSpan, GpuSpans};
 use crate::iteration::Used;
 use crate::requests::Candidates;
 use crate::spans::Span;
+use crate::stacks::RawStacks;
 use crate::window::WindowEdge;
 
 /// How many iterations and edges of windows are kept; more are counted.
@@ -64,6 +65,7 @@ pub struct First {
     pub kernel_edges: Vec<WindowEdge>,
     pub gpu: GpuSpans,
     pub requests: Candidates,
+    pub stacks: RawStacks,
     /// What threads used of the machine, by iteration.
     pub used: HashMap<u32, Used>,
     pub left_out: u64,
@@ -76,6 +78,7 @@ impl First {
             return;
         };
         self.requests.take(&self.found, thread, &event);
+        self.stacks.take(clock, &event);
         match event.what {
             What::Iteration { n, excluded } if self.iterations.len() < ITERATIONS => {
                 self.iterations.push(RawIteration {

@@ -32,7 +32,7 @@ impl Groups {
     /// What findings may claim, of all windows.
     pub fn claims(&self, sums: &Sums, named: Named<'_>) -> Claims {
         let mut claims = Claims::default();
-        for (spent, times) in self.spent(&self.hosts(None), sums, named) {
+        for (spent, times) in sums.of(&self.hosts(None)) {
             match named.cause(spent).0 {
                 LedgerKind::Requests => continue,
                 LedgerKind::Copy => claims.copies += times.all,
@@ -40,7 +40,8 @@ impl Groups {
             }
             claims.host += times.all;
         }
-        for (spent, times) in self.spent(&self.counted(None), sums, named) {
+        let is_code = |spent| named.is_code(spent);
+        for (spent, times) in self.spent(&self.counted(None), sums, named, is_code) {
             let (kind, cause) = named.cause(spent);
             if kind == LedgerKind::Requests {
                 continue;

@@ -8,11 +8,13 @@ use tllmprof_record::Strings;
 use super::differences::{Difference, Side, differences};
 use super::host::{Placed, Sums, Times};
 use super::keys::{Named, Spent};
+use super::split::split;
 use super::{Ledger, LedgerKind, LedgerRow, rows};
 use crate::busy::Did;
 use crate::iteration::Iteration;
 use crate::kernels::work_name;
 use crate::spans::{Span, Spans};
+use crate::stacks::Place;
 use crate::sum::GpuFrom;
 use crate::window::Window;
 
@@ -135,7 +137,10 @@ impl Groups {
 
     /// The ledger of a window, or of all.
     pub fn ledger(&self, window: Option<usize>, sums: &Sums, named: Named<'_>) -> Ledger {
-        let host = self.spent(&self.hosts(window), sums, named).into_iter();
+        let is_open = |spent| named.is_open(spent);
+        let host = self
+            .spent(&self.hosts(window), sums, named, is_open)
+            .into_iter();
         let host = host.map(|(spent, times)| (named.cause(spent), times.all));
         Ledger {
             host: rows(host.collect()),
@@ -162,6 +167,23 @@ impl Groups {
         !own.is_empty() && own.iter().all(|at| self.groups[*at].taken)
     }
 
+    /// Where samples of stacks count that were taken in iterations of some groups.
+    pub fn places(&self, groups: &[Option<usize>]) -> Vec<Option<Place>> {
+        let all = self.hosts(None);
+        let windows = 0..self.by_window.len();
+        let own: Vec<_> = windows.map(|window| self.hosts(Some(window))).collect();
+        let place = |group: usize| {
+            let window = self.groups[group].window;
+            Place {
+                window,
+                in_window: own[window].contains(&group),
+                in_all: all.contains(&group),
+            }
+        };
+        let known: Vec<_> = (0..self.groups.len()).map(place).collect();
+        groups.iter().map(|group| Some(known[(*group)?])).collect()
+    }
+
     /// The groups that the host's ledger is of.
     pub fn hosts(&self, window: Option<usize>) -> Vec<usize> {
         let stretched = self.is_stretched(window);
@@ -183,7 +205,8 @@ impl Groups {
             )],
         };
         let busy: u64 = times.iter().map(|(_, time)| time).sum();
-        let idle = self.spent(counted, sums, named).into_iter();
+        let is_open = |spent| named.is_open(spent);
+        let idle = self.spent(counted, sums, named, is_open).into_iter();
         let idle: Vec<_> = idle.filter(|(_, times)| times.idle > 0).collect();
         let idle = fit(idle, took.saturating_sub(busy));
         times.extend(idle.into_iter().map(|(spent, time)| {
@@ -214,8 +237,13 @@ impl Groups {
         let usual = like.iter().copied();
         let usual: Vec<_> = usual.filter(|at| self.groups[*at].slow.is_none()).collect();
         let others = if usual.is_empty() { like } else { usual };
-        let own = self.spent(&[one], sums, named);
-        let usual = self.spent(&others, sums, named);
+        // Functions are told apart in both or in none.
+        let sides = [&[one][..], &others];
+        let is_open = |spent| named.is_open(spent);
+        let [own, usual] = match sides.iter().all(|side| sums.seen(side).enough()) {
+            true => sides.map(|side| split(sums, side, is_open)),
+            false => sides.map(|side| self.counted_off(side, sums, named)),
+        };
         let side = |sum: GroupSum, spent| Side {
             iterations: sum.iterations,
             spent,
@@ -229,8 +257,22 @@ impl Groups {
         differences(side(self.sums[one], &own), others, holder, named)
     }
 
-    /// What some groups spend their time on, with what their threads did off the processor.
-    pub fn spent(&self, groups: &[usize], sums: &Sums, named: Named<'_>) -> Vec<(Spent, Times)> {
+    /// What some groups spend their time on. Where samples of stacks are enough, `is_open` is divided by them; else what
+    /// the kernel counts off the processor is taken out.
+    pub fn spent(
+        &self,
+        groups: &[usize],
+        sums: &Sums,
+        named: Named<'_>,
+        is_open: impl Fn(Spent) -> bool,
+    ) -> Vec<(Spent, Times)> {
+        match sums.seen(groups).enough() {
+            true => split(sums, groups, is_open),
+            false => self.counted_off(groups, sums, named),
+        }
+    }
+
+    fn counted_off(&self, groups: &[usize], sums: &Sums, named: Named<'_>) -> Vec<(Spent, Times)> {
         let mut found: BTreeMap<Spent, Times> = BTreeMap::new();
         for group in groups {
             let of = &self.sums[*group];
@@ -357,6 +399,7 @@ mod tests {
     use super::*;
     use crate::facts::{CallRow, Facts};
     use crate::ledger::keys::{Code, Key};
+    use crate::stacks::Frames;
     use tllmprof_record::CallKind;
 
     #[test]
@@ -384,9 +427,11 @@ mod tests {
             ..Facts::default()
         };
         let strings = Strings::default();
+        let frames = Frames::default();
         let named = Named {
             facts: &facts,
             strings: &strings,
+            frames: &frames,
         };
         let wait = Key::Call(1);
         let (edge, after) = (Spent::Edge(wait, wait), Spent::After(wait));
