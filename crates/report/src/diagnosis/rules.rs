@@ -109,7 +109,7 @@ pub const RULES: &[Rule] = &[
         advice: "gather what is copied in one pinned buffer and copy it in one piece, or keep it on the GPU",
         to_know: "",
         needs: "",
-        judge: Judge::Ledger(ledger::copies),
+        judge: Judge::Each(ledger::copies),
     },
     Rule {
         name: "long-copies",
@@ -120,7 +120,7 @@ pub const RULES: &[Rule] = &[
                  returns when that has been read",
         to_know: "",
         needs: "",
-        judge: Judge::Ledger(ledger::long_copies),
+        judge: Judge::Each(ledger::long_copies),
     },
     Rule {
         name: "graph-recapture",

@@ -347,15 +347,17 @@ fn waits_for_the_host(used: &[(Used, u64, u32)]) -> Made {
 
 #[test]
 fn a_host_that_sleeps() {
-    // It is on a processor while it waits for the GPU, and for half a millisecond more.
-    let made = waits_for_the_host(&[(Used::Ran, 4500 * US, 9)]);
+    // It sleeps while it waits for the GPU, too.
+    let made = waits_for_the_host(&[(Used::Ran, MS, 9)]);
     let report = report(std::slice::from_ref(&made));
     assert_eq!(yes(&report), ["host-blocked", "low-gpu-utilisation"]);
     let first = &report.findings[0];
-    let said = "asleep or blocked between cuStreamSynchronize and cuLaunchKernel (1";
+    let said = "asleep or blocked between cuStreamSynchronize and cuLaunchKernel (50.";
     assert!(first.evidence.contains(said), "{}", first.evidence);
-    // What it slept for certain: the wait may have slept, too.
-    assert!((first.loss.unwrap() - 0.15).abs() < 0.06, "{first:?}");
+    assert!((first.loss.unwrap() - 0.5).abs() < 0.01, "{first:?}");
+    // Where it may have been on a processor meanwhile, nothing is certain.
+    let spins = waits_for_the_host(&[(Used::Ran, 6 * MS, 9)]);
+    says(spins, "host-blocked", Verdict::No);
 }
 
 #[test]
@@ -477,7 +479,7 @@ fn a_rule_that_mixes_the_work_of_two_steps() {
     let evidence = finds(made("cuLaunchKernel", |n| n % 8 == 3), &["mixed-steps"]);
     assert_eq!(
         evidence,
-        "in 5 of 40 iterations work is launched after a wait for the GPU (cuStreamSynchronize, 1.13 a step); \
+        "in 5 of 40 iterations work is launched after a wait for the GPU (cuStreamSynchronize, 1.12 a step); \
          cuLaunchKernel counts it to the step before, --step cuStreamSynchronize does not"
     );
     says(made("cuLaunchKernel", |_| true), "mixed-steps", Verdict::No);
