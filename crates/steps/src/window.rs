@@ -387,7 +387,11 @@ impl Schedule {
         let taken = self.open.take()?;
         self.next += usize::from(!taken.goes_on);
         let is_full = taken.is_again && self.captured.len() >= PARTS;
-        match self.captured.last_mut().filter(|last| is_full && last.is_again) {
+        match self
+            .captured
+            .last_mut()
+            .filter(|last| is_full && last.is_again)
+        {
             Some(last) => {
                 *last = taken;
                 self.unkept += 1;
