@@ -33,6 +33,8 @@ pub struct Facts {
     pub windows: String,
     /// What iterations had to fulfil to count for them; empty: nothing.
     pub condition: String,
+    /// How often stacks are sampled, in Hz.
+    pub stacks_rate: Option<u64>,
     pub refused: Vec<String>,
     pub settings: Vec<String>,
     pub calls: Vec<CallRow>,
@@ -128,6 +130,7 @@ impl Found {
                 Info::Refused => facts.refused.push(text()),
                 Info::Windows => facts.windows = text(),
                 Info::Where => facts.condition = text(),
+                Info::StacksRate => facts.stacks_rate = Some(*value),
                 Info::Engine => facts.engine = text(),
                 Info::CudaDriver => facts.cuda_driver = Some(*value),
                 Info::Gpu => facts.gpus.push(text()),

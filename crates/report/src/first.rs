@@ -6,6 +6,7 @@ use crate::facts::Found;
 use crate::gpu::{GpuSpan, GpuSpans};
 use crate::requests::Candidates;
 use crate::spans::Span;
+use crate::stacks::RawStacks;
 use crate::window::WindowEdge;
 
 /// How many iterations and edges of windows are kept; more are counted.
@@ -61,6 +62,7 @@ pub struct First {
     pub kernel_edges: Vec<WindowEdge>,
     pub gpu: GpuSpans,
     pub requests: Candidates,
+    pub stacks: RawStacks,
     pub left_out: u64,
 }
 
@@ -71,6 +73,7 @@ impl First {
             return;
         };
         self.requests.take(&self.found, thread, &event);
+        self.stacks.take(clock, &event);
         match event.what {
             What::Iteration { n, excluded } if self.iterations.len() < ITERATIONS => {
                 self.iterations.push(RawIteration {

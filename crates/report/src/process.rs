@@ -19,6 +19,7 @@ use crate::recording::Recording;
 use crate::routing::LayerLoad;
 use crate::slow::{self, Slow, Steps};
 use crate::spans::Spans;
+use crate::stacks::Stacks;
 use crate::sum::{GpuFrom, Sum};
 use crate::tally::{InIteration, Known, Tallied, Tally, Total, Totals};
 use crate::turnaround::{Turnaround, Turnarounds};
@@ -51,6 +52,8 @@ pub struct Process {
     pub window_ledgers: Vec<Ledger>,
     /// What findings may claim of it.
     pub claims: Claims,
+    /// What the threads of iterations ran, where that was sampled.
+    pub stacks: Stacks,
     /// The slowest iterations first.
     pub slowest: Vec<Slow>,
     /// Of calls that were made inside windows, by row.
@@ -151,6 +154,7 @@ impl Process {
             kernel_edges,
             gpu,
             requests,
+            stacks,
             left_out,
         } = first;
         iterations.sort_by_key(|iteration| iteration.start);
@@ -162,6 +166,8 @@ impl Process {
                 requests.within(iteration.thread, iteration.span());
         }
         let (mut facts, strings) = found.facts(header);
+        let left_out = left_out + stacks.left_out;
+        let sampled = stacks.finish(&facts, &strings);
         let (kinds, allocates) = (kinds(&facts.calls), allocates(&facts.calls));
         let batches = batch::batches(&iterations, &batches);
         let marks = iterations.iter().map(|iteration| iteration.excluded);
@@ -263,6 +269,7 @@ impl Process {
             groups.ran(did);
         }
         let mut host = HostLedger::new(groups.placed.iter().copied(), idle);
+        let places = groups.places(&host.sample(&sampled));
         if sum.is_some() {
             recording.read(|entry| {
                 if let Entry::Event { thread, event } = &entry {
@@ -274,6 +281,7 @@ impl Process {
         let names = Names {
             facts: &facts,
             strings: &strings,
+            frames: &sampled.frames,
         };
         let ledger_of = |window| groups.ledger(window, &spent, names);
         let ledger = ledger_of(None);
@@ -283,6 +291,9 @@ impl Process {
             let differences = groups.differences(place, &spent, slow.holder(), names);
             slow.explain(differences);
         }
+        let took = spent.took(&groups.hosts(None));
+        let rate = facts.stacks_rate;
+        let stacks = Stacks::of(sampled, rate, windows.len(), &places, took);
         slowest.sort_by_key(|slow| std::cmp::Reverse((slow.more, slow.busy())));
         // Where a window closes the recorder has counted these.
         let unclosed = windows.iter().filter(|window| !window.closed);
@@ -302,6 +313,7 @@ impl Process {
             ledger,
             window_ledgers,
             claims,
+            stacks,
             phases: batch::phases(&windows),
             unqualified: batch::unqualified(&windows),
             outside: Outside::of(header, &ns),

@@ -115,6 +115,8 @@ export interface Process {
     outside: Outside;
     /** Where the time of the iterations goes, by cause. */
     ledger: Ledger;
+    /** What the threads of iterations ran, by samples of their stacks; `null`: that was not recorded. */
+    stacks: Stacks | null;
     /** The slowest iterations of all windows, those that took longest beyond others like them first: up to 10. */
     slowest: Slow[];
     /** CUDA calls inside windows, on all threads, by name; the longest in all first. */
@@ -336,6 +338,30 @@ export interface Ledger {
     gpu: LedgerRow[];
     /** Whether kernels were recorded in all iterations that `host` is of, which makes them longer. Otherwise those in which kernels were recorded are left out. */
     stretched: boolean;
+}
+
+/** Samples of the stacks of the threads that make iterations. Those count that were taken in iterations which `host` of the ledger is of. */
+export interface Stacks {
+    /** How often samples were to be taken; `null`: not known. Unit: Hz. */
+    rate: number | null;
+    /** The mean time between samples in iterations; `null`: there are none. Unit: ns. */
+    interval_ns: number | null;
+    /** How many there are. */
+    counts: SampleCounts;
+    /** How much of the samples was rejected. Unit: part of 1. */
+    rejected_share: number;
+    /** From how many samples on functions are told apart. Unit: samples. */
+    enough: number;
+    /** Whether the ledger tells functions apart by them. */
+    told_apart: boolean;
+    /** For each of `windows`: how many there are. */
+    windows: SampleCounts[];
+    /** Functions by how often they were the innermost one, the greatest first: up to 32. */
+    functions: FunctionSamples[];
+    /** Who called whom. Callers come before what they call; what is under 0.1 % of the samples is left out. */
+    tree: TreeNode[];
+    /** The same of native stacks. */
+    native_tree: TreeNode[];
 }
 
 /** A slow iteration, and what overlapped it. */
@@ -620,6 +646,42 @@ export interface LedgerRow {
     share: number;
 }
 
+/** So many samples of stacks. */
+export interface SampleCounts {
+    /** Samples that count. Unit: samples. */
+    samples: number;
+    /** Samples that were rejected, as the stack changed while it was read. Unit: samples. */
+    rejected: number;
+    /** Samples of native stacks, which are taken apart from the others. Unit: samples. */
+    native: number;
+}
+
+/** How often a function was the innermost one. */
+export interface FunctionSamples {
+    /** The function: `QUALNAME (FILE:FIRST LINE)` of Python. */
+    name: string;
+    /** How many samples it was the innermost function of. Unit: samples. */
+    samples: number;
+    /** How many of those its thread slept in. Unit: samples. */
+    asleep: number;
+    /** How much of all samples that is. Unit: part of 1. */
+    share: number;
+}
+
+/** A function as another one, or none, called it. */
+export interface TreeNode {
+    /** The function. */
+    name: string;
+    /** The place of its caller, which comes before it in this list; `null`: none. */
+    parent: number | null;
+    /** Samples in it and in what it calls. Unit: samples. */
+    samples: number;
+    /** How many of those its thread slept in. Unit: samples. */
+    asleep: number;
+    /** How much of all samples that is. Unit: part of 1. */
+    share: number;
+}
+
 /** What was in a batch. */
 export interface Batch {
     /** Requests in it. Unit: requests. */
@@ -700,6 +762,14 @@ export type LedgerKind =
     | "function"
     /** Host: code between two of the things above. */
     | "code"
+    /** Host: a Python function, by samples of the thread's stack, which divide such code and the time of marked functions. */
+    | "python"
+    /** Host: native code, by samples. */
+    | "native"
+    /** Host: asleep in a lock or a system call, by samples. */
+    | "asleep"
+    /** Host: ready to run without a processor, by samples. */
+    | "off_processor"
     /** Host: waiting for requests, which is no work and no fault. */
     | "requests"
     /** GPU: at work. */

@@ -73,6 +73,7 @@ pub fn findings(processes: &[Process], names: &[String], skew: Option<&Skew>) ->
     let mut findings: Vec<_> = RULES.iter().map(|rule| find(rule, &all, skew)).collect();
     yields(&mut findings, &all);
     share_out(&mut findings);
+    name_functions(&mut findings, &all);
     findings.sort_by_key(|finding| {
         let order = match finding.verdict {
             Verdict::Yes => 0,
@@ -127,6 +128,19 @@ fn yields(findings: &mut [Finding], all: &[Evidence<'_>]) {
             let code = &mut findings[code];
             code.loss = code.loss.map(|other| (other - loss).max(0.0));
         }
+    }
+}
+
+/// Where nothing says which function the host runs, what does is said.
+fn name_functions(findings: &mut [Finding], all: &[Evidence<'_>]) {
+    let is_known = |one: &Evidence<'_>| one.process.stacks.counts.enough();
+    let mut host_bound = findings.iter_mut().filter(|finding| {
+        finding.rule.name == ledger::CODE_RULE && finding.verdict == Verdict::Yes
+    });
+    if let Some(finding) = host_bound.next()
+        && !all.iter().any(is_known)
+    {
+        finding.advice += "; --stacks shows which function it is";
     }
 }
 

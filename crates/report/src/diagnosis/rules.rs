@@ -125,8 +125,7 @@ pub const RULES: &[Rule] = &[
         kind: Kind::Cause,
         evidence: "the ledger: what the host does while the GPU has nothing to do",
         threshold: ledger::code_when,
-        advice: "do that work while the GPU works, in another thread or a step ahead; TLLMPROF_PY_RANGES splits it up by \
-                 functions",
+        advice: "do that work while the GPU works, in another thread or a step ahead",
         to_know: "",
         needs: "",
         judge: Judge::Each(ledger::code),

@@ -9,6 +9,7 @@ use tllmprof_record::Ended;
 use super::batch::{JsonBatch, JsonPhase};
 use super::gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
 use super::routing::JsonRouting;
+use super::stacks::JsonStacks;
 use crate::batch::UnqualifiedSum;
 use crate::iteration::Iteration;
 use crate::ledger::{Difference, Ledger, LedgerKind};
@@ -83,6 +84,8 @@ pub struct JsonProcess<'a> {
     outside: JsonOutside,
     /// Where the time of the iterations goes, by cause.
     ledger: &'a Ledger,
+    /// What the threads of iterations ran, by samples of their stacks; `null`: that was not recorded.
+    stacks: Option<JsonStacks<'a>>,
     /// The slowest iterations of all windows, those that took longest beyond others like them first: up to 10.
     slowest: Vec<JsonSlow<'a>>,
     /// CUDA calls inside windows, on all threads, by name; the longest in all first.
@@ -430,6 +433,7 @@ impl<'a> JsonProcess<'a> {
                 max_ns: process.outside.max,
             },
             ledger: &process.ledger,
+            stacks: JsonStacks::of(&process.stacks),
             slowest: process
                 .slowest
                 .iter()

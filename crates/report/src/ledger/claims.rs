@@ -4,6 +4,7 @@ use super::LedgerKind;
 use super::groups::Groups;
 use super::host::Sums;
 use super::keys::Named;
+use super::split::split;
 
 /// How many causes are named.
 const NAMED: usize = 2;
@@ -35,7 +36,8 @@ impl Groups {
             }
             claims.host += times.all;
         }
-        for (spent, times) in sums.of(&self.counted(None)) {
+        let is_code = |spent| named.is_code(spent);
+        for (spent, times) in split(sums, &self.counted(None), is_code) {
             let (kind, cause) = named.cause(spent);
             if kind == LedgerKind::Requests {
                 continue;

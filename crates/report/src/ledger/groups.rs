@@ -7,12 +7,14 @@ use tllmprof_record::Strings;
 
 use super::differences::{Difference, Side, differences};
 use super::host::{Placed, Sums, Times};
+use super::split::split;
 use super::keys::{Named, Spent};
 use super::{Ledger, LedgerKind, LedgerRow, rows};
 use crate::busy::Did;
 use crate::iteration::Iteration;
 use crate::kernels::work_name;
 use crate::spans::{Span, Spans};
+use crate::stacks::Place;
 use crate::sum::GpuFrom;
 use crate::window::Window;
 
@@ -130,7 +132,8 @@ impl Groups {
 
     /// The ledger of a window, or of all.
     pub fn ledger(&self, window: Option<usize>, sums: &Sums, named: Named<'_>) -> Ledger {
-        let host = sums.of(&self.hosts(window)).into_iter();
+        let is_open = |spent| named.is_open(spent);
+        let host = split(sums, &self.hosts(window), is_open).into_iter();
         let host = host.map(|(spent, times)| (named.cause(spent), times.all));
         Ledger {
             host: rows(host.collect()),
@@ -157,6 +160,23 @@ impl Groups {
         !own.is_empty() && own.iter().all(|at| self.groups[*at].taken)
     }
 
+    /// Where samples of stacks count that were taken in iterations of some groups.
+    pub fn places(&self, groups: &[Option<usize>]) -> Vec<Option<Place>> {
+        let all = self.hosts(None);
+        let windows = 0..self.by_window.len();
+        let own: Vec<_> = windows.map(|window| self.hosts(Some(window))).collect();
+        let place = |group: usize| {
+            let window = self.groups[group].window;
+            Place {
+                window,
+                in_window: own[window].contains(&group),
+                in_all: all.contains(&group),
+            }
+        };
+        let known: Vec<_> = (0..self.groups.len()).map(place).collect();
+        groups.iter().map(|group| Some(known[(*group)?])).collect()
+    }
+
     /// The groups that the host's ledger is of.
     pub fn hosts(&self, window: Option<usize>) -> Vec<usize> {
         let stretched = self.is_stretched(window);
@@ -178,7 +198,7 @@ impl Groups {
             )],
         };
         let busy: u64 = times.iter().map(|(_, time)| time).sum();
-        let idle = sums.of(counted).into_iter();
+        let idle = split(sums, counted, |spent| named.is_open(spent)).into_iter();
         let idle: Vec<_> = idle.filter(|(_, times)| times.idle > 0).collect();
         let idle = fit(idle, took.saturating_sub(busy));
         times.extend(idle.into_iter().map(|(spent, time)| {
@@ -209,7 +229,11 @@ impl Groups {
         let usual = like.iter().copied();
         let usual: Vec<_> = usual.filter(|at| self.groups[*at].slow.is_none()).collect();
         let others = if usual.is_empty() { like } else { usual };
-        let (own, usual) = (sums.of(&[one]), sums.of(&others));
+        // Functions are told apart in both or in none.
+        let sides = [&[one][..], &others];
+        let is_told = sides.iter().all(|side| sums.seen(side).enough());
+        let is_open = |spent| is_told && named.is_open(spent);
+        let [own, usual] = sides.map(|side| split(sums, side, is_open));
         let side = |sum: GroupSum, spent| Side {
             iterations: sum.iterations,
             spent,

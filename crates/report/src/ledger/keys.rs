@@ -5,6 +5,7 @@ use tllmprof_record::{CallKind, StringId, Strings};
 
 use super::LedgerKind;
 use crate::facts::{CallRow, Facts, name};
+use crate::stacks::{Frames, Seen};
 
 /// What time is spent on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -28,6 +29,8 @@ pub enum Spent {
     /// Before the first of all, and after the last.
     Before(Key),
     After(Key),
+    /// What samples show that a thread ran.
+    Seen(Seen),
     Other,
     Unknown,
 }
@@ -37,6 +40,8 @@ pub enum Spent {
 pub struct Named<'a> {
     pub facts: &'a Facts,
     pub strings: &'a Strings,
+    /// Of sampled stacks.
+    pub frames: &'a Frames,
 }
 
 impl Named<'_> {
@@ -50,6 +55,7 @@ impl Named<'_> {
             }
             Spent::Before(key) => (LedgerKind::Code, format!("code before {}", self.label(key))),
             Spent::After(key) => (LedgerKind::Code, format!("code after {}", self.label(key))),
+            Spent::Seen(seen) => self.seen(seen),
             Spent::Other => (LedgerKind::Other, "other".to_owned()),
             Spent::Unknown => (LedgerKind::Unknown, "unknown".to_owned()),
         }
@@ -61,7 +67,7 @@ impl Named<'_> {
         use LedgerKind::{Copy, Launch, Wait};
         match spent {
             Spent::On(key) => matches!(key, Key::Function(_)),
-            Spent::Edge(..) | Spent::Before(_) | Spent::After(_) => true,
+            Spent::Edge(..) | Spent::Before(_) | Spent::After(_) | Spent::Seen(_) => true,
             Spent::Between(from, to) => {
                 let (from, to) = (self.of(from).0, self.of(to).0);
                 !matches!(
@@ -70,6 +76,35 @@ impl Named<'_> {
                 )
             }
             Spent::Other | Spent::Unknown => false,
+        }
+    }
+
+    /// Whether samples may say what it is: nothing else does.
+    pub fn is_open(&self, spent: Spent) -> bool {
+        use LedgerKind::{Code, Function, Other, Unknown};
+        matches!(self.cause(spent).0, Code | Function | Other | Unknown)
+    }
+
+    fn seen(&self, seen: Seen) -> (LedgerKind, String) {
+        let label = |function| self.frames.label(function);
+        match seen {
+            Seen::Python(function) => {
+                let cause = format!("Python: {}", label(function));
+                (LedgerKind::Python, cause)
+            }
+            Seen::Asleep(function) => {
+                let place = function.map_or("native code", label);
+                (LedgerKind::Asleep, format!("asleep in {place}"))
+            }
+            Seen::Waiting => (LedgerKind::OffProcessor, "off the processor".to_owned()),
+            Seen::Outside => {
+                let cause = "native code in no Python function".to_owned();
+                (LedgerKind::Native, cause)
+            }
+            Seen::Native(function) => {
+                let cause = format!("native: {}", label(function));
+                (LedgerKind::Native, cause)
+            }
         }
     }
 

@@ -5,6 +5,7 @@ mod differences;
 mod groups;
 mod host;
 mod keys;
+mod split;
 
 use std::collections::BTreeMap;
 
@@ -75,6 +76,14 @@ pub enum LedgerKind {
     Function,
     /// Host: code between two of the things above.
     Code,
+    /// Host: a Python function, by samples of the thread's stack, which divide such code and the time of marked functions.
+    Python,
+    /// Host: native code, by samples.
+    Native,
+    /// Host: asleep in a lock or a system call, by samples.
+    Asleep,
+    /// Host: ready to run without a processor, by samples.
+    OffProcessor,
     /// Host: waiting for requests, which is no work and no fault.
     Requests,
     /// GPU: at work.
