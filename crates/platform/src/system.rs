@@ -47,6 +47,15 @@ pub fn kernels_nanoseconds(clock: Clock) -> u64 {
     kernel::time(clock.id()).map_or_else(|| nanoseconds(clock), |time| nanoseconds_of(&time))
 }
 
+/// Nanoseconds of processor time that a thread of this process has had, up to now; none where there is no such thread.
+pub fn processor_time(thread: i32) -> Option<u64> {
+    // As the kernel makes clocks of threads: the number's complement, and which clock of which kind it is.
+    const OF_THREAD: libc::clockid_t = 4;
+    const SCHEDULER: libc::clockid_t = 2;
+    let clock = !thread << 3 | OF_THREAD | SCHEDULER;
+    kernel::time(clock).map(|time| nanoseconds_of(&time))
+}
+
 /// What the kernel calls the calling thread: up to 15 bytes, and zeros.
 pub fn thread_name() -> [u8; 16] {
     let mut name = [0; 16];
@@ -153,6 +162,26 @@ mod tests {
         let epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
         assert!(nanoseconds(Clock::Realtime).abs_diff(epoch.as_nanos() as u64) < 10_000_000_000);
         assert!(kernels_nanoseconds(Clock::Monotonic) >= since);
+    }
+
+    #[test]
+    fn processor_time_is_a_threads_own() {
+        let us = kernel::this_thread();
+        let (before, other) = std::thread::spawn(move || {
+            let ours = kernel::this_thread();
+            let since = processor_time(us).unwrap();
+            while processor_time(ours).unwrap() < 5_000_000 {}
+            (since, ours)
+        })
+        .join()
+        .unwrap();
+        // This thread slept meanwhile.
+        assert!(processor_time(us).unwrap() - before < 5_000_000);
+        let is_gone = || processor_time(other).is_none();
+        assert!((0..1000).any(|_| is_gone() || {
+            std::thread::yield_now();
+            false
+        }));
     }
 
     #[test]

@@ -30,7 +30,9 @@ use once_cell::race::OnceBox;
 use tllmprof_config::{Place, Settings};
 use tllmprof_platform::{ids, lifecycle};
 
-pub use tllmprof_record::{Batch, Counter, Edge, Ended, Event, RangeKind, StringId, What};
+pub use tllmprof_record::{
+    Batch, Counter, Edge, Ended, Event, NO_STRING, RangeKind, StringId, Taken, ThreadState, What,
+};
 use tllmprof_session::Facts;
 
 #[cfg(target_arch = "x86_64")] // its assembler asks
