@@ -4,8 +4,8 @@ mod common;
 
 use std::io;
 
-use common::scene::{self, STACK};
 use common::record;
+use common::scene::{self, STACK};
 use serde_json::{Value, json};
 use tllmprof_export::{Exported, FORMATS, Record, Writer};
 
@@ -58,10 +58,7 @@ fn speedscope_has_a_profile_for_each_thread() {
     assert!(frames.contains(&step), "{frames:?}");
     let profiles = file["profiles"].as_array().unwrap();
     let names: Vec<_> = profiles.iter().map(|profile| &profile["name"]).collect();
-    let expected = [
-        "rank 0 (pid 100), main",
-        "rank 0 (pid 100), main (native)",
-    ];
+    let expected = ["rank 0 (pid 100), main", "rank 0 (pid 100), main (native)"];
     assert_eq!(names, expected);
     for profile in profiles {
         assert_eq!(profile["type"], "sampled");
@@ -84,7 +81,10 @@ fn speedscope_has_a_profile_for_each_thread() {
 #[test]
 fn a_record_without_samples_has_no_stacks() {
     let records: Vec<_> = records().into_iter().skip(1).collect();
-    assert_eq!(written("collapsed", &records), (String::new(), Exported::default()));
+    assert_eq!(
+        written("collapsed", &records),
+        (String::new(), Exported::default())
+    );
     let (text, exported) = written("speedscope", &records);
     let file: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&file["profiles"], exported.events), (&json!([]), 0));

@@ -293,7 +293,6 @@ fn server() -> Scene {
     odd_calls(&mut scene, worker);
     python(&mut scene, worker);
     gpu(&mut scene, worker.0);
-    samples(&mut scene, main);
     scene.iteration(6, 4_000 * US, 7_999 * US);
     // Ranges that overlap: three at once, of which two start together.
     let domain = scene.builder.string(main.0, "requests");
@@ -320,6 +319,7 @@ fn server() -> Scene {
     }
     let (start, long) = (6_990 * US, 700 * US);
     function(&mut scene, main, "Engine.step", start, long);
+    samples(&mut scene, main);
     // What has no place in time.
     let (layer, expert, tokens) = (3, 200, 17);
     let what = What::ExpertLoad {
@@ -437,7 +437,7 @@ fn samples(scene: &mut Scene, (tid, track): (u32, &str)) {
         (Taken::Python, ThreadState::Running, 2, STACK[1]),
     ];
     for ((taken, state, frame, name), n) in all.into_iter().zip(0..) {
-        let (start, state) = ((3_000 + n * 10) * US, Some(state));
+        let (start, state) = ((7_800 + n * 10) * US, Some(state));
         let what = What::Sample {
             taken,
             state,

@@ -121,13 +121,31 @@ struct Writing {
 
 /// Functions of sampled stacks, each with the place of its caller.
 const FRAMES: [(&str, u32); 9] = [
-    ("EngineCoreProc.run_engine_core (vllm/v1/engine/core.py:870)", 0),
+    (
+        "EngineCoreProc.run_engine_core (vllm/v1/engine/core.py:870)",
+        0,
+    ),
     ("EngineCore.step (vllm/v1/engine/core.py:310)", 1),
-    ("Scheduler.schedule (vllm/v1/core/sched/scheduler.py:180)", 2),
-    ("KVCacheManager.allocate_slots (vllm/v1/core/kv_cache_manager.py:220)", 3),
-    ("GPUModelRunner.execute_model (vllm/v1/worker/gpu_model_runner.py:2300)", 2),
-    ("GPUModelRunner._prepare_inputs (vllm/v1/worker/gpu_model_runner.py:1100)", 5),
-    ("LlamaModel.forward (vllm/model_executor/models/llama.py:330)", 5),
+    (
+        "Scheduler.schedule (vllm/v1/core/sched/scheduler.py:180)",
+        2,
+    ),
+    (
+        "KVCacheManager.allocate_slots (vllm/v1/core/kv_cache_manager.py:220)",
+        3,
+    ),
+    (
+        "GPUModelRunner.execute_model (vllm/v1/worker/gpu_model_runner.py:2300)",
+        2,
+    ),
+    (
+        "GPUModelRunner._prepare_inputs (vllm/v1/worker/gpu_model_runner.py:1100)",
+        5,
+    ),
+    (
+        "LlamaModel.forward (vllm/model_executor/models/llama.py:330)",
+        5,
+    ),
     ("Sampler.forward (vllm/v1/sample/sampler.py:70)", 2),
     ("Queue.get (/usr/lib/python3.12/queue.py:154)", 1),
 ];
