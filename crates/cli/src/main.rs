@@ -61,7 +61,7 @@ enum Verb {
     Report(report::Arguments),
     /// Compare two runs, with a verdict
     Compare(compare::Arguments),
-    /// Convert records for chrome://tracing, for Perfetto, or into Parquet tables
+    /// Convert records for chrome://tracing, Perfetto or speedscope, or into Parquet tables
     Export(export::Arguments),
     /// Say what would and would not be intercepted, and why
     Doctor(doctor::Arguments),
