@@ -61,6 +61,7 @@ pub use skew::Skew;
 pub use slow::Slow;
 pub use spans::{Span, Spans};
 pub use state::State;
+pub use text::Style;
 pub use turnaround::Turnaround;
 pub use units::{Bytes, Change, Quantity, Rate, Share, Time};
 
