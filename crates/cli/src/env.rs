@@ -26,10 +26,10 @@ Variables that are set here are written too, as launchers often drop them.
 pub struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Who reads them
+    /// Who reads the variables
     #[arg(long, value_enum, default_value_t = Format::Shell)]
     format: Format,
-    /// A program of this machine that is to get them: refuse if it would not start with the library
+    /// A program on this machine that will get the variables: fail if it would not start with the library
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
