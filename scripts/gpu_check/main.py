@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from doc_commands import main as documentation
 
-from . import calls, consumers, engines, host, kernels, programs, record, suites, throughput
+from . import armed, calls, consumers, engine_router, engines, host, inside, kernels, programs, record, suites, throughput
 from .checks import Bench, Row
 from .plan import all_checks
 
@@ -130,7 +130,7 @@ def main(doc):
         table = programs.all_programs("", {})
         for check in all_checks(table):
             print(f"{check.name} ({check.rule_text})")
-        print("\n".join([kernels.NAME, consumers.NAME] + [f"suite {name}" for name in suites.NAMES] +
+        print("\n".join([kernels.NAME, consumers.NAME, inside.NAME, armed.NAME] + [f"suite {name}" for name in suites.NAMES] +
                         [loop.name for loop in throughput.loops(table)] + [calls.NAME, f"{record.NAME} (what it costs)"]))
         return 0
     cuda, nsys, ncu, gpus = host.find_cuda(), host.find_nsys(), host.find_ncu(), host.gpus()
@@ -158,7 +158,8 @@ def main(doc):
         wants_suites = [name for name in suites.NAMES if given.suites and (
             wants(given, f"suite {name}"))]
         packed = [name for name in given.engine if name != LLAMA]
-        if not (packed or given.docs or checks or loops or recorded or wants(given, kernels.NAME) or wants(given, consumers.NAME) or wants_suites or wanted(given, calls.NAME)):
+        if not (packed or given.docs or checks or loops or recorded or wants(given, kernels.NAME) or wants(given, consumers.NAME) or
+                (not given.no_throughput and any(wants(given, part.NAME) for part in (inside, armed))) or wants_suites or wanted(given, calls.NAME)):
             print(f"gpu-check: no check has {' or '.join(given.only)} in its name (see --list)", file=sys.stderr)
             return 2
         together = [check for check in checks if not check.apart]
@@ -173,7 +174,7 @@ def main(doc):
                  "|---|---|---|---|---|---|"]
         page += [line(rows[check]) for check in checks]
         more_right = more_wrong = left_out = 0
-        for part in (consumers, kernels):
+        for part in (consumers, kernels, *(part for part in (inside, armed) if not given.no_throughput)):
             if wants(given, part.NAME):
                 log(part.NAME)
                 lines, right, wrong = part.table(bench, cuda, log)
@@ -184,7 +185,7 @@ def main(doc):
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if packed:
             log(engines.NAME)
-            lines, right, wrong = engines.table(bench, os.path.abspath(given.engines), log, packed, given.runs)
+            lines, right, wrong = engines.table(bench, os.path.abspath(given.engines), log, packed, given.runs, engine_router.check)
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if wants_suites:
             log("other projects' own tests")

@@ -12,6 +12,7 @@ mod failure;
 mod inherited;
 mod library;
 mod manners;
+mod manual;
 mod metrics;
 mod options;
 mod output;
@@ -43,12 +44,16 @@ use manners::Manners;
     name = "tllmprof",
     version,
     max_term_width = 100,
+    arg_required_else_help = true,
     after_help = "Exit status: 0 done, 1 the work failed, 2 the command line or a variable is wrong; run ends as its \
                   program does."
 )]
 struct Arguments {
+    /// Print the path of the library, for LD_PRELOAD
+    #[arg(long)]
+    lib: bool,
     #[command(subcommand)]
-    verb: Verb,
+    verb: Option<Verb>,
     #[command(flatten)]
     manners: Manners,
 }
@@ -74,6 +79,11 @@ enum Verb {
     Symbols(symbols::Arguments),
     /// Capture iterations 5 to 9 of the bundled example
     Demo(demo::Arguments),
+    /// Print completions for a shell
+    Completions(manual::Completions),
+    /// Write the manual pages into a folder (for packages)
+    #[command(hide = true)]
+    Manual(manual::Arguments),
 }
 
 /// Ends with what is wrong with the command line, or with the help that was asked for. The former repeats
@@ -96,19 +106,27 @@ fn main() -> ExitCode {
         .and_then(|matches| Arguments::from_arg_matches(&matches))
         .unwrap_or_else(|error| refuse(&error));
     arguments.manners.heed();
-    let result = match arguments.verb {
-        Verb::Run(arguments) => run::run(&arguments),
-        Verb::Env(arguments) => env::run(&arguments),
-        Verb::Report(arguments) => report::run(&arguments),
-        Verb::Compare(arguments) => compare::run(&arguments),
-        Verb::Export(arguments) => export::run(&arguments),
-        Verb::Doctor(arguments) => doctor::run(&arguments),
-        Verb::Streams(arguments) => streams::run(&arguments),
-        Verb::Symbols(arguments) => symbols::run(&arguments),
-        Verb::Demo(arguments) => demo::run(&arguments),
-    };
+    let result = arguments
+        .verb
+        .map_or_else(library::print, |verb| perform(&verb));
     result.unwrap_or_else(|error| {
         output::say(format_args!("{}", failure::text(&error)));
         failure::status(&error)
     })
+}
+
+fn perform(verb: &Verb) -> anyhow::Result<ExitCode> {
+    match verb {
+        Verb::Run(arguments) => run::run(arguments),
+        Verb::Env(arguments) => env::run(arguments),
+        Verb::Report(arguments) => report::run(arguments),
+        Verb::Compare(arguments) => compare::run(arguments),
+        Verb::Export(arguments) => export::run(arguments),
+        Verb::Doctor(arguments) => doctor::run(arguments),
+        Verb::Streams(arguments) => streams::run(arguments),
+        Verb::Symbols(arguments) => symbols::run(arguments),
+        Verb::Demo(arguments) => demo::run(arguments),
+        Verb::Completions(arguments) => manual::completions(arguments, Arguments::command()),
+        Verb::Manual(arguments) => manual::run(arguments, Arguments::command()),
+    }
 }

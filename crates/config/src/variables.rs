@@ -104,6 +104,14 @@ pub const VARIABLES: &[Variable] = &[
         "shortest wait for the GIL, or hold of it, that the record keeps, in microseconds; default 100",
     ),
     variable(
+        "TLLMPROF_STACKS",
+        "sample the stacks of the threads that make steps inside windows: 1 (200 Hz) or 2 to 1000 Hz",
+    ),
+    variable(
+        "TLLMPROF_NATIVE_STACKS",
+        "sample native stacks, too, where the kernel permits it",
+    ),
+    variable(
         "TLLM_TORCH_PROFILE_TRACE",
         "path of the PyTorch profiler's traces of the windows; -rank-R and -window-K go before its extension",
     ),

@@ -11,7 +11,7 @@
 
 use crate::batch::Batch;
 use crate::info::Info;
-use crate::kinds::{CallKind, CopyKind, Edge, RangeKind, Taken, ThreadState};
+use crate::kinds::{CallKind, CopyKind, Edge, RangeKind, Taken, ThreadState, Used};
 use crate::layout::EVENT_BYTES;
 use crate::metric::Metric;
 
@@ -330,6 +330,14 @@ events! {
             state: ThreadState::from_code(code >> 8),
             thread: high(value),
             frame: low(value)
+        };
+
+    /// What the thread that ended an iteration used of the machine in it. The duration is in *nanoseconds*. `iteration` is
+    /// its number modulo 2^32. `what` says what is counted; `None`: something that is not known here.
+    27 Used { what: Option<Used>, iteration: u32, count: u32 }
+        write (match what { Some(what) => what as u16, None => 0 }, pair(iteration, count));
+        read |code, value| Self::Used {
+            what: Used::from_code(code), iteration: high(value), count: low(value)
         };
 }
 

@@ -5,7 +5,7 @@
 //! The one that compiled code computes and that is read is the shape of a `torch.Tensor`, which is
 //! known without the GPU.
 
-use crate::object::{AttributeName, Object};
+use crate::object::{AttributeName, Ints, Object};
 
 /// Why something was not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,6 +102,16 @@ impl<'py> Elements<'py> {
             Kind::Other => return Err(Refused::NoList),
         };
         found.ok_or(Refused::NoItem)
+    }
+
+    /// The first place from `from` on that may hold a 0; `to` where none before does.
+    pub fn skip_others(&self, from: isize, to: isize, ints: &Ints) -> isize {
+        match self.kind {
+            Kind::List => ints
+                .skip_others(&self.object, from.cast_unsigned(), to.cast_unsigned())
+                .cast_signed(),
+            Kind::Tuple | Kind::Other => from,
+        }
     }
 }
 
