@@ -79,7 +79,7 @@ impl Samples {
         let mut frames = BTreeMap::new();
         for (_, event) in &record.events {
             if let What::Frame { id, parent, name } = event.what {
-                let text = String::from_utf8_lossy(record.strings.get(name).unwrap()).into_owned();
+                let text = record.strings.get(name).to_owned();
                 assert!(
                     frames.insert(id, (parent, text)).is_none(),
                     "id {id} is given twice"
