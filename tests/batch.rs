@@ -204,6 +204,23 @@ fn lmdeploy_has_tensors_whose_shapes_are_known() {
     }
 }
 
+/// A mode of torch's is code of the program's, which torch runs for each attribute of a tensor.
+#[test]
+fn a_tensors_shape_is_left_alone_where_a_mode_would_be_asked_for_it() {
+    for which in pythons() {
+        let module = "lmdeploy.pytorch.engine.model_agent.agent";
+        let (found, ran) = batches(which, "main.py", &[module, "under a mode"], &[]);
+        let context = format!("{which:?}\n{}", ran.output.err());
+        // A batch without requests has no shape that is read.
+        for (found, truth) in found.iter().zip(truth(&ran)) {
+            let is_idle = truth["phase"] == "idle";
+            assert_eq!(found.is_null(), !is_idle, "{truth}: {context}");
+        }
+        let why = "an attribute is computed, and code of the program is not run (shape)";
+        assert!(ran.output.err().contains(why), "{context}");
+    }
+}
+
 #[test]
 fn arguments_that_are_not_as_expected_are_left_alone() {
     for which in pythons() {

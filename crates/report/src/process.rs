@@ -502,6 +502,7 @@ fn whole(
                 launching: ns(inside.launching),
                 calls: inside.calls,
                 captures: inside.captures,
+                launched_after: inside.launched_after,
                 wait: ns(inside.wait.saturating_sub(raw.idle_calls)),
                 idle: ns(raw.idle),
                 gil_wait: ns(inside.gil_wait),
