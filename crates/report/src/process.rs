@@ -281,7 +281,7 @@ impl Process {
             groups.ran(did);
         }
         let mut host = HostLedger::new(groups.placed.iter().copied(), idle);
-        let places = groups.places(&host.sample(&sampled));
+        let places = groups.places(&host.sample(&sampled, &requests));
         if sum.is_some() {
             recording.read(|entry| {
                 if let Entry::Event { thread, event } = &entry {
@@ -303,7 +303,7 @@ impl Process {
             let differences = groups.differences(place, &spent, slow.holder(), names);
             slow.explain(differences);
         }
-        let took = spent.took(&groups.hosts(None));
+        let took = spent.worked(&groups.hosts(None));
         let rate = facts.stacks_rate;
         let stacks = Stacks::of(sampled, rate, windows.len(), &places, took);
         slowest.sort_by_key(|slow| std::cmp::Reverse((slow.more, slow.busy())));

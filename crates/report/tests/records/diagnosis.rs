@@ -101,7 +101,7 @@ fn launches_that_take_the_time() {
     let evidence = finds(small_kernels(), &["launch-bound"]);
     assert_eq!(
         evidence,
-        "1000 launches a step of 9.00 us each are 90.0 % of the time, waits 0.0 %"
+        "1000 launches a step of 9.00 µs each are 90.0 % of the time, waits 0.0 %"
     );
     // Each waits for room in a full queue.
     let full = Made {
@@ -134,7 +134,7 @@ fn kernels_show_whether_launches_hold_them_up() {
     let gaps = with(kernels(200, 49 * US, 10 * US));
     let evidence = finds(gaps, &["launch-bound", "low-gpu-utilisation"]);
     assert!(
-        evidence.starts_with("200 kernels a step of 10.0 us each, with gaps of 77"),
+        evidence.starts_with("200 kernels a step of 10.0 µs each, with gaps of 77"),
         "{evidence}"
     );
     finds(with(kernels(200, 49 * US, 48 * US)), &[]);
@@ -260,7 +260,7 @@ fn graphs_that_are_captured_anew() {
     let evidence = finds(made.clone(), &["graph-recapture"]);
     assert_eq!(
         evidence,
-        "a graph is captured anew in 2 of 40 iterations, which take 3.00 ms longer each: 1.5 % of the time"
+        "a graph is captured again in 2 of 40 iterations, which take 3.00 ms longer each: 1.5 % of the time"
     );
     let without = Made {
         captures: |_| false,
