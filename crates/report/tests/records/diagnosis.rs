@@ -369,7 +369,7 @@ fn an_engine_that_sleeps_between_steps_waits_for_requests() {
     let evidence = finds(made("llama.cpp, linked in", 300 * US), &["no-requests"]);
     assert_eq!(
         evidence,
-        "it waits for requests 58.5 % of the time, 6.00 ms at the longest; other findings are of the rest"
+        "it waits for requests 58.5 % of the time, 6.00 ms at the longest; other findings are about the rest"
     );
     // It ran for too long to have slept all that time.
     let busy = made("llama.cpp, linked in", MS);
