@@ -364,6 +364,24 @@ fn a_host_that_sleeps() {
 }
 
 #[test]
+fn an_engine_that_sleeps_between_steps_waits_for_requests() {
+    let made = |engine, ran| Made {
+        engine,
+        ..waits_for_the_host(&[(Used::Ran, ran, 9)])
+    };
+    let evidence = finds(made("llama.cpp, linked in", 300 * US), &["no-requests"]);
+    assert_eq!(
+        evidence,
+        "it waits for requests 58.5 % of the time, 6.00 ms at the longest; other findings are about the rest"
+    );
+    // It ran for too long to have slept all that time.
+    let busy = made("llama.cpp, linked in", MS);
+    says(busy, "no-requests", Verdict::No);
+    says(made("vLLM V1", 300 * US), "no-requests", Verdict::No);
+    says(made("", 300 * US), "host-blocked", Verdict::Yes);
+}
+
+#[test]
 fn a_thread_without_a_processor() {
     let used = [(Used::Ran, 8 * MS, 0), (Used::Delayed, 2 * MS, 3)];
     let evidence = finds(
