@@ -37,7 +37,7 @@ use tllmprof_session::Facts;
 
 #[cfg(target_arch = "x86_64")] // its assembler asks
 pub use clock::IS_COUNTER;
-pub use clock::ticks;
+pub use clock::{ticks, ticks_per_ns};
 pub use facts::{expert_loads, write_rank, write_rule};
 pub use iterations::{
     count_calls, iteration_begins, iteration_ends, open_iteration, wants_calls, window_closes,

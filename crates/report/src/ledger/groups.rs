@@ -7,8 +7,8 @@ use tllmprof_record::Strings;
 
 use super::differences::{Difference, Side, differences};
 use super::host::{Placed, Sums, Times};
-use super::split::split;
 use super::keys::{Named, Spent};
+use super::split::split;
 use super::{Ledger, LedgerKind, LedgerRow, rows};
 use crate::busy::Did;
 use crate::iteration::Iteration;

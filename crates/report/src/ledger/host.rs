@@ -143,11 +143,7 @@ impl HostLedger {
                 let idle = thread.idle.of(Span { start, end });
                 let count = Count { all: 1, idle };
                 self.sums.groups[group].seen.total(seen, count);
-                thread.samples.push(Sample {
-                    at,
-                    seen,
-                    count,
-                });
+                thread.samples.push(Sample { at, seen, count });
             }
             Some(group)
         });
@@ -303,7 +299,9 @@ impl Thread {
 
     /// The samples in a span.
     fn within(&self, span: Span) -> &[Sample] {
-        let first = self.samples.partition_point(|sample| sample.at < span.start);
+        let first = self
+            .samples
+            .partition_point(|sample| sample.at < span.start);
         let rest = &self.samples[first..];
         &rest[..rest.partition_point(|sample| sample.at < span.end)]
     }

@@ -80,7 +80,11 @@ impl SeenIn {
 }
 
 /// What some groups spend their time on: where samples are enough, what `is_open` is divided by them. The sum stays.
-pub fn split(sums: &Sums, groups: &[usize], is_open: impl Fn(Spent) -> bool) -> Vec<(Spent, Times)> {
+pub fn split(
+    sums: &Sums,
+    groups: &[usize],
+    is_open: impl Fn(Spent) -> bool,
+) -> Vec<(Spent, Times)> {
     let times = sums.of(groups);
     let seen = sums.seen(groups);
     if !seen.enough() {

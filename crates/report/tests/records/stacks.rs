@@ -4,9 +4,7 @@ use std::fs;
 
 use crate::common::{fits, json, process as process_of};
 use tllmprof_record::builder::Builder;
-use tllmprof_record::{
-    CallKind, ClockKind, Edge, Event, Info, StringId, Taken, ThreadState, What,
-};
+use tllmprof_record::{CallKind, ClockKind, Edge, Event, Info, StringId, Taken, ThreadState, What};
 use tllmprof_report::{LedgerKind, LedgerRow, Process, Report};
 
 const MAIN: u32 = 10;
@@ -400,12 +398,18 @@ fn slow_iterations_differ_by_functions_where_both_have_enough_samples() {
     };
     let code = (LONG - WAITS - LAUNCHES) as i64;
     let expected = [
-        ("Python: Scheduler.schedule (sched.py:211)".to_owned(), -code),
+        (
+            "Python: Scheduler.schedule (sched.py:211)".to_owned(),
+            -code,
+        ),
         ("Python: sample (sample.py:7)".to_owned(), code),
     ];
     let mut found = differences(200);
     found.sort();
     assert_eq!(found, expected);
     let few = differences(100);
-    assert!(few.iter().all(|(cause, _)| !cause.contains("Python")), "{few:?}");
+    assert!(
+        few.iter().all(|(cause, _)| !cause.contains("Python")),
+        "{few:?}"
+    );
 }
