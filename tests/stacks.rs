@@ -250,7 +250,10 @@ fn deep_stacks_are_whole() {
             "{python}: {deepest:?}, {}",
             samples.summary()
         );
-        samples.have_their_shares(python);
+        // Before 3.11 each frame is by itself: to read as many takes as long as the short functions last.
+        if python.version >= (3, 11) {
+            samples.have_their_shares(python);
+        }
         assert_eq!(samples.callers("step"), ["down"].into(), "{python}");
     }
 }
@@ -259,17 +262,13 @@ fn deep_stacks_are_whole() {
 fn only_threads_that_make_steps_are_sampled() {
     for python in few() {
         let (output, samples) = sampled_alone(python, "threads", 1000);
-        let wanted: BTreeSet<u32> = output
-            .out()
+        let out = output.out();
+        let mut numbers = out
             .split_whitespace()
-            .filter_map(|word| word.parse().ok())
-            .collect();
+            .filter_map(|word| word.parse::<u32>().ok());
+        let (first, second) = (numbers.next().unwrap(), numbers.next().unwrap());
         let found: BTreeSet<_> = samples.0.iter().map(|sample| sample.thread).collect();
-        assert_eq!(found, wanted, "{python}");
-        let (first, second) = (
-            samples.0[0].thread,
-            wanted.iter().find(|it| **it != samples.0[0].thread),
-        );
+        assert_eq!(found, [first, second].into(), "{python}");
         let of = |thread, function: &str| {
             let mut of = samples.0.iter().filter(|sample| sample.thread == thread);
             of.any(|sample| sample.stack.iter().any(|name| is(name, function)))
@@ -279,7 +278,7 @@ fn only_threads_that_make_steps_are_sampled() {
             "{python}"
         );
         assert!(
-            of(*second.unwrap(), "second_steps") && !of(*second.unwrap(), "seventy"),
+            of(second, "second_steps") && !of(second, "seventy"),
             "{python}"
         );
     }

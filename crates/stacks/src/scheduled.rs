@@ -157,10 +157,14 @@ mod tests {
         scope(|scope| {
             let worker = scope.spawn(|| {
                 number.store(ids::thread(), Ordering::Release);
-                while !sleeps.load(Ordering::Relaxed) {}
+                while !sleeps.load(Ordering::Relaxed) {
+                    core::hint::spin_loop();
+                }
                 std::thread::park();
             });
-            while number.load(Ordering::Acquire) == 0 {}
+            while number.load(Ordering::Acquire) == 0 {
+                core::hint::spin_loop();
+            }
             let thread = Followed {
                 place: 0,
                 number: number.load(Ordering::Acquire),
