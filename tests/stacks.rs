@@ -301,7 +301,7 @@ fn a_fork_in_a_window_ends_sampling_in_the_child_alone() {
 #[test]
 fn what_changes_all_the_time_is_read_or_rejected() {
     for python in pythons() {
-        let (_, samples) = sampled_alone(python, "churn", 3000);
+        let (_, samples) = sampled_alone(python, "churn", 1500);
         // Each name is one of the program's or of the library's, whatever came and went.
         let is_odd = |name: &&String| {
             let places = [".py:", "<string>:", "<frozen "];
@@ -352,6 +352,41 @@ fn without_a_record_nothing_is_sampled_and_one_line_says_so() {
         .filter(|line| line.contains("TLLMPROF_STACKS"))
         .count();
     assert_eq!(said, 1, "{}", output.err());
+}
+
+#[test]
+fn a_filter_that_refuses_to_copy_memory_costs_one_line() {
+    for python in few() {
+        let scratch = Scratch::new("stacks-filter");
+        let mut filtered = command(&python.path);
+        let given = program(python, &scratch, "shares", 50);
+        filtered
+            .arg(repo().join("tests/stacks/filtered.py"))
+            .args(given.get_args())
+            .current_dir(scratch.folder());
+        for (name, value) in given.get_envs() {
+            value.map(|value| filtered.env(name, value));
+        }
+        let output = run(&mut filtered, PATIENCE);
+        if output.status.code() == Some(77) {
+            return common::skipped("no filter may be set here");
+        }
+        assert!(output.status.success(), "{python}: {}", output.err());
+        let err = output.err();
+        let said: Vec<_> = err
+            .lines()
+            .filter(|line| line.contains("TLLMPROF_STACKS"))
+            .collect();
+        let [line] = said[..] else {
+            panic!("{python}: {err}")
+        };
+        assert!(
+            line.contains("process_vm_readv on the process itself: Operation not permitted"),
+            "{line}"
+        );
+        let samples = Samples::of(&Read::all(scratch.folder())[0]);
+        assert_eq!(samples.0.len(), 0, "{python}");
+    }
 }
 
 #[test]
