@@ -394,11 +394,18 @@ impl Capture {
             driver.stop_profiler();
         }
         if !drained {
-            log::say!(
-                Warn,
-                "waiting for the device took over {DRAIN:?} after window {}: its last work may be missing",
-                open.window
-            );
+            let window = open.window;
+            if worker::is_there() {
+                log::say!(
+                    Warn,
+                    "window {window}: the device was still busy after {DRAIN:?}: its last work may be missing"
+                );
+            } else {
+                log::say!(
+                    Warn,
+                    "window {window}: no thread could be started to wait for the device: its last work may be missing"
+                );
+            }
         }
         self.parts.count += 1;
         self.parts.iterations += over.saturating_sub(open.iteration);

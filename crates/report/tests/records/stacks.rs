@@ -5,7 +5,7 @@ use std::fs;
 use crate::common::{fits, json, process as process_of};
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{CallKind, ClockKind, Edge, Event, Info, StringId, Taken, ThreadState, What};
-use tllmprof_report::{LedgerKind, LedgerRow, Process, Report};
+use tllmprof_report::{Comparison, LedgerKind, LedgerRow, Process, Report};
 
 const MAIN: u32 = 10;
 const SAMPLER: u32 = 99;
@@ -191,21 +191,21 @@ fn code_is_divided_by_the_functions_that_ran() {
         ("Python: Scheduler.schedule (sched.py:211)", 0.553),
         ("waiting for the GPU: cuStreamSynchronize", 0.2),
         ("Python: sample (sample.py:7)", 0.158),
-        ("asleep in Lock.wait (lock.py:3)", 0.079),
+        ("asleep or blocked in Lock.wait (lock.py:3)", 0.079),
         ("launching", 0.01),
     ];
     assert_eq!(rounded(&process.ledger.host), expected);
     assert_eq!(sum(&process.ledger.host), ITERATIONS * LONG);
     let kinds: Vec<_> = process.ledger.host.iter().map(|row| row.kind).collect();
     let python = LedgerKind::Python;
-    let [wait, asleep, launch] = [LedgerKind::Wait, LedgerKind::Asleep, LedgerKind::Launch];
+    let [wait, asleep, launch] = [LedgerKind::Wait, LedgerKind::Blocked, LedgerKind::Launch];
     assert_eq!(kinds, [python, wait, python, asleep, launch]);
     // The GPU is idle meanwhile, for the same reasons.
     let gpu = [
         ("idle: Python: Scheduler.schedule (sched.py:211)", 0.553),
         ("from first work to last", 0.2),
         ("idle: Python: sample (sample.py:7)", 0.158),
-        ("idle: asleep in Lock.wait (lock.py:3)", 0.079),
+        ("idle: asleep or blocked in Lock.wait (lock.py:3)", 0.079),
         ("idle: launching", 0.01),
     ];
     assert_eq!(rounded(&process.ledger.gpu), gpu);
@@ -332,7 +332,7 @@ fn off_the_processor_and_native_code_have_rows_of_their_own() {
         ("Python: Scheduler.schedule (sched.py:211)", 0.395),
         ("native: libcpu.so+0x1a2b", 0.237),
         ("waiting for the GPU: cuStreamSynchronize", 0.2),
-        ("off the processor", 0.158),
+        ("waiting for a processor", 0.158),
         ("launching", 0.01),
     ];
     assert_eq!(rounded(&process.ledger.host), expected);
@@ -412,4 +412,41 @@ fn slow_iterations_differ_by_functions_where_both_have_enough_samples() {
         few.iter().all(|(cause, _)| !cause.contains("Python")),
         "{few:?}"
     );
+}
+
+#[test]
+fn runs_differ_by_functions_that_samples_tell_apart() {
+    let run = |schedules: u64| {
+        let mut made = Made::new();
+        for n in 0..ITERATIONS {
+            made.samples(n, 100, |place| match place % 10 {
+                at if at < schedules => python(SCHEDULE),
+                _ => python(SAMPLE),
+            });
+        }
+        made.process()
+    };
+    let [base, other] = [run(8), run(2)];
+    let comparison = Comparison::of(&[base], &[other]);
+    let mut bytes = Vec::new();
+    comparison.json(&mut bytes).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+    let functions = json["functions"].as_array().unwrap();
+    let names: Vec<_> = functions.iter().map(|one| &one["name"]).collect();
+    let expected = [
+        "Python: Scheduler.schedule (sched.py:211)",
+        "Python: sample (sample.py:7)",
+    ];
+    assert_eq!(names, expected);
+    let base = functions[0]["base_ns"].as_f64().unwrap();
+    let code = (LONG - WAITS - LAUNCHES) as f64;
+    assert!((base - 0.8 * code).abs() < 0.01 * code, "{base}");
+    let change = functions[0]["change"]["relative"].as_f64().unwrap();
+    assert!((change + 0.75).abs() < 0.01, "{change}");
+    let text = comparison.text();
+    assert!(text.contains("host by samples, time a step"), "{text}");
+    fits(&text, 44);
+    // A run like itself differs in none.
+    let same = Comparison::of(&[run(8)], &[run(8)]).text();
+    assert!(!same.contains("host by samples"), "{same}");
 }
