@@ -56,6 +56,46 @@ pub fn processor_time(thread: i32) -> Option<u64> {
     kernel::time(clock).map(|time| nanoseconds_of(&time))
 }
 
+/// What a thread has used of the machine since it began. Times are in nanoseconds.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Used {
+    /// On a processor, and in the kernel of that, which is known to some milliseconds.
+    pub ran: u64,
+    pub in_kernel: u64,
+    /// How often it left the processor to wait for something, and how often another thread was given it.
+    pub left: u64,
+    pub preempted: u64,
+    /// Page faults that read nothing from a disk, and those that did.
+    pub faults: u64,
+    pub disk_faults: u64,
+}
+
+/// What the calling thread has used; nothing where the process may not ask. Two system calls.
+pub fn used() -> Option<Used> {
+    let ran = kernel::time(libc::CLOCK_THREAD_CPUTIME_ID)?;
+    let usage = kernel::thread_usage()?;
+    let in_kernel = usage.ru_stime;
+    Some(Used {
+        ran: nanoseconds_of(&ran),
+        in_kernel: in_kernel.tv_sec.cast_unsigned() * 1_000_000_000
+            + in_kernel.tv_usec.cast_unsigned() * 1_000,
+        left: usage.ru_nvcsw.cast_unsigned(),
+        preempted: usage.ru_nivcsw.cast_unsigned(),
+        faults: usage.ru_minflt.cast_unsigned(),
+        disk_faults: usage.ru_majflt.cast_unsigned(),
+    })
+}
+
+/// How long the calling thread has waited for a processor since it began, in nanoseconds; nothing where the kernel does
+/// not say. Some microseconds.
+pub fn delayed() -> Option<u64> {
+    let mut room = [0; 64];
+    let said = kernel::read(c"/proc/thread-self/schedstat", &mut room)?;
+    // Documentation/scheduler/sched-stats.rst: time on a processor, time in its queue, how often it was on one.
+    let mut words = said.split(|byte| *byte == b' ');
+    str::from_utf8(words.nth(1)?).ok()?.parse().ok()
+}
+
 /// What the kernel calls the calling thread: up to 15 bytes, and zeros.
 pub fn thread_name() -> [u8; 16] {
     let mut name = [0; 16];

@@ -16,7 +16,7 @@ pub fn report() {
     if wishes.are_any() && !attached::is_there() {
         log::say!(
             Warn,
-            "there was no Python in this process: nothing came of {wishes}"
+            "there was no Python in this process: {wishes} had no effect"
         );
     }
 }

@@ -10,7 +10,7 @@ use crate::batch::{self, PhaseSum, UnqualifiedSum};
 use crate::causes::Watched;
 use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
-use crate::iteration::Iteration;
+use crate::iteration::{Iteration, Used};
 use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
 use crate::ledger::{Claims, Groups, HostLedger, Ledger, Named as Names};
 use crate::metrics::{self, MetricSample, MetricSum, Samples};
@@ -155,6 +155,7 @@ impl Process {
             gpu,
             requests,
             stacks,
+            used,
             left_out,
         } = first;
         iterations.sort_by_key(|iteration| iteration.start);
@@ -251,6 +252,7 @@ impl Process {
                 &kernels,
                 gpu,
                 &batches,
+                &used,
                 &qualified,
                 &clock,
             ),
@@ -470,6 +472,7 @@ fn whole(
     kernels: &Kernels,
     gpu: Vec<(u64, u64)>,
     batches: &[Option<Batch>],
+    used: &HashMap<u32, Used>,
     qualified: &Qualified,
     clock: &Clock,
 ) -> Vec<Iteration> {
@@ -499,6 +502,7 @@ fn whole(
                 launching: ns(inside.launching),
                 calls: inside.calls,
                 captures: inside.captures,
+                launched_after: inside.launched_after,
                 wait: ns(inside.wait.saturating_sub(raw.idle_calls)),
                 idle: ns(raw.idle),
                 gil_wait: ns(inside.gil_wait),
@@ -506,6 +510,7 @@ fn whole(
                 kernels: kernels.kernels,
                 gpu_busy: kernels.busy,
                 batch: *batch,
+                used: used.get(&(raw.n as u32)).copied(),
                 unqualified: qualified.why(place),
             }
         })

@@ -101,7 +101,7 @@ export interface Process {
     unix_minus_monotonic_ns: number;
     /** The windows that were asked for, as `TLLMPROF_START_STOP` has them. */
     windows_asked: string;
-    /** The condition that iterations fulfil which windows are made of, as `TLLMPROF_WHERE` has it; `null`: none. */
+    /** The condition that the iterations of windows satisfy, as `TLLMPROF_WHERE` has it; `null`: none. */
     where: string | null;
     /** The windows that opened, in the order of their iterations. */
     windows: Window[];
@@ -109,7 +109,7 @@ export interface Process {
     inside: Sum | null;
     /** The iterations of all windows by what was in their batches, of those where that is known. */
     phases: PhaseSum[];
-    /** The iterations of windows that do not qualify: with a condition those that do not fulfil it, without one the idle ones, unless all are. No other figure of windows includes them. */
+    /** The iterations of windows that do not qualify: with a condition those that do not satisfy it, without one the idle ones, unless all are. No other figure of windows includes them. */
     unqualified: Unqualified[];
     /** The iterations outside windows. */
     outside: Outside;
@@ -260,11 +260,11 @@ export interface Sum {
     time: Quantiles;
     /** How long their threads waited for requests. */
     idle: Quantiles;
-    /** How long the GPU was at work in those iterations that `gpu_from` names; `null`: not measured. */
+    /** How long the GPU was busy in those iterations that `gpu_from` names; `null`: not measured. */
     gpu: Quantiles | null;
     /** What the GPU's time was measured by, and in which iterations. */
     gpu_from: GpuFrom;
-    /** How much of the time of those iterations the GPU was at work; `null`: not measured. Unit: part of 1. */
+    /** How much of the time of those iterations the GPU was busy; `null`: not measured. Unit: part of 1. */
     gpu_share: number | null;
     /** How long those took in which kernels were recorded, which makes them longer; `null`: there are none. */
     with_kernels: Quantiles | null;
@@ -529,7 +529,7 @@ export type FindingKind =
     | "bound"
     /** A consequence of causes. */
     | "symptom"
-    /** Something to know that is no fault. */
+    /** Something to know that is not a fault. */
     | "note";
 
 /** Whether a finding's rule holds. */
@@ -557,7 +557,7 @@ export interface Iteration {
     start_ns: number;
     /** How long it took. Unit: ns. */
     dur_ns: number;
-    /** How long the GPU was at work for it; `null`: not measured. Unit: ns. */
+    /** How long the GPU was busy for it; `null`: not measured. Unit: ns. */
     gpu_ns: number | null;
     /** The ID of the thread that ended it. */
     thread: number;
@@ -573,6 +573,12 @@ export interface Iteration {
     gil_wait_ns: number;
     /** How long garbage collections of Python took during it, on all threads. Unit: ns. */
     gc_ns: number;
+    /** How long its thread was on a processor; `null`: not known. Unit: ns. */
+    processor_ns: number | null;
+    /** How long its thread could have run and had no processor, where another thread was given its own; `null`: not known. Unit: ns. */
+    delayed_ns: number | null;
+    /** Page faults of its thread; `null`: not known. Unit: page faults. */
+    page_faults: number | null;
     /** Kernels that began during it; 0 where kernels were not recorded. Unit: kernels. */
     kernels: number;
     /** How long at least one kernel or copy ran during it, of the device where that is longest; `null`: kernels were not recorded. Recording them makes an iteration longer. Unit: ns. */
@@ -627,7 +633,7 @@ export interface SizeSum {
 
 /** Why an iteration does not count. */
 export type UnqualifiedBy =
-    /** Its batch does not fulfil the condition. */
+    /** Its batch does not satisfy the condition. */
     | "where"
     /** There is a condition, and its batch is not known. */
     | "unknown"
@@ -766,13 +772,13 @@ export type LedgerKind =
     | "python"
     /** Host: native code, by samples. */
     | "native"
-    /** Host: asleep in a lock or a system call, by samples. */
-    | "asleep"
-    /** Host: ready to run without a processor, by samples. */
-    | "off_processor"
-    /** Host: waiting for requests, which is no work and no fault. */
+    /** Host: the thread was asleep or blocked in such code or such a function: in a sleep, for a lock, a file or another thread. By samples, or for certain by what the kernel counts. */
+    | "blocked"
+    /** Host: the thread could have run, and another one had its processor. */
+    | "delayed"
+    /** Host: waiting for requests, which is neither work nor a fault. */
     | "requests"
-    /** GPU: at work. */
+    /** GPU: busy. */
     | "busy"
     /** GPU: nothing to do. */
     | "idle"

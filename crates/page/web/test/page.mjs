@@ -91,7 +91,7 @@ async function hover(page, moment, name) {
 }
 
 /** The lines of a report as text, in the page's spelling of microseconds. */
-const text = (name) => readFileSync(`${folder}/${name}.txt`, "utf8").replaceAll(" us", " µs").split("\n");
+const text = (name) => readFileSync(`${folder}/${name}.txt`, "utf8").split("\n");
 
 /** The cells of the line of a text that begins with this. */
 function line(lines, start) {

@@ -73,7 +73,7 @@ fn rows(process: &Process) -> impl Iterator<Item = (String, Row)> {
     let counts = process.stacks.counts;
     let rows = ledger.host.iter().filter_map(move |row| {
         let samples = match row.kind {
-            LedgerKind::Python | LedgerKind::Asleep | LedgerKind::OffProcessor => counts.samples,
+            LedgerKind::Python | LedgerKind::Blocked | LedgerKind::Delayed => counts.samples,
             LedgerKind::Native => counts.samples.max(counts.native),
             _ => return None,
         };

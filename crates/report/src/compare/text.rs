@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::bootstrap::Change;
 use super::{Comparison, Outcome, Side, Unit};
-use crate::text::lines::{Lines, short};
+use crate::text::lines::{Colour, Lines, Style};
 use crate::units::{Rate, Time};
 
 /// How many kernels, as many functions, and how many ranks have a line.
@@ -15,7 +15,13 @@ impl Comparison {
     /// The comparison as text, the verdict last.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut lines = Lines::default();
+        self.styled(Style::default())
+    }
+
+    /// The same for a terminal, a pipe or a file.
+    #[must_use]
+    pub fn styled(&self, style: Style) -> String {
+        let mut lines = Lines::new(style);
         side("base ", &self.base, &mut lines);
         side("other", &self.other, &mut lines);
         lines.blank();
@@ -27,7 +33,13 @@ impl Comparison {
         for note in &self.notes {
             lines.add(format_args!("{note}"));
         }
-        lines.add(format_args!("{}", self.verdict));
+        let verdict = self.verdict.to_string();
+        let colour = match self.verdict {
+            Outcome::Faster(..) => Colour::Good,
+            Outcome::Slower(..) => Colour::Bad,
+            _ => Colour::Bold,
+        };
+        lines.coloured(&verdict, verdict.len(), colour);
         if let Some(but) = &self.but {
             lines.add(format_args!("{but}"));
         }
@@ -131,7 +143,7 @@ fn parts(what: &str, parts: &[(&str, f64, f64, Option<Change>)], lines: &mut Lin
     heading(what, lines);
     for (name, base, other, change) in parts.iter().take(PARTS) {
         let time = |ns: f64| Time(ns as u64).to_string();
-        let name = short(&format!("  {name}"), 30);
+        let name = lines.name(&format!("  {name}"), 30);
         row(&name, &time(*base), &time(*other), *change, lines);
     }
     let more = parts.len().saturating_sub(PARTS);
@@ -141,7 +153,7 @@ fn parts(what: &str, parts: &[(&str, f64, f64, Option<Change>)], lines: &mut Lin
 }
 
 fn heading(what: &str, lines: &mut Lines) {
-    lines.add(format_args!(
+    lines.heading(format_args!(
         "{what:<30}{:>10}{:>10}{:>10}{:>20}",
         "base", "other", "change", "95 % interval"
     ));

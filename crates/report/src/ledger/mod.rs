@@ -80,10 +80,11 @@ pub enum LedgerKind {
     Python,
     /// Host: native code, by samples.
     Native,
-    /// Host: asleep in a lock or a system call, by samples.
-    Asleep,
-    /// Host: ready to run without a processor, by samples.
-    OffProcessor,
+    /// Host: the thread was asleep or blocked in such code or such a function: in a sleep, for a lock, a file or another
+    /// thread. By samples, or for certain by what the kernel counts.
+    Blocked,
+    /// Host: the thread could have run, and another one had its processor.
+    Delayed,
     /// Host: waiting for requests, which is no work and no fault.
     Requests,
     /// GPU: at work.
@@ -134,7 +135,7 @@ fn rows(times: Vec<((LedgerKind, String), u64)>) -> Vec<LedgerRow> {
             LedgerKind::Idle => (kind, "idle: other"),
             LedgerKind::Python => (kind, "Python: other functions"),
             LedgerKind::Native => (kind, "native: other functions"),
-            LedgerKind::Asleep => (kind, "asleep in other functions"),
+            LedgerKind::Blocked => (kind, "asleep or blocked elsewhere"),
             _ => (LedgerKind::Other, "other"),
         };
         *rest.entry(other).or_default() += time;

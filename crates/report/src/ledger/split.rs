@@ -79,20 +79,15 @@ impl SeenIn {
     }
 }
 
-/// What some groups spend their time on: where samples are enough, what `is_open` is divided by them. The sum stays.
+/// What some groups spend their time on: what `is_open` is divided by samples, which are enough. The sum stays.
 pub fn split(
     sums: &Sums,
     groups: &[usize],
     is_open: impl Fn(Spent) -> bool,
 ) -> Vec<(Spent, Times)> {
-    let times = sums.of(groups);
-    let seen = sums.seen(groups);
-    if !seen.enough() {
-        return times;
-    }
-    let by_spent = seen.by_spent();
+    let by_spent = sums.seen(groups).by_spent();
     let mut found: BTreeMap<Spent, Times> = BTreeMap::new();
-    for (spent, times) in times {
+    for (spent, times) in sums.of(groups) {
         let seen = by_spent.get(&spent).filter(|_| is_open(spent));
         for (spent, part) in match seen {
             Some(seen) => parts(seen, times),

@@ -191,21 +191,21 @@ fn code_is_divided_by_the_functions_that_ran() {
         ("Python: Scheduler.schedule (sched.py:211)", 0.553),
         ("waiting for the GPU: cuStreamSynchronize", 0.2),
         ("Python: sample (sample.py:7)", 0.158),
-        ("asleep in Lock.wait (lock.py:3)", 0.079),
+        ("asleep or blocked in Lock.wait (lock.py:3)", 0.079),
         ("launching", 0.01),
     ];
     assert_eq!(rounded(&process.ledger.host), expected);
     assert_eq!(sum(&process.ledger.host), ITERATIONS * LONG);
     let kinds: Vec<_> = process.ledger.host.iter().map(|row| row.kind).collect();
     let python = LedgerKind::Python;
-    let [wait, asleep, launch] = [LedgerKind::Wait, LedgerKind::Asleep, LedgerKind::Launch];
+    let [wait, asleep, launch] = [LedgerKind::Wait, LedgerKind::Blocked, LedgerKind::Launch];
     assert_eq!(kinds, [python, wait, python, asleep, launch]);
     // The GPU is idle meanwhile, for the same reasons.
     let gpu = [
         ("idle: Python: Scheduler.schedule (sched.py:211)", 0.553),
         ("from first work to last", 0.2),
         ("idle: Python: sample (sample.py:7)", 0.158),
-        ("idle: asleep in Lock.wait (lock.py:3)", 0.079),
+        ("idle: asleep or blocked in Lock.wait (lock.py:3)", 0.079),
         ("idle: launching", 0.01),
     ];
     assert_eq!(rounded(&process.ledger.gpu), gpu);
@@ -332,7 +332,7 @@ fn off_the_processor_and_native_code_have_rows_of_their_own() {
         ("Python: Scheduler.schedule (sched.py:211)", 0.395),
         ("native: libcpu.so+0x1a2b", 0.237),
         ("waiting for the GPU: cuStreamSynchronize", 0.2),
-        ("off the processor", 0.158),
+        ("waiting for a processor", 0.158),
         ("launching", 0.01),
     ];
     assert_eq!(rounded(&process.ledger.host), expected);
