@@ -425,7 +425,7 @@ fn samples(scene: &mut Scene, (tid, track): (u32, &str)) {
             Taken::NoPython,
             ThreadState::Runnable,
             0,
-            "in no Python function, off the processor",
+            "in no Python function, waiting for a processor",
         ),
         (Taken::Torn, ThreadState::Running, 0, "rejected"),
         (
