@@ -5,6 +5,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use tllmprof_platform::system::{self, Used as Usage};
+use tllmprof_platform::thread::{self, Record};
 use tllmprof_platform::{ids, lifecycle};
 use tllmprof_record::{Event, Used, What};
 
@@ -94,6 +95,8 @@ fn take(used: Usage, delayed: u64) {
     }
 }
 
+/// The calling thread, without a system call where it is known.
 fn this_thread() -> u64 {
-    u64::from(ids::thread().cast_unsigned())
+    let number = thread::current().map_or_else(ids::thread, Record::number);
+    u64::from(number.cast_unsigned())
 }

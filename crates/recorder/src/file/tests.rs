@@ -1,5 +1,7 @@
 use tempfile::TempDir;
 
+use std::os::fd::FromRawFd;
+
 use super::*;
 
 const OURS: u32 = 4242;
