@@ -7,7 +7,7 @@ decoded wait for it.
 
 from gpu import Gpu
 
-STEPS, KERNEL_NS, REQUESTS, PROMPT, KERNELS = 50, 2_000_000, 8, 800, 10
+STEPS, KERNEL_NS, REQUESTS, PROMPT, KERNELS = 50, 2_000_000, 8, 800, 20
 
 gpu = Gpu()
 

@@ -16,7 +16,7 @@ from .record_file import Record
 from .router import INNER, judge_kernels, judge_proof, judge_routing
 
 # In the first round: all others are outside.
-FIRST, LAST = 20, 60
+FIRST, LAST = 30, 70
 KINDS = {"learned": {"TLLMPROF_KERNELS": INNER}, "perfect": {"TLLMPROF_KERNELS": INNER, "ENABLE_PERFECT_ROUTER": 1},
          "window": {"TLLMPROF_PERFECT_ROUTER": "window"}}
 BATCH, PORT = 16, 8000

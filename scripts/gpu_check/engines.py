@@ -41,7 +41,8 @@ class Run:
 
     rule: what the record's rule must match. extra: how many steps the rule counts beyond the engine's own. facts: whether the record
     has what is in each batch. is_server: the library goes to the server, not to the driver. under_nsys: also run with it. routes: the
-    model has experts, and it is its routers that are looked at (engine_router.py).
+    model has experts, and it is its routers that are looked at (engine_router.py). splits: only with a window that is split where the
+    batch is another (`SPLIT`).
     """
 
     label: str
@@ -52,6 +53,7 @@ class Run:
     is_server: bool = False
     under_nsys: bool = True
     routes: bool = False
+    splits: bool = False
     variables: dict = field(default_factory=dict)
 
 
@@ -92,6 +94,8 @@ def plain_site(site, _):
     return before("PYTHONPATH", site)
 
 
+# Iterations that a split window is to hold, and the condition: it does not hold for the prompts of a round.
+SPLIT, CONDITION = (20, 319), "phase=decode and requests>=16"
 LONG = dict(REQS=16, TOKENS=128, ROUNDS=8, WARM=8)
 ROUTED = dict(REQS=16, TOKENS=96, ROUNDS=3, WARM=8, SCORES=1, LOADS=1)
 SGLANG_STEP = r"^py:sglang\.srt\.managers\.scheduler:Scheduler\.run_batch$"
@@ -99,6 +103,7 @@ ENGINES = {
     "vllm": Engine("vllm", vllm, (
         Run("offline", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", (0, 2), True, variables=LONG),
         Run("server", ("serve.py", "vllm", MODEL), r"^py:vllm\.v1\.worker\.gpu", (0, 2), True, True, False, LONG),
+        Run("where split", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", splits=True, variables=LONG),
         # In one process, which ends by itself: the library's last line is about the routers.
         Run("router", ("vllm_offline.py", MODEL_OF_EXPERTS), r"^py:vllm\.v1\.worker\.gpu", routes=True,
             variables=dict(ROUTED, VLLM_ENABLE_V1_MULTIPROCESSING=0)))),
@@ -361,6 +366,35 @@ def check_run(bench, report, own, run):
     return None
 
 
+def unlike_split(process, first, wanted):
+    """What is wrong with a window that is split, of so many iterations that qualify, by the batch of each."""
+    held = [one for window in process["windows"] for one in window["iterations"]]
+    right = [one for one in held if one["batch"] and one["batch"]["phase"] == "decode" and one["batch"]["requests"] >= 16]
+    wrong = [f"{one['n']} is marked wrongly" for one in held if one.get("qualifies") is not (one in right)]
+    if len(right) != wanted or any(one["n"] < first for one in held):
+        wrong.append(f"{len(right)} of {wanted} iterations qualify, from {held[0]['n'] if held else 'none'} on")
+    # A part is closed before the first iteration that does not qualify, but not within 100 ms of its opening.
+    if len(process["windows"]) < 2:
+        wrong.append("it was never closed in between")
+    return wrong
+
+
+def check_split(bench, report, own, run):
+    what, folder = f"{own.name}, {run.label}", own.records(run)
+    made = own.made(run, "split", {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": f"{SPLIT[0]}-{SPLIT[1]}", "TLLMPROF_STEP": "auto",
+                                   "TLLMPROF_WHERE": CONDITION, "TLLMPROF_WHERE_SPLIT": 1, "TLLMPROF_TRACE": f"{folder}/%p.tllmprof"})
+    process, _ = largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
+    if process is None or made.ended.status != 0:
+        report.raw(what, made.ended)
+        return report.check(what, made.ended.why(), False)
+    wrong = unlike_split(process, SPLIT[0], SPLIT[1] + 1 - SPLIT[0])
+    compared, unlike, _ = unlike_facts(process, made.rows)
+    if unlike or not compared:
+        wrong.append(f"{unlike} of {compared} batches are not the engine's own")
+    parts = [(len(window["iterations"]), window["first"], window["last"]) for window in process["windows"]]
+    return report.check(what, "; ".join(wrong[:4]) or f"{compared} iterations in {len(parts)} parts: {parts}", not wrong)
+
+
 def shown(values, unit):
     return f"{statistics.median(values):.0f} {unit} ({min(values):.0f} to {max(values):.0f})" if values else "none"
 
@@ -408,5 +442,6 @@ def table(bench, folder, log, names, only, check_router):
         for run in own.engine.runs if own else ():
             what = f"{name}, {run.label}"
             if not only or any(one in what for one in only):
-                guarded(report, what, check_router if run.routes else check_run, bench, report, own, run)
+                check = check_router if run.routes else check_split if run.splits else check_run
+                guarded(report, what, check, bench, report, own, run)
     return report.page(*TITLE)

@@ -39,6 +39,25 @@ class Windows(unittest.TestCase):
         self.assertEqual(engines.wrong_windows(process([(8, [8, 9])], 8), [(8, 20), (30, 40)], 10), [])
 
 
+class Split(unittest.TestCase):
+    def split(self, parts, prompts=(), wrong=()):
+        """A window in parts, with these iterations' batches prompts and the marks of those wrong."""
+        held = process(parts, 0, lambda n: dict(requests=16, phase="prefill" if n in prompts else "decode"))
+        for window in held["windows"]:
+            for one in window["iterations"]:
+                one["qualifies"] = (one["n"] not in prompts) != (one["n"] in wrong)
+        return held
+
+    def test_iterations_that_qualify_are_counted_over_all_parts(self):
+        self.assertEqual(engines.unlike_split(self.split([(5, [5, 6, 7]), (9, [9, 10])], {6}), 5, 4), [])
+        self.assertEqual(len(engines.unlike_split(self.split([(5, [5, 6]), (9, [9])]), 5, 4)), 1)
+        self.assertEqual(len(engines.unlike_split(self.split([(5, [5, 6]), (9, [9])]), 6, 3)), 1)
+
+    def test_wrong_marks_and_a_window_in_one_piece_are_wrong(self):
+        self.assertEqual(len(engines.unlike_split(self.split([(5, [5, 6]), (9, [9])], wrong={6}), 5, 3)), 1)
+        self.assertEqual(len(engines.unlike_split(self.split([(5, [5, 6, 7])]), 5, 3)), 1)
+
+
 class Facts(unittest.TestCase):
     def setUp(self):
         self.rows = [row(at, tokens=at) for at in range(20)]

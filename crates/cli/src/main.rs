@@ -68,7 +68,7 @@ enum Verb {
     Report(report::Arguments),
     /// Compare two runs and give a verdict
     Compare(compare::Arguments),
-    /// Convert records for chrome://tracing, for Perfetto, or to Parquet tables
+    /// Convert records for chrome://tracing, Perfetto or speedscope, or to Parquet tables
     Export(export::Arguments),
     /// Check a program before a run: what would be intercepted, and what would not
     Doctor(doctor::Arguments),

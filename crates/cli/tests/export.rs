@@ -56,6 +56,8 @@ fn each_format_is_made_and_what_is_there_stays() {
         ("chrome", "trace.json"),
         ("perfetto", "trace.pftrace"),
         ("parquet", "tables"),
+        ("speedscope", "stacks.json"),
+        ("collapsed", "stacks.txt"),
     ] {
         let arguments = [&files[..], &["--to", format, "-o", out]].concat();
         let ended = export(&scratch, &arguments);

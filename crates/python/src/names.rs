@@ -50,7 +50,7 @@ pub fn look(py: Python<'_>) -> Option<()> {
         if let Some(thread) = threads::all().find(is_it) {
             thread.name.set_pythons(name.as_bytes());
             if recorder::is_on() && thread.name.is_new() {
-                recorder::thread_name(id as u32, &name);
+                recorder::thread_name(id as u32, name);
             }
         }
     }

@@ -341,6 +341,11 @@ events! {
         };
 }
 
+/// An event as it is written. Made before anything else is done, it is in registers: an event in memory is read
+/// back in other pieces than it was written in, which takes longer than all the rest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row(pub(crate) [u64; 3]);
+
 impl Event {
     /// Something that happened from `start` on for `duration`.
     #[must_use]
@@ -353,6 +358,13 @@ impl Event {
             failed: false,
             what,
         }
+    }
+
+    /// The event as it is written.
+    #[must_use]
+    #[inline(always)]
+    pub const fn row(&self) -> Row {
+        Row(self.words())
     }
 
     /// The event's words, as [`Event::encode`] has them.

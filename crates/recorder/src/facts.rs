@@ -157,6 +157,9 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     if let Some(condition) = &settings.condition {
         write_text(Info::Where, &condition.to_string());
     }
+    if let Some(rate) = settings.stacks {
+        write_number(Info::StacksRate, rate);
+    }
     for variable in VARIABLES {
         if let Some(value) = std::env::var_os(variable.name) {
             let setting = format!("{}={}", variable.name, value.display());

@@ -62,6 +62,8 @@ pub struct Iteration {
     pub calls: u32,
     /// Calls among those that capture a stream, or that a capture takes up.
     pub captures: u32,
+    /// The wait for the GPU, by its row, after which its thread launched more work.
+    pub launched_after: Option<u8>,
     /// What its thread waited for the device to work.
     pub wait: u64,
     /// What its thread waited for the GIL.

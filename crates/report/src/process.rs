@@ -271,7 +271,7 @@ impl Process {
             groups.ran(did);
         }
         let mut host = HostLedger::new(groups.placed.iter().copied(), idle);
-        let places = groups.places(&host.sample(&sampled));
+        let places = groups.places(&host.sample(&sampled, &requests));
         if sum.is_some() {
             recording.read(|entry| {
                 if let Entry::Event { thread, event } = &entry {
@@ -293,7 +293,7 @@ impl Process {
             let differences = groups.differences(place, &spent, slow.holder(), names);
             slow.explain(differences);
         }
-        let took = spent.took(&groups.hosts(None));
+        let took = spent.worked(&groups.hosts(None));
         let rate = facts.stacks_rate;
         let stacks = Stacks::of(sampled, rate, windows.len(), &places, took);
         slowest.sort_by_key(|slow| std::cmp::Reverse((slow.more, slow.busy())));
@@ -502,6 +502,7 @@ fn whole(
                 launching: ns(inside.launching),
                 calls: inside.calls,
                 captures: inside.captures,
+                launched_after: inside.launched_after,
                 wait: ns(inside.wait.saturating_sub(raw.idle_calls)),
                 idle: ns(raw.idle),
                 gil_wait: ns(inside.gil_wait),

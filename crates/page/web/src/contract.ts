@@ -340,7 +340,7 @@ export interface Ledger {
     stretched: boolean;
 }
 
-/** Samples of the stacks of the threads that make iterations. Those count that were taken in iterations which `host` of the ledger is of. */
+/** Samples of the stacks of the threads that make iterations. Those count that were taken in iterations which `host` of the ledger is of, but for those taken while the thread waited for requests. */
 export interface Stacks {
     /** How often samples were to be taken; `null`: not known. Unit: Hz. */
     rate: number | null;

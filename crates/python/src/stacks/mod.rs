@@ -28,7 +28,7 @@ pub use walk::{Target, Walked, Walker};
 
 /// What is known of the interpreter whose stacks can be read.
 pub struct Ready {
-    pub(crate) layout: Layout,
+    pub layout: Layout,
     /// Where the types of code objects and of texts lie.
     pub(crate) code_type: usize,
     pub(crate) text_type: usize,
@@ -43,12 +43,6 @@ pub enum Trouble {
     OtherStacks,
     /// The kernel refuses to copy the process's own memory.
     Refused(c_int),
-}
-
-impl Ready {
-    pub const fn layout(&self) -> &Layout {
-        &self.layout
-    }
 }
 
 /// What tests look into.

@@ -122,7 +122,7 @@ fn sample(ready: &Ready, act: impl FnOnce()) -> Seen {
                 random ^= random << 17;
                 sleep(Duration::from_micros(250 + random % 500));
                 let since = Instant::now();
-                let walked = walker.walk(ids::process(), ready.layout(), target).unwrap();
+                let walked = walker.walk(ids::process(), &ready.layout, target).unwrap();
                 seen.took += since.elapsed();
                 let now = (Instant::now(), processor_time(number).unwrap());
                 let ran = Duration::from_nanos(now.1 - last.1);
@@ -259,10 +259,10 @@ fn an_interpreter_that_ends_and_starts_again_is_read_again() {
         let mut walker = Walker::default();
         let process = ids::process();
         assert_eq!(
-            walker.walk(process, ready_now(host).layout(), target),
+            walker.walk(process, &ready_now(host).layout, target),
             Ok(Walked::Nothing)
         );
-        let layout = ready_now(host).layout();
+        let layout = &ready_now(host).layout;
         host.end();
         // Its state is gone, or nonsense.
         let walked = walker.walk(process, layout, target);

@@ -7,8 +7,8 @@ use super::{Comparison, Outcome, Side, Unit};
 use crate::text::lines::{Colour, Lines, Style};
 use crate::units::{Rate, Time};
 
-/// How many kernels and ranks have a line.
-const KERNELS: usize = 6;
+/// How many kernels, as many functions, and how many ranks have a line.
+const PARTS: usize = 6;
 const RANKS: usize = 8;
 
 impl Comparison {
@@ -27,6 +27,7 @@ impl Comparison {
         lines.blank();
         self.table(&mut lines);
         self.kernels(&mut lines);
+        self.functions(&mut lines);
         self.ranks(&mut lines);
         lines.blank();
         for note in &self.notes {
@@ -69,26 +70,16 @@ impl Comparison {
     }
 
     fn kernels(&self, lines: &mut Lines) {
-        if self.kernels.is_empty() {
-            return;
-        }
-        lines.blank();
-        heading("kernel, time a step", lines);
-        for kernel in self.kernels.iter().take(KERNELS) {
-            let time = |ns: f64| Time(ns as u64).to_string();
-            let name = lines.name(&format!("  {}", kernel.short_name), 30);
-            row(
-                &name,
-                &time(kernel.base),
-                &time(kernel.other),
-                kernel.change,
-                lines,
-            );
-        }
-        let more = self.kernels.len().saturating_sub(KERNELS);
-        if more > 0 {
-            lines.add(format_args!("  and {more} more that differ less"));
-        }
+        let kernels = self.kernels.iter();
+        let kernels = kernels.map(|one| (&*one.short_name, one.base, one.other, one.change));
+        parts("kernel, time a step", &kernels.collect::<Vec<_>>(), lines);
+    }
+
+    fn functions(&self, lines: &mut Lines) {
+        let functions = self.functions.iter();
+        let functions = functions.map(|one| (&*one.name, one.base, one.other, one.change));
+        let functions: Vec<_> = functions.collect();
+        parts("host by samples, time a step", &functions, lines);
     }
 
     fn ranks(&self, lines: &mut Lines) {
@@ -141,6 +132,24 @@ fn side(name: &str, side: &Side, lines: &mut Lines) {
         "       rank {}{slowest}: {} iteration{many}",
         side.rank, side.iterations
     ));
+}
+
+/// Parts of an iteration: names, what they take in it in both runs, in nanoseconds, and how much that differs.
+fn parts(what: &str, parts: &[(&str, f64, f64, Option<Change>)], lines: &mut Lines) {
+    if parts.is_empty() {
+        return;
+    }
+    lines.blank();
+    heading(what, lines);
+    for (name, base, other, change) in parts.iter().take(PARTS) {
+        let time = |ns: f64| Time(ns as u64).to_string();
+        let name = lines.name(&format!("  {name}"), 30);
+        row(&name, &time(*base), &time(*other), *change, lines);
+    }
+    let more = parts.len().saturating_sub(PARTS);
+    if more > 0 {
+        lines.add(format_args!("  and {more} more that differ less"));
+    }
 }
 
 fn heading(what: &str, lines: &mut Lines) {

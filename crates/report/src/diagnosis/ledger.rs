@@ -31,7 +31,7 @@ const COPYING: f64 = 0.05;
 /// What the host spends on copies that are few.
 const LONG_COPYING: f64 = 0.1;
 
-/// How many of the slow iterations have large batches.
+/// How much of what slow iterations take beyond the median large batches explain.
 const LARGE: f64 = 0.5;
 
 /// How much of the time the GPU has to wait for code of the host.
@@ -178,7 +178,8 @@ impl Copies {
 
 pub fn batches_when() -> String {
     format!(
-        "over {} of the slow iterations (1.5 times the median) have a batch of over {LARGE_BATCH} times the mean's tokens",
+        "over {} of what slow iterations (1.5 times the median) take beyond it is in those whose batch has over {LARGE_BATCH} \
+         times the mean's tokens",
         Share(LARGE)
     )
 }
@@ -193,7 +194,7 @@ pub fn batches(one: &Evidence<'_>) -> Judged {
         "{} of {} slow iterations have a batch of over {LARGE_BATCH} times the mean's tokens",
         large.hit, large.slow
     );
-    match large.slow > 0 && large.hit as f64 >= LARGE * large.slow as f64 {
+    match large.of_slow >= LARGE {
         true => Judged::Yes {
             evidence,
             loss: None,

@@ -10,6 +10,7 @@ mod ledger;
 mod python;
 mod ranks;
 mod routing;
+mod rule;
 mod rules;
 
 use std::cmp::Reverse;

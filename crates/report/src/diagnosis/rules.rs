@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::evidence::Evidence;
-use super::{Judged, gpu, host, ledger, python, ranks, routing};
+use super::{Judged, gpu, host, ledger, python, ranks, routing, rule};
 use crate::skew::Skew;
 
 /// What a finding is about. Findings come in this order.
@@ -109,7 +109,7 @@ pub const RULES: &[Rule] = &[
         advice: "gather what is copied in one pinned buffer and copy it in one piece, or keep it on the GPU",
         to_know: "",
         needs: "",
-        judge: Judge::Ledger(ledger::copies),
+        judge: Judge::Each(ledger::copies),
     },
     Rule {
         name: "long-copies",
@@ -120,7 +120,7 @@ pub const RULES: &[Rule] = &[
                  returns when that has been read",
         to_know: "",
         needs: "",
-        judge: Judge::Ledger(ledger::long_copies),
+        judge: Judge::Each(ledger::long_copies),
     },
     Rule {
         name: "graph-recapture",
@@ -257,6 +257,16 @@ pub const RULES: &[Rule] = &[
         to_know: "run with --gpu-metrics",
         needs: METRICS,
         judge: Judge::Each(gpu::targets),
+    },
+    Rule {
+        name: "mixed-steps",
+        kind: Kind::Note,
+        evidence: "launches after a wait for the GPU in an iteration that a launch opens",
+        threshold: rule::mixed_when,
+        advice: "count by the wait that ends a step, or leave --step out: then work is in the step that it is for",
+        to_know: "",
+        needs: "",
+        judge: Judge::Each(rule::mixed),
     },
     Rule {
         name: "large-batches",

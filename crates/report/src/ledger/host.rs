@@ -129,11 +129,15 @@ impl HostLedger {
         }
     }
 
-    /// Takes samples, before any event; the group of each that lies in an iteration of its thread.
-    pub fn sample(&mut self, sampled: &Sampled) -> Vec<Option<usize>> {
+    /// Takes samples, before any event; the group of each that lies in an iteration of its thread, which does not wait for
+    /// requests then.
+    pub fn sample(&mut self, sampled: &Sampled, requests: &Requests) -> Vec<Option<usize>> {
         let samples = sampled.samples.iter();
         let groups = samples.map(|sample| {
             let thread = self.threads.get_mut(&sample.thread)?;
+            if requests.has(sample.thread, sample.ticks) {
+                return None;
+            }
             let place = thread.ending_after(sample.at);
             let iteration = thread.iterations.get(place)?;
             let group = iteration.group;
@@ -247,10 +251,13 @@ impl Sums {
         all
     }
 
-    /// How long the iterations of some groups took.
-    pub fn took(&self, groups: &[usize]) -> u64 {
+    /// How long the iterations of some groups took without waiting for requests.
+    pub fn worked(&self, groups: &[usize]) -> u64 {
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));
-        groups.map(|group| group.total.all).sum()
+        let waited = |group: &GroupTimes| group.times.get(&Spent::On(Key::Requests)).copied();
+        let worked =
+            groups.map(|group| group.total.all - waited(group).map_or(0, |times| times.all));
+        worked.sum()
     }
 }
 

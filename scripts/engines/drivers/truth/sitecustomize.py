@@ -147,7 +147,9 @@ def sglang_experts(module):
     """The experts are told by what chose them."""
     def make(inner):
         def forward(self, hidden_states, topk_output, *args, **kwargs):
-            LOADS.count(id(self), topk_output.topk_ids, self.num_experts)
+            ids = getattr(topk_output, "topk_ids", None)  # a kernel may choose them later
+            if ids is not None:
+                LOADS.count(id(self), ids, self.num_experts)
             return inner(self, hidden_states, topk_output, *args, **kwargs)
         return forward
 
