@@ -11,7 +11,7 @@ use crate::batch::{self, PhaseSum, UnqualifiedSum};
 use crate::causes::Watched;
 use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
-use crate::iteration::{Iteration, Used};
+use crate::iteration::Iteration;
 use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
 use crate::ledger::{Claims, Groups, HostLedger, Ledger, Named as Names};
 use crate::metrics::{self, MetricSample, MetricSum, Samples};
@@ -160,6 +160,9 @@ impl Process {
             left_out,
         } = first;
         iterations.sort_by_key(|iteration| iteration.start);
+        for iteration in &mut iterations {
+            iteration.used = used.get(&(iteration.n as u32)).copied();
+        }
         let by_events = gpu.idle();
         let known = (!by_events.is_empty()).then_some(&by_events[..]);
         let (mut facts, strings) = found.facts(header);
@@ -168,8 +171,7 @@ impl Process {
             let of = iterations[..after]
                 .last()
                 .filter(|of| of.thread == thread)?;
-            let used = used.get(&(of.n as u32))?;
-            Some((of.span().end, used.ran))
+            Some((of.span().end, of.used?.ran))
         };
         let sleeps = sleeps_for_requests(&facts.engine);
         let requests = requests.finish(known, sleeps.then_some(&ran), &clock);
@@ -262,7 +264,6 @@ impl Process {
                 &kernels,
                 gpu,
                 &batches,
-                &used,
                 &qualified,
                 &clock,
             ),
@@ -482,7 +483,6 @@ fn whole(
     kernels: &Kernels,
     gpu: Vec<(u64, u64)>,
     batches: &[Option<Batch>],
-    used: &HashMap<u32, Used>,
     qualified: &Qualified,
     clock: &Clock,
 ) -> Vec<Iteration> {
@@ -520,7 +520,7 @@ fn whole(
                 kernels: kernels.kernels,
                 gpu_busy: kernels.busy,
                 batch: *batch,
-                used: used.get(&(raw.n as u32)).copied(),
+                used: raw.used,
                 unqualified: qualified.why(place),
             }
         })
