@@ -149,11 +149,18 @@ impl Samples {
             .count()
     }
 
-    /// Who calls a function.
+    /// Who calls a function, but for what is as rare as stacks that fit together by chance.
     fn callers(&self, function: &str) -> BTreeSet<&str> {
         let pairs = self.0.iter().flat_map(|sample| sample.stack.windows(2));
-        let of = pairs.filter(|pair| is(&pair[0], function));
-        of.map(|pair| pair[1].split(' ').next().unwrap()).collect()
+        let mut callers = BTreeMap::<_, usize>::new();
+        for pair in pairs.filter(|pair| is(&pair[0], function)) {
+            *callers
+                .entry(pair[1].split(' ').next().unwrap())
+                .or_default() += 1;
+        }
+        let all: usize = callers.values().sum();
+        callers.retain(|_, count| *count * 100 >= all);
+        callers.into_keys().collect()
     }
 
     #[track_caller]
