@@ -35,6 +35,7 @@ pub use tllmprof_record::{
     Batch, Counter, Edge, Ended, Event, NO_STRING, RangeKind, StringId, Taken, ThreadState, What,
 };
 use tllmprof_session::Facts;
+pub use usage::{wait_begins, wait_ends};
 
 #[cfg(target_arch = "x86_64")] // its assembler asks
 pub use clock::IS_COUNTER;
