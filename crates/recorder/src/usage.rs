@@ -3,10 +3,15 @@
 //! Called with the session's turn or its lock: by one thread at a time. Two system calls an iteration.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
+use tllmprof_platform::descriptor::Own;
+use tllmprof_platform::ids;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_platform::system::{self, Used as Usage};
-use tllmprof_platform::{ids, lifecycle};
 use tllmprof_record::{Event, Used, What};
+use tllmprof_sync::Lock;
 
 use super::{clock, writers};
 
@@ -18,13 +23,56 @@ lifecycle::global! {
     static THREAD: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
     static SO_FAR: [AtomicU64; PARTS] = [const { AtomicU64::new(0) }; PARTS];
+    /// A thread, and its `/proc/self/task/N/schedstat`. It is opened once in a window: a descriptor that comes and goes
+    /// might be one that the host expects.
+    #[fork(hold)]
+    static FILE: Lock<Option<(u64, Own)>> = Lock::new(None);
 }
+
+lifecycle::at_fork! {
+    stage: Stage::Again,
+    child: in_child,
+}
+
+/// The thread is the parent's.
+fn in_child(_: &OnlyThread) {
+    window_closes();
+}
+
 const PARTS: usize = 7;
 
 /// A window opens: the calling thread is likely to make its steps.
 pub fn window_opens() {
     let now = system::used().unwrap_or_default();
-    take(now, system::delayed().unwrap_or_default());
+    take(now, delayed().unwrap_or_default());
+}
+
+/// The window closes.
+pub fn window_closes() {
+    if let Some(mut file) = FILE.try_lock() {
+        *file = None;
+    }
+}
+
+/// How long the calling thread has waited for a processor since it began, in nanoseconds; nothing where the kernel does
+/// not say. Some microseconds.
+fn delayed() -> Option<u64> {
+    let mut file = FILE.try_lock()?;
+    let thread = this_thread();
+    if file.as_ref().is_none_or(|(of, _)| *of != thread) {
+        let path = format!("/proc/self/task/{thread}/schedstat");
+        let opened = File::open(path).and_then(Own::new);
+        *file = opened.ok().map(|opened| (thread, opened));
+    }
+    let mut room = [0; 64];
+    let length = file.as_ref()?.1.get()?.read_at(&mut room, 0).ok()?;
+    parse(room.get(..length)?)
+}
+
+/// Documentation/scheduler/sched-stats.rst: time on a processor, time in its queue, how often it was on one.
+fn parse(schedstat: &[u8]) -> Option<u64> {
+    let mut words = schedstat.split(|byte| *byte == b' ');
+    str::from_utf8(words.nth(1)?).ok()?.parse().ok()
 }
 
 /// The calling thread has ended an iteration.
@@ -38,7 +86,7 @@ pub fn iteration_ends(n: u64) {
     let is_preempted = now.preempted > preempted;
     let is_same = THREAD.load(Ordering::Relaxed) == this_thread();
     let waited = match is_preempted || !is_same {
-        true => system::delayed().unwrap_or(delayed),
+        true => self::delayed().unwrap_or(delayed),
         false => delayed,
     };
     take(now, waited);
@@ -96,4 +144,26 @@ fn take(used: Usage, delayed: u64) {
 
 fn this_thread() -> u64 {
     u64::from(ids::thread().cast_unsigned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_long_a_thread_has_waited_is_its_own() {
+        assert_eq!(parse(b"123 456 7\n"), Some(456));
+        assert_eq!(parse(b"123"), None);
+        assert_eq!(parse(b""), None);
+        let first = delayed().unwrap();
+        assert!(delayed().unwrap() >= first);
+        let ours = FILE.lock().as_ref().map(|(thread, _)| *thread);
+        assert_eq!(ours, Some(this_thread()));
+        let others = std::thread::spawn(|| delayed().map(|_| this_thread()));
+        let theirs = others.join().unwrap();
+        assert_eq!(FILE.lock().as_ref().map(|(thread, _)| *thread), theirs);
+        assert_ne!(ours, theirs);
+        window_closes();
+        assert!(FILE.lock().is_none());
+    }
 }
