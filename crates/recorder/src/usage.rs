@@ -1,6 +1,7 @@
 //! What the thread that makes the steps uses of the machine in each iteration of a window.
 //!
-//! Called with the session's turn or its lock: by one thread at a time. Two system calls an iteration.
+//! Ends of iterations come with the session's turn or its lock: by one thread at a time. Two system calls an iteration,
+//! and two more for a wait.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
@@ -9,7 +10,8 @@ use std::os::unix::fs::FileExt;
 use tllmprof_platform::descriptor::Own;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
-use tllmprof_platform::system::{self, Used as Usage};
+use tllmprof_platform::system::{self, Clock, Used as Usage};
+use tllmprof_platform::thread::{self, Record};
 use tllmprof_record::{Event, Used, What};
 use tllmprof_sync::Lock;
 
@@ -23,10 +25,24 @@ lifecycle::global! {
     static THREAD: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
     static SO_FAR: [AtomicU64; PARTS] = [const { AtomicU64::new(0) }; PARTS];
-    /// A thread, and its `/proc/self/task/N/schedstat`. It is opened once in a window: a descriptor that comes and goes
+    /// A thread, and its `/proc/self/task/N/schedstat`. It stays open while that thread makes the steps: a descriptor that comes and goes
     /// might be one that the host expects.
     #[fork(hold)]
     static FILE: Lock<Option<(u64, Own)>> = Lock::new(None);
+
+    /// How many more waits of that thread are asked about before its iteration ends.
+    #[fork(keep = "stored where a window opens")]
+    static TO_ASK: AtomicU64 = AtomicU64::new(0);
+    /// The thread's processor time and the time when the wait began that is asked about; 0 is none.
+    #[fork(keep = "stored where a window opens")]
+    static RAN_BEFORE: AtomicU64 = AtomicU64::new(0);
+    #[fork(keep = "stored where a window opens")]
+    static WAITS_SINCE: AtomicU64 = AtomicU64::new(0);
+    /// Of the waits that were asked about in this iteration: nanoseconds on a processor, and in all.
+    #[fork(keep = "stored where a window opens")]
+    static RAN_IN_WAITS: AtomicU64 = AtomicU64::new(0);
+    #[fork(keep = "stored where a window opens")]
+    static WAITED: AtomicU64 = AtomicU64::new(0);
 }
 
 lifecycle::at_fork! {
@@ -41,10 +57,14 @@ fn in_child(_: &OnlyThread) {
 
 const PARTS: usize = 7;
 
+/// How many waits of an iteration are asked about: whether waits spin or sleep does not change from one to the next.
+const WAITS: u64 = 1;
+
 /// A window opens: the calling thread is likely to make its steps.
 pub fn window_opens() {
     let now = system::used().unwrap_or_default();
     take(now, delayed().unwrap_or_default());
+    of_waits();
 }
 
 /// The window closes.
@@ -75,6 +95,43 @@ fn parse(schedstat: &[u8]) -> Option<u64> {
     str::from_utf8(words.nth(1)?).ok()?.parse().ok()
 }
 
+/// The calling thread begins to wait for the GPU.
+#[inline]
+pub fn wait_begins() {
+    if TO_ASK.load(Ordering::Relaxed) > 0 && THREAD.load(Ordering::Relaxed) == this_thread() {
+        RAN_BEFORE.store(system::own_processor_time().unwrap_or(0), Ordering::Relaxed);
+        WAITS_SINCE.store(system::nanoseconds(Clock::Monotonic), Ordering::Relaxed);
+    }
+}
+
+/// A wait for the GPU is over.
+#[inline]
+pub fn wait_ends() {
+    let since = WAITS_SINCE.load(Ordering::Relaxed);
+    if since == 0 || THREAD.load(Ordering::Relaxed) != this_thread() {
+        return;
+    }
+    let took = system::nanoseconds(Clock::Monotonic).saturating_sub(since);
+    WAITS_SINCE.store(0, Ordering::Relaxed);
+    let before = RAN_BEFORE.load(Ordering::Relaxed);
+    if let Some(now) = system::own_processor_time().filter(|_| before > 0) {
+        let left = TO_ASK.load(Ordering::Relaxed).saturating_sub(1);
+        TO_ASK.store(left, Ordering::Relaxed);
+        RAN_IN_WAITS.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
+        WAITED.fetch_add(took, Ordering::Relaxed);
+    }
+}
+
+/// What is known of the waits of the iteration that ends: nanoseconds on a processor, and in all.
+fn of_waits() -> (u64, u64) {
+    WAITS_SINCE.store(0, Ordering::Relaxed);
+    TO_ASK.store(WAITS, Ordering::Relaxed);
+    (
+        RAN_IN_WAITS.swap(0, Ordering::Relaxed),
+        WAITED.swap(0, Ordering::Relaxed),
+    )
+}
+
 /// The calling thread has ended an iteration.
 pub fn iteration_ends(n: u64) {
     let Some(now) = system::used() else {
@@ -90,6 +147,7 @@ pub fn iteration_ends(n: u64) {
         false => delayed,
     };
     take(now, waited);
+    let (ran_in_waits, waits_took) = of_waits();
     if !is_same {
         return;
     }
@@ -110,6 +168,7 @@ pub fn iteration_ends(n: u64) {
             now.preempted.saturating_sub(preempted),
         ),
         (Used::Disk, 0, now.disk_faults.saturating_sub(disk)),
+        (Used::Waits, ran_in_waits, waits_took.div_ceil(1000)),
     ];
     let at = clock::ticks();
     for (what, ns, count) in used {
@@ -142,8 +201,10 @@ fn take(used: Usage, delayed: u64) {
     }
 }
 
+/// The calling thread, without a system call where it is known.
 fn this_thread() -> u64 {
-    u64::from(ids::thread().cast_unsigned())
+    let number = thread::current().map_or_else(ids::thread, Record::number);
+    u64::from(number.cast_unsigned())
 }
 
 #[cfg(test)]

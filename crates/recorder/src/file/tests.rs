@@ -2,6 +2,8 @@ use std::os::fd::FromRawFd;
 
 use tempfile::TempDir;
 
+use std::os::fd::FromRawFd;
+
 use super::*;
 
 const OURS: u32 = 4242;
