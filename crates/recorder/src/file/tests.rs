@@ -2,8 +2,6 @@ use std::os::fd::FromRawFd;
 
 use tempfile::TempDir;
 
-use std::os::fd::FromRawFd;
-
 use super::*;
 
 const OURS: u32 = 4242;
