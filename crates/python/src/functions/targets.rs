@@ -136,7 +136,12 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
                 }
                 for (index, dummy) in DUMMY_STEPS.iter().enumerate() {
                     if let Ok(function) = PyFunction::parse(dummy.function) {
-                        add(&function, By::Engine, Some(StepOf::Dummy(index)), false);
+                        add(
+                            &function,
+                            By::Engine,
+                            Some(StepOf::Dummy(index)),
+                            Kept::Nothing,
+                        );
                     }
                 }
             }
