@@ -141,6 +141,7 @@ pub fn window_closes(next: u64) {
         return;
     }
     ranges::window_closes();
+    usage::window_closes();
     let first = FIRST.load(Ordering::Relaxed);
     // A window in which no iteration has ended: the one that was open is its last, and was cut off.
     let is_empty = next <= first;
