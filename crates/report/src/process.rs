@@ -15,7 +15,7 @@ use crate::iteration::Iteration;
 use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
 use crate::ledger::{Claims, Groups, HostLedger, Ledger, Named as Names};
 use crate::metrics::{self, MetricSample, MetricSum, Samples};
-use crate::qualify::Qualified;
+use crate::qualify::{self, Qualified};
 use crate::recording::Recording;
 use crate::routing::LayerLoad;
 use crate::slow::{self, Slow, Steps};
@@ -183,8 +183,12 @@ impl Process {
         let sampled = stacks.finish(&facts, &strings);
         let (kinds, allocates) = (kinds(&facts.calls), allocates(&facts.calls));
         let batches = batch::batches(&iterations, &batches);
-        let marks = iterations.iter().map(|iteration| iteration.excluded);
-        let known = marks.zip(batches.iter().copied());
+        let known = iterations.iter().zip(&batches);
+        let known = known.map(|(iteration, batch)| qualify::Known {
+            marked: iteration.excluded,
+            batch: *batch,
+            cut: iteration.cut,
+        });
         let qualified = Qualified::of(&facts.condition, known);
         let timeline = Spans::new(iterations.iter().map(RawIteration::span).collect());
         let stretches = pairs(kernel_edges.clone());
