@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { STEPS = 30, NEIGHBOURS = 3, KERNEL_NS = 2000000, PREPARES = 10000000 };
+enum { STEPS = 30, NEIGHBOURS = 3, KERNEL_NS = 10000000, PREPARES = 10000000 };
 
 int main(void)
 {
