@@ -398,7 +398,7 @@ impl Capture {
             if worker::is_there() {
                 log::say!(
                     Warn,
-                    "window {window}: the device was still busy after {DRAIN:?}: its last work may be missing"
+                    "window {window}: waiting for the device took over {DRAIN:?}: its last work may be missing"
                 );
             } else {
                 log::say!(
