@@ -41,7 +41,8 @@ use tllmprof_config::printable::is_hidden;
     name = "tllmprof",
     version,
     max_term_width = 100,
-    arg_required_else_help = true
+    arg_required_else_help = true,
+    args_conflicts_with_subcommands = true
 )]
 struct Arguments {
     /// Print the path of the library, for LD_PRELOAD
