@@ -12,7 +12,7 @@
 //!   and signals work as before.
 //! - **Nothing that the host has to be ready for.** What runs in a door calls none of the host's functions
 //!   until it is clear that there is something to count: the host may not be initialised yet, or be in
-//!   the middle of looking up the very function. `tllmprof_bytes` and `platform::elf` see to that. A process
+//!   the middle of looking up the very function. `tllmprof_bytes` and `platform::elf` avoid that. A process
 //!   with none of the library's variables makes no system call for it but the loader's; one that uses CUDA makes
 //!   `gettid`, `getpid` and `futex`, too, when it forks.
 //! - **Nothing on standard output**, and on standard error one line at a time, when there is
@@ -25,7 +25,7 @@
 //! ```text
 //! call ──▶ intercept ──▶ session ──▶ steps ──▶ sinks
 //!          how it        the process's is it a   profiler, NVTX, record,
-//!          reaches us    one run       step?     Python, routers
+//!          reaches us    one run       step?     Python, routers, stacks
 //! ```
 //!
 //! The layers are crates, so that an arrow that points back does not compile; `docs/architecture.md`
@@ -49,6 +49,7 @@ use tllmprof_python::{self as python, Cpython, TorchProfiler};
 use tllmprof_recorder as recorder;
 use tllmprof_router::PerfectRouters;
 use tllmprof_session::{Wiring, activity};
+use tllmprof_stacks::StackSampler;
 
 #[global_allocator]
 static HEAP: OwnHeap = OwnHeap;
@@ -68,7 +69,7 @@ static NEEDS: gate::Needs = gate::Needs {
 };
 
 #[distributed_slice(tllmprof_capture::ADD_ONS)]
-static ADD_ONS: &[&dyn capture::AddOn] = &[&TorchProfiler, &PerfectRouters];
+static ADD_ONS: &[&dyn capture::AddOn] = &[&TorchProfiler, &PerfectRouters, &StackSampler];
 
 #[distributed_slice(tllmprof_python::EXTENSION)]
 static EXTENSION: &dyn python::Extension = &PerfectRouters;

@@ -85,9 +85,10 @@ def compressed(files):
 
 def newest_glibc(path):
     """The newest version of the C library that an ELF file asks for, as text, and what else it needs."""
-    shown = subprocess.run(["objdump", "-p", "-T", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
-    versions = {tuple(map(int, found.split("."))) for found in re.findall(r"\bGLIBC_([0-9.]+)", shown)}
-    needed = [name for name in re.findall(r"^\s+NEEDED\s+(\S+)", shown, re.M)
+    # Unlike objdump it reads those of other processors.
+    shown = subprocess.run(["readelf", "-dVW", path], stdout=subprocess.PIPE, text=True, check=True).stdout
+    versions = {tuple(map(int, found.split("."))) for found in re.findall(r"Name: GLIBC_([0-9.]+)", shown)}
+    needed = [name for name in re.findall(r"\(NEEDED\).*\[(.*)\]", shown)
               if not re.match(r"(libc|libm|libdl|libpthread|librt|libutil)\.so|ld-linux-", name)]
     return ".".join(map(str, max(versions, default=(0,)))), needed
 

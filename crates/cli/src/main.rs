@@ -11,6 +11,7 @@ mod export;
 mod failure;
 mod inherited;
 mod library;
+mod manners;
 mod manual;
 mod metrics;
 mod options;
@@ -31,9 +32,11 @@ mod which;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tllmprof_config::printable;
 use tllmprof_config::printable::is_hidden;
+
+use manners::Manners;
 
 /// Profile any CUDA program by iteration
 #[derive(Parser)]
@@ -42,7 +45,8 @@ use tllmprof_config::printable::is_hidden;
     version,
     max_term_width = 100,
     arg_required_else_help = true,
-    args_conflicts_with_subcommands = true
+    after_help = "Exit status: 0 done, 1 the work failed, 2 the command line or a variable is wrong; run ends as its \
+                  program does."
 )]
 struct Arguments {
     /// Print the path of the library, for LD_PRELOAD
@@ -50,21 +54,23 @@ struct Arguments {
     lib: bool,
     #[command(subcommand)]
     verb: Option<Verb>,
+    #[command(flatten)]
+    manners: Manners,
 }
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Run a program with its iterations counted and its windows captured
+    /// Run a program: count its iterations, record or profile the windows, print a summary
     Run(run::Arguments),
-    /// Print the variables, for launchers that do not pass the environment on
+    /// Print the variables for a launcher: shell, Docker, mpirun, Kubernetes
     Env(env::Arguments),
-    /// Show what the windows of records show, process by process
+    /// Show what records hold: times, where they went, findings; as text, JSON or a page
     Report(report::Arguments),
-    /// Compare two runs, with a verdict
+    /// Compare two runs and give a verdict
     Compare(compare::Arguments),
-    /// Convert records for chrome://tracing, for Perfetto, or into Parquet tables
+    /// Convert records for chrome://tracing, Perfetto or speedscope, or to Parquet tables
     Export(export::Arguments),
-    /// Say what would and would not be intercepted, and why
+    /// Check a program before a run: what would be intercepted, and what would not
     Doctor(doctor::Arguments),
     /// Replay recorded call streams through the step learner (for developers)
     #[command(hide = true)]
@@ -94,10 +100,20 @@ fn refuse(error: &clap::Error) -> ! {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::try_parse().unwrap_or_else(|error| refuse(&error));
-    let result = arguments
-        .verb
-        .map_or_else(library::print, |verb| perform(&verb));
+    let command = Arguments::command().color(manners::help_colour(std::env::args_os()));
+    let arguments = command
+        .try_get_matches()
+        .and_then(|matches| Arguments::from_arg_matches(&matches))
+        .unwrap_or_else(|error| refuse(&error));
+    arguments.manners.heed();
+    let result = match (arguments.verb, arguments.lib) {
+        (Some(verb), false) => perform(&verb),
+        (None, true) => library::print(),
+        (Some(_), true) => Err(failure::usage("--lib: it stands alone (wanted: no verb)")),
+        (None, false) => Err(failure::usage(
+            "a verb is missing (tllmprof --help lists them)",
+        )),
+    };
     result.unwrap_or_else(|error| {
         output::say(format_args!("{}", failure::text(&error)));
         failure::status(&error)

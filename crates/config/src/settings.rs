@@ -20,7 +20,7 @@ use crate::template::PathTemplate;
 use crate::torch_trace::TracePath;
 use crate::variables::{ROUTER_VARIABLES, WINDOW_VARIABLES};
 use crate::warmup::Warmup;
-use crate::{flag, number};
+use crate::{flag, number, stacks};
 
 /// GIL ranges shorter than this are counted, not kept.
 const GIL_MIN_US: u64 = 100;
@@ -31,7 +31,7 @@ const TRACE_MAX: u64 = 1 << 30;
 /// What the variables say, with a default for each that is not set.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// None at all: nothing is gated.
+    /// None at all: no profiler is switched.
     pub windows: Windows,
     /// The variable that gave the windows, if one did.
     pub windows_from: Option<&'static str>,
@@ -59,6 +59,10 @@ pub struct Settings {
     pub record_gc: bool,
     pub gil: bool,
     pub gil_min_us: u64,
+    /// Samples of stacks a second, inside windows.
+    pub stacks: Option<u64>,
+    /// Native stacks are sampled, too.
+    pub native_stacks: bool,
     pub torch_trace: Option<TracePath>,
     pub perfect_router: PerfectRouter,
     pub trace: Option<PathTemplate>,
@@ -117,6 +121,8 @@ impl Settings {
         let (windows, windows_from) = env
             .first_set(&WINDOW_VARIABLES, Windows::parse)?
             .map_or_else(Default::default, |(name, windows)| (windows, Some(name)));
+        let native_stacks = env.flag("TLLMPROF_NATIVE_STACKS", false)?;
+        let stacks = env.set("TLLMPROF_STACKS", stacks::parse)?;
         Ok(Self {
             windows,
             windows_from,
@@ -147,6 +153,8 @@ impl Settings {
                     number::parse(us, "a number of microseconds")
                 })?
                 .unwrap_or(GIL_MIN_US),
+            stacks: stacks.unwrap_or(native_stacks.then_some(stacks::STACKS_RATE)),
+            native_stacks,
             torch_trace: env.set("TLLM_TORCH_PROFILE_TRACE", TracePath::parse)?,
             perfect_router: env
                 .first_set(&ROUTER_VARIABLES, PerfectRouter::parse)?

@@ -138,6 +138,12 @@ impl Requests {
         (of(&self.all), of(&self.calls))
     }
 
+    /// Whether a thread waits at a moment, in ticks.
+    pub fn has(&self, thread: u32, moment: u64) -> bool {
+        let (start, end) = (moment, moment.saturating_add(1));
+        self.within(thread, Span { start, end }).0 > 0
+    }
+
     /// Whether an event is such a wait.
     pub fn is_one(&self, thread: u32, event: &Event) -> bool {
         let Some(spans) = self.all.get(&thread) else {

@@ -26,6 +26,8 @@ pub const fn engine(rank: u64) -> Engine {
         experts: 0,
         replaced: false,
         batches: false,
+        stacks: 0,
+        pauses: false,
     }
 }
 
@@ -64,6 +66,17 @@ impl Shown {
         });
         let timelines = timelines.collect();
         Self { report, timelines }
+    }
+
+    /// Of one record.
+    pub fn of_one(bytes: &[u8], name: &str, room: u64) -> Self {
+        let reader = Reader::new(bytes).unwrap();
+        let process = Process::read(PathBuf::from(name), &reader).unwrap();
+        let timeline = Timeline::read(&process, &reader, room).unwrap();
+        Self {
+            report: Report::new(vec![process]),
+            timelines: vec![Some(timeline)],
+        }
     }
 
     pub fn html(&self) -> Vec<u8> {

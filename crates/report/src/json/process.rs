@@ -9,6 +9,7 @@ use tllmprof_record::Ended;
 use super::batch::{JsonBatch, JsonPhase};
 use super::gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
 use super::routing::JsonRouting;
+use super::stacks::JsonStacks;
 use crate::batch::UnqualifiedSum;
 use crate::iteration::Iteration;
 use crate::ledger::{Difference, Ledger, LedgerKind};
@@ -67,7 +68,7 @@ pub struct JsonProcess<'a> {
     unix_minus_monotonic_ns: i64,
     /// The windows that were asked for, as `TLLMPROF_START_STOP` has them.
     windows_asked: &'a str,
-    /// The condition that iterations fulfil which windows are made of, as `TLLMPROF_WHERE` has it; `null`: none.
+    /// The condition that the iterations of windows satisfy, as `TLLMPROF_WHERE` has it; `null`: none.
     #[serde(rename = "where")]
     condition: Option<&'a str>,
     /// The windows that opened, in the order of their iterations.
@@ -76,13 +77,15 @@ pub struct JsonProcess<'a> {
     inside: Option<JsonSum>,
     /// The iterations of all windows by what was in their batches, of those where that is known.
     phases: Vec<JsonPhase>,
-    /// The iterations of windows that do not qualify: with a condition those that do not fulfil it, without one the idle
+    /// The iterations of windows that do not qualify: with a condition those that do not satisfy it, without one the idle
     /// ones, unless all are. No other figure of windows includes them.
     unqualified: &'a [UnqualifiedSum],
     /// The iterations outside windows.
     outside: JsonOutside,
     /// Where the time of the iterations goes, by cause.
     ledger: &'a Ledger,
+    /// What the threads of iterations ran, by samples of their stacks; `null`: that was not recorded.
+    stacks: Option<JsonStacks<'a>>,
     /// The slowest iterations of all windows, those that took longest beyond others like them first: up to 10.
     slowest: Vec<JsonSlow<'a>>,
     /// CUDA calls inside windows, on all threads, by name; the longest in all first.
@@ -210,7 +213,7 @@ struct JsonIteration {
     start_ns: u64,
     /// How long it took.
     dur_ns: u64,
-    /// How long the GPU was at work for it; `null`: not measured.
+    /// How long the GPU was busy for it; `null`: not measured.
     gpu_ns: Option<u64>,
     /// The ID of the thread that ended it.
     thread: u32,
@@ -229,6 +232,13 @@ struct JsonIteration {
     gil_wait_ns: u64,
     /// How long garbage collections of Python took during it, on all threads.
     gc_ns: u64,
+    /// How long its thread was on a processor; `null`: not known.
+    processor_ns: Option<u64>,
+    /// How long its thread could have run and had no processor, where another thread was given its own; `null`: not known.
+    delayed_ns: Option<u64>,
+    /// Page faults of its thread; `null`: not known.
+    #[schemars(extend("unit" = "page faults"))]
+    page_faults: Option<u32>,
     /// Kernels that began during it; 0 where kernels were not recorded.
     #[schemars(extend("unit" = "kernels"))]
     kernels: u32,
@@ -259,11 +269,11 @@ struct JsonSum {
     time: Quantiles,
     /// How long their threads waited for requests.
     idle: Quantiles,
-    /// How long the GPU was at work in those iterations that `gpu_from` names; `null`: not measured.
+    /// How long the GPU was busy in those iterations that `gpu_from` names; `null`: not measured.
     gpu: Option<Quantiles>,
     /// What the GPU's time was measured by, and in which iterations.
     gpu_from: GpuFrom,
-    /// How much of the time of those iterations the GPU was at work; `null`: not measured.
+    /// How much of the time of those iterations the GPU was busy; `null`: not measured.
     #[schemars(extend("unit" = "part of 1"))]
     gpu_share: Option<f64>,
     /// How long those took in which kernels were recorded, which makes them longer; `null`: there are none.
@@ -430,6 +440,7 @@ impl<'a> JsonProcess<'a> {
                 max_ns: process.outside.max,
             },
             ledger: &process.ledger,
+            stacks: JsonStacks::of(&process.stacks),
             slowest: process
                 .slowest
                 .iter()
@@ -520,6 +531,9 @@ impl JsonIteration {
             idle_ns: iteration.idle,
             gil_wait_ns: iteration.gil_wait,
             gc_ns: iteration.gc,
+            processor_ns: iteration.used.map(|used| used.ran),
+            delayed_ns: iteration.used.map(|used| used.delayed),
+            page_faults: iteration.used.map(|used| used.faults),
             kernels: iteration.kernels,
             gpu_busy_ns: iteration.gpu_busy,
             batch: JsonBatch::of(iteration.batch),

@@ -5,6 +5,7 @@ mod differences;
 mod groups;
 mod host;
 mod keys;
+mod split;
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ pub use host::HostLedger;
 pub use keys::Named;
 
 /// How many causes have a row of their own, and the share from which one does.
-const ROWS: usize = 24;
+const ROWS: usize = 40;
 const SMALL: f64 = 0.001;
 
 /// Where the time of iterations goes. The shares of each list add up to 1.
@@ -75,6 +76,15 @@ pub enum LedgerKind {
     Function,
     /// Host: code between two of the things above.
     Code,
+    /// Host: a Python function, by samples of the thread's stack, which divide such code and the time of marked functions.
+    Python,
+    /// Host: native code, by samples.
+    Native,
+    /// Host: the thread was asleep or blocked in such code or such a function: in a sleep, for a lock, a file or another
+    /// thread. By samples, or for certain by what the kernel counts.
+    Blocked,
+    /// Host: the thread could have run, and another one had its processor.
+    Delayed,
     /// Host: waiting for requests, which is no work and no fault.
     Requests,
     /// GPU: at work.
@@ -123,6 +133,9 @@ fn rows(times: Vec<((LedgerKind, String), u64)>) -> Vec<LedgerRow> {
         let other = match kind {
             LedgerKind::Busy => (kind, "busy: other work"),
             LedgerKind::Idle => (kind, "idle: other"),
+            LedgerKind::Python => (kind, "Python: other functions"),
+            LedgerKind::Native => (kind, "native: other functions"),
+            LedgerKind::Blocked => (kind, "asleep or blocked elsewhere"),
             _ => (LedgerKind::Other, "other"),
         };
         *rest.entry(other).or_default() += time;

@@ -2,7 +2,7 @@
 
 use tllmprof_record::Metric;
 
-use super::lines::{Lines, short};
+use super::lines::Lines;
 use crate::kernels::KernelSum;
 use crate::metrics::MetricSum;
 use crate::process::Process;
@@ -42,7 +42,7 @@ pub fn kernels(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
         String::new()
     };
     let each = |count: u64| Rate(taken.a_step(count));
-    lines.add(format_args!(
+    lines.heading(format_args!(
         "{:<42}{:>8}{:>10}{:>10}{:>10}",
         format!("{} kernels a step{more}", each(taken.kernels)),
         "a step",
@@ -51,9 +51,9 @@ pub fn kernels(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
         "of all"
     ));
     for kernel in process.kernels.iter().take(rows) {
+        let name = lines.name(&kernel.short_name(), 40);
         lines.add(format_args!(
-            "  {:<40}{:>8}{:>10}{:>10}{:>10}",
-            short(&kernel.short_name(), 40),
+            "  {name:<40}{:>8}{:>10}{:>10}{:>10}",
             each(kernel.count).to_string(),
             Time(kernel.mean()),
             Time(kernel.longest),
