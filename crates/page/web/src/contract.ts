@@ -529,7 +529,7 @@ export type FindingKind =
     | "bound"
     /** A consequence of causes. */
     | "symptom"
-    /** Something to know that is not a fault. */
+    /** Something to know that is no fault. */
     | "note";
 
 /** Whether a finding's rule holds. */
@@ -776,9 +776,9 @@ export type LedgerKind =
     | "blocked"
     /** Host: the thread could have run, and another one had its processor. */
     | "delayed"
-    /** Host: waiting for requests, which is neither work nor a fault. */
+    /** Host: waiting for requests, which is no work and no fault. */
     | "requests"
-    /** GPU: busy. */
+    /** GPU: at work. */
     | "busy"
     /** GPU: nothing to do. */
     | "idle"

@@ -1,3 +1,5 @@
+use std::os::fd::FromRawFd;
+
 use tempfile::TempDir;
 
 use super::*;
