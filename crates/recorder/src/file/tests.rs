@@ -1,8 +1,7 @@
 use std::os::fd::FromRawFd;
 
-use tempfile::TempDir;
-
 use super::*;
+use tempfile::TempDir;
 
 const OURS: u32 = 4242;
 
