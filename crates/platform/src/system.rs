@@ -91,16 +91,6 @@ pub fn used() -> Option<Used> {
     })
 }
 
-/// How long the calling thread has waited for a processor since it began, in nanoseconds; nothing where the kernel does
-/// not say. Some microseconds.
-pub fn delayed() -> Option<u64> {
-    let mut room = [0; 64];
-    let said = kernel::read(c"/proc/thread-self/schedstat", &mut room)?;
-    // Documentation/scheduler/sched-stats.rst: time on a processor, time in its queue, how often it was on one.
-    let mut words = said.split(|byte| *byte == b' ');
-    str::from_utf8(words.nth(1)?).ok()?.parse().ok()
-}
-
 /// What the kernel calls the calling thread: up to 15 bytes, and zeros.
 pub fn thread_name() -> [u8; 16] {
     let mut name = [0; 16];

@@ -11,11 +11,11 @@ use crate::batch::{self, PhaseSum, UnqualifiedSum};
 use crate::causes::Watched;
 use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
-use crate::iteration::{Iteration, Used};
+use crate::iteration::Iteration;
 use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
 use crate::ledger::{Claims, Groups, HostLedger, Ledger, Named as Names};
 use crate::metrics::{self, MetricSample, MetricSum, Samples};
-use crate::qualify::Qualified;
+use crate::qualify::{self, Qualified};
 use crate::recording::Recording;
 use crate::routing::LayerLoad;
 use crate::slow::{self, Slow, Steps};
@@ -160,6 +160,9 @@ impl Process {
             left_out,
         } = first;
         iterations.sort_by_key(|iteration| iteration.start);
+        for iteration in &mut iterations {
+            iteration.used = used.get(&(iteration.n as u32)).copied();
+        }
         let by_events = gpu.idle();
         let known = (!by_events.is_empty()).then_some(&by_events[..]);
         let (mut facts, strings) = found.facts(header);
@@ -168,8 +171,7 @@ impl Process {
             let of = iterations[..after]
                 .last()
                 .filter(|of| of.thread == thread)?;
-            let used = used.get(&(of.n as u32))?;
-            Some((of.span().end, used.ran))
+            Some((of.span().end, of.used?.ran))
         };
         let sleeps = sleeps_for_requests(&facts.engine);
         let requests = requests.finish(known, sleeps.then_some(&ran), &clock);
@@ -181,8 +183,12 @@ impl Process {
         let sampled = stacks.finish(&facts, &strings);
         let (kinds, allocates) = (kinds(&facts.calls), allocates(&facts.calls));
         let batches = batch::batches(&iterations, &batches);
-        let marks = iterations.iter().map(|iteration| iteration.excluded);
-        let known = marks.zip(batches.iter().copied());
+        let known = iterations.iter().zip(&batches);
+        let known = known.map(|(iteration, batch)| qualify::Known {
+            marked: iteration.excluded,
+            batch: *batch,
+            cut: iteration.cut,
+        });
         let qualified = Qualified::of(&facts.condition, known);
         let timeline = Spans::new(iterations.iter().map(RawIteration::span).collect());
         let stretches = pairs(kernel_edges.clone());
@@ -262,7 +268,6 @@ impl Process {
                 &kernels,
                 gpu,
                 &batches,
-                &used,
                 &qualified,
                 &clock,
             ),
@@ -482,7 +487,6 @@ fn whole(
     kernels: &Kernels,
     gpu: Vec<(u64, u64)>,
     batches: &[Option<Batch>],
-    used: &HashMap<u32, Used>,
     qualified: &Qualified,
     clock: &Clock,
 ) -> Vec<Iteration> {
@@ -520,7 +524,7 @@ fn whole(
                 kernels: kernels.kernels,
                 gpu_busy: kernels.busy,
                 batch: *batch,
-                used: used.get(&(raw.n as u32)).copied(),
+                used: raw.used,
                 unqualified: qualified.why(place),
             }
         })

@@ -61,6 +61,9 @@ pub struct Requests {
     asleep: HashMap<u32, Vec<Span>>,
 }
 
+/// The end of a thread's iteration at a moment, and how long the thread was on a processor in it.
+pub type Ran<'a> = dyn Fn(u32, u64) -> Option<(u64, u64)> + 'a;
+
 impl Candidates {
     pub fn take(&mut self, found: &Found, thread: u32, event: &Event) {
         if matches!(event.what, What::Call { .. }) {
@@ -130,12 +133,7 @@ impl Candidates {
     /// The waits. `idle`: when the GPU had nothing to do, in nanoseconds, where events say that. `ran`: the end of a thread's
     /// iteration at a moment, and how long the thread was on a processor in it, in nanoseconds, where sleeping between calls
     /// is waiting for requests.
-    pub fn finish(
-        self,
-        idle: Option<&[Span]>,
-        ran: Option<&dyn Fn(u32, u64) -> Option<(u64, u64)>>,
-        clock: &Clock,
-    ) -> Requests {
+    pub fn finish(self, idle: Option<&[Span]>, ran: Option<&Ran<'_>>, clock: &Clock) -> Requests {
         let ns = |span: &Span| clock.ns(span.end).saturating_sub(clock.ns(span.start));
         let functions = self.functions.iter().copied();
         let functions = functions.filter(|(_, span)| ns(span) >= FUNCTION);

@@ -638,7 +638,9 @@ export type UnqualifiedBy =
     /** There is a condition, and its batch is not known. */
     | "unknown"
     /** Its batch has no tokens, and there is no condition. */
-    | "idle";
+    | "idle"
+    /** Something else than its own end ended it, as the end of the process. */
+    | "cut";
 
 /** A cause, and the time that is spent on it. */
 export interface LedgerRow {

@@ -11,7 +11,6 @@ use core::cell::Cell;
 
 pub use function::{Entered, Function, StepOf};
 pub use mark::{Calls, Mark, Watch};
-pub use polled::Polled;
 use room::Room;
 
 use super::batch::Arguments;

@@ -45,7 +45,12 @@ pub enum Walked {
 struct Chunk {
     address: usize,
     size: usize,
+    /// Bytes that are copied: up to a little behind the last sample's frames.
+    used: usize,
 }
+
+/// What a stack may grow by from sample to sample, in bytes, to be copied at once all the same.
+const GROWTH: usize = 1024;
 
 impl Chunk {
     const fn contains(self, address: usize) -> bool {
@@ -118,7 +123,7 @@ impl Walker {
         });
         let chunks = self.chunks.iter().map(|chunk| Span {
             address: chunk.address,
-            length: chunk.size,
+            length: chunk.used,
         });
         let outside = self.outside.iter().map(|frame| Span {
             address: *frame,
@@ -163,7 +168,11 @@ impl Walker {
                 self.chunks.clear();
                 return false;
             }
-            self.chunks.push(Chunk { address, size });
+            self.chunks.push(Chunk {
+                address,
+                size,
+                used: size,
+            });
             address = previous;
         }
         true
@@ -211,6 +220,11 @@ impl Walker {
                         // Callers lie below.
                         if index == from && at >= above {
                             break false;
+                        }
+                        if index != from || above == usize::MAX {
+                            // The first that is met in a chunk is the one that lies farthest up.
+                            let end = at - self.chunks[index].address + length + GROWTH;
+                            self.chunks[index].used = end.min(self.chunks[index].size);
                         }
                         last = (index, at);
                         true
