@@ -106,9 +106,14 @@ fn main() -> ExitCode {
         .and_then(|matches| Arguments::from_arg_matches(&matches))
         .unwrap_or_else(|error| refuse(&error));
     arguments.manners.heed();
-    let result = arguments
-        .verb
-        .map_or_else(library::print, |verb| perform(&verb));
+    let result = match (arguments.verb, arguments.lib) {
+        (Some(verb), false) => perform(&verb),
+        (None, true) => library::print(),
+        (Some(_), true) => Err(failure::usage("--lib: it stands alone (wanted: no verb)")),
+        (None, false) => Err(failure::usage(
+            "a verb is missing (tllmprof --help lists them)",
+        )),
+    };
     result.unwrap_or_else(|error| {
         output::say(format_args!("{}", failure::text(&error)));
         failure::status(&error)

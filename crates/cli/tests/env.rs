@@ -132,11 +132,14 @@ fn launchers_start_env_which_starts_the_program() {
 #[test]
 fn ray_gets_json() {
     let scratch = Scratch::new();
-    let text = printed(&scratch, "ray", "").stdout;
+    let name = NAME.replace("$HOME", "$(X)");
+    let mut env = scratch.tllmprof();
+    env.args(["env", "--run", "a-run", "--format", "ray"]);
+    let text = finish(env.env("TLLMPROF_NVTX_NAME", &name)).stdout;
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let library = scratch.library().display().to_string();
     assert_eq!(json["env_vars"]["LD_PRELOAD"], library.as_str());
-    assert_eq!(json["env_vars"]["TLLMPROF_NVTX_NAME"], NAME);
+    assert_eq!(json["env_vars"]["TLLMPROF_NVTX_NAME"], name);
     assert_eq!(json["env_vars"]["TLLMPROF_RUN"], "a-run");
 }
 

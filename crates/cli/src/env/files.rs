@@ -7,6 +7,7 @@ use anyhow::Result;
 use tllmprof_config::printable::is_hidden;
 
 use super::{TRACE, Variables, text};
+use crate::failure::usage;
 use crate::output::json_string;
 
 /// Where records go in a container, if nothing else is said.
@@ -143,9 +144,27 @@ pub fn ray(preload: &OsStr, variables: &Variables) -> Result<Vec<u8>> {
         .map(|(name, value)| (*name, value.as_os_str()));
     let pairs: Vec<_> = std::iter::once(("LD_PRELOAD", preload))
         .chain(variables)
-        .map(|(name, value)| Ok(format!("\"{name}\": {}", json_string(text(name, value)?))))
+        .map(|(name, value)| {
+            let value = text(name, value)?;
+            if names_variable(value) {
+                return Err(usage(format_args!(
+                    "{name}=\"{value}\": Ray replaces $NAME and ${{NAME}} by variables of its workers (wanted: a value \
+                     without them)"
+                )));
+            }
+            Ok(format!("\"{name}\": {}", json_string(value)))
+        })
         .collect::<Result<_>>()?;
     Ok(format!("{{\"env_vars\": {{{}}}}}\n", pairs.join(", ")).into_bytes())
+}
+
+/// Whether a shell, and what expands variables like one, would find a variable in it.
+fn names_variable(value: &str) -> bool {
+    let begins = |c: char| c == '{' || c == '_' || c.is_ascii_alphanumeric();
+    value
+        .split('$')
+        .skip(1)
+        .any(|rest| rest.starts_with(begins))
 }
 
 /// A double-quoted YAML scalar.
@@ -203,6 +222,15 @@ mod tests {
             ),
             "{unit}"
         );
+    }
+
+    #[test]
+    fn ray_gets_no_variables() {
+        assert!(ray("/l.so".as_ref(), &vec![("TLLMPROF_STEP", "sym:^f$".into())]).is_ok());
+        for bad in ["$HOME", "a${B}", "$$_"] {
+            let error = ray("/l.so".as_ref(), &vec![("X", bad.into())]).unwrap_err();
+            assert!(error.to_string().contains(bad), "{error}");
+        }
     }
 
     #[test]

@@ -1,0 +1,1 @@
+"""tllmprof: profile any CUDA program by iteration. The command and its library are not in Python."""

@@ -1,0 +1,114 @@
+"""What a package holds: files by their paths below the prefix (/usr, a virtual environment, an archive's folder)."""
+import dataclasses
+import gzip
+import os
+import re
+import subprocess
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ARCHITECTURES = ("x86_64", "aarch64")
+# The oldest C library that the packages run with.
+GLIBC = "2.17"
+SUMMARY = "Profile any CUDA program by iteration"
+LICENSES = ("LICENSE-MIT", "LICENSE-APACHE")
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    content: bytes
+    mode: int = 0o644
+
+
+def read(path, mode=0o644):
+    with open(path, "rb") as file:
+        return File(file.read(), mode)
+
+
+def version():
+    with open(os.path.join(ROOT, "Cargo.toml"), encoding="utf-8") as manifest:
+        return re.search(r'^version = "(.*)"', manifest.read(), re.M)[1]
+
+
+def epoch():
+    """The time of everything in a package: SOURCE_DATE_EPOCH, or that of the commit."""
+    if given := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(given)
+    shown = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    return int(shown.stdout)
+
+
+def portable(target, architecture):
+    """Where scripts/build-portable puts what it built for the processor."""
+    own = architecture == os.uname().machine
+    return os.path.join(target, "portable" if own else f"portable-{architecture}")
+
+
+def programs(folder):
+    return {
+        "bin/tllmprof": read(f"{folder}/tllmprof", 0o755),
+        "lib/tllmprof/libtllmprof.so": read(f"{folder}/libtllmprof.so"),
+        "lib/tllmprof/demo/engine": read(f"{folder}/demo/engine", 0o755),
+        "lib/tllmprof/demo/libcuda.so.1": read(f"{folder}/demo/libcuda.so.1"),
+    }
+
+
+def manual(command):
+    """Manual pages and completions, which the command for this processor makes."""
+    files = {}
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([command, "manual", folder], check=True)
+        for page in sorted(os.listdir(folder)):
+            files[f"share/man/man1/{page}"] = read(os.path.join(folder, page))
+    for shell, path in {"bash": "share/bash-completion/completions/tllmprof",
+                        "zsh": "share/zsh/site-functions/_tllmprof",
+                        "fish": "share/fish/vendor_completions.d/tllmprof.fish"}.items():
+        made = subprocess.run([command, "completions", shell], stdout=subprocess.PIPE, check=True)
+        files[path] = File(made.stdout)
+    return files
+
+
+def documents(bill_of_materials):
+    files = {f"share/doc/tllmprof/{name}": read(os.path.join(ROOT, name)) for name in ("README.md", "CHANGELOG.md", *LICENSES)}
+    files["share/doc/tllmprof/tllmprof.cdx.json"] = File(bill_of_materials)
+    return files
+
+
+def compressed(files):
+    """The same with manual pages as distributions have them."""
+    return {
+        path + ".gz" if path.startswith("share/man/") else path:
+            File(gzip.compress(file.content, 9, mtime=0), file.mode) if path.startswith("share/man/") else file
+        for path, file in files.items()
+    }
+
+
+def newest_glibc(path):
+    """The newest version of the C library that an ELF file asks for, as text, and what else it needs."""
+    # Unlike objdump it reads those of other processors.
+    shown = subprocess.run(["readelf", "-dVW", path], stdout=subprocess.PIPE, text=True, check=True).stdout
+    versions = {tuple(map(int, found.split("."))) for found in re.findall(r"Name: GLIBC_([0-9.]+)", shown)}
+    needed = [name for name in re.findall(r"\(NEEDED\).*\[(.*)\]", shown)
+              if not re.match(r"(libc|libm|libdl|libpthread|librt|libutil)\.so|ld-linux-", name)]
+    return ".".join(map(str, max(versions, default=(0,)))), needed
+
+
+def complaints(files):
+    """Why the files would not run where the packages say that they do."""
+    limit = tuple(map(int, GLIBC.split(".")))
+    with tempfile.TemporaryDirectory() as folder:
+        for path, file in sorted(files.items()):
+            if not file.content.startswith(b"\x7fELF"):
+                continue
+            copy = os.path.join(folder, "elf")
+            with open(copy, "wb") as out:
+                out.write(file.content)
+            newest, needed = newest_glibc(copy)
+            if tuple(map(int, newest.split("."))) > limit:
+                yield f"{path} needs glibc {newest}, more than {GLIBC}"
+            if needed:
+                yield f"{path} needs {', '.join(needed)}"
+        for path, file in sorted(files.items()):
+            for own in (ROOT, os.path.expanduser("~/.cargo")):
+                if os.path.dirname(own) != "/" and own.encode() in file.content:
+                    yield f"{path} has {own}, a path of this machine, in it"
