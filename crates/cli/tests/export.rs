@@ -83,6 +83,8 @@ fn each_format_is_made_and_what_is_there_stays() {
     let all = [
         "rank-0.tllmprof",
         "rank-1.tllmprof",
+        "stacks.json",
+        "stacks.txt",
         "tables",
         "trace.json",
         "trace.pftrace",
