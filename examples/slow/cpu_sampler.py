@@ -1,13 +1,15 @@
 """Suffers from a sampler that runs on the host, in Python: the GPU waits for its tokens.
 
-    tllmprof run --window 5-24 --step cuStreamSynchronize --gc --gil -- python3 cpu_sampler.py
+    tllmprof run --window 5-24 --step cuStreamSynchronize --gc --gil -- python3 cpu_sampler.py       # or so many steps
 """
 
 import random
+import sys
 
 from gpu import Gpu
 
-STEPS, KERNEL_NS, TOKENS = 30, 3_000_000, 200_000
+KERNEL_NS, TOKENS = 3_000_000, 200_000
+STEPS = int(sys.argv[1]) if sys.argv[1:] else 30
 
 
 def sample(randoms):

@@ -1,13 +1,15 @@
 """Suffers from a Python function that sleeps: between the steps it waits for more requests, to make larger batches.
 
-    tllmprof run --window 5-24 --step cuStreamSynchronize --gc --gil -- python3 python_sleep.py
+    tllmprof run --window 5-24 --step cuStreamSynchronize --gc --gil -- python3 python_sleep.py       # or so many steps
 """
 
+import sys
 import time
 
 from gpu import Gpu
 
-STEPS, KERNEL_NS, WAITS = 30, 5_000_000, 0.008
+KERNEL_NS, WAITS = 5_000_000, 0.008
+STEPS = int(sys.argv[1]) if sys.argv[1:] else 30
 
 
 def collect_requests():

@@ -193,13 +193,13 @@ def main(doc):
         def work(job):
             if bench.is_stopped:
                 return []
-            if given.minutes and time.monotonic() - began > given.minutes * 60:
-                return job.not_run(given.settings, "no time was left")
             # Each run builds its programs in a folder of its own.
             key = kept and kept.key(str(job.what).replace(folder, ""))
             done = kept.take(key) if kept else None
             if done:
                 return done
+            if given.minutes and time.monotonic() - began > given.minutes * 60:
+                return job.not_run(given.settings, "no time was left")
             done = list(job.act())
             if bench.is_stopped:
                 return []

@@ -61,6 +61,13 @@ fn reach(point: Point, close: Option<Taken>, open: Option<Taken>) {
     Profilers.switch(&place(point), Switched { close, open });
 }
 
+/// What a thread wrote, without what its iterations used of the machine.
+fn events(contents: &Contents, thread: u32) -> Vec<What> {
+    let all = contents.of(thread).into_iter().map(|event| event.what);
+    all.filter(|what| !matches!(what, What::Used { .. }))
+        .collect()
+}
+
 #[test]
 fn a_window_is_in_the_record_with_its_iterations() {
     let record = record();
@@ -84,7 +91,7 @@ fn a_window_is_in_the_record_with_its_iterations() {
     });
     let contents = record.read();
     let edge = |edge, iteration| What::Window { edge, iteration };
-    let what: Vec<_> = contents.of(thread).iter().map(|event| event.what).collect();
+    let what = events(&contents, thread);
     let expected = [
         edge(Edge::Open, 5),
         What::Iteration {
@@ -118,12 +125,7 @@ fn what_a_window_held_is_one_figure_though_later_iterations_have_begun() {
         reach(Point::In(5), None, Some(bounded));
         reach(Point::In(9), Some(bounded), None);
     });
-    let what: Vec<_> = record
-        .read()
-        .of(thread)
-        .iter()
-        .map(|event| event.what)
-        .collect();
+    let what = events(&record.read(), thread);
     let edge = |edge, iteration| What::Window { edge, iteration };
     let expected = [
         edge(Edge::Open, 5),
@@ -170,12 +172,7 @@ fn a_window_that_the_end_of_the_process_finds_open_is_closed_by_the_worker() {
         Profilers.finish(6, true, false);
         assert!(STATE.lock().open.is_none());
     });
-    let what: Vec<_> = record
-        .read()
-        .of(thread)
-        .iter()
-        .map(|event| event.what)
-        .collect();
+    let what = events(&record.read(), thread);
     let (edge, iteration) = (Edge::Close, 5);
     assert_eq!(
         what[1..],

@@ -105,11 +105,11 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable(
         "TLLMPROF_STACKS",
-        "sample the stacks of the threads that make steps inside windows: 1 (200 Hz) or 2 to 1000 Hz",
+        "samples of the Python stacks of the threads that make steps, inside windows: 1 (200 Hz), or 2 to 1000 Hz; default 0",
     ),
     variable(
         "TLLMPROF_NATIVE_STACKS",
-        "sample native stacks, too, where the kernel permits it",
+        "1: samples of native stacks, too, where the kernel permits it (perf_event_paranoid); default 0",
     ),
     variable(
         "TLLM_TORCH_PROFILE_TRACE",

@@ -37,7 +37,7 @@ fn each_stack_is_a_line_with_its_count() {
         format!("{of};{step} 1"),
         format!("{of};{step};{odd} 2"),
         format!("{of};{step};{odd};[asleep] 1"),
-        format!("{of};[in no Python function];[off the processor] 1"),
+        format!("{of};[in no Python function];[waiting for a processor] 1"),
         format!("{of} (native);/opt/lib/libx.so+0x1f 1"),
     ];
     expected.sort();

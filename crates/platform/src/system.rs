@@ -70,13 +70,18 @@ pub struct Used {
     pub disk_faults: u64,
 }
 
+/// Nanoseconds of processor time that the calling thread has had; nothing where the process may not ask. A system call.
+pub fn own_processor_time() -> Option<u64> {
+    kernel::time(libc::CLOCK_THREAD_CPUTIME_ID).map(|time| nanoseconds_of(&time))
+}
+
 /// What the calling thread has used; nothing where the process may not ask. Two system calls.
 pub fn used() -> Option<Used> {
-    let ran = kernel::time(libc::CLOCK_THREAD_CPUTIME_ID)?;
+    let ran = own_processor_time()?;
     let usage = kernel::thread_usage()?;
     let in_kernel = usage.ru_stime;
     Some(Used {
-        ran: nanoseconds_of(&ran),
+        ran,
         in_kernel: in_kernel.tv_sec.cast_unsigned() * 1_000_000_000
             + in_kernel.tv_usec.cast_unsigned() * 1_000,
         left: usage.ru_nvcsw.cast_unsigned(),
@@ -84,16 +89,6 @@ pub fn used() -> Option<Used> {
         faults: usage.ru_minflt.cast_unsigned(),
         disk_faults: usage.ru_majflt.cast_unsigned(),
     })
-}
-
-/// How long the calling thread has waited for a processor since it began, in nanoseconds; nothing where the kernel does
-/// not say. Some microseconds.
-pub fn delayed() -> Option<u64> {
-    let mut room = [0; 64];
-    let said = kernel::read(c"/proc/thread-self/schedstat", &mut room)?;
-    // Documentation/scheduler/sched-stats.rst: time on a processor, time in its queue, how often it was on one.
-    let mut words = said.split(|byte| *byte == b' ');
-    str::from_utf8(words.nth(1)?).ok()?.parse().ok()
 }
 
 /// What the kernel calls the calling thread: up to 15 bytes, and zeros.

@@ -91,6 +91,11 @@ pub fn open_iteration() -> Option<u64> {
 
 /// The iteration that is open, if one is, has ended. `counts`: it was a whole one.
 pub fn iteration_ends(counts: bool) {
+    end(counts, false);
+}
+
+/// `cut`: by the end of the process, and not by its own.
+fn end(counts: bool, cut: bool) {
     let n = replace(&OPEN, NONE);
     if n == NONE || !counts {
         return;
@@ -106,7 +111,10 @@ pub fn iteration_ends(counts: bool) {
         ENDED.fetch_add(1, Ordering::Relaxed);
         let excluded = EXCLUDED.load(Ordering::Relaxed);
         let what = What::Iteration { n, excluded };
-        writers::write(&Event::new(since, took, what));
+        writers::write(&Event {
+            cut,
+            ..Event::new(since, took, what)
+        });
         usage::iteration_ends(n);
     } else {
         header.outside().add(took);
@@ -141,6 +149,7 @@ pub fn window_closes(next: u64) {
         return;
     }
     ranges::window_closes();
+    usage::window_closes();
     let first = FIRST.load(Ordering::Relaxed);
     // A window in which no iteration has ended: the one that was open is its last, and was cut off.
     let is_empty = next <= first;
@@ -211,6 +220,6 @@ pub fn count_calls(calls: impl Iterator<Item = u64>) {
 /// The process ends after `iterations`.
 pub fn finish(iterations: u64) {
     let open = OPEN.load(Ordering::Relaxed);
-    iteration_ends(open < iterations);
+    end(open < iterations, true);
     window_closes(iterations);
 }

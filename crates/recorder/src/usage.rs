@@ -1,12 +1,19 @@
 //! What the thread that makes the steps uses of the machine in each iteration of a window.
 //!
-//! Called with the session's turn or its lock: by one thread at a time. Two system calls an iteration.
+//! Ends of iterations come with the session's turn or its lock: by one thread at a time. Two system calls an iteration,
+//! and two more for a wait.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
-use tllmprof_platform::system::{self, Used as Usage};
-use tllmprof_platform::{ids, lifecycle};
+use tllmprof_platform::descriptor::Own;
+use tllmprof_platform::ids;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::system::{self, Clock, Used as Usage};
+use tllmprof_platform::thread::{self, Record};
 use tllmprof_record::{Event, Used, What};
+use tllmprof_sync::Lock;
 
 use super::{clock, writers};
 
@@ -18,13 +25,111 @@ lifecycle::global! {
     static THREAD: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
     static SO_FAR: [AtomicU64; PARTS] = [const { AtomicU64::new(0) }; PARTS];
+    /// A thread, and its `/proc/self/task/N/schedstat`. It stays open while that thread makes the steps: a descriptor that comes and goes
+    /// might be one that the host expects.
+    #[fork(hold)]
+    static FILE: Lock<Option<(u64, Own)>> = Lock::new(None);
+
+    /// How many more waits of that thread are asked about before its iteration ends.
+    #[fork(keep = "stored where a window opens")]
+    static TO_ASK: AtomicU64 = AtomicU64::new(0);
+    /// The thread's processor time and the time when the wait began that is asked about; 0 is none.
+    #[fork(keep = "stored where a window opens")]
+    static RAN_BEFORE: AtomicU64 = AtomicU64::new(0);
+    #[fork(keep = "stored where a window opens")]
+    static WAITS_SINCE: AtomicU64 = AtomicU64::new(0);
+    /// Of the waits that were asked about in this iteration: nanoseconds on a processor, and in all.
+    #[fork(keep = "stored where a window opens")]
+    static RAN_IN_WAITS: AtomicU64 = AtomicU64::new(0);
+    #[fork(keep = "stored where a window opens")]
+    static WAITED: AtomicU64 = AtomicU64::new(0);
 }
+
+lifecycle::at_fork! {
+    stage: Stage::Again,
+    child: in_child,
+}
+
+/// The thread is the parent's.
+fn in_child(_: &OnlyThread) {
+    window_closes();
+}
+
 const PARTS: usize = 7;
+
+/// How many waits of an iteration are asked about: whether waits spin or sleep does not change from one to the next.
+const WAITS: u64 = 1;
 
 /// A window opens: the calling thread is likely to make its steps.
 pub fn window_opens() {
     let now = system::used().unwrap_or_default();
-    take(now, system::delayed().unwrap_or_default());
+    take(now, delayed().unwrap_or_default());
+    of_waits();
+}
+
+/// The window closes.
+pub fn window_closes() {
+    if let Some(mut file) = FILE.try_lock() {
+        *file = None;
+    }
+}
+
+/// How long the calling thread has waited for a processor since it began, in nanoseconds; nothing where the kernel does
+/// not say. Some microseconds.
+fn delayed() -> Option<u64> {
+    let mut file = FILE.try_lock()?;
+    let thread = this_thread();
+    if file.as_ref().is_none_or(|(of, _)| *of != thread) {
+        let path = format!("/proc/self/task/{thread}/schedstat");
+        let opened = File::open(path).and_then(Own::new);
+        *file = opened.ok().map(|opened| (thread, opened));
+    }
+    let mut room = [0; 64];
+    let length = file.as_ref()?.1.get()?.read_at(&mut room, 0).ok()?;
+    parse(room.get(..length)?)
+}
+
+/// Documentation/scheduler/sched-stats.rst: time on a processor, time in its queue, how often it was on one.
+fn parse(schedstat: &[u8]) -> Option<u64> {
+    let mut words = schedstat.split(|byte| *byte == b' ');
+    str::from_utf8(words.nth(1)?).ok()?.parse().ok()
+}
+
+/// The calling thread begins to wait for the GPU.
+#[inline]
+pub fn wait_begins() {
+    if TO_ASK.load(Ordering::Relaxed) > 0 && THREAD.load(Ordering::Relaxed) == this_thread() {
+        RAN_BEFORE.store(system::own_processor_time().unwrap_or(0), Ordering::Relaxed);
+        WAITS_SINCE.store(system::nanoseconds(Clock::Monotonic), Ordering::Relaxed);
+    }
+}
+
+/// A wait for the GPU is over.
+#[inline]
+pub fn wait_ends() {
+    let since = WAITS_SINCE.load(Ordering::Relaxed);
+    if since == 0 || THREAD.load(Ordering::Relaxed) != this_thread() {
+        return;
+    }
+    let took = system::nanoseconds(Clock::Monotonic).saturating_sub(since);
+    WAITS_SINCE.store(0, Ordering::Relaxed);
+    let before = RAN_BEFORE.load(Ordering::Relaxed);
+    if let Some(now) = system::own_processor_time().filter(|_| before > 0) {
+        let left = TO_ASK.load(Ordering::Relaxed).saturating_sub(1);
+        TO_ASK.store(left, Ordering::Relaxed);
+        RAN_IN_WAITS.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
+        WAITED.fetch_add(took, Ordering::Relaxed);
+    }
+}
+
+/// What is known of the waits of the iteration that ends: nanoseconds on a processor, and in all.
+fn of_waits() -> (u64, u64) {
+    WAITS_SINCE.store(0, Ordering::Relaxed);
+    TO_ASK.store(WAITS, Ordering::Relaxed);
+    (
+        RAN_IN_WAITS.swap(0, Ordering::Relaxed),
+        WAITED.swap(0, Ordering::Relaxed),
+    )
 }
 
 /// The calling thread has ended an iteration.
@@ -38,10 +143,11 @@ pub fn iteration_ends(n: u64) {
     let is_preempted = now.preempted > preempted;
     let is_same = THREAD.load(Ordering::Relaxed) == this_thread();
     let waited = match is_preempted || !is_same {
-        true => system::delayed().unwrap_or(delayed),
+        true => self::delayed().unwrap_or(delayed),
         false => delayed,
     };
     take(now, waited);
+    let (ran_in_waits, waits_took) = of_waits();
     if !is_same {
         return;
     }
@@ -62,6 +168,7 @@ pub fn iteration_ends(n: u64) {
             now.preempted.saturating_sub(preempted),
         ),
         (Used::Disk, 0, now.disk_faults.saturating_sub(disk)),
+        (Used::Waits, ran_in_waits, waits_took.div_ceil(1000)),
     ];
     let at = clock::ticks();
     for (what, ns, count) in used {
@@ -94,6 +201,30 @@ fn take(used: Usage, delayed: u64) {
     }
 }
 
+/// The calling thread, without a system call where it is known.
 fn this_thread() -> u64 {
-    u64::from(ids::thread().cast_unsigned())
+    let number = thread::current().map_or_else(ids::thread, Record::number);
+    u64::from(number.cast_unsigned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_long_a_thread_has_waited_is_its_own() {
+        assert_eq!(parse(b"123 456 7\n"), Some(456));
+        assert_eq!(parse(b"123"), None);
+        assert_eq!(parse(b""), None);
+        let first = delayed().unwrap();
+        assert!(delayed().unwrap() >= first);
+        let ours = FILE.lock().as_ref().map(|(thread, _)| *thread);
+        assert_eq!(ours, Some(this_thread()));
+        let others = std::thread::spawn(|| delayed().map(|_| this_thread()));
+        let theirs = others.join().unwrap();
+        assert_eq!(FILE.lock().as_ref().map(|(thread, _)| *thread), theirs);
+        assert_ne!(ours, theirs);
+        window_closes();
+        assert!(FILE.lock().is_none());
+    }
 }

@@ -172,6 +172,7 @@ mod tests {
             cut: false,
             idle: 0,
             idle_calls: 0,
+            used: None,
             excluded: false,
         }
     }

@@ -29,6 +29,8 @@ pub struct RawIteration {
     pub idle_calls: u64,
     /// It does not satisfy the condition.
     pub excluded: bool,
+    /// What its thread used of the machine.
+    pub used: Option<Used>,
 }
 
 impl RawIteration {
@@ -89,6 +91,7 @@ impl First {
                     cut: event.cut,
                     idle: 0,
                     idle_calls: 0,
+                    used: None,
                     excluded,
                 });
             }

@@ -4,17 +4,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
 
+use tllmprof_engines::sleeps_for_requests;
 use tllmprof_record::{Batch, CallKind, Clock, ClockKind, Counter, Damage, Ended, Entry, Header};
 
 use crate::batch::{self, PhaseSum, UnqualifiedSum};
 use crate::causes::Watched;
 use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
-use crate::iteration::{Iteration, Used};
+use crate::iteration::Iteration;
 use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
 use crate::ledger::{Claims, Groups, HostLedger, Ledger, Named as Names};
 use crate::metrics::{self, MetricSample, MetricSum, Samples};
-use crate::qualify::Qualified;
+use crate::qualify::{self, Qualified};
 use crate::recording::Recording;
 use crate::routing::LayerLoad;
 use crate::slow::{self, Slow, Steps};
@@ -159,20 +160,35 @@ impl Process {
             left_out,
         } = first;
         iterations.sort_by_key(|iteration| iteration.start);
+        for iteration in &mut iterations {
+            iteration.used = used.get(&(iteration.n as u32)).copied();
+        }
         let by_events = gpu.idle();
         let known = (!by_events.is_empty()).then_some(&by_events[..]);
-        let requests = requests.finish(known, &clock);
+        let (mut facts, strings) = found.facts(header);
+        let ran = |thread, moment| {
+            let after = iterations.partition_point(|iteration| iteration.start <= moment);
+            let of = iterations[..after]
+                .last()
+                .filter(|of| of.thread == thread)?;
+            Some((of.span().end, of.used?.ran))
+        };
+        let sleeps = sleeps_for_requests(&facts.engine);
+        let requests = requests.finish(known, sleeps.then_some(&ran), &clock);
         for iteration in &mut iterations {
             (iteration.idle, iteration.idle_calls) =
                 requests.within(iteration.thread, iteration.span());
         }
-        let (mut facts, strings) = found.facts(header);
         let left_out = left_out + stacks.left_out;
         let sampled = stacks.finish(&facts, &strings);
         let (kinds, allocates) = (kinds(&facts.calls), allocates(&facts.calls));
         let batches = batch::batches(&iterations, &batches);
-        let marks = iterations.iter().map(|iteration| iteration.excluded);
-        let known = marks.zip(batches.iter().copied());
+        let known = iterations.iter().zip(&batches);
+        let known = known.map(|(iteration, batch)| qualify::Known {
+            marked: iteration.excluded,
+            batch: *batch,
+            cut: iteration.cut,
+        });
         let qualified = Qualified::of(&facts.condition, known);
         let timeline = Spans::new(iterations.iter().map(RawIteration::span).collect());
         let stretches = pairs(kernel_edges.clone());
@@ -252,7 +268,6 @@ impl Process {
                 &kernels,
                 gpu,
                 &batches,
-                &used,
                 &qualified,
                 &clock,
             ),
@@ -472,7 +487,6 @@ fn whole(
     kernels: &Kernels,
     gpu: Vec<(u64, u64)>,
     batches: &[Option<Batch>],
-    used: &HashMap<u32, Used>,
     qualified: &Qualified,
     clock: &Clock,
 ) -> Vec<Iteration> {
@@ -510,7 +524,7 @@ fn whole(
                 kernels: kernels.kernels,
                 gpu_busy: kernels.busy,
                 batch: *batch,
-                used: used.get(&(raw.n as u32)).copied(),
+                used: raw.used,
                 unqualified: qualified.why(place),
             }
         })

@@ -2,7 +2,8 @@
 //!
 //! With a condition (`TLLMPROF_WHERE`) those that fulfil it: a window is made of them, and others that come
 //! meanwhile are recorded, too, and marked. Without one, all but idle ones, as the dummy batches of data parallelism
-//! are: they say nothing about how fast batches are. Where all are idle, they are what there is, and count.
+//! are: they say nothing about how fast batches are. Where all are idle, they are what there is, and count. One that did
+//! not come to its own end does not count beside others: the end of the process, which may take seconds, is no step.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -19,11 +20,22 @@ pub enum Unqualified {
     Unknown,
     /// Its batch has no tokens, and there is no condition.
     Idle,
+    /// Something else than its own end ended it, as the end of the process.
+    Cut,
+}
+
+/// What is known of an iteration: whether it is marked as one that does not satisfy the condition, its batch, and
+/// whether something else than its own end ended it.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    pub marked: bool,
+    pub batch: Option<Batch>,
+    pub cut: bool,
 }
 
 impl Unqualified {
     /// In the order in which they are reported.
-    pub const ALL: [Self; 3] = [Self::Unknown, Self::Idle, Self::Where];
+    pub const ALL: [Self; 4] = [Self::Unknown, Self::Idle, Self::Cut, Self::Where];
 }
 
 /// Of each iteration of a record whether it counts.
@@ -36,17 +48,17 @@ pub struct Qualified {
 }
 
 impl Qualified {
-    /// By whether each iteration is marked as one that does not satisfy the condition, which may be empty, and its batch.
-    pub fn of(condition: &str, known: impl Iterator<Item = (bool, Option<Batch>)>) -> Self {
+    /// By what is known of each iteration. The condition may be empty.
+    pub fn of(condition: &str, known: impl Iterator<Item = Known>) -> Self {
         let known: Vec<_> = known.collect();
-        let has_condition = !condition.is_empty() || known.iter().any(|(marked, _)| *marked);
-        let why = |(marked, batch): &(bool, Option<Batch>)| match (marked, batch) {
+        let has_condition = !condition.is_empty() || known.iter().any(|one| one.marked);
+        let why = |one: &Known| match (one.marked, one.batch) {
             (true, None) => Some(Unqualified::Unknown),
             (true, Some(_)) => Some(Unqualified::Where),
             (false, Some(batch)) if !has_condition && batch.phase() == Phase::Idle => {
                 Some(Unqualified::Idle)
             }
-            (false, _) => None,
+            (false, _) => one.cut.then_some(Unqualified::Cut),
         };
         let why: Vec<_> = known.iter().map(why).collect();
         let is_alike = |some: bool| why.iter().all(|one| one.is_some() == some);
@@ -90,13 +102,16 @@ impl Qualified {
 mod tests {
     use super::*;
 
-    type Known = (bool, Option<Batch>);
-
-    fn qualified(condition: &str, known: &[Known]) -> Qualified {
-        Qualified::of(condition, known.iter().copied())
+    fn qualified(condition: &str, known: &[(bool, Option<Batch>)]) -> Qualified {
+        let known = known.iter().map(|&(marked, batch)| Known {
+            marked,
+            batch,
+            cut: false,
+        });
+        Qualified::of(condition, known)
     }
 
-    fn why(condition: &str, known: &[Known]) -> Vec<Option<Unqualified>> {
+    fn why(condition: &str, known: &[(bool, Option<Batch>)]) -> Vec<Option<Unqualified>> {
         let qualified = qualified(condition, known);
         let places = 0..known.len();
         places.map(|place| qualified.why(place)).collect()
@@ -116,6 +131,23 @@ mod tests {
         assert_eq!(why("", &some), [None, Some(Unqualified::Idle), None]);
         assert_eq!(why("", &[(false, idle()); 2]), [None; 2]);
         assert_eq!(why("", &[(false, None); 2]), [None; 2]);
+    }
+
+    #[test]
+    fn one_that_is_cut_counts_where_there_is_no_other() {
+        let known = |cut| Known {
+            marked: false,
+            batch: None,
+            cut,
+        };
+        let of = |cut: &[bool]| {
+            let qualified = Qualified::of("", cut.iter().map(|cut| known(*cut)));
+            (0..cut.len())
+                .map(|place| qualified.why(place))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[false, true]), [None, Some(Unqualified::Cut)]);
+        assert_eq!(of(&[true]), [None]);
     }
 
     #[test]

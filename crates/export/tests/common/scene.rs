@@ -413,9 +413,9 @@ fn python(scene: &mut Scene, (tid, track): (u32, &str)) {
 /// Functions of sampled stacks, the outermost first; a separator of folded stacks is in one.
 pub const STACK: [&str; 2] = ["Engine.step (core.py:10)", "odd; name (sched.py:7)"];
 
-/// Samples of a thread's stack, taken by another thread.
+/// Samples of a thread's stack, which the thread beside it takes.
 fn samples(scene: &mut Scene, (tid, track): (u32, &str)) {
-    let (sampler, track) = (tid + 50, format!("samples, {track}"));
+    let (sampler, track) = (tid + 1, format!("samples, {track}"));
     let asleep = format!("{}, asleep", STACK[1]);
     let all = [
         (Taken::Python, ThreadState::Running, 2, STACK[1]),
@@ -425,7 +425,7 @@ fn samples(scene: &mut Scene, (tid, track): (u32, &str)) {
             Taken::NoPython,
             ThreadState::Runnable,
             0,
-            "in no Python function, off the processor",
+            "in no Python function, waiting for a processor",
         ),
         (Taken::Torn, ThreadState::Running, 0, "rejected"),
         (

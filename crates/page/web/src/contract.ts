@@ -529,7 +529,7 @@ export type FindingKind =
     | "bound"
     /** A consequence of causes. */
     | "symptom"
-    /** Something to know that is not a fault. */
+    /** Something to know that is no fault. */
     | "note";
 
 /** Whether a finding's rule holds. */
@@ -638,7 +638,9 @@ export type UnqualifiedBy =
     /** There is a condition, and its batch is not known. */
     | "unknown"
     /** Its batch has no tokens, and there is no condition. */
-    | "idle";
+    | "idle"
+    /** Something else than its own end ended it, as the end of the process. */
+    | "cut";
 
 /** A cause, and the time that is spent on it. */
 export interface LedgerRow {
@@ -776,9 +778,9 @@ export type LedgerKind =
     | "blocked"
     /** Host: the thread could have run, and another one had its processor. */
     | "delayed"
-    /** Host: waiting for requests, which is neither work nor a fault. */
+    /** Host: waiting for requests, which is no work and no fault. */
     | "requests"
-    /** GPU: busy. */
+    /** GPU: at work. */
     | "busy"
     /** GPU: nothing to do. */
     | "idle"

@@ -4,6 +4,7 @@
 
 mod function;
 mod mark;
+mod polled;
 mod room;
 
 use core::cell::Cell;

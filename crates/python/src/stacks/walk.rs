@@ -45,7 +45,12 @@ pub enum Walked {
 struct Chunk {
     address: usize,
     size: usize,
+    /// Bytes that are copied: up to a little behind the last sample's frames.
+    used: usize,
 }
+
+/// What a stack may grow by from sample to sample, in bytes, to be copied at once all the same.
+const GROWTH: usize = 1024;
 
 impl Chunk {
     const fn contains(self, address: usize) -> bool {
@@ -61,6 +66,8 @@ pub struct Walker {
     chunks: Vec<Chunk>,
     behind: usize,
     outside: Vec<usize>,
+    /// Frames outside the chunks that this sample has met.
+    met: Vec<usize>,
     codes: Vec<usize>,
 }
 
@@ -116,7 +123,7 @@ impl Walker {
         });
         let chunks = self.chunks.iter().map(|chunk| Span {
             address: chunk.address,
-            length: chunk.size,
+            length: chunk.used,
         });
         let outside = self.outside.iter().map(|frame| Span {
             address: *frame,
@@ -161,7 +168,11 @@ impl Walker {
                 self.chunks.clear();
                 return false;
             }
-            self.chunks.push(Chunk { address, size });
+            self.chunks.push(Chunk {
+                address,
+                size,
+                used: size,
+            });
             address = previous;
         }
         true
@@ -170,7 +181,7 @@ impl Walker {
     /// Follows the frames from the innermost one; None where they are no stack.
     fn follow(&mut self, layout: &Layout, top: usize) -> Option<()> {
         let length = layout.frame_bytes();
-        let mut outside = core::mem::take(&mut self.outside);
+        let mut outside = core::mem::take(&mut self.met);
         outside.clear();
         let mut frames = 0;
         let mut at = top;
@@ -210,6 +221,11 @@ impl Walker {
                         if index == from && at >= above {
                             break false;
                         }
+                        if index != from || above == usize::MAX {
+                            // The first that is met in a chunk is the one that lies farthest up.
+                            let end = at - self.chunks[index].address + length + GROWTH;
+                            self.chunks[index].used = end.min(self.chunks[index].size);
+                        }
                         last = (index, at);
                         true
                     }
@@ -231,8 +247,6 @@ impl Walker {
             frames += 1;
             at = previous;
         };
-        outside.truncate(MOST_OUTSIDE);
-        self.outside = outside;
         let is_rooted = match layout.frame.life {
             Life::Object { .. } => true,
             Life::Chunk { .. } => {
@@ -243,7 +257,14 @@ impl Walker {
                 self.codes.is_empty() || oldest == Some(outermost)
             }
         };
-        (whole && is_rooted).then_some(())
+        let is_whole = whole && is_rooted;
+        outside.truncate(MOST_OUTSIDE);
+        self.met = outside;
+        // Of a torn stack only a part is known: what was there before is more likely to be met again.
+        if is_whole {
+            core::mem::swap(&mut self.met, &mut self.outside);
+        }
+        is_whole.then_some(())
     }
 }
 

@@ -71,12 +71,18 @@ pub fn kernels(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
 
 /// What was taken, what the GPU did there, and that taking it has its price.
 fn heading(taken: &KernelSum, sum: &Sum) -> String {
-    let mut text = format!(
-        "kernels of {} steps: busy {}, gaps {}",
-        taken.iterations,
-        Share(taken.share(taken.busy)),
-        Share(taken.share(taken.gaps))
-    );
+    let mut text = match taken.busy {
+        0 => format!(
+            "kernels of {} steps, whose times are not known",
+            taken.iterations
+        ),
+        busy => format!(
+            "kernels of {} steps: busy {}, gaps {}",
+            taken.iterations,
+            Share(taken.share(busy)),
+            Share(taken.share(taken.gaps))
+        ),
+    };
     if let (Some(with), Some(without)) = (sum.with_kernels, sum.without_kernels) {
         text += &format!("; p50 {}, others {}", Time(with.p50), Time(without.p50));
     }

@@ -352,12 +352,33 @@ fn a_host_that_sleeps() {
     let report = report(std::slice::from_ref(&made));
     assert_eq!(yes(&report), ["host-blocked", "low-gpu-utilisation"]);
     let first = &report.findings[0];
-    let said = "asleep or blocked between cuStreamSynchronize and cuLaunchKernel (50.";
+    let said = "asleep or blocked between cuStreamSynchronize and cuLaunchKernel (48.8 %)";
     assert!(first.evidence.contains(said), "{}", first.evidence);
     assert!((first.loss.unwrap() - 0.5).abs() < 0.01, "{first:?}");
     // Where it may have been on a processor meanwhile, nothing is certain.
-    let spins = waits_for_the_host(&[(Used::Ran, 6 * MS, 9)]);
-    says(spins, "host-blocked", Verdict::No);
+    let runs = [(Used::Ran, 6 * MS, 9)];
+    says(waits_for_the_host(&runs), "host-blocked", Verdict::No);
+    // It was on one in its waits.
+    let spins = [runs[0], (Used::Waits, 4 * MS, 4000)];
+    says(waits_for_the_host(&spins), "host-blocked", Verdict::Yes);
+}
+
+#[test]
+fn an_engine_that_sleeps_between_steps_waits_for_requests() {
+    let made = |engine, ran| Made {
+        engine,
+        ..waits_for_the_host(&[(Used::Ran, ran, 9)])
+    };
+    let evidence = finds(made("llama.cpp, linked in", 300 * US), &["no-requests"]);
+    assert_eq!(
+        evidence,
+        "it waits for requests 58.5 % of the time, 6.00 ms at the longest; other findings are about the rest"
+    );
+    // It ran for too long to have slept all that time.
+    let busy = made("llama.cpp, linked in", MS);
+    says(busy, "no-requests", Verdict::No);
+    says(made("vLLM V1", 300 * US), "no-requests", Verdict::No);
+    says(made("", 300 * US), "host-blocked", Verdict::Yes);
 }
 
 #[test]

@@ -1,0 +1,111 @@
+//! Where an engine looks for requests over and over: what lies between two steps is one run of that function in the
+//! record, not one for each call. An engine has one thread that does.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use tllmprof_config::PyFunction;
+use tllmprof_platform::{ids, lifecycle};
+use tllmprof_recorder as recorder;
+use tllmprof_recorder::What;
+use tllmprof_sync::Published;
+
+/// The calls since the last step of the thread that made them.
+struct Polled {
+    function: Published<PyFunction>,
+    thread: AtomicU64,
+    /// When the first began, and when the last ended, in the record's ticks.
+    since: AtomicU64,
+    until: AtomicU64,
+}
+
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(by = in_child)]
+    #[restart(by = forget)]
+    static POLLED: Polled = Polled::none();
+}
+
+impl Polled {
+    const fn none() -> Self {
+        Self {
+            function: Published::none(),
+            thread: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            until: AtomicU64::new(0),
+        }
+    }
+
+    fn add(&self, function: &'static PyFunction, thread: u64, since: u64, until: u64) {
+        let is_first = self.function.get().is_none();
+        if is_first || self.thread.load(Ordering::Relaxed) != thread {
+            self.thread.store(thread, Ordering::Relaxed);
+            self.since.store(since, Ordering::Relaxed);
+        }
+        self.until.store(until, Ordering::Relaxed);
+        self.function.set(Some(function));
+    }
+
+    /// The function, when it was first called and when the last call ended, if the thread has called it.
+    fn take(&self, thread: u64) -> Option<(&'static PyFunction, u64, u64)> {
+        if self.function.get().is_none() || self.thread.load(Ordering::Relaxed) != thread {
+            return None;
+        }
+        let function = self.function.take()?;
+        let [since, until] = [&self.since, &self.until].map(|at| at.load(Ordering::Relaxed));
+        Some((function, since, until))
+    }
+}
+
+/// A call has ended that began at `since`, in the record's ticks.
+pub fn ended(function: &'static PyFunction, since: u64) {
+    if recorder::is_recording() {
+        POLLED.add(function, this_thread(), since, recorder::ticks());
+    }
+}
+
+/// The calling thread begins a step.
+pub fn step_begins() {
+    if POLLED.function.get().is_none() {
+        return;
+    }
+    if let Some((function, since, until)) = POLLED.take(this_thread()) {
+        let name = recorder::id_of(function.qualname.as_str());
+        recorder::event(since, until.saturating_sub(since), What::Function { name });
+    }
+}
+
+fn this_thread() -> u64 {
+    u64::from(ids::thread().cast_unsigned())
+}
+
+fn forget() {
+    POLLED.function.set(None);
+}
+
+fn in_child(_: &lifecycle::OnlyThread) {
+    forget();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_of_a_thread_are_one_run_from_the_first_to_the_last() {
+        let function = PyFunction::parse("engine:Scheduler.on_idle").unwrap();
+        let function: &'static PyFunction = Box::leak(Box::new(function));
+        let polled = Polled::none();
+        for since in [10, 20, 90] {
+            polled.add(function, 1, since, since + 5);
+        }
+        assert!(polled.take(2).is_none());
+        let (_, since, until) = polled.take(1).unwrap();
+        assert_eq!((since, until), (10, 95));
+        assert!(polled.take(1).is_none());
+        polled.add(function, 1, 100, 110);
+        polled.add(function, 2, 120, 130);
+        let (_, since, until) = polled.take(2).unwrap();
+        assert_eq!((since, until), (120, 130));
+    }
+}
