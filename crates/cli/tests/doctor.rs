@@ -284,7 +284,7 @@ fn python_that_can_be_seen_into() {
 fn what_is_no_program() {
     let scratch = Scratch::new();
     bad(&doctor(&scratch, "no-such-program"), "no-such-program");
-    bad(&doctor(&scratch, "/etc/passwd"), "may not be executed");
+    bad(&doctor(&scratch, "/etc/passwd"), "is not executable");
     // Cut off in the middle of its headers.
     let program = scratch.compile("damaged", MAIN, &[]);
     let bytes = fs::read(&program).unwrap();

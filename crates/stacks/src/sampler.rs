@@ -37,7 +37,7 @@ lifecycle::global! {
 
     /// What the thread is about.
     #[fork(reset)]
-    #[exit = "the thread is told to end, and not waited for: nothing that it uses goes away"]
+    #[exit = "the thread is asked to end, and not waited for: nothing that it uses goes away"]
     static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
     /// A window is open whose stacks are to be sampled.
     #[fork(reset)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use regex::Regex;
 
 /// In string literals of the crates and in documents: a pattern of whole words, and what to write.
-const WORDS: [(&str, &str); 30] = [
+const WORDS: [(&str, &str); 29] = [
     ("tells?|told|telling", "log, report, show, warn"),
     ("lets? (it |them )?be", "leaves alone"),
     ("sees? to (it|that|a|an|the)", "installs, makes sure"),
@@ -22,7 +22,6 @@ const WORDS: [(&str, &str); 30] = [
     ("of no use", "cannot be used"),
     ("as it were", "leave it out"),
     ("in the midst", "inside, in the middle"),
-    ("anew", "again"),
     ("fulfill?(s|ed)?", "satisfy"),
     ("whoever|whosoever", "name who"),
     ("somebody|anybody('s)?|nobody('s)?", "name who"),

@@ -350,9 +350,9 @@ export interface Stacks {
     counts: SampleCounts;
     /** How much of the samples was rejected. Unit: part of 1. */
     rejected_share: number;
-    /** From how many samples on functions are told apart. Unit: samples. */
+    /** From how many samples on functions are distinguished. Unit: samples. */
     enough: number;
-    /** Whether the ledger tells functions apart by them. */
+    /** Whether the ledger distinguishes functions by them. */
     told_apart: boolean;
     /** For each of `windows`: how many there are. */
     windows: SampleCounts[];

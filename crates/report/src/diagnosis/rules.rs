@@ -18,7 +18,7 @@ pub enum Kind {
     Bound,
     /// A consequence of causes.
     Symptom,
-    /// Something to know that is no fault.
+    /// Something to know that is not a fault.
     Note,
 }
 

@@ -20,10 +20,10 @@ pub struct JsonStacks<'a> {
     /// How much of the samples was rejected.
     #[schemars(extend("unit" = "part of 1"))]
     rejected_share: f64,
-    /// From how many samples on functions are told apart.
+    /// From how many samples on functions are distinguished.
     #[schemars(extend("unit" = "samples"))]
     enough: u64,
-    /// Whether the ledger tells functions apart by them.
+    /// Whether the ledger distinguishes functions by them.
     told_apart: bool,
     /// For each of `windows`: how many there are.
     windows: &'a [SampleCounts],

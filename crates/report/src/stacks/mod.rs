@@ -18,7 +18,7 @@ use crate::facts::Facts;
 use frames::RawFrames;
 use tree::TreeBuilder;
 
-/// From how many samples on functions are told apart.
+/// From how many samples on functions are distinguished.
 pub const ENOUGH: u64 = 200;
 
 /// How many samples are kept; more are counted.

@@ -368,7 +368,7 @@ fn stacks(process: &Process, lines: &mut Lines) {
             format!("{} in {name}", Share(one.share))
         }));
     } else {
-        said.push(format!("functions are told apart from {ENOUGH} on"));
+        said.push(format!("functions are distinguished from {ENOUGH} on"));
     }
     lines.wrapped("stacks: ", &said, STACKS);
 }

@@ -267,7 +267,7 @@ fn few_samples_tell_no_functions_apart() {
     assert_eq!(process.ledger, without.ledger);
     assert_eq!(without.stacks.counts.samples, 0);
     let report = Report::new(vec![process]);
-    let line = "stacks: 199 samples at 1000 Hz, 10.1 ms apart,\n      functions are told apart from 200 on\n";
+    let line = "stacks: 199 samples at 1000 Hz, 10.1 ms apart,\n      functions are distinguished from 200 on\n";
     let text = report.text();
     assert!(text.contains(line), "{text}");
     let found = &report.findings[0];
