@@ -131,6 +131,10 @@ pub const VARIABLES: &[Variable] = &[
         "identifier of the run, which its records have in common; default the launcher's job",
     ),
     variable(
+        "TLLMPROF_CONTROL",
+        "listen to tllmprof ps, capture and stop: 1, the folder of the socket, or 0 (default; 1 with tllmprof run)",
+    ),
+    variable(
         "TLLMPROF_LOG",
         "log level on standard error: off, error, warn, info (default) or debug",
     ),
