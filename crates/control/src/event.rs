@@ -18,6 +18,8 @@ pub enum Event {
     Closed(Closed),
     Refused {
         why: String,
+        /// The step that comes next, where one was asked for that has begun.
+        next: Option<u64>,
     },
 }
 
@@ -75,6 +77,11 @@ impl Phase {
 }
 
 impl Event {
+    pub fn refused(why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self::Refused { why, next: None }
+    }
+
     pub fn to_line(&self) -> String {
         let object = |event: &str| Object::default().with("event", event);
         match self {
@@ -92,7 +99,9 @@ impl Event {
                 let object = object("closed").with("first", first).with("last", last);
                 object.with("record", closed.record.clone())
             }
-            Self::Refused { why } => object("refused").with("why", why.as_str()),
+            Self::Refused { why, next } => object("refused")
+                .with("why", why.as_str())
+                .with_some("next", *next),
         }
         .to_line()
     }
@@ -140,6 +149,7 @@ impl Event {
             }),
             Some("refused") => Self::Refused {
                 why: text("why").unwrap_or_default(),
+                next: number("next"),
             },
             _ => return Err("the event is unknown"),
         })
@@ -204,6 +214,7 @@ mod tests {
             Event::Closed(Closed::default()),
             Event::Refused {
                 why: "a\nb".to_owned(),
+                next: Some(7),
             },
         ] {
             let line = event.to_line();

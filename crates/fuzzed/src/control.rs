@@ -15,7 +15,7 @@ pub fn control(bytes: &[u8]) {
                     !why.is_empty() && !why.contains(char::is_control),
                     "{why:?}"
                 );
-                let answer = Event::Refused { why }.to_line();
+                let answer = Event::refused(why).to_line();
                 assert!(Event::from_line(answer.as_bytes()).is_ok(), "{answer}");
             }
         }

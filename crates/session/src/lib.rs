@@ -14,6 +14,7 @@ mod calls;
 mod ending;
 pub mod engines;
 mod learning;
+pub mod live;
 mod rank;
 mod ranks;
 mod recording;

@@ -22,7 +22,7 @@ use super::activity::USES_CUDA;
 use super::engines::{self, Found};
 use super::rank::Rank;
 use super::wiring::{doors, interpreter, sink};
-use super::{learning, slots};
+use super::{learning, live, slots};
 
 lifecycle::global! {
     stage: Session;
@@ -87,6 +87,12 @@ pub struct State {
     /// Iterations that began while a turn was under way, as their threads could wait no longer; none
     /// any more once that has been said.
     pub early: Option<u64>,
+    /// The latest window that was asked for while the process runs.
+    pub demand: Option<live::Demand>,
+    /// The iterations of the window that closed last, if it had any.
+    pub closed: Option<(u64, u64)>,
+    /// Somebody asks for the rank, which is looked up with the next iteration.
+    pub rank_is_wanted: bool,
     /// A process that does not use CUDA is left alone, whatever functions of it are counted.
     pub uses_cuda: bool,
 }
@@ -97,18 +103,25 @@ pub enum Recording {
     /// Not asked for, or it could not be made.
     #[default]
     No,
+    /// It begins with the first window that is asked for while the process runs.
+    OnDemand,
     /// It begins with the first iteration.
     ToBegin,
     Yes,
 }
 
 impl Recording {
-    pub fn asked_for() -> Self {
-        if sink().wants_record() {
-            Self::ToBegin
-        } else {
-            Self::No
+    pub fn asked_for(settings: &Settings) -> Self {
+        match sink().wants_record() {
+            true if settings.trace_on_demand => Self::OnDemand,
+            true => Self::ToBegin,
+            false => Self::No,
         }
+    }
+
+    /// Whether each iteration is of interest.
+    const fn is_due(self) -> bool {
+        matches!(self, Self::ToBegin | Self::Yes)
     }
 }
 
@@ -137,10 +150,13 @@ impl State {
             awaited_rank: false,
             gating: Gating::NotAsked,
             follows_each: settings.nvtx && injection::has_tool(),
-            recording: Recording::asked_for(),
+            recording: Recording::asked_for(settings),
             recorded_step: None,
             restarts: 0,
             early: Some(0),
+            demand: None,
+            closed: None,
+            rank_is_wanted: false,
             uses_cuda: false,
         })
     }
@@ -185,8 +201,10 @@ impl State {
         let next = Some(self.turn.done().next());
         // Where the record alone wants to know of each, the driver's calls report it.
         let awaits_rank = self.awaits_rank_at(self.turn.done().next());
-        let is_each =
-            self.follows_each || self.settings.condition.is_some() || self.schedule.is_settling();
+        let is_each = self.follows_each
+            || self.condition().is_some()
+            || self.schedule.is_settling()
+            || self.rank_is_wanted && self.rank == Rank::NotAsked;
         let edge = if is_each || awaits_rank {
             next
         } else {
@@ -250,7 +268,7 @@ impl State {
             && tensorrt_llm_gates_itself(variable, engines::seen)
         {
             self.gating = Gating::Engine;
-            self.schedule = Schedule::default();
+            self.schedule.plan_none();
             log::say!(
                 Info,
                 "TensorRT-LLM is in this process and reads {variable} itself: the profiler is left \
@@ -265,7 +283,7 @@ impl State {
     pub fn asks_rank_at(&self, point: Point) -> bool {
         match (self.rank, point) {
             (Rank::Known(_), _) => false,
-            (Rank::NotAsked, Point::In(_)) => self.settings.ranks.is_some(),
+            (Rank::NotAsked, Point::In(_)) => self.settings.ranks.is_some() || self.rank_is_wanted,
             (_, Point::In(iteration)) => self.awaits_rank_at(iteration),
             (_, Point::Start | Point::After(_)) => false,
         }
@@ -297,7 +315,7 @@ impl State {
         let is_settled = rank != Rank::None || self.schedule.has_edge_at(point);
         match rank.number() {
             Some(number) if is_settled && !ranks.contains(number) => {
-                self.schedule = Schedule::default();
+                self.schedule.plan_none();
             }
             Some(_) if awaited => self.schedule.hold(false),
             Some(_) => {}
@@ -317,7 +335,7 @@ impl State {
 
     /// Whether each iteration goes into the record.
     pub fn records_each(&self) -> bool {
-        self.recording != Recording::No && self.uses_cuda
+        self.recording.is_due() && self.uses_cuda
     }
 
     /// How many of `iterations` the record is to have at the end of the process: calls that were

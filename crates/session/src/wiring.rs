@@ -7,6 +7,7 @@ use tllmprof_config::{Ranked, Settings, Step};
 use tllmprof_platform::log::Level;
 use tllmprof_steps::window::{Edge, Point};
 
+use super::live::Listener;
 use super::rank::Rank;
 
 /// Where the process is in the sequence of iterations.
@@ -21,6 +22,8 @@ pub struct Place<'a> {
     pub capturing: bool,
     /// The condition on batches does not hold for the iteration that begins.
     pub excluded: bool,
+    /// In how many iterations of a window that opens GPU kernels are taken.
+    pub kernels: Option<u64>,
 }
 
 /// What a record says of its process.
@@ -122,6 +125,7 @@ pub struct Wiring {
     pub sink: &'static dyn Sink,
     pub doors: &'static dyn Doors,
     pub interpreter: &'static dyn Interpreter,
+    pub listener: &'static dyn Listener,
 }
 
 /// The library's one wiring; none in a test of a layer. Collected by the linker, as another library's
@@ -133,6 +137,7 @@ static NOTHING: Wiring = Wiring {
     sink: &Nobody,
     doors: &Nobody,
     interpreter: &Nobody,
+    listener: &Nobody,
 };
 
 fn wiring() -> &'static Wiring {
@@ -149,6 +154,10 @@ pub fn doors() -> &'static dyn Doors {
 
 pub fn interpreter() -> &'static dyn Interpreter {
     wiring().interpreter
+}
+
+pub fn listener() -> &'static dyn Listener {
+    wiring().listener
 }
 
 /// Does nothing, where the session is not wired.
@@ -177,6 +186,11 @@ impl Sink for Nobody {
     fn finish(&self, _: u64, _: bool, _: bool) {}
     fn finish_record(&self, _: bool) {}
     fn main_thread_leaves(&self) {}
+}
+
+impl Listener for Nobody {
+    fn begins(&self, _: &'static Settings) {}
+    fn ends(&self) {}
 }
 
 impl Doors for Nobody {

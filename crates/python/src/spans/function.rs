@@ -11,9 +11,9 @@ use crate::object::Python;
 use crate::rank;
 use tllmprof_capture::marks::Name;
 use tllmprof_capture::marks::Pushed;
-use tllmprof_session::activity;
 use tllmprof_session::by_name;
 use tllmprof_session::engines;
+use tllmprof_session::live;
 use tllmprof_steps::step::counted::Counted;
 
 /// A function that was asked for by its name.
@@ -207,8 +207,11 @@ impl Function {
             return None;
         }
         rank::look_for(py);
-        let is_asked = activity::settings().is_some_and(|settings| settings.condition.is_some());
-        let facts = if is_asked { facts() } else { Facts::default() };
+        let facts = if live::wants_facts() {
+            facts()
+        } else {
+            Facts::default()
+        };
         let ends = py.without_gil(|| by_name::ask_with(Counted::Python, facts));
         // Not before the thread has the GIL again: the call is to be in the window that it belongs to.
         tllmprof_session::goes_on();
