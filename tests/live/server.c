@@ -1,15 +1,27 @@
 /* server MICROSECONDS [BARRIER RANK RANKS]: a serving loop, a step in so many microseconds, until it is ended or there
  * is a file `end` here. While there is a file `pause` it waits for requests: it makes no step. With BARRIER, a file that
  * all ranks map, no rank begins a step before all others have come to it; one that does not come for long is left out.
- * Prints a line when its first step is over. */
+ * Prints a line when its first step is over.
+ *
+ * HOST says what else it does after step 20:
+ *   forks   the child writes how many sockets it has open into the file `child`, and makes steps, too
+ *   execs   becomes sleep(1)
+ *   closes  closes all descriptors from 3 on, and opens a file of its own in place of each that was open
+ * and `no_socket` that it may not make sockets, from the start. */
 #include "program.h"
 
 #include "loop.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 enum { MOST = 16, LATE_MS = 1000 };
@@ -43,8 +55,68 @@ static void meet(struct barrier *barrier, int rank, int ranks, long step)
     }
 }
 
+static int open_sockets(void)
+{
+    int count = 0;
+    struct stat status;
+    for (int descriptor = 0; descriptor < 1024; descriptor++)
+        count += fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode);
+    return count;
+}
+
+static void write_child(void)
+{
+    FILE *file = fopen("child.new", "w");
+    fprintf(file, "%d %d\n", (int)getpid(), open_sockets());
+    fclose(file);
+    rename("child.new", "child");
+}
+
+/* As a daemon does that knows nothing of what others have open in it. */
+static int own[1024];
+static void close_all(void)
+{
+    struct stat status;
+    for (int descriptor = 3; descriptor < 1024; descriptor++) {
+        if (fstat(descriptor, &status) != 0)
+            continue;
+        close(descriptor);
+        int file = open("own", O_RDWR | O_CREAT | O_APPEND, 0600);
+        if (file != descriptor)
+            dup2(file, descriptor), close(file);
+        own[descriptor] = 1;
+    }
+}
+
+static void check_own(void)
+{
+    struct stat status, mine;
+    if (stat("own", &mine) != 0)
+        return;
+    for (int descriptor = 3; descriptor < 1024; descriptor++)
+        if (own[descriptor] && (fstat(descriptor, &status) != 0 || status.st_ino != mine.st_ino))
+            printf("descriptor %d was taken\n", descriptor);
+    printf("%ld bytes in the program's own file\n", (long)mine.st_size);
+}
+
+static void forbid_sockets(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        exit(3);
+}
+
 int main(int argc, char **argv)
 {
+    const char *host = getenv("HOST") != NULL ? getenv("HOST") : "";
+    if (strcmp(host, "no_socket") == 0)
+        forbid_sockets();
     alarm(300);
     long period = argc > 1 ? atol(argv[1]) : 1000;
     struct barrier *barrier = NULL;
@@ -68,11 +140,24 @@ int main(int argc, char **argv)
             meet(barrier, rank, ranks, step + 1);
         loop_step(&loop, (int)step);
         usleep((useconds_t)period);
+        if (step == 20 && strcmp(host, "forks") == 0 && fork() == 0) {
+            write_child();
+            /* The driver refuses them, as its parent has initialised it. */
+            int (*call)(void) = (int (*)(void))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuCtxSynchronize");
+            for (; access("end", F_OK) != 0; usleep((useconds_t)period))
+                (void)call();
+            exit(0);
+        }
+        if (step == 20 && strcmp(host, "execs") == 0)
+            execlp("sleep", "sleep", "60", NULL);
+        if (step == 20 && strcmp(host, "closes") == 0)
+            close_all();
         if (step == 0) {
             printf("ready\n");
             fflush(stdout);
         }
     }
+    check_own();
     printf("checksum %016llx\n", (unsigned long long)loop_close(&loop));
     return 0;
 }

@@ -93,12 +93,13 @@ impl Watch {
     pub fn on(&mut self, progress: Progress, now: Instant) -> Action {
         match progress {
             Progress::Waits => Action::Nothing,
-            Progress::Closed(iterations) => Action::SayClosed(iterations),
-            Progress::Open(first) if !self.has_opened => {
+            // It may have opened and closed since it was looked last.
+            Progress::Open(first) | Progress::Closed(Some((first, _))) if !self.has_opened => {
                 self.has_opened = true;
                 self.opened = Some(now);
                 Action::SayOpened(first)
             }
+            Progress::Closed(iterations) => Action::SayClosed(iterations),
             Progress::Open(_) => {
                 let past = |since: Option<Instant>, limit| {
                     since.is_some_and(|since| now.saturating_duration_since(since) >= limit)
@@ -146,7 +147,14 @@ mod tests {
                 (90_001, steps, SayClosed(Some((7, 9)))),
             ],
         );
-        drive(Watch::of(1, None), &[(0, steps, SayClosed(Some((7, 9))))]);
+        drive(
+            Watch::of(1, None),
+            &[
+                (0, steps, SayOpened(7)),
+                (0, steps, SayClosed(Some((7, 9)))),
+            ],
+        );
+        drive(Watch::of(1, None), &[(0, Closed(None), SayClosed(None))]);
     }
 
     #[test]

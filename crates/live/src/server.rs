@@ -175,28 +175,27 @@ impl Server {
 
     /// Looks how far the window is that somebody waits for.
     fn follow(&mut self) {
-        let Some(watch) = &mut self.watch else { return };
-        let progress = match watch.owner() {
-            Some(_) => live::progress(),
-            None => live::planned_progress(),
-        };
-        // The process ends: whoever waits sees the connection end.
-        let Some(progress) = progress else { return };
-        match watch.on(progress, Instant::now()) {
-            Action::Nothing => {}
-            Action::Stop => drop(live::stop()),
-            Action::CloseIdle => live::close_idle(),
-            Action::SayOpened(first) => {
-                let owner = watch.owner();
-                self.say_to(|number| Some(number) == owner, &Event::Opened { first });
-            }
-            Action::SayClosed(steps) => {
-                if let Some(watch) = self.watch.take() {
-                    let closed = Event::Closed(Closed {
-                        steps,
-                        record: record(),
-                    });
-                    self.say_to(|number| watch.waits(number), &closed);
+        while let Some(watch) = &mut self.watch {
+            let progress = match watch.owner() {
+                Some(_) => live::progress(),
+                None => live::planned_progress(),
+            };
+            // The process ends: whoever waits sees the connection end.
+            let Some(progress) = progress else { return };
+            match watch.on(progress, Instant::now()) {
+                Action::Nothing => return,
+                Action::Stop => drop(live::stop()),
+                Action::CloseIdle => live::close_idle(),
+                Action::SayOpened(first) => {
+                    let owner = watch.owner();
+                    self.say_to(|number| Some(number) == owner, &Event::Opened { first });
+                }
+                Action::SayClosed(steps) => {
+                    if let Some(watch) = self.watch.take() {
+                        let record = record();
+                        let closed = Event::Closed(Closed { steps, record });
+                        self.say_to(|number| watch.waits(number), &closed);
+                    }
                 }
             }
         }

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use tllmprof_config::Control;
 use tllmprof_control::{Status, place};
@@ -13,6 +14,9 @@ use tllmprof_control::{Status, place};
 use super::connection::{Connection, Reached};
 use crate::failure::worded;
 use crate::output;
+
+/// When a socket is tried again.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// A process that listens, and what it was at when it was asked.
 pub struct Process {
@@ -37,11 +41,11 @@ pub fn listening() -> Vec<Process> {
             }
         }
     }
-    let reach = |(socket, owner): &(PathBuf, u32)| process(socket, *owner, user);
+    let look = |(socket, owner): &(PathBuf, u32)| process(socket, *owner, user);
     let mut processes: Vec<_> = thread::scope(|scope| {
         let all: Vec<_> = sockets
             .iter()
-            .map(|socket| scope.spawn(move || reach(socket)))
+            .map(|socket| scope.spawn(move || look(socket)))
             .collect();
         all.into_iter()
             .filter_map(|thread| thread.join().ok().flatten())
@@ -55,14 +59,24 @@ fn key(status: &Status) -> (&Option<String>, &str, Option<u64>, u64) {
     (&status.run, &status.host, status.rank, status.pid)
 }
 
-/// The process behind a socket, if one is there.
-fn process(socket: &Path, owner: u32, user: u32) -> Option<Process> {
-    let reached = Connection::to(socket, &[owner, user, 0]).and_then(|reached| match reached {
+/// Reaches the process behind a socket, if one is there.
+fn reach(socket: &Path, users: &[u32]) -> anyhow::Result<Option<(Connection, Status)>> {
+    match Connection::to(socket, users)? {
         Reached::Listens(mut connection) => {
             let status = connection.status()?;
             Ok(Some((connection, status)))
         }
         Reached::Nobody => Ok(None),
+    }
+}
+
+/// The process behind a socket, if one is there.
+fn process(socket: &Path, owner: u32, user: u32) -> Option<Process> {
+    let users = [owner, user, 0];
+    let reached = reach(socket, &users).or_else(|_| {
+        // One that the host has closed is made anew when somebody knocks.
+        thread::sleep(AGAIN);
+        reach(socket, &users)
     });
     match reached {
         Ok(Some((connection, status))) => Some(Process { connection, status }),
