@@ -11,6 +11,7 @@
 //         decode   31 kernel launches and a wait, as an iteration of an engine makes them: for the stream in the
 //                  first thread, for an event in others; each has a stream of its own
 //         one      the same, and all threads launch into one stream (both by getproc alone)
+//         waits    14 times 13 kernel launches and a wait for the stream (by getproc alone)
 //         chaos    kernel launches and waits of several kinds in no order (both by getproc alone)
 //         entry    a function whose entry can be patched, slot one whose entry cannot (both by named)
 // Prints one JSON object: CPU nanoseconds a call (min and median of the rounds; with threads, the median thread)
@@ -80,6 +81,16 @@ static void decode(long n, void *stream) {
 }
 
 static void pointer_decode(long n) { decode(n, (void *)(0x100000ul + 0x1000 * thread)); }
+enum { WAITS = 14, LAUNCHES = 13 };
+static void pointer_waits(long n) {
+    call_kernel f = kernel;
+    call1 g = wait_;
+    void *stream = (void *)(0x100000ul + 0x1000 * thread);
+    LOOP(for (unsigned w = 0; w < WAITS; w++) {
+        for (unsigned k = 1; k <= LAUNCHES; k++) KERNEL(k, stream);
+        g(stream);
+    })
+}
 static void pointer_one(long n) { decode(n, (void *)0x100000ul); }
 
 // As many calls a turn; the waits come after 1 to 256 launches, so that nothing recurs.
@@ -108,7 +119,7 @@ static const struct { const char *door, *call; void (*loop)(long); } LOOPS[] = {
     { "nvtx", "range", nvtx_range },
 #endif
     { "pointer", "decode", pointer_decode }, { "pointer", "one", pointer_one },
-    { "pointer", "chaos", pointer_chaos },
+    { "pointer", "waits", pointer_waits },    { "pointer", "chaos", pointer_chaos },
 };
 
 static void (*loop)(long);
@@ -188,6 +199,7 @@ int main(int argc, char **argv) {
     // Tools keep quiet about processes without CUDA.
     if (!strcmp(door, "nvtx") || !strcmp(door, "named")) cuGraphLaunch(0, 0);
     if (!strcmp(call, "decode") || !strcmp(call, "one") || !strcmp(call, "chaos")) calls_a_turn = DECODE;
+    if (!strcmp(call, "waits")) calls_a_turn = WAITS * (LAUNCHES + 1);
 
     long probe = 1000, extra = 0;
     double took = timed(probe);

@@ -37,6 +37,7 @@ KINDS = {
     "or a sum as vLLM's": (COUNTED | ASKED | named(VLLM), 16, "counted"),
     "of 64 requests": (COUNTED | ASKED | named(VLLM), 64, "counted"),
     "of 256": (COUNTED | ASKED | named(VLLM), 256, "counted"),
+    "of 1000": (COUNTED | ASKED | named(VLLM), 1000, "counted"),
     "recorded": (RECORDED, 16, "without the library"),
     "its batch: attributes": (RECORDED | named(FEW), 16, "recorded"),
     "and a sum, too": (RECORDED | named(SUM), 16, "recorded"),

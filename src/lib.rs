@@ -25,7 +25,7 @@
 //! ```text
 //! call ──▶ intercept ──▶ session ──▶ steps ──▶ sinks
 //!          how it        the process's is it a   profiler, NVTX, record,
-//!          reaches us    one run       step?     Python, routers
+//!          reaches us    one run       step?     Python, routers, stacks
 //! ```
 //!
 //! The layers are crates, so that an arrow that points back does not compile; `docs/architecture.md`
@@ -51,6 +51,7 @@ use tllmprof_python::{self as python, Cpython, TorchProfiler};
 use tllmprof_recorder as recorder;
 use tllmprof_router::PerfectRouters;
 use tllmprof_session::{Wiring, activity};
+use tllmprof_stacks::StackSampler;
 
 #[global_allocator]
 static HEAP: OwnHeap = OwnHeap;
@@ -71,7 +72,7 @@ static NEEDS: gate::Needs = gate::Needs {
 };
 
 #[distributed_slice(tllmprof_capture::ADD_ONS)]
-static ADD_ONS: &[&dyn capture::AddOn] = &[&TorchProfiler, &PerfectRouters];
+static ADD_ONS: &[&dyn capture::AddOn] = &[&TorchProfiler, &PerfectRouters, &StackSampler];
 
 #[distributed_slice(tllmprof_python::EXTENSION)]
 static EXTENSION: &dyn python::Extension = &PerfectRouters;

@@ -138,6 +138,41 @@ fn vllm_tells_prefills_by_what_a_request_has_given() {
     assert_true("vllm.v1.worker.gpu.model_runner", &["0.33.0"]);
 }
 
+/// A rank of data parallelism that has nothing to do runs the model for the others, past the function of the row.
+#[test]
+fn dummy_batches_of_vllm_are_idle_steps() {
+    for module in [
+        "vllm.v1.worker.gpu_model_runner",
+        "vllm.v1.worker.gpu.model_runner",
+    ] {
+        assert_true(module, &["data parallel"]);
+        let Some(which) = pythons().last() else {
+            return;
+        };
+        let (process, ran) = report(which, "main.py", &[module, "data parallel"], &[]);
+        let truth = truth(&ran);
+        let idle = truth
+            .iter()
+            .filter(|batch| batch["phase"] == "idle")
+            .count();
+        assert!(idle > 3, "{truth:?}");
+        assert_eq!(process["inside"]["iterations"], truth.len() - idle);
+        assert_eq!(
+            process["rule"].as_str().unwrap().split(':').nth(1),
+            Some(module)
+        );
+        // By a rule of the user's own its function alone counts.
+        let rule = process["rule"].as_str().unwrap().to_owned();
+        let (process, _) = report(
+            which,
+            "main.py",
+            &[module, "data parallel"],
+            &[("TLLMPROF_STEP", &rule)],
+        );
+        assert_eq!(iterations(&process).count(), truth.len() - idle);
+    }
+}
+
 #[test]
 fn sglang_says_the_phase_of_a_batch() {
     assert_true("sglang.srt.managers.scheduler", &["", "mlp-sync"]);
@@ -166,6 +201,23 @@ fn lmdeploy_has_tensors_whose_shapes_are_known() {
             let idle = truth.iter().any(|batch| batch["phase"] == "idle");
             assert_eq!(idle, way == "0.18.0");
         }
+    }
+}
+
+/// A mode of torch's is code of the program's, which torch runs for each attribute of a tensor.
+#[test]
+fn a_tensors_shape_is_left_alone_where_a_mode_would_be_asked_for_it() {
+    for which in pythons() {
+        let module = "lmdeploy.pytorch.engine.model_agent.agent";
+        let (found, ran) = batches(which, "main.py", &[module, "under a mode"], &[]);
+        let context = format!("{which:?}\n{}", ran.output.err());
+        // A batch without requests has no shape that is read.
+        for (found, truth) in found.iter().zip(truth(&ran)) {
+            let is_idle = truth["phase"] == "idle";
+            assert_eq!(found.is_null(), !is_idle, "{truth}: {context}");
+        }
+        let why = "an attribute is computed, and code of the program is not run (shape)";
+        assert!(ran.output.err().contains(why), "{context}");
     }
 }
 
@@ -585,6 +637,20 @@ fn engines_have_what_the_formulas_name() {
         assert_eq!(wrong, "", "{package} {version}");
         let none = json!([{"step": "no.module:f", "arguments": [], "names": []}]);
         assert_ne!(wrong_in(&folder, &none), "");
+    }
+}
+
+#[test]
+fn engines_have_the_functions_that_run_dummy_batches() {
+    for dummy in tllmprof_engines::DUMMY_STEPS {
+        let rows = json!([{"step": dummy.function, "arguments": [], "names": []}]);
+        for version in ["0.18.0", "0.26.0", "0.33.0"] {
+            assert!(dummy.source.contains(version));
+            let Some(folder) = sources("vllm", version) else {
+                return;
+            };
+            assert_eq!(wrong_in(&folder, &rows), "", "{version}");
+        }
     }
 }
 

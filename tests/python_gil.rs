@@ -202,7 +202,7 @@ fn totals_agree(python: &Python, ran: &Ran) {
             .sum();
         let time = time_behind(&said, word);
         assert!(
-            (least / 1000 * 1000..=most + 1000).contains(&time),
+            (least / 1000 * 1000..=most).contains(&time),
             "{python}: {least} to {most} ns of {name}: {said}"
         );
     }

@@ -18,6 +18,15 @@ static CUresult (*launch_kernel)(void *, unsigned, unsigned, unsigned, unsigned,
 static CUresult (*stream_synchronize)(void *);
 static CUresult (*mem_alloc)(unsigned long long *, size_t);
 static CUresult (*mem_free)(unsigned long long);
+static CUresult (*copy_in)(unsigned long long, const void *, size_t);
+static CUresult (*copy_in_async)(unsigned long long, const void *, size_t, void *);
+static CUresult (*copy_out)(void *, unsigned long long, size_t);
+static CUresult (*begin_capture)(void *, int);
+static CUresult (*end_capture)(void *, void **);
+static CUresult (*instantiate)(void **, void *, unsigned long long);
+static CUresult (*launch_graph)(void *, void *);
+static CUresult (*destroy_graph)(void *);
+static CUresult (*destroy_executable)(void *);
 static void *kernel, *stream;
 static unsigned long long state;
 
@@ -77,6 +86,15 @@ static void gpu_start(int number)
     stream_synchronize = find(driver, "cuStreamSynchronize");
     mem_alloc = find(driver, "cuMemAlloc_v2");
     mem_free = find(driver, "cuMemFree_v2");
+    copy_in = find(driver, "cuMemcpyHtoD_v2");
+    copy_in_async = find(driver, "cuMemcpyHtoDAsync_v2");
+    copy_out = find(driver, "cuMemcpyDtoH_v2");
+    begin_capture = find(driver, "cuStreamBeginCapture_v2");
+    end_capture = find(driver, "cuStreamEndCapture");
+    instantiate = find(driver, "cuGraphInstantiateWithFlags");
+    launch_graph = find(driver, "cuGraphLaunch");
+    destroy_graph = find(driver, "cuGraphDestroy");
+    destroy_executable = find(driver, "cuGraphExecDestroy");
 
     int device, count;
     void *context, *module;
@@ -117,6 +135,43 @@ static inline unsigned long long gpu_allocate(size_t bytes)
 static inline void gpu_free(unsigned long long pointer)
 {
     check("cuMemFree_v2", mem_free(pointer));
+}
+
+/* Copies to the GPU: returns when the memory of the host has been read. */
+static inline void gpu_copy_in(unsigned long long to, const void *from, size_t bytes)
+{
+    check("cuMemcpyHtoD_v2", copy_in(to, from, bytes));
+}
+
+/* The same on the stream. */
+static inline void gpu_copy_in_async(unsigned long long to, const void *from, size_t bytes)
+{
+    check("cuMemcpyHtoDAsync_v2", copy_in_async(to, from, bytes, stream));
+}
+
+/* Copies from the GPU: returns when it is done. */
+static inline void gpu_copy_out(void *to, unsigned long long from, size_t bytes)
+{
+    check("cuMemcpyDtoH_v2", copy_out(to, from, bytes));
+}
+
+/* A graph of so many kernels, in the place of the one that there was. */
+static inline void gpu_capture(void **graph, int kernels, uint64_t ns)
+{
+    void *captured;
+    if (*graph != NULL)
+        check("cuGraphExecDestroy", destroy_executable(*graph));
+    check("cuStreamBeginCapture_v2", begin_capture(stream, 1 /* of this thread */));
+    for (int i = 0; i < kernels; i++)
+        gpu_launch(ns);
+    check("cuStreamEndCapture", end_capture(stream, &captured));
+    check("cuGraphInstantiateWithFlags", instantiate(graph, captured, 0));
+    check("cuGraphDestroy", destroy_graph(captured));
+}
+
+static inline void gpu_launch_graph(void *graph)
+{
+    check("cuGraphLaunch", launch_graph(graph, stream));
 }
 
 /* Keeps this thread's processor busy. */

@@ -2,14 +2,14 @@
  * wait for each other (an all-reduce in each layer) all would be as slow as that one.
  *
  *   cc -O2 slow_rank.c -o slow_rank -ldl
- *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./slow_rank
+ *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./slow_rank       # or `./slow_rank 2`: a rank and its peer
  */
 #include "gpu.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { STEPS = 30, RANKS = 3, SLOW = 1, KERNEL_NS = 10000000, MORE_NS = 6000000 };
+enum { STEPS = 30, SLOW = 1, KERNEL_NS = 10000000, MORE_NS = 6000000 };
 
 static void run(int rank)
 {
@@ -25,9 +25,10 @@ static void run(int rank)
     }
 }
 
-int main(void)
+int main(int count, char **words)
 {
-    for (int rank = 0; rank < RANKS; rank++) {
+    int ranks = count > 1 ? atoi(words[1]) : 3;
+    for (int rank = 0; rank < ranks; rank++) {
         pid_t child = fork();
         if (child < 0) {
             perror("fork");

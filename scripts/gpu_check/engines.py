@@ -24,7 +24,8 @@ from .record_file import process_of
 
 NAME = "engines"
 DRIVERS = os.path.join(ROOT, "scripts", "engines", "drivers")
-MODEL, MODEL_WITH_WEIGHTS = "tiny-llama", "tiny-llama-float16"
+MODEL, MODEL_WITH_WEIGHTS, MODEL_OF_EXPERTS = "tiny-llama", "tiny-llama-float16", "tiny-moe"
+MODELS = {MODEL: [], MODEL_WITH_WEIGHTS: ["--weights"], MODEL_OF_EXPERTS: ["--moe"]}
 # The first is what nsys captures, too; the others show in one process what a step costs inside windows and outside.
 FIRST = (20, 60)
 WINDOWS = [FIRST] + [(first, first + 49) for first in range(100, 1600, 100)]
@@ -36,10 +37,12 @@ TITLE = ("## Real engines", "", "Each engine plain and with the library. *Steps*
 
 @dataclass(frozen=True)
 class Run:
-    """One way to run an engine.
+    """One way to run an engine. words: a driver and its arguments; a model of MODELS stands for its folder.
 
     rule: what the record's rule must match. extra: how many steps the rule counts beyond the engine's own. facts: whether the record
-    has what is in each batch. is_server: the library goes to the server, not to the driver. under_nsys: also run with it.
+    has what is in each batch. is_server: the library goes to the server, not to the driver. under_nsys: also run with it. routes: the
+    model has experts, and it is its routers that are looked at (engine_router.py). splits: only with a window that is split where the
+    batch is another (`SPLIT`).
     """
 
     label: str
@@ -49,6 +52,8 @@ class Run:
     facts: bool = False
     is_server: bool = False
     under_nsys: bool = True
+    routes: bool = False
+    splits: bool = False
     variables: dict = field(default_factory=dict)
 
 
@@ -57,7 +62,6 @@ class Engine:
     """packed: the archive's name, if any; environment: a function of the unpacked folder."""
 
     packed: str
-    model: str
     environment: object
     runs: tuple
 
@@ -90,24 +94,33 @@ def plain_site(site, _):
     return before("PYTHONPATH", site)
 
 
+# Iterations that a split window is to hold, and the condition: it does not hold for the prompts of a round.
+SPLIT, CONDITION = (20, 319), "phase=decode and requests>=16"
 LONG = dict(REQS=16, TOKENS=128, ROUNDS=8, WARM=8)
+ROUTED = dict(REQS=16, TOKENS=96, ROUNDS=3, WARM=8, SCORES=1, LOADS=1)
+SGLANG_STEP = r"^py:sglang\.srt\.managers\.scheduler:Scheduler\.run_batch$"
 ENGINES = {
-    "vllm": Engine("vllm", MODEL, vllm, (
+    "vllm": Engine("vllm", vllm, (
         Run("offline", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", (0, 2), True, variables=LONG),
-        Run("server", ("serve.py", "vllm", MODEL), r"^py:vllm\.v1\.worker\.gpu", (0, 2), True, True, False, LONG))),
-    "sglang": Engine("sglang", MODEL, sglang, (
-        Run("server", ("serve.py", "sglang", MODEL), r"^py:sglang\.srt\.managers\.scheduler:Scheduler\.run_batch$", (0, 0), True, True,
-            False, LONG),)),
-    "lmdeploy": Engine("lmdeploy", MODEL_WITH_WEIGHTS, of_cuda_12, (
+        Run("server", ("serve.py", "vllm", MODEL), r"^py:vllm\.v1\.worker\.gpu", (0, 2), True, True, False, LONG),
+        Run("where split", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", splits=True, variables=LONG),
+        # In one process, which ends by itself: the library's last line is about the routers.
+        Run("router", ("vllm_offline.py", MODEL_OF_EXPERTS), r"^py:vllm\.v1\.worker\.gpu", routes=True,
+            variables=dict(ROUTED, VLLM_ENABLE_V1_MULTIPROCESSING=0)))),
+    "sglang": Engine("sglang", sglang, (
+        Run("server", ("serve.py", "sglang", MODEL), SGLANG_STEP, (0, 0), True, True, False, LONG),
+        Run("router", ("serve.py", "sglang", MODEL_OF_EXPERTS), SGLANG_STEP, is_server=True, routes=True,
+            variables=dict(ROUTED, TOGETHER=1, MORE="--disable-radix-cache --enable-tokenizer-batch-encode")))),
+    "lmdeploy": Engine("lmdeploy", of_cuda_12, (
         Run("offline", ("lmdeploy_offline.py", MODEL_WITH_WEIGHTS), r"^sym:\^turbomind::",
             variables=dict(REQS=16, TOKENS=128, ROUNDS=4)),)),
-    "onnxruntime": Engine("onnxruntime", None, plain_site, tuple(
+    "onnxruntime": Engine("onnxruntime", plain_site, tuple(
         Run(mode, ("onnxruntime_run.py", mode), rule, extra, variables=dict(TOKENS=300, ROUNDS=4))
         for mode, rule, extra in (("run", r"^py:onnxruntime\.", (0, 0)), ("binding", "^auto$", (0, 1)), ("graph", "^auto$", (0, 1))))),
-    "ctranslate2": Engine("ctranslate2", MODEL_WITH_WEIGHTS, of_cuda_12, (
+    "ctranslate2": Engine("ctranslate2", of_cuda_12, (
         Run("offline", ("ctranslate2_offline.py", MODEL_WITH_WEIGHTS), "^auto$", (0, 2),
             variables=dict(REQS=16, TOKENS=128, ROUNDS=6)),)),
-    "transformers": Engine("transformers", MODEL_WITH_WEIGHTS, plain_site, (
+    "transformers": Engine("transformers", plain_site, (
         Run("generate", ("transformers_offline.py", "generate", MODEL_WITH_WEIGHTS), r"^py:transformers\.generation\.utils",
             variables=dict(REQS=8, TOKENS=128, ROUNDS=3)),
         Run("continuous batching", ("transformers_offline.py", "batching", MODEL_WITH_WEIGHTS),
@@ -143,8 +156,7 @@ def unpack(folder, name, into):
 def make_model(name, into, variables):
     path = os.path.join(into, name)
     if not os.path.isdir(path):
-        words = ["--weights"] if name == MODEL_WITH_WEIGHTS else []
-        ended = child.run([sys.executable, os.path.join(DRIVERS, "mkmodel.py"), path + ".part", *words], variables)
+        ended = child.run([sys.executable, os.path.join(DRIVERS, "mkmodel.py"), path + ".part", *MODELS[name]], variables)
         if ended.status != 0:
             raise RuntimeError(f"no model: {ended.why()}")
         os.rename(path + ".part", path)
@@ -153,11 +165,12 @@ def make_model(name, into, variables):
 
 @dataclass
 class Made:
-    """What a run gave: what its driver printed, and the engine's own rows of its steps."""
+    """What a run gave: what its driver printed, the engine's own rows of its steps, and what the engine wrote."""
 
     ended: object
     said: dict  # {what: [values]}
     rows: list
+    log: str = ""
 
     @property
     def outputs(self):
@@ -172,6 +185,11 @@ class Made:
         """Processor time of the engine's process a step: the median over the steps of the last half."""
         used = [later[1] - row[1] for row, later in zip(self.rows, self.rows[1:])]
         return statistics.median(used[len(used) // 2:]) / 1000 if len(used) > 1 else None
+
+
+def read(path):
+    with open(path, errors="replace") as file:
+        return file.read()
 
 
 def rows_of(path):
@@ -202,8 +220,6 @@ class Bench:
         os.makedirs(f"{self.own}/cache", exist_ok=True)
         site = unpack(folder, self.engine.packed, self.own)
         self.site = self.engine.environment(site, f"{self.own}/cache")
-        if self.engine.model:
-            make_model(self.engine.model, self.own, self.variables())
 
     def variables(self, **more):
         mine = {**self.site, "HF_HUB_OFFLINE": 1, "TRANSFORMERS_OFFLINE": 1, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": 1,
@@ -214,18 +230,25 @@ class Bench:
     def words(self, run):
         driver, *words = run.words
         return [sys.executable, os.path.join(DRIVERS, driver),
-                *(os.path.join(self.own, word) if word == self.engine.model else word for word in words)]
+                *(make_model(word, self.own, self.variables()) if word in MODELS else word for word in words)]
 
-    def made(self, run, label, settings=None, wrap=()):
+    def records(self, run, label=""):
+        """An empty folder for a run's records."""
+        folder = os.path.join(self.own, f"records-{self.name}-{run.label}{label}".replace(" ", "-"))
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        return folder
+
+    def made(self, run, label, settings=None, wrap=(), **variables):
         """Runs it; `settings`: variables of the library, in the server's own process where it is one."""
         truth = os.path.join(self.own, f"truth-{self.name}-{run.label}-{label}".replace(" ", "-"))
-        more = dict(run.variables, TRUTH_FILE=truth, LOG=truth + ".log")
+        more = dict(run.variables, **variables, TRUTH_FILE=truth, LOG=truth + "-log")
         if settings and run.is_server:
             more["WRAP"] = " ".join(f"{name}={value}" for name, value in settings.items())
         else:
             more.update(settings or {})
         ended = child.run([*wrap, *self.words(run)], self.variables(**more), SECONDS, self.own)
-        return Made(ended, said_in(ended.out), rows_of(truth))
+        return Made(ended, said_in(ended.out), rows_of(truth), read(truth + "-log") if run.is_server else ended.err)
 
 
 def largest(command, paths):
@@ -257,7 +280,7 @@ def unlike_facts(process, rows):
     Iterations and rows begin to count at different steps: they are as far apart as agrees best.
     """
     batches = {one["n"]: one["batch"] for window in process["windows"] for one in window["iterations"] if not one["cut"]}
-    known = [row[2:] for row in rows]
+    known = [row[2:5] for row in rows]
 
     def differing(apart):
         wrong = 0
@@ -274,7 +297,7 @@ def unlike_facts(process, rows):
 
 def inside_and_outside(rows, windows, apart):
     """Medians of the engine's own steps inside windows and outside, in ns, of steps that are alike: (inside, outside)."""
-    steps = [(at + apart, later[0] - row[0], row[2:]) for at, (row, later) in enumerate(zip(rows, rows[1:]))]
+    steps = [(at + apart, later[0] - row[0], row[2:5]) for at, (row, later) in enumerate(zip(rows, rows[1:]))]
     if not steps:
         return None
     commonest = statistics.mode(row for _, _, row in steps)
@@ -299,9 +322,7 @@ def check_outputs(report, what, plain, armed):
 def check_run(bench, report, own, run):
     what = f"{own.name}, {run.label}"
     plain = own.made(run, "plain")
-    folder = os.path.join(own.own, f"records-{own.name}-{run.label}".replace(" ", "-"))
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
+    folder = own.records(run)
     settings = {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": ",".join(f"{a}-{b}" for a, b in WINDOWS), "TLLMPROF_STEP": "auto",
                 "TLLMPROF_TRACE": f"{folder}/%p.tllmprof"}
     armed = own.made(run, "armed", settings)
@@ -345,6 +366,35 @@ def check_run(bench, report, own, run):
     return None
 
 
+def unlike_split(process, first, wanted):
+    """What is wrong with a window that is split, of so many iterations that qualify, by the batch of each."""
+    held = [one for window in process["windows"] for one in window["iterations"]]
+    right = [one for one in held if one["batch"] and one["batch"]["phase"] == "decode" and one["batch"]["requests"] >= 16]
+    wrong = [f"{one['n']} is marked wrongly" for one in held if one.get("qualifies") is not (one in right)]
+    if len(right) != wanted or any(one["n"] < first for one in held):
+        wrong.append(f"{len(right)} of {wanted} iterations qualify, from {held[0]['n'] if held else 'none'} on")
+    # A part is closed before the first iteration that does not qualify, but not within 100 ms of its opening.
+    if len(process["windows"]) < 2:
+        wrong.append("it was never closed in between")
+    return wrong
+
+
+def check_split(bench, report, own, run):
+    what, folder = f"{own.name}, {run.label}", own.records(run)
+    made = own.made(run, "split", {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": f"{SPLIT[0]}-{SPLIT[1]}", "TLLMPROF_STEP": "auto",
+                                   "TLLMPROF_WHERE": CONDITION, "TLLMPROF_WHERE_SPLIT": 1, "TLLMPROF_TRACE": f"{folder}/%p.tllmprof"})
+    process, _ = largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
+    if process is None or made.ended.status != 0:
+        report.raw(what, made.ended)
+        return report.check(what, made.ended.why(), False)
+    wrong = unlike_split(process, SPLIT[0], SPLIT[1] + 1 - SPLIT[0])
+    compared, unlike, _ = unlike_facts(process, made.rows)
+    if unlike or not compared:
+        wrong.append(f"{unlike} of {compared} batches are not the engine's own")
+    parts = [(len(window["iterations"]), window["first"], window["last"]) for window in process["windows"]]
+    return report.check(what, "; ".join(wrong[:4]) or f"{compared} iterations in {len(parts)} parts: {parts}", not wrong)
+
+
 def shown(values, unit):
     return f"{statistics.median(values):.0f} {unit} ({min(values):.0f} to {max(values):.0f})" if values else "none"
 
@@ -384,7 +434,7 @@ def guarded(report, what, act, *arguments):
         return None
 
 
-def table(bench, folder, log, names, only):
+def table(bench, folder, log, names, only, check_router):
     """(lines of the page, how many were as wanted, how many were not)."""
     report = Report(NAME, log)
     for name in names:
@@ -392,5 +442,6 @@ def table(bench, folder, log, names, only):
         for run in own.engine.runs if own else ():
             what = f"{name}, {run.label}"
             if not only or any(one in what for one in only):
-                guarded(report, what, check_run, bench, report, own, run)
+                check = check_router if run.routes else check_split if run.splits else check_run
+                guarded(report, what, check, bench, report, own, run)
     return report.page(*TITLE)

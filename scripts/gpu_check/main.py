@@ -8,7 +8,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from . import calls, consumers, engines, host, kernels, programs, record, suites, throughput
+from . import (armed, busy, calls, consumers, diagnosis, engine_router, engines, host, inside, kernels, programs, record, records, suites,
+               throughput)
 from .checks import Bench, Row
 from .plan import all_checks
 
@@ -39,6 +40,8 @@ def options(doc):
     parser.add_argument("--engines", metavar="DIR", default=os.path.join(programs.ROOT, ".cache", "engines"),
                         help="where pack-engine has put engines (default: .cache/engines), and llama.cpp's source as llama.cpp; what is "
                              "not there is fetched")
+    parser.add_argument("--records", metavar="FILE", help="a small record of each engine that --engine names, and of the loops that are "
+                        "there, as an archive in FILE; nothing else is run that --only does not name")
     parser.add_argument("--keep", metavar="FOLDER", help="leave reports and exports in FOLDER")
     parser.add_argument("--no-throughput", action="store_true", help="captures only")
     parser.add_argument("--rounds", type=int, default=24,
@@ -51,7 +54,7 @@ def options(doc):
     if LLAMA in given.engine:
         given.llama = given.llama or os.path.join(given.engines, LLAMA)
         given.only.append(LLAMA)
-    if given.engine:
+    if given.engine or given.records:
         # No name of a check has this in it.
         given.only = given.only or ["--engine"]
         given.no_throughput = True
@@ -115,7 +118,7 @@ def main(doc):
         table = programs.all_programs("", {})
         for check in all_checks(table):
             print(f"{check.name} ({check.rule_text})")
-        print("\n".join([kernels.NAME, consumers.NAME] + [f"suite {name}" for name in suites.NAMES] +
+        print("\n".join([kernels.NAME, consumers.NAME, diagnosis.NAME, busy.NAME, inside.NAME, armed.NAME] + [f"suite {name}" for name in suites.NAMES] +
                         [loop.name for loop in throughput.loops(table)] + [calls.NAME, f"{record.NAME} (what it costs)"]))
         return 0
     cuda, nsys, ncu, gpus = host.find_cuda(), host.find_nsys(), host.find_ncu(), host.gpus()
@@ -143,7 +146,9 @@ def main(doc):
         wants_suites = [name for name in suites.NAMES if given.suites and (
             wants(given, f"suite {name}"))]
         packed = [name for name in given.engine if name != LLAMA]
-        if not (packed or checks or loops or recorded or wants(given, kernels.NAME) or wants(given, consumers.NAME) or wants_suites or wanted(given, calls.NAME)):
+        parts = [part for part in (consumers, kernels, diagnosis, busy, *(() if given.no_throughput else (inside, armed)))
+                 if wants(given, part.NAME)]
+        if not (packed or given.records or checks or loops or recorded or parts or wants_suites or wanted(given, calls.NAME)):
             print(f"gpu-check: no check has {' or '.join(given.only)} in its name (see --list)", file=sys.stderr)
             return 2
         together = [check for check in checks if not check.apart]
@@ -158,14 +163,17 @@ def main(doc):
                  "|---|---|---|---|---|---|"]
         page += [line(rows[check]) for check in checks]
         more_right = more_wrong = left_out = 0
-        for part in (consumers, kernels):
-            if wants(given, part.NAME):
-                log(part.NAME)
-                lines, right, wrong = part.table(bench, cuda, log)
-                page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
-        if packed:
+        for part in parts:
+            log(part.NAME)
+            lines, right, wrong = part.table(bench, cuda, log)
+            page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
+        if given.records:
+            log(records.NAME)
+            lines, right, wrong = records.table(bench, os.path.abspath(given.engines), log, packed, given.records)
+            page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
+        elif packed:
             log(engines.NAME)
-            lines, right, wrong = engines.table(bench, os.path.abspath(given.engines), log, packed, given.runs)
+            lines, right, wrong = engines.table(bench, os.path.abspath(given.engines), log, packed, given.runs, engine_router.check)
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if wants_suites:
             log("other projects' own tests")

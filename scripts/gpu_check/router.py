@@ -63,10 +63,10 @@ def named_alike(names, counts):
     return {}
 
 
-def judge_kernels(learned, perfect, gate, layers, is_compiled=False):
+def judge_kernels(learned, perfect, gate, layers, is_compiled=False, first=FIRST):
     """(in words, what is wrong) of two records' kernels. `gate`: names of the gate's by itself, which a compiler may have
-    made another of."""
-    if not all(len(record.of) == 1 and record.inner[0][0] == FIRST for record in (learned, perfect)):
+    made another of. `first`: the iteration from which kernels were taken."""
+    if not all(len(record.of) == 1 and record.inner[0][0] == first for record in (learned, perfect)):
         return "no kernels", [f"kernels of iterations {learned.inner} and {perfect.inner}, refused {learned.refused}, "
                               f"{perfect.refused}"]
     ours, balanced = [{name: n / (last + 1 - first) for name, n in products(record.counts(0)).items()}
@@ -93,6 +93,19 @@ def judge_proof(err, layers):
     rest = found[2].removeprefix(", ")
     wrong = [] if int(found[1]) == layers and not rest else [f"{found[1]} of {layers} layers, {rest or 'nothing else'}"]
     return f"{found[1]} layers, {rest or 'all proved'}", wrong + named
+
+
+def judge_routing(command, records, layers):
+    """(in words, what is wrong) of what the report says of the learned router."""
+    shown = child.run([command, "report", "--json", *records], child.variables())
+    if shown.status != 0:
+        return "no report", [f"report: {shown.why()}"]
+    routing = json.loads(shown.out)["processes"][0].get("routing")
+    if not routing:
+        return "no routing", ["the report has no routing"]
+    found = len(routing["layers"])
+    wrong = [] if found == layers and routing["mean"] > 1 else [f"{layers} layers, more than 1 wanted"]
+    return f"routing: {found} layers, max/mean {routing['mean']:.2f}", wrong
 
 
 class PerfectRouter(Check):
@@ -146,7 +159,7 @@ class PerfectRouter(Check):
         kernels, unlike = judge_kernels(*(Record(bench.command, found[0]) for found in (plain_records, balanced_records)),
                                         learned["gate"], learned["layers"], self.words[1] == "compiled")
         wrong += unlike
-        routing, unlike = self.report(bench, records)
+        routing, unlike = judge_routing(bench.command, records, learned["layers"])
         wrong += unlike
         got = (f"loads {max(step['spread'] for step in inside)} apart inside, "
                f"{statistics.median(step['spread'] for step in outside):.0f} outside ({learned['experts']}); {proof}; {kernels}; "
@@ -154,16 +167,6 @@ class PerfectRouter(Check):
         if wrong:
             got += f" ({'; '.join(wrong)}; the shim said: {ended.said_by_shim()})"
         return self.row(got, not wrong)
-
-    def report(self, bench, records):
-        """What the report says of the learned router, in short, and what is wrong with it."""
-        shown = child.run([bench.command, "report", "--json", *records], child.variables())
-        if shown.status != 0:
-            return "no report", [f"report: {shown.why()}"]
-        routing = json.loads(shown.out)["processes"][0].get("routing")
-        if not routing:
-            return "no routing", ["the report has no routing"]
-        return f"routing: {len(routing['layers'])} layers, max/mean {routing['mean']:.2f}", []
 
 
 class RoutedPace(Check):

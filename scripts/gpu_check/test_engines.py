@@ -20,7 +20,7 @@ def process(windows, outside, batch=lambda n: None):
 
 
 def row(at, requests=4, tokens=4, prefill=0):
-    return (at * 1000, at * 500, requests, tokens, prefill)
+    return (at * 1000, at * 500, requests, tokens, prefill, -1)
 
 
 class Windows(unittest.TestCase):
@@ -37,6 +37,25 @@ class Windows(unittest.TestCase):
 
     def test_the_end_of_the_program_cuts_windows_short(self):
         self.assertEqual(engines.wrong_windows(process([(8, [8, 9])], 8), [(8, 20), (30, 40)], 10), [])
+
+
+class Split(unittest.TestCase):
+    def split(self, parts, prompts=(), wrong=()):
+        """A window in parts, with these iterations' batches prompts and the marks of those wrong."""
+        held = process(parts, 0, lambda n: dict(requests=16, phase="prefill" if n in prompts else "decode"))
+        for window in held["windows"]:
+            for one in window["iterations"]:
+                one["qualifies"] = (one["n"] not in prompts) != (one["n"] in wrong)
+        return held
+
+    def test_iterations_that_qualify_are_counted_over_all_parts(self):
+        self.assertEqual(engines.unlike_split(self.split([(5, [5, 6, 7]), (9, [9, 10])], {6}), 5, 4), [])
+        self.assertEqual(len(engines.unlike_split(self.split([(5, [5, 6]), (9, [9])]), 5, 4)), 1)
+        self.assertEqual(len(engines.unlike_split(self.split([(5, [5, 6]), (9, [9])]), 6, 3)), 1)
+
+    def test_wrong_marks_and_a_window_in_one_piece_are_wrong(self):
+        self.assertEqual(len(engines.unlike_split(self.split([(5, [5, 6]), (9, [9])], wrong={6}), 5, 3)), 1)
+        self.assertEqual(len(engines.unlike_split(self.split([(5, [5, 6, 7])]), 5, 3)), 1)
 
 
 class Facts(unittest.TestCase):
@@ -57,7 +76,7 @@ class Cost(unittest.TestCase):
     def test_only_steps_that_are_alike_are_compared(self):
         at, rows = 0, []
         for n in range(200):
-            rows.append((at, at // 2, 4, 400 if n == 120 else 4, 0))
+            rows.append((at, at // 2, 4, 400 if n == 120 else 4, 0, -1))
             at += 90000 if n == 150 else 3000 if 100 <= n < 160 else 2000
         self.assertEqual(engines.inside_and_outside(rows, [(100, 160)], 0), (3000, 2000))
 
@@ -92,7 +111,7 @@ class Driver(unittest.TestCase):
             for steps in ("3", "5"):
                 out = subprocess.run([sys.executable, "-c", script, steps], env=dict(os.environ, TRUTH_FILE=path, PYTHONPATH=drivers),
                                      check=True, capture_output=True, text=True).stdout
-            self.assertEqual([one[2:] for one in engines.rows_of(path)], [(4, 8, 2)] * 5)
+            self.assertEqual([one[2:] for one in engines.rows_of(path)], [(4, 8, 2, -1)] * 5)
             self.assertEqual(engines.said_in("noise\n" + out), {"UP": [dict(a=1)]})
             with open(path + ".1", "wb") as file:  # a row that was being written
                 file.write(ROW.pack(*row(1)) * 7 + b"\0" * 10)
@@ -118,7 +137,7 @@ assert run(S(total_num_scheduled_tokens=0)) is False
             path = os.path.join(folder, "truth")
             subprocess.run([sys.executable, "-c", script], check=True,
                            env=dict(os.environ, TRUTH_FILE=path, PYTHONPATH=f"{truth}:{folder}"))
-            self.assertEqual([one[2:] for one in engines.rows_of(path)], [(1, 6, 6), (1, 5, 4), (1, 1, 0)])
+            self.assertEqual([one[2:] for one in engines.rows_of(path)], [(1, 6, 6, -1), (1, 5, 4, -1), (1, 1, 0, -1)])
 
 
 if __name__ == "__main__":

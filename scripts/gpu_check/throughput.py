@@ -97,10 +97,20 @@ class Block:
             if found := re.fullmatch(r"graph ([\d.]+) us", line.strip()):
                 self.graph_us = float(found.group(1))
 
-    def steps_a_second(self, seconds):
+    def run(self, seconds):
+        """(steps, seconds that they took, processor time that they took)"""
         self.process.stdin.write(f"{seconds}\n".encode())
-        steps, elapsed = self.line(seconds * 4 + 20).split()
-        return int(steps) / float(elapsed)
+        steps, elapsed, used = self.line(seconds * 4 + 20).split()
+        return int(steps), float(elapsed), float(used)
+
+    def steps_a_second(self, seconds):
+        steps, elapsed, _ = self.run(seconds)
+        return steps / elapsed
+
+    def processor_ns(self, seconds):
+        """Processor time a step."""
+        steps, _, used = self.run(seconds)
+        return used / steps * 1e9
 
     def end(self):
         try:
@@ -112,8 +122,8 @@ class Block:
         self.process.stdout.close()
 
 
-def run_in_turn(loop, bench, rounds, seconds, alone, ways):
-    """(a list of speeds for each way, what the graph takes on the GPU where the program says so).
+def run_in_turn(loop, bench, rounds, seconds, alone, ways, measured=Block.steps_a_second):
+    """(a list of what is `measured` for each way, what the graph takes on the GPU where the program says so).
 
     alone: the first process says so before the others begin, which would share the GPU with it.
     """
@@ -127,10 +137,10 @@ def run_in_turn(loop, bench, rounds, seconds, alone, ways):
         for block in blocks[1 if alone else 0:]:
             block.wait_until_ready()
         for block in blocks:
-            block.steps_a_second(seconds)  # warm
+            measured(block, seconds)  # warm
         for turn in range(rounds):
             for way in ORDERS[turn % len(ORDERS)]:
-                speeds[way].append(blocks[way].steps_a_second(seconds))
+                speeds[way].append(measured(blocks[way], seconds))
         return speeds, blocks[0].graph_us
     finally:
         for block in blocks:

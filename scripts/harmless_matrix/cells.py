@@ -230,7 +230,10 @@ class Group:
         return []
 
     def streams(self, seen):
-        return streams(seen, self.says)
+        found = streams(seen, self.says)
+        if self.program.is_elastic:
+            found["census"] = sorted(set(found["census"]))
+        return found
 
     def compared(self, preload, setting):
         """Whether it does the same; if not, it is run again."""

@@ -14,6 +14,7 @@ import ctypes
 import fcntl
 import json
 import os
+import re
 import resource
 import select
 import signal
@@ -241,7 +242,8 @@ def main():
               "files": all_files(spec), "census": [], "records": sorted(os.listdir(spec["records"])), "trace": []}
     if spec["census"] and os.path.exists(census):
         with open(census, errors="backslashreplace") as file:
-            result["census"] = sorted(file.read().splitlines())
+            # A file without a name is shown by the number of its inode.
+            result["census"] = sorted(re.sub(r"#\d+ \(deleted\)", "# (deleted)", file.read()).splitlines())
     trace = os.path.join(spec["records"], ".trace")
     if os.path.exists(trace):
         with open(trace, errors="replace") as file:

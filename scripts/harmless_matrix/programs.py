@@ -24,6 +24,8 @@ class Program:
     timeout: int = 60
     source: str = ""             # built with sanitizers, too
     left_out: str = ""
+    # How many threads and processes of a name it has hangs on the processors that it gets. (Not part of what kept runs are known by.)
+    is_elastic: bool = field(default=False, repr=False)
 
     @property
     def is_direct(self):
@@ -287,7 +289,7 @@ TABLE = [
             "\"sub\").Output()\n\tfmt.Println(sums[49], string(out), err)\n\tdefer func() { fmt.Println(recover()); "
             "os.Exit(4) }()\n\tvar none *int\n\tfmt.Println(*none)\n}\nG\ncat >go.mod <<'G'\nmodule m\n\ngo 1.18\nG\ngo "
             "build -p 2 -o main . && ./main; status=$?; rm -rf ~/.cache; exit $status",
-            packages=("golang-go",), needs=("go",), is_heavy=True,
+            packages=("golang-go",), needs=("go",), is_heavy=True, is_elastic=True,
             variables={"GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTELEMETRY": "off"}),
     Program("rustc",
             "echo 'use std::thread; fn main() { let t: Vec<_> = (0..4).map(|i| thread::spawn(move || i * i)).collect(); "
@@ -295,7 +297,7 @@ TABLE = [
             "let r = std::panic::catch_unwind(|| panic!(\"no\")); println!(\"{}\", r.is_err()); "
             "std::process::exit(3) }' >m.rs; rustc -O m.rs && ./m; echo $?; echo 'fn main() { x }' >b.rs; rustc b.rs; "
             "exit $?",
-            needs=("rustc",), is_heavy=True),
+            needs=("rustc",), is_heavy=True, is_elastic=True),
     Program("gcc",
             "echo '#include <stdio.h>\nint main(void) { printf(\"%d\\n\", __LINE__); return 3; }' >m.c; "
             "gcc -O2 -Wall -g m.c -o m && ./m; echo $?; echo 'int f(' | gcc -xc - ; echo $?; "

@@ -77,7 +77,6 @@ PRELOADS = [
     Preload("snoopy", "snoopy", f"{LIB}/libsnoopy.so*", "logs every exec"),
     Preload("stdbuf", "coreutils", "/usr/libexec/coreutils/libstdbuf.so", "line-buffered output", (("_STDBUF_O", "L"),)),
     Preload("libpcprofile", "libc-devtools", f"{LIB}/libpcprofile.so", "glibc's profiler"),
-    Preload("stderred", "stderred", f"{LIB}/libstderred.so", "colours standard error"),
 ]
 
 

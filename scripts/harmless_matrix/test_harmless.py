@@ -212,6 +212,13 @@ class Harmful(unittest.TestCase):
         self.assert_verdicts("same", ["nothing"], find("census"), quiet)
         self.assert_verdicts("different", ["thread", "descriptor"], find("census"), quiet)
 
+    def test_an_elastic_program_may_have_more_of_its_threads_and_no_others(self):
+        quiet = Program("quiet", ["/bin/true"], is_elastic=True)
+        found = {"status": 0, **dict.fromkeys(cells.STREAMS, []), "census": ["thread a", "thread a", "thread b"]}
+        group = cells.Group(self.bench, quiet, "census", find("census"))
+        self.assertEqual(group.streams(found)["census"], ["thread a", "thread b"])
+        self.assert_verdicts("different", ["thread", "descriptor"], find("census"), quiet)
+
     @unittest.skipUnless(shutil.which("strace"), "there is no strace")
     def test_a_system_call_beyond_the_loaders(self):
         quiet = Program("quiet", ["/bin/true"])

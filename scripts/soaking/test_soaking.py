@@ -1,4 +1,5 @@
-"""Tests of the judgement, and a soak of seconds: python3 -m unittest discover -s scripts/soaking -t scripts"""
+"""Tests of the judgement, and a soak of 12 seconds, or of TLLMPROF_TEST_SOAK: python3 -m unittest discover -s scripts/soaking
+-t scripts"""
 import contextlib
 import io
 import os
@@ -109,7 +110,7 @@ def soak(*arguments):
 class Short(unittest.TestCase):
     def test_nothing_grows_in_seconds(self):
         some = ("launches", "ranges", "python", "forks", "closes-functions", "python*-shared*")
-        done = soak("--seconds", "12", *(f"--only={load}" for load in some))
+        done = soak("--seconds", os.environ.get("TLLMPROF_TEST_SOAK", "12"), *(f"--only={load}" for load in some))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_a_library_that_loses_something_of_every_call_is_named(self):

@@ -31,13 +31,17 @@ static char ours, others;
 
 static void write_line(const char *kind, uint64_t id, const nvtxEventAttributes_t *given)
 {
-    uint64_t read_last = last_reading != NULL ? last_reading() : 0;
-    struct timespec now;
+    uint64_t time = last_reading != NULL ? last_reading() : 0;
     char line[256];
     const char *name = "";
     uint64_t payload = 0;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t time = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    /* A reading of our own would be the thread's last for the next event, if that comes of the same reading as this one:
+     * a hold of the GIL begins at the moment at which the wait for it ends. */
+    if (time == 0) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        time = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    }
     if (given != NULL) {
         if (given->messageType == NVTX_MESSAGE_TYPE_REGISTERED)
             name = (const char *)given->message.registered;
@@ -47,7 +51,7 @@ static void write_line(const char *kind, uint64_t id, const nvtxEventAttributes_
             payload = given->payload.ullValue;
     }
     int length = snprintf(line, sizeof line, "%d %ld %llu %s %llu %llu %.100s\n", (int)getpid(), syscall(SYS_gettid),
-                          (unsigned long long)(read_last != 0 ? read_last : time), kind, (unsigned long long)id,
+                          (unsigned long long)time, kind, (unsigned long long)id,
                           (unsigned long long)payload, name);
     if (write(file, line, (size_t)length) != length)
         _exit(99);

@@ -357,7 +357,7 @@ fn events_are_bounded_and_what_has_none_is_counted() {
     let ran = ran("pipelined", 3000, "100-2899", &[]);
     let spans = ran.spans().len() as u64;
     assert_eq!(spans + ran.lost(), 2800);
-    assert!((500..=600).contains(&spans), "{spans}");
+    assert!((1000..=1100).contains(&spans), "{spans}");
     for span in ran.spans() {
         assert_eq!([span.ns], ran.true_ones(span.iteration)[..], "{span:?}");
     }
@@ -419,10 +419,10 @@ fn a_fork_leaves_the_parents_times_alone() {
 fn what_the_driver_refuses_is_said_once_and_does_no_harm() {
     for (fails, is_said) in [
         ("cuEventRecord=700", true),
-        ("cuEventQuery=719", true),
+        ("cuEventElapsedTime=719", true),
         ("cuEventElapsedTime=400", true),
         ("cuEventCreate=2", true),
-        ("cuEventQuery=709", false),
+        ("cuEventElapsedTime=709", false),
     ] {
         let ran = ran("plain", 12, "3-5,7-8", &[("STANDIN_FAILS", fails)]);
         assert!(ran.spans().is_empty(), "{fails}");

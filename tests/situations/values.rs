@@ -66,6 +66,8 @@ const BAD: &[(&str, &[&[u8]])] = &[
     ("TLLM_PROFILE_RECORD_GC", &[b"gc"]),
     ("TLLMPROF_GIL", &[b"3"]),
     ("TLLMPROF_GIL_MIN_US", &[b"1.5", b"-1"]),
+    ("TLLMPROF_STACKS", &[b"1001", b"5Hz"]),
+    ("TLLMPROF_NATIVE_STACKS", &[b"2"]),
     ("TLLM_TORCH_PROFILE_TRACE", &[b"/tmp/\xff.json"]),
     ("TLLMPROF_PERFECT_ROUTER", &[b"windows"]),
     ("ENABLE_PERFECT_ROUTER", &[b"perhaps"]),

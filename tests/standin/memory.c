@@ -44,7 +44,9 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
     found = *at;
     if (found != NULL)
         *at = found->next;
+    uint64_t until = found != NULL ? done_at(current_context(), NULL) : 0;
     driver_unlock();
+    sleep_until(until); /* the driver makes the device idle before it takes memory back */
     free(found);
     return pointer == 0 || found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

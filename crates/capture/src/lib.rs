@@ -100,11 +100,15 @@ pub trait AddOn: Sync {
     fn window_opens(&self, _: &Place<'_>) {}
     /// The window that was asked for has been opened.
     fn window_is_open(&self, _: Window, _: &Place<'_>) {}
+    /// An iteration begins on the calling thread, inside a window or outside. Waits for nothing.
+    fn iteration_begins(&self) {}
     /// The window closes: the device has been waited for, unless a stream capture is under way, and
     /// nothing has been switched off.
     fn window_closes(&self, _: &Place<'_>) {}
     /// The window has closed.
     fn window_is_closed(&self, _: &Place<'_>) {}
+    /// The process ends: nothing more is recorded. Neither waits nor allocates.
+    fn process_ends(&self) {}
     /// The process ends with a window open: what is lost by that.
     fn loses(&self) -> Option<&'static str> {
         None
@@ -226,6 +230,8 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
             open.since = Instant::now();
         }
         recorder::iteration_begins(iteration, place.excluded);
+        drop(state);
+        add_ons().for_each(|add_on| add_on.iteration_begins());
     } else {
         recorder::gpu::between_iterations();
     }
@@ -388,11 +394,18 @@ impl Capture {
             driver.stop_profiler();
         }
         if !drained {
-            log::say!(
-                Warn,
-                "waiting for the device took over {DRAIN:?} after window {}: its last work may be missing",
-                open.window
-            );
+            let window = open.window;
+            if worker::is_there() {
+                log::say!(
+                    Warn,
+                    "window {window}: the device was still busy after {DRAIN:?}: its last work may be missing"
+                );
+            } else {
+                log::say!(
+                    Warn,
+                    "window {window}: no thread could be started to wait for the device: its last work may be missing"
+                );
+            }
         }
         self.parts.count += 1;
         self.parts.iterations += over.saturating_sub(open.iteration);
@@ -449,7 +462,10 @@ impl tllmprof_session::Sink for Profilers {
     fn passes(&self, point: Point, excluded: bool) {
         recorder::iteration_ends(point != Point::Start);
         match point {
-            Point::In(n) => recorder::iteration_begins(n, excluded),
+            Point::In(n) => {
+                recorder::iteration_begins(n, excluded);
+                add_ons().for_each(|add_on| add_on.iteration_begins());
+            }
             Point::Start | Point::After(_) => recorder::gpu::between_iterations(),
         }
     }
@@ -474,6 +490,7 @@ impl tllmprof_session::Sink for Profilers {
         if let Some(mut state) = STATE.lock_for(LAST) {
             state.ended = Some(Instant::now());
         }
+        add_ons().for_each(|add_on| add_on.process_ends());
         cupti::finish(iterations, capturing);
         recorder::ends(iterations);
     }

@@ -3,17 +3,21 @@
 use std::collections::HashSet;
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{self, Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Result;
 
 use crate::failure::usage;
+use crate::output;
 
 const NAME: &str = "libtllmprof.so";
 /// Folders that hold it, from the folder of this executable: beside it, in an installation, in the
 /// other half of a build folder.
-const FOLDERS: [&str; 4] = [".", "../lib", "../release", "../debug"];
+const FOLDERS: [&str; 5] = [".", PACKAGED, "../lib", "../release", "../debug"];
+/// Where packages have what the command uses, from its folder.
+pub const PACKAGED: &str = "../lib/tllmprof";
 
 /// The library's absolute path, fit for `LD_PRELOAD`.
 ///
@@ -60,8 +64,19 @@ fn search() -> Result<PathBuf> {
     }
 }
 
+/// `tllmprof --lib`.
+///
+/// # Errors
+/// As of `find`; standard output cannot be written.
+pub fn print() -> Result<ExitCode> {
+    let mut line = find()?.into_os_string().into_vec();
+    line.push(b'\n');
+    output::print(&line)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// The path without `.` and `..`. The executable's own path has no links to go astray with.
-fn tidy(path: &Path) -> PathBuf {
+pub fn tidy(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
         match part {
@@ -109,6 +124,17 @@ pub fn preload(library: &Path, existing: Option<OsString>) -> OsString {
     value
 }
 
+/// `LD_PRELOAD` without the library, wherever it lies.
+pub fn without(existing: &OsStr) -> OsString {
+    let is_other = |entry: &&[u8]| {
+        !entry.is_empty()
+            && Path::new(OsStr::from_bytes(entry)).file_name() != Some(OsStr::new(NAME))
+    };
+    let entries = existing.as_bytes().split(|b| b" :".contains(b));
+    let others: Vec<_> = entries.filter(is_other).collect();
+    OsString::from_vec(others.join(&b':'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,6 +151,17 @@ mod tests {
         assert_eq!(with(""), "/l/libtllmprof.so");
         assert_eq!(with("/a.so b.so::"), "/l/libtllmprof.so:/a.so:b.so");
         assert_eq!(with("/a.so:/l/libtllmprof.so"), "/l/libtllmprof.so:/a.so");
+    }
+
+    #[test]
+    fn the_others_stay() {
+        let without = |existing: &str| without(existing.as_ref()).into_string().unwrap();
+        assert_eq!(without(""), "");
+        assert_eq!(without("/l/libtllmprof.so"), "");
+        assert_eq!(
+            without("/l/libtllmprof.so:/a.so /m/libtllmprof.so:b.so"),
+            "/a.so:b.so"
+        );
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod failure;
 mod inherited;
 mod library;
 mod live;
+mod manual;
 mod metrics;
 mod options;
 mod output;
@@ -32,16 +33,24 @@ mod which;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use tllmprof_config::printable;
 use tllmprof_config::printable::is_hidden;
 
 /// Profile any CUDA program by iteration
 #[derive(Parser)]
-#[command(name = "tllmprof", version, max_term_width = 100)]
+#[command(
+    name = "tllmprof",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
 struct Arguments {
+    /// Print the path of the library, for LD_PRELOAD
+    #[arg(long)]
+    lib: bool,
     #[command(subcommand)]
-    verb: Verb,
+    verb: Option<Verb>,
 }
 
 #[derive(Subcommand)]
@@ -71,6 +80,11 @@ enum Verb {
     Symbols(symbols::Arguments),
     /// Capture iterations 5 to 9 of the bundled example
     Demo(demo::Arguments),
+    /// Print completions for a shell
+    Completions(manual::Completions),
+    /// Write the manual pages into a folder (for packages)
+    #[command(hide = true)]
+    Manual(manual::Arguments),
 }
 
 /// Ends with what is wrong with the command line, or with the help that was asked for. The former repeats
@@ -88,22 +102,30 @@ fn refuse(error: &clap::Error) -> ! {
 
 fn main() -> ExitCode {
     let arguments = Arguments::try_parse().unwrap_or_else(|error| refuse(&error));
-    let result = match arguments.verb {
-        Verb::Run(arguments) => run::run(&arguments),
-        Verb::Env(arguments) => env::run(&arguments),
-        Verb::Report(arguments) => report::run(&arguments),
-        Verb::Compare(arguments) => compare::run(&arguments),
-        Verb::Export(arguments) => export::run(&arguments),
-        Verb::Ps(arguments) => live::ps::run(&arguments),
-        Verb::Capture(arguments) => live::capture::run(&arguments),
-        Verb::Stop(arguments) => live::stop::run(&arguments),
-        Verb::Doctor(arguments) => doctor::run(&arguments),
-        Verb::Streams(arguments) => streams::run(&arguments),
-        Verb::Symbols(arguments) => symbols::run(&arguments),
-        Verb::Demo(arguments) => demo::run(&arguments),
-    };
+    let result = arguments
+        .verb
+        .map_or_else(library::print, |verb| perform(&verb));
     result.unwrap_or_else(|error| {
         output::say(format_args!("{}", failure::text(&error)));
         failure::status(&error)
     })
+}
+
+fn perform(verb: &Verb) -> anyhow::Result<ExitCode> {
+    match verb {
+        Verb::Run(arguments) => run::run(arguments),
+        Verb::Env(arguments) => env::run(arguments),
+        Verb::Report(arguments) => report::run(arguments),
+        Verb::Compare(arguments) => compare::run(arguments),
+        Verb::Export(arguments) => export::run(arguments),
+        Verb::Ps(arguments) => live::ps::run(arguments),
+        Verb::Capture(arguments) => live::capture::run(arguments),
+        Verb::Stop(arguments) => live::stop::run(arguments),
+        Verb::Doctor(arguments) => doctor::run(arguments),
+        Verb::Streams(arguments) => streams::run(arguments),
+        Verb::Symbols(arguments) => symbols::run(arguments),
+        Verb::Demo(arguments) => demo::run(arguments),
+        Verb::Completions(arguments) => manual::completions(arguments, Arguments::command()),
+        Verb::Manual(arguments) => manual::run(arguments, Arguments::command()),
+    }
 }

@@ -51,6 +51,12 @@ pub struct Options {
     /// NVTX ranges for waiting for Python's GIL and holding it
     #[arg(long)]
     gil: bool,
+    /// Sample the Python stacks of the threads that make steps, inside windows, 200 or HZ times a second (up to 1000)
+    #[arg(long, value_name = "HZ", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    stacks: Option<OsString>,
+    /// Sample native stacks, too, where the kernel permits it (perf_event_paranoid)
+    #[arg(long)]
+    native_stacks: bool,
     /// Log level on standard error: off, error, warn, info or debug
     #[arg(long, value_name = "LEVEL")]
     log: Option<OsString>,
@@ -127,6 +133,12 @@ impl Options {
             ("--run", RUN_VARIABLE, self.run.clone()),
             ("--gc", "TLLM_PROFILE_RECORD_GC", on(self.gc, "1")),
             ("--gil", "TLLMPROF_GIL", on(self.gil, "1")),
+            ("--stacks", "TLLMPROF_STACKS", self.stacks.clone()),
+            (
+                "--native-stacks",
+                "TLLMPROF_NATIVE_STACKS",
+                on(self.native_stacks, "1"),
+            ),
             ("--nvtx-debug", "TLLM_NVTX_DEBUG", on(self.nvtx_debug, "1")),
             ("--llmapi", "TLLM_LLMAPI_ENABLE_NVTX", on(self.llmapi, "1")),
             (
@@ -213,6 +225,8 @@ impl Options {
         let is_number = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
         if is_bare(&self.kernels) && is_number {
             Some(format!("--kernels={name}"))
+        } else if is_bare(&self.stacks) && is_number {
+            Some(format!("--stacks={name}"))
         } else if is_bare(&self.perfect_router) && name == "window" {
             Some(format!("--perfect-router={name}"))
         } else {
@@ -271,6 +285,8 @@ mod tests {
             run: Some("x".into()),
             gc: true,
             gil: true,
+            stacks: Some("1".into()),
+            native_stacks: true,
             nvtx_debug: true,
             llmapi: true,
             torch_trace: Some("x".into()),
@@ -279,7 +295,7 @@ mod tests {
         };
         let known: BTreeSet<_> = VARIABLES.iter().map(|v| v.name).collect();
         let given = all.given();
-        assert_eq!(given.len(), 21);
+        assert_eq!(given.len(), 23);
         for given in given {
             assert!(known.contains(given.variable), "{given:?}");
         }

@@ -85,12 +85,106 @@ fn docker_and_mpirun_get_the_same_words() {
 }
 
 #[test]
-fn kubernetes_gets_a_list() {
+fn a_shell_is_warned_and_finds_back() {
     let scratch = Scratch::new();
-    let yaml = printed(&scratch, "k8s", "").stdout;
-    let wanted = "- name: TLLMPROF_START_STOP\n  value: \"2-3, 7\"\n\
-                  - name: TLLMPROF_STEP\n  value: \"cudaGraphLaunch/4\"\n\
-                  - name: TLLMPROF_NVTX_NAME\n  value: \"it's \\\"{n}\\\" `id` $$HOME \\\\ *\\u000anext\"\n";
+    let ended = printed(&scratch, "shell", "");
+    assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    let way_back = ended.stderr.split('"').nth(1).unwrap();
+    assert_eq!(way_back, "$(tllmprof env --unset)");
+
+    let tllmprof = env!("CARGO_BIN_EXE_tllmprof");
+    let script = format!(
+        "eval \"$1\"; eval \"$({tllmprof} env --unset)\"; \
+         echo \"${{LD_PRELOAD-none}} ${{TLLMPROF_STEP-none}} $(env | grep -c TLLMPROF)\""
+    );
+    assert_eq!(
+        finish(&mut sh(&script, &ended.stdout)).stdout,
+        "none none 0\n"
+    );
+    let other = scratch.compile("other.so", "int other;", &["-shared", "-fPIC"]);
+    let ended = finish(sh(&script, &ended.stdout).env("LD_PRELOAD", &other));
+    assert_eq!(ended.stdout, format!("{} none 0\n", other.display()));
+
+    // Whoever wants no warnings gets none, and no other reader is a shell that stays.
+    let mut quiet = scratch.tllmprof();
+    assert_eq!(finish(quiet.args(["env", "--log", "off"])).stderr, "");
+    assert_eq!(printed(&scratch, "docker", "").stderr, "");
+}
+
+#[test]
+fn launchers_start_env_which_starts_the_program() {
+    let scratch = Scratch::new();
+    let library = scratch.library().display().to_string();
+    for (format, option) in [("slurm", "--export=ALL"), ("torchrun", "--no-python")] {
+        let words = printed(&scratch, format, "").stdout;
+        let program =
+            "printf \"%s|\" \"$LD_PRELOAD\" \"$TLLMPROF_START_STOP\" \"$TLLMPROF_NVTX_NAME\"";
+        let script =
+            format!("eval \"set -- $1\"; echo \"$1\"; shift; exec \"$@\" sh -c '{program}'");
+        assert_eq!(
+            finish(&mut sh(&script, &words)).stdout,
+            format!("{option}\n{library}|2-3, 7|{NAME}|"),
+            "{format}"
+        );
+    }
+}
+
+#[test]
+fn ray_gets_json() {
+    let scratch = Scratch::new();
+    let text = printed(&scratch, "ray", "").stdout;
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let library = scratch.library().display().to_string();
+    assert_eq!(json["env_vars"]["LD_PRELOAD"], library.as_str());
+    assert_eq!(json["env_vars"]["TLLMPROF_NVTX_NAME"], NAME);
+    assert_eq!(json["env_vars"]["TLLMPROF_RUN"], "a-run");
+}
+
+#[test]
+fn files_name_who_gets_the_library_and_where_records_go() {
+    let scratch = Scratch::new();
+    let env = |arguments: &[&str]| finish(scratch.tllmprof().arg("env").args(arguments));
+    for (format, what) in [("k8s", "CONTAINER"), ("compose", "SERVICE")] {
+        let ended = env(&["--format", format]);
+        assert_eq!((ended.code(), ended.stdout.as_str()), (Some(2), ""));
+        assert!(
+            ended
+                .stderr
+                .ends_with(&format!("(wanted: --name {what})\n")),
+            "{ended:?}"
+        );
+        let yaml = env(&["--format", format, "--name", "engine"]).stdout;
+        assert!(yaml.contains("engine\""), "{yaml}");
+        assert!(
+            yaml.contains("\"/tllmprof-records/%h-%r-%p.tllmprof\"\n"),
+            "{yaml}"
+        );
+        let yaml = env(&["--format", format, "--name", "e", "--no-trace"]).stdout;
+        assert!(!yaml.contains("tllmprof-records"), "{yaml}");
+    }
+    // The library comes with the image, and need not be here.
+    let mut k8s = scratch.tllmprof();
+    k8s.args(["env", "--format", "k8s", "--name", "engine"]);
+    assert_eq!(finish(k8s.env("TLLMPROF_LIB", "/none")).code(), Some(0));
+
+    let unit = env(&["--format", "systemd"]).stdout;
+    assert!(
+        unit.contains("=/var/log/tllmprof/%%h-%%r-%%p.tllmprof\"\n"),
+        "{unit}"
+    );
+}
+
+#[test]
+fn kubernetes_gets_strings() {
+    let scratch = Scratch::new();
+    let mut env = scratch.tllmprof();
+    env.args([
+        "env", "--window", "2-3, 7", "--format", "k8s", "--name", "engine",
+    ]);
+    let yaml = finish(env.env("TLLMPROF_NVTX_NAME", NAME)).stdout;
+    let wanted = "        - name: TLLMPROF_START_STOP\n          value: \"2-3, 7\"\n";
+    assert!(yaml.contains(wanted), "{yaml}");
+    let wanted = "          value: \"it's \\\"{n}\\\" `id` $$HOME \\\\ *\\u000anext\"\n";
     assert!(yaml.contains(wanted), "{yaml}");
 }
 
@@ -130,5 +224,6 @@ fn what_has_no_variable_is_said() {
         ended.stderr.starts_with("tllmprof: --gpu-metrics: "),
         "{ended:?}"
     );
-    assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    // The other line is about shells.
+    assert_eq!(ended.stderr.lines().count(), 2, "{ended:?}");
 }

@@ -1,4 +1,4 @@
-//! Programs that `tllmprof run` and `env` refuse, as the loader could not start them with the library.
+//! Programs that `tllmprof run` and `env` refuse, as the loader or a sanitizer would not start them with the library.
 
 mod common;
 
@@ -120,6 +120,41 @@ fn a_program_whose_address_space_is_too_small_is_not_started() {
     let ended = run_within_limit();
     assert_eq!(ended.stdout, "started\n", "{ended:?}");
     assert!(ended.stderr.contains(why), "{ended:?}");
+}
+
+#[test]
+fn a_program_whose_sanitizer_has_to_be_loaded_first_is_not_started() {
+    let scratch = Scratch::new();
+    scratch.library();
+    let options = [
+        ("libasan.so.8", None),
+        ("libclang_rt.asan-x86_64.so", Some("detect_leaks=0")),
+    ];
+    for (name, set) in options {
+        let source = "int runtime(void) { return 0; }";
+        let soname = format!("-Wl,-soname,{name}");
+        let runtime = scratch.compile(name, source, &["-shared", "-fPIC", &soname]);
+        let source = PRINTS.replace("return 0", "extern int runtime(void); return runtime()");
+        let path = format!("-Wl,-rpath,{}", scratch.path("").display());
+        let program = scratch.compile("program", &source, &[runtime.to_str().unwrap(), &path]);
+        let run = |options: Option<&str>| {
+            let mut run = scratch.tllmprof();
+            run.args(["run", "--log", "warn", "--"]).arg(&program);
+            run.env_remove("ASAN_OPTIONS");
+            if let Some(options) = options {
+                run.env("ASAN_OPTIONS", options);
+            }
+            finish(&mut run)
+        };
+        let ended = run(set);
+        assert_eq!(ended.code(), Some(2), "{ended:?}");
+        assert!(
+            ended.stderr.contains(&format!("it needs {name}, ")),
+            "{ended:?}"
+        );
+        let ended = run(Some("detect_leaks=0:verify_asan_link_order=0"));
+        assert_eq!(ended.stdout, "started\n", "{ended:?}");
+    }
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub mod ranks;
 pub mod router;
 pub mod run;
 pub mod settings;
+pub mod stacks;
 pub mod step;
 pub mod template;
 pub mod torch_trace;

@@ -21,7 +21,7 @@ use crate::template::PathTemplate;
 use crate::torch_trace::TracePath;
 use crate::variables::{ROUTER_VARIABLES, WINDOW_VARIABLES};
 use crate::warmup::Warmup;
-use crate::{flag, number};
+use crate::{flag, number, stacks};
 
 /// GIL ranges shorter than this are counted, not kept.
 const GIL_MIN_US: u64 = 100;
@@ -60,6 +60,10 @@ pub struct Settings {
     pub record_gc: bool,
     pub gil: bool,
     pub gil_min_us: u64,
+    /// Samples of stacks a second, inside windows.
+    pub stacks: Option<u64>,
+    /// Native stacks are sampled, too.
+    pub native_stacks: bool,
     pub torch_trace: Option<TracePath>,
     pub perfect_router: PerfectRouter,
     pub trace: Option<PathTemplate>,
@@ -130,6 +134,8 @@ impl Settings {
         let is_named = (env.get)("TLLMPROF_TRACE").is_some();
         let on_demand = PathTemplate::on_demand(&control).filter(|_| !is_named);
         let trace_on_demand = on_demand.is_some();
+        let native_stacks = env.flag("TLLMPROF_NATIVE_STACKS", false)?;
+        let stacks = env.set("TLLMPROF_STACKS", stacks::parse)?;
         Ok(Self {
             windows,
             windows_from,
@@ -160,6 +166,8 @@ impl Settings {
                     number::parse(us, "a number of microseconds")
                 })?
                 .unwrap_or(GIL_MIN_US),
+            stacks: stacks.unwrap_or(native_stacks.then_some(stacks::STACKS_RATE)),
+            native_stacks,
             torch_trace: env.set("TLLM_TORCH_PROFILE_TRACE", TracePath::parse)?,
             perfect_router: env
                 .first_set(&ROUTER_VARIABLES, PerfectRouter::parse)?

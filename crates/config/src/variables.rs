@@ -102,6 +102,14 @@ pub const VARIABLES: &[Variable] = &[
         "shortest GIL range that the record keeps, in microseconds",
     ),
     variable(
+        "TLLMPROF_STACKS",
+        "sample the stacks of the threads that make steps inside windows: 1 (200 Hz) or 2 to 1000 Hz",
+    ),
+    variable(
+        "TLLMPROF_NATIVE_STACKS",
+        "sample native stacks, too, where the kernel permits it",
+    ),
+    variable(
         "TLLM_TORCH_PROFILE_TRACE",
         "where the PyTorch profiler writes its trace of the windows",
     ),

@@ -12,6 +12,7 @@ use std::fmt;
 use tllmprof_config::PyFunction;
 
 use crate::batch::{self, Batch};
+use crate::dummy::{DUMMY_STEPS, NOTHING};
 
 /// What shows that an engine is in the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -113,8 +114,8 @@ pub const ENGINES: &[Engine] = &[
         name: "vLLM, model runner V2",
         seen_by: Seen::Python("vllm.v1.worker.gpu.model_runner"),
         step: "py:vllm.v1.worker.gpu.model_runner:GPUModelRunner.prepare_inputs",
-        note: "runs in each worker; counts a few warm-up batches, not the dummy batches of data \
-               parallelism",
+        note: "runs in each worker; counts a few warm-up batches; dummy batches of data parallelism \
+               count, as idle",
         source: "vllm 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0: vllm/v1/worker/gpu/model_runner.py, \
                  vllm/v1/worker/gpu_worker.py",
         tried: "0.26.0, H100, 2026-11-24: offline 1044, by its executor 1042 and 2 warm-up batches; server 1046, 1045 until it was killed",
@@ -124,7 +125,8 @@ pub const ENGINES: &[Engine] = &[
         name: "vLLM, model runner V1",
         seen_by: Seen::Python("vllm.v1.worker.gpu_model_runner"),
         step: "py:vllm.v1.worker.gpu_model_runner:GPUModelRunner._prepare_inputs",
-        note: "runs in each worker; dummy batches are not counted",
+        note: "runs in each worker; dummy batches of data parallelism count, as idle, from the first \
+               batch on",
         source: "vllm 0.8.5, 0.10.0, 0.11.0, 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0: \
                  vllm/v1/worker/gpu_model_runner.py, vllm/v1/engine/core.py",
         tried: "",
@@ -396,12 +398,19 @@ pub fn python_steps() -> impl Iterator<Item = (&'static Engine, &'static str)> {
 /// after such a function has returned.
 pub fn is_step(function: &PyFunction) -> bool {
     let function = function.to_string();
-    python_steps().any(|(_, step)| step == function)
+    python_steps().any(|(_, step)| step == function) || is_dummy(&function)
+}
+
+fn is_dummy(function: &str) -> bool {
+    DUMMY_STEPS.iter().any(|dummy| dummy.function == function)
 }
 
 /// Where the arguments of a function that steps of an engine are counted by hold what is in the batch.
 pub fn batches(function: &PyFunction) -> &'static [Batch] {
     let function = function.to_string();
+    if is_dummy(&function) {
+        return NOTHING;
+    }
     let step = python_steps().find(|(_, step)| *step == function);
     step.map_or(&[], |(engine, _)| engine.batch)
 }

@@ -1,18 +1,20 @@
 //! The inference engines that tllmprof knows.
 //!
 //! Data, and the questions that it answers: which engine is in a process, what counts its steps,
-//! where these hold what is in a batch, which of its functions are marked with ranges, in which
+//! where these hold what is in a batch, which steps are for nobody, which of its functions are marked with ranges, in which
 //! it waits for requests, and which replica a process belongs to.
 
 #![forbid(unsafe_code)]
 
 mod batch;
+mod dummy;
 mod engine_api;
 mod engines;
 mod idle;
 mod replicas;
 
 pub use batch::Batch;
+pub use dummy::{DUMMY_STEPS, DummyStep};
 pub use engine_api::{ENGINE_APIS, EngineApi, Marked, api_functions};
 pub use engines::{
     ENGINES, Engine, Seen, batches, is_step, known, python_steps, tensorrt_llm_gates_itself,

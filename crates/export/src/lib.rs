@@ -18,6 +18,7 @@ mod perfetto;
 mod private;
 mod record;
 mod sink;
+mod stacks;
 mod tables;
 mod trace;
 
@@ -25,6 +26,7 @@ pub use clocks::Clocks;
 pub use exported::Exported;
 pub use output::{Output, OutputError};
 pub use record::{PASSES, Progress, Record};
+pub use stacks::{collapsed, speedscope};
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -97,5 +99,19 @@ pub const FORMATS: &[Format] = &[
         counts: "rows",
         is_text: false,
         write: Writer::Folder(parquet),
+    },
+    Format {
+        name: "speedscope",
+        makes: "sampled stacks for speedscope.app",
+        counts: "samples",
+        is_text: true,
+        write: Writer::File(|records, to, gzip| speedscope(records, to, gzip)),
+    },
+    Format {
+        name: "collapsed",
+        makes: "sampled stacks, a line each, for flamegraph.pl and its like",
+        counts: "samples",
+        is_text: true,
+        write: Writer::File(|records, to, gzip| collapsed(records, to, gzip)),
     },
 ];

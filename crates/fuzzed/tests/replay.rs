@@ -1,8 +1,10 @@
-//! The seeds of the fuzzer and changed ones: as many as every change can afford. scripts/fuzz runs more, by coverage.
+//! The seeds of the fuzzer and changed ones: as many as every change can afford, the same each time, and then others for as
+//! long as is asked for. scripts/fuzz runs more, by coverage.
 
 use std::fs;
 use std::panic;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
 
 use tllmprof_fuzzed::mutate::Mutator;
 use tllmprof_fuzzed::{TARGETS, Target};
@@ -16,6 +18,11 @@ fn changed(name: &str) -> u64 {
         _ => 1000,
     };
     std::env::var("TLLMPROF_TEST_DAMAGE").map_or(usual, |n| n.parse().unwrap())
+}
+
+/// How long a target gets inputs that no run has had before: `TLLMPROF_TEST_FUZZ` seconds.
+fn patience() -> Duration {
+    Duration::from_secs(std::env::var("TLLMPROF_TEST_FUZZ").map_or(0, |n| n.parse().unwrap()))
 }
 
 /// The files of a folder of `fuzz/corpus`, if it is there.
@@ -46,7 +53,7 @@ fn replay(name: &str) {
         let done = panic::catch_unwind(|| (target.run)(seed));
         assert!(done.is_ok(), "{name}: {}", path.display());
     }
-    for n in 0..changed(name) {
+    let check = |n| {
         let mut mutator = Mutator::new(n);
         let (path, seed) = &seeds[mutator.below(seeds.len())];
         let (_, other) = &seeds[mutator.below(seeds.len())];
@@ -58,6 +65,14 @@ fn replay(name: &str) {
             fs::write(&kept, &bytes).unwrap();
             panic!("{name}: {} changed, now {}", path.display(), kept.display());
         }
+    };
+    (0..changed(name)).for_each(check);
+    let (began, patience) = (Instant::now(), patience());
+    let first = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    let others = (first..).take_while(|_| began.elapsed() < patience);
+    let count = others.map(check).count();
+    if count > 0 {
+        println!("{name}: {count} new inputs");
     }
 }
 

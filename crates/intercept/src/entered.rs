@@ -238,11 +238,14 @@ fn times(call: Call, frame: &Frame, target: Option<Target>) -> Work {
         };
     }
     if let Kind::Wait(wait) = call.kind() {
-        gpu::before_wait(match target {
+        let ends_work = gpu::before_wait(match target {
             Some(target) => Wait::Stream(target),
             None if wait == tllmprof_calls::Wait::Event => Wait::Event,
             None => Wait::All,
         });
+        if ends_work {
+            return Work::WAITED_FOR;
+        }
     }
     Work::NONE
 }

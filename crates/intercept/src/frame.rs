@@ -25,6 +25,8 @@ impl Work {
     pub const COUNTED: Self = Self(1);
     /// Work that is expected to be the last of its stream for now.
     pub const LAST: Self = Self(2);
+    /// A wait that work of its stream ends with.
+    pub const WAITED_FOR: Self = Self(3);
 }
 
 /// What the handler `slow` or `record` saved of a call, from the lowest address up. What is a cell only Rust

@@ -78,18 +78,19 @@ fn record(frame: &Frame, result: usize) {
     };
     recorder::call(since, failed, what);
     let work = frame.work.get();
-    if (work == Work::LAST || failed && work != Work::NONE)
-        && gpu::is_timing()
-        && !session::is_any_capturing()
+    let is_over = work == Work::LAST || work == Work::WAITED_FOR;
+    if (is_over || failed && work != Work::NONE) && gpu::is_timing() && !session::is_any_capturing()
     {
         let target = Target {
             handle,
             per_thread: frame.thunk.is_per_thread(),
         };
-        if failed {
-            gpu::refused(target);
-        } else {
-            gpu::after_last(target);
+        match work {
+            // The next wait ends the work.
+            Work::WAITED_FOR if failed => {}
+            Work::WAITED_FOR => gpu::after_wait(target),
+            _ if failed => gpu::refused(target),
+            _ => gpu::after_last(target),
         }
     }
 }

@@ -297,7 +297,7 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
     has(
         "stacks",
         capture.stacks,
-        false,
+        settings.stacks.is_some(),
         "--stacks or TLLMPROF_STACKS=1",
     )?;
     let condition = match capture.condition {

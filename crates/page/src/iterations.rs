@@ -20,6 +20,7 @@ pub fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns {
     columns.differences(all().map(|iteration| iteration.start - base));
     columns.column(all().map(|iteration| iteration.duration));
     columns.column(all().map(|iteration| iteration.gpu.map_or(0, |gpu| gpu.saturating_add(1))));
+    columns.column(all().map(|iteration| iteration.idle));
     columns.column(all().map(|iteration| u64::from(iteration.thread)));
     columns.column(all().map(|iteration| u64::from(iteration.cut)));
     columns.column(all().map(|iteration| u64::from(iteration.qualifies())));

@@ -32,6 +32,7 @@ impl Place {
             On::Windows
             | On::KernelWindows
             | On::Iterations
+            | On::Samples(_)
             | On::Counter { .. }
             | On::Expert { .. } => return None,
         })

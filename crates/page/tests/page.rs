@@ -3,6 +3,8 @@
 mod common;
 #[path = "common/engine.rs"]
 mod engine;
+#[path = "common/shares.rs"]
+mod shares;
 
 use std::io::Read;
 
@@ -12,7 +14,6 @@ use flate2::read::DeflateDecoder;
 use serde_json::Value;
 use tllmprof_config::printable;
 use tllmprof_config::printable::is_hidden;
-use tllmprof_report::Share;
 
 /// The numbers at the start of columns.
 fn numbers(html: &str, id: &str, count: usize) -> Vec<u64> {
@@ -67,74 +68,7 @@ fn page_text_and_json_have_one_figure_for_each_share() {
         Shown::of(&[engine], 1 << 20)
     };
     for shown in [of(20, 4), of(1, 2), of(500, 2)] {
-        let mut json = Vec::new();
-        shown.report.json(&mut json).unwrap();
-        let json: Value = serde_json::from_slice(&json).unwrap();
-        let process = &json["processes"][0];
-        let html = page(&shown);
-        let there: Value = serde_json::from_str(element(&html, "data")).unwrap();
-        let in_page = &there["report"]["processes"][0];
-        assert_eq!(in_page["ledger"], process["ledger"]);
-        for window in process["windows"].as_array().unwrap() {
-            for side in ["host", "gpu"] {
-                let rows = window["ledger"][side].as_array().unwrap();
-                let sum: f64 = rows.iter().map(|row| row["share"].as_f64().unwrap()).sum();
-                assert!(rows.is_empty() || (sum - 1.0).abs() < 1e-3, "{rows:?}");
-            }
-        }
-        // All that the page has of shares is the report's.
-        assert!(there["processes"][0].get("breakdown").is_none());
-        let text = shown.report.text();
-        let inside = &process["inside"];
-        let share = |value: &Value| Share(value.as_f64().unwrap()).to_string();
-        for (of, row) in [
-            (&inside["gpu_share"], "  GPU "),
-            (&inside["wait_share"], "  waits for the GPU"),
-        ] {
-            let line = text.lines().find(|line| line.starts_with(row)).unwrap();
-            assert!(line.ends_with(&share(of)), "{line}: {of}");
-        }
-        for (side, heading) in [("host", "host"), ("gpu", "GPU")] {
-            let rows = process["ledger"][side].as_array().unwrap();
-            let sum: f64 = rows.iter().map(|row| row["share"].as_f64().unwrap()).sum();
-            assert!((sum - 1.0).abs() < 1e-3, "{rows:?}");
-            let starts = [format!("{heading}: "), format!("{heading}, stretched: ")];
-            let is_it = |line: &&str| starts.iter().any(|start| line.starts_with(start));
-            let all: Vec<_> = text.lines().collect();
-            let first = all
-                .iter()
-                .position(is_it)
-                .unwrap_or_else(|| panic!("{text}"));
-            let (_, said) = all[first].split_once(": ").unwrap();
-            let mut said = said.to_owned();
-            if said.ends_with(',') {
-                said += &format!(" {}", all[first + 1].trim_start());
-            }
-            for (one, row) in said.trim_end_matches(", …").split(", ").zip(rows) {
-                let cause = row["cause"].as_str().unwrap();
-                let (percent, named) = one.split_once(" % ").unwrap();
-                assert_eq!(format!("{percent} %"), share(&row["share"]), "{said}");
-                assert!(
-                    cause.starts_with(named.trim_end_matches('…')),
-                    "{said}: {row}"
-                );
-            }
-        }
-        // What the GPU works, and what the host waits, is what the ledgers say.
-        let kind = |side: &str, kind: &str| {
-            let rows = process["ledger"][side].as_array().unwrap().iter();
-            let rows = rows.filter(|row| row["kind"] == kind);
-            rows.map(|row| row["share"].as_f64().unwrap()).sum::<f64>()
-        };
-        for (share, by_ledger) in [
-            (&inside["gpu_share"], kind("gpu", "busy")),
-            (&inside["wait_share"], kind("host", "wait")),
-        ] {
-            assert!(
-                (share.as_f64().unwrap() - by_ledger).abs() < 1e-3,
-                "{share} {by_ledger}"
-            );
-        }
+        shares::are_the_same(&shown);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Modules and their symbols ([`elf`], [`modules`], [`resolve`], [`maps`]), patched GOT slots
 //! ([`got`]) and entries ([`entry`]), what is kept for each thread ([`thread`]), a heap of
-//! its own ([`heap`]), memory outside it ([`pages`]), panics that must not reach the host ([`panics`], [`internal_error`]), forks ([`lifecycle`]), the driver and the gate in front of it ([`driver`], [`gate`]), lines on standard
+//! its own ([`heap`]), memory outside it ([`pages`]), copies of memory that may not be there ([`peek`]), files that stay open ([`descriptor`]), panics that must not reach the host ([`panics`], [`internal_error`]), forks ([`lifecycle`]), the driver and the gate in front of it ([`driver`], [`gate`]), lines on standard
 //! error ([`log`]), what libc answers at any time ([`system`]). Nothing here knows what a step is.
 
 #[cfg(not(all(
@@ -17,6 +17,7 @@ compile_error!("the assembler is written for x86-64 and AArch64 Linux with glibc
 pub mod barrier;
 mod block;
 pub mod cancel;
+pub mod descriptor;
 pub mod driver;
 pub mod elf;
 pub mod entry;
@@ -37,6 +38,7 @@ pub mod modules;
 pub mod own_threads;
 pub mod pages;
 pub mod panics;
+pub mod peek;
 pub mod resolve;
 pub mod stack;
 pub mod system;

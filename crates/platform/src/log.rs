@@ -1,5 +1,6 @@
 //! One line at a time on standard error, and never any harm by it.
 
+use core::ffi::c_int;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
@@ -157,9 +158,14 @@ fn is_ours() -> bool {
     known != [0, 0] && stat().is_some_and(|now| [now.st_dev, now.st_ino] == known)
 }
 
-/// Writes without raising SIGPIPE in the host, and without waiting: where the reader is gone or does
-/// not read, the line is lost.
+/// Writes without raising a signal in the host, and without waiting: where the reader is gone or does not read, or the
+/// file may not grow, the line is lost.
 fn write_quietly(bytes: &[u8]) {
+    /// What a write raises that fails with the error.
+    const RAISED: [(c_int, c_int); 2] = [
+        (libc::EPIPE, libc::SIGPIPE),
+        (libc::EFBIG, libc::SIGXFSZ), // as large as RLIMIT_FSIZE lets it be
+    ];
     let _uncancelled = Uncancelled::new();
     let mut place = libc::pollfd {
         fd: 2,
@@ -173,24 +179,33 @@ fn write_quietly(bytes: &[u8]) {
         return;
     }
     // SAFETY: the signal sets are initialised by sigemptyset before use, and every pointer is to a
-    // local that outlives its call. Blocking and unblocking concerns this thread alone; a SIGPIPE
+    // local that outlives its call. Blocking and unblocking concerns this thread alone; a signal
     // that our write raised is taken off before the old mask returns, one that was pending stays.
     unsafe {
-        let mut pipe = core::mem::zeroed::<libc::sigset_t>();
+        let mut set = core::mem::zeroed::<libc::sigset_t>();
         let mut old = core::mem::zeroed::<libc::sigset_t>();
         let mut pending = core::mem::zeroed::<libc::sigset_t>();
-        libc::sigemptyset(&raw mut pipe);
-        libc::sigaddset(&raw mut pipe, libc::SIGPIPE);
+        libc::sigemptyset(&raw mut set);
+        for (_, signal) in RAISED {
+            libc::sigaddset(&raw mut set, signal);
+        }
         libc::sigpending(&raw mut pending);
-        let was_pending = libc::sigismember(&raw const pending, libc::SIGPIPE) == 1;
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut old);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut old);
         let written = libc::write(2, bytes.as_ptr().cast(), bytes.len());
-        if written < 0 && *libc::__errno_location() == libc::EPIPE && !was_pending {
+        let error = *libc::__errno_location();
+        let raised = RAISED.iter().find(|(errno, signal)| {
+            *errno == error && libc::sigismember(&raw const pending, *signal) == 0
+        });
+        if written < 0
+            && let Some((_, signal)) = raised
+        {
             let now = libc::timespec {
                 tv_sec: 0,
                 tv_nsec: 0,
             };
-            libc::sigtimedwait(&raw const pipe, core::ptr::null_mut(), &raw const now);
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, *signal);
+            libc::sigtimedwait(&raw const set, core::ptr::null_mut(), &raw const now);
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, core::ptr::null_mut());
     }
@@ -329,6 +344,39 @@ pub(crate) mod tests {
         redirected(2);
         drop(read);
         say!(Info, "nobody reads it");
+    }
+
+    #[test]
+    fn a_file_that_may_not_grow_does_no_harm() {
+        let path = std::env::temp_dir().join(format!("tllmprof-log-{}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let _stderr = Stderr::is(&file);
+        redirected(2);
+        // The limit is the process's: in a copy of it.
+        // SAFETY: the child sets a limit, logs a line, which allocates nothing, and exits.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let limit = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            // SAFETY: reads the limit; ends the child.
+            unsafe {
+                libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+                let limited = libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit);
+                say!(Info, "too much");
+                libc::_exit(7 + limited);
+            }
+        }
+        let mut status = -1;
+        // SAFETY: writes the status to the local.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(
+            (libc::WIFEXITED(status), libc::WEXITSTATUS(status)),
+            (true, 7)
+        );
+        assert_eq!(file.metadata().unwrap().len(), 0);
     }
 
     #[test]

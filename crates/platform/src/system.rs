@@ -47,6 +47,55 @@ pub fn kernels_nanoseconds(clock: Clock) -> u64 {
     kernel::time(clock.id()).map_or_else(|| nanoseconds(clock), |time| nanoseconds_of(&time))
 }
 
+/// Nanoseconds of processor time that a thread of this process has had, up to now; none where there is no such thread.
+pub fn processor_time(thread: i32) -> Option<u64> {
+    // As the kernel makes clocks of threads: the number's complement, and which clock of which kind it is.
+    const OF_THREAD: libc::clockid_t = 4;
+    const SCHEDULER: libc::clockid_t = 2;
+    let clock = !thread << 3 | OF_THREAD | SCHEDULER;
+    kernel::time(clock).map(|time| nanoseconds_of(&time))
+}
+
+/// What a thread has used of the machine since it began. Times are in nanoseconds.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Used {
+    /// On a processor, and in the kernel of that, which is known to some milliseconds.
+    pub ran: u64,
+    pub in_kernel: u64,
+    /// How often it left the processor to wait for something, and how often another thread was given it.
+    pub left: u64,
+    pub preempted: u64,
+    /// Page faults that read nothing from a disk, and those that did.
+    pub faults: u64,
+    pub disk_faults: u64,
+}
+
+/// What the calling thread has used; nothing where the process may not ask. Two system calls.
+pub fn used() -> Option<Used> {
+    let ran = kernel::time(libc::CLOCK_THREAD_CPUTIME_ID)?;
+    let usage = kernel::thread_usage()?;
+    let in_kernel = usage.ru_stime;
+    Some(Used {
+        ran: nanoseconds_of(&ran),
+        in_kernel: in_kernel.tv_sec.cast_unsigned() * 1_000_000_000
+            + in_kernel.tv_usec.cast_unsigned() * 1_000,
+        left: usage.ru_nvcsw.cast_unsigned(),
+        preempted: usage.ru_nivcsw.cast_unsigned(),
+        faults: usage.ru_minflt.cast_unsigned(),
+        disk_faults: usage.ru_majflt.cast_unsigned(),
+    })
+}
+
+/// How long the calling thread has waited for a processor since it began, in nanoseconds; nothing where the kernel does
+/// not say. Some microseconds.
+pub fn delayed() -> Option<u64> {
+    let mut room = [0; 64];
+    let said = kernel::read(c"/proc/thread-self/schedstat", &mut room)?;
+    // Documentation/scheduler/sched-stats.rst: time on a processor, time in its queue, how often it was on one.
+    let mut words = said.split(|byte| *byte == b' ');
+    str::from_utf8(words.nth(1)?).ok()?.parse().ok()
+}
+
 /// What the kernel calls the calling thread: up to 15 bytes, and zeros.
 pub fn thread_name() -> [u8; 16] {
     let mut name = [0; 16];
@@ -153,6 +202,26 @@ mod tests {
         let epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
         assert!(nanoseconds(Clock::Realtime).abs_diff(epoch.as_nanos() as u64) < 10_000_000_000);
         assert!(kernels_nanoseconds(Clock::Monotonic) >= since);
+    }
+
+    #[test]
+    fn processor_time_is_a_threads_own() {
+        let us = kernel::this_thread();
+        let (before, other) = std::thread::spawn(move || {
+            let ours = kernel::this_thread();
+            let since = processor_time(us).unwrap();
+            while processor_time(ours).unwrap() < 5_000_000 {}
+            (since, ours)
+        })
+        .join()
+        .unwrap();
+        // This thread slept meanwhile.
+        assert!(processor_time(us).unwrap() - before < 5_000_000);
+        let is_gone = || processor_time(other).is_none();
+        assert!((0..1000).any(|_| is_gone() || {
+            std::thread::yield_now();
+            false
+        }));
     }
 
     #[test]

@@ -88,6 +88,8 @@ macro_rules! declare {
             pub(crate) none: Raw,
             /// `PyCode_Type`, borrowed.
             pub(crate) code_type: Raw,
+            /// `_PyRuntime`; null where it is not exported.
+            pub(crate) runtime: Raw,
             pub(crate) types: Types,
             pub(crate) version: Version,
             /// The version, as `3.12.1`.
@@ -136,6 +138,7 @@ macro_rules! declare {
                     evaluate: find(&[c"_PyEval_EvalFrameDefault"]).and_then(NonNull::new),
                     none: find(&[c"_Py_NoneStruct"])?,
                     code_type: find(&[c"PyCode_Type"])?,
+                    runtime: find(&[c"_PyRuntime"]).unwrap_or(core::ptr::null_mut()),
                     types: Types::find(find)?,
                     version: Version::parse(text)?,
                     version_text: text.split_whitespace().next()?,
@@ -291,6 +294,20 @@ impl Api {
     /// Whether the calling thread has a thread state, or, up to 3.11, any thread.
     pub fn has_thread_state(&self) -> bool {
         !(self.current_thread_state)().is_null()
+    }
+
+    /// The calling thread's state, whether it is current or not; null if the thread has none.
+    pub fn state_of_thread(&self) -> ThreadState {
+        let current = if self.version.has_current_state_per_thread() {
+            (self.current_thread_state)()
+        } else {
+            core::ptr::null_mut()
+        };
+        if current.is_null() {
+            (self.own_thread_state)()
+        } else {
+            current
+        }
     }
 
     /// Whether the calling thread has the GIL, or may use the interpreter where there is none.

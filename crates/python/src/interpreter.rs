@@ -6,7 +6,7 @@ use super::object::Python;
 use super::threads::Thread;
 use super::torch::profiler;
 use super::wants::wants;
-use super::{entry, functions, gc, gil, names, totals};
+use super::{entry, functions, gc, gil, names, stacks, totals};
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
 use tllmprof_session as session;
@@ -26,6 +26,9 @@ pub fn install(py: Python<'_>, thread: &Thread, number: i64) {
     }
     if wants.functions {
         functions::install(py);
+    }
+    if wants.stacks && number == 0 {
+        stacks::install(py);
     }
 }
 

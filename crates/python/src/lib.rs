@@ -35,6 +35,7 @@ pub mod object;
 mod place;
 mod rank;
 mod spans;
+pub mod stacks;
 #[cfg(test)]
 mod tests;
 mod thread_name;
@@ -110,6 +111,7 @@ fn wants_of(settings: &Settings) -> Wants {
         modules: modules::are_asked_for(settings),
         extension: extension().is_some_and(|it| it.is_asked_for(settings)),
         rank: rank::is_asked_for(settings),
+        stacks: stacks::are_asked_for(settings),
     }
 }
 

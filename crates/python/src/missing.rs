@@ -22,7 +22,7 @@ pub fn report() {
 }
 
 /// What was asked for, by its name, or nothing.
-struct Wishes([Option<&'static str>; 4]);
+struct Wishes([Option<&'static str>; 5]);
 
 impl Wishes {
     fn of(settings: &Settings) -> Self {
@@ -30,6 +30,7 @@ impl Wishes {
         Self([
             settings.record_gc.then_some("TLLM_PROFILE_RECORD_GC"),
             settings.gil.then_some("TLLMPROF_GIL"),
+            (settings.stacks.is_some() && !settings.native_stacks).then_some("TLLMPROF_STACKS"),
             (settings.torch_trace.is_some()).then_some("TLLM_TORCH_PROFILE_TRACE"),
             router.then_some("the perfect router"),
         ])

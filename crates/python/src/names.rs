@@ -10,6 +10,7 @@ use super::thread_name::IS_BEHIND;
 use super::threads;
 use super::time::now;
 use tllmprof_platform::lifecycle;
+use tllmprof_recorder as recorder;
 
 /// Time between two look-ups at least, in nanoseconds, and as a multiple of what one takes: it goes
 /// through all threads.
@@ -48,11 +49,17 @@ pub fn look(py: Python<'_>) -> Option<()> {
         };
         if let Some(thread) = threads::all().find(is_it) {
             thread.name.set_pythons(name.as_bytes());
+            if recorder::is_on() && thread.name.is_new() {
+                recorder::thread_name(id as u32, name);
+            }
         }
     }
-    let has_none = |thread: &threads::Thread| thread.is_used() && !thread.name.is_pythons();
+    let has_none = |thread: &threads::Thread| {
+        let is_to_come = recorder::is_wanted() && !thread.name.is_recorded();
+        thread.is_used() && (is_to_come || !thread.name.is_pythons())
+    };
     if threads::all().any(has_none) {
-        // It may only just be starting.
+        // It may only just be starting, as the record.
         IS_BEHIND.store(true, Ordering::Relaxed);
     }
     let now = now();

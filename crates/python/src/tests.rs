@@ -8,6 +8,7 @@ mod modules;
 mod object;
 mod profiler;
 mod rank;
+mod stacks;
 
 use super::*;
 
@@ -18,6 +19,8 @@ fn what_is_asked_for_of_python_follows_from_the_variables() {
     assert!(!wants(&[]).anything());
     assert!(wants(&[("TLLM_PROFILE_RECORD_GC", "1")]).gc);
     assert!(wants(&[("TLLMPROF_GIL", "1")]).gil);
+    assert!(wants(&[("TLLMPROF_STACKS", "1"), ("TLLMPROF_TRACE", "r")]).stacks);
+    assert!(!wants(&[("TLLMPROF_STACKS", "1")]).anything());
     assert!(wants(&[("TLLM_NVTX_DEBUG", "1")]).modules);
     assert!(!wants(&[("TLLM_NVTX_DEBUG", "1"), ("TLLMPROF_NVTX", "0")]).modules);
     assert!(wants(&[window, ("TLLMPROF_STEP", "py:m:f")]).functions);

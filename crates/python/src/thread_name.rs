@@ -19,6 +19,8 @@ const WORDS: usize = 4;
 pub struct ThreadName {
     words: [AtomicU64; WORDS],
     is_pythons: AtomicBool,
+    /// The record has Python's.
+    is_recorded: AtomicBool,
 }
 
 /// A copy of a name, for a message.
@@ -34,6 +36,7 @@ impl ThreadName {
         Self {
             words: [const { AtomicU64::new(0) }; WORDS],
             is_pythons: AtomicBool::new(false),
+            is_recorded: AtomicBool::new(false),
         }
     }
 
@@ -52,6 +55,16 @@ impl ThreadName {
         self.is_pythons.store(true, Ordering::Relaxed);
     }
 
+    /// What Python calls it is to be recorded, if it has not been.
+    pub fn is_new(&self) -> bool {
+        !self.is_recorded.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether the record has what Python calls it.
+    pub fn is_recorded(&self) -> bool {
+        self.is_recorded.load(Ordering::Relaxed)
+    }
+
     /// Whether it is the name that Python has given.
     pub fn is_pythons(&self) -> bool {
         self.is_pythons.load(Ordering::Relaxed)
@@ -68,6 +81,7 @@ impl ThreadName {
     /// Another thread has the place now: its name is to be looked up.
     pub fn begin(&self) {
         self.is_pythons.store(false, Ordering::Relaxed);
+        self.is_recorded.store(false, Ordering::Relaxed);
         self.ask_kernel();
         IS_BEHIND.store(true, Ordering::Relaxed);
     }

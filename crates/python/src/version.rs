@@ -100,6 +100,11 @@ impl Version {
         }
     }
 
+    /// The row of a table of all versions from 3.8 on; the last one for a version that is not in it.
+    pub fn row<T>(self, rows: &[T; 8]) -> &T {
+        &rows[(self.minor as usize - 8).min(rows.len() - 1)]
+    }
+
     /// Which of `layouts` the frames have; None where they are not looked at. In order: 3.8 and 3.9,
     /// 3.10, 3.11.
     pub const fn frames<T>(self, layouts: [&'static T; 3]) -> Option<&'static T> {

@@ -16,6 +16,8 @@ pub struct Wants {
     pub modules: bool,
     /// An extension has something to do.
     pub extension: bool,
+    /// Stacks are sampled.
+    pub stacks: bool,
     /// The rank, which is read where the interpreter is as it is: nothing is installed for it.
     pub rank: bool,
 }
@@ -43,7 +45,13 @@ impl Wants {
 
     /// Whether something is installed in the interpreter.
     pub const fn is_installed(self) -> bool {
-        self.gc || self.gil || self.functions || self.torch || self.modules || self.extension
+        self.gc
+            || self.gil
+            || self.functions
+            || self.torch
+            || self.modules
+            || self.extension
+            || self.stacks
     }
 }
 
@@ -54,13 +62,14 @@ mod tests {
     #[test]
     fn one_wish_is_enough() {
         assert!(!Wants::default().anything());
-        let set: [fn(&mut Wants); 6] = [
+        let set: [fn(&mut Wants); 7] = [
             |it| it.gc = true,
             |it| it.gil = true,
             |it| it.functions = true,
             |it| it.torch = true,
             |it| it.modules = true,
             |it| it.extension = true,
+            |it| it.stacks = true,
         ];
         for set in set {
             let mut wants = Wants::default();

@@ -6,7 +6,7 @@ use std::slice;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::check;
-use crate::event::{Event, StringId, What};
+use crate::event::{Event, Row, StringId, What};
 use crate::layout::{
     BLOCK_BYTES, BLOCKS, CHUNK_BYTES, CHUNK_HEADER_BYTES, CHUNK_MAGIC, EVENT_BYTES, MAX_STRING,
     PAYLOAD_BYTES, UNCHECKED_HEADER_BYTES,
@@ -122,10 +122,16 @@ impl EventWriter {
     #[must_use]
     #[inline(always)]
     pub fn push(&mut self, event: &Event) -> bool {
+        self.push_row(event.row())
+    }
+
+    /// As [`EventWriter::push`].
+    #[must_use]
+    #[inline(always)]
+    pub fn push_row(&mut self, Row(words): Row) -> bool {
         let Some(place) = self.free().first_chunk_mut() else {
             return false;
         };
-        let words = event.words();
         *place = Event::bytes(words);
         self.commit(std::iter::once(words));
         true

@@ -11,7 +11,7 @@
 
 use crate::batch::Batch;
 use crate::info::Info;
-use crate::kinds::{CallKind, CopyKind, Edge, RangeKind, Taken, ThreadState};
+use crate::kinds::{CallKind, CopyKind, Edge, RangeKind, Taken, ThreadState, Used};
 use crate::layout::EVENT_BYTES;
 use crate::metric::Metric;
 
@@ -331,7 +331,20 @@ events! {
             thread: high(value),
             frame: low(value)
         };
+
+    /// What the thread that ended an iteration used of the machine in it. The duration is in *nanoseconds*. `iteration` is
+    /// its number modulo 2^32. `what` says what is counted; `None`: something that is not known here.
+    27 Used { what: Option<Used>, iteration: u32, count: u32 }
+        write (match what { Some(what) => what as u16, None => 0 }, pair(iteration, count));
+        read |code, value| Self::Used {
+            what: Used::from_code(code), iteration: high(value), count: low(value)
+        };
 }
+
+/// An event as it is written. Made before anything else is done, it is in registers: an event in memory is read
+/// back in other pieces than it was written in, which takes longer than all the rest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row(pub(crate) [u64; 3]);
 
 impl Event {
     /// Something that happened from `start` on for `duration`.
@@ -345,6 +358,13 @@ impl Event {
             failed: false,
             what,
         }
+    }
+
+    /// The event as it is written.
+    #[must_use]
+    #[inline(always)]
+    pub const fn row(&self) -> Row {
+        Row(self.words())
     }
 
     /// The event's words, as [`Event::encode`] has them.

@@ -65,4 +65,6 @@ infos! {
     Where = 20,
     /// How often stacks are sampled, a *number* in Hz.
     StacksRate = 21,
+    /// What Python calls a thread: the thread's id << 32 | string. Of each thread the latest counts.
+    Thread = 22,
 }

@@ -158,6 +158,32 @@ impl ThreadState {
     }
 }
 
+/// What a thread used of the machine in an iteration.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Used {
+    /// Time on a processor, and how often it left the processor to wait for something.
+    Ran = 1,
+    /// Time in the kernel of that, and page faults that read nothing from a disk.
+    Kernel = 2,
+    /// Time in which it could have run and had no processor, and how often it was taken off one.
+    Delayed = 3,
+    /// Page faults that read from a disk.
+    Disk = 4,
+}
+
+impl Used {
+    pub(crate) const fn from_code(code: u16) -> Option<Self> {
+        match code {
+            1 => Some(Self::Ran),
+            2 => Some(Self::Kernel),
+            3 => Some(Self::Delayed),
+            4 => Some(Self::Disk),
+            _ => None,
+        }
+    }
+}
+
 impl From<Kind> for CallKind {
     fn from(kind: Kind) -> Self {
         match kind {

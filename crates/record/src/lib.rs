@@ -53,11 +53,11 @@ pub use batch::{Batch, Phase};
 pub use chunk::{Chunk, EventWriter};
 pub use clock::{Clock, MonotonicNs};
 pub use counter::Counter;
-pub use event::{Event, EventKind, NO_STRING, NoEvent, OWN_DOMAIN, StringId, What};
+pub use event::{Event, EventKind, NO_STRING, NoEvent, OWN_DOMAIN, Row, StringId, What};
 pub use header::{Anchor, ClockKind, Ended, HeaderBlock};
 pub use histogram::{BUCKETS, Histogram, SharedHistogram};
 pub use info::Info;
-pub use kinds::{CallKind, CopyKind, Edge, RangeKind, Taken, ThreadState};
+pub use kinds::{CallKind, CopyKind, Edge, RangeKind, Taken, ThreadState, Used};
 pub use layout::{
     ANCHORS, CHUNK_BYTES, CHUNK_HEADER_BYTES, COUNTERS, EVENT_BYTES, HEADER_BYTES, MAGIC,
     MAX_STRING, PAYLOAD_BYTES, VERSION, chunk_offset,

@@ -57,6 +57,14 @@ pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
     }
 }
 
+/// Writes what Python calls a thread.
+pub fn thread_name(thread: u32, name: &str) {
+    let id = strings::id_of(name);
+    if id != NO_STRING {
+        write_number(Info::Thread, u64::from(thread) << 32 | u64::from(id));
+    }
+}
+
 /// Writes a fact that is a number.
 pub fn write_number(key: Info, value: u64) {
     let what = What::Info {
@@ -148,6 +156,9 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     write_text(Info::Windows, &settings.windows.to_string());
     if let Some(condition) = &settings.condition {
         write_text(Info::Where, &condition.to_string());
+    }
+    if let Some(rate) = settings.stacks {
+        write_number(Info::StacksRate, rate);
     }
     for variable in VARIABLES {
         if let Some(value) = std::env::var_os(variable.name) {

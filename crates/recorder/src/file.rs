@@ -12,7 +12,7 @@ use core::ptr::NonNull;
 use std::ffi::OsString;
 use std::fs::{self, TryLockError};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -20,9 +20,8 @@ use tllmprof_record::{CHUNK_BYTES, Ended, HEADER_BYTES, MAGIC};
 
 use super::failure::Failure;
 use super::quiet::Quiet;
+use tllmprof_platform::descriptor::Own;
 
-/// Descriptors below this are what programs expect to get.
-const LOWEST: c_int = 64;
 const MODE: u32 = 0o600;
 
 /// Names that are tried.
@@ -30,10 +29,7 @@ const MOST_NAMES: u32 = 16;
 
 /// The file of a record.
 pub struct File {
-    /// None once it is closed.
-    file: Option<fs::File>,
-    /// Device and inode, by which it is known again.
-    identity: (u64, u64),
+    file: Own,
     path: PathBuf,
     /// Bytes that are reserved.
     size: u64,
@@ -62,16 +58,15 @@ impl File {
 
     fn new(opened: io::Result<fs::File>, path: PathBuf) -> Result<Self, Failure> {
         let file = opened.map_err(|error| failure("it could not be created", &error))?;
-        let file = move_up(file);
-        let identity =
-            identity_of(&file).map_err(|error| failure("it could not be looked at", &error))?;
-        write_in_place(&file);
-        // Others see by the lock that the file is in use; where there are no locks it is overwritten
-        // by whoever has the same name for its own.
-        let _ = file.try_lock();
+        let file = Own::new(file).map_err(|error| failure("it could not be looked at", &error))?;
+        if let Some(file) = file.get() {
+            write_in_place(file);
+            // Others see by the lock that the file is in use; where there are no locks it is overwritten
+            // by whoever has the same name for its own.
+            let _ = file.try_lock();
+        }
         Ok(Self {
-            file: Some(file),
-            identity,
+            file,
             path,
             size: 0,
         })
@@ -87,33 +82,22 @@ impl File {
         self.size
     }
 
-    /// The file, if the descriptor still is its own.
-    fn own(&self) -> Option<&fs::File> {
-        let is_it = |file: &&fs::File| identity_of(file).is_ok_and(|is| is == self.identity);
-        self.file.as_ref().filter(is_it)
-    }
-
     /// Opens the file again if the host has closed it.
     fn reopen(&mut self) -> Result<(), Failure> {
         const GONE: &str = "its file was closed, and is not where it was";
-        if self.own().is_some() {
+        if self.file.get().is_some() {
             return Ok(());
         }
         let file = open(&self.path, false).map_err(|error| failure(GONE, &error))?;
-        if identity_of(&file).is_ok_and(|is| is == self.identity) {
-            self.close();
-            self.file = Some(move_up(file));
-            Ok(())
-        } else {
-            Err(Failure::new(GONE, 0))
-        }
+        let is_it = self.file.reopen(file);
+        is_it.then_some(()).ok_or(Failure::new(GONE, 0))
     }
 
     /// Reserves `bytes` more and maps them.
     pub fn grow(&mut self, bytes: usize) -> Result<NonNull<u8>, Failure> {
         const TRIED: &str = "it could not grow";
         self.reopen()?;
-        let file = self.file.as_ref().ok_or(Failure::new(TRIED, 0))?;
+        let file = self.file.get().ok_or(Failure::new(TRIED, 0))?;
         let (offset, end) = (self.size, self.size + bytes as u64);
         if end > largest_file() {
             return Err(Failure::new(TRIED, libc::EFBIG));
@@ -132,7 +116,7 @@ impl File {
     /// Cuts off what lies behind `size` bytes. Nobody may use it any more.
     pub fn cut(&mut self, size: u64) {
         if size < self.size
-            && let Some(file) = self.own()
+            && let Some(file) = self.file.get()
         {
             let _ = file.set_len(size);
             self.size = size;
@@ -141,18 +125,7 @@ impl File {
 
     /// Closes the descriptor, if it still is the file's.
     pub fn close(&mut self) {
-        let is_own = self.own().is_some();
-        let file = self.file.take();
-        if !is_own {
-            // The number is the host's by now.
-            core::mem::forget(file);
-        }
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        self.close();
+        self.file.close();
     }
 }
 
@@ -254,23 +227,6 @@ fn open(path: &Path, is_new: bool) -> io::Result<fs::File> {
         .mode(MODE)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NOCTTY)
         .open(path)
-}
-
-/// The same file by a higher number; the lower one, which the host may expect to get, is closed.
-fn move_up(file: fs::File) -> fs::File {
-    // SAFETY: the descriptor is the file's; a new one is nobody else's.
-    unsafe {
-        match libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, LOWEST) {
-            -1 => file,
-            moved => fs::File::from_raw_fd(moved),
-        }
-    }
-}
-
-/// Device and inode.
-fn identity_of(file: &fs::File) -> io::Result<(u64, u64)> {
-    let status = file.metadata()?;
-    Ok((status.dev(), status.ino()))
 }
 
 /// How large a file of this process may become.

@@ -8,7 +8,7 @@ use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Edge, Event, What};
 
 use super::state::{IS_RECORDING, is_on, is_recording};
-use super::{clock, gpu, ranges, space, writers};
+use super::{clock, gpu, ranges, space, usage, writers};
 
 /// No iteration is open.
 const NONE: u64 = u64::MAX;
@@ -107,6 +107,7 @@ pub fn iteration_ends(counts: bool) {
         let excluded = EXCLUDED.load(Ordering::Relaxed);
         let what = What::Iteration { n, excluded };
         writers::write(&Event::new(since, took, what));
+        usage::iteration_ends(n);
     } else {
         header.outside().add(took);
     }
@@ -128,6 +129,7 @@ pub fn window_opens(first: u64) {
     EVENTS.store(writers::events(), Ordering::Relaxed);
     write_edge(Edge::Open, first, false);
     header.snapshot();
+    usage::window_opens();
     SINCE.store(clock::ticks(), Ordering::Relaxed);
     ranges::window_opens();
     IS_RECORDING.store(true, Ordering::Release);

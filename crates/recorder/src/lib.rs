@@ -19,6 +19,7 @@ mod space;
 mod state;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod writers;
 
 use core::sync::atomic::Ordering;
@@ -30,13 +31,15 @@ use once_cell::race::OnceBox;
 use tllmprof_config::{Place, Settings};
 use tllmprof_platform::{ids, lifecycle};
 
-pub use tllmprof_record::{Batch, Counter, Edge, Ended, Event, RangeKind, StringId, What};
+pub use tllmprof_record::{
+    Batch, Counter, Edge, Ended, Event, NO_STRING, RangeKind, StringId, Taken, ThreadState, What,
+};
 use tllmprof_session::Facts;
 
 #[cfg(target_arch = "x86_64")] // its assembler asks
 pub use clock::IS_COUNTER;
 pub use clock::ticks;
-pub use facts::{expert_loads, write_rank, write_rule};
+pub use facts::{expert_loads, thread_name, write_rank, write_rule};
 pub use iterations::{
     count_calls, iteration_begins, iteration_ends, open_iteration, wants_calls, window_closes,
     window_opens,

@@ -146,7 +146,7 @@ pub fn popped(stack: usize) {
         .flatten()
         .and_then(|begun| ended(begun, RangeKind::PushPop, now))
     {
-        writer.keep(&event);
+        writer.keep(event.row());
     }
 }
 
@@ -183,7 +183,7 @@ pub fn marked(names: Names<'_>) {
     let now = clock::ticks();
     if let Some(writer) = writers::take() {
         let (domain, name) = names.ids(&writer);
-        writer.keep(&Event::new(now, 0, What::Mark { domain, name }));
+        writer.keep(Event::new(now, 0, What::Mark { domain, name }).row());
     }
 }
 

@@ -10,7 +10,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use tllmprof_platform::lifecycle::{self, OnlyThread};
-use tllmprof_record::{Chunk, Counter, Event, EventWriter, What};
+use tllmprof_record::{Chunk, Counter, Event, EventWriter, Row, What};
 
 use super::clock::ticks;
 use super::space;
@@ -97,7 +97,8 @@ impl<T> Own<T> {
 /// Writes an event of the calling thread's; returns whether it is kept.
 #[inline(always)]
 pub fn write(event: &Event) -> bool {
-    take().is_some_and(|writer| writer.keep(event))
+    let row = event.row();
+    take().is_some_and(|writer| writer.keep(row))
 }
 
 /// The calling thread's writer, for one use at a time: events of the thread's signal handlers are dropped as
@@ -158,14 +159,14 @@ impl Writer {
 
     /// Writes an event.
     #[inline(always)]
-    fn push(&self, event: &Event) -> bool {
-        self.in_chunk(|events| events.push(event)) || self.push_into_next(event)
+    fn push(&self, row: Row) -> bool {
+        self.in_chunk(|events| events.push_row(row)) || self.push_into_next(row)
     }
 
     /// Writes an event, and counts it as kept or as dropped; returns whether it is kept.
     #[inline(always)]
-    pub fn keep(&self, event: &Event) -> bool {
-        let is_kept = self.push(event);
+    pub fn keep(&self, row: Row) -> bool {
+        let is_kept = self.push(row);
         if is_kept {
             let kept = self.kept.load(Ordering::Relaxed);
             self.kept.store(kept + 1, Ordering::Relaxed);
@@ -182,9 +183,9 @@ impl Writer {
     }
 
     #[cold]
-    fn push_into_next(&self, event: &Event) -> bool {
+    fn push_into_next(&self, row: Row) -> bool {
         let _errno = Kept::new();
-        self.begin_chunk() && self.in_chunk(|events| events.push(event))
+        self.begin_chunk() && self.in_chunk(|events| events.push_row(row))
     }
 
     fn begin_chunk(&self) -> bool {
@@ -340,7 +341,7 @@ fn name_thread(writer: &'static Writer) {
     let writer = Taken::new(writer);
     let name = strings::id_by(&writer, name.as_bytes());
     if name != tllmprof_record::NO_STRING {
-        writer.push(&Event::new(ticks(), 0, What::ThreadName { name }));
+        writer.push(Event::new(ticks(), 0, What::ThreadName { name }).row());
     }
 }
 

@@ -33,6 +33,8 @@ pub struct Facts {
     pub windows: String,
     /// What iterations had to fulfil to count for them; empty: nothing.
     pub condition: String,
+    /// How often stacks are sampled, in Hz.
+    pub stacks_rate: Option<u64>,
     pub refused: Vec<String>,
     pub settings: Vec<String>,
     pub calls: Vec<CallRow>,
@@ -112,6 +114,7 @@ impl Found {
     pub fn facts(mut self, header: &Header) -> (Facts, Strings) {
         self.info.sort_by_key(|(at, ..)| *at);
         let mut facts = Facts::default();
+        let mut pythons = Vec::new();
         for (_, key, value) in &self.info {
             let text = || self.strings.get(*value as StringId).to_owned();
             match key {
@@ -128,9 +131,11 @@ impl Found {
                 Info::Refused => facts.refused.push(text()),
                 Info::Windows => facts.windows = text(),
                 Info::Where => facts.condition = text(),
+                Info::StacksRate => facts.stacks_rate = Some(*value),
                 Info::Engine => facts.engine = text(),
                 Info::CudaDriver => facts.cuda_driver = Some(*value),
                 Info::Gpu => facts.gpus.push(text()),
+                Info::Thread => pythons.push(((*value >> 32) as u32, name(&text()))),
                 Info::Process => facts.process = text(),
                 Info::Setting => facts.settings.push(text()),
                 Info::Boot => facts.boot = text(),
@@ -156,6 +161,8 @@ impl Found {
             .iter()
             .map(|(tid, (_, id))| (*tid, name(self.strings.get(*id))))
             .collect();
+        // Until 3.13 the kernel does not know it.
+        facts.threads.extend(pythons);
         (facts, self.strings)
     }
 }

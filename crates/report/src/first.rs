@@ -1,11 +1,15 @@
 //! What the first way through a record finds: what there is little of.
 
+use std::collections::HashMap;
+
 use tllmprof_record::{Batch, Clock, Entry, What};
 
 use crate::facts::Found;
 use crate::gpu::{GpuSpan, GpuSpans};
+use crate::iteration::Used;
 use crate::requests::Candidates;
 use crate::spans::Span;
+use crate::stacks::RawStacks;
 use crate::window::WindowEdge;
 
 /// How many iterations and edges of windows are kept; more are counted.
@@ -61,6 +65,9 @@ pub struct First {
     pub kernel_edges: Vec<WindowEdge>,
     pub gpu: GpuSpans,
     pub requests: Candidates,
+    pub stacks: RawStacks,
+    /// What threads used of the machine, by iteration.
+    pub used: HashMap<u32, Used>,
     pub left_out: u64,
 }
 
@@ -71,6 +78,7 @@ impl First {
             return;
         };
         self.requests.take(&self.found, thread, &event);
+        self.stacks.take(clock, &event);
         match event.what {
             What::Iteration { n, excluded } if self.iterations.len() < ITERATIONS => {
                 self.iterations.push(RawIteration {
@@ -115,6 +123,14 @@ impl First {
                     iteration,
                     batch,
                 });
+            }
+            What::Used {
+                what: Some(what),
+                iteration,
+                count,
+            } if self.used.len() < ITERATIONS => {
+                let used = self.used.entry(iteration).or_default();
+                used.add(what, event.duration, count);
             }
             What::Iteration { .. } | What::Batch { .. } => self.left_out += 1,
             _ => (),

@@ -4,6 +4,40 @@ use tllmprof_record::Batch;
 
 use crate::qualify::Unqualified;
 
+/// What its thread used of the machine in an iteration. Times are in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Used {
+    /// On a processor, and in the kernel of that.
+    pub ran: u64,
+    pub in_kernel: u64,
+    /// Without a processor though it could have run.
+    pub delayed: u64,
+    /// How often another thread was given its processor.
+    pub preempted: u32,
+    /// Page faults, and those among them that read a disk.
+    pub faults: u32,
+    pub disk_faults: u32,
+}
+
+impl Used {
+    /// Adds what an event says.
+    pub fn add(&mut self, what: tllmprof_record::Used, ns: u64, count: u32) {
+        use tllmprof_record::Used as What;
+        match what {
+            What::Ran => self.ran = ns,
+            What::Kernel => {
+                self.in_kernel = ns;
+                self.faults = self.faults.saturating_add(count);
+            }
+            What::Delayed => (self.delayed, self.preempted) = (ns, count),
+            What::Disk => {
+                self.disk_faults = count;
+                self.faults = self.faults.saturating_add(count);
+            }
+        }
+    }
+}
+
 /// An iteration of a window. Durations are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Iteration {
@@ -28,6 +62,8 @@ pub struct Iteration {
     pub calls: u32,
     /// Calls among those that capture a stream, or that a capture takes up.
     pub captures: u32,
+    /// The wait for the GPU, by its row, after which its thread launched more work.
+    pub launched_after: Option<u8>,
     /// What its thread waited for the device to work.
     pub wait: u64,
     /// What its thread waited for the GIL.
@@ -41,6 +77,8 @@ pub struct Iteration {
     pub gpu_busy: Option<u64>,
     /// What was in its batch, where the engine's arguments say that.
     pub batch: Option<Batch>,
+    /// What its thread used of the machine; `None` where that was not recorded.
+    pub used: Option<Used>,
     /// Why it does not count in figures of windows; `None`: it does.
     pub unqualified: Option<Unqualified>,
 }
@@ -49,6 +87,23 @@ impl Iteration {
     /// How long it took without waiting for requests.
     pub const fn busy(&self) -> u64 {
         self.duration.saturating_sub(self.idle)
+    }
+
+    /// How long its thread was asleep or blocked for certain, without waiting for the GPU, the GIL or requests.
+    pub fn blocked(&self) -> u64 {
+        let waits = self
+            .wait
+            .saturating_add(self.gil_wait)
+            .saturating_add(self.idle);
+        self.used.map_or(0, |used| {
+            let accounted = used.ran.saturating_add(used.delayed).saturating_add(waits);
+            self.duration.saturating_sub(accounted)
+        })
+    }
+
+    /// How long its thread had no processor though it could have run.
+    pub fn delayed(&self) -> u64 {
+        self.used.map_or(0, |used| used.delayed.min(self.duration))
     }
 
     /// When it ended.

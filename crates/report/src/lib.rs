@@ -34,6 +34,7 @@ mod routing;
 mod skew;
 mod slow;
 mod spans;
+mod stacks;
 mod state;
 mod sum;
 mod tally;
@@ -60,6 +61,9 @@ pub use routing::{LayerLoad, expert_gpus};
 pub use skew::Skew;
 pub use slow::Slow;
 pub use spans::{Span, Spans};
+pub use stacks::{
+    ENOUGH as ENOUGH_SAMPLES, FunctionSamples, SampleCounts, StackSample, Stacks, TreeNode,
+};
 pub use state::State;
 pub use turnaround::Turnaround;
 pub use units::{Bytes, Change, Quantity, Rate, Share, Time};

@@ -10,7 +10,7 @@ use crate::batch::{self, PhaseSum, UnqualifiedSum};
 use crate::causes::Watched;
 use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
-use crate::iteration::Iteration;
+use crate::iteration::{Iteration, Used};
 use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
 use crate::ledger::{Claims, Groups, HostLedger, Ledger, Named as Names};
 use crate::metrics::{self, MetricSample, MetricSum, Samples};
@@ -19,6 +19,7 @@ use crate::recording::Recording;
 use crate::routing::LayerLoad;
 use crate::slow::{self, Slow, Steps};
 use crate::spans::Spans;
+use crate::stacks::Stacks;
 use crate::sum::{GpuFrom, Sum};
 use crate::tally::{InIteration, Known, Tallied, Tally, Total, Totals};
 use crate::turnaround::{Turnaround, Turnarounds};
@@ -51,6 +52,8 @@ pub struct Process {
     pub window_ledgers: Vec<Ledger>,
     /// What findings may claim of it.
     pub claims: Claims,
+    /// What the threads of iterations ran, where that was sampled.
+    pub stacks: Stacks,
     /// The slowest iterations first.
     pub slowest: Vec<Slow>,
     /// Of calls that were made inside windows, by row.
@@ -151,6 +154,8 @@ impl Process {
             kernel_edges,
             gpu,
             requests,
+            stacks,
+            used,
             left_out,
         } = first;
         iterations.sort_by_key(|iteration| iteration.start);
@@ -162,6 +167,8 @@ impl Process {
                 requests.within(iteration.thread, iteration.span());
         }
         let (mut facts, strings) = found.facts(header);
+        let left_out = left_out + stacks.left_out;
+        let sampled = stacks.finish(&facts, &strings);
         let (kinds, allocates) = (kinds(&facts.calls), allocates(&facts.calls));
         let batches = batch::batches(&iterations, &batches);
         let marks = iterations.iter().map(|iteration| iteration.excluded);
@@ -245,6 +252,7 @@ impl Process {
                 &kernels,
                 gpu,
                 &batches,
+                &used,
                 &qualified,
                 &clock,
             ),
@@ -263,6 +271,7 @@ impl Process {
             groups.ran(did);
         }
         let mut host = HostLedger::new(groups.placed.iter().copied(), idle);
+        let places = groups.places(&host.sample(&sampled));
         if sum.is_some() {
             recording.read(|entry| {
                 if let Entry::Event { thread, event } = &entry {
@@ -274,6 +283,7 @@ impl Process {
         let names = Names {
             facts: &facts,
             strings: &strings,
+            frames: &sampled.frames,
         };
         let ledger_of = |window| groups.ledger(window, &spent, names);
         let ledger = ledger_of(None);
@@ -283,6 +293,9 @@ impl Process {
             let differences = groups.differences(place, &spent, slow.holder(), names);
             slow.explain(differences);
         }
+        let took = spent.took(&groups.hosts(None));
+        let rate = facts.stacks_rate;
+        let stacks = Stacks::of(sampled, rate, windows.len(), &places, took);
         slowest.sort_by_key(|slow| std::cmp::Reverse((slow.more, slow.busy())));
         // Where a window closes the recorder has counted these.
         let unclosed = windows.iter().filter(|window| !window.closed);
@@ -302,6 +315,7 @@ impl Process {
             ledger,
             window_ledgers,
             claims,
+            stacks,
             phases: batch::phases(&windows),
             unqualified: batch::unqualified(&windows),
             outside: Outside::of(header, &ns),
@@ -458,6 +472,7 @@ fn whole(
     kernels: &Kernels,
     gpu: Vec<(u64, u64)>,
     batches: &[Option<Batch>],
+    used: &HashMap<u32, Used>,
     qualified: &Qualified,
     clock: &Clock,
 ) -> Vec<Iteration> {
@@ -487,6 +502,7 @@ fn whole(
                 launching: ns(inside.launching),
                 calls: inside.calls,
                 captures: inside.captures,
+                launched_after: inside.launched_after,
                 wait: ns(inside.wait.saturating_sub(raw.idle_calls)),
                 idle: ns(raw.idle),
                 gil_wait: ns(inside.gil_wait),
@@ -494,6 +510,7 @@ fn whole(
                 kernels: kernels.kernels,
                 gpu_busy: kernels.busy,
                 batch: *batch,
+                used: used.get(&(raw.n as u32)).copied(),
                 unqualified: qualified.why(place),
             }
         })

@@ -129,7 +129,7 @@ pub fn slowest(
 }
 
 /// How many times the mean batch's tokens a batch has to have to be a large one.
-const LARGE: u64 = 2;
+pub const LARGE: u64 = 2;
 
 /// The iterations of a record.
 #[derive(Clone, Copy, Debug)]

@@ -47,6 +47,10 @@ pub struct InIteration {
     pub wait: u64,
     pub gil_wait: u64,
     pub gc: u64,
+    /// The wait for the GPU after which its thread launched work, by its row; the first where there are several.
+    pub launched_after: Option<u8>,
+    /// The wait that its thread has made since it launched work.
+    waited: Option<u8>,
     /// Collections that go on over the whole of this iteration, less those of the one before.
     collections: i64,
 }
@@ -245,7 +249,14 @@ impl<'a> Tally<'a> {
             iteration.calls = iteration.calls.saturating_add(1);
             let captures = stream.is_none() || kind == CallKind::Capture;
             iteration.captures = iteration.captures.saturating_add(u32::from(captures));
+            let is_own = self.threads.get(place) == Some(&thread);
+            if is_own && kind == CallKind::Wait && iteration.launches > 0 {
+                iteration.waited = Some(row);
+            }
             if kind.launches() && stream.is_some() {
+                if is_own && iteration.launched_after.is_none() {
+                    iteration.launched_after = iteration.waited;
+                }
                 iteration.launches = iteration.launches.saturating_add(1);
                 iteration.launching = iteration.launching.saturating_add(event.duration);
             }

@@ -140,6 +140,7 @@ fn end(may_run_profilers_here: bool) {
                 rank,
                 gating,
                 captured,
+                unkept: schedule.unkept(),
                 cut,
                 lacks,
                 iterations,
@@ -225,6 +226,8 @@ struct Outcome<'a> {
     rank: Rank,
     gating: Gating,
     captured: &'a [Taken],
+    /// Parts of windows that are not among them.
+    unkept: u64,
     /// What the last of them has of what it was to have.
     cut: Option<Cut>,
     /// What it lacks, where it was closed in between.
@@ -247,6 +250,7 @@ impl fmt::Display for Outcome<'_> {
             rank,
             gating,
             captured,
+            unkept,
             cut,
             lacks,
             iterations,
@@ -303,6 +307,9 @@ impl fmt::Display for Outcome<'_> {
             if are_captured && captured.iter().any(Taken::is_late) {
                 let late = captured.iter().map(|taken| taken.window);
                 write!(f, " as {}", Listed(late))?;
+                if *unkept > 0 {
+                    write!(f, " and {unkept} more parts")?;
+                }
             }
             let last = captured
                 .last()

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use once_cell::race::OnceBox;
 use tllmprof_config::{PyFunction, Step};
-use tllmprof_engines::{ENGINES, Engine, Seen, known, python_steps};
+use tllmprof_engines::{DummyStep, ENGINES, Engine, Seen, known, python_steps};
 use tllmprof_platform::lifecycle;
 
 use tllmprof_platform::elf;
@@ -90,6 +90,11 @@ pub fn is_step(index: usize) -> bool {
         0 => crate::activity::uses_cuda() && is_first(index),
         called => called == index + 1,
     }
+}
+
+/// Whether a call of this function is a step of nobody's: it is one of the engine whose steps are counted.
+pub fn is_dummy_step(dummy: &DummyStep) -> bool {
+    counted(Counted::Python).is_some_and(|found| found.engine.name.starts_with(dummy.engine))
 }
 
 #[cold]

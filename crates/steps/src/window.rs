@@ -125,6 +125,9 @@ fn later(window: Window, first: u64) -> Window {
     }
 }
 
+/// Parts of windows that were closed in between which are kept one by one.
+const PARTS: usize = 1024;
+
 /// What a window has left to take: so many iterations, or all that come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rest {
@@ -143,6 +146,8 @@ pub struct Schedule {
     /// What it has left to take, if it was closed in between.
     rest: Option<Rest>,
     captured: Vec<Taken>,
+    /// Parts that are not kept: there were too many.
+    unkept: u64,
     /// A window whose beginning has passed opens late, as long as was asked for, instead of what
     /// is left of it.
     is_patient: bool,
@@ -478,9 +483,20 @@ impl Schedule {
         let taken = self.open.take()?;
         if taken.on_demand {
             self.demands_met += u64::from(!taken.goes_on);
-        } else {
-            self.next += usize::from(!taken.goes_on);
-            self.captured.push(taken);
+            return Some(taken);
+        }
+        self.next += usize::from(!taken.goes_on);
+        let is_full = taken.is_again && self.captured.len() >= PARTS;
+        match self
+            .captured
+            .last_mut()
+            .filter(|last| is_full && last.is_again)
+        {
+            Some(last) => {
+                *last = taken;
+                self.unkept += 1;
+            }
+            None => self.captured.push(taken),
         }
         Some(taken)
     }
@@ -488,6 +504,11 @@ impl Schedule {
     /// The windows that opened and closed.
     pub fn captured(&self) -> &[Taken] {
         &self.captured
+    }
+
+    /// How many parts of windows were captured beside those, between the last two of them.
+    pub const fn unkept(&self) -> u64 {
+        self.unkept
     }
 }
 
@@ -616,6 +637,23 @@ mod tests {
                 part("28-", true, false),
             ]
         );
+    }
+
+    #[test]
+    fn a_window_of_many_parts_keeps_some_and_counts_the_others() {
+        let mut schedule = Schedule::new(&[window(0, None)]).of_some();
+        let parts = PARTS as u64 + 9;
+        for n in 0..2 * parts {
+            match n % 2 {
+                0 => schedule.counts(n, true),
+                _ => drop(schedule.splits(n)),
+            }
+            schedule.reach(Point::In(n));
+        }
+        let kept = schedule.captured();
+        assert_eq!((kept.len(), schedule.unkept()), (PARTS, 9));
+        assert_eq!(kept[PARTS - 2].window.first, 2 * (PARTS as u64 - 2));
+        assert_eq!(kept[PARTS - 1].window.first, 2 * (parts - 1));
     }
 
     #[test]

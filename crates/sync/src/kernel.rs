@@ -2,7 +2,7 @@
 //! library's place, and may not have been started yet when this one is.
 
 use core::arch::asm;
-use core::ffi::c_long;
+use core::ffi::{CStr, c_long};
 use core::mem::MaybeUninit;
 
 /// Makes a system call; what the kernel answers, an error as a negative number. `errno` is left alone.
@@ -78,6 +78,39 @@ pub fn time(clock: libc::clockid_t) -> Option<libc::timespec> {
     unsafe { (call(libc::SYS_clock_gettime, arguments) == 0).then(|| time.assume_init()) }
 }
 
+/// What the calling thread has used of the machine; nothing where the process may not ask the kernel.
+pub fn thread_usage() -> Option<libc::rusage> {
+    let mut usage = MaybeUninit::<libc::rusage>::uninit();
+    let arguments = [
+        libc::RUSAGE_THREAD as usize,
+        usage.as_mut_ptr() as usize,
+        0,
+        0,
+    ];
+    // SAFETY: the kernel's structure is the C library's on these architectures, and it is filled, and read, where
+    // the call succeeds.
+    unsafe { (call(libc::SYS_getrusage, arguments) == 0).then(|| usage.assume_init()) }
+}
+
+/// What a file of the kernel's holds, as far as there is room; nothing where it cannot be read.
+pub fn read<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let arguments = [
+        libc::AT_FDCWD as usize,
+        path.as_ptr() as usize,
+        flags as usize,
+        0,
+    ];
+    // SAFETY: the path is a string that ends with a zero.
+    let file = usize::try_from(unsafe { call(libc::SYS_openat, arguments) }).ok()?;
+    let arguments = [file, room.as_mut_ptr() as usize, room.len(), 0];
+    // SAFETY: at most that many bytes are written to the room.
+    let length = unsafe { call(libc::SYS_read, arguments) };
+    // SAFETY: the descriptor was opened above, and nobody else knows it.
+    unsafe { call(libc::SYS_close, [file, 0, 0, 0]) };
+    room.get(..usize::try_from(length).ok()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +129,14 @@ mod tests {
         let now = time(libc::CLOCK_REALTIME).unwrap();
         assert!(now.tv_sec.abs_diff(epoch.as_secs().cast_signed()) < 10);
         assert!(time(12345).is_none());
+        let usage = thread_usage().unwrap();
+        assert!(usage.ru_minflt > 0 && usage.ru_nvcsw >= 0);
+        let mut room = [0; 64];
+        let name = read(c"/proc/self/comm", &mut room).unwrap();
+        assert_eq!(name, std::fs::read("/proc/self/comm").unwrap());
+        let few = read(c"/proc/self/comm", &mut room[..1]).unwrap();
+        assert_eq!(few.len(), 1);
+        assert!(read(c"/proc/self/none", &mut room).is_none());
     }
 
     #[test]

@@ -39,6 +39,7 @@ words! {
     Gc = "gc",
     Gil = "gil",
     Python = "python",
+    Sample = "sample",
     Gpu = "gpu",
     Kernel = "kernel",
     Memcpy = "memcpy",
@@ -151,6 +152,7 @@ kinds! {
     GilWait        in Gil        table "events" "GIL wait"         page "GIL wait" "gil-wait";
     GilHold        in Gil        table "events" "GIL hold"         page "GIL hold" "gil-hold";
     GilForced      in Gil        table "events" "GIL forced"       page "GIL given up" "gil-wait";
+    Sample         in Sample     table "samples" "";
     GpuSpan        in Gpu        table "gpu_spans" ""              page "GPU step" "step"          value Iteration;
     Kernel         in Kernel     table "kernels" ""                page "kernel" "kernel"          value Correlation end Kernel;
     Copy           in Memcpy     table "copies" ""                 page "GPU copy" "copy"          value Bytes;
@@ -250,9 +252,27 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
         // An item is made of both edges: `Stretch`.
         What::Window { .. } | What::KernelWindow { .. } => return None,
         // The report's iterations have it.
-        What::Batch { .. } => return None,
-        // A stack is no item of a thread's: the report adds samples up.
-        What::Frame { .. } | What::Sample { .. } => return None,
+        What::Batch { .. } | What::Used { .. } => return None,
+        // Samples are named by it.
+        What::Frame { .. } => return None,
+        What::Sample {
+            taken,
+            state,
+            thread: sampled,
+            frame,
+        } => Item {
+            thread: sampled,
+            ..item(
+                Kind::Sample,
+                Track::Samples(sampled),
+                moment,
+                Name::Sample {
+                    frame,
+                    taken,
+                    state,
+                },
+            )
+        },
         What::GpuMetric { metric: None, .. } => return None,
         What::Call {
             row,

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use tllmprof_config::printable;
-use tllmprof_record::{CopyKind, NO_STRING, StringId, Strings};
+use tllmprof_record::{CopyKind, NO_STRING, StringId, Strings, Taken, ThreadState};
 use tllmprof_report::{Process, kernel_name, name, range_name, short_kernel_name};
 
 /// What an item is called.
@@ -21,6 +21,12 @@ pub enum Name {
     Collection(u16),
     Copy(CopyKind),
     Stream(u16),
+    /// The innermost function of a sample.
+    Sample {
+        frame: u32,
+        taken: Taken,
+        state: Option<ThreadState>,
+    },
     Fixed(&'static str),
 }
 
@@ -43,6 +49,25 @@ impl Name {
             Self::Collection(generation) => write!(to, "Python GC gen{generation}"),
             Self::Copy(kind) => write!(to, "memcpy {}", kind.name()),
             Self::Stream(stream) => write!(to, "stream {stream}"),
+            Self::Sample {
+                frame,
+                taken,
+                state,
+            } => {
+                let state = match state {
+                    Some(ThreadState::Sleeping) => ", asleep",
+                    Some(ThreadState::Runnable) => ", off the processor",
+                    Some(ThreadState::Running) | None => "",
+                };
+                match taken {
+                    Taken::Torn => to.write_str("rejected"),
+                    Taken::NoPython => write!(to, "in no Python function{state}"),
+                    Taken::Python | Taken::Native => {
+                        let name = texts.process.stacks.sampled.frames.innermost(frame);
+                        write!(to, "{name}{state}")
+                    }
+                }
+            }
             Self::Fixed(text) => to.write_str(text),
         };
     }
@@ -78,6 +103,12 @@ impl Name {
             Self::Collection(1) => Some("gen1"),
             Self::Collection(2) => Some("gen2"),
             Self::Copy(kind) => Some(kind.name()),
+            Self::Sample { taken, .. } => Some(match taken {
+                Taken::Python => "python",
+                Taken::Native => "native",
+                Taken::NoPython => "no python",
+                Taken::Torn => "rejected",
+            }),
             _ => None,
         }
     }

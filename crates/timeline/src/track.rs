@@ -16,6 +16,8 @@ pub enum Track {
     Gil(u32),
     /// Ranges that were begun and ended anywhere, by the thread that ended them.
     Ranges(u32),
+    /// Samples of a thread's stack.
+    Samples(u32),
     /// Kernels, copies and memsets of a stream.
     Stream {
         device: u8,
@@ -52,7 +54,9 @@ impl Track {
     #[must_use]
     pub const fn thread(self) -> Option<u32> {
         match self {
-            Self::Thread(tid) | Self::Gil(tid) | Self::Ranges(tid) => Some(tid),
+            Self::Thread(tid) | Self::Gil(tid) | Self::Ranges(tid) | Self::Samples(tid) => {
+                Some(tid)
+            }
             _ => None,
         }
     }
@@ -68,6 +72,7 @@ impl Track {
             Self::Thread(tid) => thread(tid),
             Self::Gil(tid) => format!("GIL, {}", thread(tid)),
             Self::Ranges(tid) => format!("NVTX start/end, {}", thread(tid)),
+            Self::Samples(tid) => format!("samples, {}", thread(tid)),
             Self::Stream { device, stream } => format!("GPU {device} stream {stream}"),
             Self::Spans { device, stream } => format!("GPU {device} stream {stream} iterations"),
             Self::Counter { device, metric } => format!("GPU {device} {}", metric.name()),

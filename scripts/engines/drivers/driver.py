@@ -1,7 +1,8 @@
 """What the drivers share: the load they are told to make, the lines they print, and the engine's own count of its steps.
 
 Environment of each driver: REQS requests at once, TOKENS new tokens each, ROUNDS rounds, WARM tokens of a request before them,
-TRUTH_FILE: where the engine's own steps are written, if anywhere.
+TRUTH_FILE: where the engine's own steps are written, if anywhere. vLLM and SGLang only: SCORES=1: an output is its tokens' log
+probabilities, too; LOADS=1: a step's row has how even the loads of the experts were.
 """
 import hashlib
 import json
@@ -11,8 +12,8 @@ import sys
 import time
 
 # A step, as the engine itself sees it: when it began (ns of CLOCK_MONOTONIC), the processor time of its process until then (ns),
-# and its requests, tokens and tokens of prompts; -1: not known.
-ROW = struct.Struct("<5q")
+# its requests, tokens and tokens of prompts, and how many tokens more than the idlest the busiest expert of a layer got; -1: not known.
+ROW = struct.Struct("<6q")
 
 
 def env(name, default):
@@ -45,12 +46,12 @@ class Steps:
 
     file = None
 
-    def add(self, requests=-1, tokens=-1, prefill=-1, began=None, used=None):
+    def add(self, requests=-1, tokens=-1, prefill=-1, began=None, used=None, apart=-1):
         if "TRUTH_FILE" not in os.environ:
             return
         if self.file is None:
             self.file = os.open(f"{os.environ['TRUTH_FILE']}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(self.file, ROW.pack(began or time.monotonic_ns(), used or time.process_time_ns(), requests, tokens, prefill))
+        os.write(self.file, ROW.pack(began or time.monotonic_ns(), used or time.process_time_ns(), requests, tokens, prefill, apart))
 
 
 def refuse(text):

@@ -1,7 +1,8 @@
 """serve.py vllm|sglang|transformers MODEL: starts the engine's server, waits until it is healthy, sends requests, and stops it.
 
-WRAP, with spaces between words, goes before the server's command: the library is not in this program. PORT: the server's; LOG: the file
-for what it prints. Status 1: it did not become healthy; its last lines are printed.
+WRAP, with spaces between words, goes before the server's command: the library is not in this program. MORE: more words behind it. PORT:
+the server's; LOG: the file for what it prints. SGLang only: TOGETHER=1: a round's requests come in one, so that each round's batches
+are the same. Status 1: it did not become healthy; its last lines are printed.
 """
 import concurrent.futures
 import json
@@ -17,6 +18,7 @@ from driver import digest, env, load, said_round, say
 
 ENGINE, MODEL = sys.argv[1:3]
 PORT = env("PORT", 8000)
+SCORES, TOGETHER = env("SCORES", 0), env("TOGETHER", 0)
 URL = f"http://127.0.0.1:{PORT}"
 LISTEN = ["--host", "127.0.0.1", "--port", str(PORT)]
 SERVERS = {
@@ -38,11 +40,21 @@ def post(path, data):
         return json.load(answer)
 
 
+def ask_sglang(text, tokens):
+    """The answer to a text, or to a list of them."""
+    return post("/generate", dict(text=text, return_logprob=bool(SCORES),
+                                  sampling_params=dict(max_new_tokens=tokens, temperature=0, ignore_eos=True)))
+
+
+def of_sglang(answer):
+    about = answer["meta_info"]
+    return about["completion_tokens"], digest([answer["text"], about["output_token_logprobs"] if SCORES else []])
+
+
 def ask(prompt, tokens):
     """(the number of new tokens, their digest) of one request."""
     if ENGINE == "sglang":
-        answer = post("/generate", dict(text=prompt, sampling_params=dict(max_new_tokens=tokens, temperature=0, ignore_eos=True)))
-        return answer["meta_info"]["completion_tokens"], digest(answer["text"])
+        return of_sglang(ask_sglang(prompt, tokens))
     if ENGINE == "vllm":
         answer = post("/v1/completions", dict(model="m", prompt=prompt, max_tokens=tokens, temperature=0, ignore_eos=True))
         return answer["usage"]["completion_tokens"], digest(answer["choices"][0]["text"])
@@ -79,7 +91,7 @@ def main():
     requests, tokens, rounds, warm = load((16, 128, 2, 8))
     began = time.time()
     log = open(os.environ.get("LOG", f"{ENGINE}.log"), "wb")
-    command = [*shlex.split(env("WRAP", "")), sys.executable, *SERVERS[ENGINE]]
+    command = [*shlex.split(env("WRAP", "")), sys.executable, *SERVERS[ENGINE], *shlex.split(env("MORE", ""))]
     # A shell's background jobs ignore SIGINT, and what they start inherits that: the server must not.
     server = subprocess.Popen(["env", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
@@ -92,7 +104,11 @@ def main():
         with concurrent.futures.ThreadPoolExecutor(requests) as pool:
             for number in range(rounds):
                 began = time.time()
-                answers = list(pool.map(lambda i: ask(f"hello my name is number {i}", tokens), range(requests)))
+                prompts = [f"hello my name is number {i}" for i in range(requests)]
+                if TOGETHER:
+                    answers = [of_sglang(answer) for answer in ask_sglang(prompts, tokens)]
+                else:
+                    answers = list(pool.map(lambda prompt: ask(prompt, tokens), prompts))
                 said_round(number, began, sum(new for new, _ in answers), [output for _, output in answers])
     finally:
         say("ENDED", status=stop(server))

@@ -2,20 +2,28 @@
 import sys
 import time
 
-from driver import digest, load, said_round, say
+from driver import digest, env, load, said_round, say
+
+
+def output(one, has_scores):
+    """A request's output, shortened."""
+    scores = [token.logprob for tokens in one.logprobs for token in tokens.values()] if has_scores else []
+    return digest([list(one.token_ids), scores])
 
 
 def main():
     requests, tokens, rounds, warm = load((8, 128, 8, 0))
+    has_scores = env("SCORES", 0)
     import vllm
     from vllm import LLM, SamplingParams
 
     began = time.time()
-    llm = LLM(model=sys.argv[1], load_format="dummy", max_model_len=1024, seed=0, gpu_memory_utilization=0.3)
+    llm = LLM(model=sys.argv[1], load_format="dummy", max_model_len=1024, seed=0, gpu_memory_utilization=0.3,
+              enable_prefix_caching=False)
     say("UP", version=vllm.__version__, seconds=time.time() - began)
 
     def params(count):
-        return SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
+        return SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, logprobs=0 if has_scores else None)
 
     prompts = [f"hello my name is number {i} and the quick brown fox" for i in range(requests)]
     if warm:
@@ -23,7 +31,8 @@ def main():
     for number in range(rounds):
         began = time.time()
         out = llm.generate(prompts, params(tokens), use_tqdm=False)
-        said_round(number, began, sum(len(o.outputs[0].token_ids) for o in out), [digest(list(o.outputs[0].token_ids)) for o in out])
+        done = [one.outputs[0] for one in out]
+        said_round(number, began, sum(len(one.token_ids) for one in done), [output(one, has_scores) for one in done])
 
 
 if __name__ == "__main__":  # vLLM starts its workers by spawn

@@ -1,16 +1,19 @@
 // An engine's loop in miniature, by the runtime API. Built several ways: shared and static cudart, per-thread streams.
 //
 //   loop [--steps N] [--graphs G] [--device D] [--devices D] [--pause-after I] [--end STYLE] [--blocks] [--decode]
-//        [--ranges] [--kernels K]
+//        [--ranges] [--kernels K] [--waits W] [--launches L] [--times FILE]
 //
 // Step i launches G graphs of three kernels, or K (default 1; 0: none), then one kernel with a grid of i + 1 blocks,
 // so that a profile shows by itself which steps it holds; marks i; and waits for its stream.
 //   --devices D      D threads, a device each, take the steps in turn
 //   --pause-after I  sleeps half a second after step I
 //   --end STYLE      return, exit, _exit, quick_exit, or term (a SIGTERM handler that calls _exit); status 3
-//   --blocks         runs steps for as many seconds as each line of standard input says (for throughput)
+//   --blocks         runs steps for as many seconds as each line of standard input says (for throughput), and prints how many, how
+//                    long they took and how much processor time
 //   --ranges         an NVTX range `step I` around each step
 //   --decode         the graph is 20 kernels of about 20 us, as long as the decode step of a small model
+//   --waits W        with L more kernels a step (--launches), one by one, and W waits among them, as llama.cpp has them
+//   --times FILE     writes there when each step began, in ns, a 64-bit number each
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
@@ -47,7 +50,7 @@ __global__ void busy(float *state) {
 }
 
 struct Lane {
-    int device, graphs;
+    int device, graphs, waits = 0, launches = 0;
     bool ranges = false;
     cudaStream_t stream = nullptr;
     cudaGraphExec_t exec = nullptr;
@@ -90,6 +93,10 @@ struct Lane {
         tick<<<i + 1, 32, 0, stream>>>(count);
         CHECK(cudaGetLastError());
         truth(i);
+        for (int w = 0; w < waits; w++) {
+            CHECK(cudaStreamSynchronize(stream));
+            for (int k = launches * w / waits; k < launches * (w + 1) / waits; k++) tick<<<1, 32, 0, stream>>>(count);
+        }
         CHECK(cudaStreamSynchronize(stream));
         if (ranges) nvtxRangePop();
     }
@@ -119,9 +126,9 @@ struct Lane {
     }
 };
 
-static double now() {
+static double now(clockid_t clock = CLOCK_MONOTONIC) {
     timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
@@ -133,10 +140,10 @@ static void serve_blocks(Lane &lane) {
         long steps = 0;
         // What a sleeping process has lost: caches, the GPU's attention.
         for (int i = 0; i < 20; i++) lane.step(0);
-        double began = now(), elapsed;
+        double used = now(CLOCK_PROCESS_CPUTIME_ID), began = now(), elapsed;
         while ((elapsed = now() - began) < seconds)
             for (int i = 0; i < 20; i++, steps++) lane.step(0);
-        printf("%ld %.9f\n", steps, elapsed);
+        printf("%ld %.9f %.9f\n", steps, elapsed, now(CLOCK_PROCESS_CPUTIME_ID) - used);
         fflush(stdout);
     }
 }
@@ -164,7 +171,8 @@ static void take_turns(std::vector<Lane> &lanes, int steps) {
 static void end_here(int) { _exit(STATUS); }
 
 int main(int argc, char **argv) {
-    int steps = 200, graphs = 1, kernels = 3, device = 0, devices = 1, pause_after = -1;
+    int steps = 200, graphs = 1, kernels = 3, device = 0, devices = 1, pause_after = -1, waits = 0, launches = 0;
+    const char *times = nullptr;
     bool blocks = false, decode = false, ranges = false;
     const char *end = "return";
     for (int i = 1; i < argc; i++) {
@@ -178,23 +186,34 @@ int main(int argc, char **argv) {
         else if (!strcmp(option, "--device")) device = atoi(value), i++;
         else if (!strcmp(option, "--devices")) devices = atoi(value), i++;
         else if (!strcmp(option, "--pause-after")) pause_after = atoi(value), i++;
+        else if (!strcmp(option, "--waits")) waits = atoi(value), i++;
+        else if (!strcmp(option, "--launches")) launches = atoi(value), i++;
+        else if (!strcmp(option, "--times")) times = value, i++;
         else if (!strcmp(option, "--end")) end = value, i++;
         else return fprintf(stderr, "loop: unknown option %s\n", option), 2;
     }
     std::vector<Lane> lanes;
     for (int id = 0; id < devices; id++) lanes.emplace_back(device + id, graphs, kernels, decode);
-    for (auto &lane : lanes) lane.ranges = ranges;
+    for (auto &lane : lanes) lane.ranges = ranges, lane.waits = waits, lane.launches = launches;
     CHECK(cudaSetDevice(device));
     if (blocks) {
         serve_blocks(lanes[0]);
         return 0;
     }
+    std::vector<long long> began;
+    began.reserve(steps);
     if (devices > 1) take_turns(lanes, steps);
     else
         for (int i = 0; i < steps; i++) {
-            lanes[0].step(i);
+            // Grids that grow would have later steps take longer.
+            began.push_back((long long)(now() * 1e9));
+            lanes[0].step(times ? 0 : i);
             if (i == pause_after) usleep(500000);
         }
+    if (FILE *file = times ? fopen(times, "wb") : nullptr) {
+        fwrite(began.data(), sizeof began[0], began.size(), file);
+        fclose(file);
+    }
     unsigned long long ticks = 0;
     for (auto &lane : lanes) ticks += lane.ticks();
     printf("loop: %d steps, %llu ticks\n", steps, ticks);

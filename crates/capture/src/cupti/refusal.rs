@@ -97,7 +97,7 @@ impl fmt::Display for Refusal {
                  has run)",
             ),
             Self::Failed { function, status } => write!(f, "{function} failed with error {status}"),
-            Self::Slow => f.write_str("CUPTI took too long to load"),
+            Self::Slow => f.write_str("CUPTI took too long to load, or no thread could be started to load it"),
         }
     }
 }

@@ -264,14 +264,16 @@ fn find_engine() -> Result<PathBuf> {
             .unwrap_or(&beside)
             .join("standin/bin/engine"),
         beside.join("engine"),
+        library::tidy(&beside.join(library::PACKAGED)).join("demo/engine"),
     ];
     match candidates.iter().find(|candidate| candidate.is_file()) {
         Some(engine) => Ok(engine.clone()),
         None => bail!(
-            "the example was not found: TLLMPROF_ENGINE is not set, and there is no {}, no {} \
-             (make -C tests/standin builds it)",
-            candidates[0].display(),
-            candidates[1].display()
+            "the example was not found: TLLMPROF_ENGINE is not set, and there is no {} \
+             (packages have it, and make -C tests/standin builds it)",
+            candidates
+                .map(|path| path.display().to_string())
+                .join(", no ")
         ),
     }
 }
@@ -279,12 +281,11 @@ fn find_engine() -> Result<PathBuf> {
 /// The folder with the stand-in for CUDA.
 fn find_stand_in(engine: &Path) -> Result<PathBuf> {
     let beside = folder_of_this_executable()?;
-    // Built together, the example is in the folder's bin/.
-    let of_engine = engine.ancestors().nth(2).map(Path::to_owned);
+    // Packaged together, they are in one folder; built together, the example is in the folder's bin/.
+    let of_engine = engine.ancestors().skip(1).take(2).map(Path::to_owned);
     let built = beside.parent().map(|folder| folder.join("standin"));
-    [of_engine, built]
-        .into_iter()
-        .flatten()
+    of_engine
+        .chain(built)
         .find(|folder| folder.join("libcuda.so.1").is_file())
         .context(
             "there is no GPU that the example runs on, and the stand-in for CUDA was not found \

@@ -1,8 +1,9 @@
 //! What comes of preloading the library into a program: whether the program starts, and whether the library is in it.
 //!
-//! The loader says nothing about a library that it leaves out, and ends the program for one that it cannot satisfy. So
-//! both are said before the program starts. Whatever is not certain is no obstacle: the loader knows better.
+//! The loader says nothing about a library that it leaves out, and ends the program for one that it cannot satisfy, as
+//! AddressSanitizer does for any. So all of that is said before the program starts. Whatever is not certain is no obstacle: the loader knows better.
 
+use std::env;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ const UNKNOWN: u64 = 256 << 10;
 pub enum Obstacle {
     /// The program runs as if the library were not there.
     LeftOut(String),
-    /// The loader ends the program before it begins.
+    /// The loader, or a sanitizer, ends the program before it begins.
     Fatal(String),
 }
 
@@ -70,6 +71,7 @@ pub fn obstacle(program: &Program, library: &Elf, search: &Search) -> Option<Obs
     }
     too_old(program, library, search)
         .or_else(|| not_there(program, library, search))
+        .or_else(|| has_to_come_first(program))
         .map(Obstacle::Fatal)
         .or_else(|| no_space(program, library, search, limit()?))
 }
@@ -153,6 +155,23 @@ fn not_there(program: &Program, library: &Elf, search: &Search) -> Option<String
         "the library needs {missing}, which is not found here: with the library preloaded it would not start. \
          Install {missing}, or set TLLMPROF_LIB to a library that scripts/build-portable made"
     ))
+}
+
+/// The shared runtime of AddressSanitizer ends the program where another library is loaded before it.
+fn has_to_come_first(program: &Program) -> Option<String> {
+    const RUNTIMES: [&str; 2] = ["libasan.so", "libclang_rt.asan"]; // GCC's, clang's
+    const OPTION: &str = "verify_asan_link_order";
+    let is_runtime = |name: &&String| RUNTIMES.iter().any(|runtime| name.starts_with(runtime));
+    let runtime = program.elf.needed.iter().find(is_runtime)?;
+    // Set there, or by the program itself (`__asan_default_options`).
+    let is_set = env::var("ASAN_OPTIONS").is_ok_and(|options| options.contains(OPTION))
+        || fs::read(program.path()).is_ok_and(|file| contains(&file, OPTION.as_bytes()));
+    (!is_set).then(|| {
+        format!(
+            "it needs {runtime}, AddressSanitizer's shared runtime, which ends a program into which anything is preloaded. \
+             Set ASAN_OPTIONS={OPTION}=0, or link the runtime statically"
+        )
+    })
 }
 
 /// The limit of a process's address space, in bytes, if there is one.

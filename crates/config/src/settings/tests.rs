@@ -112,6 +112,25 @@ fn flags() {
 }
 
 #[test]
+fn stacks_are_off_by_default_and_native_ones_switch_them_on() {
+    let of = |set: &[_]| {
+        let settings = from(set).unwrap();
+        (settings.stacks, settings.native_stacks)
+    };
+    assert_eq!(of(&[]), (None, false));
+    assert_eq!(of(&[("TLLMPROF_STACKS", "1")]), (Some(200), false));
+    assert_eq!(of(&[("TLLMPROF_STACKS", "1000")]), (Some(1000), false));
+    let native = ("TLLMPROF_NATIVE_STACKS", "1");
+    assert_eq!(of(&[native]), (Some(200), true));
+    assert_eq!(of(&[native, ("TLLMPROF_STACKS", "50")]), (Some(50), true));
+    let bad = from(&[("TLLMPROF_STACKS", "1001")]).unwrap_err();
+    assert_eq!(
+        bad.to_string(),
+        "TLLMPROF_STACKS=\"1001\": 1001 Hz is over 1000 Hz (wanted: 1 for 200 Hz, 0, or a number of Hz up to 1000)"
+    );
+}
+
+#[test]
 fn kernels_and_router() {
     let kernels = |v| from(&[("TLLMPROF_KERNELS", v)]).unwrap().kernels;
     assert_eq!(

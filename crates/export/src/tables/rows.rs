@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 
 use ::parquet::data_type::ByteArray;
-use tllmprof_record::{Batch, Ended, NO_STRING, StringId};
+use tllmprof_record::{Batch, Ended, NO_STRING, StringId, ThreadState};
 use tllmprof_report::State;
 use tllmprof_timeline::{Item, Iterations, Kind, Name, Track};
 
@@ -18,6 +18,8 @@ pub struct Texts {
     pub all: Vec<ByteArray>,
     strings: HashMap<StringId, usize>,
     fixed: HashMap<&'static str, usize>,
+    /// Of sampled frames: the function alone, or the whole stack.
+    frames: HashMap<(u32, bool), usize>,
 }
 
 impl Texts {
@@ -33,6 +35,23 @@ impl Texts {
         let new = self.all.len();
         self.strings.insert(id, new);
         self.add(record.texts().strings.get(id))
+    }
+
+    fn frame(&mut self, record: &Record, id: u32, whole: bool) -> Cell {
+        if let Some(known) = self.frames.get(&(id, whole)) {
+            return Cell::Text(*known);
+        }
+        let new = self.all.len();
+        self.frames.insert((id, whole), new);
+        let frames = &record.process.stacks.sampled.frames;
+        match whole {
+            true => {
+                let stack = frames.stack(id);
+                let names = stack.iter().map(|function| frames.name(*function));
+                self.add(&names.collect::<Vec<_>>().join(";"))
+            }
+            false => self.add(frames.innermost(id)),
+        }
     }
 
     fn fixed(&mut self, text: &'static str) -> Cell {
@@ -166,6 +185,9 @@ enum Source {
     Fixed(Cell),
     /// The name's word.
     Word,
+    State,
+    Function,
+    Stack,
     Domain,
     Value,
     /// [`Source::Value`] is thousandths of it.
@@ -196,6 +218,9 @@ impl Source {
             "name" => Self::Name,
             "kind" if word.is_empty() => Self::Word,
             "kind" => Self::Fixed(texts.fixed(word)),
+            "state" => Self::State,
+            "function" => Self::Function,
+            "stack" => Self::Stack,
             "domain" => Self::Domain,
             "iteration" => Self::Iteration,
             "capturing" => Self::Capturing,
@@ -286,6 +311,7 @@ impl<'a> Items<'a> {
             (Source::Name, _) => self.name(item),
             (Source::Fixed(cell), _) => cell,
             (Source::Word, _) => self.texts.fixed(item.name.word().unwrap_or_default()),
+            (Source::State | Source::Function | Source::Stack, _) => self.sampled(source, item),
             (Source::Domain, _) => match item.domain {
                 NO_STRING => Cell::Null,
                 domain => self.texts.string(self.record, domain),
@@ -296,6 +322,24 @@ impl<'a> Items<'a> {
             (Source::Capturing, _) => item.capturing.into(),
             (Source::Failed, _) => item.failed.into(),
             (Source::Cut, _) => item.cut.into(),
+            _ => Cell::Null,
+        }
+    }
+
+    fn sampled(&mut self, source: Source, item: &Item) -> Cell {
+        let Name::Sample { frame, state, .. } = item.name else {
+            return Cell::Null;
+        };
+        match (source, state) {
+            (Source::State, Some(state)) => self.texts.fixed(match state {
+                ThreadState::Running => "running",
+                ThreadState::Runnable => "off the processor",
+                ThreadState::Sleeping => "asleep",
+            }),
+            (Source::Function | Source::Stack, _) if frame != 0 => {
+                let whole = matches!(source, Source::Stack);
+                self.texts.frame(self.record, frame, whole)
+            }
             _ => Cell::Null,
         }
     }

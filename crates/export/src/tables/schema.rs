@@ -171,6 +171,18 @@ pub const TABLES: &[Table] = &[
         ],
     },
     Table {
+        name: "samples",
+        fields: &[
+            time("start_ns"),
+            int("thread"),
+            text("kind"),
+            optional(text("state")),
+            optional(text("function")),
+            optional(text("stack")),
+            optional(int("iteration")),
+        ],
+    },
+    Table {
         name: "gpu_spans",
         fields: &[
             time("start_ns"),

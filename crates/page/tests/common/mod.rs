@@ -66,6 +66,17 @@ impl Shown {
         Self { report, timelines }
     }
 
+    /// Of one record.
+    pub fn of_one(bytes: &[u8], name: &str, room: u64) -> Self {
+        let reader = Reader::new(bytes).unwrap();
+        let process = Process::read(PathBuf::from(name), &reader).unwrap();
+        let timeline = Timeline::read(&process, &reader, room).unwrap();
+        Self {
+            report: Report::new(vec![process]),
+            timelines: vec![Some(timeline)],
+        }
+    }
+
     pub fn html(&self) -> Vec<u8> {
         let mut html = Vec::new();
         tllmprof_page::write(&self.report, &self.timelines, &mut html).unwrap();

@@ -29,17 +29,18 @@ export function iterationChart(
     const x = places.map((_, at) => at);
     const columns = places.length <= COLUMNS;
     const column = (of: (i: number) => number | null) => places.map((i) => (i < 0 ? null : of(i)));
-    const { wait, gil, gc, dur, qualifies } = iterations;
+    const { wait, gil, gc, dur, idle, worked, qualifies } = iterations;
     // Columns leave a gap, areas go down.
     const none = columns ? null : 0;
     const counted = (of: (i: number) => number) => column((i) => (qualifies[i] ? of(i) : none));
     // By events around its work; where there are none, by its kernels.
     const gpu = iterations.gpu.map((ns, i) => (Number.isNaN(ns) ? iterations.busy[i] : ns));
     // Parts that overlap are no longer than the whole.
-    const part = (i: number, ...parts: Float64Array[]) => Math.min(dur[i], parts.reduce((sum, of) => sum + of[i], 0));
+    const part = (i: number, ...parts: Float64Array[]) => Math.min(worked[i], parts.reduce((sum, of) => sum + of[i], 0));
     const parts: { label: string; colour: string; values: (number | null)[] }[] = by_phase ? [] : [
-        { label: "left out", colour: "missing", values: column((i) => (qualifies[i] ? none : dur[i])) },
-        { label: "rest", colour: "host", values: counted((i) => dur[i]) },
+        { label: "waits for requests", colour: "idle", values: column((i) => (idle[i] > 0 ? dur[i] : none)) },
+        { label: "left out", colour: "missing", values: column((i) => (qualifies[i] ? none : worked[i])) },
+        { label: "rest", colour: "host", values: counted((i) => worked[i]) },
         { label: "GC", colour: "gc", values: counted((i) => part(i, wait, gil, gc)) },
         { label: "GIL wait", colour: "gil-wait", values: counted((i) => part(i, wait, gil)) },
         { label: "waits for the GPU", colour: "wait", values: counted((i) => part(i, wait)) },
@@ -49,7 +50,7 @@ export function iterationChart(
     const bars = columns ? uPlot.paths.bars?.({ size: [0.86, 60], align: 0 }) : undefined;
     const tip = el("div", { class: "tip", hidden: "" });
     const said = (i: number) => [
-        `iteration ${iterations.n[i]} · ${time(dur[i])}${qualifies[i] ? "" : " · left out"}`,
+        `iteration ${iterations.n[i]} · ${time(worked[i])}${idle[i] > 0 ? ` · and ${time(idle[i])} waiting for requests` : ""}${qualifies[i] ? "" : " · left out"}`,
         batchText(iterations, i),
         [
             `waits for the GPU ${time(wait[i])}`, gil[i] > 0 && `GIL wait ${time(gil[i])}`, gc[i] > 0 && `GC ${time(gc[i])}`,
@@ -92,7 +93,7 @@ export function iterationChart(
                 tipAt(tip, chart, place);
             }],
         },
-    }, [x, ...(by_phase ? [column((i) => dur[i])] : []), ...parts.map((part) => part.values), ...(has_gpu ? [column((i) => gpu[i])] : [])] as uPlot.AlignedData);
+    }, [x, ...(by_phase ? [column((i) => worked[i])] : []), ...parts.map((part) => part.values), ...(has_gpu ? [column((i) => gpu[i])] : [])] as uPlot.AlignedData);
     place.append(tip);
     let down = 0;
     chart.over.addEventListener("mousedown", (event) => (down = event.clientX));
@@ -158,11 +159,12 @@ function outliers(
     context.textBaseline = "middle";
     context.textAlign = "left";
     const marks = process.slowest.flatMap((slow) => {
-        const at = slow.dur_ns < 1.25 * p50 ? -1
+        const took = slow.dur_ns - slow.idle_ns;
+        const at = took < 1.25 * p50 ? -1
             : places.findIndex((i) => i >= 0 && iterations.n[i] === slow.n && iterations.dur[i] === slow.dur_ns);
         if (at < 0 || by_phase && hidden.has(iterations.phase[places[at]]) || at < (chart.scales.x.min ?? 0) || at > (chart.scales.x.max ?? 0)) return [];
-        const over = slow.dur_ns > top;
-        const y = chart.valToPos(Math.min(slow.dur_ns, top), "y", true) + (over ? 5 * ratio : 0);
+        const over = took > top;
+        const y = chart.valToPos(Math.min(took, top), "y", true) + (over ? 5 * ratio : 0);
         return [{ slow, cause: slow.causes[0], over, x: chart.valToPos(at, "x", true), y }];
     });
     const taken: { x0: number; x1: number; y: number }[] = [];
@@ -178,7 +180,7 @@ function outliers(
         context.fill();
     }
     for (const { slow, cause, over, x, y } of marks) {
-        const text = [over && time(slow.dur_ns), cause && `${change(cause.more_ns)} ${cause.cause}${cause.detail === null ? "" : ` (${cause.detail})`}`].filter(Boolean).join(" · ");
+        const text = [over && time(slow.dur_ns - slow.idle_ns), cause && `${change(cause.more_ns)} ${cause.cause}${cause.detail === null ? "" : ` (${cause.detail})`}`].filter(Boolean).join(" · ");
         if (!text) continue;
         const width = context.measureText(text).width;
         const right = x + 8 * ratio + width < bbox.left + bbox.width;
@@ -199,8 +201,8 @@ function outliers(
 /** How iteration times are distributed. */
 export function histogram(place: HTMLElement, process: Process, iterations: Iterations): uPlot | null {
     const time_of = process.inside?.time;
-    if (!time_of || !iterations.dur.length) return null;
-    const times = iterations.dur.filter((_, i) => iterations.qualifies[i]);
+    if (!time_of || !iterations.worked.length) return null;
+    const times = iterations.worked.filter((_, i) => iterations.qualifies[i]);
     let min = Infinity;
     for (const value of times) min = Math.min(min, value);
     const far = time_of.max_ns > BEYOND * time_of.p90_ns;
@@ -266,7 +268,7 @@ export function rankChart(
     const lines = all.map((iterations) => {
         const line = new Array<number | null>(x.length).fill(null);
         // One that was cut says nothing about the rank's speed.
-        iterations.n.forEach((n, i) => { if (!iterations.cut[i] && iterations.qualifies[i]) line[index.get(n) ?? 0] = iterations.dur[i]; });
+        iterations.n.forEach((n, i) => { if (!iterations.cut[i] && iterations.qualifies[i]) line[index.get(n) ?? 0] = iterations.worked[i]; });
         return line;
     });
     const slowest = new Array<number>(x.length).fill(-1);

@@ -115,6 +115,8 @@ export interface Process {
     outside: Outside;
     /** Where the time of the iterations goes, by cause. */
     ledger: Ledger;
+    /** What the threads of iterations ran, by samples of their stacks; `null`: that was not recorded. */
+    stacks: Stacks | null;
     /** The slowest iterations of all windows, those that took longest beyond others like them first: up to 10. */
     slowest: Slow[];
     /** CUDA calls inside windows, on all threads, by name; the longest in all first. */
@@ -338,6 +340,30 @@ export interface Ledger {
     stretched: boolean;
 }
 
+/** Samples of the stacks of the threads that make iterations. Those count that were taken in iterations which `host` of the ledger is of. */
+export interface Stacks {
+    /** How often samples were to be taken; `null`: not known. Unit: Hz. */
+    rate: number | null;
+    /** The mean time between samples in iterations; `null`: there are none. Unit: ns. */
+    interval_ns: number | null;
+    /** How many there are. */
+    counts: SampleCounts;
+    /** How much of the samples was rejected. Unit: part of 1. */
+    rejected_share: number;
+    /** From how many samples on functions are told apart. Unit: samples. */
+    enough: number;
+    /** Whether the ledger tells functions apart by them. */
+    told_apart: boolean;
+    /** For each of `windows`: how many there are. */
+    windows: SampleCounts[];
+    /** Functions by how often they were the innermost one, the greatest first: up to 32. */
+    functions: FunctionSamples[];
+    /** Who called whom. Callers come before what they call; what is under 0.1 % of the samples is left out. */
+    tree: TreeNode[];
+    /** The same of native stacks. */
+    native_tree: TreeNode[];
+}
+
 /** A slow iteration, and what overlapped it. */
 export interface Slow {
     /** The iteration's number. */
@@ -547,6 +573,12 @@ export interface Iteration {
     gil_wait_ns: number;
     /** How long garbage collections of Python took during it, on all threads. Unit: ns. */
     gc_ns: number;
+    /** How long its thread was on a processor; `null`: not known. Unit: ns. */
+    processor_ns: number | null;
+    /** How long its thread could have run and had no processor, where another thread was given its own; `null`: not known. Unit: ns. */
+    delayed_ns: number | null;
+    /** Page faults of its thread; `null`: not known. Unit: page faults. */
+    page_faults: number | null;
     /** Kernels that began during it; 0 where kernels were not recorded. Unit: kernels. */
     kernels: number;
     /** How long at least one kernel or copy ran during it, of the device where that is longest; `null`: kernels were not recorded. Recording them makes an iteration longer. Unit: ns. */
@@ -617,6 +649,42 @@ export interface LedgerRow {
     /** How long that is over all these iterations. Unit: ns. */
     ns: number;
     /** How much of the time that is. Unit: part of 1. */
+    share: number;
+}
+
+/** So many samples of stacks. */
+export interface SampleCounts {
+    /** Samples that count. Unit: samples. */
+    samples: number;
+    /** Samples that were rejected, as the stack changed while it was read. Unit: samples. */
+    rejected: number;
+    /** Samples of native stacks, which are taken apart from the others. Unit: samples. */
+    native: number;
+}
+
+/** How often a function was the innermost one. */
+export interface FunctionSamples {
+    /** The function: `QUALNAME (FILE:FIRST LINE)` of Python. */
+    name: string;
+    /** How many samples it was the innermost function of. Unit: samples. */
+    samples: number;
+    /** How many of those its thread slept in. Unit: samples. */
+    asleep: number;
+    /** How much of all samples that is. Unit: part of 1. */
+    share: number;
+}
+
+/** A function as another one, or none, called it. */
+export interface TreeNode {
+    /** The function. */
+    name: string;
+    /** The place of its caller, which comes before it in this list; `null`: none. */
+    parent: number | null;
+    /** Samples in it and in what it calls. Unit: samples. */
+    samples: number;
+    /** How many of those its thread slept in. Unit: samples. */
+    asleep: number;
+    /** How much of all samples that is. Unit: part of 1. */
     share: number;
 }
 
@@ -700,6 +768,14 @@ export type LedgerKind =
     | "function"
     /** Host: code between two of the things above. */
     | "code"
+    /** Host: a Python function, by samples of the thread's stack, which divide such code and the time of marked functions. */
+    | "python"
+    /** Host: native code, by samples. */
+    | "native"
+    /** Host: the thread was asleep or blocked in such code or such a function: in a sleep, for a lock, a file or another thread. By samples, or for certain by what the kernel counts. */
+    | "blocked"
+    /** Host: the thread could have run, and another one had its processor. */
+    | "delayed"
     /** Host: waiting for requests, which is no work and no fault. */
     | "requests"
     /** GPU: at work. */

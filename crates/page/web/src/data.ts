@@ -72,6 +72,8 @@ export interface Iterations {
     /** Of each window the first of its iterations and the one after its last. */
     windows: [number, number][];
     n: Float64Array; start: Float64Array; dur: Float64Array; gpu: Float64Array;
+    /** How long its thread waited for requests, which figures leave out, and how long it took without that. */
+    idle: Float64Array; worked: Float64Array;
     thread: Float64Array; cut: Uint8Array;
     /** Whether figures include it. */
     qualifies: Uint8Array; launches: Float64Array; calls: Float64Array;
@@ -94,10 +96,11 @@ export async function readIterations(place: number): Promise<Iterations> {
     const more = () => from.floats(length);
     const found = {
         windows, n: from.differences(length), start: from.differences(length), dur: more(), gpu: more(),
-        thread: more(), cut: from.bytes8(length), qualifies: from.bytes8(length), launches: more(), calls: more(),
+        idle: more(), worked: new Float64Array(length), thread: more(), cut: from.bytes8(length), qualifies: from.bytes8(length), launches: more(), calls: more(),
         wait: more(), gil: more(), gc: more(), kernels: more(), busy: more(),
         phase: from.bytes8(length), requests: more(), tokens: more(), prefill: more(), shown: from.bytes8(length),
     };
+    for (let i = 0; i < length; i++) found.worked[i] = Math.max(0, found.dur[i] - found.idle[i]);
     for (const column of [found.gpu, found.busy]) {
         for (let i = 0; i < length; i++) column[i] = column[i] === 0 ? NaN : column[i] - 1;
     }

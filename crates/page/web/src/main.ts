@@ -10,6 +10,7 @@ import { count, time } from "./format";
 import { batches, facts, findings, ledger, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
 import { phaseLegend, scatter } from "./phases";
 import { replaced, routing } from "./routing";
+import { stacks } from "./stacks";
 import { TimelineView } from "./timeline/view";
 
 const data: Data = JSON.parse(document.getElementById("data")?.textContent ?? "{}");
@@ -24,7 +25,7 @@ let steps: SkewSteps;
 /** The parts of the page that are those of one process. */
 const parts = {
     choice: el("div", { class: "choice", role: "group", "aria-label": "Colours of iterations" }), key: el("div"), verdict: el("div"), ledger: el("div"), times: el("div", { class: "chart" }), distribution: el("div", { class: "chart" }),
-    batches: el("div"), ranks: el("div"), routing: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
+    batches: el("div"), stacks: el("div"), ranks: el("div"), routing: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
 };
 
 function head(): HTMLElement {
@@ -50,7 +51,7 @@ function layout() {
         el("div", { class: "row times" },
             chosen,
             card("Distribution", "", parts.distribution, el("div", { id: "quantiles" }))),
-        parts.batches, ...(several ? [parts.ranks] : []),
+        parts.batches, parts.stacks, ...(several ? [parts.ranks] : []),
         card("Timeline", "", view.root), parts.routing, parts.tables, parts.facts);
     document.body.append(head(), main);
 }
@@ -98,6 +99,9 @@ async function show(place: number) {
         if (at >= 0) pick(at);
     };
     const slow = slowest(process, by_n);
+    const sampled = stacks(process);
+    parts.stacks.hidden = !sampled;
+    parts.stacks.replaceChildren(...(sampled ? [sampled] : []));
     const routed = routing(data, place);
     parts.routing.hidden = !routed;
     parts.routing.replaceChildren(...(routed ? [routed] : []));
@@ -159,7 +163,7 @@ function again(place: number, card: Element | null, name: string) {
 function causes(process: Process): HTMLElement {
     const { inside } = process;
     const there: [string, string, unknown][] = [
-        ["host", "rest of the iteration", true], ["gc", "GC", process.gc.length], ["gil-wait", "GIL wait", process.gil_wait.count],
+        ["host", "rest of the iteration", true], ["idle", "waiting for requests", inside && inside.idle.max_ns > 0], ["gc", "GC", process.gc.length], ["gil-wait", "GIL wait", process.gil_wait.count],
         ["wait", "waits for the GPU", inside?.wait_share], ["gpu-line", "GPU time", inside?.gpu], ["missing", "left out of the figures", process.unqualified.length],
     ];
     return el("ul", { class: "legend" }, ...there.flatMap(([colour, name, is]) =>

@@ -38,7 +38,8 @@ function windowsLine(process: Process): string {
 /** The colours of kinds of causes. */
 const COLOURS: Record<LedgerKind, string> = {
     wait: "wait", launch: "launch", copy: "copy", capture: "set", allocation: "set", call: "call", gc: "gc", gil_wait: "gil-wait",
-    function: "python", requests: "idle", code: "host", busy: "kernel", idle: "idle", other: "gap", unknown: "missing",
+    function: "python", requests: "idle", code: "host", python: "python", native: "call", blocked: "gil-hold",
+    delayed: "metric", busy: "kernel", idle: "idle", other: "gap", unknown: "missing",
 };
 
 /** How many causes are named beside a bar. The rest is in a table. */

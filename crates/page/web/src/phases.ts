@@ -93,8 +93,8 @@ function mark(context: CanvasRenderingContext2D, phase: number, x: number, y: nu
 }
 
 /** The iterations in a chart, each in the colour of its phase. What is narrower than a pixel shares one: of each phase
- * the longest, the shorter ones before the longer ones. `places` has the iteration at each place of the x axis. */
-export function phaseBars(chart: uPlot, { dur, phase, qualifies }: Iterations, places: number[]) {
+ * the longest, the shorter ones before the longer ones. Waiting for requests is behind them. `places` has the iteration at each place of the x axis. */
+export function phaseBars(chart: uPlot, { dur, idle, worked, phase, qualifies }: Iterations, places: number[]) {
     const { ctx: context, bbox } = chart;
     const [min, max] = [chart.scales.x.min ?? 0, chart.scales.x.max ?? 1];
     const wide = bbox.width / (max - min);
@@ -104,12 +104,20 @@ export function phaseBars(chart: uPlot, { dur, phase, qualifies }: Iterations, p
     // By phase, and apart what figures leave out, which lies under the rest.
     const longest = new Float64Array(PHASES.length * 2);
     const styles = PHASES.map((_, phase) => colour(phaseColour(phase)));
+    let waited = 0;
     let pixel = -1;
     context.save();
     context.beginPath();
     context.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     context.clip();
     const flush = (left: number) => {
+        if (waited > 0) {
+            const top = Math.max(bbox.top, chart.valToPos(waited, "y", true));
+            context.globalAlpha = 1;
+            context.fillStyle = colour("idle");
+            context.fillRect(left, top, bar, bottom - top);
+            waited = 0;
+        }
         const there = [...longest.keys()].filter((key) => longest[key] > 0);
         for (const key of there.sort((a, b) => (b % 2) - (a % 2) || longest[b] - longest[a])) {
             const top = Math.max(bbox.top, chart.valToPos(longest[key], "y", true));
@@ -129,7 +137,8 @@ export function phaseBars(chart: uPlot, { dur, phase, qualifies }: Iterations, p
             pixel = left;
         }
         const key = phase[i] * 2 + (qualifies[i] ? 0 : 1);
-        longest[key] = Math.max(longest[key], dur[i]);
+        longest[key] = Math.max(longest[key], worked[i]);
+        if (idle[i] > 0) waited = Math.max(waited, dur[i]);
     }
     flush(pixel);
     context.restore();
@@ -137,7 +146,7 @@ export function phaseBars(chart: uPlot, { dur, phase, qualifies }: Iterations, p
 
 /** Time against tokens: a point for each iteration whose batch has any. */
 export function scatter(place: HTMLElement, process: Process, iterations: Iterations, pick: (i: number) => void): uPlot | null {
-    const { dur, tokens, phase, qualifies } = iterations;
+    const { worked, tokens, phase, qualifies } = iterations;
     const points = [...tokens.keys()].filter((i) => tokens[i] > 0);
     if (!process.inside || !points.length) return null;
     const counts = phaseCounts(iterations);
@@ -151,7 +160,7 @@ export function scatter(place: HTMLElement, process: Process, iterations: Iterat
     // Where points were drawn, each x and y, from the corner of the drawing area.
     const at = new Float32Array(2 * points.length);
     const x_of = (chart: uPlot, i: number) => chart.valToPos(tokens[i], "x", true);
-    const y_of = (chart: uPlot, i: number) => chart.valToPos(Math.min(dur[i], top), "y", true);
+    const y_of = (chart: uPlot, i: number) => chart.valToPos(Math.min(worked[i], top), "y", true);
     const draw = (chart: uPlot) => {
         const { ctx: context, bbox } = chart;
         const ratio = devicePixelRatio;
@@ -218,7 +227,7 @@ export function scatter(place: HTMLElement, process: Process, iterations: Iterat
                 const i = nearest(chart);
                 tip.hidden = i < 0;
                 if (i < 0) return;
-                tip.replaceChildren(el("b", {}, `iteration ${iterations.n[i]} · ${time(dur[i])}${qualifies[i] ? "" : " · left out"}`),
+                tip.replaceChildren(el("b", {}, `iteration ${iterations.n[i]} · ${time(worked[i])}${qualifies[i] ? "" : " · left out"}`),
                     el("span", {}, batchText(iterations, i)));
                 tipAt(tip, chart, place);
             }],

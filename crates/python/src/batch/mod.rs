@@ -17,7 +17,7 @@ use tllmprof_platform::log;
 use tllmprof_recorder::Batch;
 use tllmprof_session::activity;
 
-use crate::object::{AttributeName, Object, Python};
+use crate::object::{AttributeName, Ints, Object, Python};
 use crate::place::Place;
 use plain::Refused;
 use reading::Reading;
@@ -48,6 +48,8 @@ pub struct Way {
     get: AttributeName,
     /// Where the arguments are.
     arguments: Vec<Place>,
+    /// How whole numbers lie in lists, if that is known.
+    ints: Option<Ints>,
 }
 
 /// Why a batch was not read, and the last attribute that was looked for.
@@ -150,6 +152,9 @@ impl Reader {
     pub fn release(&self, py: Python<'_>) {
         for way in &self.ways {
             way.get.release(py);
+            if let Some(ints) = &way.ints {
+                ints.release(py);
+            }
             for name in &way.names {
                 name.release(py);
             }
@@ -185,6 +190,7 @@ impl Way {
             names,
             get,
             arguments,
+            ints: Ints::of(py),
         }))
     }
 

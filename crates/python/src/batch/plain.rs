@@ -3,9 +3,9 @@
 //!
 //! A property, or another attribute that is computed, is not read, nor a class's `__getattr__` asked.
 //! The one that compiled code computes and that is read is the shape of a `torch.Tensor`, which is
-//! known without the GPU.
+//! known without the GPU; not where a mode of torch's is on, which is asked for it.
 
-use crate::object::{AttributeName, Object};
+use crate::object::{AttributeName, Ints, Object};
 
 /// Why something was not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +55,8 @@ pub fn attribute<'py>(
         let types = &object.py().api.types;
         let kind = of_class.kind();
         let is_plain = kind == types.member || of_class.attr_of_class(get).is_none();
-        let is_shape = || kind == types.computed && text == "shape" && is_tensor(object);
+        let is_shape =
+            || kind == types.computed && text == "shape" && is_tensor(object) && !has_modes(object);
         if !is_plain && !is_shape() {
             return Err(Refused::Computed);
         }
@@ -67,6 +68,19 @@ pub fn attribute<'py>(
 fn is_tensor(object: &Object<'_>) -> bool {
     let tensor = || object.py().imported(c"torch")?.own_attrs()?.item(c"Tensor");
     tensor().is_some_and(|tensor| tensor.raw() == object.kind())
+}
+
+/// Whether a `TorchFunctionMode` of the program's may be on: its code runs wherever an attribute of a tensor is read.
+#[cold]
+fn has_modes(object: &Object<'_>) -> bool {
+    let modes = || {
+        let torch = object.py().imported(c"torch._C")?.own_attrs()?;
+        torch
+            .item(c"_len_torch_function_stack")?
+            .call(&[])?
+            .as_int()
+    };
+    modes() != Some(0)
 }
 
 /// What may be gone through: its type is looked at once.
@@ -102,6 +116,16 @@ impl<'py> Elements<'py> {
             Kind::Other => return Err(Refused::NoList),
         };
         found.ok_or(Refused::NoItem)
+    }
+
+    /// The first place from `from` on that may hold a 0; `to` where none before does.
+    pub fn skip_others(&self, from: isize, to: isize, ints: &Ints) -> isize {
+        match self.kind {
+            Kind::List => ints
+                .skip_others(&self.object, from.cast_unsigned(), to.cast_unsigned())
+                .cast_signed(),
+            Kind::Tuple | Kind::Other => from,
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use tllmprof_config::formula::{ARGUMENTS, Comparison, Node, Sum, VARIABLES};
 
 use super::Way;
 use super::plain::{self, Elements, MOST, Refused};
-use crate::object::{Object, Python};
+use crate::object::{Ints, Object, Python};
 
 /// A batch that is being read.
 pub struct Reading<'a, 'py> {
@@ -141,13 +141,17 @@ impl<'a, 'py> Reading<'a, 'py> {
         let quick = sum
             .test
             .as_ref()
-            .and_then(|test| Quick::of(test, sum.first, &lists));
-        for index in 0..length {
-            if let Some(quick) = &quick
-                && !quick.holds(index)?
-            {
-                continue;
+            .and_then(|test| Quick::of(test, sum.first, &lists, self.way.ints.as_ref()));
+        let mut next = 0;
+        loop {
+            let index = match &quick {
+                Some(quick) => quick.first(next, length)?,
+                None => next,
+            };
+            if index >= length {
+                return Ok(total);
             }
+            next = index + 1;
             let variables = self.variables.iter_mut().skip(sum.first);
             for (variable, list) in variables.zip(lists.iter().flatten()) {
                 *variable = Some(list.at(index)?);
@@ -160,7 +164,6 @@ impl<'a, 'py> Reading<'a, 'py> {
                 total = total.saturating_add(self.number(&sum.each)?);
             }
         }
-        Ok(total)
     }
 }
 
@@ -170,10 +173,17 @@ struct Quick<'a, 'py> {
     list: &'a Elements<'py>,
     comparison: Comparison,
     number: i64,
+    /// Where the elements are to be 0.
+    zeros: Option<&'a Ints>,
 }
 
 impl<'a, 'py> Quick<'a, 'py> {
-    fn of(test: &Node, first: usize, lists: &'a [Option<Elements<'py>>]) -> Option<Self> {
+    fn of(
+        test: &Node,
+        first: usize,
+        lists: &'a [Option<Elements<'py>>],
+        ints: Option<&'a Ints>,
+    ) -> Option<Self> {
         let Node::Compares(comparison, sides) = test else {
             return None;
         };
@@ -185,12 +195,26 @@ impl<'a, 'py> Quick<'a, 'py> {
             list,
             comparison: *comparison,
             number: *number,
+            zeros: ints.filter(|_| *comparison == Comparison::Is && *number == 0),
         })
     }
 
-    fn holds(&self, index: isize) -> Result<bool, Refused> {
-        let value = plain::number(&self.list.at(index)?)?;
-        Ok(holds(self.comparison, value.cmp(&self.number)))
+    /// The first place from `from` on for which it holds; `to` where there is none before.
+    fn first(&self, from: isize, to: isize) -> Result<isize, Refused> {
+        let mut index = from;
+        loop {
+            if let Some(ints) = self.zeros {
+                index = self.list.skip_others(index, to, ints);
+            }
+            if index >= to {
+                return Ok(to);
+            }
+            let value = plain::number(&self.list.at(index)?)?;
+            if holds(self.comparison, value.cmp(&self.number)) {
+                return Ok(index);
+            }
+            index += 1;
+        }
     }
 }
 

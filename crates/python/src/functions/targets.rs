@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_config::{PyFunction, Settings, Step};
-use tllmprof_engines::{IDLE_WAITS, api_functions};
+use tllmprof_engines::{DUMMY_STEPS, IDLE_WAITS, api_functions};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use crate::spans::{Function, StepOf};
@@ -113,6 +113,11 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
             _ => {
                 for (index, function) in engines::in_python().enumerate() {
                     add(function, By::Engine, Some(StepOf::Engine(index)), false);
+                }
+                for (index, dummy) in DUMMY_STEPS.iter().enumerate() {
+                    if let Ok(function) = PyFunction::parse(dummy.function) {
+                        add(&function, By::Engine, Some(StepOf::Dummy(index)), false);
+                    }
                 }
             }
         }

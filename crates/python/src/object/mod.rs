@@ -8,8 +8,10 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::api::{Api, MethodDef, Raw, ThreadState};
 
+mod ints;
 mod safe;
 
+pub use ints::Ints;
 pub use safe::C;
 
 /// The proof that the calling thread may use the interpreter: it has the GIL, or, in a build

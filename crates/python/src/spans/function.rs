@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use once_cell::race::OnceBox;
 use tllmprof_config::PyFunction;
 use tllmprof_config::condition::Facts;
-use tllmprof_engines::is_step;
+use tllmprof_engines::{DUMMY_STEPS, is_step};
 
 use crate::object::Python;
 use crate::rank;
@@ -42,6 +42,8 @@ pub enum StepOf {
     Rule,
     /// Of an engine, by its place among those in Python.
     Engine(usize),
+    /// Of an engine that has nothing to do, by its place in the table.
+    Dummy(usize),
 }
 
 /// What is kept while a thread is in a call.
@@ -99,6 +101,9 @@ impl Function {
             None => false,
             Some(StepOf::Rule) => true,
             Some(StepOf::Engine(index)) => engines::is_step(*index),
+            Some(StepOf::Dummy(index)) => {
+                DUMMY_STEPS.get(*index).is_some_and(engines::is_dummy_step)
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 
 use super::hosted::{Host, in_each};
-use crate::object::{Exception, Held, Object, Python};
+use crate::object::{Exception, Held, Ints, Object, Python};
 
 #[test]
 fn what_outlives_the_gil_may_go_to_another_thread() {
@@ -17,6 +17,40 @@ fn what_outlives_the_gil_may_go_to_another_thread() {
 /// Has `act` act on the names of a program's body.
 fn with_names(host: &Host, source: &CStr, act: impl for<'py> FnOnce(Python<'py>, Object<'py>)) {
     host.with(|py| act(py, py.run(source, c"<test>").expect("the program runs")));
+}
+
+#[test]
+fn numbers_in_a_list_are_told_from_0_where_they_lie() {
+    in_each(&[], |host| {
+        with_names(
+            host,
+            c"import sysconfig
+class Own(int): pass
+has_gil = not sysconfig.get_config_var('Py_GIL_DISABLED')
+most = [0, 5, -1, 256, 257, 10 ** 9, 10 ** 18, -10 ** 25]
+mixed = [1, True, 2, Own(0), 3, 0, 'a', None]
+pair = (1, 0)",
+            |py, program| {
+                let of = |name| program.item(name).unwrap();
+                let ints = Ints::of(py);
+                assert_eq!(ints.is_some(), of(c"has_gil").is_true());
+                let Some(ints) = ints else { return };
+                let most = of(c"most");
+                let mut found = (0..9).map(|index| ints.is_zero(&most, index));
+                assert_eq!(found.next(), Some(Some(true)));
+                assert!(found.by_ref().take(7).all(|is_zero| is_zero == Some(false)));
+                assert_eq!(found.next(), Some(None), "there is no more");
+                assert_eq!(ints.skip_others(&most, 0, 8), 0);
+                assert_eq!(ints.skip_others(&most, 1, 8), 8);
+                // What is no plain number is left to who knows more.
+                let mixed = of(c"mixed");
+                let stops = (0..8).filter(|&index| ints.skip_others(&mixed, index, 8) == index);
+                assert_eq!(stops.collect::<Vec<_>>(), [1, 3, 5, 6, 7]);
+                assert_eq!(ints.is_zero(&of(c"pair"), 1), None);
+                ints.release(py);
+            },
+        );
+    });
 }
 
 #[test]

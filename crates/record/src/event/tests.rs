@@ -140,6 +140,16 @@ fn every_kind_comes_back() {
             thread: 1,
             frame: 0,
         },
+        What::Used {
+            what: Some(Used::Disk),
+            iteration: u32::MAX,
+            count: 1 << 31,
+        },
+        What::Used {
+            what: Some(Used::Ran),
+            iteration: 0,
+            count: 1,
+        },
     ];
     for what in all {
         for flags in 0..4 {

@@ -36,7 +36,6 @@ functions! {
     create: fn(&mut Handle, u32) = c"cuEventCreate";
     destroy: fn(Handle) = c"cuEventDestroy_v2";
     record: fn(Handle, Handle) = c"cuEventRecord";
-    query: fn(Handle) = c"cuEventQuery";
     elapsed: fn(&mut f32, Handle, Handle) = c"cuEventElapsedTime" | c"cuEventElapsedTime_v2";
 }
 
@@ -113,7 +112,6 @@ impl Driver {
         let found = Functions::load().filter(|found| {
             found.create.is_some()
                 && found.record.is_some()
-                && found.query.is_some()
                 && found.elapsed.is_some()
                 && found.context.is_some()
         });
@@ -227,13 +225,7 @@ impl Driver {
         check(record(handle(event), handle(stream)))
     }
 
-    /// Whether an event has happened; else [`Status::NOT_READY`] or what is wrong.
-    pub fn query(self, event: Event) -> Result<(), Status> {
-        let query = self.0.query.ok_or(Status::NOT_SUPPORTED)?;
-        check(query(handle(event)))
-    }
-
-    /// Nanoseconds between two events that have happened, to about half a microsecond
+    /// Nanoseconds between two events, to about half a microsecond; [`Status::NOT_READY`] where one has not happened
     /// ("CUDA Driver API", `cuEventElapsedTime`).
     pub fn elapsed(self, from: Event, to: Event) -> Result<f64, Status> {
         let elapsed = self.0.elapsed.ok_or(Status::NOT_SUPPORTED)?;
@@ -288,6 +280,8 @@ pub mod made {
         /// When each has happened, in microseconds, and on which stream.
         pub recorded: BTreeMap<Event, (u32, usize)>,
         now: u32,
+        /// How often an event was given to a stream.
+        pub recordings: u32,
     }
 
     static STATE: Mutex<State> = Mutex::new(State {
@@ -295,6 +289,7 @@ pub mod made {
         alive: BTreeSet::new(),
         recorded: BTreeMap::new(),
         now: 0,
+        recordings: 0,
     });
     /// The current context.
     pub static CONTEXT: AtomicUsize = AtomicUsize::new(0);
@@ -383,23 +378,19 @@ pub mod made {
             let mut state = state();
             assert!(state.alive.contains(&event.addr()));
             state.now += 1;
+            state.recordings += 1;
             let now = state.now;
             state.recorded.insert(event.addr(), (now, stream.addr()));
         }
         refused
     }
 
-    extern "C" fn query(event: Handle) -> c_int {
-        assert!(state().recorded.contains_key(&event.addr()));
-        if IS_BUSY.load(Ordering::Relaxed) {
-            Status::NOT_READY.0
-        } else {
-            0
-        }
-    }
-
     extern "C" fn elapsed(milliseconds: &mut f32, from: Handle, to: Handle) -> c_int {
         let state = state();
+        assert!(state.recorded.contains_key(&to.addr()));
+        if IS_BUSY.load(Ordering::Relaxed) {
+            return Status::NOT_READY.0;
+        }
         let at = |event: Handle| f64::from(state.recorded[&event.addr()].0);
         *milliseconds = ((at(to) - at(from)) / 1e3) as f32;
         0
@@ -422,7 +413,6 @@ pub mod made {
             create: Some(create),
             destroy: Some(destroy),
             record: Some(record),
-            query: Some(query),
             elapsed: Some(elapsed),
         };
         if FUNCTIONS.get().is_none() {

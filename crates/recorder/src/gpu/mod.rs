@@ -6,7 +6,8 @@
 //! was the last of the same span in the iteration before; where that was not the last one after all,
 //! it is given again when the program comes to wait, as the stream is busy then in most programs, or
 //! else with the first call that the thread makes in the next iteration. Work that follows a wait is
-//! another span. A thread touches no stream but what it has launched into last, or a call names: what
+//! another span. Where an iteration has many of them, which lie between two waits for their stream, all but the
+//! first are timed by the host's clock, without events: from the first launch to the end of the wait. A thread touches no stream but what it has launched into last, or a call names: what
 //! another thread does with its own meanwhile is not known.
 //!
 //! [`streams`] knows what each stream has open, from the window's opening to the reading of the last
@@ -31,7 +32,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
 use tllmprof_platform::lifecycle;
-use tllmprof_record::{Counter, Info};
+use tllmprof_record::{Counter, Event, Info, What};
 
 use super::writers::{self, Writer};
 use super::{add, clock, facts, is_on, is_recording};
@@ -69,10 +70,15 @@ lifecycle::global! {
     /// in theirs.
     #[fork(reset)]
     static OWN: AtomicU64 = AtomicU64::new(0);
+    /// Ticks of a nanosecond, as the bits of a number.
+    #[fork(keep = "stored where a window opens")]
+    static PER_NS: AtomicU64 = AtomicU64::new(0);
     /// How many of these may be using an event or a stream's handle.
     #[fork(reset)]
     static USERS: AtomicU32 = AtomicU32::new(0);
 }
+/// A span whose host comes to wait after at most so much time for each launch is not over long before.
+const AT_ONCE_NS: f64 = 10_000.0;
 /// How long those who still use events are waited for.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// How long until calls are let into the driver again, for which the program's own waits as well.
@@ -102,6 +108,7 @@ pub fn window_opens(capturing: bool) {
     if !capturing {
         pool::expect(driver, driver.context());
     }
+    PER_NS.store(clock::ticks_per_ns().to_bits(), Ordering::Relaxed);
     PHASE.on(phase::Event::Opens);
 }
 
@@ -190,17 +197,17 @@ pub enum Wait {
     All,
 }
 
-/// A call is about to wait.
-pub fn before_wait(wait: Wait) {
+/// A call is about to wait; returns whether [`after_wait`] has to follow.
+pub fn before_wait(wait: Wait) -> bool {
     let iteration = ITERATION.load(Ordering::Relaxed);
     sweep(iteration);
-    let Some(driver) = Driver::get() else { return };
+    let Some(driver) = Driver::get() else {
+        return false;
+    };
     if let Wait::Stream(target) = wait {
         let stream = streams::find(target.key(driver));
-        if let Some(stream) = stream.filter(|stream| stream.open().is_some()) {
-            timed(|| end_span(driver, stream, Why::Wait));
-        }
-        return;
+        let stream = stream.filter(|stream| stream.open().is_some());
+        return stream.is_some_and(|stream| end_by_wait(driver, stream));
     }
     // An event on the legacy stream has others wait that would not.
     let may_end =
@@ -208,6 +215,62 @@ pub fn before_wait(wait: Wait) {
     for stream in streams::open().filter(may_end) {
         timed(|| end_span(driver, stream, Why::Wait));
     }
+    false
+}
+
+/// Ends a span that the host is about to wait for; whether its end is the wait's.
+fn end_by_wait(driver: Driver, stream: &Stream) -> bool {
+    let Some(mut open) = stream.span.try_lock() else {
+        return false;
+    };
+    if stream.open().is_some() {
+        let took = since_ns(open.since);
+        if took <= f64::from(stream.launches() + 1) * AT_ONCE_NS {
+            open.is_waited_for();
+        }
+        if open.by_clock {
+            return true;
+        }
+        timed(|| end_locked(driver, stream, &mut open, Why::Wait));
+    }
+    false
+}
+
+/// Nanoseconds that have passed since a tick.
+fn since_ns(ticks: u64) -> f64 {
+    let passed = clock::ticks().saturating_sub(ticks);
+    passed as f64 / f64::from_bits(PER_NS.load(Ordering::Relaxed))
+}
+
+/// A call has waited for a stream.
+#[cold]
+pub fn after_wait(target: Target) {
+    let Some(driver) = Driver::get() else { return };
+    let Some(stream) = streams::find(target.key(driver)) else {
+        return;
+    };
+    let Some(mut open) = stream.span.try_lock() else {
+        return;
+    };
+    if stream.open().is_none() || !open.by_clock {
+        return;
+    }
+    if stream.launches() > 0 {
+        match pool::device_of(stream.context()) {
+            Some(device) => {
+                let what = What::GpuSpan {
+                    device,
+                    stream: stream.number(),
+                    iteration: open.iteration,
+                };
+                let mut event = Event::new(open.since, since_ns(open.since) as u64, what);
+                event.cut = true;
+                writers::write(&event);
+            }
+            None => pool::lose(1),
+        }
+    }
+    stream.end(&mut open);
 }
 
 /// The program is about to destroy something. Whether a window is open or not; `capturing`: a stream
@@ -377,12 +440,16 @@ fn begun(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u6
     if stream.open().is_some() {
         end_locked(driver, stream, &mut open, Why::Next);
     }
+    if open.goes_by_clock(iteration) {
+        stream.begin(&mut open, None, iteration, clock::ticks());
+        return Some(());
+    }
     if driver.is_capturing(stream.handle()) {
         return Some(());
     }
     let begun = give_first(driver, stream);
     match begun {
-        Some(pair) => stream.begin(&mut open, pair, iteration, clock::ticks()),
+        Some(_) => stream.begin(&mut open, begun, iteration, clock::ticks()),
         None => stream.miss(iteration),
     }
     begun.map(drop)
@@ -466,6 +533,14 @@ fn end_span(driver: Driver, stream: &Stream, why: Why) {
 }
 
 fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: Why) {
+    if open.by_clock {
+        // Its end is that of a wait for the stream alone.
+        if why != Why::Wait {
+            pool::lose(usize::from(stream.launches() > 0));
+            stream.end(open);
+        }
+        return;
+    }
     let ending = Ending {
         why,
         launches: stream.launches(),

@@ -22,10 +22,10 @@ use tllmprof_sync::Lock;
 
 /// Contexts that a process may use in a window. Work in more is not timed.
 const CONTEXTS: usize = 16;
-/// Spans of a context that may be under way or unread.
-const MOST: usize = 512;
+/// Spans of a context that may be under way or unread. Those of a process that is killed are lost.
+const MOST: usize = 1024;
 /// Pairs of events that the worker makes ahead.
-const ENOUGH: usize = 256;
+const ENOUGH: usize = 512;
 /// Pairs of events that a thread of the program makes at a time where there are none.
 const MORE: usize = 8;
 /// How many spans are read at a time where many are unread.
@@ -137,6 +137,11 @@ pub fn of(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
 /// The pool of a context, if there is one.
 pub fn known(context: usize) -> Option<Guard<'static, Pool>> {
     entry(context)?.pool_of(context)
+}
+
+/// The ordinal of a context's device, if the context has a pool.
+pub fn device_of(context: usize) -> Option<u8> {
+    Some(entry(context)?.device.load(Ordering::Relaxed))
 }
 
 fn entry(context: usize) -> Option<&'static Context> {
@@ -365,11 +370,12 @@ impl Pool {
         if self.supply.is_dead() {
             return None;
         }
-        if self.free_count == 0 {
-            self.read(driver, SOME, IN_BETWEEN);
-        }
+        // Events that are made stay: the next windows need not read in the midst of the program's work.
         if self.free_count == 0 {
             self.grow(driver, context);
+        }
+        if self.free_count == 0 {
+            self.read(driver, SOME, IN_BETWEEN);
         }
         self.free_count = self.free_count.checked_sub(1)?;
         let index = self.free[self.free_count];
@@ -397,7 +403,8 @@ impl Pool {
             self.unread[(self.first_unread + self.unread_count) % MOST] = span;
             self.unread_count += 1;
         }
-        if self.unread_count >= self.made - self.made / 4 {
+        let may_grow = self.has_room() && self.supply.may_grow();
+        if !may_grow && self.unread_count >= self.made - self.made / 4 {
             self.read(driver, SOME, IN_BETWEEN);
         }
     }
@@ -444,7 +451,6 @@ impl Pool {
     /// was given to its stream, and on a stream that is idle it happens then.
     fn times(&self, driver: Driver, span: &Span, per_ns: f64) -> Result<(f64, f64), Status> {
         let pair = self.pairs[usize::from(span.pair)];
-        driver.query(pair.end)?;
         let duration = driver.elapsed(pair.start, pair.end)?;
         let since = span.since as f64;
         let Some((last, at)) = self.last else {

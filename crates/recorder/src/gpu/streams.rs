@@ -20,6 +20,8 @@ const STREAMS: usize = 256;
 const REACH: usize = 8;
 /// Spans of an iteration whose launches are remembered.
 const REMEMBERED: usize = 8;
+/// So many spans in an iteration cost more than they are worth: most end in a wait of the host's, whose clock will do.
+const TOO_MANY: usize = 4;
 /// A stream that passes from one thread to another more than half as often in each span is shared.
 const MANY: u32 = 32;
 
@@ -120,11 +122,19 @@ pub struct Open {
     pub since: u64,
     /// Launches that its last event comes behind.
     pub covered: u32,
+    /// It has no events: it is timed by the host's clock.
+    pub by_clock: bool,
     /// Which span of its iteration it is.
     place: usize,
     /// The launches of each.
     counts: [u32; REMEMBERED],
+    /// Which of them ended in a wait for the stream, right behind its launches, by bits.
+    waited: u8,
+    /// How many spans the iteration before had.
+    before: usize,
 }
+
+const _: () = assert!(REMEMBERED <= u8::BITS as usize);
 
 lifecycle::global! {
     stage: Sinks;
@@ -161,8 +171,11 @@ impl Stream {
                 iteration: u64::MAX,
                 since: 0,
                 covered: 0,
+                by_clock: false,
                 place: 0,
                 counts: [0; REMEMBERED],
+                waited: 0,
+                before: 0,
             }),
         }
     }
@@ -281,14 +294,22 @@ impl Stream {
             && (!key.is_default() || self.context() == key.context)
     }
 
-    /// A span begins. By who has the lock.
-    pub fn begin(&self, open: &mut Open, events: (Index, Pair), iteration: u64, since: u64) {
-        open.place = if open.iteration == iteration {
-            (open.place + 1).min(REMEMBERED - 1)
-        } else {
-            0
-        };
-        (open.pair, open.events) = events;
+    /// A span begins, between these events or by the host's clock. By who has the lock.
+    pub fn begin(
+        &self,
+        open: &mut Open,
+        events: Option<(Index, Pair)>,
+        iteration: u64,
+        since: u64,
+    ) {
+        let place = open.next_place(iteration);
+        if place == 0 {
+            open.before = open.place + 1;
+        }
+        open.place = place;
+        open.waited &= !(1 << place);
+        open.by_clock = events.is_none();
+        (open.pair, open.events) = events.unwrap_or_default();
         (open.iteration, open.since, open.covered) = (iteration, since, 0);
         let Counted {
             launches,
@@ -299,8 +320,8 @@ impl Stream {
         self.settled.store(0, Ordering::Relaxed);
         turns.store(turns.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
         owner.store(thread::address(), Ordering::Relaxed);
-        self.expected
-            .store(open.counts[open.place], Ordering::Relaxed);
+        let expected = if open.by_clock { 0 } else { open.counts[place] };
+        self.expected.store(expected, Ordering::Relaxed);
         let (word, bit) = self.bit();
         word.fetch_or(bit, Ordering::Relaxed);
         self.on(span::Event::Begins(iteration));
@@ -316,6 +337,29 @@ impl Stream {
         let bytes = core::ptr::from_ref(self).addr() - ALL.as_ptr().addr();
         let index = bytes / size_of::<Self>();
         (&OPEN[index / 64], 1 << (index % 64))
+    }
+}
+
+impl Open {
+    fn next_place(&self, iteration: u64) -> usize {
+        if self.iteration == iteration {
+            (self.place + 1).min(REMEMBERED - 1)
+        } else {
+            0
+        }
+    }
+
+    /// Whether the iteration's next span is to be timed by the host's clock: there are many, the stream has been waited
+    /// for before this one, and this one is expected to end in a wait for it.
+    pub fn goes_by_clock(&self, iteration: u64) -> bool {
+        let place = self.next_place(iteration);
+        let are_waited_for = |places: u8| self.waited & places == places;
+        place > 0 && self.before >= TOO_MANY && are_waited_for(1 << self.place | 1 << place)
+    }
+
+    /// The host has launched all of the span and waits for the stream at once.
+    pub const fn is_waited_for(&mut self) {
+        self.waited |= 1 << self.place;
     }
 }
 
@@ -349,6 +393,7 @@ pub fn insert(key: Key, context: usize) -> Option<&'static Stream> {
     stream.name.store(0, Ordering::Release);
     open.iteration = u64::MAX;
     open.counts = [0; REMEMBERED];
+    (open.place, open.waited, open.before) = (0, 0, 0);
     stream.is_shared.store(false, Ordering::Relaxed);
     stream.counted.turns.store(0, Ordering::Relaxed);
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed) & 0xfff;

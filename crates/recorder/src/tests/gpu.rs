@@ -345,3 +345,90 @@ fn there_are_only_so_many_streams_and_those_that_have_nothing_open_make_room() {
     streams::forget(|context| context == gpu.context);
     assert!(streams::open().next().is_none());
 }
+
+/// Launches two kernels and waits for them, so often; how often the wait ended a span by the host's clock.
+fn launch_and_wait(stream: Target, times: usize) -> usize {
+    let mut by_clock = 0;
+    for _ in 0..times {
+        launch(stream);
+        launch(stream);
+        if before_wait(Wait::Stream(stream)) {
+            after_wait(stream);
+            by_clock += 1;
+        }
+    }
+    by_clock
+}
+
+#[test]
+fn of_many_spans_that_are_waited_for_only_the_first_has_events() {
+    let gpu = Gpu::new(20);
+    let stream = gpu.stream(1);
+    let before = gpu.lost();
+    let mut by_clock = Vec::new();
+    let mut recorded = Vec::new();
+    let spans = gpu.spans(|| {
+        for n in 5..8 {
+            begin_iteration(n);
+            let before = made::state().recordings;
+            by_clock.push(launch_and_wait(stream, 14));
+            recorded.push(made::state().recordings - before);
+        }
+    });
+    // Those that a busy machine has kept from waiting at once have events the next time.
+    assert_eq!(by_clock[0], 0);
+    assert!(by_clock[1..].iter().all(|&n| n >= 10), "{by_clock:?}");
+    assert!(recorded[1] < recorded[0] / 2, "{recorded:?}");
+    let cut = |n| {
+        spans
+            .iter()
+            .filter(|span| span.cut && shown(&[**span])[0].0 == n)
+            .count()
+    };
+    assert_eq!([5, 6, 7].map(cut), [0, by_clock[1], by_clock[2]]);
+    assert_eq!(shown(&spans).len(), 3 * 14);
+    assert_eq!(gpu.lost(), before);
+}
+
+#[test]
+fn few_spans_and_those_of_a_host_that_waits_late_have_events() {
+    let gpu = Gpu::new(21);
+    let stream = gpu.stream(1);
+    gpu.spans(|| {
+        for n in 5..8 {
+            begin_iteration(n);
+            assert_eq!(launch_and_wait(stream, 3), 0);
+        }
+        for n in 8..11 {
+            begin_iteration(n);
+            for _ in 0..6 {
+                launch(stream);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                assert!(!before_wait(Wait::Stream(stream)));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_span_by_the_hosts_clock_that_nobody_waits_for_is_lost_and_has_events_the_next_time() {
+    let gpu = Gpu::new(22);
+    let stream = gpu.stream(1);
+    let before = gpu.lost();
+    let mut by_clock = Vec::new();
+    gpu.spans(|| {
+        for n in 5..7 {
+            begin_iteration(n);
+            launch_and_wait(stream, 5);
+        }
+        begin_iteration(7);
+        launch_and_wait(stream, 2);
+        launch(stream);
+        // Another wait ends nothing; the next iteration begins without one.
+        before_wait(Wait::All);
+        begin_iteration(8);
+        by_clock.push(launch_and_wait(stream, 5));
+    });
+    assert!(gpu.lost() <= before + 1);
+    assert!(by_clock[0] < 4, "{by_clock:?}");
+}

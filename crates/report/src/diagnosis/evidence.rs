@@ -6,6 +6,7 @@ use crate::facts::CallRow;
 use crate::iteration::Iteration;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
+use crate::slow::LARGE;
 use crate::state::State;
 use crate::sum::{GpuFrom, Sum};
 use crate::window::Window;
@@ -160,6 +161,18 @@ impl<'a> Evidence<'a> {
                 0 => 0,
                 _ => usual.map_or(0, |usual| iteration.busy().saturating_sub(usual)),
             }
+        })
+    }
+
+    /// What iterations take longer than the median whose batches are far larger than others.
+    pub fn large_batches(&self) -> Lost {
+        let tokens = |iteration: &Iteration| iteration.batch.map(|batch| u64::from(batch.tokens));
+        let all = || self.iterations().filter_map(tokens);
+        let mean = all().sum::<u64>() / (all().count() as u64).max(1);
+        let usual = self.sum.time.p50;
+        self.beyond(|iteration| match tokens(iteration) {
+            Some(tokens) if tokens > LARGE * mean => iteration.busy().saturating_sub(usual),
+            _ => 0,
         })
     }
 

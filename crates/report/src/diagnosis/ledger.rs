@@ -7,11 +7,16 @@ use tllmprof_record::CallKind;
 use super::Judged;
 use super::evidence::Evidence;
 use crate::facts::CallRow;
-use crate::ledger::LedgerKind;
+use crate::iteration::{Iteration, Used};
+use crate::ledger::{Claims, LedgerKind};
+use crate::slow::LARGE as LARGE_BATCH;
 use crate::units::{Bytes, Rate, Share, Time};
 
-/// The rule of code that the GPU waits for.
+/// The rules of code that the GPU waits for, and of page faults, which are in such code.
 pub const CODE_RULE: &str = "host-bound";
+pub const FAULTS_RULE: &str = "page-faults";
+/// The rule of waiting for a processor.
+pub const DELAYED_RULE: &str = "preempted";
 
 /// What captures have to cost of the time; or, of what slow iterations take beyond the median, to explain.
 const CAPTURES: f64 = 0.005;
@@ -23,8 +28,25 @@ const COPIES: f64 = 8.0;
 const SMALL: u64 = 64 << 10;
 const COPYING: f64 = 0.05;
 
+/// What the host spends on copies that are few.
+const LONG_COPYING: f64 = 0.1;
+
+/// How much of what slow iterations take beyond the median large batches explain.
+const LARGE: f64 = 0.5;
+
 /// How much of the time the GPU has to wait for code of the host.
-const CODE: f64 = 0.3;
+pub const CODE: f64 = 0.3;
+
+/// How much of the time the GPU has to wait for a host that is asleep or blocked.
+const BLOCKED: f64 = 0.2;
+
+/// What waiting for a processor has to take of the time; or, of what slow iterations take beyond the median, to explain.
+const DELAYED: f64 = 0.05;
+const DELAYED_LEAST: f64 = 0.01;
+
+/// Page faults in an iteration, and what the kernel takes of the time.
+const FAULTS: f64 = 50.0;
+const IN_KERNEL: f64 = 0.05;
 
 /// How much of the time is waiting for requests, to be said.
 const REQUESTS: f64 = 0.05;
@@ -82,26 +104,101 @@ pub fn copies_when() -> String {
 }
 
 pub fn copies(one: &Evidence<'_>) -> Judged {
-    let copies = |row: &CallRow| {
-        let known = matches!(kind_of(&row.name), Some(CallOf::AsyncCopy(_)));
-        row.kind == CallKind::AsyncCopy || row.kind == CallKind::Other && known
-    };
-    let count = one.sum.a_step(one.calls(copies).count);
-    let claims = &one.process.claims;
-    let share = claims.copies as f64 / claims.host.max(1) as f64;
-    let (many, bytes) = one.process.copies.iter().fold((0, 0_u64), |sum, copy| {
-        (sum.0 + copy.count, sum.1.saturating_add(copy.bytes))
-    });
-    let size = bytes.checked_div(many);
-    let each = size.map_or_else(String::new, |size| format!(" of {} each", Bytes(size)));
-    let evidence = format!(
-        "{} copies a step{each} take {} of the host's time",
-        Rate(count),
-        Share(share)
-    );
+    let Copies {
+        count,
+        share,
+        size,
+        evidence,
+    } = Copies::of(one);
     let is_small = size.is_none_or(|size| size < SMALL);
     match count >= COPIES && share >= COPYING && is_small {
         true => Judged::yes(evidence, share),
+        false => Judged::No(evidence),
+    }
+}
+
+pub fn long_copies_when() -> String {
+    format!(
+        "under {COPIES} copies in an iteration, for over {} of the host's time",
+        Share(LONG_COPYING)
+    )
+}
+
+pub fn long_copies(one: &Evidence<'_>) -> Judged {
+    let Copies {
+        count,
+        share,
+        evidence,
+        ..
+    } = Copies::of(one);
+    match count < COPIES && share >= LONG_COPYING {
+        true => Judged::yes(evidence, share),
+        false => Judged::No(evidence),
+    }
+}
+
+/// The calls of a process that copy and do not wait for the GPU.
+struct Copies {
+    /// In an iteration.
+    count: f64,
+    /// Of the host's time.
+    share: f64,
+    /// Of one, in bytes, where that is known.
+    size: Option<u64>,
+    evidence: String,
+}
+
+impl Copies {
+    fn of(one: &Evidence<'_>) -> Self {
+        let copies = |row: &CallRow| {
+            let known = matches!(kind_of(&row.name), Some(CallOf::AsyncCopy(_)));
+            row.kind == CallKind::AsyncCopy || row.kind == CallKind::Other && known
+        };
+        let count = one.sum.a_step(one.calls(copies).count);
+        let claims = &one.process.claims;
+        let share = claims.copies as f64 / claims.host.max(1) as f64;
+        let (many, bytes) = one.process.copies.iter().fold((0, 0_u64), |sum, copy| {
+            (sum.0 + copy.count, sum.1.saturating_add(copy.bytes))
+        });
+        let size = bytes.checked_div(many);
+        let each = size.map_or_else(String::new, |size| format!(" of {} each", Bytes(size)));
+        let evidence = format!(
+            "{} copies a step{each} take {} of the host's time",
+            Rate(count),
+            Share(share)
+        );
+        Self {
+            count,
+            share,
+            size,
+            evidence,
+        }
+    }
+}
+
+pub fn batches_when() -> String {
+    format!(
+        "over {} of what slow iterations (1.5 times the median) take beyond it is in those whose batch has over {LARGE_BATCH} \
+         times the mean's tokens",
+        Share(LARGE)
+    )
+}
+
+pub fn batches(one: &Evidence<'_>) -> Judged {
+    let mut known = one.iterations().filter_map(|iteration| iteration.batch);
+    if known.next().is_none() {
+        return Judged::Unknown("what is in batches is not known".to_owned());
+    }
+    let large = one.large_batches();
+    let evidence = format!(
+        "{} of {} slow iterations have a batch of over {LARGE_BATCH} times the mean's tokens",
+        large.hit, large.slow
+    );
+    match large.of_slow >= LARGE {
+        true => Judged::Yes {
+            evidence,
+            loss: None,
+        },
         false => Judged::No(evidence),
     }
 }
@@ -116,27 +213,122 @@ pub fn code_when() -> String {
 
 pub fn code(one: &Evidence<'_>) -> Judged {
     let claims = &one.process.claims;
-    if claims.gpu == 0 {
+    let what = "the host runs its code";
+    waited_for(one, what, claims.code, &claims.named, CODE)
+}
+
+pub fn blocked_when() -> String {
+    format!(
+        "the GPU has nothing to do for over {} of the time while the host's thread is asleep or blocked in such code, for \
+         certain",
+        Share(BLOCKED)
+    )
+}
+
+pub fn blocked(one: &Evidence<'_>) -> Judged {
+    if one.iterations().all(|iteration| iteration.used.is_none()) {
+        return Judged::Unknown("the record does not have it".to_owned());
+    }
+    let claims = &one.process.claims;
+    let what = "the host's thread is asleep or blocked";
+    waited_for(one, what, claims.blocked, &claims.blocked_in, BLOCKED)
+}
+
+/// What the GPU has nothing to do in while the host does `what`, in all and by the greatest rows of the ledger.
+fn waited_for(
+    one: &Evidence<'_>,
+    what: &str,
+    time: u64,
+    rows: &[(String, u64)],
+    least: f64,
+) -> Judged {
+    let Claims { gpu, delayed, .. } = one.process.claims;
+    if gpu == 0 {
         return Judged::Unknown("GPU time was not measured".to_owned());
     }
-    let of = |time: u64| time as f64 / claims.gpu as f64;
-    let named = claims.named.iter();
+    let of = |time: u64| time as f64 / gpu as f64;
+    let named = rows.iter();
     let named = named.map(|(cause, idle)| format!("{cause} ({})", Share(of(*idle))));
-    let share = of(claims.code);
-    let evidence = match claims.named.is_empty() {
-        true => "the GPU waits for no code of the host".to_owned(),
+    let share = of(time);
+    let evidence = match rows.is_empty() {
+        true => format!("the GPU never waits while {what}"),
         false => format!(
-            "the GPU has nothing to do {} of the time while the host runs its code: {}",
+            "the GPU has nothing to do {} of the time while {what}: {}",
             Share(share),
             named.collect::<Vec<_>>().join(", ")
         ),
     };
-    match share {
-        ..CODE => Judged::No(evidence),
+    // What a busy machine adds makes it no smaller.
+    match time as f64 / gpu.saturating_sub(delayed).max(1) as f64 {
+        share if share < least => Judged::No(evidence),
         _ if one.sum.without_kernels.is_none() => {
             Judged::Unknown("kernels were taken in all iterations, which slows the host".to_owned())
         }
         _ => Judged::yes(evidence, share),
+    }
+}
+
+pub fn delayed_when() -> String {
+    format!(
+        "waits for a processor, beside other waits, take over {} of the time; or over {}, and are over {} of what slow \
+         iterations (1.5 times the median) take beyond it",
+        Share(DELAYED),
+        Share(DELAYED_LEAST),
+        Share(OF_SLOW)
+    )
+}
+
+pub fn delayed(one: &Evidence<'_>) -> Judged {
+    if one.iterations().all(|iteration| iteration.used.is_none()) {
+        return Judged::Unknown("the record does not have it".to_owned());
+    }
+    let share = one.process.ledger.host_share(LedgerKind::Delayed);
+    let times = |iteration: &Iteration| iteration.used.map_or(0, |used| used.preempted);
+    let times: u64 = one.iterations().map(|one| u64::from(times(one))).sum();
+    let lost = one.lost(Iteration::delayed);
+    let slow = match lost.slow {
+        0 => String::new(),
+        slow => format!("; to blame in {} of {slow} slow iterations", lost.hit),
+    };
+    let evidence = format!(
+        "another thread was given the processor {} times a step: {} of the time{slow}",
+        Rate(one.sum.a_step(times)),
+        Share(share)
+    );
+    match share >= DELAYED || share >= DELAYED_LEAST && lost.of_slow >= OF_SLOW {
+        true => Judged::yes(evidence, share),
+        false => Judged::No(evidence),
+    }
+}
+
+pub fn faults_when() -> String {
+    format!(
+        "at least {FAULTS} page faults in an iteration, and the kernel works over {} of the time for its thread",
+        Share(IN_KERNEL)
+    )
+}
+
+pub fn faults(one: &Evidence<'_>) -> Judged {
+    let used = || one.iterations().filter_map(|iteration| iteration.used);
+    if used().next().is_none() {
+        return Judged::Unknown("the record does not have them".to_owned());
+    }
+    let sum = |of: fn(Used) -> u64| used().map(of).fold(0, u64::saturating_add);
+    let faults = one.sum.a_step(sum(|used| used.faults.into()));
+    let disk = one.sum.a_step(sum(|used| used.disk_faults.into()));
+    let share = one.share(sum(|used| used.in_kernel));
+    let disk = match disk {
+        0.0 => String::new(),
+        _ => format!(", {} of which read a disk", Rate(disk)),
+    };
+    let evidence = format!(
+        "{} page faults a step{disk}; the kernel works {} of the time for that thread",
+        Rate(faults),
+        Share(share)
+    );
+    match faults >= FAULTS && share >= IN_KERNEL {
+        true => Judged::yes(evidence, share),
+        false => Judged::No(evidence),
     }
 }
 

@@ -10,6 +10,7 @@ mod ledger;
 mod python;
 mod ranks;
 mod routing;
+mod rule;
 mod rules;
 
 use std::cmp::Reverse;
@@ -48,6 +49,14 @@ pub struct Finding {
     pub loss: Option<f64>,
 }
 
+impl Finding {
+    /// What it says is another finding's.
+    fn withdraw(&mut self) {
+        self.verdict = Verdict::No;
+        (self.loss, self.advice) = (None, String::new());
+    }
+}
+
 /// What a rule says of one process, or of all.
 #[derive(Debug)]
 enum Judged {
@@ -71,8 +80,11 @@ pub fn findings(processes: &[Process], names: &[String], skew: Option<&Skew>) ->
         return Vec::new();
     }
     let mut findings: Vec<_> = RULES.iter().map(|rule| find(rule, &all, skew)).collect();
+    delays_are_apart(&mut findings);
+    faults_are_code(&mut findings);
     yields(&mut findings, &all);
     share_out(&mut findings);
+    name_functions(&mut findings, &all);
     findings.sort_by_key(|finding| {
         let order = match finding.verdict {
             Verdict::Yes => 0,
@@ -99,6 +111,44 @@ pub fn findings(processes: &[Process], names: &[String], skew: Option<&Skew>) ->
     findings
 }
 
+/// Whatever takes long takes longer without a processor: that is no second finding's.
+fn delays_are_apart(findings: &mut [Finding]) {
+    let mut losses = findings.iter().filter_map(|finding| {
+        let is_it = finding.rule.name == ledger::DELAYED_RULE;
+        finding.loss.filter(|_| is_it)
+    });
+    let Some(delayed) = losses.next() else {
+        return;
+    };
+    let others = findings
+        .iter_mut()
+        .filter(|finding| !matches!(finding.rule.judge, Judge::Ledger(_)));
+    for loss in others.filter_map(|finding| finding.loss.as_mut()) {
+        *loss *= 1.0 - delayed;
+    }
+}
+
+/// Page faults are in code of the host: what they take of that is no second finding's.
+fn faults_are_code(findings: &mut [Finding]) {
+    let loss = |name| {
+        let of = findings.iter().find(|finding| finding.rule.name == name);
+        of.and_then(|finding| finding.loss)
+    };
+    let (Some(faults), Some(code)) = (loss(ledger::FAULTS_RULE), loss(ledger::CODE_RULE)) else {
+        return;
+    };
+    let left = (code - faults).max(0.0);
+    let code = findings
+        .iter_mut()
+        .find(|finding| finding.rule.name == ledger::CODE_RULE);
+    if let Some(code) = code {
+        match left >= ledger::CODE {
+            true => code.loss = Some(left),
+            false => code.withdraw(),
+        }
+    }
+}
+
 /// Where one rank is slow, the code of its host is why: that is one finding.
 fn yields(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let place = |name| {
@@ -119,14 +169,25 @@ fn yields(findings: &mut [Finding], all: &[Evidence<'_>]) {
     match (first, others) {
         (Some((place, evidence)), None) if ranks::slowest(all) == Some(place) => {
             findings[slow].evidence += &format!("; there {evidence}");
-            let code = &mut findings[code];
-            code.verdict = Verdict::No;
-            (code.loss, code.advice) = (None, String::new());
+            findings[code].withdraw();
         }
         _ => {
             let code = &mut findings[code];
             code.loss = code.loss.map(|other| (other - loss).max(0.0));
         }
+    }
+}
+
+/// Where nothing says which function the host runs, what does is said.
+fn name_functions(findings: &mut [Finding], all: &[Evidence<'_>]) {
+    let is_known = |one: &Evidence<'_>| one.process.stacks.counts.enough();
+    let mut host_bound = findings.iter_mut().filter(|finding| {
+        finding.rule.name == ledger::CODE_RULE && finding.verdict == Verdict::Yes
+    });
+    if let Some(finding) = host_bound.next()
+        && !all.iter().any(is_known)
+    {
+        finding.advice += "; --stacks shows which function it is";
     }
 }
 
@@ -146,7 +207,9 @@ fn share_out(findings: &mut [Finding]) {
 
 fn find(rule: &'static Rule, all: &[Evidence<'_>], skew: Option<&Skew>) -> Finding {
     let judged = match rule.judge {
-        Judge::Each(judge) => worst(all.iter().map(|one| (one.who.as_str(), judge(one)))),
+        Judge::Each(judge) | Judge::Ledger(judge) => {
+            worst(all.iter().map(|one| (one.who.as_str(), judge(one))))
+        }
         Judge::All(judge) => judge(all, skew),
     };
     let (verdict, evidence, loss, advice) = match judged {

@@ -109,7 +109,7 @@ fn causes(one: &Evidence<'_>) -> f64 {
     let is_one = |rule: &&Rule| rule.kind == Kind::Cause && rule.name != CODE_RULE;
     let causes = RULES.iter().filter(is_one);
     let losses = causes.filter_map(|rule| match rule.judge {
-        Judge::Each(judge) => match judge(one) {
+        Judge::Each(judge) | Judge::Ledger(judge) => match judge(one) {
             Judged::Yes { loss, .. } => loss,
             Judged::No(_) | Judged::Unknown(_) => None,
         },

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::evidence::Evidence;
-use super::{Judged, gpu, host, ledger, python, ranks, routing};
+use super::{Judged, gpu, host, ledger, python, ranks, routing, rule};
 use crate::skew::Skew;
 
 /// What a finding is about. Findings come in this order.
@@ -47,6 +47,8 @@ impl std::fmt::Debug for Rule {
 pub(super) enum Judge {
     /// Each process by itself.
     Each(fn(&Evidence<'_>) -> Judged),
+    /// The same, by the ledger: waiting for a processor is no part of what it loses.
+    Ledger(fn(&Evidence<'_>) -> Judged),
     /// All of them together.
     All(fn(&[Evidence<'_>], Option<&Skew>) -> Judged),
 }
@@ -110,6 +112,17 @@ pub const RULES: &[Rule] = &[
         judge: Judge::Each(ledger::copies),
     },
     Rule {
+        name: "long-copies",
+        kind: Kind::Cause,
+        evidence: "copies that do not wait for the GPU, and the host's time in them",
+        threshold: ledger::long_copies_when,
+        advice: "copy asynchronously and from pinned memory (cudaHostAlloc, pin_memory()): a call that copies other memory \
+                 returns when that has been read",
+        to_know: "",
+        needs: "",
+        judge: Judge::Each(ledger::long_copies),
+    },
+    Rule {
         name: "graph-recapture",
         kind: Kind::Cause,
         evidence: "how much longer iterations take in which a stream is captured",
@@ -125,11 +138,43 @@ pub const RULES: &[Rule] = &[
         kind: Kind::Cause,
         evidence: "the ledger: what the host does while the GPU has nothing to do",
         threshold: ledger::code_when,
-        advice: "do that work while the GPU works, in another thread or a step ahead; TLLMPROF_PY_RANGES splits it up by \
-                 functions",
+        advice: "do that work while the GPU works, in another thread or a step ahead",
         to_know: "",
         needs: "",
-        judge: Judge::Each(ledger::code),
+        judge: Judge::Ledger(ledger::code),
+    },
+    Rule {
+        name: "host-blocked",
+        kind: Kind::Cause,
+        evidence: "the ledger, and how long the step's thread was on a processor",
+        threshold: ledger::blocked_when,
+        advice: "find what it waits for (a sleep, a lock, a file, another thread or process), and have that done a step ahead; \
+                 --gil shows whether it is the GIL",
+        to_know: "record with a library that counts it",
+        needs: "a newer library",
+        judge: Judge::Ledger(ledger::blocked),
+    },
+    Rule {
+        name: ledger::DELAYED_RULE,
+        kind: Kind::Cause,
+        evidence: "how long the step's thread could have run and had no processor, by the kernel's scheduler",
+        threshold: ledger::delayed_when,
+        advice: "give the process processors of its own: fewer threads and neighbours on them, a larger CPU limit of its \
+                 container, taskset",
+        to_know: "record with a library that counts it",
+        needs: "a newer library",
+        judge: Judge::Ledger(ledger::delayed),
+    },
+    Rule {
+        name: ledger::FAULTS_RULE,
+        kind: Kind::Cause,
+        evidence: "page faults of the step's thread, and its time in the kernel",
+        threshold: ledger::faults_when,
+        advice: "keep memory and use it again: no large buffer that is made and freed in each step, mapped files read in before \
+                 (MAP_POPULATE, mlock), huge pages",
+        to_know: "record with a library that counts them",
+        needs: "a newer library",
+        judge: Judge::Each(ledger::faults),
     },
     Rule {
         name: "gc",
@@ -212,6 +257,27 @@ pub const RULES: &[Rule] = &[
         to_know: "run with --gpu-metrics",
         needs: METRICS,
         judge: Judge::Each(gpu::targets),
+    },
+    Rule {
+        name: "mixed-steps",
+        kind: Kind::Note,
+        evidence: "launches after a wait for the GPU in an iteration that a launch opens",
+        threshold: rule::mixed_when,
+        advice: "count by the wait that ends a step, or leave --step out: then work is in the step that it is for",
+        to_know: "",
+        needs: "",
+        judge: Judge::Each(rule::mixed),
+    },
+    Rule {
+        name: "large-batches",
+        kind: Kind::Note,
+        evidence: "tokens in the batches of slow iterations",
+        threshold: ledger::batches_when,
+        advice: "that is work, and delays the requests beside it: a smaller limit of tokens a batch (chunked prefill) spreads it \
+                 over more steps",
+        to_know: "name where the engine holds its batch (--batch)",
+        needs: "",
+        judge: Judge::Each(ledger::batches),
     },
     Rule {
         name: "no-requests",

@@ -7,6 +7,7 @@ mod escaped;
 mod gpu;
 mod process;
 mod routing;
+mod stacks;
 
 use std::io::{self, Write};
 

@@ -9,6 +9,7 @@ use tllmprof_record::Ended;
 use super::batch::{JsonBatch, JsonPhase};
 use super::gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
 use super::routing::JsonRouting;
+use super::stacks::JsonStacks;
 use crate::batch::UnqualifiedSum;
 use crate::iteration::Iteration;
 use crate::ledger::{Difference, Ledger, LedgerKind};
@@ -83,6 +84,8 @@ pub struct JsonProcess<'a> {
     outside: JsonOutside,
     /// Where the time of the iterations goes, by cause.
     ledger: &'a Ledger,
+    /// What the threads of iterations ran, by samples of their stacks; `null`: that was not recorded.
+    stacks: Option<JsonStacks<'a>>,
     /// The slowest iterations of all windows, those that took longest beyond others like them first: up to 10.
     slowest: Vec<JsonSlow<'a>>,
     /// CUDA calls inside windows, on all threads, by name; the longest in all first.
@@ -229,6 +232,13 @@ struct JsonIteration {
     gil_wait_ns: u64,
     /// How long garbage collections of Python took during it, on all threads.
     gc_ns: u64,
+    /// How long its thread was on a processor; `null`: not known.
+    processor_ns: Option<u64>,
+    /// How long its thread could have run and had no processor, where another thread was given its own; `null`: not known.
+    delayed_ns: Option<u64>,
+    /// Page faults of its thread; `null`: not known.
+    #[schemars(extend("unit" = "page faults"))]
+    page_faults: Option<u32>,
     /// Kernels that began during it; 0 where kernels were not recorded.
     #[schemars(extend("unit" = "kernels"))]
     kernels: u32,
@@ -430,6 +440,7 @@ impl<'a> JsonProcess<'a> {
                 max_ns: process.outside.max,
             },
             ledger: &process.ledger,
+            stacks: JsonStacks::of(&process.stacks),
             slowest: process
                 .slowest
                 .iter()
@@ -520,6 +531,9 @@ impl JsonIteration {
             idle_ns: iteration.idle,
             gil_wait_ns: iteration.gil_wait,
             gc_ns: iteration.gc,
+            processor_ns: iteration.used.map(|used| used.ran),
+            delayed_ns: iteration.used.map(|used| used.delayed),
+            page_faults: iteration.used.map(|used| used.faults),
             kernels: iteration.kernels,
             gpu_busy_ns: iteration.gpu_busy,
             batch: JsonBatch::of(iteration.batch),

@@ -17,10 +17,15 @@ pub struct Claims {
     pub copies: u64,
     /// All of the time of iterations of which the GPU's time is known.
     pub gpu: u64,
+    /// What of that the host's thread waited for a processor, beside other waits.
+    pub delayed: u64,
     /// What of that the GPU had nothing to do while the host ran code that no call explains.
     pub code: u64,
     /// The greatest parts of that, and the rows of the ledger that they are.
     pub named: Vec<(String, u64)>,
+    /// The same of code in which the host's thread was asleep or blocked.
+    pub blocked: u64,
+    pub blocked_in: Vec<(String, u64)>,
 }
 
 impl Groups {
@@ -35,25 +40,33 @@ impl Groups {
             }
             claims.host += times.all;
         }
-        for (spent, times) in sums.of(&self.counted(None)) {
+        let is_code = |spent| named.is_code(spent);
+        for (spent, times) in self.spent(&self.counted(None), sums, named, is_code) {
             let (kind, cause) = named.cause(spent);
             if kind == LedgerKind::Requests {
                 continue;
             }
             claims.gpu += times.all;
+            if kind == LedgerKind::Delayed {
+                claims.delayed += times.all;
+            }
             if named.is_code(spent) && times.idle > 0 {
-                claims.code += times.idle;
-                let same = claims.named.iter_mut().find(|(known, _)| *known == cause);
+                let (sum, rows) = match kind {
+                    LedgerKind::Blocked => (&mut claims.blocked, &mut claims.blocked_in),
+                    _ => (&mut claims.code, &mut claims.named),
+                };
+                *sum += times.idle;
+                let same = rows.iter_mut().find(|(known, _)| *known == cause);
                 match same {
                     Some((_, idle)) => *idle += times.idle,
-                    None => claims.named.push((cause, times.idle)),
+                    None => rows.push((cause, times.idle)),
                 }
             }
         }
-        claims
-            .named
-            .sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-        claims.named.truncate(NAMED);
+        for rows in [&mut claims.named, &mut claims.blocked_in] {
+            rows.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+            rows.truncate(NAMED);
+        }
         claims
     }
 }

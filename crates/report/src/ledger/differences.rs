@@ -166,6 +166,7 @@ mod tests {
     use super::*;
     use crate::facts::{CallRow, Facts};
     use crate::ledger::keys::Key;
+    use crate::stacks::Frames;
     use tllmprof_record::{CallKind, Strings};
 
     fn facts() -> Facts {
@@ -203,6 +204,7 @@ mod tests {
         let named = Named {
             facts: &facts,
             strings: &strings,
+            frames: &Frames::default(),
         };
         let (all, found) = differences(one, others, Some("tokenise"), named);
         assert_eq!(found.iter().map(|one| one.more).sum::<i64>(), all);

@@ -1,18 +1,20 @@
 //! The iterations in groups whose time is added up apart: by window, by whether kernels were recorded in them, and by
 //! whether the GPU's time is known of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use tllmprof_record::Strings;
 
 use super::differences::{Difference, Side, differences};
 use super::host::{Placed, Sums, Times};
 use super::keys::{Named, Spent};
+use super::split::split;
 use super::{Ledger, LedgerKind, LedgerRow, rows};
 use crate::busy::Did;
 use crate::iteration::Iteration;
 use crate::kernels::work_name;
 use crate::spans::{Span, Spans};
+use crate::stacks::Place;
 use crate::sum::GpuFrom;
 use crate::window::Window;
 
@@ -38,6 +40,9 @@ struct GroupSum {
     /// What the GPU was at work.
     at_work: u64,
     launches: u64,
+    /// How long their threads had no processor, and were asleep or blocked in code.
+    delayed: u64,
+    blocked: u64,
 }
 
 /// What a device ran in the iterations of a group.
@@ -103,6 +108,8 @@ impl Groups {
                 took: one.duration,
                 at_work: gpu.unwrap_or(0),
                 launches: u64::from(one.launches),
+                delayed: one.delayed(),
+                blocked: one.blocked(),
             });
             found.placed.push(Placed {
                 span: *span,
@@ -130,7 +137,10 @@ impl Groups {
 
     /// The ledger of a window, or of all.
     pub fn ledger(&self, window: Option<usize>, sums: &Sums, named: Named<'_>) -> Ledger {
-        let host = sums.of(&self.hosts(window)).into_iter();
+        let is_open = |spent| named.is_open(spent);
+        let host = self
+            .spent(&self.hosts(window), sums, named, is_open)
+            .into_iter();
         let host = host.map(|(spent, times)| (named.cause(spent), times.all));
         Ledger {
             host: rows(host.collect()),
@@ -157,6 +167,23 @@ impl Groups {
         !own.is_empty() && own.iter().all(|at| self.groups[*at].taken)
     }
 
+    /// Where samples of stacks count that were taken in iterations of some groups.
+    pub fn places(&self, groups: &[Option<usize>]) -> Vec<Option<Place>> {
+        let all = self.hosts(None);
+        let windows = 0..self.by_window.len();
+        let own: Vec<_> = windows.map(|window| self.hosts(Some(window))).collect();
+        let place = |group: usize| {
+            let window = self.groups[group].window;
+            Place {
+                window,
+                in_window: own[window].contains(&group),
+                in_all: all.contains(&group),
+            }
+        };
+        let known: Vec<_> = (0..self.groups.len()).map(place).collect();
+        groups.iter().map(|group| Some(known[(*group)?])).collect()
+    }
+
     /// The groups that the host's ledger is of.
     pub fn hosts(&self, window: Option<usize>) -> Vec<usize> {
         let stretched = self.is_stretched(window);
@@ -178,7 +205,8 @@ impl Groups {
             )],
         };
         let busy: u64 = times.iter().map(|(_, time)| time).sum();
-        let idle = sums.of(counted).into_iter();
+        let is_open = |spent| named.is_open(spent);
+        let idle = self.spent(counted, sums, named, is_open).into_iter();
         let idle: Vec<_> = idle.filter(|(_, times)| times.idle > 0).collect();
         let idle = fit(idle, took.saturating_sub(busy));
         times.extend(idle.into_iter().map(|(spent, time)| {
@@ -209,7 +237,13 @@ impl Groups {
         let usual = like.iter().copied();
         let usual: Vec<_> = usual.filter(|at| self.groups[*at].slow.is_none()).collect();
         let others = if usual.is_empty() { like } else { usual };
-        let (own, usual) = (sums.of(&[one]), sums.of(&others));
+        // Functions are told apart in both or in none.
+        let sides = [&[one][..], &others];
+        let is_open = |spent| named.is_open(spent);
+        let [own, usual] = match sides.iter().all(|side| sums.seen(side).enough()) {
+            true => sides.map(|side| split(sums, side, is_open)),
+            false => sides.map(|side| self.counted_off(side, sums, named)),
+        };
         let side = |sum: GroupSum, spent| Side {
             iterations: sum.iterations,
             spent,
@@ -221,6 +255,34 @@ impl Groups {
             return (0, Vec::new());
         }
         differences(side(self.sums[one], &own), others, holder, named)
+    }
+
+    /// What some groups spend their time on. Where samples of stacks are enough, `is_open` is divided by them; else what
+    /// the kernel counts off the processor is taken out.
+    pub fn spent(
+        &self,
+        groups: &[usize],
+        sums: &Sums,
+        named: Named<'_>,
+        is_open: impl Fn(Spent) -> bool,
+    ) -> Vec<(Spent, Times)> {
+        match sums.seen(groups).enough() {
+            true => split(sums, groups, is_open),
+            false => self.counted_off(groups, sums, named),
+        }
+    }
+
+    fn counted_off(&self, groups: &[usize], sums: &Sums, named: Named<'_>) -> Vec<(Spent, Times)> {
+        let mut found: BTreeMap<Spent, Times> = BTreeMap::new();
+        for group in groups {
+            let of = &self.sums[*group];
+            let spent = off_processor(sums.of(&[*group]), of.delayed, of.blocked, named);
+            for (spent, times) in spent {
+                let sum = found.entry(spent).or_default();
+                *sum = sum.and(times);
+            }
+        }
+        found.into_iter().collect()
     }
 
     fn sum(&self, groups: &[usize]) -> GroupSum {
@@ -255,6 +317,58 @@ impl GroupSum {
         self.took = self.took.saturating_add(more.took);
         self.at_work = self.at_work.saturating_add(more.at_work);
         self.launches = self.launches.saturating_add(more.launches);
+        self.delayed = self.delayed.saturating_add(more.delayed);
+        self.blocked = self.blocked.saturating_add(more.blocked);
+    }
+}
+
+/// Takes out of the time of some iterations how long their thread had no processor, in equal parts of all but waits; and
+/// how long it was asleep or blocked, of each code as much as all other code leaves of that.
+fn off_processor(
+    mut spent: Vec<(Spent, Times)>,
+    delayed: u64,
+    blocked: u64,
+    named: Named<'_>,
+) -> Vec<(Spent, Times)> {
+    let all: u64 = spent.iter().map(|(_, times)| times.all).sum();
+    let mut found = Vec::new();
+    let mut waited = Times::default();
+    for (_, times) in spent.iter_mut().filter(|(spent, _)| !named.waits(*spent)) {
+        waited = waited.and(times.split(part(times.all, delayed.min(all), all)));
+    }
+    found.push((Spent::Delayed, waited));
+    let code: u64 = spent
+        .iter()
+        .filter(|(spent, _)| spent.code().is_some())
+        .map(|(_, times)| times.all)
+        .sum();
+    for (spent, times) in &mut spent {
+        if let Some(place) = spent.code() {
+            let others = code - times.all;
+            let certain = blocked.saturating_sub(others).min(times.all);
+            found.push((Spent::Blocked(place), times.split(certain)));
+        }
+    }
+    spent.extend(found);
+    spent.retain(|(_, times)| times.all > 0);
+    spent
+}
+
+/// So much of `time` as `part` is of `whole`.
+const fn part(time: u64, part: u64, whole: u64) -> u64 {
+    match whole {
+        0 => 0,
+        _ => (time as u128 * part as u128 / whole as u128) as u64,
+    }
+}
+
+impl Times {
+    /// Takes so much of it away; returns that.
+    const fn split(&mut self, all: u64) -> Self {
+        let idle = part(self.idle, all, self.all);
+        self.all -= all;
+        self.idle -= idle;
+        Self { all, idle }
     }
 }
 
@@ -264,7 +378,7 @@ fn fit(mut idle: Vec<(Spent, Times)>, total: u64) -> Vec<(Spent, u64)> {
     idle.sort_by_key(|(spent, times)| (std::cmp::Reverse(times.idle), *spent));
     let found: u64 = idle.iter().map(|(_, times)| times.idle).sum();
     let scaled = |time: u64| match found > total {
-        true => (u128::from(time) * u128::from(total) / u128::from(found)) as u64,
+        true => part(time, total, found),
         false => time,
     };
     let mut fitted: Vec<_> = idle
@@ -283,6 +397,10 @@ fn fit(mut idle: Vec<(Spent, Times)>, total: u64) -> Vec<(Spent, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::{CallRow, Facts};
+    use crate::ledger::keys::{Code, Key};
+    use crate::stacks::Frames;
+    use tllmprof_record::CallKind;
 
     #[test]
     fn idle_time_adds_up_to_what_is_known_of_it() {
@@ -294,5 +412,58 @@ mod tests {
             assert_eq!(sum(&fit(Vec::new(), total)), total);
         }
         assert_eq!(fit(some(), 15), [(Spent::Unknown, 10), (Spent::Other, 5)]);
+    }
+
+    #[test]
+    fn what_a_thread_did_off_the_processor_is_taken_out_of_the_rest() {
+        let facts = Facts {
+            calls: vec![CallRow {
+                row: 1,
+                name: "cuStreamSynchronize".to_owned(),
+                kind: CallKind::Wait,
+                inside: 0,
+                outside: 0,
+            }],
+            ..Facts::default()
+        };
+        let strings = Strings::default();
+        let frames = Frames::default();
+        let named = Named {
+            facts: &facts,
+            strings: &strings,
+            frames: &frames,
+        };
+        let wait = Key::Call(1);
+        let (edge, after) = (Spent::Edge(wait, wait), Spent::After(wait));
+        let times = |all, idle| Times { all, idle };
+        let rows = || {
+            vec![
+                (Spent::On(wait), times(500, 0)),
+                (edge, times(400, 200)),
+                (after, times(100, 100)),
+            ]
+        };
+        let off = |delayed, blocked| off_processor(rows(), delayed, blocked, named);
+        assert_eq!(off(0, 0), rows());
+        // A tenth of what is no wait; the wait is as long.
+        let delayed = [
+            (Spent::On(wait), times(500, 0)),
+            (edge, times(360, 180)),
+            (after, times(90, 90)),
+            (Spent::Delayed, times(50, 30)),
+        ];
+        assert_eq!(off(100, 0), delayed);
+        // The short code may be what blocked.
+        assert_eq!(off(0, 90), rows());
+        let blocked = [
+            (Spent::On(wait), times(500, 0)),
+            (edge, times(100, 50)),
+            (after, times(100, 100)),
+            (Spent::Blocked(Code::Edge(wait, wait)), times(300, 150)),
+        ];
+        assert_eq!(off(0, 400), blocked);
+        let all = off(0, 9999);
+        assert_eq!(all.len(), 3);
+        assert_eq!(all.iter().map(|(_, times)| times.all).sum::<u64>(), 1000);
     }
 }

@@ -8,9 +8,11 @@ use std::collections::HashMap;
 use tllmprof_record::{Clock, Event, What};
 
 use super::keys::{Key, Spent};
+use super::split::{Count, SeenIn};
 use crate::idle::Idle;
 use crate::requests::Requests;
 use crate::spans::Span;
+use crate::stacks::{Sampled, Seen};
 
 /// How many pieces of time of a thread are kept back for events that contain them.
 const ROOM: usize = 1 << 16;
@@ -56,6 +58,7 @@ pub struct Sums {
 struct GroupTimes {
     times: HashMap<Spent, Times>,
     total: Times,
+    seen: SeenIn,
 }
 
 /// A thread of iterations.
@@ -68,8 +71,19 @@ struct Thread {
     /// Pieces of time that have causes, in order.
     pieces: Vec<Piece>,
     idle: Idle,
+    /// Samples of its stack in iterations, in order.
+    samples: Vec<Sample>,
     /// Where the last search ended.
     last: Cell<usize>,
+}
+
+/// A sample of a thread's stack in an iteration.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// In the time of the thread's iterations.
+    at: u64,
+    seen: Seen,
+    count: Count,
 }
 
 /// A piece of time in which every nanosecond has a cause.
@@ -103,7 +117,7 @@ impl HostLedger {
                 start: 0,
                 end: thread.all,
             };
-            for (group, times) in thread.parts(all) {
+            for (group, _, times) in thread.parts(all) {
                 let total = &mut sums.groups[group].total;
                 *total = total.and(times);
             }
@@ -113,6 +127,27 @@ impl HostLedger {
             sums,
             own: Vec::new(),
         }
+    }
+
+    /// Takes samples, before any event; the group of each that lies in an iteration of its thread.
+    pub fn sample(&mut self, sampled: &Sampled) -> Vec<Option<usize>> {
+        let samples = sampled.samples.iter();
+        let groups = samples.map(|sample| {
+            let thread = self.threads.get_mut(&sample.thread)?;
+            let place = thread.ending_after(sample.at);
+            let iteration = thread.iterations.get(place)?;
+            let group = iteration.group;
+            let at = thread.before.get(place)? + sample.at.checked_sub(iteration.span.start)?;
+            if let Some(seen) = sampled.seen(sample) {
+                let (start, end) = (at, at + 1);
+                let idle = thread.idle.of(Span { start, end });
+                let count = Count { all: 1, idle };
+                self.sums.groups[group].seen.total(seen, count);
+                thread.samples.push(Sample { at, seen, count });
+            }
+            Some(group)
+        });
+        groups.collect()
     }
 
     /// Adds an event of a thread.
@@ -184,7 +219,7 @@ impl Sums {
     }
 
     fn spend(&mut self, thread: &Thread, spent: Spent, span: Span) {
-        for (group, more) in thread.parts(span) {
+        for (group, part, more) in thread.parts(span) {
             let times = &mut self.groups[group].times;
             let spent = match self.count < LIMIT || times.contains_key(&spent) {
                 true => spent,
@@ -195,7 +230,27 @@ impl Sums {
                 Times::default()
             });
             *sum = sum.and(more);
+            if !thread.samples.is_empty() {
+                let group = &mut self.groups[group];
+                for sample in thread.within(part) {
+                    group.seen.add(spent, sample.seen, sample.count);
+                }
+            }
         }
+    }
+
+    /// What samples show of some groups.
+    pub fn seen(&self, groups: &[usize]) -> SeenIn {
+        let mut all = SeenIn::default();
+        let groups = groups.iter().filter_map(|group| self.groups.get(*group));
+        groups.for_each(|group| all.and(&group.seen));
+        all
+    }
+
+    /// How long the iterations of some groups took.
+    pub fn took(&self, groups: &[usize]) -> u64 {
+        let groups = groups.iter().filter_map(|group| self.groups.get(*group));
+        groups.map(|group| group.total.all).sum()
     }
 }
 
@@ -242,8 +297,17 @@ impl Thread {
         }
     }
 
+    /// The samples in a span.
+    fn within(&self, span: Span) -> &[Sample] {
+        let first = self
+            .samples
+            .partition_point(|sample| sample.at < span.start);
+        let rest = &self.samples[first..];
+        &rest[..rest.partition_point(|sample| sample.at < span.end)]
+    }
+
     /// The parts of a span that lie in each iteration: its group, and how long it is.
-    fn parts(&self, span: Span) -> impl Iterator<Item = (usize, Times)> {
+    fn parts(&self, span: Span) -> impl Iterator<Item = (usize, Span, Times)> {
         let last = self.last.get();
         let is_it = |at: usize| {
             let from = self.before.get(at).is_some_and(|from| *from <= span.start);
@@ -273,7 +337,7 @@ impl Thread {
                 if part.start < part.end {
                     let all = part.end - part.start;
                     let idle = self.idle.of(part);
-                    return Some((group, Times { all, idle }));
+                    return Some((group, part, Times { all, idle }));
                 }
             }
             None

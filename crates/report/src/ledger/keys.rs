@@ -5,6 +5,10 @@ use tllmprof_record::{CallKind, StringId, Strings};
 
 use super::LedgerKind;
 use crate::facts::{CallRow, Facts, name};
+use crate::stacks::{Frames, Seen};
+
+/// What having no processor is called.
+const DELAYED: &str = "waiting for a processor";
 
 /// What time is spent on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -28,8 +32,43 @@ pub enum Spent {
     /// Before the first of all, and after the last.
     Before(Key),
     After(Key),
+    /// What samples show that a thread ran.
+    Seen(Seen),
+    /// The thread was asleep or blocked in such code.
+    Blocked(Code),
+    /// It could have run, and had no processor.
+    Delayed,
     Other,
     Unknown,
+}
+
+/// Code that no call explains, as [`Spent`] has it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Code {
+    In(Key),
+    Between(Key, Key),
+    Edge(Key, Key),
+    Before(Key),
+    After(Key),
+}
+
+impl Spent {
+    /// The code that it is, if it is that.
+    pub const fn code(self) -> Option<Code> {
+        match self {
+            Self::On(key @ Key::Function(_)) => Some(Code::In(key)),
+            Self::Between(from, to) => Some(Code::Between(from, to)),
+            Self::Edge(from, to) => Some(Code::Edge(from, to)),
+            Self::Before(key) => Some(Code::Before(key)),
+            Self::After(key) => Some(Code::After(key)),
+            Self::On(_)
+            | Self::Seen(_)
+            | Self::Blocked(_)
+            | Self::Delayed
+            | Self::Other
+            | Self::Unknown => None,
+        }
+    }
 }
 
 /// The names of a record.
@@ -37,6 +76,8 @@ pub enum Spent {
 pub struct Named<'a> {
     pub facts: &'a Facts,
     pub strings: &'a Strings,
+    /// Of sampled stacks.
+    pub frames: &'a Frames,
 }
 
 impl Named<'_> {
@@ -50,6 +91,20 @@ impl Named<'_> {
             }
             Spent::Before(key) => (LedgerKind::Code, format!("code before {}", self.label(key))),
             Spent::After(key) => (LedgerKind::Code, format!("code after {}", self.label(key))),
+            Spent::Seen(seen) => self.seen(seen),
+            Spent::Blocked(code) => {
+                let (from, to) = match code {
+                    Code::In(key) => (format!("in {}", self.label(key)), String::new()),
+                    Code::Between(from, to) | Code::Edge(from, to) => (
+                        format!("between {}", self.label(from)),
+                        format!(" and {}", self.label(to)),
+                    ),
+                    Code::Before(key) => (format!("before {}", self.label(key)), String::new()),
+                    Code::After(key) => (format!("after {}", self.label(key)), String::new()),
+                };
+                (LedgerKind::Blocked, format!("asleep or blocked {from}{to}"))
+            }
+            Spent::Delayed => (LedgerKind::Delayed, DELAYED.to_owned()),
             Spent::Other => (LedgerKind::Other, "other".to_owned()),
             Spent::Unknown => (LedgerKind::Unknown, "unknown".to_owned()),
         }
@@ -61,15 +116,54 @@ impl Named<'_> {
         use LedgerKind::{Copy, Launch, Wait};
         match spent {
             Spent::On(key) => matches!(key, Key::Function(_)),
-            Spent::Edge(..) | Spent::Before(_) | Spent::After(_) => true,
-            Spent::Between(from, to) => {
+            Spent::Edge(..) | Spent::Before(_) | Spent::After(_) | Spent::Seen(_) => true,
+            Spent::Blocked(Code::In(_) | Code::Edge(..) | Code::Before(_) | Code::After(_)) => true,
+            Spent::Between(from, to) | Spent::Blocked(Code::Between(from, to)) => {
                 let (from, to) = (self.of(from).0, self.of(to).0);
                 !matches!(
                     (from, to),
                     (Wait, Launch) | (Launch, Launch) | (Copy, _) | (_, Copy)
                 )
             }
-            Spent::Other | Spent::Unknown => false,
+            Spent::Delayed | Spent::Other | Spent::Unknown => false,
+        }
+    }
+
+    /// Whether the thread waits by what time is spent on: what delays it then may cost nothing.
+    pub fn waits(&self, spent: Spent) -> bool {
+        use LedgerKind::{GilWait, Requests, Wait};
+        match spent {
+            Spent::On(key) => matches!(self.of(key).0, Wait | GilWait | Requests),
+            _ => false,
+        }
+    }
+
+    /// Whether samples may say what it is: nothing else does.
+    pub fn is_open(&self, spent: Spent) -> bool {
+        use LedgerKind::{Code, Function, Other, Unknown};
+        matches!(self.cause(spent).0, Code | Function | Other | Unknown)
+    }
+
+    fn seen(&self, seen: Seen) -> (LedgerKind, String) {
+        let label = |function| self.frames.label(function);
+        match seen {
+            Seen::Python(function) => {
+                let cause = format!("Python: {}", label(function));
+                (LedgerKind::Python, cause)
+            }
+            Seen::Asleep(function) => {
+                let place = function.map_or("native code", label);
+                (LedgerKind::Blocked, format!("asleep or blocked in {place}"))
+            }
+            Seen::Waiting => (LedgerKind::Delayed, DELAYED.to_owned()),
+            Seen::Outside => {
+                let cause = "native code in no Python function".to_owned();
+                (LedgerKind::Native, cause)
+            }
+            Seen::Native(function) => {
+                let cause = format!("native: {}", label(function));
+                (LedgerKind::Native, cause)
+            }
         }
     }
 

@@ -5,6 +5,7 @@ mod differences;
 mod groups;
 mod host;
 mod keys;
+mod split;
 
 use std::collections::BTreeMap;
 
@@ -75,6 +76,15 @@ pub enum LedgerKind {
     Function,
     /// Host: code between two of the things above.
     Code,
+    /// Host: a Python function, by samples of the thread's stack, which divide such code and the time of marked functions.
+    Python,
+    /// Host: native code, by samples.
+    Native,
+    /// Host: the thread was asleep or blocked in such code or such a function: in a sleep, for a lock, a file or another
+    /// thread. By samples, or for certain by what the kernel counts.
+    Blocked,
+    /// Host: the thread could have run, and another one had its processor.
+    Delayed,
     /// Host: waiting for requests, which is no work and no fault.
     Requests,
     /// GPU: at work.

@@ -6,6 +6,7 @@ mod page;
 use made::{
     ALLOCATE, COPY, COPY_ASYNC, Call, EVENT_WAIT, LAUNCH, MS, Made, US, WAIT, of, report, yes,
 };
+use tllmprof_record::Used;
 use tllmprof_report::Verdict;
 use tllmprof_report::diagnosis::RULES;
 
@@ -74,6 +75,7 @@ fn nothing_stands_out_in_a_healthy_one() {
         kernels: kernels(9, MS, 990 * US),
         experts: vec![vec![100, 101, 99, 100]],
         metrics: vec![(85.0, Some(75.0))],
+        tokens: Some(|_| 8),
         ..Made::default()
     };
     let all = report(&[0, 1, 2].map(|rank| Made {
@@ -331,6 +333,163 @@ fn code_that_the_gpu_waits_for() {
     says(waits, "host-bound", Verdict::No);
     let unknown = Made { gpu: None, ..made };
     says(unknown, "host-bound", Verdict::Unknown);
+}
+
+/// A kernel of 4 ms in 10, a wait for it, and what the thread uses of the machine.
+fn waits_for_the_host(used: &[(Used, u64, u32)]) -> Made {
+    Made {
+        calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 4 * MS)],
+        gpu: Some((0, 4 * MS)),
+        used: used.to_vec(),
+        ..Made::default()
+    }
+}
+
+#[test]
+fn a_host_that_sleeps() {
+    // It sleeps while it waits for the GPU, too.
+    let made = waits_for_the_host(&[(Used::Ran, MS, 9)]);
+    let report = report(std::slice::from_ref(&made));
+    assert_eq!(yes(&report), ["host-blocked", "low-gpu-utilisation"]);
+    let first = &report.findings[0];
+    let said = "asleep or blocked between cuStreamSynchronize and cuLaunchKernel (50.";
+    assert!(first.evidence.contains(said), "{}", first.evidence);
+    assert!((first.loss.unwrap() - 0.5).abs() < 0.01, "{first:?}");
+    // Where it may have been on a processor meanwhile, nothing is certain.
+    let spins = waits_for_the_host(&[(Used::Ran, 6 * MS, 9)]);
+    says(spins, "host-blocked", Verdict::No);
+}
+
+#[test]
+fn a_thread_without_a_processor() {
+    let used = [(Used::Ran, 8 * MS, 0), (Used::Delayed, 2 * MS, 3)];
+    let evidence = finds(
+        Made {
+            used: used.to_vec(),
+            calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 5 * MS, 9500 * US)],
+            ..Made::default()
+        },
+        &["preempted"],
+    );
+    assert_eq!(
+        evidence,
+        "another thread was given the processor 3.00 times a step: 11.0 % of the time"
+    );
+    // While it waits, nothing is lost.
+    let waits = Made {
+        used: used.to_vec(),
+        ..Made::default()
+    };
+    says(waits, "preempted", Verdict::No);
+    let older = Made {
+        used: Vec::new(),
+        ..Made::default()
+    };
+    for rule in ["preempted", "host-blocked", "page-faults"] {
+        says(older.clone(), rule, Verdict::Unknown);
+    }
+}
+
+#[test]
+fn page_faults_are_no_second_loss() {
+    let used = [
+        (Used::Ran, 10 * MS, 0),
+        (Used::Kernel, 5 * MS, 400),
+        (Used::Disk, 0, 7),
+    ];
+    let report = report(&[waits_for_the_host(&used)]);
+    assert_eq!(yes(&report), ["page-faults", "low-gpu-utilisation"]);
+    assert_eq!(
+        report.findings[0].evidence,
+        "407 page faults a step, 7.00 of which read a disk; the kernel works 50.0 % of the time for that thread"
+    );
+    let few = [(Used::Ran, 10 * MS, 0), (Used::Kernel, 5 * MS, 4)];
+    says(waits_for_the_host(&few), "page-faults", Verdict::No);
+}
+
+#[test]
+fn what_takes_long_without_a_processor_is_lost_once() {
+    let made = Made {
+        calls: times(1000, 9900, &[(LAUNCH, 0, 9000)]),
+        used: vec![(Used::Ran, 4 * MS, 0), (Used::Delayed, 6 * MS, 3)],
+        ..Made::default()
+    };
+    let report = report(&[made]);
+    assert_eq!(yes(&report), ["preempted", "launch-bound"]);
+    let [first, second] = &report.findings[..2] else {
+        panic!("{:#?}", report.findings)
+    };
+    assert!((first.loss.unwrap() - 0.6).abs() < 1e-6, "{first:?}");
+    assert!(
+        (second.loss.unwrap() - 0.4 * 0.9).abs() < 1e-6,
+        "{second:?}"
+    );
+}
+
+#[test]
+fn long_copies() {
+    let copies = |long| Made {
+        calls: vec![
+            (COPY_ASYNC, 0, long),
+            (LAUNCH, 3 * MS, 3005 * US),
+            (WAIT, 3010 * US, 9500 * US),
+        ],
+        ..Made::default()
+    };
+    let evidence = finds(copies(2 * MS), &["long-copies"]);
+    assert_eq!(
+        evidence,
+        "1.00 copies a step take 20.0 % of the host's time"
+    );
+    says(copies(US), "long-copies", Verdict::No);
+}
+
+#[test]
+fn batches_that_are_far_larger() {
+    let made = Made {
+        tokens: Some(|n| if n % 10 == 7 { 900 } else { 8 }),
+        longer: |n| if n % 10 == 7 { 9 * MS } else { 0 },
+        ..Made::default()
+    };
+    let evidence = finds(made.clone(), &["large-batches"]);
+    assert_eq!(
+        evidence,
+        "4 of 4 slow iterations have a batch of over 2 times the mean's tokens"
+    );
+    let others = Made {
+        tokens: Some(|n| if n % 10 == 8 { 900 } else { 8 }),
+        ..made.clone()
+    };
+    says(others, "large-batches", Verdict::No);
+    let unknown = Made {
+        tokens: None,
+        ..made
+    };
+    says(unknown, "large-batches", Verdict::Unknown);
+}
+
+#[test]
+fn a_rule_that_mixes_the_work_of_two_steps() {
+    // A prompt is computed after the wait for the step before, and waited for.
+    let made = |rule, prompts: fn(u64) -> bool| Made {
+        rule,
+        prompts,
+        ..Made::default()
+    };
+    let evidence = finds(made("cuLaunchKernel", |n| n % 8 == 3), &["mixed-steps"]);
+    assert_eq!(
+        evidence,
+        "in 5 of 40 iterations work is launched after a wait for the GPU (cuStreamSynchronize, 1.12 a step); \
+         cuLaunchKernel counts it to the step before, --step cuStreamSynchronize does not"
+    );
+    says(made("cuLaunchKernel", |_| true), "mixed-steps", Verdict::No);
+    says(
+        made("cuLaunchKernel", |_| false),
+        "mixed-steps",
+        Verdict::No,
+    );
+    let by_wait = made("cuStreamSynchronize", |n| n % 8 == 3);
+    says(by_wait, "mixed-steps", Verdict::No);
 }
 
 #[test]

@@ -12,3 +12,4 @@ mod requests;
 mod routing;
 mod seeds;
 mod slow;
+mod stacks;

@@ -37,9 +37,18 @@ def vllm_executor(module):
 
     def make(inner):
         def execute_model(self, output, *args, **kwargs):
-            if output.total_num_scheduled_tokens:
-                STEPS.add(len(output.num_scheduled_tokens), output.total_num_scheduled_tokens, prefill(output))
-            return inner(self, output, *args, **kwargs)
+            if not output.total_num_scheduled_tokens:
+                return inner(self, output, *args, **kwargs)
+            batch = (len(output.num_scheduled_tokens), output.total_num_scheduled_tokens, prefill(output))
+            if not LOADS:
+                STEPS.add(*batch)
+                return inner(self, output, *args, **kwargs)
+            began, used = time.monotonic_ns(), time.process_time_ns()
+            LOADS.taken()
+            try:
+                return inner(self, output, *args, **kwargs)
+            finally:
+                STEPS.add(*batch, began=began, used=used, apart=LOADS.taken())
         return execute_model
 
     for name in ("UniProcExecutor", "MultiprocExecutor"):
@@ -56,10 +65,12 @@ def sglang_scheduler(module):
         def run_batch(self, *args, **kwargs):
             began, used = time.monotonic_ns(), time.process_time_ns()
             BATCH.clear()
+            if LOADS:
+                LOADS.taken()
             try:
                 return inner(self, *args, **kwargs)
             finally:
-                STEPS.add(*(BATCH[0] if BATCH else (-1, -1, -1)), began=began, used=used)
+                STEPS.add(*(BATCH[0] if BATCH else (-1, -1, -1)), began=began, used=used, apart=LOADS.taken() if LOADS else -1)
         return run_batch
 
     wrap(module.Scheduler, "run_batch", make)
@@ -78,6 +89,72 @@ def sglang_runner(module):
         return forward
 
     wrap(module.ModelRunner, "forward", make)
+
+
+class Loads:
+    """How many tokens more than the idlest the busiest expert of a layer got in any of its calls, counted on the device where a
+    captured graph counts, too. Its steps wait for the device."""
+
+    def __init__(self):
+        self.most = {}  # by layer
+
+    def count(self, layer, ids, experts):
+        """The experts of a call's tokens. Negative ones are of rows that only fill the batch up."""
+        import torch
+        most = self.most.get(layer)
+        if most is None:
+            if torch.cuda.is_current_stream_capturing():
+                raise RuntimeError("a layer of experts is called in a capture first")
+            with torch.inference_mode(False):
+                most = self.most[layer] = torch.full((), -1, dtype=torch.int64, device=ids.device)
+        ids = ids.reshape(-1).long()
+        loads = torch.zeros(experts + 1, dtype=torch.int64, device=ids.device)
+        loads.scatter_add_(0, torch.where(ids < 0, experts, ids), torch.ones_like(ids))
+        torch.maximum(most, loads[:experts].max() - loads[:experts].min(), out=most)
+
+    def taken(self):
+        """Of all layers since this was called last. The engine may run on other streams."""
+        if not self.most:
+            return -1
+        import torch
+        torch.cuda.synchronize()
+        found = max(int(most) for most in self.most.values())
+        for most in self.most.values():
+            most.fill_(-1)
+        torch.cuda.synchronize()
+        return found
+
+
+LOADS = Loads() if os.environ.get("LOADS") == "1" else None
+
+
+def vllm_router(module):
+    """What chooses a layer's experts: the class of the routers in this release."""
+    def make(inner):
+        def select_experts(self, *args, **kwargs):
+            weights, ids, *more = inner(self, *args, **kwargs)
+            LOADS.count(id(self), ids, self.global_num_experts)
+            return (weights, ids, *more)
+        return select_experts
+
+    for name in ("FusedMoERouter", "BaseRouter") if LOADS else ():
+        owner = vars(module).get(name)
+        if "select_experts" in vars(owner or object):
+            wrap(owner, "select_experts", make)
+
+
+def sglang_experts(module):
+    """The experts are told by what chose them."""
+    def make(inner):
+        def forward(self, hidden_states, topk_output, *args, **kwargs):
+            ids = getattr(topk_output, "topk_ids", None)  # a kernel may choose them later
+            if ids is not None:
+                LOADS.count(id(self), ids, self.num_experts)
+            return inner(self, hidden_states, topk_output, *args, **kwargs)
+        return forward
+
+    if LOADS:
+        wrap(module.FusedMoE, "forward", make)
 
 
 def llama(module):
@@ -109,6 +186,9 @@ def batching(module):
 HOOKS = {
     "vllm.v1.executor.uniproc_executor": vllm_executor,
     "vllm.v1.executor.multiproc_executor": vllm_executor,
+    "vllm.model_executor.layers.fused_moe.router.fused_moe_router": vllm_router,
+    "vllm.model_executor.layers.fused_moe.router.base_router": vllm_router,
+    "sglang.srt.layers.moe.fused_moe_triton.layer": sglang_experts,
     "sglang.srt.managers.scheduler": sglang_scheduler,
     "sglang.srt.model_executor.model_runner": sglang_runner,
     "transformers.models.llama.modeling_llama": llama,

@@ -117,7 +117,7 @@ export class TimelineView {
         const { iterations } = this;
         if (!iterations || to <= from) return this.showWindow();
         let slowest = from;
-        for (let i = from; i < to; i++) if (iterations.dur[i] > iterations.dur[slowest]) slowest = i;
+        for (let i = from; i < to; i++) if (iterations.worked[i] > iterations.worked[slowest]) slowest = i;
         this.showIteration(slowest);
     }
 
@@ -126,7 +126,7 @@ export class TimelineView {
         const { iterations } = this;
         if (!iterations || to <= from) return;
         const order = Array.from({ length: to - from }, (_, i) => from + i);
-        order.sort((a, b) => iterations.dur[a] - iterations.dur[b]);
+        order.sort((a, b) => iterations.worked[a] - iterations.worked[b]);
         this.showIteration(order[order.length >> 1]);
     }
 

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, Reader, StringId, What,
+    Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, Reader, StringId, Used,
+    What,
 };
 use tllmprof_report::{Finding, Process, Report, Verdict};
 
@@ -56,6 +57,14 @@ pub struct Made {
     pub longer: fn(u64) -> u64,
     /// In these iterations a graph is captured.
     pub captures: fn(u64) -> bool,
+    /// What the thread used of the machine in each iteration: time in nanoseconds, and how often.
+    pub used: Vec<(Used, u64, u32)>,
+    /// In these iterations more is launched, and waited for, at the end.
+    pub prompts: fn(u64) -> bool,
+    /// The tokens of these iterations' batches; `None`: not known.
+    pub tokens: Option<fn(u64) -> i64>,
+    /// What an iteration is.
+    pub rule: &'static str,
     /// A collection of the other thread, while the first waits.
     pub hidden_gc: u64,
     /// SM utilisation and bandwidth of GPUs, in per cent.
@@ -87,6 +96,10 @@ impl Default for Made {
             gil: |_| 0,
             longer: |_| 0,
             captures: |_| false,
+            used: vec![(Used::Ran, LENGTH, 1)],
+            prompts: |_| false,
+            tokens: None,
+            rule: "cuStreamSynchronize",
             hidden_gc: 0,
             metrics: Vec::new(),
             gpu_util: None,
@@ -148,6 +161,7 @@ impl Made {
         let value = self.rank;
         writing.put(MAIN, START, 0, What::Info { key: rank, value });
         writing.info(Info::Boot, "boot");
+        writing.info(Info::Rule, self.rule);
         if self.by_library {
             writing.info(Info::Version, "0.1.0");
         }
@@ -177,7 +191,9 @@ impl Made {
     }
 
     fn iteration(&self, writing: &mut Writing, n: u64, start: u64, duration: u64, name: StringId) {
-        for (place, (row, from, to)) in self.calls.iter().enumerate() {
+        let prompt = [(LAUNCH, 9700 * US, 9705 * US), (WAIT, 9710 * US, 9990 * US)];
+        let prompt = prompt.iter().filter(|_| (self.prompts)(n));
+        for (place, (row, from, to)) in self.calls.iter().chain(prompt).enumerate() {
             let stream = match *row {
                 LAUNCH => self.streams[place % self.streams.len()],
                 _ => 0,
@@ -197,6 +213,19 @@ impl Made {
                 stream: 1,
             };
             writing.put(MAIN, start + 9_600 * US, 10 * US, what);
+        }
+        if let Some(tokens) = self.tokens {
+            let batch = Batch::new(1, tokens(n), 0).unwrap();
+            let iteration = n as u16;
+            writing.put(MAIN, start, 0, What::Batch { iteration, batch });
+        }
+        for (what, ns, count) in &self.used {
+            let what = What::Used {
+                what: Some(*what),
+                iteration: n as u32,
+                count: *count,
+            };
+            writing.put(MAIN, start + duration, *ns, what);
         }
         // What makes an iteration longer is at its end.
         let (gc, gil) = ((self.gc)(n), (self.gil)(n));

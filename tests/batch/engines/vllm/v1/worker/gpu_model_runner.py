@@ -1,4 +1,5 @@
 from vllm.shapes import Scheduler
+from vllm.v1.worker.gpu_worker import Worker
 
 
 class GPUModelRunner:
@@ -10,12 +11,16 @@ class GPUModelRunner:
 
 
 class Engine:
-    runs_idle = False
+    """`data parallel`: idle steps run, too."""
 
     def __init__(self, way):
-        self.scheduler = Scheduler(way)
-        self.runner = GPUModelRunner(self.scheduler.requests)
+        self.runs_idle = way == "data parallel"
+        self.scheduler = Scheduler("0.33.0" if self.runs_idle else way)
+        self.runner, self.worker = GPUModelRunner(self.scheduler.requests), Worker()
 
     def step(self, parts, work):
-        self.runner._prepare_inputs(self.scheduler.schedule(parts))
+        if parts:
+            self.runner._prepare_inputs(self.scheduler.schedule(parts))
+        else:
+            self.worker.execute_dummy_batch()
         work()

@@ -30,6 +30,8 @@ class Engine:
     def __init__(self, way):
         self.way, self.agent = way, BaseModelAgent()
         self.runs_idle = way != "0.7.3"
+        if way == "under a mode":
+            torch._C.modes.append(self)
 
     def step(self, parts, work):
         asyncio.run(self.agent._async_model_forward(ModelInputs(parts, self.way)))

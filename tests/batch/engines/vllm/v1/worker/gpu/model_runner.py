@@ -1,4 +1,5 @@
 from vllm.shapes import Scheduler
+from vllm.v1.worker.gpu_worker import Worker
 
 
 class GPUModelRunner:
@@ -8,11 +9,15 @@ class GPUModelRunner:
 
 
 class Engine:
-    runs_idle = False
+    """`data parallel`: idle steps run, too."""
 
     def __init__(self, way):
-        self.scheduler, self.runner = Scheduler(way), GPUModelRunner()
+        self.runs_idle = way == "data parallel"
+        self.scheduler, self.runner, self.worker = Scheduler("0.33.0" if self.runs_idle else way), GPUModelRunner(), Worker()
 
     def step(self, parts, work):
-        self.runner.prepare_inputs(self.scheduler.schedule(parts), None)
+        if parts:
+            self.runner.prepare_inputs(self.scheduler.schedule(parts), None)
+        else:
+            self.worker.execute_dummy_batch()
         work()

@@ -1,0 +1,58 @@
+//! What packages have besides the command: completions and manual pages, made from its own options.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Command;
+use clap_complete::Shell;
+
+use crate::output;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+  tllmprof completions bash > ~/.local/share/bash-completion/completions/tllmprof
+  tllmprof completions zsh > ~/.zfunc/_tllmprof           # a folder of $fpath
+  tllmprof completions fish > ~/.config/fish/completions/tllmprof.fish
+
+The packages for Debian and for RPM install them.")]
+pub struct Completions {
+    shell: Shell,
+}
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The folder, which is made where there is none
+    folder: PathBuf,
+}
+
+pub fn completions(arguments: &Completions, mut command: Command) -> Result<ExitCode> {
+    let mut text = Vec::new();
+    clap_complete::generate(arguments.shell, &mut command, "tllmprof", &mut text);
+    output::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A page for the command, and one for each verb that is shown.
+pub fn run(arguments: &Arguments, mut command: Command) -> Result<ExitCode> {
+    fs::create_dir_all(&arguments.folder)
+        .with_context(|| arguments.folder.display().to_string())?;
+    // Names of verbs become those that are typed.
+    command.build();
+    let verbs: Vec<_> = command.get_subcommands().cloned().collect();
+    for (page, of) in std::iter::once(("tllmprof".to_owned(), command)).chain(
+        verbs
+            .into_iter()
+            .filter(|verb| !verb.is_hide_set() && verb.get_name() != "help")
+            .map(|verb| (format!("tllmprof-{}", verb.get_name()), verb)),
+    ) {
+        let path = arguments.folder.join(format!("{page}.1"));
+        let file = File::create(&path).with_context(|| path.display().to_string());
+        clap_mangen::Man::new(of.disable_help_subcommand(true))
+            .title(page)
+            .render(&mut file?)
+            .with_context(|| path.display().to_string())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

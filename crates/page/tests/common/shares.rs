@@ -1,0 +1,93 @@
+//! Page, text and JSON have one figure for each share.
+
+use serde_json::Value;
+use tllmprof_report::Share;
+
+use crate::common::{Shown, element};
+
+/// A sum of shares is all, to a tenth of a per cent.
+const EXACT: f64 = 1e-3;
+
+/// The rows of a side of a ledger.
+pub fn rows<'a>(of: &'a Value, side: &str) -> &'a [Value] {
+    of["ledger"][side].as_array().unwrap()
+}
+
+/// How much of the time rows take that are so.
+pub fn sum(rows: &[Value], is: impl Fn(&Value) -> bool) -> f64 {
+    let rows = rows.iter().filter(|row| is(row));
+    rows.map(|row| row["share"].as_f64().unwrap()).sum()
+}
+
+/// What is shown of one process with iterations has one figure for each share, in the page, the text and the JSON, and all
+/// lists of shares add up. Returns the JSON.
+pub fn are_the_same(shown: &Shown) -> Value {
+    let mut json = Vec::new();
+    shown.report.json(&mut json).unwrap();
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    let process = &json["processes"][0];
+    let html = String::from_utf8(shown.html()).unwrap();
+    let there: Value = serde_json::from_str(element(&html, "data")).unwrap();
+    let in_page = &there["report"]["processes"][0];
+    assert_eq!(in_page["ledger"], process["ledger"]);
+    assert_eq!(there["report"]["findings"], json["findings"]);
+    // All that the page has of shares is the report's.
+    assert!(there["processes"][0].get("breakdown").is_none());
+    let windows = process["windows"].as_array().unwrap();
+    for of in windows.iter().chain([process]) {
+        for side in ["host", "gpu"] {
+            let rows = rows(of, side);
+            let all = sum(rows, |_| true);
+            assert!(rows.is_empty() || (all - 1.0).abs() < EXACT, "{rows:?}");
+        }
+    }
+    let text = shown.report.text();
+    let lines: Vec<_> = text.lines().collect();
+    let inside = &process["inside"];
+    let share = |value: &Value| Share(value.as_f64().unwrap()).to_string();
+    for (of, row, side, kind) in [
+        (&inside["gpu_share"], "  GPU ", "gpu", "busy"),
+        (&inside["wait_share"], "  waits for the GPU", "host", "wait"),
+    ] {
+        if of.is_null() {
+            continue;
+        }
+        let line = lines.iter().find(|line| line.starts_with(row));
+        let line = line.unwrap_or_else(|| panic!("{row}\n{text}"));
+        assert!(line.ends_with(&share(of)), "{line}: {of}");
+        // It is what the ledger says.
+        let by_ledger = sum(rows(process, side), |row| row["kind"] == kind);
+        let of = of.as_f64().unwrap();
+        assert!((of - by_ledger).abs() < EXACT, "{row}: {of} {by_ledger}");
+    }
+    for (side, heading) in [("host", "host"), ("gpu", "GPU")] {
+        let rows = rows(process, side);
+        if rows.is_empty() {
+            continue;
+        }
+        let starts = [format!("{heading}: "), format!("{heading}, stretched: ")];
+        let is_it = |line: &&str| starts.iter().any(|start| line.starts_with(start));
+        let first = lines.iter().position(is_it);
+        let first = first.unwrap_or_else(|| panic!("{text}"));
+        let (_, said) = lines[first].split_once(": ").unwrap();
+        let mut said = said.to_owned();
+        for more in &lines[first + 1..] {
+            if !said.ends_with(',') {
+                break;
+            }
+            said += &format!(" {}", more.trim_start());
+        }
+        for (one, row) in said.trim_end_matches(", …").split(", ").zip(rows) {
+            let cause = row["cause"].as_str().unwrap();
+            let Some((percent, named)) = one.split_once(" % ") else {
+                panic!("{one}: {row}\n{text}")
+            };
+            assert_eq!(format!("{percent} %"), share(&row["share"]), "{said}");
+            assert!(
+                cause.starts_with(named.trim_end_matches('…')),
+                "{said}: {row}"
+            );
+        }
+    }
+    json
+}

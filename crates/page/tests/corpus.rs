@@ -1,0 +1,84 @@
+//! Records in `corpus`: page, text and JSON have one figure for each share of each, all lists of shares add up, and little is
+//! unexplained.
+
+mod common;
+#[path = "common/engine.rs"]
+mod engine;
+#[path = "common/shares.rs"]
+mod shares;
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use common::Shown;
+use flate2::read::GzDecoder;
+
+/// How much of the host's time, and of the GPU's, may have no cause of its own.
+const UNEXPLAINED: [(&str, f64); 2] = [("host", 0.10), ("gpu", 0.05)];
+
+/// A record's file is no larger, in bytes.
+const LARGEST: u64 = 64_000;
+
+fn corpus() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+    let files = fs::read_dir(folder).unwrap().flatten();
+    let files = files.map(|file| file.path());
+    let mut files: Vec<_> = files
+        .filter(|path| path.extension().is_some_and(|end| end == "gz"))
+        .collect();
+    files.sort();
+    files
+}
+
+fn read(path: &Path) -> Vec<u8> {
+    let mut record = Vec::new();
+    let mut file = GzDecoder::new(File::open(path).unwrap());
+    file.read_to_end(&mut record).unwrap();
+    record
+}
+
+#[test]
+fn there_is_one_figure_for_each_share_and_little_is_unexplained() {
+    assert!(!corpus().is_empty());
+    for path in corpus() {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        println!("{name}");
+        let shown = Shown::of_one(&read(&path), &name, 1 << 20);
+        let json = shares::are_the_same(&shown);
+        let process = &json["processes"][0];
+        assert!(
+            process["inside"]["iterations"].as_u64().unwrap() > 0,
+            "{name}"
+        );
+        assert_eq!(process["dropped"], 0, "{name}");
+        for (side, most) in UNEXPLAINED {
+            let rows = shares::rows(process, side);
+            let is_none = |cause: &str| ["other", "unknown"].iter().any(|one| cause.ends_with(one));
+            let part = shares::sum(rows, |row| is_none(row["cause"].as_str().unwrap()));
+            assert!(part <= most, "{name}: {side}: {part}\n{rows:#?}");
+        }
+        let losses = json["findings"].as_array().unwrap().iter();
+        let losses: f64 = losses.filter_map(|one| one["loss"].as_f64()).sum();
+        assert!(losses <= 1.0 + 1e-9, "{name}: {losses}");
+    }
+}
+
+#[test]
+fn the_table_says_what_each_record_is() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+    let table = fs::read_to_string(folder.join("README.md")).unwrap();
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));
+    let mut named: Vec<_> = rows.filter_map(|row| row.split('`').next()).collect();
+    named.sort_unstable();
+    let files = corpus();
+    let files: Vec<_> = files
+        .iter()
+        .map(|path| path.file_name().unwrap().to_str().unwrap())
+        .collect();
+    assert_eq!(named, files);
+    for path in corpus() {
+        let size = fs::metadata(&path).unwrap().len();
+        assert!(size <= LARGEST, "{}: {size} bytes", path.display());
+    }
+}

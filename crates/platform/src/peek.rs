@@ -1,0 +1,109 @@
+//! Copies of this process's own memory that may not be there, or may change meanwhile: the kernel makes them, which
+//! reports what cannot be read instead of sending a signal.
+
+use core::ffi::c_int;
+
+/// A place in memory. As the kernel's `iovec`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Span {
+    pub address: usize,
+    pub length: usize,
+}
+
+const _: () = assert!(size_of::<Span>() == size_of::<libc::iovec>());
+
+/// Spans that the kernel takes at a time.
+pub const MOST: usize = 1024;
+
+/// Copies the spans, one behind the other. How many bytes were copied: up to the first span that is not there.
+///
+/// # Errors
+/// The kernel's, where not even the first span was copied: `EFAULT` where it is not there; another where the
+/// process may not ask.
+pub fn read(process: i32, spans: &[Span], into: &mut [u8]) -> Result<usize, c_int> {
+    let total = spans
+        .iter()
+        .try_fold(0_usize, |sum, span| sum.checked_add(span.length));
+    if spans.len() > MOST || total.is_none_or(|total| total > into.len()) {
+        return Err(libc::EINVAL);
+    }
+    let to = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
+    // SAFETY: the kernel writes to the bytes of `into` alone. It reads the spans by itself and fails for one that is
+    // not there; a span lies in memory as an `iovec` does.
+    let copied = unsafe {
+        libc::process_vm_readv(
+            process,
+            &raw const to,
+            1,
+            spans.as_ptr().cast(),
+            spans.len() as libc::c_ulong,
+            0,
+        )
+    };
+    usize::try_from(copied).map_err(|_| {
+        std::io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EINVAL)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids;
+
+    fn span<T>(of: &T) -> Span {
+        Span {
+            address: core::ptr::from_ref(of).addr(),
+            length: size_of::<T>(),
+        }
+    }
+
+    #[test]
+    fn memory_is_copied_up_to_what_is_not_there() {
+        let (one, two) = (1_u32, 2_u64);
+        let nowhere = Span {
+            address: 16,
+            length: 8,
+        };
+        let mut bytes = [0; 32];
+        let process = ids::process();
+        assert_eq!(
+            read(process, &[span(&one), span(&two), nowhere], &mut bytes),
+            Ok(12)
+        );
+        assert_eq!(bytes[..4], 1_u32.to_ne_bytes());
+        assert_eq!(bytes[4..12], 2_u64.to_ne_bytes());
+        assert_eq!(
+            read(process, &[nowhere, span(&one)], &mut bytes),
+            Err(libc::EFAULT)
+        );
+        assert_eq!(read(process, &[], &mut bytes), Ok(0));
+    }
+
+    #[test]
+    fn more_than_there_is_room_for_is_refused() {
+        let mut bytes = [0; 4];
+        let process = ids::process();
+        assert_eq!(
+            read(process, &[span(&0_u64)], &mut bytes),
+            Err(libc::EINVAL)
+        );
+        let endless = Span {
+            address: 0,
+            length: usize::MAX,
+        };
+        assert_eq!(
+            read(process, &[endless, endless], &mut bytes),
+            Err(libc::EINVAL)
+        );
+        assert_eq!(
+            read(process, &[span(&0_u8); MOST + 1], &mut [0; 2 * MOST]),
+            Err(libc::EINVAL)
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! The Python stacks of other threads, read while they run: without the GIL, without a signal and without stopping
+//! them.
+//!
+//! The kernel copies the memory ([`tllmprof_platform::peek`]), so that what is freed meanwhile is at worst nonsense,
+//! and what is nonsense is rejected. Where each version has what ([`layout`]) is tried once on a stack that is known
+//! ([`trial`]), when an interpreter starts.
+
+mod layout;
+mod names;
+mod snapshot;
+mod trial;
+mod walk;
+
+use core::ffi::c_int;
+use core::fmt;
+
+use tllmprof_config::Settings;
+use tllmprof_platform::lifecycle;
+use tllmprof_sync::Published;
+
+use crate::api::Api;
+use crate::attached;
+use crate::object::Python;
+
+pub use layout::Layout;
+pub use names::{Names, OfAddress};
+pub use walk::{Target, Walked, Walker};
+
+/// What is known of the interpreter whose stacks can be read.
+pub struct Ready {
+    pub layout: Layout,
+    /// Where the types of code objects and of texts lie.
+    pub(crate) code_type: usize,
+    pub(crate) text_type: usize,
+}
+
+/// Why no stacks are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// The interpreter does not say where what lies.
+    NotDescribed,
+    /// A stack that is known was read as another one.
+    OtherStacks,
+    /// The kernel refuses to copy the process's own memory.
+    Refused(c_int),
+}
+
+/// What tests look into.
+#[cfg(test)]
+pub(crate) mod tests {
+    pub(crate) use super::names::name_of;
+    pub(crate) use super::snapshot::Snapshot;
+}
+
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static READY: Published<Result<Ready, Trouble>> = Published::none();
+}
+
+/// Whether stacks are to be sampled.
+pub fn are_asked_for(settings: &Settings) -> bool {
+    settings.stacks.is_some() && settings.trace.is_some()
+}
+
+/// The main interpreter has started.
+pub fn install(py: Python<'_>) {
+    let ready = prepare(py.api).and_then(|ready| trial::passes(py, ready));
+    READY.set(Some(Box::leak(Box::new(ready))));
+}
+
+fn prepare(api: &Api) -> Result<Ready, Trouble> {
+    let layout = Layout::of(api.version, api.runtime.addr()).ok_or(Trouble::NotDescribed)?;
+    Ok(Ready {
+        layout,
+        code_type: api.code_type.addr(),
+        text_type: api.types.text.addr(),
+    })
+}
+
+/// The interpreter whose stacks can be read, or why they cannot; None where there is no interpreter yet.
+pub fn ready() -> Option<&'static Result<Ready, Trouble>> {
+    READY.get()
+}
+
+/// The calling thread as one whose stack can be read; None if it is none of Python's. Neither waits nor allocates.
+pub fn here() -> Option<Target> {
+    let api = attached::api()?;
+    let state = api.state_of_thread().addr();
+    (state != 0).then(|| Target {
+        state,
+        // SAFETY: takes nothing.
+        id: unsafe { libc::pthread_self() } as usize,
+    })
+}
+
+/// As `its stacks are not as expected`.
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let version = attached::api().map_or("", |api| api.version_text);
+        match self {
+            Self::NotDescribed => write!(f, "Python {version} does not describe its stacks"),
+            Self::OtherStacks => write!(f, "the stacks of Python {version} are not as expected"),
+            Self::Refused(error) => {
+                let error = std::io::Error::from_raw_os_error(*error);
+                write!(f, "process_vm_readv on the process itself: {error}")
+            }
+        }
+    }
+}

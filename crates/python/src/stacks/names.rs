@@ -1,0 +1,219 @@
+//! What functions of a stack are called.
+
+use core::ffi::c_int;
+use core::hash::{BuildHasherDefault, Hasher};
+use std::collections::HashMap;
+
+use tllmprof_platform::peek::Span;
+use tllmprof_recorder::{self as recorder, LONGEST, NO_STRING, StringId};
+use tllmprof_sync::hash::MIX;
+
+use super::Ready;
+use super::layout::Layout;
+use super::snapshot::{Snapshot, word};
+
+/// Code objects that are kept.
+const MOST: usize = 1 << 16;
+/// Characters of a function's name, and of its file's.
+const MOST_CHARACTERS: usize = 4096;
+/// Bytes of the two, so that the line still fits into a string of the record.
+const NAME: usize = 300;
+const FILE: usize = LONGEST - NAME - 20;
+
+/// A code object as it was when its name was read. Another one may lie there later.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Code {
+    file: usize,
+    name: usize,
+    line: u32,
+}
+
+impl Code {
+    /// Whether it is none of a function's: the interpreter makes such code, with one text for its name and its file,
+    /// for what comes after an `__init__`.
+    const fn is_between(self) -> bool {
+        self.file == self.name
+    }
+}
+
+struct Known {
+    code: Code,
+    /// None for what the interpreter puts between functions.
+    id: Option<StringId>,
+    /// The sample that has seen that it is still the same.
+    seen: u64,
+}
+
+/// The names of code objects, each read once.
+#[derive(Default)]
+pub struct Names {
+    known: HashMap<usize, Known, BuildHasherDefault<OfAddress>>,
+    snapshot: Snapshot,
+    asked: Vec<usize>,
+    samples: u64,
+}
+
+impl Names {
+    /// Gives the strings of the functions that a stack consists of, in its order; false where one of them is no code
+    /// object: the stack is torn.
+    ///
+    /// # Errors
+    /// As [`super::Walker::walk`].
+    pub fn strings(
+        &mut self,
+        process: i32,
+        ready: &Ready,
+        codes: &[usize],
+        mut give: impl FnMut(StringId),
+    ) -> Result<bool, c_int> {
+        if self.known.len() > MOST {
+            self.known.clear();
+        }
+        self.samples += 1;
+        self.ask(process, &ready.layout, codes)?;
+        for at in 0..self.asked.len() {
+            if !self.look(ready, self.asked[at]) {
+                return Ok(false);
+            }
+        }
+        codes
+            .iter()
+            .filter_map(|code| self.known.get(code))
+            .filter_map(|known| known.id)
+            .for_each(&mut give);
+        Ok(true)
+    }
+
+    /// Copies the code objects, each once.
+    fn ask(&mut self, process: i32, layout: &Layout, codes: &[usize]) -> Result<(), c_int> {
+        let now = self.samples;
+        self.asked.clear();
+        for code in codes {
+            let known = self.known.entry(*code).or_insert(Known {
+                code: Code {
+                    file: 0,
+                    name: 0,
+                    line: 0,
+                },
+                id: None,
+                seen: 0,
+            });
+            if core::mem::replace(&mut known.seen, now) != now {
+                self.asked.push(*code);
+            }
+        }
+        let length = layout.code_bytes();
+        let spans = self.asked.iter().map(|code| Span {
+            address: *code,
+            length,
+        });
+        self.snapshot.take(process, spans)
+    }
+
+    /// Reads the name of a code object, unless it is known; false where it is none.
+    fn look(&mut self, ready: &Ready, address: usize) -> bool {
+        let code = read(&mut self.snapshot, ready, address);
+        let is_known = |known: &Known| Some(known.code) == code && known.id != Some(NO_STRING);
+        if self.known.get(&address).is_some_and(is_known) {
+            return true;
+        }
+        let id = code.and_then(|code| {
+            if code.is_between() {
+                return Some(None);
+            }
+            let text = text_of(&mut self.snapshot, ready, code)?;
+            Some(Some(recorder::id_of(&text)))
+        });
+        let (Some(code), Some(id)) = (code, id) else {
+            self.known.remove(&address);
+            return false;
+        };
+        if let Some(known) = self.known.get_mut(&address) {
+            (known.code, known.id) = (code, id);
+        }
+        true
+    }
+}
+
+/// What a code object consists of; None where it is none.
+fn read(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<Code> {
+    let layout = &ready.layout;
+    let bytes = snapshot.get(address, layout.code_bytes())?;
+    let is_code = word(bytes, layout.kind) == ready.code_type;
+    is_code.then(|| Code {
+        file: word(bytes, layout.code.file),
+        name: word(bytes, layout.code.name),
+        line: word(bytes, layout.code.line) as u32,
+    })
+}
+
+/// `QUALNAME (FILE:FIRST LINE)`. What is too long is cut: a name at its end, and a path at its beginning.
+fn text_of(snapshot: &mut Snapshot, ready: &Ready, code: Code) -> Option<String> {
+    let mut name = text(snapshot, ready, code.name)?;
+    name.truncate(name.floor_char_boundary(NAME));
+    let file = text(snapshot, ready, code.file)?;
+    let file = &file[file.ceil_char_boundary(file.len().saturating_sub(FILE))..];
+    Some(format!("{name} ({file}:{})", code.line))
+}
+
+/// As [`Names::strings`] would have it, of one code object; nothing for one that is no function's.
+pub fn name_of(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<String> {
+    let code = read(snapshot, ready, address)?;
+    if code.is_between() {
+        return Some(String::new());
+    }
+    text_of(snapshot, ready, code)
+}
+
+/// A str; None where it is none.
+fn text(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<String> {
+    let (at, kind) = (ready.layout.text, ready.layout.kind);
+    let bytes = snapshot.get(address, ready.layout.text_bytes())?;
+    let (length, state) = (
+        word(bytes, at.length),
+        word(bytes, at.state) as u32 >> at.kind,
+    );
+    if word(bytes, kind) != ready.text_type || length > MOST_CHARACTERS {
+        return None;
+    }
+    let (is_compact, is_ascii) = (state & 0b1000 != 0, state & 0b1_0000 != 0);
+    let width = match state & 0b111 {
+        width @ (1 | 2 | 4) if is_compact => width as usize,
+        _ => return None,
+    };
+    let start = address.checked_add(if is_ascii { at.ascii } else { at.other })?;
+    let bytes = snapshot.get(start, length * width)?;
+    let code = |character: &[u8]| match *character {
+        [one] => u32::from(one),
+        [one, two] => u32::from(u16::from_ne_bytes([one, two])),
+        [one, two, three, four] => u32::from_ne_bytes([one, two, three, four]),
+        _ => 0,
+    };
+    let shown = |character| char::from_u32(character).unwrap_or(char::REPLACEMENT_CHARACTER);
+    Some(bytes.chunks(width).map(code).map(shown).collect())
+}
+
+/// Hashes an address. Not the standard library's way, which takes a thread key.
+#[derive(Default)]
+pub struct OfAddress(u64);
+
+impl Hasher for OfAddress {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64((*byte).into());
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let product = u128::from(self.0 ^ word) * u128::from(MIX);
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+}

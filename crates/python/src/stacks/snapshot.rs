@@ -1,0 +1,164 @@
+//! Copies of memory that are of one moment, as far as that goes: what the last sample has read is read again at once.
+
+use core::ffi::c_int;
+
+use tllmprof_platform::peek::{self, Span};
+
+/// What is copied at most, in bytes.
+const LARGEST: usize = 8 << 20;
+
+/// Copies of places in memory.
+#[derive(Default)]
+pub struct Snapshot {
+    process: i32,
+    spans: Vec<Span>,
+    /// Where each span's copy begins.
+    starts: Vec<usize>,
+    bytes: Vec<u8>,
+    /// Bytes that are copies.
+    copied: usize,
+    /// The span that was found last: the next one is asked for behind it.
+    last: usize,
+}
+
+impl Snapshot {
+    /// Copies these spans of the memory of `process`, which is this one: all at once, up to the first that is not there.
+    ///
+    /// # Errors
+    /// The kernel's, where it copies nothing whatever is asked for.
+    pub fn take(
+        &mut self,
+        process: i32,
+        spans: impl IntoIterator<Item = Span>,
+    ) -> Result<(), c_int> {
+        self.process = process;
+        self.spans.clear();
+        self.starts.clear();
+        let mut total = 0;
+        for span in spans.into_iter().take(peek::MOST) {
+            if total + span.length > LARGEST {
+                break;
+            }
+            self.spans.push(span);
+            self.starts.push(total);
+            total += span.length;
+        }
+        if self.bytes.len() < total {
+            self.bytes.resize(total, 0);
+        }
+        self.last = 0;
+        self.copied = match peek::read(process, &self.spans, &mut self.bytes) {
+            Ok(copied) => copied,
+            Err(libc::EFAULT) => 0,
+            Err(error) => return Err(error),
+        };
+        Ok(())
+    }
+
+    /// The copy of a place, which is made now where there is none. None where nothing is there.
+    pub fn get(&mut self, address: usize, length: usize) -> Option<&[u8]> {
+        let at = self
+            .find(address, length)
+            .or_else(|| self.add(address, length))?;
+        self.bytes.get(at..at + length)
+    }
+
+    /// Where the copy begins.
+    fn find(&mut self, address: usize, length: usize) -> Option<usize> {
+        let has = |index: usize| {
+            let offset = address.checked_sub(self.spans[index].address)?;
+            let is_in = offset.checked_add(length)? <= self.spans[index].length;
+            let at = self.starts[index] + offset;
+            (is_in && at + length <= self.copied).then_some(at)
+        };
+        let (before, behind) = (0..self.last, self.last..self.spans.len());
+        let (index, at) = behind
+            .chain(before)
+            .find_map(|index| Some((index, has(index)?)))?;
+        self.last = index;
+        Some(at)
+    }
+
+    fn add(&mut self, address: usize, length: usize) -> Option<usize> {
+        let span = Span { address, length };
+        // What the kernel left out lies there.
+        let wanted = self.starts.partition_point(|start| *start < self.copied);
+        self.spans.truncate(wanted);
+        self.starts.truncate(wanted);
+        let at = self.copied;
+        if at + length > LARGEST {
+            return None;
+        }
+        if self.bytes.len() < at + length {
+            self.bytes.resize(at + length, 0);
+        }
+        let copied = peek::read(self.process, &[span], &mut self.bytes[at..at + length]);
+        if copied != Ok(length) {
+            return None;
+        }
+        self.spans.push(span);
+        self.starts.push(at);
+        self.copied = at + length;
+        Some(at)
+    }
+}
+
+/// The word at an offset of a copy; 0 behind its end.
+pub fn word(bytes: &[u8], offset: usize) -> usize {
+    bytes
+        .get(offset..)
+        .and_then(<[u8]>::first_chunk)
+        .map_or(0, |word| usize::from_ne_bytes(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use tllmprof_platform::ids;
+
+    use super::*;
+
+    fn span(words: &[u64]) -> Span {
+        Span {
+            address: words.as_ptr().addr(),
+            length: size_of_val(words),
+        }
+    }
+
+    #[test]
+    fn what_was_copied_stays_as_it_was() {
+        let mut snapshot = Snapshot::default();
+        let mut words = vec![1_u64, 2, 3];
+        let at = words.as_ptr().addr();
+        snapshot.take(ids::process(), [span(&words)]).unwrap();
+        words[1] = 7;
+        assert_eq!(word(snapshot.get(at + 8, 8).unwrap(), 0), 2);
+        // Beyond what was copied it is read now.
+        let more = [9_u64];
+        assert_eq!(word(snapshot.get(more.as_ptr().addr(), 8).unwrap(), 0), 9);
+        assert_eq!(word(snapshot.get(at, 8).unwrap(), 0), 1);
+        assert_eq!(word(snapshot.get(at, 8).unwrap(), 1), 0);
+        assert!(words.len() == 3);
+    }
+
+    #[test]
+    fn what_is_behind_a_place_that_is_not_there_is_read_by_itself() {
+        let mut snapshot = Snapshot::default();
+        let (one, two) = ([1_u64, 2], [3_u64]);
+        let nowhere = Span {
+            address: 16,
+            length: 8,
+        };
+        let spans = [span(&one), nowhere, span(&two)];
+        snapshot.take(ids::process(), spans).unwrap();
+        assert_eq!(word(snapshot.get(two.as_ptr().addr(), 8).unwrap(), 0), 3);
+        assert_eq!(
+            word(snapshot.get(one.as_ptr().addr() + 8, 8).unwrap(), 0),
+            2
+        );
+        assert!(snapshot.get(16, 8).is_none());
+        assert_eq!(word(snapshot.get(two.as_ptr().addr(), 8).unwrap(), 0), 3);
+        // Nothing at all is there.
+        snapshot.take(ids::process(), [nowhere]).unwrap();
+        assert!(snapshot.get(16, 8).is_none() && snapshot.get(usize::MAX - 4, 8).is_none());
+    }
+}

@@ -1,0 +1,86 @@
+//! A stack of our own, which shows whether stacks are what their layout says, before any of the program's is read.
+
+use tllmprof_platform::ids;
+use tllmprof_platform::lifecycle;
+use tllmprof_sync::Lock;
+
+use super::names::name_of;
+use super::snapshot::Snapshot;
+use super::walk::{Walked, Walker};
+use super::{Ready, Trouble, here};
+use crate::embedded::add;
+use crate::method::MethodDef;
+use crate::object::Python;
+
+const SOURCE: &core::ffi::CStr = c"
+def leaf():
+    look()
+
+def steps():
+    leaf()
+    yield
+
+class Stra\xc3\x9fe:
+    def \xe6\xad\xa5(self):
+        for _ in steps(): pass
+
+def run():
+    Stra\xc3\x9fe().\xe6\xad\xa5()
+";
+
+/// What [`SOURCE`]'s `run` is in when it calls us, the innermost first, in versions with qualified names and in those
+/// without.
+const WANTED: [[&str; 2]; 4] = [
+    ["leaf (<tllmprof>:2)"; 2],
+    ["steps (<tllmprof>:5)"; 2],
+    ["Straße.步 (<tllmprof>:10)", "步 (<tllmprof>:10)"],
+    ["run (<tllmprof>:13)"; 2],
+];
+
+lifecycle::global! {
+    stage: Sinks;
+
+    /// The layout that is on trial, and what came of it.
+    #[fork(free)]
+    #[restart(keep)]
+    static TRIAL: Lock<Option<(Ready, Result<(), Trouble>)>> = Lock::new(None);
+}
+
+static LOOK: MethodDef = MethodDef::without_args(c"look", |_| {
+    if let Some((ready, result)) = &mut *TRIAL.lock() {
+        *result = look(ready);
+    }
+});
+
+/// Whether a stack of our own is read as it is.
+pub fn passes(py: Python<'_>, ready: Ready) -> Result<Ready, Trouble> {
+    *TRIAL.lock() = Some((ready, Err(Trouble::OtherStacks)));
+    let ran = || {
+        let names = py.run(SOURCE, c"<tllmprof>")?;
+        add(py, &names, &LOOK).then_some(())?;
+        names.item(c"run")?.call(&[])
+    };
+    let _ = ran();
+    let (ready, result) = TRIAL.lock().take().ok_or(Trouble::OtherStacks)?;
+    result.map(|()| ready)
+}
+
+fn look(ready: &Ready) -> Result<(), Trouble> {
+    let mut walker = Walker::default();
+    let target = here().ok_or(Trouble::OtherStacks)?;
+    let process = ids::process();
+    let walked = walker
+        .walk(process, &ready.layout, target)
+        .map_err(Trouble::Refused)?;
+    let mut snapshot = Snapshot::default();
+    snapshot.take(process, []).map_err(Trouble::Refused)?;
+    let mut is_wanted = |(wanted, code): (&[&str; 2], &usize)| {
+        let name = name_of(&mut snapshot, ready, *code);
+        name.is_some_and(|name| wanted.contains(&name.as_str()))
+    };
+    let are_ours = walker.codes().len() >= WANTED.len()
+        && WANTED.iter().zip(walker.codes()).all(&mut is_wanted);
+    (walked == Walked::Stack && are_ours)
+        .then_some(())
+        .ok_or(Trouble::OtherStacks)
+}

@@ -1,0 +1,284 @@
+//! Stacks of a thread that runs, read by another one.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::collections::HashMap;
+use std::thread::{scope, sleep};
+use std::time::Instant;
+
+use tllmprof_platform::ids;
+use tllmprof_platform::system::processor_time;
+
+use super::hosted::{Host, in_each};
+use crate::stacks::tests::{Snapshot, name_of};
+use crate::stacks::{Ready, Walked, Walker, here, ready};
+
+const ASKED: &[(&str, &str)] = &[("TLLMPROF_STACKS", "1"), ("TLLMPROF_TRACE", "record")];
+
+/// Functions that take 70, 20 and 10 % of the thread's processor time: of time on a busy machine, as often.
+const THREE: &str = "
+import time
+def spin(share):
+    until = time.thread_time() + share * 1e-4
+    while time.thread_time() < until: pass
+def seventy(): spin(7)
+def twenty(): spin(2)
+def ten(): spin(1)
+def step():
+    seventy()
+    twenty()
+    ten()
+";
+
+/// Stacks by the names of their functions, the innermost first; none for a torn one.
+struct Seen {
+    stacks: Vec<Option<Vec<String>>>,
+    /// Whether the thread ran for the most part before each: on a busy machine it waits for long, in whichever function.
+    ran: Vec<bool>,
+    took: Duration,
+}
+
+impl Seen {
+    fn torn(&self) -> f64 {
+        let torn = self.stacks.iter().filter(|stack| stack.is_none()).count();
+        torn as f64 / self.stacks.len() as f64
+    }
+
+    fn report(&self) {
+        let count = self.stacks.len();
+        println!(
+            "{count} samples, {:?} each, {:.4} torn",
+            self.took / count as u32,
+            self.torn()
+        );
+    }
+
+    /// Stacks before which the thread ran, in which a function is.
+    fn count(&self, function: &str) -> usize {
+        let ran = self.stacks.iter().zip(&self.ran).filter(|(_, ran)| **ran);
+        let whole = ran.filter_map(|(stack, _)| stack.as_ref());
+        whole
+            .filter(|stack| stack.iter().any(|name| is(name, function)))
+            .count()
+    }
+
+    /// Of the three functions.
+    #[track_caller]
+    fn has_its_shares(&self) {
+        let functions = [("seventy", 0.7), ("twenty", 0.2), ("ten", 0.1)];
+        let all: usize = functions
+            .iter()
+            .map(|(function, _)| self.count(function))
+            .sum();
+        assert!(all > 200, "{all} of {}", self.stacks.len());
+        for (function, truth) in functions {
+            let found = self.count(function) as f64 / all as f64;
+            // Three points from 2000 samples on, and more for fewer.
+            let most = 0.03 * (2000.0 / all as f64).sqrt().max(1.0);
+            assert!(
+                (found - truth).abs() < most,
+                "{function}: {found}, not {truth} to {most}"
+            );
+        }
+    }
+
+    fn most_by_caller(&self, function: &str) -> HashMap<&str, usize> {
+        let mut callers = HashMap::new();
+        for stack in self.stacks.iter().flatten() {
+            for pair in stack.windows(2).filter(|pair| is(&pair[0], function)) {
+                *callers
+                    .entry(pair[1].split(' ').next().unwrap())
+                    .or_default() += 1;
+            }
+        }
+        callers
+    }
+}
+
+/// Whether a frame is of this function, by its name without the class.
+fn is(name: &str, function: &str) -> bool {
+    let qualified = name.split(' ').next().unwrap();
+    qualified.rsplit('.').next() == Some(function)
+}
+
+/// Samples the calling thread while it does `act`.
+fn sample(ready: &Ready, act: impl FnOnce()) -> Seen {
+    let target = here().expect("this thread is one of Python's");
+    let number = ids::thread();
+    let ends = AtomicBool::new(false);
+    scope(|scope| {
+        let sampler = scope.spawn(|| {
+            let (mut walker, mut snapshot) = (Walker::default(), Snapshot::default());
+            let mut seen = Seen {
+                stacks: Vec::new(),
+                ran: Vec::new(),
+                took: Duration::ZERO,
+            };
+            let mut random = 1_u64;
+            let mut last = (Instant::now(), processor_time(number).unwrap());
+            while !ends.load(Ordering::Relaxed) {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                sleep(Duration::from_micros(250 + random % 500));
+                let since = Instant::now();
+                let walked = walker.walk(ids::process(), &ready.layout, target).unwrap();
+                seen.took += since.elapsed();
+                let now = (Instant::now(), processor_time(number).unwrap());
+                let ran = Duration::from_nanos(now.1 - last.1);
+                seen.ran.push(2 * ran > now.0 - last.0);
+                last = now;
+                snapshot.take(ids::process(), []).unwrap();
+                let mut name = |code: &usize| {
+                    let name = name_of(&mut snapshot, ready, *code);
+                    name.map_or(Some(None), |name| (!name.is_empty()).then_some(Some(name)))
+                };
+                seen.stacks.push(match walked {
+                    Walked::Torn => None,
+                    Walked::Nothing => Some(Vec::new()),
+                    Walked::Stack => walker.codes().iter().filter_map(&mut name).collect(),
+                });
+            }
+            seen
+        });
+        act();
+        ends.store(true, Ordering::Relaxed);
+        sampler.join().unwrap()
+    })
+}
+
+#[track_caller]
+fn ready_now(host: &Host) -> &'static Ready {
+    host.run("import sys");
+    match ready().expect("an interpreter has started") {
+        Ok(ready) => ready,
+        Err(trouble) => panic!("{trouble}"),
+    }
+}
+
+#[test]
+fn shares_are_those_of_the_program() {
+    in_each(ASKED, |host| {
+        let ready = ready_now(host);
+        host.run(THREE);
+        let seen = sample(ready, || host.run("for _ in range(2000): step()"));
+        seen.report();
+        assert!(seen.torn() < 0.05);
+        seen.has_its_shares();
+        let callers = seen.most_by_caller("seventy");
+        assert!(callers.keys().eq(&["step"]), "{callers:?}");
+    });
+}
+
+#[test]
+fn coroutines_are_read_with_their_callers() {
+    in_each(ASKED, |host| {
+        let ready = ready_now(host);
+        host.run(THREE);
+        let seen = sample(ready, || {
+            host.run(
+                "
+import asyncio
+async def inner(act): act()
+async def middle(act): await inner(act)
+async def engine():
+    for _ in range(1000):
+        await middle(seventy)
+        await middle(twenty)
+        await asyncio.gather(middle(ten), asyncio.sleep(0))
+asyncio.run(engine())
+",
+            );
+        });
+        seen.report();
+        assert!(seen.torn() < 0.15);
+        seen.has_its_shares();
+        let callers = seen.most_by_caller("inner");
+        assert!(callers.keys().eq(&["middle"]), "{callers:?}");
+    });
+}
+
+#[test]
+fn deep_stacks_that_come_and_go_are_read_or_rejected() {
+    in_each(ASKED, |host| {
+        let ready = ready_now(host);
+        host.run(THREE);
+        let seen = sample(ready, || {
+            host.run(
+                "
+def down(depth, act):
+    if depth: down(depth - 1, act)
+    else: act()
+for turn in range(1000):
+    down(700, seventy)
+    down(60, twenty)
+    down(3, ten)
+",
+            );
+        });
+        let deepest = seen.stacks.iter().flatten().map(Vec::len).max().unwrap();
+        seen.report();
+        assert!(deepest > 700, "{deepest}");
+        let callers = seen.most_by_caller("seventy");
+        assert!(callers.keys().eq(&["down"]), "{callers:?}");
+    });
+}
+
+#[test]
+fn code_that_comes_and_goes_harms_nothing() {
+    in_each(ASKED, |host| {
+        let ready = ready_now(host);
+        let seen = sample(ready, || {
+            host.run(
+                "
+import threading
+for turn in range(3000):
+    names = {}
+    exec('def made_%d():\\n    return sum(range(200))' % turn, names)
+    for function in list(names.values()):
+        if callable(function): function()
+    if turn % 10 == 0:
+        thread = threading.Thread(target=list); thread.start(); thread.join()
+",
+            );
+        });
+        println!("{} samples, {:.4} torn", seen.stacks.len(), seen.torn());
+        // None is called what it is not: each name is one of the program's, or of the library's.
+        let odd = |name: &&String| {
+            !name.contains(".py:") && !name.contains("<string>:") && !name.contains("<frozen")
+        };
+        let odd: Vec<_> = seen.stacks.iter().flatten().flatten().filter(odd).collect();
+        assert!(odd.is_empty(), "{odd:?}");
+    });
+}
+
+#[test]
+fn an_interpreter_that_ends_and_starts_again_is_read_again() {
+    in_each(ASKED, |host| {
+        let target = here().unwrap();
+        let mut walker = Walker::default();
+        let process = ids::process();
+        assert_eq!(
+            walker.walk(process, &ready_now(host).layout, target),
+            Ok(Walked::Nothing)
+        );
+        let layout = &ready_now(host).layout;
+        host.end();
+        // Its state is gone, or nonsense.
+        let walked = walker.walk(process, layout, target);
+        assert!(
+            matches!(walked, Ok(Walked::Nothing | Walked::Torn)),
+            "{walked:?}"
+        );
+        host.start();
+        let ready = ready_now(host);
+        let seen = sample(ready, || host.run("for _ in range(10**6): pass"));
+        let in_module = seen
+            .stacks
+            .iter()
+            .flatten()
+            .flatten()
+            .any(|name| is(name, "<module>"));
+        assert!(in_module);
+    });
+}

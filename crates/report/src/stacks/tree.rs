@@ -1,0 +1,171 @@
+//! Samples as a tree of calls.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::frames::Frames;
+
+/// How many nodes a tree has, and how much of the samples one has at least: what is smaller is its caller's own.
+const NODES: usize = 2000;
+const SMALL: f64 = 0.001;
+
+/// A function as another one, or none, called it.
+#[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
+pub struct TreeNode {
+    /// The function.
+    pub name: String,
+    /// The place of its caller, which comes before it in this list; `null`: none.
+    pub parent: Option<usize>,
+    /// Samples in it and in what it calls.
+    #[schemars(extend("unit" = "samples"))]
+    pub samples: u64,
+    /// How many of those its thread slept in.
+    #[schemars(extend("unit" = "samples"))]
+    pub asleep: u64,
+    /// How much of all samples that is.
+    #[schemars(extend("unit" = "part of 1"))]
+    pub share: f64,
+}
+
+/// Functions after their callers, of one caller the greatest first.
+pub type Tree = Vec<TreeNode>;
+
+/// What samples in no function are shown as.
+const OUTSIDE: &str = "in no Python function";
+
+/// A tree that grows. The first node stands for all samples.
+#[derive(Debug, Default)]
+pub struct TreeBuilder {
+    nodes: Vec<Node>,
+    children: HashMap<(usize, Option<u32>), usize>,
+}
+
+#[derive(Debug)]
+struct Node {
+    function: Option<u32>,
+    parent: usize,
+    samples: u64,
+    asleep: u64,
+}
+
+impl TreeBuilder {
+    /// Adds a sample of a stack, the outermost function first.
+    pub fn add(&mut self, stack: &[u32], asleep: bool) {
+        if self.nodes.is_empty() {
+            self.node(0, None);
+        }
+        let mut at = 0;
+        self.count(at, asleep);
+        if stack.is_empty() {
+            at = self.child(at, None);
+            self.count(at, asleep);
+        }
+        for function in stack {
+            at = self.child(at, Some(*function));
+            self.count(at, asleep);
+        }
+    }
+
+    fn count(&mut self, at: usize, asleep: bool) {
+        let node = &mut self.nodes[at];
+        node.samples += 1;
+        node.asleep += u64::from(asleep);
+    }
+
+    fn child(&mut self, parent: usize, function: Option<u32>) -> usize {
+        match self.children.get(&(parent, function)) {
+            Some(known) => *known,
+            None => {
+                let new = self.node(parent, function);
+                self.children.insert((parent, function), new);
+                new
+            }
+        }
+    }
+
+    fn node(&mut self, parent: usize, function: Option<u32>) -> usize {
+        self.nodes.push(Node {
+            function,
+            parent,
+            samples: 0,
+            asleep: 0,
+        });
+        self.nodes.len() - 1
+    }
+
+    /// The greatest nodes.
+    pub fn finish(self, frames: &Frames) -> Tree {
+        let Some(all) = self.nodes.first().map(|all| all.samples) else {
+            return Tree::new();
+        };
+        // A caller has no fewer samples than what it calls, and came no later.
+        let mut kept: Vec<_> = (1..self.nodes.len()).collect();
+        kept.retain(|at| self.nodes[*at].samples as f64 >= all as f64 * SMALL);
+        kept.sort_by_key(|at| (Reverse(self.nodes[*at].samples), *at));
+        kept.truncate(NODES);
+        let mut below: HashMap<usize, Vec<usize>> = HashMap::new();
+        for at in kept {
+            below.entry(self.nodes[at].parent).or_default().push(at);
+        }
+        let mut tree = Tree::new();
+        let mut next: Vec<(usize, Option<usize>)> = Vec::new();
+        let push = |next: &mut Vec<_>, at: usize, parent: Option<usize>| {
+            let children = below.get(&at).into_iter().flatten().rev();
+            next.extend(children.map(|child| (*child, parent)));
+        };
+        push(&mut next, 0, None);
+        while let Some((at, parent)) = next.pop() {
+            let node = &self.nodes[at];
+            let name = match node.function {
+                Some(function) => frames.name(function),
+                None => OUTSIDE,
+            };
+            tree.push(TreeNode {
+                name: name.to_owned(),
+                parent,
+                samples: node.samples,
+                asleep: node.asleep,
+                share: node.samples as f64 / all.max(1) as f64,
+            });
+            push(&mut next, at, Some(tree.len() - 1));
+        }
+        tree
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_come_first_and_small_ones_are_left_out() {
+        let mut builder = TreeBuilder::default();
+        for _ in 0..1500 {
+            builder.add(&[0, 1], false);
+        }
+        for _ in 0..3000 {
+            builder.add(&[0, 2], true);
+        }
+        builder.add(&[0, 3], false);
+        for _ in 0..10 {
+            builder.add(&[], false);
+        }
+        let tree = builder.finish(&Frames::default());
+        let found: Vec<_> = tree
+            .iter()
+            .map(|node| (node.parent, node.samples, node.asleep))
+            .collect();
+        let expected = [
+            (None, 4501, 3000),
+            (Some(0), 3000, 3000),
+            (Some(0), 1500, 0),
+            (None, 10, 0),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(tree[3].name, OUTSIDE);
+        assert_eq!(TreeBuilder::default().finish(&Frames::default()), []);
+    }
+}

@@ -1,0 +1,415 @@
+//! Sampled stacks: what the ledger says by them, and where it says no more than without.
+
+use std::fs;
+
+use crate::common::{fits, json, process as process_of};
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{CallKind, ClockKind, Edge, Event, Info, StringId, Taken, ThreadState, What};
+use tllmprof_report::{LedgerKind, LedgerRow, Process, Report};
+
+const MAIN: u32 = 10;
+const SAMPLER: u32 = 99;
+const LAUNCH: u8 = 0;
+const WAIT: u8 = 1;
+
+const MS: u64 = 1_000_000;
+/// Iterations, how long each is, and how much of that the thread waits at its end; a launch is before that.
+const ITERATIONS: u64 = 20;
+const LONG: u64 = 100 * MS;
+const WAITS: u64 = 20 * MS;
+const LAUNCHES: u64 = MS;
+
+/// What a sample shows.
+#[derive(Clone, Copy)]
+struct Shows {
+    taken: Taken,
+    state: ThreadState,
+    /// Its frame among those of [`Made::frames`].
+    frame: u32,
+}
+
+const fn python(frame: u32) -> Shows {
+    Shows {
+        taken: Taken::Python,
+        state: ThreadState::Running,
+        frame,
+    }
+}
+
+const STEP: u32 = 1;
+const SCHEDULE: u32 = 2;
+const SAMPLE: u32 = 3;
+const SLEEP: u32 = 4;
+const GEMM: u32 = 5;
+
+/// A record of iterations with samples of their thread. What an iteration does before its launch is nobody's.
+struct Made {
+    builder: Builder,
+    samples: u64,
+}
+
+impl Made {
+    fn new() -> Self {
+        let builder = Builder::new(7, ClockKind::Monotonic);
+        let mut made = Self {
+            builder,
+            samples: 0,
+        };
+        for (row, kind, name) in [
+            (LAUNCH, CallKind::GraphLaunch, "cuGraphLaunch"),
+            (WAIT, CallKind::Wait, "cuStreamSynchronize"),
+        ] {
+            let name = made.builder.string(MAIN, name);
+            let kind = Some(kind);
+            made.put(MAIN, 0, 0, What::CallName { row, kind, name });
+        }
+        let key = Some(Info::StacksRate);
+        made.put(MAIN, 0, 0, What::Info { key, value: 1000 });
+        let last = ITERATIONS - 1;
+        for (at, edge, iteration) in [(1, Edge::Open, 0), (ITERATIONS + 1, Edge::Close, last)] {
+            made.put(MAIN, at * LONG, 0, What::Window { edge, iteration });
+        }
+        for n in 0..ITERATIONS {
+            let start = (n + 1) * LONG;
+            made.call(start + LONG - WAITS - LAUNCHES, LAUNCHES, LAUNCH);
+            made.call(start + LONG - WAITS, WAITS, WAIT);
+            let what = What::Iteration { n, excluded: false };
+            made.put(MAIN, start, LONG, what);
+            let (device, stream) = (0, 0);
+            let what = What::GpuSpan {
+                device,
+                stream,
+                iteration: n,
+            };
+            made.put(MAIN, start + LONG - WAITS, WAITS, what);
+        }
+        made
+    }
+
+    fn put(&mut self, thread: u32, at: u64, long: u64, what: What) {
+        self.builder.push(thread, &Event::new(at, long, what));
+    }
+
+    fn call(&mut self, at: u64, long: u64, row: u8) {
+        let (capturing, stream) = (false, 0);
+        let what = What::Call {
+            row,
+            capturing,
+            stream,
+        };
+        self.put(MAIN, at, long, what);
+    }
+
+    fn sample(&mut self, at: u64, thread: u32, shows: Shows) {
+        let Shows {
+            taken,
+            state,
+            frame,
+        } = shows;
+        let state = Some(state);
+        let what = What::Sample {
+            taken,
+            state,
+            thread,
+            frame,
+        };
+        self.put(SAMPLER, at, 0, what);
+        self.samples += 1;
+    }
+
+    /// Samples of an iteration, evenly over its code, and one in the launch and one in the wait. `each` gives what the
+    /// one of a place shows.
+    fn samples(&mut self, n: u64, many: u64, each: impl Fn(u64) -> Shows) {
+        let start = (n + 1) * LONG;
+        let code = LONG - WAITS - LAUNCHES;
+        for place in 0..many {
+            self.sample(start + code * place / many + 10, MAIN, each(place));
+        }
+        self.sample(start + code + 10, MAIN, python(STEP));
+        self.sample(start + code + LAUNCHES + 10, MAIN, python(STEP));
+    }
+
+    /// The frames, after what refers to them.
+    fn frames(&mut self) {
+        self.frame(STEP, 0, "Engine.step (/opt/engine/core.py:10)");
+        self.frame(
+            SCHEDULE,
+            STEP,
+            "Scheduler.schedule (/opt/engine/sched.py:211)",
+        );
+        self.frame(SAMPLE, STEP, "sample (/opt/engine/sample.py:7)");
+        self.frame(SLEEP, STEP, "Lock.wait (/opt/engine/lock.py:3)");
+        self.frame(GEMM, 0, "/opt/lib/libcpu.so+0x1a2b");
+    }
+
+    fn frame(&mut self, id: u32, parent: u32, name: &str) -> StringId {
+        let name = self.builder.string(SAMPLER, name);
+        self.put(SAMPLER, 0, 0, What::Frame { id, parent, name });
+        name
+    }
+
+    fn process(mut self) -> Process {
+        self.frames();
+        process_of("made", &self.builder.bytes())
+    }
+}
+
+fn rounded(rows: &[LedgerRow]) -> Vec<(&str, f64)> {
+    let rounded = |share: f64| (share * 1e3).round() / 1e3;
+    let rows = rows.iter();
+    rows.map(|row| (&*row.cause, rounded(row.share))).collect()
+}
+
+fn sum(rows: &[LedgerRow]) -> u64 {
+    rows.iter().map(|row| row.ns).sum()
+}
+
+/// 7 of 10 in one function, 2 in another, 1 asleep in a third.
+fn shares(place: u64) -> Shows {
+    match place % 10 {
+        0..7 => python(SCHEDULE),
+        7 | 8 => python(SAMPLE),
+        _ => Shows {
+            state: ThreadState::Sleeping,
+            ..python(SLEEP)
+        },
+    }
+}
+
+#[test]
+fn code_is_divided_by_the_functions_that_ran() {
+    let mut made = Made::new();
+    for n in 0..ITERATIONS {
+        made.samples(n, 20, shares);
+    }
+    // Another thread's sample, and one outside iterations, are not the iterations'.
+    made.sample(LONG + 5, MAIN + 1, python(SAMPLE));
+    made.sample(LONG / 2, MAIN, python(SAMPLE));
+    let process = made.process();
+    // 79 % of the time is code, and is divided in 0.7, 0.2 and 0.1 of it.
+    let expected = [
+        ("Python: Scheduler.schedule (sched.py:211)", 0.553),
+        ("waiting for the GPU: cuStreamSynchronize", 0.2),
+        ("Python: sample (sample.py:7)", 0.158),
+        ("asleep or blocked in Lock.wait (lock.py:3)", 0.079),
+        ("launching", 0.01),
+    ];
+    assert_eq!(rounded(&process.ledger.host), expected);
+    assert_eq!(sum(&process.ledger.host), ITERATIONS * LONG);
+    let kinds: Vec<_> = process.ledger.host.iter().map(|row| row.kind).collect();
+    let python = LedgerKind::Python;
+    let [wait, asleep, launch] = [LedgerKind::Wait, LedgerKind::Blocked, LedgerKind::Launch];
+    assert_eq!(kinds, [python, wait, python, asleep, launch]);
+    // The GPU is idle meanwhile, for the same reasons.
+    let gpu = [
+        ("idle: Python: Scheduler.schedule (sched.py:211)", 0.553),
+        ("from first work to last", 0.2),
+        ("idle: Python: sample (sample.py:7)", 0.158),
+        ("idle: asleep or blocked in Lock.wait (lock.py:3)", 0.079),
+        ("idle: launching", 0.01),
+    ];
+    assert_eq!(rounded(&process.ledger.gpu), gpu);
+    assert_eq!(process.window_ledgers[0], process.ledger);
+
+    let stacks = &process.stacks;
+    assert_eq!(stacks.counts.samples, ITERATIONS * 22);
+    assert_eq!(stacks.windows, [stacks.counts]);
+    assert_eq!(stacks.interval, Some(LONG / 22));
+    let tree = stacks.python.iter();
+    let tree: Vec<_> = tree
+        .map(|node| (&node.name[..6], node.parent, node.samples, node.asleep))
+        .collect();
+    let expected = [
+        ("Engine", None, 440, 40),
+        ("Schedu", Some(0), 280, 0),
+        ("sample", Some(0), 80, 0),
+        ("Lock.w", Some(0), 40, 40),
+    ];
+    assert_eq!(tree, expected);
+    let names = stacks.functions.iter();
+    let names: Vec<_> = names.map(|one| (one.samples, one.asleep)).collect();
+    assert_eq!(names, [(280, 0), (80, 0), (40, 0), (40, 40)]);
+
+    let report = Report::new(vec![process]);
+    let text = report.text();
+    let line = "stacks: 440 samples at 1000 Hz, 4.55 ms apart,\n      63.6 % in Scheduler.schedule (sched.py:211), …";
+    assert!(text.contains(line), "{text}");
+    fits(&text, 44);
+    let found = &report.findings[0];
+    assert_eq!(found.rule.name, "host-bound");
+    assert!(
+        found
+            .evidence
+            .contains("its code: Python: Scheduler.schedule (sched.py:211) (55.3 %)"),
+        "{}",
+        found.evidence
+    );
+    assert!(!found.advice.contains("--stacks"), "{}", found.advice);
+    let json = json(&report);
+    let stacks = &json["processes"][0]["stacks"];
+    assert_eq!(stacks["rate"], 1000);
+    assert_eq!(stacks["told_apart"], true);
+    assert_eq!(stacks["windows"][0], stacks["counts"]);
+    assert_eq!(stacks["tree"][1]["samples"], 280);
+}
+
+#[test]
+fn few_samples_tell_no_functions_apart() {
+    let mut made = Made::new();
+    // 199 in all.
+    for n in 0..9 {
+        made.samples(n, 20, shares);
+    }
+    made.sample((ITERATIONS + 1) * LONG - 5, MAIN, python(SAMPLE));
+    let without = Made::new().process();
+    let process = made.process();
+    assert_eq!(process.stacks.counts.samples, 199);
+    assert_eq!(process.ledger, without.ledger);
+    assert_eq!(without.stacks.counts.samples, 0);
+    let report = Report::new(vec![process]);
+    let line = "stacks: 199 samples at 1000 Hz, 10.1 ms apart,\n      functions are told apart from 200 on\n";
+    let text = report.text();
+    assert!(text.contains(line), "{text}");
+    let found = &report.findings[0];
+    assert_eq!(found.rule.name, "host-bound");
+    assert!(
+        found
+            .advice
+            .ends_with("; --stacks shows which function it is"),
+        "{}",
+        found.advice
+    );
+}
+
+#[test]
+fn rejected_samples_divide_nothing_and_are_counted() {
+    let mut made = Made::new();
+    for n in 0..ITERATIONS {
+        made.samples(n, 20, |place| match place % 4 {
+            0 => Shows {
+                taken: Taken::Torn,
+                ..python(0)
+            },
+            // A frame that the record does not have is as good as none.
+            1 => python(4711),
+            _ => python(SCHEDULE),
+        });
+    }
+    let process = made.process();
+    assert_eq!(process.stacks.counts.samples, ITERATIONS * 12);
+    assert_eq!(process.stacks.counts.rejected, ITERATIONS * 10);
+    let first = rounded(&process.ledger.host)[0];
+    assert_eq!(first, ("Python: Scheduler.schedule (sched.py:211)", 0.79));
+    let text = Report::new(vec![process]).text();
+    let line = "stacks: 240 samples at 1000 Hz, 4.55 ms apart, 45.5 % rejected,";
+    assert!(text.lines().any(|other| other.starts_with(line)), "{text}");
+}
+
+#[test]
+fn off_the_processor_and_native_code_have_rows_of_their_own() {
+    let mut made = Made::new();
+    for n in 0..ITERATIONS {
+        made.samples(n, 20, |place| match place % 10 {
+            0..5 => python(SCHEDULE),
+            5 | 6 => Shows {
+                state: ThreadState::Runnable,
+                ..python(SCHEDULE)
+            },
+            _ => Shows {
+                taken: Taken::NoPython,
+                ..python(0)
+            },
+        });
+        // Native stacks are sampled by themselves.
+        let native = Shows {
+            taken: Taken::Native,
+            ..python(GEMM)
+        };
+        made.sample((n + 1) * LONG + 100, MAIN, native);
+    }
+    let process = made.process();
+    let expected = [
+        ("Python: Scheduler.schedule (sched.py:211)", 0.395),
+        ("native: libcpu.so+0x1a2b", 0.237),
+        ("waiting for the GPU: cuStreamSynchronize", 0.2),
+        ("waiting for a processor", 0.158),
+        ("launching", 0.01),
+    ];
+    assert_eq!(rounded(&process.ledger.host), expected);
+    assert_eq!(sum(&process.ledger.host), ITERATIONS * LONG);
+    assert_eq!(process.stacks.counts.native, ITERATIONS);
+    assert_eq!(process.stacks.native[0].samples, ITERATIONS);
+    let outside = process.stacks.python.iter();
+    let outside: Vec<_> = outside.filter(|node| node.parent.is_none()).collect();
+    assert_eq!(outside[1].name, "in no Python function");
+}
+
+#[test]
+fn native_functions_have_their_names_where_the_files_are_here() {
+    let Ok(boot) = fs::read_to_string("/proc/sys/kernel/random/boot_id") else {
+        return;
+    };
+    let own = fs::read_link("/proc/self/exe").unwrap();
+    let image = tllmprof_symbols::Image::open(&own).unwrap();
+    let functions = image.functions();
+    let known = functions.iter().find_map(|function| {
+        let name = function.names.first()?;
+        let name = tllmprof_symbols::demangle(name)?;
+        let is_it = name.contains("tllmprof_report") && function.size > 1;
+        is_it.then_some((function.address?, name))
+    });
+    let (address, name) = known.unwrap();
+    let label = |boot: &str| {
+        let mut made = Made::new();
+        let key = Some(Info::Boot);
+        let value = made.builder.string(MAIN, boot).into();
+        made.put(MAIN, 0, 0, What::Info { key, value });
+        made.frame(77, 0, &format!("{}+0x{:x}", own.display(), address + 1));
+        let native = Shows {
+            taken: Taken::Native,
+            ..python(77)
+        };
+        for n in 0..ITERATIONS {
+            (0..10).for_each(|at| made.sample((n + 1) * LONG + at * MS, MAIN, native));
+        }
+        made.process().stacks.native[0].name.clone()
+    };
+    let shown: String = name.chars().take(256).collect();
+    assert_eq!(label(boot.trim()), shown);
+    // Another machine's file may be another one.
+    let elsewhere = label("another-boot");
+    assert!(elsewhere.contains("+0x"), "{elsewhere}");
+}
+
+#[test]
+fn slow_iterations_differ_by_functions_where_both_have_enough_samples() {
+    let odd = 15;
+    let differences = |many| {
+        let mut made = Made::new();
+        for n in 0..ITERATIONS {
+            let function = if n == odd { SAMPLE } else { SCHEDULE };
+            made.samples(n, many, |_| python(function));
+        }
+        let process = made.process();
+        let slow = process.slowest.iter().find(|slow| slow.n == odd).unwrap();
+        let causes = slow.causes.iter();
+        let causes = causes.map(|cause| (cause.cause.clone(), cause.more));
+        causes.collect::<Vec<_>>()
+    };
+    let code = (LONG - WAITS - LAUNCHES) as i64;
+    let expected = [
+        (
+            "Python: Scheduler.schedule (sched.py:211)".to_owned(),
+            -code,
+        ),
+        ("Python: sample (sample.py:7)".to_owned(), code),
+    ];
+    let mut found = differences(200);
+    found.sort();
+    assert_eq!(found, expected);
+    let few = differences(100);
+    assert!(
+        few.iter().all(|(cause, _)| !cause.contains("Python")),
+        "{few:?}"
+    );
+}

@@ -1,0 +1,187 @@
+//! Whether a thread runs, waits for a processor, or sleeps.
+//!
+//! A thread that runs uses processor time, which costs no file to see. Of one that does not, `/proc` says whether it
+//! could. Its file is opened once in a window: a descriptor that comes and goes might be one that the host expects.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+use tllmprof_platform::descriptor::Own;
+use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
+use tllmprof_platform::system::processor_time;
+use tllmprof_recorder::ThreadState;
+use tllmprof_sync::Lock;
+
+use super::followed::{Followed, MOST};
+
+/// How long the sampler waits for a fork that has the files.
+const PATIENCE: core::time::Duration = core::time::Duration::from_millis(10);
+
+lifecycle::global! {
+    stage: Sinks;
+
+    /// `/proc/self/task/N/stat` of the threads that are followed, by their places.
+    #[fork(hold)]
+    static FILES: Lock<[Option<Own>; MOST]> = Lock::new([const { None }; MOST]);
+}
+
+lifecycle::at_fork! {
+    stage: Stage::Again,
+    child: in_child,
+}
+
+/// The threads are the parent's.
+fn in_child(_: &OnlyThread) {
+    close_all();
+}
+
+/// Closes the files.
+pub fn close_all() {
+    if let Some(mut files) = FILES.lock_for(PATIENCE) {
+        files.iter_mut().for_each(|file| *file = None);
+    }
+}
+
+fn close(place: usize) {
+    if let Some(mut files) = FILES.lock_for(PATIENCE) {
+        files[place] = None;
+    }
+}
+
+/// What is known of a thread at a sample.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// It is there; what it does, if that is known.
+    There(Option<ThreadState>),
+    /// It has ended.
+    Gone,
+}
+
+/// A thread from sample to sample.
+pub struct Scheduled {
+    /// When it was looked at last, and the processor time that it had had.
+    at: Instant,
+    used: u64,
+}
+
+impl Scheduled {
+    /// None where the thread has ended.
+    pub fn begin(thread: Followed) -> Option<Self> {
+        close(thread.place);
+        Some(Self {
+            at: Instant::now(),
+            used: processor_time(thread.number)?,
+        })
+    }
+
+    /// What the thread has done at the moment of a sample, which began on processor `ours` when it had `used` so
+    /// much, and is over.
+    pub fn seen(&mut self, thread: Followed, used: u64, ours: i32) -> Seen {
+        let Some(now) = processor_time(thread.number) else {
+            close(thread.place);
+            return Seen::Gone;
+        };
+        let at = Instant::now();
+        let ran = u128::from(now.saturating_sub(self.used));
+        let ran_mostly = 2 * ran > at.duration_since(self.at).as_nanos();
+        (self.at, self.used) = (at, now);
+        if now > used {
+            return Seen::There(Some(ThreadState::Running));
+        }
+        let Some((letter, processor)) = look(thread) else {
+            return Seen::There(None);
+        };
+        Seen::There(Some(match letter {
+            b'Z' | b'X' | b'x' => {
+                close(thread.place);
+                return Seen::Gone;
+            }
+            // Where the sampler has taken the processor from it, what it did until then counts.
+            b'R' if processor == ours && ran_mostly => ThreadState::Running,
+            b'R' => ThreadState::Runnable,
+            _ => ThreadState::Sleeping,
+        }))
+    }
+}
+
+/// The letter of a thread's state, and the processor that it ran on last.
+fn look(thread: Followed) -> Option<(u8, i32)> {
+    let mut files = FILES.lock_for(PATIENCE)?;
+    let place = files.get_mut(thread.place)?;
+    if place.is_none() {
+        let path = format!("/proc/self/task/{}/stat", thread.number);
+        *place = Own::new(File::open(path).ok()?).ok();
+    }
+    let mut text = [0; 512];
+    let length = place.as_ref()?.get()?.read_at(&mut text, 0).ok()?;
+    parse(text.get(..length)?)
+}
+
+/// proc(5): the state is the third field, and the processor the 39th. The name, in brackets, is the second.
+fn parse(stat: &[u8]) -> Option<(u8, i32)> {
+    let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    let mut fields = str::from_utf8(stat.get(behind..)?)
+        .ok()?
+        .split_ascii_whitespace();
+    let letter = *fields.next()?.as_bytes().first()?;
+    let processor = fields.nth(35)?.parse().ok()?;
+    Some((letter, processor))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+    use std::thread::scope;
+    use std::time::Duration;
+
+    use tllmprof_platform::ids;
+
+    use super::*;
+
+    #[test]
+    fn the_state_and_the_processor_are_found_behind_any_name() {
+        let stat = "7 (a) R 1 (b) c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 \
+                    31 32 33 34 5 36 37\n";
+        assert_eq!(parse(stat.as_bytes()), Some((b'S', 5)));
+        assert_eq!(parse(b"7 (a) R 1"), None);
+        assert_eq!(parse(b""), None);
+        let own = std::fs::read("/proc/thread-self/stat").unwrap();
+        let (letter, processor) = parse(&own).unwrap();
+        assert!(letter == b'R' && processor >= 0);
+    }
+
+    #[test]
+    fn a_thread_runs_sleeps_and_ends() {
+        let (number, sleeps) = (AtomicI32::new(0), AtomicBool::new(false));
+        scope(|scope| {
+            let worker = scope.spawn(|| {
+                number.store(ids::thread(), Ordering::Release);
+                while !sleeps.load(Ordering::Relaxed) {}
+                std::thread::park();
+            });
+            while number.load(Ordering::Acquire) == 0 {}
+            let thread = Followed {
+                place: 0,
+                number: number.load(Ordering::Acquire),
+                target: None,
+            };
+            let mut scheduled = Scheduled::begin(thread).unwrap();
+            let mut see = || {
+                // SAFETY: takes nothing.
+                let ours = unsafe { libc::sched_getcpu() };
+                let used = processor_time(thread.number).unwrap_or(0);
+                std::thread::sleep(Duration::from_millis(1));
+                scheduled.seen(thread, used, ours)
+            };
+            let has = |state| move |seen: Seen| seen == Seen::There(Some(state));
+            assert!((0..1000).map(|_| see()).any(has(ThreadState::Running)));
+            sleeps.store(true, Ordering::Relaxed);
+            assert!((0..1000).map(|_| see()).any(has(ThreadState::Sleeping)));
+            worker.thread().unpark();
+            worker.join().unwrap();
+            assert!((0..1000).map(|_| see()).any(|seen| seen == Seen::Gone));
+            assert!(FILES.lock()[0].is_none());
+        });
+    }
+}

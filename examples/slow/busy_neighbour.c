@@ -1,0 +1,42 @@
+/* Suffers from neighbours on its processor: what it has to do before each launch waits for its turn.
+ *
+ *   cc -O2 busy_neighbour.c -o busy_neighbour -ldl
+ *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./busy_neighbour
+ */
+#define _GNU_SOURCE
+#include "gpu.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { STEPS = 30, NEIGHBOURS = 3, KERNEL_NS = 2000000, PREPARES = 10000000 };
+
+int main(void)
+{
+    pid_t neighbours[NEIGHBOURS];
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    if (sched_setaffinity(0, sizeof one, &one) != 0)
+        return 1;
+    for (int i = 0; i < NEIGHBOURS; i++) {
+        neighbours[i] = fork();
+        if (neighbours[i] == 0)
+            for (;;)
+                ;
+    }
+    gpu_start(0);
+    for (int step = 0; step < STEPS; step++) {
+        /* The same work in each step, however long that takes. */
+        for (volatile int i = 0; i < PREPARES; i++)
+            ;
+        gpu_launch(KERNEL_NS);
+        gpu_wait();
+    }
+    for (int i = 0; i < NEIGHBOURS; i++) {
+        kill(neighbours[i], SIGKILL);
+        waitpid(neighbours[i], NULL, 0);
+    }
+}

@@ -1,0 +1,22 @@
+/* Suffers from a graph that is captured anew in every 50th step, as where it depends on a length that grows.
+ *
+ *   cc -O2 graph_recapture.c -o graph_recapture -ldl
+ *   tllmprof run --window 10-160 --step cuStreamSynchronize -- ./graph_recapture
+ */
+#include "gpu.h"
+
+enum { STEPS = 170, EVERY = 50, KERNELS = 4, KERNEL_NS = 250000, CAPTURED = 2000 };
+
+int main(void)
+{
+    void *graph = NULL, *other = NULL;
+    gpu_start(0);
+    for (int step = 0; step < STEPS; step++) {
+        if (step % EVERY == 0) {
+            gpu_capture(&graph, KERNELS, KERNEL_NS);
+            gpu_capture(&other, CAPTURED, 0); /* of the other lengths */
+        }
+        gpu_launch_graph(graph);
+        gpu_wait();
+    }
+}

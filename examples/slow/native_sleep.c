@@ -1,0 +1,26 @@
+/* Suffers from a native function that sleeps: between the steps it looks for new requests, and gives each look 6 ms.
+ *
+ *   cc -O2 native_sleep.c -o native_sleep -ldl
+ *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./native_sleep
+ */
+#include "gpu.h"
+
+#include <time.h>
+
+enum { STEPS = 30, KERNEL_NS = 5000000, LOOKS_NS = 6000000 };
+
+static void look_for_requests(void)
+{
+    struct timespec time = {0, LOOKS_NS};
+    nanosleep(&time, NULL);
+}
+
+int main(void)
+{
+    gpu_start(0);
+    for (int step = 0; step < STEPS; step++) {
+        look_for_requests();
+        gpu_launch(KERNEL_NS);
+        gpu_wait();
+    }
+}

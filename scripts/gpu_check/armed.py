@@ -1,0 +1,77 @@
+"""What the library costs with its window far off, in processor time a step.
+
+Processes of one program live at the same time on one core and run in turn, a short block each, as in throughput.py; two of them are
+without the library. One process may be dearer than its twin for as long as it lives, so they are started afresh again and again, and a
+start is one value: its interval is by Student's t over the starts.
+"""
+import os
+import statistics
+
+from . import throughput
+from .kernels import Report
+
+NAME = "armed"
+AIM = 0.998
+ROUNDS, BLOCK_SECONDS = 12, 0.06
+# Of 95 %, by the number of starts.
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+TITLE = ("## Armed", "", "Processor time a step without the library, of that with it and its window far off: the mean of the starts' medians "
+         f"and its 95 % interval; the aim is {AIM}. *Again*: a second process without it, which is the noise.")
+
+
+def loops(programs):
+    static, torch = programs["loop-static"], programs["torch_graph"]
+    return [throughput.Loop(static, "decode", "C: graph of 20 kernels, 1 kernel, wait", ("--decode",), 10),
+            throughput.Loop(static, "launches", "C: 150 kernels, 1 wait", ("--waits", "1", "--launches", "150"), 10),
+            throughput.Loop(torch, "decode", "torch: graph of 20 kernels, 1 kernel, wait", ("--decode",), 6)]
+
+
+def ways(folder):
+    """As throughput.WAYS."""
+    recorded = dict(throughput.closed("auto"), TLLMPROF_TRACE=os.path.join(folder, "armed-%p.tllmprof"))
+    return (("without", None), ("again", None), ("auto", throughput.closed("auto")), ("auto, with a record", recorded))
+
+
+def of_starts(starts):
+    """Of each way but the first, a start's median of plain ÷ its own; `starts`: what throughput.run_in_turn gave of each."""
+    ratios = [throughput.ratios(times) for times in starts]
+    return [[1 / statistics.median(start[way]) for start in ratios] for way in range(1, len(ratios[0]))]
+
+
+def interval(values):
+    """(mean, least, most)"""
+    mean, half = statistics.mean(values), STUDENT[len(values)] * statistics.stdev(values) / len(values) ** 0.5
+    return mean, mean - half, mean + half
+
+
+def judge(values):
+    """(in words, whether the aim is met or None where the interval does not say)."""
+    mean, least, most = interval(values)
+    return f"{mean:.4f} ({least:.4f}–{most:.4f}) in {len(values)} starts", True if least >= AIM else False if most < AIM else None
+
+
+def measured(bench, report, loop):
+    # All on one core, which is always as fast as itself.
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    try:
+        starts = [throughput.run_in_turn(loop, bench, ROUNDS, BLOCK_SECONDS, False, ways(bench.folder), throughput.Block.processor_ns)[0]
+                  for _ in range(loop.starts)]
+    finally:
+        os.sched_setaffinity(0, before)
+    plain = statistics.median(one for start in starts for one in start[0])
+    names = [name for name, _ in ways(bench.folder)][1:]
+    for name, values in zip(names, of_starts(starts)):
+        got, ok = judge(values)
+        report.check(f"{loop.text}: {name}", f"{got}; {plain / 1000:.2f} us without", ok if name != "again" else None)
+
+
+def table(bench, cuda, log):
+    """(lines of the page, how many were as wanted, how many were not)."""
+    report = Report(NAME, log)
+    for loop in loops(bench.programs):
+        if loop.program.missing:
+            report.check(loop.text, f"skipped: {loop.program.missing}", None)
+        else:
+            report.guarded(measured, bench, loop)
+    return report.page(*TITLE)

@@ -1,0 +1,124 @@
+"""How much of a step the GPU is busy: by our kernels, whose ledger says it, and by nsys, in runs that take turns.
+
+Both cannot have CUPTI at once. nsys's figure is computed here, from its own records of kernels, copies and sets.
+"""
+import os
+import sqlite3
+import statistics
+from dataclasses import dataclass
+
+from . import child, nsys
+from .kernels import Report
+from .record_file import process_of
+
+NAME = "busy"
+ROUNDS, STEPS, FIRST, LAST = 5, 400, 200, 259
+WITHIN = 0.03
+WORK = ("KERNEL", "MEMCPY", "MEMSET")
+TITLE = ("## How busy the GPU is", "", f"Medians of a step, by our kernels and by nsys, {ROUNDS} runs each in turn; of the median step's time "
+         "in brackets, which either tool makes longer.")
+
+
+@dataclass(frozen=True)
+class Loop:
+    program: str
+    rule: str
+    words: tuple = ()
+
+
+LOOPS = (Loop("torch_graph", "cudaGraphLaunch"), Loop("loop-shared", "cudaGraphLaunch"))
+
+
+def union(spans):
+    """Spans of time as ones that do not touch, in order."""
+    found = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], end)
+        else:
+            found.append([start, end])
+    return found
+
+
+def busy_of(steps, work):
+    """[(how long the GPU was busy, how long the step took)] of steps."""
+    found, at = [], 0
+    for start, end in steps:
+        while at < len(work) and work[at][1] <= start:
+            at += 1
+        busy, place = 0, at
+        while place < len(work) and work[place][0] < end:
+            busy += min(end, work[place][1]) - max(start, work[place][0])
+            place += 1
+        found.append((busy, end - start))
+    return found
+
+
+def of_nsys(database):
+    """The same of an nsys export: of the ranges `iteration N`."""
+    trace = nsys.Trace(database)
+    steps = [(one.start, one.end) for one in trace.ranges if one.text.startswith("iteration ") and one.end]
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
+        there = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        tables = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in WORK]
+        work = [span for table in tables if table in there for span in db.execute(f"SELECT start, end FROM {table}")]
+    db.close()
+    return busy_of(steps, union(work))
+
+
+def of_record(command, path):
+    """The same of a record, of the steps in which kernels were taken."""
+    steps = [one for window in process_of(command, path)["windows"] for one in window["iterations"]]
+    return [(one["gpu_busy_ns"], one["dur_ns"]) for one in steps if one["gpu_busy_ns"] is not None]
+
+
+def median(steps):
+    """Of the first and the last step the tools take different parts."""
+    inner = steps[1:-1]
+    return statistics.median(busy for busy, _ in inner), statistics.median(took for _, took in inner)
+
+
+def run_nsys(bench, words, variables, name):
+    base = nsys.report_base(bench.folder, name)
+    ended = child.run([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node"), *words], variables)
+    nsys.read(bench.nsys, base, ended)
+    folder = os.path.dirname(base)
+    return of_nsys(next(os.path.join(folder, file) for file in sorted(os.listdir(folder)) if file.endswith(".sqlite")))
+
+
+def compare(report, what, ours, theirs):
+    """Compares medians of runs: [(busy, took)] of each."""
+    own, other = (statistics.median(busy for busy, _ in runs) for runs in (ours, theirs))
+    shown = [f"{statistics.median(busy for busy, _ in runs) / 1000:.1f} us of {statistics.median(took for _, took in runs) / 1000:.1f} us"
+             for runs in (ours, theirs)]
+    report.check(what, f"{shown[0]} by our kernels, {shown[1]} by nsys: {own / max(1, other) - 1:+.2%}",
+                 abs(own - other) <= WITHIN * other and other > 0)
+
+
+def check(bench, report, loop):
+    program = bench.programs[loop.program]
+    if program.missing:
+        return report.check(loop.program, program.missing, None)
+    words, window = program.words(STEPS, *loop.words), f"{FIRST}-{LAST}"
+    ours, theirs = [], []
+    for _ in range(ROUNDS):
+        trace = os.path.join(bench.folder, f"busy-{loop.program}.tllmprof")
+        if os.path.exists(trace):
+            os.remove(trace)
+        ended = child.run(words, bench.shimmed(window, loop.rule, TLLMPROF_TRACE=trace, TLLMPROF_KERNELS=LAST - FIRST + 1))
+        if ended.status != 0:
+            report.raw(loop.program, ended)
+        ours.append(median(of_record(bench.command, trace)))
+        theirs.append(median(run_nsys(bench, words, bench.shimmed(window, loop.rule), f"busy {loop.program}")))
+    return compare(report, loop.program, ours, theirs)
+
+
+def table(bench, _cuda, log):
+    """(lines of the page, how many were as wanted, how many were not)."""
+    report = Report(NAME, log)
+    for loop in LOOPS:
+        try:
+            check(bench, report, loop)
+        except Exception as error:  # one program's fault must not lose the others' rows
+            report.check(loop.program, f"{type(error).__name__}: {error}", False)
+    return report.page(*TITLE)

@@ -1,0 +1,109 @@
+"""The routers of real engines (`--engine vllm --only "vllm, router"`): a model with experts, learned, balanced, and in turn.
+
+Four runs of the same load: plain; with the library; with balanced routers; with these in one window. An operator in the engine counts
+each layer's chosen experts where they are used (scripts/engines/drivers/truth), also in captured graphs.
+"""
+import glob
+import json
+import os
+import statistics
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from . import child
+from .engines import DRIVERS, MODEL_OF_EXPERTS, counted, largest, unlike_facts
+from .record_file import Record
+from .router import INNER, judge_kernels, judge_proof, judge_routing
+
+# In the first round: all others are outside.
+FIRST, LAST = 30, 70
+KINDS = {"learned": {"TLLMPROF_KERNELS": INNER}, "perfect": {"TLLMPROF_KERNELS": INNER, "ENABLE_PERFECT_ROUTER": 1},
+         "window": {"TLLMPROF_PERFECT_ROUTER": "window"}}
+BATCH, PORT = 16, 8000
+
+
+def loads(rows, apart=0):
+    """{iteration: how far the experts' loads were apart} of the steps of more than a token, which can be uneven."""
+    return {at + apart: row[5] for at, row in enumerate(rows) if row[3] > 1 and row[5] >= 0}
+
+
+def judge_loads(perfect, window):
+    """(in words, what is wrong). `perfect`, `window`: what `loads` says of them."""
+    inside = [one for n, one in window.items() if FIRST <= n <= LAST]
+    outside = [one for n, one in window.items() if not FIRST <= n <= LAST]
+    if not perfect or not outside or len(inside) != LAST - FIRST + 1:
+        return "", [f"loads of {len(perfect)} balanced steps, {len(inside)} inside the window and {len(outside)} outside"]
+    wrong = [f"{what}: loads {max(all)} apart" for what, all in (("balanced", perfect.values()), ("window", inside)) if max(all) > 1]
+    if min(outside) <= 1:
+        wrong.append(f"balanced outside the window in {sum(one <= 1 for one in outside)} steps")
+    return (f"at most {max(perfect.values())} apart in {len(perfect)} steps, {max(inside)} in the window's {len(inside)}; outside "
+            f"{statistics.median(outside):.0f} in {len(outside)} ({min(outside)} to {max(outside)})"), wrong
+
+
+def judge_outputs(plain, learned, window):
+    """(in words, whether they are right or None where the engine does not repeat itself), each by round and request."""
+    after = [(one, other) for mine, theirs in zip(plain[1:], window[1:]) for one, other in zip(mine, theirs)]
+    same = sum(one == other for one, other in after)
+    inside = sum(one != other for one, other in zip((plain or [[]])[0], (window or [[]])[0]))
+    repeats = plain == learned
+    said = (f"{same} of {len(after)} after the window's round with the plain run's tokens and log probabilities, {inside} changed in it; "
+            f"{'the same' if repeats else 'others'} with the library alone")
+    if not after or not inside:
+        return said, False
+    return said, same == len(after) if repeats else None
+
+
+def gate_of(own, config):
+    """Kernels that a gate of the model needs by itself."""
+    words = [config["hidden_size"], config["num_experts"], BATCH]
+    ended = child.run([sys.executable, os.path.join(DRIVERS, "gate_alone.py"), *map(str, words)], own.variables())
+    return json.loads(ended.out) if ended.status == 0 else []
+
+
+def check(bench, report, own, run):
+    what = f"{own.name}, {run.label}"
+    plain = own.made(run, "plain", PORT=PORT)
+
+    def made(at, kind):
+        folder = own.records(run, f"-{kind}")
+        settings = {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": f"{FIRST}-{LAST}", "TLLMPROF_STEP": "auto",
+                    "TLLMPROF_TRACE": f"{folder}/%p.tllmprof", **KINDS[kind]}
+        # An engine may take the ports behind its own, too.
+        one = own.made(run, kind, settings, PORT=PORT + 1000 * (at + 1))
+        return one, *largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
+
+    # vLLM takes what others take of the GPU's memory meanwhile for its own.
+    with ThreadPoolExecutor(len(KINDS) if run.is_server else 1) as pool:
+        found = dict(zip(KINDS, pool.map(made, range(len(KINDS)), KINDS)))
+    everything = {"plain": plain, **{kind: one for kind, (one, _, _) in found.items()}}
+    for kind, one in everything.items():
+        if one.ended.status != 0 or not one.outputs:
+            report.raw(f"{what}, {kind}", one.ended)
+    lacking = [kind for kind, (_, process, _) in found.items() if process is None]
+    report.check(f"{what}: ends", f"{[(one.ended.status, len(one.outputs)) for one in everything.values()]} (status, rounds); "
+                 f"no record: {lacking or 'none'}", not lacking and all(
+                     one.ended.status == 0 and len(one.outputs) == len(plain.outputs) > 0 for one in everything.values()))
+    if lacking:
+        return
+    with open(os.path.join(own.own, MODEL_OF_EXPERTS, "config.json")) as file:
+        config = json.load(file)
+    layers = config["num_hidden_layers"]
+    (learned, _, learned_path), (perfect, balanced, balanced_path), (window, windowed, window_path) = found.values()
+    report.check(f"{what}: steps", [(counted(process, one.log), len(one.rows)) for one, process, _ in found.values()], None)
+    got, wrong = judge_loads(*(loads(one.rows, unlike_facts(process, one.rows)[2])
+                               for one, process in ((perfect, balanced), (window, windowed))))
+    report.check(f"{what}: loads", "; ".join(filter(None, [got, *wrong])), not wrong)
+    report.check(f"{what}: outputs", *judge_outputs(plain.outputs, learned.outputs, window.outputs))
+    got, wrong = judge_kernels(Record(bench.command, learned_path), Record(bench.command, balanced_path), gate_of(own, config), layers,
+                               True, FIRST)
+    report.check(f"{what}: gates", "; ".join([got, *wrong]), not wrong)
+    for kind, one in (("perfect", perfect), ("window", window)):
+        got, wrong = judge_proof(one.log, layers)
+        if run.is_server:  # it is killed before its last line
+            got, wrong = "killed at its end", [line for line in one.log.split("\n") if "router stays" in line or "keeps its" in line
+                                               or "routers stay" in line]
+        if "output is intentionally wrong" not in one.log:
+            wrong.append("it did not say that the output is wrong")
+        report.check(f"{what}: {kind}, proof", "; ".join([got, *wrong]), not wrong)
+    got, wrong = judge_routing(bench.command, [window_path], layers)
+    report.check(f"{what}: routing", "; ".join([got, *wrong]), not wrong)

@@ -1,0 +1,91 @@
+"""Small records of real engines (`--records FILE`), for the corpus that the report is tested with (crates/page/tests/corpus).
+
+Each engine is run once with a window of some iterations, kernels in some of those; its record, compressed, goes into one archive.
+"""
+import glob
+import gzip
+import io
+import os
+import shutil
+import tarfile
+
+from . import child, engines
+from .kernels import Report
+
+NAME = "records"
+# (window's first iteration, how many, how many with kernels): the next where the record is too large.
+SIZES = ((300, 20, 4), (300, 10, 2), (300, 4, 1))
+LARGEST = 60_000
+LOOPS = {"torch-graph": ("torch_graph", "auto", 400), "hf-generate": ("hf_generate", "auto", 400), "llama.cpp": ("llama.cpp", "auto", None)}
+TITLE = ("## Records of real engines", "", f"Compressed, at most {LARGEST} bytes.")
+
+
+def settings(bench, folder, size):
+    first, many, kernels = size
+    return {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": f"{first}-{first + many - 1}", "TLLMPROF_STEP": "auto",
+            "TLLMPROF_KERNELS": kernels, "TLLM_PROFILE_RECORD_GC": 1, "TLLMPROF_TRACE": f"{folder}/%p.tllmprof"}
+
+
+def packed(path):
+    with open(path, "rb") as record:
+        return gzip.compress(record.read(), 9, mtime=0)
+
+
+def made(bench, report, what, run):
+    """The compressed record of what `run` runs with these settings, or None."""
+    folder = os.path.join(bench.folder, NAME)
+    for size in SIZES:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        ended = run(settings(bench, folder, size))
+        process, path = engines.largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
+        if not process or not process["inside"]:
+            report.raw(what, ended)
+            report.check(what, f"no window in a record; the library said: {ended.said_by_shim()}", False)
+            return None
+        record = packed(path)
+        iterations, kernels = process["inside"]["iterations"], process["kernel_window"]
+        if len(record) <= LARGEST:
+            report.check(what, f"{len(record)} bytes; {process['rule']}; {iterations} iterations, kernels in "
+                         f"{kernels['iterations'] if kernels else 0}", True)
+            return record
+    report.check(what, f"{len(record)} bytes for {iterations} iterations", False)
+    return None
+
+
+def of_engine(bench, folder, name):
+    """(what, a function that runs it with settings) for each way to run the engine that is no server."""
+    own = engines.Bench(bench, folder, name)
+    for run in own.engine.runs:
+        yield f"{name}-{run.label}".replace(" ", "-"), lambda given, run=run: own.made(run, NAME, given).ended
+
+
+def of_loops(bench):
+    for what, (name, rule, steps) in LOOPS.items():
+        program = bench.programs[name]
+        if not program.missing:
+            yield what, lambda given, program=program, steps=steps, rule=rule: child.run(
+                program.words(steps), bench.variables(**{**given, "TLLMPROF_STEP": rule}))
+
+
+def table(bench, folder, log, names, out):
+    """(lines of the page, how many were as wanted, how many were not)."""
+    report, found = Report(NAME, log), {}
+
+    def take(what, run):
+        record = made(bench, report, what, run)
+        if record:
+            found[what] = record
+
+    for what, run in of_loops(bench):
+        engines.guarded(report, what, take, what, run)
+    for name in names:
+        for what, run in engines.guarded(report, name, lambda name=name: list(of_engine(bench, folder, name))) or ():
+            engines.guarded(report, what, take, what, run)
+    with tarfile.open(out, "w") as archive:
+        for what, record in sorted(found.items()):
+            entry = tarfile.TarInfo(f"{what}.tllmprof.gz")
+            entry.size = len(record)
+            archive.addfile(entry, io.BytesIO(record))
+    log(f"{out}: {len(found)} records")
+    return report.page(*TITLE)

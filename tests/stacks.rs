@@ -1,0 +1,356 @@
+//! Sampled stacks, in every CPython there is: what the samples show is what the program did, and the program does not
+//! notice.
+//!
+//! Functions take known shares of the processor time (`tests/stacks/program.py`). Samples count where the thread ran:
+//! on a busy machine it waits for a processor most of the time, in whichever function.
+
+mod common;
+#[path = "record/read.rs"]
+mod read;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::time::Duration;
+
+use common::python::{Python, pythons};
+use common::pythons::few;
+use common::{Output, Scratch, command, repo, run, shim, standin};
+use read::Read;
+use tllmprof_record::{Info, Taken, ThreadState, What};
+
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The program, sampled at 1000 Hz in one window from its first step to its end.
+fn program(python: &Python, scratch: &Scratch, situation: &str, steps: u32) -> Command {
+    let mut started = command(&python.path);
+    started
+        .arg(repo().join("tests/stacks/program.py"))
+        .args([situation, "--steps", &steps.to_string()])
+        .env("LD_PRELOAD", shim())
+        .env("LD_LIBRARY_PATH", standin())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("TLLMPROF_START_STOP", "0-")
+        .env("TLLMPROF_STEP", "cudaDeviceSynchronize")
+        .env("TLLMPROF_TRACE", "%p.tllmprof")
+        .env("TLLMPROF_STACKS", "1000")
+        .current_dir(scratch.folder());
+    started
+}
+
+/// Runs it: what it wrote, and the samples of each of its processes.
+#[track_caller]
+fn sampled(python: &Python, situation: &str, steps: u32) -> (Output, Vec<Samples>) {
+    let scratch = Scratch::new("stacks");
+    let output = run(&mut program(python, &scratch, situation, steps), PATIENCE);
+    let records = Read::all(scratch.folder());
+    (output, records.iter().map(Samples::of).collect())
+}
+
+/// As [`sampled`], of a program that ends well and is one process.
+#[track_caller]
+fn sampled_alone(python: &Python, situation: &str, steps: u32) -> (Output, Samples) {
+    let (output, mut all) = sampled(python, situation, steps);
+    assert!(
+        output.status.success(),
+        "{python} {situation}: {}",
+        output.err()
+    );
+    assert_eq!(all.len(), 1, "{python} {situation}: {}", output.err());
+    let samples = all.remove(0);
+    println!("{python} {situation}: {}", samples.summary());
+    (output, samples)
+}
+
+struct Sample {
+    taken: Taken,
+    state: Option<ThreadState>,
+    thread: u32,
+    /// The functions, the innermost first, as `NAME (FILE:LINE)`.
+    stack: Vec<String>,
+    /// What it took, in ticks.
+    took: u64,
+}
+
+struct Samples(Vec<Sample>);
+
+impl Samples {
+    #[track_caller]
+    fn of(record: &Read) -> Self {
+        let mut frames = BTreeMap::new();
+        for (_, event) in &record.events {
+            if let What::Frame { id, parent, name } = event.what {
+                let text = String::from_utf8_lossy(record.strings.get(name).unwrap()).into_owned();
+                assert!(
+                    frames.insert(id, (parent, text)).is_none(),
+                    "id {id} is given twice"
+                );
+            }
+        }
+        let stack_of = |innermost: u32| {
+            let frame = |id: &u32| {
+                frames
+                    .get(id)
+                    .expect("a frame that is referred to is there")
+            };
+            let ids = std::iter::successors(Some(innermost).filter(|id| *id != 0), |id| {
+                Some(frame(id).0).filter(|id| *id != 0)
+            });
+            ids.map(|id| frame(&id).1.clone()).collect()
+        };
+        let samples = record
+            .events
+            .iter()
+            .filter_map(|(_, event)| match event.what {
+                What::Sample {
+                    taken,
+                    state,
+                    thread,
+                    frame,
+                } => Some(Sample {
+                    taken,
+                    state,
+                    thread,
+                    stack: stack_of(frame),
+                    took: event.duration,
+                }),
+                _ => None,
+            });
+        Self(samples.collect())
+    }
+
+    fn share(&self, is: impl Fn(&Sample) -> bool) -> f64 {
+        self.0.iter().filter(|sample| is(sample)).count() as f64 / self.0.len().max(1) as f64
+    }
+
+    fn torn(&self) -> f64 {
+        self.share(|sample| sample.taken == Taken::Torn)
+    }
+
+    fn summary(&self) -> String {
+        let mut took: Vec<_> = self.0.iter().map(|sample| sample.took).collect();
+        took.sort_unstable();
+        format!(
+            "{} samples, of which {:.3} ran, {:.4} torn, median {:?} ticks",
+            self.0.len(),
+            self.share(|sample| sample.state == Some(ThreadState::Running)),
+            self.torn(),
+            took.get(took.len() / 2)
+        )
+    }
+
+    /// Samples of a running thread that is in a function.
+    fn count(&self, function: &str) -> usize {
+        let ran = self
+            .0
+            .iter()
+            .filter(|sample| sample.state == Some(ThreadState::Running));
+        ran.filter(|sample| sample.stack.iter().any(|name| is(name, function)))
+            .count()
+    }
+
+    /// Who calls a function.
+    fn callers(&self, function: &str) -> BTreeSet<&str> {
+        let pairs = self.0.iter().flat_map(|sample| sample.stack.windows(2));
+        let of = pairs.filter(|pair| is(&pair[0], function));
+        of.map(|pair| pair[1].split(' ').next().unwrap()).collect()
+    }
+
+    #[track_caller]
+    fn have_their_shares(&self, python: &Python) {
+        let functions = [("seventy", 0.7), ("twenty", 0.2), ("ten", 0.1)];
+        let all: usize = functions
+            .iter()
+            .map(|(function, _)| self.count(function))
+            .sum();
+        assert!(all > 200, "{python}: {}", self.summary());
+        for (function, truth) in functions {
+            let found = self.count(function) as f64 / all as f64;
+            // Three points from 2000 samples on, and more for fewer.
+            let most = 0.03 * (2000.0 / all as f64).sqrt().max(1.0);
+            assert!(
+                (found - truth).abs() < most,
+                "{python}: {function} {found:.3}, not {truth} to {most:.3} ({all} samples)"
+            );
+        }
+    }
+}
+
+/// Whether a frame is of this function, by its name without the class.
+fn is(name: &str, function: &str) -> bool {
+    let qualified = name.split(' ').next().unwrap();
+    qualified.rsplit('.').next() == Some(function)
+}
+
+#[test]
+fn shares_are_those_of_the_program() {
+    for python in pythons() {
+        let (output, samples) = sampled_alone(python, "shares", 2500);
+        assert_eq!(
+            output.err().matches("TLLMPROF_STACKS").count(),
+            0,
+            "{}",
+            output.err()
+        );
+        samples.have_their_shares(python);
+        assert!(samples.torn() < 0.05, "{python}: {}", samples.summary());
+        assert_eq!(samples.callers("seventy"), ["step"].into(), "{python}");
+        assert_eq!(samples.callers("step"), ["shares"].into(), "{python}");
+        // A name has its file and its first line.
+        let names: BTreeSet<_> = samples
+            .0
+            .iter()
+            .filter_map(|sample| sample.stack.last())
+            .collect();
+        assert!(
+            names.iter().all(|name| name.ends_with("program.py:1)")),
+            "{python}: {names:?}"
+        );
+    }
+}
+
+#[test]
+fn a_record_says_how_often() {
+    let python = &pythons()[0];
+    let scratch = Scratch::new("stacks-rate");
+    let mut started = program(python, &scratch, "shares", 300);
+    let output = run(started.env("TLLMPROF_STACKS", "1"), PATIENCE);
+    assert!(output.status.success(), "{}", output.err());
+    let records = Read::all(scratch.folder());
+    let rate = records[0]
+        .events
+        .iter()
+        .find_map(|(_, event)| match event.what {
+            What::Info {
+                key: Some(Info::StacksRate),
+                value,
+            } => Some(value),
+            _ => None,
+        });
+    assert_eq!(rate, Some(200));
+}
+
+#[test]
+fn coroutines_are_read_with_their_callers() {
+    for python in pythons() {
+        let (_, samples) = sampled_alone(python, "coroutines", 1500);
+        samples.have_their_shares(python);
+        assert!(samples.torn() < 0.15, "{python}: {}", samples.summary());
+        assert_eq!(samples.callers("inner"), ["middle"].into(), "{python}");
+    }
+}
+
+#[test]
+fn deep_stacks_are_whole() {
+    for python in few() {
+        let (_, samples) = sampled_alone(python, "deep", 600);
+        let deepest = samples.0.iter().map(|sample| sample.stack.len()).max();
+        assert!(
+            deepest > Some(800),
+            "{python}: {deepest:?}, {}",
+            samples.summary()
+        );
+        samples.have_their_shares(python);
+        assert_eq!(samples.callers("step"), ["down"].into(), "{python}");
+    }
+}
+
+#[test]
+fn only_threads_that_make_steps_are_sampled() {
+    for python in few() {
+        let (output, samples) = sampled_alone(python, "threads", 1000);
+        let wanted: BTreeSet<u32> = output
+            .out()
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let found: BTreeSet<_> = samples.0.iter().map(|sample| sample.thread).collect();
+        assert_eq!(found, wanted, "{python}");
+        let (first, second) = (
+            samples.0[0].thread,
+            wanted.iter().find(|it| **it != samples.0[0].thread),
+        );
+        let of = |thread, function: &str| {
+            let mut of = samples.0.iter().filter(|sample| sample.thread == thread);
+            of.any(|sample| sample.stack.iter().any(|name| is(name, function)))
+        };
+        assert!(
+            of(first, "seventy") && !of(first, "second_steps"),
+            "{python}"
+        );
+        assert!(
+            of(*second.unwrap(), "second_steps") && !of(*second.unwrap(), "seventy"),
+            "{python}"
+        );
+    }
+}
+
+#[test]
+fn a_child_of_a_fork_has_samples_of_its_own() {
+    for python in few() {
+        let (output, all) = sampled(python, "fork", 400);
+        assert!(output.status.success(), "{python}: {}", output.err());
+        assert_eq!(all.len(), 9, "{python}: {}", output.err());
+        for samples in &all {
+            assert!(!samples.0.is_empty() && samples.torn() < 0.5, "{python}");
+            assert!(samples.count("step") > 0, "{python}: {}", samples.summary());
+            let threads: BTreeSet<_> = samples.0.iter().map(|sample| sample.thread).collect();
+            assert_eq!(threads.len(), 1, "{python}");
+        }
+    }
+}
+
+#[test]
+fn what_changes_all_the_time_is_read_or_rejected() {
+    for python in pythons() {
+        let (_, samples) = sampled_alone(python, "churn", 3000);
+        // Each name is one of the program's or of the library's, whatever came and went.
+        let is_odd = |name: &&String| {
+            let places = [".py:", "<string>:", "<frozen "];
+            !places.iter().any(|place| name.contains(place))
+        };
+        let odd: Vec<_> = samples
+            .0
+            .iter()
+            .flat_map(|sample| &sample.stack)
+            .filter(is_odd)
+            .collect();
+        assert!(odd.is_empty(), "{python}: {odd:?}");
+        assert!(samples.torn() < 0.9, "{python}: {}", samples.summary());
+    }
+}
+
+#[test]
+fn a_thread_that_sleeps_is_seen_to_sleep() {
+    for python in few() {
+        let (_, samples) = sampled_alone(python, "sleeps", 300);
+        let asleep = samples.share(|sample| sample.state == Some(ThreadState::Sleeping));
+        assert!(asleep > 0.3, "{python}: {asleep}");
+        assert!(samples.share(|sample| sample.stack.iter().any(|name| is(name, "sleeps"))) > 0.9);
+    }
+}
+
+#[test]
+fn a_process_that_ends_in_a_window_ends_as_it_would() {
+    for python in few() {
+        let (output, samples) = sampled(python, "at_once", 200);
+        assert_eq!(output.status.code(), Some(0), "{python}: {}", output.err());
+        assert!(!samples[0].0.is_empty(), "{python}");
+        let (output, samples) = sampled(python, "raises", 200);
+        assert_eq!(output.status.code(), Some(3), "{python}: {}", output.err());
+        assert!(!samples[0].0.is_empty(), "{python}");
+    }
+}
+
+#[test]
+fn without_a_record_nothing_is_sampled_and_one_line_says_so() {
+    let scratch = Scratch::new("stacks-without");
+    let mut started = program(&pythons()[0], &scratch, "shares", 50);
+    let output = run(started.env_remove("TLLMPROF_TRACE"), PATIENCE);
+    assert!(output.status.success());
+    let said = output
+        .err()
+        .lines()
+        .filter(|line| line.contains("TLLMPROF_STACKS"))
+        .count();
+    assert_eq!(said, 1, "{}", output.err());
+}
