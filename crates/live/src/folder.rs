@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tllmprof_config::Control;
 use tllmprof_control::place;
 
-use crate::Surroundings;
+use crate::surroundings::Surroundings;
 
 /// Why a folder is not used.
 #[derive(Debug)]

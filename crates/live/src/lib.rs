@@ -14,10 +14,10 @@ mod clients;
 mod folder;
 mod server;
 mod socket;
+mod surroundings;
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use tllmprof_config::{Control, Settings};
@@ -26,8 +26,10 @@ use tllmprof_platform::own_threads::OwnThread;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::system::{name_thread, start_thread, without_signals};
 use tllmprof_platform::thread::uncounted;
-use tllmprof_session::live::Listener;
+use tllmprof_session::Listener;
 use tllmprof_sync::Published;
+
+use surroundings::Surroundings;
 
 lifecycle::global! {
     stage: Sinks;
@@ -42,14 +44,6 @@ lifecycle::global! {
 
 /// A window that is closed while the process waits for work is closed on this stack, with all that a profiler does.
 const STACK: usize = 1 << 20;
-
-/// What the thread needs that it had better not read itself: another may change the environment meanwhile.
-struct Surroundings {
-    settings: &'static Settings,
-    /// `XDG_RUNTIME_DIR`.
-    runtime: Option<PathBuf>,
-    host: OsString,
-}
 
 /// For the session.
 pub struct ControlSocket;

@@ -12,11 +12,11 @@ use tllmprof_platform::{ids, log};
 use tllmprof_recorder as recorder;
 use tllmprof_session::live::{self, Wanted};
 
-use crate::Surroundings;
 use crate::captures::{Action, Watch};
 use crate::clients::Client;
 use crate::folder;
 use crate::socket::{self, MOST, Socket};
+use crate::surroundings::Surroundings;
 
 /// How often the thread looks whether it is alone, where nothing happens.
 const LOOK: Duration = Duration::from_secs(1);

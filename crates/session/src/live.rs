@@ -5,43 +5,22 @@
 //! more calls.
 
 use core::fmt;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 use tllmprof_config::condition::Condition;
-use tllmprof_config::{Settings, Step, Window};
-use tllmprof_platform::lifecycle;
-use tllmprof_steps::window::{Conflict, Edge, Point};
+use tllmprof_config::{Step, Window};
+use tllmprof_steps::window::{Conflict, Point};
 use tllmprof_sync::Guard;
 
+pub use super::demand::Progress;
+use super::demand::{Demand, HAS_CONDITION};
 use super::rank::Rank;
 use super::state::{Recording, STATE, State};
 use super::{ending, turn};
 
 /// How long the listening thread waits for the state.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-lifecycle::global! {
-    stage: Session;
-
-    /// A window on demand has a condition, which none may have that was planned.
-    #[fork(reset)]
-    static HAS_CONDITION: AtomicBool = AtomicBool::new(false);
-}
-
-/// Whether it matters what is in the batch of an iteration that begins.
-pub fn wants_facts() -> bool {
-    HAS_CONDITION.load(Ordering::Relaxed)
-        || crate::activity::settings().is_some_and(|settings| settings.condition.is_some())
-}
-
-/// Listens to others, on a thread of its own.
-pub trait Listener: Sync {
-    /// The process has begun to use CUDA.
-    fn begins(&self, settings: &'static Settings);
-    /// The process ends. Allocates nothing.
-    fn ends(&self);
-}
 
 /// A window that is asked for.
 #[derive(Debug, Default)]
@@ -55,25 +34,6 @@ pub struct Wanted {
     pub condition: Option<Condition>,
     /// Iterations in which GPU kernels are taken; nothing: as the process was started.
     pub kernels: Option<u64>,
-}
-
-/// A window on demand, from its acceptance on.
-pub struct Demand {
-    pub window: Window,
-    condition: Option<Condition>,
-    kernels: Option<u64>,
-    progress: Progress,
-}
-
-/// How far it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// Its first iteration has not begun.
-    Waits,
-    /// It is open since this iteration.
-    Open(u64),
-    /// It has closed with these iterations; with none where it never opened, or had none.
-    Closed(Option<(u64, u64)>),
 }
 
 /// Why a window is refused.
@@ -143,59 +103,7 @@ pub struct Status {
     pub window: Option<(Window, bool)>,
 }
 
-impl Demand {
-    /// Whether it is still to take iterations.
-    const fn is_due(&self) -> bool {
-        !matches!(self.progress, Progress::Closed(_))
-    }
-}
-
 impl State {
-    /// The demand that is not met yet.
-    fn due(&self) -> Option<&Demand> {
-        self.demand.as_ref().filter(|demand| demand.is_due())
-    }
-
-    /// The condition on batches for the window that is open or comes next.
-    pub fn condition(&self) -> Option<&Condition> {
-        match self.due() {
-            Some(demand) => demand.condition.as_ref(),
-            None => self.settings.condition.as_ref(),
-        }
-    }
-
-    /// In how many iterations of the window that opens GPU kernels are taken.
-    pub fn kernels(&self) -> Option<u64> {
-        match self.due().and_then(|demand| demand.kernels) {
-            // Without CUPTI from the start there is none to take them with.
-            Some(iterations) => self
-                .settings
-                .kernels
-                .and(Some(iterations))
-                .filter(|n| *n > 0),
-            None => self.settings.kernels,
-        }
-    }
-
-    /// It has been switched there, so that windows have closed and opened: `over` iterations were over.
-    pub fn note_demand(&mut self, edge: &Edge, over: u64) {
-        let Some(demand) = &mut self.demand else {
-            return;
-        };
-        if let Some(closed) = edge.close.filter(|closed| closed.on_demand) {
-            let first = closed.window.first;
-            let last = closed
-                .over(over)
-                .checked_sub(1)
-                .filter(|last| *last >= first);
-            demand.progress = Progress::Closed(last.map(|last| (first, last)));
-            HAS_CONDITION.store(false, Ordering::Relaxed);
-        }
-        if let Some(opened) = edge.open.filter(|opened| opened.on_demand) {
-            demand.progress = Progress::Open(opened.window.first);
-        }
-    }
-
     /// Lets the threads go on that had their credit called back.
     fn let_run(&mut self) {
         // Nobody gets credit while something is switched.
@@ -253,7 +161,6 @@ impl State {
         }
         HAS_CONDITION.store(wanted.condition.is_some(), Ordering::Relaxed);
         self.demand = Some(Demand {
-            window,
             condition: wanted.condition,
             kernels: wanted.kernels,
             progress: Progress::Waits,

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_calls::{CALLS, Call, Calls};
-use tllmprof_config::condition::Held;
+use tllmprof_config::condition::{Condition, Held};
 use tllmprof_config::{Settings, Step};
 use tllmprof_engines::tensorrt_llm_gates_itself;
 use tllmprof_platform::barrier::process_wide;
@@ -15,14 +15,15 @@ use tllmprof_steps::step::Counter;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::Slot;
 use tllmprof_steps::turn::{Event, Turn};
-use tllmprof_steps::window::{Point, Schedule};
+use tllmprof_steps::window::{Edge, Point, Schedule};
 use tllmprof_sync::Lock;
 
 use super::activity::USES_CUDA;
+use super::demand::{Demand, HAS_CONDITION, Progress};
 use super::engines::{self, Found};
 use super::rank::Rank;
 use super::wiring::{doors, interpreter, sink};
-use super::{learning, live, slots};
+use super::{learning, slots};
 
 lifecycle::global! {
     stage: Session;
@@ -88,7 +89,7 @@ pub struct State {
     /// any more once that has been said.
     pub early: Option<u64>,
     /// The latest window that was asked for while the process runs.
-    pub demand: Option<live::Demand>,
+    pub demand: Option<Demand>,
     /// The iterations of the window that closed last, if it had any.
     pub closed: Option<(u64, u64)>,
     /// Somebody asks for the rank, which is looked up with the next iteration.
@@ -328,6 +329,46 @@ impl State {
 }
 
 impl State {
+    /// The demand that is not met yet.
+    pub fn due(&self) -> Option<&Demand> {
+        self.demand.as_ref().filter(|demand| demand.is_due())
+    }
+
+    /// The condition on batches for the window that is open or comes next.
+    pub fn condition(&self) -> Option<&Condition> {
+        match self.due() {
+            Some(demand) => demand.condition.as_ref(),
+            None => self.settings.condition.as_ref(),
+        }
+    }
+
+    /// In how many iterations of the window that opens GPU kernels are taken.
+    pub fn kernels(&self) -> Option<u64> {
+        match self.due().and_then(|demand| demand.kernels) {
+            Some(iterations) => Some(iterations).filter(|n| *n > 0),
+            None => self.settings.kernels,
+        }
+    }
+
+    /// It has been switched there, so that windows have closed and opened: `over` iterations were over.
+    pub fn note_demand(&mut self, edge: &Edge, over: u64) {
+        if let Some(closed) = edge.close {
+            let first = closed.window.first;
+            let last = closed.over(over).checked_sub(1);
+            self.closed = last.filter(|last| *last >= first).map(|last| (first, last));
+        }
+        let Some(demand) = &mut self.demand else {
+            return;
+        };
+        if edge.close.is_some_and(|closed| closed.on_demand) {
+            demand.progress = Progress::Closed(self.closed);
+            HAS_CONDITION.store(false, Ordering::Relaxed);
+        }
+        if let Some(opened) = edge.open.filter(|opened| opened.on_demand) {
+            demand.progress = Progress::Open(opened.window.first);
+        }
+    }
+
     /// Whether the record is to begin before `point`.
     pub fn begins_record(&self, point: Point) -> bool {
         self.recording == Recording::ToBegin && self.uses_cuda && point != Point::Start

@@ -7,7 +7,6 @@ use tllmprof_config::{Ranked, Settings, Step};
 use tllmprof_platform::log::Level;
 use tllmprof_steps::window::{Edge, Point};
 
-use super::live::Listener;
 use super::rank::Rank;
 
 /// Where the process is in the sequence of iterations.
@@ -118,6 +117,14 @@ pub trait Interpreter: Sync {
     /// # Errors
     /// Those of `out`.
     fn write_no_call(&self, out: &mut dyn fmt::Write) -> fmt::Result;
+}
+
+/// Listens to others, on a thread of its own.
+pub trait Listener: Sync {
+    /// The process has begun to use CUDA.
+    fn begins(&self, settings: &'static Settings);
+    /// The process ends. Allocates nothing.
+    fn ends(&self);
 }
 
 /// All of them.

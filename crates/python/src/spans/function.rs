@@ -13,7 +13,6 @@ use tllmprof_capture::marks::Name;
 use tllmprof_capture::marks::Pushed;
 use tllmprof_session::by_name;
 use tllmprof_session::engines;
-use tllmprof_session::live;
 use tllmprof_steps::step::counted::Counted;
 
 /// A function that was asked for by its name.
@@ -212,7 +211,7 @@ impl Function {
             return None;
         }
         rank::look_for(py);
-        let facts = if live::wants_facts() {
+        let facts = if tllmprof_session::wants_facts() {
             facts()
         } else {
             Facts::default()
