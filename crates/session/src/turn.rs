@@ -186,6 +186,8 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         let another = Beginning::anew(state);
         let mut begun = None;
         let kernels = state.kernels();
+        let demand = edge.open.filter(|open| open.on_demand);
+        let demand = demand.map(|_| state.schedule.demands_met() + 1);
         let settings = state.settings;
         if edge.open.is_some() || edge.close.is_some() {
             count_calls(&state.slots);
@@ -226,6 +228,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
                     capturing,
                     excluded,
                     kernels,
+                    demand,
                 },
                 edge,
             );

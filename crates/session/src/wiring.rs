@@ -23,6 +23,8 @@ pub struct Place<'a> {
     pub excluded: bool,
     /// In how many iterations of a window that opens GPU kernels are taken.
     pub kernels: Option<u64>,
+    /// Which of the windows on demand opens, counted from 1; none where another does.
+    pub demand: Option<u64>,
 }
 
 /// What a record says of its process.
