@@ -12,7 +12,7 @@
 //!   and signals work as before.
 //! - **Nothing that the host has to be ready for.** What runs in a door calls none of the host's functions
 //!   until it is clear that there is something to count: the host may not be initialised yet, or be in
-//!   the middle of looking up the very function. `tllmprof_bytes` and `platform::elf` see to that. A process
+//!   the middle of looking up the very function. `tllmprof_bytes` and `platform::elf` avoid that. A process
 //!   with none of the library's variables makes no system call for it but the loader's; one that uses CUDA makes
 //!   `gettid`, `getpid` and `futex`, too, when it forks.
 //! - **Nothing on standard output**, and on standard error one line at a time, when there is

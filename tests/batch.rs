@@ -724,24 +724,38 @@ fn wrong_in(folder: &std::path::Path, rows: &Value) -> String {
     checked.out()
 }
 
+/// How many marked calls the report has of functions in which the engine of the program waits for requests.
+fn waits_for_requests(which: &Python, program: &str) -> u64 {
+    let (process, ran) = report(which, program, &[], &[]);
+    let idle = iterations(&process).map(|iteration| iteration["idle_ns"].as_u64().unwrap());
+    let idle: Vec<_> = idle.filter(|idle| *idle > 0).collect();
+    let said = ran.output.err();
+    // A busy machine makes no other wait as long.
+    let longest = idle.iter().max().copied().unwrap_or(0);
+    assert!(longest >= 50_000_000, "{which:?}: {idle:?}\n{said}");
+    let inside = &process["inside"];
+    assert_eq!(inside["idle"]["max_ns"], longest, "{which:?}");
+    let rows = process["ledger"]["host"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["kind"] == "requests").unwrap();
+    let ns = row["ns"].as_u64().unwrap();
+    assert!(
+        ns.abs_diff(idle.iter().sum()) < longest / 20,
+        "{which:?}: {row}"
+    );
+    let functions = process["functions"].as_array().unwrap().iter();
+    functions.map(|one| one["count"].as_u64().unwrap()).sum()
+}
+
 #[test]
 fn waiting_for_requests_is_no_work() {
     for which in pythons() {
-        let (process, ran) = report(which, "idle.py", &[], &[]);
-        let idle = iterations(&process).map(|iteration| iteration["idle_ns"].as_u64().unwrap());
-        let idle: Vec<_> = idle.filter(|idle| *idle > 0).collect();
-        let said = ran.output.err();
-        // A busy machine makes no other wait as long.
-        let longest = idle.iter().max().copied().unwrap_or(0);
-        assert!(longest >= 50_000_000, "{which:?}: {idle:?}\n{said}");
-        let inside = &process["inside"];
-        assert_eq!(inside["idle"]["max_ns"], longest, "{which:?}");
-        let rows = process["ledger"]["host"].as_array().unwrap();
-        let row = rows.iter().find(|row| row["kind"] == "requests").unwrap();
-        let ns = row["ns"].as_u64().unwrap();
-        assert!(
-            ns.abs_diff(idle.iter().sum()) < longest / 20,
-            "{which:?}: {row}"
-        );
+        waits_for_requests(which, "idle.py");
+    }
+}
+
+#[test]
+fn looking_for_requests_over_and_over_is_one_wait() {
+    for which in pythons() {
+        assert_eq!(waits_for_requests(which, "polls.py"), 1, "{which:?}");
     }
 }

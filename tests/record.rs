@@ -289,7 +289,7 @@ fn a_record_never_passes_its_bound_and_counts_what_it_drops() {
     assert_eq!(output.status.code(), Some(7));
     let said = output.err();
     assert!(
-        said.contains("as large as TLLMPROF_TRACE_MAX lets it be"),
+        said.contains("as large as TLLMPROF_TRACE_MAX allows"),
         "{said}"
     );
     counts.assert_what_is_kept_and_dropped_is_all(200_000);

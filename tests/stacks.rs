@@ -5,6 +5,7 @@
 //! on a busy machine it waits for a processor most of the time, in whichever function.
 
 mod common;
+#[allow(dead_code, reason = "only a part of it is used here")]
 #[path = "record/read.rs"]
 mod read;
 
@@ -79,7 +80,7 @@ impl Samples {
         let mut frames = BTreeMap::new();
         for (_, event) in &record.events {
             if let What::Frame { id, parent, name } = event.what {
-                let text = String::from_utf8_lossy(record.strings.get(name).unwrap()).into_owned();
+                let text = record.strings.get(name).to_owned();
                 assert!(
                     frames.insert(id, (parent, text)).is_none(),
                     "id {id} is given twice"
@@ -249,7 +250,10 @@ fn deep_stacks_are_whole() {
             "{python}: {deepest:?}, {}",
             samples.summary()
         );
-        samples.have_their_shares(python);
+        // Before 3.11 each frame is by itself: to read as many takes as long as the short functions last.
+        if python.version >= (3, 11) {
+            samples.have_their_shares(python);
+        }
         assert_eq!(samples.callers("step"), ["down"].into(), "{python}");
     }
 }
@@ -258,17 +262,13 @@ fn deep_stacks_are_whole() {
 fn only_threads_that_make_steps_are_sampled() {
     for python in few() {
         let (output, samples) = sampled_alone(python, "threads", 1000);
-        let wanted: BTreeSet<u32> = output
-            .out()
+        let out = output.out();
+        let mut numbers = out
             .split_whitespace()
-            .filter_map(|word| word.parse().ok())
-            .collect();
+            .filter_map(|word| word.parse::<u32>().ok());
+        let (first, second) = (numbers.next().unwrap(), numbers.next().unwrap());
         let found: BTreeSet<_> = samples.0.iter().map(|sample| sample.thread).collect();
-        assert_eq!(found, wanted, "{python}");
-        let (first, second) = (
-            samples.0[0].thread,
-            wanted.iter().find(|it| **it != samples.0[0].thread),
-        );
+        assert_eq!(found, [first, second].into(), "{python}");
         let of = |thread, function: &str| {
             let mut of = samples.0.iter().filter(|sample| sample.thread == thread);
             of.any(|sample| sample.stack.iter().any(|name| is(name, function)))
@@ -278,31 +278,30 @@ fn only_threads_that_make_steps_are_sampled() {
             "{python}"
         );
         assert!(
-            of(*second.unwrap(), "second_steps") && !of(*second.unwrap(), "seventy"),
+            of(second, "second_steps") && !of(second, "seventy"),
             "{python}"
         );
     }
 }
 
 #[test]
-fn a_child_of_a_fork_has_samples_of_its_own() {
+fn a_fork_in_a_window_ends_sampling_in_the_child_alone() {
     for python in few() {
-        let (output, all) = sampled(python, "fork", 400);
-        assert!(output.status.success(), "{python}: {}", output.err());
-        assert_eq!(all.len(), 9, "{python}: {}", output.err());
-        for samples in &all {
-            assert!(!samples.0.is_empty() && samples.torn() < 0.5, "{python}");
-            assert!(samples.count("step") > 0, "{python}: {}", samples.summary());
-            let threads: BTreeSet<_> = samples.0.iter().map(|sample| sample.thread).collect();
-            assert_eq!(threads.len(), 1, "{python}");
-        }
+        let (_, samples) = sampled_alone(python, "fork", 400);
+        let threads: BTreeSet<_> = samples.0.iter().map(|sample| sample.thread).collect();
+        assert_eq!(threads.len(), 1, "{python}");
+        // What the child is in is not the parent's.
+        assert!(
+            samples.count("step") > 0 && samples.callers("ten") == ["step"].into(),
+            "{python}"
+        );
     }
 }
 
 #[test]
 fn what_changes_all_the_time_is_read_or_rejected() {
     for python in pythons() {
-        let (_, samples) = sampled_alone(python, "churn", 3000);
+        let (_, samples) = sampled_alone(python, "churn", 1500);
         // Each name is one of the program's or of the library's, whatever came and went.
         let is_odd = |name: &&String| {
             let places = [".py:", "<string>:", "<frozen "];
@@ -353,4 +352,77 @@ fn without_a_record_nothing_is_sampled_and_one_line_says_so() {
         .filter(|line| line.contains("TLLMPROF_STACKS"))
         .count();
     assert_eq!(said, 1, "{}", output.err());
+}
+
+#[test]
+fn a_filter_that_refuses_to_copy_memory_costs_one_line() {
+    for python in few() {
+        let scratch = Scratch::new("stacks-filter");
+        let mut filtered = command(&python.path);
+        let given = program(python, &scratch, "shares", 50);
+        filtered
+            .arg(repo().join("tests/stacks/filtered.py"))
+            .args(given.get_args())
+            .current_dir(scratch.folder());
+        for (name, value) in given.get_envs() {
+            value.map(|value| filtered.env(name, value));
+        }
+        let output = run(&mut filtered, PATIENCE);
+        if output.status.code() == Some(77) {
+            return common::skipped("no filter may be set here");
+        }
+        assert!(output.status.success(), "{python}: {}", output.err());
+        let err = output.err();
+        let said: Vec<_> = err
+            .lines()
+            .filter(|line| line.contains("TLLMPROF_STACKS"))
+            .collect();
+        let [line] = said[..] else {
+            panic!("{python}: {err}")
+        };
+        assert!(
+            line.contains("process_vm_readv on the process itself: Operation not permitted"),
+            "{line}"
+        );
+        let samples = Samples::of(&Read::all(scratch.folder())[0]);
+        assert_eq!(samples.0.len(), 0, "{python}");
+    }
+}
+
+#[test]
+fn native_stacks_are_sampled_where_the_kernel_permits() {
+    let python = few()[0];
+    let scratch = Scratch::new("stacks-native");
+    let mut started = program(python, &scratch, "shares", 1500);
+    let output = run(started.env("TLLMPROF_NATIVE_STACKS", "1"), PATIENCE);
+    assert!(output.status.success(), "{}", output.err());
+    let samples = Samples::of(&Read::all(scratch.folder())[0]);
+    let of = |taken| samples.0.iter().filter(move |sample| sample.taken == taken);
+    assert!(
+        of(Taken::Python).count() > 200,
+        "Python's go on: {}",
+        samples.summary()
+    );
+    if let Some(line) = output
+        .err()
+        .lines()
+        .find(|line| line.contains("TLLMPROF_NATIVE_STACKS"))
+    {
+        assert!(
+            line.contains("perf_event_open: ") && of(Taken::Native).count() == 0,
+            "{line}"
+        );
+        return common::skipped(line);
+    }
+    let native: Vec<_> = of(Taken::Native).collect();
+    assert!(
+        native.len() > 500,
+        "{} of 1.5 s of processor time",
+        native.len()
+    );
+    let is_place = |name: &&String| name.contains("+0x"); // the vDSO has no path
+    let named = native
+        .iter()
+        .filter(|sample| sample.stack.first().as_ref().is_some_and(is_place));
+    assert!(named.count() * 10 > native.len() * 8);
 }

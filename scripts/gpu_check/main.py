@@ -8,6 +8,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from doc_commands import main as documentation
+
 from . import (armed, busy, calls, consumers, diagnosis, engine_router, engines, host, inside, kernels, programs, record, records, suites,
                throughput)
 from .checks import Bench, Row
@@ -42,6 +44,8 @@ def options(doc):
                              "not there is fetched")
     parser.add_argument("--records", metavar="FILE", help="a small record of each engine that --engine names, and of the loops that are "
                         "there, as an archive in FILE; nothing else is run that --only does not name")
+    parser.add_argument("--docs", action="store_true", help="the commands of README.md and docs/, on this GPU, and nothing else that "
+                        "--only does not name")
     parser.add_argument("--keep", metavar="FOLDER", help="leave reports and exports in FOLDER")
     parser.add_argument("--no-throughput", action="store_true", help="captures only")
     parser.add_argument("--rounds", type=int, default=24,
@@ -54,7 +58,7 @@ def options(doc):
     if LLAMA in given.engine:
         given.llama = given.llama or os.path.join(given.engines, LLAMA)
         given.only.append(LLAMA)
-    if given.engine or given.records:
+    if given.engine or given.records or given.docs:
         # No name of a check has this in it.
         given.only = given.only or ["--engine"]
         given.no_throughput = True
@@ -105,6 +109,17 @@ def measured(table):
         return [f"Not measured: {type(error).__name__}: {error}"]
 
 
+def documented(nsys, ncu, shim, log):
+    """The commands of the documentation: (lines, how many succeeded, how many failed, how many were skipped)."""
+    os.environ.update({"TLLMPROF_NSYS": nsys, "TLLMPROF_LIB": shim, "TLLMPROF_COMMAND": COMMAND} |
+                      ({"TLLMPROF_NCU": ncu} if ncu else {}))
+    ran, skipped, failed = documentation.run(documentation.pages(), True, log)
+    lines = ["", "## The documentation's commands", "", f"{ran} ran, {skipped} need what is not here, {len(failed)} failed."]
+    for problem in failed:
+        lines += ["", "```text", problem.strip(), "```"]
+    return lines, ran - len(failed), len(failed), skipped
+
+
 def main(doc):
     given = options(doc)
     began = time.monotonic()
@@ -148,7 +163,8 @@ def main(doc):
         packed = [name for name in given.engine if name != LLAMA]
         parts = [part for part in (consumers, kernels, diagnosis, busy, *(() if given.no_throughput else (inside, armed)))
                  if wants(given, part.NAME)]
-        if not (packed or given.records or checks or loops or recorded or parts or wants_suites or wanted(given, calls.NAME)):
+        if not (packed or given.records or given.docs or checks or loops or recorded or parts or wants_suites
+                or wanted(given, calls.NAME)):
             print(f"gpu-check: no check has {' or '.join(given.only)} in its name (see --list)", file=sys.stderr)
             return 2
         together = [check for check in checks if not check.apart]
@@ -167,6 +183,10 @@ def main(doc):
             log(part.NAME)
             lines, right, wrong = part.table(bench, cuda, log)
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
+        if given.docs:
+            log("the documentation's commands")
+            lines, right, wrong, left_out = documented(nsys, ncu, shim, log)
+            page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if given.records:
             log(records.NAME)
             lines, right, wrong = records.table(bench, os.path.abspath(given.engines), log, packed, given.records)
@@ -177,7 +197,8 @@ def main(doc):
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if wants_suites:
             log("other projects' own tests")
-            lines, right, wrong, left_out = suites.table(given.suites, bench, cuda, log, wants_suites)
+            lines, right, wrong, more_left_out = suites.table(given.suites, bench, cuda, log, wants_suites)
+            left_out += more_left_out
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if loops:
             log("throughput")  # after all else: it wants the machine to itself

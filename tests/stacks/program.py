@@ -122,8 +122,12 @@ def fork():
         if n % 50 == 25:
             child = os.fork()
             if child == 0:
+                files = [os.path.realpath("/proc/self/fd/" + name) for name in os.listdir("/proc/self/fd")]
+                assert not any(file.endswith("/stat") for file in files)
+                tasks = os.listdir("/proc/self/task")
+                assert len(tasks) == 1, tasks
                 for _ in range(50):
-                    step()
+                    ten()
                 os._exit(0)
             assert os.waitpid(child, 0)[1] == 0
 

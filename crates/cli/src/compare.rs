@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use tllmprof_report::{Comparison, Report};
 
-use crate::{output, processes, runs};
+use crate::{manners, output, processes, runs};
 
 #[derive(Args)]
 #[command(
@@ -15,16 +15,16 @@ use crate::{output, processes, runs};
                   Repeat the baseline to measure run-to-run variance."
 )]
 pub struct Arguments {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Take the records of several runs in a folder as one run
+    /// Treat the records of several runs in a folder as one run
     #[arg(long)]
     merge: bool,
     /// A record, an nsys export, or a folder of those of several ranks
     #[arg(value_name = "BASE")]
     base: PathBuf,
-    /// What is compared with it
+    /// The run to compare with BASE; the same kinds
     #[arg(value_name = "OTHER")]
     other: PathBuf,
 }
@@ -40,7 +40,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.json {
         output::write(|to| comparison.json(to))?;
     } else {
-        output::print(comparison.text().as_bytes())?;
+        output::text(&comparison.styled(manners::stdout()))?;
     }
     let all = base.processes.iter().chain(&other.processes);
     Ok(processes::status(false, all))

@@ -29,14 +29,14 @@ pub struct Arguments {
     /// The file or folder to make; a trace whose name ends in .gz is compressed, and - is standard output
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
-    /// Replace what is there
+    /// Replace OUT if it exists
     #[arg(long)]
     force: bool,
-    /// Take the records of several runs as one run
+    /// Treat the records of several runs as one run
     #[arg(long)]
     merge: bool,
-    /// Records, one for each process, or folders of them
-    #[arg(value_name = "FILE", required = true)]
+    /// Records, or folders of records [default: the newest tllmprof-RUN folder here]
+    #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 }
 
@@ -99,7 +99,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if !to_stdout {
         let processes = if read == 1 { "process" } else { "processes" };
-        output::say(format_args!(
+        output::note(format_args!(
             "{}: {} {} of {read} {processes}",
             out(),
             exported.events,
@@ -177,7 +177,7 @@ fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
             Err(_) if stopped.signal().is_some() => return (Vec::new(), ExitCode::FAILURE),
             Err(error) => {
                 let why = if processes::is_of_nsys(file).is_ok_and(|is_one| is_one) {
-                    "it is nsys's, which exports by itself (wanted: a record of tllmprof)"
+                    "it is an nsys report, which nsys exports itself (wanted: a tllmprof record)"
                         .to_owned()
                 } else {
                     worded(&error.to_string())

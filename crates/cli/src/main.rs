@@ -13,6 +13,7 @@ mod failure;
 mod inherited;
 mod library;
 mod live;
+mod manners;
 mod manual;
 mod metrics;
 mod options;
@@ -33,9 +34,11 @@ mod which;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tllmprof_config::printable;
 use tllmprof_config::printable::is_hidden;
+
+use manners::Manners;
 
 /// Profile any CUDA program by iteration
 #[derive(Parser)]
@@ -43,7 +46,9 @@ use tllmprof_config::printable::is_hidden;
     name = "tllmprof",
     version,
     max_term_width = 100,
-    arg_required_else_help = true
+    arg_required_else_help = true,
+    after_help = "Exit status: 0 done, 1 the work failed, 2 the command line or a variable is wrong; run ends as its \
+                  program does."
 )]
 struct Arguments {
     /// Print the path of the library, for LD_PRELOAD
@@ -51,19 +56,21 @@ struct Arguments {
     lib: bool,
     #[command(subcommand)]
     verb: Option<Verb>,
+    #[command(flatten)]
+    manners: Manners,
 }
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Run a program with its iterations counted and its windows captured
+    /// Run a program: count its iterations, record or profile the windows, print a summary
     Run(run::Arguments),
-    /// Print the variables, for launchers that do not pass the environment on
+    /// Print the variables for a launcher: shell, Docker, mpirun, Kubernetes
     Env(env::Arguments),
-    /// Show what the windows of records show, process by process
+    /// Show what records hold: times, where they went, findings; as text, JSON or a page
     Report(report::Arguments),
-    /// Compare two runs, with a verdict
+    /// Compare two runs and give a verdict
     Compare(compare::Arguments),
-    /// Convert records for chrome://tracing, for Perfetto, or into Parquet tables
+    /// Convert records for chrome://tracing, Perfetto or speedscope, or to Parquet tables
     Export(export::Arguments),
     /// List the processes here that run under the library and can be captured
     Ps(live::ps::Arguments),
@@ -71,7 +78,7 @@ enum Verb {
     Capture(live::capture::Arguments),
     /// Close the window that is open in processes that run
     Stop(live::stop::Arguments),
-    /// Say what would and would not be intercepted, and why
+    /// Check a program before a run: what would be intercepted, and what would not
     Doctor(doctor::Arguments),
     /// Replay recorded call streams through the step learner (for developers)
     #[command(hide = true)]
@@ -101,7 +108,12 @@ fn refuse(error: &clap::Error) -> ! {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::try_parse().unwrap_or_else(|error| refuse(&error));
+    let command = Arguments::command().color(manners::help_colour(std::env::args_os()));
+    let arguments = command
+        .try_get_matches()
+        .and_then(|matches| Arguments::from_arg_matches(&matches))
+        .unwrap_or_else(|error| refuse(&error));
+    arguments.manners.heed();
     let result = arguments
         .verb
         .map_or_else(library::print, |verb| perform(&verb));

@@ -9,46 +9,49 @@ use tllmprof_config::variables::WINDOW_VARIABLES;
 use tllmprof_config::{RUN_VARIABLE, Ranked, Settings};
 
 use crate::failure::usage;
+use crate::manners;
 
 #[derive(Args, Debug, Default)]
 pub struct Options {
-    /// Windows of iterations: A-B, N, A-, all, and comma lists of them; steady[:N]: N (50) iterations from where
-    /// their time has settled, which is the default; none
+    /// Windows of iterations: A-B, N, A-, all, comma lists of these, steady[:N] (N iterations, 50 if not given, once
+    /// their time is steady), or none [default: steady]
     #[arg(long, value_name = "W", allow_hyphen_values = true)]
     window: Option<OsString>,
-    /// Only iterations whose batches fulfil this count for a window's length: comparisons of requests,
-    /// tokens, prefill_tokens, decode_tokens and phase (prefill, decode, mixed, idle), joined by and, or,
-    /// not and brackets, such as 'phase=decode and requests>=64'
+    /// Count only iterations whose batch satisfies EXPR, such as 'phase=decode and requests>=64': comparisons of
+    /// requests, tokens, prefill_tokens, decode_tokens and phase (prefill, decode, mixed, idle), joined by and, or, not
+    /// and parentheses
     #[arg(long = "where", value_name = "EXPR")]
     condition: Option<OsString>,
-    /// With --where: close the window while iterations pass that do not count, at most once in 100 ms
+    /// With --where: close the window during iterations that do not count, at most once in 100 ms
     #[arg(long)]
     where_split: bool,
-    /// The Python function whose arguments hold what is in a batch, and where: requests and two of tokens,
-    /// prefill_tokens and decode_tokens, such as
-    /// 'my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new'; without --step the
-    /// function is the step, too
+    /// For an engine that is not known: the Python function whose arguments hold the batch, and formulas for requests
+    /// and two of tokens, prefill_tokens and decode_tokens, such as
+    /// 'my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new'. Without --step, each
+    /// call of the function is an iteration
     #[arg(long, value_name = "FUNCTION=FORMULAS")]
     batch: Option<OsString>,
-    /// What an iteration is: auto, a CUDA call such as cudaGraphLaunch or cudaGraphLaunch/4, sym:REGEX, py:MODULE:QUALNAME, or nvtx:REGEX
+    /// What an iteration is: auto, a CUDA call (cudaGraphLaunch, or cudaGraphLaunch/4 for every fourth), sym:REGEX,
+    /// py:MODULE:QUALNAME, or nvtx:REGEX [default: auto]
     #[arg(long, value_name = "RULE")]
     step: Option<OsString>,
-    /// Iterations not counted: a number of them; or capture, to start again after stream captures
+    /// Iterations to skip before counting starts: a number, or capture to restart the count after each stream capture
+    /// [default: capture with --step auto, else 0]
     #[arg(long, value_name = "W")]
     warmup: Option<OsString>,
-    /// Ranks that open windows: 0,2-3
+    /// Ranks that open windows, such as 0,2-3 [default: all]
     #[arg(long, value_name = "LIST")]
     ranks: Option<OsString>,
-    /// Do not make the device idle before the profiler is stopped
+    /// Do not wait for the device to be idle before the profiler stops
     #[arg(long)]
     no_drain: bool,
-    /// No NVTX ranges for iterations and windows
+    /// Emit no NVTX ranges for iterations and windows
     #[arg(long)]
     no_nvtx: bool,
-    /// NVTX ranges for Python's garbage collections
+    /// Record Python's garbage collections, also as NVTX ranges
     #[arg(long)]
     gc: bool,
-    /// NVTX ranges for waiting for Python's GIL and holding it
+    /// Record waits for Python's GIL and holds of it, also as NVTX ranges
     #[arg(long)]
     gil: bool,
     /// Sample the Python stacks of the threads that make steps, inside windows, 200 or HZ times a second (up to 1000)
@@ -57,44 +60,43 @@ pub struct Options {
     /// Sample native stacks, too, where the kernel permits it (perf_event_paranoid)
     #[arg(long)]
     native_stacks: bool,
-    /// Log level on standard error: off, error, warn, info or debug
+    /// Log level of the library: off, error, warn, info or debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     log: Option<OsString>,
-    /// NVTX ranges for the functions of known engines' Python API
+    /// Record the API, scheduler and sampler functions of known Python engines, also as NVTX ranges
     #[arg(long)]
     llmapi: bool,
-    /// Mark intercepted CUDA calls and, where PyTorch is used, its modules by name
+    /// Emit NVTX ranges for intercepted CUDA calls and for torch modules
     #[arg(long)]
     nvtx_debug: bool,
-    /// Run the PyTorch profiler in the same windows and write its traces here, with -rank-R and
-    /// -window-K put before the extension
+    /// Run the PyTorch profiler in the windows and write its traces to PATH, with -rank-R and -window-K before the
+    /// extension
     #[arg(long, value_name = "PATH")]
     torch_trace: Option<OsString>,
 
-    /// Where the record goes: %p process, %r rank, %h host, %q{NAME} a variable, %% a percent sign; by
-    /// default run writes tllmprof-RUN/tllmprof-%h-%r-%p.tllmprof, and nothing under nsys or ncu
+    /// Write the record to PATH, in which %p is the process, %r the rank, %h the host, %q{NAME} a variable and %% a
+    /// percent sign [default: tllmprof-RUN/tllmprof-%h-%r-%p.tllmprof with run, no record under nsys or ncu]
     #[arg(long, value_name = "PATH", conflicts_with = "no_trace")]
     trace: Option<OsString>,
-    /// No record
+    /// Write no record
     #[arg(long)]
     no_trace: bool,
-    /// Sample the GPUs while the program runs, from outside it, into a record of their own beside the
-    /// program's: SMs, tensor cores, memory bandwidth, PCIe, NVLink, power, clocks
+    /// Sample the GPUs ten times a second, in another process, into a record beside the program's: SMs, tensor cores,
+    /// memory bandwidth, PCIe, NVLink, power, clocks
     #[arg(long)]
     gpu_metrics: bool,
-    /// Replace the routers of mixtures of experts by balanced ones, so that the program's output is
-    /// wrong and its speed that of even loads; `window`: inside windows only, and count what the
-    /// learned routers do outside
+    /// Balance the load of a mixture of experts: the output of the program is WRONG, its speed is that of even loads.
+    /// WHEN is window for windows only, and then the load of the learned routers is counted outside them
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     perfect_router: Option<OsString>,
 
-    /// The run's identifier: letters, digits, ., _ and -; by default the launcher's job, else a new one
+    /// Identifier of the run: letters, digits, ., _ and - [default: the launcher's job, else a new one]
     #[arg(long, value_name = "ID")]
     run: Option<OsString>,
-    /// The program's arguments in the record: masked, where what looks like a secret is ***, or full
+    /// How the record shows the program's arguments: masked (secrets are ***) or full [default: masked]
     #[arg(long, value_name = "WHICH")]
     args: Option<OsString>,
-    /// Take GPU kernels by CUPTI, too, in the first 20 or STEPS iterations of each window
+    /// Record each GPU kernel, by CUPTI, in the first STEPS iterations of each window [default: off; 20 without STEPS]
     #[arg(long, value_name = "STEPS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     kernels: Option<OsString>,
 }
@@ -125,7 +127,7 @@ impl Options {
             ("--ranks", "TLLMPROF_RANKS", self.ranks.clone()),
             ("--no-drain", "TLLMPROF_DRAIN", on(self.no_drain, "0")),
             ("--no-nvtx", "TLLMPROF_NVTX", on(self.no_nvtx, "0")),
-            ("--log", "TLLMPROF_LOG", self.log.clone()),
+            ("--log", "TLLMPROF_LOG", self.log()),
             ("--trace", "TLLMPROF_TRACE", self.trace.clone()),
             ("--no-trace", "TLLMPROF_TRACE", on(self.no_trace, "")),
             ("--kernels", "TLLMPROF_KERNELS", self.kernels.clone()),
@@ -169,6 +171,11 @@ impl Options {
         let is_asked = self.window.is_some() || WINDOW_VARIABLES.iter().any(is_set);
         let default = || (!is_asked).then(|| OsString::from("steady"));
         self.window.clone().or_else(default)
+    }
+
+    /// The library's log level: what `--log` says, else what `--quiet` and `--verbose` do.
+    fn log(&self) -> Option<OsString> {
+        self.log.clone().or_else(|| manners::log().map(Into::into))
     }
 
     /// Whether there is to be no record.
@@ -265,9 +272,37 @@ mod tests {
 
     use super::*;
 
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/variables.md");
+    const BEGINS: &str = "<!-- the table: BLESS=1 cargo test -p tllmprof-cli --bin tllmprof the_page_of_variables -->\n";
+    const ENDS: &str = "<!-- its end -->\n";
+
     #[test]
-    fn every_option_sets_a_variable_that_is_read() {
-        let all = Options {
+    fn the_page_of_variables_has_all() {
+        let given = all().given();
+        let mut table =
+            "\n| variable | meaning | option of run and env |\n|---|---|---|\n".to_owned();
+        for variable in VARIABLES {
+            let options = given
+                .iter()
+                .filter(|given| given.variable == variable.name && given.option != "--no-trace")
+                .map(|given| format!("`{}`", given.option));
+            let options = options.collect::<Vec<_>>().join(", ");
+            let meaning = variable.meaning.replace('|', "\\|");
+            table += &format!("| `{}` | {meaning} | {options} |\n", variable.name);
+        }
+        let page = std::fs::read_to_string(PAGE).unwrap();
+        let (before, rest) = page.split_once(BEGINS).unwrap();
+        let (_, after) = rest.split_once(ENDS).unwrap();
+        let expected = format!("{before}{BEGINS}{table}\n{ENDS}{after}");
+        if env::var_os("BLESS").is_some() {
+            std::fs::write(PAGE, &expected).unwrap();
+        } else {
+            assert!(page == expected, "{PAGE} is not what it was:\n{table}");
+        }
+    }
+
+    fn all() -> Options {
+        Options {
             window: Some("1".into()),
             condition: Some("phase=decode".into()),
             where_split: true,
@@ -292,7 +327,12 @@ mod tests {
             torch_trace: Some("x".into()),
             perfect_router: Some("1".into()),
             gpu_metrics: true,
-        };
+        }
+    }
+
+    #[test]
+    fn every_option_sets_a_variable_that_is_read() {
+        let all = all();
         let known: BTreeSet<_> = VARIABLES.iter().map(|v| v.name).collect();
         let given = all.given();
         assert_eq!(given.len(), 23);

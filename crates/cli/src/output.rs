@@ -6,6 +6,8 @@ use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
 use tllmprof_config::printable;
 use tllmprof_report::write_json;
 
+use crate::manners;
+
 /// Writes a result. A reader that has seen enough is no error.
 pub fn print(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
@@ -13,6 +15,11 @@ pub fn print(bytes: &[u8]) -> io::Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
+}
+
+/// Writes a result that is text for people.
+pub fn text(text: &str) -> io::Result<()> {
+    print(manners::spelled(text).as_bytes())
 }
 
 /// Writes a result bit by bit. As above.
@@ -26,16 +33,33 @@ pub fn write(
     }
 }
 
-/// Writes a message in the form that the preloaded library uses too.
+/// Writes an error or a warning, in the form that the preloaded library uses too.
 pub fn say(message: fmt::Arguments<'_>) {
+    let line = printable(message);
     // If standard error is closed, there is no other place to report that.
-    let _ = writeln!(io::stderr().lock(), "tllmprof: {}", printable(message));
+    let _ = writeln!(io::stderr().lock(), "tllmprof: {}", manners::spelled(&line));
+}
+
+/// Writes what is good to know, unless `--quiet` was given.
+pub fn note(message: fmt::Arguments<'_>) {
+    if !manners::is_quiet() {
+        say(message);
+    }
+}
+
+/// Writes how something is done, where `--verbose` was given.
+pub fn detail(message: fmt::Arguments<'_>) {
+    if manners::is_verbose() {
+        say(message);
+    }
 }
 
 /// Writes text of several lines to standard error.
-pub fn write_error(bytes: &[u8]) {
+pub fn write_error(text: &str) {
     // As above.
-    let _ = io::stderr().lock().write_all(bytes);
+    let _ = io::stderr()
+        .lock()
+        .write_all(manners::spelled(text).as_bytes());
 }
 
 /// `text` as a string in JSON.

@@ -20,6 +20,7 @@ pub fn read_all<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> (Vec<Proces
     let mut processes = Vec::new();
     let mut failed = false;
     for file in files {
+        output::detail(format_args!("reads {}", file.display()));
         match of_file(file).with_context(|| file.display().to_string()) {
             Ok(read) => processes.extend(read),
             Err(error) => {
@@ -71,7 +72,7 @@ pub fn is_no_input(option: &str, output: &Path, files: &[PathBuf]) -> Result<()>
     let is_it = |file: &PathBuf| file.canonicalize().is_ok_and(|file| file == target);
     if files.iter().any(is_it) {
         return Err(usage(format_args!(
-            "{option} {}: that is one of the records (wanted: another name)",
+            "{option} {}: it is one of the records (wanted: another name)",
             output.display()
         )));
     }

@@ -58,7 +58,9 @@ impl Records {
                 && !folder.is_dir()
             {
                 let folder = folder.display();
-                output::say(format_args!("{folder}: the folder cannot be made: {error}"));
+                output::say(format_args!(
+                    "{folder}: the folder cannot be created: {error}"
+                ));
                 return Ok((Self::begin("--trace", DEFAULT.into())?, id));
             }
             let mark = task.map(|task| folder.join(format!("{MARK}{task}")));
@@ -128,7 +130,7 @@ impl Records {
             .map_err(|problem| usage(problem.in_variable("TLLMPROF_TRACE", &variable)))?;
         if Path::new(&typed).is_dir() {
             return Err(usage(format_args!(
-                "{by} {}: that is a folder (wanted: a file's name)",
+                "{by} {}: it is a folder (wanted: a file's name)",
                 Path::new(&typed).display()
             )));
         }

@@ -1,6 +1,6 @@
 //! What records show.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,27 +11,26 @@ use tllmprof_export::Output;
 use tllmprof_report::{Process, Report};
 
 use crate::page::{self, Measured};
-use crate::{output, processes, runs};
+use crate::{manners, output, processes, runs};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// As JSON, with every iteration
+    /// Print JSON, with every iteration
     #[arg(long)]
     json: bool,
-    /// As a page of HTML of its own, with timelines
+    /// Write a page with timelines: one HTML file that needs no network
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
-    /// Replace the page that is there
+    /// Replace OUT if it exists
     #[arg(long, requires = "html")]
     force: bool,
     /// Print the JSON schema of --json, and nothing else
     #[arg(long, exclusive = true)]
     schema: bool,
-    /// Take the records of several runs as one run
+    /// Treat the records of several runs as one run
     #[arg(long)]
     merge: bool,
-    /// Records, one for each process, folders of them, or what nsys exports to sqlite; by default the newest
-    /// tllmprof-RUN here
+    /// Records, folders of records, or SQLite exports of nsys [default: the newest tllmprof-RUN folder here]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 }
@@ -73,10 +72,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
                 let name = runs::name(&group);
                 text.push_str(&format!(
                     "{blank}run {name}\n\n{}",
-                    Report::new(group).text()
+                    Report::new(group).styled(manners::stdout())
                 ));
             }
-            output::print(text.as_bytes())?;
+            output::text(&text)?;
         }
     }
     Ok(status)
@@ -94,7 +93,7 @@ fn show(
     let report = Report::new(processes);
     let out = out.display();
     page::write(&report, &measured, target, false).with_context(|| out.to_string())?;
-    output::say(format_args!("the page is {out}"));
+    output::note(format_args!("wrote {out}"));
     // A page is asked for instead of the text, and beside the JSON.
     if arguments.json {
         print(&report, true)?;
@@ -106,7 +105,7 @@ fn print(report: &Report, json: bool) -> Result<()> {
     if json {
         output::write(|to| report.json(to))?;
     } else {
-        output::print(report.text().as_bytes())?;
+        output::text(&report.styled(manners::stdout()))?;
     }
     Ok(())
 }
@@ -117,7 +116,8 @@ pub fn summarise(files: &[PathBuf], run: &RunId) -> bool {
     let processes = runs::only(processes, run);
     let has_iterations = processes.iter().any(|process| process.sum.is_some());
     if !processes.is_empty() {
-        output::write_error(Report::new(processes).text().as_bytes());
+        let style = manners::style(&io::stderr());
+        output::write_error(&Report::new(processes).styled(style));
     }
     has_iterations
 }

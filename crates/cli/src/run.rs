@@ -18,7 +18,7 @@ use crate::options::{Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
 use crate::records::{self, Records};
 use crate::which::{Found, which};
-use crate::{doctor, inherited, library, output, quote, report, runs, supervised};
+use crate::{doctor, inherited, library, manners, output, quote, report, runs, supervised};
 
 const TRACE: &str = "TLLMPROF_TRACE";
 const CONTROL: &str = "TLLMPROF_CONTROL";
@@ -29,19 +29,27 @@ const NOT_EXECUTABLE: u8 = 126;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "With several windows nsys needs about 90 ms between the end of one and the \
-                        start of the next to be ready again; closer ones may be missed."
+    before_help = "\
+Examples:
+  tllmprof run -- python3 serve.py                       # 50 steady iterations
+  tllmprof run --window 100-150 --gc --gil -- vllm serve MODEL
+  tllmprof run --window 100-150 --step cudaGraphLaunch --nsys -- ./server",
+    after_help = "\
+The program's exit status or signal becomes that of tllmprof run. 2: an option or a variable is wrong; 126: the program
+cannot be executed; 127: there is no such program.
+
+nsys needs about 90 ms between two windows and may miss a window that starts sooner."
 )]
 pub struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Under nsys, which captures the windows, or with --window none the whole program; ARGS are more arguments for it
+    /// Run under nsys, which captures the windows, or the whole program with --window none; ARGS are passed to nsys
     #[arg(long, value_name = "ARGS", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with = "ncu")]
     nsys: Option<OsString>,
-    /// Under ncu, which profiles the kernels of the windows; ARGS are more arguments for it
+    /// Run under ncu, which profiles the kernels of the windows; ARGS are passed to ncu
     #[arg(long, value_name = "ARGS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     ncu: Option<OsString>,
-    /// Print no summary at the end: leave it to tllmprof report
+    /// Print no summary at the end; tllmprof report prints it
     #[arg(long)]
     no_summary: bool,
     /// The program and its arguments
@@ -90,7 +98,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         "LD_PRELOAD",
         library::preload(&library, env::var_os("LD_PRELOAD")),
     );
+    output::detail(format_args!("preloads {}", library.display()));
     for given in arguments.options.given() {
+        output::detail(format_args!(
+            "sets {}={} ({})",
+            given.variable,
+            given.value.display(),
+            given.option
+        ));
         command.env(given.variable, given.value);
     }
 
@@ -151,7 +166,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let metrics = sampler.and_then(Sampler::finish);
     let status = status.map_err(|error| cannot_start(command.get_program(), &error))?;
     if let Some(records) = records {
-        if !arguments.no_summary {
+        if !arguments.no_summary && !manners::is_quiet() {
             summarise(&records, metrics, &run, settings.log);
         }
         records.finish();
@@ -184,7 +199,7 @@ fn summarise(records: &Records, metrics: Option<PathBuf>, run: &RunId, log: Leve
             let names = records.names(written).into_iter().map(OsString::from);
             let words = line.into_iter().chain(names);
             let words: Vec<_> = words.map(|name| quote::word(name.as_bytes())).collect();
-            output::say(format_args!(
+            output::note(format_args!(
                 "a page with timelines: {}",
                 String::from_utf8_lossy(&words.join(&b' '))
             ));
@@ -212,10 +227,9 @@ fn cannot_start(name: &OsStr, error: &io::Error) -> anyhow::Error {
         io::ErrorKind::NotFound => {
             with_status(NOT_FOUND, format_args!("{name}: there is no such program"))
         }
-        io::ErrorKind::PermissionDenied => with_status(
-            NOT_EXECUTABLE,
-            format_args!("{name}: it may not be executed"),
-        ),
+        io::ErrorKind::PermissionDenied => {
+            with_status(NOT_EXECUTABLE, format_args!("{name}: it is not executable"))
+        }
         _ => with_status(NOT_EXECUTABLE, format_args!("{name}: {error}")),
     }
 }

@@ -113,7 +113,7 @@ pub fn apart(processes: Vec<Process>, merge: bool) -> Vec<Vec<Process>> {
         && let Some(other) = others.iter().find(|other| command(other) != command(first))
     {
         output::say(format_args!(
-            "these runs have unlike commands: {} and {}",
+            "these runs have different commands: {} and {}",
             command(first),
             command(other)
         ));
@@ -195,7 +195,7 @@ pub fn are_one<'a>(processes: impl Iterator<Item = &'a Process>, what: &str) -> 
 
 fn several(names: &[String], what: &str) -> anyhow::Error {
     usage(format_args!(
-        "{what}: the records are of {} runs: {} (wanted: those of one, or --merge)",
+        "{what}: the records belong to {} runs: {} (wanted: one run, or --merge)",
         names.len(),
         names.join(", ")
     ))

@@ -107,7 +107,7 @@ fn split(arguments: &[OsString]) -> Result<(Vec<&Path>, Option<Wanted>)> {
     }
     files.pop();
     let Some(text) = last.to_str() else {
-        return Err(failure::usage("the regex is no UTF-8"));
+        return Err(failure::usage("the regex is not UTF-8"));
     };
     let rule = match text.strip_prefix("sym:") {
         Some(_) => text.to_owned(),
@@ -115,7 +115,7 @@ fn split(arguments: &[OsString]) -> Result<(Vec<&Path>, Option<Wanted>)> {
     };
     let wrong = |problem| failure::usage(format_args!("{text:?}: {problem}"));
     let Step::Symbol { name, library, .. } = Step::parse(&rule).map_err(wrong)? else {
-        return Err(failure::usage(format_args!("{text:?} is no sym: rule")));
+        return Err(failure::usage(format_args!("{text:?} is not a sym: rule")));
     };
     let wanted = Wanted {
         text: text.to_owned(),
@@ -330,7 +330,10 @@ impl<'a> Names<'a> {
         };
         match self.rule(&row.function) {
             Some(rule) => format!("only {}: {rule}\n", row.shown),
-            None => format!("no rule names only {}: others are called so\n", row.shown),
+            None => format!(
+                "no rule names only {}: others have the same name\n",
+                row.shown
+            ),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
     Program(PathBuf),
-    /// There is such a file, and it may not be executed.
+    /// There is such a file, and it is not executable.
     NotExecutable(PathBuf),
     Nothing,
 }

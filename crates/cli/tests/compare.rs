@@ -97,7 +97,7 @@ fn a_folder_of_several_runs_is_one_side_only_if_that_is_asked_for() {
     }
     let refused = compare(&scratch, &["base", "other"]);
     let why =
-        "tllmprof: base: the records are of 2 runs: one, two (wanted: those of one, or --merge)\n";
+        "tllmprof: base: the records belong to 2 runs: one, two (wanted: one run, or --merge)\n";
     assert_eq!((refused.code(), refused.stderr.as_str()), (Some(2), why));
     let merged = compare(&scratch, &["--merge", "--json", "base", "other"]);
     assert_eq!((merged.code(), merged.stderr.as_str()), (Some(0), ""));

@@ -121,14 +121,14 @@ fn a_library_from_the_future() {
         "void future(void); void uses(void) { future(); }",
         &["-shared", "-fPIC", "-nostdlib", "libc.so.6"],
     );
-    bad(&doctor(&scratch, "ls"), "the library demands glibc 9.99");
+    bad(&doctor(&scratch, "ls"), "the library requires glibc 9.99");
 }
 
 #[test]
 fn a_library_that_is_none() {
     let scratch = Scratch::new();
     scratch.write("libtllmprof.so", "not an ELF file");
-    bad(&doctor(&scratch, "ls"), "it is no ELF file");
+    bad(&doctor(&scratch, "ls"), "it is not an ELF file");
 }
 
 #[test]

@@ -56,6 +56,8 @@ fn each_format_is_made_and_what_is_there_stays() {
         ("chrome", "trace.json"),
         ("perfetto", "trace.pftrace"),
         ("parquet", "tables"),
+        ("speedscope", "stacks.json"),
+        ("collapsed", "stacks.txt"),
     ] {
         let arguments = [&files[..], &["--to", format, "-o", out]].concat();
         let ended = export(&scratch, &arguments);
@@ -81,6 +83,8 @@ fn each_format_is_made_and_what_is_there_stays() {
     let all = [
         "rank-0.tllmprof",
         "rank-1.tllmprof",
+        "stacks.json",
+        "stacks.txt",
         "tables",
         "trace.json",
         "trace.pftrace",
@@ -128,7 +132,8 @@ fn different_runs_are_exported_together_only_if_that_is_asked_for() {
     record_of(&scratch, "one", 0);
     record_of(&scratch, "two", 1);
     let refused = export(&scratch, &to_chrome(&["one", "two"], &[]));
-    let why = "tllmprof: export: the records are of 2 runs: one, two (wanted: those of one, or --merge)\n";
+    let why =
+        "tllmprof: export: the records belong to 2 runs: one, two (wanted: one run, or --merge)\n";
     assert_eq!((refused.code(), refused.stderr.as_str()), (Some(2), why));
     assert_eq!(names(&scratch), ["one", "two"], "nothing was made");
     let merged = export(&scratch, &to_chrome(&["one", "two"], &["--merge"]));
@@ -239,7 +244,7 @@ fn what_is_no_record_is_named_and_the_others_are_exported() {
     let ended = export(&scratch, &[&bad[..], &to].concat());
     let expected = "tllmprof: absent: there is no such file\n\
                     tllmprof: text: not a tllmprof record\n\
-                    tllmprof: db.sqlite: it is nsys's, which exports by itself (wanted: a record of tllmprof)\n";
+                    tllmprof: db.sqlite: it is an nsys report, which nsys exports itself (wanted: a tllmprof record)\n";
     assert_eq!((ended.code(), &ended.stderr[..]), (Some(1), expected));
     assert_eq!(names(&scratch), ["db.sqlite", "rank-0.tllmprof", "text"]);
     let ended = export(&scratch, &[&bad[..], &["rank-0.tllmprof"], &to].concat());

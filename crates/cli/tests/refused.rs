@@ -77,7 +77,7 @@ fn a_program_of_an_older_c_library_is_not_started() {
     scratch.write("map", "GLIBC_9.99 { global: other; };");
     library_that_needs(&scratch, "libc.so.6", &["-Wl,--version-script=map"]);
     let program = scratch.compile("program", PRINTS, &[]);
-    refused(&scratch, program, None, "the library demands glibc 9.99");
+    refused(&scratch, program, None, "the library requires glibc 9.99");
 }
 
 #[test]

@@ -309,7 +309,8 @@ fn different_runs_are_shown_apart() {
     assert!(apart.stdout.contains("\n\nrun two\n"), "{}", apart.stdout);
     assert!(!apart.stdout.contains("2 processes"), "{}", apart.stdout);
     let refused = report(&scratch, &["--json", both[0], both[1]]);
-    let why = "tllmprof: --json: the records are of 2 runs: one, two (wanted: those of one, or --merge)\n";
+    let why =
+        "tllmprof: --json: the records belong to 2 runs: one, two (wanted: one run, or --merge)\n";
     assert_eq!((refused.code(), refused.stderr.as_str()), (Some(2), why));
     let merged = report(&scratch, &["--merge", both[0], both[1]]);
     assert!(

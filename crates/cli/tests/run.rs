@@ -214,7 +214,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "--trace",
         "/usr/",
-        "--trace /usr/: that is a folder (wanted: a file's name)",
+        "--trace /usr/: it is a folder (wanted: a file's name)",
     ),
     (
         "--trace",

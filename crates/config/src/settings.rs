@@ -32,7 +32,7 @@ const TRACE_MAX: u64 = 1 << 30;
 /// What the variables say, with a default for each that is not set.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// None at all: nothing is gated.
+    /// None at all: no profiler is switched.
     pub windows: Windows,
     /// The variable that gave the windows, if one did.
     pub windows_from: Option<&'static str>,

@@ -105,8 +105,8 @@ impl Step {
         let Some(call) = Call::by_name(name) else {
             let known = countable().flat_map(|row| row.names()).chain(["auto"]);
             let problem = match nearest(name, known) {
-                Some(near) => format!("{} is no call that is counted; {near} is", quoted(name)),
-                None => format!("{} is no call that is counted", quoted(name)),
+                Some(near) => format!("{} is not a call that is counted; {near} is", quoted(name)),
+                None => format!("{} is not a call that is counted", quoted(name)),
             };
             return Err(Problem::new(problem, Self::WANTED));
         };
@@ -332,15 +332,15 @@ mod tests {
         assert_eq!(problem(""), "it is empty");
         assert_eq!(
             problem("cudaGraphLunch"),
-            "\"cudaGraphLunch\" is no call that is counted; cudaGraphLaunch is"
+            "\"cudaGraphLunch\" is not a call that is counted; cudaGraphLaunch is"
         );
         assert_eq!(
             problem("cudagraphlaunch/4"),
-            "\"cudagraphlaunch\" is no call that is counted; cudaGraphLaunch is"
+            "\"cudagraphlaunch\" is not a call that is counted; cudaGraphLaunch is"
         );
         assert_eq!(
             problem("cudaMallocPitch"),
-            "\"cudaMallocPitch\" is no call that is counted"
+            "\"cudaMallocPitch\" is not a call that is counted"
         );
         assert_eq!(
             problem("cudaMalloc"),

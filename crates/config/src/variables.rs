@@ -26,12 +26,12 @@ pub const ROUTER_VARIABLES: [&str; 2] = ["TLLMPROF_PERFECT_ROUTER", "ENABLE_PERF
 pub const VARIABLES: &[Variable] = &[
     variable(
         "TLLMPROF_START_STOP",
-        "windows of iterations: A-B, N, A-, all, and comma lists of them; or steady[:N], N (50) iterations \
-         from where their time has settled; or none",
+        "windows of iterations: A-B, N, A-, all, and comma lists of these, both ends inclusive, counted from 0; \
+         steady[:N]: N iterations (default 50) once their time is steady; none",
     ),
     variable(
         "TLLM_PROFILE_START_STOP",
-        "the same, by TensorRT-LLM's name",
+        "the same, by TensorRT-LLM's name; TLLMPROF_START_STOP takes precedence",
     ),
     variable(
         "TLLM_GPTM_PROFILE_START_STOP",
@@ -39,88 +39,94 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable(
         "TLLMPROF_WHERE",
-        "only iterations whose batches fulfil it count for a window: phase=decode and requests>=64",
+        "only iterations whose batch satisfies this condition count for a window: phase=decode and requests>=64",
     ),
     variable(
         "TLLMPROF_STEP",
-        "what an iteration is: CALL, CALL/N, sym:, py:, nvtx: or auto (default)",
+        "what an iteration is: CALL, CALL/N, sym:, py:, nvtx: or auto; default auto",
     ),
     variable(
         "TLLMPROF_WHERE_SPLIT",
-        "close a window by TLLMPROF_WHERE while it does not hold, at most once in 100 ms",
+        "close the window while TLLMPROF_WHERE does not hold, at most once in 100 ms",
     ),
     variable(
         "TLLMPROF_BATCH",
-        "where a function's arguments hold the batch: MODULE:QUALNAME=requests:FORMULA,tokens:FORMULA,decode_tokens:FORMULA",
+        "where the arguments of a Python function hold the batch: \
+         MODULE:QUALNAME=requests:FORMULA,tokens:FORMULA,decode_tokens:FORMULA",
     ),
     variable(
         "TLLMPROF_WARMUP",
-        "iterations not counted: a number, or capture; default 0, and capture with auto",
+        "iterations to skip before counting starts: a number, or capture to restart the count after each stream \
+         capture; default capture with auto, else 0",
     ),
     variable(
         "TLLMPROF_RANKS",
-        "ranks that open windows: 0,2-3; default all",
+        "ranks that open windows, such as 0,2-3; default all",
     ),
     variable(
         "TLLMPROF_RANK",
-        "the rank of this process, before what launchers set",
+        "the rank of this process; takes precedence over the launcher's variables",
     ),
     variable(
         "TLLMPROF_DRAIN",
-        "make the device idle before the profiler is stopped; default 1",
+        "1: wait for the device to be idle before the profiler stops, unless a stream is being captured; default 1",
     ),
     variable(
         "TLLMPROF_NVTX",
-        "NVTX ranges for windows and iterations; default 1",
+        "1: NVTX ranges for windows and iterations; 0: none, and the program's own ranges are not recorded; default 1",
     ),
     variable(
         "TLLMPROF_NVTX_NAME",
-        "name of an iteration's range; default \"iteration {n}\"",
+        "name of an iteration's NVTX range; default \"iteration {n}\"",
     ),
     variable(
         "TLLM_NVTX_DEBUG",
-        "NVTX ranges for CUDA calls and torch modules",
+        "1: NVTX ranges for intercepted CUDA calls and for torch modules; default 0",
     ),
     variable(
         "TLLM_LLMAPI_ENABLE_NVTX",
-        "NVTX ranges on the engine's Python API",
+        "1: ranges for the API, scheduler and sampler functions of known Python engines; default 0",
     ),
     variable(
         "TLLMPROF_PY_RANGES",
-        "Python functions to mark: module:Class.method,…",
+        "more Python functions that get ranges: module:Class.method,module:function,…",
     ),
     variable(
         "TLLM_PROFILE_RECORD_GC",
-        "NVTX ranges for Python's garbage collections",
+        "1: ranges for Python's garbage collections; default 0",
     ),
     variable(
         "TLLMPROF_GIL",
-        "NVTX ranges for waiting for and holding the GIL",
+        "1: ranges for waits for the GIL and holds of it, by thread; default 0",
     ),
     variable(
         "TLLMPROF_GIL_MIN_US",
-        "shortest GIL range that the record keeps, in microseconds",
+        "shortest wait for the GIL, or hold of it, that the record keeps, in microseconds; default 100",
     ),
     variable(
         "TLLMPROF_STACKS",
-        "sample the stacks of the threads that make steps inside windows: 1 (200 Hz) or 2 to 1000 Hz",
+        "samples of the Python stacks of the threads that make steps, inside windows: 1 (200 Hz), or 2 to 1000 Hz; default 0",
     ),
     variable(
         "TLLMPROF_NATIVE_STACKS",
-        "sample native stacks, too, where the kernel permits it",
+        "1: samples of native stacks, too, where the kernel permits it (perf_event_paranoid); default 0",
     ),
     variable(
         "TLLM_TORCH_PROFILE_TRACE",
-        "where the PyTorch profiler writes its trace of the windows",
+        "path of the PyTorch profiler's traces of the windows; -rank-R and -window-K go before its extension",
     ),
     variable(
         "TLLMPROF_PERFECT_ROUTER",
-        "balanced MoE routing: 1, 0 or window",
+        "1: balanced routing in mixtures of experts, so that the output is WRONG; window: in windows only; default 0",
     ),
-    variable("ENABLE_PERFECT_ROUTER", "the same, by TensorRT-LLM's name"),
+    variable(
+        "ENABLE_PERFECT_ROUTER",
+        "the same, by TensorRT-LLM's name; TLLMPROF_PERFECT_ROUTER takes precedence",
+    ),
     variable(
         "TLLMPROF_TRACE",
-        "where the built-in recorder writes: %p, %r, %h, %q{NAME}, %%",
+        "path of the record: %p is the process, %r the rank, %h the host, %q{NAME} a variable, %% a percent sign; \
+         default: no record, but tllmprof run makes one",
     ),
     variable(
         "TLLMPROF_TRACE_MAX",
@@ -128,15 +134,16 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable(
         "TLLMPROF_KERNELS",
-        "record GPU kernels, by CUPTI, in the first 20 (or that many) iterations of each window",
+        "1 or a number: record each GPU kernel, by CUPTI, in the first 20 (or that many) iterations of each window; \
+         default 0",
     ),
     variable(
         "TLLMPROF_ARGS",
-        "the program's arguments in the record: masked (default: secrets are ***) or full",
+        "the program's arguments in the record: masked (secrets are ***) or full; default masked",
     ),
     variable(
         "TLLMPROF_RUN",
-        "identifier of the run, which its records have in common; default the launcher's job",
+        "identifier of the run, which all of its records have; default the launcher's job",
     ),
     variable(
         "TLLMPROF_CONTROL",
@@ -144,6 +151,6 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable(
         "TLLMPROF_LOG",
-        "log level on standard error: off, error, warn, info (default) or debug",
+        "log level on standard error: off, error, warn, info or debug; default info",
     ),
 ];

@@ -40,30 +40,7 @@ pub const NOTHING: &[Batch] = &[Batch {
 mod tests {
     use std::fmt::Write;
 
-    use tllmprof_config::PyFunction;
-
     use super::*;
-    use crate::{ENGINES, batches, is_step, python_steps};
-
-    #[test]
-    fn each_is_a_step_of_engines_that_are_known_with_nothing_in_its_batch() {
-        for dummy in DUMMY_STEPS {
-            let function = PyFunction::parse(dummy.function).unwrap();
-            let of = |name: &str| name.starts_with(dummy.engine);
-            assert!(
-                python_steps().any(|(engine, _)| of(engine.name)),
-                "{dummy:?}"
-            );
-            assert!(is_step(&function));
-            assert_eq!(batches(&function), NOTHING);
-        }
-        assert!(NOTHING.iter().all(|batch| batch.formulas().is_ok()));
-        let step = ENGINES.iter().filter_map(crate::Engine::python_step);
-        assert!(
-            step.clone()
-                .all(|step| DUMMY_STEPS.iter().all(|dummy| dummy.function != step))
-        );
-    }
 
     #[test]
     fn the_page_shows_the_table() {

@@ -1,7 +1,8 @@
 //! Where engines wait for requests.
 //!
-//! Data only: Python functions of the thread that makes steps, in which it blocks while there is nothing to do. One that
-//! an idle loop calls all the time is not here, nor one that waits for another process of the engine.
+//! Data only: Python functions of the thread that makes steps, in which it blocks while there is nothing to do, or which it
+//! calls over and over then; and engines whose thread sleeps between steps for nothing else. A function that waits for
+//! another process of the engine is not here.
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
 
@@ -11,6 +12,9 @@ pub struct IdleWait {
     pub engine: &'static str,
     pub module: &'static str,
     pub qualname: &'static str,
+    /// It is called over and over while there is nothing to do: what lies between two calls, with no step between them, is
+    /// waiting, too.
+    pub polls: bool,
     /// Package and version in which this was read.
     pub source: &'static str,
 }
@@ -21,27 +25,73 @@ pub const IDLE_WAITS: &[IdleWait] = &[
         engine: "vLLM V1",
         module: "vllm.v1.engine.core",
         qualname: "EngineCoreProc._process_input_queue",
+        polls: false,
         source: "vllm 0.26.0: vllm/v1/engine/core.py",
     },
     IdleWait {
         engine: "SGLang with --sleep-on-idle",
         module: "sglang.srt.managers.scheduler",
         qualname: "IdleSleeper.maybe_sleep",
+        polls: false,
         source: "sglang 0.5.3: sglang/srt/managers/scheduler.py",
     },
     IdleWait {
         engine: "SGLang with --sleep-on-idle, later",
         module: "sglang.srt.managers.scheduler_components.idle_sleeper",
         qualname: "IdleSleeper.maybe_sleep",
+        polls: false,
         source: "sglang 0.5.16: sglang/srt/managers/scheduler_components/idle_sleeper.py",
+    },
+    // Where the loop has no batch, and none is under way: it looks for requests again at once.
+    IdleWait {
+        engine: "SGLang",
+        module: "sglang.srt.managers.scheduler",
+        qualname: "Scheduler.on_idle",
+        polls: true,
+        source: "sglang 0.5.16, 0.5.23: sglang/srt/managers/scheduler.py",
+    },
+    IdleWait {
+        engine: "SGLang, earlier",
+        module: "sglang.srt.managers.scheduler",
+        qualname: "Scheduler.self_check_during_idle",
+        polls: true,
+        source: "sglang 0.5.3, 0.5.10: sglang/srt/managers/scheduler.py",
     },
     IdleWait {
         engine: "TensorRT-LLM PyExecutor",
         module: "tensorrt_llm._torch.pyexecutor.executor_request_queue",
         qualname: "ExecutorRequestQueue._get_from_request_queue",
+        polls: false,
         source: "NVIDIA/TensorRT-LLM at 007a7508: tensorrt_llm/_torch/pyexecutor/executor_request_queue.py",
     },
 ];
+
+/// An engine, as the report has it, whose thread sleeps between two steps for want of requests alone.
+#[derive(Clone, Copy, Debug)]
+pub struct IdleSleep {
+    /// What its name begins with.
+    pub engine: &'static str,
+    /// Where it sleeps.
+    pub function: &'static str,
+    pub source: &'static str,
+}
+
+pub const IDLE_SLEEPS: &[IdleSleep] = &[
+    // Waits on a condition variable until a task is posted, and in other programs for the user's next line.
+    IdleSleep {
+        engine: "llama.cpp",
+        function: "server_queue::start_loop",
+        source: "llama.cpp at f9cec8c1f: tools/server/server-queue.cpp",
+    },
+];
+
+/// Whether the thread of an engine of this name sleeps between steps for want of requests alone.
+#[must_use]
+pub fn sleeps_for_requests(engine: &str) -> bool {
+    IDLE_SLEEPS
+        .iter()
+        .any(|sleep| engine.starts_with(sleep.engine))
+}
 
 impl IdleWait {
     /// The function as `MODULE:QUALNAME`.
@@ -71,14 +121,33 @@ mod tests {
             assert!(is_idle_wait(wait.qualname));
         }
         assert!(!is_idle_wait("IdleSleeper"));
+        assert!(sleeps_for_requests("llama.cpp, linked in") && !sleeps_for_requests("vLLM V1"));
     }
 
     #[test]
     fn the_page_shows_the_table() {
-        let mut table = String::from("| engine | function | source |\n|---|---|---|\n");
+        let mut table = String::from("| engine | function | | source |\n|---|---|---|---|\n");
         for wait in IDLE_WAITS {
             let (engine, function) = (wait.engine, wait.function());
-            writeln!(table, "| {engine} | `{function}` | {} |", wait.source).unwrap();
+            let how = if wait.polls {
+                "over and over"
+            } else {
+                "blocks"
+            };
+            writeln!(
+                table,
+                "| {engine} | `{function}` | {how} | {} |",
+                wait.source
+            )
+            .unwrap();
+        }
+        for sleep in IDLE_SLEEPS {
+            let IdleSleep {
+                engine,
+                function,
+                source,
+            } = sleep;
+            writeln!(table, "| {engine} | `{function}` | sleeps | {source} |").unwrap();
         }
         let page = include_str!("../../../docs/engines.md");
         assert!(

@@ -19,5 +19,5 @@ pub use engine_api::{ENGINE_APIS, EngineApi, Marked, api_functions};
 pub use engines::{
     ENGINES, Engine, Seen, batches, is_step, known, python_steps, tensorrt_llm_gates_itself,
 };
-pub use idle::{IDLE_WAITS, IdleWait, is_idle_wait};
+pub use idle::{IDLE_SLEEPS, IDLE_WAITS, IdleSleep, IdleWait, is_idle_wait, sleeps_for_requests};
 pub use replicas::{From, Place, REPLICAS, Replicas};

@@ -162,7 +162,7 @@ fn stack(record: &Record, sample: &StackSample, functions: &mut Functions) -> Ve
     }
     match sample.state {
         Some(ThreadState::Sleeping) => stack.push(functions.place("[asleep]")),
-        Some(ThreadState::Runnable) => stack.push(functions.place("[off the processor]")),
+        Some(ThreadState::Runnable) => stack.push(functions.place("[waiting for a processor]")),
         Some(ThreadState::Running) | None => (),
     }
     stack

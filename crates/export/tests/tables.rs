@@ -54,6 +54,8 @@ fn duckdb_finds_every_event() {
         json!([{"start": "BIGINT", "failed": "BOOLEAN", "rank": "BIGINT"}])
     );
     assert_eq!(found["experts"][0]["tokens"], 17);
+    let stack = scene::STACK.join(";");
+    assert_eq!(found["stacks"][0], json!({"stack": stack, "samples": 3}));
     let metrics = found["metrics"].as_array().unwrap();
     for (row, (name, unit, at, value)) in metrics.iter().zip(METRICS) {
         let metric = format!("GPU {} {}", row["device"], row["metric"].as_str().unwrap());

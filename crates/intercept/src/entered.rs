@@ -226,6 +226,9 @@ fn read(frame: &Frame) {
     };
     frame.stream.set(target.map_or(0, |target| target.handle));
     frame.work.set(work);
+    if matches!(call.kind(), Kind::Wait(_)) {
+        recorder::wait_begins();
+    }
 }
 
 /// Gives GPU times a call that they depend on.

@@ -1,5 +1,7 @@
 //! A call on its way back from the real function: into the record, and to the steps where they follow it.
 
+use tllmprof_calls::Kind;
+
 use super::followed::{is_followed, is_nested};
 use super::frame::{Frame, Work};
 use super::thunk::Role;
@@ -77,6 +79,9 @@ fn record(frame: &Frame, result: usize) {
         stream: if failed { 0 } else { handle as u64 },
     };
     recorder::call(since, failed, what);
+    if matches!(call.kind(), Kind::Wait(_)) {
+        recorder::wait_ends();
+    }
     let work = frame.work.get();
     let is_over = work == Work::LAST || work == Work::WAITED_FOR;
     if (is_over || failed && work != Work::NONE) && gpu::is_timing() && !session::is_any_capturing()

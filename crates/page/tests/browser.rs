@@ -120,6 +120,13 @@ fn in_a_browser_it_shows_what_the_records_hold() {
     (long.windows, long.layers, long.kernels) = (vec![(100, 10_099)], 1, 1);
     long.batches = true;
     Shown::of(&[long], tllmprof_page::EVENTS).write(scratch.path(), "long");
+    let mut stacks = engine(0);
+    (stacks.windows, stacks.layers) = (vec![(100, 199)], 8);
+    (stacks.stacks, stacks.pauses) = (5000, true);
+    Shown::of(&[stacks], tllmprof_page::EVENTS).write(scratch.path(), "stacks");
+    let mut few = engine(0);
+    (few.windows, few.stacks) = (vec![(100, 109)], 1000);
+    Shown::of(&[few], tllmprof_page::EVENTS).write(scratch.path(), "few");
     Shown::of(&[engine(0)], 1000).write(scratch.path(), "nothing");
     let numbers = serde_json::to_vec(&numbers()).unwrap();
     std::fs::write(scratch.path().join("numbers.json"), numbers).unwrap();

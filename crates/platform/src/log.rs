@@ -311,7 +311,7 @@ pub(crate) mod tests {
     fn a_file_that_has_got_descriptor_2_by_chance_is_not_ours() {
         let file = file();
         let _stderr = Stderr::is(&file);
-        say!(Error, "nobody has said that this is standard error");
+        say!(Error, "this is not known to be standard error");
         redirected(1);
         say!(Error, "nor this");
         assert_eq!(text(&file), "");
@@ -343,7 +343,7 @@ pub(crate) mod tests {
         let _stderr = Stderr::is(&write);
         redirected(2);
         drop(read);
-        say!(Info, "nobody reads it");
+        say!(Info, "no thread reads it");
     }
 
     #[test]

@@ -70,13 +70,18 @@ pub struct Used {
     pub disk_faults: u64,
 }
 
+/// Nanoseconds of processor time that the calling thread has had; nothing where the process may not ask. A system call.
+pub fn own_processor_time() -> Option<u64> {
+    kernel::time(libc::CLOCK_THREAD_CPUTIME_ID).map(|time| nanoseconds_of(&time))
+}
+
 /// What the calling thread has used; nothing where the process may not ask. Two system calls.
 pub fn used() -> Option<Used> {
-    let ran = kernel::time(libc::CLOCK_THREAD_CPUTIME_ID)?;
+    let ran = own_processor_time()?;
     let usage = kernel::thread_usage()?;
     let in_kernel = usage.ru_stime;
     Some(Used {
-        ran: nanoseconds_of(&ran),
+        ran,
         in_kernel: in_kernel.tv_sec.cast_unsigned() * 1_000_000_000
             + in_kernel.tv_usec.cast_unsigned() * 1_000,
         left: usage.ru_nvcsw.cast_unsigned(),

@@ -5,7 +5,7 @@ use core::fmt;
 use tllmprof_config::{PerfectRouter, Settings};
 use tllmprof_platform::log;
 
-use crate::attached;
+use crate::{attached, stacks};
 
 /// Reports them. Allocates nothing.
 pub fn report() {
@@ -16,7 +16,7 @@ pub fn report() {
     if wishes.are_any() && !attached::is_there() {
         log::say!(
             Warn,
-            "there was no Python in this process: nothing came of {wishes}"
+            "there was no Python in this process: {wishes} had no effect"
         );
     }
 }
@@ -30,7 +30,8 @@ impl Wishes {
         Self([
             settings.record_gc.then_some("TLLM_PROFILE_RECORD_GC"),
             settings.gil.then_some("TLLMPROF_GIL"),
-            (settings.stacks.is_some() && !settings.native_stacks).then_some("TLLMPROF_STACKS"),
+            (stacks::are_asked_for(settings) && !settings.native_stacks)
+                .then_some("TLLMPROF_STACKS"),
             (settings.torch_trace.is_some()).then_some("TLLM_TORCH_PROFILE_TRACE"),
             router.then_some("the perfect router"),
         ])

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use super::collecting::Collecting;
 use super::holds::Holds;
 use super::longest::{self, Longest};
-use super::spans::Spans;
+use super::spans::{Polled, Spans};
 use super::thread_name::{Text, ThreadName};
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
@@ -41,6 +41,7 @@ pub struct Thread {
     /// The collection that is under way on the thread.
     pub collecting: Cell<Option<Collecting>>,
     pub spans: Spans,
+    pub polled: Polled,
     /// Calls of torch modules that the thread is in.
     pub modules: Cell<u32>,
     /// The thread is in our own code that Python runs.
@@ -136,6 +137,7 @@ impl Thread {
             holds: Holds::new(),
             collecting: Cell::new(None),
             spans: Spans::new(),
+            polled: Polled::new(),
             modules: Cell::new(0),
             is_busy: Cell::new(false),
         }
@@ -152,6 +154,7 @@ fn leave(thread: &'static Thread) {
     thread.holds.leave();
     thread.collecting.set(None);
     thread.spans.end();
+    thread.polled.end();
     thread.modules.set(0);
     thread.is_busy.set(false);
     thread.last_condition.set(0);
@@ -173,6 +176,7 @@ fn in_child(alone: &OnlyThread) {
             collecting.forget();
         }
         thread.spans.in_child(alone);
+        thread.polled.end();
         thread.modules.set(0);
         if is_us {
             thread.number.store(ids::thread(), Ordering::Relaxed);

@@ -170,6 +170,8 @@ pub enum Used {
     Delayed = 3,
     /// Page faults that read from a disk.
     Disk = 4,
+    /// Time on a processor in some of its waits for the GPU, and how long these took in microseconds.
+    Waits = 5,
 }
 
 impl Used {
@@ -179,6 +181,7 @@ impl Used {
             2 => Some(Self::Kernel),
             3 => Some(Self::Delayed),
             4 => Some(Self::Disk),
+            5 => Some(Self::Waits),
             _ => None,
         }
     }

@@ -33,7 +33,7 @@ impl fmt::Display for Failure {
             libc::EROFS => "the file system is read-only",
             libc::ENOENT => "there is no such folder",
             libc::EISDIR => "it is a folder",
-            libc::ENOTDIR => "a part of the path is no folder",
+            libc::ENOTDIR => "a part of the path is not a folder",
             libc::ENAMETOOLONG => "the name is too long",
             libc::EMFILE | libc::ENFILE => "there are too many open files",
             libc::ENOMEM => "there is no memory for it",

@@ -35,10 +35,11 @@ pub use tllmprof_record::{
     Batch, Counter, Edge, Ended, Event, NO_STRING, RangeKind, StringId, Taken, ThreadState, What,
 };
 use tllmprof_session::Facts;
+pub use usage::{wait_begins, wait_ends};
 
 #[cfg(target_arch = "x86_64")] // its assembler asks
 pub use clock::IS_COUNTER;
-pub use clock::ticks;
+pub use clock::{ticks, ticks_per_ns};
 pub use facts::{expert_loads, thread_name, write_rank, write_rule};
 pub use iterations::{
     count_calls, iteration_begins, iteration_ends, open_iteration, wants_calls, window_closes,

@@ -64,7 +64,7 @@ lifecycle::global! {
     static PLACES: [AtomicPtr<u8>; EXTENTS] =
         [const { AtomicPtr::new(core::ptr::null_mut()) }; EXTENTS];
     #[fork(with = LIVE)]
-    #[exit = "`finish` cuts off what nobody has written"]
+    #[exit = "`finish` cuts off what was not written"]
     static FILE: Lock<Option<Growing>> = Lock::new(None);
 }
 /// Asks another thread to call [`make_room`]; false if it cannot now.
@@ -220,7 +220,7 @@ fn grow(live: &Live, wanted: u32) -> bool {
         live.is_full.store(true, Ordering::Relaxed);
         log::once!(
             Warn,
-            "the record is as large as TLLMPROF_TRACE_MAX lets it be: what comes is only counted"
+            "the record is as large as TLLMPROF_TRACE_MAX allows: later events are only counted"
         );
         return false;
     };

@@ -1,10 +1,12 @@
 //! What the thread that makes the steps uses of the machine in each iteration of a window.
 //!
-//! Called with the session's turn or its lock: by one thread at a time. Two system calls an iteration.
+//! Ends of iterations come with the session's turn or its lock: by one thread at a time. Two system calls an iteration,
+//! and two more for a wait.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use tllmprof_platform::system::{self, Used as Usage};
+use tllmprof_platform::system::{self, Clock, Used as Usage};
+use tllmprof_platform::thread::{self, Record};
 use tllmprof_platform::{ids, lifecycle};
 use tllmprof_record::{Event, Used, What};
 
@@ -18,13 +20,68 @@ lifecycle::global! {
     static THREAD: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
     static SO_FAR: [AtomicU64; PARTS] = [const { AtomicU64::new(0) }; PARTS];
+
+    /// How many more waits of that thread are asked about before its iteration ends.
+    #[fork(keep = "stored where a window opens")]
+    static TO_ASK: AtomicU64 = AtomicU64::new(0);
+    /// The thread's processor time and the time when the wait began that is asked about; 0 is none.
+    #[fork(keep = "stored where a window opens")]
+    static RAN_BEFORE: AtomicU64 = AtomicU64::new(0);
+    #[fork(keep = "stored where a window opens")]
+    static WAITS_SINCE: AtomicU64 = AtomicU64::new(0);
+    /// Of the waits that were asked about in this iteration: nanoseconds on a processor, and in all.
+    #[fork(keep = "stored where a window opens")]
+    static RAN_IN_WAITS: AtomicU64 = AtomicU64::new(0);
+    #[fork(keep = "stored where a window opens")]
+    static WAITED: AtomicU64 = AtomicU64::new(0);
 }
 const PARTS: usize = 7;
+
+/// How many waits of an iteration are asked about: whether waits spin or sleep does not change from one to the next.
+const WAITS: u64 = 1;
 
 /// A window opens: the calling thread is likely to make its steps.
 pub fn window_opens() {
     let now = system::used().unwrap_or_default();
     take(now, system::delayed().unwrap_or_default());
+    of_waits();
+}
+
+/// The calling thread begins to wait for the GPU.
+#[inline]
+pub fn wait_begins() {
+    if TO_ASK.load(Ordering::Relaxed) > 0 && THREAD.load(Ordering::Relaxed) == this_thread() {
+        RAN_BEFORE.store(system::own_processor_time().unwrap_or(0), Ordering::Relaxed);
+        WAITS_SINCE.store(system::nanoseconds(Clock::Monotonic), Ordering::Relaxed);
+    }
+}
+
+/// A wait for the GPU is over.
+#[inline]
+pub fn wait_ends() {
+    let since = WAITS_SINCE.load(Ordering::Relaxed);
+    if since == 0 || THREAD.load(Ordering::Relaxed) != this_thread() {
+        return;
+    }
+    let took = system::nanoseconds(Clock::Monotonic).saturating_sub(since);
+    WAITS_SINCE.store(0, Ordering::Relaxed);
+    let before = RAN_BEFORE.load(Ordering::Relaxed);
+    if let Some(now) = system::own_processor_time().filter(|_| before > 0) {
+        let left = TO_ASK.load(Ordering::Relaxed).saturating_sub(1);
+        TO_ASK.store(left, Ordering::Relaxed);
+        RAN_IN_WAITS.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
+        WAITED.fetch_add(took, Ordering::Relaxed);
+    }
+}
+
+/// What is known of the waits of the iteration that ends: nanoseconds on a processor, and in all.
+fn of_waits() -> (u64, u64) {
+    WAITS_SINCE.store(0, Ordering::Relaxed);
+    TO_ASK.store(WAITS, Ordering::Relaxed);
+    (
+        RAN_IN_WAITS.swap(0, Ordering::Relaxed),
+        WAITED.swap(0, Ordering::Relaxed),
+    )
 }
 
 /// The calling thread has ended an iteration.
@@ -42,6 +99,7 @@ pub fn iteration_ends(n: u64) {
         false => delayed,
     };
     take(now, waited);
+    let (ran_in_waits, waits_took) = of_waits();
     if !is_same {
         return;
     }
@@ -62,6 +120,7 @@ pub fn iteration_ends(n: u64) {
             now.preempted.saturating_sub(preempted),
         ),
         (Used::Disk, 0, now.disk_faults.saturating_sub(disk)),
+        (Used::Waits, ran_in_waits, waits_took.div_ceil(1000)),
     ];
     let at = clock::ticks();
     for (what, ns, count) in used {
@@ -94,6 +153,8 @@ fn take(used: Usage, delayed: u64) {
     }
 }
 
+/// The calling thread, without a system call where it is known.
 fn this_thread() -> u64 {
-    u64::from(ids::thread().cast_unsigned())
+    let number = thread::current().map_or_else(ids::thread, Record::number);
+    u64::from(number.cast_unsigned())
 }

@@ -27,7 +27,7 @@ pub struct RawIteration {
     /// How long its thread waited for requests, and for how much of that in calls that wait for the GPU.
     pub idle: u64,
     pub idle_calls: u64,
-    /// It does not fulfil the condition.
+    /// It does not satisfy the condition.
     pub excluded: bool,
 }
 

@@ -17,6 +17,9 @@ pub struct Used {
     /// Page faults, and those among them that read a disk.
     pub faults: u32,
     pub disk_faults: u32,
+    /// Of some of its waits for the GPU: on a processor, and in all.
+    pub ran_in_waits: u64,
+    pub waits: u64,
 }
 
 impl Used {
@@ -33,6 +36,22 @@ impl Used {
             What::Disk => {
                 self.disk_faults = count;
                 self.faults = self.faults.saturating_add(count);
+            }
+            What::Waits => {
+                (self.ran_in_waits, self.waits) = (ns, u64::from(count).saturating_mul(1000));
+            }
+        }
+    }
+
+    /// How much of such a wait it may have been off the processor.
+    fn asleep_in(&self, wait: u64) -> u64 {
+        match self.waits {
+            // Nothing is known of them.
+            0 => wait,
+            waits => {
+                let spins = self.ran_in_waits.min(waits);
+                let asleep = u128::from(wait) * u128::from(waits - spins) / u128::from(waits);
+                asleep as u64
             }
         }
     }
@@ -91,11 +110,9 @@ impl Iteration {
 
     /// How long its thread was asleep or blocked for certain, without waiting for the GPU, the GIL or requests.
     pub fn blocked(&self) -> u64 {
-        let waits = self
-            .wait
-            .saturating_add(self.gil_wait)
-            .saturating_add(self.idle);
+        let waits = self.gil_wait.saturating_add(self.idle);
         self.used.map_or(0, |used| {
+            let waits = waits.saturating_add(used.asleep_in(self.wait));
             let accounted = used.ran.saturating_add(used.delayed).saturating_add(waits);
             self.duration.saturating_sub(accounted)
         })

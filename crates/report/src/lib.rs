@@ -65,6 +65,7 @@ pub use stacks::{
     ENOUGH as ENOUGH_SAMPLES, FunctionSamples, SampleCounts, StackSample, Stacks, TreeNode,
 };
 pub use state::State;
+pub use text::Style;
 pub use turnaround::Turnaround;
 pub use units::{Bytes, Change, Quantity, Rate, Share, Time};
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
 
+use tllmprof_engines::sleeps_for_requests;
 use tllmprof_record::{Batch, CallKind, Clock, ClockKind, Counter, Damage, Ended, Entry, Header};
 
 use crate::batch::{self, PhaseSum, UnqualifiedSum};
@@ -161,12 +162,21 @@ impl Process {
         iterations.sort_by_key(|iteration| iteration.start);
         let by_events = gpu.idle();
         let known = (!by_events.is_empty()).then_some(&by_events[..]);
-        let requests = requests.finish(known, &clock);
+        let (mut facts, strings) = found.facts(header);
+        let ran = |thread, moment| {
+            let after = iterations.partition_point(|iteration| iteration.start <= moment);
+            let of = iterations[..after]
+                .last()
+                .filter(|of| of.thread == thread)?;
+            let used = used.get(&(of.n as u32))?;
+            Some((of.span().end, used.ran))
+        };
+        let sleeps = sleeps_for_requests(&facts.engine);
+        let requests = requests.finish(known, sleeps.then_some(&ran), &clock);
         for iteration in &mut iterations {
             (iteration.idle, iteration.idle_calls) =
                 requests.within(iteration.thread, iteration.span());
         }
-        let (mut facts, strings) = found.facts(header);
         let left_out = left_out + stacks.left_out;
         let sampled = stacks.finish(&facts, &strings);
         let (kinds, allocates) = (kinds(&facts.calls), allocates(&facts.calls));
@@ -271,7 +281,7 @@ impl Process {
             groups.ran(did);
         }
         let mut host = HostLedger::new(groups.placed.iter().copied(), idle);
-        let places = groups.places(&host.sample(&sampled));
+        let places = groups.places(&host.sample(&sampled, &requests));
         if sum.is_some() {
             recording.read(|entry| {
                 if let Entry::Event { thread, event } = &entry {
@@ -293,7 +303,7 @@ impl Process {
             let differences = groups.differences(place, &spent, slow.holder(), names);
             slow.explain(differences);
         }
-        let took = spent.took(&groups.hosts(None));
+        let took = spent.worked(&groups.hosts(None));
         let rate = facts.stacks_rate;
         let stacks = Stacks::of(sampled, rate, windows.len(), &places, took);
         slowest.sort_by_key(|slow| std::cmp::Reverse((slow.more, slow.busy())));

@@ -13,7 +13,7 @@ use tllmprof_record::{Batch, Phase};
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "UnqualifiedBy")]
 pub enum Unqualified {
-    /// Its batch does not fulfil the condition.
+    /// Its batch does not satisfy the condition.
     Where,
     /// There is a condition, and its batch is not known.
     Unknown,
@@ -36,7 +36,7 @@ pub struct Qualified {
 }
 
 impl Qualified {
-    /// By whether each iteration is marked as one that does not fulfil the condition, which may be empty, and its batch.
+    /// By whether each iteration is marked as one that does not satisfy the condition, which may be empty, and its batch.
     pub fn of(condition: &str, known: impl Iterator<Item = (bool, Option<Batch>)>) -> Self {
         let known: Vec<_> = known.collect();
         let has_condition = !condition.is_empty() || known.iter().any(|(marked, _)| *marked);

@@ -13,6 +13,11 @@ use crate::spans::Span;
 /// Shorter waits are not looked at: in nanoseconds, of functions and of calls.
 const FUNCTION: u64 = 1_000_000;
 const CALL: u64 = 100_000;
+/// Of a thread that sleeps between two calls: in nanoseconds, and in ticks of whatever clock at least. In all of the iteration
+/// it runs for no more than this part of that.
+const SLEEP: u64 = 5_000_000;
+const SLEEP_TICKS: u64 = 1_000_000;
+const RUNS: u64 = 10;
 
 /// How many waits and threads are kept.
 const LIMIT: usize = 1 << 20;
@@ -42,6 +47,9 @@ pub struct Candidates {
     functions: Vec<(u32, Span)>,
     /// Calls that wait, and whether all work of their thread was over before.
     calls: Vec<(u32, Span, bool)>,
+    /// When each thread's latest call ended, and long times between two calls.
+    ended: HashMap<u32, u64>,
+    between: Vec<(u32, Span)>,
 }
 
 /// The waits of each thread, in ticks.
@@ -49,10 +57,15 @@ pub struct Candidates {
 pub struct Requests {
     all: HashMap<u32, Vec<Span>>,
     calls: HashMap<u32, Vec<Span>>,
+    /// Those in which it slept between two calls.
+    asleep: HashMap<u32, Vec<Span>>,
 }
 
 impl Candidates {
     pub fn take(&mut self, found: &Found, thread: u32, event: &Event) {
+        if matches!(event.what, What::Call { .. }) {
+            self.between(thread, span(event));
+        }
         match event.what {
             What::Function { name } if self.functions.len() < LIMIT => {
                 let is_idle = || is_idle_wait(found.strings.get(name));
@@ -66,6 +79,20 @@ impl Candidates {
                 stream,
             } => self.call(found, thread, event, row, stream),
             _ => (),
+        }
+    }
+
+    fn between(&mut self, thread: u32, call: Span) {
+        if self.ended.len() == THREADS && !self.ended.contains_key(&thread) {
+            return;
+        }
+        let last = self.ended.insert(thread, call.end);
+        if let Some(start) = last
+            && call.start.saturating_sub(start) >= SLEEP_TICKS
+            && self.between.len() < LIMIT
+        {
+            let end = call.start;
+            self.between.push((thread, Span { start, end }));
         }
     }
 
@@ -100,8 +127,15 @@ impl Candidates {
         }
     }
 
-    /// The waits. `idle`: when the GPU had nothing to do, in nanoseconds, where events say that.
-    pub fn finish(self, idle: Option<&[Span]>, clock: &Clock) -> Requests {
+    /// The waits. `idle`: when the GPU had nothing to do, in nanoseconds, where events say that. `ran`: the end of a thread's
+    /// iteration at a moment, and how long the thread was on a processor in it, in nanoseconds, where sleeping between calls
+    /// is waiting for requests.
+    pub fn finish(
+        self,
+        idle: Option<&[Span]>,
+        ran: Option<&dyn Fn(u32, u64) -> Option<(u64, u64)>>,
+        clock: &Clock,
+    ) -> Requests {
         let ns = |span: &Span| clock.ns(span.end).saturating_sub(clock.ns(span.start));
         let functions = self.functions.iter().copied();
         let functions = functions.filter(|(_, span)| ns(span) >= FUNCTION);
@@ -117,9 +151,23 @@ impl Candidates {
             ns(span) >= CALL && is_idle(*thread, span, *is_drained)
         });
         let calls: Vec<_> = calls.map(|(thread, span, _)| (*thread, *span)).collect();
+        let asleep = self.between.iter().filter_map(|(thread, span)| {
+            let (end, ran) = ran.and_then(|ran| ran(*thread, span.start))?;
+            let end = end.min(span.end);
+            let slept = Span {
+                start: span.start,
+                end,
+            };
+            let long = ns(&slept);
+            let is_asleep = long >= SLEEP && ran <= long / RUNS;
+            is_asleep.then_some((*thread, slept))
+        });
+        let asleep: Vec<_> = asleep.collect();
+        let all = functions.chain(calls.iter().chain(&asleep).copied());
         Requests {
-            all: by_thread(functions.chain(calls.iter().copied())),
+            all: by_thread(all),
             calls: by_thread(calls.iter().copied()),
+            asleep: by_thread(asleep.iter().copied()),
         }
     }
 }
@@ -136,6 +184,17 @@ impl Requests {
             reached.map(|wait| wait.overlap(&span)).sum()
         };
         (of(&self.all), of(&self.calls))
+    }
+
+    /// When a thread slept between two calls, in ticks and in order.
+    pub fn asleep(&self, thread: u32) -> &[Span] {
+        self.asleep.get(&thread).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a thread waits at a moment, in ticks.
+    pub fn has(&self, thread: u32, moment: u64) -> bool {
+        let (start, end) = (moment, moment.saturating_add(1));
+        self.within(thread, Span { start, end }).0 > 0
     }
 
     /// Whether an event is such a wait.

@@ -273,7 +273,7 @@ impl State {
             log::say!(
                 Info,
                 "TensorRT-LLM is in this process and reads {variable} itself: the profiler is left \
-                 to it (set TLLMPROF_START_STOP instead to have it gated here)"
+                 to it (set TLLMPROF_START_STOP instead to let tllmprof control it)"
             );
         }
     }

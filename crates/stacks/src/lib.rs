@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! iteration begins ──▶ followed ◀── sampler ──▶ frames ──▶ the record
-//!                                      └──▶ scheduled: does the thread run?
+//!                                      ├──▶ scheduled: does the thread run?
+//!                                      └──▶ native, modules: what the kernel takes
 //! ```
 //!
 //! A thread of the library's own ([`sampler`]) reads what the others are in, at random intervals. It takes none of the
@@ -10,6 +11,8 @@
 
 mod followed;
 mod frames;
+mod modules;
+mod native;
 mod sampler;
 mod scheduled;
 

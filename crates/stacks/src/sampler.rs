@@ -12,12 +12,14 @@ use tllmprof_platform::panics::contained;
 use tllmprof_platform::system::{name_thread, processor_time, start_thread, without_signals};
 use tllmprof_platform::thread::uncounted;
 use tllmprof_python::stacks::{self as python, Names, Ready, Walked, Walker};
-use tllmprof_recorder::{self as recorder, StringId, Taken, What};
+use tllmprof_recorder::{self as recorder, Event, StringId, Taken, ThreadState, What};
 use tllmprof_session::activity;
 use tllmprof_sync::{Lock, wait, wake};
 
 use super::followed::{self, Followed};
 use super::frames::Frames;
+use super::modules::Modules;
+use super::native::{self, Ring};
 use super::scheduled::{self, Scheduled, Seen};
 
 const NO_THREAD: u32 = 0;
@@ -40,6 +42,9 @@ lifecycle::global! {
     /// A window is open whose stacks are to be sampled.
     #[fork(reset)]
     static IS_OPEN: AtomicBool = AtomicBool::new(false);
+    /// The kernel takes no native stacks.
+    #[fork(keep = "it does not in a child either")]
+    static IS_REFUSED: AtomicBool = AtomicBool::new(false);
     /// What one window's thread leaves to the next one's.
     #[fork(reset)]
     static KEPT: Lock<Option<Box<Kept>>> = Lock::new(None);
@@ -50,11 +55,18 @@ lifecycle::global! {
 struct Kept {
     names: Names,
     frames: Frames,
+    modules: Modules,
 }
 
 /// Samples a second that are asked for.
 fn rate() -> Option<u64> {
     activity::settings()?.stacks
+}
+
+/// Whether native stacks are sampled, too.
+fn takes_native() -> bool {
+    let is_asked = activity::settings().is_some_and(|settings| settings.native_stacks);
+    is_asked && !IS_REFUSED.load(Ordering::Relaxed)
 }
 
 /// A window has been opened.
@@ -77,16 +89,14 @@ pub fn iteration_begins() {
     if !IS_OPEN.load(Ordering::Acquire) {
         return;
     }
-    match python::ready() {
-        Some(Ok(_)) => {}
-        Some(Err(trouble)) => {
-            log::once!(
-                Warn,
-                "TLLMPROF_STACKS: no Python stacks are sampled: {trouble}"
-            );
-            return;
-        }
-        None => return,
+    if let Some(Err(trouble)) = python::ready() {
+        log::once!(
+            Warn,
+            "TLLMPROF_STACKS: no Python stacks are sampled: {trouble}"
+        );
+    }
+    if !matches!(python::ready(), Some(Ok(_))) && !takes_native() {
+        return;
     }
     followed::follow();
     let is_new = WORD
@@ -143,10 +153,12 @@ fn run() {
     let mut sampler = Sampler {
         process: ids::process(),
         kept: kept.unwrap_or_default(),
+        period: 1_000_000_000 / rate.max(1),
         threads: Vec::new(),
         functions: Vec::new(),
     };
-    sampler.sample_at(rate);
+    sampler.run();
+    sampler.take_native();
     if let Some(mut kept) = KEPT.lock_for(PATIENCE) {
         *kept = Some(sampler.kept);
     }
@@ -157,10 +169,13 @@ struct Thread {
     number: i32,
     walker: Walker,
     scheduled: Scheduled,
+    native: Option<Ring>,
 }
 
 struct Sampler {
     process: i32,
+    /// In nanoseconds.
+    period: u64,
     kept: Box<Kept>,
     threads: Vec<Thread>,
     /// Of one stack, the innermost first.
@@ -169,9 +184,8 @@ struct Sampler {
 
 impl Sampler {
     /// Samples until it is told to end, or until there is nobody left to be sampled.
-    fn sample_at(&mut self, rate: u64) {
-        let period = Duration::from_secs(1) / u32::try_from(rate).unwrap_or(1).max(1);
-        let mut intervals = Intervals::new(period);
+    fn run(&mut self) {
+        let mut intervals = Intervals::new(self.period);
         let mut next = Instant::now();
         loop {
             // From when the last sample was meant: a sample's own time does not add to the interval. A thread that
@@ -191,9 +205,11 @@ impl Sampler {
 
     /// Samples all threads once; false if there is nobody left.
     fn sample(&mut self) -> bool {
-        let Some(Ok(ready)) = python::ready() else {
+        self.take_native();
+        let ready = python::ready().and_then(|ready| ready.as_ref().ok());
+        if ready.is_none() && !takes_native() {
             return false;
-        };
+        }
         let mut is_anybody_left = false;
         for thread in followed::all() {
             let is_left = self.sample_one(ready, thread);
@@ -207,7 +223,7 @@ impl Sampler {
     }
 
     /// Samples a thread; false where that has ended, or nothing can be read.
-    fn sample_one(&mut self, ready: &Ready, thread: Followed) -> bool {
+    fn sample_one(&mut self, ready: Option<&Ready>, thread: Followed) -> bool {
         let start = recorder::ticks();
         // SAFETY: takes nothing.
         let ours = unsafe { libc::sched_getcpu() };
@@ -227,8 +243,10 @@ impl Sampler {
                 number: thread.number,
                 walker: Walker::default(),
                 scheduled,
+                native: open_native(thread.number, self.period),
             });
         }
+        let Some(ready) = ready else { return true };
         let known = &mut self.threads[index];
         let walked = match thread.target {
             Some(target) => known.walker.walk(self.process, &ready.layout, target),
@@ -279,6 +297,60 @@ impl Sampler {
     }
 }
 
+impl Sampler {
+    /// Writes the native stacks that were taken since the last time.
+    fn take_native(&mut self) {
+        let Self {
+            kept,
+            threads,
+            functions,
+            ..
+        } = self;
+        let mut rate = None;
+        for thread in threads {
+            let Some(ring) = &mut thread.native else {
+                continue;
+            };
+            let number = thread.number.cast_unsigned();
+            ring.each(|time, addresses| {
+                let rate = *rate.get_or_insert_with(|| {
+                    kept.modules.look();
+                    recorder::ticks_per_ns()
+                });
+                functions.clear();
+                functions.extend(addresses.map(|address| kept.modules.string(address)));
+                let ago = native::now().saturating_sub(time) as f64 * rate;
+                let start = recorder::ticks().saturating_sub(ago as u64);
+                let sample = What::Sample {
+                    taken: Taken::Native,
+                    state: Some(ThreadState::Running),
+                    thread: number,
+                    frame: kept.frames.innermost(functions.iter().rev().copied()),
+                };
+                recorder::late(&Event::new(start, 0, sample));
+            });
+        }
+    }
+}
+
+/// The native stacks of a thread, if they are asked for and the kernel takes them.
+fn open_native(thread: i32, period: u64) -> Option<Ring> {
+    if !takes_native() {
+        return None;
+    }
+    match Ring::open(thread, period) {
+        Ok(ring) => Some(ring),
+        Err(refusal) => {
+            IS_REFUSED.store(true, Ordering::Relaxed);
+            log::once!(
+                Warn,
+                "TLLMPROF_NATIVE_STACKS: no native stacks are sampled: {refusal}"
+            );
+            None
+        }
+    }
+}
+
 /// Sleeps; false if the thread is to end.
 fn sleep_until(next: Instant) -> bool {
     loop {
@@ -300,11 +372,9 @@ struct Intervals {
 }
 
 impl Intervals {
-    fn new(period: Duration) -> Self {
+    fn new(period: u64) -> Self {
         Self {
-            period: u64::try_from(period.as_nanos())
-                .unwrap_or(u64::MAX / 2)
-                .max(1),
+            period,
             state: recorder::ticks() | 1,
         }
     }
@@ -325,7 +395,7 @@ mod tests {
     #[test]
     fn intervals_are_around_the_period() {
         let period = Duration::from_millis(5);
-        let mut intervals = Intervals::new(period);
+        let mut intervals = Intervals::new(5_000_000);
         let many: Vec<_> = (0..10_000).map(|_| intervals.next()).collect();
         assert!(
             many.iter()

@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn the_state_and_the_processor_are_found_behind_any_name() {
         let stat = "7 (a) R 1 (b) c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 \
-                    31 32 33 34 5 36 37\n";
+                    31 32 33 34 35 5 37\n";
         assert_eq!(parse(stat.as_bytes()), Some((b'S', 5)));
         assert_eq!(parse(b"7 (a) R 1"), None);
         assert_eq!(parse(b""), None);
@@ -157,10 +157,14 @@ mod tests {
         scope(|scope| {
             let worker = scope.spawn(|| {
                 number.store(ids::thread(), Ordering::Release);
-                while !sleeps.load(Ordering::Relaxed) {}
+                while !sleeps.load(Ordering::Relaxed) {
+                    core::hint::spin_loop();
+                }
                 std::thread::park();
             });
-            while number.load(Ordering::Acquire) == 0 {}
+            while number.load(Ordering::Acquire) == 0 {
+                core::hint::spin_loop();
+            }
             let thread = Followed {
                 place: 0,
                 number: number.load(Ordering::Acquire),

@@ -120,10 +120,10 @@ mod tests {
         assert_eq!(process().cast_unsigned(), std::process::id());
         // SAFETY: takes nothing.
         assert_eq!(this_thread(), unsafe { libc::gettid() });
-        let (read, write) = std::io::pipe().unwrap();
+        let (out, into) = std::io::pipe().unwrap();
         let of = |end: &dyn std::os::fd::AsRawFd| status(end.as_raw_fd()).unwrap();
-        assert_eq!(of(&read).st_ino, of(&write).st_ino);
-        assert_eq!(of(&read).st_mode & libc::S_IFMT, libc::S_IFIFO);
+        assert_eq!(of(&out).st_ino, of(&into).st_ino);
+        assert_eq!(of(&out).st_mode & libc::S_IFMT, libc::S_IFIFO);
         assert!(status(-1).is_none());
         let epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
         let now = time(libc::CLOCK_REALTIME).unwrap();

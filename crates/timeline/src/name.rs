@@ -56,7 +56,7 @@ impl Name {
             } => {
                 let state = match state {
                     Some(ThreadState::Sleeping) => ", asleep",
-                    Some(ThreadState::Runnable) => ", off the processor",
+                    Some(ThreadState::Runnable) => ", waiting for a processor",
                     Some(ThreadState::Running) | None => "",
                 };
                 match taken {

@@ -18,7 +18,7 @@ pub enum Attempt {
     Wanted(u32),
     /// The worker goes through with it.
     Committed(u32),
-    /// Nobody waits for it: it must come to nothing.
+    /// Nobody waits for it: it must have no effect.
     Abandoned(u32),
 }
 

@@ -96,7 +96,7 @@ pub enum Event {
     Yields,
     /// It could not be taken out now.
     Busy { iteration: u64 },
-    /// It did not go, and is of no use any more.
+    /// It did not go, and cannot be used any more.
     Broken,
     /// The process ends.
     Ends,

@@ -16,7 +16,7 @@ use tllmprof_report::Report;
 use crate::failure::usage;
 use crate::profiler::NSYS;
 use crate::supervised::{self, Held};
-use crate::{library, output, processes};
+use crate::{library, manners, output, processes};
 use call_log::CallLog;
 
 /// What the example's device is called where there is no GPU.
@@ -161,7 +161,7 @@ impl Demo {
 
         let text = fs::read_to_string(&log).context("the stand-in for CUDA wrote no log")?;
         let log = CallLog::parse(&text);
-        output::print(format!("\nWhat the stand-in was asked to do:\n{log}").as_bytes())?;
+        output::text(&format!("\nWhat the stand-in was asked to do:\n{log}"))?;
         let wrong = log.differences(&self.windows, self.steps);
         ensure!(
             wrong.is_empty(),
@@ -230,9 +230,9 @@ impl Demo {
              shows{comment}:\n\n{}",
             self.windows,
             self.steps,
-            Report::new(vec![process]).text()
+            Report::new(vec![process]).styled(manners::stdout())
         );
-        Ok(output::print(text.as_bytes())?)
+        Ok(output::text(&text)?)
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Elf {
     pub memory: u64,
     pub rpath: Option<String>,
     pub runpath: Option<String>,
-    /// The highest `GLIBC_x.y` that it demands.
+    /// The highest `GLIBC_x.y` that it requires.
     pub glibc_demanded: Option<Version>,
     /// The highest `GLIBC_x.y` that it has, if it is a C library.
     pub glibc_provided: Option<Version>,

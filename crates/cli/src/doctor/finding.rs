@@ -7,7 +7,7 @@ use tllmprof_config::printable;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
     Good,
-    /// Worth knowing; it hinders nothing.
+    /// Worth knowing; it prevents nothing.
     Note,
     /// Something will not be intercepted, or the program will not start.
     Bad,
@@ -46,20 +46,23 @@ impl Section {
     pub fn is_bad(&self) -> bool {
         self.findings.iter().any(|(mark, _)| *mark == Mark::Bad)
     }
-}
 
-impl fmt::Display for Section {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.title)?;
+    /// A title, and a line for each finding.
+    pub fn text(&self, is_coloured: bool) -> String {
+        let coloured = |text: &str, code: u8| match is_coloured {
+            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            false => text.to_owned(),
+        };
+        let mut lines = coloured(self.title, 1) + "\n";
         for (mark, text) in &self.findings {
             let mark = match mark {
-                Mark::Good => "ok",
-                Mark::Note => "note",
-                Mark::Bad => "NO",
+                Mark::Good => coloured("ok    ", 32),
+                Mark::Note => coloured("note  ", 33),
+                Mark::Bad => coloured("NO    ", 31),
             };
             // File names may hold anything; a line stays a line.
-            writeln!(f, "  {mark:<6}{}", printable(text))?;
+            lines += &format!("  {mark}{}\n", printable(text));
         }
-        Ok(())
+        lines
     }
 }

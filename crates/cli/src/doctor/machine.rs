@@ -42,7 +42,7 @@ pub fn describe(
     taken(
         section,
         "CUDA_INJECTION64_PATH",
-        "it is loaded into the driver, beside us",
+        "it is loaded into the driver, too",
     );
     driver.is_some()
 }

@@ -19,7 +19,7 @@ use anyhow::Result;
 use tllmprof_config::Level;
 
 use crate::failure::usage;
-use crate::{library, output};
+use crate::{library, manners, output};
 use elf::{Elf, NotRead};
 use finding::Section;
 use program::Program;
@@ -42,9 +42,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let library_path = library::find()?;
     let (sections, has_driver) = examine(name, &library_path);
 
+    let is_coloured = manners::stdout().is_coloured;
     let mut text: String = sections
         .iter()
-        .map(|section| format!("{section}\n"))
+        .map(|section| section.text(is_coloured) + "\n")
         .collect();
     let good = !sections.iter().any(Section::is_bad);
     text.push_str(match (good, has_driver) {
@@ -54,7 +55,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         (false, _) => "The CUDA calls of this program will NOT be intercepted.\n",
     });
-    output::print(text.as_bytes())?;
+    output::text(&text)?;
     Ok(if good {
         ExitCode::SUCCESS
     } else {
@@ -174,7 +175,7 @@ fn examine(command: &OsStr, library_path: &Path) -> (Vec<Section>, bool) {
 fn reason(error: &NotRead) -> String {
     match error {
         NotRead::Io(error) => error.to_string(),
-        NotRead::NotElf => "it is no ELF file, and cannot be preloaded".to_owned(),
+        NotRead::NotElf => "it is not an ELF file and cannot be preloaded".to_owned(),
         NotRead::Malformed(error) => format!("it is damaged: {error}"),
     }
 }
@@ -234,10 +235,10 @@ fn describe_glibc(section: &mut Section, search: &Search, program: &Program, lib
     };
     match reach::glibc(program, search) {
         Some((_, provided)) => section.good(format_args!(
-            "it demands glibc {demanded}, and the program's has symbols of {provided}"
+            "it requires glibc {demanded}, and the program's has symbols of {provided}"
         )),
         None => section.note(format_args!(
-            "it demands glibc {demanded}; the program's was not found"
+            "it requires glibc {demanded}; the program's was not found"
         )),
     }
 }

@@ -38,7 +38,7 @@ impl Program {
         let first = match which(command) {
             Found::Program(path) => path,
             Found::NotExecutable(path) => {
-                return Err(format!("{} may not be executed", path.display()));
+                return Err(format!("{} is not executable", path.display()));
             }
             Found::Nothing => {
                 return Err(format!("{}: there is no such program", command.display()));

@@ -132,7 +132,7 @@ fn too_old(program: &Program, library: &Elf, search: &Search) -> Option<String> 
             String::new()
         };
         format!(
-            "its glibc ({}) has no symbols newer than {provided}, and the library demands glibc {demanded}: with the \
+            "its glibc ({}) has no symbols newer than {provided}, and the library requires glibc {demanded}: with the \
              library preloaded it would not start{advice}",
             path.display()
         )
@@ -252,7 +252,7 @@ mod tests {
         }
         let refused = asks(Some(Version::new(9, 99)), &["libc.so.6"]);
         assert!(
-            matches!(&refused, Some(Obstacle::Fatal(why)) if why.contains("demands glibc 9.99")),
+            matches!(&refused, Some(Obstacle::Fatal(why)) if why.contains("requires glibc 9.99")),
             "{refused:?}"
         );
         let refused = asks(Some(OLDEST), &["libc.so.6", "libnobody_has.so.1"]);

@@ -20,7 +20,7 @@ pub fn describe(section: &mut Section) {
             if settings.windows.is_empty() {
                 section.note(
                     "no window is set: tllmprof run takes 50 steady iterations; with the preload alone iterations \
-                     are marked in NVTX, and nothing is gated",
+                     are marked in NVTX, and no profiler is switched",
                 );
             } else {
                 let windows = match settings.windows.steady_iterations() {

@@ -34,7 +34,7 @@ Variables that are set here are written too, as launchers often drop them.
 pub struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Who reads them
+    /// Who reads the variables
     #[arg(long, value_enum, default_value_t = Format::Shell)]
     format: Format,
     /// The container (k8s) or service (compose) that gets the library; no other does
@@ -46,7 +46,7 @@ pub struct Arguments {
     /// Print the lines that remove the library and its variables from this shell
     #[arg(long, exclusive = true)]
     unset: bool,
-    /// A program of this machine that is to get them: refuse if it would not start with the library
+    /// A program on this machine that will get the variables: fail if it would not start with the library
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }

@@ -127,7 +127,7 @@ fn first_sample<'nvml>(device: &Device<'nvml>) -> Result<GpmSample<'nvml>, Strin
     match device.gpm_support() {
         Ok(true) => device.gpm_sample().map_err(|error| match error {
             NvmlError::NoPermission => {
-                "the driver lets this user not count (NVreg_RestrictProfilingToAdminUsers)"
+                "the driver does not let this user count (NVreg_RestrictProfilingToAdminUsers)"
                     .to_owned()
             }
             error => error.to_string(),

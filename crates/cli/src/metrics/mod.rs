@@ -49,7 +49,7 @@ pub struct Sampler {
 
 impl Sampler {
     /// Begins to sample, with a record in `folder` of at most `limit` bytes. What cannot be sampled is
-    /// said and let be. For a process with one thread.
+    /// logged and left out. For a process with one thread.
     pub fn start(folder: &Path, run: &RunId, limit: u64, log: Level) -> Option<Self> {
         let pid = std::process::id();
         let path = file::path(folder, pid);

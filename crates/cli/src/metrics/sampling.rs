@@ -94,7 +94,7 @@ fn look<'nvml>(
         if record.length() >= plan.limit {
             record.header().add(Counter::EventsDropped, 1);
             anyhow::bail!(
-                "GPU metrics end here: {} has come to {} bytes (TLLMPROF_TRACE_MAX)",
+                "GPU metrics end here: {} has reached {} bytes (TLLMPROF_TRACE_MAX)",
                 plan.path.display(),
                 plan.limit
             );
@@ -102,7 +102,7 @@ fn look<'nvml>(
         for gpu in &mut *gpus {
             let (taken, counted) = gpu.take(nvml);
             if let Err(error) = counted {
-                let line = format!("GPU metrics: GPU {} counts no more: {error}", gpu.ordinal);
+                let line = format!("GPU metrics: GPU {} stopped counting: {error}", gpu.ordinal);
                 warn(plan, &line);
                 file::write_fact(record, Info::Refused, &line)?;
             }

@@ -81,7 +81,7 @@ fn record(line: &str) -> Result<Record> {
     let (_, thread, call, argument) = (field(), field(), field(), field());
     let thread: u32 = thread
         .parse()
-        .context("the second field is no number (wanted: t_ns,thread,call,arg,stream)")?;
+        .context("the second field is not a number (wanted: t_ns,thread,call,arg,stream)")?;
     if call == "mark" {
         return Ok(Record::Mark);
     }
@@ -91,7 +91,7 @@ fn record(line: &str) -> Result<Record> {
     let kernel = || {
         let digits = argument.strip_prefix('f').unwrap_or(argument);
         let kernel = u64::from_str_radix(digits, 16)
-            .context("the fourth field is no kernel (wanted: f and a number in hex)")?;
+            .context("the fourth field is not a kernel (wanted: f and a number in hex)")?;
         anyhow::Ok(KERNELS.wrapping_add(kernel))
     };
     let call = Call::recorded(call, kernel)?;

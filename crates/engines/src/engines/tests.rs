@@ -310,3 +310,19 @@ fn steps_are_distinguished_from_other_functions() {
     assert!(is_step("sglang.srt.managers.scheduler:Scheduler.run_batch"));
     assert!(!is_step("sglang.srt.managers.scheduler:Scheduler.run"));
 }
+
+#[test]
+fn steps_for_nobody_are_steps_of_known_engines_with_nothing_in_their_batch() {
+    for dummy in DUMMY_STEPS {
+        let function = PyFunction::parse(dummy.function).unwrap();
+        let mut steps = python_steps();
+        assert!(
+            steps.any(|(engine, _)| engine.name.starts_with(dummy.engine)),
+            "{dummy:?}"
+        );
+        assert!(python_steps().all(|(_, step)| step != dummy.function));
+        assert!(is_step(&function));
+        assert_eq!(batches(&function), NOTHING);
+    }
+    assert!(NOTHING.iter().all(|batch| batch.formulas().is_ok()));
+}

@@ -333,7 +333,7 @@ impl<'a> Items<'a> {
         match (source, state) {
             (Source::State, Some(state)) => self.texts.fixed(match state {
                 ThreadState::Running => "running",
-                ThreadState::Runnable => "off the processor",
+                ThreadState::Runnable => "waiting for a processor",
                 ThreadState::Sleeping => "asleep",
             }),
             (Source::Function | Source::Stack, _) if frame != 0 => {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    Anchor, Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, RangeKind, What,
+    Anchor, Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, RangeKind,
+    Taken, ThreadState, What,
 };
 
 use super::{Seen, args};
@@ -318,6 +319,7 @@ fn server() -> Scene {
     }
     let (start, long) = (6_990 * US, 700 * US);
     function(&mut scene, main, "Engine.step", start, long);
+    samples(&mut scene, main);
     // What has no place in time.
     let (layer, expert, tokens) = (3, 200, 17);
     let what = What::ExpertLoad {
@@ -406,6 +408,50 @@ fn python(scene: &mut Scene, (tid, track): (u32, &str)) {
     scene.write(tid, 2_900 * US, 0, What::Dropped { events: 41 });
     let dropped = (track, "events dropped", "dropped");
     scene.note(dropped, 2_900 * US, None, &[("events", "41")]);
+}
+
+/// Functions of sampled stacks, the outermost first; a separator of folded stacks is in one.
+pub const STACK: [&str; 2] = ["Engine.step (core.py:10)", "odd; name (sched.py:7)"];
+
+/// Samples of a thread's stack, which the thread beside it takes.
+fn samples(scene: &mut Scene, (tid, track): (u32, &str)) {
+    let (sampler, track) = (tid + 1, format!("samples, {track}"));
+    let asleep = format!("{}, asleep", STACK[1]);
+    let all = [
+        (Taken::Python, ThreadState::Running, 2, STACK[1]),
+        (Taken::Python, ThreadState::Running, 1, STACK[0]),
+        (Taken::Python, ThreadState::Sleeping, 2, &asleep),
+        (
+            Taken::NoPython,
+            ThreadState::Runnable,
+            0,
+            "in no Python function, waiting for a processor",
+        ),
+        (Taken::Torn, ThreadState::Running, 0, "rejected"),
+        (
+            Taken::Native,
+            ThreadState::Running,
+            3,
+            "/opt/lib/libx.so+0x1f",
+        ),
+        (Taken::Python, ThreadState::Running, 2, STACK[1]),
+    ];
+    for ((taken, state, frame, name), n) in all.into_iter().zip(0..) {
+        let (start, state) = ((7_800 + n * 10) * US, Some(state));
+        let what = What::Sample {
+            taken,
+            state,
+            thread: tid,
+            frame,
+        };
+        scene.write(sampler, start, 0, what);
+        scene.note((&track, name, "sample"), start, None, &[]);
+    }
+    let native = "/opt/lib/libx.so+0x1f";
+    for (id, parent, name) in [(1, 0, STACK[0]), (2, 1, STACK[1]), (3, 0, native)] {
+        let name = scene.builder.string(sampler, name);
+        scene.write(sampler, 0, 0, What::Frame { id, parent, name });
+    }
 }
 
 fn gpu(scene: &mut Scene, tid: u32) {

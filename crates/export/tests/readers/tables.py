@@ -57,6 +57,12 @@ seen = rows(f"""
                  "case kind when 'dropped' then 'events=' || value end", yes("failed"), number("iteration"))} as args
     from events join threads using (host, rank, pid, thread)
     union all by name
+    select host, 'samples, ' || threads.name as track,
+           case kind when 'rejected' then kind when 'no python' then 'in no Python function' else function end ||
+           case when kind <> 'rejected' and state <> 'running' then ', ' || state else '' end as name,
+           'sample' as category, start_ns, null::bigint as dur_ns, {args(number("iteration"))} as args
+    from samples join threads using (host, rank, pid, thread)
+    union all by name
     select host, 'GPU ' || device || ' stream ' || stream || ' iterations' as track, 'iteration ' || iteration as name,
            'gpu' as category, start_ns, dur_ns, {args(number("iteration"))} as args from gpu_spans
     union all by name
@@ -72,6 +78,7 @@ json.dump({
     "seen": seen,
     "metrics": rows("select host, pid, device, metric, unit, start_ns, dur_ns, value from metrics order by all"),
     "experts": rows("from experts"),
+    "stacks": rows("select stack, count(*) as samples from samples where kind = 'python' group by all order by samples desc, stack"),
     "processes": rows("from processes order by all"),
     "iterations": rows("from iterations order by all"),
     "kinds": rows("select name, kind, count(*) as calls from calls group by all order by all"),

@@ -166,7 +166,7 @@ impl<F: Copy> Tool<F> {
         let Ok(library) = (unsafe { Library::open(Some(path), RTLD_LAZY) }) else {
             return Self::None;
         };
-        // SAFETY: `F` is the type of the function of this name; `Option` lets it be null.
+        // SAFETY: `F` is the type of the function of this name; `Option` allows null.
         let found = unsafe { library.get::<Option<F>>(name.to_bytes_with_nul()) };
         match found.ok().and_then(|symbol| *symbol) {
             Some(function) => Self::Has(function, ManuallyDrop::new(library)),

@@ -6,7 +6,7 @@
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
     Anchor, Batch, CallKind, ClockKind, CopyKind, Counter, Edge, Ended, Event, Info, Metric,
-    RangeKind, StringId, What,
+    RangeKind, StringId, Taken, ThreadState, What,
 };
 
 const US: u64 = 1_000;
@@ -69,6 +69,10 @@ pub struct Engine {
     pub replaced: bool,
     /// What is in its batches is known.
     pub batches: bool,
+    /// How often its stack is sampled in windows, in Hz; 0: it is not.
+    pub stacks: u64,
+    /// Before every tenth iteration's work it waits for requests.
+    pub pauses: bool,
 }
 
 /// The record that the command writes beside: metrics of a GPU.
@@ -103,6 +107,7 @@ struct Names {
     domain: StringId,
     step: StringId,
     detokenise: StringId,
+    idle: StringId,
 }
 
 struct Writing {
@@ -113,6 +118,49 @@ struct Writing {
     /// Launches so far.
     launches: u32,
 }
+
+/// Functions of sampled stacks, each with the place of its caller.
+const FRAMES: [(&str, u32); 9] = [
+    (
+        "EngineCoreProc.run_engine_core (vllm/v1/engine/core.py:870)",
+        0,
+    ),
+    ("EngineCore.step (vllm/v1/engine/core.py:310)", 1),
+    (
+        "Scheduler.schedule (vllm/v1/core/sched/scheduler.py:180)",
+        2,
+    ),
+    (
+        "KVCacheManager.allocate_slots (vllm/v1/core/kv_cache_manager.py:220)",
+        3,
+    ),
+    (
+        "GPUModelRunner.execute_model (vllm/v1/worker/gpu_model_runner.py:2300)",
+        2,
+    ),
+    (
+        "GPUModelRunner._prepare_inputs (vllm/v1/worker/gpu_model_runner.py:1100)",
+        5,
+    ),
+    (
+        "LlamaModel.forward (vllm/model_executor/models/llama.py:330)",
+        5,
+    ),
+    ("Sampler.forward (vllm/v1/sample/sampler.py:70)", 2),
+    ("Queue.get (/usr/lib/python3.12/queue.py:154)", 1),
+];
+
+/// The innermost frames of the parts of an iteration.
+mod sampled {
+    pub const IDLE: u32 = 9;
+    pub const SCHEDULE: [u32; 2] = [3, 4];
+    pub const PREPARE: [u32; 1] = [6];
+    pub const FORWARD: [u32; 1] = [7];
+    pub const SAMPLE: [u32; 1] = [8];
+}
+
+/// How long a wait for requests is.
+pub const PAUSE: u64 = 25 * MS;
 
 const RANGES: [&str; 6] = [
     "schedule",
@@ -197,6 +245,7 @@ impl Engine {
             domain: string("engine"),
             step: string("EngineCore.step"),
             detokenise: string("Detokenizer.update"),
+            idle: string("EngineCoreProc._process_input_queue"),
         };
         let mut writing = Writing {
             builder,
@@ -236,6 +285,9 @@ impl Engine {
             }
             writing.edge(now, Edge::Close, *last);
         }
+        if self.stacks > 0 {
+            writing.frames();
+        }
         let header = writing.builder.header();
         header.set(Counter::Iterations, n);
         header.set(Counter::OwnTicks, 90 * US);
@@ -248,6 +300,13 @@ impl Engine {
     fn iteration(&self, to: &mut Writing, n: u64, start: u64, kernels: bool) -> u64 {
         let noise = (n * 7919 + self.rank * 31) % 17 * 12 * US;
         let mut now = start + 30 * US;
+        if self.pauses && n.is_multiple_of(10) {
+            let name = to.names.idle;
+            to.put(0, now, PAUSE, What::Function { name });
+            self.sampled(to, now, now + PAUSE, &[sampled::IDLE], true);
+            now += PAUSE;
+        }
+        let begun = now;
         let scheduled = now + 420 * US + noise / 2;
         if self.gc(n) > 0 {
             let generation = if self.gc(n) > MS { 2 } else { 0 };
@@ -315,6 +374,14 @@ impl Engine {
         let end = end_of_work.max(wait) + 25 * US;
         to.call(wait, end - wait - 5 * US, WAIT);
         to.range(3, sample, end);
+        for (from, until, frames, asleep) in [
+            (begun, scheduled, &sampled::SCHEDULE[..], false),
+            (scheduled, prepared, &sampled::PREPARE, false),
+            (prepared, now, &sampled::FORWARD, false),
+            (sample, end, &sampled::SAMPLE, true),
+        ] {
+            self.sampled(to, from, until, frames, asleep);
+        }
         to.put(
             1,
             start + 200 * US,
@@ -345,6 +412,30 @@ impl Engine {
             to.builder.push(to.main, &Event::new(start, 0, what));
         }
         end + 6 * US
+    }
+
+    /// Samples of the main thread from one moment to another, of these functions in turn; some are torn.
+    fn sampled(&self, to: &mut Writing, from: u64, until: u64, frames: &[u32], asleep: bool) {
+        let Some(every) = (1000 * MS).checked_div(self.stacks) else {
+            return;
+        };
+        for at in (from.next_multiple_of(every)..until).step_by(every as usize) {
+            let tick = at / every;
+            let is_torn = tick.is_multiple_of(41);
+            let frame = frames[tick as usize % frames.len()];
+            let state = if asleep {
+                ThreadState::Sleeping
+            } else {
+                ThreadState::Running
+            };
+            let what = What::Sample {
+                taken: if is_torn { Taken::Torn } else { Taken::Python },
+                state: Some(state),
+                thread: to.main,
+                frame: if is_torn { 0 } else { frame },
+            };
+            to.builder.push(to.main + 200, &Event::new(at, 0, what));
+        }
     }
 
     fn routing(&self, to: &mut Writing) {
@@ -411,7 +502,9 @@ impl Engine {
             to.builder
                 .push(main, &Event::new(START, 0, What::Info { key, value }));
         }
-        for (key, value) in [(Info::Rank, self.rank), (Info::CudaDriver, 13_000)] {
+        let stacks = (self.stacks > 0).then_some((Info::StacksRate, self.stacks));
+        let numbers = [(Info::Rank, self.rank), (Info::CudaDriver, 13_000)];
+        for (key, value) in numbers.into_iter().chain(stacks) {
             let key = Some(key);
             to.builder
                 .push(main, &Event::new(START, 0, What::Info { key, value }));
@@ -442,6 +535,16 @@ impl Writing {
         self.events += 1;
         self.builder
             .push(self.main + thread * 100, &Event::new(start, duration, what));
+    }
+
+    /// The frames of sampled stacks, after the samples.
+    fn frames(&mut self) {
+        for (id, (name, parent)) in (1..).zip(FRAMES) {
+            let sampler = self.main + 200;
+            let name = self.builder.string(sampler, name);
+            let what = What::Frame { id, parent, name };
+            self.builder.push(sampler, &Event::new(START, 0, what));
+        }
     }
 
     fn edge(&mut self, at: u64, edge: Edge, iteration: u64) {

@@ -26,6 +26,8 @@ pub const fn engine(rank: u64) -> Engine {
         experts: 0,
         replaced: false,
         batches: false,
+        stacks: 0,
+        pauses: false,
     }
 }
 

@@ -101,7 +101,7 @@ export interface Process {
     unix_minus_monotonic_ns: number;
     /** The windows that were asked for, as `TLLMPROF_START_STOP` has them. */
     windows_asked: string;
-    /** The condition that iterations fulfil which windows are made of, as `TLLMPROF_WHERE` has it; `null`: none. */
+    /** The condition that the iterations of windows satisfy, as `TLLMPROF_WHERE` has it; `null`: none. */
     where: string | null;
     /** The windows that opened, in the order of their iterations. */
     windows: Window[];
@@ -109,7 +109,7 @@ export interface Process {
     inside: Sum | null;
     /** The iterations of all windows by what was in their batches, of those where that is known. */
     phases: PhaseSum[];
-    /** The iterations of windows that do not qualify: with a condition those that do not fulfil it, without one the idle ones, unless all are. No other figure of windows includes them. */
+    /** The iterations of windows that do not qualify: with a condition those that do not satisfy it, without one the idle ones, unless all are. No other figure of windows includes them. */
     unqualified: Unqualified[];
     /** The iterations outside windows. */
     outside: Outside;
@@ -260,11 +260,11 @@ export interface Sum {
     time: Quantiles;
     /** How long their threads waited for requests. */
     idle: Quantiles;
-    /** How long the GPU was at work in those iterations that `gpu_from` names; `null`: not measured. */
+    /** How long the GPU was busy in those iterations that `gpu_from` names; `null`: not measured. */
     gpu: Quantiles | null;
     /** What the GPU's time was measured by, and in which iterations. */
     gpu_from: GpuFrom;
-    /** How much of the time of those iterations the GPU was at work; `null`: not measured. Unit: part of 1. */
+    /** How much of the time of those iterations the GPU was busy; `null`: not measured. Unit: part of 1. */
     gpu_share: number | null;
     /** How long those took in which kernels were recorded, which makes them longer; `null`: there are none. */
     with_kernels: Quantiles | null;
@@ -340,7 +340,7 @@ export interface Ledger {
     stretched: boolean;
 }
 
-/** Samples of the stacks of the threads that make iterations. Those count that were taken in iterations which `host` of the ledger is of. */
+/** Samples of the stacks of the threads that make iterations. Those count that were taken in iterations which `host` of the ledger is of, but for those taken while the thread waited for requests. */
 export interface Stacks {
     /** How often samples were to be taken; `null`: not known. Unit: Hz. */
     rate: number | null;
@@ -557,7 +557,7 @@ export interface Iteration {
     start_ns: number;
     /** How long it took. Unit: ns. */
     dur_ns: number;
-    /** How long the GPU was at work for it; `null`: not measured. Unit: ns. */
+    /** How long the GPU was busy for it; `null`: not measured. Unit: ns. */
     gpu_ns: number | null;
     /** The ID of the thread that ended it. */
     thread: number;
@@ -633,7 +633,7 @@ export interface SizeSum {
 
 /** Why an iteration does not count. */
 export type UnqualifiedBy =
-    /** Its batch does not fulfil the condition. */
+    /** Its batch does not satisfy the condition. */
     | "where"
     /** There is a condition, and its batch is not known. */
     | "unknown"

@@ -91,7 +91,7 @@ async function hover(page, moment, name) {
 }
 
 /** The lines of a report as text, in the page's spelling of microseconds. */
-const text = (name) => readFileSync(`${folder}/${name}.txt`, "utf8").replaceAll(" us", " µs").split("\n");
+const text = (name) => readFileSync(`${folder}/${name}.txt`, "utf8").split("\n");
 
 /** The cells of the line of a text that begins with this. */
 function line(lines, start) {
@@ -111,7 +111,7 @@ const { transformSync } = createRequire(pathToFileURL(modules + "/"))("esbuild")
 const source = readFileSync(new URL("../src/format.ts", import.meta.url), "utf8");
 const format = await import(`data:text/javascript,${encodeURIComponent(transformSync(source, { loader: "ts" }).code)}`);
 for (const [how, ...rest] of JSON.parse(readFileSync(`${folder}/numbers.json`, "utf8"))) {
-    assert.equal(format[how](...rest.slice(0, -1)).replace("µs", "us"), rest.at(-1), `${how}(${rest})`);
+    assert.equal(format[how](...rest.slice(0, -1)), rest.at(-1), `${how}(${rest})`);
 }
 
 const ranks = report("ranks");
@@ -597,6 +597,93 @@ await open("many", {}, async (page) => {
     assert.equal(await arrows(page), 1);
     const took = await page.evaluate(() => Math.round(performance.getEntriesByName("first-contentful-paint")[0].startTime));
     console.log(`first paint with ${events} events: ${took} ms`);
+});
+
+// Sampled stacks: as wide as their samples, zoomed by a click or a key, and readable in both themes.
+for (const colorScheme of ["light", "dark"]) {
+    await open("stacks", { colorScheme }, async (page) => {
+        const { stacks, ledger, inside } = report("stacks").processes[0];
+        const { tree, functions, counts } = stacks;
+        assert.ok(stacks.told_apart && counts.rejected > 0);
+        const caption = await page.textContent("#h-sampled-stacks + .caption");
+        assert.ok(caption.startsWith(`${counts.samples.toLocaleString("en-US")} samples at 5,000 Hz, `), caption);
+        assert.ok(caption.includes(`${percent(stacks.rejected_share)} rejected`), caption);
+
+        const flame = (name) => page.locator(".flames button", { hasText: name }).first();
+        const wide = async (name) => (await flame(name).boundingBox()).width;
+        const node = (name) => tree.find((one) => one.name.startsWith(name));
+        const all = await wide("EngineCoreProc.run");
+        // Nothing waits for requests in it.
+        assert.ok(!tree.some((one) => one.name.startsWith("Queue.get")));
+        for (const name of ["EngineCore.step", "Scheduler.schedule", "LlamaModel.forward"]) {
+            assert.ok(Math.abs(await wide(name) / all - node(name).samples / tree[0].samples) < 0.01, name);
+        }
+        const said = ({ name, share, samples, asleep }) =>
+            `${name}: ${percent(share)}, ${samples.toLocaleString("en-US")} samples${asleep > 0 ? `, ${asleep.toLocaleString("en-US")} of them asleep` : ""}`;
+        assert.equal(await flame("Sampler.forward").getAttribute("aria-label"), said(node("Sampler.forward")));
+        assert.ok(node("Sampler.forward").asleep > 0);
+
+        // A click zooms; what is above it stays, what is beside it goes.
+        await flame("Scheduler.schedule").click();
+        assert.ok(Math.abs(await wide("Scheduler.schedule") - all) < 2);
+        assert.equal(await flame("LlamaModel.forward").count(), 0);
+        assert.equal(await page.textContent(".flames-said b"), said(node("Scheduler.schedule")));
+        // By keys: down to what it calls, back to all, along the callers.
+        await page.keyboard.press("ArrowDown");
+        assert.equal(await page.textContent(".flames-said b"), said(node("KVCacheManager")));
+        await page.keyboard.press("Escape");
+        assert.ok(await wide("Scheduler.schedule") < all * 0.9);
+        assert.equal(await page.evaluate(() => document.activeElement.textContent), tree[0].name);
+        for (const key of ["ArrowDown", "ArrowDown", "ArrowRight", "Enter"]) await page.keyboard.press(key);
+        assert.equal(await page.getByRole("button", { name: "Show all" }).isVisible(), true);
+        await page.getByRole("button", { name: "Show all" }).click();
+        assert.ok(await wide("Scheduler.schedule") < all * 0.9);
+
+        // The same functions as in the table and in the ledger, as the report has them.
+        const rows = await rowsOf(page, "Sampled stacks");
+        assert.deepEqual(rows.map(([name, share, samples]) => [name, share, samples]),
+            functions.map((one) => [one.name, percent(one.share), one.samples.toLocaleString("en-US")]));
+        const host = await barOf(page, "host");
+        const python = ledger.host.filter((row) => row.kind === "python").slice(0, 2);
+        assert.ok(python.length > 0);
+        for (const row of python.filter((row) => row.cause in host)) assert.equal(host[row.cause], percent(row.share));
+        assert.ok(python.some((row) => row.cause in host));
+
+        // Names are read on their colours.
+        const contrast = await flame("LlamaModel.forward").evaluate((button) => {
+            const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+            const light = (colour) => {
+                canvas.fillStyle = colour;
+                canvas.fillRect(0, 0, 1, 1);
+                const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4));
+                return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+            };
+            const { color, backgroundColor } = getComputedStyle(button);
+            const [a, b] = [light(color), light(backgroundColor)].sort((a, b) => b - a);
+            return (a + 0.05) / (b + 0.05);
+        });
+        assert.ok(contrast >= 4.5, `contrast ${contrast}`);
+
+        // Waiting for requests is drawn apart: the chart agrees with the quantiles.
+        assert.ok(inside.idle.max_ns >= 25e6 && inside.time.max_ns < 25e6);
+        const { iterations } = report("stacks").processes[0].windows[0];
+        const paused = iterations.findIndex((one) => one.idle_ns > 0);
+        const over = page.locator("[data-iterations] .u-over");
+        const { width } = await over.boundingBox();
+        await over.hover({ position: { x: (paused + 0.5) / iterations.length * width, y: 100 } });
+        const tip = await page.textContent("[data-iterations] .tip b");
+        const [, took, waited] = /^iteration \d+ · (.*?) · and (.*?) waiting for requests$/.exec(tip) ?? [];
+        assert.ok(took, tip);
+        isTime(took, iterations[paused].dur_ns - iterations[paused].idle_ns);
+        isTime(waited, iterations[paused].idle_ns);
+        assert.ok((await page.textContent("main")).includes("waiting for requests"));
+    });
+}
+
+// Few samples tell no functions apart.
+await open("few", {}, async (page) => {
+    assert.match(await page.textContent("main"), /Functions are told apart from 200 samples on/);
+    assert.equal(await page.locator(".flames").count(), 0);
 });
 
 await open("nothing", {}, async (page) => {

@@ -50,7 +50,7 @@ impl fmt::Display for Refusal {
             Self::Table => "a jump table leads to its entry",
             Self::NoRoom => "there is no room for executable memory near it",
             Self::NotWritable => "the system does not let code be changed",
-            Self::Threads => "other threads are running, and its first instruction is no room for a jump in one store",
+            Self::Threads => "other threads are running, and its first instruction has no room for a jump in one store",
         })
     }
 }

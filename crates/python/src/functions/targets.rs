@@ -98,25 +98,50 @@ pub fn all() -> &'static [Module] {
     })
 }
 
+/// What is kept of a function's calls, besides that they are counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Nothing,
+    /// Each, as a range.
+    Calls,
+    /// Those between two steps as one.
+    Polls,
+}
+
 /// `listens`: somebody wants ranges.
 fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
     let mut modules = Vec::new();
-    let mut add = |asked: &PyFunction, by, step, ranges: bool| {
+    let mut add = |asked: &PyFunction, by, step, kept: Kept| {
         let name = || Name::of_function(asked.qualname.as_str());
         let target = target(&mut modules, asked, by);
-        let name = ranges.then(name).flatten();
+        let name = (kept == Kept::Calls).then(name).flatten();
         target.function.means(name, step);
+        if kept == Kept::Polls {
+            target.function.polls();
+        }
     };
     if counts(settings) {
         match &settings.step {
-            Step::Python { function, .. } => add(function, By::Rule, Some(StepOf::Rule), false),
+            Step::Python { function, .. } => {
+                add(function, By::Rule, Some(StepOf::Rule), Kept::Nothing)
+            }
             _ => {
                 for (index, function) in engines::in_python().enumerate() {
-                    add(function, By::Engine, Some(StepOf::Engine(index)), false);
+                    add(
+                        function,
+                        By::Engine,
+                        Some(StepOf::Engine(index)),
+                        Kept::Nothing,
+                    );
                 }
                 for (index, dummy) in DUMMY_STEPS.iter().enumerate() {
                     if let Ok(function) = PyFunction::parse(dummy.function) {
-                        add(&function, By::Engine, Some(StepOf::Dummy(index)), false);
+                        add(
+                            &function,
+                            By::Engine,
+                            Some(StepOf::Dummy(index)),
+                            Kept::Nothing,
+                        );
                     }
                 }
             }
@@ -125,20 +150,21 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
     if listens && counts(settings) {
         for wait in IDLE_WAITS {
             if let Ok(function) = PyFunction::parse(&wait.function()) {
-                add(&function, By::Engine, None, true);
+                let kept = if wait.polls { Kept::Polls } else { Kept::Calls };
+                add(&function, By::Engine, None, kept);
             }
         }
     }
     if let Some(batch) = settings.batch.as_ref().filter(|_| has_work(settings)) {
-        add(&batch.function, By::Batch, None, false);
+        add(&batch.function, By::Batch, None, Kept::Nothing);
     }
     if listens {
         for function in &settings.py_ranges {
-            add(function, By::Ranges, None, true);
+            add(function, By::Ranges, None, Kept::Calls);
         }
         for marked in api_functions().filter(|_| settings.llmapi) {
             if let Ok(function) = PyFunction::parse(&marked.to_string()) {
-                add(&function, By::Api, None, true);
+                add(&function, By::Api, None, Kept::Calls);
             }
         }
     }

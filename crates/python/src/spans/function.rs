@@ -1,16 +1,18 @@
 //! A Python function that is marked or counted, and what a call of it means.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_config::PyFunction;
 use tllmprof_config::condition::Facts;
 use tllmprof_engines::{DUMMY_STEPS, is_step};
 
+use super::polled;
 use crate::object::Python;
 use crate::rank;
 use tllmprof_capture::marks::Name;
 use tllmprof_capture::marks::Pushed;
+use tllmprof_recorder as recorder;
 use tllmprof_session::by_name;
 use tllmprof_session::engines;
 use tllmprof_steps::step::counted::Counted;
@@ -26,6 +28,8 @@ pub struct Function {
     /// An iteration that begins with a call goes on when that has ended: an engine's, most of whose
     /// work may come after the function.
     outlives: bool,
+    /// An engine calls it over and over while it has nothing to do.
+    polls: AtomicBool,
     /// Calls so far.
     calls: AtomicU64,
     /// Calls that have yielded and not ended.
@@ -53,6 +57,8 @@ pub struct Entered {
     /// The call began earlier, and yielded.
     goes_on: bool,
     is_unkept: bool,
+    /// When a call of a function that polls began.
+    polled: Option<u64>,
 }
 
 impl Function {
@@ -62,6 +68,7 @@ impl Function {
             asked,
             name: OnceBox::new(),
             step: OnceBox::new(),
+            polls: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             suspended: AtomicU64::new(0),
             ends: AtomicU64::new(0),
@@ -78,9 +85,17 @@ impl Function {
         }
     }
 
+    /// An engine calls it over and over while it has nothing to do.
+    pub fn polls(&self) {
+        self.polls.store(true, Ordering::Relaxed);
+    }
+
     /// The code that `other` names is this function's: its calls mean what those of both do.
     pub fn is_also(&self, other: &Self) {
         self.means(other.name.get().copied(), other.step.get().copied());
+        if other.polls.load(Ordering::Relaxed) {
+            self.polls();
+        }
     }
 
     /// Calls so far.
@@ -120,6 +135,7 @@ impl Function {
             iteration,
             goes_on,
             is_unkept: false,
+            polled: self.polls.load(Ordering::Relaxed).then(recorder::ticks),
         }
     }
 
@@ -139,6 +155,9 @@ impl Function {
             return None;
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
+        if self.is_step() {
+            polled::step_begins();
+        }
         self.count(py, facts)
     }
 
@@ -149,8 +168,12 @@ impl Function {
             iteration,
             goes_on,
             is_unkept,
+            polled,
         } = entered;
         drop(range);
+        if let Some(since) = polled {
+            polled::ended(&self.asked, since);
+        }
         if self.step.get().is_none() || is_unkept {
             return;
         }
@@ -236,6 +259,7 @@ impl Entered {
             iteration: None,
             goes_on: false,
             is_unkept: false,
+            polled: None,
         }
     }
 

@@ -4,12 +4,14 @@
 
 mod function;
 mod mark;
+mod polled;
 mod room;
 
 use core::cell::Cell;
 
 pub use function::{Entered, Function, StepOf};
 pub use mark::{Calls, Mark, Watch};
+pub use polled::Polled;
 use room::Room;
 
 use super::batch::Arguments;

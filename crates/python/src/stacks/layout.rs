@@ -7,6 +7,7 @@
 use tllmprof_platform::ids;
 use tllmprof_platform::peek::{self, Span};
 
+use super::Trouble;
 use crate::version::Version;
 
 /// What a stack is read from. Offsets are in bytes.
@@ -261,7 +262,7 @@ enum Row {
 }
 
 /// From 3.8 on.
-static ROWS: [Row; 8] = [
+const ROWS: [Row; 8] = [
     Row::Known(UNTIL_3_9),
     Row::Known(UNTIL_3_9),
     Row::Known(IN_3_10),
@@ -273,11 +274,14 @@ static ROWS: [Row; 8] = [
 ];
 
 impl Layout {
-    /// That of a version, whose `_PyRuntime` lies at `runtime`. None where it does not describe itself.
-    pub fn of(version: Version, runtime: usize) -> Option<Self> {
+    /// That of a version, whose `_PyRuntime` lies at `runtime`.
+    pub fn of(version: Version, runtime: usize) -> Result<Self, Trouble> {
         match version.row(&ROWS) {
-            Row::Known(layout) => Some(*layout),
-            Row::Described(table) => table.layout(&words(runtime)?),
+            Row::Known(layout) => Ok(*layout),
+            Row::Described(table) => {
+                let words = words(runtime)?;
+                table.layout(&words).ok_or(Trouble::NotDescribed)
+            }
         }
     }
 
@@ -310,18 +314,22 @@ fn word_end(offsets: &[usize]) -> usize {
 }
 
 /// The table of `_PyRuntime`.
-fn words(runtime: usize) -> Option<[u64; WORDS]> {
+fn words(runtime: usize) -> Result<[u64; WORDS], Trouble> {
     let span = Span {
         address: runtime,
         length: WORDS * size_of::<u64>(),
     };
     let mut bytes = [0; WORDS * size_of::<u64>()];
-    let copied = peek::read(ids::process(), &[span], &mut bytes).ok()?;
+    match peek::read(ids::process(), &[span], &mut bytes) {
+        Ok(copied) if copied == bytes.len() && bytes.starts_with(&COOKIE) => {}
+        Ok(_) | Err(libc::EFAULT) => return Err(Trouble::NotDescribed),
+        Err(error) => return Err(Trouble::Refused(error)),
+    }
     let mut words = [0; WORDS];
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
         *word = u64::from_ne_bytes(*bytes);
     }
-    (copied == bytes.len() && bytes.starts_with(&COOKIE)).then_some(words)
+    Ok(words)
 }
 
 impl Table {
@@ -377,11 +385,11 @@ mod tests {
     #[test]
     fn old_versions_have_their_rows() {
         let of = |text| Layout::of(version(text), 0);
-        assert_eq!(of("3.8.1 "), Some(UNTIL_3_9));
-        assert_eq!(of("3.9.1 "), Some(UNTIL_3_9));
-        assert_eq!(of("3.10.1 "), Some(IN_3_10));
-        assert_eq!(of("3.11.1 "), Some(IN_3_11));
-        assert_eq!(of("3.12.1 "), Some(IN_3_12));
+        assert_eq!(of("3.8.1 "), Ok(UNTIL_3_9));
+        assert_eq!(of("3.9.1 "), Ok(UNTIL_3_9));
+        assert_eq!(of("3.10.1 "), Ok(IN_3_10));
+        assert_eq!(of("3.11.1 "), Ok(IN_3_11));
+        assert_eq!(of("3.12.1 "), Ok(IN_3_12));
     }
 
     #[test]
@@ -390,7 +398,7 @@ mod tests {
         let of = |words: &[u64; WORDS]| {
             Layout::of(version("3.14.1 "), core::ptr::from_ref(words).addr())
         };
-        assert_eq!(of(&words), None);
+        assert_eq!(of(&words), Err(Trouble::NotDescribed));
         words[0] = u64::from_ne_bytes(COOKIE);
         words[FREE_THREADED] = 1;
         words[IN_3_14.owner] = 78;
@@ -399,9 +407,12 @@ mod tests {
         assert_eq!(layout.frame.life, Life::Chunk { owner: 78 });
         assert_eq!((layout.text.kind, layout.text.other), (8, 72));
         words[IN_3_14.owner] = 1 << 16;
-        assert_eq!(of(&words), None);
+        assert_eq!(of(&words), Err(Trouble::NotDescribed));
         // Nothing lies there.
-        assert_eq!(Layout::of(version("3.14.1 "), 16), None);
+        assert_eq!(
+            Layout::of(version("3.14.1 "), 16),
+            Err(Trouble::NotDescribed)
+        );
     }
 
     #[test]

@@ -72,9 +72,8 @@ pub fn install(py: Python<'_>) {
 }
 
 fn prepare(api: &Api) -> Result<Ready, Trouble> {
-    let layout = Layout::of(api.version, api.runtime.addr()).ok_or(Trouble::NotDescribed)?;
     Ok(Ready {
-        layout,
+        layout: Layout::of(api.version, api.runtime.addr())?,
         code_type: api.code_type.addr(),
         text_type: api.types.text.addr(),
     })

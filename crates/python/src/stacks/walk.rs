@@ -61,6 +61,8 @@ pub struct Walker {
     chunks: Vec<Chunk>,
     behind: usize,
     outside: Vec<usize>,
+    /// Frames outside the chunks that this sample has met.
+    met: Vec<usize>,
     codes: Vec<usize>,
 }
 
@@ -170,7 +172,7 @@ impl Walker {
     /// Follows the frames from the innermost one; None where they are no stack.
     fn follow(&mut self, layout: &Layout, top: usize) -> Option<()> {
         let length = layout.frame_bytes();
-        let mut outside = core::mem::take(&mut self.outside);
+        let mut outside = core::mem::take(&mut self.met);
         outside.clear();
         let mut frames = 0;
         let mut at = top;
@@ -231,8 +233,6 @@ impl Walker {
             frames += 1;
             at = previous;
         };
-        outside.truncate(MOST_OUTSIDE);
-        self.outside = outside;
         let is_rooted = match layout.frame.life {
             Life::Object { .. } => true,
             Life::Chunk { .. } => {
@@ -243,7 +243,14 @@ impl Walker {
                 self.codes.is_empty() || oldest == Some(outermost)
             }
         };
-        (whole && is_rooted).then_some(())
+        let is_whole = whole && is_rooted;
+        outside.truncate(MOST_OUTSIDE);
+        self.met = outside;
+        // Of a torn stack only a part is known: what was there before is more likely to be met again.
+        if is_whole {
+            core::mem::swap(&mut self.met, &mut self.outside);
+        }
+        is_whole.then_some(())
     }
 }
 

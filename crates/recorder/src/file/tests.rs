@@ -1,6 +1,7 @@
-use tempfile::TempDir;
+use std::os::fd::FromRawFd;
 
 use super::*;
+use tempfile::TempDir;
 
 const OURS: u32 = 4242;
 

@@ -236,10 +236,14 @@ fn end_by_wait(driver: Driver, stream: &Stream) -> bool {
     false
 }
 
+/// As [`clock::ticks_per_ns`], which asks the kernel, said when a window last opened.
+fn ticks_per_ns() -> f64 {
+    f64::from_bits(PER_NS.load(Ordering::Relaxed))
+}
+
 /// Nanoseconds that have passed since a tick.
 fn since_ns(ticks: u64) -> f64 {
-    let passed = clock::ticks().saturating_sub(ticks);
-    passed as f64 / f64::from_bits(PER_NS.load(Ordering::Relaxed))
+    clock::ticks().saturating_sub(ticks) as f64 / ticks_per_ns()
 }
 
 /// A call has waited for a stream.

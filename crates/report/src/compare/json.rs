@@ -29,7 +29,9 @@ struct JsonComparison<'a> {
     /// Of iterations a second.
     change: Option<JsonChange>,
     measures: Vec<JsonMeasure<'a>>,
-    kernels: Vec<JsonKernel<'a>>,
+    kernels: Vec<JsonPart<'a>>,
+    /// By sampled stacks, those that differ by more than chance.
+    functions: Vec<JsonPart<'a>>,
     ranks: Vec<JsonRank>,
     /// Where one of the runs had balanced routing.
     routing: Option<JsonRouting>,
@@ -65,7 +67,7 @@ struct JsonMeasure<'a> {
 }
 
 #[derive(Serialize)]
-struct JsonKernel<'a> {
+struct JsonPart<'a> {
     name: &'a str,
     base_ns: f64,
     other_ns: f64,
@@ -121,11 +123,17 @@ impl<'a> JsonComparison<'a> {
             other: measure.other,
             change: JsonChange::of(measure.change),
         });
-        let kernels = comparison.kernels.iter().map(|kernel| JsonKernel {
+        let kernels = comparison.kernels.iter().map(|kernel| JsonPart {
             name: &kernel.name,
             base_ns: kernel.base,
             other_ns: kernel.other,
             change: kernel.change.map(JsonChange::of),
+        });
+        let functions = comparison.functions.iter().map(|function| JsonPart {
+            name: &function.name,
+            base_ns: function.base,
+            other_ns: function.other,
+            change: function.change.map(JsonChange::of),
         });
         let ranks = comparison.ranks.iter().map(|rank| JsonRank {
             rank: rank.rank,
@@ -151,6 +159,7 @@ impl<'a> JsonComparison<'a> {
                 .map(|rate| JsonChange::of(rate.change)),
             measures: measures.collect(),
             kernels: kernels.collect(),
+            functions: functions.collect(),
             ranks: ranks.collect(),
             routing: comparison.routing.as_ref().map(|routing| JsonRouting {
                 change: JsonChange::of(routing.change),

@@ -5,6 +5,7 @@
 //! cannot know.
 
 mod bootstrap;
+mod functions;
 mod json;
 mod kernels;
 mod mix;
@@ -20,6 +21,7 @@ use crate::process::Process;
 use crate::state::State;
 use crate::text::lines::short;
 use bootstrap::{Change, Statistic, changes};
+use functions::FunctionChange;
 use kernels::KernelChange;
 use pace::{Pace, Which};
 
@@ -40,6 +42,7 @@ pub struct Comparison {
     other: Side,
     measures: Vec<Measure>,
     kernels: Vec<KernelChange>,
+    functions: Vec<FunctionChange>,
     ranks: Vec<RankChange>,
     routing: Option<Routing>,
     notes: Vec<String>,
@@ -125,7 +128,7 @@ impl Comparison {
             [0, 1].map(|side| Side::of(&runs[side], slowest[side], &paces[side]));
         let mut notes = notes(&runs, &base_side, &other_side, which);
         let mut measures = Vec::new();
-        let mut kernels = Vec::new();
+        let (mut kernels, mut functions) = (Vec::new(), Vec::new());
         if let ([Some(a), Some(b)], true) = (slowest, is_comparable) {
             let processes = [runs[0][&a], runs[1][&b]];
             let of_slowest = [&paces[0][&a], &paces[1][&b]];
@@ -133,6 +136,7 @@ impl Comparison {
             notes.extend(mix::differences(of_slowest));
             gpu_times(processes, &mut measures, &mut notes);
             kernels = kernels::changes(processes);
+            functions = functions::changes(processes);
         }
         let verdict = match is_comparable {
             true => Outcome::of(&measures, &base_side, &other_side),
@@ -147,6 +151,7 @@ impl Comparison {
             other: other_side,
             measures,
             kernels,
+            functions,
             ranks: if several {
                 rank_changes(&paces)
             } else {

@@ -4,29 +4,42 @@ use std::fmt;
 
 use super::bootstrap::Change;
 use super::{Comparison, Outcome, Side, Unit};
-use crate::text::lines::{Lines, short};
+use crate::text::lines::{Colour, Lines, Style};
 use crate::units::{Rate, Time};
 
-/// How many kernels and ranks have a line.
-const KERNELS: usize = 6;
+/// How many kernels, as many functions, and how many ranks have a line.
+const PARTS: usize = 6;
 const RANKS: usize = 8;
 
 impl Comparison {
     /// The comparison as text, the verdict last.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut lines = Lines::default();
+        self.styled(Style::default())
+    }
+
+    /// The same for a terminal, a pipe or a file.
+    #[must_use]
+    pub fn styled(&self, style: Style) -> String {
+        let mut lines = Lines::new(style);
         side("base ", &self.base, &mut lines);
         side("other", &self.other, &mut lines);
         lines.blank();
         self.table(&mut lines);
         self.kernels(&mut lines);
+        self.functions(&mut lines);
         self.ranks(&mut lines);
         lines.blank();
         for note in &self.notes {
             lines.add(format_args!("{note}"));
         }
-        lines.add(format_args!("{}", self.verdict));
+        let verdict = self.verdict.to_string();
+        let colour = match self.verdict {
+            Outcome::Faster(..) => Colour::Good,
+            Outcome::Slower(..) => Colour::Bad,
+            _ => Colour::Bold,
+        };
+        lines.coloured(&verdict, verdict.len(), colour);
         if let Some(but) = &self.but {
             lines.add(format_args!("{but}"));
         }
@@ -57,26 +70,16 @@ impl Comparison {
     }
 
     fn kernels(&self, lines: &mut Lines) {
-        if self.kernels.is_empty() {
-            return;
-        }
-        lines.blank();
-        heading("kernel, time a step", lines);
-        for kernel in self.kernels.iter().take(KERNELS) {
-            let time = |ns: f64| Time(ns as u64).to_string();
-            let name = short(&format!("  {}", kernel.short_name), 30);
-            row(
-                &name,
-                &time(kernel.base),
-                &time(kernel.other),
-                kernel.change,
-                lines,
-            );
-        }
-        let more = self.kernels.len().saturating_sub(KERNELS);
-        if more > 0 {
-            lines.add(format_args!("  and {more} more that differ less"));
-        }
+        let kernels = self.kernels.iter();
+        let kernels = kernels.map(|one| (&*one.short_name, one.base, one.other, one.change));
+        parts("kernel, time a step", &kernels.collect::<Vec<_>>(), lines);
+    }
+
+    fn functions(&self, lines: &mut Lines) {
+        let functions = self.functions.iter();
+        let functions = functions.map(|one| (&*one.name, one.base, one.other, one.change));
+        let functions: Vec<_> = functions.collect();
+        parts("host by samples, time a step", &functions, lines);
     }
 
     fn ranks(&self, lines: &mut Lines) {
@@ -131,8 +134,26 @@ fn side(name: &str, side: &Side, lines: &mut Lines) {
     ));
 }
 
+/// Parts of an iteration: names, what they take in it in both runs, in nanoseconds, and how much that differs.
+fn parts(what: &str, parts: &[(&str, f64, f64, Option<Change>)], lines: &mut Lines) {
+    if parts.is_empty() {
+        return;
+    }
+    lines.blank();
+    heading(what, lines);
+    for (name, base, other, change) in parts.iter().take(PARTS) {
+        let time = |ns: f64| Time(ns as u64).to_string();
+        let name = lines.name(&format!("  {name}"), 30);
+        row(&name, &time(*base), &time(*other), *change, lines);
+    }
+    let more = parts.len().saturating_sub(PARTS);
+    if more > 0 {
+        lines.add(format_args!("  and {more} more that differ less"));
+    }
+}
+
 fn heading(what: &str, lines: &mut Lines) {
-    lines.add(format_args!(
+    lines.heading(format_args!(
         "{what:<30}{:>10}{:>10}{:>10}{:>20}",
         "base", "other", "change", "95 % interval"
     ));

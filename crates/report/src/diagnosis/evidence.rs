@@ -205,7 +205,8 @@ impl<'a> Evidence<'a> {
         // What is missing would look like a GPU that does nothing.
         let is_whole =
             self.process.state() != State::Damaged && taken.dropped <= taken.kernels / 100;
-        if wall == 0.0 || !is_whole {
+        // Nor do kernels whose times are not known show one.
+        if wall == 0.0 || taken.busy == 0 || !is_whole {
             return None;
         }
         let all = self.process.kernels.iter();

@@ -11,7 +11,7 @@ use crate::units::{Rate, Share, Time};
 const LAUNCHES: f64 = 20.0;
 /// Kernels that are shorter than this do not hide the launch of the next, in nanoseconds.
 const SHORT: u64 = 20_000;
-/// What gaps between kernels have to take of the time, and what they take where there is nothing to mend.
+/// What gaps between kernels have to take of the time, and what they take where there is nothing to improve.
 const GAPS: f64 = 0.2;
 const FEW_GAPS: f64 = 0.1;
 /// What the host's launches have to take of the time, and its waits at most.

@@ -83,7 +83,7 @@ pub fn recapture(one: &Evidence<'_>) -> Judged {
     let excess = one.captures();
     let share = one.share(excess.total);
     let evidence = format!(
-        "a graph is captured anew in {captured} of {all} iterations, which take {} longer each: {} of the time",
+        "a graph is captured again in {captured} of {all} iterations, which take {} longer each: {} of the time",
         Time(excess.total / captured as u64),
         Share(share)
     );
@@ -206,7 +206,7 @@ pub fn batches(one: &Evidence<'_>) -> Judged {
 pub fn code_when() -> String {
     format!(
         "the GPU has nothing to do for over {} of the time while the host runs code in which it makes no call: not between \
-         two launches, and not after a wait in the midst of an iteration",
+         two launches, and not after a wait inside an iteration",
         Share(CODE)
     )
 }
@@ -342,7 +342,7 @@ pub fn requests(one: &Evidence<'_>) -> Judged {
     match share >= REQUESTS {
         true => Judged::Yes {
             evidence: format!(
-                "{evidence}, {} at the longest; other findings are of the rest",
+                "{evidence}, {} at the longest; other findings are about the rest",
                 Time(one.sum.idle.max)
             ),
             loss: None,

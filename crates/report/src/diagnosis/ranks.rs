@@ -35,7 +35,7 @@ pub fn slow(all: &[Evidence<'_>], skew: Option<&Skew>) -> Judged {
     let ranks: HashSet<_> = all.iter().map(|one| one.process.facts.rank).collect();
     let skew = skew.filter(|skew| skew.iterations.len() >= LEAST && ranks.len() == all.len());
     let Some(skew) = skew else {
-        return Judged::Unknown("the processes are no ranks of one run".to_owned());
+        return Judged::Unknown("the processes are not ranks of one run".to_owned());
     };
     let Some(slowest) = all.iter().find(|one| slowest(all) == Some(one.place)) else {
         return Judged::No(String::new());

@@ -68,7 +68,7 @@ pub struct JsonProcess<'a> {
     unix_minus_monotonic_ns: i64,
     /// The windows that were asked for, as `TLLMPROF_START_STOP` has them.
     windows_asked: &'a str,
-    /// The condition that iterations fulfil which windows are made of, as `TLLMPROF_WHERE` has it; `null`: none.
+    /// The condition that the iterations of windows satisfy, as `TLLMPROF_WHERE` has it; `null`: none.
     #[serde(rename = "where")]
     condition: Option<&'a str>,
     /// The windows that opened, in the order of their iterations.
@@ -77,7 +77,7 @@ pub struct JsonProcess<'a> {
     inside: Option<JsonSum>,
     /// The iterations of all windows by what was in their batches, of those where that is known.
     phases: Vec<JsonPhase>,
-    /// The iterations of windows that do not qualify: with a condition those that do not fulfil it, without one the idle
+    /// The iterations of windows that do not qualify: with a condition those that do not satisfy it, without one the idle
     /// ones, unless all are. No other figure of windows includes them.
     unqualified: &'a [UnqualifiedSum],
     /// The iterations outside windows.
@@ -213,7 +213,7 @@ struct JsonIteration {
     start_ns: u64,
     /// How long it took.
     dur_ns: u64,
-    /// How long the GPU was at work for it; `null`: not measured.
+    /// How long the GPU was busy for it; `null`: not measured.
     gpu_ns: Option<u64>,
     /// The ID of the thread that ended it.
     thread: u32,
@@ -269,11 +269,11 @@ struct JsonSum {
     time: Quantiles,
     /// How long their threads waited for requests.
     idle: Quantiles,
-    /// How long the GPU was at work in those iterations that `gpu_from` names; `null`: not measured.
+    /// How long the GPU was busy in those iterations that `gpu_from` names; `null`: not measured.
     gpu: Option<Quantiles>,
     /// What the GPU's time was measured by, and in which iterations.
     gpu_from: GpuFrom,
-    /// How much of the time of those iterations the GPU was at work; `null`: not measured.
+    /// How much of the time of those iterations the GPU was busy; `null`: not measured.
     #[schemars(extend("unit" = "part of 1"))]
     gpu_share: Option<f64>,
     /// How long those took in which kernels were recorded, which makes them longer; `null`: there are none.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::stacks::{ENOUGH, FunctionSamples, SampleCounts, Stacks, TreeNode};
 
 /// Samples of the stacks of the threads that make iterations. Those count that were taken in iterations which `host` of
-/// the ledger is of.
+/// the ledger is of, but for those taken while the thread waited for requests.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Stacks")]
 pub struct JsonStacks<'a> {

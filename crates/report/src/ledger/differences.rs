@@ -156,7 +156,7 @@ fn detail(one: Side<'_>, others: Side<'_>, captures: bool) -> Option<String> {
     let differ = (own - usual).abs() >= 1.0 && (own - usual).abs() > usual * 0.1;
     let many = if one.launches == 1 { "" } else { "es" };
     let launches = differ.then(|| format!("{own} launch{many} instead of {}", Rate(usual)));
-    let captures = captures.then(|| "graph captured anew".to_owned());
+    let captures = captures.then(|| "graph captured again".to_owned());
     let said: Vec<_> = launches.into_iter().chain(captures).collect();
     (!said.is_empty()).then(|| said.join(", "))
 }
@@ -240,7 +240,7 @@ mod tests {
         let wait = "waiting for the GPU: cuStreamSynchronize";
         let expected = [
             (
-                "GPU work (65 launches instead of 1.20, graph captured anew)",
+                "GPU work (65 launches instead of 1.20, graph captured again)",
                 508,
             ),
             ("graph capture", 200),

@@ -169,18 +169,20 @@ impl Groups {
 
     /// Where samples of stacks count that were taken in iterations of some groups.
     pub fn places(&self, groups: &[Option<usize>]) -> Vec<Option<Place>> {
-        let all = self.hosts(None);
-        let windows = 0..self.by_window.len();
-        let own: Vec<_> = windows.map(|window| self.hosts(Some(window))).collect();
-        let place = |group: usize| {
-            let window = self.groups[group].window;
-            Place {
-                window,
-                in_window: own[window].contains(&group),
-                in_all: all.contains(&group),
+        let of_groups = self.groups.iter().map(|group| Place {
+            window: group.window,
+            in_window: false,
+            in_all: false,
+        });
+        let mut known: Vec<_> = of_groups.collect();
+        for group in self.hosts(None) {
+            known[group].in_all = true;
+        }
+        for window in 0..self.by_window.len() {
+            for group in self.hosts(Some(window)) {
+                known[group].in_window = true;
             }
-        };
-        let known: Vec<_> = (0..self.groups.len()).map(place).collect();
+        }
         groups.iter().map(|group| Some(known[(*group)?])).collect()
     }
 

@@ -75,6 +75,8 @@ struct Thread {
     samples: Vec<Sample>,
     /// Where the last search ended.
     last: Cell<usize>,
+    /// How many of the times in which it slept for requests are among the pieces.
+    slept: usize,
 }
 
 /// A sample of a thread's stack in an iteration.
@@ -129,11 +131,15 @@ impl HostLedger {
         }
     }
 
-    /// Takes samples, before any event; the group of each that lies in an iteration of its thread.
-    pub fn sample(&mut self, sampled: &Sampled) -> Vec<Option<usize>> {
+    /// Takes samples, before any event; the group of each that lies in an iteration of its thread, which does not wait for
+    /// requests then.
+    pub fn sample(&mut self, sampled: &Sampled, requests: &Requests) -> Vec<Option<usize>> {
         let samples = sampled.samples.iter();
         let groups = samples.map(|sample| {
             let thread = self.threads.get_mut(&sample.thread)?;
+            if requests.has(sample.thread, sample.ticks) {
+                return None;
+            }
             let place = thread.ending_after(sample.at);
             let iteration = thread.iterations.get(place)?;
             let group = iteration.group;
@@ -165,21 +171,33 @@ impl HostLedger {
             What::Function { name } => Key::Function(name),
             _ => return,
         };
+        let asleep = requests.asleep(thread);
         let Some(thread) = self.threads.get_mut(&thread) else {
             return;
         };
-        let span = Span {
-            start: thread.place(clock.ns(event.start)),
-            end: thread.place(clock.ns(event.start.saturating_add(event.duration))),
-        };
+        // What came before this event.
+        while let Some(slept) = asleep.get(thread.slept)
+            && slept.end <= event.start
+        {
+            thread.slept += 1;
+            let span = thread.places(clock, slept.start, slept.end);
+            Self::take(&mut self.sums, &mut self.own, thread, span, Key::Requests);
+        }
+        let end = event.start.saturating_add(event.duration);
+        let span = thread.places(clock, event.start, end);
+        Self::take(&mut self.sums, &mut self.own, thread, span, key);
+    }
+
+    /// Has a span of a thread be spent on something.
+    fn take(sums: &mut Sums, own: &mut Vec<Span>, thread: &mut Thread, span: Span, key: Key) {
         if span.start < span.end {
-            thread.take(span, key, &mut self.own);
-            for own in self.own.drain(..) {
-                self.sums.spend(thread, Spent::On(key), own);
+            thread.take(span, key, own);
+            for own in own.drain(..) {
+                sums.spend(thread, Spent::On(key), own);
             }
             if thread.pieces.len() >= 2 * ROOM {
                 for (spent, span) in thread.settle() {
-                    self.sums.spend(thread, spent, span);
+                    sums.spend(thread, spent, span);
                 }
             }
         }
@@ -247,10 +265,13 @@ impl Sums {
         all
     }
 
-    /// How long the iterations of some groups took.
-    pub fn took(&self, groups: &[usize]) -> u64 {
+    /// How long the iterations of some groups took without waiting for requests.
+    pub fn worked(&self, groups: &[usize]) -> u64 {
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));
-        groups.map(|group| group.total.all).sum()
+        let waited = |group: &GroupTimes| group.times.get(&Spent::On(Key::Requests)).copied();
+        let worked =
+            groups.map(|group| group.total.all - waited(group).map_or(0, |times| times.all));
+        worked.sum()
     }
 }
 
@@ -286,6 +307,14 @@ impl Thread {
             .partition_point(|one| one.span.end <= moment);
         self.last.set(index);
         index
+    }
+
+    /// A span of ticks in the iterations' time.
+    fn places(&self, clock: &Clock, start: u64, end: u64) -> Span {
+        Span {
+            start: self.place(clock.ns(start)),
+            end: self.place(clock.ns(end)),
+        }
     }
 
     /// How much of the iterations' time lies before a moment.

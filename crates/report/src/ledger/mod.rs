@@ -19,7 +19,7 @@ pub use host::HostLedger;
 pub use keys::Named;
 
 /// How many causes have a row of their own, and the share from which one does.
-const ROWS: usize = 24;
+const ROWS: usize = 40;
 const SMALL: f64 = 0.001;
 
 /// Where the time of iterations goes. The shares of each list add up to 1.
@@ -133,6 +133,9 @@ fn rows(times: Vec<((LedgerKind, String), u64)>) -> Vec<LedgerRow> {
         let other = match kind {
             LedgerKind::Busy => (kind, "busy: other work"),
             LedgerKind::Idle => (kind, "idle: other"),
+            LedgerKind::Python => (kind, "Python: other functions"),
+            LedgerKind::Native => (kind, "native: other functions"),
+            LedgerKind::Blocked => (kind, "asleep or blocked elsewhere"),
             _ => (LedgerKind::Other, "other"),
         };
         *rest.entry(other).or_default() += time;

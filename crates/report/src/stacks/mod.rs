@@ -1,7 +1,7 @@
 //! Sampled stacks: what the threads that make steps ran, by function.
 //!
-//! A sample counts if it was taken in an iteration of its own thread that the host's ledger is of. Stacks that changed
-//! while they were read are rejected and counted apart.
+//! A sample counts if it was taken in an iteration of its own thread that the host's ledger is of, and not while that
+//! waited for requests. Stacks that changed while they were read are rejected and counted apart.
 
 mod frames;
 mod native;
@@ -32,6 +32,8 @@ const FUNCTIONS: usize = 32;
 pub struct StackSample {
     /// In nanoseconds of `CLOCK_MONOTONIC`.
     pub at: u64,
+    /// The same in ticks of the record's clock.
+    pub ticks: u64,
     pub thread: u32,
     pub taken: Taken,
     pub state: Option<ThreadState>,
@@ -82,6 +84,7 @@ impl RawStacks {
                 frame,
             } => self.samples.push(StackSample {
                 at: clock.ns(event.start),
+                ticks: event.start,
                 thread,
                 taken,
                 state,
@@ -205,7 +208,7 @@ pub struct Stacks {
 
 impl Stacks {
     /// `places` has the window of each sample, of those that count, and whether that window counts it; `took` is how
-    /// long the iterations took that they count in.
+    /// long the iterations took that they count in, without waiting for requests.
     pub fn of(
         sampled: Sampled,
         rate: Option<u64>,

@@ -1,6 +1,6 @@
 //! Why it is slow, in a few lines.
 
-use super::lines::{Lines, WIDTH, short};
+use super::lines::{Colour, Lines, WIDTH, short};
 use crate::diagnosis::{Finding, Verdict};
 use crate::units::Share;
 
@@ -84,8 +84,15 @@ fn wrap(text: &str, most: usize, lines: &mut Vec<String>) {
 
 /// Adds the lines of what was found.
 pub fn add(found: &[String], lines: &mut Lines) {
-    for line in found {
-        lines.add(format_args!("{line}"));
+    for (place, line) in found.iter().enumerate() {
+        let rule = line
+            .strip_prefix("  ")
+            .filter(|rule| !rule.starts_with(' ') && !rule.starts_with("and "));
+        match rule.and_then(|rule| rule.find([' ', ':'])) {
+            _ if place == 0 => lines.heading(format_args!("{line}")),
+            Some(length) => lines.coloured(line, 2 + length, Colour::Bad),
+            None => lines.add(format_args!("{line}")),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tllmprof_record::Metric;
 
-use super::lines::{Lines, short};
+use super::lines::Lines;
 use crate::kernels::KernelSum;
 use crate::metrics::MetricSum;
 use crate::process::Process;
@@ -42,7 +42,7 @@ pub fn kernels(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
         String::new()
     };
     let each = |count: u64| Rate(taken.a_step(count));
-    lines.add(format_args!(
+    lines.heading(format_args!(
         "{:<42}{:>8}{:>10}{:>10}{:>10}",
         format!("{} kernels a step{more}", each(taken.kernels)),
         "a step",
@@ -51,9 +51,9 @@ pub fn kernels(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
         "of all"
     ));
     for kernel in process.kernels.iter().take(rows) {
+        let name = lines.name(&kernel.short_name(), 40);
         lines.add(format_args!(
-            "  {:<40}{:>8}{:>10}{:>10}{:>10}",
-            short(&kernel.short_name(), 40),
+            "  {name:<40}{:>8}{:>10}{:>10}{:>10}",
             each(kernel.count).to_string(),
             Time(kernel.mean()),
             Time(kernel.longest),
@@ -71,12 +71,18 @@ pub fn kernels(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
 
 /// What was taken, what the GPU did there, and that taking it has its price.
 fn heading(taken: &KernelSum, sum: &Sum) -> String {
-    let mut text = format!(
-        "kernels of {} steps: busy {}, gaps {}",
-        taken.iterations,
-        Share(taken.share(taken.busy)),
-        Share(taken.share(taken.gaps))
-    );
+    let mut text = match taken.busy {
+        0 => format!(
+            "kernels of {} steps, whose times are not known",
+            taken.iterations
+        ),
+        busy => format!(
+            "kernels of {} steps: busy {}, gaps {}",
+            taken.iterations,
+            Share(taken.share(busy)),
+            Share(taken.share(taken.gaps))
+        ),
+    };
     if let (Some(with), Some(without)) = (sum.with_kernels, sum.without_kernels) {
         text += &format!("; p50 {}, others {}", Time(with.p50), Time(without.p50));
     }

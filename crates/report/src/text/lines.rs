@@ -10,16 +10,69 @@ pub const WIDTH: usize = 80;
 const MORE: &str = ", …";
 /// How far lines that go on are moved in, at most.
 const INDENT: usize = 6;
+const RESET: &str = "\x1b[0m";
 pub const HEIGHT: usize = 44;
 
+/// How a text is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Style {
+    /// Names and lines that are too long for a screen are not cut, as for a pipe or a file.
+    pub is_whole: bool,
+    /// Headings and verdicts have colours of a terminal.
+    pub is_coloured: bool,
+}
+
+/// What a text on a terminal stands out by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Colour {
+    Bold,
+    Good,
+    Bad,
+}
+
 #[derive(Default)]
-pub struct Lines(String);
+pub struct Lines {
+    text: String,
+    style: Style,
+}
 
 impl Lines {
+    pub fn new(style: Style) -> Self {
+        let text = String::new();
+        Self { text, style }
+    }
+
     /// Adds a line, printable and cut to the screen's width.
     pub fn add(&mut self, line: fmt::Arguments<'_>) {
-        self.0.push_str(short(&line.to_string(), WIDTH).trim_end());
-        self.0.push('\n');
+        let line = self.name(&line.to_string(), WIDTH);
+        self.text.push_str(line.trim_end());
+        self.text.push('\n');
+    }
+
+    /// Adds a line whose first `length` bytes have a colour, if they end a character.
+    pub fn coloured(&mut self, line: &str, length: usize, colour: Colour) {
+        let from = self.text.len();
+        self.add(format_args!("{line}"));
+        let end = from + length;
+        if self.style.is_coloured && self.text.is_char_boundary(end) && end < self.text.len() {
+            self.text.insert_str(end, RESET);
+            self.text.insert_str(from, colour.start());
+        }
+    }
+
+    /// Adds a line that is a heading.
+    pub fn heading(&mut self, line: fmt::Arguments<'_>) {
+        let line = line.to_string();
+        let length = self.name(&line, WIDTH).trim_end().len();
+        self.coloured(&line, length, Colour::Bold);
+    }
+
+    /// A name as it may be shown: its start, where it is longer than `width` characters and has to fit.
+    pub fn name(&self, text: &str, width: usize) -> String {
+        match self.style.is_whole {
+            true => printable(text),
+            false => short(text, width),
+        }
     }
 
     /// Adds a line with as many of `parts`, separated by commas, as fit, under a heading.
@@ -81,15 +134,25 @@ impl Lines {
 
     /// How many lines the screen has left.
     pub fn left(&self) -> usize {
-        HEIGHT.saturating_sub(self.0.lines().count())
+        HEIGHT.saturating_sub(self.text.lines().count())
     }
 
     pub fn blank(&mut self) {
-        self.0.push('\n');
+        self.text.push('\n');
     }
 
     pub fn finish(self) -> String {
-        self.0
+        self.text
+    }
+}
+
+impl Colour {
+    const fn start(self) -> &'static str {
+        match self {
+            Self::Bold => "\x1b[1m",
+            Self::Good => "\x1b[32m",
+            Self::Bad => "\x1b[31m",
+        }
     }
 }
 
@@ -143,5 +206,33 @@ mod tests {
         let text = lines.finish();
         assert!(text.ends_with("part 9\n"), "{text}");
         assert!(text.len() <= WIDTH + 1);
+    }
+
+    #[test]
+    fn nothing_is_cut_for_a_pipe() {
+        let mut lines = Lines::new(Style {
+            is_whole: true,
+            is_coloured: false,
+        });
+        assert_eq!(lines.name("a\x1bname", 3), "a\\u{1b}name");
+        lines.add(format_args!("{}", "x".repeat(3 * WIDTH)));
+        assert_eq!(lines.finish().len(), 3 * WIDTH + 1);
+    }
+
+    #[test]
+    fn colours_are_for_terminals() {
+        let style = |is_coloured| Style {
+            is_whole: false,
+            is_coloured,
+        };
+        for (is_coloured, text) in [
+            (false, "a heading\ngc: slow\n"),
+            (true, "\x1b[1ma heading\x1b[0m\n\x1b[31mgc\x1b[0m: slow\n"),
+        ] {
+            let mut lines = Lines::new(style(is_coloured));
+            lines.heading(format_args!("a heading   "));
+            lines.coloured("gc: slow", 2, Colour::Bad);
+            assert_eq!(lines.finish(), text);
+        }
     }
 }

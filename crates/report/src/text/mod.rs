@@ -10,12 +10,19 @@ mod several;
 
 use crate::Report;
 use lines::Lines;
+pub use lines::Style;
 
 impl Report {
     /// The report as text.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut lines = Lines::default();
+        self.styled(Style::default())
+    }
+
+    /// The report as text for a terminal, a pipe or a file.
+    #[must_use]
+    pub fn styled(&self, style: Style) -> String {
+        let mut lines = Lines::new(style);
         match self.processes.as_slice() {
             [] => lines.add(format_args!("no record of a program: GPU metrics alone")),
             [process] => one::process(process, &self.findings, &mut lines),

@@ -215,7 +215,7 @@ fn name(window: &Window) -> String {
 }
 
 fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
-    lines.add(format_args!(
+    lines.heading(format_args!(
         "{:<22}{:>10}{:>10}{:>10}{:>10}{:>14}",
         "", "p50", "p90", "p99", "max", "of the time"
     ));
@@ -329,14 +329,14 @@ fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines) {
         } else {
             "host: "
         };
-        lines.wrapped(of, &said(&ledger.host), most);
+        lines.wrapped(of, &said(&ledger.host, lines), most);
     }
     if !ledger.gpu.is_empty() {
         let of = match gpu_from {
             GpuFrom::Plain => "GPU: ",
             GpuFrom::Stretched | GpuFrom::Kernels => "GPU, stretched: ",
         };
-        lines.wrapped(of, &said(&ledger.gpu), most);
+        lines.wrapped(of, &said(&ledger.gpu, lines), most);
     }
 }
 
@@ -386,13 +386,14 @@ fn unlike(process: &Process, room: usize, lines: &mut Lines) {
     });
     let unlike = sides.filter(|(_, _, rows, all)| difference(rows, all) > UNLIKE);
     for (side, window, rows, _) in unlike.take(room.min(UNLIKE_LINES)) {
-        lines.list(&format!("{side} in window {}: ", name(window)), &said(rows));
+        let heading = format!("{side} in window {}: ", name(window));
+        lines.list(&heading, &said(rows, lines));
     }
 }
 
-fn said(rows: &[LedgerRow]) -> Vec<String> {
+fn said(rows: &[LedgerRow], lines: &Lines) -> Vec<String> {
     let rows = rows.iter();
-    rows.map(|row| format!("{} {}", Share(row.share), short(&row.cause, 52)))
+    rows.map(|row| format!("{} {}", Share(row.share), lines.name(&row.cause, 52)))
         .collect()
 }
 
@@ -400,7 +401,7 @@ fn calls(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
     if rows == 0 {
         return;
     }
-    lines.add(format_args!(
+    lines.heading(format_args!(
         "{:<32}{:>10}{:>10}{:>10}{:>14}",
         format!("{} launches a step; calls", Rate(sum.launches)),
         "a step",
@@ -409,9 +410,9 @@ fn calls(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
         "total"
     ));
     for call in process.calls.iter().take(rows) {
+        let name = lines.name(&call.name, 30);
         lines.add(format_args!(
-            "  {:<30}{:>10}{:>10}{:>10}{:>14}",
-            short(&call.name, 30),
+            "  {name:<30}{:>10}{:>10}{:>10}{:>14}",
             a_step(sum, call.count),
             Time(call.mean()),
             Time(call.longest),
@@ -469,14 +470,14 @@ fn named(what: &str, count: &str, all: &[Named], rows: usize, lines: &mut Lines)
     } else {
         what.to_owned()
     };
-    lines.add(format_args!(
+    lines.heading(format_args!(
         "{heading:<42}{count:>8}{:>10}{:>10}{:>10}",
         "mean", "longest", "total"
     ));
     for named in all.iter().take(rows) {
+        let name = lines.name(&named.name, 40);
         lines.add(format_args!(
-            "  {:<40}{:>8}{:>10}{:>10}{:>10}",
-            short(&named.name, 40),
+            "  {name:<40}{:>8}{:>10}{:>10}{:>10}",
             named.count,
             Time(named.mean()),
             Time(named.longest),
@@ -496,7 +497,7 @@ fn slow(process: &Process, room: usize, rest: usize, lines: &mut Lines) {
     if slowest.is_empty() {
         return;
     }
-    lines.add(format_args!("{SLOWEST}"));
+    lines.heading(format_args!("{SLOWEST}"));
     for (place, slow) in slowest.iter().enumerate() {
         let start = format!("  {:<8}{:>9}  ", slow.n, Time(slow.busy()).to_string());
         if slow.causes.is_empty() {
@@ -506,7 +507,7 @@ fn slow(process: &Process, room: usize, rest: usize, lines: &mut Lines) {
         let most = lines.left().saturating_sub(rest + later);
         lines.wrapped(
             &(start + &longer(slow)),
-            &causes(slow),
+            &causes(slow, lines),
             most.clamp(1, CAUSES),
         );
     }
@@ -521,12 +522,12 @@ pub fn longer(slow: &Slow) -> String {
 }
 
 /// What made an iteration slow, in words.
-pub fn causes(slow: &Slow) -> Vec<String> {
+pub fn causes(slow: &Slow, lines: &Lines) -> Vec<String> {
     let said = slow.causes.iter().map(|cause| {
-        let name = short(&cause.cause, 52);
+        let name = lines.name(&cause.cause, 52);
         let holder = cause.held_by.as_ref();
         let holder = holder.map_or_else(String::new, |holder| {
-            format!(" (held by {})", short(holder, 20))
+            format!(" (held by {})", lines.name(holder, 20))
         });
         let detail = cause.detail.as_ref();
         let detail = detail.map_or_else(String::new, |detail| format!(" ({detail})"));
@@ -574,7 +575,7 @@ pub fn shortcomings(process: &Process) -> Vec<String> {
     }
     if process.kernels_missing > 0 {
         notes.push(format!(
-            "no kernel arrived from {} iterations in which the GPU was at work",
+            "no kernel arrived from {} iterations in which the GPU was busy",
             process.kernels_missing
         ));
     }

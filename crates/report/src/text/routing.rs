@@ -1,6 +1,6 @@
 //! How unbalanced the learned routers of experts are.
 
-use super::lines::{Lines, short};
+use super::lines::Lines;
 use crate::facts::Facts;
 use crate::routing::{LayerLoad, mean, mean_over_gpus};
 use crate::units::Rate;
@@ -26,7 +26,7 @@ pub fn layers(loads: &[LayerLoad], facts: &Facts, gpus: usize, rows: usize, line
         return;
     }
     let mut row = |name: &str, expert: &str, gpu: &str, idle: &str, tokens: &str| {
-        let name = short(name, 41);
+        let name = lines.name(name, 41);
         lines.add(format_args!(
             "{name:<42}{expert:>9}{gpu:>9}{idle:>8}{tokens:>12}"
         ));

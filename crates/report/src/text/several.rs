@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::findings;
-use super::lines::{Lines, short};
+use super::lines::Lines;
 use super::one::{SLOWEST, causes, longer, shortcomings};
 use super::routing;
 use crate::Report;
@@ -91,7 +91,7 @@ fn head(processes: &[Process], lines: &mut Lines) {
 }
 
 fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
-    lines.add(format_args!(
+    lines.heading(format_args!(
         "{:>4} {:<10}{:>8}{:>7}{:>7}{:>9}{:>9}{:>8}{:>8}{:>9}",
         "rank", "host", "pid", "iters", "iter/s", "p50", "max", "GPU", "waits", "slowest"
     ));
@@ -100,7 +100,7 @@ fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
         let start = format!(
             "{:>4} {:<10}{:>8}",
             facts.rank,
-            short(&facts.host, 9),
+            lines.name(&facts.host, 9),
             process.pid
         );
         let Some(sum) = &process.sum else {
@@ -190,13 +190,14 @@ fn slowest(processes: &[Process], names: &[String], room: usize, lines: &mut Lin
         return;
     }
     lines.blank();
-    lines.add(format_args!("{SLOWEST}"));
+    lines.heading(format_args!("{SLOWEST}"));
     for (who, slow) in all.into_iter().take(SLOW.min(room)) {
         let start = format!(
             "  {who} {:<8}{:>9}  ",
             slow.n,
             Time(slow.busy()).to_string()
         );
-        lines.list(&(start + &longer(slow)), &causes(slow));
+        let causes = causes(slow, lines);
+        lines.list(&(start + &longer(slow)), &causes);
     }
 }

@@ -101,7 +101,7 @@ fn launches_that_take_the_time() {
     let evidence = finds(small_kernels(), &["launch-bound"]);
     assert_eq!(
         evidence,
-        "1000 launches a step of 9.00 us each are 90.0 % of the time, waits 0.0 %"
+        "1000 launches a step of 9.00 µs each are 90.0 % of the time, waits 0.0 %"
     );
     // Each waits for room in a full queue.
     let full = Made {
@@ -134,7 +134,7 @@ fn kernels_show_whether_launches_hold_them_up() {
     let gaps = with(kernels(200, 49 * US, 10 * US));
     let evidence = finds(gaps, &["launch-bound", "low-gpu-utilisation"]);
     assert!(
-        evidence.starts_with("200 kernels a step of 10.0 us each, with gaps of 77"),
+        evidence.starts_with("200 kernels a step of 10.0 µs each, with gaps of 77"),
         "{evidence}"
     );
     finds(with(kernels(200, 49 * US, 48 * US)), &[]);
@@ -260,7 +260,7 @@ fn graphs_that_are_captured_anew() {
     let evidence = finds(made.clone(), &["graph-recapture"]);
     assert_eq!(
         evidence,
-        "a graph is captured anew in 2 of 40 iterations, which take 3.00 ms longer each: 1.5 % of the time"
+        "a graph is captured again in 2 of 40 iterations, which take 3.00 ms longer each: 1.5 % of the time"
     );
     let without = Made {
         captures: |_| false,
@@ -352,12 +352,33 @@ fn a_host_that_sleeps() {
     let report = report(std::slice::from_ref(&made));
     assert_eq!(yes(&report), ["host-blocked", "low-gpu-utilisation"]);
     let first = &report.findings[0];
-    let said = "asleep or blocked between cuStreamSynchronize and cuLaunchKernel (50.";
+    let said = "asleep or blocked between cuStreamSynchronize and cuLaunchKernel (48.8 %)";
     assert!(first.evidence.contains(said), "{}", first.evidence);
     assert!((first.loss.unwrap() - 0.5).abs() < 0.01, "{first:?}");
     // Where it may have been on a processor meanwhile, nothing is certain.
-    let spins = waits_for_the_host(&[(Used::Ran, 6 * MS, 9)]);
-    says(spins, "host-blocked", Verdict::No);
+    let runs = [(Used::Ran, 6 * MS, 9)];
+    says(waits_for_the_host(&runs), "host-blocked", Verdict::No);
+    // It was on one in its waits.
+    let spins = [runs[0], (Used::Waits, 4 * MS, 4000)];
+    says(waits_for_the_host(&spins), "host-blocked", Verdict::Yes);
+}
+
+#[test]
+fn an_engine_that_sleeps_between_steps_waits_for_requests() {
+    let made = |engine, ran| Made {
+        engine,
+        ..waits_for_the_host(&[(Used::Ran, ran, 9)])
+    };
+    let evidence = finds(made("llama.cpp, linked in", 300 * US), &["no-requests"]);
+    assert_eq!(
+        evidence,
+        "it waits for requests 58.5 % of the time, 6.00 ms at the longest; other findings are about the rest"
+    );
+    // It ran for too long to have slept all that time.
+    let busy = made("llama.cpp, linked in", MS);
+    says(busy, "no-requests", Verdict::No);
+    says(made("vLLM V1", 300 * US), "no-requests", Verdict::No);
+    says(made("", 300 * US), "host-blocked", Verdict::Yes);
 }
 
 #[test]

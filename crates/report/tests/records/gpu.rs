@@ -123,7 +123,7 @@ fn kernels_that_never_arrived_are_unknown_and_not_none() {
     );
     assert!(found["inside"]["gpu_share"].as_f64().unwrap() > 0.5);
     let text = report.text();
-    let line = "no kernel arrived from 20 iterations in which the GPU was at work\n";
+    let line = "no kernel arrived from 20 iterations in which the GPU was busy\n";
     assert!(text.contains(line), "{text}");
     assert!(!text.contains("busy 0"), "{text}");
     fits(&text, 44);

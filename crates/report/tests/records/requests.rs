@@ -151,7 +151,7 @@ fn it_is_apart_from_work() {
         );
         assert_eq!(
             note["evidence"],
-            "it waits for requests 23.6 % of the time, 25.0 ms at the longest; other findings are of the rest"
+            "it waits for requests 23.6 % of the time, 25.0 ms at the longest; other findings are about the rest"
         );
         let text = report.text();
         assert!(text.contains("\n  waits for requests "), "{text}");

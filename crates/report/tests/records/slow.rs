@@ -11,7 +11,7 @@ const WAIT: u8 = 1;
 const CAPTURE: u8 = 2;
 const MAIN: u32 = 10;
 
-/// 60 iterations of 300 us with one launch and 188 us of GPU work. Recording kernels makes the first five ten times as
+/// 60 iterations of 300 µs with one launch and 188 µs of GPU work. Recording kernels makes the first five ten times as
 /// long, and in number 41 a graph is captured anew.
 fn record() -> Report {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
@@ -120,7 +120,7 @@ fn a_graph_captured_anew_is_found_beside_iterations_with_kernels() {
     assert_eq!(*launching, ("launching", 64 * us));
     assert_eq!(
         causes[0]["detail"],
-        "65 launches instead of 1.00, graph captured anew"
+        "65 launches instead of 1.00, graph captured again"
     );
     for slow in slowest {
         let sum = slow["causes"].as_array().unwrap().iter();
@@ -133,8 +133,8 @@ fn a_graph_captured_anew_is_found_beside_iterations_with_kernels() {
         );
     }
     let text = report.text();
-    let said = "  41        1.18 ms  +876 us:\n      \
-                +508 us GPU work (65 launches instead of 1.00, graph captured anew),";
+    let said = "  41        1.18 ms  +876 µs:\n      \
+                +508 µs GPU work (65 launches instead of 1.00, graph captured again),";
     assert!(text.contains(said), "{text}");
-    assert_eq!(Change(-1_500).to_string(), "−1.50 us");
+    assert_eq!(Change(-1_500).to_string(), "−1.50 µs");
 }

@@ -5,7 +5,7 @@ use std::fs;
 use crate::common::{fits, json, process as process_of};
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{CallKind, ClockKind, Edge, Event, Info, StringId, Taken, ThreadState, What};
-use tllmprof_report::{LedgerKind, LedgerRow, Process, Report};
+use tllmprof_report::{Comparison, LedgerKind, LedgerRow, Process, Report};
 
 const MAIN: u32 = 10;
 const SAMPLER: u32 = 99;
@@ -412,4 +412,41 @@ fn slow_iterations_differ_by_functions_where_both_have_enough_samples() {
         few.iter().all(|(cause, _)| !cause.contains("Python")),
         "{few:?}"
     );
+}
+
+#[test]
+fn runs_differ_by_functions_that_samples_tell_apart() {
+    let run = |schedules: u64| {
+        let mut made = Made::new();
+        for n in 0..ITERATIONS {
+            made.samples(n, 100, |place| match place % 10 {
+                at if at < schedules => python(SCHEDULE),
+                _ => python(SAMPLE),
+            });
+        }
+        made.process()
+    };
+    let [base, other] = [run(8), run(2)];
+    let comparison = Comparison::of(&[base], &[other]);
+    let mut bytes = Vec::new();
+    comparison.json(&mut bytes).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+    let functions = json["functions"].as_array().unwrap();
+    let names: Vec<_> = functions.iter().map(|one| &one["name"]).collect();
+    let expected = [
+        "Python: Scheduler.schedule (sched.py:211)",
+        "Python: sample (sample.py:7)",
+    ];
+    assert_eq!(names, expected);
+    let base = functions[0]["base_ns"].as_f64().unwrap();
+    let code = (LONG - WAITS - LAUNCHES) as f64;
+    assert!((base - 0.8 * code).abs() < 0.01 * code, "{base}");
+    let change = functions[0]["change"]["relative"].as_f64().unwrap();
+    assert!((change + 0.75).abs() < 0.01, "{change}");
+    let text = comparison.text();
+    assert!(text.contains("host by samples, time a step"), "{text}");
+    fits(&text, 44);
+    // A run like itself differs in none.
+    let same = Comparison::of(&[run(8)], &[run(8)]).text();
+    assert!(!same.contains("host by samples"), "{same}");
 }

@@ -63,6 +63,7 @@ pub struct Made {
     pub prompts: fn(u64) -> bool,
     /// The tokens of these iterations' batches; `None`: not known.
     pub tokens: Option<fn(u64) -> i64>,
+    pub engine: &'static str,
     /// What an iteration is.
     pub rule: &'static str,
     /// A collection of the other thread, while the first waits.
@@ -99,6 +100,7 @@ impl Default for Made {
             used: vec![(Used::Ran, LENGTH, 1)],
             prompts: |_| false,
             tokens: None,
+            engine: "",
             rule: "cuStreamSynchronize",
             hidden_gc: 0,
             metrics: Vec::new(),
@@ -162,6 +164,7 @@ impl Made {
         writing.put(MAIN, START, 0, What::Info { key: rank, value });
         writing.info(Info::Boot, "boot");
         writing.info(Info::Rule, self.rule);
+        writing.info(Info::Engine, self.engine);
         if self.by_library {
             writing.info(Info::Version, "0.1.0");
         }

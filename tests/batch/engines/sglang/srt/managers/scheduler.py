@@ -22,6 +22,9 @@ class Scheduler:
     def run_batch(self, batch: ScheduleBatch, pp_proxy_tensors=None):
         """Run a batch."""
 
+    def on_idle(self):
+        """There is nothing to do."""
+
 
 class Engine:
     """Of `way` mlp-sync, decodes run as prefills."""

@@ -1,0 +1,171 @@
+//! What every verb heeds: `--color`, `--quiet` and `--verbose`, and what the terminal can show.
+
+use std::borrow::Cow;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal};
+use std::sync::OnceLock;
+
+use clap::{Args, ColorChoice, ValueEnum};
+use tllmprof_report::Style;
+
+#[derive(Args, Clone, Copy, Default, Debug)]
+#[command(next_help_heading = "Global options")]
+pub struct Manners {
+    /// Colour in text: auto is for terminals, unless NO_COLOR is set
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = Colour::Auto)]
+    color: Colour,
+    /// Errors and warnings only: no notes, no log lines of the library, no summary
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Also how it is done: which files are read, what is preloaded, the debug log of the library
+    #[arg(short, long, global = true)]
+    verbose: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum)]
+enum Colour {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+static MANNERS: OnceLock<Manners> = OnceLock::new();
+
+impl Manners {
+    /// Heeds these until the end. Only the first call counts.
+    pub fn heed(self) {
+        let _ = MANNERS.set(self);
+    }
+}
+
+fn manners() -> Manners {
+    MANNERS.get().copied().unwrap_or_default()
+}
+
+pub fn is_quiet() -> bool {
+    manners().quiet
+}
+
+pub fn is_verbose() -> bool {
+    manners().verbose
+}
+
+/// The library's log level, where `--quiet` or `--verbose` asks for one.
+pub fn log() -> Option<&'static str> {
+    match manners() {
+        Manners { quiet: true, .. } => Some("warn"),
+        Manners { verbose: true, .. } => Some("debug"),
+        _ => None,
+    }
+}
+
+/// How text looks on standard output, or on standard error.
+pub fn style(stream: &impl IsTerminal) -> Style {
+    let is_terminal = stream.is_terminal();
+    let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
+    Style {
+        is_whole: !is_terminal,
+        is_coloured: match manners().color {
+            Colour::Auto => is_terminal && !is_set("NO_COLOR") && !is_dumb,
+            Colour::Always => true,
+            Colour::Never => false,
+        },
+    }
+}
+
+/// The same for standard output.
+pub fn stdout() -> Style {
+    style(&io::stdout())
+}
+
+/// What `--color` in a command line asks of help texts and of errors in the command line itself, which come before it
+/// is parsed.
+pub fn help_colour(arguments: impl Iterator<Item = OsString>) -> ColorChoice {
+    let mut words = arguments.skip(1).take_while(|word| word != "--").peekable();
+    while let Some(word) = words.next() {
+        let value = match word.to_str().and_then(|word| word.strip_prefix("--color")) {
+            Some("") => words.peek().and_then(|next| next.to_str()),
+            Some(rest) => rest.strip_prefix('='),
+            None => continue,
+        };
+        match value {
+            Some("always") => return ColorChoice::Always,
+            Some("never") => return ColorChoice::Never,
+            _ => {}
+        }
+    }
+    ColorChoice::Auto
+}
+
+/// Whether the locale's text is UTF-8.
+fn is_utf8() -> bool {
+    static IS_UTF8: OnceLock<bool> = OnceLock::new();
+    *IS_UTF8.get_or_init(|| {
+        let set = ["LC_ALL", "LC_CTYPE", "LANG"].map(env::var_os);
+        let first = set.iter().flatten().find(|value| !value.is_empty());
+        first.is_some_and(|locale| names_utf8(locale))
+    })
+}
+
+fn names_utf8(locale: &OsStr) -> bool {
+    let locale = locale.to_string_lossy().to_ascii_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
+}
+
+/// What is spelled with other letters where the locale has no UTF-8: µs is us there.
+const SPELLED: [(char, &str); 6] = [
+    ('µ', "u"),
+    ('−', "-"),
+    ('–', "-"),
+    ('…', "..."),
+    ('→', "->"),
+    ('×', "x"),
+];
+
+/// A text as this locale spells it. Names of the program are left as they are.
+pub fn spelled(text: &str) -> Cow<'_, str> {
+    match is_utf8() {
+        true => Cow::Borrowed(text),
+        false => Cow::Owned(in_ascii(text)),
+    }
+}
+
+fn in_ascii(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match SPELLED.iter().find(|(from, _)| *from == c) {
+            Some((_, to)) => out.push_str(to),
+            None => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_and_signs_have_a_spelling_in_ascii() {
+        assert_eq!(in_ascii("−1.50 µs → ä…"), "-1.50 us -> ä...");
+        assert!(names_utf8(OsStr::new("en_US.UTF-8")) && names_utf8(OsStr::new("C.utf8")));
+        assert!(!names_utf8(OsStr::new("C")) && !names_utf8(OsStr::new("de_DE@euro")));
+    }
+
+    #[test]
+    fn colour_is_found_before_the_command_line_is_parsed() {
+        let of = |line: &str| help_colour(line.split(' ').map(OsString::from));
+        for (line, choice) in [
+            ("tllmprof --color never run --help", ColorChoice::Never),
+            ("tllmprof run --color=always --help", ColorChoice::Always),
+            ("tllmprof run --color=auto --help", ColorChoice::Auto),
+            ("tllmprof run -- ls --color=always", ColorChoice::Auto),
+            ("tllmprof run --color", ColorChoice::Auto),
+        ] {
+            assert_eq!(of(line), choice, "{line}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Commands of README.md and docs/ are run by `scripts/doc-commands`, on the stand-in for CUDA.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::plain;
+
+fn repo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Cargo's target folder.
+fn target() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap()
+}
+
+/// How long typing the 330 characters of the first report's commands takes at most, and all of it.
+const TYPING: f64 = 60.0;
+const ALL: f64 = 120.0;
+
+#[test]
+fn the_commands_of_all_pages_run() {
+    let made = Command::new("make")
+        .args(["-s", "-C", "tests/standin"])
+        .arg(format!("OUT={}", target().join("standin").display()))
+        .current_dir(repo())
+        .env_remove("MAKEFLAGS")
+        .env_remove("MAKELEVEL")
+        .status();
+    assert!(made.unwrap().success(), "make -C tests/standin");
+    let library = std::env::var_os("TLLMPROF_LIB").map_or_else(
+        || target().join("release/libtllmprof.so"),
+        |library| library.into(),
+    );
+    let ended = plain(Path::new("python3"))
+        .arg("scripts/doc-commands")
+        .current_dir(repo())
+        .env("TLLMPROF_COMMAND", env!("CARGO_BIN_EXE_tllmprof"))
+        .env("TLLMPROF_LIB", library)
+        .env("TLLMPROF_STANDIN", target().join("standin"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}\n{errors}");
+    assert!(!said.contains("\n0 commands ran"), "{said}");
+
+    let took = said.lines().find_map(|line| {
+        line.strip_prefix("docs/first-report.md: ")?
+            .strip_suffix(" s")
+    });
+    let took: f64 = took.unwrap().parse().unwrap();
+    assert!(took + TYPING < ALL, "the first report took {took} s");
+}

@@ -1,0 +1,133 @@
+//! Links of README.md and docs/ to files of the repository and to headings in them.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A page's text without fenced blocks and code.
+fn prose(text: &str) -> String {
+    let mut out = String::new();
+    let mut is_code = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code {
+            for (place, part) in line.split('`').enumerate() {
+                out.push_str(if place % 2 == 0 { part } else { "code" });
+            }
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// What links to a heading end in, as GitHub and mdBook make it.
+fn anchors(text: &str) -> HashSet<String> {
+    let mut seen = HashMap::<String, usize>::new();
+    let mut is_code = false;
+    let mut found = HashSet::new();
+    for line in text.lines() {
+        is_code ^= line.trim_start().starts_with("```");
+        let Some(heading) = line
+            .strip_prefix('#')
+            .map(|rest| rest.trim_start_matches('#'))
+            .filter(|rest| !is_code && rest.starts_with(' '))
+        else {
+            continue;
+        };
+        let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
+        let name: String = heading.trim().chars().filter(kept).collect();
+        let name = name.to_lowercase().replace(' ', "-");
+        let count = seen.entry(name.clone()).or_default();
+        found.insert(match *count {
+            0 => name,
+            again => format!("{name}-{again}"),
+        });
+        *count += 1;
+    }
+    found
+}
+
+/// Targets of links and images: `(…)` behind `]`.
+fn targets(prose: &str) -> Vec<&str> {
+    let ends = prose.split("](").skip(1);
+    ends.filter_map(|rest| rest.split([')', ' ']).next())
+        .collect()
+}
+
+/// What is wrong with the links of a page.
+fn dead(page: &Path) -> Vec<String> {
+    let text = fs::read_to_string(page).unwrap();
+    let folder = page.parent().unwrap();
+    let mut wrong = Vec::new();
+    for target in targets(&prose(&text)) {
+        if target.contains("://") || target.starts_with("mailto:") {
+            continue;
+        }
+        let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+        let linked = match file {
+            "" => page.to_owned(),
+            file => folder.join(file),
+        };
+        let is_dead = match fs::read_to_string(&linked) {
+            _ if anchor.is_empty() => !linked.exists(),
+            Ok(text) => !anchors(&text).contains(anchor),
+            Err(_) => true,
+        };
+        if is_dead {
+            wrong.push(format!("{}: {target}", page.display()));
+        }
+    }
+    wrong
+}
+
+fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut pages = vec![root.join("README.md"), root.join("examples/README.md")];
+    for entry in fs::read_dir(root.join("docs")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "md") {
+            pages.push(path);
+        }
+    }
+    pages
+}
+
+#[test]
+fn no_link_is_dead() {
+    let wrong: Vec<_> = pages().iter().flat_map(|page| dead(page)).collect();
+    assert!(wrong.is_empty(), "dead links:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_dead_link_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("a.md");
+    let text = "# A `b` c\n[x](#a-b-c) [y](a.md#no) ![z](z.png) [w](https://x.y)\n```\n[v](v)\n```\n`[u](u)`\n";
+    fs::write(&page, text).unwrap();
+    let wrong = dead(&page);
+    assert_eq!(wrong.len(), 2, "{wrong:?}");
+    assert!(wrong[0].ends_with("a.md#no") && wrong[1].ends_with("z.png"));
+}
+
+/// Pages that the book lacks are pages that nobody finds.
+#[test]
+fn the_book_has_all_pages() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let summary = fs::read_to_string(root.join("docs/SUMMARY.md")).unwrap();
+    for page in pages() {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        let is_in = page.parent().unwrap().ends_with("docs") && name != "SUMMARY.md";
+        assert!(
+            !is_in || summary.contains(&format!("({name})")),
+            "docs/SUMMARY.md does not have {name}"
+        );
+    }
+}
+
+#[test]
+fn the_readme_is_short() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let readme = fs::metadata(root.join("README.md")).unwrap();
+    assert!(readme.len() <= 8192, "README.md has {} bytes", readme.len());
+}

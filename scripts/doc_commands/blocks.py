@@ -1,0 +1,65 @@
+"""Finds the commands of a page."""
+import re
+from dataclasses import dataclass, field
+
+FENCE = re.compile(r"^(`{3,})([^\n`]*)\n(.*?)^\1[ \t]*$", re.M | re.S)
+# What looks like a command of ours in a block that is not run.
+COMMAND = re.compile(r"^(?:\$ |(?:eval |[A-Z_]+=\S+ )*(?:tllmprof (?!:)|scripts/|cargo ))", re.M)
+
+
+class Unmarked(Exception):
+    """A command that nobody runs."""
+
+
+@dataclass
+class Block:
+    page: str
+    line: int
+    needs: str  # "", "gpu", "repo" or "needs=NAME"
+    commands: list = field(default_factory=list)  # (command, expected lines)
+
+
+def blocks(page, text):
+    """The blocks with commands, in their order."""
+    found = []
+    for match in FENCE.finditer(text):
+        language, _, needs = match[2].strip().partition(" ")
+        line = text.count("\n", 0, match.start()) + 1
+        if language != "console":
+            # What a text shows may begin with the command that printed it.
+            if language != "text" and (wrong := COMMAND.search(match[3])):
+                raise Unmarked(f"{page}:{line}: {wrong[0].strip()!r} is a command in a block that is not run (wanted: console)")
+            continue
+        if needs not in ("", "gpu", "repo") and not needs.startswith("needs="):
+            raise Unmarked(f"{page}:{line}: {needs!r} marks nothing (wanted: gpu, repo or needs=NAME)")
+        found.append(Block(page, line, needs, list(commands(match[3]))))
+        if not found[-1].commands:
+            raise Unmarked(f"{page}:{line}: no line begins with '$ '")
+    return found
+
+
+def commands(body):
+    """(command, the lines behind it) of a block."""
+    command, shown = None, []
+    for line in body.splitlines():
+        if line.startswith("$ "):
+            if command is not None:
+                yield command, shown
+            command, shown = line[2:], []
+        elif command is not None and command.endswith("\\"):
+            command += "\n" + line
+        elif command is not None:
+            shown.append(line)
+    if command is not None:
+        yield command, shown
+
+
+def shape(line):
+    """A line without what differs from run to run: numbers, and units of time."""
+    return re.sub(r"\s+", " ", re.sub(r"\b(ns|us|µs|ms|s)\b", "T", re.sub(r"\d+(\.\d+)?", "N", line))).strip()
+
+
+def missing(shown, printed):
+    """The lines of ours that were to be printed and were not."""
+    there = {shape(line) for line in printed.splitlines()}
+    return [line for line in shown if line.startswith("tllmprof: ") and shape(line) not in there]

@@ -1,0 +1,177 @@
+"""Runs them."""
+import argparse
+import glob
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+
+from .blocks import Unmarked, blocks, missing
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PATIENCE = 120
+# What a page calls the library, and where it is.
+INSTALLED = "/opt/tllmprof/libtllmprof.so"
+# A profiler that runs the program and nothing else.
+STUB = """#!/bin/sh
+while [ $# -gt 0 ]; do
+    case $1 in ./*|python3) exec "$@" ;; esac
+    shift
+done
+"""
+# Steps of the example, as a server that ends by itself.
+SERVER = """#!/bin/sh
+exec "$(dirname "$0")/engine" --steps 300
+"""
+
+
+class Place:
+    """A folder in which the commands of a page run."""
+
+    def __init__(self, on_gpu):
+        self.folder = tempfile.mkdtemp(prefix="tllmprof-docs-")
+        target = os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
+        self.command = os.environ.get("TLLMPROF_COMMAND") or os.path.join(target, "release", "tllmprof")
+        self.library = os.environ.get("TLLMPROF_LIB") or os.path.join(target, "release", "libtllmprof.so")
+        standin = os.environ.get("TLLMPROF_STANDIN") or os.path.join(target, "standin")
+        tools = os.path.join(self.folder, ".bin")
+        os.mkdir(tools)
+        os.symlink(self.command, os.path.join(tools, "tllmprof"))
+        keep = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES") if name in os.environ}
+        self.env = keep | {
+            "PATH": tools + ":" + keep.get("PATH", "/usr/bin:/bin"), "HOME": self.folder, "LC_ALL": "C.UTF-8",
+            "TLLMPROF_LIB": self.library, "PYTHONDONTWRITEBYTECODE": "1", "TERM": "dumb",
+        }
+        engine = os.path.join(self.folder, "engine")
+        if on_gpu:
+            for name in ("TLLMPROF_NSYS", "TLLMPROF_NCU"):
+                if name in os.environ:
+                    self.env[name] = os.environ[name]
+                    self.env["PATH"] += ":" + os.path.dirname(os.environ[name])
+            subprocess.run(["cc", "-O2", "-o", engine, os.path.join(ROOT, "examples", "engine.c"), "-ldl"], check=True)
+        else:
+            os.symlink(os.path.join(standin, "bin", "engine"), engine)
+            self.env |= {"LD_LIBRARY_PATH": standin, "STANDIN_WAIT_US": "1000"}
+            for name in ("nsys", "ncu"):
+                self.script(os.path.join(".bin", name), STUB)
+        self.env["TLLMPROF_ENGINE"] = engine
+        self.script("server", SERVER)
+        for name in ("serve.py", "slow", "engine.c"):
+            os.symlink(os.path.join(ROOT, "examples", name), os.path.join(self.folder, name))
+        os.symlink(os.path.join(ROOT, "scripts"), os.path.join(self.folder, "scripts"))
+        os.symlink(os.path.join(ROOT, "examples"), os.path.join(self.folder, "examples"))
+
+    def script(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path, "w") as out:
+            out.write(text)
+        os.chmod(path, 0o755)
+
+    def run(self, command):
+        """(status, output) of a command of a page."""
+        command = command.replace(INSTALLED, self.library)
+        try:
+            done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=self.folder, env=self.env, timeout=PATIENCE,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        except subprocess.TimeoutExpired as late:
+            return -1, (late.output or b"").decode(errors="replace") + f"\nnot done in {PATIENCE} s"
+        return done.returncode, done.stdout.decode(errors="replace")
+
+    def close(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def there(command):
+    """Why a command of the repository is not one; None if it is."""
+    name = command.split()[0]
+    if name.startswith("scripts/") and not os.access(os.path.join(ROOT, name), os.X_OK):
+        return f"there is no {name}"
+    return None
+
+
+def parses(place, command):
+    """Why tllmprof refuses the options of a command whose program is not here; None if it does not."""
+    found = re.match(r"tllmprof (run|env) (.*? )?-- ", command)
+    if not found:
+        return None
+    # A program that every machine has, and no windows in it.
+    status, output = place.run(command[:found.end()] + "true")
+    return None if status == 0 else output
+
+
+def pages():
+    named = [os.path.join(ROOT, "README.md"), os.path.join(ROOT, "examples", "README.md")]
+    return named + sorted(glob.glob(os.path.join(ROOT, "docs", "*.md")))
+
+
+def check(block, place, on_gpu):
+    """Runs a block: (how many ran, how many were skipped, what is wrong)."""
+    ran, skipped, wrong = 0, 0, []
+    tool = block.needs.removeprefix("needs=")
+    for command, shown in block.commands:
+        where = f"{os.path.relpath(block.page, ROOT)}:{block.line}: $ {command}"
+        if block.needs == "repo":
+            problem = there(command)
+        elif block.needs == "gpu" and not on_gpu:
+            problem, skipped = parses(place, command), skipped + 1
+        elif block.needs.startswith("needs=") and not (on_gpu and shutil.which(tool, path=place.env["PATH"])):
+            problem, skipped = parses(place, command), skipped + 1
+        else:
+            status, output = place.run(command)
+            ran += 1
+            absent = missing(shown, output)
+            problem = f"status {status}\n{output}" if status else None
+            if absent:
+                problem = f"it does not print\n{absent[0]}\nbut\n{output}"
+        if problem:
+            wrong.append(f"{where}\n{problem}")
+    return ran, skipped, wrong
+
+
+def run(files, on_gpu, log):
+    """Runs the commands of these pages: (how many ran, how many were skipped, what is wrong)."""
+    total, left, failed = 0, 0, []
+    for page in map(os.path.abspath, files):
+        began, name = time.monotonic(), os.path.relpath(page, ROOT)
+        try:
+            found = of_page(page)
+        except Unmarked as mistake:
+            failed.append(str(mistake))
+            continue
+        if not found:
+            continue
+        place = Place(on_gpu)
+        try:
+            for block in found:
+                ran, skipped, wrong = check(block, place, on_gpu)
+                total, left, failed = total + ran, left + skipped, failed + wrong
+        finally:
+            place.close()
+        log(f"{name}: {time.monotonic() - began:.1f} s")
+    return total, left, failed
+
+
+def of_page(page):
+    with open(page) as text:
+        return blocks(os.path.relpath(page, ROOT), text.read())
+
+
+def main(doc, arguments):
+    parser = argparse.ArgumentParser(prog="doc-commands", description=doc.strip().split("\n")[0])
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("files", nargs="*")
+    given = parser.parse_args(arguments)
+    files = given.files or pages()
+    if given.list:
+        for block in (block for page in files for block in of_page(os.path.abspath(page))):
+            for command, _ in block.commands:
+                print(f"{block.page}:{block.line}: {block.needs or 'run'}: {command}")
+        return 0
+    ran, left, failed = run(files, given.gpu, lambda line: print(line, flush=True))
+    for problem in failed:
+        print(f"FAILED {problem}\n")
+    print(f"{ran} commands ran, {left} need what is not here, {len(failed)} failed")
+    return 1 if failed else 0

@@ -1,0 +1,44 @@
+"""Which commands are found, and which are mistakes."""
+import unittest
+
+from .blocks import Unmarked, blocks, missing
+
+PAGE = """# A page
+
+```console
+$ tllmprof run \\
+    -- ./server
+tllmprof: window 1-2 closed: 2 iterations in 3.1 ms
+$ tllmprof report
+```
+
+```console needs=vllm
+$ tllmprof run -- vllm serve MODEL
+```
+
+```text
+$ tllmprof demo
+```
+"""
+
+
+class Blocks(unittest.TestCase):
+    def test_commands_of_a_page(self):
+        run, other = blocks("a.md", PAGE)
+        self.assertEqual(run.commands, [
+            ("tllmprof run \\\n    -- ./server", ["tllmprof: window 1-2 closed: 2 iterations in 3.1 ms"]),
+            ("tllmprof report", [])])
+        self.assertEqual((run.line, run.needs, other.needs), (3, "", "needs=vllm"))
+
+    def test_a_command_that_nobody_runs(self):
+        for block in ("```\ntllmprof run -- x\n```\n", "```sh\nTLLMPROF_STEP=auto tllmprof run -- x\n```\n",
+                      "```console later\n$ tllmprof run -- x\n```\n", "```console\ntllmprof run -- x\n```\n",
+                      "```\nscripts/test\n```\n", "```\n$ ls\n```\n"):
+            with self.assertRaises(Unmarked, msg=block):
+                blocks("a.md", block)
+        self.assertEqual(blocks("a.md", "```\ntllmprof: a line of a log\n```\n"), [])
+
+    def test_lines_are_compared_by_their_shape(self):
+        shown = ["tllmprof: window 5-9 closed: 5 iterations in 3.1 ms", "anything"]
+        self.assertEqual(missing(shown, "x\ntllmprof: window 7-8 closed: 2 iterations in 900 us\n"), [])
+        self.assertEqual(missing(shown, "tllmprof: window 7-8 opened\n"), shown[:1])

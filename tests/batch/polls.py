@@ -1,0 +1,18 @@
+"""An engine of SGLang's shape that has no request before step 10, for 60 ms: it looks for one all the time."""
+
+import time
+
+from py_ctypes import Runtime
+from serving import Serving
+from sglang.srt.managers.scheduler import Engine
+
+loop = Runtime("libcudart.so.12")
+loop.capture()
+engine = Engine("")
+serving = Serving([(0, 1, 30)], 8)
+for number, parts in enumerate(iter(serving.batch, None)):
+    until = time.monotonic() + (0.06 if number == 10 else 0)
+    while time.monotonic() < until:
+        engine.scheduler.on_idle()
+    engine.step(parts, loop.step)
+    serving.did(parts)
