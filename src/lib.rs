@@ -40,7 +40,9 @@ use tllmprof_bytes as _;
 
 use linkme::distributed_slice;
 use tllmprof_capture::{self as capture, Profilers};
+use tllmprof_config::Settings;
 use tllmprof_intercept::{self as intercept, AllDoors};
+use tllmprof_live::ControlSocket;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::heap::OwnHeap;
 use tllmprof_platform::panics::contained;
@@ -59,6 +61,7 @@ static WIRING: Wiring = Wiring {
     sink: &Profilers,
     doors: &AllDoors,
     interpreter: &Cpython,
+    listener: &ControlSocket,
 };
 
 #[distributed_slice(tllmprof_platform::gate::NEEDS)]
@@ -97,7 +100,10 @@ fn start() {
     if let Some(settings) = settings {
         recorder::start(settings);
     }
-    if settings.is_none_or(|settings| !settings.windows.is_empty() || recorder::is_wanted()) {
+    let has_work = |settings: &Settings| {
+        !settings.windows.is_empty() || settings.control.is_on() || recorder::is_wanted()
+    };
+    if settings.is_none_or(has_work) {
         // Lines may be written in a child, too, wherever that has its standard error.
         lifecycle::register();
     }

@@ -142,7 +142,7 @@ impl Capture {
 
 /// Whether something comes of windows, as far as the settings and the variables of profilers show.
 fn is_heard(settings: &Settings) -> bool {
-    settings.trace.is_some()
+    settings.trace.is_some() && !settings.trace_on_demand
         || settings.torch_trace.is_some()
         || settings.perfect_router == PerfectRouter::Window
         || injection::has_profiler()
@@ -200,7 +200,7 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
         state = STATE.lock();
         state.open(window, place);
         drop(state);
-        cupti::window_opens();
+        cupti::window_opens(place.kernels);
         add_ons().for_each(|add_on| add_on.window_is_open(window.asked, place));
         state = STATE.lock();
     } else if let Some(open) = &mut state.open
@@ -422,7 +422,8 @@ impl Capture {
             return;
         }
         log::say!(Info, "window {} closed: {}", open.window, self.parts);
-        if core::mem::take(&mut self.is_unheard) && !cupti::others_have_it() {
+        let is_heard = recorder::is_on() || cupti::others_have_it();
+        if core::mem::take(&mut self.is_unheard) && !is_heard {
             log::say!(
                 Warn,
                 "window {} was captured, but nothing recorded it: there is no profiler in this process, and \

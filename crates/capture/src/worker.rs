@@ -5,21 +5,20 @@
 //! and goes on. It is started with the first window and sleeps until it is needed: starting a
 //! thread in a process that is being ended would be too late.
 //!
-//! A process whose main thread has left by `pthread_exit` ends with its last thread. The worker
-//! must not be what keeps it, so it looks, now and then, whether it is alone.
+//! It must not be what keeps the process from ending ([`own_threads`]).
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
 use once_cell::race::OnceBox;
 
 use tllmprof_platform::driver::Driver;
-use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
+use tllmprof_platform::own_threads::{self, OwnThread};
 use tllmprof_platform::panics::contained;
-use tllmprof_platform::system::{name_thread, start_thread, threads, without_signals};
+use tllmprof_platform::system::{name_thread, start_thread, without_signals};
 use tllmprof_platform::thread::uncounted;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
@@ -84,48 +83,10 @@ lifecycle::global! {
 /// have left.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_CLOSELY: Duration = Duration::from_millis(5);
-lifecycle::global! {
-    stage: Sinks;
-
-    #[fork(reset)]
-    static MAIN_THREAD_LEFT: AtomicBool = AtomicBool::new(false);
-}
-
 /// The main thread is ending, and not by the end of the process.
 pub fn main_thread_leaves() {
-    MAIN_THREAD_LEFT.store(true, Ordering::Release);
+    own_threads::main_thread_leaves();
     wake(&WORD, i32::MAX);
-}
-
-/// Whether the main thread has ended and only its entry is left.
-///
-/// An ended thread has no memory, which is how the kernel shows it without a file being opened: a
-/// descriptor of ours, however short-lived, could be the one that the host expects to get.
-fn main_thread_has_left() -> bool {
-    let (byte, mut copy) = (0u8, 0u8);
-    let from = libc::iovec {
-        iov_base: (&raw const byte).cast_mut().cast(),
-        iov_len: 1,
-    };
-    let to = libc::iovec {
-        iov_base: (&raw mut copy).cast(),
-        iov_len: 1,
-    };
-    let process = ids::process();
-    // SAFETY: copies one byte of this frame to another of it.
-    let copied =
-        unsafe { libc::process_vm_readv(process, &raw const to, 1, &raw const from, 1, 0) };
-    if copied == 1 {
-        return false;
-    }
-    // Where the kernel is not to be asked, what the thread said itself has to do.
-    std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
-        || MAIN_THREAD_LEFT.load(Ordering::Acquire)
-}
-
-/// Whether the process has only this thread left, besides the entry of the main one.
-fn is_alone() -> bool {
-    main_thread_has_left() && threads() == Some(2)
 }
 
 /// A profiler's code runs on this stack, too.
@@ -250,6 +211,7 @@ fn sleep(code: u32, deadline: Instant) -> bool {
 
 extern "C" fn main(_: *mut c_void) -> *mut c_void {
     contained((), || {
+        let _own = OwnThread::new();
         name_thread(c"tllmprof");
         uncounted(&mut work);
     });
@@ -260,9 +222,9 @@ fn work() {
     loop {
         let code = WORD.load(Ordering::Acquire);
         if code == ASLEEP {
-            let left = main_thread_has_left();
+            let left = own_threads::main_thread_has_left();
             wait(&WORD, ASLEEP, if left { LOOK_CLOSELY } else { LOOK });
-            if WORD.load(Ordering::Acquire) == ASLEEP && is_alone() {
+            if WORD.load(Ordering::Acquire) == ASLEEP && own_threads::are_alone() {
                 // As the last thread to return, this one ends the process.
                 WORD.store(NO_THREAD, Ordering::Release);
                 return;

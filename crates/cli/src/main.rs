@@ -3,6 +3,7 @@
 //! Results go to standard output, everything else to standard error. Exit statuses: 0 done, 1 the
 //! work failed, 2 the command line or a variable is wrong; `run` ends as its program does.
 
+mod chosen;
 mod compare;
 mod demo;
 mod doctor;
@@ -11,6 +12,7 @@ mod export;
 mod failure;
 mod inherited;
 mod library;
+mod live;
 mod manners;
 mod manual;
 mod metrics;
@@ -70,6 +72,12 @@ enum Verb {
     Compare(compare::Arguments),
     /// Convert records for chrome://tracing, Perfetto or speedscope, or to Parquet tables
     Export(export::Arguments),
+    /// List the processes here that run under the library and can be captured
+    Ps(live::ps::Arguments),
+    /// Capture the next iterations of processes that run
+    Capture(live::capture::Arguments),
+    /// Close the window that is open in processes that run
+    Stop(live::stop::Arguments),
     /// Check a program before a run: what would be intercepted, and what would not
     Doctor(doctor::Arguments),
     /// Replay recorded call streams through the step learner (for developers)
@@ -127,6 +135,9 @@ fn perform(verb: &Verb) -> anyhow::Result<ExitCode> {
         Verb::Report(arguments) => report::run(arguments),
         Verb::Compare(arguments) => compare::run(arguments),
         Verb::Export(arguments) => export::run(arguments),
+        Verb::Ps(arguments) => live::ps::run(arguments),
+        Verb::Capture(arguments) => live::capture::run(arguments),
+        Verb::Stop(arguments) => live::stop::run(arguments),
         Verb::Doctor(arguments) => doctor::run(arguments),
         Verb::Streams(arguments) => streams::run(arguments),
         Verb::Symbols(arguments) => symbols::run(arguments),

@@ -8,6 +8,7 @@ use tllmprof_nsys::Process as Exported;
 use tllmprof_page::{EVENTS, Timeline};
 use tllmprof_report::{MetricSample, Process, Recording, Report};
 
+use crate::chosen::Chosen;
 use crate::processes;
 use crate::progress::Counted;
 
@@ -27,16 +28,16 @@ impl Measured {
     }
 }
 
-/// Writes a report's page: it is there whole or not at all.
+/// Writes a report's page: it is there whole or not at all. `are_some`: the processes have some of their records' windows.
 ///
 /// # Errors
 /// Where it cannot be written.
-pub fn write(report: &Report, measured: &Measured, target: Output) -> Result<()> {
+pub fn write(report: &Report, measured: &Measured, target: Output, are_some: bool) -> Result<()> {
     let room = EVENTS / report.processes.len().max(1) as u64;
     let timelines: Vec<_> = report
         .processes
         .iter()
-        .map(|process| timeline(process, measured, room))
+        .map(|process| timeline(process, measured, room, are_some))
         .collect();
     let mut file = BufWriter::new(target.file()?);
     tllmprof_page::write(report, &timelines, &mut file)?;
@@ -45,7 +46,7 @@ pub fn write(report: &Report, measured: &Measured, target: Output) -> Result<()>
 }
 
 /// The events of a process; `None` where what it was read from cannot be read any more.
-fn timeline(process: &Process, measured: &Measured, room: u64) -> Option<Timeline> {
+fn timeline(process: &Process, measured: &Measured, room: u64, are_some: bool) -> Option<Timeline> {
     let file = &process.file;
     let timeline = if processes::is_of_nsys(file).ok()? {
         let recorded = tllmprof_nsys::open(file).ok()?;
@@ -53,6 +54,10 @@ fn timeline(process: &Process, measured: &Measured, room: u64) -> Option<Timelin
         let one = recorded.iter().find(own)?;
         let counted = Counted::new(one, processes::activity("drawing", file), 2 * one.rows());
         Timeline::read(process, &counted, room)
+    } else if are_some {
+        let firsts: Vec<_> = process.windows.iter().map(|window| window.first).collect();
+        let chosen = Chosen::new(processes::open(file, "drawing").ok()?, &firsts).ok()?;
+        Timeline::read(process, &chosen, room)
     } else {
         Timeline::read(process, &processes::open(file, "drawing").ok()?, room)
     };

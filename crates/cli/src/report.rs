@@ -92,7 +92,7 @@ fn show(
     let measured = Measured::of(&processes);
     let report = Report::new(processes);
     let out = out.display();
-    page::write(&report, &measured, target).with_context(|| out.to_string())?;
+    page::write(&report, &measured, target, false).with_context(|| out.to_string())?;
     output::note(format_args!("wrote {out}"));
     // A page is asked for instead of the text, and beside the JSON.
     if arguments.json {

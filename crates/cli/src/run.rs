@@ -21,6 +21,7 @@ use crate::which::{Found, which};
 use crate::{doctor, inherited, library, manners, output, quote, report, runs, supervised};
 
 const TRACE: &str = "TLLMPROF_TRACE";
+const CONTROL: &str = "TLLMPROF_CONTROL";
 
 /// Statuses of env(1) and timeout(1) for a program that cannot be started.
 const NOT_FOUND: u8 = 127;
@@ -108,6 +109,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         command.env(given.variable, given.value);
     }
 
+    // Windows can be asked for while it runs, unless that is not wanted.
+    if env::var_os(CONTROL).is_none() {
+        command.env(CONTROL, "1");
+    }
     match which(name) {
         Found::Program(_) => doctor::admit(name, &library, settings.log)?,
         Found::NotExecutable(_) => {
@@ -124,6 +129,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
     let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
+    if is_profiled && (settings.trace.is_none() || settings.trace_on_demand) {
+        // The profiler records what is asked for while the program runs, too.
+        command.env(TRACE, "");
+    }
     let options = &arguments.options;
     let is_recorded = !is_profiled && records::are_wanted(&settings, options.no_trace());
     let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;

@@ -9,6 +9,7 @@
 
 pub mod batch;
 pub mod condition;
+pub mod control;
 pub mod error;
 pub mod flag;
 pub mod formula;
@@ -35,6 +36,7 @@ mod nearest;
 
 pub use batch::BatchFunction;
 pub use condition::Condition;
+pub use control::Control;
 pub use error::{BadValue, Problem};
 pub use formula::{Formulas, NoFormula};
 pub use function::PyFunction;

@@ -21,6 +21,11 @@ impl Window {
         }
     }
 
+    /// Whether an iteration is in both.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.contains(other.first) || other.contains(self.first)
+    }
+
     fn parse(text: &str, wanted: &str) -> Result<Self, Problem> {
         let text = text.trim();
         if text.is_empty() {

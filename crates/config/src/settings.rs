@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 
 use crate::batch::BatchFunction;
 use crate::condition::Condition;
+use crate::control::Control;
 use crate::error::{BadValue, Problem, text};
 use crate::function::PyFunction;
 use crate::level::Level;
@@ -66,6 +67,8 @@ pub struct Settings {
     pub torch_trace: Option<TracePath>,
     pub perfect_router: PerfectRouter,
     pub trace: Option<PathTemplate>,
+    /// Nobody has asked for that record: it begins with the first window that is asked for while the process runs.
+    pub trace_on_demand: bool,
     /// Steps of each window in which GPU kernels are recorded.
     pub kernels: Option<u64>,
     /// Bytes.
@@ -74,6 +77,8 @@ pub struct Settings {
     pub full_args: bool,
     /// The run that the process belongs to, where the user or a launcher says so.
     pub run: Option<RunId>,
+    /// Whether windows can be asked for while the process runs.
+    pub control: Control,
 }
 
 impl Settings {
@@ -109,8 +114,8 @@ impl Settings {
             let value = (env.get)("TLLMPROF_WHERE_SPLIT").unwrap_or_default();
             return Err(problem.in_variable("TLLMPROF_WHERE_SPLIT", &value));
         }
-        let given = env.set("TLLMPROF_WARMUP", Warmup::parse)?;
-        let warmup = given.unwrap_or(match step {
+        let warmup_given = env.set("TLLMPROF_WARMUP", Warmup::parse)?;
+        let warmup = warmup_given.unwrap_or(match step {
             Step::Auto => Warmup::Capture,
             _ => Warmup::Iterations(0),
         });
@@ -121,6 +126,14 @@ impl Settings {
         let (windows, windows_from) = env
             .first_set(&WINDOW_VARIABLES, Windows::parse)?
             .map_or_else(Default::default, |(name, windows)| (windows, Some(name)));
+        let control = env
+            .set_os("TLLMPROF_CONTROL", Control::parse)?
+            .unwrap_or_default();
+        let given = env.set_os("TLLMPROF_TRACE", PathTemplate::parse)?;
+        // One that is set to nothing says that there is to be none.
+        let is_named = (env.get)("TLLMPROF_TRACE").is_some();
+        let on_demand = PathTemplate::on_demand(&control).filter(|_| !is_named);
+        let trace_on_demand = on_demand.is_some();
         let native_stacks = env.flag("TLLMPROF_NATIVE_STACKS", false)?;
         let stacks = env.set("TLLMPROF_STACKS", stacks::parse)?;
         Ok(Self {
@@ -131,7 +144,7 @@ impl Settings {
             batch,
             step,
             warmup,
-            warmup_given: given.is_some(),
+            warmup_given: warmup_given.is_some(),
             ranks: env.set("TLLMPROF_RANKS", Ranks::parse)?,
             drain: env.flag("TLLMPROF_DRAIN", true)?,
             nvtx: env.flag("TLLMPROF_NVTX", true)?,
@@ -159,7 +172,8 @@ impl Settings {
             perfect_router: env
                 .first_set(&ROUTER_VARIABLES, PerfectRouter::parse)?
                 .map_or(PerfectRouter::Off, |(_, router)| router),
-            trace: env.set_os("TLLMPROF_TRACE", PathTemplate::parse)?,
+            trace: given.or(on_demand),
+            trace_on_demand,
             kernels: env.set("TLLMPROF_KERNELS", parse_kernels)?.flatten(),
             trace_max: env
                 .set("TLLMPROF_TRACE_MAX", number::parse_bytes)?
@@ -168,6 +182,7 @@ impl Settings {
             run: env
                 .set(RUN_VARIABLE, RunId::parse)?
                 .or_else(|| RunId::of_job(&env.get)),
+            control,
         })
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use crate::control::Control;
 use crate::error::{Problem, shown};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,6 +32,30 @@ pub struct Place<'a> {
 const WANTED: &str = "a path with %p, %r, %h, %q{NAME} or %%";
 
 impl PathTemplate {
+    /// Where a record goes that nobody has named, of a process that listens: here, or beside the socket in a folder
+    /// that others look into.
+    pub fn on_demand(control: &Control) -> Option<Self> {
+        let name = [
+            Piece::Text(b"tllmprof-".to_vec()),
+            Piece::Host,
+            Piece::Text(b"-".to_vec()),
+            Piece::Rank,
+            Piece::Text(b"-".to_vec()),
+            Piece::Pid,
+            Piece::Text(b".tllmprof".to_vec()),
+        ];
+        let mut pieces = match control {
+            Control::Off => return None,
+            Control::On => Vec::new(),
+            Control::Folder(folder) => {
+                let folder = folder.as_os_str().as_bytes();
+                vec![Piece::Text([folder, b"/"].concat())]
+            }
+        };
+        pieces.extend(name);
+        Some(Self(pieces))
+    }
+
     /// # Errors
     /// An empty path, and a `%` with something else behind it.
     pub fn parse(text: &OsStr) -> Result<Self, Problem> {

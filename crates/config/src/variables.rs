@@ -146,6 +146,10 @@ pub const VARIABLES: &[Variable] = &[
         "identifier of the run, which all of its records have; default the launcher's job",
     ),
     variable(
+        "TLLMPROF_CONTROL",
+        "listen to tllmprof ps, capture and stop: 1, the folder of the socket, or 0 (default; 1 with tllmprof run)",
+    ),
+    variable(
         "TLLMPROF_LOG",
         "log level on standard error: off, error, warn, info or debug; default info",
     ),

@@ -12,12 +12,14 @@ pub mod packed;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+mod control;
 mod elf;
 mod nsys;
 mod records;
 mod settings;
 mod streams;
 
+pub use control::control;
 pub use elf::symbols;
 pub use nsys::nsys;
 pub use records::{export, reader, report};
@@ -59,4 +61,5 @@ pub const TARGETS: &[Target] = &[
     target("symbols", "symbols", symbols),
     target("nsys", "nsys", nsys),
     target("streams", "streams", streams),
+    target("control", "control", control),
 ];

@@ -95,7 +95,7 @@ macro_rules! replays {
     };
 }
 
-replays! { reader report export settings symbols nsys streams }
+replays! { reader report export settings symbols nsys streams control }
 
 /// Without it a fuzzer would test the checks alone.
 #[test]

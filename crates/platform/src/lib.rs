@@ -35,6 +35,7 @@ pub mod lifecycle;
 pub mod log;
 pub mod maps;
 pub mod modules;
+pub mod own_threads;
 pub mod pages;
 pub mod panics;
 pub mod peek;

@@ -23,8 +23,8 @@ mod usage;
 mod writers;
 
 use core::sync::atomic::Ordering;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use once_cell::race::OnceBox;
@@ -117,13 +117,23 @@ pub fn start(settings: &Settings) {
 
 /// Whether there is to be a record, which may be asked before the constructor has run.
 pub fn is_asked_for(settings: &Settings) -> bool {
-    settings.trace.is_some() && !is_elevated()
+    settings.trace.is_some() && may_write()
 }
 
-/// Whether the process has rights that its user has not.
-fn is_elevated() -> bool {
+/// Whether files may be made here: not where the process has rights that its user has not.
+pub fn may_write() -> bool {
     // SAFETY: takes no pointer.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+    unsafe { libc::getauxval(libc::AT_SECURE) == 0 }
+}
+
+/// What the machine, or the container, is called.
+pub fn host_name() -> OsString {
+    OsString::from_vec(facts::host_name())
+}
+
+/// Where the record is, if one has begun. Allocates.
+pub fn path() -> Option<PathBuf> {
+    is_on().then(space::path).flatten()
 }
 
 /// Makes the file and writes what is known of the process. Once in a process, and no lock is held

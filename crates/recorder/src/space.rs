@@ -7,7 +7,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use core::time::Duration;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tllmprof_platform::lifecycle::attic;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
@@ -87,6 +87,12 @@ fn live() -> Option<&'static Live> {
 /// The header block, if there is a record.
 pub fn header() -> Option<&'static HeaderBlock> {
     live()?.header.get()
+}
+
+/// Where the file is.
+pub fn path() -> Option<PathBuf> {
+    let growing = FILE.lock_for(PATIENCE)?;
+    Some(growing.as_ref()?.file.path().to_owned())
 }
 
 /// Says who makes room ahead when it is asked to. The first one stays.

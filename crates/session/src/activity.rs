@@ -48,13 +48,15 @@ pub fn counts_ranges(settings: &Settings) -> bool {
 
 /// Whether the record is to have the program's NVTX ranges.
 pub fn records_ranges(settings: &Settings) -> bool {
-    settings.nvtx && sink().wants_record() && !settings.windows.is_empty()
+    let has_windows = !settings.windows.is_empty() || settings.control.is_on();
+    settings.nvtx && sink().wants_record() && has_windows
 }
 
 /// Whether iterations matter: for windows, for the record, or for a tool that listens to their
 /// ranges.
 pub fn has_work(settings: &Settings) -> bool {
     !settings.windows.is_empty()
+        || settings.control.is_on()
         || sink().wants_record()
         || (settings.nvtx && injection::has_tool())
 }

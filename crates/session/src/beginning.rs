@@ -9,7 +9,7 @@ use tllmprof_platform::thread::uncounted;
 use tllmprof_platform::{lifecycle, log};
 
 use super::learning;
-use super::wiring::{doors, sink};
+use super::wiring::{doors, listener, sink};
 
 lifecycle::global! {
     /// What is to run when the process exits.
@@ -32,7 +32,10 @@ pub fn begin(settings: &'static Settings) {
         Step::Auto => learning::log_hint(),
         _ => {}
     }
-    uncounted(&mut || sink().start(settings));
+    uncounted(&mut || {
+        sink().start(settings);
+        listener().begins(settings);
+    });
 }
 
 /// Has the window closed when the process ends.

@@ -94,8 +94,12 @@ pub fn goes_on() {
 /// An iteration begins. Where it is not understood to be one, nothing opens.
 fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
     let Some(state) = guard.as_mut() else { return };
-    if let Some(condition) = &state.settings.condition {
-        let counts = state.held.count(condition, facts);
+    if state.condition().is_some() {
+        let mut held = state.held;
+        let counts = state
+            .condition()
+            .is_none_or(|condition| held.count(condition, facts));
+        state.held = held;
         state.excluded = (!counts).then_some(begun.iteration);
         if counts || !state.splits(begun.iteration) {
             state.schedule.counts(begun.iteration, counts);

@@ -17,7 +17,7 @@ use super::by::By;
 use super::rank::Rank;
 use super::recording::Beginning;
 use super::state::count_calls;
-use super::wiring::{doors, interpreter, sink};
+use super::wiring::{doors, interpreter, listener, sink};
 use super::{Gating, OWNER, STATE, stream_capture, turn};
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
@@ -89,12 +89,15 @@ fn end(may_run_profilers_here: bool) {
     }
     // Nobody switches from here on.
     state.turn.on(Event::Ends);
+    listener().ends();
     let iterations = state.counter.iterations(&state.slots);
     let begun = state.begun_of(iterations);
     let closed = state.schedule.finish();
+    let demands = state.schedule.demands_met();
     // The one figure for what the window held, in the log and in the record.
     let over = closed.map_or(begun, |closed| closed.over(begun));
-    let cut = closed.and_then(|closed| closed.cut(over));
+    let planned = closed.filter(|closed| !closed.on_demand);
+    let cut = planned.and_then(|closed| closed.cut(over));
     let lacks = state.schedule.lacks();
     let schedule = core::mem::take(&mut state.schedule);
     let (settings, rank, gating) = (state.settings, state.rank, state.gating);
@@ -147,6 +150,10 @@ fn end(may_run_profilers_here: bool) {
                 calls
             }
         );
+    }
+    if demands > 0 {
+        let s = if demands == 1 { "" } else { "s" };
+        log::say!(Info, "{demands} window{s} captured on demand");
     }
     if uses_cuda {
         // With no window set, nothing is said.

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_calls::{CALLS, Call, Calls};
-use tllmprof_config::condition::Held;
+use tllmprof_config::condition::{Condition, Held};
 use tllmprof_config::{Settings, Step};
 use tllmprof_engines::tensorrt_llm_gates_itself;
 use tllmprof_platform::barrier::process_wide;
@@ -15,10 +15,11 @@ use tllmprof_steps::step::Counter;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::Slot;
 use tllmprof_steps::turn::{Event, Turn};
-use tllmprof_steps::window::{Point, Schedule};
+use tllmprof_steps::window::{Edge, Point, Schedule};
 use tllmprof_sync::Lock;
 
 use super::activity::USES_CUDA;
+use super::demand::{Demand, HAS_CONDITION, Progress};
 use super::engines::{self, Found};
 use super::rank::Rank;
 use super::wiring::{doors, interpreter, sink};
@@ -87,6 +88,12 @@ pub struct State {
     /// Iterations that began while a turn was under way, as their threads could wait no longer; none
     /// any more once that has been said.
     pub early: Option<u64>,
+    /// The latest window that was asked for while the process runs.
+    pub demand: Option<Demand>,
+    /// The iterations of the window that closed last, if it had any.
+    pub closed: Option<(u64, u64)>,
+    /// Somebody asks for the rank, which is looked up with the next iteration.
+    pub rank_is_wanted: bool,
     /// A process that does not use CUDA is left alone, whatever functions of it are counted.
     pub uses_cuda: bool,
 }
@@ -97,18 +104,25 @@ pub enum Recording {
     /// Not asked for, or it could not be made.
     #[default]
     No,
+    /// It begins with the first window that is asked for while the process runs.
+    OnDemand,
     /// It begins with the first iteration.
     ToBegin,
     Yes,
 }
 
 impl Recording {
-    pub fn asked_for() -> Self {
-        if sink().wants_record() {
-            Self::ToBegin
-        } else {
-            Self::No
+    pub fn asked_for(settings: &Settings) -> Self {
+        match sink().wants_record() {
+            true if settings.trace_on_demand => Self::OnDemand,
+            true => Self::ToBegin,
+            false => Self::No,
         }
+    }
+
+    /// Whether each iteration is of interest.
+    const fn is_due(self) -> bool {
+        matches!(self, Self::ToBegin | Self::Yes)
     }
 }
 
@@ -137,10 +151,13 @@ impl State {
             awaited_rank: false,
             gating: Gating::NotAsked,
             follows_each: settings.nvtx && injection::has_tool(),
-            recording: Recording::asked_for(),
+            recording: Recording::asked_for(settings),
             recorded_step: None,
             restarts: 0,
             early: Some(0),
+            demand: None,
+            closed: None,
+            rank_is_wanted: false,
             uses_cuda: false,
         })
     }
@@ -185,8 +202,10 @@ impl State {
         let next = Some(self.turn.done().next());
         // Where the record alone wants to know of each, the driver's calls report it.
         let awaits_rank = self.awaits_rank_at(self.turn.done().next());
-        let is_each =
-            self.follows_each || self.settings.condition.is_some() || self.schedule.is_settling();
+        let is_each = self.follows_each
+            || self.condition().is_some()
+            || self.schedule.is_settling()
+            || self.rank_is_wanted && self.rank == Rank::NotAsked;
         let edge = if is_each || awaits_rank {
             next
         } else {
@@ -250,7 +269,7 @@ impl State {
             && tensorrt_llm_gates_itself(variable, engines::seen)
         {
             self.gating = Gating::Engine;
-            self.schedule = Schedule::default();
+            self.schedule.plan_none();
             log::say!(
                 Info,
                 "TensorRT-LLM is in this process and reads {variable} itself: the profiler is left \
@@ -265,7 +284,7 @@ impl State {
     pub fn asks_rank_at(&self, point: Point) -> bool {
         match (self.rank, point) {
             (Rank::Known(_), _) => false,
-            (Rank::NotAsked, Point::In(_)) => self.settings.ranks.is_some(),
+            (Rank::NotAsked, Point::In(_)) => self.settings.ranks.is_some() || self.rank_is_wanted,
             (_, Point::In(iteration)) => self.awaits_rank_at(iteration),
             (_, Point::Start | Point::After(_)) => false,
         }
@@ -297,7 +316,7 @@ impl State {
         let is_settled = rank != Rank::None || self.schedule.has_edge_at(point);
         match rank.number() {
             Some(number) if is_settled && !ranks.contains(number) => {
-                self.schedule = Schedule::default();
+                self.schedule.plan_none();
             }
             Some(_) if awaited => self.schedule.hold(false),
             Some(_) => {}
@@ -310,6 +329,46 @@ impl State {
 }
 
 impl State {
+    /// The demand that is not met yet.
+    pub fn due(&self) -> Option<&Demand> {
+        self.demand.as_ref().filter(|demand| demand.is_due())
+    }
+
+    /// The condition on batches for the window that is open or comes next.
+    pub fn condition(&self) -> Option<&Condition> {
+        match self.due() {
+            Some(demand) => demand.condition.as_ref(),
+            None => self.settings.condition.as_ref(),
+        }
+    }
+
+    /// In how many iterations of the window that opens GPU kernels are taken.
+    pub fn kernels(&self) -> Option<u64> {
+        match self.due().and_then(|demand| demand.kernels) {
+            Some(iterations) => Some(iterations).filter(|n| *n > 0),
+            None => self.settings.kernels,
+        }
+    }
+
+    /// It has been switched there, so that windows have closed and opened: `over` iterations were over.
+    pub fn note_demand(&mut self, edge: &Edge, over: u64) {
+        if let Some(closed) = edge.close {
+            let first = closed.window.first;
+            let last = closed.over(over).checked_sub(1);
+            self.closed = last.filter(|last| *last >= first).map(|last| (first, last));
+        }
+        let Some(demand) = &mut self.demand else {
+            return;
+        };
+        if edge.close.is_some_and(|closed| closed.on_demand) {
+            demand.progress = Progress::Closed(self.closed);
+            HAS_CONDITION.store(false, Ordering::Relaxed);
+        }
+        if let Some(opened) = edge.open.filter(|opened| opened.on_demand) {
+            demand.progress = Progress::Open(opened.window.first);
+        }
+    }
+
     /// Whether the record is to begin before `point`.
     pub fn begins_record(&self, point: Point) -> bool {
         self.recording == Recording::ToBegin && self.uses_cuda && point != Point::Start
@@ -317,7 +376,7 @@ impl State {
 
     /// Whether each iteration goes into the record.
     pub fn records_each(&self) -> bool {
-        self.recording != Recording::No && self.uses_cuda
+        self.recording.is_due() && self.uses_cuda
     }
 
     /// How many of `iterations` the record is to have at the end of the process: calls that were

@@ -171,7 +171,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         let excluded = state.excludes(target);
         let why_late = if state.awaited_rank {
             "the rank was not known"
-        } else if state.settings.condition.is_some() {
+        } else if state.condition().is_some() {
             match state.settings.step {
                 Step::Auto => "the step was still being learnt, or TLLMPROF_WHERE held for none",
                 _ => "TLLMPROF_WHERE held for none before",
@@ -184,7 +184,10 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         let verdict = edge.open.and_then(|_| state.schedule.verdict());
         let record = Beginning::at(target, state);
         let another = Beginning::anew(state);
-        let mut recording = state.recording;
+        let mut begun = None;
+        let kernels = state.kernels();
+        let demand = edge.open.filter(|open| open.on_demand);
+        let demand = demand.map(|_| state.schedule.demands_met() + 1);
         let settings = state.settings;
         if edge.open.is_some() || edge.close.is_some() {
             count_calls(&state.slots);
@@ -192,12 +195,12 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         drop(guard);
         // Nor may CUPTI come or go while a stream is captured.
         let drains = edge.close.is_some()
-            || edge.open.is_some() && settings.kernels.is_some()
+            || edge.open.is_some() && kernels.is_some()
             || sink().has_edge_at(target);
         let capturing = stream_capture::about_to_drain(drains);
         uncounted(&mut || {
             if let Some(record) = &record {
-                recording = record.begin(settings);
+                begun = Some(record.begin(settings));
             }
             if let Some(another) = &another {
                 another.write_rule(settings);
@@ -224,6 +227,8 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
                     why_late,
                     capturing,
                     excluded,
+                    kernels,
+                    demand,
                 },
                 edge,
             );
@@ -235,7 +240,10 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         guard = STATE.lock();
         if let Some(state) = guard.as_mut() {
             state.turn.on(Event::Switched(target));
-            state.recording = recording;
+            state.note_demand(&edge, target.over());
+            if let Some(recording) = begun {
+                state.recording = recording;
+            }
         }
     }
     let early = guard

@@ -21,6 +21,10 @@ pub struct Place<'a> {
     pub capturing: bool,
     /// The condition on batches does not hold for the iteration that begins.
     pub excluded: bool,
+    /// In how many iterations of a window that opens GPU kernels are taken.
+    pub kernels: Option<u64>,
+    /// Which of the windows on demand opens, counted from 1; none where another does.
+    pub demand: Option<u64>,
 }
 
 /// What a record says of its process.
@@ -117,11 +121,20 @@ pub trait Interpreter: Sync {
     fn write_no_call(&self, out: &mut dyn fmt::Write) -> fmt::Result;
 }
 
+/// Listens to others, on a thread of its own.
+pub trait Listener: Sync {
+    /// The process has begun to use CUDA.
+    fn begins(&self, settings: &'static Settings);
+    /// The process ends. Allocates nothing.
+    fn ends(&self);
+}
+
 /// All of them.
 pub struct Wiring {
     pub sink: &'static dyn Sink,
     pub doors: &'static dyn Doors,
     pub interpreter: &'static dyn Interpreter,
+    pub listener: &'static dyn Listener,
 }
 
 /// The library's one wiring; none in a test of a layer. Collected by the linker, as another library's
@@ -133,6 +146,7 @@ static NOTHING: Wiring = Wiring {
     sink: &Nobody,
     doors: &Nobody,
     interpreter: &Nobody,
+    listener: &Nobody,
 };
 
 fn wiring() -> &'static Wiring {
@@ -149,6 +163,10 @@ pub fn doors() -> &'static dyn Doors {
 
 pub fn interpreter() -> &'static dyn Interpreter {
     wiring().interpreter
+}
+
+pub fn listener() -> &'static dyn Listener {
+    wiring().listener
 }
 
 /// Does nothing, where the session is not wired.
@@ -177,6 +195,11 @@ impl Sink for Nobody {
     fn finish(&self, _: u64, _: bool, _: bool) {}
     fn finish_record(&self, _: bool) {}
     fn main_thread_leaves(&self) {}
+}
+
+impl Listener for Nobody {
+    fn begins(&self, _: &'static Settings) {}
+    fn ends(&self) {}
 }
 
 impl Doors for Nobody {

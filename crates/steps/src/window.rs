@@ -61,6 +61,8 @@ pub struct Taken {
     pub is_again: bool,
     /// It closes in between and goes on later.
     pub goes_on: bool,
+    /// It was asked for while the process ran.
+    pub on_demand: bool,
 }
 
 impl Taken {
@@ -71,6 +73,7 @@ impl Taken {
             window,
             is_again: false,
             goes_on: false,
+            on_demand: false,
         }
     }
 
@@ -154,6 +157,21 @@ pub struct Schedule {
     passes_over: bool,
     /// The window begins once the time of an iteration has settled.
     settling: Option<Settling>,
+    /// A window that was asked for while the process runs and has not opened yet. It comes before those at `next`.
+    demanded: Option<Window>,
+    /// How many of those have closed.
+    demands_met: u64,
+}
+
+/// Why no window can be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conflict {
+    /// This one is open.
+    Open(Window),
+    /// This one was asked for already.
+    Demanded(Window),
+    /// This one was planned from the start, and has an iteration of the new one.
+    Planned(Window),
 }
 
 impl Schedule {
@@ -245,14 +263,14 @@ impl Schedule {
     }
 
     /// As [`Schedule::counts`] of one that does not: the open window closes before it, and opens again with the
-    /// next one that counts. Whether there is one to be closed.
+    /// next one that counts. Whether there is one to be closed, which none is that was demanded.
     pub fn splits(&mut self, iteration: u64) -> bool {
         self.passes_over = true;
         let Some(open) = &mut self.open else {
             return false;
         };
         let last = open.window.last;
-        if open.goes_on || last.is_some_and(|last| last < iteration) {
+        if open.on_demand || open.goes_on || last.is_some_and(|last| last < iteration) {
             return false;
         }
         open.goes_on = true;
@@ -269,6 +287,68 @@ impl Schedule {
         self.rest?.left
     }
 
+    /// Adds a window while the process runs, which must begin with an iteration that none has reached. It waits for
+    /// nothing but that, and that its iteration is understood: not for times to settle.
+    ///
+    /// # Errors
+    /// The window that is in its way.
+    pub fn demand(&mut self, window: Window) -> Result<(), Conflict> {
+        if let Some(open) = &self.open {
+            return Err(Conflict::Open(open.asked));
+        }
+        if let Some(demanded) = self.demanded {
+            return Err(Conflict::Demanded(demanded));
+        }
+        let planned = self.windows.get(self.next..).unwrap_or_default();
+        // Those of one that was closed in between are its rest's.
+        let is_hit = |planned: &&Window| self.rest.is_some() || planned.overlaps(&window);
+        if let Some(planned) = planned.iter().filter(|_| !self.is_settling()).find(is_hit) {
+            return Err(Conflict::Planned(*planned));
+        }
+        self.demanded = Some(window);
+        Ok(())
+    }
+
+    /// Ends what is open with `iteration`, and forgets what was demanded. Whether a window is left to be closed, which
+    /// is as [`Schedule::has_edge_at`] says.
+    pub fn stop(&mut self, iteration: u64) -> bool {
+        self.demanded = None;
+        if self.rest.take().is_some() && self.open.is_none() {
+            self.next += 1;
+        }
+        let Some(open) = &mut self.open else {
+            return false;
+        };
+        open.goes_on = false;
+        let last = open
+            .window
+            .last
+            .map_or(iteration, |last| last.min(iteration));
+        open.window.last = Some(last.max(open.window.first));
+        true
+    }
+
+    /// Forgets the windows that were planned from the start.
+    pub fn plan_none(&mut self) {
+        self.windows.truncate(self.next);
+        self.settling = None;
+    }
+
+    /// The window that was demanded and has not opened.
+    pub const fn demanded(&self) -> Option<Window> {
+        self.demanded
+    }
+
+    /// How many windows that were demanded have closed.
+    pub const fn demands_met(&self) -> u64 {
+        self.demands_met
+    }
+
+    /// The window that is open.
+    pub const fn open(&self) -> Option<Taken> {
+        self.open
+    }
+
     /// Whether a window is open.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
@@ -276,26 +356,32 @@ impl Schedule {
 
     /// The window that would be open at `iteration` if it were not held.
     pub fn waiting_at(&self, iteration: u64) -> Option<Window> {
-        let window = self.windows.get(self.next)?;
-        let is_due = window.first <= iteration && !self.is_settling();
-        (self.held && self.open.is_none() && is_due).then_some(*window)
+        let window = self.coming().find(|window| window.first <= iteration)?;
+        (self.held && self.open.is_none()).then_some(window)
     }
 
     /// Whether no window opens, whatever iteration begins.
     fn is_held(&self) -> bool {
-        self.held || self.passes_over || self.is_settling()
+        self.held || self.passes_over
     }
 
     /// Whether any window has ever opened.
     pub fn has_opened(&self) -> bool {
-        self.open.is_some() || !self.captured.is_empty()
+        self.open.is_some() || !self.captured.is_empty() || self.demands_met > 0
+    }
+
+    /// The windows that open next, of those planned and those demanded.
+    fn coming(&self) -> impl Iterator<Item = Window> {
+        let planned = self.windows.get(self.next).copied();
+        let planned = planned.filter(|_| !self.is_settling());
+        self.demanded.into_iter().chain(planned)
     }
 
     /// The iteration whose beginning opens or closes a window next.
     pub fn next_edge(&self) -> Option<u64> {
         match &self.open {
             Some(open) => open.window.last?.checked_add(1),
-            None => self.windows.get(self.next).map(|window| window.first),
+            None => self.coming().map(|window| window.first).min(),
         }
     }
 
@@ -334,7 +420,16 @@ impl Schedule {
         if self.open.is_some_and(|open| is_over(&open.window)) {
             edge.close = self.close();
         }
-        if self.open.is_none() && !self.is_held() {
+        if self.open.is_none()
+            && !self.is_held()
+            && let Some(demanded) = self.demanded.take_if(|window| window.first <= iteration)
+        {
+            self.open = Some(Taken {
+                on_demand: true,
+                ..Taken::of(demanded, later(demanded, iteration))
+            });
+            edge.open = self.open;
+        } else if self.open.is_none() && !self.is_held() && !self.is_settling() {
             if self.settling.is_some()
                 && self.captured.is_empty()
                 && let Some(window) = self.windows.first_mut()
@@ -379,12 +474,17 @@ impl Schedule {
     /// Closes the open window, as at the end of the process; no window opens after it.
     pub fn finish(&mut self) -> Option<Taken> {
         let closed = self.close();
+        self.demanded = None;
         self.windows.truncate(self.next);
         closed
     }
 
     fn close(&mut self) -> Option<Taken> {
         let taken = self.open.take()?;
+        if taken.on_demand {
+            self.demands_met += u64::from(!taken.goes_on);
+            return Some(taken);
+        }
         self.next += usize::from(!taken.goes_on);
         let is_full = taken.is_again && self.captured.len() >= PARTS;
         match self
@@ -770,6 +870,172 @@ mod tests {
         }
         schedule.hold(false);
         assert_eq!(schedule.reach(Point::In(40)).open, taken(window(40, 44)));
+    }
+
+    /// What happens to a schedule, one after the other.
+    enum Then {
+        /// A window is demanded; what is in its way.
+        Demand(Window, Option<Conflict>),
+        /// The iterations before this one begin; what opens and closes there.
+        Until(u64, &'static [(u64, &'static str)]),
+        Stop(bool),
+    }
+
+    fn drive(mut schedule: Schedule, events: &[Then]) -> Schedule {
+        let mut next = 0;
+        for event in events {
+            match event {
+                Then::Demand(window, conflict) => {
+                    assert_eq!(schedule.demand(*window).err(), *conflict, "{window}");
+                }
+                Then::Stop(is_open) => assert_eq!(schedule.stop(next - 1), *is_open),
+                Then::Until(end, expected) => {
+                    let mut seen = Vec::new();
+                    for n in next..*end {
+                        let has_edge = schedule.has_edge_at(Point::In(n));
+                        let is_near = schedule.next_edge().is_some_and(|edge| edge <= n);
+                        let edge = schedule.reach(Point::In(n));
+                        assert_eq!(has_edge, edge != Edge::default(), "{n}");
+                        assert!(is_near || !has_edge, "the threads may run past {n}");
+                        let name = |taken: Taken, verb| format!("{verb} {}", taken.window);
+                        seen.extend(edge.close.map(|taken| (n, name(taken, "close"))));
+                        seen.extend(edge.open.map(|taken| (n, name(taken, "open"))));
+                    }
+                    let seen: Vec<_> = seen.iter().map(|(n, what)| (*n, &**what)).collect();
+                    assert_eq!(seen, *expected);
+                    next = *end;
+                }
+            }
+        }
+        schedule
+    }
+
+    #[test]
+    fn a_window_is_added_while_the_process_runs() {
+        let schedule = drive(
+            Schedule::new(&[]),
+            &[
+                Then::Until(7, &[]),
+                Then::Demand(window(7, 9), None),
+                Then::Demand(window(20, 21), Some(Conflict::Demanded(window(7, 9)))),
+                Then::Until(9, &[(7, "open 7-9")]),
+                Then::Demand(window(20, 21), Some(Conflict::Open(window(7, 9)))),
+                Then::Until(12, &[(10, "close 7-9")]),
+                Then::Demand(window(13, 13), None),
+                Then::Until(15, &[(13, "open 13"), (14, "close 13")]),
+            ],
+        );
+        assert_eq!(schedule.demands_met(), 2);
+        assert!(schedule.has_opened() && schedule.captured().is_empty());
+    }
+
+    #[test]
+    fn what_was_demanded_is_stopped() {
+        let schedule = drive(
+            Schedule::new(&[]),
+            &[
+                Then::Until(3, &[]),
+                Then::Stop(false),
+                Then::Demand(window(5, None), None),
+                Then::Stop(false),
+                Then::Until(8, &[]),
+                Then::Demand(window(8, None), None),
+                Then::Until(11, &[(8, "open 8-")]),
+                Then::Stop(true),
+                Then::Stop(true),
+                Then::Until(13, &[(11, "close 8-10")]),
+                Then::Stop(false),
+            ],
+        );
+        assert_eq!((schedule.demands_met(), schedule.demanded()), (1, None));
+        assert_eq!(schedule.next_edge(), None);
+    }
+
+    #[test]
+    fn an_open_window_can_be_closed_where_no_iteration_begins_any_more() {
+        let mut schedule = Schedule::new(&[]);
+        schedule.demand(window(2, 90)).unwrap();
+        assert!(schedule.reach(Point::In(2)).open.is_some());
+        assert!(schedule.stop(2) && schedule.has_edge_at(Point::After(2)));
+        let closed = schedule.reach(Point::After(2)).close.unwrap();
+        assert_eq!((closed.window, closed.on_demand), (window(2, 2), true));
+    }
+
+    #[test]
+    fn planned_windows_are_taken_all_the_same() {
+        let planned = [window(5, 6), window(30, 31)];
+        let schedule = drive(
+            Schedule::new(&planned),
+            &[
+                Then::Demand(window(6, 8), Some(Conflict::Planned(planned[0]))),
+                Then::Demand(window(2, 3), None),
+                Then::Until(6, &[(2, "open 2-3"), (4, "close 2-3"), (5, "open 5-6")]),
+                Then::Until(10, &[(7, "close 5-6")]),
+                Then::Demand(window(12, None), Some(Conflict::Planned(planned[1]))),
+                Then::Demand(window(12, 29), None),
+                Then::Until(30, &[(12, "open 12-29")]),
+                Then::Until(
+                    40,
+                    &[(30, "close 12-29"), (30, "open 30-31"), (32, "close 30-31")],
+                ),
+            ],
+        );
+        assert_eq!((schedule.demands_met(), schedule.captured().len()), (2, 2));
+        let mut schedule = drive(
+            Schedule::new(&planned),
+            &[Then::Until(6, &[(5, "open 5-6")]), Then::Stop(true)],
+        );
+        schedule.plan_none();
+        let schedule = drive(schedule, &[Then::Until(40, &[(6, "close 5")])]);
+        assert_eq!(schedule.next_edge(), None);
+    }
+
+    #[test]
+    fn a_demand_waits_for_no_time_to_settle_and_the_steady_window_comes_later() {
+        let mut schedule = Schedule::new(&[window(0, 4)]).once_settled();
+        let start = Instant::now();
+        let mut taken = Vec::new();
+        for n in 0..80 {
+            if n == 3 {
+                schedule.demand(window(5, 6)).unwrap();
+            }
+            schedule.begins(n, start + Duration::from_millis(n));
+            let has_edge = schedule.has_edge_at(Point::In(n));
+            let edge = schedule.reach(Point::In(n));
+            assert_eq!(has_edge, edge != Edge::default(), "{n}");
+            taken.extend(edge.close.map(|taken| (taken.window, taken.on_demand)));
+        }
+        let steady = window(24, 28);
+        assert_eq!(taken, [(window(5, 6), true), (steady, false)]);
+    }
+
+    #[test]
+    fn a_demand_opens_late_where_its_iteration_is_not_understood() {
+        let mut schedule = Schedule::new(&[]);
+        schedule.hold(true);
+        schedule.demand(window(5, 9)).unwrap();
+        assert_eq!(
+            (schedule.waiting_at(4), schedule.waiting_at(5)),
+            (None, Some(window(5, 9)))
+        );
+        assert_eq!(schedule.reach(Point::In(6)), Edge::default());
+        schedule.hold(false);
+        let late = schedule.reach(Point::In(7)).open.unwrap();
+        assert_eq!((late.asked, late.window), (window(5, 9), window(7, 11)));
+    }
+
+    #[test]
+    fn a_demand_lasts_for_as_many_iterations_as_count_and_is_not_split() {
+        let mut schedule = Schedule::new(&[]);
+        schedule.demand(window(4, 5)).unwrap();
+        let mut taken = Vec::new();
+        for n in 0..20 {
+            let counts = n % 3 == 0;
+            assert!(!schedule.splits(n));
+            schedule.counts(n, counts);
+            taken.extend(schedule.reach(Point::In(n)).close.map(|taken| taken.window));
+        }
+        assert_eq!(taken, [window(6, 9)]);
     }
 
     #[test]

@@ -67,6 +67,9 @@ lifecycle::global! {
     /// The iteration at which there is something to do next, for the hot path; [`NEVER`] for none.
     #[fork(reset)]
     static NEXT: AtomicU64 = AtomicU64::new(NEVER);
+    /// In how many iterations of the window kernels are taken.
+    #[fork(keep = "stored where a window opens")]
+    static STEPS: AtomicU64 = AtomicU64::new(0);
     /// Refusals that were reported, one bit each.
     #[fork(keep = "the parent has said it")]
     static REPORTED: AtomicU32 = AtomicU32::new(0);
@@ -77,7 +80,8 @@ lifecycle::global! {
 
 /// Whether kernels are to be taken, as far as the variables say. Asked early and often.
 pub fn is_wanted(settings: &Settings) -> bool {
-    settings.kernels.is_some() && !settings.windows.is_empty() && settings.obstacle().is_none()
+    let has_windows = !settings.windows.is_empty() || settings.control.is_on();
+    settings.kernels.is_some() && has_windows && settings.obstacle().is_none()
 }
 
 trait Obstacle {
@@ -109,13 +113,13 @@ pub fn has_edge_at(iteration: u64) -> bool {
     iteration >= NEXT.load(Ordering::Relaxed)
 }
 
-/// A window opens.
-pub fn window_opens() {
-    let Some(settings) =
-        tllmprof_session::activity::settings().filter(|settings| settings.kernels.is_some())
-    else {
+/// A window opens, with kernels in so many of its iterations.
+pub fn window_opens(kernels: Option<u64>) {
+    let settings = tllmprof_session::activity::settings();
+    let Some((settings, steps)) = settings.zip(kernels) else {
         return;
     };
+    STEPS.store(steps, Ordering::Relaxed);
     let mut plan = PLAN.lock();
     if let Some(refusal) = settings.obstacle() {
         say_refusal(&refusal);
@@ -294,7 +298,6 @@ impl Plan {
 
     /// Begins to take kernels with `iteration`; whether that worked.
     fn attach(&mut self, iteration: u64) -> bool {
-        let steps = tllmprof_session::activity::settings().and_then(|settings| settings.kernels);
         jobs::begin_attempt();
         let is_done = worker::run(worker::Job::Cupti(Job::Attach), LOADING);
         let refusal = if is_done {
@@ -312,7 +315,7 @@ impl Plan {
             });
             return false;
         }
-        let until = iteration.saturating_add(steps.unwrap_or(1).max(1));
+        let until = iteration.saturating_add(STEPS.load(Ordering::Relaxed).max(1));
         self.on(Event::Attached { until });
         true
     }

@@ -323,3 +323,29 @@ fn windows_hold_what_their_items_hold() {
         assert_eq!(Windows::parse(&windows.to_string()).unwrap(), windows);
     }
 }
+
+#[test]
+fn a_process_that_listens_has_a_record_on_demand_unless_another_or_none_is_named() {
+    let trace = |set: &[(&str, &str)]| {
+        let settings = from(set).unwrap();
+        let place = crate::Place {
+            pid: 7,
+            rank: Some(3),
+            host: OsStr::new("h"),
+        };
+        let path = settings.trace.map(|trace| trace.fill(&place, |_| None));
+        path.map(|path| (path.display().to_string(), settings.trace_on_demand))
+    };
+    let control = |value| ("TLLMPROF_CONTROL", value);
+    assert_eq!(trace(&[]), None);
+    assert_eq!(trace(&[control("0")]), None);
+    let here = Some(("tllmprof-h-3-7.tllmprof".to_owned(), true));
+    assert_eq!(trace(&[control("1")]), here);
+    let beside = Some(("/a%b/tllmprof-h-3-7.tllmprof".to_owned(), true));
+    assert_eq!(trace(&[control("/a%b")]), beside);
+    let named = ("TLLMPROF_TRACE", "x");
+    assert_eq!(trace(&[control("1"), named]), Some(("x".to_owned(), false)));
+    assert_eq!(trace(&[control("1"), ("TLLMPROF_TRACE", "")]), None);
+    let bad = from(&[control("here")]).unwrap_err();
+    assert_eq!(bad.name, "TLLMPROF_CONTROL");
+}

@@ -13,7 +13,6 @@ use crate::rank;
 use tllmprof_capture::marks::Name;
 use tllmprof_capture::marks::Pushed;
 use tllmprof_recorder as recorder;
-use tllmprof_session::activity;
 use tllmprof_session::by_name;
 use tllmprof_session::engines;
 use tllmprof_steps::step::counted::Counted;
@@ -235,8 +234,11 @@ impl Function {
             return None;
         }
         rank::look_for(py);
-        let is_asked = activity::settings().is_some_and(|settings| settings.condition.is_some());
-        let facts = if is_asked { facts() } else { Facts::default() };
+        let facts = if tllmprof_session::wants_facts() {
+            facts()
+        } else {
+            Facts::default()
+        };
         let ends = py.without_gil(|| by_name::ask_with(Counted::Python, facts));
         // Not before the thread has the GIL again: the call is to be in the window that it belongs to.
         tllmprof_session::goes_on();

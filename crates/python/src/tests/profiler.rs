@@ -42,7 +42,7 @@ fn window(text: &str) -> Window {
 /// A window opens and closes, as the session has it.
 fn passes(host: &Host, name: &str, rank: Option<u64>) {
     host.without_gil(|| {
-        window_opens(window(name), rank);
+        window_opens(window(name), rank, None);
         window_closes(false);
         window_has_closed();
     });
@@ -54,7 +54,7 @@ fn each_window_has_a_trace() {
         passes(host, "5-9", None);
         assert!(!Path::new("traces").exists()); // torch was not imported
         host.run_with_module("torch", TORCH, "import torch");
-        host.without_gil(|| window_opens(window("5-9"), Some(3)));
+        host.without_gil(|| window_opens(window("5-9"), Some(3), None));
         assert!(runs() && !writes());
         assert!(TorchProfiler.loses().is_some());
         host.without_gil(|| window_closes(false));
@@ -85,7 +85,7 @@ fn what_torch_raises_stays_out_of_the_program() {
         }
         host.run("torch.profile.fails = ''");
         // A trace that is under way when the interpreter ends is written.
-        host.without_gil(|| window_opens(window("5-9"), None));
+        host.without_gil(|| window_opens(window("5-9"), None, None));
         assert!(runs());
         host.end();
         assert!(!runs() && Path::new("traces/trace-rank-0.json").exists());

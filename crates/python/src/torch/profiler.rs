@@ -52,7 +52,8 @@ lifecycle::global! {
 
 /// Whether traces are to be made.
 pub fn is_asked_for(settings: &Settings) -> bool {
-    settings.torch_trace.is_some() && !settings.windows.is_empty()
+    let has_windows = !settings.windows.is_empty() || settings.control.is_on();
+    settings.torch_trace.is_some() && has_windows
 }
 
 /// Remembers where the traces go. For the constructor.
@@ -72,7 +73,7 @@ pub struct TorchProfiler;
 
 impl AddOn for TorchProfiler {
     fn window_is_open(&self, window: Window, place: &Place<'_>) {
-        window_opens(window, place.rank);
+        window_opens(window, place.rank, place.demand);
     }
 
     fn window_closes(&self, place: &Place<'_>) {
@@ -101,11 +102,11 @@ pub fn writes() -> bool {
 }
 
 /// A window opens that was asked for.
-pub fn window_opens(window: Window, rank: Option<u64>) {
+pub fn window_opens(window: Window, rank: Option<u64>, demand: Option<u64>) {
     let (Some(path), Some(settings)) = (PATH.get(), tllmprof_session::activity::settings()) else {
         return;
     };
-    let number = number(settings.windows.as_slice(), window);
+    let number = number(settings.windows.as_slice(), window, demand);
     if !attached::is_there() {
         return report_missing();
     }
@@ -133,8 +134,11 @@ pub fn window_opens(window: Window, rank: Option<u64>) {
     });
 }
 
-/// Which of those that were asked for the window is, counted from 1.
-fn number(asked: &[Window], window: Window) -> u64 {
+/// Which of those that were asked for the window is, counted from 1. Those on demand come behind those that were planned.
+fn number(asked: &[Window], window: Window, demand: Option<u64>) -> u64 {
+    if let Some(demand) = demand {
+        return asked.len() as u64 + demand;
+    }
     let place = asked.iter().position(|asked| *asked == window);
     place.unwrap_or(0) as u64 + 1
 }
@@ -237,8 +241,12 @@ mod tests {
     fn windows_are_numbered_as_they_were_asked_for() {
         let windows = Windows::parse("5-9, 20, 30-").unwrap();
         let asked = windows.as_slice();
-        let numbers: Vec<_> = asked.iter().map(|window| number(asked, *window)).collect();
+        let numbers: Vec<_> = asked
+            .iter()
+            .map(|window| number(asked, *window, None))
+            .collect();
         assert_eq!(numbers, [1, 2, 3]);
+        assert_eq!(number(asked, asked[0], Some(2)), 5);
     }
 
     #[test]
@@ -252,6 +260,7 @@ mod tests {
         let asked = |variables: &[_]| is_asked_for(&crate::functions::settings(variables));
         let path = ("TLLM_TORCH_PROFILE_TRACE", "trace.json");
         assert!(asked(&[path, ("TLLM_PROFILE_START_STOP", "5-9")]));
+        assert!(asked(&[path, ("TLLMPROF_CONTROL", "1")]));
         assert!(!asked(&[path]) && !asked(&[("TLLM_PROFILE_START_STOP", "5-9")]));
     }
 }

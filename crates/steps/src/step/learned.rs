@@ -176,6 +176,12 @@ impl Learned {
         detected.max(self.given.unwrap_or(0))
     }
 
+    /// The first iteration that has not begun.
+    pub fn next(&self) -> u64 {
+        let given = self.given.map_or(0, |given| given.saturating_add(1));
+        self.iterations().max(given)
+    }
+
     /// Counts from 0 again; what is known stays. Another rule may take over again.
     pub fn restart(&mut self, slots: &[&Slot]) {
         self.memory.learner.restart();

@@ -237,6 +237,17 @@ impl Counter {
         }
     }
 
+    /// The first iteration that no numbered call has begun.
+    pub fn next(&mut self, slots: &[&Slot]) -> u64 {
+        match &mut self.rule {
+            Rule::Calls(ledger) => {
+                ledger.settle(slots);
+                self.numbering.next(ledger.numbered())
+            }
+            Rule::Learned(learned) => learned.next(),
+        }
+    }
+
     /// The function that is an engine's step has been called: from now on that counts, and nothing
     /// is learnt. Such an engine captures streams in the midst of its work, so captures do not
     /// start the count again unless that was asked for.

@@ -60,6 +60,12 @@ impl Numbering {
         self.closes && self.warmup == 0
     }
 
+    /// The first iteration that begins behind the first `calls` calls.
+    pub fn next(&self, calls: u64) -> u64 {
+        let counted = (calls.saturating_add(u64::from(self.closes))).saturating_sub(self.base());
+        counted.div_ceil(self.every)
+    }
+
     /// How many iterations `calls` calls make: those begun, or those closed.
     pub fn iterations(&self, calls: u64) -> u64 {
         let counted = calls.saturating_sub(self.base());
@@ -131,6 +137,24 @@ mod tests {
         assert_eq!(closes.begins_at(17), Some(1));
         assert_eq!(closes.iterations(17), 0);
         assert_eq!(closes.iterations(18), 1);
+    }
+
+    #[test]
+    fn the_next_iteration_is_the_first_that_begins_later() {
+        for closes in [false, true] {
+            for (every, warmup, start) in [(1, 0, 0), (4, 0, 0), (3, 2, 7)] {
+                let numbering = Numbering {
+                    every,
+                    closes,
+                    warmup,
+                    start,
+                };
+                for calls in 0..60 {
+                    let later = (calls..).find_map(|call| numbering.begins_at(call));
+                    assert_eq!(Some(numbering.next(calls)), later, "{numbering:?} {calls}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,0 +1,43 @@
+//! Why a process that was named does not listen.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+/// In words, for a message that begins with the number.
+pub fn why(pid: u64) -> String {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let Ok(status) = fs::metadata(&process) else {
+        return "there is no such process here".to_owned();
+    };
+    let user = rustix::process::geteuid().as_raw();
+    if user != 0 && status.uid() != user {
+        return format!(
+            "it is a process of user {}; only that user and root can capture it",
+            status.uid()
+        );
+    }
+    let maps = fs::read(process.join("maps")).unwrap_or_default();
+    let contains = |needle: &[u8]| maps.windows(needle.len()).any(|part| part == needle);
+    if !contains(b"libtllmprof") {
+        return "it runs without the library: start it with tllmprof run, or preload the library with \
+                TLLMPROF_CONTROL=1"
+            .to_owned();
+    }
+    let environment = fs::read(process.join("environ")).unwrap_or_default();
+    let control = environment
+        .split(|byte| *byte == 0)
+        .find_map(|one| one.strip_prefix(b"TLLMPROF_CONTROL="));
+    match control {
+        None => {
+            "it does not listen: it was started without TLLMPROF_CONTROL=1, which tllmprof run sets"
+                .to_owned()
+        }
+        Some(b"0" | b"") => "it does not listen: it was started with TLLMPROF_CONTROL=0".to_owned(),
+        Some([b'/', rest @ ..]) => format!(
+            "it listens in /{}, if it has used CUDA: set TLLMPROF_CONTROL to that folder here, too",
+            String::from_utf8_lossy(rest)
+        ),
+        Some(_) => "it does not listen: it has not used CUDA, or its log says why".to_owned(),
+    }
+}

@@ -1,0 +1,10 @@
+//! Processes that run under the library and listen: who they are, and windows on demand.
+
+pub mod capture;
+mod connection;
+mod lockstep;
+mod missing;
+pub mod ps;
+mod sockets;
+pub mod stop;
+mod targets;

@@ -1,0 +1,143 @@
+//! The sockets that there are, and the processes behind them.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use tllmprof_config::Control;
+use tllmprof_control::{Status, place};
+
+use super::connection::{Connection, Reached};
+use crate::failure::worded;
+use crate::output;
+
+/// When a socket is tried again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// A process that listens, and what it was at when it was asked.
+pub struct Process {
+    pub connection: Connection,
+    pub status: Status,
+}
+
+/// A folder of sockets, and whose it is.
+struct Folder {
+    path: PathBuf,
+    owner: u32,
+}
+
+/// All that listen to this user, in the order of their runs, ranks and numbers. Files of dead processes are removed.
+pub fn listening() -> Vec<Process> {
+    let user = rustix::process::geteuid().as_raw();
+    let mut sockets = Vec::new();
+    for folder in folders(user) {
+        for entry in fs::read_dir(&folder.path).into_iter().flatten().flatten() {
+            if place::is_name(&entry.file_name()) {
+                sockets.push((entry.path(), folder.owner));
+            }
+        }
+    }
+    let look = |(socket, owner): &(PathBuf, u32)| process(socket, *owner, user);
+    let mut processes: Vec<_> = thread::scope(|scope| {
+        let all: Vec<_> = sockets
+            .iter()
+            .map(|socket| scope.spawn(move || look(socket)))
+            .collect();
+        all.into_iter()
+            .filter_map(|thread| thread.join().ok().flatten())
+            .collect()
+    });
+    processes.sort_by(|a, b| key(&a.status).cmp(&key(&b.status)));
+    processes
+}
+
+fn key(status: &Status) -> (&Option<String>, &str, Option<u64>, u64) {
+    (&status.run, &status.host, status.rank, status.pid)
+}
+
+/// Reaches the process behind a socket, if one is there.
+fn reach(socket: &Path, users: &[u32]) -> anyhow::Result<Option<(Connection, Status)>> {
+    match Connection::to(socket, users)? {
+        Reached::Listens(mut connection) => {
+            let status = connection.status()?;
+            Ok(Some((connection, status)))
+        }
+        Reached::Nobody => Ok(None),
+    }
+}
+
+/// The process behind a socket, if one is there.
+fn process(socket: &Path, owner: u32, user: u32) -> Option<Process> {
+    let users = [owner, user, 0];
+    let reached = reach(socket, &users).or_else(|_| {
+        // One that the host has closed is made anew when somebody knocks.
+        thread::sleep(AGAIN);
+        reach(socket, &users)
+    });
+    match reached {
+        Ok(Some((connection, status))) => Some(Process { connection, status }),
+        Ok(None) => {
+            // Root might remove what somebody has put in the folder's place.
+            if owner == user {
+                let _ = fs::remove_file(socket);
+            }
+            None
+        }
+        Err(error) => {
+            let (socket, error) = (socket.display(), error.to_string());
+            output::say(format_args!(
+                "{socket}: it does not answer: {}",
+                worded(&error)
+            ));
+            None
+        }
+    }
+}
+
+/// Where the sockets may lie that this user can use: in the folder that the variable names, and in the users' own. Who
+/// logs in, or comes by `kubectl exec`, has not the variables that the server has.
+fn folders(user: u32) -> Vec<Folder> {
+    let mut paths = BTreeSet::new();
+    if let Some(value) = env::var_os("TLLMPROF_CONTROL")
+        && let Ok(Control::Folder(folder)) = Control::parse(&value)
+    {
+        paths.insert(folder);
+    }
+    paths.extend(env::var_os("XDG_RUNTIME_DIR").map(|runtime| place::below(Path::new(&runtime))));
+    if user == 0 {
+        let list = |folder: &str| fs::read_dir(folder).into_iter().flatten().flatten();
+        paths.extend(list("/run/user").map(|entry| place::below(&entry.path())));
+        let is_ours = |name: &str| {
+            name.strip_prefix("tllmprof-")
+                .is_some_and(|user| user.parse::<u32>().is_ok())
+        };
+        let ours = list("/tmp").filter(|entry| entry.file_name().to_str().is_some_and(is_ours));
+        paths.extend(ours.map(|entry| entry.path()));
+    } else {
+        paths.insert(place::below(Path::new(&format!("/run/user/{user}"))));
+        paths.insert(place::of_user(user));
+    }
+    paths
+        .into_iter()
+        .filter_map(|path| folder(path, user))
+        .collect()
+}
+
+/// The folder, if it is there and nobody else's.
+fn folder(path: PathBuf, user: u32) -> Option<Folder> {
+    let status = fs::symlink_metadata(&path).ok()?;
+    let owner = status.uid();
+    let why = if !status.is_dir() {
+        "it is no folder".to_owned()
+    } else if user != 0 && owner != user && owner != 0 {
+        format!("it belongs to user {owner}")
+    } else {
+        return Some(Folder { path, owner });
+    };
+    output::say(format_args!("{}: {why}; it is left alone", path.display()));
+    None
+}

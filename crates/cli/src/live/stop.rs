@@ -1,0 +1,64 @@
+//! `tllmprof stop`: closes what is open.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use tllmprof_control::{Closed, Event, Request};
+
+use super::targets::Targets;
+use crate::failure::worded;
+use crate::output;
+
+/// How long a window may take to close: its iteration ends, or the process closes it without, and the device becomes
+/// idle.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    targets: Targets,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut failed = false;
+    let mut processes = arguments.targets.find()?;
+    // All are asked before any is waited for.
+    for process in &mut processes {
+        let _ = process.connection.ask(&Request::Stop);
+        let _ = process.connection.wait_for(Some(PATIENCE));
+    }
+    for mut process in processes {
+        let pid = process.status.pid;
+        match process.connection.next() {
+            Ok(Event::Closed(Closed {
+                steps: Some((first, last)),
+                ..
+            })) => {
+                output::say(format_args!(
+                    "{pid}: the window closed with iterations {first}-{last}"
+                ));
+            }
+            Ok(Event::Closed(_)) => output::say(format_args!(
+                "{pid}: the window closed without an iteration"
+            )),
+            Ok(Event::Refused { why, .. }) => {
+                output::say(format_args!("{pid}: {why}"));
+                failed |= arguments.targets.processes.len() == 1;
+            }
+            Ok(_) => failed = true,
+            Err(error) => {
+                output::say(format_args!(
+                    "{pid}: the window was not seen to close: {}",
+                    worded(&error.to_string())
+                ));
+                failed = true;
+            }
+        }
+    }
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}

@@ -1,0 +1,97 @@
+//! Which of the processes that listen a command means.
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use super::missing;
+use super::sockets::{self, Process};
+use crate::failure::usage;
+
+#[derive(Args, Debug)]
+pub struct Targets {
+    /// Processes, by their numbers, or HOST:PID where containers have the same; by default the only one
+    #[arg(value_name = "PID", conflicts_with_all = ["run", "all"])]
+    pub processes: Vec<String>,
+    /// All processes of this run
+    #[arg(long, value_name = "ID", conflicts_with = "all")]
+    pub run: Option<String>,
+    /// All that listen
+    #[arg(long)]
+    pub all: bool,
+}
+
+impl Targets {
+    /// The processes. With none named: the only one, or the only run.
+    ///
+    /// # Errors
+    /// Where one that is named does not listen, or it is not clear which is meant.
+    pub fn find(&self) -> Result<Vec<Process>> {
+        let mut listening = sockets::listening();
+        if self.processes.is_empty() {
+            if let Some(run) = &self.run {
+                listening.retain(|process| process.status.run.as_ref() == Some(run));
+                if listening.is_empty() {
+                    bail!(
+                        "--run {run}: no process of that run listens (tllmprof ps lists those that do)"
+                    );
+                }
+            } else if listening.is_empty() {
+                bail!(
+                    "no process listens: one does that was started by tllmprof run, or with TLLMPROF_CONTROL=1, and \
+                     uses CUDA"
+                );
+            } else if !self.all && !are_one_run(&listening) {
+                let names: Vec<_> = listening
+                    .iter()
+                    .map(|process| process.status.pid.to_string())
+                    .collect();
+                return Err(usage(format_args!(
+                    "several processes listen: {} (wanted: their numbers, --run ID or --all)",
+                    names.join(", ")
+                )));
+            }
+            return Ok(listening);
+        }
+        let mut found = Vec::new();
+        for named in &self.processes {
+            let (host, pid) = match named.rsplit_once(':') {
+                Some((host, pid)) => (Some(host), pid),
+                None => (None, named.as_str()),
+            };
+            let Ok(pid) = pid.parse::<u64>() else {
+                return Err(usage(format_args!(
+                    "{named:?} is no process (wanted: PID or HOST:PID)"
+                )));
+            };
+            let is_it = |process: &Process| {
+                process.status.pid == pid && host.is_none_or(|host| process.status.host == host)
+            };
+            let mut places = listening
+                .iter()
+                .enumerate()
+                .filter(|(_, process)| is_it(process));
+            let place = places.next().map(|(place, _)| place);
+            if places.next().is_some() {
+                return Err(usage(format_args!(
+                    "{named}: several containers have it (wanted: HOST:PID)"
+                )));
+            }
+            match place {
+                Some(place) => found.push(listening.remove(place)),
+                None if found.iter().any(is_it) => {
+                    return Err(usage(format_args!("{named} is given twice")));
+                }
+                None => bail!("{named}: {}", missing::why(pid)),
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn are_one_run(processes: &[Process]) -> bool {
+    let run = |process: &Process| process.status.run.clone();
+    let first = processes.first().map(run);
+    processes.len() <= 1
+        || first.as_ref().is_some_and(Option::is_some)
+            && processes.iter().all(|process| Some(run(process)) == first)
+}

@@ -1,0 +1,55 @@
+//! Whether a process listens to `tllmprof capture` and its like, and where (`TLLMPROF_CONTROL`).
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Problem, shown};
+use crate::flag;
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Control {
+    #[default]
+    Off,
+    /// In the user's own folder.
+    On,
+    /// In this folder, which containers may share.
+    Folder(PathBuf),
+}
+
+impl Control {
+    /// # Errors
+    /// Neither a flag nor an absolute path: processes of one run are in several folders.
+    pub fn parse(text: &OsStr) -> Result<Self, Problem> {
+        match text.to_str().and_then(flag::recognised) {
+            Some(true) => Ok(Self::On),
+            Some(false) => Ok(Self::Off),
+            None if Path::new(text).is_absolute() => Ok(Self::Folder(text.into())),
+            None => Err(Problem::new(
+                format!("{:?} is neither on, off nor an absolute path", shown(text)),
+                "1, 0, or the path of a folder",
+            )),
+        }
+    }
+
+    pub fn is_on(&self) -> bool {
+        *self != Self::Off
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_a_flag_or_a_folder() {
+        let parse = |text: &str| Control::parse(text.as_ref());
+        assert_eq!(parse("1"), Ok(Control::On));
+        assert_eq!(parse("off"), Ok(Control::Off));
+        assert_eq!(parse("/a b"), Ok(Control::Folder("/a b".into())));
+        for wrong in ["2", "folder", "./folder"] {
+            let problem = parse(wrong).unwrap_err().problem;
+            assert!(problem.contains(wrong), "{problem}");
+        }
+        assert!(!Control::Off.is_on() && Control::On.is_on());
+    }
+}

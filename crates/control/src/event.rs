@@ -1,0 +1,250 @@
+//! What a process answers.
+
+use crate::VERSION;
+use crate::json::{Object, Value};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    Status(Box<Status>),
+    /// The window will take these steps; no last one: until its time is up.
+    Accepted {
+        first: u64,
+        last: Option<u64>,
+    },
+    /// The window has opened with this step.
+    Opened {
+        first: u64,
+    },
+    Closed(Closed),
+    Refused {
+        why: String,
+        /// The step that comes next, where one was asked for that has begun.
+        next: Option<u64>,
+    },
+}
+
+/// What a process is at.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Status {
+    pub pid: u64,
+    pub host: String,
+    pub run: Option<String>,
+    pub rank: Option<u64>,
+    pub engine: Option<String>,
+    /// What a step is.
+    pub rule: String,
+    /// Steps so far.
+    pub iterations: u64,
+    /// When that was, in nanoseconds of a clock of the process that does not jump.
+    pub at_ns: u64,
+    pub phase: Phase,
+    /// The window that is open or was asked for.
+    pub first: Option<u64>,
+    pub last: Option<u64>,
+    /// Where the record is, if one has begun.
+    pub record: Option<String>,
+}
+
+/// What the window of a process is at: `state`, in JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// None is open.
+    #[default]
+    Armed,
+    Open,
+    Closing,
+}
+
+/// A window that was asked for is over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Closed {
+    /// The steps that it took; none where it never opened, or had none.
+    pub steps: Option<(u64, u64)>,
+    /// Where they are recorded, if anywhere.
+    pub record: Option<String>,
+}
+
+impl Phase {
+    const ALL: [Self; 3] = [Self::Armed, Self::Open, Self::Closing];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Armed => "armed",
+            Self::Open => "open",
+            Self::Closing => "closing",
+        }
+    }
+}
+
+impl Event {
+    pub fn refused(why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self::Refused { why, next: None }
+    }
+
+    pub fn to_line(&self) -> String {
+        let object = |event: &str| Object::default().with("event", event);
+        match self {
+            Self::Status(status) => status.write(object("status")),
+            Self::Accepted { first, last } => {
+                let accepted = object("accepted").with("first", *first);
+                accepted.with("last", *last)
+            }
+            Self::Opened { first } => object("opened").with("first", *first),
+            Self::Closed(closed) => {
+                let (first, last) = (
+                    closed.steps.map(|steps| steps.0),
+                    closed.steps.map(|steps| steps.1),
+                );
+                let object = object("closed").with("first", first).with("last", last);
+                object.with("record", closed.record.clone())
+            }
+            Self::Refused { why, next } => object("refused")
+                .with("why", why.as_str())
+                .with_some("next", *next),
+        }
+        .to_line()
+    }
+
+    /// The event of a line; names that are not known, as of a later version, are passed over.
+    ///
+    /// # Errors
+    /// What is wrong with the line.
+    pub fn from_line(line: &[u8]) -> Result<Self, &'static str> {
+        let object = Object::from_line(line)?;
+        let number = |name: &str| object.get(name).and_then(Value::integer);
+        let text = |name: &str| Some(object.get(name)?.text()?.to_owned());
+        let needed = |name: &str| number(name).ok_or("a number is missing in the event");
+        Ok(match object.get("event").and_then(Value::text) {
+            Some("status") => {
+                let state = text("state").unwrap_or_default();
+                Self::Status(Box::new(Status {
+                    pid: needed("pid")?,
+                    host: text("host").unwrap_or_default(),
+                    run: text("run"),
+                    rank: number("rank"),
+                    engine: text("engine"),
+                    rule: text("rule").unwrap_or_default(),
+                    iterations: needed("iterations")?,
+                    at_ns: needed("at_ns")?,
+                    phase: Phase::ALL
+                        .into_iter()
+                        .find(|phase| phase.name() == state)
+                        .ok_or("the state in the event is unknown")?,
+                    first: number("first"),
+                    last: number("last"),
+                    record: text("record"),
+                }))
+            }
+            Some("accepted") => Self::Accepted {
+                first: needed("first")?,
+                last: number("last"),
+            },
+            Some("opened") => Self::Opened {
+                first: needed("first")?,
+            },
+            Some("closed") => Self::Closed(Closed {
+                steps: number("first").zip(number("last")),
+                record: text("record"),
+            }),
+            Some("refused") => Self::Refused {
+                why: text("why").unwrap_or_default(),
+                next: number("next"),
+            },
+            _ => return Err("the event is unknown"),
+        })
+    }
+}
+
+impl Status {
+    fn write(&self, object: Object) -> Object {
+        object
+            .with("version", VERSION)
+            .with("pid", self.pid)
+            .with("host", self.host.as_str())
+            .with("run", self.run.as_deref())
+            .with("rank", self.rank)
+            .with("engine", self.engine.as_deref())
+            .with("rule", self.rule.as_str())
+            .with("iterations", self.iterations)
+            .with("at_ns", self.at_ns)
+            .with("state", self.phase.name())
+            .with("first", self.first)
+            .with("last", self.last)
+            .with("record", self.record.as_deref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_as_it_was_written() {
+        let status = Status {
+            pid: 7,
+            host: "h".to_owned(),
+            run: None,
+            rank: Some(3),
+            engine: Some("vLLM".to_owned()),
+            rule: "cudaGraphLaunch".to_owned(),
+            iterations: u64::MAX,
+            at_ns: 5,
+            phase: Phase::Closing,
+            first: Some(1),
+            last: None,
+            record: Some("/a \"b\"/c".to_owned()),
+        };
+        let closed = Closed {
+            steps: Some((5, 9)),
+            record: None,
+        };
+        for event in [
+            Event::Status(Box::new(status)),
+            Event::Accepted {
+                first: 5,
+                last: Some(9),
+            },
+            Event::Accepted {
+                first: 5,
+                last: None,
+            },
+            Event::Opened { first: 5 },
+            Event::Closed(closed),
+            Event::Closed(Closed::default()),
+            Event::Refused {
+                why: "a\nb".to_owned(),
+                next: Some(7),
+            },
+        ] {
+            let line = event.to_line();
+            assert_eq!(
+                Event::from_line(line.trim_end().as_bytes()),
+                Ok(event),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn events_are_what_the_documentation_says() {
+        let accepted = Event::Accepted {
+            first: 5,
+            last: Some(9),
+        };
+        assert_eq!(
+            accepted.to_line(),
+            "{\"event\":\"accepted\",\"first\":5,\"last\":9}\n"
+        );
+        let later = br#"{"event":"opened","first":5,"new":{"a":[1]}}"#;
+        assert_eq!(Event::from_line(later), Ok(Event::Opened { first: 5 }));
+        for wrong in [
+            r#"{"event":"else"}"#,
+            r#"{"event":"opened"}"#,
+            "{}",
+            r#"{"event":"status","pid":1,"iterations":1,"at_ns":1,"state":"x"}"#,
+        ] {
+            assert!(Event::from_line(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+}

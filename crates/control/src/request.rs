@@ -1,0 +1,245 @@
+//! What the command asks of a process.
+
+use std::time::Duration;
+
+use crate::VERSION;
+use crate::json::{Object, Value};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    Status,
+    Capture(Capture),
+    /// Close what is open, and forget what was asked for.
+    Stop,
+}
+
+/// A window on demand. Nothing but what is said here differs from how the process was started.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Capture {
+    /// How many steps it takes.
+    pub steps: Option<u64>,
+    /// How long it lasts instead, or at most.
+    pub duration: Option<Duration>,
+    /// The step that it begins with; by default the next one.
+    pub first: Option<u64>,
+    /// Steps to let pass before it begins.
+    pub delay: Option<u64>,
+    /// Only steps whose batches fulfil it count, as in `TLLMPROF_WHERE`.
+    pub condition: Option<String>,
+    /// Steps in which GPU kernels are taken; 0 for none.
+    pub kernels: Option<u64>,
+    /// Collections, the GIL and sampled stacks are to be in it.
+    pub gc: bool,
+    pub gil: bool,
+    pub stacks: bool,
+}
+
+const NAMES: [&str; 9] = [
+    "steps", "seconds", "first", "delay", "where", "kernels", "gc", "gil", "stacks",
+];
+
+impl Request {
+    pub fn to_line(&self) -> String {
+        let object = |verb: &str| Object::default().with("do", verb);
+        match self {
+            Self::Status => object("status"),
+            Self::Stop => object("stop"),
+            Self::Capture(capture) => capture.write(object("capture")),
+        }
+        .to_line()
+    }
+
+    /// # Errors
+    /// What is wrong with the line, for the answer.
+    pub fn from_line(line: &[u8]) -> Result<Self, String> {
+        let object = Object::from_line(line)?;
+        // What a later version asks for may mean something else than it does here.
+        if let Some(version) = object.get("version")
+            && version.integer().is_none_or(|version| version > VERSION)
+        {
+            return Err(format!(
+                "this library speaks version {VERSION} of the protocol"
+            ));
+        }
+        let known = |names: &[&str]| {
+            let is_known = |name: &&str| ["do", "version"].contains(name) || names.contains(name);
+            match object.names().find(|name| !is_known(name)) {
+                Some(unknown) => Err(format!("\"{}\" is not known here", shown(unknown))),
+                None => Ok(()),
+            }
+        };
+        match object.get("do").and_then(Value::text) {
+            Some("status") => known(&[]).map(|()| Self::Status),
+            Some("stop") => known(&[]).map(|()| Self::Stop),
+            Some("capture") => {
+                known(&NAMES)?;
+                Capture::read(&object).map(Self::Capture)
+            }
+            _ => Err("\"do\" is none of status, capture and stop".to_owned()),
+        }
+    }
+}
+
+impl Capture {
+    fn write(&self, object: Object) -> Object {
+        let on = |flag: bool| flag.then_some(true);
+        object
+            .with_some("steps", self.steps)
+            .with_some("seconds", self.duration.map(|time| time.as_secs_f64()))
+            .with_some("first", self.first)
+            .with_some("delay", self.delay)
+            .with_some("where", self.condition.as_deref())
+            .with_some("kernels", self.kernels)
+            .with_some("gc", on(self.gc))
+            .with_some("gil", on(self.gil))
+            .with_some("stacks", on(self.stacks))
+    }
+
+    fn read(object: &Object) -> Result<Self, String> {
+        let number = |name: &str| match object.get(name) {
+            None => Ok(None),
+            Some(value) => match value.integer() {
+                Some(number) => Ok(Some(number)),
+                None => Err(format!("\"{name}\" is not a whole number")),
+            },
+        };
+        let flag = |name: &str| match object.get(name) {
+            None => Ok(false),
+            Some(value) => value
+                .bool()
+                .ok_or_else(|| format!("\"{name}\" is neither true nor false")),
+        };
+        let positive = |name: &str| match number(name)? {
+            Some(0) => Err(format!("\"{name}\" is 0")),
+            number => Ok(number),
+        };
+        let duration = match object.get("seconds") {
+            None => None,
+            Some(value) => {
+                let seconds = value.number().filter(|seconds| *seconds > 0.0);
+                let duration =
+                    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+                Some(duration.ok_or("\"seconds\" is not a number of seconds")?)
+            }
+        };
+        let condition = match object.get("where") {
+            None => None,
+            Some(value) => Some(value.text().ok_or("\"where\" is not a text")?.to_owned()),
+        };
+        Ok(Self {
+            steps: positive("steps")?,
+            duration,
+            first: number("first")?,
+            delay: number("delay")?,
+            condition,
+            kernels: number("kernels")?,
+            gc: flag("gc")?,
+            gil: flag("gil")?,
+            stacks: flag("stacks")?,
+        })
+    }
+}
+
+/// A foreign name, for a message.
+fn shown(name: &str) -> String {
+    let plain = name.chars().filter(|c| !c.is_control());
+    plain.take(32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_what_the_documentation_says() {
+        let capture = |line: &str| match Request::from_line(line.as_bytes()).unwrap() {
+            Request::Capture(capture) => capture,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            Request::from_line(b"{\"do\":\"status\"}"),
+            Ok(Request::Status)
+        );
+        assert_eq!(
+            Request::from_line(b"{\"version\":1,\"do\":\"stop\"}\r"),
+            Ok(Request::Stop)
+        );
+        assert_eq!(capture(r#"{"do":"capture"}"#), Capture::default());
+        let all = capture(
+            r#"{"do":"capture","steps":50,"seconds":2.5,"first":100,"delay":3,"where":"phase=decode","kernels":20,
+                "gc":true,"gil":true,"stacks":true}"#,
+        );
+        let expected = Capture {
+            steps: Some(50),
+            duration: Some(Duration::from_millis(2500)),
+            first: Some(100),
+            delay: Some(3),
+            condition: Some("phase=decode".to_owned()),
+            kernels: Some(20),
+            gc: true,
+            gil: true,
+            stacks: true,
+        };
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn a_line_is_read_as_it_was_written() {
+        let capture = Capture {
+            steps: Some(7),
+            duration: Some(Duration::from_millis(1250)),
+            gil: true,
+            ..Capture::default()
+        };
+        for request in [Request::Status, Request::Stop, Request::Capture(capture)] {
+            assert_eq!(
+                Request::from_line(request.to_line().as_bytes()),
+                Ok(request)
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (line, why) in [
+            ("rubbish", "a JSON value is missing"),
+            ("{}", "\"do\" is none of status, capture and stop"),
+            (
+                r#"{"do":"status","version":2}"#,
+                "this library speaks version 1 of the protocol",
+            ),
+            (
+                r#"{"do":"status","steps":5}"#,
+                "\"steps\" is not known here",
+            ),
+            (
+                r#"{"do":"capture","when":"gc > 5ms"}"#,
+                "\"when\" is not known here",
+            ),
+            (
+                r#"{"do":"capture","steps":-1}"#,
+                "\"steps\" is not a whole number",
+            ),
+            (r#"{"do":"capture","steps":0}"#, "\"steps\" is 0"),
+            (
+                r#"{"do":"capture","seconds":0}"#,
+                "\"seconds\" is not a number of seconds",
+            ),
+            (
+                r#"{"do":"capture","seconds":1e300}"#,
+                "\"seconds\" is not a number of seconds",
+            ),
+            (
+                r#"{"do":"capture","gc":1}"#,
+                "\"gc\" is neither true nor false",
+            ),
+            (r#"{"do":"capture","where":1}"#, "\"where\" is not a text"),
+        ] {
+            assert_eq!(
+                Request::from_line(line.as_bytes()),
+                Err(why.to_owned()),
+                "{line}"
+            );
+        }
+    }
+}

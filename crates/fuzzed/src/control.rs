@@ -1,0 +1,26 @@
+//! Lines of the control protocol, from whoever can connect.
+
+use tllmprof_control::{Event, Request};
+
+/// Any line is a request, an event, or refused with a line; what is read is written as it would be read again.
+pub fn control(bytes: &[u8]) {
+    for line in bytes.split(|byte| *byte == b'\n') {
+        match Request::from_line(line) {
+            Ok(request) => {
+                let again = Request::from_line(request.to_line().as_bytes());
+                assert_eq!(again, Ok(request));
+            }
+            Err(why) => {
+                assert!(
+                    !why.is_empty() && !why.contains(char::is_control),
+                    "{why:?}"
+                );
+                let answer = Event::refused(why).to_line();
+                assert!(Event::from_line(answer.as_bytes()).is_ok(), "{answer}");
+            }
+        }
+        if let Ok(event) = Event::from_line(line) {
+            assert_eq!(Event::from_line(event.to_line().as_bytes()), Ok(event));
+        }
+    }
+}

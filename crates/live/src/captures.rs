@@ -1,0 +1,192 @@
+//! A window from the request to its end: who waits for it, and when it is to be stopped.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use tllmprof_session::live::Progress;
+
+/// How long a window that was stopped waits for the iteration that runs to end. A server that waits for requests makes
+/// none.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// A window that somebody waits for.
+pub struct Watch {
+    /// Whoever asked for it, and what it was told last.
+    owner: Option<u64>,
+    has_opened: bool,
+    /// Whoever stops it.
+    stoppers: Vec<u64>,
+    /// How long it may be open.
+    duration: Option<Duration>,
+    opened: Option<Instant>,
+    stopped: Option<Instant>,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Nothing,
+    /// Tell the owner that the window has opened with this iteration.
+    SayOpened(u64),
+    /// Have it closed with the iteration that runs.
+    Stop,
+    /// Close it here, as no iteration ends.
+    CloseIdle,
+    /// Tell all that wait that it has closed, with these iterations. It is not watched any more.
+    SayClosed(Option<(u64, u64)>),
+}
+
+impl Watch {
+    /// Of a window that `owner` has asked for.
+    pub const fn of(owner: u64, duration: Option<Duration>) -> Self {
+        Self {
+            owner: Some(owner),
+            has_opened: false,
+            stoppers: Vec::new(),
+            duration,
+            opened: None,
+            stopped: None,
+        }
+    }
+
+    /// Of a window that nobody has asked for here, and that is being stopped.
+    pub const fn of_planned() -> Self {
+        Self {
+            owner: None,
+            has_opened: true,
+            stoppers: Vec::new(),
+            duration: None,
+            opened: None,
+            stopped: None,
+        }
+    }
+
+    /// `client` has had it stopped, and waits.
+    pub fn stops(&mut self, client: u64, now: Instant) {
+        self.stopped.get_or_insert(now);
+        if self.owner != Some(client) && !self.stoppers.contains(&client) {
+            self.stoppers.push(client);
+        }
+    }
+
+    /// Whether `client` waits for it.
+    pub fn waits(&self, client: u64) -> bool {
+        self.waiting().any(|other| other == client)
+    }
+
+    /// Whoever waits for it.
+    pub fn waiting(&self) -> impl Iterator<Item = u64> {
+        self.owner.into_iter().chain(self.stoppers.iter().copied())
+    }
+
+    /// Whoever has asked for it.
+    pub const fn owner(&self) -> Option<u64> {
+        self.owner
+    }
+
+    /// Whether it is being stopped.
+    pub const fn is_closing(&self) -> bool {
+        self.stopped.is_some()
+    }
+
+    /// The window has come so far. To be asked again after an action.
+    pub fn on(&mut self, progress: Progress, now: Instant) -> Action {
+        match progress {
+            Progress::Waits => Action::Nothing,
+            // It may have opened and closed since it was looked last.
+            Progress::Open(first) | Progress::Closed(Some((first, _))) if !self.has_opened => {
+                self.has_opened = true;
+                self.opened = Some(now);
+                Action::SayOpened(first)
+            }
+            Progress::Closed(iterations) => Action::SayClosed(iterations),
+            Progress::Open(_) => {
+                let past = |since: Option<Instant>, limit| {
+                    since.is_some_and(|since| now.saturating_duration_since(since) >= limit)
+                };
+                match self.duration {
+                    _ if past(self.stopped, IDLE) => {
+                        self.stopped = Some(now);
+                        Action::CloseIdle
+                    }
+                    Some(duration) if self.stopped.is_none() && past(self.opened, duration) => {
+                        self.stopped = Some(now);
+                        Action::Stop
+                    }
+                    _ => Action::Nothing,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Action::{CloseIdle, Nothing, SayClosed, SayOpened, Stop};
+    use Progress::{Closed, Open, Waits};
+
+    /// What is done at these times, in milliseconds.
+    fn drive(mut watch: Watch, events: &[(u64, Progress, Action)]) {
+        let start = Instant::now();
+        for (at, progress, action) in events {
+            let now = start + Duration::from_millis(*at);
+            assert_eq!(watch.on(*progress, now), *action, "{at} ms");
+        }
+    }
+
+    #[test]
+    fn the_owner_hears_of_both_ends() {
+        let steps = Closed(Some((7, 9)));
+        drive(
+            Watch::of(1, None),
+            &[
+                (0, Waits, Nothing),
+                (5000, Open(7), SayOpened(7)),
+                (90_000, Open(7), Nothing),
+                (90_001, steps, SayClosed(Some((7, 9)))),
+            ],
+        );
+        drive(
+            Watch::of(1, None),
+            &[
+                (0, steps, SayOpened(7)),
+                (0, steps, SayClosed(Some((7, 9)))),
+            ],
+        );
+        drive(Watch::of(1, None), &[(0, Closed(None), SayClosed(None))]);
+    }
+
+    #[test]
+    fn a_window_by_time_is_stopped_and_closed_here_where_no_iteration_ends() {
+        drive(
+            Watch::of(1, Some(Duration::from_millis(100))),
+            &[
+                (0, Waits, Nothing),
+                (1000, Open(7), SayOpened(7)),
+                (1099, Open(7), Nothing),
+                (1100, Open(7), Stop),
+                (1101, Open(7), Nothing),
+                (3100, Open(7), CloseIdle),
+                (3101, Open(7), Nothing),
+                (5100, Open(7), CloseIdle),
+                (5101, Closed(None), SayClosed(None)),
+            ],
+        );
+    }
+
+    #[test]
+    fn who_stops_waits_and_the_owner_once() {
+        let mut watch = Watch::of(1, None);
+        let now = Instant::now();
+        for client in [2, 1, 2] {
+            watch.stops(client, now);
+        }
+        assert_eq!(watch.waiting().collect::<Vec<_>>(), [1, 2]);
+        assert!(watch.waits(2) && !watch.waits(3) && watch.is_closing());
+        let mut planned = Watch::of_planned();
+        planned.stops(3, now);
+        assert_eq!(planned.on(Open(0), now), Nothing);
+        assert_eq!(planned.waiting().collect::<Vec<_>>(), [3]);
+    }
+}

@@ -1,0 +1,85 @@
+//! Listens on a socket to other processes of the same user, while the process runs (`TLLMPROF_CONTROL`).
+//!
+//! ```text
+//! first CUDA call ──▶ a thread ──▶ folder, socket ──▶ lines ──▶ session::live
+//! ```
+//!
+//! A process that uses no CUDA has neither the thread nor the socket. The thread runs none of the host's signal
+//! handlers, holds none of its locks, and keeps the process from ending no longer than a second. What it is asked is
+//! bounded in every way: length of a line, clients, their time. [`socket`] has the descriptors, [`folder`] says where
+//! the socket lies, [`clients`] read and write lines, [`captures`] follow a window from the request to its end.
+
+mod captures;
+mod clients;
+mod folder;
+mod server;
+mod socket;
+mod surroundings;
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
+
+use tllmprof_config::{Control, Settings};
+use tllmprof_platform::lifecycle;
+use tllmprof_platform::own_threads::OwnThread;
+use tllmprof_platform::panics::contained;
+use tllmprof_platform::system::{name_thread, start_thread, without_signals};
+use tllmprof_platform::thread::uncounted;
+use tllmprof_session::Listener;
+use tllmprof_sync::Published;
+
+use surroundings::Surroundings;
+
+lifecycle::global! {
+    stage: Sinks;
+
+    /// The thread was started.
+    #[fork(reset)]
+    static HAS_THREAD: AtomicBool = AtomicBool::new(false);
+    /// What it needs of the process's environment.
+    #[fork(reset)]
+    static SURROUNDINGS: Published<Surroundings> = Published::none();
+}
+
+/// A window that is closed while the process waits for work is closed on this stack, with all that a profiler does.
+const STACK: usize = 1 << 20;
+
+/// For the session.
+pub struct ControlSocket;
+
+impl Listener for ControlSocket {
+    fn begins(&self, settings: &'static Settings) {
+        let is_elevated = !tllmprof_recorder::may_write();
+        if settings.control == Control::Off
+            || is_elevated
+            || HAS_THREAD.swap(true, Ordering::AcqRel)
+        {
+            return;
+        }
+        let surroundings = Surroundings {
+            settings,
+            runtime: std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
+            host: tllmprof_recorder::host_name(),
+        };
+        SURROUNDINGS.set(Some(Box::leak(Box::new(surroundings))));
+        if !without_signals(|| start_thread(STACK, main)) {
+            HAS_THREAD.store(false, Ordering::Release);
+        }
+    }
+
+    fn ends(&self) {
+        socket::remove();
+    }
+}
+
+extern "C" fn main(_: *mut c_void) -> *mut c_void {
+    contained((), || {
+        let _own = OwnThread::new();
+        name_thread(c"tllmprof-live");
+        if let Some(surroundings) = SURROUNDINGS.get() {
+            uncounted(&mut || server::run(surroundings));
+        }
+    });
+    core::ptr::null_mut()
+}

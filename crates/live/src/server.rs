@@ -1,0 +1,320 @@
+//! The thread: waits, reads, answers.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use tllmprof_config::Settings;
+use tllmprof_config::condition::Condition;
+use tllmprof_control::{self as control, Capture, Closed, Event, Phase, Request, STEPS};
+use tllmprof_platform::own_threads;
+use tllmprof_platform::system::{Clock, nanoseconds};
+use tllmprof_platform::{ids, log};
+use tllmprof_recorder as recorder;
+use tllmprof_session::live::{self, Wanted};
+
+use crate::captures::{Action, Watch};
+use crate::clients::Client;
+use crate::folder;
+use crate::socket::{self, MOST, Socket};
+use crate::surroundings::Surroundings;
+
+/// How often the thread looks whether it is alone, where nothing happens.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often it looks how far a window is.
+const FOLLOW: Duration = Duration::from_millis(10);
+/// What it rests after requests, so that nobody keeps it, and the process's locks, busy.
+const REST: Duration = Duration::from_millis(1);
+/// How often the socket is made anew where the host has closed it.
+const MAKINGS: u32 = 16;
+
+struct Server {
+    surroundings: &'static Surroundings,
+    listener: Socket,
+    clients: Vec<Client>,
+    /// How many there have been.
+    count: u64,
+    watch: Option<Watch>,
+}
+
+/// Listens for as long as the process has other threads.
+pub fn run(surroundings: &'static Surroundings) {
+    for _ in 0..MAKINGS {
+        let Some(listener) = listen(surroundings) else {
+            return;
+        };
+        let server = Server {
+            surroundings,
+            listener,
+            clients: Vec::new(),
+            count: 0,
+            watch: None,
+        };
+        if !server.serve() {
+            return socket::remove();
+        }
+    }
+}
+
+fn listen(surroundings: &Surroundings) -> Option<Socket> {
+    // SAFETY: takes nothing, and always succeeds.
+    let user = unsafe { libc::geteuid() };
+    let path = match folder::socket(surroundings, ids::process().cast_unsigned(), user) {
+        Ok(path) => path,
+        Err(refusal @ folder::Refusal::Unfit(..)) => {
+            log::once!(Warn, "no control socket: {refusal}");
+            return None;
+        }
+        Err(refusal) => {
+            log::once!(Info, "no control socket: {refusal}");
+            return None;
+        }
+    };
+    match Socket::listen(&path) {
+        Ok(listener) => {
+            log::say!(Debug, "the control socket is {}", path.display());
+            Some(listener)
+        }
+        Err(error) => {
+            log::once!(Info, "no control socket at {}: {error}", path.display());
+            None
+        }
+    }
+}
+
+impl Server {
+    /// Whether the socket is to be made anew.
+    fn serve(mut self) -> bool {
+        loop {
+            let patience = match &self.watch {
+                Some(_) => FOLLOW,
+                None if self.clients.iter().any(Client::has_line) => REST,
+                None => LOOK,
+            };
+            let mut sockets = vec![(&self.listener, false)];
+            sockets.extend(
+                self.clients
+                    .iter()
+                    .map(|client| (client.socket(), client.has_more())),
+            );
+            let ready = socket::wait(&sockets, patience);
+            if own_threads::are_alone() {
+                return false;
+            }
+            if !self.listener.is_own() {
+                return true;
+            }
+            let mut has_worked = false;
+            for place in 0..self.clients.len() {
+                if ready >> (place + 1) & 1 != 0 || self.clients[place].has_line() {
+                    has_worked |= self.serve_client(place);
+                }
+            }
+            self.follow();
+            self.let_go();
+            if ready & 1 != 0 {
+                self.accept();
+            }
+            if has_worked {
+                std::thread::sleep(REST);
+            }
+        }
+    }
+
+    /// Does what a client asks for with its next line; whether there was one.
+    fn serve_client(&mut self, place: usize) -> bool {
+        let client = &mut self.clients[place];
+        client.write();
+        let Some(line) = client.line() else {
+            return false;
+        };
+        let number = client.number;
+        let answer = match Request::from_line(&line) {
+            Ok(Request::Status) => self.status(),
+            Ok(Request::Capture(capture)) => Some(self.capture(number, capture)),
+            Ok(Request::Stop) => self.stop(number),
+            Err(why) => Some(Event::refused(why)),
+        };
+        if let Some(answer) = answer {
+            self.clients[place].say(&answer);
+        }
+        true
+    }
+
+    /// Makes room for a new client, of which the one that has been silent for longest goes, and takes it.
+    fn accept(&mut self) {
+        if self.clients.len() + 1 >= MOST {
+            let waits = |client: &Client| {
+                self.watch
+                    .as_ref()
+                    .is_some_and(|watch| watch.waits(client.number))
+            };
+            let silent = self
+                .clients
+                .iter()
+                .enumerate()
+                .min_by_key(|(_, client)| (waits(client), client.since()));
+            if let Some((place, _)) = silent {
+                self.clients.remove(place);
+            }
+        }
+        if let Some(socket) = self.listener.accept() {
+            self.count += 1;
+            self.clients.push(Client::new(self.count, socket));
+        }
+    }
+
+    /// Lets those go that have gone, or that say nothing.
+    fn let_go(&mut self) {
+        let now = Instant::now();
+        let watch = self.watch.as_ref();
+        self.clients.retain(|client| {
+            let waits = watch.is_some_and(|watch| watch.waits(client.number));
+            !client.is_over(waits, now)
+        });
+    }
+
+    /// Looks how far the window is that somebody waits for.
+    fn follow(&mut self) {
+        while let Some(watch) = &mut self.watch {
+            let progress = match watch.owner() {
+                Some(_) => live::progress(),
+                None => live::planned_progress(),
+            };
+            // The process ends: whoever waits sees the connection end.
+            let Some(progress) = progress else { return };
+            match watch.on(progress, Instant::now()) {
+                Action::Nothing => return,
+                Action::Stop => drop(live::stop()),
+                Action::CloseIdle => live::close_idle(),
+                Action::SayOpened(first) => {
+                    let owner = watch.owner();
+                    self.say_to(|number| Some(number) == owner, &Event::Opened { first });
+                }
+                Action::SayClosed(steps) => {
+                    if let Some(watch) = self.watch.take() {
+                        let record = record();
+                        let closed = Event::Closed(Closed { steps, record });
+                        self.say_to(|number| watch.waits(number), &closed);
+                    }
+                }
+            }
+        }
+    }
+
+    fn say_to(&mut self, is_meant: impl Fn(u64) -> bool, event: &Event) {
+        for client in self
+            .clients
+            .iter_mut()
+            .filter(|client| is_meant(client.number))
+        {
+            client.say(event);
+        }
+    }
+
+    fn status(&self) -> Option<Event> {
+        let Surroundings { settings, host, .. } = self.surroundings;
+        let status = live::status()?;
+        let phase = match status.window {
+            Some((_, true)) if self.watch.as_ref().is_some_and(Watch::is_closing) => Phase::Closing,
+            Some((_, true)) => Phase::Open,
+            _ => Phase::Armed,
+        };
+        let window = status.window.map(|(window, _)| window);
+        Some(Event::Status(Box::new(control::Status {
+            pid: u64::from(ids::process().cast_unsigned()),
+            host: host.to_string_lossy().into_owned(),
+            run: settings.run.as_ref().map(|run| run.as_str().to_owned()),
+            rank: status.rank.known().map(|ranked| ranked.rank),
+            engine: status.engine.map(str::to_owned),
+            rule: status.step.to_string(),
+            iterations: status.iterations,
+            at_ns: nanoseconds(Clock::Monotonic),
+            phase,
+            first: window.map(|window| window.first),
+            last: window.and_then(|window| window.last),
+            record: record(),
+        })))
+    }
+
+    fn capture(&mut self, client: u64, capture: Capture) -> Event {
+        let duration = capture.duration;
+        let wanted = match wanted(capture, self.surroundings.settings) {
+            Ok(wanted) => wanted,
+            Err(why) => return Event::refused(why),
+        };
+        match live::ask(wanted) {
+            Ok(window) => {
+                let (first, last) = (window.first, window.last);
+                log::say!(Info, "window {window} was asked for on demand");
+                self.watch = Some(Watch::of(client, duration));
+                Event::Accepted { first, last }
+            }
+            Err(refusal) => Event::Refused {
+                why: refusal.to_string(),
+                next: refusal.next(),
+            },
+        }
+    }
+
+    /// The answer comes when what is open has closed.
+    fn stop(&mut self, client: u64) -> Option<Event> {
+        if !live::stop() {
+            return Some(Event::refused("no window is open or was asked for"));
+        }
+        let watch = self.watch.get_or_insert_with(Watch::of_planned);
+        watch.stops(client, Instant::now());
+        None
+    }
+}
+
+fn record() -> Option<String> {
+    recorder::path().map(|path| path.to_string_lossy().into_owned())
+}
+
+/// What a request means here.
+fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
+    let has = |name: &str, is_asked: bool, is_there: bool, option: &str| match is_asked && !is_there
+    {
+        true => Err(format!(
+            "{name}: the process was started without it, and it cannot be switched on later (start it with {option})"
+        )),
+        false => Ok(()),
+    };
+    let kernels = capture.kernels.is_some_and(|steps| steps > 0);
+    has(
+        "kernels",
+        kernels,
+        settings.kernels.is_some(),
+        "--kernels or TLLMPROF_KERNELS=1",
+    )?;
+    has(
+        "gc",
+        capture.gc,
+        settings.record_gc,
+        "--gc or TLLM_PROFILE_RECORD_GC=1",
+    )?;
+    has("gil", capture.gil, settings.gil, "--gil or TLLMPROF_GIL=1")?;
+    has(
+        "stacks",
+        capture.stacks,
+        settings.stacks.is_some(),
+        "--stacks or TLLMPROF_STACKS=1",
+    )?;
+    let condition = match capture.condition {
+        Some(text) => {
+            let condition = Condition::parse(&text);
+            Some(condition.map_err(|problem| {
+                format!("where: {} (wanted: {})", problem.problem, problem.wanted)
+            })?)
+        }
+        None => None,
+    };
+    let by_default = || capture.duration.is_none().then_some(STEPS);
+    Ok(Wanted {
+        first: capture.first,
+        delay: capture.delay.unwrap_or(0),
+        iterations: capture.steps.or_else(by_default),
+        condition,
+        kernels: capture.kernels,
+    })
+}

@@ -1,0 +1,361 @@
+//! The descriptors: the listening socket and its clients', in a host that may close what it does not know, open others
+//! in their place, and fork.
+
+use core::ffi::c_int;
+use core::mem::{MaybeUninit, size_of};
+use core::time::Duration;
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use tllmprof_control::place::LONGEST;
+use tllmprof_platform::lifecycle::{self, OnlyThread};
+use tllmprof_sync::kernel;
+use tllmprof_sync::{Lock, Published};
+
+/// Descriptors below this are what programs expect to get.
+const LOWEST: c_int = 64;
+/// Connections that wait to be accepted.
+const BACKLOG: c_int = 16;
+/// Descriptors at a time.
+pub const MOST: usize = 9;
+
+/// A number, and the inode by which it is known again; -1 for none.
+#[derive(Clone, Copy)]
+struct Entry {
+    number: c_int,
+    inode: u64,
+}
+
+const NONE: Entry = Entry {
+    number: -1,
+    inode: 0,
+};
+
+/// The path of the socket, and the file's inode.
+struct Bound {
+    path: CString,
+    inode: u64,
+}
+
+lifecycle::global! {
+    stage: Sinks;
+
+    /// What is open: the child of a fork closes it. Held wherever a descriptor comes or goes.
+    #[fork(by = close_in_child)]
+    #[exec = "the descriptors are closed"]
+    static OPEN: Lock<[Entry; MOST]> = Lock::new([NONE; MOST]);
+    /// The child has its own.
+    #[fork(reset)]
+    #[exit = "the socket's file is removed"]
+    #[exec = "the file stays, and whoever lists removes it"]
+    static BOUND: Published<Bound> = Published::none();
+}
+
+lifecycle::at_fork! {
+    stage: lifecycle::Stage::Sinks,
+    before: || OPEN.hold_over_fork(),
+    parent: || OPEN.release_after_fork(),
+}
+
+/// The parent's connections are the parent's.
+fn close_in_child(alone: &OnlyThread) {
+    OPEN.break_open(alone);
+    let mut open = OPEN.lock();
+    for entry in open.iter_mut() {
+        close(*entry);
+        *entry = NONE;
+    }
+}
+
+/// Whether the descriptor is still what it was.
+fn is_still(entry: Entry) -> bool {
+    kernel::status(entry.number).is_some_and(|status| status.st_ino == entry.inode)
+}
+
+fn close(entry: Entry) {
+    if entry.number >= 0 && is_still(entry) {
+        // SAFETY: the descriptor is ours, as its inode shows.
+        unsafe { libc::close(entry.number) };
+    }
+}
+
+/// An open socket, in the table.
+pub struct Socket(Entry);
+
+/// What came of reading or writing.
+pub enum Moved {
+    Bytes(usize),
+    /// Not now.
+    Later,
+    /// The other side has gone, or the descriptor.
+    Gone,
+}
+
+impl Socket {
+    /// Makes a descriptor by `open` and enters it in the table, moved to where no program expects it.
+    fn new(open: impl FnOnce() -> c_int) -> io::Result<Self> {
+        let mut table = OPEN.lock();
+        let place = table.iter_mut().find(|entry| entry.number < 0);
+        let place = place.ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
+        let low = open();
+        if low < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the lower descriptor was opened above.
+        let (number, error) = unsafe {
+            let number = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, LOWEST);
+            let error = io::Error::last_os_error();
+            libc::close(low);
+            (number, error)
+        };
+        // A host with so few descriptors has none to spare.
+        if number < 0 {
+            return Err(error);
+        }
+        let inode = kernel::status(number).map_or(0, |status| status.st_ino);
+        *place = Entry { number, inode };
+        Ok(Self(*place))
+    }
+
+    /// Listens at `path`, in place of what a process of the same number has left there.
+    ///
+    /// # Errors
+    /// What the system says, as where it is not to be asked for sockets at all.
+    pub fn listen(path: &Path) -> io::Result<Self> {
+        let bytes = path.as_os_str().as_bytes();
+        let text = CString::new(bytes)?;
+        if bytes.len() > LONGEST {
+            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+        }
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: takes no pointer.
+        let socket = Self::new(|| unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
+        let mut address = libc::sockaddr_un {
+            sun_family: libc::AF_UNIX as libc::sa_family_t,
+            sun_path: [0; 108],
+        };
+        for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+            *to = from.cast_signed() as libc::c_char;
+        }
+        let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+        // SAFETY: a terminated string, and an address with the length of its type.
+        let failed = unsafe {
+            // The file that binding makes has the socket's mode.
+            libc::fchmod(socket.0.number, 0o600) != 0
+                || {
+                    libc::unlink(text.as_ptr());
+                    libc::bind(socket.0.number, (&raw const address).cast(), length) != 0
+                }
+                || libc::listen(socket.0.number, BACKLOG) != 0
+        };
+        if failed {
+            return Err(io::Error::last_os_error());
+        }
+        let inode = inode_at(&text).unwrap_or(0);
+        let bound = Box::leak(Box::new(Bound { path: text, inode }));
+        BOUND.set(Some(bound));
+        Ok(socket)
+    }
+
+    /// Whether the descriptor is still its own: the host may have closed it.
+    pub fn is_own(&self) -> bool {
+        is_still(self.0)
+    }
+
+    /// The next client that is allowed here; none where none waits. Others are let go.
+    pub fn accept(&self) -> Option<Self> {
+        loop {
+            let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+            let (none, length) = (core::ptr::null_mut(), core::ptr::null_mut());
+            // SAFETY: no address is asked for.
+            let client = Self::new(|| unsafe { libc::accept4(self.0.number, none, length, flags) });
+            match client {
+                Ok(client) if client.is_allowed() => return Some(client),
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Whether the other side is the same user or root, as the kernel says.
+    fn is_allowed(&self) -> bool {
+        let mut peer = MaybeUninit::<libc::ucred>::uninit();
+        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `length` bytes, and the value is read where it has written all of them.
+        let user = unsafe {
+            let failed = libc::getsockopt(
+                self.0.number,
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                peer.as_mut_ptr().cast(),
+                &raw mut length,
+            ) != 0;
+            if failed || length as usize != size_of::<libc::ucred>() {
+                return false;
+            }
+            peer.assume_init().uid
+        };
+        // SAFETY: takes nothing, and always succeeds.
+        user == 0 || user == unsafe { libc::geteuid() }
+    }
+
+    pub fn read(&self, buffer: &mut [u8]) -> Moved {
+        if !self.is_own() {
+            return Moved::Gone;
+        }
+        // SAFETY: the kernel writes at most as much as the buffer has.
+        let read = unsafe {
+            libc::recv(
+                self.0.number,
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                libc::MSG_DONTWAIT,
+            )
+        };
+        match read {
+            0 => Moved::Gone,
+            read => moved(read),
+        }
+    }
+
+    pub fn write(&self, bytes: &[u8]) -> Moved {
+        if !self.is_own() {
+            return Moved::Gone;
+        }
+        // SAFETY: the kernel reads the bytes. A client that has gone is an error, and no signal.
+        moved(unsafe {
+            libc::send(
+                self.0.number,
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let mut table = OPEN.lock();
+        close(self.0);
+        let mine =
+            |entry: &&mut Entry| entry.number == self.0.number && entry.inode == self.0.inode;
+        if let Some(entry) = table.iter_mut().find(mine) {
+            *entry = NONE;
+        }
+    }
+}
+
+fn moved(result: isize) -> Moved {
+    if let Ok(bytes) = usize::try_from(result) {
+        return Moved::Bytes(bytes);
+    }
+    match io::Error::last_os_error().raw_os_error() {
+        Some(libc::EAGAIN | libc::EINTR) => Moved::Later,
+        _ => Moved::Gone,
+    }
+}
+
+/// Waits until one of the sockets has something to read, or room for what is to be written (`true`), for `patience` at
+/// most. Which of them have, as bits.
+pub fn wait(sockets: &[(&Socket, bool)], patience: Duration) -> u64 {
+    let mut all = [libc::pollfd {
+        fd: -1,
+        events: 0,
+        revents: 0,
+    }; MOST];
+    for (poll, (socket, writes)) in all.iter_mut().zip(sockets) {
+        poll.fd = socket.0.number;
+        poll.events = libc::POLLIN | if *writes { libc::POLLOUT } else { 0 };
+    }
+    let count = sockets.len().min(MOST) as libc::nfds_t;
+    let patience = c_int::try_from(patience.as_millis()).unwrap_or(c_int::MAX);
+    // SAFETY: the kernel writes to the array, which has at least so many.
+    unsafe { libc::poll(all.as_mut_ptr(), count, patience) };
+    let is_ready = |(place, poll): (usize, &libc::pollfd)| u64::from(poll.revents != 0) << place;
+    all.iter().enumerate().map(is_ready).sum()
+}
+
+fn inode_at(path: &CString) -> Option<u64> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: a terminated string; the structure is read where it was filled.
+    unsafe {
+        let failed = libc::lstat(path.as_ptr(), status.as_mut_ptr()) != 0;
+        (!failed).then(|| status.assume_init().st_ino)
+    }
+}
+
+/// Removes the socket's file, if it still is this process's. Allocates nothing.
+pub fn remove() {
+    if let Some(bound) = BOUND.take()
+        && inode_at(&bound.path) == Some(bound.inode)
+    {
+        // SAFETY: a terminated string.
+        unsafe { libc::unlink(bound.path.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_socket_is_the_users_alone_lies_high_and_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("7.sock");
+        // What another has left there.
+        std::fs::write(&path, "").unwrap();
+        let socket = Socket::listen(&path).unwrap();
+        assert!(socket.0.number >= LOWEST && socket.is_own());
+        let status = std::fs::symlink_metadata(&path).unwrap();
+        assert_eq!(status.permissions().mode() & 0o777, 0o600);
+        assert!(socket.accept().is_none());
+        let mut peer = UnixStream::connect(&path).unwrap();
+        assert_eq!(wait(&[(&socket, false)], Duration::from_secs(5)), 1);
+        let client = socket.accept().unwrap();
+        peer.write_all(b"a line\n").unwrap();
+        assert_eq!(
+            wait(&[(&socket, false), (&client, true)], Duration::from_secs(5)),
+            2
+        );
+        let mut buffer = [0; 4];
+        assert!(matches!(client.read(&mut buffer), Moved::Bytes(4)));
+        assert!(matches!(client.read(&mut buffer), Moved::Bytes(3)));
+        assert!(matches!(client.read(&mut buffer), Moved::Later));
+        assert!(matches!(client.write(b"answer\n"), Moved::Bytes(7)));
+        let mut answer = String::new();
+        BufReader::new(&peer).read_line(&mut answer).unwrap();
+        assert_eq!(answer, "answer\n");
+        // What would be SIGPIPE by another call.
+        drop(peer);
+        assert!(matches!(client.read(&mut buffer), Moved::Gone));
+        assert!(matches!(client.write(b"x"), Moved::Gone));
+        // The host closes the descriptor and gets its number for something else.
+        let other = std::fs::File::open("/proc/self/maps").unwrap();
+        let number = client.0.number;
+        // SAFETY: as a host does that closes what it does not know.
+        unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&other), number) };
+        assert!(!client.is_own() && matches!(client.write(b"x"), Moved::Gone));
+        drop(client);
+        let still = kernel::status(number).unwrap();
+        assert_eq!(still.st_ino, other.metadata().unwrap().ino());
+        // SAFETY: the number that was made above.
+        unsafe { libc::close(number) };
+        // Another has taken the place.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "another's").unwrap();
+        remove();
+        let mut left = String::new();
+        std::fs::File::open(&path)
+            .unwrap()
+            .read_to_string(&mut left)
+            .unwrap();
+        assert_eq!(left, "another's");
+    }
+}
