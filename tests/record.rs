@@ -208,9 +208,9 @@ fn ten_thousand_short_threads_share_the_chunks_of_a_few() {
     assert_eq!(output.status.code(), Some(7), "{}", output.err());
     let record = counts.assert_every_call_is_there(0);
     assert_eq!(record.calls(CallKind::GraphLaunch).len(), 100_000);
-    // Calls, iterations, GPU spans, and two events a thread.
+    // Calls, iterations, GPU spans, what an iteration used, and two events a thread.
     let chunks = record.header.counter(Counter::Chunks);
-    assert!(chunks < 150, "{chunks}");
+    assert!(chunks < 200, "{chunks}");
 }
 
 #[test]

@@ -48,14 +48,16 @@ def judge_outputs(plain, learned, window):
     repeats = plain == learned
     said = (f"{same} of {len(after)} after the window's round with the plain run's tokens and log probabilities, {inside} changed in it; "
             f"{'the same' if repeats else 'others'} with the library alone")
-    if not after or not inside:
+    # The engines' own dummy weights are so small that an expert changes no output: the loads show that others were chosen.
+    if not after:
         return said, False
     return said, same == len(after) if repeats else None
 
 
 def gate_of(own, config):
     """Kernels that a gate of the model needs by itself."""
-    words = [config["hidden_size"], config["num_experts"], BATCH]
+    # Releases of transformers differ in what they call it.
+    words = [config["hidden_size"], config.get("num_experts") or config["num_local_experts"], BATCH]
     ended = child.run([sys.executable, os.path.join(DRIVERS, "gate_alone.py"), *map(str, words)], own.variables())
     return json.loads(ended.out) if ended.status == 0 else []
 

@@ -182,6 +182,13 @@ impl Read {
         missing.sum()
     }
 
+    /// How many events say what iterations used of the machine.
+    pub fn used(&self) -> u64 {
+        let events = self.events.iter();
+        let used = events.filter(|(_, event)| matches!(event.what, What::Used { .. }));
+        used.count() as u64
+    }
+
     /// The numbers of the iterations, in their order.
     pub fn iterations(&self) -> Vec<u64> {
         let mut numbers: Vec<_> = self

@@ -67,6 +67,8 @@ fn without_an_interpreter_a_window_switches_nothing() {
                 why_late: "",
                 capturing,
                 excluded: false,
+                kernels: None,
+                demand: None,
             };
             PerfectRouters.window_opens(&place);
             PerfectRouters.window_is_closed(&place);
@@ -202,6 +204,8 @@ fn the_source_runs_in_an_interpreter_and_is_switched_with_windows() {
         why_late: "",
         capturing: false,
         excluded: false,
+        kernels: None,
+        demand: None,
     };
     PerfectRouters.window_opens(&place);
     run(c"assert router._active");

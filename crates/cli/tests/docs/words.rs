@@ -91,9 +91,7 @@ fn literals(source: &str) -> Vec<(usize, String)> {
                 // A character, or a lifetime, which has no end.
                 let mut ahead = chars.clone();
                 let first = ahead.next();
-                if first == Some('\\') {
-                    chars.nth(1);
-                } else if ahead.next() == Some('\'') {
+                if first == Some('\\') || ahead.next() == Some('\'') {
                     chars.nth(1);
                 }
             }
