@@ -54,6 +54,8 @@ fn place(point: Point) -> Place<'static> {
         why_late: "",
         capturing: false,
         excluded: false,
+        kernels: None,
+        demand: None,
     }
 }
 
