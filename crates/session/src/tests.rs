@@ -17,8 +17,8 @@ use tllmprof_steps::window::{Edge, Point, Taken};
 
 use crate::wiring::WIRING;
 use crate::{
-    Doors, Facts, Interpreter, Place, Rank, Sink, Wiring, activity, by_name, count, entered,
-    goes_on, learns, named_entered, new_thread, note, returned,
+    Doors, Facts, Interpreter, Listener, Place, Rank, Sink, Wiring, activity, by_name, count,
+    entered, goes_on, learns, named_entered, new_thread, note, returned,
 };
 
 mod auto;
@@ -41,6 +41,7 @@ static TESTS: Wiring = Wiring {
     sink: &MADE,
     doors: &MADE,
     interpreter: &MADE,
+    listener: &MADE,
 };
 
 /// What runs while the sink switches.
@@ -210,6 +211,12 @@ impl Doors for Made {
     fn write_no_range(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         out.write_str("; no range")
     }
+}
+
+impl Listener for Made {
+    fn begins(&self, _: &'static Settings) {}
+
+    fn ends(&self) {}
 }
 
 impl Interpreter for Made {
