@@ -456,4 +456,13 @@ fn main_thread_leaves_by_pthread_exit() {
         assert_eq!(both.total(), 40, "{windows}");
         assert_switches(&both, &wanted);
     }
+    // The thread that samples stacks must not keep the process, either.
+    let traces = Scratch::new("hostile-stacks");
+    let both = program
+        .env("TLLMPROF_TRACE", traces.folder().join("%p.tllmprof"))
+        .env("TLLMPROF_NATIVE_STACKS", "1")
+        .window("5-", "cudaGraphLaunch")
+        .run();
+    both.assert_same_calls();
+    assert_eq!(both.total(), 40);
 }

@@ -208,6 +208,8 @@ fn shares_are_those_of_the_program() {
             .0
             .iter()
             .filter_map(|sample| sample.stack.last())
+            // The window holds the interpreter's end, too.
+            .filter(|name| !name.contains("/lib/python"))
             .collect();
         assert!(
             names.iter().all(|name| name.ends_with("program.py:1)")),

@@ -245,7 +245,7 @@ impl Counts {
         let used = record.used();
         let all = launches + iterations + spans + used + dropped;
         assert!(
-            (4 * calls - calls / 50..=8 * calls).contains(&all) && used >= iterations - 1,
+            (3 * calls - calls / 50..=8 * calls).contains(&all) && used > 1000,
             "{launches} + {iterations} + {spans} + {used} + {dropped}"
         );
         assert_eq!(record.header.counter(Counter::Iterations), calls);

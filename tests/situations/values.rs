@@ -75,6 +75,7 @@ const BAD: &[(&str, &[&[u8]])] = &[
     ("TLLMPROF_TRACE_MAX", &[b"1T", b"G"]),
     ("TLLMPROF_KERNELS", &[b"many", b"-5"]),
     ("TLLMPROF_ARGS", &[b"1", b"some"]),
+    ("TLLMPROF_CONTROL", &[b"2", b"./folder"]),
     ("TLLMPROF_RUN", &[b"a b", b"../x", b"a/b"]),
     ("TLLMPROF_LOG", &[b"loud"]),
 ];

@@ -183,8 +183,8 @@ fn where_kinds_differ_the_assumption_is_said_unless_the_order_is_set() {
 fn without_counters_there_is_the_plain_utilisation() {
     for (nvml, message) in [
         ("no-gpm", "it has no GPM"),
-        ("gpm-denied", "lets this user not count"),
-        ("gpm-ends", "GPU 0 counts no more"),
+        ("gpm-denied", "does not let this user count"),
+        ("gpm-ends", "GPU 0 stopped counting"),
     ] {
         let scratch = Scratch::new();
         let ended = sampled(&mut run(&scratch, nvml), &scratch, "exit 37");

@@ -209,7 +209,7 @@ fn a_page_takes_its_name_when_it_is_whole() {
     record(&scratch, 0);
     let ended = report(&scratch, &["--html", "out.html", "rank-0.tllmprof"]);
     assert_eq!((ended.code(), ended.stdout.as_str()), (Some(0), ""));
-    assert_eq!(ended.stderr, "tllmprof: the page is out.html\n");
+    assert_eq!(ended.stderr, "tllmprof: wrote out.html\n");
     let page = std::fs::read_to_string(scratch.path("out.html")).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
     assert!(page.contains("python -m server --model tiny"));

@@ -234,7 +234,10 @@ fn two_functions_of_one_name_have_no_rule() {
     let ended = symbols(&scratch, &["twins.so", "^twin$"]);
     assert_eq!(means(&ended.stdout, "twin"), ["entry", "entry"]);
     let last = ended.stdout.lines().last();
-    assert_eq!(last, Some("no rule names only twin: others are called so"));
+    assert_eq!(
+        last,
+        Some("no rule names only twin: others have the same name")
+    );
     let ended = symbols(&scratch, &["--json", "twins.so", "^twin$"]);
     assert_eq!(ended.stdout.matches("\"rule\": null}").count(), 2);
 }

@@ -49,7 +49,7 @@ lifecycle::global! {
     /// The child has its own.
     #[fork(reset)]
     #[exit = "the socket's file is removed"]
-    #[exec = "the file stays, and whoever lists removes it"]
+    #[exec = "the file stays until a command that lists processes removes it"]
     static BOUND: Published<Bound> = Published::none();
 }
 

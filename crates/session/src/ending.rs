@@ -152,8 +152,8 @@ fn end(may_run_profilers_here: bool) {
         );
     }
     if demands > 0 {
-        let s = if demands == 1 { "" } else { "s" };
-        log::say!(Info, "{demands} window{s} captured on demand");
+        let (many, s) = (demands, if demands == 1 { "" } else { "s" });
+        log::say!(Info, "{many} window{s} captured on demand");
     }
     if uses_cuda {
         // With no window set, nothing is said.

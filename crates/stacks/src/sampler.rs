@@ -8,6 +8,7 @@ use std::time::Instant;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
+use tllmprof_platform::own_threads::{self, OwnThread};
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::system::{name_thread, processor_time, start_thread, without_signals};
 use tllmprof_platform::thread::uncounted;
@@ -29,6 +30,8 @@ const ENDS: u32 = 2;
 
 /// How long the end of a window waits for the thread's.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// How often it looks whether only the library's threads are left.
+const LOOK: Duration = Duration::from_millis(100);
 /// What it runs on.
 const STACK: usize = 256 << 10;
 
@@ -138,6 +141,7 @@ pub fn process_ends() {
 
 extern "C" fn main(_: *mut c_void) -> *mut c_void {
     contained((), || {
+        let _own = OwnThread::new();
         name_thread(c"tllmprof-stacks");
         uncounted(&mut || contained((), run));
         scheduled::close_all();
@@ -187,6 +191,7 @@ impl Sampler {
     fn run(&mut self) {
         let mut intervals = Intervals::new(self.period);
         let mut next = Instant::now();
+        let mut looked = next;
         loop {
             // From when the last sample was meant: a sample's own time does not add to the interval. A thread that
             // could not run for long does not catch up.
@@ -196,6 +201,12 @@ impl Sampler {
             }
             if !recorder::is_on() {
                 return;
+            }
+            if next.saturating_duration_since(looked) >= LOOK {
+                looked = next;
+                if own_threads::are_alone() {
+                    return;
+                }
             }
             if recorder::is_recording() && !self.sample() {
                 return;

@@ -132,7 +132,7 @@ fn folder(path: PathBuf, user: u32) -> Option<Folder> {
     let status = fs::symlink_metadata(&path).ok()?;
     let owner = status.uid();
     let why = if !status.is_dir() {
-        "it is no folder".to_owned()
+        "it is not a folder".to_owned()
     } else if user != 0 && owner != user && owner != 0 {
         format!("it belongs to user {owner}")
     } else {

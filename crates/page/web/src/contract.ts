@@ -529,7 +529,7 @@ export type FindingKind =
     | "bound"
     /** A consequence of causes. */
     | "symptom"
-    /** Something to know that is no fault. */
+    /** Something to know that is not a fault. */
     | "note";
 
 /** Whether a finding's rule holds. */
@@ -778,7 +778,7 @@ export type LedgerKind =
     | "blocked"
     /** Host: the thread could have run, and another one had its processor. */
     | "delayed"
-    /** Host: waiting for requests, which is no work and no fault. */
+    /** Host: waiting for requests, which is neither work nor a fault. */
     | "requests"
     /** GPU: at work. */
     | "busy"

@@ -85,7 +85,7 @@ pub enum LedgerKind {
     Blocked,
     /// Host: the thread could have run, and another one had its processor.
     Delayed,
-    /// Host: waiting for requests, which is no work and no fault.
+    /// Host: waiting for requests, which is neither work nor a fault.
     Requests,
     /// GPU: at work.
     Busy,
