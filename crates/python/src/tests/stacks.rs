@@ -223,7 +223,12 @@ for turn in range(1000):
         });
         let deepest = seen.stacks.iter().flatten().map(Vec::len).max().unwrap();
         seen.report();
-        assert!(deepest > 700, "{deepest}");
+        // Where reading one takes as long as it lasts, as in a build without optimization, it is rejected.
+        assert!(
+            deepest > 700 || seen.torn() > 0.3,
+            "{deepest}, {:.4} torn",
+            seen.torn()
+        );
         assert_eq!(seen.callers("seventy"), ["down"].into());
     });
 }
