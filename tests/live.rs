@@ -345,8 +345,8 @@ fn a_hundred_captures_in_a_row_take_exactly_their_steps() {
         assert_eq!(accepted.1 - accepted.0, n % 7);
         taken.push(closed);
     }
-    // The record, which was begun before the first, and where its thread was taken off the processor as the last
-    // window closed the file that says for how long, until the next window.
+    // The record was begun before the first. On a busy machine one more descriptor was seen to stay; which one is not
+    // known. The thread's schedstat, which the recorder opens in windows, is one to look at.
     let left = server.count("fd") - descriptors;
     assert!(left <= 1, "{left}");
     assert_eq!(server.windows(), taken);
@@ -487,7 +487,8 @@ fn ranks_in_lockstep_are_captured_in_the_same_steps() {
             captured.err()
         );
     }
-    // One that a rank had passed before it was confirmed is closed at once and taken again.
+    // On a busy machine there was one window more than captures, once; why is not known. A capture that a rank is too
+    // late for is asked for again, which may leave one.
     let whole = |rank: &Running| {
         let all = rank.windows().into_iter();
         all.filter(|(first, last)| last - first == 4)

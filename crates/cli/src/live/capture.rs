@@ -423,7 +423,7 @@ impl Follow {
                 _ => bail!("left; what was asked for goes on: tllmprof stop ends it"),
             }
             if self.stopped.is_some_and(|since| since.elapsed() > CLOSING) {
-                bail!("the windows were not seen to close within {CLOSING:?}");
+                bail!("the windows are still open after {CLOSING:?}");
             }
             if self.stopped.is_none() && self.moved.elapsed() > arguments.wait {
                 self.is_stuck = true;

@@ -49,7 +49,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             Ok(_) => failed = true,
             Err(error) => {
                 output::say(format_args!(
-                    "{pid}: the window was not seen to close: {}",
+                    "{pid}: the window is still open: {}",
                     worded(&error.to_string())
                 ));
                 failed = true;
