@@ -333,9 +333,14 @@ fn what_changes_all_the_time_is_read_or_rejected() {
 fn a_thread_that_sleeps_is_seen_to_sleep() {
     for python in few() {
         let (_, samples) = sampled_alone(python, "sleeps", 300);
-        let asleep = samples.share(|sample| sample.state == Some(ThreadState::Sleeping));
+        let is_asleep = |sample: &Sample| sample.state == Some(ThreadState::Sleeping);
+        let asleep = samples.share(is_asleep);
         assert!(asleep > 0.3, "{python}: {asleep}");
-        assert!(samples.share(|sample| sample.stack.iter().any(|name| is(name, "sleeps"))) > 0.9);
+        // Not of all samples: how long the interpreter takes to end, and is seen without a frame, is the machine's.
+        let in_sleeps = samples.share(|sample| {
+            is_asleep(sample) && sample.stack.iter().any(|name| is(name, "sleeps"))
+        });
+        assert!(in_sleeps > 0.9 * asleep, "{python}: {in_sleeps} of {asleep}");
     }
 }
 

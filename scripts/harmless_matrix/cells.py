@@ -1,6 +1,7 @@
 """Runs programs without and with the library, and says what differs."""
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,9 @@ from .surroundings import AFTER_A_SIGNAL, AT_FORK, LOADER
 INSIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inside.py")
 STREAMS = ["out", "err", "files", "left", "census"]
 OURS = "tllmprof:"
+# The control socket, and what says how long a thread has waited for a processor; the library's lie at 64 and above.
+DESCRIPTOR = re.compile(r"(?:6[4-9]|[7-9]\d|\d{3,})=(?:socket:|/proc/\d+/task/\d+/schedstat)")
+THREADS = {f"thread {name}" for name in ("tllmprof", "tllmprof-stacks", "tllmprof-live")}
 BROKEN = ("command not found", "error while loading shared libraries", "No such file or directory: '/usr/lib",
           "cannot execute", "not started:")
 # Runs without the library: at first, and for what differs up to so many more, as what happens every other time is the
@@ -155,16 +159,18 @@ def streams(seen, says=""):
 
 
 def without_ours(found, uses, setting, records="/records/"):
-    """What the library may add: lines on standard error that begin with its name, where it has something to say; its worker, and
-    the record. Only a program that uses CUDA or Python gives it a reason."""
+    """What the library may add: lines on standard error that begin with its name, where it has something to say; its threads,
+    and the descriptors of the record, the socket and a file of /proc. Only a program that uses CUDA or Python gives it
+    a reason."""
     if setting.name == "bare":
         return found
     found = dict(found)
     if uses or setting.name == "bad value":
         found["err"] = [line for line in found["err"] if not line.startswith(OURS)]
     if uses:
-        found["census"] = [" ".join(word for word in line.split(" ") if records not in word) for line in found["census"]
-                           if line != "thread tllmprof"]
+        found["census"] = [" ".join(word for word in line.split(" ")
+                                    if records not in word and not DESCRIPTOR.fullmatch(word)) for line in found["census"]
+                           if line not in THREADS]
     return found
 
 

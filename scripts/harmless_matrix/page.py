@@ -153,9 +153,9 @@ def written(results, given, seconds, hides=(), taken=0):
             "runs without the library, and one more with it: *different* differs again, *once* does not. A run that fails "
             "to start, "
             "or for which there is nothing to compare with, is *left out*, and counts nowhere.", "",
-            "What the library may add: lines on standard error that begin with `tllmprof:`, its worker thread and the "
-            "record's "
-            "descriptor, where the program uses CUDA or Python and a setting asks for something; "
+            "What the library may add: lines on standard error that begin with `tllmprof:`, its threads (`tllmprof`, "
+            "`tllmprof-stacks`, `tllmprof-live`) and the descriptors of the record, of the control socket and of a thread's "
+            "`schedstat`, where the program uses CUDA or Python and a setting asks for something; "
             "nothing anywhere else. Each setting:", ""]
     page += [f"- **{setting.name}**: {setting.about}" for setting in given.settings]
     page += ["", "Two changes are documented and not counted: with NVTX ranges on, `NVTX_INJECTION64_PATH` is in the environment, and "

@@ -106,10 +106,12 @@ class Allowed(unittest.TestCase):
         self.assertEqual((after["err"], after["out"]), (["own"], ["PROFILE: 1"]))
         self.assertEqual(cells.streams(seen)["err"], seen["err"])
 
-    def test_worker_and_record(self):
-        census = ["process p: 0=/dev/null 5=/tmp/records/1.tllmprof", "thread tllmprof", "thread own"]
+    def test_threads_and_descriptors(self):
+        census = ["process p: 0=/dev/null 5=socket: 63=/proc/7/task/7/schedstat 5=/tmp/records/1.tllmprof 64=socket: "
+                  "65=/proc/7/task/8/schedstat 100=/tmp/calls", "thread tllmprof", "thread tllmprof-live", "thread own",
+                  "thread tllmprof-stacks"]
         self.assertEqual(self.after("cuda", EVERYTHING, census=census)["census"],
-                         ["process p: 0=/dev/null", "thread own"])
+                         ["process p: 0=/dev/null 5=socket: 63=/proc/7/task/7/schedstat 100=/tmp/calls", "thread own"])
         self.assertEqual(self.after("", EVERYTHING, census=census)["census"], census)
 
 

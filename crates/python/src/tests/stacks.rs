@@ -214,23 +214,25 @@ fn deep_stacks_that_come_and_go_are_read_or_rejected() {
 def down(depth, act):
     if depth: down(depth - 1, act)
     else: act()
-for turn in range(1000):
+def long():
+    for turn in range(50): seventy()
+for turn in range(500):
     down(700, seventy)
     down(60, twenty)
     down(3, ten)
+    if turn % 25 == 0: down(700, long)
 ",
             );
         });
-        let deepest = seen.stacks.iter().flatten().map(Vec::len).max().unwrap();
         seen.report();
-        // Where reading one takes as long as it lasts, as in a build without optimization, it is rejected.
-        let torn = seen.torn();
-        assert!(deepest > 700 || torn > 0.3, "{deepest}, {torn:.4} torn");
+        let deepest = seen.stacks.iter().flatten().map(Vec::len).max().unwrap();
+        assert!(deepest > 700, "{deepest}");
+        // A stack that is gone before it has been read is rejected: on a slow machine, all but those that stay.
         let callers = seen.callers("seventy");
-        let is_rejected = callers.is_empty() && torn > 0.3;
+        let all = ["down", "long"].into();
         assert!(
-            callers == ["down"].into() || is_rejected,
-            "{callers:?}, {torn:.4} torn"
+            callers.contains("long") && callers.is_subset(&all),
+            "{callers:?}"
         );
     });
 }
