@@ -361,6 +361,26 @@ fn a_hundred_captures_in_a_row_take_exactly_their_steps() {
 }
 
 #[test]
+fn how_long_a_step_takes_is_known_as_soon_as_a_record_has_some() {
+    const PERIOD: u64 = 2_000_000;
+    let place = Place::new();
+    let mut with = place.start(&mut place.server("2000"));
+    let mut without = place.start(place.server("2000").env_remove("TLLMPROF_TRACE"));
+    let mut peer = with.connect();
+    wait_until("20 steps", || peer.status().iterations > 20);
+    // The server sleeps for so long in each step: a busy machine makes steps longer, and none shorter.
+    let p50 = peer.status().p50_ns.unwrap();
+    assert!(p50 >= PERIOD, "{p50}");
+    let mut peer = without.connect();
+    assert_eq!(peer.status().p50_ns, None);
+    peer.capture(5);
+    let p50 = peer.status().p50_ns.unwrap();
+    assert!(p50 >= PERIOD, "{p50}");
+    with.end();
+    without.end();
+}
+
+#[test]
 fn steps_that_were_learnt_are_captured_by_number_too() {
     let place = Place::new();
     let mut command = place.server("500");

@@ -229,6 +229,7 @@ impl Server {
             rule: status.step.to_string(),
             iterations: status.iterations,
             at_ns: nanoseconds(Clock::Monotonic),
+            p50_ns: recorder::median_ns(),
             phase,
             first: window.map(|window| window.first),
             last: window.and_then(|window| window.last),

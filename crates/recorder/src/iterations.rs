@@ -8,7 +8,7 @@ use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Edge, Event, What};
 
 use super::state::{IS_RECORDING, is_on, is_recording};
-use super::{clock, gpu, ranges, space, usage, writers};
+use super::{clock, gpu, pace, ranges, space, usage, writers};
 
 /// No iteration is open.
 const NONE: u64 = u64::MAX;
@@ -107,6 +107,7 @@ fn end(counts: bool, cut: bool) {
         return;
     };
     header.add(Counter::Iterations, 1);
+    pace::add(took);
     if is_recording() {
         ENDED.fetch_add(1, Ordering::Relaxed);
         let excluded = EXCLUDED.load(Ordering::Relaxed);

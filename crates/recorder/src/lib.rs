@@ -13,6 +13,7 @@ mod failure;
 mod file;
 pub mod gpu;
 mod iterations;
+mod pace;
 mod quiet;
 pub mod ranges;
 mod space;
@@ -45,6 +46,7 @@ pub use iterations::{
     count_calls, iteration_begins, iteration_ends, open_iteration, wants_calls, window_closes,
     window_opens,
 };
+pub use pace::median_ns;
 pub use space::{make_room, set_helper};
 pub use state::{add, is_on, is_recording, is_wanted, set};
 pub use writers::strings::{LONGEST, Label, id_of};

@@ -1,0 +1,87 @@
+//! How long the latest iterations took, for who asks while the process runs.
+//!
+//! Written where an iteration ends, with the session's turn or its lock: by one thread at a time. One store for each.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use tllmprof_platform::lifecycle::{self, OnlyThread};
+
+use super::clock;
+
+/// Iterations that are remembered.
+const KEPT: usize = 128;
+
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(in_child)]
+    static PACE: Pace = Pace::new();
+}
+
+struct Pace {
+    /// The latest iterations' times, in ticks: that of iteration n of them at n modulo [`KEPT`].
+    took: [AtomicU64; KEPT],
+    /// How many iterations there have been.
+    count: AtomicU64,
+}
+
+/// An iteration has ended that took so many ticks.
+pub fn add(took: u64) {
+    PACE.add(took);
+}
+
+/// The median of the latest iterations' times, in nanoseconds; nothing where none has ended.
+pub fn median_ns() -> Option<u64> {
+    let ticks = PACE.median()?;
+    Some((ticks as f64 / clock::ticks_per_ns()) as u64)
+}
+
+impl Pace {
+    const fn new() -> Self {
+        Self {
+            took: [const { AtomicU64::new(0) }; KEPT],
+            count: AtomicU64::new(0),
+        }
+    }
+
+    fn add(&self, took: u64) {
+        let count = self.count.load(Ordering::Relaxed);
+        self.took[(count % KEPT as u64) as usize].store(took, Ordering::Relaxed);
+        self.count.store(count + 1, Ordering::Relaxed);
+    }
+
+    fn median(&self) -> Option<u64> {
+        let count = self.count.load(Ordering::Relaxed).min(KEPT as u64) as usize;
+        let mut took = self
+            .took
+            .each_ref()
+            .map(|took| took.load(Ordering::Relaxed));
+        let took = &mut took[..count];
+        took.sort_unstable();
+        took.get(count / 2).copied()
+    }
+
+    /// The child of a fork has made none.
+    fn in_child(&self, _: &OnlyThread) {
+        self.count.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_of_the_latest_iterations() {
+        let pace = Pace::new();
+        assert_eq!(pace.median(), None);
+        let after = |took: u64, times: usize| {
+            (0..times).for_each(|_| pace.add(took));
+            pace.median()
+        };
+        assert_eq!(after(5, 1), Some(5));
+        assert_eq!(after(7000, KEPT), Some(7000));
+        assert_eq!(after(10, KEPT / 2), Some(7000));
+        assert_eq!(after(10, 1), Some(10));
+    }
+}
