@@ -16,6 +16,7 @@ EVERYTHING = {
     "TLLMPROF_TRACE": "%q{SOAK_FOLDER}/%q{SOAK_LOAD}-%p.tllmprof", "TLLMPROF_TRACE_MAX": "256M", "TLLMPROF_NVTX": "1",
     "TLLM_NVTX_DEBUG": "1", "TLLM_LLMAPI_ENABLE_NVTX": "1", "TLLM_PROFILE_RECORD_GC": "1", "TLLMPROF_GIL": "1",
     "TLLMPROF_KERNELS": "1", "ENABLE_PERFECT_ROUTER": "1", "TLLMPROF_PY_RANGES": "__main__:marked",
+    "TLLMPROF_STACKS": "1000",
 }
 
 
@@ -46,7 +47,7 @@ class Load:
         clean.update(LD_LIBRARY_PATH=":".join(libraries), PYTHONDONTWRITEBYTECODE="1")
         if not self.is_plain:
             clean.update(EVERYTHING, LD_PRELOAD=lib, SOAK_FOLDER=folder, SOAK_LOAD=self.name, TLLMPROF_STEP=self.rule,
-                         TLLM_PROFILE_START_STOP=self.windows)
+                         TLLM_PROFILE_START_STOP=self.windows, TLLMPROF_CONTROL=os.path.join(folder, "control"))
         clean.update(self.variables)
         return clean
 
