@@ -142,10 +142,11 @@ fn a_crowd_of_threads_stays_within_the_bound() {
         kept + dropped >= calls + pushed && kept > 600,
         "{kept} {dropped}"
     );
-    // With room for all of them nothing is lost, but for threads that waited too long for others to make it.
+    // With room for all of them nothing is lost, but for threads that waited too long for others to make it: on a busy
+    // machine some hundred calls.
     let (program, _, records) = run("crowd", &[("TLLMPROF_TRACE_MAX", "100M")]);
     assert_kept_and_dropped(&program, &records[0]);
-    assert!(launches(&records[0]) > 2500, "{}", launches(&records[0]));
+    assert!(launches(&records[0]) > 2000, "{}", launches(&records[0]));
 }
 
 #[test]
