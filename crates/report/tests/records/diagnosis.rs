@@ -352,7 +352,7 @@ fn a_host_that_sleeps() {
     let report = report(std::slice::from_ref(&made));
     assert_eq!(yes(&report), ["host-blocked", "low-gpu-utilisation"]);
     let first = &report.findings[0];
-    let said = "asleep or blocked between cuStreamSynchronize and cuLaunchKernel (48.8 %)";
+    let said = "asleep or blocked: between cuStreamSynchronize and cuLaunchKernel (48.8 %)";
     assert!(first.evidence.contains(said), "{}", first.evidence);
     assert!((first.loss.unwrap() - 0.5).abs() < 0.01, "{first:?}");
     // Where it may have been on a processor meanwhile, nothing is certain.

@@ -345,6 +345,16 @@ fn off_the_processor_and_native_code_have_rows_of_their_own() {
     let outside = process.stacks.python.iter();
     let outside: Vec<_> = outside.filter(|node| node.parent.is_none()).collect();
     assert_eq!(outside[1].of.name, "in no Python function");
+    // What a thread waits for a processor is none of what its code is found to take.
+    let report = Report::new(vec![process]);
+    let found = &report.findings[0];
+    let evidence = "the GPU has nothing to do 63.2 % of the time while the host runs its code: \
+                    Python: Scheduler.schedule (sched.py:211) (39.5 %), native: libcpu.so+0x1a2b (23.7 %)";
+    assert_eq!(
+        (found.rule.name, &*found.evidence),
+        ("host-bound", evidence)
+    );
+    assert!((found.loss.unwrap() - 0.632).abs() < 1e-3, "{found:?}");
 }
 
 #[test]
