@@ -52,6 +52,9 @@ fn there_is_one_figure_for_each_share_and_little_is_unexplained() {
             "{name}"
         );
         assert_eq!(process["dropped"], 0, "{name}");
+        if !process["stacks"].is_null() {
+            shares::samples_are_the_same(&shown);
+        }
         for (side, most) in UNEXPLAINED {
             let rows = shares::rows(process, side);
             let is_none = |cause: &str| ["other", "unknown"].iter().any(|one| cause.ends_with(one));

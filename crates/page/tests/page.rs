@@ -73,6 +73,25 @@ fn page_text_and_json_have_one_figure_for_each_share() {
 }
 
 #[test]
+fn page_text_and_json_have_one_figure_for_samples_of_stacks() {
+    // Of 41 samples one is rejected.
+    let ranks = |hertz: &[u64]| {
+        let ranks = hertz.iter().zip(0..).map(|(hertz, rank)| {
+            let mut engine = engine(rank);
+            engine.windows = vec![(100, 150 + 10 * rank)];
+            engine.stacks = *hertz;
+            engine
+        });
+        Shown::of(&ranks.collect::<Vec<_>>(), 1 << 20)
+    };
+    for hertz in [&[1000][..], &[1000, 1000], &[1000, 1000, 1000, 1000]] {
+        shares::samples_are_the_same(&ranks(hertz));
+    }
+    let text = ranks(&[0, 0]).report.text();
+    assert!(!text.contains("stacks"), "{text}");
+}
+
+#[test]
 fn all_events_are_in_it_where_there_is_room() {
     let mut engine = engine(0);
     engine.windows = vec![(100, 150)];

@@ -26,6 +26,8 @@ pub struct Step {
     pub duration: u64,
     /// How much longer than the fastest, in nanoseconds.
     pub spread: u64,
+    /// How much longer than the slowest of the other processes, in nanoseconds.
+    pub ahead: u64,
 }
 
 impl Skew {
@@ -34,6 +36,17 @@ impl Skew {
     pub fn most_often(&self) -> Option<(usize, u64)> {
         let often = self.slowest.iter().copied().enumerate();
         often.max_by_key(|(_, often)| *often)
+    }
+
+    /// How long all of the iterations take that several processes have, as long as the slowest takes, and how much of
+    /// that would be saved if one process were as fast as the others; in nanoseconds.
+    #[must_use]
+    pub fn saved(&self, place: usize) -> (u64, u64) {
+        let steps = self.iterations.iter();
+        steps.fold((0, 0), |(all, saved), step| {
+            let ahead = if step.slowest == place { step.ahead } else { 0 };
+            (all + step.duration, saved + ahead)
+        })
     }
 
     /// That of some processes; `None` where no two have an iteration in common that counts.
@@ -56,12 +69,14 @@ impl Skew {
                 continue;
             }
             slowest[long.2] += 1;
+            let others = same.iter().rev().find(|other| other.2 != long.2);
             iterations.push(Step {
                 n: long.0,
                 slowest: long.2,
                 fastest: short.2,
                 duration: long.1,
                 spread: long.1 - short.1,
+                ahead: long.1 - others.map_or(long.1, |other| other.1),
             });
         }
         let spread = Quantiles::of(iterations.iter().map(|step| step.spread))?;

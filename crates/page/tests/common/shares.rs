@@ -91,3 +91,38 @@ pub fn are_the_same(shown: &Shown) -> Value {
     }
     json
 }
+
+/// Of the samples of stacks, text, page and JSON say how many there are and how much was rejected, of one process or of
+/// several.
+pub fn samples_are_the_same(shown: &Shown) {
+    let mut json = Vec::new();
+    shown.report.json(&mut json).unwrap();
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    let html = String::from_utf8(shown.html()).unwrap();
+    let there: Value = serde_json::from_str(element(&html, "data")).unwrap();
+    let text = shown.report.text();
+    let lines = text.lines().skip_while(|line| !line.starts_with("stacks"));
+    let said: String = lines.take(3).collect();
+    assert!(!said.is_empty(), "{text}");
+    let processes = json["processes"].as_array().unwrap();
+    for (place, process) in processes.iter().enumerate() {
+        let stacks = &process["stacks"];
+        let there = &there["report"]["processes"][place]["stacks"];
+        assert_eq!(there, stacks);
+        let who = match processes.len() {
+            1 => ": ",
+            _ => &format!("rank {} ", process["rank"]),
+        };
+        let at = said.find(who).map(|at| at + who.len());
+        let at = at.unwrap_or_else(|| panic!("{who}: {said}"));
+        let samples = stacks["counts"]["samples"].to_string();
+        let rest = said[at..].strip_prefix(&samples);
+        let rest = rest.unwrap_or_else(|| panic!("{samples}: {said}"));
+        let own = rest.split("rank").next().unwrap();
+        let rejected = Share(stacks["rejected_share"].as_f64().unwrap());
+        let is_said = own.contains(&rejected.to_string());
+        let is_there = stacks["counts"]["rejected"] != 0;
+        assert!(is_said || !is_there, "{own}: {rejected}");
+        assert!(said.contains(&format!("{} Hz", stacks["rate"])), "{said}");
+    }
+}

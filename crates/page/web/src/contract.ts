@@ -664,11 +664,11 @@ export interface SampleCounts {
     native: number;
 }
 
-/** How often a function was the innermost one. */
+/** How often a function was seen. */
 export interface FunctionSamples {
     /** The function: `QUALNAME (FILE:FIRST LINE)` of Python. */
     name: string;
-    /** How many samples it was the innermost function of. Unit: samples. */
+    /** In `functions` the samples that it was the innermost function of; in trees also those in what it calls. Unit: samples. */
     samples: number;
     /** How many of those its thread slept in. Unit: samples. */
     asleep: number;
@@ -678,11 +678,11 @@ export interface FunctionSamples {
 
 /** A function as another one, or none, called it. */
 export interface TreeNode {
-    /** The function. */
-    name: string;
     /** The place of its caller, which comes before it in this list; `null`: none. */
     parent: number | null;
-    /** Samples in it and in what it calls. Unit: samples. */
+    /** The function: `QUALNAME (FILE:FIRST LINE)` of Python. */
+    name: string;
+    /** In `functions` the samples that it was the innermost function of; in trees also those in what it calls. Unit: samples. */
     samples: number;
     /** How many of those its thread slept in. Unit: samples. */
     asleep: number;

@@ -8,7 +8,7 @@ use super::Judged;
 use super::evidence::Evidence;
 use crate::facts::CallRow;
 use crate::iteration::{Iteration, Used};
-use crate::ledger::{Claims, LedgerKind};
+use crate::ledger::{ASLEEP, Claims, LedgerKind};
 use crate::slow::LARGE as LARGE_BATCH;
 use crate::units::{Bytes, Rate, Share, Time};
 
@@ -230,8 +230,8 @@ pub fn blocked(one: &Evidence<'_>) -> Judged {
         return Judged::Unknown("the record does not have it".to_owned());
     }
     let claims = &one.process.claims;
-    let what = "the host's thread is asleep or blocked";
-    waited_for(one, what, claims.blocked, &claims.blocked_in, BLOCKED)
+    let what = format!("the host's thread is {ASLEEP}");
+    waited_for(one, &what, claims.blocked, &claims.blocked_in, BLOCKED)
 }
 
 /// What the GPU has nothing to do in while the host does `what`, in all and by the greatest rows of the ledger.
@@ -248,7 +248,10 @@ fn waited_for(
     }
     let of = |time: u64| time as f64 / gpu as f64;
     let named = rows.iter();
-    let named = named.map(|(cause, idle)| format!("{cause} ({})", Share(of(*idle))));
+    let named = named.map(|(cause, idle)| {
+        let place = cause.strip_prefix(ASLEEP).unwrap_or(cause);
+        format!("{} ({})", place.trim_start(), Share(of(*idle)))
+    });
     let share = of(time);
     let evidence = match rows.is_empty() {
         true => format!("the GPU never waits while {what}"),

@@ -43,13 +43,8 @@ pub fn slow(all: &[Evidence<'_>], skew: Option<&Skew>) -> Judged {
     let others = all.iter().filter(|one| one.place != slowest.place);
     let others = Quantiles::of(others.map(|one| one.sum.time.p50)).map_or(0, |others| others.p50);
     let own = slowest.sum.time.p50;
-    let loss = own.saturating_sub(others) as f64 / own.max(1) as f64;
+    let slower = own.saturating_sub(others) as f64 / own.max(1) as f64;
     let often = often(slowest, skew);
-    // What that rank loses to causes of its own is theirs.
-    let own_causes = causes(slowest);
-    let rest_of = || all.iter().filter(|one| one.place != slowest.place);
-    let usual = rest_of().map(causes).sum::<f64>() / rest_of().count().max(1) as f64;
-    let rest = loss - (own_causes - usual).max(0.0);
     let evidence = format!(
         "{}: {} at the median, the others {}; the slowest in {} of the iterations{}",
         slowest.who,
@@ -58,17 +53,39 @@ pub fn slow(all: &[Evidence<'_>], skew: Option<&Skew>) -> Judged {
         Share(often),
         work(slowest, all)
     );
-    if loss >= SLOWER && often >= OFTEN {
-        match rest >= SLOWER {
-            true => Judged::yes(evidence, rest),
-            false => Judged::Yes {
-                evidence: evidence + ", by causes of its own",
-                loss: None,
-            },
-        }
-    } else {
-        Judged::No(evidence)
+    if slower < SLOWER || often < OFTEN {
+        return Judged::No(evidence);
     }
+    // What that rank loses to causes of its own is theirs.
+    let own_causes = causes(slowest);
+    let rest_of = || all.iter().filter(|one| one.place != slowest.place);
+    let usual = rest_of().map(causes).sum::<f64>() / rest_of().count().max(1) as f64;
+    let theirs = (own_causes - usual).max(0.0);
+    if slower - theirs < SLOWER {
+        return Judged::Yes {
+            evidence: evidence + ", by causes of its own",
+            loss: None,
+        };
+    }
+    // A step of ranks that wait for each other takes as long as the slowest: without this one, as the next.
+    let (steps, saved) = skew.saved(slowest.place);
+    let (count, gain) = (skew.iterations.len() as u64, share_of(saved, steps));
+    let evidence = format!(
+        "{evidence}; if it were like them, {} a step, not {}",
+        Time((steps - saved) / count.max(1)),
+        Time(steps / count.max(1))
+    );
+    match gain - theirs {
+        gain if gain > 0.0 => Judged::yes(evidence, gain),
+        _ => Judged::Yes {
+            evidence,
+            loss: None,
+        },
+    }
+}
+
+fn share_of(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
 }
 
 /// What is in the batches of the slowest rank, if that is not what the others have.

@@ -10,6 +10,9 @@ use crate::stacks::{Frames, Seen};
 /// What having no processor is called.
 const DELAYED: &str = "waiting for a processor";
 
+/// What causes begin with in which the thread was asleep or blocked.
+pub const ASLEEP: &str = "asleep or blocked";
+
 /// What time is spent on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Key {
@@ -102,7 +105,7 @@ impl Named<'_> {
                     Code::Before(key) => (format!("before {}", self.label(key)), String::new()),
                     Code::After(key) => (format!("after {}", self.label(key)), String::new()),
                 };
-                (LedgerKind::Blocked, format!("asleep or blocked {from}{to}"))
+                (LedgerKind::Blocked, format!("{ASLEEP} {from}{to}"))
             }
             Spent::Delayed => (LedgerKind::Delayed, DELAYED.to_owned()),
             Spent::Other => (LedgerKind::Other, "other".to_owned()),
@@ -116,6 +119,8 @@ impl Named<'_> {
         use LedgerKind::{Copy, Launch, Wait};
         match spent {
             Spent::On(key) => matches!(key, Key::Function(_)),
+            // Without a processor it ran none.
+            Spent::Seen(Seen::Waiting) => false,
             Spent::Edge(..) | Spent::Before(_) | Spent::After(_) | Spent::Seen(_) => true,
             Spent::Blocked(Code::In(_) | Code::Edge(..) | Code::Before(_) | Code::After(_)) => true,
             Spent::Between(from, to) | Spent::Blocked(Code::Between(from, to)) => {
@@ -153,7 +158,7 @@ impl Named<'_> {
             }
             Seen::Asleep(function) => {
                 let place = function.map_or("native code", label);
-                (LedgerKind::Blocked, format!("asleep or blocked in {place}"))
+                (LedgerKind::Blocked, format!("{ASLEEP} in {place}"))
             }
             Seen::Waiting => (LedgerKind::Delayed, DELAYED.to_owned()),
             Seen::Outside => {

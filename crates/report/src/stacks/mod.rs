@@ -168,7 +168,7 @@ impl SampleCounts {
     }
 }
 
-/// How often a function was the innermost one.
+/// How often a function was seen.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct FunctionSamples {
     /// The function: `QUALNAME (FILE:FIRST LINE)` of Python.
@@ -176,7 +176,7 @@ pub struct FunctionSamples {
     /// The same without folders.
     #[serde(skip)]
     pub label: String,
-    /// How many samples it was the innermost function of.
+    /// In `functions` the samples that it was the innermost function of; in trees also those in what it calls.
     #[schemars(extend("unit" = "samples"))]
     pub samples: u64,
     /// How many of those its thread slept in.

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::FunctionSamples;
 use super::frames::Frames;
 
 /// How many nodes a tree has, and how much of the samples one has at least: what is smaller is its caller's own.
@@ -15,19 +16,10 @@ const SMALL: f64 = 0.001;
 /// A function as another one, or none, called it.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct TreeNode {
-    /// The function.
-    pub name: String,
     /// The place of its caller, which comes before it in this list; `null`: none.
     pub parent: Option<usize>,
-    /// Samples in it and in what it calls.
-    #[schemars(extend("unit" = "samples"))]
-    pub samples: u64,
-    /// How many of those its thread slept in.
-    #[schemars(extend("unit" = "samples"))]
-    pub asleep: u64,
-    /// How much of all samples that is.
-    #[schemars(extend("unit" = "part of 1"))]
-    pub share: f64,
+    #[serde(flatten)]
+    pub of: FunctionSamples,
 }
 
 /// Functions after their callers, of one caller the greatest first.
@@ -119,17 +111,18 @@ impl TreeBuilder {
         push(&mut next, 0, None);
         while let Some((at, parent)) = next.pop() {
             let node = &self.nodes[at];
-            let name = match node.function {
-                Some(function) => frames.name(function),
-                None => OUTSIDE,
+            let (name, label) = match node.function {
+                Some(function) => (frames.name(function), frames.label(function)),
+                None => (OUTSIDE, OUTSIDE),
             };
-            tree.push(TreeNode {
+            let of = FunctionSamples {
                 name: name.to_owned(),
-                parent,
+                label: label.to_owned(),
                 samples: node.samples,
                 asleep: node.asleep,
                 share: node.samples as f64 / all.max(1) as f64,
-            });
+            };
+            tree.push(TreeNode { parent, of });
             push(&mut next, at, Some(tree.len() - 1));
         }
         tree
@@ -156,7 +149,7 @@ mod tests {
         let tree = builder.finish(&Frames::default());
         let found: Vec<_> = tree
             .iter()
-            .map(|node| (node.parent, node.samples, node.asleep))
+            .map(|node| (node.parent, node.of.samples, node.of.asleep))
             .collect();
         let expected = [
             (None, 4501, 3000),
@@ -165,7 +158,7 @@ mod tests {
             (None, 10, 0),
         ];
         assert_eq!(found, expected);
-        assert_eq!(tree[3].name, OUTSIDE);
+        assert_eq!(tree[3].of.name, OUTSIDE);
         assert_eq!(TreeBuilder::default().finish(&Frames::default()), []);
     }
 }

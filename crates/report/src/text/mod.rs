@@ -7,6 +7,7 @@ mod one;
 mod routing;
 mod rows;
 mod several;
+mod stacks;
 
 use crate::Report;
 use lines::Lines;

@@ -8,7 +8,7 @@ use tllmprof_record::Ended;
 use super::lines::{Lines, WIDTH, short};
 use super::routing;
 use super::rows::Rows;
-use super::{findings, gpu};
+use super::{findings, gpu, stacks};
 use crate::batch::{BatchSum, PhaseSum, SizeSum};
 use crate::diagnosis::Finding;
 use crate::facts::Facts;
@@ -17,7 +17,6 @@ use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::routing::expert_gpus;
 use crate::slow::Slow;
-use crate::stacks::ENOUGH;
 use crate::sum::{GpuFrom, Sum};
 use crate::units::{Change, Rate, Share, Time};
 use crate::window::Window;
@@ -36,9 +35,6 @@ const LEDGER: usize = 3;
 /// The ledger of a window is shown from this part of the time on that goes elsewhere than in all of them.
 const UNLIKE: f64 = 0.2;
 const UNLIKE_LINES: usize = 2;
-/// How many lines sampled stacks take, and how many functions they name.
-const STACKS: usize = 2;
-const FUNCTIONS: usize = 3;
 /// How many lines there are for what was found and for notes, where those can be shorter.
 const FOUND: usize = 9;
 
@@ -137,11 +133,11 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
     let others =
         headings + python_lines + gpu::fixed(process) + routing::fixed(&process.experts) + notes;
     // A screen that is full of other tables has less room for it.
-    let sampled = STACKS * usize::from(process.stacks.is_there());
+    let sampled = stacks::LINES * usize::from(process.stacks.is_there());
     let wanted = others + sampled + tables.iter().sum::<usize>() + 1 + 2 * LEDGER;
     let most = if lines.left() >= wanted { LEDGER } else { 1 };
     ledger(&process.ledger, sum.gpu_from, most, lines);
-    stacks(process, lines);
+    stacks::one(process, lines);
     let room = lines
         .left()
         .saturating_sub(others + 1 + tables.iter().min().unwrap_or(&0));
@@ -338,39 +334,6 @@ fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines) {
         };
         lines.wrapped(of, &said(&ledger.gpu, lines), most);
     }
-}
-
-/// How stacks were sampled, and the functions that were innermost most often.
-fn stacks(process: &Process, lines: &mut Lines) {
-    let stacks = &process.stacks;
-    let counts = stacks.counts;
-    if !stacks.is_there() {
-        return;
-    }
-    let mut taken = format!("{} samples", counts.samples);
-    if counts.native > 0 {
-        taken += &format!(" and {} native", counts.native);
-    }
-    if let Some(rate) = stacks.rate {
-        taken += &format!(" at {rate} Hz");
-    }
-    let mut said = vec![taken];
-    if let Some(interval) = stacks.interval.filter(|_| counts.samples > 0) {
-        said.push(format!("{} apart", Time(interval)));
-    }
-    if counts.rejected > 0 {
-        said.push(format!("{} rejected", Share(counts.rejected_share())));
-    }
-    if counts.enough() {
-        let functions = stacks.functions.iter().take(FUNCTIONS);
-        said.extend(functions.map(|one| {
-            let name = short(&one.label, 52);
-            format!("{} in {name}", Share(one.share))
-        }));
-    } else {
-        said.push(format!("functions are distinguished from {ENOUGH} on"));
-    }
-    lines.wrapped("stacks: ", &said, STACKS);
 }
 
 /// The ledgers of windows that differ much from that of all.

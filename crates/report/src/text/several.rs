@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::findings;
 use super::lines::Lines;
 use super::one::{SLOWEST, causes, longer, shortcomings};
-use super::routing;
+use super::{routing, stacks};
 use crate::Report;
 use crate::ledger::LedgerKind;
 use crate::process::Process;
@@ -35,6 +35,7 @@ pub fn processes(report: &Report, lines: &mut Lines) {
         lines.blank();
         skewed(skew, names, lines);
     }
+    stacks::several(processes, names, lines);
     let ranks = processes.iter().map(|process| &process.experts[..]);
     if let Some(first) = processes.first() {
         routing::layers(

@@ -352,7 +352,7 @@ fn a_host_that_sleeps() {
     let report = report(std::slice::from_ref(&made));
     assert_eq!(yes(&report), ["host-blocked", "low-gpu-utilisation"]);
     let first = &report.findings[0];
-    let said = "asleep or blocked between cuStreamSynchronize and cuLaunchKernel (48.8 %)";
+    let said = "asleep or blocked: between cuStreamSynchronize and cuLaunchKernel (48.8 %)";
     assert!(first.evidence.contains(said), "{}", first.evidence);
     assert!((first.loss.unwrap() - 0.5).abs() < 0.01, "{first:?}");
     // Where it may have been on a processor meanwhile, nothing is certain.
@@ -558,6 +558,40 @@ fn a_slow_rank_whose_own_causes_are_known_loses_nothing_twice() {
 }
 
 #[test]
+fn a_slow_rank_and_its_own_causes_claim_what_it_takes_longer_and_no_more() {
+    // The others wait for the GIL, too.
+    let ranks = [0, 1, 2, 3].map(|rank| Made {
+        rank,
+        python: true,
+        settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
+        gil: if rank == 1 { |_| 3 * MS } else { |_| MS },
+        longer: if rank == 1 { |_| 7 * MS } else { |_| 0 },
+        experts: vec![vec![8000, 1000, 1000, 0]],
+        ..Made::default()
+    });
+    let report = report(&ranks);
+    assert_eq!(
+        yes(&report),
+        [
+            "slow-rank",
+            "gil",
+            "routing-imbalance",
+            "low-gpu-utilisation"
+        ]
+    );
+    let losses: Vec<_> = report.findings[..3].iter().map(|one| one.loss).collect();
+    // Of 20 ms: 3 for the GIL, of which the others lose 1 of their 11, and the rest of the 9 that it takes longer.
+    let [slow, gil] = [losses[0].unwrap(), losses[1].unwrap()];
+    assert!((gil - 0.15).abs() < 1e-6, "{losses:?}");
+    assert!(
+        (slow - (0.45 - (0.15 - 1.0 / 11.0))).abs() < 1e-6,
+        "{losses:?}"
+    );
+    assert!(slow + gil <= 10.0 / 20.0 + 1.0 / 11.0, "{losses:?}");
+    assert_eq!(losses[2], None);
+}
+
+#[test]
 fn a_rank_that_is_slow_for_its_code_is_one_finding() {
     let ranks = [0, 1, 2].map(|rank| Made {
         rank,
@@ -663,9 +697,33 @@ fn one_slow_rank() {
     assert_eq!(finding.verdict, Verdict::Yes);
     assert_eq!(
         finding.evidence,
-        "rank 1: 12.0 ms at the median, the others 10.0 ms; the slowest in 100 % of the iterations"
+        "rank 1: 12.0 ms at the median, the others 10.0 ms; the slowest in 100 % of the iterations; if it were like \
+         them, 10.0 ms a step, not 12.0 ms"
     );
     assert_eq!(yes(&report), ["slow-rank"]);
+    assert!(
+        (finding.loss.unwrap() - 2.0 / 12.0).abs() < 1e-6,
+        "{finding:?}"
+    );
+    // Where another is nearly as slow, little is gained.
+    let mut two = ranks.clone();
+    two[2].longer = |_| 1900 * US;
+    let four = [
+        two[0].clone(),
+        two[1].clone(),
+        two[2].clone(),
+        Made {
+            rank: 3,
+            ..Made::default()
+        },
+    ];
+    let report = made::report(&four);
+    let finding = of(&report, "slow-rank");
+    assert_eq!(finding.verdict, Verdict::Yes, "{finding:?}");
+    assert!(
+        (finding.loss.unwrap() - 0.1 / 12.0).abs() < 1e-6,
+        "{finding:?}"
+    );
     let one = made::report(&ranks[1..2]);
     assert_eq!(of(&one, "slow-rank").verdict, Verdict::Unknown);
     // Two of the same rank are no ranks of one run.
@@ -688,7 +746,8 @@ fn routing_imbalance_beyond_chance() {
     let evidence = finds(with(vec![8000, 1000, 1000, 0]), &["routing-imbalance"]);
     assert_eq!(
         evidence,
-        "in layer 0 the busiest expert has 3.20 times the mean, of 1 layers"
+        "in layer 0 the busiest expert has 3.20 times the mean, of 1 layers; what it costs is not known: inside windows \
+         experts are balanced, outside steps are not recorded"
     );
     finds(with(vec![1100, 1000, 900, 1000]), &[]);
     // Few tokens are never even.

@@ -217,7 +217,10 @@ fn code_is_divided_by_the_functions_that_ran() {
     assert_eq!(stacks.interval, Some(LONG / 22));
     let tree = stacks.python.iter();
     let tree: Vec<_> = tree
-        .map(|node| (&node.name[..6], node.parent, node.samples, node.asleep))
+        .map(|node| {
+            let of = &node.of;
+            (&of.name[..6], node.parent, of.samples, of.asleep)
+        })
         .collect();
     let expected = [
         ("Engine", None, 440, 40),
@@ -338,10 +341,20 @@ fn off_the_processor_and_native_code_have_rows_of_their_own() {
     assert_eq!(rounded(&process.ledger.host), expected);
     assert_eq!(sum(&process.ledger.host), ITERATIONS * LONG);
     assert_eq!(process.stacks.counts.native, ITERATIONS);
-    assert_eq!(process.stacks.native[0].samples, ITERATIONS);
+    assert_eq!(process.stacks.native[0].of.samples, ITERATIONS);
     let outside = process.stacks.python.iter();
     let outside: Vec<_> = outside.filter(|node| node.parent.is_none()).collect();
-    assert_eq!(outside[1].name, "in no Python function");
+    assert_eq!(outside[1].of.name, "in no Python function");
+    // What a thread waits for a processor is none of what its code is found to take.
+    let report = Report::new(vec![process]);
+    let found = &report.findings[0];
+    let evidence = "the GPU has nothing to do 63.2 % of the time while the host runs its code: \
+                    Python: Scheduler.schedule (sched.py:211) (39.5 %), native: libcpu.so+0x1a2b (23.7 %)";
+    assert_eq!(
+        (found.rule.name, &*found.evidence),
+        ("host-bound", evidence)
+    );
+    assert!((found.loss.unwrap() - 0.632).abs() < 1e-3, "{found:?}");
 }
 
 #[test]
@@ -372,7 +385,7 @@ fn native_functions_have_their_names_where_the_files_are_here() {
         for n in 0..ITERATIONS {
             (0..10).for_each(|at| made.sample((n + 1) * LONG + at * MS, MAIN, native));
         }
-        made.process().stacks.native[0].name.clone()
+        made.process().stacks.native[0].of.name.clone()
     };
     let shown: String = name.chars().take(256).collect();
     assert_eq!(label(boot.trim()), shown);

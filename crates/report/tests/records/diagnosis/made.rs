@@ -1,5 +1,6 @@
 //! A loop with one stream, recorded: 40 iterations of 10 ms, whose ills are as wished.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use tllmprof_record::builder::Builder;
@@ -328,9 +329,18 @@ impl Made {
     }
 }
 
-/// What is found in some processes.
+/// What is found in some processes: in all no more than all of the time, by causes alone.
+#[track_caller]
 pub fn report(all: &[Made]) -> Report {
-    Report::new(all.iter().map(Made::process).collect())
+    let report = Report::new(all.iter().map(Made::process).collect());
+    let losses: f64 = report.findings.iter().filter_map(|one| one.loss).sum();
+    assert!(losses <= 1.0 + 1e-9, "{:#?}", report.findings);
+    // The first is a cause if there is one, and what is none then claims nothing.
+    let losing = || report.findings.iter().filter(|one| one.loss.is_some());
+    let kinds: BTreeSet<_> = losing().map(|one| one.rule.kind).collect();
+    assert!(kinds.len() <= 1, "{:#?}", report.findings);
+    assert!(losing().all(|one| one.verdict == Verdict::Yes));
+    report
 }
 
 /// What a rule says.
