@@ -6,8 +6,8 @@ with `tllmprof:` have to be among those that it prints, but for numbers and unit
 needs, which is not everywhere:
 
     console              nothing: the stand-in for CUDA and a stub of nsys and ncu do
-    console gpu          a GPU and nsys
-    console needs=NAME   the program NAME, which is not here; only the options of tllmprof are checked
+    console gpu          a GPU and nsys; where there is no ncu, a stub of it does
+    console needs=NAME   NAME, and mostly a name that the reader replaces; only the options of tllmprof are checked
     console repo         the repository: the commands are tests or builds of their own, and have to be there
 
 A command in a block of another kind is a mistake.

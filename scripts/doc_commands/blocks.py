@@ -54,6 +54,25 @@ def commands(body):
         yield command, shown
 
 
+def handled(needs, on_gpu):
+    """What is done with the commands of a block: they run, their options are checked, or they have to be there."""
+    if needs == "repo":
+        return "there"
+    # A command with a name that the reader is to replace, or that changes the machine, cannot run anywhere.
+    return "options" if needs.startswith("needs=") or needs == "gpu" and not on_gpu else "run"
+
+
+def options_of(command):
+    """Commands that do nothing, and fail where tllmprof does not know the options of the command."""
+    for inside in re.findall(r"\$\((tllmprof [^()]*)\)", command):
+        yield inside
+    if found := re.match(r"tllmprof (?:run|env) (?:.*? )?-- ", command, re.S):
+        # A program that every machine has, and no windows in it.
+        yield found[0] + "true"
+    elif command.startswith("tllmprof "):
+        yield command + " --help"
+
+
 def shape(line):
     """A line without what differs from run to run: numbers, and units of time."""
     return re.sub(r"\s+", " ", re.sub(r"\b(ns|us|µs|ms|s)\b", "T", re.sub(r"\d+(\.\d+)?", "N", line))).strip()

@@ -2,13 +2,12 @@
 import argparse
 import glob
 import os
-import re
 import shutil
 import subprocess
 import tempfile
 import time
 
-from .blocks import Unmarked, blocks, missing
+from .blocks import Unmarked, blocks, handled, missing, options_of
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PATIENCE = 120
@@ -33,8 +32,8 @@ class Place:
     def __init__(self, on_gpu):
         self.folder = tempfile.mkdtemp(prefix="tllmprof-docs-")
         target = os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
-        self.command = os.environ.get("TLLMPROF_COMMAND") or os.path.join(target, "release", "tllmprof")
-        self.library = os.environ.get("TLLMPROF_LIB") or os.path.join(target, "release", "libtllmprof.so")
+        self.command = os.path.abspath(os.environ.get("TLLMPROF_COMMAND") or os.path.join(target, "release", "tllmprof"))
+        self.library = os.path.abspath(os.environ.get("TLLMPROF_LIB") or os.path.join(target, "release", "libtllmprof.so"))
         standin = os.environ.get("TLLMPROF_STANDIN") or os.path.join(target, "standin")
         tools = os.path.join(self.folder, ".bin")
         os.mkdir(tools)
@@ -54,7 +53,8 @@ class Place:
         else:
             os.symlink(os.path.join(standin, "bin", "engine"), engine)
             self.env |= {"LD_LIBRARY_PATH": standin, "STANDIN_WAIT_US": "1000"}
-            for name in ("nsys", "ncu"):
+        for name in ("nsys", "ncu"):
+            if not (on_gpu and shutil.which(name, path=self.env["PATH"])):
                 self.script(os.path.join(".bin", name), STUB)
         self.env["TLLMPROF_ENGINE"] = engine
         self.script("server", SERVER)
@@ -92,13 +92,12 @@ def there(command):
 
 
 def parses(place, command):
-    """Why tllmprof refuses the options of a command whose program is not here; None if it does not."""
-    found = re.match(r"tllmprof (run|env) (.*? )?-- ", command)
-    if not found:
-        return None
-    # A program that every machine has, and no windows in it.
-    status, output = place.run(command[:found.end()] + "true")
-    return None if status == 0 else output
+    """Why tllmprof refuses the options of a command that cannot be run here; None if it does not."""
+    for checked in options_of(command):
+        status, output = place.run(checked)
+        if status != 0:
+            return f"{checked}\n{output}"
+    return None
 
 
 def pages():
@@ -109,14 +108,12 @@ def pages():
 def check(block, place, on_gpu):
     """Runs a block: (how many ran, how many were skipped, what is wrong)."""
     ran, skipped, wrong = 0, 0, []
-    tool = block.needs.removeprefix("needs=")
+    done = handled(block.needs, on_gpu)
     for command, shown in block.commands:
         where = f"{os.path.relpath(block.page, ROOT)}:{block.line}: $ {command}"
-        if block.needs == "repo":
+        if done == "there":
             problem = there(command)
-        elif block.needs == "gpu" and not on_gpu:
-            problem, skipped = parses(place, command), skipped + 1
-        elif block.needs.startswith("needs=") and not (on_gpu and shutil.which(tool, path=place.env["PATH"])):
+        elif done == "options":
             problem, skipped = parses(place, command), skipped + 1
         else:
             status, output = place.run(command)
@@ -168,7 +165,7 @@ def main(doc, arguments):
     if given.list:
         for block in (block for page in files for block in of_page(os.path.abspath(page))):
             for command, _ in block.commands:
-                print(f"{block.page}:{block.line}: {block.needs or 'run'}: {command}")
+                print(f"{block.page}:{block.line}: {handled(block.needs, given.gpu)}: {command}")
         return 0
     ran, left, failed = run(files, given.gpu, lambda line: print(line, flush=True))
     for problem in failed:

@@ -1,7 +1,7 @@
 """Which commands are found, and which are mistakes."""
 import unittest
 
-from .blocks import Unmarked, blocks, missing
+from .blocks import Unmarked, blocks, handled, missing, options_of
 
 PAGE = """# A page
 
@@ -42,3 +42,16 @@ class Blocks(unittest.TestCase):
         shown = ["tllmprof: window 5-9 closed: 5 iterations in 3.1 ms", "anything"]
         self.assertEqual(missing(shown, "x\ntllmprof: window 7-8 closed: 2 iterations in 900 us\n"), [])
         self.assertEqual(missing(shown, "tllmprof: window 7-8 opened\n"), shown[:1])
+
+    def test_what_is_done_with_commands(self):
+        marks = ("", "gpu", "needs=vllm", "repo")
+        self.assertEqual([handled(mark, False) for mark in marks], ["run", "options", "options", "there"])
+        self.assertEqual([handled(mark, True) for mark in marks], ["run", "run", "options", "there"])
+
+    def test_options_of_what_cannot_run(self):
+        for command, wanted in (
+                ("tllmprof run --gc -- vllm serve MODEL", ["tllmprof run --gc -- true"]),
+                ("eval srun -N 2 \"$(tllmprof env --format slurm)\" ./server", ["tllmprof env --format slurm"]),
+                ("tllmprof capture --all -o x/", ["tllmprof capture --all -o x/ --help"]),
+                ("kubectl rollout undo deployment NAME", [])):
+            self.assertEqual([*options_of(command)], wanted)

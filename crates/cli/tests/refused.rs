@@ -80,6 +80,28 @@ fn a_program_of_an_older_c_library_is_not_started() {
     refused(&scratch, program, None, "the library requires glibc 9.99");
 }
 
+/// The shell that evaluates the lines could start nothing after them; another system, for which there are formats, may be newer.
+#[test]
+fn a_shell_of_an_older_c_library_gets_no_lines() {
+    let scratch = Scratch::new();
+    scratch.write("map", "GLIBC_9.99 { global: other; };");
+    library_that_needs(&scratch, "libc.so.6", &["-Wl,--version-script=map"]);
+    let ended = finish(scratch.tllmprof().arg("env"));
+    assert_eq!(
+        (ended.code(), ended.stdout.as_str()),
+        (Some(2), ""),
+        "{ended:?}"
+    );
+    assert!(ended.stderr.starts_with("tllmprof: /bin/sh: "), "{ended:?}");
+    assert!(
+        ended.stderr.contains("the library requires glibc 9.99"),
+        "{ended:?}"
+    );
+    assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    let ended = finish(scratch.tllmprof().args(["env", "--format", "docker"]));
+    assert_eq!(ended.code(), Some(0), "{ended:?}");
+}
+
 #[test]
 fn a_program_without_what_the_library_needs_is_not_started() {
     let scratch = Scratch::new();

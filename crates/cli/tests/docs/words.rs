@@ -105,9 +105,11 @@ fn literals(source: &str) -> Vec<(usize, String)> {
 }
 
 fn wrong(text: &str, words: &[(Regex, &str)]) -> Option<String> {
-    let (word, better) = words
-        .iter()
-        .find_map(|(word, better)| Some((word.find(text)?.as_str(), better)))?;
+    let small = text.to_lowercase();
+    let (word, better) = words.iter().find_map(|(word, better)| {
+        let found = word.find(text).or_else(|| word.find(&small))?;
+        Some((found.as_str(), better))
+    })?;
     Some(format!("{word:?} (better: {better})"))
 }
 
@@ -177,4 +179,5 @@ fn words_are_found_in_literals_alone() {
     );
     let words = compiled();
     assert!(wrong(&found[1].1, &words).is_some() && wrong("untold riches", &words).is_none());
+    assert!(wrong("Told at the start", &words).is_some());
 }

@@ -142,7 +142,7 @@ export function slowest(process: Process, show: (n: number, dur: number) => void
             `${change(more_ns)} ${cause}${held_by === null ? "" : ` (held by ${held_by})`}${detail === null ? "" : ` (${detail})`}`);
         return [
             button(`${slow.n}`, `Show iteration ${slow.n} in the timeline`, () => show(slow.n, slow.dur_ns)),
-            said.length ? `${change(slow.more_ns)}: ${said.join(", ")}` : el("span", { class: "muted", title: "there is no iteration to compare it with" }, "–"), time(slow.dur_ns - slow.idle_ns),
+            said.length ? unbroken(`${change(slow.more_ns)}: ${said.join(", ")}`) : el("span", { class: "muted", title: "there is no iteration to compare it with" }, "–"), time(slow.dur_ns - slow.idle_ns),
         ];
     });
     return card("Slowest iterations", "and what took longer in them than in the mean one", table(["iteration", "cause", "took"], rows, 2));

@@ -67,7 +67,7 @@ async function figures(page, process) {
 /** The text of the cells of a table, by its card's title. */
 const rowsOf = (page, title) => page.$$eval("section.card", (cards, title) => {
     const found = cards.find((card) => card.querySelector("h2")?.textContent === title);
-    return [...(found?.querySelectorAll("tbody tr") ?? [])].map((row) => [...row.cells].map((cell) => cell.textContent));
+    return [...(found?.querySelectorAll("tbody tr") ?? [])].map((row) => [...row.cells].map((cell) => cell.textContent.replaceAll("\u00a0", " ")));
 }, title);
 
 /** Where the timeline is, in sight. */

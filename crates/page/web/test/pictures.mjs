@@ -1,6 +1,8 @@
-// Takes the pictures of docs/ in a headless browser: node pictures.mjs MODULES BROWSER FOLDER OUT. The folder has the pages.
-// Beside those of docs/, OUT gets every page at 800 and 1400 pixels, light and dark, to be looked at.
+// Takes the pictures of docs/ in a headless browser: node pictures.mjs MODULES BROWSER FOLDER OUT. The folder has the pages,
+// and books in book* folders. Beside those of docs/, OUT gets every page that is there at 800 and 1400 pixels, light and dark,
+// to be looked at. Status 1: one is wider than the window.
 
+import { existsSync, readdirSync } from "node:fs";
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
 
@@ -8,16 +10,38 @@ const [modules, browser, folder, out] = process.argv.slice(2);
 const { chromium } = createRequire(pathToFileURL(modules + "/"))("playwright-core");
 const opened = await chromium.launch({ executablePath: browser, args: ["--no-sandbox"], timeout: 60_000 });
 
-async function picture(name, page, colorScheme, width, height, look) {
+let failed = false;
+
+async function picture(name, file, colorScheme, width, height, ready, look) {
     const tab = await opened.newPage({ viewport: { width, height }, colorScheme, reducedMotion: "reduce" });
     tab.setDefaultTimeout(60_000);
-    await tab.goto(pathToFileURL(`${folder}/${page}.html`).href);
+    await tab.goto(pathToFileURL(`${folder}/${file}`).href);
+    await ready(tab);
+    const options = (await look?.(tab)) ?? {};
+    await ready(tab);
+    await tab.screenshot({ path: `${out}/${name}.png`, ...options });
+    const wide = await tab.evaluate(() => document.documentElement.scrollWidth);
+    if (wide > width) {
+        console.error(`pictures: ${file}: ${wide} pixels wide in a window of ${width}`);
+        failed = true;
+    }
+    await tab.close();
+}
+
+/** Every file at both widths and in both themes. */
+async function all(names, ready) {
+    for (const [name, file] of names) {
+        for (const width of [800, 1400]) {
+            for (const colorScheme of ["light", "dark"]) {
+                await picture(`${name}-${width}-${colorScheme}`, file, colorScheme, width, 900, ready, () => ({ fullPage: true }));
+            }
+        }
+    }
+}
+
+async function drawn(tab) {
     await tab.waitForSelector("html[data-ready]");
     await tab.waitForSelector(".scroller canvas[data-still=true]");
-    const options = (await look?.(tab)) ?? {};
-    await tab.waitForSelector(".scroller canvas[data-still=true]");
-    await tab.screenshot({ path: `${out}/${name}.png`, ...options });
-    await tab.close();
 }
 
 /** A card by its title, at the top of the window. */
@@ -31,18 +55,21 @@ async function kernel(tab) {
     await tab.press(".timeline input", "Enter");
     await tab.press(".timeline input", "Escape");
     await tab.keyboard.press("f");
-    for (let n = 0; n < 4; n++) await tab.keyboard.press("s");
+    for (let n = 0; n < 7; n++) await tab.keyboard.press("s");
 }
 
-await picture("page-light", "one", "light", 1400, 900);
-await picture("page-dark", "one", "dark", 1400, 900, kernel);
-await picture("page-batches", "batches", "light", 1400, 900, card(/^Iteration/));
-await picture("page-router", "moe", "light", 1400, 900, card(/router/i));
-for (const page of ["one", "batches", "moe", "ranks"]) {
-    for (const width of [800, 1400]) {
-        for (const colorScheme of ["light", "dark"]) {
-            await picture(`${page}-${width}-${colorScheme}`, page, colorScheme, width, 900, () => ({ fullPage: true }));
-        }
-    }
+if (existsSync(`${folder}/one.html`)) {
+    await picture("page-light", "ranks.html", "light", 1400, 900, drawn);
+    await picture("page-dark", "one.html", "dark", 1400, 900, drawn, kernel);
+    await picture("page-batches", "batches.html", "light", 1400, 900, drawn, card(/^Iteration/));
+    await picture("page-router", "moe.html", "light", 1400, 900, drawn, card(/router/i));
+    await all(["one", "batches", "moe", "ranks"].map((name) => [name, `${name}.html`]), drawn);
+}
+// print.html is all the others, toc.html a part of them, index.html the first of them; 404.html finds its style on a server alone.
+const parts = ["print.html", "toc.html", "index.html", "404.html"];
+for (const book of readdirSync(folder).filter((name) => name.startsWith("book"))) {
+    const files = readdirSync(`${folder}/${book}`).filter((name) => name.endsWith(".html") && !parts.includes(name));
+    await all(files.map((name) => [`book-${name.slice(0, -5)}`, `${book}/${name}`]), (tab) => tab.evaluate(() => document.fonts.ready));
 }
 await opened.close();
+process.exit(failed ? 1 : 0);
