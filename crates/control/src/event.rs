@@ -37,6 +37,8 @@ pub struct Status {
     pub iterations: u64,
     /// When that was, in nanoseconds of a clock of the process that does not jump.
     pub at_ns: u64,
+    /// The median duration of the latest steps, in nanoseconds, where they are timed.
+    pub p50_ns: Option<u64>,
     pub phase: Phase,
     /// The window that is open or was asked for.
     pub first: Option<u64>,
@@ -127,6 +129,7 @@ impl Event {
                     rule: text("rule").unwrap_or_default(),
                     iterations: needed("iterations")?,
                     at_ns: needed("at_ns")?,
+                    p50_ns: number("p50_ns"),
                     phase: Phase::ALL
                         .into_iter()
                         .find(|phase| phase.name() == state)
@@ -168,6 +171,7 @@ impl Status {
             .with("rule", self.rule.as_str())
             .with("iterations", self.iterations)
             .with("at_ns", self.at_ns)
+            .with_some("p50_ns", self.p50_ns)
             .with("state", self.phase.name())
             .with("first", self.first)
             .with("last", self.last)
@@ -190,6 +194,7 @@ mod tests {
             rule: "cudaGraphLaunch".to_owned(),
             iterations: u64::MAX,
             at_ns: 5,
+            p50_ns: Some(6),
             phase: Phase::Closing,
             first: Some(1),
             last: None,

@@ -8,7 +8,7 @@ use tllmprof_config::condition::Condition;
 use tllmprof_control::{self as control, Capture, Closed, Event, Phase, Request, STEPS};
 use tllmprof_platform::own_threads;
 use tllmprof_platform::system::{Clock, nanoseconds};
-use tllmprof_platform::{ids, log};
+use tllmprof_platform::{ids, injection, log};
 use tllmprof_recorder as recorder;
 use tllmprof_session::live::{self, Wanted};
 
@@ -229,6 +229,7 @@ impl Server {
             rule: status.step.to_string(),
             iterations: status.iterations,
             at_ns: nanoseconds(Clock::Monotonic),
+            p50_ns: None,
             phase,
             first: window.map(|window| window.first),
             last: window.and_then(|window| window.last),
@@ -293,6 +294,12 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
         settings.record_gc,
         "--gc or TLLM_PROFILE_RECORD_GC=1",
     )?;
+    has(
+        "profiler",
+        capture.profiler,
+        injection::has_profiler(),
+        "nsys profile -c cudaProfilerApi",
+    )?;
     has("gil", capture.gil, settings.gil, "--gil or TLLMPROF_GIL=1")?;
     has(
         "stacks",
@@ -316,5 +323,6 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
         iterations: capture.steps.or_else(by_default),
         condition,
         kernels: capture.kernels,
+        for_profiler: capture.profiler,
     })
 }

@@ -5,6 +5,8 @@ mod connection;
 mod lockstep;
 mod missing;
 pub mod ps;
+mod record;
+mod shown;
 mod sockets;
 pub mod stop;
 mod targets;
