@@ -6,8 +6,14 @@ mod common;
 mod hosts;
 #[path = "live/lockstep.rs"]
 mod lockstep;
+#[path = "live/metrics.rs"]
+mod metrics;
 #[path = "live/place.rs"]
 mod place;
+#[path = "live/terminal.rs"]
+mod terminal;
+#[path = "live/top.rs"]
+mod top;
 #[path = "live/verbs.rs"]
 mod verbs;
 

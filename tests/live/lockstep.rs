@@ -8,7 +8,7 @@ use tllmprof_control::Phase;
 use crate::place::{Place, Running, wait_until};
 
 /// Four ranks that begin each step together, of which one is slow.
-fn ranks(place: &Place) -> Vec<Running> {
+pub fn ranks(place: &Place) -> Vec<Running> {
     let start = |rank: usize| {
         let period = if rank == 2 { 2000 } else { 100 };
         let mut command = place.server(&format!("{period} barrier {rank} 4"));

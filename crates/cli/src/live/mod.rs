@@ -3,6 +3,7 @@
 pub mod capture;
 mod connection;
 mod lockstep;
+pub mod metrics;
 mod missing;
 pub mod ps;
 mod record;
@@ -10,3 +11,4 @@ mod shown;
 mod sockets;
 pub mod stop;
 mod targets;
+pub mod top;

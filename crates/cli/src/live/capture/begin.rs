@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use tllmprof_control::{Event, Request, Status};
 
-use super::{Arguments, CLOSING, name};
+use super::{CLOSING, Wanted, name};
 use crate::failure::worded;
 use crate::live::connection::Connection;
 use crate::live::lockstep::{Plan, Sample};
@@ -59,7 +59,7 @@ fn sample(processes: &mut [Process]) -> Result<Sample> {
 ///
 /// # Errors
 /// Where one refuses, or no iteration can be agreed on.
-pub fn begin(mut processes: Vec<Process>, arguments: &Arguments) -> Result<Vec<Member>> {
+pub fn begin(mut processes: Vec<Process>, wanted: &Wanted) -> Result<Vec<Member>> {
     let mut before = sample(&mut processes)?;
     for attempt in 1..=TRIES {
         let is_one = processes.len() == 1;
@@ -70,12 +70,12 @@ pub fn begin(mut processes: Vec<Process>, arguments: &Arguments) -> Result<Vec<M
         let plan = Plan::new(&before, &now, 1 << attempt);
         before = now;
         // One alone takes the next.
-        let first = plan.first.saturating_add(arguments.delay);
+        let first = plan.first.saturating_add(wanted.delay);
         let first_of = |is_member: &bool| (*is_member && !is_one).then_some(first);
         let firsts: Vec<_> = plan.members.iter().map(first_of).collect();
         for (process, first) in processes.iter_mut().zip(&firsts) {
             // What becomes of it shows where it is to answer.
-            let _ = process.connection.ask(&arguments.request(*first));
+            let _ = process.connection.ask(&wanted.request(*first));
         }
         let answers: Vec<_> = processes
             .iter_mut()

@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use tllmprof_control::{Event, Request, Status};
 
 use super::begin::Member;
-use super::{Arguments, CLOSING, name};
+use super::{CLOSING, Wanted, name};
 use crate::live::connection::{Connection, Writer};
 use crate::output;
 use crate::progress::Progress;
@@ -42,7 +42,7 @@ type Heard = (usize, io::Result<Event>);
 /// Where the user leaves, or windows do not close.
 pub fn follow(
     members: Vec<Member>,
-    arguments: &Arguments,
+    wanted: &Wanted,
     interrupts: &AtomicUsize,
 ) -> Result<(Vec<Captured>, bool)> {
     let (to, heard) = mpsc::channel();
@@ -78,7 +78,7 @@ pub fn follow(
         progress: Progress::new("capturing".to_owned(), total),
         shown: 0,
     };
-    follow.run(&heard, arguments, interrupts)?;
+    follow.run(&heard, wanted, interrupts)?;
     let captured = follow.waiting.into_iter().map(|waiting| waiting.captured);
     Ok((captured.collect(), follow.failed))
 }
@@ -115,7 +115,7 @@ impl Follow {
     fn run(
         &mut self,
         heard: &Receiver<Heard>,
-        arguments: &Arguments,
+        wanted: &Wanted,
         interrupts: &AtomicUsize,
     ) -> Result<()> {
         while self.waiting.iter().any(|waiting| !waiting.is_over) {
@@ -138,7 +138,7 @@ impl Follow {
             if self.stopped.is_some_and(|since| since.elapsed() > CLOSING) {
                 bail!("the windows are still open after {CLOSING:?}");
             }
-            if self.stopped.is_none() && self.moved.elapsed() > arguments.wait {
+            if self.stopped.is_none() && self.moved.elapsed() > wanted.wait {
                 self.is_stuck = true;
                 self.stop();
             }

@@ -17,13 +17,14 @@ use anyhow::{Context, Result};
 use tllmprof_config::Condition;
 use tllmprof_control::{Capture, Request, STEPS, Status};
 use tllmprof_export::Output;
-use tllmprof_report::Report;
+use tllmprof_report::{Process as Read, Report};
 
+use super::sockets::Process;
 use super::targets::Targets;
 use crate::failure::{self, usage};
 use crate::output;
 use crate::page::{self, Measured};
-use read::Windows;
+pub use read::Windows;
 
 /// How long a process may take to close a window that was stopped.
 const CLOSING: Duration = Duration::from_secs(30);
@@ -41,6 +42,25 @@ replica, in its own. ^C closes the windows early; the processes go on.
 pub struct Arguments {
     #[command(flatten)]
     targets: Targets,
+    #[command(flatten)]
+    wanted: Wanted,
+    /// Capture so often
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    repeat: u64,
+    /// From the beginning of one capture to that of the next, with --repeat
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    every: Duration,
+    /// Write a page of HTML, with timelines, of all that was captured
+    #[arg(long, value_name = "OUT")]
+    html: Option<PathBuf>,
+    /// Replace the page that is there
+    #[arg(long, requires = "html")]
+    force: bool,
+}
+
+/// What a capture takes.
+#[derive(clap::Args, Default)]
+pub struct Wanted {
     /// Iterations to capture [default: 50, or with --for as many as come]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
@@ -69,24 +89,12 @@ pub struct Arguments {
     /// record is begun; refuse if none waits
     #[arg(long)]
     profiler: bool,
-    /// Capture so often
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    repeat: u64,
-    /// From the beginning of one capture to that of the next, with --repeat
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
-    every: Duration,
     /// Give up when no iteration has begun for this long
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     wait: Duration,
     /// Copy the records here, one for each process and capture
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Write a page of HTML, with timelines, of all that was captured
-    #[arg(long, value_name = "OUT")]
-    html: Option<PathBuf>,
-    /// Replace the page that is there
-    #[arg(long, requires = "html")]
-    force: bool,
 }
 
 /// A time with a unit.
@@ -107,7 +115,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    if let Some(text) = &arguments.condition
+    if let Some(text) = &arguments.wanted.condition
         && let Err(problem) = Condition::parse(text)
     {
         let (problem, wanted) = (problem.problem, problem.wanted);
@@ -164,15 +172,33 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Captures once and reports; whether all windows were captured whole and could be read.
 fn capture(arguments: &Arguments, interrupts: &AtomicUsize, windows: &mut Windows) -> Result<bool> {
-    let processes = arguments.targets.find()?;
-    let members = begin::begin(processes, arguments)?;
-    let (captured, failed) = follow::follow(members, arguments, interrupts)?;
-    let read = read::read(&captured, arguments, windows)?;
+    let (read, succeeded) = take(
+        arguments.targets.find()?,
+        &arguments.wanted,
+        interrupts,
+        windows,
+    )?;
     if read.is_empty() {
-        return Ok(arguments.profiler && !failed);
+        return Ok(succeeded && arguments.wanted.profiler);
     }
     output::print(Report::new(read).text().as_bytes())?;
-    Ok(!failed)
+    Ok(succeeded)
+}
+
+/// Captures in these processes: what was captured, and whether that is all of it.
+///
+/// # Errors
+/// Where one refuses, no iteration can be agreed on, or the user leaves.
+pub fn take(
+    processes: Vec<Process>,
+    wanted: &Wanted,
+    interrupts: &AtomicUsize,
+    windows: &mut Windows,
+) -> Result<(Vec<Read>, bool)> {
+    let members = begin::begin(processes, wanted)?;
+    let (captured, failed) = follow::follow(members, wanted, interrupts)?;
+    let read = read::read(&captured, wanted, windows)?;
+    Ok((read, !failed))
 }
 
 /// Waits until then; whether the user still wants to.
@@ -203,7 +229,16 @@ fn interrupts() -> Result<Arc<AtomicUsize>> {
     Ok(count)
 }
 
-impl Arguments {
+impl Wanted {
+    /// So many steps, and nothing else.
+    pub fn of_steps(steps: u64) -> Self {
+        Self {
+            steps: Some(steps),
+            wait: Duration::from_secs(60),
+            ..Self::default()
+        }
+    }
+
     fn request(&self, first: Option<u64>) -> Request {
         Request::Capture(Capture {
             steps: self

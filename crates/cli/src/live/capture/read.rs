@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use tllmprof_report::Process as Read;
 
 use super::follow::Captured;
-use super::{Arguments, name};
+use super::{Wanted, name};
 use crate::chosen::Chosen;
 use crate::live::record::reachable;
 use crate::{failure, output, processes};
@@ -46,8 +46,8 @@ impl Windows {
 ///
 /// # Errors
 /// Where a copy cannot be made.
-pub fn read(all: &[Captured], arguments: &Arguments, windows: &mut Windows) -> Result<Vec<Read>> {
-    if let Some(folder) = &arguments.output {
+pub fn read(all: &[Captured], wanted: &Wanted, windows: &mut Windows) -> Result<Vec<Read>> {
+    if let Some(folder) = &wanted.output {
         fs::create_dir_all(folder).with_context(|| format!("-o {}", folder.display()))?;
     }
     let mut read = Vec::new();
@@ -57,7 +57,7 @@ pub fn read(all: &[Captured], arguments: &Arguments, windows: &mut Windows) -> R
         };
         let pid = name(&captured.status);
         let Some(record) = &captured.record else {
-            match (arguments.profiler, captured.last) {
+            match (wanted.profiler, captured.last) {
                 (false, _) => output::say(format_args!(
                     "{pid}: captured, and nothing is recorded: the process makes no record (TLLMPROF_TRACE)"
                 )),
@@ -69,7 +69,7 @@ pub fn read(all: &[Captured], arguments: &Arguments, windows: &mut Windows) -> R
             continue;
         };
         let file = reachable(record, captured.status.pid);
-        let file = match &arguments.output {
+        let file = match &wanted.output {
             Some(folder) => copy(&file, folder, captured)
                 .with_context(|| format!("{pid}: {}", file.display()))?,
             None => file,
